@@ -1,0 +1,1 @@
+"""The service: intake, gate, dispatch, outcome, and the faces in front of them."""

@@ -1,0 +1,1 @@
+"""What a person asks for: cancel, resolve a dead letter, change a plan."""

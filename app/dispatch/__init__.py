@@ -1,0 +1,1 @@
+"""The loop that fills free slots, and the only publisher to Celery."""

@@ -1,0 +1,1 @@
+"""Pure rules: no IO, no clock, no Celery."""

@@ -1,0 +1,1 @@
+"""The whole house on one machine: embedded servers and their supervisor."""

@@ -1,0 +1,1 @@
+"""One plain function per sweep; beat only says when."""

@@ -1,0 +1,1 @@
+"""What a claim's holder may do: start, heartbeat, settle, hand back."""

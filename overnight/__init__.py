@@ -1,0 +1,1 @@
+"""What producers and handler authors import; it never imports the service."""

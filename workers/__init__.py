@@ -1,0 +1,1 @@
+"""The Celery side: what runs a task once it has been claimed."""
