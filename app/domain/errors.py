@@ -1,0 +1,102 @@
+"""What can be wrong with a request, each with the code the wire shows.
+
+Refused                      base of all; `code`, `message`, `details`
+├── InvalidRequest           a field is wrong; names it and a legal value
+├── TaskNotFound             no such task, or another user's
+├── TaskAlreadyFinished      too late to cancel
+├── NotDeadLettered          only a dead letter can be resolved
+├── TooManyPending           the user's cap on waiting work
+├── QueueFull                the whole system's cap
+├── MonthlyLimitReached      the month's hours are used up
+└── StaleAttempt             the claim is no longer held
+"""
+
+
+class Refused(Exception):
+    """A request that was understood and refused; nothing was changed."""
+
+    code = "REFUSED"
+
+    def __init__(self, message: str, **details: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+
+class InvalidRequest(Refused):
+    """A field is wrong; `field` names it and `legal` says what would do."""
+
+    code = "INVALID_REQUEST"
+
+    def __init__(self, field: str, message: str, *, legal: str) -> None:
+        super().__init__(f"{field}: {message}; legal: {legal}", field=field, legal=legal)
+
+
+class TaskNotFound(Refused):
+    """No such task, or another user's: the two look exactly alike."""
+
+    code = "TASK_NOT_FOUND"
+
+    def __init__(self) -> None:
+        super().__init__("no such task")
+
+
+class TaskAlreadyFinished(Refused):
+    """The task has ended, so there is nothing left to cancel."""
+
+    code = "TASK_ALREADY_COMPLETED"
+
+    def __init__(self, state: str) -> None:
+        super().__init__(f"the task has already ended: {state}", state=state)
+
+
+class NotDeadLettered(Refused):
+    """Only a task in the dead letters can be resolved."""
+
+    code = "NOT_DEAD_LETTERED"
+
+    def __init__(self, state: str) -> None:
+        super().__init__(f"the task is not in the dead letters but {state}", state=state)
+
+
+class TooManyPending(Refused):
+    """The user already has as much waiting work as is allowed."""
+
+    code = "TOO_MANY_PENDING"
+
+    def __init__(self, pending: int, limit: int) -> None:
+        super().__init__(
+            f"{pending} tasks are waiting; at most {limit} may", pending=pending, limit=limit
+        )
+
+
+class QueueFull(Refused):
+    """The whole system holds as much waiting work as is allowed."""
+
+    code = "QUEUE_FULL"
+
+    def __init__(self, depth: int, limit: int) -> None:
+        super().__init__(f"queue is at capacity ({limit} tasks)", depth=depth, limit=limit)
+
+
+class MonthlyLimitReached(Refused):
+    """The hours of this billing month are used up."""
+
+    code = "MONTHLY_LIMIT_REACHED"
+
+    def __init__(self, used_hours: float, limit_hours: float, resets_at: str) -> None:
+        super().__init__(
+            f"{used_hours:.2f} of {limit_hours:g} hours are used; they return {resets_at}",
+            used_hours=round(used_hours, 2),
+            limit_hours=limit_hours,
+            resets_at=resets_at,
+        )
+
+
+class StaleAttempt(Refused):
+    """The claim this answer belongs to is no longer held; the answer was not applied."""
+
+    code = "STALE_ATTEMPT"
+
+    def __init__(self) -> None:
+        super().__init__("this attempt no longer holds the task")

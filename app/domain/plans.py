@@ -1,0 +1,31 @@
+"""The plans on offer: how many at once, how long each, how many hours a month."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class PlanTier(StrEnum):
+    """The plan a user is on."""
+
+    FREE = "free"
+    PRO = "pro"
+    TEAM = "team"
+    ENTERPRISE = "enterprise"
+
+
+@dataclass(frozen=True)
+class PlanLimits:
+    """What a plan allows; `monthly_agent_hours` None means without limit."""
+
+    max_concurrent_agents: int
+    max_task_duration_minutes: int
+    monthly_agent_hours: int | None
+
+
+# A template: copied to the user's columns at sign-up and plan change, which rule from then on.
+PLAN_LIMITS: dict[PlanTier, PlanLimits] = {
+    PlanTier.FREE: PlanLimits(1, 30, 10),
+    PlanTier.PRO: PlanLimits(3, 120, 100),
+    PlanTier.TEAM: PlanLimits(10, 240, None),
+    PlanTier.ENTERPRISE: PlanLimits(50, 480, None),
+}
