@@ -1,0 +1,42 @@
+# Every target sets up what it needs and can be run again. `make` alone lists them.
+
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help venv up test lint proof bench clean requirements
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 22
+
+venv: ## install the pinned requirements into .venv (uv if on PATH, else pip)
+	@PYTHON="$(PYTHON)" scripts/venv
+
+up: venv ## start everything on this machine; Ctrl-C stops it
+	@$(BIN)/overnight up
+
+lint: venv ## style, types and import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint ## lint, then every test but the long ones
+	$(BIN)/pytest
+
+proof: venv ## the long tests: more examples, more chaos
+	$(BIN)/pytest -m proof --hypothesis-profile=proof --timeout=3600
+
+bench: venv ## measure on this machine
+	$(BIN)/python -m benchmarks
+
+# The servers of a running `overnight up` live in .overnight: stop them before taking it away.
+clean: ## stop everything; remove .venv, caches and all local data
+	@[ ! -d .overnight ] || PYTHON="$(PYTHON)" scripts/venv
+	@[ ! -d .overnight ] || OVERNIGHT_HOME=.overnight $(BIN)/overnight down
+	rm -rf .overnight .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+requirements: ## pin the dependencies again (UPGRADE=1 takes newer ones)
+	@UPGRADE="$(UPGRADE)" scripts/requirements

@@ -1,0 +1,1 @@
+"""What Overnight is measured by: one module per question, each with a `main()`."""
