@@ -1,0 +1,282 @@
+"""The lines of the house: exact wording, order, quoting, masking and routing."""
+
+import io
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from uuid import UUID
+
+import pytest
+
+from app import telemetry
+from app.masking import is_secret_name, mask_text, mask_value
+from app.telemetry import Event, configure, emit, get
+
+TEN = "2025-01-17T10:00:00Z"
+Speak = Callable[..., Callable[[], list[str]]]
+
+
+@pytest.fixture
+def speak() -> Iterator[Speak]:
+    root = logging.getLogger()
+    before = root.level
+
+    def begin(
+        log_format: str = "logfmt", level: str = "info", role: str = "api"
+    ) -> Callable[[], list[str]]:
+        stream = io.StringIO()
+        configure(log_format, level, role, stream=stream, stamp=lambda: TEN)
+        return lambda: stream.getvalue().splitlines()
+
+    yield begin
+    root.setLevel(before)
+    for handler in root.handlers[:]:
+        if isinstance(handler, telemetry._Handler):
+            root.removeHandler(handler)
+    telemetry._voice.speak("logfmt", "", telemetry.utc_stamp)
+
+
+@pytest.mark.parametrize(
+    ("event", "fields", "line"),
+    [
+        (
+            Event.TASK_ADDED,
+            {"source": "scheduler", "queue_id": "queue-abc12345", "depth": 5},
+            "INFO queue=task_added queue_id=queue-abc12345 depth=5 source=scheduler",
+        ),
+        (
+            Event.DISPATCH,
+            {"queue_id": "queue-abc12345", "agent": "https://localhost:9000"},
+            "INFO queue=dispatch queue_id=queue-abc12345 agent=https://localhost:9000",
+        ),
+        (
+            Event.DISPATCH_SUCCESS,
+            {"queue_id": "queue-abc12345", "task_id": "task-xyz789"},
+            "INFO queue=dispatch_success queue_id=queue-abc12345 task_id=task-xyz789",
+        ),
+        (
+            Event.DISPATCH_FAILED,
+            {"queue_id": "queue-def67890", "error": "agent busy", "attempt": "1/3", "final": None},
+            'WARN queue=dispatch_failed queue_id=queue-def67890 error="agent busy" attempt=1/3',
+        ),
+        (
+            Event.DISPATCH_FAILED,
+            {"queue_id": "queue-d", "error": "timeout", "attempt": "3/3", "final": True},
+            'WARN queue=dispatch_failed queue_id=queue-d error="timeout" attempt=3/3 final=true',
+        ),
+        (
+            Event.SUBMIT_REJECTED,
+            {"reason": "queue_full", "depth": 50},
+            "WARN queue=submit_rejected reason=queue_full depth=50",
+        ),
+    ],
+)
+def test_an_event_of_the_work_queue_reads_to_the_letter(
+    speak: Speak, event: Event, fields: dict[str, object], line: str
+) -> None:
+    lines = speak()
+
+    emit(event, **fields)
+
+    assert lines() == [f"{TEN} {line}"]
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ("plain", "plain"),
+        ("two words", '"two words"'),
+        ("", '""'),
+        ("a=b", '"a=b"'),
+        ('say "hi"', '"say \\"hi\\""'),
+        ("one\ntwo", '"one\\ntwo"'),
+        ("\x1b[31mred", '"\\u001b[31mred"'),
+        ("\u2028", '"\\u2028"'),
+        ("für", "für"),
+        (False, "false"),
+        (2.50, "2.5"),
+        (("a", "b"), "a,b"),
+        ({"a": 1}, '"{\\"a\\": 1}"'),
+        (UUID(int=7), "00000000-0000-0000-0000-000000000007"),
+        (HTTPStatus.OK, "200"),
+    ],
+)
+def test_a_value_is_quoted_only_where_a_line_would_break(
+    speak: Speak, value: object, written: str
+) -> None:
+    lines = speak()
+
+    emit(Event.SUBMIT_REJECTED, reason=value)
+
+    assert lines() == [f"{TEN} WARN queue=submit_rejected reason={written}"]
+
+
+def test_undeclared_fields_follow_the_declared_ones(speak: Speak) -> None:
+    lines = speak()
+
+    emit(Event.SUBMIT_REJECTED, user_id="u1", depth=1, reason="full")
+
+    assert lines() == [f"{TEN} WARN queue=submit_rejected reason=full depth=1 user_id=u1"]
+
+
+def test_json_lines_carry_the_same_keys_and_the_role(speak: Speak) -> None:
+    lines = speak("json", role="dispatcher")
+
+    emit(Event.DISPATCH_FAILED, queue_id="q", error="timeout", attempt="3/3", final=True)
+
+    assert json.loads(lines()[0]) == {
+        "ts": TEN,
+        "level": "WARN",
+        "role": "dispatcher",
+        "queue": "dispatch_failed",
+        "queue_id": "q",
+        "error": "timeout",
+        "attempt": "3/3",
+        "final": True,
+    }
+
+
+@pytest.mark.parametrize("log_format", ["logfmt", "json"])
+def test_a_library_speaks_through_the_same_renderer(speak: Speak, log_format: str) -> None:
+    lines = speak(log_format, "warn")
+
+    logging.getLogger("celery.worker").warning("lost %s", "redis://app:hunter2@cache/0")
+    logging.getLogger("celery.worker").info("not asked for")
+
+    [line] = lines()
+    expected = {
+        "logfmt": f'{TEN} WARN logger=celery.worker msg="lost redis://app:***@cache/0"',
+        "json": json.dumps(
+            {
+                "ts": TEN,
+                "level": "WARN",
+                "role": "api",
+                "logger": "celery.worker",
+                "msg": "lost redis://app:***@cache/0",
+            }
+        ),
+    }
+    assert line == expected[log_format]
+
+
+def test_a_library_s_own_handlers_give_way(speak: Speak) -> None:
+    loud = logging.getLogger("uvicorn")
+    loud.addHandler(logging.StreamHandler(io.StringIO()))
+    loud.propagate = False
+
+    lines = speak()
+    loud.info("started")
+
+    assert loud.handlers == []
+    assert lines() == [f'{TEN} INFO logger=uvicorn msg="started"']
+
+
+def test_configuring_twice_writes_each_line_once(speak: Speak) -> None:
+    first = speak()
+    second = speak()
+
+    emit(Event.BROKER_BACK, seconds=3)
+
+    assert first() == []
+    assert second() == [f"{TEN} INFO queue=broker_back seconds=3"]
+
+
+def test_an_exception_stays_on_one_line_without_its_passwords(speak: Speak) -> None:
+    lines = speak()
+
+    error = ConnectionError("no answer from postgresql://app:hunter2@db/overnight")
+    get("app.store").error("gave up", exc_info=error)
+    logging.getLogger("sqlalchemy").error("gave up", exc_info=error)
+
+    assert len(lines()) == 2
+    for line in lines():
+        assert "ConnectionError: no answer from postgresql://app:***@db/overnight" in line
+        assert "hunter2" not in line
+
+
+def test_a_logger_binds_fields_of_its_own(speak: Speak) -> None:
+    lines = speak()
+
+    get("app.local").bind(port=5432).info("100% ready")
+
+    assert lines() == [f'{TEN} INFO logger=app.local msg="100% ready" port=5432']
+
+
+def test_lines_are_finished_even_before_anything_is_configured(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    emit(Event.STALE_RESULT, queue_id="q", epoch=2, token="abc")
+
+    [record] = caplog.records
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z WARN "
+        r"queue=stale_result queue_id=q epoch=2 token=\*\*\*",
+        record.getMessage(),
+    )
+
+
+def test_an_unknown_level_or_form_is_refused() -> None:
+    with pytest.raises(ValueError, match="no such level: loud"):
+        configure("logfmt", "loud", "api")
+    with pytest.raises(ValueError, match="no such log format: xml"):
+        configure("xml", "info", "api")
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("token", True),
+        ("claim_token", True),
+        ("password", True),
+        ("client_secret", True),
+        ("api_key", True),
+        ("X-Api-Key", True),
+        ("Authorization", True),
+        ("tokens_used", False),
+        ("lock_key", False),
+        ("idempotency_key", False),
+        ("secretary", False),
+    ],
+)
+def test_a_name_tells_whether_its_value_is_secret(name: str, *, secret: bool) -> None:
+    assert is_secret_name(name) is secret
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("redis://:pw@h:1/0", "redis://:***@h:1/0"),
+        ("postgresql+psycopg2://u:p@ss@h/db", "postgresql+psycopg2://u:***@h/db"),
+        ("http://h/a@b:c", "http://h/a@b:c"),
+        ("https://localhost:9000", "https://localhost:9000"),
+        ("host=h password=pw dbname=d", "host=h password=*** dbname=d"),
+        ("Authorization: Bearer abcdefghij", "Authorization: Bearer ***"),
+        ("nothing to hide", "nothing to hide"),
+    ],
+)
+def test_text_keeps_all_but_its_passwords(text: str, shown: str) -> None:
+    assert mask_text(text) == shown
+
+
+def test_secrets_are_masked_however_deep_they_lie() -> None:
+    given = {"headers": [{"authorization": "x"}, {"via": "redis://a:b@c"}], "password": None}
+
+    assert mask_value("request", given) == {
+        "headers": [{"authorization": "***"}, {"via": "redis://a:***@c"}],
+        "password": None,
+    }
+
+
+@pytest.mark.parametrize("event", Event)
+def test_every_event_has_a_level_and_a_meaning(event: Event) -> None:
+    assert event.level in {logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR}
+    assert event.meaning.endswith(".")
+    assert len(set(event.fields)) == len(event.fields)
+
+
+def test_the_committed_page_of_events_is_the_generated_one() -> None:
+    assert telemetry.PAGE.read_text(encoding="utf-8") == telemetry.page(), (
+        "run `python -m app.telemetry`"
+    )
