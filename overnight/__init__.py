@@ -1,1 +1,33 @@
 """What producers and handler authors import; it never imports the service."""
+
+from overnight import errors
+from overnight.client import Client
+from overnight.context import Context
+from overnight.errors import OvernightError
+from overnight.handlers import handler
+from overnight.models import Task
+from overnight.steering import (
+    Cancel,
+    Fail,
+    InvalidOutput,
+    RateLimited,
+    Retry,
+    Snooze,
+    Stopped,
+)
+
+__all__ = [
+    "Cancel",
+    "Client",
+    "Context",
+    "Fail",
+    "InvalidOutput",
+    "OvernightError",
+    "RateLimited",
+    "Retry",
+    "Snooze",
+    "Stopped",
+    "Task",
+    "errors",
+    "handler",
+]

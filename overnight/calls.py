@@ -1,0 +1,133 @@
+"""What each operation says over HTTP and how its answer is read; nothing is sent here."""
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+import httpx2
+from pydantic import ValidationError
+
+from overnight import errors
+from overnight.models import Cancelled, QueueStatus, Task, TaskCreate, UserLimits
+
+T = TypeVar("T")
+TASKS = "/api/v1/tasks"
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """One request to make, and the function that reads its successful answer."""
+
+    method: str
+    path: str
+    read: Callable[[httpx2.Response], T]
+    params: Mapping[str, str | int] = field(default_factory=dict)
+    json: object = None
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some tasks, and where the next ones begin."""
+
+    tasks: list[Task]
+    cursor: str | None
+
+
+def create_task(fields: Mapping[str, Any]) -> Call[Task]:
+    """Queue a task; the idempotency key, made up if missing, makes a repeated send one task."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    task = _validated({"idempotency_key": f"auto-{uuid.uuid4()}"} | given)
+    return Call("POST", TASKS, _task, json=task.model_dump(mode="json", exclude_unset=True))
+
+
+def get_task(task_id: str) -> Call[Task]:
+    """Read one task."""
+    return Call("GET", _of(task_id), _task)
+
+
+def list_tasks(*, status: str | None, limit: int, before: str | None) -> Call[Page]:
+    """Read one page of tasks, newest first."""
+    asked: dict[str, str | int | None] = {"status": status, "limit": limit, "before": before}
+    params = {name: value for name, value in asked.items() if value is not None}
+    return Call("GET", TASKS, _page, params=params)
+
+
+def cancel_task(task_id: str) -> Call[Cancelled]:
+    """Ask that a task be ended."""
+    return Call("DELETE", _of(task_id), lambda answer: Cancelled.model_validate(answer.json()))
+
+
+def queue_status() -> Call[QueueStatus]:
+    """Read how much of yours runs and waits."""
+    return Call(
+        "GET", f"{TASKS}/queue-status", lambda answer: QueueStatus.model_validate(answer.json())
+    )
+
+
+def limits() -> Call[UserLimits]:
+    """Read what your plan allows."""
+    return Call(
+        "GET", "/api/v1/users/me/limits", lambda answer: UserLimits.model_validate(answer.json())
+    )
+
+
+def refusal(answer: httpx2.Response) -> errors.Refused:
+    """Read an answer that says no as the error of its code."""
+    body = _object(answer)
+    code = str(body.get("code") or "")
+    kind = errors.BY_CODE.get(code, errors.Refused)
+    return kind(
+        str(body.get("detail") or f"the service answered {answer.status_code}"),
+        code=code or f"HTTP_{answer.status_code}",
+        status=answer.status_code,
+        fields=[_field(item) for item in body.get("errors", ()) if isinstance(item, dict)],
+        retry_after=retry_after(answer),
+    )
+
+
+def retry_after(answer: httpx2.Response) -> float | None:
+    """Return the seconds the service asks to wait; only the plain number is understood."""
+    text = answer.headers.get("Retry-After", "")
+    return float(text) if text.isdigit() else None
+
+
+def _of(task_id: str) -> str:
+    return f"{TASKS}/{quote(task_id, safe='')}"
+
+
+def _task(answer: httpx2.Response) -> Task:
+    return Task.model_validate(answer.json())
+
+
+def _page(answer: httpx2.Response) -> Page:
+    tasks = [Task.model_validate(item) for item in answer.json()]
+    return Page(tasks, answer.headers.get("X-Next-Cursor"))
+
+
+def _validated(fields: Mapping[str, Any]) -> TaskCreate:
+    """Judge a task before it travels, with the words the service would use."""
+    try:
+        return TaskCreate.model_validate(dict(fields))
+    except ValidationError as error:
+        wrong = [
+            errors.FieldError(".".join(map(str, item["loc"])), item["msg"])
+            for item in error.errors(include_url=False, include_context=False, include_input=False)
+        ]
+        message = "; ".join(f"{item.field}: {item.message}" for item in wrong)
+        raise errors.InvalidRequest(message, status=422, fields=wrong) from None
+
+
+def _object(answer: httpx2.Response) -> dict[str, Any]:
+    try:
+        body = answer.json()
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def _field(item: Mapping[str, object]) -> errors.FieldError:
+    return errors.FieldError(
+        str(item.get("field", "")), str(item.get("message", "")), str(item.get("legal") or "")
+    )

@@ -1,0 +1,177 @@
+"""Everything that can go wrong for a producer.
+
+OvernightError               base of all
+├── Refused                  the service answered no; `code`, `status`, `fields`, `retry_after`
+│   ├── InvalidRequest       a field is wrong; `fields` names each with a legal value
+│   ├── Unauthenticated      no valid API key
+│   ├── Forbidden            the key may not do this
+│   ├── TaskNotFound         no such task, or another user's
+│   ├── TaskAlreadyCompleted too late to cancel
+│   ├── TooManyPending       the user's cap on waiting work
+│   ├── MonthlyLimitReached  the month's hours are used up
+│   ├── StaleAttempt         the attempt no longer holds its task
+│   ├── QueueFull            the whole system's cap; try again later
+│   └── Unavailable          the service is up, its database is not
+├── Unreachable              no answer from the service
+├── NotConfigured            no address or no key to call with
+├── WaitTimedOut             the task had not ended in time; `task` is how it stood
+├── TaskFailed               the awaited task ended without success; `task` says how
+└── DuplicateHandler         two functions want the same type of task
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from overnight.models import Task
+
+
+class OvernightError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+@dataclass(frozen=True)
+class FieldError:
+    """One wrong field: its name, what is wrong with it, and what would do."""
+
+    field: str
+    message: str
+    legal: str = ""
+
+
+class Refused(OvernightError):
+    """The service understood and said no; nothing was changed."""
+
+    code = "REFUSED"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        status: int = 0,
+        fields: Sequence[FieldError] = (),
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or type(self).code
+        self.status = status
+        self.fields = tuple(fields)
+        self.retry_after = retry_after
+
+
+class InvalidRequest(Refused):
+    """A field is wrong; `fields` names each one and what would do."""
+
+    code = "INVALID_REQUEST"
+
+
+class Unauthenticated(Refused):
+    """The API key is missing, wrong, expired or revoked."""
+
+    code = "UNAUTHENTICATED"
+
+
+class Forbidden(Refused):
+    """The API key is good, but its scopes do not reach this far."""
+
+    code = "FORBIDDEN"
+
+
+class TaskNotFound(Refused):
+    """No such task, or another user's."""
+
+    code = "TASK_NOT_FOUND"
+
+
+class TaskAlreadyCompleted(Refused):
+    """The task has ended, so there is nothing left to cancel."""
+
+    code = "TASK_ALREADY_COMPLETED"
+
+
+class TooManyPending(Refused):
+    """You already have as much waiting work as is allowed."""
+
+    code = "TOO_MANY_PENDING"
+
+
+class MonthlyLimitReached(Refused):
+    """The hours of this billing month are used up."""
+
+    code = "MONTHLY_LIMIT_REACHED"
+
+
+class StaleAttempt(Refused):
+    """The attempt no longer holds its task; its answer was not applied."""
+
+    code = "STALE_ATTEMPT"
+
+
+class QueueFull(Refused):
+    """The whole system holds as much waiting work as is allowed."""
+
+    code = "QUEUE_FULL"
+
+
+class Unavailable(Refused):
+    """The service is up, but its database cannot be reached just now."""
+
+    code = "DATABASE_UNAVAILABLE"
+
+
+class Unreachable(OvernightError):
+    """No answer from the service; for a create, the same call again is safe."""
+
+
+class NotConfigured(OvernightError):
+    """No address or no key: neither given nor in the environment."""
+
+
+class WaitTimedOut(OvernightError):
+    """The task had not ended in time; it goes on, and `task` is how it stood."""
+
+    def __init__(self, task: Task, seconds: float) -> None:
+        super().__init__(f"{task.id} is still {task.state} after {seconds:g} s")
+        self.task = task
+
+
+class TaskFailed(OvernightError):
+    """The awaited task ended without success; `task` says how."""
+
+    def __init__(self, task: Task) -> None:
+        why = task.error or task.failure_reason or "no reason was recorded"
+        super().__init__(f"{task.id} ended as {task.state}: {why}")
+        self.task = task
+
+
+class DuplicateHandler(OvernightError):
+    """Two functions want the same type of task; both are named."""
+
+    def __init__(self, type: str, first: str, second: str) -> None:  # noqa: A002 - as in handler()
+        super().__init__(f"two handlers for type {type!r}: {first} and {second}")
+        self.type = type
+        self.first = first
+        self.second = second
+
+
+BY_CODE: dict[str, type[Refused]] = {
+    kind.code: kind
+    for kind in (
+        InvalidRequest,
+        Unauthenticated,
+        Forbidden,
+        TaskNotFound,
+        TaskAlreadyCompleted,
+        TooManyPending,
+        MonthlyLimitReached,
+        StaleAttempt,
+        QueueFull,
+        Unavailable,
+    )
+}

@@ -1,0 +1,306 @@
+"""What travels between a producer and the service, field by field."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any, Self, TypedDict
+
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    model_validator,
+)
+
+from overnight.jsonvalue import sound_object, sound_text
+
+WEEK_SECONDS = 7 * 24 * 3600
+DAY_SECONDS = 24 * 3600
+
+
+class TaskStatus(StrEnum):
+    """Where a task stands, in the small public set of words."""
+
+    PENDING = "pending"
+    CLAIMED = "claimed"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the task has ended."""
+        return self in {TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED}
+
+
+class PlanTier(StrEnum):
+    """The plan a user is on."""
+
+    FREE = "free"
+    PRO = "pro"
+    TEAM = "team"
+    ENTERPRISE = "enterprise"
+
+
+class RetryStrategy(StrEnum):
+    """How the wait between two runs grows."""
+
+    EXPONENTIAL = "exponential"
+    QUADRATIC = "quadratic"
+    FIXED = "fixed"
+    IMMEDIATE = "immediate"
+
+
+def _year_we_can_keep(instant: datetime) -> datetime:
+    # Near the ends of the calendar a change of zone leaves what Python can hold.
+    if not datetime(2000, 1, 1, tzinfo=UTC) <= instant < datetime(3000, 1, 1, tzinfo=UTC):
+        raise ValueError("must lie between the years 2000 and 2999")
+    return instant
+
+
+# Strict: JSON has numbers of its own, so "3" and true are mistakes and not priorities.
+Whole = Annotated[int, Field(strict=True)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Text = Annotated[str, AfterValidator(sound_text)]
+Word = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(sound_text)]
+JsonObject = Annotated[dict[str, Any], AfterValidator(sound_object)]
+Deadline = Annotated[AwareDatetime, AfterValidator(_year_we_can_keep)]
+
+
+class RetryPolicy(BaseModel):
+    """What should happen when a run fails."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    strategy: RetryStrategy = Field(
+        RetryStrategy.EXPONENTIAL, description="How the wait grows with each run."
+    )
+    initial_delay_sec: Number | None = Field(
+        None,
+        ge=0,
+        le=DAY_SECONDS,
+        description="The wait it grows from; left out, 10 s, or 5 s for quadratic.",
+    )
+    backoff_multiplier: Number = Field(
+        2.0, ge=1, le=100, description="What each further exponential wait is multiplied by."
+    )
+    max_delay_sec: Number = Field(
+        300.0, ge=0, le=DAY_SECONDS, description="No wait is longer, jitter included."
+    )
+    jitter: bool = Field(
+        default=True,
+        strict=True,
+        description="Whether waits are spread, from half to one and a half.",
+    )
+    retry_on: tuple[Word, ...] = Field(
+        ("timeout", "crash", "rate_limit", "invalid_output", "error"),
+        max_length=20,
+        description="Error classes, or names of Python exceptions, worth another run.",
+    )
+    no_retry_on: tuple[Word, ...] = Field(
+        ("auth_failure", "budget_exceeded", "cancelled"),
+        max_length=20,
+        description="Error classes that end the task at once; they win over retry_on.",
+    )
+
+
+class TaskCreate(BaseModel):
+    """A task to be queued; only the title is needed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    title: Annotated[Text, Field(min_length=1, max_length=500)] = Field(
+        description="What people read in lists and reports."
+    )
+    description: Text = Field(
+        "", max_length=100_000, description="More about it, for people and for agents."
+    )
+    project_id: Word | None = Field(
+        None, description="Tasks of one project never run at the same time, unless settings say so."
+    )
+    priority: Whole = Field(
+        3, ge=1, le=4, description="1 critical, 2 high, 3 normal, 4 low; lower is more urgent."
+    )
+    priority_score: Whole | None = Field(
+        None, ge=0, le=100, description="The exact score, 0 most urgent; overrides priority."
+    )
+    priority_boost_per_minute: Number = Field(
+        0.1, ge=0, le=100, description="How fast waiting makes the task more urgent."
+    )
+    type: Word | None = Field(
+        None,
+        validation_alias=AliasChoices("type", "task_type"),
+        description="Which handler runs it; left out, the service's default type.",
+    )
+    payload: JsonObject = Field(
+        default_factory=dict,
+        description="What the handler works on; up to 256 KB of JSON, 32 levels deep.",
+    )
+    prompt: Text | None = Field(
+        None, max_length=200_000, description="What an agent is asked to do; kept in spec.prompt."
+    )
+    spec: JsonObject = Field(
+        default_factory=dict,
+        description="How the runner should work (model, env, …); same bounds as payload.",
+    )
+    timeout_seconds: Whole | None = Field(
+        None,
+        ge=1,
+        le=WEEK_SECONDS,
+        validation_alias=AliasChoices("timeout_seconds", "max_duration_sec"),
+        description="How long one run may take; the plan's limit applies too.",
+    )
+    max_attempts: Whole | None = Field(
+        None, ge=1, le=100, description="How many runs may fail before the task is given up."
+    )
+    retry: RetryPolicy | None = Field(
+        None, description="What happens when a run fails; left out, the service's policy."
+    )
+    required_capabilities: tuple[Word, ...] = Field(
+        (), max_length=20, description="What a worker must offer to be given the task."
+    )
+    lock_key: Word | None = Field(
+        None, description="Of your tasks with the same key, only one runs at a time."
+    )
+    idempotency_key: Annotated[Text, Field(min_length=1, max_length=255)] | None = Field(
+        None, description="A second create with the same key answers with the first task."
+    )
+    deadline_at: Deadline | None = Field(
+        None, description="Not started by then, the task fails; with a UTC offset."
+    )
+    tags: tuple[Word, ...] = Field((), max_length=50, description="Words to find it by.")
+    max_cost_usd: Number | None = Field(
+        None, ge=0, le=999_999, description="What all runs of the task together may cost."
+    )
+    created_by: Annotated[Text, Field(pattern=r"^(human|agent|cron):\S{1,100}$")] | None = Field(
+        None, description="Who asks, as human:, agent: or cron: and a name."
+    )
+    source: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")] = Field(
+        "api", description="Through which door it came: api, cli, web, scheduler."
+    )
+
+    @model_validator(mode="after")
+    def _one_prompt(self) -> Self:
+        if self.prompt is not None and "prompt" in self.spec:
+            raise ValueError("prompt is given twice, by itself and in spec")
+        return self
+
+
+class TaskFields(TypedDict, total=False):
+    """The fields of TaskCreate besides its title, for editors; None counts as left out."""
+
+    description: str | None
+    project_id: str | None
+    priority: int | None
+    priority_score: int | None
+    priority_boost_per_minute: float | None
+    type: str | None
+    payload: dict[str, Any] | None
+    prompt: str | None
+    spec: dict[str, Any] | None
+    timeout_seconds: int | None
+    max_attempts: int | None
+    retry: RetryPolicy | dict[str, Any] | None
+    required_capabilities: Sequence[str] | None
+    lock_key: str | None
+    idempotency_key: str | None
+    deadline_at: datetime | None
+    tags: Sequence[str] | None
+    max_cost_usd: float | None
+    created_by: str | None
+    source: str | None
+
+
+class TaskResponse(BaseModel):
+    """A task as it stands."""
+
+    # Read leniently: a newer service may tell an older client more than it knows.
+    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
+
+    id: str = Field(description="The task's name, task_ and a ULID.")
+    queue_id: str = Field(description="The same id, under the name of the single-queue interface.")
+    dag_id: str = Field(description="The graph it belongs to; a lone task has one of its own.")
+    title: str = Field(description="What people read.")
+    description: str = Field("", description="More about it.")
+    type: str = Field(description="Which handler runs it.")
+    payload: dict[str, Any] = Field(default_factory=dict, description="What the handler works on.")
+    status: TaskStatus = Field(description="Where it stands, in the small public set of words.")
+    state: str = Field(description="Where it stands exactly, one of eleven states.")
+    priority: int = Field(description="1 critical to 4 low.")
+    priority_score: int = Field(description="The exact score, 0 to 100.")
+    project_id: str | None = Field(None, description="The project it belongs to.")
+    queue_position: int | None = Field(
+        None, description="Its place among your own startable tasks, from 1, while it waits."
+    )
+    position: int | None = Field(None, description="The same number as queue_position.")
+    created_at: datetime = Field(description="When it was accepted.")
+    started_at: datetime | None = Field(None, description="When its latest run began.")
+    completed_at: datetime | None = Field(None, description="When it ended, in whatever way.")
+    result_summary: str | None = Field(None, description="The result in one line.")
+    output: Any = Field(None, description="What the handler returned.")
+    files_changed: list[str] | None = Field(None, description="Files the run says it changed.")
+    failure_reason: str | None = Field(None, description="The class of the latest failure.")
+    error: str | None = Field(None, description="The message of the latest failure.")
+    attempts: int = Field(0, description="Runs that spent an attempt.")
+    max_attempts: int = Field(description="How many may.")
+    retry_at: datetime | None = Field(None, description="When it is tried again.")
+    progress: dict[str, Any] | None = Field(None, description="The latest word from the run.")
+    tags: list[str] = Field(default_factory=list, description="Words to find it by.")
+    cost_usd: float = Field(0.0, description="What all its runs have cost.")
+    timeout_seconds: int | None = Field(None, description="How long one run may take.")
+    cancel_requested_at: datetime | None = Field(
+        None, description="When a stop of the running task was asked for."
+    )
+    created_by: str = Field("", description="Who asked for it.")
+    source: str = Field("", description="Through which door it came.")
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the task has ended."""
+        return self.status.is_final
+
+
+Task = TaskResponse
+
+
+class Cancelled(BaseModel):
+    """The answer to a cancel."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    cancelled: bool = Field(default=True, description="The cancel was accepted.")
+    state: str = Field(description="The task's state now; one that still runs was asked to stop.")
+
+
+class QueueStatus(BaseModel):
+    """How much of yours runs and waits, against what your plan allows."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
+
+    running: int = Field(description="Tasks that hold a slot.")
+    pending: int = Field(description="Tasks that wait, for whatever reason.")
+    max_concurrent: int = Field(description="How many may run at once.")
+    can_start_more: bool = Field(description="Whether another task could start now.")
+    monthly_hours_used: float = Field(description="Hours used in this billing month.")
+    monthly_hours_limit: float | None = Field(None, description="Hours allowed; null is no limit.")
+
+
+class UserLimits(BaseModel):
+    """What your plan allows, and how much of it is used."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
+
+    plan: PlanTier = Field(description="The plan you are on.")
+    max_concurrent_agents: int = Field(description="How many tasks may run at once.")
+    max_task_duration_minutes: int = Field(description="How long one run may take.")
+    monthly_agent_hours_limit: float | None = Field(
+        None, description="Hours a month; null is no limit."
+    )
+    monthly_agent_hours_used: float = Field(description="Hours used in this billing month.")
+    billing_cycle_resets_at: datetime | None = Field(
+        None, description="When the hours start again from zero."
+    )
