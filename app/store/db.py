@@ -1,0 +1,141 @@
+"""The way to Postgres: connections with a role and time limits, and whole transactions."""
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Self, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+
+APP = "overnight_app"
+DISPATCHER = "overnight_dispatcher"
+
+DEADLOCK = "40P01"
+SERIALIZATION = "40001"
+LOCK_TIMEOUT = "55P03"
+WORTH_RETRYING = frozenset({DEADLOCK, SERIALIZATION, LOCK_TIMEOUT})
+TRIES = 4
+
+T = TypeVar("T")
+
+
+class DatabaseUnreachable(Exception):
+    """Postgres could not be reached, or the connection broke; nothing is known to be written."""
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """How long one connection may make others wait, in seconds."""
+
+    connect: int = 2
+    statement: float = 10.0
+    lock: float = 5.0
+    idle: float = 10.0
+
+
+class Db:
+    """A pool of connections that all work with one role's rights."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    @classmethod
+    def connect(
+        cls,
+        url: str,
+        *,
+        role: str | None = APP,
+        application_name: str = "overnight",
+        pool_size: int = 5,
+        timeouts: Timeouts | None = None,
+    ) -> Self:
+        """Prepare a pool; the first connection is opened when it is first needed."""
+        engine = create_engine(
+            driver_url(url),
+            pool_size=pool_size,
+            max_overflow=pool_size,
+            pool_timeout=2,
+            # A connection that a restarted server dropped is replaced before it is used.
+            pool_pre_ping=True,
+            connect_args=connect_args(
+                role=role, application_name=application_name, timeouts=timeouts or Timeouts()
+            ),
+        )
+        return cls(engine)
+
+    def atomically(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` in one transaction and commit; deadlocks and lost races are tried again.
+
+        `work` may run several times, so it must have no effect but on the database.
+        """
+        for attempt in range(1, TRIES + 1):
+            try:
+                with self.engine.begin() as tx:
+                    return work(tx)
+            except DBAPIError as error:
+                if sqlstate(error) in WORTH_RETRYING and attempt < TRIES:
+                    time.sleep(random.uniform(0.005, 0.05) * attempt)  # noqa: S311 - spreads rivals
+                    continue
+                if is_disconnect(error):
+                    raise DatabaseUnreachable(str(error.orig)) from error
+                raise
+        raise AssertionError("the last try returns or raises")
+
+    def close(self) -> None:
+        """Close every connection."""
+        self.engine.dispose()
+
+
+def driver_url(url: str) -> str:
+    """Name psycopg2 in a Postgres URL, since SQLAlchemy would otherwise look for psycopg 3.
+
+    >>> driver_url("postgres://u:p@h/d")
+    'postgresql+psycopg2://u:p@h/d'
+    """
+    parsed = make_url(url.replace("postgres://", "postgresql://", 1))
+    return parsed.set(drivername="postgresql+psycopg2").render_as_string(hide_password=False)
+
+
+def connect_args(
+    *, role: str | None, application_name: str, timeouts: Timeouts | None
+) -> Mapping[str, object]:
+    """Return what libpq needs so that no connection hangs or works with too many rights."""
+    options = {"timezone": "UTC"}
+    if role is not None:
+        options["role"] = role
+    if timeouts is not None:
+        options["statement_timeout"] = _milliseconds(timeouts.statement)
+        options["lock_timeout"] = _milliseconds(timeouts.lock)
+        options["idle_in_transaction_session_timeout"] = _milliseconds(timeouts.idle)
+    return {
+        "application_name": application_name,
+        "connect_timeout": timeouts.connect if timeouts else 5,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 10_000,
+        "options": " ".join(f"-c {name}={value}" for name, value in options.items()),
+    }
+
+
+def sqlstate(error: DBAPIError) -> str | None:
+    """Return the five-letter code Postgres gave for an error, if it gave one."""
+    return getattr(error.orig, "pgcode", None)
+
+
+def is_disconnect(error: DBAPIError) -> bool:
+    """Whether an error means that the server could not be asked at all."""
+    if error.connection_invalidated:
+        return True
+    state = sqlstate(error)
+    if state is not None:
+        # 08: connection exceptions; 57P0x: the server is going down or starting; 53300: full.
+        return state.startswith("08") or state in {"57P01", "57P02", "57P03", "53300"}
+    return isinstance(error, OperationalError | InterfaceError)
+
+
+def _milliseconds(seconds: float) -> str:
+    return str(round(seconds * 1000))

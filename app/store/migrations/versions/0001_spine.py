@@ -1,0 +1,35 @@
+"""Lay the spine: users and lanes, tasks and edges, attempts and ledger, events and dead letters."""
+
+from pathlib import Path
+
+from alembic import op
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+SPINE = Path(__file__).parent / "spine"
+AS_OWNER = ("clock", "tables", "billing", "lanes", "events", "views", "moves", "grants")
+
+
+def upgrade() -> None:
+    """Make the roles, then everything else as the owner."""
+    _run("roles")
+    op.execute("SET LOCAL ROLE overnight_owner")
+    for name in AS_OWNER:
+        _run(name)
+    op.execute("RESET ROLE")
+    op.execute("GRANT SELECT ON alembic_version TO overnight_app, overnight_dispatcher")
+
+
+def downgrade() -> None:
+    """Drop every object the owner has; the roles stay, for other databases may use them."""
+    op.execute("DROP OWNED BY overnight_owner")
+    op.execute("DROP OWNED BY overnight_app, overnight_dispatcher")
+
+
+def _run(name: str) -> None:
+    """Run one file as it stands, without looking for parameters in it."""
+    connection = op.get_bind().execution_options(no_parameters=True)
+    connection.exec_driver_sql((SPINE / f"{name}.sql").read_text())

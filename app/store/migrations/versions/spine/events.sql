@@ -1,0 +1,59 @@
+-- The log of moves, written by the statement that moves: no code can forget it, and a move that
+-- is not in the table of moves is refused whoever tries it.
+
+CREATE FUNCTION number_move() RETURNS trigger
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    NEW.revision := OLD.revision + 1;
+    NEW.updated_at := clock();
+    RETURN NEW;
+END
+$$;
+CREATE TRIGGER tasks_number_move BEFORE UPDATE ON tasks
+    FOR EACH ROW WHEN (OLD.state IS DISTINCT FROM NEW.state) EXECUTE FUNCTION number_move();
+
+-- Who is acting: set for one transaction by whoever acts for a person, else the process itself.
+CREATE FUNCTION acting() RETURNS text
+LANGUAGE sql STABLE
+RETURN coalesce(nullif(current_setting('overnight.actor', true), ''), current_setting('application_name'));
+
+CREATE FUNCTION log_new_tasks() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+BEGIN
+    INSERT INTO events (task_id, seq, user_id, dag_id, kind, from_state, to_state, epoch, actor)
+    SELECT id, revision, user_id, dag_id, 'task.' || state, NULL, state, epoch, acting() FROM new_rows;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER tasks_log_new AFTER INSERT ON tasks
+    REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION log_new_tasks();
+
+CREATE FUNCTION log_moves() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+DECLARE
+    illegal record;
+BEGIN
+    SELECT n.id, o.state AS source, n.state AS target INTO illegal
+      FROM new_rows n JOIN old_rows o ON o.id = n.id
+     WHERE n.state <> o.state
+       AND NOT EXISTS (SELECT 1 FROM legal_moves m WHERE m.from_state = o.state AND m.to_state = n.state)
+     LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'task % may not move from % to %', illegal.id, illegal.source, illegal.target
+            USING ERRCODE = 'check_violation';
+    END IF;
+    INSERT INTO events (task_id, seq, user_id, dag_id, kind, from_state, to_state, epoch, reason, actor)
+    SELECT n.id, n.revision, n.user_id, n.dag_id, 'task.' || n.state, o.state, n.state, n.epoch,
+           n.failure_reason, acting()
+      FROM new_rows n JOIN old_rows o ON o.id = n.id
+     WHERE n.state <> o.state
+     ORDER BY n.id;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER tasks_log_moves AFTER UPDATE ON tasks
+    REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
+    FOR EACH STATEMENT EXECUTE FUNCTION log_moves();

@@ -1,0 +1,14 @@
+-- What each role may touch. Rows are never deleted by either; triggers write lanes' counters
+-- and events with their owner's rights.
+GRANT SELECT ON
+    users, lanes, api_keys, dags, tasks, task_edges, attempts, usage_ledger, events, dead_letters,
+    stale_results, pools, agents, sweeps, legal_moves, user_limits
+TO overnight_app, overnight_dispatcher;
+
+GRANT INSERT, UPDATE ON users, api_keys TO overnight_app;
+GRANT INSERT, UPDATE ON dags, tasks, task_edges, dead_letters TO overnight_app, overnight_dispatcher;
+GRANT UPDATE ON lanes, attempts TO overnight_app, overnight_dispatcher;
+GRANT INSERT ON usage_ledger TO overnight_app, overnight_dispatcher;
+GRANT INSERT ON attempts, stale_results TO overnight_dispatcher;
+GRANT INSERT, UPDATE ON pools, agents, sweeps TO overnight_dispatcher;
+GRANT UPDATE ON pools TO overnight_app;

@@ -1,0 +1,174 @@
+-- What keeps lanes and dags true: every statement that changes tasks, users or the ledger also
+-- moves the counters, in the same transaction, whoever wrote the statement.
+
+CREATE FUNCTION is_active(state text) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN state IN ('claimed', 'running', 'validating');
+
+CREATE FUNCTION is_waiting(state text) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN state IN ('created', 'pending', 'ready', 'retrying');
+
+-- Add signed sums to lanes, locking them in user order. Whatever changed may have opened the
+-- gate for a lane that pools had given up on, so it is parked for nobody afterwards.
+CREATE FUNCTION shift_lanes(users uuid[], d_active int[], d_ready int[], d_waiting int[], d_reserved bigint[])
+RETURNS void
+LANGUAGE sql
+AS $$
+    WITH delta AS MATERIALIZED (
+        SELECT * FROM unnest(users, d_active, d_ready, d_waiting, d_reserved)
+            AS d(user_id, active, ready, waiting, reserved)
+         ORDER BY user_id
+    ), locked AS MATERIALIZED (
+        SELECT delta.* FROM delta
+         CROSS JOIN LATERAL (SELECT 1 FROM lanes l WHERE l.user_id = delta.user_id FOR NO KEY UPDATE) x
+    )
+    UPDATE lanes l
+       SET active = l.active + d.active,
+           ready = l.ready + d.ready,
+           waiting = l.waiting + d.waiting,
+           reserved_seconds = l.reserved_seconds + d.reserved,
+           last_served_at = CASE WHEN d.active > 0 THEN clock() ELSE l.last_served_at END,
+           parked_for = '{}'
+      FROM locked d
+     WHERE l.user_id = d.user_id
+$$;
+
+CREATE FUNCTION shift_dags(
+    dags uuid[], d_total int[], d_open int[], d_started int[], d_completed int[], d_dead int[], d_cancelled int[]
+) RETURNS void
+LANGUAGE sql
+AS $$
+    UPDATE dags g
+       SET total = g.total + d.total,
+           open = g.open + d.open,
+           started = g.started + d.started,
+           completed = g.completed + d.completed,
+           dead = g.dead + d.dead,
+           cancelled = g.cancelled + d.cancelled,
+           finished_at = CASE WHEN g.open + d.open = 0 THEN clock() END
+      FROM unnest(dags, d_total, d_open, d_started, d_completed, d_dead, d_cancelled)
+           AS d(dag_id, total, open, started, completed, dead, cancelled)
+     WHERE g.id = d.dag_id
+$$;
+
+-- Nested loops only: the default plan would scan every lane for a handful of users.
+CREATE FUNCTION count_new_tasks() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = public, pg_temp SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
+AS $$
+BEGIN
+    PERFORM shift_lanes(array_agg(user_id), array_agg(active), array_agg(ready), array_agg(waiting), array_agg(reserved))
+       FROM (SELECT user_id,
+                    sum(is_active(state)::int)::int AS active,
+                    sum((state = 'ready')::int)::int AS ready,
+                    sum(is_waiting(state)::int)::int AS waiting,
+                    sum(coalesce(reserved_seconds, 0)) AS reserved
+               FROM new_rows GROUP BY user_id) delta;
+    PERFORM shift_dags(array_agg(dag_id), array_agg(total), array_agg(open), array_agg(started),
+                       array_agg(completed), array_agg(dead), array_agg(cancelled))
+       FROM (SELECT dag_id,
+                    count(*)::int AS total,
+                    sum((is_active(state) OR is_waiting(state))::int)::int AS open,
+                    sum(is_active(state)::int)::int AS started,
+                    sum((state = 'completed')::int)::int AS completed,
+                    sum((state = 'dead_lettered')::int)::int AS dead,
+                    sum((state = 'cancelled')::int)::int AS cancelled
+               FROM new_rows GROUP BY dag_id) delta;
+    RETURN NULL;
+END
+$$;
+
+-- Old rows weigh minus one, new rows plus one; what is left is what the statement changed.
+CREATE FUNCTION count_moved_tasks() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = public, pg_temp SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
+AS $$
+BEGIN
+    PERFORM shift_lanes(array_agg(user_id), array_agg(active), array_agg(ready), array_agg(waiting), array_agg(reserved))
+       FROM (SELECT user_id,
+                    sum(sign * is_active(state)::int)::int AS active,
+                    sum(sign * (state = 'ready')::int)::int AS ready,
+                    sum(sign * is_waiting(state)::int)::int AS waiting,
+                    sum(sign * coalesce(reserved_seconds, 0))::bigint AS reserved
+               FROM (SELECT 1 AS sign, user_id, state, reserved_seconds FROM new_rows
+                     UNION ALL
+                     SELECT -1, user_id, state, reserved_seconds FROM old_rows) change
+              GROUP BY user_id) delta
+      WHERE (active, ready, waiting, reserved) <> (0, 0, 0, 0)
+     HAVING count(*) > 0;
+    PERFORM shift_dags(array_agg(dag_id), array_agg(0), array_agg(open), array_agg(started),
+                       array_agg(completed), array_agg(dead), array_agg(cancelled))
+       FROM (SELECT dag_id,
+                    sum(sign * (is_active(state) OR is_waiting(state))::int)::int AS open,
+                    sum(sign * is_active(state)::int)::int AS started,
+                    sum(sign * (state = 'completed')::int)::int AS completed,
+                    sum(sign * (state = 'dead_lettered')::int)::int AS dead,
+                    sum(sign * (state = 'cancelled')::int)::int AS cancelled
+               FROM (SELECT 1 AS sign, dag_id, state FROM new_rows
+                     UNION ALL
+                     SELECT -1, dag_id, state FROM old_rows) change
+              GROUP BY dag_id) delta
+      WHERE (open, started, completed, dead, cancelled) <> (0, 0, 0, 0, 0)
+     HAVING count(*) > 0;
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER tasks_count_new AFTER INSERT ON tasks
+    REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION count_new_tasks();
+CREATE TRIGGER tasks_count_moved AFTER UPDATE ON tasks
+    REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
+    FOR EACH STATEMENT EXECUTE FUNCTION count_moved_tasks();
+
+-- Every user has a lane, and its limits are the user's columns.
+CREATE FUNCTION open_lane() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+DECLARE
+    this_cycle int := cycle_at(NEW.billing_anchor_at, clock());
+BEGIN
+    INSERT INTO lanes (user_id, max_active, max_task_seconds, limit_seconds, cycle, cycle_started_at, resets_at)
+    VALUES (NEW.id, NEW.max_concurrent_agents, NEW.max_task_duration_minutes * 60,
+            NEW.monthly_agent_hours_limit * 3600::bigint, this_cycle,
+            cycle_boundary(NEW.billing_anchor_at, this_cycle),
+            cycle_boundary(NEW.billing_anchor_at, this_cycle + 1));
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER users_open_lane AFTER INSERT ON users FOR EACH ROW EXECUTE FUNCTION open_lane();
+
+CREATE FUNCTION widen_lane() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+BEGIN
+    UPDATE lanes
+       SET max_active = NEW.max_concurrent_agents,
+           max_task_seconds = NEW.max_task_duration_minutes * 60,
+           limit_seconds = NEW.monthly_agent_hours_limit * 3600::bigint,
+           parked_for = '{}'
+     WHERE user_id = NEW.id;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER users_widen_lane
+    AFTER UPDATE OF max_concurrent_agents, max_task_duration_minutes, monthly_agent_hours_limit ON users
+    FOR EACH ROW EXECUTE FUNCTION widen_lane();
+
+-- A lane's used seconds are the ledger's sum for the lane's current month.
+CREATE FUNCTION charge_lanes() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = public, pg_temp SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
+AS $$
+BEGIN
+    UPDATE lanes l
+       SET used_seconds = l.used_seconds + entry.seconds,
+           parked_for = '{}'
+      FROM (SELECT user_id, period_started_at, sum(seconds) AS seconds
+              FROM new_rows GROUP BY user_id, period_started_at) entry
+     WHERE l.user_id = entry.user_id AND l.cycle_started_at = entry.period_started_at;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER ledger_charge_lanes AFTER INSERT ON usage_ledger
+    REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION charge_lanes();

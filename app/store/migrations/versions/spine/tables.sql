@@ -1,0 +1,320 @@
+-- The tables of the spine; app/store/models.py tells their story.
+
+CREATE TABLE legal_moves (
+    from_state TEXT NOT NULL,
+    to_state TEXT NOT NULL,
+    PRIMARY KEY (from_state, to_state)
+);
+
+CREATE TABLE pools (
+    name TEXT NOT NULL,
+    paused BOOLEAN DEFAULT false NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    PRIMARY KEY (name)
+);
+
+CREATE TABLE stale_results (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    task_id UUID NOT NULL,
+    epoch INTEGER NOT NULL,
+    agent TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    result JSONB NOT NULL,
+    recorded_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    PRIMARY KEY (id)
+);
+CREATE INDEX stale_results_task ON stale_results (task_id);
+
+CREATE TABLE sweeps (
+    name TEXT NOT NULL,
+    started_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    finished_at TIMESTAMP WITH TIME ZONE,
+    touched INTEGER,
+    PRIMARY KEY (name)
+);
+
+CREATE TABLE users (
+    id UUID DEFAULT gen_random_uuid() NOT NULL,
+    name TEXT NOT NULL,
+    is_admin BOOLEAN DEFAULT false NOT NULL,
+    plan_tier TEXT DEFAULT 'free' NOT NULL,
+    max_concurrent_agents INTEGER DEFAULT 1 NOT NULL,
+    max_task_duration_minutes INTEGER DEFAULT 30 NOT NULL,
+    monthly_agent_hours_limit INTEGER DEFAULT 10,
+    on_exhausted TEXT DEFAULT 'reject' NOT NULL,
+    max_pending INTEGER,
+    billing_anchor_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    PRIMARY KEY (id),
+    CONSTRAINT users_plan_tier_known CHECK (plan_tier IN ('enterprise', 'free', 'pro', 'team')),
+    CONSTRAINT users_on_exhausted_known CHECK (on_exhausted IN ('hold', 'reject')),
+    CONSTRAINT users_concurrency_not_negative CHECK (max_concurrent_agents >= 0),
+    CONSTRAINT users_duration_positive CHECK (max_task_duration_minutes > 0),
+    CONSTRAINT users_hours_not_negative CHECK (monthly_agent_hours_limit >= 0),
+    UNIQUE (name)
+);
+CREATE INDEX idx_users_plan ON users (plan_tier);
+
+CREATE TABLE agents (
+    id TEXT NOT NULL,
+    kind TEXT DEFAULT 'celery' NOT NULL,
+    pool TEXT NOT NULL,
+    capabilities TEXT[] DEFAULT '{}' NOT NULL,
+    types TEXT[] DEFAULT '{}' NOT NULL,
+    slots INTEGER NOT NULL,
+    status TEXT DEFAULT 'active' NOT NULL,
+    joined_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    last_heartbeat_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    PRIMARY KEY (id),
+    CONSTRAINT agents_status_known CHECK (status IN ('active', 'draining', 'offline')),
+    CONSTRAINT agents_slots_not_negative CHECK (slots >= 0),
+    FOREIGN KEY(pool) REFERENCES pools (name)
+)
+ WITH (fillfactor = 50);
+CREATE INDEX agents_pool ON agents (pool) WHERE status = 'active';
+
+CREATE TABLE api_keys (
+    id TEXT NOT NULL,
+    user_id UUID NOT NULL,
+    name TEXT NOT NULL,
+    hash TEXT NOT NULL,
+    last4 TEXT NOT NULL,
+    scopes TEXT[] DEFAULT '{*}' NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    expires_at TIMESTAMP WITH TIME ZONE,
+    revoked_at TIMESTAMP WITH TIME ZONE,
+    last_used_at TIMESTAMP WITH TIME ZONE,
+    PRIMARY KEY (id),
+    FOREIGN KEY(user_id) REFERENCES users (id),
+    UNIQUE (hash)
+);
+CREATE INDEX api_keys_user ON api_keys (user_id);
+
+CREATE TABLE dags (
+    id UUID NOT NULL,
+    user_id UUID NOT NULL,
+    title TEXT NOT NULL,
+    created_by TEXT NOT NULL,
+    total INTEGER DEFAULT 0 NOT NULL,
+    open INTEGER DEFAULT 0 NOT NULL,
+    started INTEGER DEFAULT 0 NOT NULL,
+    completed INTEGER DEFAULT 0 NOT NULL,
+    dead INTEGER DEFAULT 0 NOT NULL,
+    cancelled INTEGER DEFAULT 0 NOT NULL,
+    status TEXT GENERATED ALWAYS AS (CASE WHEN open > 0 AND started + completed + dead + cancelled > 0 THEN 'running' WHEN open > 0 OR total = 0 THEN 'pending' WHEN dead > 0 THEN 'failed' WHEN cancelled > 0 THEN 'cancelled' ELSE 'completed' END) STORED NOT NULL,
+    budget_ceiling_usd NUMERIC(12, 6),
+    spent_usd NUMERIC(12, 6) DEFAULT 0 NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    finished_at TIMESTAMP WITH TIME ZONE,
+    PRIMARY KEY (id),
+    CONSTRAINT dags_counts_not_negative CHECK (least(total, open, started, completed, dead, cancelled) >= 0),
+    CONSTRAINT dags_counts_add_up CHECK (total = open + completed + dead + cancelled),
+    FOREIGN KEY(user_id) REFERENCES users (id)
+);
+CREATE INDEX dags_user ON dags (user_id, id DESC);
+
+CREATE TABLE lanes (
+    user_id UUID NOT NULL,
+    active INTEGER DEFAULT 0 NOT NULL,
+    ready INTEGER DEFAULT 0 NOT NULL,
+    waiting INTEGER DEFAULT 0 NOT NULL,
+    reserved_seconds BIGINT DEFAULT 0 NOT NULL,
+    used_seconds NUMERIC(14, 3) DEFAULT 0 NOT NULL,
+    max_active INTEGER NOT NULL,
+    max_task_seconds INTEGER NOT NULL,
+    limit_seconds BIGINT,
+    paused BOOLEAN DEFAULT false NOT NULL,
+    parked_for TEXT[] DEFAULT '{}' NOT NULL,
+    last_served_at TIMESTAMP WITH TIME ZONE DEFAULT 'epoch' NOT NULL,
+    cycle INTEGER NOT NULL,
+    cycle_started_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    resets_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    eligible BOOLEAN GENERATED ALWAYS AS (ready > 0 AND active < max_active AND NOT paused AND (limit_seconds IS NULL OR used_seconds + reserved_seconds < limit_seconds)) STORED NOT NULL,
+    PRIMARY KEY (user_id),
+    CONSTRAINT lanes_active_not_negative CHECK (active >= 0),
+    CONSTRAINT lanes_ready_not_negative CHECK (ready >= 0),
+    CONSTRAINT lanes_waiting_covers_ready CHECK (waiting >= ready),
+    CONSTRAINT lanes_reserved_not_negative CHECK (reserved_seconds >= 0),
+    FOREIGN KEY(user_id) REFERENCES users (id)
+)
+ WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX lanes_pick ON lanes (active, last_served_at) WHERE eligible;
+CREATE INDEX lanes_reset ON lanes (resets_at);
+
+CREATE TABLE tasks (
+    id UUID NOT NULL,
+    user_id UUID NOT NULL,
+    dag_id UUID NOT NULL,
+    parent_id UUID,
+    type TEXT NOT NULL,
+    title TEXT NOT NULL,
+    description TEXT DEFAULT '' NOT NULL,
+    project_id TEXT,
+    payload JSONB DEFAULT '{}' NOT NULL,
+    spec JSONB DEFAULT '{}' NOT NULL,
+    tags TEXT[] DEFAULT '{}' NOT NULL,
+    source TEXT DEFAULT 'api' NOT NULL,
+    created_by TEXT NOT NULL,
+    idempotency_key TEXT,
+    state TEXT NOT NULL,
+    revision INTEGER DEFAULT 1 NOT NULL,
+    unmet INTEGER DEFAULT 0 NOT NULL,
+    priority SMALLINT DEFAULT 50 NOT NULL,
+    priority_boost_per_minute FLOAT DEFAULT 0.1 NOT NULL,
+    sort_key FLOAT NOT NULL,
+    deadline_at TIMESTAMP WITH TIME ZONE,
+    required_capabilities TEXT[] DEFAULT '{}' NOT NULL,
+    lock_key TEXT,
+    timeout_seconds INTEGER,
+    estimated_cost_usd NUMERIC(12, 6),
+    max_cost_usd NUMERIC(12, 6),
+    epoch INTEGER DEFAULT 0 NOT NULL,
+    token UUID,
+    claimed_by TEXT,
+    pool TEXT,
+    claimed_at TIMESTAMP WITH TIME ZONE,
+    expires_at TIMESTAMP WITH TIME ZONE,
+    reserved_seconds INTEGER,
+    started_at TIMESTAMP WITH TIME ZONE,
+    cancel_requested_at TIMESTAMP WITH TIME ZONE,
+    progress JSONB,
+    attempts INTEGER DEFAULT 0 NOT NULL,
+    max_attempts INTEGER DEFAULT 3 NOT NULL,
+    retry JSONB DEFAULT '{}' NOT NULL,
+    retry_at TIMESTAMP WITH TIME ZONE,
+    output JSONB,
+    result_summary TEXT,
+    files_changed JSONB,
+    failure_reason TEXT,
+    error TEXT,
+    cost_usd NUMERIC(12, 6) DEFAULT 0 NOT NULL,
+    tokens_used JSONB DEFAULT '{}' NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    updated_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    finished_at TIMESTAMP WITH TIME ZONE,
+    PRIMARY KEY (id),
+    CONSTRAINT tasks_state_known CHECK (state IN ('cancelled', 'claimed', 'completed', 'created', 'dead_lettered', 'pending', 'ready', 'retrying', 'running', 'validating')),
+    CONSTRAINT tasks_claim_exactly_while_active CHECK (num_nonnulls(token, claimed_by, pool, claimed_at, expires_at, reserved_seconds) = CASE WHEN state IN ('claimed', 'running', 'validating') THEN 6 ELSE 0 END),
+    CONSTRAINT tasks_finished_exactly_when_final CHECK ((finished_at IS NOT NULL) = (state IN ('cancelled', 'completed', 'dead_lettered'))),
+    CONSTRAINT tasks_retry_at_while_retrying CHECK ((retry_at IS NOT NULL) = (state = 'retrying')),
+    CONSTRAINT tasks_blocked_until_met CHECK (unmet = 0 OR state NOT IN ('ready', 'retrying', 'completed', 'claimed', 'running', 'validating')),
+    CONSTRAINT tasks_unmet_not_negative CHECK (unmet >= 0),
+    CONSTRAINT tasks_attempts_in_budget CHECK (attempts BETWEEN 0 AND max_attempts),
+    CONSTRAINT tasks_priority_in_range CHECK (priority BETWEEN 0 AND 100),
+    CONSTRAINT tasks_timeout_positive CHECK (timeout_seconds > 0),
+    FOREIGN KEY(user_id) REFERENCES users (id),
+    FOREIGN KEY(dag_id) REFERENCES dags (id),
+    FOREIGN KEY(parent_id) REFERENCES tasks (id)
+)
+ WITH (fillfactor = 75);
+CREATE INDEX tasks_active ON tasks (pool) WHERE state IN ('claimed', 'running', 'validating');
+CREATE INDEX tasks_dag ON tasks (dag_id, state);
+CREATE UNIQUE INDEX tasks_idempotency ON tasks (user_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
+CREATE UNIQUE INDEX tasks_lock ON tasks (user_id, lock_key) WHERE state IN ('claimed', 'running', 'validating') AND lock_key IS NOT NULL;
+CREATE INDEX tasks_ready ON tasks (user_id, sort_key, id) WHERE state = 'ready';
+CREATE INDEX tasks_retry ON tasks (retry_at) WHERE state = 'retrying';
+CREATE INDEX tasks_user_recent ON tasks (user_id, id DESC);
+
+CREATE TABLE attempts (
+    task_id UUID NOT NULL,
+    epoch INTEGER NOT NULL,
+    user_id UUID NOT NULL,
+    token UUID NOT NULL,
+    pool TEXT NOT NULL,
+    agent TEXT NOT NULL,
+    granted_seconds INTEGER NOT NULL,
+    claimed_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    started_at TIMESTAMP WITH TIME ZONE,
+    ended_at TIMESTAMP WITH TIME ZONE,
+    outcome TEXT,
+    spent BOOLEAN DEFAULT false NOT NULL,
+    error_class TEXT,
+    error TEXT,
+    detail TEXT,
+    cost_usd NUMERIC(12, 6) DEFAULT 0 NOT NULL,
+    tokens_used JSONB DEFAULT '{}' NOT NULL,
+    PRIMARY KEY (task_id, epoch),
+    CONSTRAINT attempts_outcome_exactly_when_ended CHECK ((ended_at IS NULL) = (outcome IS NULL)),
+    FOREIGN KEY(task_id) REFERENCES tasks (id),
+    FOREIGN KEY(user_id) REFERENCES users (id)
+)
+ WITH (fillfactor = 80);
+CREATE INDEX attempts_user_open ON attempts (user_id) WHERE ended_at IS NULL;
+
+CREATE TABLE dead_letters (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    task_id UUID NOT NULL,
+    dag_id UUID NOT NULL,
+    user_id UUID NOT NULL,
+    failure_history JSONB NOT NULL,
+    total_cost_usd NUMERIC(12, 6) NOT NULL,
+    poison_pill BOOLEAN DEFAULT false NOT NULL,
+    dead_lettered_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    reviewed BOOLEAN DEFAULT false NOT NULL,
+    resolution TEXT,
+    resolved_at TIMESTAMP WITH TIME ZONE,
+    resolved_by TEXT,
+    note TEXT,
+    PRIMARY KEY (id),
+    CONSTRAINT dead_letters_resolution_known CHECK (resolution IN ('cancel', 'modify_and_retry', 'retry')),
+    CONSTRAINT dead_letters_resolved_exactly_with_resolution CHECK ((resolution IS NULL) = (resolved_at IS NULL)),
+    FOREIGN KEY(task_id) REFERENCES tasks (id),
+    FOREIGN KEY(user_id) REFERENCES users (id)
+);
+CREATE UNIQUE INDEX dead_letters_open ON dead_letters (task_id) WHERE resolution IS NULL;
+CREATE INDEX dead_letters_user ON dead_letters (user_id, id);
+
+CREATE TABLE events (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    task_id UUID NOT NULL,
+    seq INTEGER NOT NULL,
+    user_id UUID NOT NULL,
+    dag_id UUID NOT NULL,
+    kind TEXT NOT NULL,
+    from_state TEXT,
+    to_state TEXT NOT NULL,
+    epoch INTEGER NOT NULL,
+    reason TEXT,
+    actor TEXT NOT NULL,
+    at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    PRIMARY KEY (id),
+    CONSTRAINT events_gapless UNIQUE (task_id, seq),
+    FOREIGN KEY(task_id) REFERENCES tasks (id)
+);
+CREATE INDEX events_user ON events (user_id, id);
+
+CREATE TABLE task_edges (
+    parent_id UUID NOT NULL,
+    child_id UUID NOT NULL,
+    dag_id UUID NOT NULL,
+    user_id UUID NOT NULL,
+    condition TEXT DEFAULT 'success' NOT NULL,
+    satisfied_at TIMESTAMP WITH TIME ZONE,
+    PRIMARY KEY (parent_id, child_id),
+    CONSTRAINT task_edges_not_to_itself CHECK (parent_id <> child_id),
+    CONSTRAINT task_edges_condition_known CHECK (condition IN ('failure', 'finished', 'success')),
+    FOREIGN KEY(parent_id) REFERENCES tasks (id),
+    FOREIGN KEY(child_id) REFERENCES tasks (id),
+    FOREIGN KEY(dag_id) REFERENCES dags (id),
+    FOREIGN KEY(user_id) REFERENCES users (id)
+);
+CREATE INDEX task_edges_child ON task_edges (child_id);
+
+CREATE TABLE usage_ledger (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    user_id UUID NOT NULL,
+    task_id UUID,
+    epoch INTEGER,
+    period_started_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    kind TEXT NOT NULL,
+    seconds NUMERIC(14, 3) NOT NULL,
+    note TEXT,
+    recorded_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    PRIMARY KEY (id),
+    CONSTRAINT usage_ledger_once UNIQUE (task_id, epoch, period_started_at, kind),
+    CONSTRAINT usage_ledger_kind_known CHECK (kind IN ('adjustment', 'refund', 'usage')),
+    CONSTRAINT usage_ledger_sign_fits_kind CHECK ((kind = 'usage' AND seconds >= 0) OR (kind = 'refund' AND seconds <= 0) OR kind = 'adjustment'),
+    FOREIGN KEY(user_id) REFERENCES users (id),
+    FOREIGN KEY(task_id) REFERENCES tasks (id)
+);
+CREATE INDEX usage_ledger_user_period ON usage_ledger (user_id, period_started_at);
