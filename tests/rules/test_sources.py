@@ -1,0 +1,160 @@
+"""House rules for the text of every module: what review would otherwise have to remember."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.rules.sources import modules, read, told
+
+OURS = ("app", "workers", "overnight", "beat_schedule.py")
+CORE = (
+    "app/domain",
+    "app/store",
+    "app/gate",
+    "app/outcome",
+    "app/maintenance",
+    "app/intake",
+    "app/control",
+    "app/dispatch",
+)
+LARGEST = 500
+# Makes the roles and the database that the store then lives in, with no store to ask yet.
+BEFORE_THE_STORE = Path("app/local/postgres.py")
+SQL = re.compile(r"\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|MERGE INTO|TRUNCATE)\s")
+Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def test_every_module_class_and_public_function_says_what_it_is_for() -> None:
+    silent = [
+        f"{path}:{getattr(node, 'lineno', 1)}"
+        for path, module in modules(*OURS)
+        for node in (module, *_public(module))
+        if not ast.get_docstring(node)
+    ]
+
+    assert not silent, told(silent)
+
+
+def test_the_core_asks_postgres_for_the_time_and_never_the_host() -> None:
+    clocks = [
+        f"{path}:{node.lineno}"
+        for path, module in modules(*CORE)
+        for node in ast.walk(module)
+        if _reads_the_host_clock(node)
+    ]
+
+    assert not clocks, told(clocks)
+
+
+def test_sql_stands_only_in_the_store() -> None:
+    strays = [
+        f"{path}:{text.lineno}: {text.value[:60]!r}"
+        for path, module in modules("app", "workers")
+        if not path.is_relative_to("app/store") and path != BEFORE_THE_STORE
+        for text in _texts(module)
+        if SQL.search(text.value)
+    ]
+
+    assert not strays, told(strays)
+
+
+def test_no_module_swallows_the_others() -> None:
+    lengths = {
+        path: len(read(path).splitlines()) for path, _ in modules(*OURS, "tests", "benchmarks")
+    }
+    large = [f"{path}: {lines} lines" for path, lines in lengths.items() if lines > LARGEST]
+
+    assert not large, told(large)
+
+
+def test_no_module_is_named_after_nothing_in_particular() -> None:
+    vague = {"utils", "util", "helpers", "helper", "manager", "common", "misc"}
+    named = [str(path) for path, _ in modules(*OURS, "tests", "benchmarks") if path.stem in vague]
+
+    assert not named, told(named)
+
+
+def test_no_type_is_waved_through_in_the_service() -> None:
+    mark = "type: " + "ignore"
+    waved = [str(path) for path, _ in modules(*OURS) if mark in read(path)]
+
+    assert not waved, told(waved)
+
+
+def test_no_test_is_skipped_or_expected_to_fail() -> None:
+    ways_out = {"skip", "skipif", "skipIf", "skipUnless", "xfail", "importorskip", "SkipTest"}
+    skipped = [
+        f"{path}:{node.lineno}"
+        for path, module in modules("tests")
+        for node in ast.walk(module)
+        if isinstance(node, ast.Attribute) and node.attr in ways_out
+    ]
+
+    assert not skipped, told(skipped)
+
+
+def test_no_assertion_is_true_by_itself() -> None:
+    empty = [
+        f"{path}:{node.lineno}"
+        for path, module in modules("tests")
+        for node in ast.walk(module)
+        if isinstance(node, ast.Assert) and isinstance(node.test, ast.Constant)
+    ]
+
+    assert not empty, told(empty)
+
+
+def test_the_rules_look_at_real_files() -> None:
+    seen = {path for path, _ in modules(*OURS)}
+
+    assert Path("app/domain/lifecycle.py") in seen
+    assert not any("__pycache__" in path.parts for path in seen)
+
+
+def _public(module: ast.Module) -> Iterator[Definition]:
+    """The classes and functions others may name, and the methods of those classes."""
+    for node in module.body:
+        if isinstance(node, Definition):
+            if node.name.startswith("_"):
+                continue
+            yield node
+            for member in node.body if isinstance(node, ast.ClassDef) else ():
+                if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef) and not (
+                    member.name.startswith("_") or _repeats_another(member)
+                ):
+                    yield member
+
+
+def _repeats_another(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Overrides, overloads and setters are explained where they are first declared."""
+    return any(
+        ast.unparse(decorator).rpartition(".")[2] in {"override", "overload", "setter"}
+        for decorator in method.decorator_list
+    )
+
+
+def _reads_the_host_clock(node: ast.AST) -> bool:
+    match node:
+        case ast.Attribute(attr="utcnow" | "utcfromtimestamp"):
+            return True
+        case ast.Attribute(attr="now" | "today", value=owner):
+            return ast.unparse(owner).rpartition(".")[2] in {"datetime", "date"}
+        case ast.Attribute(attr="time" | "time_ns", value=ast.Name(id="time")):
+            return True
+        case ast.ImportFrom(module="time", names=names):
+            return any(name.name in {"time", "time_ns"} for name in names)
+        case _:
+            return False
+
+
+def _texts(module: ast.Module) -> Iterator[ast.Constant]:
+    """Every string of a module that is not a docstring."""
+    prose = {
+        id(node.value)
+        for node in ast.walk(module)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(module):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            yield node
