@@ -71,14 +71,22 @@ class Guarded:
 
     def exit_code(self) -> int | None:
         """Tell how the program ended (128 + n for signal n), or None while anything of it runs."""
-        return self._guard.poll()
+        return self._noted(self._guard.poll())
 
     def wait(self, timeout: float | None = None) -> int | None:
         """Wait for the end of the program and all its children; None if time runs out first."""
         try:
-            return self._guard.wait(timeout)
+            return self._noted(self._guard.wait(timeout))
         except subprocess.TimeoutExpired:
             return None
+
+    def _noted(self, code: int | None) -> int | None:
+        if code is not None and code < 0:
+            # The guard itself was killed. Its service has had the stop signal from the kernel, but
+            # the service's children have not, and a successor could not take their port.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+        return code
 
     def ask_to_stop(self) -> None:
         """Begin the agreed ending without waiting for it."""

@@ -1,0 +1,40 @@
+"""Short questions to a running house: does it answer, do workers live, does beat tick."""
+
+import http.client
+from datetime import timedelta
+from urllib.parse import urlsplit
+
+from sqlalchemy import func, select
+
+from app.store.db import Db
+from app.store.models import Agent, SweepRun
+
+PATIENCE = 2.0
+
+
+def http_status(url: str) -> int | None:
+    """Ask a web server for its answer's status; None if there is no answer."""
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=PATIENCE)
+    try:
+        connection.request("GET", parts.path or "/")
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+def live_workers(db: Db, liveness: float) -> int:
+    """Count the workers that have been heard from within so many seconds."""
+    heard = Agent.last_heartbeat_at > func.clock() - timedelta(seconds=liveness)
+    question = select(func.count()).where(Agent.status == "active", heard)
+    return db.atomically(lambda tx: tx.scalar(question)) or 0
+
+
+def seconds_since_last_sweep(db: Db) -> float | None:
+    """Tell how long ago any maintenance sweep began; None if none ever did."""
+    age = func.extract("epoch", func.clock() - func.max(SweepRun.started_at))
+    seconds = db.atomically(lambda tx: tx.scalar(select(age)))
+    return None if seconds is None else float(seconds)
