@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 import yaml
+from fastapi.routing import APIRoute
 
+from app.api import health
 from app.settings import Settings, load
 
 ROOT = Path(__file__).parents[2]
@@ -134,6 +136,12 @@ def test_a_published_port_is_the_one_its_process_listens_on(name: str) -> None:
 
     assert SERVICES[name]["environment"][f"OVERNIGHT_{name.upper()}_PORT"] == inside
     assert f"http://{LOOPBACK}{inside}/" in SERVICES[name]["healthcheck"]["test"][-1]
+
+
+def test_the_health_of_the_api_is_asked_at_a_route_it_has() -> None:
+    [asked] = re.findall(r"http://[^/]+(/[^']*)'", SERVICES["api"]["healthcheck"]["test"][-1])
+
+    assert asked in {route.path for route in health.router.routes if isinstance(route, APIRoute)}
 
 
 @pytest.mark.parametrize("name", sorted(SERVERS))
