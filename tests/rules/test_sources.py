@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.rules.sources import modules, read, told
+from tests.rules.sources import files, modules, read, told
 
 OURS = ("app", "workers", "overnight", "beat_schedule.py")
 CORE = (
@@ -42,6 +42,21 @@ def test_the_core_asks_postgres_for_the_time_and_never_the_host() -> None:
         for path, module in modules(*CORE)
         for node in ast.walk(module)
         if _reads_the_host_clock(node)
+    ]
+
+    assert not clocks, told(clocks)
+
+
+def test_every_statement_reads_the_clock_that_tests_can_move() -> None:
+    other = re.compile(
+        r"\b(now|\w+_timestamp|timeofday)\(\)|\b(current_timestamp|localtimestamp)\b", re.IGNORECASE
+    )
+    clocks = [
+        f"{path}:{number}: {line.strip()}"
+        for path in files("app/store")
+        if path.suffix == ".sql" and path.name != "clock.sql"
+        for number, line in enumerate(read(path).splitlines(), start=1)
+        if other.search(line.partition("--")[0])
     ]
 
     assert not clocks, told(clocks)
