@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pydantic
 import pytest
-from typer.testing import CliRunner
 
 from app import masking
-from app.cli import config
 from app.settings import Settings, SettingsError, current, kinds, load, page
 
 SHORT = {"OVERNIGHT_ALLOW_SHORT_CLOCKS": "true"}
@@ -449,72 +447,6 @@ def test_current_settings_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None
         assert load().pool == "other"
     finally:
         current.cache_clear()
-
-
-SECRETS = {
-    "OVERNIGHT_DATABASE_URL": "postgresql://app:hunter2@db/overnight",
-    "OVERNIGHT_REDIS_URL": "redis://:hunter2@cache:6379/0",
-    "OVERNIGHT_API_KEY": "hunter2",
-    "OVERNIGHT_FLOWER_PASSWORD": "hunter2",
-}
-
-
-def test_secrets_are_masked_wherever_settings_are_shown() -> None:
-    settings = load(SECRETS)
-
-    shown = {row.env: row.value_masked for row in settings.masked()}
-    assert shown["OVERNIGHT_DATABASE_URL"] == "postgresql+psycopg2://app:***@db/overnight"
-    assert shown["OVERNIGHT_REDIS_URL"] == "redis://:***@cache:6379/0"
-    assert shown["OVERNIGHT_API_KEY"] == shown["OVERNIGHT_FLOWER_PASSWORD"] == "***"
-    assert "hunter2" not in f"{settings!r} {settings}"
-
-
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch) -> CliRunner:
-    for env, value in SECRETS.items():
-        monkeypatch.setenv(env, value)
-    return CliRunner()
-
-
-def test_config_show_prints_one_document_without_secrets(cli: CliRunner) -> None:
-    result = cli.invoke(config.app, ["show", "--json"])
-
-    rows = json.loads(result.stdout)["settings"]
-    assert result.exit_code == 0
-    assert {row["env"] for row in rows} == {row.env for row in Settings().masked()}
-    [key] = [row for row in rows if row["name"] == "api_key"]
-    assert (key["value"], key["origin"]) == ("***", "env")
-    assert "hunter2" not in result.output
-
-
-def test_config_show_aligns_its_columns_in_a_pipe(cli: CliRunner) -> None:
-    result = cli.invoke(config.app, ["show"])
-
-    lines = result.stdout.splitlines()
-    column = lines[0].index("origin")
-    assert result.exit_code == 0
-    assert {line[column:] for line in lines[1:]} == {"env", "default"}
-    assert "\t" not in result.stdout
-    assert "hunter2" not in result.output
-
-
-def test_config_show_draws_every_setting_on_a_terminal() -> None:
-    table = config.as_table(load(SECRETS).masked())
-
-    assert [column.header for column in table.columns] == list(config.COLUMNS)
-    assert table.row_count == len(Settings.model_fields)
-
-
-def test_config_show_tells_what_is_wrong_and_fails(
-    cli: CliRunner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OVERNIGHT_POLL_INTERVAL", "99")
-
-    result = cli.invoke(config.app, ["show"])
-
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    assert result.stderr.startswith("OVERNIGHT_POLL_INTERVAL=99: must be ")
 
 
 @pytest.mark.parametrize("name", Settings.model_fields)
