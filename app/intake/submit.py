@@ -1,0 +1,243 @@
+"""Letting work in: tasks, their graph and their edges in one transaction, or nothing at all."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from typing import Literal, Protocol, Self
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from app.domain.errors import MonthlyLimitReached, QueueFull, Refused, TooManyPending
+from app.domain.ids import DagId, TaskId, UserId, new_dag_id, new_task_id
+from app.domain.priority import CRITICAL_BELOW, DEFAULT_SCORE
+from app.domain.retry import RetryPolicy
+from app.store import lanes
+from app.store.db import Db
+from app.store.statements import statement
+
+SECONDS_PER_HOUR = 3600
+LockScope = Literal["project", "user", "none"]
+
+
+class UserNotFound(Refused):
+    """The user does not exist."""
+
+    code = "USER_NOT_FOUND"
+
+
+@dataclass(frozen=True)
+class NewTask:
+    """One task as its producer wants it; durations are seconds, priority is 0..100."""
+
+    title: str
+    type: str
+    description: str = ""
+    payload: Mapping[str, object] = field(default_factory=dict)
+    spec: Mapping[str, object] = field(default_factory=dict)
+    project_id: str | None = None
+    priority: int = DEFAULT_SCORE
+    priority_boost_per_minute: float = 0.1
+    timeout_seconds: int | None = None
+    max_attempts: int = 3
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    required_capabilities: Sequence[str] = ()
+    lock_key: str | None = None
+    idempotency_key: str | None = None
+    deadline_at: datetime | None = None
+    tags: Sequence[str] = ()
+    created_by: str = "human:local"
+    source: str = "api"
+    max_cost_usd: float | None = None
+
+
+@dataclass(frozen=True)
+class Edge:
+    """`child` waits for `parent`; both are positions in the submitted sequence."""
+
+    parent: int
+    child: int
+    condition: Literal["success", "finished", "failure"] = "success"
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """Where a task went in; `created` False means an earlier request had made it already."""
+
+    task_id: TaskId
+    dag_id: DagId
+    created: bool
+
+
+class CapSettings(Protocol):
+    """The settings intake reads."""
+
+    max_pending_per_user: int
+    queue_max_size: int
+    max_tasks_per_dag: int
+    per_user_serialization_enabled: bool
+    per_user_serialization_scope: LockScope
+
+
+@dataclass(frozen=True)
+class Caps:
+    """How much waiting work is allowed, and what a task without a lock of its own locks."""
+
+    max_pending_per_user: int = 50
+    queue_max_size: int = 1_000_000
+    max_tasks_per_dag: int = 1_000
+    lock_scope: LockScope = "project"
+
+    @classmethod
+    def of(cls, settings: CapSettings) -> Self:
+        """Take the caps from the settings."""
+        enabled = settings.per_user_serialization_enabled
+        return cls(
+            max_pending_per_user=settings.max_pending_per_user,
+            queue_max_size=settings.queue_max_size,
+            max_tasks_per_dag=settings.max_tasks_per_dag,
+            lock_scope=settings.per_user_serialization_scope if enabled else "none",
+        )
+
+
+def submit(db: Db, user_id: UserId, task: NewTask, caps: Caps) -> Submitted:
+    """Let one task in; the same idempotency key again answers with the first task."""
+    [submitted] = submit_graph(db, user_id, [task], caps)
+    return submitted
+
+
+def submit_graph(
+    db: Db,
+    user_id: UserId,
+    tasks: Sequence[NewTask],
+    caps: Caps,
+    *,
+    edges: Sequence[Edge] = (),
+    title: str | None = None,
+) -> list[Submitted]:
+    """Let a graph in, whole or not at all; without edges each task is a graph of its own."""
+    graph = _Graph(tasks, edges, title)
+    return db.atomically(lambda tx: _submit(tx, user_id, graph, caps))
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """What one request brings."""
+
+    tasks: Sequence[NewTask]
+    edges: Sequence[Edge] = ()
+    title: str | None = None
+
+
+def _submit(tx: Connection, user_id: UserId, graph: _Graph, caps: Caps) -> list[Submitted]:
+    # The lane's lock makes the count and the idempotency look-up below final.
+    lanes.lock(tx, [user_id])
+    existing = _already_submitted(tx, user_id, graph.tasks)
+    fresh = [task for task in graph.tasks if task.idempotency_key not in existing]
+    if fresh:
+        _check_caps(tx, user_id, len(fresh), caps)
+    made = _insert(tx, user_id, replace(graph, tasks=fresh), caps)
+    return [
+        existing[task.idempotency_key]
+        if task.idempotency_key is not None and task.idempotency_key in existing
+        else made.pop(0)
+        for task in graph.tasks
+    ]
+
+
+def _already_submitted(
+    tx: Connection, user_id: UserId, tasks: Sequence[NewTask]
+) -> dict[str | None, Submitted]:
+    keys = [task.idempotency_key for task in tasks if task.idempotency_key is not None]
+    if not keys:
+        return {}
+    rows = tx.execute(statement("find_by_idempotency_keys"), {"user_id": user_id, "keys": keys})
+    return {
+        row.idempotency_key: Submitted(TaskId(row.id), DagId(row.dag_id), created=False)
+        for row in rows
+    }
+
+
+def _check_caps(tx: Connection, user_id: UserId, count: int, caps: Caps) -> None:
+    lane = lanes.read(tx, user_id)
+    if lane is None:
+        raise UserNotFound("no such user")
+    limit = lane.max_pending if lane.max_pending is not None else caps.max_pending_per_user
+    if lane.waiting + count > limit:
+        raise TooManyPending(lane.waiting, limit)
+    if lane.is_exhausted and lane.on_exhausted == "reject" and lane.limit_seconds is not None:
+        raise MonthlyLimitReached(
+            float(lane.used_seconds) / SECONDS_PER_HOUR,
+            lane.limit_seconds / SECONDS_PER_HOUR,
+            lane.resets_at.isoformat(),
+        )
+    depth = lanes.depth(tx)
+    if depth + count > caps.queue_max_size:
+        raise QueueFull(depth, caps.queue_max_size)
+
+
+def _insert(tx: Connection, user_id: UserId, graph: _Graph, caps: Caps) -> list[Submitted]:
+    tasks, edges, title = graph.tasks, graph.edges, graph.title
+    if not tasks:
+        return []
+    together = new_dag_id() if edges or title is not None else None
+    made = [Submitted(new_task_id(), together or new_dag_id(), created=True) for _ in tasks]
+    unmet = [0] * len(tasks)
+    for edge in edges:
+        unmet[edge.child] += 1
+    dags = {
+        one.dag_id: {"id": one.dag_id, "title": title or task.title, "created_by": task.created_by}
+        for one, task in zip(made, tasks, strict=True)
+    }
+    rows = [
+        _row(task, one, waits, caps) for task, one, waits in zip(tasks, made, unmet, strict=True)
+    ]
+    links = [
+        {
+            "parent_id": made[edge.parent].task_id,
+            "child_id": made[edge.child].task_id,
+            "dag_id": made[edge.child].dag_id,
+            "condition": edge.condition,
+        }
+        for edge in edges
+    ]
+    tx.execute(statement("insert_dags"), {"user_id": user_id, "dags": _json(list(dags.values()))})
+    tx.execute(
+        statement("insert_tasks"),
+        {"user_id": user_id, "tasks": _json(rows), "critical_below": CRITICAL_BELOW},
+    )
+    if links:
+        tx.execute(statement("insert_edges"), {"user_id": user_id, "edges": _json(links)})
+    return made
+
+
+def _row(task: NewTask, one: Submitted, unmet: int, caps: Caps) -> dict[str, object]:
+    return {
+        **asdict(task),
+        "id": one.task_id,
+        "dag_id": one.dag_id,
+        "unmet": unmet,
+        "lock_key": task.lock_key or _implied_lock(task, caps.lock_scope),
+    }
+
+
+def _implied_lock(task: NewTask, scope: LockScope) -> str | None:
+    """Return the lock a task takes when it names none: its project's, or the whole user's."""
+    if scope == "user":
+        return "user"
+    if scope == "project" and task.project_id is not None:
+        return f"project:{task.project_id}"
+    return None
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, default=_plain)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise TypeError(f"{type(value).__name__} cannot be stored")

@@ -1,0 +1,55 @@
+"""Workers coming, staying and leaving: the slots the gate may fill."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from app.store.db import Db
+from app.store.statements import statement
+
+
+@dataclass(frozen=True)
+class AgentCard:
+    """Who a worker is and what it can do; the id is new with every boot."""
+
+    id: str
+    pool: str
+    capabilities: Sequence[str]
+    slots: int
+    kind: str = "celery"
+    types: Sequence[str] = ()
+
+
+def join(db: Db, card: AgentCard) -> None:
+    """Announce a worker; lanes its pool had given up on are looked into again."""
+
+    def work(tx: Connection) -> None:
+        tx.execute(statement("ensure_pool"), {"pool": card.pool})
+        tx.execute(
+            statement("join_agent"),
+            {
+                "id": card.id,
+                "kind": card.kind,
+                "pool": card.pool,
+                "capabilities": sorted(set(card.capabilities)),
+                "types": sorted(set(card.types)),
+                "slots": card.slots,
+            },
+        )
+        tx.execute(statement("wake_lanes"), {"pool": card.pool})
+
+    db.atomically(work)
+
+
+def beat(db: Db, agent_id: str) -> bool:
+    """Say that a worker lives; False if the house does not know it and it should join again."""
+    row = db.atomically(
+        lambda tx: tx.execute(statement("beat_agent"), {"id": agent_id}).one_or_none()
+    )
+    return row is not None
+
+
+def leave(db: Db, agent_id: str) -> None:
+    """Take a worker's slots away at once, because it is shutting down."""
+    db.atomically(lambda tx: tx.execute(statement("leave_agent"), {"id": agent_id}))

@@ -1,0 +1,179 @@
+"""Ending runs: state, attempt, ledger, dependents, dead letter and event in one transaction."""
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from app.domain.claims import Claim, Claimed, Run
+from app.domain.ids import UserId
+from app.domain.lifecycle import MOVES, Event, State, sources, target
+from app.domain.results import Expired, Raised, Result, Returned
+from app.domain.retry import RetryPolicy
+from app.domain.verdicts import Standing, Verdict, judge
+from app.store import lanes
+from app.store.db import Db
+from app.store.statements import statement
+
+MAX_TEXT = 10_000
+
+
+@dataclass(frozen=True)
+class Ending:
+    """One run, how it ended, and what the judge made of it.
+
+    `only_expired` is for reapers: the ending counts only while the lease is really over.
+    """
+
+    claim: Claim
+    user_id: UserId
+    agent: str
+    result: Result
+    verdict: Verdict
+    only_expired: bool = False
+
+
+@dataclass
+class Settled:
+    """What a settling transaction came to: the claims that were still held, and the others."""
+
+    won: list[Ending] = field(default_factory=list)
+    stale: list[Ending] = field(default_factory=list)
+
+
+def settle(db: Db, run: Run, result: Result, *, agent: str) -> bool:
+    """End one run; False if the claim was no longer held, and the result was only kept aside."""
+    ending = Ending(run.claim, run.user_id, agent, result, _judge_run(run, result, agent))
+    settled = db.atomically(lambda tx: record(tx, [ending]))
+    return bool(settled.won)
+
+
+def release(db: Db, claims: Sequence[Claimed], *, reason: str) -> int:
+    """Give back claims that were never started; it costs nobody anything."""
+    endings = [
+        Ending(one.claim, one.user_id, "", Expired(reason), _expired(reason)) for one in claims
+    ]
+    return len(db.atomically(lambda tx: record(tx, endings, keep_stale=False)).won)
+
+
+def record(tx: Connection, endings: Sequence[Ending], *, keep_stale: bool = True) -> Settled:
+    """Write endings in the caller's transaction, which must not have touched tasks before."""
+    settled = Settled()
+    if not endings:
+        return settled
+    lanes.lock(tx, [ending.user_id for ending in endings])
+    rows = tx.execute(
+        statement("settle"), {"verdicts": json.dumps([_row(one) for one in endings])}
+    ).all()
+    won = {row.task_id for row in rows}
+    for ending in endings:
+        (settled.won if ending.claim.task_id in won else settled.stale).append(ending)
+    _follow(tx, settled.won, rows)
+    if keep_stale:
+        for ending in settled.stale:
+            _keep_stale(tx, ending)
+    return settled
+
+
+def _follow(tx: Connection, won: Sequence[Ending], rows: Sequence[Any]) -> None:
+    """Record what follows from the endings: released, cancelled and buried tasks."""
+    buried = [one for one in won if one.verdict.event is Event.BURY]
+    if buried:
+        tx.execute(
+            statement("bury"),
+            {
+                "tasks": [one.claim.task_id for one in buried],
+                "poisoned": [one.claim.task_id for one in buried if one.verdict.poison],
+            },
+        )
+    parents: dict[str, list[UUID]] = {}
+    for row in rows:
+        if row.has_dependents:
+            parents.setdefault(row.goal, []).append(row.task_id)
+    unblock(tx, parents.get(State.COMPLETED, []))
+    cancel_dependents(tx, parents.get(State.DEAD_LETTERED, []), reason="upstream_failed")
+    cancel_dependents(tx, parents.get(State.CANCELLED, []), reason="upstream_cancelled")
+
+
+def unblock(tx: Connection, parents: Sequence[UUID]) -> None:
+    """Take completed parents off their dependents' counts; what waits for nobody is ready."""
+    if parents:
+        tx.execute(
+            statement("unblock_dependents"),
+            {
+                "parents": parents,
+                "sources": sources(Event.UNBLOCK),
+                "target": target(Event.UNBLOCK),
+            },
+        )
+
+
+def cancel_dependents(tx: Connection, parents: Sequence[UUID], *, reason: str) -> None:
+    """End everything that waits for tasks which will never complete."""
+    if parents:
+        tx.execute(
+            statement("cancel_dependents"),
+            {"parents": parents, "reason": reason, "target": target(Event.CANCEL)},
+        )
+
+
+def _judge_run(run: Run, result: Result, agent: str) -> Verdict:
+    standing = Standing(run.attempts, run.max_attempts, run.retry, agent, run.failures)
+    return judge(standing, result, random.random())  # noqa: S311 - jitter, not a secret
+
+
+def _expired(reason: str) -> Verdict:
+    return judge(Standing(0, 1, RetryPolicy()), Expired(reason), 0.0)
+
+
+def _row(ending: Ending) -> dict[str, object]:
+    verdict = ending.verdict
+    move = MOVES[verdict.event]
+    result = ending.result
+    returned = result if isinstance(result, Returned) else None
+    raised = result if isinstance(result, Raised) else None
+    spender = returned or raised
+    return {
+        "task_id": str(ending.claim.task_id),
+        "epoch": ending.claim.epoch,
+        "token": str(ending.claim.token),
+        "sources": sources(verdict.event),
+        "target": move.target.value,
+        "is_final": move.target.is_final,
+        "only_expired": ending.only_expired,
+        "outcome": verdict.outcome,
+        "reason": verdict.reason,
+        "message": _short(verdict.message),
+        "detail": _short(raised.detail) if raised else None,
+        "wait_seconds": verdict.wait_seconds,
+        "spent": verdict.spent,
+        "billed": verdict.billed,
+        "output": returned.output if returned else None,
+        "summary": returned.summary if returned else None,
+        "files_changed": list(returned.files_changed) or None if returned else None,
+        "cost_usd": spender.cost_usd if spender else 0,
+        "tokens": spender.tokens if spender else {},
+    }
+
+
+def _keep_stale(tx: Connection, ending: Ending) -> None:
+    kept = _row(ending)
+    tx.execute(
+        statement("keep_stale_result"),
+        {
+            "task_id": ending.claim.task_id,
+            "epoch": ending.claim.epoch,
+            "agent": ending.agent,
+            "outcome": ending.verdict.outcome,
+            "result": json.dumps({"output": kept["output"], "error": kept["message"]}),
+        },
+    )
+
+
+def _short(text: str | None) -> str | None:
+    """Cut a text that would bloat the row, and drop what Postgres cannot store."""
+    return None if text is None else text.replace("\x00", "")[:MAX_TEXT]

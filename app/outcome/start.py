@@ -1,0 +1,70 @@
+"""Beginning a claimed run."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from app.domain.claims import Claim, Failure, Run
+from app.domain.ids import DagId, UserId
+from app.domain.lifecycle import Event, sources, target
+from app.domain.retry import RetryPolicy, Strategy
+from app.store.db import Db
+from app.store.statements import statement
+
+
+def start(db: Db, claim: Claim, *, holder: str, lease: timedelta) -> Run | None:
+    """Turn a fresh claim into a run, or return None if it is not this caller's to start.
+
+    A message that came late, twice or forged matches nothing: that is no error.
+    """
+    row = db.atomically(
+        lambda tx: (
+            tx.execute(
+                statement("start"),
+                {
+                    "task_id": claim.task_id,
+                    "epoch": claim.epoch,
+                    "token": claim.token,
+                    "holder": holder,
+                    "lease": lease.total_seconds(),
+                    "sources": sources(Event.START),
+                    "target": target(Event.START),
+                },
+            )
+            .mappings()
+            .one_or_none()
+        )
+    )
+    if row is None:
+        return None
+    return Run(
+        claim=claim,
+        user_id=UserId(row["user_id"]),
+        dag_id=DagId(row["dag_id"]),
+        type=row["type"],
+        title=row["title"],
+        payload=row["payload"],
+        spec=row["spec"],
+        attempts=row["attempts"],
+        max_attempts=row["max_attempts"],
+        retry=policy_of(row["retry"]),
+        granted_seconds=row["granted_seconds"],
+        plan_limited=row["plan_limited"],
+        failures=failures_of(row["failures"]),
+    )
+
+
+def policy_of(stored: Mapping[str, Any]) -> RetryPolicy:
+    """Read a retry policy back from its column."""
+    known = dict(stored)
+    if "strategy" in known:
+        known["strategy"] = Strategy(known["strategy"])
+    for name in ("retry_on", "no_retry_on"):
+        if name in known:
+            known[name] = tuple(known[name])
+    return RetryPolicy(**known)
+
+
+def failures_of(stored: list[dict[str, str]] | None) -> tuple[Failure, ...]:
+    """Read earlier failures back from their aggregate."""
+    return tuple(Failure(entry["agent"], entry["outcome"]) for entry in stored or ())

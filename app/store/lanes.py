@@ -1,0 +1,66 @@
+"""Lanes: taking a user's mutex, and beginning a new billing month."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from app.domain.ids import UserId
+from app.store.statements import statement
+
+
+@dataclass(frozen=True)
+class LaneView:
+    """What intake must know of a lane; the limits None mean without limit."""
+
+    waiting: int
+    active: int
+    ready: int
+    used_seconds: float
+    reserved_seconds: int
+    limit_seconds: int | None
+    resets_at: datetime
+    max_pending: int | None
+    on_exhausted: str
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the month's hours are used up."""
+        return self.limit_seconds is not None and self.used_seconds >= self.limit_seconds
+
+
+def lock(tx: Connection, users: Iterable[UUID]) -> None:
+    """Hold these users' lanes until the transaction ends; first, before any of their tasks."""
+    tx.execute(statement("lock_lanes"), {"users": sorted(set(users))})
+
+
+def read(tx: Connection, user_id: UserId) -> LaneView | None:
+    """Return a user's lane with the right month's usage, or None for an unknown user."""
+    row = tx.execute(statement("read_lane"), {"user_id": user_id}).mappings().one_or_none()
+    if row is None:
+        return None
+    if row["is_due"]:
+        # Right even if beat never ran: whoever looks first begins the new month.
+        lock(tx, [user_id])
+        roll(tx, [user_id])
+        row = tx.execute(statement("read_lane"), {"user_id": user_id}).mappings().one()
+    return LaneView(**{key: value for key, value in row.items() if key != "is_due"})
+
+
+def roll(tx: Connection, users: Iterable[UUID]) -> list[UUID]:
+    """Begin the current billing month for those of these locked lanes whose month is over."""
+    rolled = tx.execute(statement("roll_lanes"), {"users": sorted(set(users))})
+    return [row.user_id for row in rolled]
+
+
+def roll_due(tx: Connection, limit: int) -> list[UUID]:
+    """Begin the current billing month for up to `limit` lanes whose month is over."""
+    due = tx.execute(statement("lock_due_lanes"), {"limit": limit}).scalars().all()
+    return roll(tx, due) if due else []
+
+
+def depth(tx: Connection) -> int:
+    """Return how many tasks wait in the whole house."""
+    return int(tx.execute(statement("depth")).scalar_one())

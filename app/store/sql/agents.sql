@@ -1,0 +1,16 @@
+-- name: ensure_pool
+INSERT INTO pools (name) VALUES (:pool) ON CONFLICT DO NOTHING;
+
+-- name: join_agent
+INSERT INTO agents (id, kind, pool, capabilities, types, slots)
+VALUES (:id, :kind, :pool, CAST(:capabilities AS text[]), CAST(:types AS text[]), :slots)
+    ON CONFLICT (id) DO UPDATE
+   SET pool = excluded.pool, capabilities = excluded.capabilities, types = excluded.types,
+       slots = excluded.slots, status = 'active', last_heartbeat_at = clock();
+
+-- name: beat_agent
+-- A worker that was given up for dead must join again, so that its pool is looked at afresh.
+UPDATE agents SET last_heartbeat_at = clock() WHERE id = :id AND status <> 'offline' RETURNING id;
+
+-- name: leave_agent
+UPDATE agents SET status = 'offline' WHERE id = :id;

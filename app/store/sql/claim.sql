@@ -1,0 +1,107 @@
+-- name: lock_pool
+-- Free slots are counted while this row is held, so two dispatchers never count the same slot.
+SELECT name FROM pools WHERE name = :pool AND NOT paused FOR UPDATE;
+
+-- name: live_agents
+SELECT slots, capabilities
+  FROM agents
+ WHERE pool = :pool
+   AND status = 'active'
+   AND last_heartbeat_at > clock() - make_interval(secs => :liveness);
+
+-- name: count_active
+-- Claims that hold a slot: of the pool, and of the whole house. Bounded by the slots there are.
+SELECT count(*) FILTER (WHERE pool = :pool) AS in_pool, count(*) AS in_house
+  FROM tasks
+ WHERE state IN ('claimed', 'running', 'validating');
+
+-- name: lock_lanes_to_serve
+-- Users with room and ready work, the least served first. Lanes that are locked (by a submit,
+-- say) are passed over and met on the next pass; lanes this pool looked into in vain wait until
+-- something about them changes. Nothing is judged here: the next statement sees fresh rows.
+SELECT user_id
+  FROM lanes
+ WHERE eligible
+   AND NOT (:pool = ANY (parked_for))
+ ORDER BY active, last_served_at
+ LIMIT :lanes
+   FOR NO KEY UPDATE SKIP LOCKED;
+
+-- name: claim
+-- Take up to :slots ready tasks of the locked lanes, in fair order, within every limit.
+WITH lane AS MATERIALIZED (
+    SELECT user_id, active, last_served_at, max_task_seconds,
+           least(max_active - active, :slots) AS room,
+           coalesce(limit_seconds - used_seconds - reserved_seconds, 'Infinity'::numeric) AS seconds_left
+      FROM lanes
+     WHERE user_id = ANY (CAST(:users AS uuid[]))
+       AND eligible
+), candidate AS MATERIALIZED (
+    -- The user's first tasks that this pool could run, whose lock is free and whose time still
+    -- fits; a walk down one index that stops as soon as the user's room is filled.
+    SELECT lane.user_id, lane.active, lane.last_served_at, lane.seconds_left, top.*
+      FROM lane
+     CROSS JOIN LATERAL (
+        SELECT t.id, t.lock_key, t.sort_key,
+               least(coalesce(t.timeout_seconds, lane.max_task_seconds), lane.max_task_seconds) AS granted
+          FROM tasks t
+         WHERE t.user_id = lane.user_id
+           AND t.state = 'ready'
+           AND t.required_capabilities <@ CAST(:capabilities AS text[])
+           AND least(coalesce(t.timeout_seconds, lane.max_task_seconds), lane.max_task_seconds) <= lane.seconds_left
+           AND NOT EXISTS (SELECT 1
+                             FROM tasks holder
+                            WHERE holder.user_id = t.user_id
+                              AND holder.lock_key = t.lock_key
+                              AND holder.state IN ('claimed', 'running', 'validating'))
+         ORDER BY t.sort_key, t.id
+         LIMIT lane.room) top
+), unlocked AS MATERIALIZED (
+    -- Two tasks of one lock in one batch: only the first may go.
+    SELECT c.*, row_number() OVER (PARTITION BY user_id, coalesce(lock_key, id::text) ORDER BY sort_key, id) AS of_key
+      FROM candidate c
+), affordable AS MATERIALIZED (
+    -- Hours are promised one task after the other, so a batch cannot promise more than is left.
+    SELECT u.*, row_number() OVER lane_order AS place, sum(granted) OVER lane_order AS promised
+      FROM unlocked u
+     WHERE of_key = 1
+    WINDOW lane_order AS (PARTITION BY user_id ORDER BY sort_key, id ROWS UNBOUNDED PRECEDING)
+), chosen AS MATERIALIZED (
+    -- One task for everybody before a second for anybody. Materialised: a plain IN (… LIMIT n)
+    -- may be re-evaluated by the planner and take more than n.
+    SELECT id, granted
+      FROM affordable
+     WHERE promised <= seconds_left
+     ORDER BY active + place, last_served_at, user_id
+     LIMIT :slots
+), taken AS (
+    UPDATE tasks t
+       SET state = :target,
+           epoch = t.epoch + 1,
+           token = gen_random_uuid(),
+           claimed_by = :holder,
+           pool = :pool,
+           claimed_at = clock(),
+           expires_at = clock() + make_interval(secs => :claim_ttl),
+           reserved_seconds = chosen.granted,
+           started_at = NULL,
+           progress = NULL
+      FROM chosen
+     WHERE t.id = chosen.id
+       AND t.state = ANY (CAST(:sources AS text[]))
+    RETURNING t.id, t.user_id, t.epoch, t.token, t.type, t.attempts, t.max_attempts, t.reserved_seconds
+), opened AS (
+    INSERT INTO attempts (task_id, epoch, user_id, token, pool, agent, granted_seconds)
+    SELECT id, epoch, user_id, token, :pool, :holder, reserved_seconds FROM taken
+), parked AS (
+    -- Lanes with nothing for this pool step aside, or they would fill every pass for ever.
+    UPDATE lanes l
+       SET parked_for = array_append(l.parked_for, :pool)
+     WHERE l.user_id = ANY (CAST(:users AS uuid[]))
+       AND NOT EXISTS (SELECT 1 FROM candidate c WHERE c.user_id = l.user_id)
+)
+SELECT id, user_id, epoch, token, type, attempts, max_attempts FROM taken ORDER BY id;
+
+-- name: more_to_serve
+-- Whether another pass might find work: lanes nobody has looked into in vain.
+SELECT EXISTS (SELECT 1 FROM lanes WHERE eligible AND NOT (:pool = ANY (parked_for)));

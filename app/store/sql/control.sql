@@ -1,0 +1,78 @@
+-- name: act_as
+-- Name the person behind this transaction in every event it causes.
+SELECT set_config('overnight.actor', :actor, true);
+
+-- name: owner_of
+SELECT user_id, state FROM tasks WHERE id = :task_id;
+
+-- name: cancel
+-- Stop a task that nobody is running yet; a claim that was not started ends with it.
+WITH target AS MATERIALIZED (
+    SELECT id, epoch, state FROM tasks
+     WHERE id = :task_id AND user_id = :user_id AND state = ANY (CAST(:sources AS text[]))
+       FOR NO KEY UPDATE
+), ended AS (
+    UPDATE tasks t
+       SET state = :target,
+           token = NULL, claimed_by = NULL, pool = NULL, claimed_at = NULL, expires_at = NULL,
+           reserved_seconds = NULL, retry_at = NULL,
+           finished_at = clock(),
+           cancel_requested_at = coalesce(t.cancel_requested_at, clock()),
+           failure_reason = 'cancelled'
+      FROM target
+     WHERE t.id = target.id
+    RETURNING t.id
+), closed AS (
+    UPDATE attempts a
+       SET ended_at = clock(), outcome = 'cancelled'
+      FROM target
+     WHERE a.task_id = target.id AND a.epoch = target.epoch AND a.ended_at IS NULL
+)
+SELECT id FROM ended;
+
+-- name: request_cancel
+-- Ask the holder of a running task to stop; its next heartbeat hears of it.
+UPDATE tasks
+   SET cancel_requested_at = coalesce(cancel_requested_at, clock())
+ WHERE id = :task_id AND user_id = :user_id AND state IN ('running', 'validating')
+RETURNING id;
+
+-- name: revive
+-- An operator gives a dead task another budget of attempts; edges still unmet keep it waiting.
+UPDATE tasks
+   SET state = :target,
+       finished_at = NULL,
+       cancel_requested_at = NULL,
+       failure_reason = NULL,
+       error = NULL,
+       max_attempts = attempts + :budget
+ WHERE id = ANY (CAST(:tasks AS uuid[]))
+   AND state = ANY (CAST(:sources AS text[]))
+RETURNING id;
+
+-- name: admit_unblocked
+-- Revived tasks that wait for nobody are ready at once.
+UPDATE tasks
+   SET state = :target
+ WHERE id = ANY (CAST(:tasks AS uuid[]))
+   AND state = ANY (CAST(:sources AS text[]))
+   AND unmet = 0;
+
+-- name: doomed_dependents
+-- What was cancelled because this task died, however far down.
+WITH RECURSIVE doomed AS (
+    SELECT child_id FROM task_edges WHERE parent_id = :task_id AND satisfied_at IS NULL
+    UNION
+    SELECT e.child_id FROM doomed d JOIN task_edges e ON e.parent_id = d.child_id AND e.satisfied_at IS NULL
+)
+SELECT t.id
+  FROM doomed d
+  JOIN tasks t ON t.id = d.child_id
+ WHERE t.state = 'cancelled' AND t.failure_reason = 'upstream_failed';
+
+-- name: resolve_dead_letter
+UPDATE dead_letters
+   SET resolution = :resolution, resolved_at = clock(), resolved_by = :actor, reviewed = true,
+       note = nullif(:note, '')
+ WHERE task_id = :task_id AND resolution IS NULL
+RETURNING id;

@@ -1,0 +1,91 @@
+-- name: lock_lanes
+-- The first statement of every transaction that moves tasks: whoever holds a user's lane is
+-- alone with that user's tasks. Always in user order, so two of us can never wait in a ring.
+SELECT user_id
+  FROM lanes
+ WHERE user_id = ANY (CAST(:users AS uuid[]))
+ ORDER BY user_id
+   FOR NO KEY UPDATE;
+
+-- name: read_lane
+-- What intake must know before it lets a task in.
+SELECT l.waiting, l.active, l.ready, l.used_seconds, l.reserved_seconds, l.limit_seconds,
+       l.resets_at, l.resets_at <= clock() AS is_due,
+       u.max_pending, u.on_exhausted
+  FROM lanes l
+  JOIN users u ON u.id = l.user_id
+ WHERE l.user_id = :user_id;
+
+-- name: depth
+-- How much work waits in the whole house, summed over the lanes, never over the tasks.
+SELECT coalesce(sum(waiting), 0) FROM lanes;
+
+-- name: lock_due_lanes
+-- Lanes whose billing month has ended; one that is busy is met again on the next pass.
+SELECT user_id
+  FROM lanes
+ WHERE resets_at <= clock()
+ ORDER BY resets_at
+ LIMIT :limit
+   FOR NO KEY UPDATE SKIP LOCKED;
+
+-- name: roll_lanes
+-- Begin the month the clock is in, however many were missed. Only a lane that is due moves,
+-- so a second reset of the same month changes nothing. Seconds already charged to the new
+-- month (by a run that ended between the boundary and this reset) are kept.
+UPDATE lanes l
+   SET cycle = due.cycle,
+       cycle_started_at = cycle_boundary(due.anchor, due.cycle),
+       resets_at = cycle_boundary(due.anchor, due.cycle + 1),
+       used_seconds = coalesce((SELECT sum(e.seconds)
+                                  FROM usage_ledger e
+                                 WHERE e.user_id = l.user_id
+                                   AND e.period_started_at = cycle_boundary(due.anchor, due.cycle)), 0),
+       parked_for = '{}'
+  FROM (SELECT u.id AS user_id, u.billing_anchor_at AS anchor,
+               cycle_at(u.billing_anchor_at, clock()) AS cycle
+          FROM users u
+         WHERE u.id = ANY (CAST(:users AS uuid[]))) due
+ WHERE l.user_id = due.user_id
+   AND l.resets_at <= clock()
+RETURNING l.user_id, l.cycle, l.resets_at;
+
+-- name: drifted_lanes
+-- The audit: lanes whose counters differ from the rows they count.
+SELECT l.user_id
+  FROM lanes l
+  LEFT JOIN (SELECT user_id,
+                    count(*) FILTER (WHERE is_active(state)) AS active,
+                    count(*) FILTER (WHERE state = 'ready') AS ready,
+                    count(*) FILTER (WHERE is_waiting(state)) AS waiting,
+                    coalesce(sum(reserved_seconds), 0) AS reserved
+               FROM tasks
+              WHERE is_active(state) OR is_waiting(state)
+              GROUP BY user_id) t USING (user_id)
+  LEFT JOIN LATERAL (SELECT coalesce(sum(e.seconds), 0) AS used
+                       FROM usage_ledger e
+                      WHERE e.user_id = l.user_id AND e.period_started_at = l.cycle_started_at) e ON true
+ WHERE (l.active, l.ready, l.waiting, l.reserved_seconds)
+       IS DISTINCT FROM (coalesce(t.active, 0), coalesce(t.ready, 0), coalesce(t.waiting, 0), coalesce(t.reserved, 0))
+    OR l.used_seconds <> e.used
+ ORDER BY l.user_id;
+
+-- name: recount_lane
+-- Put a drifted lane right; its lock is held, so the rows stand still.
+UPDATE lanes l
+   SET active = t.active, ready = t.ready, waiting = t.waiting, reserved_seconds = t.reserved,
+       used_seconds = (SELECT coalesce(sum(e.seconds), 0)
+                         FROM usage_ledger e
+                        WHERE e.user_id = l.user_id AND e.period_started_at = l.cycle_started_at),
+       parked_for = '{}'
+  FROM (SELECT count(*) FILTER (WHERE is_active(state)) AS active,
+               count(*) FILTER (WHERE state = 'ready') AS ready,
+               count(*) FILTER (WHERE is_waiting(state)) AS waiting,
+               coalesce(sum(reserved_seconds), 0) AS reserved
+          FROM tasks
+         WHERE user_id = :user_id) t
+ WHERE l.user_id = :user_id;
+
+-- name: wake_lanes
+-- Let every pool look into every lane again (a worker with new capabilities has come).
+UPDATE lanes SET parked_for = array_remove(parked_for, :pool) WHERE :pool = ANY (parked_for);

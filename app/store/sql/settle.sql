@@ -1,0 +1,125 @@
+-- name: settle
+-- End runs. Epoch and token are the fence: a holder that lost its claim matches no row and
+-- changes nothing. A reaper's verdict also needs the lease to be over still (:only_expired),
+-- because a heartbeat may have come in since it looked.
+WITH verdict AS MATERIALIZED (
+    SELECT * FROM jsonb_to_recordset(CAST(:verdicts AS jsonb)) AS v(
+        task_id uuid, epoch int, token uuid, sources text[], target text, is_final boolean, only_expired boolean,
+        outcome text, reason text, message text, detail text, wait_seconds float8, spent boolean, billed boolean,
+        output jsonb, summary text, files_changed jsonb, cost_usd numeric, tokens jsonb)
+), held AS MATERIALIZED (
+    -- A task whose owner asked for a stop does not come back, whatever ended its run.
+    SELECT v.*, t.user_id, t.dag_id, t.started_at AS ran_since, t.reserved_seconds,
+           CASE WHEN t.cancel_requested_at IS NOT NULL AND NOT v.is_final THEN 'cancelled' ELSE v.target END AS goal
+      FROM verdict v
+      JOIN tasks t ON t.id = v.task_id
+     WHERE t.epoch = v.epoch
+       AND t.token = v.token
+       AND t.state = ANY (v.sources)
+       AND (NOT v.only_expired OR t.expires_at <= clock())
+     ORDER BY t.id
+       FOR NO KEY UPDATE OF t
+), ended AS (
+    UPDATE tasks t
+       SET state = h.goal,
+           attempts = t.attempts + h.spent::int,
+           token = NULL, claimed_by = NULL, pool = NULL, claimed_at = NULL, expires_at = NULL,
+           reserved_seconds = NULL,
+           retry_at = CASE WHEN h.goal = 'retrying' THEN clock() + make_interval(secs => h.wait_seconds) END,
+           finished_at = CASE WHEN h.is_final OR h.goal = 'cancelled' THEN clock() END,
+           failure_reason = CASE WHEN h.goal = 'cancelled' THEN 'cancelled' ELSE h.reason END,
+           error = h.message,
+           output = h.output,
+           result_summary = h.summary,
+           files_changed = h.files_changed,
+           cost_usd = t.cost_usd + h.cost_usd,
+           tokens_used = h.tokens
+      FROM held h
+     WHERE t.id = h.task_id
+    RETURNING t.id
+), closed AS (
+    UPDATE attempts a
+       SET ended_at = clock(), outcome = h.outcome, spent = h.spent, error_class = h.reason, error = h.message,
+           detail = h.detail, cost_usd = h.cost_usd, tokens_used = h.tokens
+      FROM held h
+     WHERE a.task_id = h.task_id AND a.epoch = h.epoch
+), used AS MATERIALIZED (
+    -- What the run used in each billing month it touched; never more than was reserved for it.
+    SELECT h.task_id, h.epoch, h.user_id, h.billed, h.outcome, slice.period_started_at, slice.seconds
+      FROM held h
+      JOIN users u ON u.id = h.user_id
+     CROSS JOIN LATERAL billing_slices(
+        u.billing_anchor_at, h.ran_since,
+        greatest(h.ran_since, least(clock(), h.ran_since + make_interval(secs => h.reserved_seconds)))) slice
+     WHERE h.ran_since IS NOT NULL
+), recorded AS (
+    INSERT INTO usage_ledger (user_id, task_id, epoch, period_started_at, kind, seconds, note)
+    SELECT user_id, task_id, epoch, period_started_at, 'usage', seconds, outcome FROM used
+    UNION ALL
+    SELECT user_id, task_id, epoch, period_started_at, 'refund', -seconds, outcome FROM used WHERE NOT billed
+), spent AS (
+    UPDATE dags g
+       SET spent_usd = g.spent_usd + h.cost_usd
+      FROM (SELECT dag_id, sum(cost_usd) AS cost_usd FROM held GROUP BY dag_id) h
+     WHERE g.id = h.dag_id AND h.cost_usd > 0
+)
+SELECT h.task_id, h.user_id, h.goal,
+       EXISTS (SELECT 1 FROM task_edges e WHERE e.parent_id = h.task_id) AS has_dependents
+  FROM held h;
+
+-- name: unblock_dependents
+-- Parents have completed: flip each edge once, take as many off each child's count as were
+-- flipped, and what reaches zero is ready. The lane's lock makes two parents take turns.
+WITH flipped AS (
+    UPDATE task_edges
+       SET satisfied_at = clock()
+     WHERE parent_id = ANY (CAST(:parents AS uuid[]))
+       AND satisfied_at IS NULL
+       AND condition IN ('success', 'finished')
+    RETURNING child_id
+), met AS MATERIALIZED (
+    SELECT child_id, count(*)::int AS times FROM flipped GROUP BY child_id
+)
+UPDATE tasks t
+   SET unmet = t.unmet - met.times,
+       state = CASE WHEN t.unmet = met.times AND t.state = ANY (CAST(:sources AS text[])) THEN :target ELSE t.state END
+  FROM met
+ WHERE t.id = met.child_id;
+
+-- name: cancel_dependents
+-- Parents will never complete: everything that waits for them, however far down, ends here.
+WITH RECURSIVE doomed AS (
+    SELECT child_id FROM task_edges WHERE parent_id = ANY (CAST(:parents AS uuid[])) AND satisfied_at IS NULL
+    UNION
+    SELECT e.child_id FROM doomed d JOIN task_edges e ON e.parent_id = d.child_id AND e.satisfied_at IS NULL
+)
+UPDATE tasks t
+   SET state = :target,
+       finished_at = clock(),
+       failure_reason = :reason
+  FROM doomed
+ WHERE t.id = doomed.child_id
+   AND t.state = 'pending';
+
+-- name: bury
+-- Lay failed tasks into the dead letters with every run they spent.
+INSERT INTO dead_letters (task_id, dag_id, user_id, failure_history, total_cost_usd, poison_pill)
+SELECT t.id, t.dag_id, t.user_id,
+       coalesce((SELECT jsonb_agg(jsonb_build_object(
+                           'attempt', a.number, 'epoch', a.epoch, 'agent', a.agent, 'outcome', a.outcome,
+                           'error_class', a.error_class, 'error', a.error, 'detail', a.detail,
+                           'started_at', a.started_at, 'ended_at', a.ended_at,
+                           'duration_sec', round(extract(epoch FROM a.ended_at - a.started_at), 3),
+                           'cost_usd', a.cost_usd) ORDER BY a.epoch)
+                   FROM (SELECT *, row_number() OVER (ORDER BY epoch) AS number
+                           FROM attempts
+                          WHERE task_id = t.id AND spent) a), '[]'),
+       t.cost_usd,
+       t.id = ANY (CAST(:poisoned AS uuid[]))
+  FROM tasks t
+ WHERE t.id = ANY (CAST(:tasks AS uuid[]));
+
+-- name: keep_stale_result
+-- An answer nobody waits for any more: kept to be seen, never applied.
+INSERT INTO stale_results (task_id, epoch, agent, outcome, result)
+VALUES (:task_id, :epoch, :agent, :outcome, CAST(:result AS jsonb));
