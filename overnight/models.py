@@ -89,7 +89,7 @@ class RetryPolicy(BaseModel):
         2.0, ge=1, le=100, description="What each further exponential wait is multiplied by."
     )
     max_delay_sec: Number = Field(
-        300.0, ge=0, le=DAY_SECONDS, description="No wait is longer, jitter included."
+        300.0, ge=0, le=WEEK_SECONDS, description="No wait is longer, jitter included."
     )
     jitter: bool = Field(
         default=True,

@@ -1,0 +1,329 @@
+"""The client against a transport that answers as told."""
+
+import json
+from collections.abc import Callable
+
+import httpx2
+import pytest
+
+import overnight
+from overnight import errors
+from overnight.client import Client
+from overnight.retrying import MAX_WAIT_SECONDS, wait_before_next
+
+URL = "http://overnight.test"
+TASK = {
+    "id": "task_01",
+    "queue_id": "task_01",
+    "dag_id": "dag_01",
+    "title": "a",
+    "type": "echo",
+    "status": "pending",
+    "state": "ready",
+    "priority": 3,
+    "priority_score": 50,
+    "created_at": "2030-01-01T00:00:00Z",
+    "max_attempts": 3,
+}
+Answer = httpx2.Response | Exception
+
+
+class Service:
+    """Gives the listed answers in turn, the last one for ever, and remembers what was asked."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self.answers = list(answers)
+        self.requests: list[httpx2.Request] = []
+        self.waits: list[float] = []
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        self.requests.append(request)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def client(self, **options: object) -> Client:
+        return Client(
+            URL,
+            "a-key",
+            transport=httpx2.MockTransport(self),
+            sleep=self.waits.append,
+            **options,  # type: ignore[arg-type]
+        )
+
+    def bodies(self) -> list[dict[str, object]]:
+        return [json.loads(request.content) for request in self.requests]
+
+
+def ok(body: object = None, **headers: str) -> httpx2.Response:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return httpx2.Response(200, json=TASK if body is None else body, headers=named)
+
+
+def no(status: int, code: str, **headers: str) -> httpx2.Response:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return httpx2.Response(status, json={"code": code, "detail": f"it is {code}"}, headers=named)
+
+
+def test_the_public_names_are_few_and_listed() -> None:
+    assert sorted(overnight.__all__) == overnight.__all__
+    assert all(hasattr(overnight, name) for name in overnight.__all__)
+    assert len(overnight.__all__) <= 13
+
+
+def test_a_task_is_created_with_the_key_and_only_what_was_given() -> None:
+    service = Service(ok())
+
+    task = service.client().tasks.create("a", payload={"x": 1}, project_id=None)
+
+    assert task.id == "task_01"
+    [request], [body] = service.requests, service.bodies()
+    assert request.headers["authorization"] == "Bearer a-key"
+    assert (request.method, str(request.url)) == ("POST", f"{URL}/api/v1/tasks")
+    assert set(body) == {"title", "payload", "idempotency_key"}
+
+
+def test_a_create_that_is_sent_again_carries_the_same_key() -> None:
+    service = Service(httpx2.ReadTimeout("late"), no(503, "DATABASE_UNAVAILABLE"), ok())
+
+    service.client().tasks.create("a")
+
+    keys = {body["idempotency_key"] for body in service.bodies()}
+    assert len(service.requests) == 3
+    assert len(keys) == 1
+
+
+def test_two_creates_carry_two_keys() -> None:
+    service = Service(ok())
+    client = service.client()
+
+    client.tasks.create("a")
+    client.tasks.create("a")
+
+    assert len({body["idempotency_key"] for body in service.bodies()}) == 2
+
+
+def test_a_given_key_is_kept() -> None:
+    service = Service(ok())
+
+    service.client().tasks.create("a", idempotency_key="naïve 日本")
+
+    assert service.bodies()[0]["idempotency_key"] == "naïve 日本"
+
+
+def test_a_wrong_field_is_refused_before_anything_is_sent() -> None:
+    service = Service(ok())
+
+    with pytest.raises(errors.InvalidRequest, match="priority") as refusal:
+        service.client().tasks.create("a", priority=9)
+
+    assert [wrong.field for wrong in refusal.value.fields] == ["priority"]
+    assert service.requests == []
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (400, "TOO_MANY_PENDING", errors.TooManyPending),
+        (400, "TASK_ALREADY_COMPLETED", errors.TaskAlreadyCompleted),
+        (400, "INVALID_REQUEST", errors.InvalidRequest),
+        (401, "UNAUTHENTICATED", errors.Unauthenticated),
+        (403, "FORBIDDEN", errors.Forbidden),
+        (403, "MONTHLY_LIMIT_REACHED", errors.MonthlyLimitReached),
+        (404, "TASK_NOT_FOUND", errors.TaskNotFound),
+        (409, "STALE_ATTEMPT", errors.StaleAttempt),
+        (503, "QUEUE_FULL", errors.QueueFull),
+        (503, "DATABASE_UNAVAILABLE", errors.Unavailable),
+        (418, "TEAPOT", errors.Refused),
+    ],
+)
+def test_a_refusal_comes_as_the_error_of_its_code(
+    status: int, code: str, kind: type[errors.Refused]
+) -> None:
+    with pytest.raises(kind, match=f"it is {code}") as refusal:
+        Service(no(status, code)).client().tasks.get("task_01")
+
+    assert (refusal.value.status, refusal.value.code) == (status, code)
+    assert isinstance(refusal.value, errors.OvernightError)
+
+
+def test_an_answer_that_is_no_json_is_still_an_error_of_ours() -> None:
+    with pytest.raises(errors.Refused, match="502"):
+        Service(httpx2.Response(502, text="<html>")).client().tasks.get("task_01")
+
+
+def test_the_wrong_fields_of_a_refusal_are_told() -> None:
+    body = {"code": "INVALID_REQUEST", "errors": [{"field": "x", "message": "bad", "legal": "1"}]}
+
+    with pytest.raises(errors.InvalidRequest) as refusal:
+        Service(httpx2.Response(422, json=body)).client().tasks.get("task_01")
+
+    assert refusal.value.fields == (errors.FieldError("x", "bad", "1"),)
+
+
+def test_the_client_waits_as_long_as_the_service_asks() -> None:
+    service = Service(no(429, "SLOW_DOWN", Retry_After="7"), ok())
+
+    service.client().tasks.get("task_01")
+
+    [wait] = service.waits
+    assert 7 <= wait < 8
+
+
+def test_a_wait_beyond_reason_is_left_to_the_caller() -> None:
+    service = Service(no(503, "QUEUE_FULL", Retry_After="3600"))
+
+    with pytest.raises(errors.QueueFull) as refusal:
+        service.client().tasks.get("task_01")
+
+    assert refusal.value.retry_after == 3600
+    assert service.waits == []
+
+
+def test_a_service_that_never_answers_is_unreachable_after_its_retries() -> None:
+    service = Service(httpx2.ConnectError("refused"))
+
+    with pytest.raises(errors.Unreachable, match=r"overnight\.test"):
+        service.client(retries=2).tasks.get("task_01")
+
+    assert len(service.requests) == 3
+
+
+def test_a_refusal_that_stays_is_not_repeated() -> None:
+    service = Service(no(400, "TOO_MANY_PENDING"))
+
+    with pytest.raises(errors.TooManyPending):
+        service.client().tasks.create("a")
+
+    assert len(service.requests) == 1
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.999])
+def test_waits_grow_and_stay_bounded(chance: float) -> None:
+    fault = httpx2.ConnectError("refused")
+
+    waits = [wait_before_next(sent, fault, chance) or 0 for sent in range(1, 60)]
+
+    assert waits == sorted(waits)
+    assert 0 < waits[0] <= 0.25
+    assert waits[-1] <= MAX_WAIT_SECONDS
+
+
+def test_a_list_follows_its_pages() -> None:
+    service = Service(ok([TASK, TASK], X_Next_Cursor="task_01"), ok([TASK]))
+
+    tasks = list(service.client().tasks.list(status="failed"))
+
+    assert len(tasks) == 3
+    assert service.requests[1].url.params["before"] == "task_01"
+    assert service.requests[1].url.params["status"] == "failed"
+
+
+def test_a_list_stops_at_its_limit() -> None:
+    service = Service(ok([TASK, TASK], X_Next_Cursor="task_01"))
+
+    tasks = list(service.client().tasks.list(limit=2))
+
+    assert len(tasks) == 2
+    assert [request.url.params["limit"] for request in service.requests] == ["2"]
+
+
+def test_cancel_tells_the_state() -> None:
+    service = Service(ok({"cancelled": True, "state": "running"}))
+
+    answer = service.client().tasks.cancel("task_01")
+
+    assert answer.state == "running"
+    assert service.requests[0].method == "DELETE"
+
+
+def test_an_id_cannot_lead_to_another_path() -> None:
+    service = Service(ok())
+
+    service.client().tasks.get("../users/me/limits?x=")
+
+    assert service.requests[0].url.raw_path == b"/api/v1/tasks/..%2Fusers%2Fme%2Flimits%3Fx%3D"
+
+
+def test_waiting_ends_with_the_task() -> None:
+    done = {**TASK, "status": "completed", "state": "completed", "output": {"hello": "world"}}
+    service = Service(ok(), ok(), ok(done))
+
+    task = service.client().tasks.wait("task_01", poll=0.5)
+
+    assert task.output == {"hello": "world"}
+    assert service.waits == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("state", ["dead_lettered", "cancelled"])
+def test_waiting_for_a_task_that_fails_raises_it(state: str) -> None:
+    status = "cancelled" if state == "cancelled" else "failed"
+    ended = {**TASK, "status": status, "state": state, "error": "it broke"}
+
+    with pytest.raises(errors.TaskFailed, match="it broke") as failure:
+        Service(ok(ended)).client().tasks.wait("task_01")
+
+    assert failure.value.task.state == state
+    assert Service(ok(ended)).client().tasks.wait("task_01", check=False).state == state
+
+
+def test_waiting_ends_when_its_time_is_up() -> None:
+    with pytest.raises(errors.WaitTimedOut, match="still ready") as late:
+        Service(ok()).client().tasks.wait("task_01", timeout=0)
+
+    assert late.value.task.id == "task_01"
+
+
+def test_queue_status_and_limits_are_typed() -> None:
+    status = {
+        "running": 1,
+        "pending": 2,
+        "max_concurrent": 3,
+        "can_start_more": True,
+        "monthly_hours_used": 1.5,
+        "monthly_hours_limit": None,
+    }
+    limits = {
+        "plan": "pro",
+        "max_concurrent_agents": 3,
+        "max_task_duration_minutes": 120,
+        "monthly_agent_hours_used": 0,
+    }
+
+    assert Service(ok(status)).client().queue_status().pending == 2
+    assert Service(ok(limits)).client().limits().plan == "pro"
+
+
+def test_address_and_key_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OVERNIGHT_URL", URL)
+    monkeypatch.setenv("OVERNIGHT_API_KEY", "from-the-environment")
+    service = Service(ok())
+
+    with Client(transport=httpx2.MockTransport(service)) as client:
+        client.tasks.get("task_01")
+
+    assert service.requests[0].headers["authorization"] == "Bearer from-the-environment"
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Client(api_key="k"), lambda: Client(URL)], ids=["no url", "no key"]
+)
+def test_a_client_that_knows_no_address_or_key_says_so(
+    make: Callable[[], Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OVERNIGHT_URL", raising=False)
+    monkeypatch.delenv("OVERNIGHT_API_KEY", raising=False)
+
+    with pytest.raises(errors.NotConfigured, match="OVERNIGHT_"):
+        make()
+
+
+def test_every_error_is_drawn_in_the_tree() -> None:
+    kinds = [
+        name
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, errors.OvernightError)
+    ]
+
+    assert [name for name in kinds if name not in (errors.__doc__ or "")] == []

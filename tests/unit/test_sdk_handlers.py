@@ -1,0 +1,187 @@
+"""Registering handlers, and running them without servers."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from overnight import (
+    Cancel,
+    Context,
+    Fail,
+    InvalidOutput,
+    RateLimited,
+    Retry,
+    Snooze,
+    Stopped,
+    handler,
+    handlers,
+    testing,
+)
+from overnight.errors import DuplicateHandler
+from overnight.steering import Steering
+
+
+@pytest.fixture(autouse=True)
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(handlers, "_handlers", {})
+    return
+
+
+def greet(ctx: Context) -> object:
+    return {"hello": ctx.payload["name"]}
+
+
+def part(ctx: Context) -> object:
+    return "goodbye"
+
+
+def test_a_registered_function_is_found_by_its_type() -> None:
+    returned = handler("greet", capabilities=["web", "code", "web"])(greet)
+
+    known = handlers.registered()["greet"]
+    assert returned is greet
+    assert known.function is greet
+    assert known.capabilities == ("code", "web")
+
+
+def test_capabilities_of_all_handlers_are_offered() -> None:
+    handler("greet", capabilities=["web"])(greet)
+    handler("part", capabilities=["code", "web"])(part)
+
+    assert handlers.capabilities_offered() == ("code", "web")
+
+
+def test_a_second_function_for_a_type_is_refused_naming_both() -> None:
+    handler("greet")(greet)
+
+    with pytest.raises(DuplicateHandler, match=r"\.greet and .*\.part"):
+        handler("greet")(part)
+
+    assert handlers.registered()["greet"].function is greet
+
+
+def test_the_same_function_may_be_registered_again() -> None:
+    handler("greet")(greet)
+    handler("greet", capabilities=["web"])(greet)
+
+    assert handlers.registered()["greet"].capabilities == ("web",)
+
+
+def test_the_registry_cannot_be_written_from_outside() -> None:
+    with pytest.raises(TypeError):
+        handlers.registered()["x"] = handlers.Handler("x", greet)  # type: ignore[index]
+
+
+async def _async(ctx: Context) -> object:
+    return None
+
+
+@pytest.mark.parametrize("wrong", [lambda: None, lambda _a, _b: None, _async])
+def test_a_function_of_the_wrong_shape_is_refused(wrong: Any) -> None:
+    with pytest.raises(TypeError):
+        handler("wrong")(wrong)
+
+    assert "wrong" not in handlers.registered()
+
+
+@pytest.mark.parametrize("word", ["", " echo", "echo\n"])
+def test_a_type_is_a_plain_word(word: str) -> None:
+    with pytest.raises(ValueError, match="word"):
+        handler(word)
+
+
+def test_a_handler_runs_in_process_by_function_or_type() -> None:
+    handler("greet")(greet)
+
+    assert testing.run(greet, {"name": "moon"}).output == {"hello": "moon"}
+    assert testing.run("greet", {"name": "sun"}).output == {"hello": "sun"}
+
+
+def test_what_a_handler_says_is_remembered() -> None:
+    def talk(ctx: Context) -> object:
+        ctx.progress(0.5, "half", page=3)
+        ctx.log("reading", file="a.txt")
+        ctx.cost(0.25, input_tokens=10, output_tokens=2)
+        ctx.cost(0.5)
+        return ctx.idempotency_key
+
+    ran = testing.run(talk)
+
+    assert ran.context.progress_said == [{"fraction": 0.5, "message": "half", "page": 3}]
+    assert ran.context.logged == [{"message": "reading", "file": "a.txt"}]
+    assert ran.context.cost_usd == 0.75
+    assert ran.context.tokens == {"input": 10, "output": 2}
+    assert ran.output == f"{testing.TASK_ID}:1"
+
+
+@pytest.mark.parametrize("output", [{1, 2}, object(), float("nan")])
+def test_an_output_that_json_cannot_hold_is_refused(output: object) -> None:
+    with pytest.raises(InvalidOutput):
+        testing.run(lambda _ctx: output)
+
+
+def test_a_stopped_run_ends_at_its_next_check() -> None:
+    ctx = testing.MemoryContext()
+    ctx.check()
+    ctx.stop()
+
+    assert ctx.cancelled
+    with pytest.raises(Stopped, match="cancelled"):
+        ctx.check()
+
+
+def test_a_run_is_out_of_time_when_its_clock_says_so() -> None:
+    ctx = testing.MemoryContext(timeout_seconds=60)
+
+    ctx.pass_time(59)
+    assert (ctx.seconds_left, ctx.cancelled) == (1.0, False)
+
+    ctx.pass_time(2)
+    assert (ctx.seconds_left, ctx.stop_reason) == (0.0, "timeout")
+
+
+def test_a_broad_except_does_not_swallow_the_stop() -> None:
+    def stubborn(ctx: Context) -> object:
+        try:
+            ctx.check()
+        except Exception:  # noqa: BLE001 - what careless handlers do
+            return "went on"
+        return "done"
+
+    ctx = testing.MemoryContext()
+    ctx.stop()
+
+    with pytest.raises(Stopped):
+        testing.run(stubborn, context=ctx)
+
+
+@pytest.mark.parametrize(
+    ("raised", "error_class", "seconds"),
+    [
+        (Retry(after=5), "error", 5.0),
+        (Retry("flaky", after=timedelta(minutes=1), error_class="crash"), "crash", 60.0),
+        (Retry(), "error", None),
+        (Snooze(90), "snooze", 90.0),
+        (RateLimited(reset_after=timedelta(hours=1)), "rate_limit", 3600.0),
+    ],
+)
+def test_a_handler_says_when_to_come_back(
+    raised: Any, error_class: str, seconds: float | None
+) -> None:
+    assert isinstance(raised, Steering)
+    assert raised.error_class == error_class
+    assert raised.after_seconds == seconds
+
+
+def test_a_handler_says_why_it_gives_up() -> None:
+    assert Fail("no key", error_class="auth_failure").error_class == "auth_failure"
+    assert InvalidOutput("not a table").message == "not a table"
+    assert Cancel("not needed any more").error_class == "cancelled"
+
+
+@pytest.mark.parametrize("wait", [-1, float("nan"), float("inf"), timedelta(seconds=-1)])
+def test_a_wait_is_never_negative_or_endless(wait: Any) -> None:
+    with pytest.raises(ValueError, match="0 seconds or more"):
+        Snooze(wait)
