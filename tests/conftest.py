@@ -1,11 +1,102 @@
-"""How far Hypothesis looks: the same way in every build, much further in `make proof`."""
+"""Servers for the session, a database for each test."""
 
-from hypothesis import settings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 
-# No deadlines: how long one example takes says more about the machine than about the code.
-# The build takes the same examples each time, because it must not fail by luck.
-settings.register_profile("build", deadline=None, derandomize=True, print_blob=True)
-settings.register_profile(
-    "proof", deadline=None, print_blob=True, max_examples=1000, stateful_step_count=100
-)
-settings.load_profile("build")
+import psycopg2
+import pytest
+
+from app.local.postgres import EmbeddedPostgres
+from app.local.redis import EmbeddedRedis
+from app.store import migrate
+from app.store.db import APP, DISPATCHER, Db
+from tests.support.house import House
+from tests.support.servers import postgres_server, redis_server
+
+TEMPLATE = "template_overnight"
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[EmbeddedPostgres]:
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis() -> Iterator[EmbeddedRedis]:
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def template(postgres: EmbeddedPostgres) -> str:
+    """A migrated database that every test's own is copied from."""
+    _as_superuser(postgres, f"CREATE DATABASE {TEMPLATE} OWNER overnight")
+    migrate.upgrade(postgres.url(TEMPLATE))
+    return TEMPLATE
+
+
+@pytest.fixture
+def database_url(
+    postgres: EmbeddedPostgres, template: str, request: pytest.FixtureRequest
+) -> Iterator[str]:
+    """A fresh, migrated database, dropped afterwards."""
+    name = f"test_{abs(hash(request.node.nodeid)):x}"
+    _as_superuser(postgres, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+    _as_superuser(postgres, f"CREATE DATABASE {name} TEMPLATE {template} OWNER overnight")
+    yield postgres.url(name)
+    with suppress(psycopg2.OperationalError):
+        _as_superuser(postgres, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def connect(database_url: str) -> Iterator[Callable[..., Db]]:
+    """Open further connection pools to the test's database; all are closed afterwards."""
+    opened: list[Db] = []
+
+    def open_one(
+        application_name: str = "test", role: str | None = DISPATCHER, pool_size: int = 5
+    ) -> Db:
+        db = Db.connect(
+            database_url, role=role, application_name=application_name, pool_size=pool_size
+        )
+        opened.append(db)
+        return db
+
+    yield open_one
+    for db in opened:
+        db.close()
+
+
+@pytest.fixture
+def db(connect: Callable[..., Db]) -> Db:
+    """The test's database with the dispatcher's rights."""
+    return connect()
+
+
+@pytest.fixture
+def app_db(connect: Callable[..., Db]) -> Db:
+    """The test's database with the API's rights."""
+    return connect(role=APP)
+
+
+@pytest.fixture
+def owner_db(connect: Callable[..., Db]) -> Db:
+    """The test's database with its owner's rights: for factories and for moving the clock."""
+    return connect(role="overnight_owner")
+
+
+@pytest.fixture
+def house(owner_db: Db, db: Db, app_db: Db) -> House:
+    """Short words for what tests do all the time."""
+    return House(owner=owner_db, dispatcher=db, app=app_db)
+
+
+def _as_superuser(postgres: EmbeddedPostgres, command: str) -> None:
+    connection = psycopg2.connect(postgres.superuser_url)
+    try:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute(command)
+    finally:
+        connection.close()

@@ -28,7 +28,7 @@ SELECT user_id
    FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: claim
--- Take up to :slots ready tasks of the locked lanes, in fair order, within every limit.
+-- Fill the free slots with ready tasks of the locked lanes, in fair order, within every limit.
 WITH lane AS MATERIALIZED (
     SELECT user_id, active, last_served_at, max_task_seconds,
            least(max_active - active, :slots) AS room,

@@ -1,6 +1,6 @@
 -- name: settle
 -- End runs. Epoch and token are the fence: a holder that lost its claim matches no row and
--- changes nothing. A reaper's verdict also needs the lease to be over still (:only_expired),
+-- changes nothing. A reaper's verdict also needs the lease to be over still,
 -- because a heartbeat may have come in since it looked.
 WITH verdict AS MATERIALIZED (
     SELECT * FROM jsonb_to_recordset(CAST(:verdicts AS jsonb)) AS v(
