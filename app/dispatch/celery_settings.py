@@ -39,14 +39,17 @@ def queues(pool: str) -> tuple[Queue, ...]:
     )
 
 
-def celery_settings(settings: Settings) -> dict[str, object]:
-    """Return Celery's configuration; a message is a hint, so nothing here tries to keep one."""
+def celery_settings(settings: Settings, *, patience: int = 5) -> dict[str, object]:
+    """Return Celery's configuration; a message is a hint, so nothing here tries to keep one.
+
+    `patience` is how many seconds Redis may keep this process waiting for an answer.
+    """
     if settings.redis_url is None:
         raise NoBroker
     return {
         "broker_url": settings.redis_url,
         **_messages(settings),
-        **_connection(settings),
+        **_connection(settings, patience),
         **_worker(settings),
     }
 
@@ -75,7 +78,7 @@ def _messages(settings: Settings) -> dict[str, object]:
     }
 
 
-def _connection(settings: Settings) -> dict[str, object]:
+def _connection(settings: Settings, patience: int) -> dict[str, object]:
     """Bound how long Redis may keep anyone waiting."""
     return {
         "broker_connection_retry_on_startup": True,
@@ -85,7 +88,7 @@ def _connection(settings: Settings) -> dict[str, object]:
             "global_keyprefix": settings.redis_key_prefix,
             "visibility_timeout": 300,
             # Without these a hung Redis blocks its client for ever.
-            "socket_timeout": 5,
+            "socket_timeout": patience,
             "socket_connect_timeout": 2,
             "socket_keepalive": True,
             "health_check_interval": 10,

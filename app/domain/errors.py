@@ -32,6 +32,15 @@ class InvalidRequest(Refused):
         super().__init__(f"{field}: {message}; legal: {legal}", field=field, legal=legal)
 
 
+class UserNotFound(Refused):
+    """No such user."""
+
+    code = "USER_NOT_FOUND"
+
+    def __init__(self) -> None:
+        super().__init__("no such user")
+
+
 class TaskNotFound(Refused):
     """No such task, or another user's: the two look exactly alike."""
 

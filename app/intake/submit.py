@@ -4,27 +4,22 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
-from typing import Literal, Protocol, Self
+from typing import Literal, Self
 from uuid import UUID
 
 from sqlalchemy import Connection
 
-from app.domain.errors import MonthlyLimitReached, QueueFull, Refused, TooManyPending
+from app.domain.errors import MonthlyLimitReached, QueueFull, TooManyPending, UserNotFound
 from app.domain.ids import DagId, TaskId, UserId, new_dag_id, new_task_id
 from app.domain.priority import CRITICAL_BELOW, DEFAULT_SCORE
 from app.domain.retry import RetryPolicy
+from app.settings import Settings
 from app.store import lanes
 from app.store.db import Db
 from app.store.statements import statement
 
 SECONDS_PER_HOUR = 3600
 LockScope = Literal["project", "user", "none"]
-
-
-class UserNotFound(Refused):
-    """The user does not exist."""
-
-    code = "USER_NOT_FOUND"
 
 
 @dataclass(frozen=True)
@@ -70,16 +65,6 @@ class Submitted:
     created: bool
 
 
-class CapSettings(Protocol):
-    """The settings intake reads."""
-
-    max_pending_per_user: int
-    queue_max_size: int
-    max_tasks_per_dag: int
-    per_user_serialization_enabled: bool
-    per_user_serialization_scope: LockScope
-
-
 @dataclass(frozen=True)
 class Caps:
     """How much waiting work is allowed, and what a task without a lock of its own locks."""
@@ -90,7 +75,7 @@ class Caps:
     lock_scope: LockScope = "project"
 
     @classmethod
-    def of(cls, settings: CapSettings) -> Self:
+    def of(cls, settings: Settings) -> Self:
         """Take the caps from the settings."""
         enabled = settings.per_user_serialization_enabled
         return cls(
@@ -162,7 +147,7 @@ def _already_submitted(
 def _check_caps(tx: Connection, user_id: UserId, count: int, caps: Caps) -> None:
     lane = lanes.read(tx, user_id)
     if lane is None:
-        raise UserNotFound("no such user")
+        raise UserNotFound
     limit = lane.max_pending if lane.max_pending is not None else caps.max_pending_per_user
     if lane.waiting + count > limit:
         raise TooManyPending(lane.waiting, limit)

@@ -296,7 +296,7 @@ class Settings(BaseSettings):
         default=True, description="Vary each wait by a factor of 0.5 to 1.5."
     )
     retry_on: Names = Field(
-        default=("timeout", "crash", "rate_limit", "invalid_output"),
+        default=("timeout", "crash", "rate_limit", "invalid_output", "error"),
         description="Failure reasons that are retried.",
     )
     no_retry_on: Names = Field(

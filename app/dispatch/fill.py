@@ -1,0 +1,49 @@
+"""One pass of the dispatcher: claim for every free slot, commit, then publish."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from app.dispatch.publish import Publisher
+from app.gate.claim import claim
+from app.outcome.settle import release
+from app.settings import Settings
+from app.store.db import Db
+from app.store.statements import statement
+from app.telemetry import Event, emit
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one pass did, and whether another might find more."""
+
+    sent: int
+    more: bool
+
+
+def fill(db: Db, publisher: Publisher, settings: Settings, *, holder: str) -> Pass:
+    """Fill the free slots of every pool once; raises BrokerUnreachable before claiming anything."""
+    publisher.check()
+    passes = [fill_pool(db, publisher, settings, pool, holder=holder) for pool in _pools(db)]
+    return Pass(sum(one.sent for one in passes), any(one.more for one in passes))
+
+
+def fill_pool(db: Db, publisher: Publisher, settings: Settings, pool: str, *, holder: str) -> Pass:
+    """Claim for one pool's free slots and send the claims; what cannot be sent is given back."""
+    taken = claim(
+        db,
+        pool,
+        holder=holder,
+        claim_ttl=timedelta(seconds=settings.claim_ttl),
+        liveness=timedelta(seconds=settings.worker_liveness),
+        slots_max=settings.slots_max,
+    )
+    if taken.claims:
+        emit(Event.CLAIMS_MADE, pool=pool, count=len(taken.claims))
+    unsent = publisher.send(pool, taken.claims)
+    if unsent:
+        release(db, unsent, reason="broker")
+    return Pass(len(taken.claims) - len(unsent), taken.more and not unsent)
+
+
+def _pools(db: Db) -> list[str]:
+    return list(db.atomically(lambda tx: tx.execute(statement("open_pools")).scalars().all()))

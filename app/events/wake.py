@@ -1,0 +1,114 @@
+"""Wake-up calls: a best-effort ping to the dispatcher that never makes anyone wait.
+
+A lost ping costs at most one poll interval, so nothing here is retried.
+"""
+
+import os
+import threading
+import time
+
+import redis
+from redis.client import PubSub
+
+from app.telemetry import Event, emit
+
+CHANNEL = "wake"
+TIMEOUT_SECONDS = 2.0
+# How long a listener may be deaf to a stop; short enough for Ctrl-C, long enough to be idle.
+SLICE_SECONDS = 0.5
+
+
+class Waker:
+    """Pings from a background thread; many nudges while one ping travels become one more."""
+
+    def __init__(self, redis_url: str, prefix: str = "overnight:") -> None:
+        self._url = redis_url
+        self._channel = prefix + CHANNEL
+        self._wanted = threading.Event()
+        self._lock = threading.Lock()
+        self._pid: int | None = None
+        self._closed = False
+
+    def nudge(self) -> None:
+        """Ask for a ping and return at once."""
+        self._wanted.set()
+        # Threads do not survive a fork, so each process starts its own, at its first nudge.
+        if self._pid != os.getpid():
+            with self._lock:
+                if self._pid != os.getpid():
+                    self._pid = os.getpid()
+                    threading.Thread(target=self._ping_on_demand, daemon=True).start()
+
+    def close(self) -> None:
+        """End the thread; a ping still wanted may be lost."""
+        self._closed = True
+        self._wanted.set()
+
+    def _ping_on_demand(self) -> None:
+        client = _client(self._url)
+        while True:
+            self._wanted.wait()
+            if self._closed:
+                client.close()
+                return
+            self._wanted.clear()
+            try:
+                client.publish(self._channel, "")
+            except redis.RedisError as error:
+                emit(Event.WAKE_UP_FAILED, error=str(error))
+
+
+class Listener:
+    """Waits for a ping; without Redis it waits just as long and finds the work by polling."""
+
+    def __init__(self, redis_url: str, prefix: str = "overnight:") -> None:
+        self._client = _client(redis_url)
+        self._channel = prefix + CHANNEL
+        self._subscription: PubSub | None = None
+
+    def wait(self, seconds: float, stop: threading.Event) -> bool:
+        """Return True at a ping, False when `seconds` have passed or `stop` is set."""
+        deadline = time.monotonic() + seconds
+        while not stop.is_set():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            try:
+                if self._heard(min(left, SLICE_SECONDS)):
+                    return True
+            except redis.RedisError as error:
+                emit(Event.WAKE_UP_FAILED, error=str(error))
+                self._forget()
+                stop.wait(min(left, SLICE_SECONDS))
+        return False
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._forget()
+        self._client.close()
+
+    def _heard(self, seconds: float) -> bool:
+        if self._subscription is None:
+            subscription = self._client.pubsub(ignore_subscribe_messages=True)
+            subscription.subscribe(self._channel)
+            self._subscription = subscription
+            # Whatever was said before the ear was open may have been for us.
+            return True
+        heard = self._subscription.get_message(timeout=seconds) is not None
+        while heard and self._subscription.get_message(timeout=0) is not None:
+            pass  # one look answers them all
+        return heard
+
+    def _forget(self) -> None:
+        if self._subscription is not None:
+            self._subscription.close()
+            self._subscription = None
+
+
+def _client(url: str) -> redis.Redis:
+    return redis.Redis.from_url(
+        url,
+        socket_timeout=TIMEOUT_SECONDS,
+        socket_connect_timeout=TIMEOUT_SECONDS,
+        socket_keepalive=True,
+    )

@@ -1,0 +1,77 @@
+"""Tasks that failed for good, with everything a person needs to judge them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from app.domain.errors import TaskNotFound
+from app.domain.ids import TaskId, UserId, show_dag, show_task
+from app.store.db import Db
+from app.store.statements import statement
+
+
+@dataclass(frozen=True)
+class DeadLetterView:
+    """One dead letter; `failure_history` has an entry for every attempt that was spent."""
+
+    task_id: str
+    dag_id: str
+    user: str
+    title: str
+    type: str
+    payload: Mapping[str, Any]
+    attempts: int
+    failure_reason: str | None
+    error: str | None
+    failure_history: list[dict[str, Any]]
+    total_cost_usd: float
+    poison_pill: bool
+    dead_lettered_at: datetime
+    reviewed: bool
+    resolution: str | None
+    resolved_at: datetime | None
+    resolved_by: str | None
+    note: str | None
+
+
+def list_dead_letters(
+    db: Db, *, user_id: UserId | None = None, resolved: bool = False, limit: int = 50
+) -> list[DeadLetterView]:
+    """Return the newest dead letters, of one user or of all; resolved ones only if asked for."""
+    return _read(db, user_id=user_id, task_id=None, resolved=resolved, limit=limit)
+
+
+def get_dead_letter(db: Db, task_id: TaskId) -> DeadLetterView:
+    """Return a task's newest dead letter, resolved or not."""
+    letters = _read(db, user_id=None, task_id=task_id, resolved=True, limit=1)
+    if not letters:
+        raise TaskNotFound
+    return letters[0]
+
+
+def _read(
+    db: Db, *, user_id: UserId | None, task_id: TaskId | None, resolved: bool, limit: int
+) -> list[DeadLetterView]:
+    rows = db.atomically(
+        lambda tx: (
+            tx.execute(
+                statement("view_dead_letters"),
+                {"user_id": user_id, "task_id": task_id, "resolved": resolved, "limit": limit},
+            )
+            .mappings()
+            .all()
+        )
+    )
+    return [_view(dict(row)) for row in rows]
+
+
+def _view(row: Mapping[str, Any]) -> DeadLetterView:
+    same = dict(row)
+    return DeadLetterView(
+        task_id=show_task(same.pop("task_id")),
+        dag_id=show_dag(same.pop("dag_id")),
+        user=same.pop("user_name"),
+        total_cost_usd=float(same.pop("total_cost_usd")),
+        **same,
+    )

@@ -1,0 +1,78 @@
+"""A user's queue and limits at a glance, read from the lane and never by counting tasks."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection
+
+from app.domain.errors import UserNotFound
+from app.domain.ids import UserId
+from app.store import lanes
+from app.store.db import Db
+from app.store.statements import statement
+
+SECONDS_PER_HOUR = 3600
+
+
+@dataclass(frozen=True)
+class QueueStatusView:
+    """How full a user's queue is; a limit of None means without limit."""
+
+    running: int
+    pending: int
+    max_concurrent: int
+    can_start_more: bool
+    monthly_hours_used: float
+    monthly_hours_limit: int | None
+
+
+@dataclass(frozen=True)
+class UserLimitsView:
+    """What a user's plan allows and what is used of it."""
+
+    plan: str
+    max_concurrent_agents: int
+    max_task_duration_minutes: int
+    monthly_agent_hours_limit: int | None
+    monthly_agent_hours_used: float
+    billing_cycle_resets_at: datetime
+
+
+def queue_status(db: Db, user_id: UserId) -> QueueStatusView:
+    """Return how full the user's queue is."""
+    row = db.atomically(lambda tx: _limits(tx, user_id))
+    limit = row["monthly_agent_hours_limit"]
+    has_hours = limit is None or row["used_seconds"] < limit * SECONDS_PER_HOUR
+    return QueueStatusView(
+        running=row["active"],
+        pending=row["waiting"],
+        max_concurrent=row["max_concurrent_agents"],
+        can_start_more=has_hours and row["active"] < row["max_concurrent_agents"],
+        monthly_hours_used=_hours(row),
+        monthly_hours_limit=limit,
+    )
+
+
+def user_limits(db: Db, user_id: UserId) -> UserLimitsView:
+    """Return the user's plan and this month's usage."""
+    row = db.atomically(lambda tx: _limits(tx, user_id))
+    return UserLimitsView(
+        plan=row["plan"],
+        max_concurrent_agents=row["max_concurrent_agents"],
+        max_task_duration_minutes=row["max_task_duration_minutes"],
+        monthly_agent_hours_limit=row["monthly_agent_hours_limit"],
+        monthly_agent_hours_used=_hours(row),
+        billing_cycle_resets_at=row["billing_cycle_resets_at"],
+    )
+
+
+def _limits(tx: Connection, user_id: UserId) -> dict[str, Any]:
+    # Reading the lane first begins a month that is due, so the figures are this month's.
+    if lanes.read(tx, user_id) is None:
+        raise UserNotFound
+    return dict(tx.execute(statement("view_limits"), {"user_id": user_id}).mappings().one())
+
+
+def _hours(row: dict[str, Any]) -> float:
+    return round(float(row["used_seconds"]) / SECONDS_PER_HOUR, 2)

@@ -1,0 +1,144 @@
+"""Tasks as their owner sees them."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from app.domain.errors import TaskNotFound
+from app.domain.ids import TaskId, UserId, show_dag, show_task
+from app.domain.lifecycle import State
+from app.domain.priority import priority_of
+from app.store.db import Db
+from app.store.statements import statement
+
+# Nobody reads a place further back, and counting on would cost more the longer the queue.
+MAX_POSITION = 1_000
+
+
+@dataclass(frozen=True)
+class TaskView:
+    """One task with the names the wire uses."""
+
+    id: str
+    queue_id: str
+    dag_id: str
+    title: str
+    description: str
+    type: str
+    payload: Mapping[str, Any]
+    status: str
+    state: str
+    priority: int
+    priority_score: int
+    project_id: str | None
+    queue_position: int | None
+    position: int | None
+    created_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+    result_summary: str | None
+    output: Any
+    files_changed: list[str] | None
+    failure_reason: str | None
+    error: str | None
+    attempts: int
+    max_attempts: int
+    retry_at: datetime | None
+    progress: Mapping[str, Any] | None
+    tags: list[str]
+    cost_usd: float
+    timeout_seconds: int | None
+    cancel_requested_at: datetime | None
+    created_by: str
+    source: str
+
+
+def get_task(db: Db, user_id: UserId, task_id: TaskId) -> TaskView:
+    """Return one of the user's tasks; another user's looks exactly like none."""
+    row = db.atomically(
+        lambda tx: (
+            tx.execute(
+                statement("view_task"),
+                {"user_id": user_id, "task_id": task_id, "max_position": MAX_POSITION},
+            )
+            .mappings()
+            .one_or_none()
+        )
+    )
+    if row is None:
+        raise TaskNotFound
+    return _view(dict(row))
+
+
+def list_tasks(
+    db: Db,
+    user_id: UserId,
+    *,
+    states: Collection[State] | None = None,
+    limit: int = 50,
+    before: TaskId | None = None,
+) -> list[TaskView]:
+    """Return the user's newest tasks, those made before the task `before` if one is named."""
+    rows = db.atomically(
+        lambda tx: (
+            tx.execute(
+                statement("view_tasks"),
+                {
+                    "user_id": user_id,
+                    "states": None if states is None else sorted(states),
+                    "before": before,
+                    "limit": limit,
+                    "max_position": MAX_POSITION,
+                },
+            )
+            .mappings()
+            .all()
+        )
+    )
+    return [_view(dict(row)) for row in rows]
+
+
+def _view(row: Mapping[str, Any]) -> TaskView:
+    shown = show_task(row["id"])
+    state = State(row["state"])
+    position = _position(row)
+    return TaskView(
+        id=shown,
+        queue_id=shown,
+        dag_id=show_dag(row["dag_id"]),
+        title=row["title"],
+        description=row["description"],
+        type=row["type"],
+        payload=row["payload"],
+        status=state.status.value,
+        state=state.value,
+        priority=priority_of(row["priority"]),
+        priority_score=row["priority"],
+        project_id=row["project_id"],
+        queue_position=position,
+        position=position,
+        created_at=row["created_at"],
+        started_at=row["started_at"],
+        completed_at=row["finished_at"],
+        result_summary=row["result_summary"],
+        output=row["output"],
+        files_changed=row["files_changed"],
+        failure_reason=row["failure_reason"],
+        error=row["error"],
+        attempts=row["attempts"],
+        max_attempts=row["max_attempts"],
+        retry_at=row["retry_at"],
+        progress=row["progress"],
+        tags=row["tags"],
+        cost_usd=float(row["cost_usd"]),
+        timeout_seconds=row["timeout_seconds"],
+        cancel_requested_at=row["cancel_requested_at"],
+        created_by=row["created_by"],
+        source=row["source"],
+    )
+
+
+def _position(row: Mapping[str, Any]) -> int | None:
+    ahead: int | None = row["ahead"]
+    return None if ahead is None or ahead >= row["max_position"] else ahead + 1

@@ -1,0 +1,111 @@
+"""Who may submit work, and by which keys they come in: the operator's view."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select
+
+from app.domain.ids import UserId
+from app.store.db import Db
+from app.store.models import ApiKey, Lane, User
+
+SECONDS_PER_HOUR = 3600
+
+
+@dataclass(frozen=True)
+class UserView:
+    """One user, what the plan allows, and how much of it is in use."""
+
+    id: str
+    name: str
+    plan: str
+    is_admin: bool
+    max_concurrent_agents: int
+    max_task_duration_minutes: int
+    monthly_agent_hours_limit: int | None
+    monthly_agent_hours_used: float
+    running: int
+    waiting: int
+    created_at: datetime
+
+
+@dataclass(frozen=True)
+class KeyView:
+    """One API key, without anything that would open a door."""
+
+    id: str
+    user: str
+    name: str
+    last4: str
+    scopes: list[str]
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+
+
+def find_user(db: Db, name: str) -> UserId | None:
+    """Return the user of this name, if there is one."""
+    found = db.atomically(lambda tx: tx.scalar(select(User.id).where(User.name == name)))
+    return None if found is None else UserId(found)
+
+
+def list_users(db: Db) -> list[UserView]:
+    """Return every user, by name."""
+    question = (
+        select(
+            User.id,
+            User.name,
+            User.plan_tier,
+            User.is_admin,
+            User.max_concurrent_agents,
+            User.max_task_duration_minutes,
+            User.monthly_agent_hours_limit,
+            Lane.used_seconds,
+            Lane.active,
+            Lane.waiting,
+            User.created_at,
+        )
+        .join(Lane, Lane.user_id == User.id)
+        .order_by(User.name)
+    )
+    rows = db.atomically(lambda tx: tx.execute(question).all())
+    return [
+        UserView(
+            id=str(row.id),
+            name=row.name,
+            plan=row.plan_tier,
+            is_admin=row.is_admin,
+            max_concurrent_agents=row.max_concurrent_agents,
+            max_task_duration_minutes=row.max_task_duration_minutes,
+            monthly_agent_hours_limit=row.monthly_agent_hours_limit,
+            monthly_agent_hours_used=round(float(row.used_seconds) / SECONDS_PER_HOUR, 2),
+            running=row.active,
+            waiting=row.waiting,
+            created_at=row.created_at,
+        )
+        for row in rows
+    ]
+
+
+def list_keys(db: Db, user_id: UserId | None = None) -> list[KeyView]:
+    """Return the keys of one user or of all, newest first."""
+    question = (
+        select(
+            ApiKey.id,
+            User.name.label("user"),
+            ApiKey.name,
+            ApiKey.last4,
+            ApiKey.scopes,
+            ApiKey.created_at,
+            ApiKey.expires_at,
+            ApiKey.revoked_at,
+            ApiKey.last_used_at,
+        )
+        .join(User, User.id == ApiKey.user_id)
+        .order_by(ApiKey.created_at.desc(), ApiKey.id)
+    )
+    if user_id is not None:
+        question = question.where(ApiKey.user_id == user_id)
+    rows = db.atomically(lambda tx: tx.execute(question).all())
+    return [KeyView(**row._mapping) for row in rows]  # noqa: SLF001 - SQLAlchemy's public name

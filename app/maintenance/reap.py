@@ -1,0 +1,115 @@
+"""Taking tasks back from holders that fell silent or would not stop."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Connection
+
+from app.domain.claims import Claim
+from app.domain.ids import TaskId, UserId, show_task
+from app.domain.lifecycle import State
+from app.domain.results import Died, Expired, Lost, Result, Stopped, TimedOut
+from app.domain.verdicts import Standing, judge
+from app.outcome.settle import Ending, record
+from app.outcome.start import failures_of, policy_of
+from app.store.db import Db
+from app.store.statements import statement
+from app.telemetry import Event, emit
+
+BATCH = 500
+
+
+def reap(db: Db, *, liveness: timedelta) -> int:
+    """Settle every claim whose lease has run out; return how many.
+
+    Never started: back to the queue for free. Running: what it was told to do (stop), or what it
+    ran into (its time), or a crash; of the run itself if its worker still shows signs of life.
+    """
+    found = {"liveness": liveness.total_seconds(), "limit": BATCH}
+    return len(_settle_all(db, "expired_claims", found, only_expired=True))
+
+
+def end_overdue(db: Db, *, grace: timedelta, kill: Callable[[Claim], None]) -> int:
+    """End runs that beat on past their time or past a stop they were told of, and kill them."""
+    found = {"grace": grace.total_seconds(), "limit": BATCH}
+    ended = _settle_all(db, "overdue_runs", found, only_expired=False)
+    for ending in ended:
+        kill(ending.claim)
+    return len(ended)
+
+
+def retire_agents(db: Db, *, silence: timedelta) -> int:
+    """Write off workers that fell silent, and let their pools look at every lane again."""
+
+    def work(tx: Connection) -> int:
+        gone = tx.execute(statement("retire_agents"), {"silence": silence.total_seconds()}).all()
+        for pool in sorted({agent.pool for agent in gone}):
+            tx.execute(statement("wake_lanes"), {"pool": pool})
+        for agent in gone:
+            emit(Event.WORKER_LEFT, worker=agent.id, pool=agent.pool, reason="silent")
+        return len(gone)
+
+    return db.atomically(work)
+
+
+def _settle_all(
+    db: Db, finder: str, found: Mapping[str, object], *, only_expired: bool
+) -> list[Ending]:
+    ended: list[Ending] = []
+    while True:
+        rows = db.atomically(lambda tx: tx.execute(statement(finder), found).mappings().all())
+        endings = [_ending(dict(row), only_expired=only_expired) for row in rows]
+        won = _record(db, endings)
+        for ending in won:
+            _report(ending)
+        ended += won
+        # A batch nobody won was settled by someone else; whatever is left comes next time.
+        if len(rows) < BATCH or not won:
+            return ended
+
+
+def _record(db: Db, endings: Sequence[Ending]) -> list[Ending]:
+    return db.atomically(lambda tx: record(tx, endings, keep_stale=False).won)
+
+
+def _ending(row: Mapping[str, Any], *, only_expired: bool) -> Ending:
+    agent = row["claimed_by"]
+    result = _what_happened(row)
+    standing = Standing(
+        row["attempts"],
+        row["max_attempts"],
+        policy_of(row["retry"]),
+        agent,
+        failures_of(row["failures"]),
+    )
+    return Ending(
+        Claim(TaskId(row["id"]), row["epoch"], row["token"]),
+        UserId(row["user_id"]),
+        agent,
+        result,
+        judge(standing, result, random.random()),  # noqa: S311 - jitter, not a secret
+        only_expired=only_expired,
+    )
+
+
+def _what_happened(row: Mapping[str, Any]) -> Result:
+    if row["state"] == State.CLAIMED:
+        return Expired()
+    if row["cancel_requested"]:
+        return Stopped()
+    if row["out_of_time"]:
+        return TimedOut(by_plan=row["plan_limited"])
+    return Died() if row["agent_alive"] else Lost()
+
+
+def _report(ending: Ending) -> None:
+    emit(
+        Event.TASK_REAPED,
+        queue_id=show_task(ending.claim.task_id),
+        epoch=ending.claim.epoch,
+        state=ending.verdict.event.value,
+        reason=ending.verdict.outcome,
+        holder=ending.agent,
+    )

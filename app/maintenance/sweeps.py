@@ -1,0 +1,100 @@
+"""The sweeps by name: what beat may ask for, and what an operator can run by hand."""
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import Connection
+
+from app.dispatch.fill import fill
+from app.dispatch.publish import Publisher
+from app.maintenance.audit import audit
+from app.maintenance.promote import promote
+from app.maintenance.reap import end_overdue, reap, retire_agents
+from app.maintenance.reset import reset_cycles
+from app.settings import Settings
+from app.store.db import Db
+from app.store.statements import statement
+from app.telemetry import Event, emit
+
+# A worker is written off only long after the gate stopped counting its slots.
+SILENCES = 4
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One sweep: a pass over the database that returns how many rows it touched."""
+
+    run: Callable[[Db, Settings], int]
+    interval: Callable[[Settings], float]
+    purpose: str
+
+
+def run_sweep(db: Db, settings: Settings, name: str, *, force: bool = False) -> int | None:
+    """Run one sweep; None if another beat's tick has just had this turn.
+
+    Every sweep is idempotent, so `force` is always safe.
+    """
+    sweep = SWEEPS[name]
+    gap = 0.0 if force else sweep.interval(settings) / 2
+    if not db.atomically(lambda tx: _take_turn(tx, name, gap)):
+        return None
+    began = time.monotonic()
+    touched = sweep.run(db, settings)
+    db.atomically(lambda tx: tx.execute(statement("end_turn"), {"name": name, "touched": touched}))
+    emit(Event.SWEEP_RAN, sweep=name, changed=touched, seconds=round(time.monotonic() - began, 3))
+    return touched
+
+
+def _take_turn(tx: Connection, name: str, gap: float) -> bool:
+    turn = tx.execute(statement("take_turn"), {"name": name, "gap": gap})
+    return turn.one_or_none() is not None
+
+
+def _reap(db: Db, settings: Settings) -> int:
+    liveness = timedelta(seconds=settings.worker_liveness)
+    retire_agents(db, silence=liveness * SILENCES)
+    return reap(db, liveness=liveness)
+
+
+def _end_overdue(db: Db, settings: Settings) -> int:
+    publisher = Publisher(settings)
+    try:
+        grace = timedelta(seconds=settings.cancel_grace)
+        return end_overdue(db, grace=grace, kill=publisher.terminate)
+    finally:
+        publisher.close()
+
+
+def _dispatch(db: Db, settings: Settings) -> int:
+    publisher = Publisher(settings)
+    try:
+        holder = f"{socket.gethostname()}:{os.getpid()}:beat"
+        return fill(db, publisher, settings, holder=holder).sent
+    finally:
+        publisher.close()
+
+
+SWEEPS: dict[str, Sweep] = {
+    "reap": Sweep(
+        _reap, lambda s: s.lease_check_interval, "take tasks back from holders that fell silent"
+    ),
+    "timeouts": Sweep(
+        _end_overdue, lambda s: s.timeout_check_interval, "end runs that would not stop"
+    ),
+    "promote": Sweep(
+        lambda db, _: promote(db), lambda s: s.promote_interval, "make due retries ready"
+    ),
+    "reset": Sweep(
+        lambda db, _: reset_cycles(db), lambda s: s.cycle_check_interval, "begin billing months"
+    ),
+    "dispatch": Sweep(
+        _dispatch, lambda s: s.dispatch_tick_interval, "fill free slots if no dispatcher does"
+    ),
+    "audit": Sweep(
+        lambda db, _: audit(db), lambda s: s.audit_interval, "compare lanes with the rows"
+    ),
+}

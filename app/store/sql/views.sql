@@ -1,0 +1,59 @@
+-- name: view_task
+-- One task as its owner sees it.
+SELECT t.*, :max_position AS max_position,
+       CASE WHEN t.state = 'ready' THEN
+            (SELECT count(*) FROM (SELECT 1 FROM tasks o
+                                    WHERE o.user_id = t.user_id AND o.state = 'ready'
+                                      AND (o.sort_key, o.id) < (t.sort_key, t.id)
+                                    LIMIT :max_position) ahead) END AS ahead
+  FROM tasks t
+ WHERE t.user_id = :user_id
+   AND t.id = :task_id;
+
+-- name: view_tasks
+-- The newest of a user's tasks, a page at a time. Positions are counted no further than anyone
+-- would read, so that a page costs the same behind any backlog.
+SELECT t.*, :max_position AS max_position,
+       CASE WHEN t.state = 'ready' THEN
+            (SELECT count(*) FROM (SELECT 1 FROM tasks o
+                                    WHERE o.user_id = t.user_id AND o.state = 'ready'
+                                      AND (o.sort_key, o.id) < (t.sort_key, t.id)
+                                    LIMIT :max_position) ahead) END AS ahead
+  FROM tasks t
+ WHERE t.user_id = :user_id
+   AND (CAST(:states AS text[]) IS NULL OR t.state = ANY (CAST(:states AS text[])))
+   AND (CAST(:before AS uuid) IS NULL OR t.id < CAST(:before AS uuid))
+ ORDER BY t.id DESC
+ LIMIT :limit;
+
+-- name: view_limits
+SELECT u.plan_tier AS plan, u.max_concurrent_agents, u.max_task_duration_minutes, u.monthly_agent_hours_limit,
+       l.active, l.waiting, l.ready, l.eligible, l.used_seconds, l.resets_at AS billing_cycle_resets_at
+  FROM users u
+  JOIN lanes l ON l.user_id = u.id
+ WHERE u.id = :user_id;
+
+-- name: view_dead_letters
+SELECT d.task_id, d.dag_id, u.name AS user_name, t.title, t.type, t.payload, t.attempts, t.failure_reason,
+       t.error, d.failure_history, d.total_cost_usd, d.poison_pill, d.dead_lettered_at, d.reviewed,
+       d.resolution, d.resolved_at, d.resolved_by, d.note
+  FROM dead_letters d
+  JOIN tasks t ON t.id = d.task_id
+  JOIN users u ON u.id = d.user_id
+ WHERE (CAST(:user_id AS uuid) IS NULL OR d.user_id = CAST(:user_id AS uuid))
+   AND (CAST(:task_id AS uuid) IS NULL OR d.task_id = CAST(:task_id AS uuid))
+   AND (:resolved OR d.resolution IS NULL)
+ ORDER BY d.id DESC
+ LIMIT :limit;
+
+-- name: view_workers
+SELECT count(*) AS workers, coalesce(sum(slots), 0) AS slots
+  FROM agents
+ WHERE status = 'active'
+   AND last_heartbeat_at > clock() - make_interval(secs => :liveness);
+
+-- name: view_sweeps
+SELECT name, extract(epoch FROM clock() - started_at)::float8 AS seconds_ago FROM sweeps ORDER BY name;
+
+-- name: open_pools
+SELECT name FROM pools WHERE NOT paused ORDER BY name;
