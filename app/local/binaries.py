@@ -9,6 +9,7 @@ from pathlib import Path
 
 from app.local.errors import BinariesNotFound
 
+SYSTEM_POSTGRES = Path("/usr/lib/postgresql")
 REDIS_PROGRAMS = ("valkey-server", "redis-server")
 
 
@@ -77,7 +78,7 @@ def _postgres_places() -> Iterator[Path]:
         # A distribution's own link leads to where initdb lies too.
         yield Path(on_path).parent
         yield Path(on_path).resolve().parent
-    system = Path("/usr/lib/postgresql").glob("*/bin")
+    system = SYSTEM_POSTGRES.glob("*/bin")
     yield from sorted(system, key=_number_in_parent, reverse=True)
 
 

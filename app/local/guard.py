@@ -85,9 +85,12 @@ def _read_order(channel: socket.socket) -> Order | None:
 
 def _start(order: Order) -> int:
     guard = os.getpid()
+    # A signal that comes between fork and exec must wait for the service, not meet our handler.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _NUDGES)
     child = os.fork()
     if child == 0:
         _become_the_service(order, guard)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _NUDGES)
     return child
 
 
@@ -95,8 +98,10 @@ def _become_the_service(order: Order, guard: int) -> NoReturn:
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
-        # Python ignores this one, and an ignored signal stays ignored after exec.
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        # Python ignores SIGPIPE, and an ignored signal stays ignored after exec.
+        for number in (signal.SIGPIPE, *_NUDGES):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _NUDGES)
         os.chdir(order.cwd)
         assume(Identity(order.identity))
         die_with_parent(order.stop_signal)  # last, because a change of user takes it back

@@ -162,6 +162,13 @@ class Cluster:
             return False
         return True
 
+    def served_by(self) -> int | None:
+        """Return the process that has taken hold of the data directory, if any has."""
+        try:
+            return int((self.data / "postmaster.pid").read_text().partition("\n")[0])
+        except (FileNotFoundError, ValueError):
+            return None
+
     def prepare_owner(self) -> None:
         """Make the application's role and database in a running server, unless they are there."""
         connection = psycopg2.connect(self.superuser_url)
@@ -234,8 +241,8 @@ class EmbeddedPostgres(Embedded):
         return self.cluster.server()
 
     def is_ready(self) -> bool:
-        """Say whether the server lets us in now."""
-        return self.cluster.is_ready()
+        """Say whether our own server, not another on its port, lets us in now."""
+        return self.cluster.served_by() == self.pid and self.cluster.is_ready()
 
     def start(self) -> Self:
         """Start the server, with the application's role and database in it."""

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Self
 
 from redis import Redis
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+from redis.retry import Retry
 
 from app.local.binaries import find_redis
 from app.local.credentials import Credentials, write_private
@@ -54,11 +56,18 @@ class RedisServer:
 
     def is_ready(self) -> bool:
         """Say whether the server answers now."""
-        with Redis.from_url(self.url, socket_timeout=2, socket_connect_timeout=2) as client:
+        with client_without_patience(self.url) as client:
             try:
                 return bool(client.ping())
             except RedisError:
                 return False
+
+
+def client_without_patience(url: str) -> Redis:
+    """Return a client that answers soon or fails soon; the usual one tries again for seconds."""
+    return Redis.from_url(
+        url, socket_timeout=2, socket_connect_timeout=2, retry=Retry(NoBackoff(), retries=0)
+    )
 
 
 def _quoted(text: str) -> str:

@@ -1,0 +1,304 @@
+"""A real supervisor with small real services: order, restarts, endings, and nothing left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.waiting import wait_until
+
+PROJECT = Path(__file__).parents[2]
+HOUSE = """
+    import json, sys
+    from pathlib import Path
+    from app.local.console import Console
+    from app.local.guarded import Program
+    from app.local.post import Service
+    from app.local.supervisor import Supervisor
+
+    place, orders = Path(sys.argv[1]), json.loads(sys.argv[2])
+
+    def service(name, code, grace=10.0, needs=(), waits=False):
+        ready = (place / f"{name}.ready").exists if waits else None
+        program = Program([sys.executable, "-c", code, name, str(place)], grace=grace)
+        return Service(name, program, ready=ready, depends_on=tuple(needs))
+
+    console = Console(sys.stdout)
+    with Supervisor(place, console) as supervisor:
+        if orders.get("once"):
+            code = supervisor.run_once(service(**orders["once"]))
+            supervisor.say(f"once: {code}")
+        supervisor.add(service(**order) for order in orders["services"])
+        supervisor.run_until_ready(60)
+        supervisor.say("ready")
+        supervisor.run()
+    console.say("all stopped")
+    console.close()
+"""
+OBEDIENT = """
+    import os, signal, sys, time
+    from pathlib import Path
+    name, place = sys.argv[1], Path(sys.argv[2])
+    def note(text):
+        with open(place / "diary", "a") as diary:
+            diary.write(text + "\\n")
+    def end(*_):
+        note(f"{name} ends")
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, end)
+    note(f"{name} starts")
+    print(f"{name} speaks", flush=True)
+    (place / f"{name}.pid").write_text(str(os.getpid()))
+    (place / f"{name}.ready").touch()
+    while True:
+        time.sleep(60)
+"""
+DEAF = """
+    import os, signal, sys, time
+    from pathlib import Path
+    name, place = sys.argv[1], Path(sys.argv[2])
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        (place / f"{name}.fled").write_text(str(os.getpid()))
+    else:
+        (place / f"{name}.pid").write_text(str(os.getpid()))
+    while True:
+        time.sleep(60)
+"""
+HOPELESS = "import sys; sys.stdout.write('my last words'); sys.exit(3)"
+
+
+@dataclass
+class Running:
+    """A supervisor in a process of its own, and what it has said."""
+
+    process: subprocess.Popen[str]
+    place: Path
+    said: Path
+
+    def says(self, words: str) -> bool:
+        return words in self.said.read_text()
+
+    def wait_for(self, words: str, timeout: float = 30) -> None:
+        wait_until(lambda: self.says(words), timeout=timeout, what=words)
+
+    def pid_of(self, name: str, kind: str = "pid", *, other_than: int = 0) -> int:
+        file = self.place / f"{name}.{kind}"
+
+        def number() -> int:
+            found = int(file.read_text() or 0) if file.exists() else 0
+            return 0 if found == other_than else found
+
+        return wait_until(number, what=str(file))
+
+    def everyone(self) -> list[psutil.Process]:
+        return [
+            psutil.Process(self.process.pid),
+            *psutil.Process(self.process.pid).children(recursive=True),
+        ]
+
+    def diary(self) -> list[str]:
+        return (self.place / "diary").read_text().splitlines()
+
+
+def alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+Start = Callable[..., Running]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    running: list[Running] = []
+
+    def begin(*services: dict[str, object], once: dict[str, object] | None = None) -> Running:
+        for order in (*services, *([once] if once else [])):
+            order["code"] = textwrap.dedent(str(order["code"]))
+        said = tmp_path / "said"
+        with said.open("w") as output:
+            process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-c",
+                    textwrap.dedent(HOUSE),
+                    str(tmp_path),
+                    json.dumps({"services": services, "once": once}),
+                ],
+                cwd=PROJECT,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+        running.append(Running(process, tmp_path, said))
+        return running[-1]
+
+    yield begin
+    for one in running:
+        one.process.kill()
+        one.process.wait()
+
+
+def test_services_start_when_what_they_need_is_ready(start: Start) -> None:
+    house = start(
+        {"name": "api", "code": OBEDIENT, "needs": ["redis", "postgres"]},
+        {"name": "redis", "code": OBEDIENT, "needs": ["postgres"], "waits": True},
+        {"name": "postgres", "code": OBEDIENT, "waits": True},
+    )
+
+    house.wait_for("ready")
+    house.pid_of("api")
+
+    assert house.diary() == ["postgres starts", "redis starts", "api starts"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_request_stops_everything_in_reverse_order(start: Start, how: signal.Signals) -> None:
+    names = ["postgres", "redis", "api", "worker"]
+    house = start(*({"name": name, "code": OBEDIENT, "waits": True} for name in names))
+    house.wait_for("ready")
+    everyone = house.everyone()
+
+    # To the whole group, as a terminal does it: the services must not hear of it from there.
+    os.killpg(house.process.pid, how)
+
+    assert house.process.wait(30) == 0
+    assert house.diary()[len(names) :] == [f"{name} ends" for name in reversed(names)]
+    assert house.says("all stopped")
+    assert not any(map(alive, everyone))
+
+
+def test_output_is_prefixed_and_kept_in_a_log_of_its_own(start: Start) -> None:
+    house = start({"name": "api", "code": OBEDIENT}, {"name": "beat", "code": HOPELESS})
+    house.wait_for("starting it again")
+    house.wait_for("api speaks")
+
+    assert house.says("api         | api speaks\n")
+    assert (house.place / "api.log").read_text() == "api speaks\n"
+    # Its line never ended, but it was said.
+    assert house.says("beat        | my last words\n")
+    assert "beat ended with exit code 3" in (house.place / "house.log").read_text()
+
+
+def test_a_service_that_dies_is_started_again_and_that_is_said(start: Start) -> None:
+    house = start({"name": "api", "code": OBEDIENT, "waits": True})
+    house.wait_for("ready")
+    first = house.pid_of("api")
+
+    os.kill(first, signal.SIGKILL)
+
+    house.wait_for("api was killed by signal 9; starting it again in 1 s")
+    second = house.pid_of("api", other_than=first)
+    house.wait_for("api is back")
+    assert alive(psutil.Process(second))
+
+
+def test_the_pauses_before_a_restart_grow(start: Start) -> None:
+    house = start({"name": "beat", "code": HOPELESS}, {"name": "api", "code": OBEDIENT})
+
+    house.wait_for("starting it again in 1 s")
+    house.wait_for("starting it again in 2 s")
+    house.wait_for("starting it again in 4 s")
+
+    house.process.send_signal(signal.SIGTERM)
+    assert house.process.wait(10) == 0  # does not sit the pause out
+
+
+def test_a_service_that_lost_its_guard_is_started_again(start: Start) -> None:
+    house = start({"name": "api", "code": OBEDIENT, "waits": True})
+    house.wait_for("ready")
+    first = house.pid_of("api")
+    guard = psutil.Process(first).parent()
+    assert guard
+
+    guard.kill()
+
+    house.wait_for("api lost its guard")
+    house.pid_of("api", other_than=first)
+    assert not psutil.pid_exists(first) or not alive(psutil.Process(first))
+
+
+def test_kill_9_of_the_supervisor_leaves_no_process(start: Start) -> None:
+    house = start(
+        {"name": "postgres", "code": OBEDIENT, "waits": True},
+        {"name": "worker", "code": DEAF, "grace": 0.5},
+    )
+    house.wait_for("ready")
+    for name, kind in (("postgres", "pid"), ("worker", "pid"), ("worker", "fled")):
+        house.pid_of(name, kind)
+    everyone = house.everyone()
+    assert sum(map(alive, everyone)) == 6  # the supervisor, two guards, two services, one that fled
+
+    house.process.kill()
+    house.process.wait()
+
+    wait_until(lambda: not any(map(alive, everyone)), timeout=10)
+    assert "postgres ends" in house.diary()
+
+
+def test_a_deaf_service_is_killed_after_its_grace(start: Start) -> None:
+    house = start({"name": "worker", "code": DEAF, "grace": 0.5})
+    house.pid_of("worker")
+    house.pid_of("worker", "fled")
+    everyone = house.everyone()
+
+    house.process.send_signal(signal.SIGINT)
+
+    assert house.process.wait(10) == 0
+    assert not any(map(alive, everyone))
+
+
+def test_a_second_request_makes_a_stop_hurry(start: Start) -> None:
+    house = start(
+        {"name": "postgres", "code": OBEDIENT, "waits": True},
+        {"name": "worker", "code": DEAF, "grace": 600},
+    )
+    house.wait_for("ready")
+    house.pid_of("worker", "fled")
+    everyone = house.everyone()
+
+    house.process.send_signal(signal.SIGINT)
+    house.wait_for("worker      | stopping")
+    house.process.send_signal(signal.SIGINT)
+
+    assert house.process.wait(20) == 0
+    assert "postgres ends" in house.diary()
+    assert not any(map(alive, everyone))
+
+
+def test_a_step_runs_once_before_the_services(start: Start) -> None:
+    step = {"name": "migrate", "code": "print('done'); raise SystemExit(4)"}
+    house = start({"name": "api", "code": OBEDIENT}, once=step)
+
+    house.wait_for("ready")
+
+    said = house.said.read_text()
+    assert said.index("migrate     | done") < said.index("once: 4") < said.index("ready")
+    assert "starting it again" not in said
+
+
+def test_a_request_ends_a_step_too(start: Start) -> None:
+    house = start(once={"name": "migrate", "code": OBEDIENT})
+    house.pid_of("migrate")
+
+    house.process.send_signal(signal.SIGINT)
+
+    assert house.process.wait(10) == 0
+    assert house.says("once: None")
+    assert house.diary() == ["migrate starts", "migrate ends"]

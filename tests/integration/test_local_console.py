@@ -1,0 +1,125 @@
+"""What many processes print reaches one terminal and one log file each."""
+
+import io
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from app.local.console import Console, wants_colour
+from app.local.logfile import LogFile, tail
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class PausedTerminal(Terminal):
+    """A terminal whose reader has gone for coffee."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.resumed = threading.Event()
+
+    def write(self, text: str) -> int:
+        self.resumed.wait(20)
+        return super().write(text)
+
+
+def test_each_process_has_its_prefix_and_colour_on_a_terminal() -> None:
+    terminal = Terminal()
+    console = Console(terminal, coloured=True)
+    for name in ("api", "worker", "api"):
+        console.line(name, "hello")
+    console.close()
+
+    first, second, third = terminal.getvalue().splitlines()
+
+    assert first == third == "\x1b[36mapi         | \x1b[0mhello"
+    assert second == "\x1b[33mworker      | \x1b[0mhello"
+
+
+def test_output_into_a_pipe_is_plain() -> None:
+    stream = io.StringIO()
+    console = Console(stream)
+    console.line("api", "hello")
+    console.say("ready")
+    console.close()
+
+    assert stream.getvalue() == "api         | hello\nready\n"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("NO_COLOR", "1"), ("NO_COLOR", ""), ("TERM", "dumb")]
+)
+def test_colour_is_left_out_on_request(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert wants_colour(Terminal())
+
+    monkeypatch.setenv(variable, value)
+
+    assert not wants_colour(Terminal())
+
+
+def test_a_quiet_console_shows_the_house_but_not_its_processes() -> None:
+    stream = io.StringIO()
+    console = Console(stream, quiet=True)
+    console.line("api", "chatter")
+    console.say("ready")
+    console.close()
+
+    assert stream.getvalue() == "ready\n"
+
+
+def test_a_paused_terminal_holds_nobody_up() -> None:
+    terminal = PausedTerminal()
+    console = Console(terminal, coloured=False)
+
+    for number in range(20_000):  # more than the backlog takes
+        console.line("api", str(number))
+    terminal.resumed.set()
+    console.close()
+
+    assert "api         | 0\n" in terminal.getvalue()
+
+
+def test_a_reader_that_went_away_does_no_harm() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", encoding="utf-8", buffering=1) as broken:
+        console = Console(broken)
+        console.line("api", "hello")
+        console.close()
+        with pytest.raises(BrokenPipeError):
+            broken.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), writer)
+
+
+def test_a_full_log_file_makes_way_for_a_new_one(tmp_path: Path) -> None:
+    log = LogFile(tmp_path / "api.log", limit=50)
+    for number in range(10):
+        log.append(f"line number {number}")
+    log.close()
+
+    kept = (tmp_path / "api.log.1").read_text() + (tmp_path / "api.log").read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["api.log", "api.log.1"]
+    assert kept.splitlines()[-2:] == ["line number 8", "line number 9"]
+    assert all(path.stat().st_size < 100 for path in tmp_path.iterdir())
+
+
+def test_a_log_file_goes_on_where_it_ended(tmp_path: Path) -> None:
+    for line in ("yesterday", "today"):
+        log = LogFile(tmp_path / "api.log")
+        log.append(line)
+        log.close()
+
+    assert tail(tmp_path / "api.log", 5) == "yesterday\ntoday"
+    assert tail(tmp_path / "api.log", 1) == "today"
+    assert tail(tmp_path / "none.log", 1) == ""

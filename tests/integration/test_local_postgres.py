@@ -1,0 +1,265 @@
+"""Our own Postgres: private, plain for the application, and there again after every stop."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import psycopg2
+import pytest
+
+from app.local.errors import CannotDropRoot, DataNotOurs, DidNotStart
+from app.local.guarded import Guarded, Program
+from app.local.postgres import EmbeddedPostgres
+from app.local.privileges import Identity, choose, reachable, unprivileged_user
+from tests.support.waiting import wait_until
+
+PROJECT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedPostgres]:
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o711)
+        with EmbeddedPostgres(Path(directory), fsync=False) as running:
+            yield running
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """A directory that every user may enter and write, unlike pytest's own."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
+        Path(directory).chmod(0o777)
+        yield Path(directory)
+
+
+def ask(url: str, question: str) -> list[tuple[object, ...]]:
+    connection = psycopg2.connect(url)
+    connection.autocommit = True
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(question)
+            return cursor.fetchall() if cursor.description else []
+    finally:
+        connection.close()
+
+
+def test_the_application_is_no_superuser_and_owns_its_database(server: EmbeddedPostgres) -> None:
+    [role] = ask(
+        server.url(),
+        "SELECT rolsuper, rolbypassrls, rolcreaterole, rolcreatedb FROM pg_roles"
+        " WHERE rolname = current_user",
+    )
+    [owner] = ask(
+        server.url(),
+        "SELECT pg_get_userbyid(datdba) FROM pg_database WHERE datname = current_database()",
+    )
+
+    assert role == (False, False, True, False)
+    assert owner == ("overnight",)
+
+
+def test_nobody_comes_in_without_the_password(server: EmbeddedPostgres) -> None:
+    for url in (server.url(), server.superuser_url):
+        user, _, address = url.removeprefix("postgresql://").partition("@")
+        for wrong in (user.partition(":")[0], user.partition(":")[0] + ":wrong"):
+            with pytest.raises(psycopg2.OperationalError, match=r"password|no password"):
+                psycopg2.connect(f"postgresql://{wrong}@{address}")
+
+
+def test_the_server_listens_on_loopback_only(server: EmbeddedPostgres) -> None:
+    listening = [
+        connection.laddr
+        for connection in psutil.Process(server.pid).net_connections("all")
+        if connection.status == psutil.CONN_LISTEN or isinstance(connection.laddr, str)
+    ]
+
+    assert [tuple(address) for address in listening] == [("127.0.0.1", server.cluster.port)]
+
+
+def test_passwords_and_data_are_for_the_owner_only(server: EmbeddedPostgres) -> None:
+    credentials = server.directory / "credentials.json"
+    commands = [
+        process.cmdline()
+        for process in (psutil.Process(server.pid), *psutil.Process(server.pid).children())
+    ]
+
+    assert stat.S_IMODE(credentials.stat().st_mode) == 0o600
+    assert stat.S_IMODE((server.directory / "postgres").stat().st_mode) == 0o700
+    assert not list(server.directory.glob(".initdb-*"))
+    for password in json.loads(credentials.read_text()).values():
+        assert password not in str(commands)
+
+
+def test_a_restart_finds_role_database_and_rows_again(server: EmbeddedPostgres) -> None:
+    ask(server.url(), "CREATE TABLE kept AS SELECT 42 AS answer")
+    before = (server.url(), server.pid)
+
+    server.stop()
+    server.start()
+
+    assert server.url() == before[0]
+    assert server.pid != before[1]
+    assert ask(server.url(), "SELECT answer FROM kept") == [(42,)]
+
+
+def test_an_immediate_stop_keeps_every_committed_row(server: EmbeddedPostgres) -> None:
+    ask(server.url(), "CREATE TABLE committed (number int)")
+    for number in range(50):
+        ask(server.url(), f"INSERT INTO committed VALUES ({number})")
+
+    server.stop(immediate=True)
+    server.start()
+
+    assert ask(server.url(), "SELECT count(*) FROM committed") == [(50,)]
+    assert "not properly shut down" in server.log.read_text()
+
+
+def test_stop_does_not_wait_for_clients(server: EmbeddedPostgres) -> None:
+    client = psycopg2.connect(server.url())
+
+    server.stop()
+
+    assert not server.running
+    client.close()
+    server.start()
+
+
+def test_a_server_that_cannot_start_shows_its_log(server: EmbeddedPostgres) -> None:
+    rival = EmbeddedPostgres(server.directory, port=server.cluster.port)
+
+    with pytest.raises(DidNotStart, match=r"postmaster\.pid"):
+        rival.start()
+
+
+def test_an_interrupted_layout_is_made_again(tmp_path: Path) -> None:
+    server = EmbeddedPostgres(tmp_path, fsync=False)
+    broken = replace(server.cluster.binaries, directory=tmp_path / "broken")
+    broken.directory.mkdir()
+    broken.initdb.write_text("#!/bin/sh\necho the disk is full; exit 1\n")
+    broken.initdb.chmod(0o755)
+    broken.postgres.symlink_to(server.cluster.binaries.postgres)
+
+    with pytest.raises(DidNotStart, match="the disk is full"):
+        replace(server.cluster, binaries=broken).initialise()
+
+    assert not (tmp_path / "postgres").exists()
+    with server:
+        assert ask(server.url(), "SELECT 1") == [(1,)]
+
+
+def test_data_of_another_postgres_or_user_is_refused(tmp_path: Path) -> None:
+    cluster = EmbeddedPostgres(tmp_path).cluster
+    cluster.data.mkdir()
+    (cluster.data / "PG_VERSION").write_text("9\n")
+    with pytest.raises(DataNotOurs, match="made by Postgres 9"):
+        cluster.initialise()
+
+    (cluster.data / "PG_VERSION").write_text(f"{cluster.binaries_version()}\n")
+    if os.geteuid() == 0:
+        os.chown(cluster.data, 12345, 12345)
+        with pytest.raises(DataNotOurs, match="user id 12345"):
+            cluster.initialise()
+
+
+def test_root_hands_postgres_to_nobody_also_below_a_closed_directory(
+    tmp_path: Path, open_directory: Path
+) -> None:
+    tmp_path.chmod(0o700)
+    closed = EmbeddedPostgres(tmp_path / "home", fsync=False)
+    passable = EmbeddedPostgres(open_directory / "home", fsync=False)
+    as_root = os.geteuid() == 0
+
+    expected_uid = unprivileged_user().pw_uid if as_root else os.geteuid()
+    for server in (closed, passable):
+        with server:
+            assert psutil.Process(server.pid).uids().effective == expected_uid
+            assert ask(server.url(), "SELECT 1") == [(1,)]
+    if as_root:
+        assert closed.cluster.identity is Identity.NOBODY_WITH_ACCESS
+    else:
+        assert closed.cluster.identity is Identity.OURSELVES
+
+
+def test_an_ordinary_user_runs_postgres_as_himself(open_directory: Path) -> None:
+    # Root becomes an ordinary user for this; an ordinary user stays who he is.
+    identity = choose([Path(sys.executable), PROJECT / "app", open_directory])
+    code = """
+        import os, sys
+        from pathlib import Path
+        import psutil
+        from app.local.postgres import EmbeddedPostgres
+        assert os.geteuid() != 0
+        with EmbeddedPostgres(Path(sys.argv[1], "home"), fsync=False) as server:
+            assert psutil.Process(server.pid).uids().effective == os.geteuid()
+            assert server.cluster.identity.value == "ourselves"
+        print("served")
+    """
+    log = open_directory / "log"
+    with log.open("wb") as output:
+        program = Guarded(
+            Program(
+                [sys.executable, "-B", "-c", textwrap.dedent(code), str(open_directory)],
+                identity=identity,
+                cwd=PROJECT,
+            ),
+            output=output,
+        )
+        code_of_exit = program.wait(60)
+        program.stop()
+
+    assert (code_of_exit, log.read_text()) == (0, "served\n")
+
+
+def test_kill_9_of_its_owner_ends_postgres_in_order(tmp_path: Path) -> None:
+    code = """
+        import sys, time
+        from pathlib import Path
+        from app.local.postgres import EmbeddedPostgres
+        server = EmbeddedPostgres(Path(sys.argv[1]), fsync=False).start()
+        Path(sys.argv[1], "pid").write_text(str(server.pid))
+        time.sleep(60)
+    """
+    argv = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)]
+    with subprocess.Popen(argv, cwd=PROJECT) as owner:
+        written = tmp_path / "pid"
+        pid = wait_until(lambda: written.exists() and int(written.read_text() or 0))
+        owner.kill()
+
+    wait_until(lambda: not psutil.pid_exists(pid), timeout=20)
+    log = (tmp_path / "postgres.log").read_text()
+    assert "database system is shut down" in log
+
+
+def test_reachable_asks_every_directory_on_the_way(tmp_path: Path) -> None:
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    stranger = (54321, 54321)
+    tmp_path.chmod(0o700)
+    assert not reachable(inner, *stranger)
+
+    for directory in (tmp_path, *tmp_path.parents):
+        if directory.stat().st_uid == os.geteuid() and not directory.stat().st_mode & stat.S_IXOTH:
+            # Pytest closes its own directories; ours alone is the question here.
+            directory.chmod(0o711)
+    assert reachable(inner, *stranger)
+    inner.parent.chmod(0o700)
+    assert not reachable(inner, *stranger)
+
+
+def test_without_the_right_to_drop_root_the_way_out_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("app.local.privileges._holds", lambda _capability: False)
+
+    with pytest.raises(CannotDropRoot, match="OVERNIGHT_DATABASE_URL"):
+        choose([tmp_path / "data"])

@@ -1,0 +1,68 @@
+"""Our own Redis: private, and keeping what it was told."""
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from redis import Redis
+from redis.exceptions import AuthenticationError
+
+from app.local.redis import EmbeddedRedis, client_without_patience
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[EmbeddedRedis]:
+    # A quote and a blank, because the path goes into a configuration file.
+    with EmbeddedRedis(tmp_path / 'a "quoted" place') as running:
+        yield running
+
+
+def test_it_asks_for_the_password_and_never_evicts(server: EmbeddedRedis) -> None:
+    with Redis.from_url(server.url) as client:
+        assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+    with (
+        client_without_patience(f"redis://127.0.0.1:{server.server.port}") as stranger,
+        pytest.raises(AuthenticationError),
+    ):
+        stranger.ping()
+
+
+def test_its_password_stands_in_no_argument_and_no_open_file(server: EmbeddedRedis) -> None:
+    password = server.server.credentials.password("redis")
+    configuration = server.directory / "redis" / "redis.conf"
+
+    assert password in configuration.read_text()
+    assert stat.S_IMODE(configuration.stat().st_mode) == 0o600
+    assert password not in str(psutil.Process(server.pid).cmdline())
+
+
+def test_a_restart_finds_the_data_again_on_the_same_port(server: EmbeddedRedis) -> None:
+    with Redis.from_url(server.url) as client:
+        client.rpush("list", *range(100))
+
+        server.stop()
+        server.start()
+
+        assert client.llen("list") == 100
+
+
+def test_a_crash_and_restart_answers_again(server: EmbeddedRedis) -> None:
+    pid = server.pid
+
+    server.stop(immediate=True)
+    assert not psutil.pid_exists(pid)
+    server.start()
+
+    with Redis.from_url(server.url) as client:
+        assert client.ping()
+
+
+def test_a_hung_server_can_be_stopped(server: EmbeddedRedis) -> None:
+    pid = server.pid
+    psutil.Process(pid).suspend()
+
+    server.stop(immediate=True)
+
+    assert not psutil.pid_exists(pid)
