@@ -1,0 +1,74 @@
+"""Handlers to try the house with: well-behaved, slow, failing, dear, dying and endless."""
+
+import ctypes
+import os
+import signal
+import time
+
+from overnight import Context, handler
+
+PAUSE_SECONDS = 0.05
+FOR_EVER = 10**6
+
+
+@handler("echo")
+def echo(ctx: Context) -> object:
+    """Return the payload."""
+    return ctx.payload
+
+
+@handler("sleep")
+def sleep(ctx: Context) -> object:
+    """Sleep `seconds`; with `stubborn` even when asked to stop."""
+    seconds = float(ctx.payload.get("seconds", 1))
+    stubborn = bool(ctx.payload.get("stubborn", False))
+    woken_at = time.monotonic() + seconds
+    while (left := woken_at - time.monotonic()) > 0:
+        if not stubborn:
+            ctx.check()
+        if seconds:
+            ctx.progress(1 - left / seconds)
+        time.sleep(min(left, PAUSE_SECONDS))
+    return {"slept": seconds}
+
+
+@handler("flaky")
+def flaky(ctx: Context) -> object:
+    """Fail the first `failures` attempts, then succeed."""
+    failures = int(ctx.payload.get("failures", 1))
+    if ctx.attempt <= failures:
+        raise RuntimeError(f"attempt {ctx.attempt} of {failures} that fail")
+    return {"attempts": ctx.attempt}
+
+
+@handler("cost")
+def cost(ctx: Context) -> object:
+    """Report a model call's `usd`, `input_tokens` and `output_tokens`."""
+    usd = float(ctx.payload.get("usd", 0.01))
+    ctx.cost(
+        usd,
+        input_tokens=int(ctx.payload.get("input_tokens", 0)),
+        output_tokens=int(ctx.payload.get("output_tokens", 0)),
+    )
+    return {"usd": usd}
+
+
+@handler("crash")
+def crash(ctx: Context) -> object:
+    """End its own process: `how` is `kill` (as the kernel would) or `exit`."""
+    how = ctx.payload.get("how", "kill")
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "exit":
+        os._exit(int(ctx.payload.get("code", 1)))
+    raise ValueError(f"how: {how!r} is neither 'kill' nor 'exit'")
+
+
+@handler("spin")
+def spin(ctx: Context) -> object:
+    """Never end; with `gil` no other Python code of the process runs meanwhile."""
+    if ctx.payload.get("gil", False):
+        # PyDLL keeps the interpreter's lock during the call.
+        ctypes.PyDLL(None).sleep(FOR_EVER)
+    while True:
+        pass

@@ -1,0 +1,189 @@
+"""Putting into words how a handler ended; pure, so every case can be listed."""
+
+import json
+import re
+import traceback
+from typing import assert_never
+
+from app.domain.claims import Run
+from app.domain.results import (
+    Deferred,
+    Interrupted,
+    Raised,
+    Result,
+    Returned,
+    Stopped,
+    TimedOut,
+)
+from app.masking import mask_text
+from overnight import steering
+from workers.ladder import StopReason
+from workers.runners.python import Finished, RunContext
+
+MAX_OUTPUT_BYTES = 1024 * 1024
+MAX_MESSAGE = 2000
+MAX_DETAIL = 4000
+FRAMES_SHOWN = 8
+MAX_SUMMARY = 10_000
+# NUL as JSON writes it, not a backslash that happens to stand before "u0000".
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+
+
+class UnfitOutput(Exception):
+    """An output that cannot be stored; the message says what is wrong with it."""
+
+
+def ending_of(
+    finished: Finished, run: Run, context: RunContext, reason: StopReason | None
+) -> Result | None:
+    """Say how a run ended, given why it was asked to stop, if it was; None: nothing to record.
+
+    A run that was cancelled or out of time counts as that, whatever it made of its last moments.
+    One that came back with an output while its worker was shutting down has finished, and one
+    whose claim seems lost may still show what it has: the claim decides.
+    """
+    has_output = finished.raised is None
+    if reason is None or (has_output and reason in {StopReason.SHUTDOWN, StopReason.LOST}):
+        return _own_ending(finished, context)
+    return stopped_ending(run, reason)
+
+
+def stopped_ending(run: Run, reason: StopReason) -> Result | None:
+    """Say how a run ended that was stopped; None: it is not ours to record any more."""
+    match reason:
+        case StopReason.CANCELLED:
+            return Stopped()
+        case StopReason.TIMEOUT:
+            return TimedOut(by_plan=run.plan_limited)
+        case StopReason.SHUTDOWN:
+            return Interrupted("shutdown")
+        case StopReason.LOST:
+            return None
+        case _:
+            assert_never(reason)
+
+
+def no_handler(run: Run, types: tuple[str, ...]) -> Raised:
+    """Say that nobody here can run this type; trying again would change nothing."""
+    return Raised(
+        error_class="no_handler",
+        message=f"no handler for type {run.type!r}; registered: {', '.join(types) or 'none'}",
+        error_type="NoHandler",
+        retryable=False,
+    )
+
+
+def storable(output: object) -> object:
+    """Return the output as it will be given back from storage, or raise UnfitOutput."""
+    try:
+        text = json.dumps(output, allow_nan=False, ensure_ascii=False)
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UnfitOutput(f"the output cannot be written as JSON: {error}") from error
+    if size > MAX_OUTPUT_BYTES:
+        raise UnfitOutput(f"the output takes {size} bytes; at most {MAX_OUTPUT_BYTES} are kept")
+    if _NUL.search(text):
+        raise UnfitOutput("the output holds a NUL character, which the database cannot store")
+    return json.loads(text)
+
+
+def _own_ending(finished: Finished, context: RunContext) -> Result:
+    if finished.raised is not None:
+        return _after_raising(finished.raised, context)
+    try:
+        output = storable(finished.output)
+    except UnfitOutput as error:
+        return _raised(context, "invalid_output", str(error), "InvalidOutput")
+    return Returned(
+        output=output,
+        summary=_summary(output),
+        files_changed=_files_changed(output),
+        cost_usd=context.cost_usd,
+        tokens=dict(context.tokens),
+    )
+
+
+def _after_raising(error: BaseException, context: RunContext) -> Result:
+    match error:
+        case steering.Cancel():
+            return Stopped()
+        case steering.Snooze() | steering.RateLimited():
+            return Deferred(error.after_seconds, error.error_class)
+        case steering.Retry():
+            return _failure(context, error, retryable=True, wait_seconds=error.after_seconds)
+        case steering.Fail():
+            return _failure(context, error, retryable=False)
+        case _:
+            return _failure(context, error)
+
+
+def _failure(
+    context: RunContext,
+    error: BaseException,
+    *,
+    retryable: bool | None = None,
+    wait_seconds: float | None = None,
+) -> Raised:
+    """Put an exception into words; any exception may name its class of failure."""
+    word = getattr(error, "error_class", None)
+    name = type(error).__name__
+    return _raised(
+        context,
+        word if isinstance(word, str) and word else "error",
+        _text_of(error) or name,
+        name,
+        detail=_trace(error),
+        retryable=retryable,
+        wait_seconds=wait_seconds,
+    )
+
+
+def _raised(
+    context: RunContext,
+    error_class: str,
+    message: str,
+    error_type: str,
+    *,
+    detail: str = "",
+    retryable: bool | None = None,
+    wait_seconds: float | None = None,
+) -> Raised:
+    return Raised(
+        error_class=error_class,
+        message=mask_text(message)[:MAX_MESSAGE],
+        error_type=error_type,
+        detail=mask_text(detail)[-MAX_DETAIL:],
+        retryable=retryable,
+        wait_seconds=wait_seconds,
+        cost_usd=context.cost_usd,
+        tokens=dict(context.tokens),
+    )
+
+
+def _text_of(error: BaseException) -> str:
+    """Write an exception as text, even one whose own way of doing so fails."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - a handler's exception may be broken too
+        return ""
+
+
+def _trace(error: BaseException) -> str:
+    """Return the last frames, without our own that called the handler."""
+    try:
+        below = error.__traceback__ and error.__traceback__.tb_next
+        return "".join(traceback.format_exception(type(error), error, below, limit=-FRAMES_SHOWN))
+    except Exception:  # noqa: BLE001 - as above
+        return ""
+
+
+def _summary(output: object) -> str | None:
+    """Return the sentence a handler may give under `summary`."""
+    said = output.get("summary") if isinstance(output, dict) else None
+    return said[:MAX_SUMMARY] if isinstance(said, str) else None
+
+
+def _files_changed(output: object) -> tuple[str, ...]:
+    """Return the names a handler may give under `files_changed`."""
+    said = output.get("files_changed") if isinstance(output, dict) else None
+    return tuple(name for name in said if isinstance(name, str)) if isinstance(said, list) else ()

@@ -1,0 +1,37 @@
+"""Bringing in the Python handlers a worker is told to have."""
+
+import importlib
+import traceback
+from collections.abc import Iterable
+from typing import Final
+
+from app.telemetry import Event, emit
+from overnight.handlers import registered
+
+DEMO: Final = "workers.demo"
+
+
+class HandlersNotLoaded(Exception):
+    """A module with handlers could not be imported; the message says which and why."""
+
+    def __init__(self, module: str, cause: BaseException) -> None:
+        last = traceback.format_exception_only(cause)[-1].strip()
+        super().__init__(f"OVERNIGHT_HANDLERS: cannot import {module!r}: {last}")
+        self.module = module
+
+
+def load_handlers(modules: Iterable[str]) -> tuple[str, ...]:
+    """Import the demo handlers and every named module; return the types that are now known."""
+    wanted = [DEMO, *modules]
+    for module in wanted:
+        _import(module)
+    types = tuple(sorted(registered()))
+    emit(Event.HANDLERS_LOADED, modules=wanted, types=types)
+    return types
+
+
+def _import(module: str) -> None:
+    try:
+        importlib.import_module(module)
+    except (Exception, SystemExit) as error:
+        raise HandlersNotLoaded(module, error) from error

@@ -1,0 +1,26 @@
+"""The sweeps under the names by which beat calls them."""
+
+from app.maintenance.sweeps import SWEEPS, run_sweep
+from app.telemetry import Event, emit
+from workers.celery_app import app
+from workers.child import house
+
+
+def sweep(name: str) -> None:
+    """Make one pass of a sweep; one that fails is repeated by its next tick, not by Celery."""
+    own = house()
+    try:
+        run_sweep(own.db, own.settings, name)
+    except Exception as error:  # noqa: BLE001 - whatever it was, the next tick tries again
+        emit(Event.SWEEP_FAILED, sweep=name, error=error)
+
+
+def _give_name(name: str) -> None:
+    def tick() -> None:
+        sweep(name)
+
+    app.task(name=f"upkeep.{name}")(tick)
+
+
+for _name in SWEEPS:
+    _give_name(_name)
