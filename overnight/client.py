@@ -12,7 +12,7 @@ import httpx2
 
 from overnight import calls
 from overnight.calls import Call
-from overnight.errors import NotConfigured, TaskFailed, Unreachable, WaitTimedOut
+from overnight.errors import NotConfigured, NotUnderstood, TaskFailed, Unreachable, WaitTimedOut
 from overnight.models import Cancelled, QueueStatus, Task, TaskFields, UserLimits
 from overnight.retrying import wait_before_next
 
@@ -61,7 +61,7 @@ class Client:
             outcome = self._send(call)
             sent += 1
             if isinstance(outcome, httpx2.Response) and outcome.is_success:
-                return call.read(outcome)
+                return self._read(call, outcome)
             wait = wait_before_next(sent, outcome, random.random())  # noqa: S311 - no secret
             if wait is None or sent > self._retries:
                 raise self._fault(outcome)
@@ -93,6 +93,13 @@ class Client:
             )
         except httpx2.TransportError as error:
             return error
+
+    def _read(self, call: Call[T], answer: httpx2.Response) -> T:
+        try:
+            return call.read(answer)
+        except ValueError as error:
+            message = f"{self._http.base_url} did not answer as an Overnight server does"
+            raise NotUnderstood(message) from error
 
     def _fault(self, outcome: httpx2.Response | httpx2.TransportError) -> Exception:
         if isinstance(outcome, httpx2.Response):

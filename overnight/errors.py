@@ -13,6 +13,7 @@ OvernightError               base of all
 │   ├── QueueFull            the whole system's cap; try again later
 │   └── Unavailable          the service is up, its database is not
 ├── Unreachable              no answer from the service
+├── NotUnderstood            something answered, but not an Overnight service
 ├── NotConfigured            no address or no key to call with
 ├── WaitTimedOut             the task had not ended in time; `task` is how it stood
 ├── TaskFailed               the awaited task ended without success; `task` says how
@@ -127,6 +128,10 @@ class Unavailable(Refused):
 
 class Unreachable(OvernightError):
     """No answer from the service; for a create, the same call again is safe."""
+
+
+class NotUnderstood(OvernightError):
+    """Something answered that does not speak as an Overnight service does."""
 
 
 class NotConfigured(OvernightError):

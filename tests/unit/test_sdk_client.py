@@ -153,6 +153,12 @@ def test_an_answer_that_is_no_json_is_still_an_error_of_ours() -> None:
         Service(httpx2.Response(502, text="<html>")).client().tasks.get("task_01")
 
 
+@pytest.mark.parametrize("text", ["<html>welcome</html>", "[]", '{"id": 7}', ""])
+def test_an_answer_from_some_other_service_is_not_taken_for_a_task(text: str) -> None:
+    with pytest.raises(errors.NotUnderstood, match=r"overnight\.test"):
+        Service(httpx2.Response(200, text=text)).client().tasks.get("task_01")
+
+
 def test_the_wrong_fields_of_a_refusal_are_told() -> None:
     body = {"code": "INVALID_REQUEST", "errors": [{"field": "x", "message": "bad", "legal": "1"}]}
 

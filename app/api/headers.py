@@ -1,0 +1,67 @@
+"""Headers that keep answers private and unguessed by browsers, and bodies within bounds."""
+
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+PRIVATE = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+MAX_BODY_BYTES = 1024 * 1024
+
+
+class PrivateAnswers:
+    """Adds the headers above to every answer that does not set them itself."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+
+        async def send_privately(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in PRIVATE.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, send_privately if scope["type"] == "http" else send)
+
+
+class BoundedBodies:
+    """Refuses a body above the limit as soon as it is known to be one.
+
+    A declared length is refused unread; an undeclared one when the limit is passed.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        declared = dict(scope["headers"]).get(b"content-length", b"0")
+        taken = int(declared) if declared.isdigit() else 0
+
+        async def receive_within_bounds() -> Message:
+            nonlocal taken
+            if taken > MAX_BODY_BYTES:
+                raise _too_large()
+            message = await receive()
+            if not declared.isdigit() or declared == b"0":
+                taken += len(message.get("body", b""))
+            if taken > MAX_BODY_BYTES:
+                raise _too_large()
+            return message
+
+        await self._app(scope, receive_within_bounds, send)
+
+
+def _too_large() -> HTTPException:
+    return HTTPException(413, f"a request body holds at most {MAX_BODY_BYTES} bytes")

@@ -1,0 +1,70 @@
+"""The API process: routes, errors and headers put together."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from app.api import health, problems, tasks, users
+from app.api.headers import BoundedBodies, PrivateAnswers
+from app.api.parts import Parts
+from app.events.wake import Waker
+from app.settings import Settings
+from app.settings import load as load_settings
+from app.store.db import Db
+
+
+def app() -> FastAPI:
+    """Build the API from the environment: `uvicorn app.api.main:app --factory`."""
+    return create_app(load_settings())
+
+
+def create_app(settings: Settings, *, db: Db | None = None, waker: Waker | None = None) -> FastAPI:
+    """Build the API; parts that are not given are made from the settings and closed with it.
+
+    The database need not be up yet: until it is, requests are answered with 503.
+    """
+    api = FastAPI(
+        title="Overnight",
+        summary="Queue work before bed; find it done in the morning.",
+        openapi_url="/api/v1/openapi.json",
+        # The stock pages load scripts from elsewhere.
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=_closing_what_is_ours,
+    )
+    parts = Parts(settings, db or _database(settings), waker or _waker(settings))
+    api.state.parts = parts
+    ours = ((parts.db, db), (parts.waker, waker))
+    api.state.ours = [part for part, given in ours if given is None and part is not None]
+    for module in (tasks, users, health):
+        api.include_router(module.router)
+    problems.install(api)
+    api.add_middleware(BoundedBodies)
+    api.add_middleware(PrivateAnswers)
+    return api
+
+
+@asynccontextmanager
+async def _closing_what_is_ours(api: FastAPI) -> AsyncIterator[None]:
+    """Close at the end what the app made for itself; what it was given belongs to the giver."""
+    yield
+    for part in api.state.ours:
+        part.close()
+
+
+def _database(settings: Settings) -> Db:
+    if settings.database_url is None:
+        raise ValueError("OVERNIGHT_DATABASE_URL is not set; the API needs its database")
+    return Db.connect(
+        settings.database_url,
+        application_name="overnight-api",
+        pool_size=settings.database_pool_size,
+    )
+
+
+def _waker(settings: Settings) -> Waker | None:
+    if settings.redis_url is None:
+        return None
+    return Waker(settings.redis_url, settings.redis_key_prefix)

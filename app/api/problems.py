@@ -1,0 +1,183 @@
+"""Saying no: every refusal and every fault as one `application/problem+json` body."""
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from sqlalchemy.exc import DataError, DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolExhausted
+from starlette.exceptions import HTTPException
+
+from app import telemetry
+from app.api.callers import Forbidden, Unauthenticated
+from app.api.headers import PRIVATE
+from app.api.wording import explain
+from app.domain import errors
+from app.store.db import LOCK_TIMEOUT, DatabaseUnreachable, sqlstate
+
+MEDIA_TYPE = "application/problem+json"
+STATEMENT_TIMEOUT = "57014"
+BUSY = frozenset({LOCK_TIMEOUT, STATEMENT_TIMEOUT})
+
+# What each refusal of the domain is over HTTP, and how soon another try may help.
+STATUS_OF: dict[type[errors.Refused], int] = {
+    errors.InvalidRequest: 400,
+    errors.TooManyPending: 400,
+    errors.TaskAlreadyFinished: 400,
+    errors.MonthlyLimitReached: 403,
+    errors.TaskNotFound: 404,
+    errors.NotDeadLettered: 409,
+    errors.StaleAttempt: 409,
+    errors.QueueFull: 503,
+}
+RETRY_QUEUE_SECONDS = 5
+RETRY_DATABASE_SECONDS = 2
+
+
+def problem(
+    status: int,
+    code: str,
+    detail: str,
+    *,
+    wrong: Sequence[Mapping[str, object]] = (),
+    details: Mapping[str, object] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Write one refusal; `wrong` lists the fields at fault, `details` adds members of its own."""
+    body: dict[str, object] = {
+        "type": f"urn:overnight:problem:{code.lower().replace('_', '-')}",
+        "title": code.replace("_", " ").capitalize(),
+        "status": status,
+        "detail": detail,
+        "code": code,
+    }
+    if wrong:
+        body["errors"] = list(wrong)
+    return JSONResponse(
+        {**(details or {}), **body},
+        status_code=status,
+        headers={**PRIVATE, **(headers or {})},
+        media_type=MEDIA_TYPE,
+    )
+
+
+def refused(_request: Request, error: Exception) -> Response:
+    """Answer a refusal of the domain."""
+    if not isinstance(error, errors.Refused):
+        raise error
+    details = dict(error.details)
+    wrong = []
+    if isinstance(error, errors.InvalidRequest):
+        wrong = [
+            {
+                "field": details.pop("field"),
+                "message": error.message,
+                "legal": details.pop("legal"),
+            }
+        ]
+    headers = {}
+    if isinstance(error, errors.QueueFull):
+        headers["Retry-After"] = str(RETRY_QUEUE_SECONDS)
+    return problem(
+        STATUS_OF.get(type(error), HTTPStatus.BAD_REQUEST),
+        error.code,
+        error.message,
+        wrong=wrong,
+        details=details,
+        headers=headers,
+    )
+
+
+def invalid(_request: Request, error: Exception) -> Response:
+    """Answer a request whose shape is wrong: 422 for a body's fields, 400 for all else."""
+    if not isinstance(error, RequestValidationError):
+        raise error
+    wrong = [explain(fault) for fault in error.errors()]
+    in_body = all(fault["loc"][0] == "body" for fault in error.errors())
+    unreadable = any(fault["type"] == "json_invalid" for fault in error.errors())
+    return problem(
+        HTTPStatus.UNPROCESSABLE_ENTITY if in_body and not unreadable else HTTPStatus.BAD_REQUEST,
+        errors.InvalidRequest.code,
+        "; ".join(f"{item['field']}: {item['message']}" for item in wrong),
+        wrong=wrong,
+    )
+
+
+def unauthenticated(_request: Request, _error: Exception) -> Response:
+    """Answer a request without a key that opens anything."""
+    return problem(
+        HTTPStatus.UNAUTHORIZED,
+        "UNAUTHENTICATED",
+        "show a valid API key as Authorization: Bearer … or X-API-Key",
+        headers={"WWW-Authenticate": 'Bearer realm="overnight"'},
+    )
+
+
+def forbidden(_request: Request, error: Exception) -> Response:
+    """Answer a key that may not do this."""
+    return problem(HTTPStatus.FORBIDDEN, "FORBIDDEN", str(error))
+
+
+def plain_http(_request: Request, error: Exception) -> Response:
+    """Answer what the framework refuses by itself: unknown paths, wrong methods, bad bodies."""
+    if not isinstance(error, HTTPException):
+        raise error
+    if error.status_code == HTTPStatus.BAD_REQUEST:
+        wrong = [{"field": "body", "message": "cannot be read as JSON", "legal": "one JSON object"}]
+        return problem(400, errors.InvalidRequest.code, "body: cannot be read as JSON", wrong=wrong)
+    status = HTTPStatus(error.status_code)
+    return problem(status, status.name, error.detail, headers=error.headers)
+
+
+def database_down(_request: Request, error: Exception) -> Response:
+    """Answer while Postgres cannot be asked; what was meant to be written was not."""
+    telemetry.emit(telemetry.Event.DATABASE_UNREACHABLE, error=str(error).strip())
+    return problem(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "DATABASE_UNAVAILABLE",
+        "the database cannot be reached just now; try again soon",
+        headers={"Retry-After": str(RETRY_DATABASE_SECONDS)},
+    )
+
+
+def database_refused(request: Request, error: Exception) -> Response:
+    """Answer an error of Postgres itself: too busy is our matter, a bad value the sender's."""
+    if isinstance(error, DataError):
+        # Every known case is refused with its field before it comes here.
+        return problem(400, errors.InvalidRequest.code, "a value cannot be stored by the database")
+    if isinstance(error, DBAPIError) and sqlstate(error) in BUSY:
+        return database_down(request, error)
+    return unexpected(request, error)
+
+
+def unexpected(request: Request, error: Exception) -> Response:
+    """Answer a fault of ours without telling its inside."""
+    telemetry.emit(
+        telemetry.Event.REQUEST_FAILED,
+        method=request.method,
+        path=request.url.path,
+        error=f"{type(error).__name__}: {error}",
+    )
+    return problem(
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+        "INTERNAL_ERROR",
+        "an unexpected error; it was logged and nothing more was done",
+    )
+
+
+def install(app: FastAPI) -> None:
+    """Make every error of this app leave as a problem."""
+    for kind, answer in (
+        (errors.Refused, refused),
+        (RequestValidationError, invalid),
+        (Unauthenticated, unauthenticated),
+        (Forbidden, forbidden),
+        (HTTPException, plain_http),
+        (DatabaseUnreachable, database_down),
+        (PoolExhausted, database_down),
+        (DBAPIError, database_refused),
+        (Exception, unexpected),
+    ):
+        app.add_exception_handler(kind, answer)

@@ -1,0 +1,136 @@
+"""The routes of tasks: create, list, read, cancel, and how the caller's queue stands."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request, Response
+
+from app import telemetry
+from app.api.callers import Reader, Writer
+from app.api.parts import Use
+from app.api.translate import idempotency_key, new_task
+from app.control.cancel import cancel
+from app.domain.errors import InvalidRequest, Refused, TaskNotFound
+from app.domain.ids import MalformedId, TaskId, parse_task, show_task
+from app.domain.lifecycle import ALIASES, State, Status, states_of
+from app.insight.queue import QueueStatusView, queue_status
+from app.insight.tasks import TaskView, get_task, list_tasks
+from app.intake.submit import Caps, submit
+from app.store import lanes
+from overnight.models import Cancelled, QueueStatus, TaskCreate, TaskResponse
+
+router = APIRouter(prefix="/api/v1/tasks", tags=["tasks"])
+Text = Annotated[str | None, Query(max_length=200)]
+PAGE = 50
+MAX_PAGE = 100
+
+
+@router.post("", status_code=201, response_model=TaskResponse)
+def create_task(
+    *,
+    body: TaskCreate,
+    response: Response,
+    parts: Use,
+    caller: Writer,
+    idempotency: Annotated[str | None, Header(alias="Idempotency-Key")] = None,
+) -> TaskView:
+    """Queue a task; the same idempotency key again answers 200 with the task of the first time."""
+    task = new_task(body, parts.settings, idempotency_key(body, idempotency))
+    try:
+        submitted = submit(parts.db, caller.user_id, task, Caps.of(parts.settings))
+    except Refused as refusal:
+        _tell_of(refusal)
+        raise
+    if submitted.created:
+        telemetry.emit(
+            telemetry.Event.TASK_ADDED,
+            queue_id=show_task(submitted.task_id),
+            depth=parts.db.atomically(lanes.depth),
+            source=task.source,
+        )
+        parts.nudge()
+    else:
+        response.status_code = 200
+    response.headers["Location"] = f"{router.prefix}/{show_task(submitted.task_id)}"
+    return get_task(parts.db, caller.user_id, submitted.task_id)
+
+
+@router.get("", response_model=list[TaskResponse])
+def list_own_tasks(
+    *,
+    request: Request,
+    response: Response,
+    parts: Use,
+    caller: Reader,
+    status: Text = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = PAGE,
+    before: Text = None,
+) -> list[TaskView]:
+    """List the caller's tasks, newest first; the Link header leads to the next page."""
+    # One more than asked for tells whether another page follows.
+    found = list_tasks(
+        parts.db,
+        caller.user_id,
+        states=_states(status),
+        limit=limit + 1,
+        before=_cursor(before),
+    )
+    page = found[:limit]
+    if len(found) > limit:
+        cursor = page[-1].id
+        url = request.url.include_query_params(before=cursor)
+        response.headers["X-Next-Cursor"] = cursor
+        response.headers["Link"] = f'<{url.path}?{url.query}>; rel="next"'
+    return page
+
+
+# Before the route of one task, which would take the word for an id.
+@router.get("/queue-status", response_model=QueueStatus)
+def read_queue_status(parts: Use, caller: Reader) -> QueueStatusView:
+    """Tell how much of the caller's runs and waits, against what the plan allows."""
+    return queue_status(parts.db, caller.user_id)
+
+
+@router.get("/{task_id}", response_model=TaskResponse)
+def read_task(task_id: str, parts: Use, caller: Reader) -> TaskView:
+    """Tell how one task stands."""
+    return get_task(parts.db, caller.user_id, _task_id(task_id))
+
+
+@router.delete("/{task_id}")
+def cancel_task(task_id: str, parts: Use, caller: Writer) -> Cancelled:
+    """End a task: at once if it waits, at its next heartbeat if it runs. Nothing is deleted."""
+    state = cancel(parts.db, caller.user_id, _task_id(task_id), actor=f"user:{caller.user_id}")
+    return Cancelled(state=state.value)
+
+
+def _task_id(text: str) -> TaskId:
+    """Read an id; one that cannot be an id names no task, like any other unknown one."""
+    try:
+        return parse_task(text)
+    except MalformedId:
+        raise TaskNotFound from None
+
+
+def _states(word: str | None) -> frozenset[State] | None:
+    if word is None:
+        return None
+    try:
+        return states_of(word.lower())
+    except ValueError:
+        legal = ", ".join(sorted({*Status, *State, *ALIASES}))
+        raise InvalidRequest("status", "is no status of a task", legal=legal) from None
+
+
+def _cursor(text: str | None) -> TaskId | None:
+    if text is None:
+        return None
+    try:
+        return parse_task(text)
+    except MalformedId:
+        legal = "the X-Next-Cursor of the page before"
+        raise InvalidRequest("before", "is no cursor", legal=legal) from None
+
+
+def _tell_of(refusal: Refused) -> None:
+    depth = refusal.details.get("depth", refusal.details.get("pending"))
+    telemetry.emit(telemetry.Event.SUBMIT_REJECTED, reason=refusal.code.lower(), depth=depth)

@@ -1,0 +1,80 @@
+"""From a task as it came over the wire to a task as intake takes it."""
+
+from dataclasses import replace
+
+from app.domain.errors import InvalidRequest
+from app.domain.priority import score
+from app.domain.retry import RetryPolicy, Strategy
+from app.intake.submit import NewTask
+from app.settings import Settings
+from overnight import models
+
+MAX_KEY = 255
+
+
+def new_task(body: models.TaskCreate, settings: Settings, key: str | None) -> NewTask:
+    """Fill in what the sender left to the service."""
+    task = NewTask(
+        title=body.title,
+        type=body.type or settings.default_type,
+        description=body.description,
+        payload=body.payload,
+        spec=body.spec if body.prompt is None else {**body.spec, "prompt": body.prompt},
+        project_id=body.project_id,
+        priority=score(body.priority) if body.priority_score is None else body.priority_score,
+        priority_boost_per_minute=body.priority_boost_per_minute,
+        timeout_seconds=body.timeout_seconds,
+        max_attempts=body.max_attempts or settings.max_attempts,
+        retry=retry_policy(body.retry, settings),
+        required_capabilities=body.required_capabilities,
+        lock_key=body.lock_key,
+        idempotency_key=key,
+        deadline_at=body.deadline_at,
+        tags=body.tags,
+        source=body.source,
+        max_cost_usd=body.max_cost_usd,
+    )
+    return task if body.created_by is None else replace(task, created_by=body.created_by)
+
+
+def retry_policy(asked: models.RetryPolicy | None, settings: Settings) -> RetryPolicy:
+    """Lay what the sender asked for over the policy of the house."""
+    given = set() if asked is None else asked.model_fields_set
+    asked = asked or models.RetryPolicy()
+    strategy = Strategy(asked.strategy if "strategy" in given else settings.retry_strategy)
+    house_delay = (
+        settings.retry_quadratic_base_sec
+        if strategy is Strategy.QUADRATIC
+        else settings.retry_initial_delay_sec
+    )
+    return RetryPolicy(
+        strategy=strategy,
+        initial_delay_sec=(
+            house_delay if asked.initial_delay_sec is None else asked.initial_delay_sec
+        ),
+        backoff_multiplier=(
+            asked.backoff_multiplier
+            if "backoff_multiplier" in given
+            else settings.retry_backoff_multiplier
+        ),
+        max_delay_sec=(
+            asked.max_delay_sec if "max_delay_sec" in given else settings.retry_max_delay_sec
+        ),
+        jitter=asked.jitter if "jitter" in given else settings.retry_jitter,
+        retry_on=asked.retry_on if "retry_on" in given else settings.retry_on,
+        no_retry_on=asked.no_retry_on if "no_retry_on" in given else settings.no_retry_on,
+    )
+
+
+def idempotency_key(body: models.TaskCreate, header: str | None) -> str | None:
+    """Return the key of a create, from its header or its body; two that differ are refused."""
+    if header is None:
+        return body.idempotency_key
+    # What a header can carry besides printable ASCII depends on every proxy on its way.
+    if not 1 <= len(header) <= MAX_KEY or not (header.isascii() and header.isprintable()):
+        legal = f"from 1 to {MAX_KEY} printable ASCII characters; others go in the body's field"
+        raise InvalidRequest("Idempotency-Key", "is no key", legal=legal)
+    if body.idempotency_key not in (None, header):
+        legal = "one of the two, or the same in both"
+        raise InvalidRequest("idempotency_key", "differs from Idempotency-Key", legal=legal)
+    return header

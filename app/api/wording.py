@@ -1,0 +1,132 @@
+"""Telling a sender which field is wrong and what would do, from the models themselves."""
+
+import difflib
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from overnight.models import TaskCreate
+
+NOT_JSON = frozenset({"model_attributes_type", "model_type", "dict_type", "dict_attributes_type"})
+
+
+def explain(fault: Mapping[str, Any]) -> dict[str, str]:
+    """Turn one fault of pydantic into field, message and legal values."""
+    place, *path = fault["loc"]
+    if fault["type"] == "json_invalid":
+        return _wrong("body", f"is not JSON: {fault['ctx']['error']}", "one JSON object")
+    if not path:
+        return _wrong("body", _whole_body(fault), "one JSON object, sent as application/json")
+    field = ".".join(map(str, path))
+    if fault["type"] == "extra_forbidden":
+        return _wrong(field, *_unknown(path))
+    legal = say(_node(path)) if place == "body" else _legal_in_query(fault)
+    return _wrong(field, fault["msg"].removeprefix("Value error, "), legal)
+
+
+def say(node: Mapping[str, Any]) -> str:
+    """Say in words what a JSON schema allows.
+
+    >>> say({"type": "integer", "minimum": 1, "maximum": 4})
+    'a whole number from 1 to 4'
+    """
+    if "anyOf" in node:
+        return " or ".join(say(_resolved(each)) for each in node["anyOf"])
+    if "enum" in node:
+        return f"one of {', '.join(node['enum'])}"
+    match node.get("type"):
+        case "integer" | "number" as kind:
+            noun = "a whole number" if kind == "integer" else "a number"
+            return noun + _span(node, "minimum", "maximum")
+        case "string":
+            return _say_text(node)
+        case "boolean":
+            return "true or false"
+        case "null":
+            return "null"
+        case "array":
+            items = say(_resolved(node.get("items", {})))
+            return f"a list of at most {node.get('maxItems', 'any number')}, each {items}"
+        case "object":
+            return "a JSON object"
+        case _:
+            return "any value"
+
+
+def _wrong(field: str, message: str, legal: str) -> dict[str, str]:
+    # Half a surrogate pair in a name cannot be written as UTF-8 again.
+    return {"field": field.encode(errors="backslashreplace").decode(), "message": message} | (
+        {"legal": legal} if legal else {}
+    )
+
+
+def _whole_body(fault: Mapping[str, Any]) -> str:
+    if fault["type"] == "missing" or fault["type"] in NOT_JSON:
+        return "is not a JSON object"
+    return str(fault["msg"].removeprefix("Value error, "))
+
+
+def _unknown(path: list[str | int]) -> tuple[str, str]:
+    known = list(_resolved(_node(path[:-1])).get("properties", {}))
+    near = difflib.get_close_matches(str(path[-1]), known, n=1, cutoff=0.0)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"is not a known field{hint}", f"one of {', '.join(known)}"
+
+
+def _legal_in_query(fault: Mapping[str, Any]) -> str:
+    bounds = fault.get("ctx", {})
+    for name, words in (("ge", "at least"), ("le", "at most"), ("max_length", "characters up to")):
+        if name in bounds:
+            return f"{words} {bounds[name]}"
+    return ""
+
+
+@cache
+def _schema() -> dict[str, Any]:
+    return TaskCreate.model_json_schema()
+
+
+def _resolved(node: Mapping[str, Any]) -> dict[str, Any]:
+    """Follow a reference, and the one real branch of an optional, to what they stand for."""
+    if "$ref" in node:
+        found: dict[str, Any] = _schema()["$defs"][node["$ref"].rpartition("/")[2]]
+        return found
+    return dict(node)
+
+
+def _node(path: list[str | int]) -> dict[str, Any]:
+    """Return the part of the schema a path leads to, or an empty one."""
+    node: dict[str, Any] = _schema()
+    for step in path:
+        node = _object_branch(node)
+        inner = (
+            node.get("items", {})
+            if isinstance(step, int)
+            else node.get("properties", {}).get(step, {})
+        )
+        node = _resolved(inner)
+    return node
+
+
+def _object_branch(node: dict[str, Any]) -> dict[str, Any]:
+    branches = [_resolved(each) for each in node.get("anyOf", ())]
+    return next((each for each in branches if each.get("type") != "null"), node)
+
+
+def _say_text(node: Mapping[str, Any]) -> str:
+    if node.get("format") == "date-time":
+        return "an instant with an offset, such as 2030-01-31T07:00:00Z"
+    if "pattern" in node:
+        return f"text that matches {node['pattern']}"
+    span = _span(node, "minLength", "maxLength")
+    return f"text{span} characters" if span else "text"
+
+
+def _span(node: Mapping[str, Any], least: str, most: str) -> str:
+    if least in node and most in node:
+        return f" from {node[least]:g} to {node[most]:g}"
+    if most in node:
+        return f" of at most {node[most]:g}"
+    if least in node:
+        return f" of at least {node[least]:g}"
+    return ""

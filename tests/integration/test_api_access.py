@@ -1,0 +1,194 @@
+"""Who gets in: keys, scopes, and other people's tasks."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from app.control.keys import issue, key_id_of, new_key, revoke
+from app.domain.ids import new_task_id, show_task
+from tests.support.door import TASKS, Door, open_door
+from tests.support.house import House
+
+EVERYWHERE = [
+    ("POST", TASKS),
+    ("GET", TASKS),
+    ("GET", f"{TASKS}/queue-status"),
+    ("GET", f"{TASKS}/task_01J00000000000000000000000"),
+    ("DELETE", f"{TASKS}/task_01J00000000000000000000000"),
+    ("GET", "/api/v1/users/me/limits"),
+]
+
+
+@pytest.fixture
+def door(house: House, database_url: str) -> Iterator[Door]:
+    with open_door(house, database_url) as door:
+        yield door
+
+
+def test_without_a_key_every_task_route_is_closed(door: Door) -> None:
+    for method, path in EVERYWHERE:
+        answer = door.http.request(method, path, json={"title": "a"} if method == "POST" else None)
+
+        assert answer.status_code == 401, path
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+        assert answer.json()["code"] == "UNAUTHENTICATED"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Authorization": ""},
+        {"Authorization": "Bearer"},
+        {"Authorization": "Bearer "},
+        {"Authorization": "Basic b3Zlcjpu"},
+        {"Authorization": f"Bearer {new_key()}"},
+        {"Authorization": "Bearer overnight_live_x_y_z"},
+        {"Authorization": f"Bearer {'x' * 7000}"},
+        {"X-API-Key": new_key()},
+        {"X-API-Key": "' OR 1=1; --"},
+        {"Cookie": "key=1"},
+    ],
+)
+def test_a_key_that_opens_nothing_is_refused(door: Door, headers: dict[str, str]) -> None:
+    assert door.http.get(TASKS, headers=headers).status_code == 401
+
+
+@pytest.mark.parametrize("form", ["Authorization", "X-API-Key", "lower"])
+def test_a_key_may_be_shown_in_either_header(door: Door, form: str) -> None:
+    headers = {
+        "Authorization": {"Authorization": f"Bearer {door.key}"},
+        "X-API-Key": {"X-API-Key": door.key},
+        "lower": {"authorization": f"bearer {door.key}"},
+    }[form]
+
+    assert door.http.get(TASKS, headers=headers).status_code == 200
+
+
+def test_a_revoked_key_is_refused_at_once(door: Door) -> None:
+    assert door.ask("GET", TASKS).status_code == 200
+
+    assert revoke(door.house.app, key_id_of(door.key))
+
+    assert door.ask("GET", TASKS).status_code == 401
+    assert not revoke(door.house.app, key_id_of(door.key))
+
+
+def test_a_key_ends_with_its_time(door: Door) -> None:
+    door.key = issue(door.house.app, door.user, name="short", expires_in=timedelta(hours=1))
+    headers = {"Authorization": f"Bearer {door.key}"}
+    assert door.http.get(TASKS, headers=headers).status_code == 200
+
+    door.house.move_clock(timedelta(hours=1))
+
+    assert door.http.get(TASKS, headers=headers).status_code == 401
+
+
+def test_a_key_that_may_only_read_can_change_nothing(door: Door) -> None:
+    task = door.created()
+    reader = Door(
+        door.http,
+        door.house,
+        door.user,
+        issue(door.house.app, door.user, name="reader", scopes=("tasks:read",)),
+    )
+
+    refused = [reader.create(), reader.ask("DELETE", f"{TASKS}/{task['id']}")]
+
+    assert reader.ask("GET", f"{TASKS}/{task['id']}").json() == task
+    assert [(answer.status_code, answer.json()["code"]) for answer in refused] == [
+        (403, "FORBIDDEN")
+    ] * 2
+    assert door.ask("GET", TASKS).json() == [task]
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+def test_foreign_unknown_and_malformed_ids_look_exactly_alike(door: Door, method: str) -> None:
+    foreign = door.guest().created()["id"]
+    ids = [
+        foreign,
+        show_task(new_task_id()),
+        foreign.replace("task_", "dag_"),
+        "task_",
+        "nonsense",
+        "task_%00",
+        "task_" + "Z" * 26,
+        "7b0e4c2e-0000-4000-8000-000000000000",
+        "x" * 2000,
+        "%F0%9F%8C%99",
+    ]
+
+    answers = [door.ask(method, f"{TASKS}/{each}") for each in ids]
+
+    assert {answer.status_code for answer in answers} == {404}
+    assert len({answer.content for answer in answers}) == 1
+    assert answers[0].json()["code"] == "TASK_NOT_FOUND"
+    headers = [
+        {name: value for name, value in answer.headers.items() if name != "date"}
+        for answer in answers
+    ]
+    assert all(each == headers[0] for each in headers)
+
+
+def test_a_foreign_cursor_leads_to_nothing_foreign(door: Door) -> None:
+    mine = door.created()["id"]
+    foreign = door.guest().created()["id"]
+
+    listed = door.ask("GET", f"{TASKS}?before={foreign}").json()
+
+    assert [task["id"] for task in listed] == [mine]
+
+
+def test_nobody_sees_or_counts_anothers_tasks(door: Door) -> None:
+    guest = door.guest()
+    guest.created()
+
+    assert door.ask("GET", TASKS).json() == []
+    assert door.ask("GET", f"{TASKS}/queue-status").json()["pending"] == 0
+
+
+def test_every_answer_is_private_and_unguessed(door: Door) -> None:
+    answers = [
+        door.create(),
+        door.ask("GET", TASKS),
+        door.ask("GET", f"{TASKS}/nonsense"),
+        door.ask("GET", "/nowhere"),
+        door.http.get(TASKS),
+        door.http.get("/health"),
+    ]
+
+    for answer in answers:
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/nowhere", 404, "NOT_FOUND"),
+        ("GET", f"{TASKS}/", 404, "NOT_FOUND"),
+        ("PUT", TASKS, 405, "METHOD_NOT_ALLOWED"),
+        ("GET", "/docs", 404, "NOT_FOUND"),
+    ],
+)
+def test_what_is_not_there_is_told_as_a_problem(
+    door: Door, method: str, path: str, status: int, code: str
+) -> None:
+    answer = door.ask(method, path)
+
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_no_route_is_hidden_from_the_description(door: Door) -> None:
+    described = door.http.get("/api/v1/openapi.json").json()["paths"]
+
+    assert set(described) == {
+        "/api/v1/tasks",
+        "/api/v1/tasks/queue-status",
+        "/api/v1/tasks/{task_id}",
+        "/api/v1/users/me/limits",
+        "/health",
+        "/ready",
+    }

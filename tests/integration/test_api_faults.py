@@ -1,0 +1,189 @@
+"""What the API answers while its servers are away."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import text
+
+from app.api.main import app, create_app
+from app.control.keys import issue, new_key
+from app.events.wake import Listener
+from app.local.redis import EmbeddedRedis
+from app.settings import load
+from app.store.db import Db
+from tests.support.door import DEAD_REDIS, NO_FILE, TASKS, open_door
+from tests.support.house import House
+
+CLOSED = "postgresql://nobody:secret@127.0.0.1:1/nowhere"
+
+
+@pytest.fixture
+def homeless() -> Iterator[TestClient]:
+    """The API while nothing listens where its database should be."""
+    settings = load(
+        {"OVERNIGHT_DATABASE_URL": CLOSED, "OVERNIGHT_REDIS_URL": DEAD_REDIS}, dotenv=NO_FILE
+    )
+    with TestClient(create_app(settings), raise_server_exceptions=False) as http:
+        yield http
+
+
+def test_without_its_database_every_route_says_so_within_two_seconds(
+    homeless: TestClient,
+) -> None:
+    headers = {"Authorization": f"Bearer {new_key()}"}
+    for method, path in (
+        ("POST", TASKS),
+        ("GET", TASKS),
+        ("GET", f"{TASKS}/queue-status"),
+        ("DELETE", f"{TASKS}/task_01J00000000000000000000000"),
+    ):
+        began = time.monotonic()
+        body = {"title": "a"} if method == "POST" else None
+        answer = homeless.request(method, path, json=body, headers=headers)
+
+        assert time.monotonic() - began < 2
+        assert (answer.status_code, answer.json()["code"]) == (503, "DATABASE_UNAVAILABLE")
+        assert int(answer.headers["retry-after"]) > 0
+        assert "secret" not in answer.text
+
+
+def test_without_its_database_the_process_lives_but_is_not_ready(homeless: TestClient) -> None:
+    health, ready = homeless.get("/health"), homeless.get("/ready")
+
+    assert (health.status_code, health.json()) == (200, {"status": "ok"})
+    assert ready.status_code == 503
+    assert ready.json()["ready"] is False
+    assert ready.json()["database"] == {"ok": False}
+    assert "secret" not in ready.text
+
+
+def test_a_key_that_cannot_be_one_is_refused_even_without_the_database(
+    homeless: TestClient,
+) -> None:
+    assert homeless.get(TASKS, headers={"X-API-Key": "nonsense"}).status_code == 401
+
+
+def test_a_dead_redis_neither_fails_nor_slows_a_submit(house: House, database_url: str) -> None:
+    with open_door(house, database_url) as door:
+        door.created()
+        began = time.monotonic()
+        door.created()
+        seconds = time.monotonic() - began
+        ready = door.http.get("/ready")
+
+    assert seconds < 1
+    assert ready.status_code == 200
+    assert ready.json()["redis"] == {"ok": False}
+
+
+def test_a_hung_redis_neither_fails_nor_slows_a_submit(house: House, database_url: str) -> None:
+    # Listening without ever answering is what a stopped server looks like from outside.
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        url = f"redis://127.0.0.1:{deaf.getsockname()[1]}/0"
+        with open_door(house, database_url, OVERNIGHT_REDIS_URL=url) as door:
+            began = time.monotonic()
+            tasks = [door.created() for _ in range(3)]
+            seconds = time.monotonic() - began
+            ready = door.http.get("/ready")
+
+    assert len(tasks) == 3
+    assert seconds < 1.5
+    assert (ready.status_code, ready.json()["redis"]) == (200, {"ok": False})
+
+
+def test_a_submit_wakes_whoever_listens(
+    house: House, database_url: str, redis: EmbeddedRedis
+) -> None:
+    listener, never = Listener(redis.url), threading.Event()
+    listener.wait(5, never)  # opening the ear counts as hearing something
+    with open_door(house, database_url, OVERNIGHT_REDIS_URL=redis.url) as door:
+        door.created()
+        heard = listener.wait(10, never)
+    listener.close()
+
+    assert heard
+
+
+def test_an_api_without_any_redis_still_takes_tasks(house: House, database_url: str) -> None:
+    settings = load({"OVERNIGHT_DATABASE_URL": database_url}, dotenv=NO_FILE)
+    key = issue(house.app, house.user(), name="test")
+
+    with TestClient(create_app(settings)) as http:
+        answer = http.post(TASKS, json={"title": "a"}, headers={"X-API-Key": key})
+
+    assert answer.status_code == 201
+
+
+def test_the_factory_builds_the_api_from_the_environment(
+    house: House, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OVERNIGHT_DATABASE_URL", database_url)
+
+    with TestClient(app()) as http:
+        assert http.get("/ready").status_code == 200
+
+
+def test_an_api_without_a_database_address_does_not_start() -> None:
+    with pytest.raises(ValueError, match="OVERNIGHT_DATABASE_URL"):
+        create_app(load({}, dotenv=NO_FILE))
+
+
+def test_readiness_tells_of_every_part(
+    house: House, database_url: str, redis: EmbeddedRedis
+) -> None:
+    house.agent(slots=4)
+    with open_door(house, database_url, OVERNIGHT_REDIS_URL=redis.url) as door:
+        ready = door.http.get("/ready")
+
+    assert ready.status_code == 200
+    assert ready.json()["ready"] is True
+    assert ready.json()["migrations"]["current"] == ready.json()["migrations"]["head"]
+    assert ready.json()["redis"] == {"ok": True}
+    assert ready.json()["workers"] == {"ok": True, "workers": 1, "slots": 4}
+
+
+def test_an_outdated_schema_is_not_ready(
+    house: House, database_url: str, connect: Callable[..., Db]
+) -> None:
+    _as_login(connect, "UPDATE alembic_version SET version_num = '0000'")
+    with open_door(house, database_url) as door:
+        ready = door.http.get("/ready")
+
+    assert ready.status_code == 503
+    assert ready.json()["migrations"]["ok"] is False
+
+
+def test_connections_cut_by_the_server_are_replaced(
+    house: House, database_url: str, connect: Callable[..., Db]
+) -> None:
+    with open_door(house, database_url) as door:
+        door.created()
+        _as_login(
+            connect,
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name = 'overnight-api'",
+        )
+
+        answers = [door.create().status_code for _ in range(3)]
+
+    assert answers == [201, 201, 201]
+
+
+def test_an_error_of_ours_is_told_without_its_inside(house: House, database_url: str) -> None:
+    with open_door(house, database_url) as door:
+        house.run("ALTER TABLE tasks RENAME COLUMN title TO label")
+        answer = door.create()
+
+    assert (answer.status_code, answer.json()["code"]) == (500, "INTERNAL_ERROR")
+    assert "label" not in answer.text
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def _as_login(connect: Callable[..., Db], sql: str) -> None:
+    """Run one statement with the rights of the login itself, not of one of its roles."""
+    with connect(role=None).engine.begin() as tx:
+        tx.execute(text(sql))

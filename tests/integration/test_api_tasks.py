@@ -1,0 +1,349 @@
+"""Creating, reading, listing and cancelling tasks over HTTP."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from app.domain.results import Returned
+from overnight import errors
+from tests.support.door import TASKS, Door, open_door
+from tests.support.house import House
+
+
+@pytest.fixture
+def door(house: House, database_url: str) -> Iterator[Door]:
+    with open_door(house, database_url) as door:
+        yield door
+
+
+def test_a_created_task_is_answered_whole(door: Door) -> None:
+    answer = door.create(title="say hello", type="echo", payload={"hello": "world"}, tags=["a"])
+
+    task = answer.json()
+    assert answer.status_code == 201
+    assert answer.headers["location"] == f"{TASKS}/{task['id']}"
+    assert task["id"] == task["queue_id"]
+    assert task["id"].startswith("task_")
+    assert task["dag_id"].startswith("dag_")
+    assert (task["status"], task["state"]) == ("pending", "ready")
+    assert (task["queue_position"], task["position"]) == (1, 1)
+    assert (task["priority"], task["priority_score"]) == (3, 50)
+    assert task["payload"] == {"hello": "world"}
+    assert task["tags"] == ["a"]
+
+
+def test_what_is_left_out_is_filled_in_by_the_service(door: Door) -> None:
+    task = door.created()
+
+    row = door.house.row(door.row_id(task["id"]))
+    assert task["type"] == "echo"
+    assert task["max_attempts"] == 3
+    assert row["retry"]["strategy"] == "exponential"
+    assert row["source"] == "api"
+
+
+@pytest.mark.parametrize(
+    ("asked", "priority", "score"),
+    [
+        ({"priority": 1}, 1, 5),
+        ({"priority": 2}, 2, 20),
+        ({"priority": 4}, 4, 70),
+        ({"priority": 4, "priority_score": 7}, 1, 7),
+        ({"priority_score": 95}, 4, 95),
+    ],
+)
+def test_a_priority_becomes_a_score(
+    door: Door, asked: dict[str, int], priority: int, score: int
+) -> None:
+    task = door.created(**asked)
+
+    assert (task["priority"], task["priority_score"]) == (priority, score)
+
+
+def test_every_field_reaches_the_row(door: Door) -> None:
+    task = door.created(
+        description="more",
+        project_id="site",
+        prompt="do it",
+        spec={"model": "small"},
+        max_duration_sec=60,
+        max_attempts=5,
+        retry={"strategy": "fixed", "initial_delay_sec": 7, "retry_on": ["crash"]},
+        required_capabilities=["code"],
+        deadline_at="2999-01-01T00:00:00+02:00",
+        max_cost_usd=1.5,
+        created_by="agent:planner",
+        source="cli",
+    )
+
+    row = door.house.row(door.row_id(task["id"]))
+    assert task["timeout_seconds"] == 60
+    assert row["spec"] == {"model": "small", "prompt": "do it"}
+    assert row["retry"]["strategy"] == "fixed"
+    assert row["retry"]["initial_delay_sec"] == 7
+    assert row["retry"]["retry_on"] == ["crash"]
+    assert row["retry"]["max_delay_sec"] == 300
+    assert row["required_capabilities"] == ["code"]
+    assert row["deadline_at"].isoformat() == "2998-12-31T22:00:00+00:00"
+    assert float(row["max_cost_usd"]) == 1.5
+    assert (task["created_by"], task["source"], task["project_id"]) == (
+        "agent:planner",
+        "cli",
+        "site",
+    )
+
+
+@pytest.mark.parametrize("where", ["header", "body"])
+def test_the_same_key_again_answers_with_the_first_task(door: Door, where: str) -> None:
+    def send(title: str) -> Any:
+        if where == "body":
+            return door.create(title=title, idempotency_key="once")
+        return door.ask("POST", TASKS, json={"title": title}, headers={"Idempotency-Key": "once"})
+
+    first, second = send("one"), send("two")
+
+    assert (first.status_code, second.status_code) == (201, 200)
+    assert first.json()["id"] == second.json()["id"]
+    assert second.json()["title"] == "one"
+    assert door.house.one("SELECT count(*) AS n FROM tasks")["n"] == 1
+
+
+def test_a_key_belongs_to_its_user_alone(door: Door) -> None:
+    mine = door.created(idempotency_key="once")
+    theirs = door.guest().created(idempotency_key="once")
+
+    assert mine["id"] != theirs["id"]
+
+
+def test_a_repeat_is_answered_even_when_nothing_more_would_be_let_in(door: Door) -> None:
+    guest = door.guest(max_pending=1)
+    first = guest.created(idempotency_key="once")
+
+    assert guest.create(idempotency_key="once").json()["id"] == first["id"]
+    assert guest.create().status_code == 400
+
+
+def test_two_keys_that_differ_are_refused(door: Door) -> None:
+    answer = door.ask(
+        "POST",
+        TASKS,
+        json={"title": "a", "idempotency_key": "one"},
+        headers={"Idempotency-Key": "two"},
+    )
+
+    assert answer.status_code == 400
+    assert answer.json()["errors"][0]["field"] == "idempotency_key"
+
+
+@pytest.mark.parametrize("key", [b"", b"x" * 256, "naïve".encode(), b"a\tb"])
+def test_a_key_that_a_header_cannot_carry_is_refused(door: Door, key: bytes) -> None:
+    answer = door.ask("POST", TASKS, json={"title": "a"}, headers={"Idempotency-Key": key})
+
+    assert answer.status_code == 400
+    assert answer.json()["errors"][0]["field"] == "Idempotency-Key"
+
+
+def test_a_task_is_read_as_it_stands(door: Door) -> None:
+    task = door.created()
+
+    assert door.ask("GET", f"{TASKS}/{task['id']}").json() == task
+    assert door.ask("GET", f"{TASKS}/{task['id'].lower()}").json() == task
+
+
+def test_a_finished_task_shows_its_output(door: Door) -> None:
+    door.house.agent()
+    run = door.house.running(door.user)
+    door.house.settle(run, Returned({"a": [1, None]}, summary="done", cost_usd=0.25))
+
+    [task] = door.ask("GET", TASKS).json()
+    assert (task["status"], task["state"]) == ("completed", "completed")
+    assert task["output"] == {"a": [1, None]}
+    assert task["result_summary"] == "done"
+    assert task["cost_usd"] == 0.25
+    assert task["queue_position"] is None
+    assert task["completed_at"] is not None
+
+
+def test_pages_follow_each_other_newest_first_without_gaps(door: Door) -> None:
+    made = [door.created(title=f"task {n}")["id"] for n in range(5)]
+
+    seen: list[str] = []
+    path: str | None = f"{TASKS}?limit=2&status=pending"
+    pages = 0
+    while path is not None:
+        page = door.ask("GET", path)
+        assert isinstance(page.json(), list)
+        seen += [task["id"] for task in page.json()]
+        cursor = page.headers.get("x-next-cursor")
+        assert cursor in (None, seen[-1])
+        path = page.links["next"]["url"] if "next" in page.links else None
+        pages += 1
+
+    assert pages == 3
+    assert seen == made[::-1]
+
+
+@pytest.mark.parametrize(
+    ("word", "count"),
+    [
+        ("pending", 2),
+        ("queued", 2),
+        ("ready", 2),
+        ("READY", 2),
+        ("cancelled", 1),
+        ("failed", 0),
+        ("dead", 0),
+        ("leased", 0),
+        ("validating", 0),
+    ],
+)
+def test_a_list_takes_status_state_and_alias_words(door: Door, word: str, count: int) -> None:
+    tasks = [door.created() for _ in range(3)]
+    door.ask("DELETE", f"{TASKS}/{tasks[0]['id']}")
+
+    assert len(door.ask("GET", f"{TASKS}?status={word}").json()) == count
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("status=finished", "status"),
+        ("status=", "status"),
+        ("status=%00", "status"),
+        ("limit=0", "limit"),
+        ("limit=101", "limit"),
+        ("limit=ten", "limit"),
+        ("limit=99999999999999999999", "limit"),
+        ("before=yesterday", "before"),
+        ("before=task_%00", "before"),
+        ("before=" + "x" * 300, "before"),
+    ],
+)
+def test_a_wrong_query_is_refused_by_name(door: Door, query: str, field: str) -> None:
+    answer = door.ask("GET", f"{TASKS}?{query}")
+
+    assert answer.status_code == 400
+    assert answer.json()["code"] == "INVALID_REQUEST"
+    assert [wrong["field"] for wrong in answer.json()["errors"]] == [field]
+
+
+def test_a_wrong_status_is_told_the_legal_words(door: Door) -> None:
+    answer = door.ask("GET", f"{TASKS}?status=finished")
+
+    legal = answer.json()["errors"][0]["legal"].split(", ")
+    assert {"pending", "dead_lettered", "leased"} <= set(legal)
+
+
+def test_a_waiting_task_is_cancelled_at_once_and_only_once(door: Door) -> None:
+    task = door.created()
+
+    first = door.ask("DELETE", f"{TASKS}/{task['id']}")
+    second = door.ask("DELETE", f"{TASKS}/{task['id']}")
+
+    assert (first.status_code, first.json()) == (200, {"cancelled": True, "state": "cancelled"})
+    assert (second.status_code, second.json()["code"]) == (400, "TASK_ALREADY_COMPLETED")
+    assert second.json()["state"] == "cancelled"
+
+
+def test_a_running_task_is_asked_to_stop(door: Door) -> None:
+    door.house.agent()
+    run = door.house.running(door.user)
+    [task] = door.ask("GET", TASKS).json()
+
+    answer = door.ask("DELETE", f"{TASKS}/{task['id']}")
+
+    assert answer.json() == {"cancelled": True, "state": "running"}
+    assert door.house.row(run.claim.task_id)["cancel_requested_at"] is not None
+
+
+def test_queue_status_counts_what_runs_and_waits(door: Door) -> None:
+    door.house.agent()
+    door.house.running(door.user)
+    door.created()
+
+    assert door.ask("GET", f"{TASKS}/queue-status").json() == {
+        "running": 1,
+        "pending": 1,
+        "max_concurrent": 10,
+        "can_start_more": True,
+        "monthly_hours_used": 0.0,
+        "monthly_hours_limit": None,
+    }
+
+
+def test_limits_tell_the_plan(door: Door) -> None:
+    limits = door.ask("GET", "/api/v1/users/me/limits").json()
+
+    assert limits["plan"] == "team"
+    assert limits["max_concurrent_agents"] == 10
+    assert limits["max_task_duration_minutes"] == 240
+    assert limits["monthly_agent_hours_limit"] is None
+    assert limits["monthly_agent_hours_used"] == 0
+    assert limits["billing_cycle_resets_at"] is not None
+
+
+def test_too_much_waiting_work_is_refused(door: Door) -> None:
+    guest = door.guest(max_pending=2)
+    guest.created()
+    guest.created()
+
+    answer = guest.create()
+
+    assert answer.status_code == 400
+    assert answer.json()["code"] == "TOO_MANY_PENDING"
+    assert (answer.json()["pending"], answer.json()["limit"]) == (2, 2)
+    assert len(guest.ask("GET", TASKS).json()) == 2
+
+
+def test_a_month_without_hours_left_is_refused(door: Door) -> None:
+    answer = door.guest(monthly_agent_hours_limit=0).create()
+
+    assert (answer.status_code, answer.json()["code"]) == (403, "MONTHLY_LIMIT_REACHED")
+
+
+def test_a_full_house_says_when_to_come_back(house: House, database_url: str) -> None:
+    with open_door(house, database_url, OVERNIGHT_QUEUE_MAX_SIZE="1") as door:
+        door.created()
+        answer = door.create()
+
+    assert (answer.status_code, answer.json()["code"]) == (503, "QUEUE_FULL")
+    assert int(answer.headers["retry-after"]) > 0
+    assert answer.json()["detail"] == "queue is at capacity (1 tasks)"
+
+
+def test_the_producers_client_speaks_to_the_service(door: Door) -> None:
+    client = door.client()
+    task = client.tasks.create("say hello", payload={"hello": "world"}, type="echo")
+
+    assert client.tasks.get(task.id) == task
+    assert [each.id for each in client.tasks.list(status="pending")] == [task.id]
+    assert client.queue_status().pending == 1
+    assert client.limits().plan == "team"
+    assert client.tasks.cancel(task.id).state == "cancelled"
+    with pytest.raises(errors.TaskAlreadyCompleted):
+        client.tasks.cancel(task.id)
+    with pytest.raises(errors.TaskFailed):
+        client.tasks.wait(task.id)
+    with pytest.raises(errors.TaskNotFound):
+        client.tasks.get("task_nobody")
+    with pytest.raises(errors.InvalidRequest, match="status"):
+        list(client.tasks.list(status="finished"))
+
+
+def test_the_clients_list_walks_all_pages(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("overnight.client.PAGE", 2)
+    made = [door.created()["id"] for _ in range(5)]
+
+    assert [task.id for task in door.client().tasks.list()] == made[::-1]
+    assert [task.id for task in door.client().tasks.list(limit=3)] == made[:1:-1]
+
+
+def test_submits_and_refusals_are_logged(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="overnight")
+    guest = door.guest(max_pending=1)
+    task = guest.created(source="cli")
+    guest.create()
+
+    assert f"queue=task_added queue_id={task['id']} depth=1 source=cli" in caplog.text
+    assert "queue=submit_rejected reason=too_many_pending depth=1" in caplog.text

@@ -1,0 +1,86 @@
+"""The front door for tests: the API on the test's own database, with users who hold keys."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from fastapi.testclient import TestClient
+from httpx2 import Response
+
+from app.api.main import create_app
+from app.control.keys import issue
+from app.domain.ids import UserId, parse_task
+from app.settings import load
+from overnight import Client
+from tests.support.house import House
+
+TASKS = "/api/v1/tasks"
+NO_FILE = Path("no-such-file")
+# Nothing listens there, so every nudge is lost; nothing may depend on it.
+DEAD_REDIS = "redis://127.0.0.1:1/0"
+
+
+@dataclass
+class Door:
+    """The API, and one user who may use it."""
+
+    http: TestClient
+    house: House
+    user: UserId
+    key: str
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Show the user's key with every request."""
+        self.headers = {"Authorization": f"Bearer {self.key}"}
+
+    def guest(self, scopes: tuple[str, ...] = ("*",), **columns: object) -> "Door":
+        """Return the same door as another, new user sees it."""
+        return _door(self.http, self.house, scopes, **columns)
+
+    def ask(self, method: str, path: str, **options: Any) -> Response:
+        """Send one request with the user's key."""
+        headers = {**self.headers, **options.pop("headers", {})}
+        return self.http.request(method, path, headers=headers, **options)
+
+    def create(self, **body: Any) -> Response:
+        """Send a create."""
+        return self.ask("POST", TASKS, json={"title": "a task", **body})
+
+    def created(self, **body: Any) -> dict[str, Any]:
+        """Create a task and return it as the API shows it."""
+        answer = self.create(**body)
+        assert answer.status_code == 201, answer.text
+        shown: dict[str, Any] = answer.json()
+        return shown
+
+    def row_id(self, shown: str) -> UUID:
+        """Return the id inside the database of a task as the API names it."""
+        return parse_task(shown)
+
+    def client(self) -> Client:
+        """Return the producers' client, speaking to this very app."""
+        return Client(str(self.http.base_url), self.key, transport=self.http._transport, retries=0)
+
+
+@contextmanager
+def open_door(house: House, database_url: str, **environ: str) -> Iterator[Door]:
+    """Open the API on the test's database; further settings go by their environment names."""
+    settings = load(
+        {
+            "OVERNIGHT_DATABASE_URL": database_url,
+            "OVERNIGHT_REDIS_URL": DEAD_REDIS,
+            **environ,
+        },
+        dotenv=NO_FILE,
+    )
+    with TestClient(create_app(settings), raise_server_exceptions=False) as http:
+        yield _door(http, house, ("*",))
+
+
+def _door(http: TestClient, house: House, scopes: tuple[str, ...], **columns: object) -> Door:
+    user = house.user(**columns)  # type: ignore[arg-type]
+    return Door(http, house, user, issue(house.app, user, name="test", scopes=scopes))
