@@ -32,6 +32,7 @@ STATUS_OF: dict[type[errors.Refused], int] = {
     errors.StaleAttempt: 409,
     errors.QueueFull: 503,
 }
+CODE_OF = {413: "BODY_TOO_LARGE"}
 RETRY_QUEUE_SECONDS = 5
 RETRY_DATABASE_SECONDS = 2
 
@@ -127,8 +128,9 @@ def plain_http(_request: Request, error: Exception) -> Response:
     if error.status_code == HTTPStatus.BAD_REQUEST:
         wrong = [{"field": "body", "message": "cannot be read as JSON", "legal": "one JSON object"}]
         return problem(400, errors.InvalidRequest.code, "body: cannot be read as JSON", wrong=wrong)
-    status = HTTPStatus(error.status_code)
-    return problem(status, status.name, error.detail, headers=error.headers)
+    # The name of 413 differs between versions of Python; a code must not.
+    code = CODE_OF.get(error.status_code, HTTPStatus(error.status_code).name)
+    return problem(error.status_code, code, error.detail, headers=error.headers)
 
 
 def database_down(_request: Request, error: Exception) -> Response:

@@ -182,6 +182,7 @@ def test_a_body_above_a_megabyte_is_refused_declared_or_not(
         )
 
     assert [declared.status_code, streamed.status_code] == [413, 413]
+    assert declared.json()["code"] == "BODY_TOO_LARGE"
     assert declared.headers["content-type"] == "application/problem+json"
 
 
