@@ -5,6 +5,7 @@ LocalError
 ├── CannotDropRoot      Postgres refuses root and this process may not become someone else
 ├── DataNotOurs         the data directory belongs to another user or another Postgres
 ├── DidNotStart         a server ended, or stayed silent, instead of becoming ready
+├── PortTaken           a configured port is in use
 └── HouseIsRunning      another process holds this home
 """
 
@@ -27,6 +28,10 @@ class DataNotOurs(LocalError):
 
 class DidNotStart(LocalError):
     """A server process did not become ready."""
+
+
+class PortTaken(LocalError):
+    """A port that settings ask for is in use."""
 
 
 class HouseIsRunning(LocalError):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from app.local.credentials import Credentials, write_private
+from app.local.errors import PortTaken
 from app.local.lock import holder_of
 from app.local.ports import free_port, is_free
 
@@ -28,15 +29,20 @@ MODE_FOR_ROOT, MODE = 0o711, 0o700
 
 @dataclass(frozen=True)
 class Connection:
-    """Where a running house can be reached, for the command line and for people."""
+    """Where a running house can be reached, for the command line and for people.
+
+    Until `ready`, only its servers answer.
+    """
 
     api_url: str
     api_key_path: str
     flower_url: str
+    flower_login: str
     database_url: str
     redis_url: str
     pid: int
     started_by: str
+    ready: bool
 
 
 class Home:
@@ -107,6 +113,11 @@ class Home:
         known = _read_json(self.path / "home.json").get("ports", {})
         chosen: dict[str, int] = {}
         for name, port in wanted.items():
+            if port and not is_free(port):
+                raise PortTaken(
+                    f"port {port} for {name} is in use; set OVERNIGHT_{name.upper()}_PORT to "
+                    "another, or to 0 for a free one"
+                )
             chosen[name] = port or _settle(known.get(name), frozenset(chosen.values()))
         kept = {**known, **{name: chosen[name] for name, port in wanted.items() if not port}}
         write_private(self.path / "home.json", json.dumps({"ports": kept}, indent=2) + "\n")

@@ -78,17 +78,26 @@ class House:
         """Where Flower answers."""
         return _address(self.settings.flower_host, self.flower_port)
 
-    def connection(self) -> Connection:
-        """Say where everything can be reached once it runs."""
+    def connection(self, *, ready: bool) -> Connection:
+        """Say where everything can be reached, or will be."""
         return Connection(
             api_url=self.api_url,
             api_key_path=str(self.home.api_key_path),
             flower_url=self.flower_url,
+            flower_login=self._flower_login(),
             database_url=self.database_url,
             redis_url=self.redis_url,
             pid=os.getpid(),
             started_by="overnight up",
+            ready=ready,
         )
+
+    def _flower_login(self) -> str:
+        """Say where the password is, never what it is."""
+        place = "OVERNIGHT_FLOWER_PASSWORD"
+        if not self.settings.flower_password:
+            place = str(self.home.credentials.path)
+        return f"user {self.settings.flower_user}, password in {place}"
 
     def servers(self) -> list[Service]:
         """List the servers that are ours, their data laid out."""
@@ -119,7 +128,8 @@ class House:
             self._process("maintenance", grace=patient),
             self._process("worker", ready=worker_ready, grace=patient),
             self._process("beat"),
-            self._process("flower", ready=partial(_answers, self.flower_url)),
+            # Flower keeps nothing, and does not end by itself while it waits for events.
+            self._process("flower", ready=partial(_answers, self.flower_url), grace=2.0),
         ]
 
     def _process(

@@ -41,6 +41,7 @@ class RedisServer:
             f"dir {_quoted(str(self.data))}",
             "appendonly yes",
             'save ""',
+            "loglevel warning",
             # A broker that silently drops keys loses messages; it has to refuse them instead.
             "maxmemory-policy noeviction",
         ]

@@ -21,6 +21,8 @@ READINESS_PAUSE = 0.1
 LONGEST_SLEEP = 1.0
 #: What a hurried stop leaves the services before they are killed.
 HURRY_GRACE = 2.0
+#: A service that fell so often before it was ever ready will not make it by itself.
+HOPELESS_FALLS = 3
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -77,8 +79,17 @@ class Supervisor:
         return True
 
     def run_until_ready(self, timeout: float) -> bool:
-        """Keep everything going until every service is ready."""
-        return self.run_until(lambda: not self.unready(), timeout=timeout)
+        """Keep everything going until every service is ready; False if one keeps falling."""
+
+        def settled() -> bool:
+            return not self.unready() or self._is_hopeless()
+
+        return self.run_until(settled, timeout=timeout) and not self.unready()
+
+    def _is_hopeless(self) -> bool:
+        return any(
+            post.falls >= HOPELESS_FALLS and not post.is_ready for post in self._posts.values()
+        )
 
     def run(self) -> None:
         """Keep everything going until someone asks to stop."""
@@ -109,18 +120,34 @@ class Supervisor:
         self._log("house", text)
 
     def stop(self) -> None:
-        """End all services, the youngest first; one more stop request makes it hurry."""
+        """End all services, the youngest first; one more stop request makes it hurry.
+
+        A service is asked when nothing that needs it runs any more, so that Postgres goes last.
+        """
         self._stopping = True
-        already_asked = self.stop_requests
-        for post in reversed(list(self._posts.values())):
-            if post.process:
-                self.console.line(post.service.name, "stopping")
-                post.process.ask_to_stop()
-                self._wait_for([post], unless=lambda: self.stop_requests > already_asked)
-        if any(post.process for post in self._posts.values()):
+        requests_before = self.stop_requests
+        unasked = list(reversed(self._posts.values()))
+        while self.running() and self.stop_requests == requests_before:
+            for post in [post for post in unasked if not self._is_needed(post)]:
+                unasked.remove(post)
+                if post.process:
+                    self.console.line(post.service.name, "stopping")
+                    post.process.ask_to_stop()
+            self._turn()
+        if self.running():
             self._hurry()
         self._posts.clear()
         self._stopping = False
+
+    def running(self) -> list[str]:
+        """Name the services of which anything still runs."""
+        return [name for name, post in self._posts.items() if post.process]
+
+    def _is_needed(self, post: Post) -> bool:
+        return any(
+            other.process and post.service.name in other.service.depends_on
+            for other in self._posts.values()
+        )
 
     def _hurry(self) -> None:
         self.say("hurrying")

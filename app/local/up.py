@@ -13,7 +13,7 @@ from app.control.keys import seed_local_user
 from app.domain.plans import PlanTier
 from app.local.console import Console
 from app.local.errors import HouseIsRunning, LocalError
-from app.local.home import Home
+from app.local.home import Connection, Home
 from app.local.house import House
 from app.local.lock import Holder, hold, holder_of, is_held
 from app.local.logfile import tail
@@ -100,11 +100,12 @@ def _live(house: House, supervisor: Supervisor) -> int:
     db = Db.connect(house.database_url, role=DISPATCHER, application_name="overnight-up")
     try:
         _seed(house)
+        house.home.publish(house.connection(ready=False))
         supervisor.add(house.processes(db))
         if not supervisor.run_until_ready(PROCESSES_TIMEOUT):
             return _gave_up(supervisor)
-        house.home.publish(house.connection())
-        supervisor.say(_ready_text(house))
+        house.home.publish(house.connection(ready=True))
+        supervisor.say(_ready_text(house.connection(ready=True), stop="Ctrl-C"))
         supervisor.run()
     finally:
         house.home.retract()
@@ -134,12 +135,12 @@ def _gave_up(supervisor: Supervisor, reason: str | None = None) -> int:
     return 1
 
 
-def _ready_text(house: House) -> str:
+def _ready_text(connection: Connection, *, stop: str) -> str:
     return (
-        f"\nOvernight is ready:  {house.api_url}\n"
-        f"Flower:              {house.flower_url}  (user {house.settings.flower_user}, password in "
-        f"{house.home.credentials.path})\n"
+        f"\nOvernight is ready:  {connection.api_url}\n"
+        f"Flower:              {connection.flower_url}  ({connection.flower_login})\n"
         f"Now try:             {command()} {FIRST_TASK}\n"
+        f"Stop with:           {stop}\n"
     )
 
 
@@ -169,8 +170,8 @@ def _up_detached(home: Home) -> int:
     pid = _spawn(home, log)
     while os.waitpid(pid, os.WNOHANG) == (0, 0):
         connection = home.connection()
-        if connection and connection.pid == pid:
-            sys.stdout.write(tail(log, 4) + "\n")
+        if connection and connection.ready and connection.pid == pid:
+            sys.stdout.write(_ready_text(connection, stop=f"{command()} down"))
             return 0
         time.sleep(0.1)
     sys.stderr.write(tail(log, TAIL) + "\n")

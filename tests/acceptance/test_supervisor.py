@@ -37,8 +37,7 @@ HOUSE = """
             code = supervisor.run_once(service(**orders["once"]))
             supervisor.say(f"once: {code}")
         supervisor.add(service(**order) for order in orders["services"])
-        supervisor.run_until_ready(60)
-        supervisor.say("ready")
+        supervisor.say("ready" if supervisor.run_until_ready(60) else "gave up")
         supervisor.run()
     console.say("all stopped")
     console.close()
@@ -74,6 +73,21 @@ DEAF = """
         (place / f"{name}.fled").write_text(str(os.getpid()))
     else:
         (place / f"{name}.pid").write_text(str(os.getpid()))
+    while True:
+        time.sleep(60)
+"""
+# Asked to stop, it waits until the others are asked too.
+SOCIABLE = """
+    import signal, sys, time
+    from pathlib import Path
+    name, place = sys.argv[1], Path(sys.argv[2])
+    def end(*_):
+        (place / f"{name}.asked").touch()
+        while len(list(place.glob("*.asked"))) < 2:
+            time.sleep(0.01)
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, end)
+    (place / f"{name}.ready").touch()
     while True:
         time.sleep(60)
 """
@@ -171,7 +185,12 @@ def test_services_start_when_what_they_need_is_ready(start: Start) -> None:
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_request_stops_everything_in_reverse_order(start: Start, how: signal.Signals) -> None:
     names = ["postgres", "redis", "api", "worker"]
-    house = start(*({"name": name, "code": OBEDIENT, "waits": True} for name in names))
+    house = start(
+        *(
+            {"name": name, "code": OBEDIENT, "waits": True, "needs": names[:number]}
+            for number, name in enumerate(names)
+        )
+    )
     house.wait_for("ready")
     everyone = house.everyone()
 
@@ -182,6 +201,26 @@ def test_a_request_stops_everything_in_reverse_order(start: Start, how: signal.S
     assert house.diary()[len(names) :] == [f"{name} ends" for name in reversed(names)]
     assert house.says("all stopped")
     assert not any(map(alive, everyone))
+
+
+def test_services_that_nobody_needs_stop_side_by_side(start: Start) -> None:
+    house = start(
+        {"name": "postgres", "code": OBEDIENT, "waits": True},
+        {"name": "api", "code": SOCIABLE, "waits": True, "needs": ["postgres"], "grace": 60},
+        {"name": "worker", "code": SOCIABLE, "waits": True, "needs": ["postgres"], "grace": 60},
+    )
+    house.wait_for("ready")
+
+    house.process.send_signal(signal.SIGINT)
+
+    assert house.process.wait(30) == 0
+    assert house.diary()[-1] == "postgres ends"
+
+
+def test_a_service_that_never_makes_it_ends_the_waiting(start: Start) -> None:
+    house = start({"name": "api", "code": HOPELESS, "waits": True})
+
+    house.wait_for("gave up", timeout=20)
 
 
 def test_output_is_prefixed_and_kept_in_a_log_of_its_own(start: Start) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.local.errors import HouseIsRunning
+from app.local.errors import HouseIsRunning, PortTaken
 from app.local.guarded import Guarded, Program
 from app.local.home import Connection, Home
 from app.local.lock import Holder, hold, holder_of, is_held
@@ -37,7 +37,9 @@ def connection_of(pid: int) -> Connection:
         database_url="postgresql://127.0.0.1:3/overnight",
         redis_url="redis://127.0.0.1:4/0",
         pid=pid,
+        flower_login="user overnight",
         started_by="a test",
+        ready=True,
     )
 
 
@@ -101,6 +103,15 @@ def test_a_configured_port_is_taken_but_not_remembered(home: Home) -> None:
 
     assert home.choose_ports(WANTED | {"api": 8080}) == first | {"api": 8080}
     assert home.choose_ports(WANTED) == first
+
+
+def test_a_configured_port_in_use_is_named(home: Home) -> None:
+    with socket.socket() as squatter:
+        squatter.bind(("127.0.0.1", 0))
+        squatter.listen()
+
+        with pytest.raises(PortTaken, match="OVERNIGHT_API_PORT"):
+            home.choose_ports(WANTED | {"api": squatter.getsockname()[1]})
 
 
 def test_ports_lie_below_those_lent_to_outgoing_connections() -> None:
