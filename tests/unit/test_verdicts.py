@@ -1,0 +1,401 @@
+"""The judge: every way a run can end, with and without attempts left, under every policy."""
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.claims import Failure
+from app.domain.lifecycle import MOVES, Event, State
+from app.domain.results import (
+    Deferred,
+    Died,
+    Expired,
+    Interrupted,
+    Lost,
+    Raised,
+    Result,
+    Returned,
+    Stopped,
+    TimedOut,
+)
+from app.domain.retry import RetryPolicy, Strategy
+from app.domain.verdicts import Standing, Verdict, is_poison, judge
+
+# Ten seconds after the first run, and no chance about it.
+PLAIN = RetryPolicy(Strategy.FIXED, jitter=False)
+FIRST_OF_THREE = Standing(attempts=0, max_attempts=3, retry=PLAIN, agent="a")
+LAST_OF_THREE = replace(FIRST_OF_THREE, attempts=2)
+
+RAISED = Raised("error", "it broke", "ValueError")
+REFUSED = Raised("auth_failure", "no such key", "PermissionError")
+
+CASES: dict[str, tuple[Standing, Result, Verdict]] = {
+    "returned": (
+        FIRST_OF_THREE,
+        Returned({"hello": "world"}),
+        Verdict(Event.COMPLETE, "completed"),
+    ),
+    "returned on the last attempt": (
+        LAST_OF_THREE,
+        Returned(),
+        Verdict(Event.COMPLETE, "completed"),
+    ),
+    "raised": (
+        FIRST_OF_THREE,
+        RAISED,
+        Verdict(Event.RETRY, "failed", "error", "it broke", wait_seconds=10.0),
+    ),
+    "raised on the last attempt": (
+        LAST_OF_THREE,
+        RAISED,
+        Verdict(Event.BURY, "failed", "error", "it broke"),
+    ),
+    "raised what the policy never retries": (
+        FIRST_OF_THREE,
+        REFUSED,
+        Verdict(Event.BURY, "failed", "auth_failure", "no such key"),
+    ),
+    "raised what the policy does not know": (
+        FIRST_OF_THREE,
+        replace(RAISED, error_class="no_handler"),
+        Verdict(Event.BURY, "failed", "no_handler", "it broke"),
+    ),
+    "raised an exception the policy names": (
+        replace(FIRST_OF_THREE, retry=replace(PLAIN, retry_on=("ValueError",))),
+        RAISED,
+        Verdict(Event.RETRY, "failed", "error", "it broke", wait_seconds=10.0),
+    ),
+    "raised an exception the policy refuses": (
+        replace(FIRST_OF_THREE, retry=replace(PLAIN, no_retry_on=("ValueError",))),
+        RAISED,
+        Verdict(Event.BURY, "failed", "error", "it broke"),
+    ),
+    "asked for a retry against the policy": (
+        FIRST_OF_THREE,
+        replace(REFUSED, retryable=True),
+        Verdict(Event.RETRY, "failed", "auth_failure", "no such key", wait_seconds=10.0),
+    ),
+    "asked for a retry at its own time": (
+        FIRST_OF_THREE,
+        replace(RAISED, retryable=True, wait_seconds=77.0),
+        Verdict(Event.RETRY, "failed", "error", "it broke", wait_seconds=77.0),
+    ),
+    "asked for a retry without attempts left": (
+        LAST_OF_THREE,
+        replace(RAISED, retryable=True),
+        Verdict(Event.BURY, "failed", "error", "it broke"),
+    ),
+    "gave up for good": (
+        FIRST_OF_THREE,
+        replace(RAISED, retryable=False),
+        Verdict(Event.BURY, "failed", "error", "it broke"),
+    ),
+    "timed out": (
+        FIRST_OF_THREE,
+        TimedOut(by_plan=False),
+        Verdict(Event.RETRY, "timeout", "timeout", "Timeout", wait_seconds=10.0),
+    ),
+    "timed out on the last attempt": (
+        LAST_OF_THREE,
+        TimedOut(by_plan=False),
+        Verdict(Event.BURY, "timeout", "timeout", "Timeout"),
+    ),
+    "timed out when the policy does not retry that": (
+        replace(FIRST_OF_THREE, retry=replace(PLAIN, retry_on=("error",))),
+        TimedOut(by_plan=False),
+        Verdict(Event.BURY, "timeout", "timeout", "Timeout"),
+    ),
+    "timed out by the plan": (
+        FIRST_OF_THREE,
+        TimedOut(by_plan=True),
+        Verdict(Event.BURY, "plan_timeout", "plan_timeout", "Timeout"),
+    ),
+    "stopped": (
+        FIRST_OF_THREE,
+        Stopped(),
+        Verdict(Event.CANCEL, "cancelled", "cancelled"),
+    ),
+    "interrupted": (
+        FIRST_OF_THREE,
+        Interrupted(),
+        Verdict(Event.HAND_BACK, "interrupted", message="shutdown", spent=False, billed=False),
+    ),
+    "interrupted on the last attempt": (
+        LAST_OF_THREE,
+        Interrupted("deploy"),
+        Verdict(Event.HAND_BACK, "interrupted", message="deploy", spent=False, billed=False),
+    ),
+    "deferred": (
+        FIRST_OF_THREE,
+        Deferred(120.0),
+        Verdict(Event.RETRY, "deferred", "rate_limit", wait_seconds=120.0, spent=False),
+    ),
+    "deferred on the last attempt": (
+        LAST_OF_THREE,
+        Deferred(5.0, "busy"),
+        Verdict(Event.RETRY, "deferred", "busy", wait_seconds=5.0, spent=False),
+    ),
+    "never started": (
+        LAST_OF_THREE,
+        Expired(),
+        Verdict(Event.HAND_BACK, "expired", message="claim_expired", spent=False, billed=False),
+    ),
+    "died": (
+        FIRST_OF_THREE,
+        Died(),
+        Verdict(Event.RETRY, "crash", "crash", "the run died under a live worker"),
+    ),
+    "died on the last attempt": (
+        LAST_OF_THREE,
+        Died(),
+        Verdict(Event.BURY, "crash", "crash", "the run died under a live worker"),
+    ),
+    "lost": (
+        FIRST_OF_THREE,
+        Lost(),
+        Verdict(Event.RETRY, "worker_lost", "crash", "heartbeat_timeout", billed=False),
+    ),
+    "lost on the last attempt": (
+        LAST_OF_THREE,
+        Lost(),
+        Verdict(Event.BURY, "worker_lost", "crash", "heartbeat_timeout", billed=False),
+    ),
+    "lost when the policy does not retry crashes": (
+        replace(FIRST_OF_THREE, retry=replace(PLAIN, retry_on=("error",))),
+        Lost(),
+        Verdict(Event.BURY, "worker_lost", "crash", "heartbeat_timeout", billed=False),
+    ),
+}
+
+RESULTS = st.one_of(
+    st.builds(Returned),
+    st.builds(
+        Raised,
+        error_class=st.sampled_from(["error", "rate_limit", "auth_failure", "no_handler"]),
+        message=st.just("it broke"),
+        retryable=st.sampled_from([None, True, False]),
+        wait_seconds=st.none() | st.floats(min_value=0, max_value=3600),
+    ),
+    st.builds(TimedOut, by_plan=st.booleans()),
+    st.builds(Stopped),
+    st.builds(Interrupted),
+    st.builds(Deferred, wait_seconds=st.floats(min_value=0, max_value=3600)),
+    st.builds(Expired),
+    st.builds(Died),
+    st.builds(Lost),
+)
+SPENT_OUTCOMES = ["failed", "timeout", "crash", "worker_lost"]
+STANDINGS = st.builds(
+    Standing,
+    attempts=st.integers(min_value=0, max_value=6),
+    max_attempts=st.integers(min_value=1, max_value=6),
+    retry=st.builds(RetryPolicy, strategy=st.sampled_from(Strategy), jitter=st.booleans()),
+    agent=st.sampled_from("abc"),
+    failures=st.lists(
+        st.builds(Failure, agent=st.sampled_from("abc"), outcome=st.sampled_from(SPENT_OUTCOMES)),
+        max_size=5,
+    ).map(tuple),
+)
+CHANCES = st.floats(min_value=0, max_value=1, exclude_max=True)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_is_judged_by_how_it_ended(case: str) -> None:
+    standing, result, verdict = CASES[case]
+
+    assert judge(standing, result, 0.5) == verdict
+
+
+def test_the_cases_leave_no_way_of_ending_out() -> None:
+    assert {type(result) for _, result, _ in CASES.values()} == set(get_args(Result))
+
+
+@given(STANDINGS, RESULTS, CHANCES)
+def test_every_verdict_is_a_move_a_held_task_can_make(
+    standing: Standing, result: Result, chance: float
+) -> None:
+    held = State.CLAIMED if isinstance(result, Expired) else State.RUNNING
+
+    assert held in MOVES[judge(standing, result, chance).event].sources
+
+
+@given(STANDINGS, RESULTS, CHANCES)
+def test_a_spent_attempt_is_retried_only_within_the_limit(
+    standing: Standing, result: Result, chance: float
+) -> None:
+    verdict = judge(standing, result, chance)
+
+    if verdict.event is Event.RETRY and verdict.spent:
+        assert standing.attempts + 1 < standing.max_attempts
+
+
+@given(STANDINGS, RESULTS, CHANCES)
+def test_what_was_our_fault_is_never_billed(
+    standing: Standing, result: Result, chance: float
+) -> None:
+    ours = isinstance(result, Lost | Interrupted | Expired)
+
+    assert judge(standing, result, chance).billed is not ours
+
+
+@given(STANDINGS, RESULTS, CHANCES)
+def test_only_the_blameless_spend_no_attempt(
+    standing: Standing, result: Result, chance: float
+) -> None:
+    blameless = isinstance(result, Interrupted | Expired | Deferred)
+
+    assert judge(standing, result, chance).spent is not blameless
+
+
+@given(STANDINGS, RESULTS, CHANCES)
+def test_a_poisoned_task_is_always_buried(
+    standing: Standing, result: Result, chance: float
+) -> None:
+    verdict = judge(standing, result, chance)
+
+    assert not verdict.poison or verdict.event is Event.BURY
+
+
+@given(STANDINGS, RESULTS, CHANCES)
+def test_every_burial_gives_a_reason(standing: Standing, result: Result, chance: float) -> None:
+    verdict = judge(standing, result, chance)
+
+    assert verdict.event is not Event.BURY or (verdict.reason and verdict.message)
+
+
+@pytest.mark.parametrize("result", [Died(), Lost()])
+def test_the_first_crash_is_retried_at_once(result: Result) -> None:
+    after_a_failure = replace(FIRST_OF_THREE, attempts=1, failures=[Failure("a", "failed")])
+
+    assert judge(FIRST_OF_THREE, result, 0.5).wait_seconds == 0.0
+    assert judge(after_a_failure, result, 0.5).wait_seconds == 0.0
+
+
+@pytest.mark.parametrize("result", [Died(), Lost()])
+@pytest.mark.parametrize("earlier", ["crash", "worker_lost"])
+def test_a_second_crash_waits_as_the_policy_says(result: Result, earlier: str) -> None:
+    again = replace(FIRST_OF_THREE, attempts=1, failures=[Failure("a", earlier)])
+
+    verdict = judge(again, result, 0.5)
+
+    assert verdict.event is Event.RETRY
+    assert verdict.wait_seconds == 10.0
+
+
+def test_the_wait_grows_with_the_attempts_made() -> None:
+    growing = replace(FIRST_OF_THREE, retry=RetryPolicy(jitter=False), max_attempts=9)
+
+    waits = [judge(replace(growing, attempts=made), RAISED, 0.5).wait_seconds for made in range(4)]
+
+    assert waits == [10, 20, 40, 80]
+
+
+def test_chance_spreads_the_wait() -> None:
+    spread = replace(FIRST_OF_THREE, retry=RetryPolicy(Strategy.FIXED))
+
+    waits = [judge(spread, RAISED, chance).wait_seconds for chance in (0.0, 0.5)]
+
+    assert waits == [5, 10]
+
+
+def test_a_wait_the_handler_asked_for_may_exceed_the_cap() -> None:
+    capped = replace(FIRST_OF_THREE, retry=replace(PLAIN, max_delay_sec=60))
+    asked = replace(RAISED, retryable=True, wait_seconds=3600.0)
+
+    assert judge(capped, asked, 0.5).wait_seconds == 3600.0
+
+
+def failures(*told: str) -> list[Failure]:
+    """Earlier failures, each written as `agent outcome`."""
+    return [Failure(*one.split()) for one in told]
+
+
+@pytest.mark.parametrize(
+    ("told", "attempts", "poison"),
+    [
+        # Two agents and three attempts.
+        (["a failed", "b failed", "a failed"], 3, True),
+        (["a failed", "b timeout", "c failed"], 3, True),
+        (["a failed", "a failed", "a failed"], 3, False),
+        (["a failed", "b failed"], 2, False),
+        (["a failed", "b failed", "a failed"], 2, False),
+        # Two runs that killed themselves, on two workers.
+        (["a crash", "b crash"], 2, True),
+        (["a crash", "a crash"], 2, False),
+        (["a crash", "b failed"], 2, False),
+        (["a crash", "b failed", "b crash"], 3, True),
+        (["a crash"], 1, False),
+        # A worker killed from outside accuses nobody.
+        (["a worker_lost", "b worker_lost"], 2, False),
+        (["a worker_lost", "b worker_lost", "c worker_lost"], 3, False),
+        (["a crash", "b worker_lost"], 2, False),
+        (["a failed", "b worker_lost", "a failed"], 3, False),
+        (["a failed", "b worker_lost", "b failed", "a failed"], 4, True),
+        # Neither does whatever spent no attempt.
+        (["a interrupted", "b expired", "c deferred"], 3, False),
+        (["a failed", "b interrupted", "a failed", "b expired"], 4, False),
+        ([], 0, False),
+    ],
+)
+def test_poison_needs_guilty_runs_on_several_workers(
+    told: list[str], attempts: int, *, poison: bool
+) -> None:
+    assert is_poison(failures(*told), attempts) is poison
+
+
+def test_a_second_suicide_on_another_worker_ends_the_task_early() -> None:
+    standing = replace(FIRST_OF_THREE, attempts=1, agent="b", failures=failures("a crash"))
+
+    verdict = judge(standing, Died(), 0.5)
+
+    assert verdict.event is Event.BURY
+    assert verdict.poison
+    assert verdict.reason == "crash"
+
+
+def test_a_second_suicide_on_the_same_worker_is_tried_elsewhere() -> None:
+    standing = replace(FIRST_OF_THREE, attempts=1, agent="a", failures=failures("a crash"))
+
+    verdict = judge(standing, Died(), 0.5)
+
+    assert verdict.event is Event.RETRY
+    assert not verdict.poison
+
+
+@given(st.lists(st.sampled_from("abcdef"), max_size=8), st.sampled_from("abcdef"))
+def test_a_worker_killed_from_outside_accuses_nobody(earlier: list[str], last: str) -> None:
+    lost = [Failure(agent, "worker_lost") for agent in earlier]
+    standing = Standing(len(lost), max_attempts=99, retry=PLAIN, agent=last, failures=lost)
+
+    verdict = judge(standing, Lost(), 0.5)
+
+    assert verdict.event is Event.RETRY
+    assert not verdict.poison
+
+
+def test_a_task_that_fails_everywhere_is_marked_when_it_is_buried() -> None:
+    standing = replace(LAST_OF_THREE, failures=failures("a failed", "b failed"))
+
+    verdict = judge(standing, RAISED, 0.5)
+
+    assert verdict.event is Event.BURY
+    assert verdict.poison
+
+
+def test_poison_ends_a_task_that_has_attempts_left() -> None:
+    standing = Standing(
+        2, max_attempts=10, retry=PLAIN, agent="a", failures=failures("a failed", "b failed")
+    )
+
+    assert judge(standing, RAISED, 0.5).event is Event.BURY
+
+
+def test_one_flaky_worker_does_not_condemn_a_task() -> None:
+    standing = Standing(
+        4, max_attempts=10, retry=PLAIN, agent="a", failures=failures(*["a failed"] * 4)
+    )
+
+    assert judge(standing, RAISED, 0.5).event is Event.RETRY
