@@ -10,10 +10,9 @@ from kombu.exceptions import OperationalError
 from app.dispatch.celery_settings import DIRECT, EXECUTE, agent_queue, celery_settings
 from app.domain.claims import Claim, Claimed
 from app.domain.ids import show_task
+from app.events.patience import TIMEOUT_SECONDS, impatient
 from app.settings import Settings
 from app.telemetry import Event, emit
-
-TIMEOUT_SECONDS = 2
 
 
 class BrokerUnreachable(Exception):
@@ -27,11 +26,7 @@ class Publisher:
         configuration = celery_settings(settings, patience=TIMEOUT_SECONDS)
         self._celery = Celery("overnight-dispatch", set_as_current=False)
         self._celery.conf.update(configuration)
-        self._redis = redis.Redis.from_url(
-            str(configuration["broker_url"]),
-            socket_timeout=TIMEOUT_SECONDS,
-            socket_connect_timeout=TIMEOUT_SECONDS,
-        )
+        self._redis = impatient(str(configuration["broker_url"]))
 
     def check(self) -> None:
         """Raise BrokerUnreachable unless Redis answers; asked before anything is claimed."""

@@ -10,10 +10,10 @@ import time
 import redis
 from redis.client import PubSub
 
+from app.events.patience import impatient
 from app.telemetry import Event, emit
 
 CHANNEL = "wake"
-TIMEOUT_SECONDS = 2.0
 # How long a listener may be deaf to a stop; short enough for Ctrl-C, long enough to be idle.
 SLICE_SECONDS = 0.5
 
@@ -45,7 +45,7 @@ class Waker:
         self._wanted.set()
 
     def _ping_on_demand(self) -> None:
-        client = _client(self._url)
+        client = impatient(self._url)
         while True:
             self._wanted.wait()
             if self._closed:
@@ -62,7 +62,7 @@ class Listener:
     """Waits for a ping; without Redis it waits just as long and finds the work by polling."""
 
     def __init__(self, redis_url: str, prefix: str = "overnight:") -> None:
-        self._client = _client(redis_url)
+        self._client = impatient(redis_url)
         self._channel = prefix + CHANNEL
         self._subscription: PubSub | None = None
 
@@ -103,12 +103,3 @@ class Listener:
         if self._subscription is not None:
             self._subscription.close()
             self._subscription = None
-
-
-def _client(url: str) -> redis.Redis:
-    return redis.Redis.from_url(
-        url,
-        socket_timeout=TIMEOUT_SECONDS,
-        socket_connect_timeout=TIMEOUT_SECONDS,
-        socket_keepalive=True,
-    )

@@ -1,0 +1,18 @@
+"""A Redis client that answers soon or fails soon; the usual one tries again for seconds."""
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+TIMEOUT_SECONDS = 2
+
+
+def impatient(url: str) -> Redis:
+    """Connect so that a dead or hung Redis costs each call at most a moment."""
+    return Redis.from_url(
+        url,
+        socket_timeout=TIMEOUT_SECONDS,
+        socket_connect_timeout=TIMEOUT_SECONDS,
+        socket_keepalive=True,
+        retry=Retry(NoBackoff(), retries=0),
+    )

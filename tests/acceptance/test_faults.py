@@ -1,0 +1,252 @@
+"""What survives which fault: real processes, real servers, kill -9."""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from app.dispatch.publish import Publisher
+from app.domain.ids import parse_task
+from app.local.postgres import EmbeddedPostgres
+from app.local.redis import EmbeddedRedis, client_without_patience
+from overnight import Client
+from tests.support.house import House
+from tests.support.servers import redis_server
+from tests.support.stack import SERVICES, Stack
+from tests.support.waiting import wait_until
+
+Build = Callable[..., Stack]
+
+
+def test_a_task_goes_all_the_way_through_real_processes(build: Build) -> None:
+    stack = build().start(*SERVICES).ready()
+    _, client = stack.user()
+
+    made = client.tasks.create("say hello", type="echo", payload={"hello": "world"})
+    done = client.tasks.wait(made.id, timeout=30, poll=0.1)
+
+    assert (done.state, done.output, done.attempts) == ("completed", {"hello": "world"}, 1)
+
+
+def test_a_task_outlives_the_worker_that_was_killed(build: Build, house: House) -> None:
+    stack = build().start(*SERVICES, "worker-2").ready()
+    _, client = stack.user()
+    made = client.tasks.create("long", type="sleep", payload={"seconds": 4})
+    task_id = parse_task(made.id)
+    wait_until(lambda: house.state(task_id) == "running", what="the task to run")
+
+    holder = house.row(task_id)["claimed_by"]
+    victim = next(name for name in ("worker", "worker-2") if _is(stack, name, holder))
+    stack.kill(victim)
+    killed = time.monotonic()
+    wait_until(lambda: house.row(task_id)["epoch"] == 2, what="the second claim")
+    back_after = time.monotonic() - killed
+    done = client.tasks.wait(made.id, timeout=30, poll=0.1)
+
+    clocks = stack.settings
+    assert done.state == "completed"
+    # lease, one reaper period, and a moment for a busy machine
+    assert back_after < clocks.lease_seconds + clocks.lease_check_interval + 3
+    outcomes = house.rows("SELECT outcome, spent FROM attempts ORDER BY epoch")
+    assert [row["outcome"] for row in outcomes] == ["worker_lost", "completed"]
+    ledger = house.rows("SELECT kind FROM usage_ledger WHERE epoch = 1 ORDER BY kind")
+    assert [row["kind"] for row in ledger] == ["refund", "usage"]
+
+
+def test_a_wiped_broker_loses_nothing_and_doubles_nothing(build: Build, house: House) -> None:
+    with redis_server() as own:
+        stack = build(redis_url=own.url, worker_liveness=60)
+        stack.start("api", "maintenance", "beat", "worker").ready()
+        user, client = stack.user()
+        # A worker with room for 200 that never fetches: 200 messages stand in Redis at once.
+        house.run("UPDATE users SET max_concurrent_agents = 300 WHERE id = :id", id=user)
+        house.agent(slots=200, agent_id="greedy")
+        for number in range(200):
+            client.tasks.create(f"task {number}", type="echo")
+        stack.start("dispatcher")
+        wait_until(
+            lambda: house.one("SELECT sum(active) AS n FROM lanes")["n"] >= 100,
+            what="100 claims in flight",
+            pause=0.01,
+        )
+
+        with client_without_patience(own.url) as redis:
+            redis.flushall()
+        stack.drained(timeout=90)
+
+    _all_completed_once(house, 200)
+
+
+def test_messages_delivered_twice_and_shuffled_start_once(build: Build, house: House) -> None:
+    stack = build().start("worker", "maintenance", "beat", "api").ready()
+    _, client = stack.user()
+    house.agent(slots=60, agent_id="greedy")
+    for number in range(40):
+        client.tasks.create(f"task {number}", type="echo")
+
+    claims = list(house.claim(limit=40).claims)
+    messages = claims * 2
+    random.Random(7).shuffle(messages)
+    publisher = Publisher(stack.settings)
+    assert publisher.send(stack.settings.pool, messages) == []
+    publisher.close()
+    stack.drained()
+
+    _all_completed_once(house, 40)
+    assert house.one("SELECT count(*) AS n FROM attempts")["n"] == 40
+    assert house.one("SELECT count(*) AS n FROM stale_results")["n"] == 0
+
+
+@pytest.mark.parametrize("fault", ["stopped", "hung"])
+def test_a_dead_or_hung_broker_never_slows_a_submit(build: Build, house: House, fault: str) -> None:
+    with redis_server() as own:
+        stack = build(redis_url=own.url).start(*SERVICES).ready()
+        _, client = stack.user()
+        _break(own, fault)
+
+        took = [_timed(client, number) for number in range(10)]
+        _mend(own, fault)
+        stack.drained(timeout=90)
+
+        assert max(took) < 1.0
+        _all_completed_once(house, 10)
+
+
+def test_everything_resumes_after_postgres_crashed(
+    build: Build, house: House, postgres: EmbeddedPostgres
+) -> None:
+    stack = build().start(*SERVICES).ready()
+    _, client = stack.user()
+    for number in range(20):
+        client.tasks.create(f"task {number}", type="sleep", payload={"seconds": 0.3})
+    wait_until(
+        lambda: house.one("SELECT count(*) AS n FROM tasks WHERE state = 'completed'")["n"] >= 2,
+        what="some work to be done",
+    )
+
+    house.owner.engine.dispose()
+    postgres.stop(immediate=True)
+    postgres.start()
+    stack.drained(timeout=90)
+
+    states = house.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state")
+    assert states == [{"state": "completed", "n": 20}]
+
+
+def test_a_deploy_hands_tasks_back_without_spending_them(build: Build, house: House) -> None:
+    stack = build().start(*SERVICES).ready()
+    _, client = stack.user()
+    made = client.tasks.create("long", type="sleep", payload={"seconds": 3})
+    task_id = parse_task(made.id)
+    wait_until(lambda: house.state(task_id) == "running", what="the task to run")
+
+    stack.kill("worker", signal.SIGTERM)
+    wait_until(lambda: house.state(task_id) == "ready", timeout=5, what="the task to come back")
+    code = stack.ended("worker")
+    handed_back = house.row(task_id)
+    stack.start("worker").ready()
+    done = client.tasks.wait(made.id, timeout=30, poll=0.1)
+
+    assert code == 0
+    assert handed_back["attempts"] == 0
+    assert (done.state, done.attempts) == ("completed", 1)
+
+
+def test_a_claim_that_is_never_started_comes_back(build: Build, house: House) -> None:
+    stack = build(claim_ttl=1).start("maintenance", "beat", "api")
+    stack.ready()
+    _, client = stack.user()
+    house.agent(slots=1, agent_id="greedy")
+    made = client.tasks.create("never fetched", type="echo")
+    task_id = parse_task(made.id)
+    [claimed] = house.claim().claims
+    house.run(
+        "UPDATE tasks SET expires_at = clock() + interval '1 second' WHERE id = :id", id=task_id
+    )
+
+    wait_until(lambda: house.state(task_id) == "ready", timeout=15, what="the claim to end")
+
+    row = house.row(task_id)
+    assert (row["attempts"], row["epoch"]) == (0, claimed.claim.epoch)
+    assert house.one("SELECT outcome FROM attempts")["outcome"] == "expired"
+
+
+@pytest.mark.parametrize("payload", [{}, {"gil": True}], ids=["loop", "holds the GIL"])
+def test_an_endless_run_dies_at_its_timeout_and_frees_its_slot(
+    build: Build, house: House, payload: dict[str, object]
+) -> None:
+    stack = build(concurrency=1).start(*SERVICES).ready()
+    _, client = stack.user()
+
+    endless = client.tasks.create(
+        "endless", type="spin", payload=payload, timeout_seconds=1, max_attempts=1
+    )
+    after = client.tasks.create("after it", type="echo")
+    client.tasks.wait(after.id, timeout=40, poll=0.2)
+    dead = client.tasks.wait(endless.id, timeout=5, poll=0.2, check=False)
+
+    assert (dead.state, dead.failure_reason) == ("dead_lettered", "timeout")
+
+
+@pytest.mark.parametrize("payload", [{}, {"gil": True}], ids=["loop", "holds the GIL"])
+def test_an_endless_run_dies_when_cancelled(
+    build: Build, house: House, payload: dict[str, object]
+) -> None:
+    stack = build(concurrency=1).start(*SERVICES).ready()
+    _, client = stack.user()
+    endless = client.tasks.create("endless", type="spin", payload=payload)
+    wait_until(lambda: house.state(parse_task(endless.id)) == "running", what="it to run")
+
+    client.tasks.cancel(endless.id)
+    after = client.tasks.create("after it", type="echo")
+    client.tasks.wait(after.id, timeout=40, poll=0.2)
+    dead = client.tasks.wait(endless.id, timeout=5, poll=0.2, check=False)
+
+    assert dead.state == "cancelled"
+    assert house.one("SELECT sum(active) AS n FROM lanes")["n"] == 0
+
+
+def test_two_beats_and_two_dispatchers_do_no_harm(build: Build, house: House) -> None:
+    stack = build().start(*SERVICES, "beat-2", "dispatcher-2").ready()
+    _, client = stack.user()
+
+    for number in range(30):
+        client.tasks.create(f"task {number}", type="flaky", payload={"failures": number % 2})
+    stack.drained(timeout=60)
+
+    _all_completed_once(house, 30)
+
+
+def _is(stack: Stack, name: str, holder: str) -> bool:
+    return holder.split(":")[1] == str(stack.processes[name].pid)
+
+
+def _break(server: EmbeddedRedis, fault: str) -> None:
+    if fault == "stopped":
+        server.stop(immediate=True)
+    else:
+        os.kill(server.pid, signal.SIGSTOP)
+
+
+def _mend(server: EmbeddedRedis, fault: str) -> None:
+    if fault == "stopped":
+        server.start()
+    else:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+def _timed(client: Client, number: int) -> float:
+    began = time.monotonic()
+    client.tasks.create(f"task {number}", type="echo")
+    return time.monotonic() - began
+
+
+def _all_completed_once(house: House, count: int) -> None:
+    states = house.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state")
+    accepted = house.one("SELECT count(*) AS n FROM attempts WHERE outcome = 'completed'")
+    assert states == [{"state": "completed", "n": count}]
+    assert accepted["n"] == count
+    assert house.one("SELECT sum(active + waiting + reserved_seconds) AS n FROM lanes")["n"] == 0
