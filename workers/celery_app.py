@@ -1,22 +1,20 @@
 """Celery, set up from our settings: what `celery -A workers.celery_app` starts."""
 
-import logging
 import sys
 import warnings
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any
 
-from celery import Celery, signals
-from celery.exceptions import SecurityWarning
+from celery import Celery, Task, signals
+from celery.exceptions import SecurityWarning, WorkerLostError
 
 from app import telemetry
-from app.dispatch.celery_settings import MAINTENANCE_QUEUE, celery_settings
+from app.dispatch.celery_settings import EXECUTE, MAINTENANCE_QUEUE, celery_settings
 from app.settings import current
 from beat_schedule import BEAT_SCHEDULE
-from workers import shutdown
+from workers import obituary, shutdown
 from workers.presence import Presence
-
-# Celery's own words about every message, some of them with its body: our events say it better.
-CHATTY: Final = ("celery.bootsteps", "celery.pool", "celery.worker.strategy", "celery.app.trace")
+from workers.quiet import quieten
 
 
 def configuration() -> dict[str, object]:
@@ -39,30 +37,38 @@ app.steps["worker"].add(Presence)
 
 
 @signals.setup_logging.connect
-def speak_as_the_house(**_: Any) -> None:  # noqa: ANN401 - Celery's signature
+def speak_as_the_house(**_: object) -> None:
     """Write every line in the house's form."""
     settings = current()
     telemetry.configure(settings.log_format, settings.log_level, role_of(sys.argv))
-    for name in CHATTY:
-        logging.getLogger(name).setLevel(logging.WARNING)
+    quieten()
 
 
 @signals.worker_ready.connect
-def end_in_one_way(**_: Any) -> None:  # noqa: ANN401 - Celery's signature
+def end_in_one_way(**_: object) -> None:
     """Replace Celery's abrupt endings, once it has set up its own."""
     shutdown.always_warm()
 
 
 @signals.worker_shutting_down.connect
-def begin_shutdown(**_: Any) -> None:  # noqa: ANN401 - Celery's signature
+def begin_shutdown(**_: object) -> None:
     """Tell the children that the worker goes."""
     shutdown.begin(current().shutdown_grace)
 
 
 @signals.worker_process_init.connect
-def become_a_child(**_: Any) -> None:  # noqa: ANN401 - Celery's signature
+def become_a_child(**_: object) -> None:
     """Settle in as a child of the pool."""
-    shutdown.leave_signals_to_main()
+    shutdown.outlive_the_group()
+
+
+@signals.task_failure.connect
+def report_death(
+    exception: BaseException, args: Sequence[object], sender: Task[Any, Any], **_: object
+) -> None:
+    """Tell of a run that took its process along; our tasks fail in no other way."""
+    if sender.name == EXECUTE and isinstance(exception, WorkerLostError):
+        obituary.report_death(current(), args)
 
 
 def role_of(arguments: list[str]) -> str:

@@ -2,17 +2,16 @@
 
 import time
 from datetime import timedelta
-from uuid import UUID
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.dispatch.celery_settings import EXECUTE
 from app.domain.claims import Claim, Run
-from app.domain.ids import MalformedId, parse_task, show_task
+from app.domain.ids import show_task
 from app.domain.results import Result
 from app.outcome.start import start
 from app.store.db import DatabaseUnreachable
-from app.telemetry import Event, emit, get
+from app.telemetry import Event, emit
 from overnight.handlers import registered
 from workers.celery_app import app
 from workers.child import House, house
@@ -20,32 +19,19 @@ from workers.ending import ending_of, no_handler, stopped_ending
 from workers.identity import WORKER_ID
 from workers.ladder import Ladder, Spans, StopReason
 from workers.lease import Lease, disarm
+from workers.message import read_claim
 from workers.runners.python import RunContext, perform
 from workers.settling import settle_by
-from workers.shutdown import DRAIN
-
-_log = get(__name__)
+from workers.shutdown import DRAIN, outlive_the_group_while_running
 
 
 @app.task(name=EXECUTE)
-def execute(task_id: object, epoch: object, token: object) -> None:
+def execute(*arguments: object) -> None:
     """Carry out one claimed task; a message that is not ours to act on is dropped."""
-    claim = read_claim(task_id, epoch, token)
+    claim = read_claim(arguments)
     if claim is not None:
+        outlive_the_group_while_running()
         carry_out(house(), claim)
-
-
-def read_claim(task_id: object, epoch: object, token: object) -> Claim | None:
-    """Read a message's arguments; None if they cannot be a claim of ours."""
-    match task_id, epoch, token:
-        case str(), int(), str() if not isinstance(epoch, bool):
-            try:
-                return Claim(parse_task(task_id), epoch, UUID(token))
-            except (MalformedId, ValueError) as error:
-                _log.debug("a malformed message was dropped", error=error)
-        case _:
-            _log.debug("a message with arguments of other types was dropped")
-    return None
 
 
 def carry_out(house: House, claim: Claim) -> None:

@@ -57,11 +57,16 @@ def always_warm() -> None:
         signal.signal(signum, orderly)
 
 
-def leave_signals_to_main() -> None:
-    """Let a child outlive a SIGTERM to the whole process group; the main process decides.
+def outlive_the_group() -> None:
+    """Let an idle child outlive a SIGTERM to the whole process group; the main process decides.
 
-    A handler and not SIG_IGN: programs that a run starts would inherit being deaf.
+    Being deaf is the one choice the pool leaves alone when it sets up the child's signals.
     """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def outlive_the_group_while_running() -> None:
+    """Do the same for a run, with a handler: programs it starts would inherit being deaf."""
     signal.signal(signal.SIGTERM, _nothing)
 
 
