@@ -1,0 +1,152 @@
+"""`overnight add`: queue a task, and wait for it if asked; `queue` takes a bare prompt."""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from app.cli import arguments, connection, options, output, showing, watching
+
+if TYPE_CHECKING:
+    from overnight import Task
+
+LONGEST_TITLE = 100
+Strategy = Literal["exponential", "quadratic", "fixed", "immediate"]
+
+
+def add(
+    title: Annotated[str, typer.Argument(metavar="TITLE", help="What people read in lists.")],
+    *,
+    type_: Annotated[str | None, typer.Option("--type", help="Which handler runs it.")] = None,
+    payload: Annotated[
+        dict[str, object] | None,
+        typer.Option(
+            metavar="JSON|@FILE|-",
+            help="What the handler works on: a JSON object, @file, or - for stdin.",
+            parser=arguments.json_object,
+        ),
+    ] = None,
+    description: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT|@FILE|-", help="More about it.", parser=arguments.text_of),
+    ] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT|@FILE|-",
+            help="What an agent is asked to do.",
+            parser=arguments.text_of,
+        ),
+    ] = None,
+    project: Annotated[str | None, typer.Option(help="The project it belongs to.")] = None,
+    priority: Annotated[
+        int | None, typer.Option(min=1, max=4, help="1 critical, 2 high, 3 normal, 4 low.")
+    ] = None,
+    priority_score: Annotated[
+        int | None, typer.Option(min=0, max=100, help="The exact score; 0 is most urgent.")
+    ] = None,
+    timeout: Annotated[
+        int | None,
+        typer.Option(
+            metavar="DURATION",
+            help="How long one run may take, such as 30m.",
+            parser=arguments.seconds,
+        ),
+    ] = None,
+    max_attempts: Annotated[
+        int | None, typer.Option(min=1, max=100, help="How many runs may fail.")
+    ] = None,
+    retry: Annotated[
+        Strategy | None, typer.Option(help="How the wait after a failed run grows.")
+    ] = None,
+    retry_delay: Annotated[
+        int | None,
+        typer.Option(metavar="DURATION", help="The wait it grows from.", parser=arguments.seconds),
+    ] = None,
+    capability: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="What a worker must offer; may be repeated."),
+    ] = None,
+    lock_key: Annotated[
+        str | None, typer.Option(help="Of your tasks with the same key, one runs at a time.")
+    ] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WORD", help="A word to find it by; may be repeated."),
+    ] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="A second add with the same key gives the first task.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")] = False,
+    wait_timeout: options.WaitTimeout = options.TEN_MINUTES,
+    as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
+) -> None:
+    """Queue a task; prints its id, or with --wait how it ended."""
+    policy = {"strategy": retry, "initial_delay_sec": retry_delay}
+    with connection.client(url, api_key_file) as client:
+        task = client.tasks.create(
+            title,
+            type=type_,
+            payload=payload,
+            description=description,
+            prompt=prompt,
+            project_id=project,
+            priority=priority,
+            priority_score=priority_score,
+            timeout_seconds=timeout,
+            max_attempts=max_attempts,
+            retry={name: value for name, value in policy.items() if value is not None} or None,
+            required_capabilities=capability,
+            lock_key=lock_key,
+            tags=tag,
+            idempotency_key=idempotency_key,
+            source="cli",
+        )
+        if wait:
+            watching.wait_and_show(client, task.id, wait_timeout, as_json=as_json)
+        else:
+            _show_added(task, as_json=as_json)
+
+
+def queue(
+    prompt: Annotated[
+        str,
+        typer.Argument(
+            metavar="PROMPT", help="What an agent is asked to do.", parser=arguments.text_of
+        ),
+    ],
+    *,
+    type_: Annotated[str | None, typer.Option("--type", help="Which handler runs it.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model the agent should use.")] = None,
+    timeout: Annotated[
+        int | None,
+        typer.Option(
+            metavar="DURATION", help="How long one run may take.", parser=arguments.seconds
+        ),
+    ] = None,
+    as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
+) -> None:
+    """Queue a prompt; its beginning becomes the title."""
+    words = " ".join(prompt.split())
+    with connection.client(url, api_key_file) as client:
+        task = client.tasks.create(
+            words[:LONGEST_TITLE],
+            type=type_,
+            prompt=prompt,
+            spec={"model": model} if model else None,
+            timeout_seconds=timeout,
+            source="cli",
+        )
+        _show_added(task, as_json=as_json)
+
+
+def _show_added(task: "Task", *, as_json: bool) -> None:
+    """Print the id alone, so that a script can keep it; the advice is for the person."""
+    if as_json:
+        showing.show_task(task, as_json=True)
+    else:
+        output.line(task.id)
+        output.note(f"Follow it with `overnight wait {task.id}`.")

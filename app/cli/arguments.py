@@ -1,0 +1,65 @@
+"""Reading what people type: durations, JSON, and text that may come from a file or from stdin."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import typer
+
+_UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
+_LONGEST = 10 * 365 * _UNITS["d"]
+
+
+def seconds(text: str | int) -> int:
+    """Read a duration such as `90`, `45s`, `30m` or `1h30m`, and return its seconds.
+
+    A default passes through here too, and is a number already.
+
+    >>> seconds("1h30m")
+    5400
+    """
+    if isinstance(text, int):
+        return text
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is None or not any(match.groups()):
+        raise typer.BadParameter(f"{text!r} is no duration; write 90, 45s, 30m or 1h30m")
+    total = sum(
+        int(number or 0) * unit
+        for number, unit in zip(match.groups(), _UNITS.values(), strict=True)
+    )
+    if not 0 < total <= _LONGEST:
+        raise typer.BadParameter(f"{text!r} is out of range; the shortest duration is 1s")
+    return total
+
+
+def text_of(given: str) -> str:
+    """Return the text itself, or what `@file` or `-` (stdin) holds."""
+    if given == "-":
+        return sys.stdin.read()
+    if not given.startswith("@"):
+        return given
+    path = Path(given[1:]).expanduser()
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise typer.BadParameter(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(f"cannot read {path}: it is not UTF-8 text") from error
+
+
+def json_object(given: str) -> dict[str, object]:
+    """Read a JSON object from the text itself, from `@file` or from `-` (stdin)."""
+    try:
+        value = json.loads(text_of(given), parse_constant=_refuse_constant)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise typer.BadParameter(f"not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise typer.BadParameter('the payload must be a JSON object, such as {"hello": "world"}')
+    return value
+
+
+def _refuse_constant(name: str) -> None:
+    # Python reads NaN and Infinity, but Postgres and everybody else refuse them.
+    raise typer.BadParameter(f"not valid JSON: {name} is no JSON number")

@@ -1,0 +1,124 @@
+"""Finding what a command talks to: the settings, the server and its key, the local home."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from json import JSONDecodeError
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.cli.failures import Code, Failure
+
+if TYPE_CHECKING:
+    from app.local.home import Home
+    from app.settings import Settings
+    from overnight import Client
+
+ADVICE = "Start one here with `overnight up`, or set OVERNIGHT_URL and OVERNIGHT_API_KEY."
+KEY_ADVICE = "Set OVERNIGHT_API_KEY, or name a file that holds the key with --api-key-file."
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where to call, and as whom."""
+
+    url: str
+    api_key: str
+
+
+def settings() -> "Settings":
+    """Return the settings; a wrong one is told like a wrong option."""
+    from app.settings import SettingsError, load
+
+    try:
+        return load()
+    except SettingsError as error:
+        problems = "; ".join(problem.line for problem in error.problems)
+        raise Failure(problems, code=Code.USAGE) from error
+
+
+def home(known: "Settings") -> "Home":
+    """Return the home of the local house, looked for from here upwards."""
+    from app.local.home import Home
+
+    return Home.find(known.home)
+
+
+def find_server(url: str | None, key_file: Path | None) -> Server:
+    """Settle where to call and with which key: options, then environment, then the local home."""
+    known = settings()
+    local = home(known)
+    running = local.connection()
+    address = url or known.url or (running.api_url if running else None)
+    if address is None:
+        raise Failure("no server is known here", hint=ADVICE)
+    if not address.startswith(("http://", "https://")):
+        raise Failure(f"{address!r} is no http:// or https:// address", code=Code.USAGE)
+    key = _read_key(key_file) if key_file else known.api_key
+    # The local key opens the local door only; it is never shown to another server.
+    if key is None and running and address.rstrip("/") == running.api_url.rstrip("/"):
+        key = local.api_key()
+    if key is None:
+        raise Failure(f"no API key for {address}", hint=KEY_ADVICE, code=Code.NOT_AUTHENTICATED)
+    return Server(address, key)
+
+
+@contextmanager
+def client(url: str | None, key_file: Path | None) -> Iterator["Client"]:
+    """Open the client for one command; what the service refuses ends as a failure."""
+    from pydantic import ValidationError
+
+    from overnight import Client, OvernightError
+
+    server = find_server(url, key_file)
+    # A person waits for the answer: "queue is full" is worth more now than after four tries.
+    with Client(server.url, server.api_key, retries=0) as opened:
+        try:
+            yield opened
+        except OvernightError as error:
+            raise told(error) from error
+        except (ValidationError, JSONDecodeError, UnicodeDecodeError) as error:
+            message = f"{server.url} did not answer as an Overnight server does"
+            raise Failure(message, hint=ADVICE) from error
+
+
+def told(error: Exception) -> Failure:
+    """Word what the client raised for a person, with the exit code a script can read."""
+    from overnight import errors
+
+    match error:
+        case errors.QueueFull() | errors.TooManyPending() | errors.MonthlyLimitReached():
+            return Failure(error.message, hint=_limit_advice(error), code=Code.LIMITED)
+        case errors.Unauthenticated():
+            return Failure(error.message, hint=KEY_ADVICE, code=Code.NOT_AUTHENTICATED)
+        case errors.InvalidRequest():
+            legal = [f"{wrong.field}: {wrong.legal}" for wrong in error.fields if wrong.legal]
+            hint = f"Legal is {'; '.join(legal)}." if legal else ""
+            return Failure(error.message, hint=hint, code=Code.USAGE)
+        case errors.WaitTimedOut():
+            hint = f"It goes on; `overnight wait {error.task.id}` takes up the wait again."
+            return Failure(str(error), hint=hint, code=Code.WAITED_IN_VAIN)
+        case errors.TaskFailed():
+            return Failure(str(error), code=Code.ENDED_BADLY)
+        case errors.Unreachable():
+            return Failure(str(error), hint=ADVICE)
+        case _:
+            return Failure(str(error))
+
+
+def _limit_advice(error: Exception) -> str:
+    from overnight import errors
+
+    if isinstance(error, errors.QueueFull):
+        return "Try again later."
+    return "`overnight limits` shows what your plan allows."
+
+
+def _read_key(path: Path) -> str:
+    try:
+        key = path.expanduser().read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Failure(f"cannot read the API key from {path}: {error}", code=Code.USAGE) from error
+    if not key:
+        raise Failure(f"{path} holds no API key", code=Code.USAGE)
+    return key

@@ -1,0 +1,35 @@
+"""How a command fails: one line saying what, one saying what to do, and a code for scripts."""
+
+from enum import IntEnum
+
+from app.cli.output import note
+
+
+class Code(IntEnum):
+    """What a script may read from the exit code."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    WAITED_IN_VAIN = 3
+    NOT_AUTHENTICATED = 4
+    ENDED_BADLY = 5
+    LIMITED = 6
+    INTERRUPTED = 130
+
+
+class Failure(Exception):
+    """An expected fault, told in one line without a traceback."""
+
+    def __init__(self, message: str, *, hint: str = "", code: Code = Code.FAILED) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.code = code
+
+
+def tell(message: str, hint: str = "") -> None:
+    """Say on stderr what went wrong and, if known, what to do about it."""
+    note(f"Error: {' '.join(message.split())}")
+    if hint:
+        note(hint)

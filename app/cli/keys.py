@@ -1,0 +1,105 @@
+"""`overnight key`: the API keys by which users come in."""
+
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Annotated
+
+import typer
+
+from app.cli import arguments, database, options, output, users
+from app.cli.failures import Failure
+
+app = typer.Typer(help="Issue, list and revoke API keys.")
+
+HEADERS = ("ID", "USER", "NAME", "ENDS IN", "SCOPES", "CREATED", "LAST USED", "STATE")
+
+
+@app.command()
+def issue(
+    user: Annotated[str, typer.Argument(metavar="USER", help="Whose key it is.")],
+    *,
+    name: Annotated[str, typer.Option(help="What it is for.")] = "cli",
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(help="A right, such as tasks:read; may be repeated. Default: all."),
+    ] = None,
+    expires_in: Annotated[
+        int | None,
+        typer.Option(metavar="DURATION", help="How long it is good for.", parser=arguments.seconds),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Make a key for a user and print it: it cannot be shown again."""
+    from app.control.keys import EVERYTHING, key_id_of
+    from app.control.keys import issue as make
+
+    with database.opened(database.FRONT_DOOR) as db:
+        key = make(
+            db,
+            users.known(db, user),
+            name=name,
+            scopes=tuple(scope or (EVERYTHING,)),
+            expires_in=None if expires_in is None else timedelta(seconds=expires_in),
+        )
+    if as_json:
+        output.document({"id": key_id_of(key), "user": user, "name": name, "key": key})
+    else:
+        output.line(key)
+        output.note("Keep it now: it cannot be shown again.")
+
+
+@app.command("list")
+def list_(
+    user: Annotated[str | None, typer.Argument(metavar="USER", help="Only this user's.")] = None,
+    *,
+    as_json: options.Json = False,
+) -> None:
+    """List the keys; the keys themselves are not kept."""
+    from app.insight.users import list_keys
+
+    with database.opened(database.FRONT_DOOR) as db:
+        keys = list_keys(db, None if user is None else users.known(db, user))
+    if as_json:
+        output.document([asdict(key) for key in keys])
+        return
+    rows = [
+        (
+            key.id,
+            key.user,
+            key.name,
+            key.last4,
+            key.scopes,
+            key.created_at,
+            key.last_used_at,
+            _state(key.revoked_at, key.expires_at),
+        )
+        for key in keys
+    ]
+    output.table(HEADERS, rows, empty="No keys.")
+
+
+@app.command()
+def revoke(
+    key_id: Annotated[
+        str, typer.Argument(metavar="ID", help="The key's id, as `key list` shows it.")
+    ],
+    *,
+    as_json: options.Json = False,
+) -> None:
+    """Make a key useless from this moment."""
+    from app.control.keys import revoke as end
+
+    with database.opened(database.FRONT_DOOR) as db:
+        ended = end(db, key_id)
+    if not ended:
+        raise Failure("there is no such key in force", hint="`overnight key list` shows them.")
+    if as_json:
+        output.document({"id": key_id, "revoked": True})
+    else:
+        output.line(f"{key_id} revoked")
+
+
+def _state(revoked_at: datetime | None, expires_at: datetime | None) -> str:
+    if revoked_at:
+        return f"revoked {output.instant(revoked_at)}"
+    return f"until {output.instant(expires_at)}" if expires_at else "good"

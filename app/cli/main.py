@@ -1,0 +1,115 @@
+"""The command `overnight`: every command, mounted in the order people meet them.
+
+Nothing heavy is imported here; a command imports what it needs when it runs.
+"""
+
+import sys
+from collections.abc import Callable
+from io import TextIOWrapper
+from typing import Annotated
+
+import typer
+
+from app.cli import (
+    add,
+    dead,
+    keys,
+    local,
+    options,
+    output,
+    processes,
+    tasks,
+    upkeep,
+    users,
+)
+from app.cli.tree import Root
+
+TASKS, QUEUE, HOUSE = "Your tasks", "Your queue as a whole", "This machine"
+OPERATE, PROCESSES = "Operating", "Processes"
+
+app = typer.Typer(
+    cls=Root,
+    name="overnight",
+    help="Queue work before bed; find it done in the morning.",
+    invoke_without_command=True,
+    # An unexpected fault is a bug: shown plainly, without the values of variables.
+    pretty_exceptions_enable=False,
+)
+config = typer.Typer(help="Look at the settings in force.")
+
+
+@app.callback()
+def root(
+    context: typer.Context,
+    *,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Queue work before bed; find it done in the morning."""
+    if version:
+        print_version()
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        output.line(context.get_help())
+
+
+def print_version() -> None:
+    """Print the version."""
+    from importlib.metadata import version as installed
+
+    output.line(f"overnight {installed('overnight')}")
+
+
+@config.command("show")
+def config_show(*, as_json: options.Json = False) -> None:
+    """Print every setting, its value and where the value came from; secrets are masked."""
+    from app.cli.config import show
+
+    show(as_json=as_json)
+
+
+COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
+    TASKS: {
+        "add": add.add,
+        "list": tasks.list_,
+        "get": tasks.get,
+        "wait": tasks.wait,
+        "cancel": tasks.cancel,
+        "limits": tasks.limits,
+    },
+    QUEUE: {
+        "queue": add.queue,
+        "queue-status": tasks.queue_status,
+        "queue-cancel": tasks.cancel,
+    },
+    HOUSE: {"up": local.up, "down": local.down, "doctor": local.doctor},
+    OPERATE: {"migrate": upkeep.migrate, "sweep": upkeep.sweep},
+    PROCESSES: {
+        "api": processes.api,
+        "dispatcher": processes.dispatcher,
+        "worker": processes.worker,
+        "maintenance": processes.maintenance,
+        "beat": processes.beat,
+        "flower": processes.flower,
+    },
+}
+for panel, commands in COMMANDS.items():
+    for name, command in commands.items():
+        app.command(name, rich_help_panel=panel)(command)
+
+app.command("version")(print_version)
+app.add_typer(dead.app, name="dead", rich_help_panel=OPERATE)
+app.add_typer(users.app, name="user", rich_help_panel=OPERATE)
+app.add_typer(keys.app, name="key", rich_help_panel=OPERATE)
+app.add_typer(config, name="config", rich_help_panel=OPERATE)
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        # A locale that lacks a letter of a title must not end the command.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    app(prog_name="overnight")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""Options that many commands share, worded once."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.cli import arguments
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        help="Where the server answers; else OVERNIGHT_URL, else the local home.",
+        rich_help_panel="Connection",
+    ),
+]
+# The key itself is never an argument: everybody on the machine can read those.
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--api-key-file",
+        help="A file that holds the API key; else OVERNIGHT_API_KEY, else the local home.",
+        rich_help_panel="Connection",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+TaskRef = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID", help="The task's id, or any beginning or ending that only it has."
+    ),
+]
+WaitTimeout = Annotated[
+    int,
+    typer.Option(
+        metavar="DURATION",
+        help="How long to wait at most, such as 90s, 30m or 8h.",
+        parser=arguments.seconds,
+        show_default="10m",
+    ),
+]
+TEN_MINUTES = 600

@@ -1,0 +1,68 @@
+"""Which task a person means: its whole id, or any beginning or ending that only it has."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from app.cli.failures import Code, Failure
+
+if TYPE_CHECKING:
+    from overnight import Client
+
+PREFIX = "task_"
+WHOLE = 26
+# Short names are for what one is busy with; older tasks have their whole id.
+RECENT = 500
+SHOWN = 5
+
+
+def resolve(client: "Client", given: str) -> str:
+    """Return the id of the one task of the caller's that `given` names."""
+    if is_whole(given):
+        return whole(given)
+    recent = [task.id for task in client.tasks.list(limit=RECENT)]
+    return choose(given, recent, among="recent tasks")
+
+
+def is_whole(given: str) -> bool:
+    """Whether an id was written out, so that nobody need be asked what it means."""
+    return len(_name(given)) >= WHOLE
+
+
+def whole(given: str) -> str:
+    """Return a written-out id as it is spelt everywhere.
+
+    >>> whole("01j8k0000000000000000000ab")
+    'task_01J8K0000000000000000000AB'
+    """
+    return PREFIX + _name(given)
+
+
+def choose(given: str, ids: Sequence[str], *, among: str) -> str:
+    """Return the one id that begins or ends as given, or fail listing the candidates.
+
+    Ids made close together begin alike, so the ending is what tells them apart.
+
+    >>> choose("0AB", ["task_01J8K0000000000000000000AB"], among="tasks")
+    'task_01J8K0000000000000000000AB'
+    """
+    wanted = _name(given)
+    if not wanted:
+        raise Failure("an empty id names no task", code=Code.USAGE)
+    named = [
+        task_id
+        for task_id in ids
+        if _name(task_id).startswith(wanted) or _name(task_id).endswith(wanted)
+    ]
+    if len(named) == 1:
+        return named[0]
+    if not named:
+        raise Failure(
+            f"none of the {among} is named {given!r}", hint="Older ones go by their whole id."
+        )
+    shown = ", ".join(named[:SHOWN]) + (", …" if len(named) > SHOWN else "")
+    raise Failure(f"{given!r} names {len(named)} {among}: {shown}", code=Code.USAGE)
+
+
+def _name(task_id: str) -> str:
+    text = task_id.strip()
+    return text[len(PREFIX) :].upper() if text.lower().startswith(PREFIX) else text.upper()

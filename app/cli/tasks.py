@@ -1,0 +1,137 @@
+"""The user's commands besides `add`: look at tasks, wait for them, cancel them, see the limits."""
+
+from typing import Annotated
+
+import typer
+
+from app.cli import connection, options, output, references, showing, watching
+from app.cli.failures import Code, Failure
+
+
+def list_(
+    *,
+    status: Annotated[
+        str | None,
+        typer.Option(help="Only those in this status or state, such as pending or dead_lettered."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
+    as_json: options.Json = False,
+    jsonl: Annotated[
+        bool, typer.Option("--jsonl", help="Print one JSON document per line.")
+    ] = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
+) -> None:
+    """List your tasks, newest first."""
+    if as_json and jsonl:
+        raise Failure("--json and --jsonl exclude each other", code=Code.USAGE)
+    with connection.client(url, api_key_file) as client:
+        tasks = client.tasks.list(status=status, limit=limit)
+        if jsonl:
+            output.documents(showing.plain(task) for task in tasks)
+        elif as_json:
+            output.document([showing.plain(task) for task in tasks])
+        else:
+            rows = [showing.row(task) for task in tasks]
+            output.table(showing.HEADERS, rows, empty="No tasks.")
+
+
+def get(
+    task: options.TaskRef,
+    *,
+    as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
+) -> None:
+    """Show one task, whole."""
+    with connection.client(url, api_key_file) as client:
+        found = client.tasks.get(references.resolve(client, task))
+        showing.show_task(found, as_json=as_json)
+
+
+def wait(
+    task: options.TaskRef,
+    *,
+    timeout: options.WaitTimeout = options.TEN_MINUTES,
+    as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
+) -> None:
+    """Wait until a task has ended; exit 5 if it ended badly, 3 if the time ran out."""
+    with connection.client(url, api_key_file) as client:
+        task_id = references.resolve(client, task)
+        watching.wait_and_show(client, task_id, timeout, as_json=as_json)
+
+
+def cancel(
+    task: options.TaskRef,
+    *,
+    as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
+) -> None:
+    """Cancel a task; one that runs is asked to stop."""
+    with connection.client(url, api_key_file) as client:
+        task_id = references.resolve(client, task)
+        answer = client.tasks.cancel(task_id)
+        if as_json:
+            output.document({"id": task_id, **showing.plain(answer)})
+        elif answer.state == "cancelled":
+            output.line(f"{task_id} cancelled")
+        else:
+            output.line(f"{task_id} is {answer.state} and was asked to stop")
+
+
+def limits(
+    *,
+    as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
+) -> None:
+    """Show what your plan allows and how much of it is used."""
+    with connection.client(url, api_key_file) as client:
+        answer = client.limits()
+    if as_json:
+        output.document(showing.plain(answer))
+        return
+    output.record(
+        {
+            "plan": answer.plan.value,
+            "at once": f"{answer.max_concurrent_agents} tasks",
+            "longest run": f"{answer.max_task_duration_minutes} min",
+            "hours used": _hours(answer.monthly_agent_hours_used, answer.monthly_agent_hours_limit),
+            "hours return": answer.billing_cycle_resets_at,
+        }
+    )
+
+
+def queue_status(
+    task: Annotated[
+        str | None, typer.Argument(metavar="ID", help="Show this task instead.")
+    ] = None,
+    *,
+    as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
+) -> None:
+    """Show how much of yours runs and waits."""
+    if task is not None:
+        get(task, as_json=as_json, url=url, api_key_file=api_key_file)
+        return
+    with connection.client(url, api_key_file) as client:
+        answer = client.queue_status()
+    if as_json:
+        output.document(showing.plain(answer))
+        return
+    output.record(
+        {
+            "running": f"{answer.running} of {answer.max_concurrent}",
+            "pending": str(answer.pending),
+            "can start more": answer.can_start_more,
+            "hours used": _hours(answer.monthly_hours_used, answer.monthly_hours_limit),
+        }
+    )
+
+
+def _hours(used: float, limit: float | None) -> str:
+    return f"{used:.2f} of {limit:g}" if limit is not None else f"{used:.2f}, no limit"

@@ -1,0 +1,104 @@
+"""Waiting for a task where a person can see it: each new state, and a sign of life between."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from app.cli import output, showing
+
+if TYPE_CHECKING:
+    from overnight import Client, Task
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
+# A server that restarts must not end a wait that lasts all night.
+PATIENCE = 60.0
+PASSING_STATUSES = frozenset({429, 502, 503, 504})
+
+
+def wait_and_show(client: "Client", task_id: str, timeout: float, *, as_json: bool) -> None:
+    """Wait for a task and print how it ended; TaskFailed or WaitTimedOut if not as hoped."""
+    from overnight.errors import TaskFailed, WaitTimedOut
+
+    try:
+        task = wait(client, task_id, timeout)
+    except WaitTimedOut as error:
+        if as_json:
+            showing.show_task(error.task, as_json=True)
+        raise
+    showing.show_task(task, as_json=as_json)
+    if task.state != "completed":
+        raise TaskFailed(task)
+
+
+def wait(client: "Client", task_id: str, timeout: float) -> "Task":
+    """Return the task once it has ended; WaitTimedOut carries how it stood at the end."""
+    try:
+        with _shown() as show:
+            return _until_ended(client, task_id, timeout, show)
+    except KeyboardInterrupt:
+        output.note(f"{task_id} goes on; `overnight wait {task_id}` takes up the wait again.")
+        raise
+
+
+def _until_ended(
+    client: "Client", task_id: str, timeout: float, show: Callable[["Task"], None]
+) -> "Task":
+    from overnight.errors import WaitTimedOut
+
+    deadline = time.monotonic() + timeout
+    pause = FIRST_PAUSE
+    # At the first look a silent server is most likely not there at all.
+    task = client.tasks.get(task_id)
+    while not task.is_final:
+        show(task)
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise WaitTimedOut(task, timeout)
+        client.pause(min(pause, left))
+        pause = min(pause * 1.5, LONGEST_PAUSE)
+        task = _look_again(client, task_id)
+    show(task)
+    return task
+
+
+def _look_again(client: "Client", task_id: str) -> "Task":
+    from overnight.errors import Refused, Unreachable
+
+    patient_until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return client.tasks.get(task_id)
+        except (Unreachable, Refused) as error:
+            passing = isinstance(error, Unreachable) or error.status in PASSING_STATUSES
+            if not passing or time.monotonic() >= patient_until:
+                raise
+            client.pause(LONGEST_PAUSE)
+
+
+@contextmanager
+def _shown() -> Iterator[Callable[["Task"], None]]:
+    """Give a function that shows how the task stands; silent unless a person looks."""
+    if not output.is_terminal(sys.stderr):
+        yield lambda _task: None
+        return
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    seen: list[str] = []
+    with console.status("waiting") as status:
+
+        def show(task: "Task") -> None:
+            if seen[-1:] != [task.state]:
+                seen.append(task.state)
+                console.print(f"{task.id} {task.state}", highlight=False, markup=False)
+            status.update(_standing(task))
+
+        yield show
+
+
+def _standing(task: "Task") -> str:
+    if task.queue_position is not None:
+        return f"{task.state}, position {task.queue_position}"
+    return f"{task.state}, attempt {task.attempts + 1} of {task.max_attempts}"

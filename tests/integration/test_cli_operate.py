@@ -1,0 +1,250 @@
+"""The operator's commands on a real database."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from app.cli.failures import Code
+from app.cli.main import app
+from app.control.keys import authenticate
+from app.domain.ids import show_task
+from app.domain.results import Raised
+from app.local.ports import free_port
+from app.store import migrate
+from app.store.db import Db
+from tests.support.house import House
+from tests.support.living_home import living_home
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture(autouse=True)
+def place(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place that knows this test's database and nothing else."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("OVERNIGHT_DATABASE_URL", database_url)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments, prog_name="overnight")
+
+
+@pytest.fixture
+def dead(house: House) -> str:
+    """The shown id of a task that failed for good."""
+    house.agent()
+    user = house.user(name="ada")
+    failing = house.running(user, title="doomed\x1b[2J", max_attempts=1)
+    house.settle(failing, Raised("error", "no luck"))
+    return show_task(failing.claim.task_id)
+
+
+def test_an_old_database_fails_the_check_until_it_is_migrated(database_url: str) -> None:
+    migrate.downgrade(database_url, "base")
+
+    checked, migrated, again = run("migrate", "--check"), run("migrate"), run("migrate", "--check")
+
+    assert checked.exit_code == Code.FAILED
+    assert "overnight migrate" in checked.stderr
+    assert migrated.exit_code == 0, migrated.stderr
+    assert migrated.stdout == f"The database is at {migrate.head()}.\n"
+    assert again.exit_code == 0
+
+
+def test_a_database_that_does_not_answer_is_told_without_its_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OVERNIGHT_DATABASE_URL", "postgresql://me:hidden@127.0.0.1:9/none")
+
+    for command in (["dead", "list"], ["migrate"], ["user", "list"], ["sweep", "reap"]):
+        refused = run(*command)
+
+        assert refused.exit_code == Code.FAILED
+        assert refused.stderr.startswith("Error: ")
+        assert "hidden" not in refused.output
+        assert len(refused.stderr.splitlines()) == 2
+
+
+def test_a_database_without_tables_is_told_to_be_migrated(house: House) -> None:
+    house.run("ALTER TABLE dead_letters RENAME TO elsewhere")
+
+    refused = run("dead", "list")
+
+    assert refused.exit_code == Code.FAILED
+    assert "overnight migrate" in refused.stderr
+
+
+def test_users_and_keys_come_and_go(app_db: Db) -> None:
+    added = run("user", "add", "ada", "--plan", "pro")
+    issued = run("key", "issue", "ada", "--name", "laptop", "--expires-in", "30d")
+    key = issued.stdout.strip()
+    [kept] = json.loads(run("key", "list", "ada", "--json").stdout)
+
+    assert added.exit_code == 0, added.stderr
+    assert issued.exit_code == 0, issued.stderr
+    caller = authenticate(app_db, key)
+    assert caller is not None
+    assert str(caller.user_id) == added.stdout.strip()
+    assert kept["name"] == "laptop"
+    assert kept["last4"] in key
+    assert key not in run("key", "list").output
+
+    assert run("key", "revoke", kept["id"]).exit_code == 0
+    assert authenticate(app_db, key) is None
+    assert "revoked" in run("key", "list").stdout
+    assert run("key", "revoke", kept["id"]).exit_code == Code.FAILED
+
+
+def test_a_user_is_listed_with_what_the_plan_allows() -> None:
+    run("user", "add", "ada", "--plan", "pro")
+
+    [listed] = json.loads(run("user", "list", "--json").stdout)
+
+    assert (listed["name"], listed["plan"]) == ("ada", "pro")
+    assert listed["max_concurrent_agents"] == 3
+    assert "ada" in run("user", "list").stdout
+
+
+def test_a_name_is_taken_only_once() -> None:
+    run("user", "add", "ada")
+
+    refused = run("user", "add", "ada")
+
+    assert refused.exit_code == Code.FAILED
+    assert refused.stderr == "Error: there is a user 'ada' already\n"
+
+
+def test_no_key_is_issued_to_nobody() -> None:
+    refused = run("key", "issue", "nobody")
+
+    assert refused.exit_code == Code.FAILED
+    assert refused.stdout == ""
+    assert "overnight user list" in refused.stderr
+
+
+def test_dead_letters_are_listed_with_what_killed_them(dead: str) -> None:
+    listed = run("dead", "list")
+
+    assert listed.exit_code == 0, listed.stderr
+    _, row = listed.stdout.splitlines()
+    assert row.split()[0] == dead
+    assert "ada" in row
+    assert "no luck" in row
+    assert "\x1b" not in row
+
+
+def test_a_dead_letter_is_shown_whole_by_the_end_of_its_id(dead: str) -> None:
+    shown = run("dead", "show", dead[-6:], "--json")
+
+    letter = json.loads(shown.stdout)
+    assert letter["task_id"] == dead
+    assert [failure["error"] for failure in letter["failure_history"]] == ["no luck"]
+    assert "no luck" in run("dead", "show", dead).stdout
+
+
+def test_a_dead_task_is_given_another_chance(dead: str, house: House) -> None:
+    retried = run("dead", "retry", dead, "--note", "fixed the cause", "--json")
+
+    assert retried.exit_code == 0, retried.stderr
+    assert json.loads(retried.stdout) == {"task_id": dead, "resolution": "retry"}
+    [letter] = json.loads(run("dead", "list", "--all", "--json").stdout)
+    assert letter["note"] == "fixed the cause"
+    assert letter["resolved_by"].startswith("human:")
+    assert house.one("SELECT state FROM tasks")["state"] == "ready"
+
+
+def test_a_dead_task_is_given_up_for_good_only_once(dead: str, house: House) -> None:
+    first, second = run("dead", "cancel", dead), run("dead", "cancel", dead)
+
+    assert first.exit_code == 0, first.stderr
+    assert second.exit_code == Code.FAILED
+    assert "not in the dead letters" in second.stderr
+    assert json.loads(run("dead", "list", "--json").stdout) == []
+    assert house.one("SELECT state FROM tasks")["state"] == "dead_lettered"
+
+
+@pytest.mark.parametrize("name", ["task_" + "0" * 26, "zz"])
+def test_a_dead_letter_that_is_not_there_exits_1(dead: str, name: str) -> None:
+    assert run("dead", "retry", name).exit_code == Code.FAILED
+
+
+def test_a_sweep_runs_at_once_even_when_it_is_not_due() -> None:
+    for _ in range(2):
+        swept = run("sweep", "promote", "--json")
+
+        assert swept.exit_code == 0, swept.stderr
+        assert json.loads(swept.stdout) == {"sweep": "promote", "done": 0}
+
+
+def test_a_wrong_sweep_lists_the_right_ones() -> None:
+    refused = run("sweep", "floor")
+
+    assert refused.exit_code == Code.USAGE
+    assert "reap, timeouts, promote, reset, dispatch, audit" in refused.stderr
+
+
+def test_a_sweep_that_needs_redis_says_so() -> None:
+    refused = run("sweep", "dispatch")
+
+    assert refused.exit_code == Code.FAILED
+    assert "OVERNIGHT_REDIS_URL" in refused.stderr
+
+
+def test_the_database_of_the_running_local_house_is_found(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OVERNIGHT_DATABASE_URL")
+    # What the command leaves in the environment goes with the test.
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    servers = {"database_url": database_url, "redis_url": "redis://127.0.0.1:9"}
+
+    with living_home(tmp_path / ".overnight", **servers):
+        listed = run("user", "list", "--json")
+
+    assert listed.exit_code == 0, listed.stderr
+    assert json.loads(listed.stdout) == []
+
+
+@pytest.fixture
+def api(database_url: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """`overnight api` as its own process, and where it answers."""
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "app.cli.main", "api"],
+        env={**os.environ, "OVERNIGHT_API_PORT": str(port)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    yield process, f"http://127.0.0.1:{port}"
+    process.kill()
+    process.communicate()
+
+
+def test_the_api_serves_until_it_is_told_to_stop(
+    api: tuple[subprocess.Popen[bytes], str],
+) -> None:
+    process, url = api
+    wait_until(lambda: _status(f"{url}/ready") == 200, what="the API to be ready")
+
+    process.send_signal(signal.SIGTERM)
+
+    assert process.wait(timeout=20) == 0
+    assert process.stderr is not None
+    assert url.encode() in process.stderr.read()
+
+
+def _status(url: str) -> int:
+    try:
+        with urlopen(url, timeout=2) as answer:
+            return int(answer.status)
+    except OSError:
+        return 0

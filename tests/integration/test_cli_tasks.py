@@ -1,0 +1,398 @@
+"""The user's commands against a server that answers what the contract says."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from app.cli.failures import Code
+from app.cli.main import app
+from tests.support.canned import ALPHA, BETA, KEY, Answer, Service, canned_service, problem, task
+from tests.support.living_home import living_home
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with canned_service() as served:
+        yield served
+
+
+@pytest.fixture(autouse=True)
+def connected(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place that knows this server and nothing else."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("OVERNIGHT_URL", service.url)
+    monkeypatch.setenv("OVERNIGHT_API_KEY", KEY)
+
+
+def run(*arguments: str, given: str | None = None) -> Result:
+    return CliRunner().invoke(app, arguments, input=given, prog_name="overnight")
+
+
+def test_add_prints_the_id_alone_on_stdout(service: Service) -> None:
+    service.on("POST /api/v1/tasks", (201, task()))
+
+    added = run("add", "say hello")
+
+    assert added.exit_code == 0
+    assert added.stdout == f"{ALPHA}\n"
+    assert f"overnight wait {ALPHA}" in added.stderr
+    assert service.keys == {KEY}
+
+
+def test_add_sends_everything_that_was_said_and_nothing_else(service: Service) -> None:
+    service.on("POST /api/v1/tasks", (201, task()))
+
+    added = run(
+        *("add", "say hello", "--type", "echo", "--payload", '{"hello":"world"}'),
+        *("--description", "more", "--prompt", "do it", "--project", "p1", "--priority", "2"),
+        *("--priority-score", "7", "--timeout", "30m", "--max-attempts", "5"),
+        *("--retry", "fixed", "--retry-delay", "45s", "--capability", "gpu"),
+        *("--capability", "web", "--lock-key", "k", "--tag", "a", "--tag", "b"),
+        *("--idempotency-key", "once"),
+    )
+
+    assert added.exit_code == 0, added.stderr
+    [(_, _, sent)] = service.asked
+    assert sent == {
+        "title": "say hello",
+        "type": "echo",
+        "payload": {"hello": "world"},
+        "description": "more",
+        "prompt": "do it",
+        "project_id": "p1",
+        "priority": 2,
+        "priority_score": 7,
+        "timeout_seconds": 1800,
+        "max_attempts": 5,
+        "retry": {"strategy": "fixed", "initial_delay_sec": 45.0},
+        "required_capabilities": ["gpu", "web"],
+        "lock_key": "k",
+        "tags": ["a", "b"],
+        "idempotency_key": "once",
+        "source": "cli",
+    }
+
+
+def test_a_bare_add_leaves_every_default_to_the_service(service: Service) -> None:
+    service.on("POST /api/v1/tasks", (201, task()))
+
+    run("add", "say hello")
+
+    [(_, _, sent)] = service.asked
+    assert set(sent) == {"title", "source", "idempotency_key"}
+
+
+def test_a_bare_prompt_is_queued_under_its_own_beginning(service: Service) -> None:
+    service.on("POST /api/v1/tasks", (201, task()))
+
+    queued = run("queue", "fix\n the bug " + "x" * 200, "--model", "sonnet", "--timeout", "30m")
+
+    assert queued.stdout == f"{ALPHA}\n"
+    [(_, _, sent)] = service.asked
+    assert sent["title"] == ("fix the bug " + "x" * 200)[:100]
+    assert sent["prompt"].startswith("fix\n the bug xxx")
+    assert sent["spec"] == {"model": "sonnet"}
+    assert sent["timeout_seconds"] == 1800
+
+
+def test_a_payload_may_come_from_stdin(service: Service) -> None:
+    service.on("POST /api/v1/tasks", (201, task()))
+
+    added = run("add", "say hello", "--payload", "-", given='{"from": "stdin"}')
+
+    assert added.exit_code == 0, added.stderr
+    assert service.asked[0][2]["payload"] == {"from": "stdin"}
+
+
+def test_add_wait_json_prints_exactly_one_document(service: Service) -> None:
+    service.on("POST /api/v1/tasks", (201, task()))
+    service.on(
+        f"GET /api/v1/tasks/{ALPHA}",
+        (200, task(state="ready")),
+        (200, task(state="running")),
+        (200, task(state="completed", output={"hello": "world"})),
+    )
+
+    added = run("add", "say hello", "--wait", "--json")
+
+    assert added.exit_code == 0
+    assert json.loads(added.stdout)["state"] == "completed"
+    assert json.loads(added.stdout)["output"] == {"hello": "world"}
+
+
+@pytest.mark.parametrize("state", ["dead_lettered", "cancelled"])
+def test_a_waited_task_that_ended_badly_exits_5(service: Service, state: str) -> None:
+    service.on(f"GET /api/v1/tasks/{ALPHA}", (200, task(state=state, error="boom\nat line 1")))
+
+    waited = run("wait", ALPHA, "--json")
+
+    assert waited.exit_code == Code.ENDED_BADLY
+    assert json.loads(waited.stdout)["state"] == state
+    [line] = waited.stderr.splitlines()
+    assert line == f"Error: {ALPHA} ended as {state}: boom at line 1"
+
+
+def test_a_wait_that_runs_out_exits_3_and_tells_how_the_task_stood(service: Service) -> None:
+    service.on(f"GET /api/v1/tasks/{ALPHA}", (200, task(state="running")))
+
+    waited = run("wait", ALPHA, "--timeout", "1s", "--json")
+
+    assert waited.exit_code == Code.WAITED_IN_VAIN
+    assert json.loads(waited.stdout)["state"] == "running"
+    assert f"overnight wait {ALPHA}" in waited.stderr
+
+
+def test_a_wait_outlasts_a_database_that_is_away_for_a_moment(service: Service) -> None:
+    service.on(
+        f"GET /api/v1/tasks/{ALPHA}",
+        (200, task(state="running")),
+        problem(503, "DATABASE_UNAVAILABLE", "try again soon"),
+        (200, task(state="completed")),
+    )
+
+    assert run("wait", ALPHA).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (
+            problem(503, "QUEUE_FULL", "queue is at capacity (50 tasks)", limit=50),
+            "queue is at capacity (50 tasks)",
+        ),
+        (problem(400, "TOO_MANY_PENDING", "50 tasks are waiting; at most 50 may"), "at most 50"),
+        (problem(403, "MONTHLY_LIMIT_REACHED", "10.00 of 10 hours are used"), "of 10 hours"),
+    ],
+)
+def test_what_a_limit_refuses_exits_6(service: Service, answer: Answer, message: str) -> None:
+    service.on("POST /api/v1/tasks", answer)
+
+    refused = run("add", "say hello")
+
+    assert refused.exit_code == Code.LIMITED
+    assert refused.stdout == ""
+    assert refused.stderr.startswith("Error: ")
+    assert message in refused.stderr.splitlines()[0]
+    assert len(service.asked) == 1, "a person waits: a full queue is told at once"
+
+
+def test_a_full_queue_is_told_in_the_words_of_the_design(service: Service) -> None:
+    service.on("POST /api/v1/tasks", problem(503, "QUEUE_FULL", "queue is at capacity (50 tasks)"))
+
+    refused = run("add", "say hello")
+
+    assert refused.stderr.splitlines()[0] == "Error: queue is at capacity (50 tasks)"
+
+
+def test_a_key_that_opens_nothing_exits_4(service: Service) -> None:
+    service.on("GET /api/v1/tasks", problem(401, "UNAUTHENTICATED", "show a valid API key"))
+
+    refused = run("list")
+
+    assert refused.exit_code == Code.NOT_AUTHENTICATED
+    assert KEY not in refused.output
+
+
+def test_a_request_that_is_refused_as_wrong_exits_2_with_what_is_legal(service: Service) -> None:
+    service.on(
+        "GET /api/v1/tasks",
+        problem(
+            400,
+            "INVALID_REQUEST",
+            "status: unknown",
+            errors=[{"field": "status", "message": "unknown", "legal": "pending, running"}],
+        ),
+    )
+
+    refused = run("list", "--status", "sleepy")
+
+    assert refused.exit_code == Code.USAGE
+    assert "pending, running" in refused.stderr
+
+
+@pytest.mark.parametrize("command", [["list"], ["wait", ALPHA], ["add", "x", "--wait"]])
+def test_a_server_that_does_not_answer_exits_1_with_advice(command: list[str]) -> None:
+    refused = run(*command, "--url", "http://127.0.0.1:9")
+
+    assert refused.exit_code == Code.FAILED
+    assert "overnight up" in refused.stderr
+    assert "Traceback" not in refused.output
+
+
+def test_a_stranger_behind_the_address_is_told_as_such(service: Service) -> None:
+    service.on("GET /api/v1/tasks", (200, b"<html>welcome</html>"))
+
+    refused = run("list")
+
+    assert refused.exit_code == Code.FAILED
+    assert "did not answer as an Overnight server" in refused.stderr
+
+
+def test_a_list_is_plain_columns_when_piped(service: Service) -> None:
+    service.on("GET /api/v1/tasks", (200, [task(), task(BETA, "completed", title="x\x1b[2Jy")]))
+
+    listed = run("list")
+
+    header, first, second = listed.stdout.splitlines()
+    assert header.split() == ["ID", "STATE", "TYPE", "CREATED", "TITLE"]
+    assert first.split()[:3] == [ALPHA, "ready", "echo"]
+    assert second.endswith(r"x\x1b[2Jy")
+
+
+def test_a_list_asks_for_the_status_and_number_it_was_told(service: Service) -> None:
+    service.on("GET /api/v1/tasks", (200, []))
+
+    listed = run("list", "--status", "failed", "--limit", "7")
+
+    assert listed.stdout == ""
+    assert "status=failed" in service.asked[0][1]
+    assert "limit=7" in service.asked[0][1]
+
+
+def test_json_is_one_document_and_jsonl_one_per_line(service: Service) -> None:
+    service.on("GET /api/v1/tasks", (200, [task(), task(BETA)]))
+
+    whole, lines = run("list", "--json"), run("list", "--jsonl")
+
+    assert [item["id"] for item in json.loads(whole.stdout)] == [ALPHA, BETA]
+    assert [json.loads(line)["id"] for line in lines.stdout.splitlines()] == [ALPHA, BETA]
+
+
+def test_a_short_id_is_enough_when_only_one_task_has_it(service: Service) -> None:
+    service.on("GET /api/v1/tasks", (200, [task(), task(BETA)]))
+    service.on(f"GET /api/v1/tasks/{BETA}", (200, task(BETA, "completed", output=[1, {"a": 2}])))
+
+    shown = run("get", "bb")
+
+    assert shown.exit_code == 0, shown.stderr
+    assert BETA in shown.stdout
+    assert "completed" in shown.stdout
+
+
+def test_a_short_id_of_two_tasks_lists_both(service: Service) -> None:
+    service.on("GET /api/v1/tasks", (200, [task(), task(BETA)]))
+
+    refused = run("cancel", "01J8K")
+
+    assert refused.exit_code == Code.USAGE
+    assert ALPHA in refused.stderr
+    assert BETA in refused.stderr
+    assert all(method != "DELETE" for method, _, _ in service.asked)
+
+
+def test_a_whole_id_is_not_looked_up_first(service: Service) -> None:
+    service.on(f"GET /api/v1/tasks/{ALPHA}", (200, task()))
+
+    run("get", ALPHA.lower())
+
+    assert [path for _, path, _ in service.asked] == [f"/api/v1/tasks/{ALPHA}"]
+
+
+def test_a_task_that_is_not_there_exits_1() -> None:
+    refused = run("get", ALPHA)
+
+    assert refused.exit_code == Code.FAILED
+    assert refused.stderr == "Error: no such task\n"
+
+
+@pytest.mark.parametrize("command", ["cancel", "queue-cancel"])
+@pytest.mark.parametrize(
+    ("state", "words"), [("cancelled", "cancelled"), ("running", "asked to stop")]
+)
+def test_cancel_says_what_became_of_the_task(
+    service: Service, command: str, state: str, words: str
+) -> None:
+    service.on(f"DELETE /api/v1/tasks/{ALPHA}", (200, {"cancelled": True, "state": state}))
+
+    cancelled = run(command, ALPHA)
+
+    assert cancelled.exit_code == 0
+    assert words in cancelled.stdout
+
+
+def test_limits_and_queue_status_show_what_is_used(service: Service) -> None:
+    limits = {
+        "plan": "pro",
+        "max_concurrent_agents": 3,
+        "max_task_duration_minutes": 120,
+        "monthly_agent_hours_limit": 100,
+        "monthly_agent_hours_used": 12.5,
+        "billing_cycle_resets_at": "2026-12-01T00:00:00Z",
+    }
+    status = {
+        "running": 2,
+        "pending": 5,
+        "max_concurrent": 3,
+        "can_start_more": True,
+        "monthly_hours_used": 12.5,
+        "monthly_hours_limit": None,
+    }
+    service.on("GET /api/v1/users/me/limits", (200, limits))
+    service.on("GET /api/v1/tasks/queue-status", (200, status))
+
+    assert "12.50 of 100" in run("limits").stdout
+    assert "2 of 3" in run("queue-status").stdout
+    assert "no limit" in run("queue-status").stdout
+    assert json.loads(run("limits", "--json").stdout) == limits
+    assert json.loads(run("queue-status", "--json").stdout) == status
+
+
+def test_queue_status_of_one_task_shows_that_task(service: Service) -> None:
+    service.on(f"GET /api/v1/tasks/{ALPHA}", (200, task()))
+
+    assert ALPHA in run("queue-status", ALPHA).stdout
+
+
+def test_the_local_house_is_found_from_below_without_any_setting(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OVERNIGHT_URL")
+    monkeypatch.delenv("OVERNIGHT_API_KEY")
+    (tmp_path / "deep" / "down").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "deep" / "down")
+    service.on("GET /api/v1/tasks", (200, []))
+
+    with living_home(tmp_path / ".overnight", api_url=service.url, api_key="the-local-key"):
+        listed = run("list")
+
+    assert listed.exit_code == 0, listed.stderr
+    assert service.keys == {"the-local-key"}
+
+
+def test_the_local_key_is_never_shown_to_another_server(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OVERNIGHT_API_KEY")
+
+    with living_home(
+        tmp_path / ".overnight", api_url="http://127.0.0.1:9", api_key="the-local-key"
+    ):
+        refused = run("list", "--url", service.url)
+
+    assert refused.exit_code == Code.NOT_AUTHENTICATED
+    assert service.asked == []
+
+
+def test_a_key_file_outranks_the_environment(service: Service, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("from-a-file\n")
+    service.on("GET /api/v1/tasks", (200, []))
+
+    run("list", "--api-key-file", str(tmp_path / "key"))
+
+    assert service.keys == {"from-a-file"}
+
+
+@pytest.mark.parametrize("content", [None, ""])
+def test_a_key_file_without_a_key_exits_2(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "key").write_text(content)
+
+    refused = run("list", "--api-key-file", str(tmp_path / "key"))
+
+    assert refused.exit_code == Code.USAGE

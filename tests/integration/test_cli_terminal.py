@@ -1,0 +1,108 @@
+"""The user's commands as processes of their own: interrupted, piped, and on a terminal."""
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cli.failures import Code
+from tests.support.canned import ALPHA, KEY, Service, canned_service, task
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with canned_service() as served:
+        yield served
+
+
+@pytest.fixture(autouse=True)
+def connected(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place that knows this server and nothing else."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("OVERNIGHT_URL", service.url)
+    monkeypatch.setenv("OVERNIGHT_API_KEY", KEY)
+
+
+def start(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+    """Run a command as its own process, as a shell would."""
+    return subprocess.Popen([sys.executable, "-m", "app.cli.main", *arguments], **options)
+
+
+def test_an_interrupted_wait_exits_130_and_says_that_the_task_goes_on(service: Service) -> None:
+    service.on(f"GET /api/v1/tasks/{ALPHA}", (200, task(state="running")))
+    waiting = start("wait", ALPHA, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    wait_until(lambda: service.asked, what="the first look at the task")
+
+    waiting.send_signal(signal.SIGINT)
+    out, err = waiting.communicate(timeout=30)
+
+    assert waiting.returncode == Code.INTERRUPTED
+    assert out == b""
+    assert b"goes on" in err
+    assert b"Traceback" not in err
+
+
+def test_a_reader_that_leaves_early_is_met_in_silence(service: Service) -> None:
+    service.on("GET /api/v1/tasks", (200, [task() for _ in range(50)]))
+    reading, writing = os.pipe()
+    listing = start("list", stdout=writing, stderr=subprocess.PIPE)
+    os.close(reading)
+    os.close(writing)
+
+    _, err = listing.communicate(timeout=30)
+
+    assert err == b""
+
+
+def on_a_terminal(*arguments: str, **environment: str) -> str:
+    """Run a command with a terminal for all its streams, and return what it drew."""
+    ours, theirs = pty.openpty()
+    drawing = start(
+        *arguments,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "120", **environment},
+    )
+    os.close(theirs)
+    drawn = b"".join(iter(lambda: _read(ours), b""))
+    os.close(ours)
+    assert drawing.wait(timeout=30) == 0
+    return drawn.decode()
+
+
+def _read(fd: int) -> bytes:
+    try:
+        return os.read(fd, 65_536)
+    except OSError:  # the other side is closed
+        return b""
+
+
+def test_a_person_sees_a_table_in_colour_unless_they_do_not_want_it(service: Service) -> None:
+    service.on("GET /api/v1/tasks", (200, [task(state="completed")]))
+
+    coloured, plain = on_a_terminal("list"), on_a_terminal("list", NO_COLOR="1")
+
+    assert "─" in coloured
+    assert "\x1b[32mcompleted" in coloured
+    assert "\x1b[32m" not in plain
+    assert ALPHA in plain
+
+
+def test_a_person_sees_each_state_a_waited_task_goes_through(service: Service) -> None:
+    states = ("ready", "claimed", "running", "completed")
+    service.on(f"GET /api/v1/tasks/{ALPHA}", *((200, task(state=state)) for state in states))
+
+    drawn = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", on_a_terminal("wait", ALPHA))
+
+    assert re.findall(rf"{ALPHA} (\w+)", drawn) == list(states)

@@ -1,0 +1,25 @@
+"""A home that looks as if its house runs, for commands that look for one."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from app.local.home import Connection, Home
+from app.local.lock import hold
+
+
+@contextmanager
+def living_home(path: Path, *, api_key: str = "", **addresses: str) -> Iterator[None]:
+    """Hold a home and publish these addresses; all others are empty."""
+    home = Home(path)
+    home.prepare()
+    home.choose_ports({})
+    if api_key:
+        home.keep_api_key(api_key)
+    known: dict[str, Any] = {field.name: "" for field in fields(Connection)}
+    home.publish(Connection(**(known | {"pid": os.getpid(), "ready": True} | addresses)))
+    with hold(home.lock):
+        yield

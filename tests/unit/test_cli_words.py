@@ -1,0 +1,117 @@
+"""What people type and what they are shown, without a server."""
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from app.cli import arguments, output, references
+from app.cli.failures import Code, Failure, tell
+
+ALPHA = "task_01J8K0000000000000000000AA"
+BETA = "task_01J8K0000000000000000000BB"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("90", 90), ("45s", 45), ("30m", 1800), ("1h30m", 5400), ("2d", 172_800), (" 1H ", 3600)],
+)
+def test_a_duration_is_read_as_seconds(text: str, expected: int) -> None:
+    assert arguments.seconds(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "0", "0s", "-5", "3y", "m", "1m1h", "1.5h", "99999d"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        arguments.seconds(text)
+
+
+def test_a_payload_may_stand_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "payload.json"
+    file.write_text('{"hello": "wörld"}', encoding="utf-8")
+
+    assert arguments.json_object(f"@{file}") == {"hello": "wörld"}
+
+
+@pytest.mark.parametrize(
+    "text", ["[1]", "1", "{", "", '{"a": NaN}', "@no-such-file", "[" * 100_000]
+)
+def test_a_payload_that_is_no_json_object_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        arguments.json_object(text)
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "noise"
+    file.write_bytes(b"\xff\xfe\x00")
+
+    with pytest.raises(typer.BadParameter, match="not UTF-8"):
+        arguments.text_of(f"@{file}")
+
+
+@pytest.mark.parametrize(
+    "given", ["0AA", "aa", "task_01j8k0000000000000000000aa", "01J8K" + "0" * 19 + "A"]
+)
+def test_a_task_goes_by_any_beginning_or_ending_of_its_own(given: str) -> None:
+    assert references.choose(given, [ALPHA, BETA], among="tasks") == ALPHA
+
+
+def test_a_name_that_two_tasks_share_lists_both() -> None:
+    with pytest.raises(Failure) as caught:
+        references.choose("01J8K", [ALPHA, BETA], among="tasks")
+
+    assert caught.value.code is Code.USAGE
+    assert ALPHA in caught.value.message
+    assert BETA in caught.value.message
+
+
+@pytest.mark.parametrize("given", ["", "task_", "  "])
+def test_an_empty_name_never_means_a_task(given: str) -> None:
+    with pytest.raises(Failure):
+        references.choose(given, [ALPHA], among="tasks")
+
+
+def test_other_peoples_words_cannot_steer_the_terminal() -> None:
+    shown = output.printable("evil\x1b]0;title\x07 \u202egnp.exe \r ok 👩\u200d💻 ö")
+
+    assert "\x1b" not in shown
+    assert "\u202e" not in shown
+    assert "\r" not in shown
+    assert shown.endswith("ok 👩\u200d💻 ö")
+
+
+def test_piped_columns_are_aligned_and_plain(capsys: pytest.CaptureFixture[str]) -> None:
+    output.table(("ID", "TITLE"), [("a", "two\nlines"), ("long-id", None)])
+
+    assert capsys.readouterr().out == "ID       TITLE\na        two lines\nlong-id  -\n"
+
+
+def test_an_empty_list_says_so_beside_the_data(capsys: pytest.CaptureFixture[str]) -> None:
+    output.table(("ID",), [], empty="No tasks.")
+
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == "No tasks.\n"
+
+
+def test_a_record_shows_what_is_known_and_leaves_out_the_rest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    output.record({"id": "x", "empty": None, "none": 0, "output": {"a": 1}, "tags": ["b", "c"]})
+
+    assert capsys.readouterr().out.splitlines() == [
+        "id      x",
+        "none    0",
+        "output  {",
+        '          "a": 1',
+        "        }",
+        "tags    b, c",
+    ]
+
+
+def test_what_went_wrong_is_one_line_whatever_its_words(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tell("boom\n  at \x1b[31mline 1", "Try again.")
+
+    assert capsys.readouterr().err == "Error: boom at \\x1b[31mline 1\nTry again.\n"
