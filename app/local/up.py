@@ -61,12 +61,12 @@ def down(settings: Settings) -> int:
 def _stop(holder: Holder | None, lock: Path) -> bool:
     started = time.monotonic()
     requests = 0
-    while is_held(lock):
+    while (alive := holder is not None and holder.is_alive()) or is_held(lock):
         waited = time.monotonic() - started
         if waited > STOP_TIMEOUT:
             return False
         # The second request makes a supervisor hurry.
-        if holder and holder.is_alive() and requests < 1 + (waited > HURRY_AFTER):
+        if holder and alive and requests < 1 + (waited > HURRY_AFTER):
             os.kill(holder.pid, signal.SIGTERM)
             requests += 1
         time.sleep(0.05)

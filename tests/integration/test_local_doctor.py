@@ -1,0 +1,165 @@
+"""The doctor finds what ails, says what to do, and never shows a password."""
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from sqlalchemy import func, insert, update
+
+from app.local.doctor import CHECKS, Check, examine
+from app.local.home import Home
+from app.local.postgres import EmbeddedPostgres
+from app.local.redis import EmbeddedRedis
+from app.settings import Settings, load
+from app.store import migrate
+from app.store.db import DISPATCHER, Db
+from app.store.models import Agent, Pool, SweepRun
+from tests.support.servers import postgres_server, redis_server
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[EmbeddedPostgres]:
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[EmbeddedRedis]:
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home(tmp_path / ".overnight")
+    home.prepare()
+    return home
+
+
+def settings(home: Home, **names: str) -> Settings:
+    environ = {f"OVERNIGHT_{name.upper()}": value for name, value in names.items()}
+    return load({"OVERNIGHT_HOME": str(home.path)} | environ)
+
+
+def findings(chosen: Settings) -> dict[str, Check]:
+    return {check.name: check for check in examine(chosen)}
+
+
+def ailing(checks: dict[str, Check]) -> set[str]:
+    return {name for name, check in checks.items() if not check.ok}
+
+
+def test_a_house_that_does_not_run_is_told_how_to_start(home: Home) -> None:
+    checks = findings(settings(home))
+
+    assert list(checks) == list(CHECKS)
+    assert ailing(checks) == {
+        "postgres",
+        "migrations",
+        "roles",
+        "redis",
+        "api",
+        "workers",
+        "beat",
+        "flower",
+    }
+    assert all("overnight up" in checks[name].advice for name in ailing(checks))
+    assert not any(check.advice for check in checks.values() if check.ok)
+
+
+def test_servers_without_a_schema_ask_for_the_migration(
+    home: Home, postgres: EmbeddedPostgres, redis: EmbeddedRedis
+) -> None:
+    chosen = settings(home, database_url=postgres.url(), redis_url=redis.url)
+
+    checks = findings(chosen)
+
+    assert {"migrations", "roles", "workers", "beat"} <= ailing(checks)
+    assert {"postgres", "redis"}.isdisjoint(ailing(checks))
+    assert checks["migrations"].advice == "run `overnight migrate`"
+
+
+def test_a_migrated_database_with_a_live_worker_and_beat_is_well(
+    home: Home, postgres: EmbeddedPostgres, redis: EmbeddedRedis
+) -> None:
+    migrate.upgrade(postgres.url())
+    chosen = settings(home, database_url=postgres.url(), redis_url=redis.url)
+    db = Db.connect(postgres.url(), role=DISPATCHER)
+    assert {"workers", "beat"} <= ailing(findings(chosen))
+
+    db.atomically(
+        lambda tx: (
+            tx.execute(insert(Pool).values(name="doctors")),
+            tx.execute(insert(Agent).values(id="a:1:b", pool="doctors", slots=1)),
+            tx.execute(insert(SweepRun).values(name="reap", started_at=func.clock())),
+        )
+    )
+
+    assert ailing(findings(chosen)) == {"api", "flower"}
+
+    db.atomically(lambda tx: tx.execute(update(Agent).values(last_heartbeat_at="epoch")))
+    db.atomically(lambda tx: tx.execute(update(SweepRun).values(started_at="epoch")))
+    db.close()
+    assert {"workers", "beat"} <= ailing(findings(chosen))
+
+
+def test_unreachable_servers_are_named_without_their_passwords(home: Home) -> None:
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        port = deaf.getsockname()[1]
+        checks = findings(
+            settings(
+                home,
+                database_url=f"postgresql://overnight:hunter2@127.0.0.1:{port}/overnight",
+                redis_url=f"redis://:hunter2@127.0.0.1:{port}/0",
+                url=f"http://127.0.0.1:{port}",
+            )
+        )
+
+    assert {"postgres", "migrations", "roles", "redis", "api"} <= ailing(checks)
+    assert "OVERNIGHT_DATABASE_URL" in checks["postgres"].advice
+    assert "OVERNIGHT_REDIS_URL" in checks["redis"].advice
+    assert "hunter2" not in str(checks)
+
+
+def test_a_redis_that_evicts_is_ailing(home: Home, redis: EmbeddedRedis) -> None:
+    with Redis.from_url(redis.url) as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        try:
+            check = findings(settings(home, redis_url=redis.url))["redis"]
+        finally:
+            client.config_set("maxmemory-policy", "noeviction")
+
+    assert not check.ok
+    assert "noeviction" in check.advice
+
+
+def test_an_open_home_is_ailing(home: Home) -> None:
+    assert findings(settings(home))["home"].ok
+
+    (home.path / "credentials.json").write_text("{}")
+    (home.path / "credentials.json").chmod(0o644)
+
+    check = findings(settings(home))["home"]
+    assert not check.ok
+    assert "credentials.json" in check.detail
+
+
+def test_missing_programs_are_named(home: Home, tmp_path: Path) -> None:
+    chosen = settings(home, pg_bin=str(tmp_path), redis_bin=str(tmp_path / "none"))
+
+    checks = findings(chosen)
+
+    assert "OVERNIGHT_PG_BIN" in checks["postgres programs"].detail
+    assert "OVERNIGHT_REDIS_BIN" in checks["redis program"].detail
+
+
+def test_a_home_that_is_not_there_yet_is_no_crash(tmp_path: Path) -> None:
+    checks = findings(load({"OVERNIGHT_HOME": str(tmp_path / "none")}))
+
+    assert "home" in ailing(checks)
+    assert checks["disk space"].ok
+    assert not os.path.lexists(tmp_path / "none")
