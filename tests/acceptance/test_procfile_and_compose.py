@@ -1,7 +1,6 @@
 """What starts Overnight elsewhere: the Procfile, the compose file and the image agree and are safe.
 
-Read and checked here; that each of these commands really starts and works against real servers is
-proven by the tests that run them.
+Read and checked here, without a server; test_procfile_starts.py runs what they say.
 """
 
 import re
