@@ -1,0 +1,328 @@
+"""Letting work in: caps that hold exactly, keys that answer once, graphs whole or not at all."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+import pytest
+from sqlalchemy.exc import IntegrityError
+
+from app.domain.errors import MonthlyLimitReached, QueueFull, TooManyPending, UserNotFound
+from app.domain.ids import UserId
+from app.domain.retry import RetryPolicy, Strategy
+from app.intake.submit import Caps, Edge, NewTask, Submitted, submit, submit_graph
+from app.settings import load
+from app.store.db import APP, Db
+from tests.support.house import LOOSE, House
+from tests.support.rivals import Rival, held_lane, queue_up
+
+PLAIN = NewTask("a task", "echo")
+HOUR = 3600
+
+
+def test_the_last_free_place_is_given_and_no_further_one(house: House) -> None:
+    user = house.user()
+    caps = Caps(max_pending_per_user=3)
+    for _ in range(3):
+        house.task(user, caps)
+
+    with pytest.raises(TooManyPending) as refused:
+        house.task(user, caps)
+
+    assert refused.value.details == {"pending": 3, "limit": 3}
+    assert house.lane(user)["waiting"] == 3
+
+
+def test_a_claimed_task_no_longer_counts_as_waiting(house: House) -> None:
+    user = house.user()
+    house.agent(slots=1)
+    caps = Caps(max_pending_per_user=1)
+    house.task(user, caps)
+    house.claim()
+
+    house.task(user, caps)
+
+    assert house.lane(user)["waiting"] == 1
+
+
+def test_a_user_may_have_a_cap_of_their_own(house: House) -> None:
+    user = house.user(max_pending=1)
+    house.task(user)
+
+    with pytest.raises(TooManyPending) as refused:
+        house.task(user, LOOSE)
+
+    assert refused.value.details["limit"] == 1
+
+
+def test_eight_submits_at_once_get_only_the_five_places_there_are(
+    house: House, connect: Callable[..., Db]
+) -> None:
+    user = house.user()
+    rivals = [
+        Rival(connect, f"submit-{n}", _let_in, user, Caps(max_pending_per_user=5)) for n in range(8)
+    ]
+
+    with held_lane(connect, user):
+        queue_up(connect, rivals)
+    let_in = [rival.answer() for rival in rivals]
+
+    assert sum(let_in) == 5
+    assert house.lane(user)["waiting"] == 5
+    assert house.one("SELECT count(*) AS n FROM tasks")["n"] == 5
+
+
+def _let_in(db: Db, user: UserId, caps: Caps) -> bool:
+    try:
+        submit(db, user, PLAIN, caps)
+    except TooManyPending:
+        return False
+    return True
+
+
+def test_a_full_house_refuses_everybody(house: House) -> None:
+    caps = Caps(queue_max_size=2)
+    house.task(house.user(), caps)
+    house.task(house.user(), caps)
+
+    with pytest.raises(QueueFull) as refused:
+        house.task(house.user(), caps)
+
+    assert refused.value.details == {"depth": 2, "limit": 2}
+    assert house.one("SELECT count(*) AS n FROM tasks")["n"] == 2
+
+
+def test_used_up_hours_refuse_new_work_until_they_return(house: House) -> None:
+    user = house.user(monthly_agent_hours_limit=2)
+    _use(house, user, 2 * HOUR)
+
+    with pytest.raises(MonthlyLimitReached) as refused:
+        house.task(user)
+
+    assert refused.value.details["used_hours"] == 2
+    assert refused.value.details["limit_hours"] == 2
+    resets_at = datetime.fromisoformat(str(refused.value.details["resets_at"]))
+    assert resets_at == house.lane(user)["resets_at"]
+
+
+def test_a_second_left_in_the_month_still_lets_work_in(house: House) -> None:
+    user = house.user(monthly_agent_hours_limit=2)
+    _use(house, user, 2 * HOUR - 1)
+
+    house.task(user)
+
+    assert house.lane(user)["waiting"] == 1
+
+
+def test_a_user_who_prefers_to_wait_is_let_in_but_not_started(house: House) -> None:
+    user = house.user(monthly_agent_hours_limit=2, on_exhausted="hold")
+    house.agent()
+    _use(house, user, 2 * HOUR)
+
+    task_id = house.task(user, timeout_seconds=60)
+
+    assert house.claim().claims == []
+    assert house.state(task_id) == "ready"
+
+
+def _use(house: House, user: UserId, seconds: int) -> None:
+    house.run(
+        "INSERT INTO usage_ledger (user_id, period_started_at, kind, seconds)"
+        " SELECT user_id, cycle_started_at, 'adjustment', :seconds FROM lanes WHERE user_id = :id",
+        id=user,
+        seconds=seconds,
+    )
+
+
+def test_the_same_key_again_answers_with_the_first_task(house: House) -> None:
+    user = house.user()
+    keyed = replace(PLAIN, idempotency_key="night-1")
+    first = submit(house.app, user, keyed, LOOSE)
+
+    again = submit(house.app, user, replace(keyed, title="another title"), LOOSE)
+
+    assert (first.created, again.created) == (True, False)
+    assert (again.task_id, again.dag_id) == (first.task_id, first.dag_id)
+    assert house.row(first.task_id)["title"] == "a task"
+
+
+def test_a_known_key_is_answered_although_the_cap_is_reached(house: House) -> None:
+    user = house.user()
+    keyed = replace(PLAIN, idempotency_key="night-1")
+    caps = Caps(max_pending_per_user=1)
+    first = submit(house.app, user, keyed, caps)
+
+    again = submit(house.app, user, keyed, caps)
+
+    assert again.task_id == first.task_id
+
+
+def test_another_users_key_is_another_key(house: House) -> None:
+    keyed = replace(PLAIN, idempotency_key="night-1")
+
+    mine = submit(house.app, house.user(), keyed, LOOSE)
+    theirs = submit(house.app, house.user(), keyed, LOOSE)
+
+    assert theirs.created is True
+    assert mine.task_id != theirs.task_id
+
+
+def test_two_submits_with_one_key_at_once_make_one_task(
+    house: House, connect: Callable[..., Db]
+) -> None:
+    user = house.user()
+    keyed = replace(PLAIN, idempotency_key="night-1")
+    rivals = [Rival(connect, f"submit-{n}", submit, user, keyed, LOOSE) for n in range(2)]
+
+    with held_lane(connect, user):
+        queue_up(connect, rivals)
+    answers: list[Submitted] = [rival.answer() for rival in rivals]
+
+    assert sorted(one.created for one in answers) == [False, True]
+    assert len({one.task_id for one in answers}) == 1
+    assert house.one("SELECT count(*) AS n FROM tasks")["n"] == 1
+
+
+def test_a_graph_goes_in_whole_with_its_children_waiting(house: House) -> None:
+    user = house.user()
+
+    root, left, right, last = _diamond(house, user)
+
+    states = [house.row(one.task_id)["state"] for one in (root, left, right, last)]
+    unmet = [house.row(one.task_id)["unmet"] for one in (root, left, right, last)]
+    dag = house.one("SELECT * FROM dags")
+    assert states == ["ready", "pending", "pending", "pending"]
+    assert unmet == [0, 1, 1, 2]
+    assert {one.dag_id for one in (root, left, right, last)} == {dag["id"]}
+    assert (dag["total"], dag["open"], dag["status"]) == (4, 4, "pending")
+    lane = house.lane(user)
+    assert (lane["ready"], lane["waiting"]) == (1, 4)
+
+
+def _diamond(house: House, user: UserId) -> list[Submitted]:
+    edges = [Edge(0, 1), Edge(0, 2), Edge(1, 3), Edge(2, 3)]
+    return submit_graph(house.app, user, [PLAIN] * 4, LOOSE, edges=edges, title="a diamond")
+
+
+def test_a_graph_with_one_bad_edge_leaves_nothing_behind(house: House) -> None:
+    user = house.user()
+
+    with pytest.raises(IntegrityError, match="task_edges_not_to_itself"):
+        submit_graph(house.app, user, [PLAIN] * 3, LOOSE, edges=[Edge(0, 1), Edge(2, 2)])
+
+    _assert_empty(house, user)
+
+
+def test_a_graph_too_large_for_the_cap_leaves_nothing_behind(house: House) -> None:
+    user = house.user()
+
+    with pytest.raises(TooManyPending):
+        submit_graph(house.app, user, [PLAIN] * 3, Caps(max_pending_per_user=2))
+
+    _assert_empty(house, user)
+
+
+def _assert_empty(house: House, user: UserId) -> None:
+    for table in ("dags", "tasks", "task_edges", "events"):
+        assert house.one(f"SELECT count(*) AS n FROM {table}")["n"] == 0, table
+    assert house.lane(user)["waiting"] == 0
+
+
+def test_tasks_without_edges_are_graphs_of_their_own(house: House) -> None:
+    made = submit_graph(house.app, house.user(), [PLAIN] * 3, LOOSE)
+
+    assert len({one.dag_id for one in made}) == 3
+    assert house.one("SELECT count(*) AS n FROM dags WHERE total = 1")["n"] == 3
+
+
+@pytest.mark.parametrize(
+    ("scope", "fields", "lock"),
+    [
+        ("project", {"project_id": "site"}, "project:site"),
+        ("project", {}, None),
+        ("user", {"project_id": "site"}, "user"),
+        ("user", {}, "user"),
+        ("none", {"project_id": "site"}, None),
+        ("none", {"lock_key": "repo:x"}, "repo:x"),
+        ("user", {"lock_key": "repo:x"}, "repo:x"),
+    ],
+)
+def test_what_a_task_locks_follows_from_the_scope(
+    house: House, scope: str, fields: dict[str, str], lock: str | None
+) -> None:
+    caps = Caps(lock_scope=scope)  # type: ignore[arg-type]
+
+    task_id = house.task(house.user(), caps, **fields)
+
+    assert house.row(task_id)["lock_key"] == lock
+
+
+def test_the_caps_are_the_settings() -> None:
+    settings = load(
+        {
+            "OVERNIGHT_MAX_PENDING_PER_USER": "77",
+            "OVERNIGHT_QUEUE_MAX_SIZE": "88",
+            "OVERNIGHT_PER_USER_SERIALIZATION_SCOPE": "user",
+        }
+    )
+
+    caps = Caps.of(settings)
+
+    assert (caps.max_pending_per_user, caps.queue_max_size, caps.lock_scope) == (77, 88, "user")
+
+
+def test_without_serialization_nothing_is_locked() -> None:
+    settings = load({"OVERNIGHT_PER_USER_SERIALIZATION_ENABLED": "false"})
+
+    assert Caps.of(settings).lock_scope == "none"
+
+
+def test_the_stored_order_is_urgency_then_age(house: House) -> None:
+    user = house.user()
+    low, first, second, high, critical = (
+        house.task(user, priority=priority) for priority in (80, 50, 50, 20, 9)
+    )
+
+    order = _ordered(house)
+
+    assert order == [critical, high, first, second, low]
+
+
+def test_a_task_that_does_not_age_falls_behind_one_that_does(house: House) -> None:
+    user = house.user()
+    ageing = house.task(user, priority=50, priority_boost_per_minute=0.1)
+    house.run("UPDATE tasks SET sort_key = sort_key - 60 * 24 * 0.1")
+
+    fresh = house.task(user, priority=49, priority_boost_per_minute=0.1)
+
+    assert _ordered(house) == [ageing, fresh]
+
+
+def _ordered(house: House) -> Sequence[object]:
+    return [row["id"] for row in house.rows("SELECT id FROM tasks ORDER BY sort_key, id")]
+
+
+def test_what_the_producer_asked_for_is_what_the_run_gets(house: House) -> None:
+    user = house.user()
+    house.agent()
+    policy = RetryPolicy(Strategy.FIXED, 7.0, max_delay_sec=9.0, jitter=False, retry_on=("x", "y"))
+
+    run = house.running(user, retry=policy, payload={"n": [1, None, "ü"]}, spec={"a": 1})
+
+    assert (run.retry, run.payload, run.spec) == (policy, {"n": [1, None, "ü"]}, {"a": 1})
+    assert (run.attempt, run.max_attempts, run.type) == (1, 3, "echo")
+
+
+def test_nobody_submits_for_a_user_who_does_not_exist(house: House) -> None:
+    with pytest.raises(UserNotFound):
+        house.task(UserId(house.one("SELECT gen_random_uuid() AS id")["id"]))
+
+
+def test_a_new_task_begins_its_history(house: House, connect: Callable[..., Db]) -> None:
+    user = house.user()
+
+    made = submit(connect("front-door", role=APP), user, PLAIN, LOOSE)
+
+    event = house.one("SELECT * FROM events WHERE task_id = :id", id=made.task_id)
+    assert (event["seq"], event["kind"], event["actor"]) == (1, "task.ready", "front-door")
+    assert (event["from_state"], event["to_state"]) == (None, "ready")

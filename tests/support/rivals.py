@@ -1,0 +1,119 @@
+"""Rivals: two who want the same row at the same moment, brought together by locks, not by luck."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import text
+
+from app.store.db import Db
+from tests.support.waiting import wait_until
+
+PATIENCE_SECONDS = 20.0
+Connect = Callable[..., Db]
+
+
+class Rival(threading.Thread):
+    """One call of `work(db, …)` in a thread of its own, on connections that bear its name."""
+
+    def __init__(
+        self, connect: Connect, name: str, work: Callable[..., Any], *args: Any, **options: Any
+    ) -> None:
+        super().__init__(name=name, daemon=True)
+        self._connect = connect
+        self._call = (work, args, options)
+        self._answer: Any = None
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        work, args, options = self._call
+        try:
+            self._answer = work(self._connect(self.name), *args, **options)
+        except BaseException as error:  # noqa: BLE001 - raised again where the answer is read
+            self._error = error
+
+    def answer(self) -> Any:
+        """Wait for the call to end; return what it returned, or raise what it raised."""
+        self.join(PATIENCE_SECONDS)
+        assert not self.is_alive(), f"{self.name} has not come to an end"
+        if self._error is not None:
+            raise self._error
+        return self._answer
+
+
+def wait_until_blocked(watcher: Db, application_name: str) -> None:
+    """Wait until somebody of this name waits for a lock.
+
+    `watcher` must be connected without a role: only then does Postgres show it what the
+    sessions of its own login wait for.
+    """
+    question = text(
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND application_name = :name"
+        " AND wait_event_type = 'Lock'"
+    )
+
+    def blocked() -> bool:
+        with watcher.engine.begin() as tx:
+            return bool(tx.execute(question, {"name": application_name}).scalar_one())
+
+    wait_until(
+        blocked,
+        timeout=PATIENCE_SECONDS,
+        pause=0.01,
+        what=f"{application_name} to wait for a lock",
+    )
+
+
+def queue_up(connect: Connect, rivals: Sequence[Rival]) -> None:
+    """Start rivals so that they wait in this order for a lock the caller holds."""
+    with ExitStack() as stack:
+        watcher = connect("watcher", role=None, pool_size=1)
+        stack.callback(watcher.close)
+        for rival in rivals:
+            rival.start()
+            wait_until_blocked(watcher, rival.name)
+
+
+def meet_at_lane(connect: Connect, user_id: UUID, *rivals: Rival) -> list[Any]:
+    """Let rivals look, then wait in order for the user's lane; free it and return the answers."""
+    with held_lane(connect, user_id):
+        queue_up(connect, rivals)
+    return [rival.answer() for rival in rivals]
+
+
+def meet_at_task(connect: Connect, task_id: UUID, *rivals: Rival) -> list[Any]:
+    """Let rivals wait in order for one task's row; free it and return the answers."""
+    with held_task(connect, task_id):
+        queue_up(connect, rivals)
+    return [rival.answer() for rival in rivals]
+
+
+@contextmanager
+def held_lane(connect: Connect, user_id: UUID) -> Iterator[None]:
+    """Hold a user's lane, as every transaction does that moves the user's tasks."""
+    with _holding(connect, "SELECT FROM lanes WHERE user_id = :key FOR NO KEY UPDATE", user_id):
+        yield
+
+
+@contextmanager
+def held_task(connect: Connect, task_id: UUID) -> Iterator[None]:
+    """Hold a task's row alone; its user's lane stays free."""
+    with _holding(connect, "SELECT FROM tasks WHERE id = :key FOR NO KEY UPDATE", task_id):
+        yield
+
+
+@contextmanager
+def held_pool(connect: Connect, pool: str) -> Iterator[None]:
+    """Hold a pool's row, as a dispatcher does while it counts free slots."""
+    with _holding(connect, "SELECT FROM pools WHERE name = :key FOR UPDATE", pool):
+        yield
+
+
+@contextmanager
+def _holding(connect: Connect, sql: str, key: object) -> Iterator[None]:
+    with connect("holder", pool_size=1).engine.begin() as tx:
+        assert len(tx.execute(text(sql), {"key": key}).all()) == 1
+        yield
