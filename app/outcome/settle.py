@@ -141,7 +141,7 @@ def _row(ending: Ending) -> dict[str, object]:
         "task_id": str(ending.claim.task_id),
         "epoch": ending.claim.epoch,
         "token": str(ending.claim.token),
-        "sources": sources(verdict.event),
+        "sources": _sources(ending),
         "target": move.target.value,
         "is_final": move.target.is_final,
         "only_expired": ending.only_expired,
@@ -158,6 +158,13 @@ def _row(ending: Ending) -> dict[str, object]:
         "cost_usd": spender.cost_usd if spender else 0,
         "tokens": spender.tokens if spender else {},
     }
+
+
+def _sources(ending: Ending) -> list[str]:
+    if isinstance(ending.result, Expired):
+        # A claim that was started after all is its worker's, and only its lease can end it.
+        return [State.CLAIMED.value]
+    return sources(ending.verdict.event)
 
 
 def _keep_stale(tx: Connection, ending: Ending) -> None:
