@@ -182,5 +182,7 @@ def _keep_stale(tx: Connection, ending: Ending) -> None:
 
 
 def _short(text: str | None) -> str | None:
-    """Cut a text that would bloat the row, and drop what Postgres cannot store."""
-    return None if text is None else text.replace("\x00", "")[:MAX_TEXT]
+    """Cut a text that would bloat the row, and replace what Postgres cannot store."""
+    if text is None:
+        return None
+    return text.replace("\x00", "")[:MAX_TEXT].encode(errors="replace").decode()

@@ -121,6 +121,17 @@ def test_an_output_that_cannot_be_stored_leaves_the_run_open(
     assert house.settle(run, Raised("invalid_output", "cannot be stored")) is True
 
 
+def test_a_failure_can_always_be_stored(house: House) -> None:
+    """A file name that is no UTF-8 reaches an error message as half a surrogate pair."""
+    house.agent()
+    run = house.running(house.user())
+
+    house.settle(run, Raised("error", "no such file: \udcff\x00.txt", detail="\ud800"))
+
+    assert house.row(run.claim.task_id)["error"] == "no such file: ?.txt"
+    assert house.one("SELECT detail FROM attempts")["detail"] == "?"
+
+
 def test_an_endless_error_message_is_cut(house: House) -> None:
     house.agent()
     run = house.running(house.user())
