@@ -58,7 +58,7 @@ def test_a_task_outlives_the_worker_that_was_killed(build: Build, house: House) 
 
 def test_a_wiped_broker_loses_nothing_and_doubles_nothing(build: Build, house: House) -> None:
     with redis_server() as own:
-        stack = build(redis_url=own.url, worker_liveness=60)
+        stack = build(redis_url=own.url, worker_liveness=60, dispatch_tick_interval=300)
         stack.start("api", "maintenance", "beat", "worker").ready()
         user, client = stack.user()
         # A worker with room for 200 that never fetches: 200 messages stand in Redis at once.

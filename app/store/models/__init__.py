@@ -1,0 +1,39 @@
+"""The tables, as typed models.
+
+A *user* has plan columns; beside each user runs one narrow *lane* that counts what the gate
+must know (active, ready, hours) and is locked before anything about that user's tasks changes.
+A *task* belongs to a *dag* (a lone task to a dag of one) and may wait on others through
+*task_edges*. Each claim of a task opens an *attempt*, keyed by the task's epoch; each attempt
+that ran leaves rows in the *usage_ledger*, an append-only record in seconds per billing month.
+Every change of state leaves an *event*. Tasks that failed for good stand in *dead_letters*;
+answers from holders that had lost their claim in *stale_results*. *agents* are the workers that
+can be reached, gathered in *pools*; *sweeps* remember when each maintenance sweep last ran.
+
+Counters on lanes and dags, and all events, are written by triggers in the very statement that
+changes a task, so no code can forget them. Instants come from the database function `clock()`.
+"""
+
+from app.store.models.base import Base
+from app.store.models.people import ApiKey, Lane, User
+from app.store.models.records import Attempt, DeadLetter, LedgerEntry, StaleResult, TaskEvent
+from app.store.models.upkeep import Agent, LegalMove, Pool, SweepRun
+from app.store.models.work import Dag, Task, TaskEdge
+
+__all__ = [
+    "Agent",
+    "ApiKey",
+    "Attempt",
+    "Base",
+    "Dag",
+    "DeadLetter",
+    "Lane",
+    "LedgerEntry",
+    "LegalMove",
+    "Pool",
+    "StaleResult",
+    "SweepRun",
+    "Task",
+    "TaskEdge",
+    "TaskEvent",
+    "User",
+]

@@ -1,0 +1,44 @@
+"""Common ground of all tables: types, and the closed sets of words in their constraints."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import (
+    Numeric,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, TIMESTAMP
+from sqlalchemy.orm import DeclarativeBase
+from sqlalchemy.types import Text
+
+from app.domain.lifecycle import ACTIVE, FINAL, State
+
+Instant = TIMESTAMP(timezone=True)
+EMPTY_ARRAY = text("'{}'")
+EMPTY_OBJECT = text("'{}'")
+
+
+def words(values: Iterable[str]) -> str:
+    """Write a closed set of words as SQL literals, sorted."""
+    return ", ".join(f"'{value}'" for value in sorted(values))
+
+
+# `failed` is passed through, never stored: the row moves on in the same transaction.
+STORED_STATES = words(state.value for state in State if state is not State.FAILED)
+ACTIVE_STATES = words(state.value for state in ACTIVE)
+FINAL_STATES = words(state.value for state in FINAL)
+IS_ACTIVE = f"state IN ({ACTIVE_STATES})"
+
+
+class Base(DeclarativeBase):
+    """Common ground of all tables."""
+
+    type_annotation_map = {  # noqa: RUF012 - SQLAlchemy's own protocol
+        datetime: Instant,
+        str: Text,
+        dict[str, Any]: JSONB,
+        list[str]: ARRAY(Text),
+        Decimal: Numeric(14, 3),
+    }

@@ -1,0 +1,107 @@
+"""Users, their lanes and their keys."""
+
+from datetime import datetime
+from decimal import Decimal
+from uuid import UUID
+
+from sqlalchemy import (
+    CheckConstraint,
+    Computed,
+    ForeignKey,
+    Index,
+    func,
+    text,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.types import BigInteger
+
+from app.domain.plans import PlanTier
+from app.store.models.base import EMPTY_ARRAY, Base, words
+
+
+class User(Base):
+    """Someone who submits work; the columns, not the plan's template, rule at run time."""
+
+    __tablename__ = "users"
+    __table_args__ = (
+        CheckConstraint(f"plan_tier IN ({words(PlanTier)})", name="users_plan_tier_known"),
+        CheckConstraint("on_exhausted IN ('hold', 'reject')", name="users_on_exhausted_known"),
+        CheckConstraint("max_concurrent_agents >= 0", name="users_concurrency_not_negative"),
+        CheckConstraint("max_task_duration_minutes > 0", name="users_duration_positive"),
+        CheckConstraint("monthly_agent_hours_limit >= 0", name="users_hours_not_negative"),
+        Index("idx_users_plan", "plan_tier"),
+    )
+
+    id: Mapped[UUID] = mapped_column(primary_key=True, server_default=func.gen_random_uuid())
+    name: Mapped[str] = mapped_column(unique=True)
+    is_admin: Mapped[bool] = mapped_column(server_default=text("false"))
+    plan_tier: Mapped[str] = mapped_column(server_default=text("'free'"))
+    max_concurrent_agents: Mapped[int] = mapped_column(server_default=text("1"))
+    max_task_duration_minutes: Mapped[int] = mapped_column(server_default=text("30"))
+    monthly_agent_hours_limit: Mapped[int | None] = mapped_column(server_default=text("10"))
+    on_exhausted: Mapped[str] = mapped_column(server_default=text("'reject'"))
+    max_pending: Mapped[int | None]
+    billing_anchor_at: Mapped[datetime] = mapped_column(server_default=func.clock())
+    created_at: Mapped[datetime] = mapped_column(server_default=func.clock())
+
+
+class Lane(Base):
+    """What the gate must know of one user, on one narrow row; its lock is the user's mutex."""
+
+    __tablename__ = "lanes"
+    __table_args__ = (
+        CheckConstraint("active >= 0", name="lanes_active_not_negative"),
+        CheckConstraint("ready >= 0", name="lanes_ready_not_negative"),
+        CheckConstraint("waiting >= ready", name="lanes_waiting_covers_ready"),
+        CheckConstraint("reserved_seconds >= 0", name="lanes_reserved_not_negative"),
+        Index(
+            "lanes_pick",
+            "active",
+            "last_served_at",
+            postgresql_where=text("eligible"),
+        ),
+        Index("lanes_reset", "resets_at"),
+        {"postgresql_with": {"fillfactor": 50, "autovacuum_vacuum_scale_factor": 0.05}},
+    )
+
+    user_id: Mapped[UUID] = mapped_column(ForeignKey("users.id"), primary_key=True)
+    active: Mapped[int] = mapped_column(server_default=text("0"))
+    ready: Mapped[int] = mapped_column(server_default=text("0"))
+    waiting: Mapped[int] = mapped_column(server_default=text("0"))
+    reserved_seconds: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    used_seconds: Mapped[Decimal] = mapped_column(server_default=text("0"))
+    max_active: Mapped[int]
+    max_task_seconds: Mapped[int]
+    limit_seconds: Mapped[int | None] = mapped_column(BigInteger)
+    paused: Mapped[bool] = mapped_column(server_default=text("false"))
+    # Pools that looked here and found nothing they could start; any change of the lane wakes it.
+    parked_for: Mapped[list[str]] = mapped_column(server_default=EMPTY_ARRAY)
+    last_served_at: Mapped[datetime] = mapped_column(server_default=text("'epoch'"))
+    cycle: Mapped[int]
+    cycle_started_at: Mapped[datetime]
+    resets_at: Mapped[datetime]
+    eligible: Mapped[bool] = mapped_column(
+        Computed(
+            "ready > 0 AND active < max_active AND NOT paused"
+            " AND (limit_seconds IS NULL OR used_seconds + reserved_seconds < limit_seconds)",
+            persisted=True,
+        )
+    )
+
+
+class ApiKey(Base):
+    """A key that opens the front door; only its hash is kept."""
+
+    __tablename__ = "api_keys"
+    __table_args__ = (Index("api_keys_user", "user_id"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    user_id: Mapped[UUID] = mapped_column(ForeignKey("users.id"))
+    name: Mapped[str]
+    hash: Mapped[str] = mapped_column(unique=True)
+    last4: Mapped[str]
+    scopes: Mapped[list[str]] = mapped_column(server_default=text("'{*}'"))
+    created_at: Mapped[datetime] = mapped_column(server_default=func.clock())
+    expires_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+    last_used_at: Mapped[datetime | None]

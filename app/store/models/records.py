@@ -1,0 +1,158 @@
+"""What happened: attempts, hours, events, dead letters and stale results."""
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import (
+    CheckConstraint,
+    ForeignKey,
+    Identity,
+    Index,
+    Numeric,
+    PrimaryKeyConstraint,
+    UniqueConstraint,
+    func,
+    text,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.types import BigInteger
+
+from app.store.models.base import EMPTY_OBJECT, Base
+
+
+class Attempt(Base):
+    """One claim of a task and what came of it; `spent` says whether it used up a try."""
+
+    __tablename__ = "attempts"
+    __table_args__ = (
+        PrimaryKeyConstraint("task_id", "epoch"),
+        CheckConstraint(
+            "(ended_at IS NULL) = (outcome IS NULL)", name="attempts_outcome_exactly_when_ended"
+        ),
+        Index("attempts_user_open", "user_id", postgresql_where=text("ended_at IS NULL")),
+        {"postgresql_with": {"fillfactor": 80}},
+    )
+
+    task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id"))
+    epoch: Mapped[int]
+    user_id: Mapped[UUID] = mapped_column(ForeignKey("users.id"))
+    token: Mapped[UUID]
+    pool: Mapped[str]
+    agent: Mapped[str]
+    granted_seconds: Mapped[int]
+    claimed_at: Mapped[datetime] = mapped_column(server_default=func.clock())
+    started_at: Mapped[datetime | None]
+    ended_at: Mapped[datetime | None]
+    outcome: Mapped[str | None]
+    spent: Mapped[bool] = mapped_column(server_default=text("false"))
+    error_class: Mapped[str | None]
+    error: Mapped[str | None]
+    detail: Mapped[str | None]
+    cost_usd: Mapped[Decimal] = mapped_column(Numeric(12, 6), server_default=text("0"))
+    tokens_used: Mapped[dict[str, Any]] = mapped_column(server_default=EMPTY_OBJECT)
+
+
+class LedgerEntry(Base):
+    """Seconds charged or refunded, per attempt and billing month; rows are only ever added."""
+
+    __tablename__ = "usage_ledger"
+    __table_args__ = (
+        # The last wall against billing one attempt twice.
+        UniqueConstraint("task_id", "epoch", "period_started_at", "kind", name="usage_ledger_once"),
+        CheckConstraint(
+            "kind IN ('adjustment', 'refund', 'usage')", name="usage_ledger_kind_known"
+        ),
+        CheckConstraint(
+            "(kind = 'usage' AND seconds >= 0) OR (kind = 'refund' AND seconds <= 0)"
+            " OR kind = 'adjustment'",
+            name="usage_ledger_sign_fits_kind",
+        ),
+        Index("usage_ledger_user_period", "user_id", "period_started_at"),
+    )
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    user_id: Mapped[UUID] = mapped_column(ForeignKey("users.id"))
+    task_id: Mapped[UUID | None] = mapped_column(ForeignKey("tasks.id"))
+    epoch: Mapped[int | None]
+    period_started_at: Mapped[datetime]
+    kind: Mapped[str]
+    seconds: Mapped[Decimal]
+    note: Mapped[str | None]
+    recorded_at: Mapped[datetime] = mapped_column(server_default=func.clock())
+
+
+class TaskEvent(Base):
+    """One change of state, numbered without gaps within its task."""
+
+    __tablename__ = "events"
+    __table_args__ = (
+        UniqueConstraint("task_id", "seq", name="events_gapless"),
+        Index("events_user", "user_id", "id"),
+    )
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id"))
+    seq: Mapped[int]
+    user_id: Mapped[UUID]
+    dag_id: Mapped[UUID]
+    kind: Mapped[str]
+    from_state: Mapped[str | None]
+    to_state: Mapped[str]
+    epoch: Mapped[int]
+    reason: Mapped[str | None]
+    actor: Mapped[str]
+    at: Mapped[datetime] = mapped_column(server_default=func.clock())
+
+
+class DeadLetter(Base):
+    """A task that failed for good, with its whole history, until a person resolves it."""
+
+    __tablename__ = "dead_letters"
+    __table_args__ = (
+        CheckConstraint(
+            "resolution IN ('cancel', 'modify_and_retry', 'retry')",
+            name="dead_letters_resolution_known",
+        ),
+        CheckConstraint(
+            "(resolution IS NULL) = (resolved_at IS NULL)",
+            name="dead_letters_resolved_exactly_with_resolution",
+        ),
+        Index(
+            "dead_letters_open",
+            "task_id",
+            unique=True,
+            postgresql_where=text("resolution IS NULL"),
+        ),
+        Index("dead_letters_user", "user_id", "id"),
+    )
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id"))
+    dag_id: Mapped[UUID]
+    user_id: Mapped[UUID] = mapped_column(ForeignKey("users.id"))
+    failure_history: Mapped[dict[str, Any]]
+    total_cost_usd: Mapped[Decimal] = mapped_column(Numeric(12, 6))
+    poison_pill: Mapped[bool] = mapped_column(server_default=text("false"))
+    dead_lettered_at: Mapped[datetime] = mapped_column(server_default=func.clock())
+    reviewed: Mapped[bool] = mapped_column(server_default=text("false"))
+    resolution: Mapped[str | None]
+    resolved_at: Mapped[datetime | None]
+    resolved_by: Mapped[str | None]
+    note: Mapped[str | None]
+
+
+class StaleResult(Base):
+    """An answer from a holder that had lost its claim: kept to be seen, never applied."""
+
+    __tablename__ = "stale_results"
+    __table_args__ = (Index("stale_results_task", "task_id"),)
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    task_id: Mapped[UUID]
+    epoch: Mapped[int]
+    agent: Mapped[str]
+    outcome: Mapped[str]
+    result: Mapped[dict[str, Any]]
+    recorded_at: Mapped[datetime] = mapped_column(server_default=func.clock())

@@ -1,0 +1,202 @@
+"""Tasks, their graphs and their edges."""
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import (
+    CheckConstraint,
+    Computed,
+    ForeignKey,
+    Index,
+    Numeric,
+    PrimaryKeyConstraint,
+    func,
+    text,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.types import Float, SmallInteger
+
+from app.store.models.base import (
+    ACTIVE_STATES,
+    EMPTY_ARRAY,
+    EMPTY_OBJECT,
+    FINAL_STATES,
+    IS_ACTIVE,
+    STORED_STATES,
+    Base,
+)
+
+
+class Dag(Base):
+    """A graph of tasks; its status follows from the counts that triggers keep."""
+
+    __tablename__ = "dags"
+    __table_args__ = (
+        CheckConstraint(
+            "least(total, open, started, completed, dead, cancelled) >= 0",
+            name="dags_counts_not_negative",
+        ),
+        CheckConstraint("total = open + completed + dead + cancelled", name="dags_counts_add_up"),
+        Index("dags_user", "user_id", text("id DESC")),
+    )
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    user_id: Mapped[UUID] = mapped_column(ForeignKey("users.id"))
+    title: Mapped[str]
+    created_by: Mapped[str]
+    total: Mapped[int] = mapped_column(server_default=text("0"))
+    open: Mapped[int] = mapped_column(server_default=text("0"))
+    started: Mapped[int] = mapped_column(server_default=text("0"))
+    completed: Mapped[int] = mapped_column(server_default=text("0"))
+    dead: Mapped[int] = mapped_column(server_default=text("0"))
+    cancelled: Mapped[int] = mapped_column(server_default=text("0"))
+    status: Mapped[str] = mapped_column(
+        Computed(
+            "CASE WHEN open > 0 AND started + completed + dead + cancelled > 0 THEN 'running'"
+            " WHEN open > 0 OR total = 0 THEN 'pending'"
+            " WHEN dead > 0 THEN 'failed'"
+            " WHEN cancelled > 0 THEN 'cancelled'"
+            " ELSE 'completed' END",
+            persisted=True,
+        )
+    )
+    budget_ceiling_usd: Mapped[Decimal | None] = mapped_column(Numeric(12, 6))
+    spent_usd: Mapped[Decimal] = mapped_column(Numeric(12, 6), server_default=text("0"))
+    created_at: Mapped[datetime] = mapped_column(server_default=func.clock())
+    finished_at: Mapped[datetime | None]
+
+
+class Task(Base):
+    """The task: this row is the work, everything else is about it."""
+
+    __tablename__ = "tasks"
+    __table_args__ = (
+        CheckConstraint(f"state IN ({STORED_STATES})", name="tasks_state_known"),
+        CheckConstraint(
+            "num_nonnulls(token, claimed_by, pool, claimed_at, expires_at, reserved_seconds)"
+            f" = CASE WHEN {IS_ACTIVE} THEN 6 ELSE 0 END",
+            name="tasks_claim_exactly_while_active",
+        ),
+        CheckConstraint(
+            f"(finished_at IS NOT NULL) = (state IN ({FINAL_STATES}))",
+            name="tasks_finished_exactly_when_final",
+        ),
+        CheckConstraint(
+            "(retry_at IS NOT NULL) = (state = 'retrying')", name="tasks_retry_at_while_retrying"
+        ),
+        CheckConstraint(
+            f"unmet = 0 OR state NOT IN ('ready', 'retrying', 'completed', {ACTIVE_STATES})",
+            name="tasks_blocked_until_met",
+        ),
+        CheckConstraint("unmet >= 0", name="tasks_unmet_not_negative"),
+        CheckConstraint("attempts BETWEEN 0 AND max_attempts", name="tasks_attempts_in_budget"),
+        CheckConstraint("priority BETWEEN 0 AND 100", name="tasks_priority_in_range"),
+        CheckConstraint("timeout_seconds > 0", name="tasks_timeout_positive"),
+        Index(
+            "tasks_ready",
+            "user_id",
+            "sort_key",
+            "id",
+            postgresql_where=text("state = 'ready'"),
+        ),
+        Index("tasks_active", "pool", postgresql_where=text(IS_ACTIVE)),
+        Index(
+            "tasks_lock",
+            "user_id",
+            "lock_key",
+            unique=True,
+            postgresql_where=text(f"{IS_ACTIVE} AND lock_key IS NOT NULL"),
+        ),
+        Index("tasks_retry", "retry_at", postgresql_where=text("state = 'retrying'")),
+        Index("tasks_dag", "dag_id", "state"),
+        Index("tasks_user_recent", "user_id", text("id DESC")),
+        Index(
+            "tasks_idempotency",
+            "user_id",
+            "idempotency_key",
+            unique=True,
+            postgresql_where=text("idempotency_key IS NOT NULL"),
+        ),
+        # The lease is deliberately in no index, so that a heartbeat stays a HOT update.
+        {"postgresql_with": {"fillfactor": 75}},
+    )
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    user_id: Mapped[UUID] = mapped_column(ForeignKey("users.id"))
+    dag_id: Mapped[UUID] = mapped_column(ForeignKey("dags.id"))
+    parent_id: Mapped[UUID | None] = mapped_column(ForeignKey("tasks.id"))
+
+    type: Mapped[str]
+    title: Mapped[str]
+    description: Mapped[str] = mapped_column(server_default=text("''"))
+    project_id: Mapped[str | None]
+    payload: Mapped[dict[str, Any]] = mapped_column(server_default=EMPTY_OBJECT)
+    spec: Mapped[dict[str, Any]] = mapped_column(server_default=EMPTY_OBJECT)
+    tags: Mapped[list[str]] = mapped_column(server_default=EMPTY_ARRAY)
+    source: Mapped[str] = mapped_column(server_default=text("'api'"))
+    created_by: Mapped[str]
+    idempotency_key: Mapped[str | None]
+
+    state: Mapped[str]
+    revision: Mapped[int] = mapped_column(server_default=text("1"))
+    unmet: Mapped[int] = mapped_column(server_default=text("0"))
+    priority: Mapped[int] = mapped_column(SmallInteger, server_default=text("50"))
+    priority_boost_per_minute: Mapped[float] = mapped_column(Float, server_default=text("0.1"))
+    sort_key: Mapped[float] = mapped_column(Float)
+    deadline_at: Mapped[datetime | None]
+    required_capabilities: Mapped[list[str]] = mapped_column(server_default=EMPTY_ARRAY)
+    lock_key: Mapped[str | None]
+    timeout_seconds: Mapped[int | None]
+    estimated_cost_usd: Mapped[Decimal | None] = mapped_column(Numeric(12, 6))
+    max_cost_usd: Mapped[Decimal | None] = mapped_column(Numeric(12, 6))
+
+    epoch: Mapped[int] = mapped_column(server_default=text("0"))
+    token: Mapped[UUID | None]
+    claimed_by: Mapped[str | None]
+    pool: Mapped[str | None]
+    claimed_at: Mapped[datetime | None]
+    expires_at: Mapped[datetime | None]
+    reserved_seconds: Mapped[int | None]
+    started_at: Mapped[datetime | None]
+    cancel_requested_at: Mapped[datetime | None]
+    progress: Mapped[dict[str, Any] | None]
+
+    attempts: Mapped[int] = mapped_column(server_default=text("0"))
+    max_attempts: Mapped[int] = mapped_column(server_default=text("3"))
+    retry: Mapped[dict[str, Any]] = mapped_column(server_default=EMPTY_OBJECT)
+    retry_at: Mapped[datetime | None]
+
+    output: Mapped[dict[str, Any] | None]
+    result_summary: Mapped[str | None]
+    files_changed: Mapped[dict[str, Any] | None]
+    failure_reason: Mapped[str | None]
+    error: Mapped[str | None]
+    cost_usd: Mapped[Decimal] = mapped_column(Numeric(12, 6), server_default=text("0"))
+    tokens_used: Mapped[dict[str, Any]] = mapped_column(server_default=EMPTY_OBJECT)
+
+    created_at: Mapped[datetime] = mapped_column(server_default=func.clock())
+    updated_at: Mapped[datetime] = mapped_column(server_default=func.clock())
+    finished_at: Mapped[datetime | None]
+
+
+class TaskEdge(Base):
+    """One dependency; `satisfied_at` is flipped once, and the child counts the flips."""
+
+    __tablename__ = "task_edges"
+    __table_args__ = (
+        PrimaryKeyConstraint("parent_id", "child_id"),
+        CheckConstraint("parent_id <> child_id", name="task_edges_not_to_itself"),
+        CheckConstraint(
+            "condition IN ('failure', 'finished', 'success')", name="task_edges_condition_known"
+        ),
+        Index("task_edges_child", "child_id"),
+    )
+
+    parent_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id"))
+    child_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id"))
+    dag_id: Mapped[UUID] = mapped_column(ForeignKey("dags.id"))
+    user_id: Mapped[UUID] = mapped_column(ForeignKey("users.id"))
+    condition: Mapped[str] = mapped_column(server_default=text("'success'"))
+    satisfied_at: Mapped[datetime | None]
