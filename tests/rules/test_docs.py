@@ -1,0 +1,219 @@
+"""The pages: complete, linked, in our words, and true where a machine can tell."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.maintenance.sweeps import SWEEPS
+from app.settings import Settings
+from tests.rules.sources import ROOT, files, modules, read, told
+
+README = Path("README.md")
+INDEX = Path("docs/README.md")
+PAGES = sorted(path for path in files("docs") if path.suffix == ".md")
+ALL = [README, *PAGES]
+# Read from the top by whoever upgrades; it opens in its own way.
+CHANGELOG = Path("docs/changelog.md")
+OPENING = re.compile(r"# .+\n\nAfter this page you (can|know) ")
+LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+WORDS = """
+task, type, payload, handler, DAG, edge, state, status, move, event, priority,
+run, attempt, claim, epoch, token, lease, heartbeat, verdict, settle, stale result, hand back,
+retry, dead letter, poison, revive,
+user, plan, lane, gate, lock key, slot, agent, pool, capability, ledger, cycle,
+house, home, dispatcher, wake-up, sweep, reaper, promoter, beat, idempotency key
+"""
+TERMS = [word.strip() for word in WORDS.split(",")]
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    """The text of every fenced block of this language."""
+    return [text for kind, text in FENCE.findall(read(path)) if kind == language]
+
+
+def anchors(path: Path) -> set[str]:
+    """What a link may point at inside a page, as GitHub names it."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", read(path)), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def links() -> Iterator[tuple[Path, str]]:
+    """Every link of ours, and the page it stands on."""
+    for path in ALL:
+        for target in LINK.findall(FENCE.sub("", read(path))):
+            yield path, target
+
+
+@pytest.mark.parametrize("path", [page for page in PAGES if page != CHANGELOG], ids=str)
+def test_a_page_opens_with_what_the_reader_can_do_after_it(path: Path) -> None:
+    assert OPENING.match(read(path))
+
+
+def test_the_index_leads_to_every_page() -> None:
+    reached = {
+        (ROOT / page.parent / target).resolve().relative_to(ROOT)
+        for page, target in links()
+        if page == INDEX
+    }
+
+    assert reached == {*ALL} - {INDEX}
+
+
+def test_every_link_leads_somewhere() -> None:
+    broken = []
+    for page, target in links():
+        name, _, anchor = target.partition("#")
+        found = (ROOT / page.parent / name).resolve() if name else ROOT / page
+        if "://" in target or not found.exists():
+            broken.append(f"{page}: {target}")
+        elif anchor and anchor not in anchors(found.relative_to(ROOT)):
+            broken.append(f"{page}: {target}: no such heading")
+
+    assert not broken, told(broken)
+
+
+def test_every_file_a_page_names_exists() -> None:
+    named = re.compile(r"`((?:app|workers|overnight|tests|docs|benchmarks|scripts)/[\w./-]*)`")
+    missing = [
+        f"{page}: {name}"
+        for page in ALL
+        if page != CHANGELOG
+        for name in named.findall(read(page))
+        if not (ROOT / name).exists()
+    ]
+
+    assert not missing, told(missing)
+
+
+def test_every_command_a_page_shows_exists() -> None:
+    reference = read(Path("docs/reference/cli.md"))
+    known = set(re.findall(r"^## overnight ([a-z-]+)", reference, flags=re.MULTILINE))
+    shown = re.compile(r"(?:`|^ {4}(?:\w+=\S+ )*|^)overnight ([a-z][a-z-]*)", flags=re.MULTILINE)
+    unknown = [
+        f"{page}: overnight {name}"
+        for page in ALL
+        for text in _code(page)
+        for name in shown.findall(text)
+        if name not in known
+    ]
+
+    assert {"add", "up", "down", "doctor"} <= known
+    assert not unknown, told(unknown)
+
+
+def test_every_setting_a_page_names_exists() -> None:
+    known = set(re.findall(r"OVERNIGHT_\w+", read(Path("docs/reference/settings.md"))))
+    unknown = [
+        f"{page}: {name}"
+        for page in ALL
+        for name in re.findall(r"OVERNIGHT_[A-Z_]+[A-Z]", read(page))
+        if name not in known
+    ]
+
+    assert not unknown, told(unknown)
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_the_glossary_has_each_key_term_once(term: str) -> None:
+    defined = re.findall(r"^- \*\*(.+?)\*\*: \S", read(Path("docs/glossary.md")), re.MULTILINE)
+
+    assert [word.lower() for word in defined].count(term.lower()) == 1
+
+
+def test_the_architecture_has_a_paragraph_for_each_folder() -> None:
+    page = read(Path("docs/architecture.md"))
+    folders = {
+        path.parent
+        for path, _ in modules("app", "workers", "overnight")
+        if path.name == "__init__.py" and len(path.parts) <= 3 and path.parent.name != "app"
+    }
+    ours = {folder for folder in folders if folder.parts[0] == "app" or len(folder.parts) == 1}
+    silent = [str(folder) for folder in sorted(ours) if f"**`{folder}/`**" not in page]
+
+    assert not silent, told(silent)
+
+
+def test_the_architecture_names_each_process_and_sweep() -> None:
+    page = read(Path("docs/architecture.md"))
+    processes = [line.partition(":")[0] for line in read(Path("Procfile")).splitlines()]
+
+    assert not [name for name in processes if f"| `{name}` |" not in page]
+    assert not [name for name in SWEEPS if not re.search(rf"\b{name}\b", page)]
+
+
+def test_the_clocks_of_the_architecture_are_the_defaults() -> None:
+    clocks = {name: field.default for name, field in Settings.model_fields.items()}
+    told_clocks = (
+        f"heartbeat every {clocks['heartbeat_interval']:g} s, "
+        f"lease {clocks['lease_seconds']:g} s, "
+        f"reaper every {clocks['lease_check_interval']:g} s, "
+        f"claim {clocks['claim_ttl']:g} s"
+    )
+
+    assert told_clocks in read(Path("docs/architecture.md")).replace("\n", " ")
+
+
+def test_the_readme_gives_the_two_commands() -> None:
+    commands = re.findall(r"^ {4}(make \w+)$", read(README), flags=re.MULTILINE)
+
+    assert commands == ["make up", "make test"]
+
+
+def test_the_readme_lists_the_repository() -> None:
+    _, _, table = read(README).partition("## The repository\n")
+    first_cells = re.findall(r"^\| (`.+?`) \|", table, flags=re.MULTILINE)
+    listed = {name.rstrip("/") for cell in first_cells for name in re.findall(r"`(.+?)`", cell)}
+    folders = {path.parts[0] for path in files() if len(path.parts) > 1}
+
+    assert not [name for name in listed if not (ROOT / name).exists()]
+    assert {name for name in folders if not name.startswith(".")} <= listed
+
+
+@pytest.mark.parametrize("path", [page for page in PAGES if blocks(page, "python")], ids=str)
+def test_the_python_of_a_page_runs(path: Path, tmp_path: Path) -> None:
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(blocks(path, "python")), encoding="utf-8")
+
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", script],
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_every_example_in_a_docstring_is_true() -> None:
+    with_examples = [
+        str(path) for path, _ in modules("app", "overnight", "workers") if ">>> " in read(path)
+    ]
+
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--doctest-modules", *with_examples],
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+    assert "app/domain/lifecycle.py" in with_examples
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def _code(path: Path) -> Iterator[str]:
+    """What a page sets as code: fenced, indented or in backticks."""
+    text = read(path)
+    for _, block in FENCE.findall(text):
+        yield block
+    prose = FENCE.sub("", text)
+    yield from re.findall(r"`[^`\n]+`", prose)
+    yield from re.findall(r"^ {4}.+$", prose, flags=re.MULTILINE)
