@@ -1,0 +1,146 @@
+from collections.abc import Iterator
+
+import pytest
+
+from app.control.cancel import cancel
+from app.dispatch.publish import Publisher
+from app.domain.ids import TaskId, show_task
+from app.local.postgres import EmbeddedPostgres
+from app.local.redis import EmbeddedRedis
+from app.maintenance.reap import reap
+from tests.support.house import LIVENESS
+from tests.support.waiting import wait_until
+from tests.support.workers import (
+    Shift,
+    Worker,
+    is_gone,
+    running_worker,
+    worker_settings,
+    working_house,
+)
+
+
+@pytest.fixture(scope="module")
+def shift(postgres: EmbeddedPostgres, template: str, redis: EmbeddedRedis) -> Iterator[Shift]:
+    with working_house(postgres, template) as house:
+        url = house.owner.engine.url.render_as_string(hide_password=False)
+        settings = worker_settings(url, redis.url, lease_seconds=8)
+        publisher = Publisher(settings)
+        yield Shift(house, settings, publisher, house.user())
+        publisher.close()
+
+
+@pytest.fixture(scope="module")
+def worker(shift: Shift) -> Iterator[Worker]:
+    """One worker with one slot for all tests here: each also proves that the last one freed it."""
+    with running_worker(shift.settings) as worker:
+        yield worker
+        shift.reaches(shift.send("echo"), "completed")
+        assert worker.process.poll() is None
+
+
+def reaped(shift: Shift, task_id: TaskId) -> bool:
+    """Sweep, and tell whether the task has been taken back."""
+    reap(shift.house.dispatcher, liveness=LIVENESS)
+    return shift.house.state(task_id) != "running"
+
+
+def test_a_stubborn_run_dies_soon_after_its_cancel(shift: Shift, worker: Worker) -> None:
+    task_id = shift.send("sleep", {"seconds": 300, "stubborn": True})
+    shift.reaches(task_id, "running")
+    [child] = worker.children()
+
+    cancel(shift.house.app, shift.user, task_id, actor="human:test")
+
+    shift.reaches(task_id, "cancelled", timeout=6)
+    wait_until(lambda: is_gone(child), timeout=5, what="the run's process to end")
+    assert shift.outcomes(task_id) == ["cancelled"]
+
+
+@pytest.mark.parametrize("kind", ["spin", "sleep"])
+def test_a_run_is_dead_soon_after_its_timeout(shift: Shift, worker: Worker, kind: str) -> None:
+    task_id = shift.send(kind, {"seconds": 300}, timeout_seconds=1, max_attempts=1)
+
+    row = shift.reaches(task_id, "dead_lettered", timeout=8)
+
+    assert (row["failure_reason"], shift.outcomes(task_id)) == ("timeout", ["timeout"])
+
+
+def test_a_run_that_holds_the_interpreter_dies_soon_after_its_timeout(
+    shift: Shift, worker: Worker
+) -> None:
+    task_id = shift.send("spin", {"gil": True}, timeout_seconds=1, max_attempts=1)
+    shift.reaches(task_id, "running")
+    [child] = worker.children()
+
+    wait_until(lambda: is_gone(child), timeout=6, what="the watchdog to end the process")
+    wait_until(lambda: reaped(shift, task_id), timeout=6)
+
+    assert shift.outcomes(task_id) == ["timeout"]
+    assert "in spin" in worker.said(), "the watchdog should show what the run was doing"
+
+
+def test_a_run_that_kills_itself_is_known_long_before_its_lease_ends(
+    shift: Shift, worker: Worker
+) -> None:
+    task_id = shift.send("crash", {"how": "kill"}, max_attempts=1)
+    lease_left = "SELECT expires_at > clock() AS left FROM tasks WHERE id = :id"
+    shift.reaches(task_id, "running")
+
+    wait_until(lambda: not shift.house.one(lease_left, id=task_id)["left"], timeout=5)
+    assert reaped(shift, task_id)
+
+    assert shift.outcomes(task_id) == ["crash"]
+
+
+def test_a_run_whose_task_was_taken_away_ends_and_changes_nothing(
+    shift: Shift, worker: Worker
+) -> None:
+    task_id = shift.send("sleep", {"seconds": 300, "stubborn": True}, max_attempts=1)
+    shift.reaches(task_id, "running")
+    [child] = worker.children()
+
+    shift.house.run("UPDATE tasks SET expires_at = clock() WHERE id = :id", id=task_id)
+    assert reaped(shift, task_id)
+    before = shift.house.row(task_id)
+
+    wait_until(lambda: is_gone(child), timeout=6, what="the run that lost its task to end")
+    assert shift.house.row(task_id) == before
+    assert shift.house.rows("SELECT * FROM stale_results") == []
+
+
+def test_a_message_delivered_many_times_starts_once(shift: Shift, worker: Worker) -> None:
+    task_id = shift.house.task(shift.user, type="echo")
+    claimed = shift.claimed(task_id)
+
+    shift.publish(*[claimed] * 5)
+    shift.reaches(task_id, "completed")
+    # The queue is first in, first out: this one proves that all five were taken.
+    shift.reaches(shift.send("echo"), "completed")
+
+    assert worker.said().count(f"queue=task_started queue_id={show_task(task_id)} ") == 1
+    assert shift.outcomes(task_id) == ["completed"]
+    assert shift.house.rows("SELECT * FROM stale_results") == []
+
+
+def test_messages_that_are_not_ours_are_dropped_without_a_trace(
+    shift: Shift, worker: Worker
+) -> None:
+    task_id = shift.house.task(shift.user, type="echo")
+    claimed = shift.claimed(task_id)
+    claim = claimed.claim
+    forged = [
+        [show_task(task_id), claim.epoch, "00000000-0000-0000-0000-000000000000"],
+        [show_task(task_id), claim.epoch + 1, str(claim.token)],
+        [show_task(task_id), True, str(claim.token)],
+        [str(task_id), claim.epoch, str(claim.token)],
+        [{"a": 1}, None, []],
+        [],
+    ]
+
+    for arguments in forged:
+        shift.forge(arguments)
+    shift.publish(claimed)
+
+    shift.reaches(task_id, "completed")
+    assert shift.outcomes(task_id) == ["completed"]

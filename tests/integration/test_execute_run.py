@@ -1,0 +1,324 @@
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import text
+
+from app.domain.claims import Claim, Claimed
+from app.domain.ids import TaskId, UserId
+from app.domain.results import Returned
+from app.events.wake import Waker
+from app.settings import Settings
+from app.store.db import Db
+from overnight import Context, Fail, Snooze, handlers
+from tests.support.house import House
+from tests.support.workers import worker_settings
+from workers import child
+from workers.execute import carry_out
+from workers.loading import load_handlers
+from workers.settling import settle_by
+from workers.shutdown import DRAIN
+
+Run = Callable[..., TaskId]
+NOWHERE = "redis://127.0.0.1:1/0"
+
+
+@pytest.fixture
+def user(house: House) -> UserId:
+    house.agent()
+    return house.user()
+
+
+@pytest.fixture
+def settings(database_url: str) -> Settings:
+    return worker_settings(database_url, NOWHERE, heartbeat_interval=0.1)
+
+
+@pytest.fixture
+def worker(settings: Settings, db: Db) -> Iterator[child.House]:
+    """What a pool child owns, in this process; no Redis is needed to run a task."""
+    load_handlers(())
+    waker = Waker(NOWHERE)
+    yield child.House(settings, db, waker)
+    waker.close()
+
+
+@pytest.fixture
+def handler() -> Iterator[Callable[[handlers.HandlerFunction], None]]:
+    """Register a function for type `test` for the length of a test."""
+
+    def register(function: handlers.HandlerFunction) -> None:
+        handlers._handlers["test"] = handlers.Handler("test", function)
+
+    yield register
+    handlers._handlers.pop("test", None)
+
+
+@pytest.fixture
+def draining() -> Iterator[None]:
+    DRAIN.begin()
+    yield
+    DRAIN._flag[0] = 0
+
+
+def claimed(house: House, user: UserId, **fields: object) -> Claimed:
+    task_id = house.task(user, **{"type": "test", **fields})
+    [one] = [it for it in house.claim().claims if it.claim.task_id == task_id]
+    return one
+
+
+def carried_out(house: House, worker: child.House, user: UserId, **fields: object) -> TaskId:
+    claim = claimed(house, user, **fields).claim
+    carry_out(worker, claim)
+    return claim.task_id
+
+
+def test_a_run_settles_with_its_output_cost_and_attempt(
+    house: House, worker: child.House, user: UserId, handler: Callable[..., None]
+) -> None:
+    def work(ctx: Context) -> object:
+        ctx.cost(0.5, input_tokens=7)
+        return {"seen": ctx.payload, "prompt": ctx.prompt, "attempt": ctx.attempt}
+
+    handler(work)
+    task_id = carried_out(house, worker, user, payload={"a": 1}, spec={"prompt": "say hi"})
+
+    row = house.row(task_id)
+    assert (row["state"], row["attempts"]) == ("completed", 1)
+    assert row["output"] == {"seen": {"a": 1}, "prompt": "say hi", "attempt": 1}
+    assert (float(row["cost_usd"]), row["tokens_used"]) == (0.5, {"input": 7})
+
+
+def test_a_failed_run_leaves_its_reason_and_its_traceback(
+    house: House, worker: child.House, user: UserId, handler: Callable[..., None]
+) -> None:
+    def work(ctx: Context) -> object:
+        raise LookupError("no such page")
+
+    handler(work)
+    task_id = carried_out(house, worker, user)
+
+    assert house.state(task_id) == "retrying"
+    attempt = house.one("SELECT * FROM attempts WHERE task_id = :id", id=task_id)
+    assert (attempt["outcome"], attempt["error"]) == ("failed", "no such page")
+    assert "LookupError" in attempt["detail"]
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "attempts"),
+    [
+        (Snooze(30), "retrying", 0),
+        (Fail("never"), "dead_lettered", 1),
+        (SystemExit(1), "retrying", 1),
+    ],
+)
+def test_a_handler_steers_what_becomes_of_its_task(
+    house: House,
+    worker: child.House,
+    user: UserId,
+    handler: Callable[..., None],
+    *,
+    error: BaseException,
+    state: str,
+    attempts: int,
+) -> None:
+    def work(ctx: Context) -> object:
+        raise error
+
+    handler(work)
+    row = house.row(carried_out(house, worker, user))
+
+    assert (row["state"], row["attempts"]) == (state, attempts)
+
+
+def test_a_type_without_handler_fails_for_good_and_names_those_there_are(
+    house: House, worker: child.House, user: UserId
+) -> None:
+    row = house.row(carried_out(house, worker, user, type="unheard-of"))
+
+    assert (row["state"], row["failure_reason"]) == ("dead_lettered", "no_handler")
+    assert "echo" in row["error"]
+
+
+def test_a_claim_starts_once_however_often_it_is_delivered(
+    house: House, worker: child.House, user: UserId, handler: Callable[..., None]
+) -> None:
+    runs: list[int] = []
+    handler(lambda ctx: runs.append(ctx.epoch))
+    claim = claimed(house, user).claim
+
+    for _ in range(3):
+        carry_out(worker, claim)
+
+    assert runs == [1]
+    assert house.rows("SELECT * FROM stale_results") == []
+
+
+def test_a_claim_with_another_token_or_epoch_starts_nothing(
+    house: House, worker: child.House, user: UserId, handler: Callable[..., None]
+) -> None:
+    runs: list[int] = []
+    handler(lambda ctx: runs.append(ctx.epoch))
+    claim = claimed(house, user).claim
+    before = house.row(claim.task_id)
+
+    carry_out(worker, Claim(claim.task_id, claim.epoch, claim.task_id))
+    carry_out(worker, Claim(claim.task_id, claim.epoch + 1, claim.token))
+
+    assert runs == []
+    assert house.row(claim.task_id) == before
+
+
+def test_a_claim_that_expired_on_the_way_starts_nothing(
+    house: House, worker: child.House, user: UserId, handler: Callable[..., None]
+) -> None:
+    runs: list[int] = []
+    handler(lambda ctx: runs.append(ctx.epoch))
+    claim = claimed(house, user).claim
+
+    house.move_clock(timedelta(minutes=2))
+    carry_out(worker, claim)
+
+    assert runs == []
+
+
+def test_a_message_that_meets_a_leaving_worker_is_handed_back(
+    house: House,
+    worker: child.House,
+    user: UserId,
+    handler: Callable[..., None],
+    draining: None,
+) -> None:
+    runs: list[int] = []
+    handler(lambda ctx: runs.append(ctx.epoch))
+
+    row = house.row(carried_out(house, worker, user))
+
+    assert (runs, row["state"], row["attempts"]) == ([], "ready", 0)
+
+
+def test_a_run_hears_of_its_cancel_and_ends_as_cancelled(
+    house: House, worker: child.House, user: UserId, handler: Callable[..., None]
+) -> None:
+    def work(ctx: Context) -> object:
+        house.run("UPDATE tasks SET cancel_requested_at = clock()")
+        while True:
+            ctx.check()
+
+    handler(work)
+    row = house.row(carried_out(house, worker, user))
+
+    assert (row["state"], row["failure_reason"]) == ("cancelled", "cancelled")
+
+
+def test_a_run_out_of_time_is_told_so_and_ends_as_timed_out(
+    house: House, worker: child.House, user: UserId, handler: Callable[..., None]
+) -> None:
+    reasons: list[str | None] = []
+
+    def work(ctx: Context) -> object:
+        while not ctx.cancelled:
+            pass
+        reasons.append(ctx.stop_reason)
+        return {"seconds_left": ctx.seconds_left}
+
+    handler(work)
+    task_id = carried_out(house, worker, user, timeout_seconds=1, max_attempts=1)
+
+    assert reasons == ["timeout"]
+    assert house.row(task_id)["failure_reason"] == "timeout"
+
+
+def test_a_run_that_lost_its_task_is_told_so_and_writes_nothing(
+    house: House, worker: child.House, user: UserId, handler: Callable[..., None]
+) -> None:
+    reasons: list[str | None] = []
+
+    def work(ctx: Context) -> object:
+        house.run("UPDATE tasks SET token = gen_random_uuid()")
+        while not ctx.cancelled:
+            pass
+        reasons.append(ctx.stop_reason)
+        ctx.check()
+        return None
+
+    handler(work)
+    task_id = carried_out(house, worker, user)
+
+    assert reasons == ["lost"]
+    assert house.state(task_id) == "running"
+    assert house.rows("SELECT * FROM stale_results") == []
+
+
+def test_progress_travels_with_the_heartbeats_and_the_lease_is_extended(
+    house: House, worker: child.House, user: UserId, handler: Callable[..., None]
+) -> None:
+    seen: list[object] = []
+
+    def work(ctx: Context) -> object:
+        before = house.one("SELECT expires_at FROM tasks")["expires_at"]
+        ctx.progress(0.5, "half way", page=3)
+        while not seen:
+            row = house.one("SELECT progress, expires_at FROM tasks")
+            if row["progress"] is not None and row["expires_at"] > before:
+                seen.append(row["progress"])
+        return None
+
+    handler(work)
+    carried_out(house, worker, user)
+
+    assert seen == [{"fraction": 0.5, "message": "half way", "page": 3}]
+
+
+def test_progress_that_cannot_be_stored_is_refused_where_it_was_said(
+    house: House, worker: child.House, user: UserId, handler: Callable[..., None]
+) -> None:
+    handler(lambda ctx: ctx.progress(0.5, thing=object()))
+
+    task_id = carried_out(house, worker, user)
+
+    assert "JSON" in house.row(task_id)["error"]
+
+
+def test_a_run_settles_although_every_connection_broke_meanwhile(
+    house: House,
+    worker: child.House,
+    user: UserId,
+    handler: Callable[..., None],
+    connect: Callable[..., Db],
+) -> None:
+    login = connect(role=None)
+
+    def work(ctx: Context) -> object:
+        with login.engine.begin() as tx:
+            broken = tx.execute(
+                text(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                )
+            ).all()
+        return len(broken)
+
+    handler(work)
+    task_id = carried_out(house, worker, user)
+
+    assert house.row(task_id)["output"] >= 1
+
+
+def test_an_end_that_cannot_be_recorded_in_time_is_given_up(house: House, user: UserId) -> None:
+    run = house.running(user)
+    nowhere = Db.connect("postgresql://nobody@127.0.0.1:1/nothing", role=None)
+
+    assert settle_by(nowhere, run, Returned("lost"), deadline=0.0) is False
+    assert house.state(run.claim.task_id) == "running"
+
+
+def test_a_start_that_cannot_be_asked_for_drops_the_message(
+    house: House, user: UserId, settings: Settings
+) -> None:
+    claim = claimed(house, user, type="echo").claim
+    nowhere = Db.connect("postgresql://nobody@127.0.0.1:1/nothing", role=None)
+
+    carry_out(child.House(settings, nowhere, Waker(NOWHERE)), claim)
+
+    assert house.state(claim.task_id) == "claimed"

@@ -1,0 +1,210 @@
+"""Real Celery workers on real servers, with clocks short enough for a test."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+from uuid import uuid4
+
+import psutil
+import psycopg2
+
+from app.dispatch.celery_settings import EXECUTE, agent_queue
+from app.dispatch.publish import Publisher
+from app.domain.claims import Claimed
+from app.domain.ids import TaskId, UserId
+from app.local.postgres import EmbeddedPostgres
+from app.settings import Settings, load
+from app.store.db import APP, DISPATCHER, Db
+from tests.support.house import House
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+SHORT_CLOCKS = {
+    "ALLOW_SHORT_CLOCKS": "true",
+    "LEASE_SECONDS": "3",
+    "HEARTBEAT_INTERVAL": "0.5",
+    "CANCEL_GRACE": "1",
+    "SHUTDOWN_GRACE": "1",
+    "CONCURRENCY": "1",
+}
+
+
+def worker_settings(database_url: str, redis_url: str, **changes: object) -> Settings:
+    """Return settings for one test: own database, own keys in Redis, short clocks."""
+    named = {name.upper(): str(value) for name, value in changes.items()}
+    values = {
+        "DATABASE_URL": database_url,
+        "REDIS_URL": redis_url,
+        "REDIS_KEY_PREFIX": f"test-{uuid4().hex[:8]}:",
+        **SHORT_CLOCKS,
+        **named,
+    }
+    return load({f"OVERNIGHT_{name}": value for name, value in values.items()})
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """Return a process's environment that makes it load the same settings."""
+    given = {
+        row.env: _written(getattr(settings, row.name))
+        for row in settings.masked()
+        if row.origin != "default"
+    }
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OVERNIGHT_")}
+    return kept | given
+
+
+def _written(value: object) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+@dataclass
+class Worker:
+    """A running `celery worker` of agents, and what it wrote."""
+
+    process: subprocess.Popen[bytes]
+    output: IO[bytes]
+
+    def said(self) -> str:
+        """Return everything it wrote so far."""
+        return Path(self.output.name).read_text(errors="replace")
+
+    def children(self) -> list[psutil.Process]:
+        """Return the processes of its pool."""
+        return psutil.Process(self.process.pid).children()
+
+    def signal(self, signum: int) -> None:
+        """Send a signal to its main process."""
+        self.process.send_signal(signum)
+
+    def ended(self, within: float) -> int:
+        """Return its exit code, once it has ended."""
+        return self.process.wait(within)
+
+
+@contextmanager
+def running_worker(settings: Settings) -> Iterator[Worker]:
+    """Run a worker; whatever happens, nothing of it is left."""
+    with tempfile.NamedTemporaryFile(prefix="overnight-worker-", suffix=".log") as output:
+        process = subprocess.Popen(
+            worker_command(settings),
+            cwd=ROOT,
+            env=environment(settings),
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        worker = Worker(process, output)
+        try:
+            wait_until(
+                lambda: "queue=worker_joined" in worker.said() or process.poll() is not None,
+                what="the worker to join",
+            )
+            assert process.poll() is None, worker.said()
+            yield worker
+        finally:
+            _kill_group(process)
+
+
+def worker_command(settings: Settings) -> list[str]:
+    """Return how `overnight worker` starts Celery."""
+    return [
+        *(sys.executable, "-m", "celery", "--quiet", "-A", "workers.celery_app", "worker"),
+        *("-Q", agent_queue(settings.pool), "-n", f"{uuid4().hex[:8]}@%h"),
+        *("-c", str(settings.concurrency), "--pool", "prefork", "-E"),
+        *("--without-gossip", "--without-mingle"),
+    ]
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@contextmanager
+def working_house(postgres: EmbeddedPostgres, template: str) -> Iterator[House]:
+    """Give several tests a database together, when each a worker of its own would be too slow."""
+    name = f"workers_{uuid4().hex[:8]}"
+    _as_superuser(postgres, f"CREATE DATABASE {name} TEMPLATE {template} OWNER overnight")
+    url = postgres.url(name)
+    house = House(*(Db.connect(url, role=role) for role in ("overnight_owner", DISPATCHER, APP)))
+    try:
+        yield house
+    finally:
+        for db in (house.owner, house.dispatcher, house.app):
+            db.close()
+        _as_superuser(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def _as_superuser(postgres: EmbeddedPostgres, command: str) -> None:
+    connection = psycopg2.connect(postgres.superuser_url)
+    try:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute(command)
+    finally:
+        connection.close()
+
+
+def is_gone(process: psutil.Process) -> bool:
+    """Tell whether a process has ended, be it only as a zombie that nobody has buried yet."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@dataclass
+class Shift:
+    """A house with a worker in it: submit, send, and watch the row."""
+
+    house: House
+    settings: Settings
+    publisher: Publisher
+    user: UserId
+
+    def send(self, kind: str, payload: Mapping[str, Any] | None = None, **fields: Any) -> TaskId:
+        """Submit a task, let the gate claim it, and publish it."""
+        task_id = self.house.task(self.user, type=kind, payload=dict(payload or {}), **fields)
+        self.publish(self.claimed(task_id))
+        return task_id
+
+    def claimed(self, task_id: TaskId) -> Claimed:
+        """Let the gate claim a ready task."""
+        [one] = [it for it in self.house.claim().claims if it.claim.task_id == task_id]
+        return one
+
+    def publish(self, *claims: Claimed) -> None:
+        """Send claims as the dispatcher does."""
+        assert self.publisher.send(self.settings.pool, claims) == []
+
+    def forge(self, arguments: Sequence[object]) -> None:
+        """Send a message as anyone could who reaches Redis."""
+        self.publisher._celery.send_task(EXECUTE, args=arguments, queue=self._queue)
+
+    @property
+    def _queue(self) -> str:
+        return agent_queue(self.settings.pool)
+
+    def reaches(self, task_id: TaskId, state: str, timeout: float = 15) -> Mapping[str, Any]:
+        """Wait until a task is in a state; return its row."""
+        wait_until(
+            lambda: self.house.state(task_id) == state,
+            timeout=timeout,
+            what=f"{state}, not {self.house.state(task_id)}",
+        )
+        return self.house.row(task_id)
+
+    def outcomes(self, task_id: TaskId) -> list[str | None]:
+        """Return how each run of a task ended, in order."""
+        rows = self.house.rows(
+            "SELECT outcome FROM attempts WHERE task_id = :id ORDER BY epoch", id=task_id
+        )
+        return [row["outcome"] for row in rows]

@@ -1,0 +1,51 @@
+import pytest
+
+from overnight import Stopped
+from overnight.testing import MemoryContext, run
+from workers import demo
+
+
+def test_echo_gives_the_payload_back() -> None:
+    assert run(demo.echo, {"hello": "world"}).output == {"hello": "world"}
+
+
+def test_sleep_wakes_and_tells_how_far_it_is() -> None:
+    ran = run(demo.sleep, {"seconds": 0.1})
+
+    assert ran.output == {"slept": 0.1}
+    assert ran.context.progress_said
+
+
+def test_sleep_stops_when_asked() -> None:
+    context = MemoryContext({"seconds": 60})
+    context.stop("cancelled")
+
+    with pytest.raises(Stopped):
+        demo.sleep(context)
+
+
+def test_a_stubborn_sleep_does_not_stop_when_asked() -> None:
+    context = MemoryContext({"seconds": 0.1, "stubborn": True})
+    context.stop("cancelled")
+
+    assert demo.sleep(context) == {"slept": 0.1}
+
+
+def test_flaky_fails_as_often_as_told() -> None:
+    with pytest.raises(RuntimeError):
+        run(demo.flaky, context=MemoryContext({"failures": 2}, attempt=2))
+
+    assert run(demo.flaky, context=MemoryContext({"failures": 2}, attempt=3)).output == {
+        "attempts": 3
+    }
+
+
+def test_cost_reports_money_and_tokens() -> None:
+    context = run(demo.cost, {"usd": 0.5, "input_tokens": 7, "output_tokens": 3}).context
+
+    assert (context.cost_usd, context.tokens) == (0.5, {"input": 7, "output": 3})
+
+
+def test_crash_refuses_ways_it_does_not_know() -> None:
+    with pytest.raises(ValueError, match="neither"):
+        run(demo.crash, {"how": "gently"})

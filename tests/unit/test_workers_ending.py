@@ -1,0 +1,193 @@
+from uuid import UUID
+
+import pytest
+
+from app.domain.claims import Claim, Run
+from app.domain.ids import DagId, TaskId, UserId
+from app.domain.results import Deferred, Interrupted, Raised, Result, Returned, Stopped, TimedOut
+from app.domain.retry import RetryPolicy
+from overnight import Cancel, Fail, InvalidOutput, RateLimited, Retry, Snooze
+from workers.ending import MAX_OUTPUT_BYTES, UnfitOutput, ending_of, no_handler, storable
+from workers.ladder import StopReason
+from workers.runners.python import Finished, RunContext
+
+RUN = Run(
+    claim=Claim(TaskId(UUID(int=1)), 1, UUID(int=2)),
+    user_id=UserId(UUID(int=3)),
+    dag_id=DagId(UUID(int=4)),
+    type="test",
+    title="a test",
+    payload={},
+    spec={},
+    attempts=0,
+    max_attempts=3,
+    retry=RetryPolicy(),
+    granted_seconds=60,
+    plan_limited=False,
+)
+
+
+@pytest.fixture
+def context() -> RunContext:
+    return RunContext(RUN, deadline=0.0)
+
+
+def raised_by(error: BaseException) -> Finished:
+    """An exception as it arrives: raised by a handler, called by the runner."""
+
+    def handler() -> None:
+        raise error
+
+    try:
+        handler()
+    except BaseException as caught:  # noqa: BLE001 - any kind is a case here
+        return Finished(raised=caught)
+    raise AssertionError("it was raised")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (Cancel("enough"), Stopped()),
+        (Snooze(30), Deferred(30.0, "snooze")),
+        (RateLimited(60), Deferred(60.0, "rate_limit")),
+    ],
+)
+def test_a_handler_steers_its_task_without_failing(
+    context: RunContext, error: Exception, expected: Result
+) -> None:
+    assert ending_of(raised_by(error), RUN, context, None) == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "error_class", "error_type", "retryable", "wait"),
+    [
+        (Retry("later", after=7), "error", "Retry", True, 7.0),
+        (Retry("later", error_class="crash"), "crash", "Retry", True, None),
+        (Fail("never", error_class="auth_failure"), "auth_failure", "Fail", False, None),
+        (InvalidOutput("no JSON"), "invalid_output", "InvalidOutput", None, None),
+        (ValueError("wrong"), "error", "ValueError", None, None),
+        (SystemExit(3), "error", "SystemExit", None, None),
+        (KeyboardInterrupt(), "error", "KeyboardInterrupt", None, None),
+        (MemoryError(), "error", "MemoryError", None, None),
+    ],
+)
+def test_whatever_a_handler_raises_becomes_a_failure_in_words(
+    context: RunContext,
+    *,
+    error: BaseException,
+    error_class: str,
+    error_type: str,
+    retryable: bool | None,
+    wait: float | None,
+) -> None:
+    ending = ending_of(raised_by(error), RUN, context, None)
+
+    assert isinstance(ending, Raised)
+    assert (ending.error_class, ending.error_type) == (error_class, error_type)
+    assert (ending.retryable, ending.wait_seconds) == (retryable, wait)
+    assert ending.message
+
+
+def test_a_failure_shows_where_it_happened_but_no_password(context: RunContext) -> None:
+    ending = ending_of(
+        raised_by(OSError("redis://app:hunter2@cache:6379 is away")), RUN, context, None
+    )
+
+    assert isinstance(ending, Raised)
+    assert "in handler" in ending.detail
+    assert "in raised_by" not in ending.detail
+    assert "hunter2" not in ending.message + ending.detail
+
+
+def test_a_broken_exception_is_still_a_failure(context: RunContext) -> None:
+    class Broken(Exception):
+        error_class = 7
+
+        def __str__(self) -> str:
+            raise RuntimeError("cannot even be shown")
+
+    ending = ending_of(raised_by(Broken()), RUN, context, None)
+
+    assert isinstance(ending, Raised)
+    assert (ending.error_class, ending.message) == ("error", "Broken")
+
+
+def test_what_was_spent_is_kept_with_the_output_and_with_the_failure(context: RunContext) -> None:
+    context.cost(0.25, input_tokens=10)
+    context.cost(0.5, input_tokens=5, output_tokens=2)
+
+    returned = ending_of(Finished(output=1), RUN, context, None)
+    failed = ending_of(raised_by(ValueError("after all")), RUN, context, None)
+
+    for ending in (returned, failed):
+        assert isinstance(ending, Returned | Raised)
+        assert (ending.cost_usd, ending.tokens) == (0.75, {"input": 15, "output": 2})
+
+
+def test_an_output_may_name_its_summary_and_files(context: RunContext) -> None:
+    output = {"summary": "done", "files_changed": ["a.py", 3], "more": (1, 2)}
+
+    ending = ending_of(Finished(output=output), RUN, context, None)
+
+    assert isinstance(ending, Returned)
+    assert (ending.summary, ending.files_changed) == ("done", ("a.py",))
+    assert ending.output == {"summary": "done", "files_changed": ["a.py", 3], "more": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    "output",
+    [{1, 2}, object(), float("nan"), "\ud800", "nul \x00", {"deep": ["\x00"]}],
+    ids=["set", "object", "nan", "surrogate", "nul", "nul inside"],
+)
+def test_an_output_that_cannot_be_stored_is_an_invalid_output(
+    context: RunContext, output: object
+) -> None:
+    ending = ending_of(Finished(output=output), RUN, context, None)
+
+    assert isinstance(ending, Raised)
+    assert ending.error_class == "invalid_output"
+
+
+def test_an_output_is_stored_up_to_its_last_allowed_byte() -> None:
+    fits = "x" * (MAX_OUTPUT_BYTES - 2)
+
+    assert storable(fits) == fits
+    with pytest.raises(UnfitOutput, match="at most"):
+        storable(fits + "x")
+
+
+def test_an_output_deeper_than_python_can_walk_is_refused() -> None:
+    output: list[object] = []
+    for _ in range(100_000):
+        output = [output]
+
+    with pytest.raises(UnfitOutput):
+        storable(output)
+
+
+def test_a_backslash_before_u0000_is_no_nul() -> None:
+    assert storable("\\u0000") == "\\u0000"
+
+
+@pytest.mark.parametrize(
+    ("reason", "after_output", "after_error"),
+    [
+        (StopReason.CANCELLED, Stopped(), Stopped()),
+        (StopReason.TIMEOUT, TimedOut(by_plan=False), TimedOut(by_plan=False)),
+        (StopReason.SHUTDOWN, Returned("done"), Interrupted("shutdown")),
+        (StopReason.LOST, Returned("done"), None),
+    ],
+)
+def test_a_run_that_was_asked_to_stop_ends_as_that_or_as_finished(
+    context: RunContext, reason: StopReason, after_output: Result, after_error: Result | None
+) -> None:
+    assert ending_of(Finished(output="done"), RUN, context, reason) == after_output
+    assert ending_of(raised_by(ValueError()), RUN, context, reason) == after_error
+
+
+def test_a_type_nobody_knows_is_never_tried_again() -> None:
+    ending = no_handler(RUN, ("echo", "sleep"))
+
+    assert (ending.error_class, ending.retryable) == ("no_handler", False)
+    assert "echo, sleep" in ending.message

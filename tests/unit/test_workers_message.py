@@ -1,0 +1,36 @@
+from uuid import UUID
+
+import pytest
+
+from app.domain.claims import Claim
+from app.domain.ids import TaskId, show_task
+from workers.message import read_claim
+
+TASK = UUID("0199b9b0-0000-7000-8000-000000000001")
+TOKEN = UUID("6f1b2c3d-0000-4000-8000-000000000002")
+
+
+def test_a_message_names_a_claim() -> None:
+    claim = read_claim([show_task(TASK), 3, str(TOKEN)])
+
+    assert claim == Claim(TaskId(TASK), 3, TOKEN)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        [show_task(TASK), 3],
+        [show_task(TASK), 3, str(TOKEN), "more"],
+        [str(TASK), 3, str(TOKEN)],
+        [show_task(TASK), "3", str(TOKEN)],
+        [show_task(TASK), 3.0, str(TOKEN)],
+        [show_task(TASK), True, str(TOKEN)],
+        [show_task(TASK), 3, "no uuid"],
+        [show_task(TASK), 3, None],
+        [None, None, None],
+        [{"task": 1}, [], {}],
+    ],
+)
+def test_anything_else_is_no_claim(arguments: list[object]) -> None:
+    assert read_claim(arguments) is None
