@@ -57,8 +57,8 @@ def _workers(parts: Use) -> Part | None:
 
 def _migrations(parts: Use) -> Part:
     try:
-        current = migrate.current(parts.settings.database_url or "")
-    except SQLAlchemyError:
+        current = parts.db.atomically(migrate.revision)
+    except (DatabaseUnreachable, SQLAlchemyError):
         return {"ok": False}
     return {"ok": current == migrate.head(), "current": current, "head": migrate.head()}
 

@@ -15,7 +15,6 @@ from app.domain.lifecycle import ALIASES, State, Status, states_of
 from app.insight.queue import QueueStatusView, queue_status
 from app.insight.tasks import TaskView, get_task, list_tasks
 from app.intake.submit import Caps, submit
-from app.store import lanes
 from overnight.models import Cancelled, QueueStatus, TaskCreate, TaskResponse
 
 router = APIRouter(prefix="/api/v1/tasks", tags=["tasks"])
@@ -44,7 +43,7 @@ def create_task(
         telemetry.emit(
             telemetry.Event.TASK_ADDED,
             queue_id=show_task(submitted.task_id),
-            depth=parts.db.atomically(lanes.depth),
+            depth=submitted.depth,
             source=task.source,
         )
         parts.nudge()

@@ -83,7 +83,8 @@ def _connection(settings: Settings, patience: int) -> dict[str, object]:
     return {
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
-        "broker_pool_limit": 4,
+        # Flower's threads each hold one; with fewer they wait for each other for ever.
+        "broker_pool_limit": 32,
         "broker_transport_options": {
             "global_keyprefix": settings.redis_key_prefix,
             "visibility_timeout": 300,

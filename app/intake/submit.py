@@ -9,7 +9,13 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from app.domain.errors import MonthlyLimitReached, QueueFull, TooManyPending, UserNotFound
+from app.domain.errors import (
+    InvalidRequest,
+    MonthlyLimitReached,
+    QueueFull,
+    TooManyPending,
+    UserNotFound,
+)
 from app.domain.ids import DagId, TaskId, UserId, new_dag_id, new_task_id
 from app.domain.priority import CRITICAL_BELOW, DEFAULT_SCORE
 from app.domain.retry import RetryPolicy
@@ -58,11 +64,15 @@ class Edge:
 
 @dataclass(frozen=True)
 class Submitted:
-    """Where a task went in; `created` False means an earlier request had made it already."""
+    """Where a task went in; `created` False means an earlier request had made it already.
+
+    `depth` is how much work then waited in the whole house, for the log.
+    """
 
     task_id: TaskId
     dag_id: DagId
     created: bool
+    depth: int | None = None
 
 
 @dataclass(frozen=True)
@@ -120,9 +130,15 @@ def _submit(tx: Connection, user_id: UserId, graph: _Graph, caps: Caps) -> list[
     lanes.lock(tx, [user_id])
     existing = _already_submitted(tx, user_id, graph.tasks)
     fresh = [task for task in graph.tasks if task.idempotency_key not in existing]
-    if fresh:
-        _check_caps(tx, user_id, len(fresh), caps)
+    if existing and fresh and graph.edges:
+        raise InvalidRequest(
+            "idempotency_key",
+            "some tasks of this graph were submitted before and some were not",
+            legal="the same graph again, or new keys",
+        )
+    depth = _check_caps(tx, user_id, len(fresh), caps) if fresh else None
     made = _insert(tx, user_id, replace(graph, tasks=fresh), caps)
+    made = [replace(one, depth=depth) for one in made]
     return [
         existing[task.idempotency_key]
         if task.idempotency_key is not None and task.idempotency_key in existing
@@ -137,6 +153,10 @@ def _already_submitted(
     keys = [task.idempotency_key for task in tasks if task.idempotency_key is not None]
     if not keys:
         return {}
+    if len(set(keys)) < len(keys):
+        raise InvalidRequest(
+            "idempotency_key", "two tasks of one request share a key", legal="a key for each"
+        )
     rows = tx.execute(statement("find_by_idempotency_keys"), {"user_id": user_id, "keys": keys})
     return {
         row.idempotency_key: Submitted(TaskId(row.id), DagId(row.dag_id), created=False)
@@ -144,7 +164,8 @@ def _already_submitted(
     }
 
 
-def _check_caps(tx: Connection, user_id: UserId, count: int, caps: Caps) -> None:
+def _check_caps(tx: Connection, user_id: UserId, count: int, caps: Caps) -> int:
+    """Refuse what exceeds a cap; return how much will wait in the whole house."""
     lane = lanes.read(tx, user_id)
     if lane is None:
         raise UserNotFound
@@ -160,6 +181,7 @@ def _check_caps(tx: Connection, user_id: UserId, count: int, caps: Caps) -> None
     depth = lanes.depth(tx)
     if depth + count > caps.queue_max_size:
         raise QueueFull(depth, caps.queue_max_size)
+    return depth + count
 
 
 def _insert(tx: Connection, user_id: UserId, graph: _Graph, caps: Caps) -> list[Submitted]:

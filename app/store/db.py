@@ -6,9 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine
+from psycopg2 import Error as PsycopgError
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import (
+    DBAPIError,
+    DisconnectionError,
+    InterfaceError,
+    OperationalError,
+)
+from sqlalchemy.exc import TimeoutError as PoolExhausted
+
+from app.store.watchdog import Watchdog
 
 APP = "overnight_app"
 DISPATCHER = "overnight_dispatcher"
@@ -34,6 +44,13 @@ class Timeouts:
     statement: float = 10.0
     lock: float = 5.0
     idle: float = 10.0
+    # An idle connection must answer within this before it is trusted with work.
+    ping: float = 1.0
+    # No transaction of ours takes longer; beyond it the server counts as gone.
+    silence: float = 20.0
+
+
+_watchdog = Watchdog()
 
 
 class Db:
@@ -58,12 +75,11 @@ class Db:
             pool_size=pool_size,
             max_overflow=pool_size,
             pool_timeout=2,
-            # A connection that a restarted server dropped is replaced before it is used.
-            pool_pre_ping=True,
             connect_args=connect_args(
                 role=role, application_name=application_name, timeouts=timeouts or Timeouts()
             ),
         )
+        _keep_watch(engine, timeouts or Timeouts())
         return cls(engine)
 
     def atomically(self, work: Callable[[Connection], T]) -> T:
@@ -82,11 +98,36 @@ class Db:
                 if is_disconnect(error):
                     raise DatabaseUnreachable(str(error.orig)) from error
                 raise
+            except PoolExhausted as error:
+                raise DatabaseUnreachable("every connection is in use") from error
         raise AssertionError("the last try returns or raises")
 
     def close(self) -> None:
         """Close every connection."""
         self.engine.dispose()
+
+
+def _keep_watch(engine: Engine, timeouts: Timeouts) -> None:
+    """Check every connection when it is taken from the pool, and bound how long it is used."""
+
+    def take(connection: DBAPIConnection, *_: object) -> None:
+        descriptor = connection.fileno()
+        _watchdog.watch(descriptor, timeouts.ping)
+        try:
+            # One that a restarted server dropped is replaced before it is used.
+            engine.dialect.do_ping(connection)
+        except PsycopgError as error:
+            _watchdog.release(descriptor)
+            raise DisconnectionError from error
+        _watchdog.watch(descriptor, timeouts.silence)
+
+    def give_back(connection: DBAPIConnection | None, *_: object) -> None:
+        if connection is not None and not connection.closed:
+            _watchdog.release(connection.fileno())
+
+    event.listen(engine, "checkout", take)
+    event.listen(engine, "checkin", give_back)
+    event.listen(engine, "invalidate", give_back)
 
 
 def driver_url(url: str) -> str:

@@ -33,7 +33,12 @@ def downgrade(url: str, revision: str) -> None:
 def current(url: str) -> str | None:
     """Return the revision the database stands at, or None for an empty one."""
     with _connected(url) as connection:
-        return MigrationContext.configure(connection).get_current_revision()
+        return revision(connection)
+
+
+def revision(tx: Connection) -> str | None:
+    """Return the revision an open connection's database stands at."""
+    return MigrationContext.configure(tx).get_current_revision()
 
 
 def head() -> str:

@@ -1,10 +1,11 @@
 -- name: expired_claims
 -- Claims past their time, read without locks: the settling statement checks each again. A run's
--- agent that still shows signs of life means the run died by itself.
+-- agent that still shows signs of life means the run died by itself. Out of time is only a run
+-- whose last lease reached that far: one lost earlier has not used its time, however late we look.
 SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.attempts, t.max_attempts, t.retry,
        t.cancel_requested_at IS NOT NULL AS cancel_requested,
        (t.timeout_seconds IS NULL OR t.reserved_seconds < t.timeout_seconds) AS plan_limited,
-       coalesce(clock() >= t.started_at + make_interval(secs => t.reserved_seconds), false) AS out_of_time,
+       coalesce(t.expires_at >= t.started_at + make_interval(secs => t.reserved_seconds), false) AS out_of_time,
        EXISTS (SELECT 1
                  FROM agents g
                 WHERE g.id = t.claimed_by

@@ -1,0 +1,59 @@
+"""Ending connections whose server has fallen silent.
+
+Postgres's own timeouts are kept by Postgres. A server that is stopped, or a link that swallows
+packets, keeps none of them, and libpq would wait for ever. So every connection in use has a
+deadline, and one thread per process hangs up on those that missed theirs.
+"""
+
+import contextlib
+import os
+import socket
+import threading
+import time
+
+
+class Watchdog:
+    """Deadlines by connection; the thread starts with the first of them, in each process anew."""
+
+    def __init__(self) -> None:
+        self._deadlines: dict[int, float] = {}
+        self._changed = threading.Condition()
+        self._pid: int | None = None
+
+    def watch(self, descriptor: int, seconds: float) -> None:
+        """Hang up on this connection unless it is released, or watched anew, within `seconds`."""
+        with self._changed:
+            if self._pid != os.getpid():
+                # A forked child has its parent's table but neither its thread nor its right to
+                # hang up on the parent's connections.
+                self._pid = os.getpid()
+                self._deadlines.clear()
+                threading.Thread(target=self._keep, name="db-watchdog", daemon=True).start()
+            self._deadlines[descriptor] = time.monotonic() + seconds
+            self._changed.notify()
+
+    def release(self, descriptor: int) -> None:
+        """Let a connection be: it answered."""
+        with self._changed:
+            self._deadlines.pop(descriptor, None)
+
+    def _keep(self) -> None:
+        with self._changed:
+            while True:
+                self._changed.wait(self._until_next())
+                now = time.monotonic()
+                overdue = [one for one, deadline in self._deadlines.items() if deadline <= now]
+                for descriptor in overdue:
+                    del self._deadlines[descriptor]
+                    _hang_up(descriptor)
+
+    def _until_next(self) -> float | None:
+        if not self._deadlines:
+            return None
+        return max(0.0, min(self._deadlines.values()) - time.monotonic())
+
+
+def _hang_up(descriptor: int) -> None:
+    """Shut the line without closing the descriptor, which libpq still owns."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as line:
+        line.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,70 @@
+"""A server that stops answering ends the wait, not the process."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+import pytest
+from sqlalchemy import Connection, text
+
+from app.local.postgres import EmbeddedPostgres
+from app.store.db import DatabaseUnreachable, Db, Timeouts
+from tests.support.servers import postgres_server
+
+
+@contextmanager
+def hung(server: EmbeddedPostgres) -> Iterator[None]:
+    main = psutil.Process(server.pid)
+    family = [main, *main.children(recursive=True)]
+    for process in family:
+        os.kill(process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in family:
+            os.kill(process.pid, signal.SIGCONT)
+
+
+def one(tx: Connection) -> int:
+    return int(tx.execute(text("SELECT 1")).scalar_one())
+
+
+def test_a_hung_postgres_is_given_up_on_and_found_again() -> None:
+    with postgres_server() as server:
+        db = Db.connect(server.url(), role=None)
+        assert db.atomically(one) == 1
+
+        with hung(server):
+            began = time.monotonic()
+            with pytest.raises(DatabaseUnreachable):
+                db.atomically(one)
+            waited = time.monotonic() - began
+
+        assert waited < 6
+        assert db.atomically(one) == 1
+        db.close()
+
+
+def test_a_transaction_that_hears_nothing_ends(postgres: EmbeddedPostgres) -> None:
+    patience = Timeouts(statement=60, silence=0.5)
+    db = Db.connect(postgres.url(), role=None, timeouts=patience)
+
+    with pytest.raises(DatabaseUnreachable):
+        db.atomically(lambda tx: tx.execute(text("SELECT pg_sleep(30)")))
+
+    assert db.atomically(one) == 1
+    db.close()
+
+
+def test_a_pool_without_a_free_connection_counts_as_unreachable(
+    postgres: EmbeddedPostgres,
+) -> None:
+    db = Db.connect(postgres.url(), role=None, pool_size=1)
+
+    with db.engine.connect(), db.engine.connect(), pytest.raises(DatabaseUnreachable):
+        db.atomically(one)
+
+    db.close()
