@@ -1,6 +1,7 @@
 """Beginning a claimed run."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
@@ -55,10 +56,14 @@ def start(db: Db, claim: Claim, *, holder: str, lease: timedelta) -> Run | None:
 
 
 def policy_of(stored: Mapping[str, Any]) -> RetryPolicy:
-    """Read a retry policy back from its column."""
-    known = dict(stored)
-    if "strategy" in known:
-        known["strategy"] = Strategy(known["strategy"])
+    """Read a retry policy back from its column.
+
+    What only another release knows is left out: one such row must not stop a reaper's batch.
+    """
+    known = {part.name: stored[part.name] for part in fields(RetryPolicy) if part.name in stored}
+    strategy = known.pop("strategy", None)
+    if strategy in set(Strategy):
+        known["strategy"] = Strategy(strategy)
     for name in ("retry_on", "no_retry_on"):
         if name in known:
             known[name] = tuple(known[name])

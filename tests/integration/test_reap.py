@@ -166,6 +166,20 @@ def test_more_than_a_batch_is_reaped_in_one_sweep(
     assert house.lane(user)["active"] == 0
 
 
+def test_a_row_that_cannot_be_read_does_not_stop_the_reaper(house: House) -> None:
+    """A newer release may write what this one does not know; the others must come back still."""
+    house.agent()
+    odd, plain = house.running(house.user()), house.running(house.user())
+    house.run(
+        'UPDATE tasks SET retry = \'{"strategy": "fibonacci", "unheard_of": 1}\' WHERE id = :id',
+        id=odd.claim.task_id,
+    )
+    house.move_clock(PAST_LEASE)
+
+    assert reap(house.dispatcher, liveness=LIVENESS) == 2
+    assert {house.state(run.claim.task_id) for run in (odd, plain)} == {"retrying"}
+
+
 def test_two_reapers_take_a_task_back_once(house: House, connect: Callable[..., Db]) -> None:
     user, run = _running(house)
     house.move_clock(PAST_LEASE)
