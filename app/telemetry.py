@@ -198,7 +198,7 @@ def utc_stamp() -> str:
 
 # Libraries that bring handlers of their own, and libraries that tell of every request.
 _SELF_WILLED: Final = ("uvicorn", "uvicorn.error", "uvicorn.access", "celery", "celery.task")
-_LOUD: Final = ("httpx2", "httpcore2", "asyncio", "tornado.access")
+_LOUD: Final = ("alembic", "httpx2", "httpcore2", "asyncio", "tornado.access")
 # S002 writes WARN where Python says WARNING.
 _LEVEL_WORDS: Final = {"warning": "WARN", "exception": "ERROR"}
 # S002 quotes an error even when it is one word; a message reads best the same way.

@@ -4,10 +4,11 @@ from datetime import timedelta
 from typing import Any
 
 from fastapi import APIRouter, Response
-from redis import Redis, RedisError
+from redis import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.api.parts import Use
+from app.events.patience import impatient
 from app.insight.health import health
 from app.store import migrate
 from app.store.db import DatabaseUnreachable
@@ -66,11 +67,8 @@ def _migrations(parts: Use) -> Part:
 def _redis_answers(url: str | None) -> bool:
     if url is None:
         return False
-    patience = REDIS_PATIENCE_SECONDS
     try:
-        with Redis.from_url(
-            url, socket_timeout=patience, socket_connect_timeout=patience, retry=None
-        ) as redis:
+        with impatient(url, REDIS_PATIENCE_SECONDS) as redis:
             return bool(redis.ping())
     except RedisError:
         return False

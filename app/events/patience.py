@@ -7,12 +7,12 @@ from redis.retry import Retry
 TIMEOUT_SECONDS = 2
 
 
-def impatient(url: str) -> Redis:
+def impatient(url: str, seconds: float = TIMEOUT_SECONDS) -> Redis:
     """Connect so that a dead or hung Redis costs each call at most a moment."""
     return Redis.from_url(
         url,
-        socket_timeout=TIMEOUT_SECONDS,
-        socket_connect_timeout=TIMEOUT_SECONDS,
+        socket_timeout=seconds,
+        socket_connect_timeout=seconds,
         socket_keepalive=True,
         retry=Retry(NoBackoff(), retries=0),
     )

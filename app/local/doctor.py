@@ -12,11 +12,11 @@ from redis.exceptions import RedisError
 from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from app.events.patience import impatient
 from app.local.binaries import find_postgres, find_redis
 from app.local.errors import LocalError
 from app.local.home import Connection, Home
 from app.local.probes import http_status, live_workers, seconds_since_last_sweep
-from app.local.redis import client_without_patience
 from app.masking import mask_text
 from app.settings import Settings
 from app.store import migrate
@@ -190,7 +190,7 @@ def _roles(patient: Patient) -> str:
 
 
 def _redis(patient: Patient) -> str:
-    with client_without_patience(patient.redis_url) as client:
+    with impatient(patient.redis_url) as client:
         facts = client.info("server")
         version = str(facts.get("valkey_version") or facts["redis_version"])
         if tuple(int(part) for part in version.split(".")[:2]) < LEAST_REDIS:

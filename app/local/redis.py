@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from redis import Redis
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
-from redis.retry import Retry
 
+from app.events.patience import impatient
 from app.local.binaries import find_redis
 from app.local.credentials import Credentials, write_private
 from app.local.embedded import Embedded
@@ -57,18 +55,11 @@ class RedisServer:
 
     def is_ready(self) -> bool:
         """Say whether the server answers now."""
-        with client_without_patience(self.url) as client:
+        with impatient(self.url) as client:
             try:
                 return bool(client.ping())
             except RedisError:
                 return False
-
-
-def client_without_patience(url: str) -> Redis:
-    """Return a client that answers soon or fails soon; the usual one tries again for seconds."""
-    return Redis.from_url(
-        url, socket_timeout=2, socket_connect_timeout=2, retry=Retry(NoBackoff(), retries=0)
-    )
 
 
 def _quoted(text: str) -> str:

@@ -10,8 +10,9 @@ import pytest
 
 from app.dispatch.publish import Publisher
 from app.domain.ids import parse_task
+from app.events.patience import impatient
 from app.local.postgres import EmbeddedPostgres
-from app.local.redis import EmbeddedRedis, client_without_patience
+from app.local.redis import EmbeddedRedis
 from overnight import Client
 from tests.support.house import House
 from tests.support.servers import redis_server
@@ -73,7 +74,7 @@ def test_a_wiped_broker_loses_nothing_and_doubles_nothing(build: Build, house: H
             pause=0.01,
         )
 
-        with client_without_patience(own.url) as redis:
+        with impatient(own.url) as redis:
             redis.flushall()
         stack.drained(timeout=90)
 

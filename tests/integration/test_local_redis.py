@@ -9,7 +9,8 @@ import pytest
 from redis import Redis
 from redis.exceptions import AuthenticationError
 
-from app.local.redis import EmbeddedRedis, client_without_patience
+from app.events.patience import impatient
+from app.local.redis import EmbeddedRedis
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def test_it_asks_for_the_password_and_never_evicts(server: EmbeddedRedis) -> Non
     with Redis.from_url(server.url) as client:
         assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
     with (
-        client_without_patience(f"redis://127.0.0.1:{server.server.port}") as stranger,
+        impatient(f"redis://127.0.0.1:{server.server.port}") as stranger,
         pytest.raises(AuthenticationError),
     ):
         stranger.ping()
