@@ -128,12 +128,16 @@ def beat_arguments() -> list[str]:
 
 
 def flower_arguments(settings: "Settings") -> list[str]:
-    """Return how Flower is told where to listen."""
+    """Return how Flower is told where to listen; it may look, but not touch."""
     from app.local.ports import free_port
 
     # Flower itself would take 0 for a port like any other.
     port = settings.flower_port or free_port()
-    return ["flower", f"--address={settings.flower_host}", f"--port={port}"]
+    return [
+        *("flower", f"--address={settings.flower_host}", f"--port={port}"),
+        *("--read_only=True", "--persistent=False", "--max_tasks=5000"),
+        "--tasks_columns=name,uuid,state,args,received,runtime,worker",
+    ]
 
 
 def _needing_database() -> "Settings":
