@@ -333,6 +333,7 @@ def failures(*told: str) -> list[Failure]:
         (["a worker_lost", "b worker_lost", "c worker_lost"], 3, False),
         (["a crash", "b worker_lost"], 2, False),
         (["a failed", "b worker_lost", "a failed"], 3, False),
+        (["a failed", "b worker_lost", "b failed"], 3, False),
         (["a failed", "b worker_lost", "b failed", "a failed"], 4, True),
         # Neither does whatever spent no attempt.
         (["a interrupted", "b expired", "c deferred"], 3, False),
