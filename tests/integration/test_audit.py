@@ -1,0 +1,210 @@
+"""Counters compared with the rows they count: true under load, and put right if they ever drift."""
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+import pytest
+from sqlalchemy import text
+
+from app.control.cancel import cancel
+from app.control.users import change_plan
+from app.domain.errors import TaskAlreadyFinished
+from app.domain.ids import UserId
+from app.domain.plans import PlanLimits, PlanTier
+from app.domain.results import Died, Interrupted, Lost, Raised, Returned
+from app.domain.retry import RetryPolicy, Strategy
+from app.gate.claim import claim
+from app.intake.submit import Edge, NewTask, submit_graph
+from app.maintenance.audit import audit
+from app.maintenance.promote import promote
+from app.outcome.presence import AgentCard, join
+from app.outcome.settle import release, settle
+from app.outcome.start import start
+from app.store.db import Db
+from app.store.statements import statement
+from tests.support.house import AGENT, CLAIM_TTL, LEASE, LIVENESS, LOOSE, POOL, House
+from tests.support.rivals import Rival
+
+
+@pytest.mark.parametrize(
+    "drift",
+    [
+        "active = active + 1",
+        "active = active - 1",
+        "ready = ready - 1",
+        "waiting = waiting + 5",
+        "reserved_seconds = reserved_seconds + 60",
+        "used_seconds = used_seconds + 1",
+    ],
+)
+def test_a_drifted_lane_is_found_repaired_and_reported(
+    house: House, drift: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    user, bystander = _busy_user(house), _busy_user(house)
+    before = house.lane(user)
+    house.run(f"UPDATE lanes SET {drift} WHERE user_id = :id", id=user)
+
+    with caplog.at_level(logging.ERROR):
+        repaired = audit(house.dispatcher)
+
+    assert repaired == 1
+    assert house.lane(user) == before
+    assert "lane_drift" in caplog.text
+    assert str(user) in caplog.text
+    assert str(bystander) not in caplog.text
+
+
+def test_true_lanes_raise_no_alarm(house: House) -> None:
+    user = _busy_user(house)
+    before = house.lane(user)
+
+    assert audit(house.dispatcher) == 0
+    assert house.lane(user) == before
+
+
+def test_a_change_half_way_raises_no_alarm(house: House, connect: Callable[..., Db]) -> None:
+    user = _busy_user(house)
+    with connect("half-way").engine.begin() as tx:
+        tx.execute(
+            text(
+                "UPDATE tasks SET state = 'cancelled', finished_at = clock() WHERE state = 'ready'"
+            )
+        )
+
+        assert audit(house.dispatcher) == 0
+
+    assert audit(house.dispatcher) == 0
+    assert house.lane(user)["ready"] == 0
+
+
+def test_a_parked_lane_that_drifted_is_looked_at_again(house: House) -> None:
+    user = _busy_user(house)
+    house.run("UPDATE lanes SET parked_for = '{default}', ready = 0")
+
+    audit(house.dispatcher)
+
+    assert house.lane(user)["parked_for"] == []
+
+
+def _busy_user(house: House) -> UserId:
+    """A user with something in every counter: one running, one done, one waiting."""
+    house.agent()
+    user = house.user(max_concurrent_agents=1)
+    house.settle(house.running(user), Returned())
+    house.running(user)
+    house.task(user)
+    return user
+
+
+SECONDS = 3.0
+THREADS = 8
+BRIEF = RetryPolicy(Strategy.IMMEDIATE)
+ENDINGS = (
+    Returned(cost_usd=0.01),
+    Raised("error", "no luck"),
+    Interrupted(),
+    Died(),
+    Lost(),
+)
+# Rows that only a wrong counter or a lost dependency can leave behind.
+UNTRUE_DAGS = """
+    SELECT g.id FROM dags g JOIN tasks t ON t.dag_id = g.id GROUP BY g.id
+    HAVING g.total <> count(*)
+        OR g.open <> count(*) FILTER (WHERE is_active(t.state) OR is_waiting(t.state))
+        OR g.completed <> count(*) FILTER (WHERE t.state = 'completed')
+        OR g.dead <> count(*) FILTER (WHERE t.state = 'dead_lettered')
+"""
+UNTRUE_COUNTS = """
+    SELECT t.id FROM tasks t
+     WHERE t.unmet <> (SELECT count(*) FROM task_edges e
+                        WHERE e.child_id = t.id AND e.satisfied_at IS NULL)
+        OR t.revision <> (SELECT count(*) FROM events e WHERE e.task_id = t.id)
+"""
+BILLED_WRONGLY = """
+    SELECT a.task_id FROM attempts a
+      LEFT JOIN usage_ledger l ON l.task_id = a.task_id AND l.epoch = a.epoch AND l.kind = 'usage'
+     WHERE (a.started_at IS NOT NULL AND a.ended_at IS NOT NULL) <> (l.id IS NOT NULL)
+"""
+
+
+def test_eight_threads_of_everything_meet_no_deadlock_and_leave_lanes_true(
+    house: House, connect: Callable[..., Db]
+) -> None:
+    users = [house.user(max_concurrent_agents=4) for _ in range(3)]
+    house.agent(slots=20)
+    deadline = time.monotonic() + SECONDS
+    anybody = partial(connect, role=None)  # has the rights of every role
+    crowd = [
+        Rival(anybody, f"crowd-{n}", _bustle, users, random.Random(n), deadline)
+        for n in range(THREADS)
+    ]
+
+    for rival in crowd:
+        rival.start()
+    done = sum(rival.answer() for rival in crowd)
+
+    assert _deadlocks(house) == 0
+    assert done > THREADS * 2
+    assert house.rows(str(statement("drifted_lanes"))) == []
+    assert house.rows(UNTRUE_DAGS) == []
+    assert house.rows(UNTRUE_COUNTS) == []
+    assert house.rows(BILLED_WRONGLY) == []
+
+
+def _bustle(db: Db, users: list[UserId], chance: random.Random, deadline: float) -> int:
+    """Do one thing after another, each drawn by lot, as a house full of people does."""
+    done = 0
+    while time.monotonic() < deadline:
+        user = chance.choice(users)
+        chance.choice(
+            [_submit_some, _submit_some, _serve, _serve, _serve, _cancel_one, _change_plan, _sweep]
+        )(db, user, chance)
+        done += 1
+    # what a session counted is known to all once it has ended
+    db.close()
+    return done
+
+
+def _submit_some(db: Db, user: UserId, chance: random.Random) -> None:
+    tasks = [
+        NewTask("t", "echo", timeout_seconds=60, max_attempts=2, retry=BRIEF) for _ in range(4)
+    ]
+    submit_graph(db, user, tasks, LOOSE, edges=[Edge(0, 2), Edge(1, 2), Edge(2, 3)])
+
+
+def _serve(db: Db, _: UserId, chance: random.Random) -> None:
+    taken = claim(db, POOL, holder="d", claim_ttl=CLAIM_TTL, liveness=LIVENESS, limit=6)
+    for claimed in taken.claims:
+        if chance.random() < 0.1:
+            release(db, [claimed], reason="test")
+            continue
+        run = start(db, claimed.claim, holder=AGENT, lease=LEASE)
+        if run is not None:
+            settle(db, run, chance.choice(ENDINGS), agent=AGENT)
+
+
+def _cancel_one(db: Db, user: UserId, chance: random.Random) -> None:
+    question = text("SELECT id FROM tasks WHERE user_id = :user ORDER BY random() LIMIT 1")
+    with db.engine.begin() as tx:
+        task_id = tx.execute(question, {"user": user}).scalar()
+    if task_id is not None:
+        with suppress(TaskAlreadyFinished):
+            cancel(db, user, task_id, actor="human:me")
+
+
+def _change_plan(db: Db, user: UserId, chance: random.Random) -> None:
+    change_plan(db, user, PlanTier.PRO, limits=PlanLimits(chance.randint(1, 6), 60, None))
+
+
+def _sweep(db: Db, _: UserId, chance: random.Random) -> None:
+    promote(db)
+    join(db, AgentCard(AGENT, POOL, (), 20))
+
+
+def _deadlocks(house: House) -> int:
+    sql = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+    return int(house.one(sql)["deadlocks"])
