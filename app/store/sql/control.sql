@@ -39,13 +39,14 @@ RETURNING id;
 
 -- name: revive
 -- An operator gives a dead task another budget of attempts; edges still unmet keep it waiting.
+-- What was only cancelled along with it keeps the budget it had.
 UPDATE tasks
    SET state = :target,
        finished_at = NULL,
        cancel_requested_at = NULL,
        failure_reason = NULL,
        error = NULL,
-       max_attempts = attempts + :budget
+       max_attempts = CASE WHEN state = 'dead_lettered' THEN attempts + :budget ELSE max_attempts END
  WHERE id = ANY (CAST(:tasks AS uuid[]))
    AND state = ANY (CAST(:sources AS text[]))
 RETURNING id;
@@ -59,16 +60,29 @@ UPDATE tasks
    AND unmet = 0;
 
 -- name: doomed_dependents
--- What was cancelled because this task died, however far down.
+-- What was cancelled because this task died, however far down; but not what waits for another
+-- task that will never complete either, or it would be open for ever.
 WITH RECURSIVE doomed AS (
     SELECT child_id FROM task_edges WHERE parent_id = :task_id AND satisfied_at IS NULL
     UNION
     SELECT e.child_id FROM doomed d JOIN task_edges e ON e.parent_id = d.child_id AND e.satisfied_at IS NULL
+), cancelled AS MATERIALIZED (
+    SELECT t.id
+      FROM doomed d
+      JOIN tasks t ON t.id = d.child_id
+     WHERE t.state = 'cancelled' AND t.failure_reason = 'upstream_failed'
+), hopeless AS (
+    SELECT e.child_id
+      FROM cancelled c
+      JOIN task_edges e ON e.child_id = c.id AND e.satisfied_at IS NULL
+      JOIN tasks parent ON parent.id = e.parent_id
+     WHERE parent.state IN ('cancelled', 'dead_lettered')
+       AND parent.id <> :task_id
+       AND parent.id NOT IN (SELECT id FROM cancelled)
+    UNION
+    SELECT e.child_id FROM hopeless h JOIN task_edges e ON e.parent_id = h.child_id AND e.satisfied_at IS NULL
 )
-SELECT t.id
-  FROM doomed d
-  JOIN tasks t ON t.id = d.child_id
- WHERE t.state = 'cancelled' AND t.failure_reason = 'upstream_failed';
+SELECT id FROM cancelled WHERE id NOT IN (SELECT child_id FROM hopeless);
 
 -- name: resolve_dead_letter
 UPDATE dead_letters
