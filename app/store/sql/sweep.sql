@@ -21,7 +21,8 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.attempts, t.m
  LIMIT :limit;
 
 -- name: overdue_runs
--- Runs whose worker beats on although their time is up, or although they were told to stop.
+-- Runs whose worker beats on although their time is up, or although they were told to stop. Those
+-- whose lease has ended too are the reaper's: nobody knows whether they lived that long.
 SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.attempts, t.max_attempts, t.retry,
        t.cancel_requested_at IS NOT NULL AS cancel_requested,
        (t.timeout_seconds IS NULL OR t.reserved_seconds < t.timeout_seconds) AS plan_limited,
@@ -32,6 +33,7 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.attempts, t.m
          WHERE a.task_id = t.id AND a.spent) AS failures
   FROM tasks t
  WHERE t.state IN ('running', 'validating')
+   AND t.expires_at > clock()
    AND (t.started_at + make_interval(secs => t.reserved_seconds + :grace) <= clock()
         OR t.cancel_requested_at + make_interval(secs => :grace) <= clock())
  ORDER BY t.id
