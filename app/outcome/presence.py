@@ -51,5 +51,14 @@ def beat(db: Db, agent_id: str) -> bool:
 
 
 def leave(db: Db, agent_id: str) -> None:
-    """Take a worker's slots away at once, because it is shutting down."""
-    db.atomically(lambda tx: tx.execute(statement("leave_agent"), {"id": agent_id}))
+    """Take a worker's slots away at once, because it is shutting down.
+
+    What it could not do held its whole pool back, so the pool looks into every lane again.
+    """
+
+    def work(tx: Connection) -> None:
+        pools = tx.execute(statement("leave_agent"), {"id": agent_id}).scalars().all()
+        for pool in pools:
+            tx.execute(statement("wake_lanes"), {"pool": pool})
+
+    db.atomically(work)

@@ -13,4 +13,4 @@ VALUES (:id, :kind, :pool, CAST(:capabilities AS text[]), CAST(:types AS text[])
 UPDATE agents SET last_heartbeat_at = clock() WHERE id = :id AND status <> 'offline' RETURNING id;
 
 -- name: leave_agent
-UPDATE agents SET status = 'offline' WHERE id = :id;
+UPDATE agents SET status = 'offline' WHERE id = :id RETURNING pool;
