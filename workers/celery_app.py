@@ -1,16 +1,18 @@
 """Celery, set up from our settings: what `celery -A workers.celery_app` starts."""
 
+import os
 import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from celery import Celery, Task, signals
-from celery.exceptions import SecurityWarning, WorkerLostError
+from celery.exceptions import CPendingDeprecationWarning, SecurityWarning, WorkerLostError
 
 from app import telemetry
 from app.dispatch.celery_settings import EXECUTE, MAINTENANCE_QUEUE, celery_settings
 from app.settings import current
+from app.telemetry import Event, emit
 from beat_schedule import BEAT_SCHEDULE
 from workers import obituary, shutdown
 from workers.presence import Presence
@@ -28,8 +30,10 @@ def configuration() -> dict[str, object]:
     }
 
 
-# It warns root of pickled messages, which we never take.
-warnings.filterwarnings("ignore", category=SecurityWarning)
+# It warns root of pickled messages, which we never take, and at each reconnection of a default
+# to come, which we have chosen against.
+for _category in (SecurityWarning, CPendingDeprecationWarning):
+    warnings.filterwarnings("ignore", category=_category)
 
 app = Celery("overnight", include=["workers.execute", "workers.upkeep"])
 app.add_defaults(configuration)
@@ -48,6 +52,13 @@ def speak_as_the_house(**_: object) -> None:
 def end_in_one_way(**_: object) -> None:
     """Replace Celery's abrupt endings, once it has set up its own."""
     shutdown.always_warm()
+    say_started()
+
+
+@signals.beat_init.connect
+def say_started(**_: object) -> None:
+    """Report that this process is ready."""
+    emit(Event.SERVICE_STARTED, role=role_of(sys.argv), pid=os.getpid())
 
 
 @signals.worker_shutting_down.connect

@@ -13,6 +13,7 @@ from app.settings import Settings, current
 from app.store.db import Db
 from app.telemetry import Event, emit
 from overnight.handlers import capabilities_offered, registered
+from workers.child import NoDatabase, database_url
 from workers.identity import WORKER_ID
 from workers.loading import HandlersNotLoaded, load_handlers
 from workers.word import say
@@ -47,12 +48,13 @@ class Presence(StartStopStep):
         return _serves_agents(parent)
 
     def create(self, parent: CeleryWorker) -> None:
-        """Load the handlers before any child is forked; without them no worker starts."""
+        """Check what no run can do without, before any child is forked: handlers and Postgres."""
         self._timers: list[Any] = []
         self._settings = current()
         try:
+            database_url(self._settings)
             load_handlers(self._settings.handlers)
-        except HandlersNotLoaded as error:
+        except (NoDatabase, HandlersNotLoaded) as error:
             raise SystemExit(f"overnight worker: {error}") from error
         self._card = card_of(self._settings, slots=parent.concurrency)
 

@@ -7,8 +7,14 @@ from billiard.util import get_logger
 
 from workers.lease import ENDED_BY_FORCE
 
-# Words about every message, some of them with its body.
-CHATTY: Final = ("celery.bootsteps", "celery.pool", "celery.worker.strategy", "celery.app.trace")
+# Words about every message and every tick, some of them with the message's body.
+CHATTY: Final = (
+    "celery.bootsteps",
+    "celery.pool",
+    "celery.worker.strategy",
+    "celery.app.trace",
+    "celery.beat",
+)
 DEATHS: Final = "celery.worker.request"
 
 

@@ -7,10 +7,14 @@ from workers.child import house
 
 
 def sweep(name: str) -> None:
-    """Make one pass of a sweep; one that fails is repeated by its next tick, not by Celery."""
+    """Make one pass of a sweep; one that fails is repeated by its next tick, not by Celery.
+
+    What it touched may be work or room for work, so the dispatcher should look.
+    """
     own = house()
     try:
-        run_sweep(own.db, own.settings, name)
+        if run_sweep(own.db, own.settings, name):
+            own.waker.nudge()
     except Exception as error:  # noqa: BLE001 - whatever it was, the next tick tries again
         emit(Event.SWEEP_FAILED, sweep=name, error=error)
 

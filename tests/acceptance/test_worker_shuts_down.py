@@ -4,8 +4,8 @@ import subprocess
 from collections.abc import Iterator
 from datetime import timedelta
 
-import psutil
 import pytest
+from sqlalchemy.engine import make_url
 
 from app.dispatch.publish import Publisher
 from app.local.redis import EmbeddedRedis
@@ -17,6 +17,7 @@ from tests.support.workers import (
     Shift,
     environment,
     is_gone,
+    listening_on,
     running_worker,
     worker_command,
     worker_settings,
@@ -84,7 +85,7 @@ def test_a_run_that_finishes_within_the_grace_is_completed(shift: Shift) -> None
 
 
 def test_a_worker_leaves_promptly_although_redis_hangs(shift: Shift, redis: EmbeddedRedis) -> None:
-    server = redis_process(redis)
+    server = listening_on(make_url(redis.url).port)
     with running_worker(shift.settings) as worker:
         task_id = shift.send("sleep", {"seconds": 300, "stubborn": True})
         shift.reaches(task_id, "running")
@@ -98,16 +99,6 @@ def test_a_worker_leaves_promptly_although_redis_hangs(shift: Shift, redis: Embe
 
     row = shift.house.row(task_id)
     assert (code, row["state"], row["attempts"]) == (0, "ready", 0)
-
-
-def redis_process(redis: EmbeddedRedis) -> psutil.Process:
-    port = int(redis.url.rsplit(":", 1)[1].split("/")[0])
-    listening = (
-        connection.pid
-        for connection in psutil.net_connections("tcp4")
-        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
-    )
-    return psutil.Process(next(pid for pid in listening if pid is not None))
 
 
 def test_a_killed_worker_takes_its_runs_along_and_the_reaper_finds_them(shift: Shift) -> None:

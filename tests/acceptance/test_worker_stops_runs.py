@@ -1,6 +1,8 @@
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
+from sqlalchemy.engine import make_url
 
 from app.control.cancel import cancel
 from app.dispatch.publish import Publisher
@@ -14,6 +16,7 @@ from tests.support.workers import (
     Shift,
     Worker,
     is_gone,
+    listening_on,
     running_worker,
     worker_settings,
     working_house,
@@ -37,6 +40,20 @@ def worker(shift: Shift) -> Iterator[Worker]:
         yield worker
         shift.reaches(shift.send("echo"), "completed")
         assert worker.process.poll() is None
+
+
+@contextmanager
+def hung(postgres: EmbeddedPostgres) -> Iterator[None]:
+    """Let every process of Postgres stand still: it keeps its connections and answers nothing."""
+    main = listening_on(make_url(postgres.url()).port)
+    stopped = [main, *main.children(recursive=True)]
+    for process in stopped:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in stopped:
+            process.resume()
 
 
 def reaped(shift: Shift, task_id: TaskId) -> bool:
@@ -107,6 +124,20 @@ def test_a_run_whose_task_was_taken_away_ends_and_changes_nothing(
     wait_until(lambda: is_gone(child), timeout=6, what="the run that lost its task to end")
     assert shift.house.row(task_id) == before
     assert shift.house.rows("SELECT * FROM stale_results") == []
+
+
+def test_a_run_that_cannot_reach_postgres_ends_before_its_lease_could(
+    shift: Shift, worker: Worker, postgres: EmbeddedPostgres
+) -> None:
+    task_id = shift.send("sleep", {"seconds": 300, "stubborn": True}, max_attempts=1)
+    shift.reaches(task_id, "running")
+    [child] = worker.children()
+
+    with hung(postgres):
+        wait_until(lambda: is_gone(child), timeout=shift.settings.lease_seconds)
+
+    wait_until(lambda: reaped(shift, task_id), what="the reaper to find the run")
+    assert shift.outcomes(task_id) == ["crash"]
 
 
 def test_a_message_delivered_many_times_starts_once(shift: Shift, worker: Worker) -> None:

@@ -15,6 +15,7 @@ from uuid import uuid4
 import psutil
 import psycopg2
 
+from app.cli.processes import CELERY, worker_arguments
 from app.dispatch.celery_settings import EXECUTE, agent_queue
 from app.dispatch.publish import Publisher
 from app.domain.claims import Claimed
@@ -66,7 +67,7 @@ def _written(value: object) -> str:
 
 @dataclass
 class Worker:
-    """A running `celery worker` of agents, and what it wrote."""
+    """A running process of Celery, and what it wrote."""
 
     process: subprocess.Popen[bytes]
     output: IO[bytes]
@@ -91,35 +92,36 @@ class Worker:
 @contextmanager
 def running_worker(settings: Settings) -> Iterator[Worker]:
     """Run a worker; whatever happens, nothing of it is left."""
-    with tempfile.NamedTemporaryFile(prefix="overnight-worker-", suffix=".log") as output:
+    with running(worker_arguments(settings), settings) as worker:
+        wait_until(
+            lambda: "queue=worker_joined" in worker.said() or worker.process.poll() is not None,
+            what="the worker to join",
+        )
+        assert worker.process.poll() is None, worker.said()
+        yield worker
+
+
+def worker_command(settings: Settings) -> list[str]:
+    """Return how `overnight worker` goes on as Celery."""
+    return [sys.executable, *CELERY, *worker_arguments(settings)]
+
+
+@contextmanager
+def running(arguments: Sequence[str], settings: Settings, **more: str) -> Iterator[Worker]:
+    """Run another of Celery's programs until the end of the block."""
+    with tempfile.NamedTemporaryFile(prefix="overnight-celery-", suffix=".log") as output:
         process = subprocess.Popen(
-            worker_command(settings),
+            [sys.executable, *CELERY, *arguments],
             cwd=ROOT,
-            env=environment(settings),
+            env=environment(settings) | more,
             stdout=output,
             stderr=output,
             start_new_session=True,
         )
-        worker = Worker(process, output)
         try:
-            wait_until(
-                lambda: "queue=worker_joined" in worker.said() or process.poll() is not None,
-                what="the worker to join",
-            )
-            assert process.poll() is None, worker.said()
-            yield worker
+            yield Worker(process, output)
         finally:
             _kill_group(process)
-
-
-def worker_command(settings: Settings) -> list[str]:
-    """Return how `overnight worker` starts Celery."""
-    return [
-        *(sys.executable, "-m", "celery", "--quiet", "-A", "workers.celery_app", "worker"),
-        *("-Q", agent_queue(settings.pool), "-n", f"{uuid4().hex[:8]}@%h"),
-        *("-c", str(settings.concurrency), "--pool", "prefork", "-E"),
-        *("--without-gossip", "--without-mingle"),
-    ]
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
@@ -151,6 +153,16 @@ def _as_superuser(postgres: EmbeddedPostgres, command: str) -> None:
             cursor.execute(command)
     finally:
         connection.close()
+
+
+def listening_on(port: int | None) -> psutil.Process:
+    """Return the process that listens on a loopback port."""
+    [pid] = {
+        connection.pid
+        for connection in psutil.net_connections("tcp4")
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+    }
+    return psutil.Process(pid)
 
 
 def is_gone(process: psutil.Process) -> bool:

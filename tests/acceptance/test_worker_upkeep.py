@@ -1,0 +1,145 @@
+import base64
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from app.cli.processes import beat_arguments, flower_arguments, maintenance_arguments
+from app.dispatch.publish import Publisher
+from app.domain.ids import show_task
+from app.local.ports import free_port
+from app.local.postgres import EmbeddedPostgres
+from app.local.redis import EmbeddedRedis
+from app.maintenance.sweeps import SWEEPS
+from tests.support.waiting import wait_until
+from tests.support.workers import Shift, running, running_worker, worker_settings, working_house
+
+EVERY_SECOND = dict.fromkeys(
+    (
+        "lease_check_interval",
+        "timeout_check_interval",
+        "promote_interval",
+        "cycle_check_interval",
+        "dispatch_tick_interval",
+        "audit_interval",
+    ),
+    1,
+)
+SIGN_IN = "operator:not-a-secret"
+
+
+@dataclass(frozen=True)
+class Flower:
+    """Flower as an operator's browser meets it."""
+
+    port: int
+
+    def status(self, path: str, *, method: str = "GET", sign_in: str | None = SIGN_IN) -> int:
+        """Return how a request is answered."""
+        try:
+            with urllib.request.urlopen(self._request(path, method, sign_in), timeout=10) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            error.close()
+            return error.code
+
+    def get(self, path: str) -> Any:
+        """Return an answer's JSON."""
+        with urllib.request.urlopen(self._request(path, "GET", SIGN_IN), timeout=10) as answer:
+            return json.load(answer)
+
+    def is_up(self) -> bool:
+        """Tell whether it answers at all."""
+        try:
+            return self.status("/healthcheck") == 200
+        except urllib.error.URLError:
+            return False
+
+    def _request(self, path: str, method: str, sign_in: str | None) -> urllib.request.Request:
+        word = (
+            {"Authorization": f"Basic {base64.b64encode(sign_in.encode()).decode()}"}
+            if sign_in
+            else {}
+        )
+        return urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{path}", headers=word, method=method
+        )
+
+
+@pytest.fixture(scope="module")
+def shift(postgres: EmbeddedPostgres, template: str, redis: EmbeddedRedis) -> Iterator[Shift]:
+    """Worker, maintenance, beat and Flower, but no dispatcher."""
+    with working_house(postgres, template) as house:
+        url = house.owner.engine.url.render_as_string(hide_password=False)
+        settings = worker_settings(url, redis.url, flower_port=free_port(), **EVERY_SECOND)
+        publisher = Publisher(settings)
+        with (
+            running(flower_arguments(settings), settings, FLOWER_BASIC_AUTH=SIGN_IN) as flower,
+            running_worker(settings),
+            running(maintenance_arguments(), settings) as maintenance,
+            running(beat_arguments(), settings) as beat,
+        ):
+            yield Shift(house, settings, publisher, house.user())
+            for process in (beat, maintenance, flower):
+                process.process.terminate()
+            codes = [process.ended(within=15) for process in (beat, maintenance, flower)]
+        publisher.close()
+    assert codes == [0, 0, 0]
+
+
+def test_beat_has_every_sweep_run_and_the_safety_tick_dispatches(shift: Shift) -> None:
+    task_id = shift.house.task(shift.user, type="echo", payload={"nobody": "dispatches"})
+
+    shift.reaches(task_id, "completed", timeout=30)
+
+    wait_until(lambda: finished_sweeps(shift) == set(SWEEPS), what="every sweep to have run")
+
+
+def finished_sweeps(shift: Shift) -> set[str]:
+    rows = shift.house.rows("SELECT name FROM sweeps WHERE finished_at IS NOT NULL")
+    return {row["name"] for row in rows}
+
+
+def test_a_failed_run_is_promoted_and_tried_again(shift: Shift) -> None:
+    task_id = shift.house.task(shift.user, type="flaky", payload={"failures": 1})
+    shift.reaches(task_id, "retrying", timeout=30)
+
+    shift.house.run("UPDATE tasks SET retry_at = clock() WHERE id = :id", id=task_id)
+
+    row = shift.reaches(task_id, "completed", timeout=30)
+    assert row["output"] == {"attempts": 2}
+
+
+def test_flower_shows_who_runs_what_but_neither_payload_nor_token(shift: Shift) -> None:
+    flower = Flower(shift.settings.flower_port)
+    wait_until(flower.is_up, what="Flower to answer")
+    task_id = shift.house.task(shift.user, type="echo", payload={"canary": "do-not-show"})
+    row = wait_until(
+        lambda: shift.house.rows("SELECT token FROM attempts WHERE task_id = :id", id=task_id),
+        what="a claim",
+    )
+    shift.reaches(task_id, "completed", timeout=30)
+
+    shown = wait_until(
+        lambda: flower.get("/api/tasks").get(f"{show_task(task_id)}:1"), what="Flower to see it"
+    )
+    assert shown["args"] == f"echo {show_task(task_id)} user={shift.user}"
+    everything = json.dumps([flower.get("/api/tasks"), flower.get("/api/workers?refresh=1")])
+    assert "default." in everything
+    assert "do-not-show" not in everything
+    assert str(row[0]["token"]) not in everything
+
+
+def test_flower_asks_for_a_password_and_lets_nobody_act(shift: Shift) -> None:
+    flower = Flower(shift.settings.flower_port)
+    wait_until(flower.is_up, what="Flower to answer")
+
+    for path in ("/", "/workers", "/tasks", "/api/tasks", "/api/workers"):
+        assert flower.status(path, sign_in=None) == 401
+        assert flower.status(path, sign_in="operator:guess") == 401
+    assert flower.status("/api/task/revoke/anything", method="POST") == 403
+    assert flower.status("/api/worker/shutdown/anything", method="POST") == 403
