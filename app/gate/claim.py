@@ -54,10 +54,11 @@ def claim(
     """Claim tasks for every free slot of a pool, at most `limit`, and commit."""
 
     def work(tx: Connection) -> Taken:
-        lanes.roll_due(tx, CYCLES_PER_PASS)
+        # The pool's lock before any lane's, like everyone, so that nobody waits in a ring.
         capacity = _capacity(tx, pool, liveness, slots_max).at_most(limit)
         if capacity.free <= 0:
             return NOTHING
+        lanes.roll_due(tx, CYCLES_PER_PASS)
         return Taken(
             _choose(tx, pool, capacity, holder=holder, claim_ttl=claim_ttl),
             more=bool(tx.execute(statement("more_to_serve"), {"pool": pool}).scalar_one()),

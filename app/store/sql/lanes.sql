@@ -87,5 +87,12 @@ UPDATE lanes l
  WHERE l.user_id = :user_id;
 
 -- name: wake_lanes
--- Let every pool look into every lane again (a worker with new capabilities has come).
-UPDATE lanes SET parked_for = array_remove(parked_for, :pool) WHERE :pool = ANY (parked_for);
+-- Let every pool look into every lane again (a worker with new capabilities has come). Locked in
+-- user order like everywhere else.
+WITH parked AS MATERIALIZED (
+    SELECT user_id FROM lanes WHERE :pool = ANY (parked_for) ORDER BY user_id FOR NO KEY UPDATE
+)
+UPDATE lanes l
+   SET parked_for = array_remove(l.parked_for, :pool)
+  FROM parked
+ WHERE l.user_id = parked.user_id;
