@@ -26,6 +26,8 @@ class Publisher:
         configuration = celery_settings(settings, patience=TIMEOUT_SECONDS)
         self._celery = Celery("overnight-dispatch", set_as_current=False)
         self._celery.conf.update(configuration)
+        # Kombu would try to connect for seconds more, while the claims wait to be given back.
+        self._celery.conf.broker_transport_options["max_retries"] = 0
         self._redis = impatient(str(configuration["broker_url"]))
 
     def check(self) -> None:
