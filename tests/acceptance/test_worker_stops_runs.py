@@ -97,6 +97,20 @@ def test_a_run_that_holds_the_interpreter_dies_soon_after_its_timeout(
     assert "in spin" in worker.said(), "the watchdog should show what the run was doing"
 
 
+def test_a_run_that_holds_the_interpreter_dies_of_its_cancel_within_its_lease(
+    shift: Shift, worker: Worker
+) -> None:
+    task_id = shift.send("spin", {"gil": True})
+    shift.reaches(task_id, "running")
+    [child] = worker.children()
+
+    cancel(shift.house.app, shift.user, task_id, actor="human:test")
+
+    wait_until(lambda: is_gone(child), timeout=shift.settings.lease_seconds)
+    wait_until(lambda: reaped(shift, task_id), timeout=3, what="the lease to end with the run")
+    assert shift.outcomes(task_id) == ["cancelled"]
+
+
 def test_a_run_that_kills_itself_is_known_long_before_its_lease_ends(
     shift: Shift, worker: Worker
 ) -> None:
