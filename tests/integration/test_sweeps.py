@@ -1,0 +1,167 @@
+"""Sweeps by name: one turn among several beats, always possible by hand."""
+
+import base64
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+from redis import Redis
+from sqlalchemy import text
+
+from app.dispatch.publish import BrokerUnreachable, message_id
+from app.domain.results import Raised
+from app.domain.retry import RetryPolicy, Strategy
+from app.local.redis import EmbeddedRedis
+from app.maintenance.sweeps import SWEEPS, run_sweep
+from app.outcome.heartbeat import heartbeat
+from app.settings import Settings, load
+from app.store.db import Db
+from app.store.statements import statement
+from tests.support.house import CLAIM_TTL, LEASE, House
+from tests.support.rivals import Rival, queue_up
+
+PLAIN = load({})
+AT_ONCE = RetryPolicy(Strategy.IMMEDIATE)
+
+
+@pytest.fixture
+def settings(redis: EmbeddedRedis) -> Settings:
+    return load(
+        {
+            "OVERNIGHT_REDIS_URL": redis.url,
+            "OVERNIGHT_REDIS_KEY_PREFIX": f"test-{uuid4().hex[:8]}:",
+        }
+    )
+
+
+@pytest.mark.parametrize("name", sorted(SWEEPS))
+def test_every_sweep_can_be_run_in_an_empty_house(
+    house: House, settings: Settings, name: str
+) -> None:
+    assert run_sweep(house.dispatcher, settings, name) == 0
+
+    row = house.one("SELECT * FROM sweeps WHERE name = :name", name=name)
+    assert row["touched"] == 0
+    assert row["finished_at"] >= row["started_at"]
+
+
+def test_two_beats_at_once_make_one_turn(house: House, connect: Callable[..., Db]) -> None:
+    _due_retry(house)
+    rivals = [Rival(connect, f"beat-{n}", run_sweep, PLAIN, "promote") for n in range(2)]
+
+    with connect("holder").engine.begin() as tx:
+        # a turn long ago, taken and not committed, so that both rivals come upon it
+        tx.execute(statement("take_turn"), {"name": "promote", "gap": 0})
+        tx.execute(text("UPDATE sweeps SET started_at = 'epoch'"))
+        queue_up(connect, rivals)
+    answers = [rival.answer() for rival in rivals]
+
+    assert sorted(answers, key=lambda one: one is None) == [1, None]
+
+
+def test_the_next_tick_has_a_turn_again(house: House) -> None:
+    first = run_sweep(house.dispatcher, PLAIN, "promote")
+    echo = run_sweep(house.dispatcher, PLAIN, "promote")
+    house.move_clock(timedelta(seconds=PLAIN.promote_interval))
+
+    assert (first, echo) == (0, None)
+    assert run_sweep(house.dispatcher, PLAIN, "promote") == 0
+
+
+def test_a_tick_that_comes_a_little_early_still_counts(house: House) -> None:
+    """Beat's clock and the house clock need not agree to the second."""
+    run_sweep(house.dispatcher, PLAIN, "promote")
+    house.move_clock(timedelta(seconds=PLAIN.promote_interval * 0.9))
+
+    assert run_sweep(house.dispatcher, PLAIN, "promote") == 0
+
+
+def test_one_sweeps_turn_is_not_anothers(house: House) -> None:
+    run_sweep(house.dispatcher, PLAIN, "promote")
+
+    assert run_sweep(house.dispatcher, PLAIN, "reset") == 0
+
+
+def test_an_operator_need_not_wait_for_a_turn(house: House) -> None:
+    run_sweep(house.dispatcher, PLAIN, "promote")
+    _due_retry(house)
+
+    assert run_sweep(house.dispatcher, PLAIN, "promote", force=True) == 1
+    assert house.one("SELECT touched FROM sweeps")["touched"] == 1
+
+
+def test_an_unknown_sweep_is_refused(house: House) -> None:
+    with pytest.raises(KeyError, match="tidy"):
+        run_sweep(house.dispatcher, PLAIN, "tidy")
+
+    assert house.rows("SELECT * FROM sweeps") == []
+
+
+def test_the_reap_sweep_takes_back_and_writes_off(house: House) -> None:
+    house.agent()
+    task_id = house.task(house.user())
+    house.claim()
+    house.move_clock(CLAIM_TTL + timedelta(seconds=1))
+
+    assert run_sweep(house.dispatcher, PLAIN, "reap") == 1
+
+    assert house.state(task_id) == "ready"
+    assert house.one("SELECT status FROM agents")["status"] == "offline"
+
+
+def test_the_timeouts_sweep_ends_a_run_and_orders_it_killed(
+    house: House, redis: EmbeddedRedis, settings: Settings
+) -> None:
+    house.agent()
+    run = house.running(house.user(), timeout_seconds=60)
+    house.move_clock(timedelta(seconds=60 + settings.cancel_grace + 1))
+    heartbeat(house.dispatcher, run.claim, lease=LEASE)
+
+    with Redis.from_url(redis.url) as client, client.pubsub() as ear:
+        ear.psubscribe(f"*{settings.redis_key_prefix}*")
+        ear.get_message(timeout=5)
+        assert run_sweep(house.dispatcher, settings, "timeouts") == 1
+        order = ear.get_message(timeout=5)
+
+    assert house.one("SELECT outcome FROM attempts")["outcome"] == "timeout"
+    assert order is not None
+    said = json.loads(base64.b64decode(json.loads(order["data"])["body"]))
+    assert said["method"] == "revoke"
+    assert said["arguments"]["task_id"] == message_id(run.claim)
+    assert (said["arguments"]["terminate"], said["arguments"]["signal"]) == (True, "SIGKILL")
+
+
+def test_the_dispatch_sweep_fills_slots_when_no_dispatcher_does(
+    house: House, redis: EmbeddedRedis, settings: Settings
+) -> None:
+    house.agent()
+    task_id = house.task(house.user())
+
+    assert run_sweep(house.dispatcher, settings, "dispatch") == 1
+
+    assert house.state(task_id) == "claimed"
+    with Redis.from_url(redis.url) as client:
+        assert client.llen(f"{settings.redis_key_prefix}agents.default") == 1
+
+
+def test_a_sweep_that_failed_is_repeated_by_the_next_tick(house: House) -> None:
+    away = load({"OVERNIGHT_REDIS_URL": "redis://127.0.0.1:1/0"})
+    house.agent()
+    house.task(house.user())
+
+    with pytest.raises(BrokerUnreachable):
+        run_sweep(house.dispatcher, away, "dispatch")
+
+    assert house.one("SELECT finished_at FROM sweeps")["finished_at"] is None
+    house.move_clock(timedelta(seconds=away.dispatch_tick_interval))
+    with pytest.raises(BrokerUnreachable):
+        run_sweep(house.dispatcher, away, "dispatch")
+
+
+def _due_retry(house: House) -> None:
+    house.agent()
+    run = house.running(house.user(), retry=AT_ONCE)
+    house.settle(run, Raised("error", "no luck"))
+    house.move_clock(timedelta(seconds=1))

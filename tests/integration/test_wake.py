@@ -1,0 +1,172 @@
+"""Wake-up calls: heard at once with Redis, never waited for without."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import uuid4
+
+import pytest
+from redis import Redis
+
+from app.events.wake import Listener, Waker
+from app.local.redis import EmbeddedRedis
+from tests.support.waiting import wait_until
+
+NOBODY_LISTENS = "redis://127.0.0.1:1/0"
+LONG = 20.0
+AT_ONCE = 0.5
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"test-{uuid4().hex[:8]}:"
+
+
+@pytest.fixture
+def waker(redis: EmbeddedRedis, prefix: str) -> Iterator[Waker]:
+    waker = Waker(redis.url, prefix)
+    yield waker
+    waker.close()
+
+
+@pytest.fixture
+def listener(redis: EmbeddedRedis, prefix: str) -> Iterator[Listener]:
+    """A listener whose ear is open already."""
+    listener = Listener(redis.url, prefix)
+    assert listener.wait(LONG, threading.Event()) is True
+    yield listener
+    listener.close()
+
+
+def test_a_nudge_wakes_the_listener(waker: Waker, listener: Listener) -> None:
+    waker.nudge()
+
+    assert listener.wait(LONG, threading.Event()) is True
+
+
+def test_a_listener_looks_once_before_its_ear_is_open(redis: EmbeddedRedis, prefix: str) -> None:
+    """Whatever was said before may have been for it."""
+    listener = Listener(redis.url, prefix)
+
+    assert listener.wait(LONG, threading.Event()) is True
+    assert listener.wait(0.1, threading.Event()) is False
+    listener.close()
+
+
+def test_many_pings_are_answered_by_one_look(
+    redis: EmbeddedRedis, prefix: str, listener: Listener
+) -> None:
+    with Redis.from_url(redis.url) as client:
+        for _ in range(20):
+            client.publish(f"{prefix}wake", "")
+
+    assert listener.wait(LONG, threading.Event()) is True
+    assert listener.wait(0.1, threading.Event()) is False
+
+
+def test_another_house_on_the_same_redis_is_not_heard(
+    redis: EmbeddedRedis, listener: Listener
+) -> None:
+    with Redis.from_url(redis.url) as client:
+        client.publish("another:wake", "")
+
+    assert listener.wait(0.3, threading.Event()) is False
+
+
+def test_a_stop_ends_the_wait(listener: Listener) -> None:
+    stop = threading.Event()
+    threading.Timer(0.1, stop.set).start()
+
+    with _within(LONG / 2):
+        assert listener.wait(LONG, stop) is False
+
+
+def test_without_redis_a_listener_waits_no_longer_than_a_poll() -> None:
+    listener = Listener(NOBODY_LISTENS)
+
+    with _within(5):
+        assert listener.wait(1.0, threading.Event()) is False
+    listener.close()
+
+
+def test_before_a_hung_redis_a_listener_waits_little_longer_than_a_poll(
+    redis: EmbeddedRedis, prefix: str
+) -> None:
+    listener = Listener(redis.url, prefix)
+
+    with _hung(redis), _within(5):
+        listener.wait(1.0, threading.Event())
+    listener.close()
+
+
+def test_a_listener_hears_again_once_redis_is_back(redis: EmbeddedRedis, prefix: str) -> None:
+    listener = Listener(redis.url, prefix)
+    with _hung(redis):
+        listener.wait(0.1, threading.Event())
+
+    woken = wait_until(lambda: listener.wait(1.0, threading.Event()), what="the ear to open")
+
+    assert woken is True
+    listener.close()
+
+
+def test_a_nudge_never_waits_for_a_redis_that_is_away() -> None:
+    waker = Waker(NOBODY_LISTENS)
+
+    with _within(AT_ONCE):
+        for _ in range(1000):
+            waker.nudge()
+    waker.close()
+
+
+def test_a_nudge_never_waits_for_a_redis_that_hangs(redis: EmbeddedRedis, waker: Waker) -> None:
+    with _hung(redis), _within(AT_ONCE):
+        for _ in range(1000):
+            waker.nudge()
+
+
+def test_a_thousand_nudges_are_a_handful_of_pings(
+    redis: EmbeddedRedis, prefix: str, waker: Waker
+) -> None:
+    with Redis.from_url(redis.url) as client, client.pubsub() as ear:
+        ear.subscribe(f"{prefix}wake")
+        ear.get_message(timeout=5)
+        with _hung(redis):
+            for _ in range(1000):
+                waker.nudge()
+        heard = 0
+        while ear.get_message(timeout=1) is not None:
+            heard += 1
+
+    assert 1 <= heard <= 10
+
+
+def test_a_closed_waker_leaves_no_thread(redis: EmbeddedRedis, prefix: str) -> None:
+    before = set(threading.enumerate())
+    waker = Waker(redis.url, prefix)
+    waker.nudge()
+    assert set(threading.enumerate()) - before
+
+    waker.close()
+
+    wait_until(lambda: not set(threading.enumerate()) - before, what="the thread to end")
+
+
+@contextmanager
+def _hung(redis: EmbeddedRedis) -> Iterator[None]:
+    os.kill(redis.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(redis.pid, signal.SIGCONT)
+
+
+@contextmanager
+def _within(seconds: float) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    took = time.monotonic() - began
+    assert took < seconds, f"took {took:.1f} s"
