@@ -1,0 +1,152 @@
+"""What each role may do: enough for its work, never enough to rewrite history."""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError, ProgrammingError
+
+from app.control.users import create_user
+from app.domain.plans import PlanTier
+from app.domain.results import Returned
+from app.outcome.presence import AgentCard, join
+from app.store.db import APP, DISPATCHER, Db
+from tests.support.house import AGENT, House
+
+VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
+# Per table what the app, then the dispatcher may do: R reads, I inserts, U updates.
+# Nobody deletes.
+RIGHTS: Mapping[str, tuple[str, str]] = {
+    "agents": ("R", "RIU"),
+    "api_keys": ("RIU", "R"),
+    "attempts": ("RU", "RIU"),
+    "dags": ("RIU", "RIU"),
+    "dead_letters": ("RIU", "RIU"),
+    "events": ("R", "R"),
+    "lanes": ("RU", "RU"),
+    "legal_moves": ("R", "R"),
+    "pools": ("RU", "RIU"),
+    "stale_results": ("R", "RI"),
+    "sweeps": ("R", "RIU"),
+    "task_edges": ("RIU", "RIU"),
+    "tasks": ("RIU", "RIU"),
+    "usage_ledger": ("RI", "RI"),
+    "users": ("RIU", "R"),
+    "alembic_version": ("R", "R"),
+    "user_limits": ("R", "R"),
+}
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=[APP, DISPATCHER])
+def test_each_role_has_its_rights_and_no_more(house: House, place: int) -> None:
+    role = (APP, DISPATCHER)[place]
+    sql = (
+        "SELECT c.relname AS name, string_agg(left(replace(v, 'SELECT', 'R'), 1), ''"
+        "         ORDER BY n) AS rights"
+        "  FROM pg_class c"
+        "  LEFT JOIN unnest(CAST(:verbs AS text[])) WITH ORDINALITY AS verb(v, n)"
+        "         ON has_table_privilege(:role, c.oid, v)"
+        " WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'v', 'p')"
+        " GROUP BY c.relname"
+    )
+
+    found = {row["name"]: row["rights"] for row in house.rows(sql, role=role, verbs=list(VERBS))}
+
+    assert found == {table: rights[place] for table, rights in RIGHTS.items()}
+
+
+def test_neither_role_can_get_at_more(house: House) -> None:
+    sql = "SELECT * FROM pg_roles WHERE rolname IN ('overnight_app', 'overnight_dispatcher')"
+
+    roles = house.rows(sql)
+
+    assert len(roles) == 2
+    for role in roles:
+        for right in ("super", "createrole", "createdb", "canlogin", "replication", "bypassrls"):
+            assert role[f"rol{right}"] is False, right
+        assert house.one(
+            "SELECT pg_has_role(:role, 'overnight_owner', 'MEMBER') AS is_member",
+            role=role["rolname"],
+        ) == {"is_member": False}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM tasks",
+        "TRUNCATE tasks CASCADE",
+        "UPDATE usage_ledger SET seconds = 0",
+        "DELETE FROM usage_ledger",
+        "UPDATE events SET actor = 'nobody'",
+        "DELETE FROM events",
+        "INSERT INTO events (task_id) SELECT id FROM tasks",
+        "INSERT INTO attempts (task_id) SELECT id FROM tasks",
+        "DELETE FROM lanes",
+        "INSERT INTO legal_moves VALUES ('completed', 'ready')",
+        "ALTER TABLE tasks DISABLE TRIGGER ALL",
+        "DROP TABLE tasks CASCADE",
+        "CREATE TABLE mine (id int)",
+        "CREATE OR REPLACE FUNCTION clock() RETURNS timestamptz LANGUAGE sql AS 'SELECT now()'",
+        "SET session_replication_role = replica",
+    ],
+)
+def test_the_door_cannot_rewrite_what_happened(house: House, app_db: Db, statement: str) -> None:
+    house.agent()
+    house.settle(house.running(house.user()), Returned())
+    before = _history(house)
+
+    with _refused(), app_db.engine.begin() as tx:
+        tx.execute(text(statement))
+
+    assert _history(house) == before
+
+
+def _refused() -> AbstractContextManager[object]:
+    return pytest.raises(ProgrammingError, match=r"permission denied|must be owner")
+
+
+def _history(house: House) -> list[object]:
+    tables = ("tasks", "attempts", "events", "usage_ledger", "lanes", "legal_moves")
+    return [house.rows(f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables]
+
+
+def test_a_dispatcher_makes_no_users(db: Db) -> None:
+    with _refused():
+        create_user(db, name="eve", plan=PlanTier.ENTERPRISE)
+
+
+def test_the_door_offers_no_slots(app_db: Db) -> None:
+    with _refused():
+        join(app_db, AgentCard(AGENT, "default", (), 100))
+
+
+def test_triggers_write_what_the_caller_may_not(house: House, app_db: Db) -> None:
+    user = create_user(app_db, name="ada", plan=PlanTier.FREE)
+
+    task_id = house.task(user)
+
+    lane = house.lane(user)
+    assert (lane["ready"], lane["max_active"]) == (1, 1)
+    assert house.one("SELECT actor FROM events WHERE task_id = :id", id=task_id)["actor"] == "test"
+
+
+def test_a_session_works_with_its_roles_rights_only(app_db: Db) -> None:
+    with app_db.engine.begin() as tx:
+        who = tx.execute(text("SELECT current_user, session_user")).one()
+
+    assert tuple(who) == (APP, "overnight")
+
+
+def test_a_finished_row_cannot_be_reopened_by_a_bare_update(house: House) -> None:
+    house.agent()
+    run = house.running(house.user())
+    house.settle(run, Returned("done"))
+
+    with (
+        pytest.raises(IntegrityError, match="may not move from completed to ready"),
+        house.dispatcher.engine.begin() as tx,
+    ):
+        tx.execute(text("UPDATE tasks SET state = 'ready', finished_at = NULL"))
+
+    assert house.row(run.claim.task_id)["output"] == "done"
