@@ -1,0 +1,124 @@
+"""Where everybody is measured: one Postgres and one Redis, as durable as they come by default."""
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg2
+import redis
+
+from app.local.guarded import Guarded, Program
+from app.local.postgres import EmbeddedPostgres
+from app.local.redis import EmbeddedRedis
+from app.store import migrate
+from benchmarks.marks import Marks
+from benchmarks.probes import Probe, Watch
+
+ROOT = Path(__file__).parents[1]
+CONNECTIONS = 200
+LAST_WORDS = 3000
+
+
+class DidNotRun(Exception):
+    """A program of a benchmark failed; the message holds its last words."""
+
+
+@dataclass
+class Arena:
+    """The two servers, a directory, and what was seen of the machine."""
+
+    postgres: EmbeddedPostgres
+    redis: EmbeddedRedis
+    directory: Path
+    probes: list[Probe] = field(default_factory=list)
+
+    def database(self, name: str) -> str:
+        """Make an empty database; return its address."""
+        self.command(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        self.command(f"CREATE DATABASE {name} OWNER overnight")
+        return self.postgres.url(name)
+
+    def our_database(self, name: str = "ours") -> str:
+        """Make a database with our tables; return its address."""
+        url = self.database(name)
+        migrate.upgrade(url)
+        return url
+
+    def command(self, sql: str, database: str = "postgres") -> None:
+        """Let the superuser do something outside any transaction."""
+        url = self.postgres.superuser_url.rpartition("/")[0] + f"/{database}"
+        connection = psycopg2.connect(url)
+        try:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                cursor.execute(sql)
+        finally:
+            connection.close()
+
+    def settle_down(self, database: str) -> None:
+        """Give a filled database the statistics and the checkpoint that time would give it."""
+        self.command("VACUUM ANALYZE", database)
+        self.command("CHECKPOINT", database)
+
+    def empty_redis(self) -> None:
+        """Take everything out of Redis."""
+        with redis.Redis.from_url(self.redis.url) as client:
+            client.flushall()
+
+    def marks(self) -> Marks:
+        """Begin a new file of marks."""
+        return Marks.anew(self.directory / "marks")
+
+    def watch(self, who: str) -> Watch:
+        """Watch the machine for a block, and remember what was seen."""
+        watch = Watch(who, self.directory)
+        self.probes.append(watch.probe)
+        return watch
+
+    @contextmanager
+    def running(
+        self, name: str, argv: list[str], environment: Mapping[str, str]
+    ) -> Iterator[Guarded]:
+        """Run a program for the length of a block; nothing of it is left afterwards."""
+        log = self.directory / f"{name}.log"
+        with log.open("wb") as output:
+            process = Guarded(
+                Program(
+                    argv, env={**clean_environment(), **environment}, cwd=self.directory, grace=5
+                ),
+                output=output,
+            )
+        try:
+            yield process
+        except BaseException:
+            print(f"--- {name}\n{self.said(name)}", flush=True)
+            raise
+        finally:
+            process.stop()
+
+    def said(self, name: str) -> str:
+        """Return a program's last words."""
+        return (self.directory / f"{name}.log").read_text(errors="replace")[-LAST_WORDS:]
+
+
+def clean_environment() -> dict[str, str]:
+    """Return the environment without settings of a house that may run on this machine."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OVERNIGHT_")}
+    return kept | {"PYTHONPATH": str(ROOT)}
+
+
+@contextmanager
+def arena() -> Iterator[Arena]:
+    """Start both servers for the length of a block."""
+    with tempfile.TemporaryDirectory(prefix="overbench-", ignore_cleanup_errors=True) as name:
+        directory = Path(name)
+        # Passable, so that Postgres can reach its data as another user when we are root.
+        directory.chmod(0o711)
+        with (
+            EmbeddedPostgres(directory / "pg", max_connections=CONNECTIONS) as postgres,
+            EmbeddedRedis(directory / "redis") as broker,
+        ):
+            yield Arena(postgres, broker, directory)

@@ -1,0 +1,93 @@
+"""Jobs a second that a full queue gives up: 100 users with limits, 2 slots, no-op jobs."""
+
+import time
+from collections.abc import Mapping
+
+from benchmarks.arena import Arena, arena
+from benchmarks.asked import Asked
+from benchmarks.ours import DRAINERS, Ours, our_house
+from benchmarks.outcome import Outcome
+from benchmarks.rivals import USERS, Rival, Seat, present
+from benchmarks.waiting import wait_until
+
+US = "overnight"
+#: Fast queues get more to do, so that every round lasts about as long.
+WEIGHTS = {US: 4.0, "pgqueuer": 8.0, "dbos": 0.5}
+QUICK_JOBS = 100
+FULL_JOBS = 3000
+ROUNDS = 3
+
+
+class Dropped(Exception):
+    """A contestant did not do what it was asked to, so its figure means nothing."""
+
+
+def measure(asked: Asked) -> Outcome:
+    """Drain ours and every peer that is there, in turns."""
+    return contest(asked, ours_weight=WEIGHTS[US])
+
+
+def contest(asked: Asked, *, ours_weight: float, against: list[Rival] | None = None) -> Outcome:
+    """Let us and the rivals drain the same jobs on the same servers, round by round."""
+    rivals = present(asked) if against is None else against
+    jobs = asked.jobs or asked.choose(QUICK_JOBS, FULL_JOBS)
+    rates: dict[str, list[float]] = {}
+    outcome = Outcome()
+    with arena() as place:
+        for number in range(asked.rounds_or(ROUNDS)):
+            if asked.wants(US):
+                share = round(jobs * (1 if asked.quick else ours_weight))
+                _note(rates, number, US, share, drain_ours(place, share, asked.settings))
+            for rival in rivals:
+                share = round(jobs * (1 if asked.quick else WEIGHTS.get(rival.name, 1)))
+                _note(rates, number, rival.name, share, Seat(place, rival).drain(share))
+        outcome.probes = place.probes
+    for who, values in rates.items():
+        outcome.figure(who, "drain", "jobs/s", values)
+        if who != US and US in rates:
+            outcome.ratio(f"{US} / {who}", rates[US], values)
+    return outcome
+
+
+def _note(rates: dict[str, list[float]], number: int, who: str, jobs: int, rate: float) -> None:
+    rates.setdefault(who, []).append(rate)
+    print(f"  round {number + 1}: {who:<20} {rate:>9.1f} jobs/s ({jobs} jobs)", flush=True)
+
+
+def drain_ours(
+    place: Arena,
+    jobs: int,
+    changes: Mapping[str, str] | None = None,
+    *,
+    users: int = USERS,
+    workers: int = 1,
+) -> float:
+    """Fill a paused house, open it, and return the tasks it settled a second."""
+    with our_house(place, changes) as house:
+        people = house.users(users)
+        house.pause(paused=True)
+        house.fill(people, jobs)
+        place.settle_down(house.database)
+        marks = place.marks()
+        names = [*DRAINERS, *(f"worker-{number}" for number in range(2, workers + 1))]
+        with house.processes(*names, marks=marks), place.watch(US):
+            house.pause(paused=False)
+            house.nudge()
+            wait_until(lambda: marks.count() >= jobs, what=f"{jobs} runs", timeout=900)
+            wait_until(lambda: house.open_tasks() == 0, what="every task to be settled")
+            ended = time.monotonic()
+        check_lives(house, jobs, marks.count())
+        return jobs / (ended - marks.read()[0][0])
+
+
+def check_lives(house: Ours, jobs: int, runs: int) -> None:
+    """Make sure that every task had its whole life: one run, attempt, ledger entry, four events."""
+    seen = house.one(
+        "SELECT (SELECT count(*) FROM tasks WHERE state = 'completed') AS completed,"
+        " (SELECT count(*) FROM attempts WHERE outcome = 'completed' AND spent) AS attempts,"
+        " (SELECT count(*) FROM usage_ledger WHERE kind = 'usage') AS entries,"
+        " (SELECT count(*) FROM events) AS events"
+    )
+    wanted = {"completed": jobs, "attempts": jobs, "entries": jobs, "events": 4 * jobs}
+    if dict(seen) != wanted or runs != jobs:
+        raise Dropped(f"of {jobs} tasks, {runs} runs left: {dict(seen)}")

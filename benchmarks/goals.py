@@ -1,0 +1,116 @@
+"""What is to be reached, and whether it was: ratios of one run on one machine."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from benchmarks.outcome import Better, OutcomeDict
+
+
+class Goal(NamedTuple):
+    """One line of the table: where its ratio stands, and what it should be."""
+
+    text: str
+    benchmark: str
+    ratio: str
+    floor: float
+    goal: float
+    better: Better = "more"
+
+    def is_met(self, value: float, mark: float) -> bool:
+        """Whether a value is as good as a mark."""
+        return value >= mark if self.better == "more" else value <= mark
+
+
+GOALS: Sequence[Goal] = (
+    Goal("drain, full life, against raw Celery", "drain", "overnight / celery", 6, 12),
+    Goal("drain against pgqueuer, batch 100", "drain", "overnight / pgqueuer", 0, 1),
+    Goal(
+        "drain, one message per task, against Celery", "drain-single", "overnight / celery", 0.7, 1
+    ),
+    Goal(
+        "drain against procrastinate with locks", "drain", "overnight / procrastinate+lock", 10, 20
+    ),
+    Goal("drain against dbos with partitions", "drain", "overnight / dbos", 10, 20),
+    Goal(
+        "idle submit to start, p50, against Celery",
+        "latency",
+        "overnight / celery, p50",
+        1.6,
+        1.2,
+        "less",
+    ),
+    Goal(
+        "idle submit to start, p99, against Celery",
+        "latency",
+        "overnight / celery, p99",
+        2,
+        1,
+        "less",
+    ),
+    Goal(
+        "claims of 100 a second, 1M against 10k ready",
+        "claim",
+        "1M / 10k ready, claims of 100",
+        0.6,
+        0.9,
+    ),
+    Goal(
+        "claims a second against the plain claim, 1M ready",
+        "claim",
+        "overnight / plain claim at 1M ready",
+        1_000,
+        5_000,
+    ),
+    Goal(
+        "submit, batches of 500, against procrastinate",
+        "submit",
+        "overnight / procrastinate, batch",
+        1,
+        2.5,
+    ),
+    Goal(
+        "release of 10,000 against a plain UPDATE",
+        "graphs",
+        "release / plain UPDATE, time",
+        4,
+        2,
+        "less",
+    ),
+    Goal(
+        "fan-in of 10,000, 4 workers, against no edges",
+        "graphs",
+        "fan-in / independent, rate",
+        0.5,
+        0.9,
+    ),
+    Goal("idle stack, % of one core", "idle", "CPU, % of one core", 5, 2, "less"),
+)
+
+
+def table(results: Mapping[str, OutcomeDict]) -> str:
+    """Set out every goal with its floor, the value reached and a mark."""
+    head = f"{'':<48} {'floor':>8} {'goal':>8} {'reached':>9}"
+    return "\n".join(["", head, *(_line(goal, value_of(goal, results)) for goal in GOALS)])
+
+
+def value_of(goal: Goal, results: Mapping[str, OutcomeDict]) -> float | None:
+    """Return what was reached, or None if it was not measured."""
+    result = results.get(goal.benchmark)
+    return None if result is None else result["ratios"].get(goal.ratio)
+
+
+def verdict(goal: Goal, value: float | None) -> str:
+    """Say in two words how a value stands."""
+    if value is None:
+        return "not measured"
+    if goal.is_met(value, goal.goal):
+        return "goal reached"
+    return "floor reached" if goal.is_met(value, goal.floor) else "NOT REACHED"
+
+
+def _line(goal: Goal, value: float | None) -> str:
+    sign = "≥" if goal.better == "more" else "≤"
+    reached = "" if value is None else f"{value:.3g}"
+    marks = (f"{sign} {mark:g}" if mark else "" for mark in (goal.floor, goal.goal))
+    floor, best = marks
+    return f"{goal.text:<48} {floor:>8} {best:>8} {reached:>9}  {verdict(goal, value)}"

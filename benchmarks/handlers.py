@@ -1,0 +1,11 @@
+"""What our worker runs in a benchmark: nothing, and a mark that it did."""
+
+from benchmarks.marks import mark
+from overnight import Context, handler
+
+
+@handler("noop")
+def noop(ctx: Context) -> object:
+    """Do nothing."""
+    mark(int(ctx.payload.get("label", 0)))
+    return None

@@ -1,0 +1,145 @@
+"""Our own house in the arena: its database, its users, its processes."""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import text
+
+from app.control.users import create_user
+from app.domain.ids import UserId
+from app.domain.plans import PlanTier
+from app.events.wake import Waker
+from app.intake.submit import Caps, NewTask, submit_graph
+from app.settings import Settings, load
+from app.settings.kinds import env_of
+from app.store.db import APP, DISPATCHER, Db, Timeouts
+from benchmarks.arena import Arena
+from benchmarks.marks import Marks
+from benchmarks.waiting import wait_until
+
+OWNER = "overnight_owner"
+BATCH = 500
+ROOMY = Caps(max_pending_per_user=10_000_000, queue_max_size=100_000_000)
+#: A bulk statement over a million rows takes longer than anything the house itself does.
+PATIENT = Timeouts(statement=600, lock=600, idle=600, silence=900)
+#: What drains a queue and keeps it safe; the API and Flower have no part in it.
+DRAINERS = ("dispatcher", "maintenance", "beat", "worker")
+
+
+def noop(label: int = 0) -> NewTask:
+    """Return a task that does nothing."""
+    return NewTask(title="nothing", type="noop", payload={"label": label} if label else {})
+
+
+@dataclass
+class Ours:
+    """One database of ours, seen with the house's roles, and the settings its processes get."""
+
+    arena: Arena
+    database: str
+    url: str
+    environment: Mapping[str, str]
+    settings: Settings
+    owner: Db
+    app: Db
+    dispatcher: Db
+
+    def users(self, count: int, plan: PlanTier = PlanTier.PRO) -> list[UserId]:
+        """Make users, each with the plan's limits."""
+        return [create_user(self.app, name=f"user-{n}", plan=plan) for n in range(count)]
+
+    def fill(self, users: Sequence[UserId], jobs: int) -> None:
+        """Submit tasks that do nothing, the same number for every user, through the front gate."""
+        each, rest = divmod(jobs, len(users))
+        for place, user in enumerate(users):
+            wanted = each + (place < rest)
+            for start in range(0, wanted, BATCH):
+                size = min(BATCH, wanted - start)
+                submit_graph(self.app, user, [noop() for _ in range(size)], ROOMY)
+
+    def pause(self, *, paused: bool) -> None:
+        """Close or open all lanes at once, so that a filled queue starts as one."""
+        self.run("UPDATE lanes SET paused = :paused", paused=paused)
+
+    def nudge(self) -> None:
+        """Wake the dispatcher as a submit would."""
+        waker = Waker(self.settings.redis_url or "", self.settings.redis_key_prefix)
+        waker.nudge()
+
+    def open_tasks(self) -> int:
+        """Count the tasks that have not ended."""
+        return int(self.one("SELECT coalesce(sum(waiting + active), 0) AS n FROM lanes")["n"])
+
+    def rows(self, sql: str, **values: object) -> list[Mapping[str, Any]]:
+        """Read rows as the owner."""
+        with self.owner.engine.begin() as tx:
+            return [dict(row) for row in tx.execute(text(sql), values).mappings()]
+
+    def one(self, sql: str, **values: object) -> Mapping[str, Any]:
+        """Read exactly one row as the owner."""
+        [row] = self.rows(sql, **values)
+        return row
+
+    def run(self, sql: str, **values: object) -> None:
+        """Change something as the owner."""
+        with self.owner.engine.begin() as tx:
+            tx.execute(text(sql), values)
+
+    @contextmanager
+    def processes(self, *names: str, marks: Marks | None = None) -> Iterator[dict[str, int]]:
+        """Run processes of the Procfile (`worker-2` is another worker); yield their pids."""
+        more = marks.environment if marks else {}
+        workers = sum(name.startswith("worker") for name in names)
+        with ExitStack() as stack:
+            running = {
+                name: stack.enter_context(
+                    self.arena.running(
+                        name,
+                        [sys.executable, "-m", "app.cli.main", name.partition("-")[0]],
+                        {**self.environment, **more},
+                    )
+                )
+                for name in names
+            }
+            wait_until(lambda: self._living() >= workers, what=f"{workers} workers to join")
+            yield {name: process.pid for name, process in running.items()}
+
+    def _living(self) -> int:
+        sql = "SELECT count(*) AS n FROM agents WHERE status = 'active'"
+        return int(self.one(sql)["n"])
+
+
+def known(**settings: object) -> dict[str, str]:
+    """Keep those settings that this version of the house knows; say which it does not."""
+    for name in settings.keys() - Settings.model_fields.keys():
+        print(f"  (there is no setting {env_of(name)} yet; measured without it)", flush=True)
+    return {name: str(value) for name, value in settings.items() if name in Settings.model_fields}
+
+
+@contextmanager
+def our_house(
+    arena: Arena, changes: Mapping[str, str] | None = None, *, database: str = "ours"
+) -> Iterator[Ours]:
+    """Make a fresh house: default settings but for `changes`, empty tables, an empty Redis."""
+    url = arena.our_database(database)
+    arena.empty_redis()
+    given = {
+        "database_url": url,
+        "redis_url": arena.redis.url,
+        "handlers": "benchmarks.handlers",
+        "log_level": "warn",
+        "home": str(arena.directory / "home"),
+        **(changes or {}),
+    }
+    environment = {env_of(name): value for name, value in given.items()}
+    with ExitStack() as stack:
+        owner, app, dispatcher = (
+            Db.connect(url, role=role, application_name="overnight-bench", timeouts=PATIENT)
+            for role in (OWNER, APP, DISPATCHER)
+        )
+        for db in (owner, app, dispatcher):
+            stack.callback(db.close)
+        yield Ours(arena, database, url, environment, load(environment), owner, app, dispatcher)

@@ -1,0 +1,108 @@
+"""What a benchmark comes to: figures, the ratios between them, and the state of the machine."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypedDict
+
+from benchmarks.probes import Probe
+
+Better = Literal["more", "less"]
+
+
+class OutcomeDict(TypedDict):
+    """An outcome as it is written to a file."""
+
+    name: str
+    question: str
+    quick: bool
+    figures: list[dict[str, object]]
+    ratios: dict[str, float]
+    probes: list[dict[str, object]]
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One thing measured of one contestant, once a round."""
+
+    who: str
+    what: str
+    unit: str
+    values: Sequence[float]
+    better: Better = "more"
+
+    @property
+    def median(self) -> float:
+        """The value that stands for all rounds."""
+        return statistics.median(self.values)
+
+    def as_row(self) -> dict[str, object]:
+        """Return it for the results file."""
+        return {
+            "who": self.who,
+            "what": self.what,
+            "unit": self.unit,
+            "better": self.better,
+            "median": rounded(self.median),
+            "values": [rounded(value) for value in self.values],
+        }
+
+
+@dataclass
+class Outcome:
+    """Everything one benchmark has to say. Ratios come first, for they alone travel."""
+
+    figures: list[Figure] = field(default_factory=list)
+    ratios: dict[str, float] = field(default_factory=dict)
+    probes: list[Probe] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def figure(
+        self,
+        who: str,
+        what: str,
+        unit: str,
+        values: Sequence[float],
+        better: Better = "more",
+    ) -> Figure:
+        """Add a figure."""
+        figure = Figure(who, what, unit, list(values), better)
+        self.figures.append(figure)
+        return figure
+
+    def ratio(self, name: str, ours: Sequence[float], theirs: Sequence[float]) -> None:
+        """Add a ratio: round by round where rounds are pairs, so that a slow minute cancels out."""
+        if len(ours) == len(theirs):
+            each = [one / other for one, other in zip(ours, theirs, strict=True)]
+            self.ratios[name] = statistics.median(each)
+        else:
+            self.ratios[name] = statistics.median(ours) / statistics.median(theirs)
+
+    def as_dict(self, name: str, question: str, *, quick: bool) -> OutcomeDict:
+        """Return it for the results file."""
+        return {
+            "name": name,
+            "question": question,
+            "quick": quick,
+            "ratios": {key: rounded(value) for key, value in self.ratios.items()},
+            "figures": [figure.as_row() for figure in self.figures],
+            "probes": [probe.as_row() for probe in self.probes],
+            "notes": self.notes,
+        }
+
+
+def rounded(value: float) -> float:
+    """Keep four digits that mean something."""
+    return float(f"{value:.4g}")
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the smallest value that at least this share of all values does not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, max(0, -int(-share * len(ordered) // 1) - 1))]
+
+
+def medians(figures: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return the median of each."""
+    return {name: statistics.median(values) for name, values in figures.items()}

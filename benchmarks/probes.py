@@ -1,0 +1,92 @@
+"""What the machine was like while a figure was taken: its disk, and who else used it."""
+
+import os
+import statistics
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+WRITES = 30
+PAGE = b"\0" * 8192
+
+
+@dataclass
+class Probe:
+    """One window of time: milliseconds per fsync, and processor cores used by us and by others."""
+
+    who: str
+    fsync_ms: float = 0.0
+    own_cores: float = 0.0
+    foreign_cores: float = 0.0
+    seconds: float = 0.0
+
+    def as_row(self) -> dict[str, object]:
+        """Return it for the results file."""
+        return {
+            name: round(value, 3) if isinstance(value, float) else value
+            for name, value in asdict(self).items()
+        }
+
+
+class Watch:
+    """Watch the machine for the length of a block; the fsync probe runs before it.
+
+    Foreign load is what all processors did less what this process and its descendants did, so it
+    counts helpers, editors and neighbours, and is the first thing to look at when figures differ.
+    """
+
+    def __init__(self, who: str, directory: Path) -> None:
+        self.probe = Probe(who, fsync_ms=fsync_ms(directory))
+
+    def __enter__(self) -> Self:
+        self._began = (time.monotonic(), machine_seconds(), own_seconds())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        began, machine, own = self._began
+        self.probe.seconds = max(time.monotonic() - began, 1e-9)
+        used = own_seconds() - own
+        self.probe.own_cores = used / self.probe.seconds
+        others = machine_seconds() - machine - used
+        self.probe.foreign_cores = max(0.0, others / self.probe.seconds)
+
+
+def fsync_ms(directory: Path, writes: int = WRITES) -> float:
+    """Return the median milliseconds the disk under `directory` takes to make a page durable."""
+    took = []
+    with tempfile.TemporaryFile(dir=directory) as file:
+        for _ in range(writes):
+            began = time.perf_counter()
+            os.pwrite(file.fileno(), PAGE, 0)
+            os.fdatasync(file.fileno())
+            took.append((time.perf_counter() - began) * 1000)
+    return statistics.median(took)
+
+
+def machine_seconds() -> float:
+    """Return the processor seconds the whole machine has spent so far."""
+    times = psutil.cpu_times()
+    # Guest time is part of user time already.
+    return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)
+
+
+def own_seconds() -> float:
+    """Return the processor seconds of this process and everything below it, the dead included."""
+    total = 0.0
+    ourselves = psutil.Process()
+    for process in [ourselves, *ourselves.children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
