@@ -21,7 +21,8 @@ from workers.word import say
 # Celery's worker, which gains its parts only as it starts.
 CeleryWorker: TypeAlias = Any
 
-BEAT_SECONDS: Final = 5.0
+# Two beats may get lost before a worker's slots no longer count.
+BEATS_PER_LIVENESS: Final = 3
 # Celery looks for dead children every five seconds; half of them it misses until then.
 POOL_CHECK_SECONDS: Final = 0.5
 
@@ -65,7 +66,9 @@ class Presence(StartStopStep):
         """
         self._timers = [
             parent.timer.call_after(0, self.say_alive),
-            parent.timer.call_repeatedly(BEAT_SECONDS, self.say_alive),
+            parent.timer.call_repeatedly(
+                self._settings.worker_liveness / BEATS_PER_LIVENESS, self.say_alive
+            ),
             parent.timer.call_repeatedly(POOL_CHECK_SECONDS, parent.pool.maintain_pool),
         ]
 
