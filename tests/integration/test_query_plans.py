@@ -1,0 +1,257 @@
+"""Hot statements on a filled house: each finds its rows through its index, none reads them all."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import psycopg2
+import pytest
+from sqlalchemy import Connection, text
+
+from app.domain.lifecycle import ACTIVE, ALIASES, WAITING, State, legal_moves
+from app.local.postgres import EmbeddedPostgres
+from app.store import statements
+from app.store.db import Db
+from app.store.statements import sources, statement
+from tests.rules.sources import modules, read
+
+USERS = 100
+TASKS = 6_000
+FILLED = "filled_for_plans"
+# A house after some months: mostly done, a long queue, a few running and waiting for a retry.
+FILL = f"""
+    INSERT INTO users (id, name, plan_tier, max_concurrent_agents)
+    SELECT gen_random_uuid(), 'user ' || n, 'team', 10 FROM generate_series(1, {USERS}) n;
+
+    INSERT INTO dags (id, user_id, title, created_by)
+    SELECT gen_random_uuid(), u.id, 'd', 'test'
+      FROM users u CROSS JOIN generate_series(1, {TASKS // USERS});
+
+    INSERT INTO tasks (id, user_id, dag_id, type, title, created_by, state, sort_key,
+                       idempotency_key, token, claimed_by, pool, claimed_at, expires_at,
+                       reserved_seconds, started_at, retry_at, finished_at, unmet, epoch)
+    SELECT gen_random_uuid(), user_id, id, 'echo', 't', 'test', state, n, 'key ' || n,
+           CASE WHEN is_active(state) THEN gen_random_uuid() END,
+           CASE WHEN is_active(state) THEN 'worker' END,
+           CASE WHEN is_active(state) THEN 'default' END,
+           CASE WHEN is_active(state) THEN clock() END,
+           CASE WHEN is_active(state) THEN clock() END,
+           CASE WHEN is_active(state) THEN 60 END,
+           CASE WHEN state = 'running' THEN clock() END,
+           CASE WHEN state = 'retrying' THEN clock() + n * interval '1 second' END,
+           CASE WHEN state IN ('completed', 'dead_lettered') THEN clock() END,
+           (state = 'pending')::int, 1
+      FROM (SELECT *, row_number() OVER () AS n,
+                   CASE WHEN row_number() OVER () % 100 < 1 THEN 'running'
+                        WHEN row_number() OVER () % 100 < 2 THEN 'claimed'
+                        WHEN row_number() OVER () % 100 < 4 THEN 'retrying'
+                        WHEN row_number() OVER () % 100 < 5 THEN 'dead_lettered'
+                        WHEN row_number() OVER () % 100 < 15 THEN 'pending'
+                        WHEN row_number() OVER () % 100 < 55 THEN 'ready'
+                        ELSE 'completed' END AS state
+              FROM dags) g;
+
+    INSERT INTO attempts (task_id, epoch, user_id, token, pool, agent, granted_seconds)
+    SELECT id, epoch, user_id, gen_random_uuid(), 'default', 'worker', 60 FROM tasks;
+
+    INSERT INTO task_edges (parent_id, child_id, dag_id, user_id)
+    SELECT a.id, b.id, a.dag_id, a.user_id
+      FROM (SELECT *, row_number() OVER (ORDER BY id) AS n FROM tasks) a
+      JOIN (SELECT *, row_number() OVER (ORDER BY id) AS n FROM tasks) b ON b.n = a.n + 1;
+
+    INSERT INTO usage_ledger (user_id, task_id, epoch, period_started_at, kind, seconds)
+    SELECT t.user_id, t.id, 1, l.cycle_started_at, 'usage', 1
+      FROM tasks t JOIN lanes l USING (user_id) WHERE t.state = 'completed';
+
+    INSERT INTO dead_letters (task_id, dag_id, user_id, failure_history, total_cost_usd)
+    SELECT id, dag_id, user_id, '[]', 0 FROM tasks WHERE state = 'dead_lettered';
+
+    INSERT INTO pools (name) VALUES ('default');
+    INSERT INTO agents (id, pool, slots) VALUES ('worker', 'default', 100);
+"""
+
+
+@pytest.fixture(scope="module")
+def filled(postgres: EmbeddedPostgres, template: str) -> Iterator[Db]:
+    """A database with thousands of rows, made once for all plans."""
+    _as_superuser(postgres, f"CREATE DATABASE {FILLED} TEMPLATE {template} OWNER overnight")
+    db = Db.connect(postgres.url(FILLED), role="overnight_owner")
+    with db.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        for step in FILL.strip().removesuffix(";").split(";\n"):
+            connection.execute(text(step))
+            # foreign keys are checked by plans that must know how large the tables have grown
+            connection.execute(text("ANALYZE"))
+        connection.execute(text("VACUUM"))
+    yield db
+    db.close()
+    _as_superuser(postgres, f"DROP DATABASE {FILLED} WITH (FORCE)")
+
+
+def _as_superuser(postgres: EmbeddedPostgres, command: str) -> None:
+    connection = psycopg2.connect(postgres.superuser_url)
+    connection.autocommit = True
+    with connection.cursor() as cursor:
+        cursor.execute(command)
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "indexes"),
+    [
+        ("lock_lanes", {"lanes_pkey"}),
+        ("lock_lanes_to_serve", {"lanes_pick"}),
+        ("more_to_serve", {"lanes_pick"}),
+        ("lock_due_lanes", {"lanes_reset"}),
+        ("roll_lanes", {"usage_ledger_user_period"}),
+        ("count_active", {"tasks_active"}),
+        ("claim", {"tasks_ready", "tasks_pkey", "lanes_pkey"}),
+        ("start", {"tasks_pkey", "attempts_pkey"}),
+        ("heartbeat", {"tasks_pkey"}),
+        ("settle", {"tasks_pkey", "attempts_pkey", "users_pkey"}),
+        ("unblock_dependents", {"task_edges_pkey", "tasks_pkey"}),
+        ("cancel_dependents", {"task_edges_pkey", "tasks_pkey"}),
+        ("expired_claims", {"tasks_active"}),
+        ("overdue_runs", {"tasks_active"}),
+        ("due_retries", {"tasks_retry"}),
+        ("promote", {"tasks_pkey"}),
+        ("find_by_idempotency_keys", {"tasks_idempotency"}),
+        ("cancel", {"tasks_pkey", "attempts_pkey"}),
+        ("request_cancel", {"tasks_user_recent"}),
+        ("view_task", {"tasks_user_recent", "tasks_ready"}),
+        ("view_tasks", {"tasks_user_recent", "tasks_ready"}),
+        ("view_limits", {"users_pkey", "lanes_pkey"}),
+    ],
+)
+def test_a_hot_statement_uses_its_index(filled: Db, name: str, indexes: set[str]) -> None:
+    nodes = _plan(filled, name)
+
+    used = {node["Index Name"] for node in nodes if "Index Name" in node}
+    scanned = {node["Relation Name"] for node in nodes if node["Node Type"] == "Seq Scan"}
+    assert used >= indexes, used
+    assert not scanned & {"tasks", "attempts", "task_edges", "usage_ledger", "events"}
+
+
+def test_the_gate_reads_a_handful_of_rows_of_a_long_queue(filled: Db) -> None:
+    with filled.engine.connect() as connection, connection.begin() as transaction:
+        nodes = _explain(connection, "claim", "ANALYZE, ")
+        transaction.rollback()
+
+    [queue] = [node for node in nodes if node.get("Index Name") == "tasks_ready"]
+    ready = TASKS * 0.4
+    assert queue["Actual Rows"] * queue["Actual Loops"] < ready / 20
+
+
+@pytest.mark.parametrize("name", sorted(sources()))
+def test_every_statement_is_sound(filled: Db, name: str) -> None:
+    """Postgres understands it, and every parameter in it is one that this test can name."""
+    assert _plan(filled, name)
+
+
+def _plan(db: Db, name: str) -> list[dict[str, Any]]:
+    with db.engine.connect() as connection, connection.begin():
+        return _explain(connection, name)
+
+
+def _explain(connection: Connection, name: str, options: str = "") -> list[dict[str, Any]]:
+    values = _values(connection)
+    if name == "insert_tasks":
+        values["tasks"] = "[]"  # rows here, ids everywhere else
+    clause = statement(name)
+    known = {parameter: values[parameter] for parameter in clause._bindparams}
+    explain = text(f"EXPLAIN ({options}FORMAT JSON) {clause.text}")
+    [answer] = connection.execute(explain, known).scalar_one()
+    return list(_nodes(answer["Plan"]))
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from _nodes(child)
+
+
+def _values(connection: Connection) -> dict[str, Any]:
+    """A value for every parameter of every statement, as the house would pass it."""
+    one = connection.execute(text("SELECT * FROM tasks WHERE state = 'running' LIMIT 1")).one()
+    users = connection.execute(text("SELECT user_id FROM lanes LIMIT 5")).scalars().all()
+    empty = "[]"
+    held = f'[{{"task_id": "{one.id}", "epoch": {one.epoch}, "token": "{one.token}"}}]'
+    return {
+        **dict.fromkeys(("task_id", "before"), one.id),
+        **{name: [one.id, uuid4()] for name in ("tasks", "parents", "poisoned")},
+        **dict.fromkeys(("actor", "agent", "holder", "name", "note", "outcome"), "a word"),
+        **dict.fromkeys(("reason", "resolution"), "retry"),
+        **dict.fromkeys(("lease", "liveness", "claim_ttl", "grace", "gap", "silence"), 30),
+        **dict.fromkeys(("limit", "lanes", "slots", "per_lane", "budget", "max_position"), 10),
+        "user_id": one.user_id,
+        "users": list(users),
+        "epoch": one.epoch,
+        "token": one.token,
+        "pool": "default",
+        "kind": "celery",
+        "types": [],
+        "id": "worker",
+        "capabilities": [],
+        "sources": ["ready"],
+        "states": None,
+        "target": "claimed",
+        "keys": ["key 1", "key 2"],
+        "resolved": False,
+        "progress": None,
+        "result": "{}",
+        "touched": 0,
+        "critical_below": 10,
+        "dags": empty,
+        "edges": empty,
+        **dict.fromkeys(("claims", "verdicts"), held),
+    }
+
+
+def test_two_statements_may_not_share_a_name(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.sql").write_text("-- name: twin\nSELECT 1;\n")
+    (tmp_path / "b.sql").write_text("-- name: twin\nSELECT 2;\n")
+    monkeypatch.setattr(statements, "FOLDER", tmp_path)
+
+    with pytest.raises(ValueError, match="two statements are called twin"):
+        statements.sources.__wrapped__()
+
+
+def test_every_statement_is_used_and_every_used_one_exists() -> None:
+    asked = re.compile(r'statement\(\s*"(\w+)"')
+    named = {
+        name for path, _ in modules("app", "workers") for name in asked.findall(read(path))
+    } | {"expired_claims", "overdue_runs"}  # passed on by name to one function of the reaper
+
+    assert named == set(sources())
+
+
+def test_no_statement_names_a_state_the_house_does_not_know() -> None:
+    literal = re.compile(r"\b(?:state|goal)\s*(?:=|<>|IN|NOT IN)\s*\(?((?:'\w+'(?:,\s*)?)+)")
+    words = {
+        word
+        for body in sources().values()
+        for group in literal.findall(body)
+        for word in re.findall(r"'(\w+)'", group)
+    }
+
+    assert words
+    assert words <= {state.value for state in State}
+    assert not words & set(ALIASES)
+
+
+def test_the_database_knows_exactly_the_moves_of_the_house(filled: Db) -> None:
+    with filled.engine.begin() as tx:
+        rows = tx.execute(text("SELECT from_state, to_state FROM legal_moves")).all()
+
+    assert sorted(tuple(row) for row in rows) == legal_moves()
+
+
+def test_the_triggers_count_the_states_of_the_house(filled: Db) -> None:
+    sql = text("SELECT s, is_active(s), is_waiting(s) FROM unnest(CAST(:states AS text[])) s")
+    with filled.engine.begin() as tx:
+        rows = tx.execute(sql, {"states": [state.value for state in State]}).all()
+
+    assert {s for s, active, _ in rows if active} == ACTIVE
+    assert {s for s, _, waiting in rows if waiting} == WAITING
