@@ -1,0 +1,60 @@
+"""A schema as sets of lines, so that two can be compared and their difference read."""
+
+from sqlalchemy import create_engine, text
+from sqlalchemy.pool import NullPool
+
+from app.store.db import driver_url
+
+COLUMNS = """
+    SELECT c.relname || '.' || a.attname || ' ' || format_type(a.atttypid, a.atttypmod)
+           || CASE WHEN a.attnotnull THEN ' not null' ELSE '' END
+           || CASE a.attidentity WHEN '' THEN '' ELSE ' identity ' || a.attidentity::text END
+           || CASE WHEN d.oid IS NULL THEN ''
+                   WHEN a.attgenerated = '' THEN ' default ' || pg_get_expr(d.adbin, d.adrelid)
+                   ELSE ' generated ' || pg_get_expr(d.adbin, d.adrelid) END
+      FROM pg_attribute a
+      JOIN pg_class c ON c.oid = a.attrelid AND c.relkind = 'r'
+      LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+     WHERE a.attnum > 0 AND NOT a.attisdropped AND c.relnamespace = 'public'::regnamespace
+"""
+CONSTRAINTS = """
+    SELECT conrelid::regclass || ' ' || conname || ' ' || pg_get_constraintdef(oid)
+      FROM pg_constraint
+     WHERE connamespace = 'public'::regnamespace
+"""
+INDEXES = """
+    SELECT pg_get_indexdef(i.indexrelid)
+      FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
+     WHERE c.relnamespace = 'public'::regnamespace
+"""
+STORAGE = """
+    SELECT relname || ' ' || coalesce(array_to_string(reloptions, ', '), '')
+      FROM pg_class
+     WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace
+"""
+ROUTINES = """
+    SELECT pg_get_functiondef(oid) || coalesce(proacl::text, '') FROM pg_proc
+     WHERE pronamespace = 'public'::regnamespace
+    UNION ALL SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal
+    UNION ALL SELECT viewname || definition FROM pg_views WHERE schemaname = 'public'
+"""
+RIGHTS = """
+    SELECT relname || ' ' || pg_get_userbyid(relowner) || ' ' || coalesce(relacl::text, '')
+      FROM pg_class
+     WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'v')
+"""
+TABLES = (COLUMNS, CONSTRAINTS, INDEXES, STORAGE)
+EVERYTHING = (*TABLES, ROUTINES, RIGHTS)
+
+
+def lines(url: str, questions: tuple[str, ...] = EVERYTHING) -> set[str]:
+    """Return what a database is made of, a line for each thing; Alembic's own table is left out."""
+    engine = create_engine(driver_url(url), poolclass=NullPool)
+    with engine.connect() as connection:
+        found = [
+            line
+            for question in questions
+            for line in connection.execute(text(question)).scalars()
+            if line and "alembic_version" not in line
+        ]
+    return set(found)

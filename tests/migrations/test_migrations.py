@@ -1,0 +1,133 @@
+"""The schema, however it comes about: from migrations, from models, again, or twice at once."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from alembic.script import ScriptDirectory
+from sqlalchemy import create_engine, text
+from sqlalchemy.pool import NullPool
+
+from app.domain.results import Raised, Returned
+from app.store import migrate
+from app.store.db import APP, DISPATCHER, Db, driver_url
+from app.store.models import Base
+from tests.migrations.schema import TABLES, lines
+from tests.support.graphs import begin, graph
+from tests.support.house import House
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+CLOCK = ROOT / "app/store/migrations/versions/spine/clock.sql"
+
+
+def test_the_models_describe_the_migrated_schema(database_url: str, empty_url: str) -> None:
+    engine = create_engine(driver_url(empty_url), poolclass=NullPool)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(CLOCK.read_text())
+        Base.metadata.create_all(connection)
+
+    from_models, from_migrations = lines(empty_url, TABLES), lines(database_url, TABLES)
+
+    assert from_models - from_migrations == set()
+    assert from_migrations - from_models == set()
+    assert len(from_models) > 200
+
+
+def test_a_database_can_be_taken_down_and_up_again(house: House, database_url: str) -> None:
+    before = lines(database_url)
+    _live(house)
+
+    migrate.downgrade(database_url, "base")
+    empty = lines(database_url)
+    migrate.upgrade(database_url)
+
+    assert empty == set()
+    assert lines(database_url) == before
+    assert house.rows("SELECT * FROM tasks") == []
+    _live(house)
+
+
+def _live(house: House) -> None:
+    """Let a little of everything happen, with every role."""
+    user = house.user()
+    house.agent()
+    root, _ = graph(house, user, 2, [(0, 1)])
+    [run] = begin(house, root)
+    house.settle(run, Raised("auth_failure", "wrong key"))
+    house.settle(house.running(user), Returned())
+    assert house.one("SELECT count(*) AS n FROM dead_letters")["n"] == 1
+
+
+def test_an_upgrade_is_harmless_when_repeated(house: House, database_url: str) -> None:
+    task_id = house.task(house.user())
+    before = lines(database_url)
+
+    migrate.upgrade(database_url)
+
+    assert lines(database_url) == before
+    assert house.state(task_id) == "ready"
+
+
+def test_two_upgrades_at_once_take_turns(empty_url: str, database_url: str) -> None:
+    order = "import sys; from app.store import migrate; migrate.upgrade(sys.argv[1])"
+    watcher = create_engine(driver_url(empty_url), poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    waiting = text(
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+
+    with watcher.connect() as holder, watcher.connect() as eye:
+        holder.execute(text("SELECT pg_advisory_lock(:key)"), {"key": migrate.UPGRADE_LOCK})
+        upgrades = [
+            subprocess.Popen(
+                [sys.executable, "-c", order, empty_url], cwd=ROOT, stderr=subprocess.PIPE
+            )
+            for _ in range(2)
+        ]
+        wait_until(lambda: eye.execute(waiting).scalar_one() == 2, what="both to wait their turn")
+        holder.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": migrate.UPGRADE_LOCK})
+        complaints = [upgrade.communicate(timeout=60)[1] for upgrade in upgrades]
+
+    assert [upgrade.returncode for upgrade in upgrades] == [0, 0], complaints
+    assert lines(empty_url) == lines(database_url)
+
+
+def test_the_application_needs_no_superuser_to_migrate(empty_url: str) -> None:
+    migrate.upgrade(empty_url)
+
+    engine = create_engine(driver_url(empty_url), poolclass=NullPool)
+    with engine.connect() as connection:
+        who = connection.execute(
+            text("SELECT rolsuper, rolbypassrls FROM pg_roles WHERE rolname = current_user")
+        ).one()
+        owners = connection.execute(
+            text(
+                "SELECT DISTINCT pg_get_userbyid(relowner) FROM pg_class"
+                " WHERE relnamespace = 'public'::regnamespace AND relname NOT LIKE 'alembic%'"
+            )
+        ).scalars()
+        assert tuple(who) == (False, False)
+        assert list(owners) == ["overnight_owner"]
+
+
+@pytest.mark.parametrize("role", [APP, DISPATCHER])
+def test_each_role_can_see_where_the_schema_stands(connect: Callable[..., Db], role: str) -> None:
+    with connect(role=role).engine.begin() as tx:
+        revision = tx.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
+
+    assert revision == migrate.head()
+
+
+def test_an_empty_database_stands_nowhere_and_a_migrated_one_at_the_head(empty_url: str) -> None:
+    nowhere = migrate.current(empty_url)
+    migrate.upgrade(empty_url)
+
+    assert nowhere is None
+    assert migrate.current(empty_url) == migrate.head()
+
+
+def test_the_migrations_have_one_end() -> None:
+    assert len(ScriptDirectory(str(migrate.SCRIPTS)).get_heads()) == 1
