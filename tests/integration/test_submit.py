@@ -7,7 +7,13 @@ from datetime import datetime
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from app.domain.errors import MonthlyLimitReached, QueueFull, TooManyPending, UserNotFound
+from app.domain.errors import (
+    InvalidRequest,
+    MonthlyLimitReached,
+    QueueFull,
+    TooManyPending,
+    UserNotFound,
+)
 from app.domain.ids import UserId
 from app.domain.retry import RetryPolicy, Strategy
 from app.intake.submit import Caps, Edge, NewTask, Submitted, submit, submit_graph
@@ -183,6 +189,40 @@ def test_two_submits_with_one_key_at_once_make_one_task(
     assert house.one("SELECT count(*) AS n FROM tasks")["n"] == 1
 
 
+def test_two_tasks_of_one_request_may_not_share_a_key(house: House) -> None:
+    user = house.user()
+    keyed = replace(PLAIN, idempotency_key="night-1")
+
+    with pytest.raises(InvalidRequest, match="share a key"):
+        submit_graph(house.app, user, [keyed, keyed], LOOSE)
+
+    _assert_empty(house, user)
+
+
+def test_a_graph_sent_again_is_answered_with_the_first(house: House) -> None:
+    user = house.user()
+    tasks = [replace(PLAIN, idempotency_key=f"step-{n}") for n in range(3)]
+    edges = [Edge(0, 1), Edge(1, 2)]
+    first = submit_graph(house.app, user, tasks, LOOSE, edges=edges)
+
+    again = submit_graph(house.app, user, tasks, LOOSE, edges=edges)
+
+    assert [one.task_id for one in again] == [one.task_id for one in first]
+    assert {one.created for one in again} == {False}
+    assert house.one("SELECT count(*) AS n FROM task_edges")["n"] == 2
+
+
+def test_a_graph_known_in_part_is_refused_whole(house: House) -> None:
+    user = house.user()
+    known, new = (replace(PLAIN, idempotency_key=f"step-{n}") for n in range(2))
+    submit(house.app, user, known, LOOSE)
+
+    with pytest.raises(InvalidRequest, match="idempotency_key"):
+        submit_graph(house.app, user, [known, new], LOOSE, edges=[Edge(0, 1)])
+
+    assert house.lane(user)["waiting"] == 1
+
+
 def test_a_graph_goes_in_whole_with_its_children_waiting(house: House) -> None:
     user = house.user()
 
@@ -194,7 +234,7 @@ def test_a_graph_goes_in_whole_with_its_children_waiting(house: House) -> None:
     assert states == ["ready", "pending", "pending", "pending"]
     assert unmet == [0, 1, 1, 2]
     assert {one.dag_id for one in (root, left, right, last)} == {dag["id"]}
-    assert (dag["total"], dag["open"], dag["status"]) == (4, 4, "pending")
+    assert (dag["total"], dag["open"], dag["finished_at"]) == (4, 4, None)
     lane = house.lane(user)
     assert (lane["ready"], lane["waiting"]) == (1, 4)
 
