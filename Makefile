@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv up test lint proof bench clean requirements
+.PHONY: help venv up test lint chaos proof bench clean requirements
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 22
@@ -23,6 +23,9 @@ lint: venv ## style, types and import layers
 
 test: lint ## lint, then every test but the long ones
 	$(BIN)/pytest
+
+chaos: venv ## break everything for a minute and check what is left (SECONDS=, SEED=)
+	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED))
 
 proof: venv ## the long tests: more examples, more chaos
 	$(BIN)/pytest -m proof --hypothesis-profile=proof --timeout=3600

@@ -1,0 +1,120 @@
+"""One run: build the house, break it from a seed while it works, let it recover, and check."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from tests.chaos import checks
+from tests.chaos.faults import Director, plan
+from tests.chaos.load import Load, users
+from tests.chaos.report import Report
+from tests.chaos.stage import Stage, stage
+from tests.chaos.truth import Truth
+from tests.support.invariants import watch_plans
+
+
+@dataclass(frozen=True)
+class Options:
+    """How long and how hard."""
+
+    seconds: float = 60.0
+    seed: int = 0
+    per_second: float = 17.0
+    kill_every: float | None = None
+    drain_seconds: float = 120.0
+
+
+def run(options: Options, logs: Path) -> Report:
+    """Carry out one run and return what it came to; logs and the agents' record stay in `logs`."""
+    report = Report(options.seed, options.seconds)
+    with stage(logs) as house:
+        watch_plans(house.house.owner)
+        house.start()
+        house.ready()
+        house.keep()
+        load, director = _break(house, options, report)
+        drained = _recover(house, load, director, options, report)
+        truth = Truth.read(house.truth)
+        _check(house, load, director, truth, report, drained=drained)
+        _count(house, load, director, truth, report)
+    return report
+
+
+def _break(house: Stage, options: Options, report: Report) -> tuple[Load, Director]:
+    producers = users(house.house, house.api_url, Random(options.seed), options.seconds)
+    load = Load(house, producers, options.seed, options.per_second)
+    director = Director(house, load, producers, house.logs / "faults.log")
+    load.start()
+    director.perform(plan(options.seed, options.seconds, options.kill_every), options.seconds)
+    director.heal()
+    return load, director
+
+
+def _recover(
+    house: Stage, load: Load, director: Director, options: Options, report: Report
+) -> bool:
+    began = time.monotonic()
+    if not load.finish(options.drain_seconds):
+        report.add({"producers": ["some submissions were never answered"]})
+    report.work["open when the faults stopped"] = house.open_tasks()
+    while (left := house.open_tasks()) and time.monotonic() - began < options.drain_seconds:
+        time.sleep(0.2)
+    took = time.monotonic() - began
+    report.notes.append(f"drained {took:.1f} s after the last fault" if not left else "not drained")
+    if left:
+        rows = house.house.rows(
+            "SELECT state, type, count(*) AS n, min(id::text) AS first FROM tasks"
+            " WHERE state NOT IN ('completed', 'dead_lettered', 'cancelled') GROUP BY state, type"
+        )
+        report.add({f"not drained within {options.drain_seconds:g} s": [str(row) for row in rows]})
+    return not left
+
+
+def _check(
+    house: Stage, load: Load, director: Director, truth: Truth, report: Report, *, drained: bool
+) -> None:
+    record = load.record
+    report.add(director.findings)
+    report.add(checks.invariants(house, record, drained=drained))
+    report.add(checks.promises(house, record))
+    report.add(checks.ground_truth(house, truth, director.blamed_pids))
+    if drained:
+        report.add(checks.replay(house))
+    blamed = checks.falsely_blamed(house, truth, director.blamed_pids)
+    report.consequences["innocent runs recorded as crashes of their own"] = len(blamed)
+    report.add(checks.leftovers(house, house.retire()))
+    findings, errors = checks.servers_log(house)
+    report.add(findings)
+    for text, count in errors.most_common(8):
+        report.notes.append(f"postgres: {count} times {text}")
+    findings, events = checks.house_log(house)
+    report.add(findings)
+    for text, count in events.most_common(60):
+        report.notes.append(f"log: {count} times {text}")
+
+
+def _count(house: Stage, load: Load, director: Director, truth: Truth, report: Report) -> None:
+    rows = house.house.rows
+    states = {
+        row["state"]: row["n"] for row in rows("SELECT state, count(*) AS n FROM tasks GROUP BY 1")
+    }
+    report.work |= {
+        "submissions acknowledged": len(load.record.acks),
+        **{f"tasks {state}": count for state, count in sorted(states.items())},
+        **dict(sorted(load.record.counts.items())),
+        "runs begun": len(truth.starts),
+        "runs that came to an end": len(truth.ends),
+    }
+    report.faults |= dict(sorted(director.counts.items()))
+    report.faults |= {f"restarts of {name}": n for name, n in sorted(house.restarts.items())}
+    outcomes = rows("SELECT outcome, count(*) AS n FROM attempts GROUP BY 1 ORDER BY 1")
+    report.consequences |= {
+        **{f"attempts {row['outcome']}": row["n"] for row in outcomes},
+        "stale results kept aside": rows("SELECT count(*) AS n FROM stale_results")[0]["n"],
+        "runs overtaken by a later one": len(truth.overtaken()),
+        "tasks called poison": rows("SELECT count(*) AS n FROM dead_letters WHERE poison_pill")[0][
+            "n"
+        ],
+        "billing months begun": rows("SELECT count(*) AS n FROM lanes WHERE cycle > 47")[0]["n"],
+    }

@@ -1,0 +1,52 @@
+"""Fake agents: they work, fail, die and disobey as their payload says, and write down the truth."""
+
+import os
+import signal
+import time
+
+from overnight import Context, handler
+from tests.chaos.truth import note
+
+PAUSE_SECONDS = 0.02
+
+
+@handler("agent")
+def agent(ctx: Context) -> object:
+    """Work for `seconds`, fail the first `failures` attempts, and return this run's own key."""
+    return _work(ctx, stubborn=False)
+
+
+@handler("stubborn")
+def stubborn(ctx: Context) -> object:
+    """Work like an agent that does not listen when asked to stop."""
+    return _work(ctx, stubborn=True)
+
+
+@handler("poison")
+def poison(ctx: Context) -> object:
+    """Kill the process it runs in."""
+    note("start", ctx.idempotency_key, type=ctx.type)
+    os.kill(os.getpid(), signal.SIGKILL)
+    return None
+
+
+def _fail_if_asked(ctx: Context) -> None:
+    if ctx.attempt <= int(ctx.payload.get("failures", 0)):
+        raise RuntimeError(f"attempt {ctx.attempt} was to fail")
+
+
+def _work(ctx: Context, *, stubborn: bool) -> object:
+    note("start", ctx.idempotency_key, type=ctx.type)
+    try:
+        until = time.monotonic() + float(ctx.payload.get("seconds", 0))
+        while (left := until - time.monotonic()) > 0:
+            if not stubborn:
+                ctx.check()
+            time.sleep(min(left, PAUSE_SECONDS))
+        ctx.cost(0.001)
+        _fail_if_asked(ctx)
+    except BaseException as error:
+        note("end", ctx.idempotency_key, ok=False, error=type(error).__name__)
+        raise
+    note("end", ctx.idempotency_key, ok=True)
+    return {"key": ctx.idempotency_key, "number": ctx.payload.get("number")}

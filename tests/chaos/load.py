@@ -1,0 +1,256 @@
+"""Producers: they submit, cancel, try again until answered, and remember every answer."""
+
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+from uuid import UUID
+
+from app.control.keys import issue
+from app.domain.errors import Refused as HouseRefused
+from app.domain.ids import TaskId, UserId, parse_task, show_task
+from app.domain.plans import PlanTier
+from app.intake.submit import Caps, submit_graph
+from app.store.db import DatabaseUnreachable
+from overnight import Client
+from overnight.errors import NotUnderstood, OvernightError, Refused, Unavailable, Unreachable
+from tests.chaos.stage import Stage
+from tests.chaos.tasks import graph, wish
+from tests.support.house import House
+
+CAPS: Final = Caps(max_pending_per_user=1_000_000)
+PRODUCERS: Final = 8
+PAUSE_SECONDS: Final = 0.2
+# How long a client waits for one answer before it asks again.
+ANSWER_SECONDS: Final = 4.0
+PLANS: Final[Sequence[tuple[PlanTier, int, Mapping[str, object]]]] = (
+    (PlanTier.ENTERPRISE, 6, {}),
+    (PlanTier.TEAM, 4, {}),
+    (PlanTier.TEAM, 4, {}),
+    (PlanTier.PRO, 3, {}),
+    (PlanTier.PRO, 3, {"monthly_agent_hours_limit": 4}),
+    (PlanTier.FREE, 1, {}),
+    (PlanTier.FREE, 1, {}),
+    (PlanTier.TEAM, 2, {"monthly_agent_hours_limit": 9}),
+)
+GRAPHS_SHARE: Final = 0.03
+CANCELS_SHARE: Final = 0.04
+
+
+@dataclass(frozen=True)
+class Ack:
+    """One submission that was answered with success."""
+
+    task_id: TaskId
+    user_id: UserId
+    key: str
+    kind: str
+
+
+@dataclass
+class Record:
+    """What the producers saw; the only witness of what was promised."""
+
+    acks: list[Ack] = field(default_factory=list)
+    cancelled: list[TaskId] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def ack(self, ack: Ack) -> None:
+        """Remember a promise."""
+        with self.lock:
+            self.acks.append(ack)
+
+    def count(self, what: str) -> None:
+        """Count something worth a line in the report."""
+        with self.lock:
+            self.counts[what] += 1
+
+    def fault(self, what: str) -> None:
+        """Remember an answer that should never be given."""
+        with self.lock:
+            self.faults.append(what)
+
+
+@dataclass(frozen=True)
+class Producer:
+    """A user, and the way in."""
+
+    user_id: UserId
+    client: Client
+    weight: int
+
+
+def users(house: House, url: str, random: Random, seconds: float) -> list[Producer]:
+    """Make users on every plan; for half of them a billing month ends in the middle of the run."""
+    made = []
+    for number, (plan, weight, columns) in enumerate(PLANS):
+        anchor = _anchor(house, random.uniform(0.2, 0.9) * seconds) if number % 2 else {}
+        user_id = house.user(
+            plan, max_pending=1_000_000, on_exhausted="hold", **{**columns, **anchor}
+        )
+        made.append(Producer(user_id, _client(house, user_id, url), weight))
+    return made
+
+
+def _anchor(house: House, seconds: float) -> Mapping[str, Any]:
+    """Let a user have signed up so many seconds less than four years ago."""
+    return house.one(
+        "SELECT clock() - interval '4 years' + make_interval(secs => :seconds)"
+        " AS billing_anchor_at",
+        seconds=seconds,
+    )
+
+
+def _client(house: House, user_id: UserId, url: str) -> Client:
+    # No tries of its own: the run wants to see every lost answer, and repeats with the same key.
+    return Client(url, issue(house.app, user_id, name="chaos"), retries=0, timeout=ANSWER_SECONDS)
+
+
+class Load:
+    """Producers at work in threads of their own."""
+
+    def __init__(
+        self, stage: Stage, producers: list[Producer], seed: int, per_second: float
+    ) -> None:
+        self._stage = stage
+        self._producers = producers
+        self._seed = seed
+        self._pause = PRODUCERS / per_second
+        self.record = Record()
+        self._stop = threading.Event()
+        self._numbers = iter(range(10**9))
+        self._extra: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._produce, args=(place,), name=f"producer-{place}")
+            for place in range(PRODUCERS)
+        ]
+
+    def start(self) -> None:
+        """Begin to submit."""
+        for thread in self._threads:
+            thread.start()
+
+    def burst(self, count: int) -> None:
+        """Have so many more submitted as fast as it goes."""
+        for number in range(count):
+            self._extra.put(number)
+
+    def finish(self, timeout: float) -> bool:
+        """Stop submitting; True once everything that was begun has been answered."""
+        self._stop.set()
+        deadline = time.monotonic() + timeout
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        done = not any(thread.is_alive() for thread in self._threads)
+        for producer in self._producers:
+            producer.client.close()
+        return done
+
+    def _produce(self, place: int) -> None:
+        random = Random(f"{self._seed}:{place}")
+        while not self._stop.is_set():
+            began = time.monotonic()
+            self._one(random)
+            if not self._burst_waits():
+                self._stop.wait(max(0.0, self._pause - (time.monotonic() - began)))
+
+    def _burst_waits(self) -> bool:
+        try:
+            self._extra.get_nowait()
+        except queue.Empty:
+            return False
+        return True
+
+    def _one(self, random: Random) -> None:
+        [producer] = random.choices(
+            self._producers, [producer.weight for producer in self._producers]
+        )
+        number = next(self._numbers)
+        self._submit(producer, random, number)
+        if random.random() < GRAPHS_SHARE:
+            self._submit_graph(producer, random, number)
+        if random.random() < CANCELS_SHARE:
+            self._cancel(random)
+
+    def _submit(self, producer: Producer, random: Random, number: int) -> None:
+        asked = wish(random, number)
+        key = f"key-{number}"
+        while True:
+            try:
+                task = producer.client.tasks.create(
+                    f"task {number}", idempotency_key=key, tags=[asked.kind], **asked.fields
+                )
+            except (Unreachable, Unavailable):
+                self.record.count("submits answered by no or 503, and repeated")
+                time.sleep(PAUSE_SECONDS)
+                continue
+            except Refused as refusal:
+                self.record.count(f"submits refused: {refusal.code}")
+                if refusal.status >= 500:
+                    self.record.fault(f"submit answered {refusal.status}: {refusal}")
+                return
+            except NotUnderstood as error:
+                self.record.fault(f"submit answered nonsense: {error}")
+                return
+            self.record.ack(Ack(parse_task(task.id), producer.user_id, key, asked.kind))
+            return
+
+    def _submit_graph(self, producer: Producer, random: Random, number: int) -> None:
+        tasks, edges = graph(random, number)
+        while True:
+            try:
+                made = submit_graph(
+                    self._stage.producer,
+                    producer.user_id,
+                    tasks,
+                    CAPS,
+                    edges=edges,
+                    title=f"graph {number}",
+                )
+            except DatabaseUnreachable:
+                self.record.count("graphs whose commit was unanswered, and repeated")
+                time.sleep(PAUSE_SECONDS)
+                continue
+            except HouseRefused as refusal:
+                self.record.fault(f"a graph was refused: {refusal}")
+                return
+            self.record.count("graphs")
+            for task, one in zip(tasks, made, strict=True):
+                key = task.idempotency_key or ""
+                self.record.ack(Ack(one.task_id, producer.user_id, key, "graph"))
+            return
+
+    def _cancel(self, random: Random) -> None:
+        with self.record.lock:
+            if not self.record.acks:
+                return
+            # Mostly one of the last, which may still wait or run.
+            recent = self.record.acks[-50:]
+        ack = random.choice(recent)
+        producer = next(one for one in self._producers if one.user_id == ack.user_id)
+        try:
+            answer = producer.client.tasks.cancel(show_task(ack.task_id))
+        except Refused as refusal:
+            self.record.count("cancels too late" if refusal.status == 409 else "cancels refused")
+            if refusal.status >= 500 and not isinstance(refusal, Unavailable):
+                self.record.fault(f"cancel answered {refusal.status}: {refusal}")
+        except OvernightError:
+            self.record.count("cancels unanswered")
+        else:
+            self.record.count(f"cancels answered {answer.state}")
+            if answer.state == "cancelled":
+                self.record.cancelled.append(ack.task_id)
+
+
+def by_key(acks: list[Ack]) -> dict[tuple[UUID, str], set[UUID]]:
+    """Return the tasks each user was shown for each key; more than one is a broken promise."""
+    shown: dict[tuple[UUID, str], set[UUID]] = {}
+    for ack in acks:
+        shown.setdefault((ack.user_id, ack.key), set()).add(ack.task_id)
+    return shown

@@ -1,0 +1,236 @@
+"""A TCP proxy that misbehaves on command, between one process and one server.
+
+A link passes bytes until it is told to do worse. Everything it does happens in one thread of its
+own, so a test may change a link's mood from wherever it likes.
+"""
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Coroutine
+from enum import StrEnum
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from app.local.ports import LOOPBACK, free_port
+
+CHUNK: Final = 65_536
+TRICKLE_SECONDS: Final = 1.0
+# On close the kernel then sends a reset and forgets what was not delivered.
+RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+COMMIT: Final = b"COMMIT"
+T = TypeVar("T")
+
+
+class Mood(StrEnum):
+    """How a link treats what it carries."""
+
+    PASS = "pass"
+    DELAY = "delay"
+    # One byte a second, in both directions.
+    TRICKLE = "trickle"
+    # Connections are accepted and nobody answers; what is sent is lost, and so is the connection.
+    HALF_OPEN = "half-open"
+    # One direction stands still; what was sent arrives when the link heals, however late.
+    DEAF_SERVER = "deaf-server"
+    DEAF_CLIENT = "deaf-client"
+    # A COMMIT reaches the server, but its answer never reaches the client.
+    FORGET_COMMIT = "forget-commit"
+    REFUSE = "refuse"
+
+
+class Link:
+    """One listening port in front of one server's port; `mood` may be changed at any time."""
+
+    def __init__(self, proxy: "FaultProxy", target: int) -> None:
+        self._proxy = proxy
+        self._target = target
+        self.port = free_port()
+        self.mood = Mood.PASS
+        self.delay_seconds = 0.0
+        self._pairs: set[_Pair] = set()
+        self._changed = asyncio.Event()
+        self._server: asyncio.Server | None = None
+
+    @property
+    def open_connections(self) -> int:
+        """How many connections the link carries now."""
+        return len(self._pairs)
+
+    def become(self, mood: Mood, *, delay_seconds: float = 0.0) -> None:
+        """Treat everything from now on like this."""
+        self._proxy.call(self._become(mood, delay_seconds))
+
+    def heal(self) -> None:
+        """Behave again; connections that lost bytes meanwhile are reset."""
+        self.become(Mood.PASS)
+
+    def cut(self) -> None:
+        """Reset every connection there is; new ones are welcome."""
+        self._proxy.call(self._cut())
+
+    async def _become(self, mood: Mood, delay_seconds: float) -> None:
+        self.mood, self.delay_seconds = mood, delay_seconds
+        self._changed.set()
+        self._changed = asyncio.Event()
+        if mood is not Mood.HALF_OPEN:
+            for pair in [pair for pair in self._pairs if pair.lost_bytes]:
+                pair.reset()
+
+    async def _cut(self) -> None:
+        for pair in list(self._pairs):
+            pair.reset()
+
+    async def listen(self) -> None:
+        """Begin to accept connections."""
+        self._server = await asyncio.start_server(self._carry, LOOPBACK, self.port)
+
+    async def close(self) -> None:
+        """Reset every connection and accept no more."""
+        await self._cut()
+        if self._server is not None:
+            self._server.close()
+
+    async def changed(self, seconds: float | None = None) -> None:
+        """Wait for another mood, at most so long."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), seconds)
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        pair = _Pair(self, writer)
+        self._pairs.add(pair)
+        try:
+            await pair.carry(reader, self._target)
+        except (OSError, asyncio.CancelledError):
+            pass  # one end is gone, or the whole proxy; so is the other end, now
+        finally:
+            pair.reset()
+            self._pairs.discard(pair)
+
+
+class _Pair:
+    """One connection and its counterpart to the server."""
+
+    def __init__(self, link: Link, client: asyncio.StreamWriter) -> None:
+        self.link = link
+        self.lost_bytes = False
+        self._writers = [client]
+
+    async def carry(self, reader: asyncio.StreamReader, target: int) -> None:
+        """Carry bytes both ways until either end closes."""
+        if self.link.mood is Mood.REFUSE:
+            return
+        while self.link.mood is Mood.HALF_OPEN:
+            self.lost_bytes = True
+            await self.link.changed()
+        if self.lost_bytes:
+            return
+        from_server, to_server = await asyncio.open_connection(LOOPBACK, target)
+        self._writers.append(to_server)
+        ways = [
+            asyncio.ensure_future(self._pump(reader, to_server, Mood.DEAF_SERVER)),
+            asyncio.ensure_future(self._pump(from_server, self._writers[0], Mood.DEAF_CLIENT)),
+        ]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+
+    def reset(self) -> None:
+        """End both connections at once, as if the other side had crashed."""
+        for writer in self._writers:
+            line = writer.get_extra_info("socket")
+            with contextlib.suppress(OSError):
+                line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+            writer.transport.abort()
+
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, deaf: Mood
+    ) -> None:
+        while data := await reader.read(CHUNK):
+            await self._pass_on(data, writer, deaf)
+
+    async def _pass_on(self, data: bytes, writer: asyncio.StreamWriter, deaf: Mood) -> None:
+        while self.link.mood is deaf:
+            await self.link.changed()
+        match self.link.mood:
+            case Mood.HALF_OPEN:
+                self.lost_bytes = True
+                return
+            case Mood.DELAY:
+                await self.link.changed(self.link.delay_seconds)
+            case Mood.TRICKLE:
+                data = await self._trickle(data, writer)
+            case Mood.FORGET_COMMIT if deaf is Mood.DEAF_SERVER and COMMIT in data:
+                writer.write(data)
+                await writer.drain()
+                # The server has it; whether the client learns of it is another question.
+                await asyncio.sleep(0.02)
+                self.reset()
+                return
+        writer.write(data)
+        await writer.drain()
+
+    async def _trickle(self, data: bytes, writer: asyncio.StreamWriter) -> bytes:
+        while data and self.link.mood is Mood.TRICKLE:
+            writer.write(data[:1])
+            await writer.drain()
+            data = data[1:]
+            await self.link.changed(TRICKLE_SECONDS)
+        return data
+
+
+class FaultProxy:
+    """Links, and the thread that serves them all; used as a context."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._links: list[Link] = []
+
+    def link(self, target: int) -> Link:
+        """Open a link to a server's port on this machine."""
+        link = self.call(self._open(target))
+        self._links.append(link)
+        return link
+
+    @property
+    def open_connections(self) -> int:
+        """How many connections all links carry now."""
+        return sum(link.open_connections for link in self._links)
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something in the proxy's thread and wait for it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+
+    async def _open(self, target: int) -> Link:
+        link = Link(self, target)
+        await link.listen()
+        return link
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for link in self._links:
+            self.call(link.close())
+        self.call(self._finish())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    async def _finish(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)

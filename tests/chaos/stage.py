@@ -1,0 +1,352 @@
+"""The whole house as real processes, each behind links of its own, kept alive like a supervisor."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.error import URLError
+from urllib.parse import urlsplit, urlunsplit
+from urllib.request import urlopen
+from uuid import uuid4
+
+import psutil
+
+from app.local.guarded import Guarded, Program
+from app.local.ports import LOOPBACK, free_port
+from app.local.postgres import EmbeddedPostgres
+from app.local.redis import EmbeddedRedis
+from app.settings import Settings
+from app.store import migrate
+from app.store.db import APP, DISPATCHER, Db
+from tests.chaos.proxy import FaultProxy, Link
+from tests.chaos.truth import PLACE
+from tests.support.house import House
+from tests.support.servers import postgres_server, redis_server
+from tests.support.waiting import wait_until
+from tests.support.workers import ROOT, environment, worker_settings
+
+CLOCKS: Final[dict[str, object]] = {
+    "lease_seconds": 3,
+    "heartbeat_interval": 1,
+    "claim_ttl": 3,
+    "worker_liveness": 2,
+    "lease_check_interval": 0.5,
+    "timeout_check_interval": 1,
+    "promote_interval": 0.5,
+    "dispatch_tick_interval": 2,
+    "cycle_check_interval": 2,
+    "audit_interval": 5,
+    "poll_interval": 1,
+    "cancel_grace": 1,
+    "shutdown_grace": 1,
+    "retry_initial_delay_sec": 0.2,
+    "retry_max_delay_sec": 2,
+    "concurrency": 2,
+    "max_tasks_per_child": 100,
+    "handlers": "tests.chaos.handlers",
+}
+# Every process of the house, some of them twice, and a second pool.
+POSTS: Final[dict[str, dict[str, object]]] = {
+    "api": {},
+    "dispatcher": {},
+    "dispatcher-2": {},
+    "maintenance": {},
+    "beat": {},
+    "beat-2": {},
+    "worker": {},
+    "worker-2": {},
+    "worker-3": {"pool": "night", "concurrency": 1},
+}
+MARK: Final = "CHAOS_RUN"
+RESTART_PAUSE_SECONDS: Final = 0.3
+LOOK_SECONDS: Final = 0.1
+
+
+@dataclass
+class Post:
+    """One place in the house, whoever fills it at the moment."""
+
+    name: str
+    settings: Settings
+    postgres: Link
+    redis: Link
+    process: Guarded | None = None
+    free_since: float = 0.0
+    starts: int = 0
+
+    @property
+    def command(self) -> str:
+        """What runs here: `worker` for `worker-2`."""
+        return self.name.partition("-")[0]
+
+    @property
+    def pids(self) -> list[int]:
+        """The process and everything below it."""
+        if self.process is None:
+            return []
+        try:
+            main = psutil.Process(self.process.pid)
+            return [main.pid, *(child.pid for child in main.children(recursive=True))]
+        except psutil.NoSuchProcess:
+            return []
+
+
+@dataclass
+class Stage:
+    """Servers, links and posts; `keep` starts again whatever has ended."""
+
+    postgres: EmbeddedPostgres
+    redis: EmbeddedRedis
+    proxy: FaultProxy
+    house: House
+    producer: Db
+    producer_link: Link
+    logs: Path
+    posts: dict[str, Post]
+    run_id: str
+    faults: dict[str, str] = field(default_factory=dict)
+    restarts: Counter[str] = field(default_factory=Counter)
+    exits: Counter[str] = field(default_factory=Counter)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _kept: threading.Event = field(default_factory=threading.Event)
+    _keeper: threading.Thread | None = None
+
+    @property
+    def truth(self) -> Path:
+        """Where the fake agents write."""
+        return self.logs / "truth.jsonl"
+
+    @property
+    def links(self) -> list[Link]:
+        """Every link of every post, and the producer's."""
+        own = [link for post in self.posts.values() for link in (post.postgres, post.redis)]
+        return [*own, self.producer_link]
+
+    @property
+    def api_url(self) -> str:
+        """Where clients call."""
+        return f"http://{LOOPBACK}:{self.posts['api'].settings.api_port}"
+
+    def start(self, *names: str) -> None:
+        """Fill posts; without names, all that are free."""
+        with self._lock:
+            for name in names or self.posts:
+                if self.posts[name].process is None:
+                    self._fill(self.posts[name])
+
+    def ready(self, timeout: float = 60) -> None:
+        """Wait until the API answers and every worker has joined."""
+        if self.posts["api"].process is not None:
+            wait_until(self._api_answers, what="the API to answer", timeout=timeout)
+        workers = [post for post in self.posts.values() if post.command == "worker"]
+        needed = sum(post.process is not None for post in workers)
+        wait_until(
+            lambda: self.live_workers() >= needed, what=f"{needed} workers to join", timeout=timeout
+        )
+
+    def live_workers(self) -> int:
+        """Count the workers whose presence is fresh."""
+        return int(
+            self.house.one(
+                "SELECT count(*) AS n FROM agents WHERE status = 'active'"
+                " AND last_heartbeat_at > clock() - interval '2 seconds'"
+            )["n"]
+        )
+
+    def open_tasks(self) -> int:
+        """Count the tasks that can still move."""
+        sql = "SELECT coalesce(sum(waiting + active), 0) AS n FROM lanes"
+        return int(self.house.one(sql)["n"])
+
+    def keep(self) -> None:
+        """Start again whatever ends, from now on."""
+        self._keeper = threading.Thread(target=self._keep, name="keeper", daemon=True)
+        self._keeper.start()
+
+    def signal(self, name: str, number: signal.Signals) -> bool:
+        """Send a signal to a post's main process (SIGKILL: to all of it); False if nobody is in."""
+        with self._lock:
+            process = self.posts[name].process
+            if process is None or process.exit_code() is not None:
+                return False
+            process.send_signal(number)
+            return True
+
+    def retire(self, timeout: float = 30) -> dict[str, int | None]:
+        """Ask every process to end and return their exit codes; None for one that did not."""
+        self._let_go()
+        for post in self.posts.values():
+            if post.process is not None:
+                post.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + timeout
+        codes: dict[str, int | None] = {}
+        for post in self.posts.values():
+            if post.process is not None:
+                codes[post.name] = post.process.wait(max(0.1, deadline - time.monotonic()))
+        self.stop()
+        return codes
+
+    def stop(self) -> None:
+        """End everything at once, whatever state it is in."""
+        self._let_go()
+        for post in self.posts.values():
+            if post.process is not None:
+                post.process.send_signal(signal.SIGKILL)
+        for post in self.posts.values():
+            if post.process is not None:
+                post.process.stop()
+                post.process = None
+
+    def survivors(self) -> list[str]:
+        """Name the processes of this run that are still there, wherever they moved to."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get(MARK) == self.run_id:
+                    found.append(f"{process.pid} {' '.join(process.cmdline())[:80]}")
+        return found
+
+    def said(self, name: str) -> str:
+        """Return what the processes of a post wrote."""
+        place = self.logs / f"{name}.log"
+        return place.read_text(errors="replace") if place.exists() else ""
+
+    def _let_go(self) -> None:
+        self._kept.set()
+        if self._keeper is not None:
+            self._keeper.join()
+            self._keeper = None
+        self._kept.clear()
+
+    def _keep(self) -> None:
+        while not self._kept.wait(LOOK_SECONDS):
+            with self._lock:
+                for post in self.posts.values():
+                    self._look_after(post)
+
+    def _look_after(self, post: Post) -> None:
+        if post.process is None:
+            if time.monotonic() - post.free_since >= RESTART_PAUSE_SECONDS:
+                self._fill(post)
+                self.restarts[post.command] += 1
+            return
+        code = post.process.exit_code()
+        if code is not None:
+            self.exits[f"{post.command} {code}"] += 1
+            post.process.close()
+            post.process, post.free_since = None, time.monotonic()
+
+    def _fill(self, post: Post) -> None:
+        marks = {MARK: self.run_id, PLACE: str(self.truth), "PYTHONPATH": str(ROOT)}
+        armed = self.faults.get(post.name)
+        if armed is not None:
+            marks["OVERNIGHT_FAULT"] = armed
+        with (self.logs / f"{post.name}.log").open("ab") as output:
+            post.process = Guarded(
+                Program(
+                    [sys.executable, "-m", "app.cli.main", post.command],
+                    env=environment(post.settings) | marks,
+                    cwd=self.logs,
+                ),
+                output=output,
+            )
+        post.starts += 1
+
+    def _api_answers(self) -> bool:
+        try:
+            with urlopen(f"{self.api_url}/ready", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except (URLError, OSError):
+            return False
+
+
+@contextmanager
+def stage(
+    logs: Path, *, posts: dict[str, dict[str, object]] = POSTS, **clocks: object
+) -> Iterator[Stage]:
+    """Set the stage: servers, a database, links; nothing of the house runs yet."""
+    with ExitStack() as stack:
+        postgres = stack.enter_context(postgres_server())
+        redis = stack.enter_context(redis_server())
+        proxy = stack.enter_context(FaultProxy())
+        migrate.upgrade(postgres.url())
+        roles = [
+            stack.enter_context(_connected(postgres.url(), role))
+            for role in ("overnight_owner", DISPATCHER, APP)
+        ]
+        producer_link = proxy.link(postgres.cluster.port)
+        producer = stack.enter_context(
+            _connected(_through(postgres.url(), producer_link), APP, "chaos-producer")
+        )
+        made = Stage(
+            postgres,
+            redis,
+            proxy,
+            House(*roles),
+            producer,
+            producer_link,
+            logs,
+            _posts(postgres, redis, proxy, posts, clocks),
+            run_id=uuid4().hex,
+        )
+        stack.callback(made.stop)
+        yield made
+
+
+def _posts(
+    postgres: EmbeddedPostgres,
+    redis: EmbeddedRedis,
+    proxy: FaultProxy,
+    posts: dict[str, dict[str, object]],
+    clocks: dict[str, object],
+) -> dict[str, Post]:
+    shared = {**CLOCKS, **clocks, "api_port": free_port(), "redis_key_prefix": "chaos:"}
+    made = {}
+    for name, own in posts.items():
+        to_postgres, to_redis = proxy.link(postgres.cluster.port), proxy.link(redis.server.port)
+        settings = worker_settings(
+            _through(postgres.url(), to_postgres),
+            _through(redis.url, to_redis),
+            **{**shared, **own},
+        )
+        made[name] = Post(name, settings, to_postgres, to_redis)
+    return made
+
+
+def _through(url: str, link: Link) -> str:
+    """Lead an address through a link."""
+    parts = urlsplit(url)
+    user, _, _ = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{user}@{LOOPBACK}:{link.port}"))
+
+
+@contextmanager
+def _connected(url: str, role: str, name: str = "chaos") -> Iterator[Db]:
+    db = Db.connect(url, role=role, application_name=name)
+    try:
+        yield db
+    finally:
+        db.close()
+
+
+def stop_clock(pids: list[int]) -> None:
+    """Freeze processes, as a long pause of the whole machine would."""
+    _send_all(pids, signal.SIGSTOP)
+
+
+def resume(pids: list[int]) -> None:
+    """Let frozen processes go on."""
+    _send_all(pids, signal.SIGCONT)
+
+
+def _send_all(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)

@@ -1,0 +1,105 @@
+"""What the producers ask for: tasks of every temper and graphs of several shapes, from a seed."""
+
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+from app.domain.retry import RetryPolicy
+from app.intake.submit import Edge, NewTask
+
+POISON: Final = "poison"
+# Kind and weight; most work is short, or nothing would be left for the drain to prove.
+KINDS: Final = {
+    "short": 66,
+    "medium": 8,
+    "long": 3,
+    "flaky": 8,
+    "doomed": 2,
+    "overrun": 2,
+    "stubborn": 2,
+    "night": 4,
+    "locked": 4,
+    POISON: 1,
+}
+ATTEMPTS: Final = 8
+GRAPH_RETRY: Final = RetryPolicy(initial_delay_sec=0.2, max_delay_sec=2)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """One task as a producer describes it: the fields of a create."""
+
+    kind: str
+    fields: dict[str, Any]
+
+
+def wish(random: Random, number: int) -> Wish:
+    """Make up one task."""
+    [kind] = random.choices(list(KINDS), list(KINDS.values()))
+    return Wish(kind, {"max_attempts": ATTEMPTS, **_fields(kind, random, number)})
+
+
+def _fields(kind: str, random: Random, number: int) -> dict[str, Any]:
+    work: dict[str, Any] = {"number": number, "seconds": random.uniform(0, 0.1)}
+    match kind:
+        case "medium":
+            return {"type": "agent", "payload": work | {"seconds": random.uniform(0.3, 1)}}
+        case "long":
+            return {"type": "agent", "payload": work | {"seconds": random.uniform(2, 5)}}
+        case "flaky":
+            return {"type": "agent", "payload": work | {"failures": random.randint(1, 3)}}
+        case "doomed":
+            return {"type": "agent", "payload": work | {"failures": 100}, "max_attempts": 2}
+        case "overrun":
+            return {
+                "type": random.choice(["agent", "stubborn"]),
+                "payload": work | {"seconds": 6},
+                "timeout_seconds": 1,
+                "max_attempts": 1,
+            }
+        case "stubborn":
+            return {"type": "stubborn", "payload": work | {"seconds": random.uniform(1, 3)}}
+        case "night":
+            return {"type": "agent", "payload": work, "required_capabilities": ["agent:night"]}
+        case "locked":
+            return {"type": "agent", "payload": work, "project_id": random.choice("abc")}
+        case "poison":
+            return {"type": POISON, "payload": {"number": number}, "max_attempts": 3}
+        case _:
+            return {"type": "agent", "payload": work}
+
+
+def graph(random: Random, number: int) -> tuple[list[NewTask], list[Edge]]:
+    """Make up a graph: a chain, a fan out and in, or whatever points forward."""
+    shape = random.choice(["chain", "fan", "any"])
+    size = random.randint(3, 7)
+    pairs = {
+        "chain": [(step, step + 1) for step in range(size - 1)],
+        "fan": [
+            *((0, step) for step in range(1, size - 1)),
+            *((step, size - 1) for step in range(1, size - 1)),
+        ],
+        "any": [
+            (parent, child)
+            for child in range(1, size)
+            for parent in range(child)
+            if random.random() < 0.4
+        ],
+    }[shape]
+    tasks = [
+        NewTask(
+            f"graph {number}.{place}",
+            "agent",
+            payload={
+                "number": number,
+                "seconds": random.uniform(0, 0.2),
+                # One member in forty takes everything below it along.
+                "failures": 100 if random.random() < 0.025 else 0,
+            },
+            max_attempts=4,
+            retry=GRAPH_RETRY,
+            idempotency_key=f"graph-{number}-{place}",
+        )
+        for place in range(size)
+    ]
+    return tasks, [Edge(parent, child) for parent, child in sorted(set(pairs))]
