@@ -168,22 +168,6 @@ def test_claims_are_given_back_when_redis_went_away_after_the_look(house: House)
     assert house.state(task_id) == "ready"
 
 
-def test_a_message_that_arrived_after_all_matches_no_later_claim(
-    house: House, redis: EmbeddedRedis, settings: Settings, publisher: Publisher
-) -> None:
-    house.agent()
-    house.task(house.user())
-    with _hung(redis):
-        fill_pool(house.dispatcher, publisher, settings, POOL, holder="d")
-    [again] = house.claim().claims
-
-    old = Claim(again.claim.task_id, again.claim.epoch - 1, uuid4())
-
-    assert again.claim.epoch == 2
-    assert house.start(type(again)(old, again.user_id, "echo", 1, 3)) is None
-    assert house.start(again) is not None
-
-
 def test_killing_a_run_does_not_wait_for_a_hung_redis(
     redis: EmbeddedRedis, publisher: Publisher
 ) -> None:

@@ -1,15 +1,17 @@
 """Ending runs: what each result makes of the task, and that it is recorded exactly once."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from typing import NamedTuple
+from uuid import uuid4
 
 import pytest
 from sqlalchemy.exc import DataError, IntegrityError
 
 from app.control.cancel import cancel
-from app.domain.claims import Run
+from app.domain.claims import Claim, Run
 from app.domain.ids import TaskId, UserId
 from app.domain.results import (
     Deferred,
@@ -26,7 +28,7 @@ from app.domain.retry import RetryPolicy, Strategy
 from app.maintenance.promote import promote
 from app.outcome.settle import release, settle
 from app.store.db import Db
-from tests.support.graphs import begin, graph
+from tests.support.graphs import begin
 from tests.support.house import AGENT, House
 from tests.support.rivals import Rival, meet_at_lane
 
@@ -211,93 +213,26 @@ def test_two_settles_of_one_run_count_once(house: House, connect: Callable[..., 
     assert (stale["outcome"], stale["result"]["output"]) == ("completed", "second")
 
 
-def test_a_completed_parent_makes_its_child_ready(house: House) -> None:
-    user = house.user()
-    house.agent()
-    parent, child = graph(house, user, 2, [(0, 1)])
-
-    [run] = begin(house, parent)
-    house.settle(run, Returned())
-
-    row = house.row(child)
-    assert (row["state"], row["unmet"]) == ("ready", 0)
-    assert house.one("SELECT status FROM dags")["status"] == "running"
-
-
-def test_two_parents_that_finish_together_release_their_child_once(
-    house: House, connect: Callable[..., Db]
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda claim: replace(claim, token=uuid4()),
+        lambda claim: replace(claim, epoch=claim.epoch - 1),
+    ],
+    ids=["forged token", "earlier epoch"],
+)
+def test_whoever_does_not_hold_the_claim_settles_nothing(
+    house: House, spoil: Callable[[Claim], Claim]
 ) -> None:
-    user = house.user()
     house.agent()
-    left, right, child = graph(house, user, 3, [(0, 2), (1, 2)])
-    runs = begin(house, left, right)
+    run = house.running(house.user())
+    before = house.row(run.claim.task_id)
 
-    won = meet_at_lane(
-        connect,
-        user,
-        *(
-            Rival(connect, f"parent-{n}", settle, run, Returned(), agent=AGENT)
-            for n, run in enumerate(runs)
-        ),
-    )
+    assert house.settle(replace(run, claim=spoil(run.claim)), Returned("mine")) is False
 
-    assert won == [True, True]
-    row = house.row(child)
-    assert (row["state"], row["unmet"]) == ("ready", 0)
-    assert _moves(house, child) == [(None, "pending"), ("pending", "ready")]
-    assert house.lane(user)["ready"] == 1
-
-
-def test_a_wide_graph_comes_together_again(house: House) -> None:
-    user = house.user()
-    house.agent()
-    width = 20
-    edges = [(0, n) for n in range(1, width + 1)] + [(n, width + 1) for n in range(1, width + 1)]
-    root, *middle, last = graph(house, user, width + 2, edges)
-    [run] = begin(house, root)
-    house.settle(run, Returned())
-
-    while claims := house.claim().claims:
-        for claimed in claims:
-            middle_run = house.start(claimed)
-            assert middle_run is not None
-            house.settle(middle_run, Returned())
-
-    assert {house.state(one) for one in (*middle, last)} == {"completed"}
-    dag = house.one("SELECT * FROM dags")
-    assert (dag["status"], dag["completed"]) == ("completed", width + 2)
-    assert dag["finished_at"] is not None
-
-
-def test_a_dead_parent_takes_everything_below_it_along(house: House) -> None:
-    user = house.user()
-    house.agent()
-    root, child, grandchild, stranger = graph(house, user, 4, [(0, 1), (1, 2)])
-
-    [run] = begin(house, root)
-    house.settle(run, FATAL)
-
-    below = [house.row(one) for one in (child, grandchild)]
-    assert [row["state"] for row in below] == ["cancelled", "cancelled"]
-    assert {row["failure_reason"] for row in below} == {"upstream_failed"}
-    assert house.state(stranger) == "ready"
-    assert house.lane(user)["waiting"] == 1
-    [run] = begin(house, stranger)
-    house.settle(run, Returned())
-    dag = house.one("SELECT * FROM dags")
-    assert (dag["status"], dag["dead"], dag["cancelled"]) == ("failed", 1, 2)
-
-
-def test_a_stopped_parent_cancels_what_waits_for_it(house: House) -> None:
-    user = house.user()
-    house.agent()
-    root, child = graph(house, user, 2, [(0, 1)])
-
-    [run] = begin(house, root)
-    house.settle(run, Stopped())
-
-    assert house.row(child)["failure_reason"] == "upstream_cancelled"
-    assert house.one("SELECT status FROM dags")["status"] == "cancelled"
+    assert house.row(run.claim.task_id) == before
+    assert house.rows("SELECT * FROM usage_ledger") == []
+    assert house.one("SELECT result FROM stale_results")["result"]["output"] == "mine"
 
 
 @pytest.mark.parametrize("result", [RETRYABLE, Interrupted(), Deferred(5), Lost()])
