@@ -30,14 +30,15 @@ chaos: venv ## break everything for a minute and check what is left (SECONDS=, S
 proof: venv ## the long tests: more examples, more chaos
 	$(BIN)/pytest -m proof --hypothesis-profile=proof --timeout=3600
 
-bench: venv ## measure on this machine
-	$(BIN)/python -m benchmarks
+bench: venv ## measure this machine against other queues (QUICK=1 rehearses, NAME= picks one)
+	@benchmarks/peers/install
+	$(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(NAME)
 
 # The servers of a running `overnight up` live in .overnight: stop them before taking it away.
 clean: ## stop everything; remove .venv, caches and all local data
 	@[ ! -d .overnight ] || PYTHON="$(PYTHON)" scripts/venv
 	@[ ! -d .overnight ] || OVERNIGHT_HOME=.overnight $(BIN)/overnight down
-	rm -rf .overnight .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .overnight .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	rm -rf build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -19,6 +19,7 @@ from benchmarks.probes import Probe, Watch
 
 ROOT = Path(__file__).parents[1]
 CONNECTIONS = 200
+TEMPLATE = "ours_template"
 LAST_WORDS = 3000
 
 
@@ -34,29 +35,34 @@ class Arena:
     redis: EmbeddedRedis
     directory: Path
     probes: list[Probe] = field(default_factory=list)
+    _has_template: bool = False
 
-    def database(self, name: str) -> str:
-        """Make an empty database; return its address."""
+    def database(self, name: str, template: str = "template1") -> str:
+        """Make a fresh database, empty unless it has a template; return its address."""
         self.command(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-        self.command(f"CREATE DATABASE {name} OWNER overnight")
+        self.command(f"CREATE DATABASE {name} TEMPLATE {template} OWNER overnight")
         return self.postgres.url(name)
 
     def our_database(self, name: str = "ours") -> str:
-        """Make a database with our tables; return its address."""
-        url = self.database(name)
-        migrate.upgrade(url)
-        return url
+        """Make a database with our tables, copied from a migrated one; return its address."""
+        if not self._has_template:
+            migrate.upgrade(self.database(TEMPLATE))
+            self._has_template = True
+        return self.database(name, template=TEMPLATE)
 
     def command(self, sql: str, database: str = "postgres") -> None:
         """Let the superuser do something outside any transaction."""
-        url = self.postgres.superuser_url.rpartition("/")[0] + f"/{database}"
-        connection = psycopg2.connect(url)
+        connection = psycopg2.connect(self.superuser_url(database))
         try:
             connection.autocommit = True
             with connection.cursor() as cursor:
                 cursor.execute(sql)
         finally:
             connection.close()
+
+    def superuser_url(self, database: str) -> str:
+        """Address of a database with every right."""
+        return self.postgres.superuser_url.rpartition("/")[0] + f"/{database}"
 
     def settle_down(self, database: str) -> None:
         """Give a filled database the statistics and the checkpoint that time would give it."""

@@ -1,13 +1,24 @@
 """What a benchmark comes to: figures, the ratios between them, and the state of the machine."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypedDict
 
-from benchmarks.probes import Probe
+from benchmarks.probes import Probe, ProbeDict
 
 Better = Literal["more", "less"]
+
+
+class FigureDict(TypedDict):
+    """A figure as it is written to a file."""
+
+    who: str
+    what: str
+    unit: str
+    better: Better
+    median: float
+    values: list[float]
 
 
 class OutcomeDict(TypedDict):
@@ -16,9 +27,9 @@ class OutcomeDict(TypedDict):
     name: str
     question: str
     quick: bool
-    figures: list[dict[str, object]]
+    figures: list[FigureDict]
     ratios: dict[str, float]
-    probes: list[dict[str, object]]
+    probes: list[ProbeDict]
     notes: list[str]
 
 
@@ -37,7 +48,7 @@ class Figure:
         """The value that stands for all rounds."""
         return statistics.median(self.values)
 
-    def as_row(self) -> dict[str, object]:
+    def as_row(self) -> FigureDict:
         """Return it for the results file."""
         return {
             "who": self.who,
@@ -101,8 +112,3 @@ def percentile(values: Sequence[float], share: float) -> float:
     """Return the smallest value that at least this share of all values does not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, max(0, -int(-share * len(ordered) // 1) - 1))]
-
-
-def medians(figures: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return the median of each."""
-    return {name: statistics.median(values) for name, values in figures.items()}

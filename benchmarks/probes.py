@@ -5,15 +5,25 @@ import statistics
 import tempfile
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypedDict
 
 import psutil
 
 WRITES = 30
 PAGE = b"\0" * 8192
+
+
+class ProbeDict(TypedDict):
+    """A probe as it is written to a file."""
+
+    who: str
+    fsync_ms: float
+    own_cores: float
+    foreign_cores: float
+    seconds: float
 
 
 @dataclass
@@ -26,11 +36,14 @@ class Probe:
     foreign_cores: float = 0.0
     seconds: float = 0.0
 
-    def as_row(self) -> dict[str, object]:
+    def as_row(self) -> ProbeDict:
         """Return it for the results file."""
         return {
-            name: round(value, 3) if isinstance(value, float) else value
-            for name, value in asdict(self).items()
+            "who": self.who,
+            "fsync_ms": round(self.fsync_ms, 3),
+            "own_cores": round(self.own_cores, 3),
+            "foreign_cores": round(self.foreign_cores, 3),
+            "seconds": round(self.seconds, 3),
         }
 
 

@@ -1,11 +1,13 @@
 """Results for people and for machines: a table, a JSON file and a chart for each benchmark."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.chart import bars
 from benchmarks.outcome import OutcomeDict
 
+THOUSAND = 1000
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -32,14 +34,23 @@ def load_all(*, quick: bool = False) -> dict[str, OutcomeDict]:
 
 def table(result: OutcomeDict) -> str:
     """Set ratios first, then the figures, then the state of the machine."""
-    lines = [f"  {name:<52} {value:>10.4g}" for name, value in result["ratios"].items()]
+    lines = [f"  {name:<52} {shown(value):>10}" for name, value in result["ratios"].items()]
     for row in result["figures"]:
-        values = row["values"]
-        spread = f" ({min(values):.4g} … {max(values):.4g})" if isinstance(values, list) else ""
+        values = [float(value) for value in row["values"]]
+        spread = f" ({shown(min(values))} … {shown(max(values))})" if len(values) > 1 else ""
         label = f"{row['who']}: {row['what']}"
-        lines.append(f"  {label:<52} {row['median']:>10.4g} {row['unit']}{spread}")
+        lines.append(f"  {label:<52} {shown(row['median']):>10} {row['unit']}{spread}")
     lines += [f"  note: {note}" for note in result["notes"]]
     return "\n".join([*lines, *machine(result)])
+
+
+def shown(value: float) -> str:
+    """Write a number for a person: three digits that mean something, and thousands apart.
+
+    >>> shown(12345.6), shown(0.12345), shown(9.87654)
+    ('12,346', '0.123', '9.88')
+    """
+    return f"{value:,.0f}" if abs(value) >= THOUSAND else f"{value:.3g}"
 
 
 def machine(result: OutcomeDict) -> list[str]:
@@ -48,12 +59,12 @@ def machine(result: OutcomeDict) -> list[str]:
     if not rows:
         return []
     words = [
-        f"{title} {min(seen):.3g} … {max(seen):.3g} {unit}"
-        for title, key, unit in (
-            ("fsync", "fsync_ms", "ms"),
-            ("our load", "own_cores", "cores"),
-            ("foreign load", "foreign_cores", "cores"),
-        )
-        if (seen := [float(str(row[key])) for row in rows])
+        _range("fsync", [row["fsync_ms"] for row in rows], "ms"),
+        _range("our load", [row["own_cores"] for row in rows], "cores"),
+        _range("foreign load", [row["foreign_cores"] for row in rows], "cores"),
     ]
     return ["  machine: " + ", ".join(words)]
+
+
+def _range(title: str, values: Sequence[float], unit: str) -> str:
+    return f"{title} {min(values):.3g} … {max(values):.3g} {unit}"

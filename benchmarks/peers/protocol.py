@@ -72,6 +72,11 @@ def run(kind: type[Peer]) -> None:
 
 
 def _fill(peer: Peer, options: dict[str, Any]) -> dict[str, object]:
+    if options.get("locked"):
+        # In turns, or the jobs of one user would wait for each other at the end of the queue.
+        for number in range(options["jobs"]):
+            peer.submit(number % options["users"], 0)
+        return {}
     each, rest = divmod(options["jobs"], options["users"])
     for user in range(options["users"]):
         wanted = each + (user < rest)

@@ -1,0 +1,68 @@
+"""Rows by the million: what the front gate would write, written in bulk, with the lanes true."""
+
+import psycopg2
+
+from benchmarks.ours import Ours
+
+#: One user owns this share of all work; the others share the rest evenly.
+WHALE = 0.3
+
+USERS = """
+    INSERT INTO users (id, name, plan_tier, max_concurrent_agents, max_task_duration_minutes,
+                       monthly_agent_hours_limit)
+    SELECT lpad(to_hex(n), 32, '0')::uuid, 'user-' || n, 'team', 10, 240, NULL
+      FROM generate_series(0, %(users)s - 1) AS n
+"""
+# Ids rise with time as ours do; arrival is spread over the last day.
+TASKS = """
+    WITH new AS MATERIALIZED (
+        SELECT n,
+               lpad(to_hex(n + (1::bigint << 40)), 32, '0')::uuid AS id,
+               lpad(to_hex(CASE WHEN random() < %(whale)s THEN 0
+                                ELSE 1 + n %% (%(users)s - 1) END), 32, '0')::uuid AS user_id,
+               20 + 20 * (n %% 4) AS priority
+          FROM generate_series(%(start)s::bigint, %(stop)s::bigint - 1) AS n
+    ), dag AS (
+        INSERT INTO dags (id, user_id, title, created_by, total, open)
+        SELECT id, user_id, 'nothing', 'human:local', 1, 1 FROM new
+    )
+    INSERT INTO tasks (id, user_id, dag_id, type, title, created_by, state, priority, sort_key)
+    SELECT id, user_id, id, 'noop', 'nothing', 'human:local', 'ready', priority,
+           priority + 0.1 * (extract(epoch FROM clock())::float8 / 60 - 1440 + n %% 1440)
+      FROM new
+"""
+COUNT = """
+    UPDATE lanes l
+       SET ready = t.ready, waiting = t.ready
+      FROM (SELECT user_id, count(*) AS ready FROM tasks WHERE state = 'ready' GROUP BY user_id) t
+     WHERE t.user_id = l.user_id
+"""
+
+
+class Warehouse:
+    """A house filled from behind: users once, then ready tasks up to any number."""
+
+    def __init__(self, house: Ours, users: int) -> None:
+        self.house = house
+        self.users = users
+        self.ready = 0
+        self._run(USERS, triggers=True)
+
+    def fill_up(self, ready: int) -> None:
+        """Bring the ready tasks up to a number, and the statistics with them."""
+        self._run(TASKS, start=self.ready, stop=ready)
+        self._run(COUNT)
+        self.ready = ready
+        self.house.arena.settle_down(self.house.database)
+
+    def _run(self, sql: str, *, triggers: bool = False, **values: object) -> None:
+        url = self.house.arena.superuser_url(self.house.database)
+        connection = psycopg2.connect(url)
+        try:
+            with connection, connection.cursor() as cursor:
+                if not triggers:
+                    # Triggers and foreign keys are for writers who can err; here they cost minutes.
+                    cursor.execute("SET LOCAL session_replication_role = replica")
+                cursor.execute(sql, {"users": self.users, "whale": WHALE, **values})
+        finally:
+            connection.close()

@@ -1,0 +1,137 @@
+"""What graphs cost: the release of 10,000 dependents, a fan-in of 10,000, a chain."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from app.domain.ids import UserId
+from app.intake.submit import Edge, submit_graph
+from benchmarks.arena import Arena, arena
+from benchmarks.asked import Asked
+from benchmarks.clocking import Crew, Stopwatch
+from benchmarks.ours import DRAINERS, ROOMY, Ours, noop, our_house
+from benchmarks.outcome import Outcome
+from benchmarks.running import batched, begin, open_wide, settle_batch, settle_batches
+from benchmarks.waiting import wait_until
+
+US = "overnight"
+WORKERS = 4
+BATCHES = (1, 50)
+# The rows of a release and their indexes, without our triggers and without anybody waiting.
+PLAIN_ROWS = """
+    CREATE TABLE plain_tasks (LIKE tasks INCLUDING ALL);
+    INSERT INTO plain_tasks OVERRIDING SYSTEM VALUE SELECT * FROM tasks WHERE state = 'pending'
+"""
+PLAIN_UPDATE = "UPDATE plain_tasks SET state = 'ready', unmet = 0, revision = revision + 1"
+
+
+def measure(asked: Asked) -> Outcome:
+    """Measure release, fan-in and chain."""
+    size = asked.choose(200, 10_000)
+    steps = asked.choose(10, 100)
+    outcome = Outcome()
+    with arena() as place:
+        releases(place, outcome, size, asked.rounds_or(3))
+        fan_ins(place, outcome, size, asked)
+        chain(place, outcome, steps, asked)
+        outcome.probes = place.probes
+    return outcome
+
+
+@contextmanager
+def one_user(place: Arena) -> Iterator[tuple[Ours, UserId]]:
+    """Make a house with one user, whose room is endless."""
+    with our_house(place) as house:
+        [user] = house.users(1)
+        open_wide(house, [user])
+        yield house, user
+
+
+def releases(place: Arena, outcome: Outcome, size: int, rounds: int) -> None:
+    """Time the settling of one parent whose dependents all become ready, and a plain UPDATE."""
+    ours, plain, watch = [], [], Stopwatch()
+    for _ in range(rounds):
+        with one_user(place) as (house, user):
+            tasks = [noop() for _ in range(size + 1)]
+            edges = [Edge(0, child) for child in range(1, size + 1)]
+            submit_graph(house.app, user, tasks, ROOMY, edges=edges)
+            house.run(PLAIN_ROWS)
+            place.settle_down(house.database)
+            [parent] = begin(house)
+            with place.watch("plain UPDATE"):
+                with watch.running():
+                    house.run(PLAIN_UPDATE)
+                plain.append(watch.last_ms)
+            with place.watch(US):
+                with watch.running():
+                    settle_batch(house.dispatcher, [parent])
+                ours.append(watch.last_ms)
+    outcome.figure(US, f"release of {size:,} dependents", "ms", ours, "less")
+    outcome.figure("plain UPDATE", f"of {size:,} rows", "ms", plain, "less")
+    outcome.ratio("release / plain UPDATE, time", ours, plain)
+
+
+def fan_ins(place: Arena, outcome: Outcome, size: int, asked: Asked) -> None:
+    """Settle many parents of one child from several processes, and as many tasks without one."""
+    rates: dict[tuple[str, int], list[float]] = {}
+    batches = asked.choose(BATCHES[-1:], BATCHES)
+    workers = asked.choose(2, WORKERS)
+    for _ in range(asked.rounds_or(3)):
+        for batch in batches:
+            count = min(size, 2_000) if batch == 1 else size
+            for kind in ("independent", "fan-in"):
+                rate = _fan_in(place, count, batch, workers, joined=kind == "fan-in")
+                rates.setdefault((kind, batch), []).append(rate)
+    for (kind, batch), values in rates.items():
+        outcome.figure(US, f"{kind}, {workers} workers, batches of {batch}", "settles/s", values)
+    for batch in batches:
+        name = "fan-in / independent, rate" if batch > 1 else "fan-in / independent, single settles"
+        outcome.ratio(name, rates["fan-in", batch], rates["independent", batch])
+
+
+def _fan_in(place: Arena, count: int, batch: int, workers: int, *, joined: bool) -> float:
+    with one_user(place) as (house, user):
+        tasks = [noop() for _ in range(count + joined)]
+        edges = [Edge(parent, count) for parent in range(count)] if joined else []
+        submit_graph(house.app, user, tasks, ROOMY, edges=edges)
+        place.settle_down(house.database)
+        work = batched(begin(house), batch)
+        with Crew(house.url, workers) as crew, place.watch(US):
+            seconds = crew.seconds(settle_batches, work)
+        if joined and len(begin(house)) != 1:
+            raise AssertionError("the child of a fan-in was not released")
+    return count / seconds
+
+
+def chain(place: Arena, outcome: Outcome, steps: int, asked: Asked) -> None:
+    """Walk down a chain: by hand without Celery, then with the whole stack."""
+    by_hand, through_stack = [], []
+    for _ in range(asked.rounds_or(3)):
+        with one_user(place) as (house, user):
+            _submit_chain(house, user, steps)
+            began = time.perf_counter()
+            for _step in range(steps):
+                [run] = begin(house, 1)
+                settle_batch(house.dispatcher, [run])
+            by_hand.append((time.perf_counter() - began) * 1000 / steps)
+        through_stack.append(_chain_through_stack(place, steps, asked))
+    outcome.figure(US, "chain without Celery, per step", "ms", by_hand, "less")
+    outcome.figure(US, "chain through the stack, per step", "ms", through_stack, "less")
+
+
+def _chain_through_stack(place: Arena, steps: int, asked: Asked) -> float:
+    with our_house(place, asked.settings) as house:
+        [user] = house.users(1)
+        marks = place.marks()
+        with house.processes(*DRAINERS, marks=marks), place.watch(US):
+            _submit_chain(house, user, steps)
+            house.nudge()
+            wait_until(lambda: marks.count() >= steps, what="the end of the chain", timeout=300)
+            wait_until(lambda: house.open_tasks() == 0, what="its last settling")
+        times = [at for at, _ in marks.read()]
+    return (times[-1] - times[0]) * 1000 / (steps - 1)
+
+
+def _submit_chain(house: Ours, user: UserId, steps: int) -> None:
+    edges = [Edge(step, step + 1) for step in range(steps - 1)]
+    submit_graph(house.app, user, [noop() for _ in range(steps)], ROOMY, edges=edges)

@@ -1,0 +1,79 @@
+"""What the whole stack costs when it has nothing to do: processor and memory."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import suppress
+
+import psutil
+
+from app.local.ports import free_port
+from benchmarks.arena import arena
+from benchmarks.asked import Asked
+from benchmarks.ours import our_house
+from benchmarks.outcome import Outcome
+
+STACK = ("api", "dispatcher", "worker", "maintenance", "beat", "flower")
+MEGABYTE = 1024 * 1024
+
+
+def measure(asked: Asked) -> Outcome:
+    """Start every process of the Procfile, let it come to rest, and watch it."""
+    calm, seconds = asked.choose((1.0, 3.0), (20.0, 20.0))
+    processor: dict[str, list[float]] = defaultdict(list)
+    memory: dict[str, list[float]] = defaultdict(list)
+    outcome = Outcome()
+    with arena() as place, our_house(place, _settings(asked)) as house:
+        house.users(1)
+        with house.processes(*STACK) as pids:
+            time.sleep(calm)
+            heads = {**pids, "postgres": place.postgres.pid, "redis": place.redis.pid}
+            for _ in range(asked.rounds_or(3)):
+                with place.watch("overnight"):
+                    before = {name: _seconds(_group(pid)) for name, pid in heads.items()}
+                    time.sleep(seconds)
+                    for name, pid in heads.items():
+                        used = _seconds(_group(pid)) - before[name]
+                        processor[name].append(used / seconds * 100)
+                        memory[name].append(_megabytes(_group(pid)))
+        outcome.probes = place.probes
+    ours = [name for name in processor if name in STACK]
+    total = [sum(values) for values in zip(*(processor[name] for name in ours), strict=True)]
+    outcome.figure("overnight", "all our processes", "% of one core", total, "less")
+    for name, values in processor.items():
+        outcome.figure(name, "at rest", "% of one core", values, "less")
+    for name, values in memory.items():
+        outcome.figure(name, "memory", "MB", values, "less")
+    outcome.ratios["CPU, % of one core"] = outcome.figures[0].median
+    outcome.ratios["memory of our processes, MB"] = sum(max(memory[name]) for name in ours)
+    return outcome
+
+
+def _settings(asked: Asked) -> dict[str, str]:
+    ports = {"api_port": str(free_port()), "flower_port": str(free_port())}
+    return {**asked.settings, **ports, "flower_password": "rest-in-peace"}
+
+
+def _group(pid: int | None) -> list[psutil.Process]:
+    """Return a process and everything below it."""
+    head = psutil.Process(pid)
+    return [head, *head.children(recursive=True)]
+
+
+def _seconds(group: Iterable[psutil.Process]) -> float:
+    """Add up processor time; children that have ended count with their parent."""
+    total = 0.0
+    for process in group:
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def _megabytes(group: Iterable[psutil.Process]) -> float:
+    """Add up what each process has for itself and its part of what it shares."""
+    total = 0
+    for process in group:
+        with suppress(psutil.NoSuchProcess):
+            total += process.memory_full_info().pss
+    return total / MEGABYTE

@@ -1,0 +1,122 @@
+"""Milliseconds from submit to start when nothing else is going on."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from app.control.keys import issue
+from app.control.users import create_user
+from app.domain.plans import PlanTier
+from app.events.wake import Waker
+from app.intake.submit import submit
+from app.local.ports import free_port
+from benchmarks.arena import Arena, arena
+from benchmarks.asked import Asked
+from benchmarks.marks import Marks
+from benchmarks.ours import DRAINERS, ROOMY, noop, our_house
+from benchmarks.outcome import Outcome, percentile
+from benchmarks.peers.protocol import wait_for_mark
+from benchmarks.rivals import CELERY, PGQUEUER, PROCRASTINATE, Rival, Seat, present
+from benchmarks.waiting import wait_until
+from overnight import Client
+from overnight.errors import Unreachable
+
+US = "overnight"
+US_BY_HTTP = "overnight over HTTP"
+#: The first jobs pay for imports and connections.
+WARM_UP = 10
+PAUSE = 0.02
+SHARES = {"p50": 0.5, "p99": 0.99}
+
+
+def measure(asked: Asked) -> Outcome:
+    """Submit one job at a time to ours and to the peers, in turns."""
+    rivals = present(asked, [CELERY, PROCRASTINATE, PGQUEUER])
+    jobs = WARM_UP + (asked.jobs or asked.choose(20, 300))
+    reached: dict[tuple[str, str], list[float]] = {}
+    outcome = Outcome()
+    with arena() as place:
+        for number in range(asked.rounds_or(3)):
+            if asked.wants(US):
+                _note(reached, number, _ours(place, jobs, asked))
+            for rival in rivals:
+                _note(reached, number, {rival.name: _theirs(place, rival, jobs)})
+        outcome.probes = place.probes
+    for (who, share), values in reached.items():
+        outcome.figure(who, share, "ms", values, "less")
+        if not who.startswith(US) and (US, share) in reached:
+            outcome.ratio(f"{US} / {who}, {share}", reached[US, share], values)
+    return outcome
+
+
+def _note(
+    reached: dict[tuple[str, str], list[float]], number: int, waits: dict[str, list[float]]
+) -> None:
+    for who, times in waits.items():
+        shown = {share: percentile(times, part) for share, part in SHARES.items()}
+        for share, value in shown.items():
+            reached.setdefault((who, share), []).append(value)
+        words = ", ".join(f"{share} {value:.1f} ms" for share, value in shown.items())
+        print(f"  round {number + 1}: {who:<20} {words}", flush=True)
+
+
+def _ours(place: Arena, jobs: int, asked: Asked) -> dict[str, list[float]]:
+    """Submit as the API does, in this process; then through the API itself."""
+    port = free_port()
+    with our_house(place, {**asked.settings, "api_port": str(port)}) as house:
+        user = create_user(house.app, name="ada", plan=PlanTier.ENTERPRISE)
+        house.run("UPDATE users SET max_pending = 1000000")
+        key = issue(house.app, user, name="bench")
+        waker = Waker(house.settings.redis_url or "", house.settings.redis_key_prefix)
+        marks = place.marks()
+        names = (*DRAINERS, "api")
+        with (
+            house.processes(*names, marks=marks),
+            Client(f"http://127.0.0.1:{port}", key, retries=0) as client,
+        ):
+            wait_until(lambda: _answers(client), what="the API", pause=0.1)
+
+            def directly(label: int) -> None:
+                submit(house.app, user, noop(label), ROOMY)
+                waker.nudge()
+
+            def by_http(label: int) -> None:
+                client.tasks.create("nothing", type="noop", payload={"label": label})
+
+            with place.watch(US):
+                direct = _waits(marks, directly, range(1, jobs + 1))
+            with place.watch(US_BY_HTTP):
+                http = _waits(marks, by_http, range(jobs + 1, 2 * jobs + 1))
+        waker.close()
+    return {US: direct, US_BY_HTTP: http}
+
+
+def _answers(client: Client) -> bool:
+    try:
+        client.queue_status()
+    except Unreachable:
+        return False
+    return True
+
+
+def _waits(marks: Marks, send: Callable[[int], None], labels: Sequence[int]) -> list[float]:
+    submitted = {}
+    for label in labels:
+        submitted[label] = time.monotonic()
+        send(label)
+        wait_for_mark(marks, label)
+        time.sleep(PAUSE)
+    return _between(submitted, marks)
+
+
+def _theirs(place: Arena, rival: Rival, jobs: int) -> list[float]:
+    seat = Seat(place, rival)
+    with seat.working(), place.watch(rival.name):
+        answer = seat.ask("latency", jobs=jobs, pause=PAUSE)
+    return _between(dict(enumerate(answer["submitted"], start=1)), seat.marks)
+
+
+def _between(submitted: dict[int, float], marks: Marks) -> list[float]:
+    """Return the milliseconds from each submit to its start, without the first few."""
+    started = {label: at for at, label in marks.read()}
+    waits = [(started[label] - at) * 1000 for label, at in submitted.items()]
+    return waits[WARM_UP:]

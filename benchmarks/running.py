@@ -1,0 +1,73 @@
+"""Tasks brought to the point where they only have to be settled, without any worker."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from app.domain.claims import Run
+from app.domain.ids import UserId
+from app.domain.results import Result, Returned
+from app.gate.claim import claim
+from app.outcome.presence import AgentCard, join
+from app.outcome.settle import settle_all
+from app.outcome.start import start_all
+from app.store.db import Db
+from benchmarks.ours import Ours
+
+AGENT = "bench"
+POOL = "default"
+SLOTS = 1_000_000
+AT_ONCE = 500
+FOREVER = timedelta(days=365)
+
+
+class NotSettled(Exception):
+    """A run that should have been ours to settle was not."""
+
+
+def open_wide(house: Ours, users: Sequence[UserId]) -> None:
+    """Give a house one endless worker, and its users room for everything they have."""
+    join(house.dispatcher, AgentCard(AGENT, POOL, (), SLOTS))
+    house.run(
+        "UPDATE users SET max_concurrent_agents = :slots, monthly_agent_hours_limit = NULL"
+        " WHERE id = ANY (CAST(:users AS uuid[]))",
+        slots=SLOTS,
+        users=list(users),
+    )
+
+
+def begin(house: Ours, most: int = SLOTS) -> list[Run]:
+    """Claim and start what is ready, at most so much; return the runs."""
+    runs: list[Run] = []
+    while len(runs) < most:
+        taken = claim(
+            house.dispatcher,
+            POOL,
+            holder=AGENT,
+            claim_ttl=FOREVER,
+            liveness=FOREVER,
+            limit=min(AT_ONCE, most - len(runs)),
+        )
+        if not taken.claims:
+            break
+        claims = [one.claim for one in taken.claims]
+        runs += start_all(house.dispatcher, claims, holder=AGENT, lease=FOREVER)
+    return runs
+
+
+def settle_batch(db: Db, runs: Sequence[Run]) -> None:
+    """Settle runs that succeeded in one transaction; each has to count."""
+    pairs: list[tuple[Run, Result]] = [(run, Returned()) for run in runs]
+    settled = settle_all(db, pairs, agent=AGENT)
+    if len(settled.won) != len(runs):
+        raise NotSettled(f"{len(settled.stale)} of {len(runs)} were stale")
+
+
+def settle_batches(db: Db, batches: Sequence[Sequence[Run]]) -> None:
+    """Settle batch after batch."""
+    for batch in batches:
+        settle_batch(db, batch)
+
+
+def batched(runs: Sequence[Run], size: int) -> list[Sequence[Run]]:
+    """Cut runs into batches."""
+    return [runs[start : start + size] for start in range(0, len(runs), size)]

@@ -1,0 +1,43 @@
+"""Runs settled a second, one at a time and in batches, from 1 and from 4 processes."""
+
+from collections.abc import Sequence
+
+from benchmarks.arena import arena
+from benchmarks.asked import Asked
+from benchmarks.clocking import Crew
+from benchmarks.ours import our_house
+from benchmarks.outcome import Outcome
+from benchmarks.running import batched, begin, open_wide, settle_batches
+
+US = "overnight"
+BATCHES = (1, 10, 100)
+CREWS = (1, 4)
+USERS = 100
+
+
+def measure(asked: Asked) -> Outcome:
+    """Settle fresh runs of many users with every batch size and crew, in turns."""
+    runs_for = dict(zip(BATCHES, asked.choose((40, 200, 800), (800, 4_000, 8_000)), strict=True))
+    crews: Sequence[int] = asked.choose(CREWS[:1], CREWS)
+    rates: dict[tuple[int, int], list[float]] = {}
+    outcome = Outcome()
+    with arena() as place, our_house(place) as house:
+        users = house.users(USERS)
+        open_wide(house, users)
+        for size in crews:
+            with Crew(house.url, size) as crew:
+                for _ in range(asked.rounds_or(3)):
+                    for batch, count in runs_for.items():
+                        house.fill(users, count)
+                        work = batched(begin(house), batch)
+                        with place.watch(US):
+                            seconds = crew.seconds(settle_batches, work)
+                        rates.setdefault((size, batch), []).append(count / seconds)
+        outcome.probes = place.probes
+    for (size, batch), values in rates.items():
+        outcome.figure(US, f"batches of {batch}, {size} processes", "settles/s", values)
+    for size in crews:
+        for batch in BATCHES[1:]:
+            name = f"batches of {batch} / single, {size} processes"
+            outcome.ratio(name, rates[size, batch], rates[size, 1])
+    return outcome
