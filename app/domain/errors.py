@@ -2,6 +2,7 @@
 
 Refused                      base of all; `code`, `message`, `details`
 ├── InvalidRequest           a field is wrong; names it and a legal value
+├── UserNotFound             no such user
 ├── TaskNotFound             no such task, or another user's
 ├── TaskAlreadyFinished      too late to cancel
 ├── NotDeadLettered          only a dead letter can be resolved

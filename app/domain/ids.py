@@ -52,6 +52,11 @@ def _parse(text: str, prefix: str) -> UUID:
     if not text.startswith(prefix):
         raise MalformedId(f"{text!r} does not start with {prefix!r}")
     try:
-        return ULID.from_str(text.removeprefix(prefix).upper()).to_uuid()
+        return ULID.from_str(_capitals(text.removeprefix(prefix))).to_uuid()
     except ValueError as error:
         raise MalformedId(f"{text!r} is not a ULID after {prefix!r}") from error
+
+
+def _capitals(text: str) -> str:
+    # Beyond ASCII a capital may be another letter: sharp s becomes SS, and would be read.
+    return text.upper() if text.isascii() else text

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from app.domain import errors
 from app.domain.errors import (
     InvalidRequest,
     MonthlyLimitReached,
@@ -84,3 +85,9 @@ def test_every_kind_has_a_code_of_its_own() -> None:
 
     assert len(set(codes)) == len(codes)
     assert all(re.fullmatch(r"[A-Z][A-Z_]+", code) for code in codes)
+
+
+def test_the_tree_at_the_top_names_every_kind() -> None:
+    drawn = re.findall(r"^[├└]── (\w+)", errors.__doc__ or "", flags=re.MULTILINE)
+
+    assert sorted(drawn) == [kind.__name__ for kind in KINDS]
