@@ -3,7 +3,7 @@
 import json
 import re
 import traceback
-from typing import assert_never
+from typing import TypedDict, assert_never
 
 from app.domain.claims import Run
 from app.domain.results import (
@@ -29,6 +29,13 @@ MAX_SUMMARY = 10_000
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
+class Spending(TypedDict):
+    """Money and tokens a run reported."""
+
+    cost_usd: float
+    tokens: dict[str, int]
+
+
 class UnfitOutput(Exception):
     """An output that cannot be stored; the message says what is wrong with it."""
 
@@ -45,22 +52,32 @@ def ending_of(
     has_output = finished.raised is None
     if reason is None or (has_output and reason in {StopReason.SHUTDOWN, StopReason.LOST}):
         return _own_ending(finished, context)
-    return stopped_ending(run, reason)
+    return stopped_ending(run, reason, context)
 
 
-def stopped_ending(run: Run, reason: StopReason) -> Result | None:
+def stopped_ending(
+    run: Run, reason: StopReason, context: RunContext | None = None
+) -> Result | None:
     """Say how a run ended that was stopped; None: it is not ours to record any more."""
+    spent = spending(context)
     match reason:
         case StopReason.CANCELLED:
-            return Stopped()
+            return Stopped(**spent)
         case StopReason.TIMEOUT:
-            return TimedOut(by_plan=run.plan_limited)
+            return TimedOut(by_plan=run.plan_limited, **spent)
         case StopReason.SHUTDOWN:
-            return Interrupted("shutdown")
+            return Interrupted("shutdown", **spent)
         case StopReason.LOST:
             return None
         case _:
             assert_never(reason)
+
+
+def spending(context: RunContext | None) -> Spending:
+    """Return what a run reported to have spent, however it ended."""
+    if context is None:
+        return {"cost_usd": 0.0, "tokens": {}}
+    return {"cost_usd": context.cost_usd, "tokens": dict(context.tokens)}
 
 
 def no_handler(run: Run, types: tuple[str, ...]) -> Raised:
@@ -98,17 +115,16 @@ def _own_ending(finished: Finished, context: RunContext) -> Result:
         output=output,
         summary=_summary(output),
         files_changed=_files_changed(output),
-        cost_usd=context.cost_usd,
-        tokens=dict(context.tokens),
+        **spending(context),
     )
 
 
 def _after_raising(error: BaseException, context: RunContext) -> Result:
     match error:
         case steering.Cancel():
-            return Stopped()
+            return Stopped(**spending(context))
         case steering.Snooze() | steering.RateLimited():
-            return Deferred(error.after_seconds, error.error_class)
+            return Deferred(error.after_seconds, error.error_class, **spending(context))
         case steering.Retry():
             return _failure(context, error, retryable=True, wait_seconds=error.after_seconds)
         case steering.Fail():
@@ -155,8 +171,7 @@ def _raised(
         detail=mask_text(detail)[-MAX_DETAIL:],
         retryable=retryable,
         wait_seconds=wait_seconds,
-        cost_usd=context.cost_usd,
-        tokens=dict(context.tokens),
+        **spending(context),
     )
 
 

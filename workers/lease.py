@@ -152,7 +152,7 @@ class Lease:
         os._exit(ENDED_BY_FORCE)
 
     def _record_forced(self, reason: StopReason) -> None:
-        result = stopped_ending(self._run, reason)
+        result = stopped_ending(self._run, reason, self._context)
         if result is None:
             return
         deadline = min(time.monotonic() + LAST_RECORD_SECONDS, self._ladder.trusted_until)

@@ -3,19 +3,25 @@
 from dataclasses import dataclass, field
 
 
-@dataclass(frozen=True)
-class Returned:
-    """The handler came back with an output."""
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """What every end carries: the money and tokens the run reported, however it ended."""
 
-    output: object = None
-    summary: str | None = None
-    files_changed: tuple[str, ...] = ()
     cost_usd: float = 0.0
     tokens: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Raised:
+class Returned(Ended):
+    """The handler came back with an output."""
+
+    output: object = None
+    summary: str | None = None
+    files_changed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Raised(Ended):
     """The handler failed; `retryable` None leaves the judgement to the task's policy."""
 
     error_class: str
@@ -24,31 +30,29 @@ class Raised:
     detail: str = ""
     retryable: bool | None = None
     wait_seconds: float | None = None
-    cost_usd: float = 0.0
-    tokens: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class TimedOut:
+class TimedOut(Ended):
     """The run used up its time: the task's own limit, or the plan's."""
 
     by_plan: bool
 
 
 @dataclass(frozen=True)
-class Stopped:
+class Stopped(Ended):
     """The run was ended because its owner cancelled the task."""
 
 
 @dataclass(frozen=True)
-class Interrupted:
+class Interrupted(Ended):
     """We took the run away ourselves (shutdown, deploy): it costs its owner nothing."""
 
     reason: str = "shutdown"
 
 
 @dataclass(frozen=True)
-class Deferred:
+class Deferred(Ended):
     """The run could not do its work yet (busy agent, known rate limit): no attempt is spent."""
 
     wait_seconds: float
@@ -56,19 +60,19 @@ class Deferred:
 
 
 @dataclass(frozen=True)
-class Expired:
+class Expired(Ended):
     """The claim was never started in time; nobody is to blame."""
 
     reason: str = "claim_expired"
 
 
 @dataclass(frozen=True)
-class Died:
+class Died(Ended):
     """The run died by itself under a worker that lives on."""
 
 
 @dataclass(frozen=True)
-class Lost:
+class Lost(Ended):
     """Worker or host vanished with the run: our fault, so it is not billed."""
 
 

@@ -47,9 +47,16 @@ class Settled:
 
 def settle(db: Db, run: Run, result: Result, *, agent: str) -> bool:
     """End one run; False if the claim was no longer held, and the result was only kept aside."""
-    ending = Ending(run.claim, run.user_id, agent, result, _judge_run(run, result, agent))
-    settled = db.atomically(lambda tx: record(tx, [ending]))
-    return bool(settled.won)
+    return bool(settle_all(db, [(run, result)], agent=agent).won)
+
+
+def settle_all(db: Db, runs: Sequence[tuple[Run, Result]], *, agent: str) -> Settled:
+    """End several runs in one transaction; each is won or stale by itself."""
+    endings = [
+        Ending(run.claim, run.user_id, agent, result, _judge_run(run, result, agent))
+        for run, result in runs
+    ]
+    return db.atomically(lambda tx: record(tx, endings))
 
 
 def release(db: Db, claims: Sequence[Claimed], *, reason: str) -> int:
@@ -136,7 +143,6 @@ def _row(ending: Ending) -> dict[str, object]:
     result = ending.result
     returned = result if isinstance(result, Returned) else None
     raised = result if isinstance(result, Raised) else None
-    spender = returned or raised
     return {
         "task_id": str(ending.claim.task_id),
         "epoch": ending.claim.epoch,
@@ -155,8 +161,8 @@ def _row(ending: Ending) -> dict[str, object]:
         "output": returned.output if returned else None,
         "summary": returned.summary if returned else None,
         "files_changed": list(returned.files_changed) or None if returned else None,
-        "cost_usd": spender.cost_usd if spender else 0,
-        "tokens": spender.tokens if spender else {},
+        "cost_usd": result.cost_usd,
+        "tokens": result.tokens,
     }
 
 
