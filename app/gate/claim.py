@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from math import ceil
 
 from sqlalchemy import Connection, RowMapping
 
@@ -103,6 +104,8 @@ def _choose(
             "users": locked,
             "pool": pool,
             "slots": capacity.free,
+            # Enough for everyone's share and a little more; the next pass takes the rest.
+            "per_lane": 1 + ceil(capacity.free / len(locked)),
             "capabilities": list(capacity.capabilities),
             "holder": holder,
             "claim_ttl": claim_ttl.total_seconds(),

@@ -1,12 +1,13 @@
-"""Beginning a claimed run."""
+"""Beginning claimed runs."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
 from app.domain.claims import Claim, Failure, Run
-from app.domain.ids import DagId, UserId
+from app.domain.ids import DagId, TaskId, UserId
 from app.domain.lifecycle import Event, sources, target
 from app.domain.retry import RetryPolicy, Strategy
 from app.store.db import Db
@@ -14,18 +15,22 @@ from app.store.statements import statement
 
 
 def start(db: Db, claim: Claim, *, holder: str, lease: timedelta) -> Run | None:
-    """Turn a fresh claim into a run, or return None if it is not this caller's to start.
+    """Turn a fresh claim into a run, or return None if it is not this caller's to start."""
+    runs = start_all(db, [claim], holder=holder, lease=lease)
+    return runs[0] if runs else None
+
+
+def start_all(db: Db, claims: Sequence[Claim], *, holder: str, lease: timedelta) -> list[Run]:
+    """Turn fresh claims into runs, in the order given; those not the caller's are left out.
 
     A message that came late, twice or forged matches nothing: that is no error.
     """
-    row = db.atomically(
+    rows = db.atomically(
         lambda tx: (
             tx.execute(
                 statement("start"),
                 {
-                    "task_id": claim.task_id,
-                    "epoch": claim.epoch,
-                    "token": claim.token,
+                    "claims": json.dumps([_message(claim) for claim in claims]),
                     "holder": holder,
                     "lease": lease.total_seconds(),
                     "sources": sources(Event.START),
@@ -33,26 +38,11 @@ def start(db: Db, claim: Claim, *, holder: str, lease: timedelta) -> Run | None:
                 },
             )
             .mappings()
-            .one_or_none()
+            .all()
         )
     )
-    if row is None:
-        return None
-    return Run(
-        claim=claim,
-        user_id=UserId(row["user_id"]),
-        dag_id=DagId(row["dag_id"]),
-        type=row["type"],
-        title=row["title"],
-        payload=row["payload"],
-        spec=row["spec"],
-        attempts=row["attempts"],
-        max_attempts=row["max_attempts"],
-        retry=policy_of(row["retry"]),
-        granted_seconds=row["granted_seconds"],
-        plan_limited=row["plan_limited"],
-        failures=failures_of(row["failures"]),
-    )
+    begun = {row["id"]: _run(dict(row)) for row in rows}
+    return [begun[claim.task_id] for claim in claims if claim.task_id in begun]
 
 
 def policy_of(stored: Mapping[str, Any]) -> RetryPolicy:
@@ -73,3 +63,25 @@ def policy_of(stored: Mapping[str, Any]) -> RetryPolicy:
 def failures_of(stored: list[dict[str, str]] | None) -> tuple[Failure, ...]:
     """Read earlier failures back from their aggregate."""
     return tuple(Failure(entry["agent"], entry["outcome"]) for entry in stored or ())
+
+
+def _message(claim: Claim) -> dict[str, object]:
+    return {"task_id": str(claim.task_id), "epoch": claim.epoch, "token": str(claim.token)}
+
+
+def _run(row: Mapping[str, Any]) -> Run:
+    return Run(
+        claim=Claim(TaskId(row["id"]), row["epoch"], row["token"]),
+        user_id=UserId(row["user_id"]),
+        dag_id=DagId(row["dag_id"]),
+        type=row["type"],
+        title=row["title"],
+        payload=row["payload"],
+        spec=row["spec"],
+        attempts=row["attempts"],
+        max_attempts=row["max_attempts"],
+        retry=policy_of(row["retry"]),
+        granted_seconds=row["granted_seconds"],
+        plan_limited=row["plan_limited"],
+        failures=failures_of(row["failures"]),
+    )

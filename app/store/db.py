@@ -26,6 +26,11 @@ DISPATCHER = "overnight_dispatcher"
 DEADLOCK = "40P01"
 SERIALIZATION = "40001"
 LOCK_TIMEOUT = "55P03"
+# Our statements find rows by key. While a table is small or its statistics are old the planner
+# would rather scan it, and go on doing so as it grows.
+STEADY_PLANS = {
+    f"enable_{way}": "off" for way in ("seqscan", "bitmapscan", "hashjoin", "mergejoin")
+}
 WORTH_RETRYING = frozenset({DEADLOCK, SERIALIZATION, LOCK_TIMEOUT})
 TRIES = 4
 
@@ -146,7 +151,7 @@ def connect_args(
     """Return what libpq needs so that no connection hangs or works with too many rights."""
     options = {"timezone": "UTC"}
     if role is not None:
-        options["role"] = role
+        options |= {"role": role, **STEADY_PLANS}
     if timeouts is not None:
         options["statement_timeout"] = _milliseconds(timeouts.statement)
         options["lock_timeout"] = _milliseconds(timeouts.lock)

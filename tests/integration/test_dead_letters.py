@@ -32,7 +32,7 @@ def test_a_dead_task_comes_back_with_fresh_attempts(house: House) -> None:
     letter = house.one("SELECT * FROM dead_letters")
     assert (letter["resolution"], letter["resolved_by"]) == ("retry", ADA)
     assert (letter["note"], letter["reviewed"]) == ("key renewed", True)
-    assert house.one("SELECT status FROM dags")["status"] == "pending"
+    assert house.one("SELECT status FROM dags")["status"] == "running"
 
 
 def test_a_revived_task_can_be_completed(house: House) -> None:

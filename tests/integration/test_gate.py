@@ -327,6 +327,7 @@ def test_a_batch_never_overruns_its_limit_under_the_worst_plan(house: House) -> 
                 "users": users.all(),
                 "pool": POOL,
                 "slots": 3,
+                "per_lane": 3,
                 "capabilities": [],
                 "holder": "d",
                 "claim_ttl": 60,

@@ -1,4 +1,9 @@
-"""What happened: attempts, hours, events, dead letters and stale results."""
+"""What happened: attempts, hours, events, dead letters and stale results.
+
+Attempts, ledger and events are written only by statements and triggers that hold the task's
+own row, and nothing is ever deleted; a foreign key would check on every write what cannot be
+otherwise, and lock the task's row once more each time.
+"""
 
 from datetime import datetime
 from decimal import Decimal
@@ -31,13 +36,12 @@ class Attempt(Base):
         CheckConstraint(
             "(ended_at IS NULL) = (outcome IS NULL)", name="attempts_outcome_exactly_when_ended"
         ),
-        Index("attempts_user_open", "user_id", postgresql_where=text("ended_at IS NULL")),
         {"postgresql_with": {"fillfactor": 80}},
     )
 
-    task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id"))
+    task_id: Mapped[UUID]
     epoch: Mapped[int]
-    user_id: Mapped[UUID] = mapped_column(ForeignKey("users.id"))
+    user_id: Mapped[UUID]
     token: Mapped[UUID]
     pool: Mapped[str]
     agent: Mapped[str]
@@ -73,8 +77,8 @@ class LedgerEntry(Base):
     )
 
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
-    user_id: Mapped[UUID] = mapped_column(ForeignKey("users.id"))
-    task_id: Mapped[UUID | None] = mapped_column(ForeignKey("tasks.id"))
+    user_id: Mapped[UUID]
+    task_id: Mapped[UUID | None]
     epoch: Mapped[int | None]
     period_started_at: Mapped[datetime]
     kind: Mapped[str]
@@ -88,12 +92,12 @@ class TaskEvent(Base):
 
     __tablename__ = "events"
     __table_args__ = (
-        UniqueConstraint("task_id", "seq", name="events_gapless"),
+        PrimaryKeyConstraint("task_id", "seq"),
         Index("events_user", "user_id", "id"),
     )
 
-    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
-    task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id"))
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True))
+    task_id: Mapped[UUID]
     seq: Mapped[int]
     user_id: Mapped[UUID]
     dag_id: Mapped[UUID]

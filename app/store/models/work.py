@@ -35,11 +35,12 @@ class Dag(Base):
     __tablename__ = "dags"
     __table_args__ = (
         CheckConstraint(
-            "least(total, open, started, completed, dead, cancelled) >= 0",
+            "least(total, open, completed, dead, cancelled) >= 0",
             name="dags_counts_not_negative",
         ),
         CheckConstraint("total = open + completed + dead + cancelled", name="dags_counts_add_up"),
         Index("dags_user", "user_id", text("id DESC")),
+        {"postgresql_with": {"fillfactor": 75}},
     )
 
     id: Mapped[UUID] = mapped_column(primary_key=True)
@@ -48,14 +49,13 @@ class Dag(Base):
     created_by: Mapped[str]
     total: Mapped[int] = mapped_column(server_default=text("0"))
     open: Mapped[int] = mapped_column(server_default=text("0"))
-    started: Mapped[int] = mapped_column(server_default=text("0"))
     completed: Mapped[int] = mapped_column(server_default=text("0"))
     dead: Mapped[int] = mapped_column(server_default=text("0"))
     cancelled: Mapped[int] = mapped_column(server_default=text("0"))
     status: Mapped[str] = mapped_column(
         Computed(
-            "CASE WHEN open > 0 AND started + completed + dead + cancelled > 0 THEN 'running'"
-            " WHEN open > 0 OR total = 0 THEN 'pending'"
+            "CASE WHEN total = 0 THEN 'pending'"
+            " WHEN open > 0 THEN 'running'"
             " WHEN dead > 0 THEN 'failed'"
             " WHEN cancelled > 0 THEN 'cancelled'"
             " ELSE 'completed' END",
@@ -163,6 +163,8 @@ class Task(Base):
     cancel_requested_at: Mapped[datetime | None]
     progress: Mapped[dict[str, Any] | None]
 
+    # Runs up to this epoch were forgiven by an operator: they no longer count towards poison.
+    forgiven_epoch: Mapped[int] = mapped_column(server_default=text("0"))
     attempts: Mapped[int] = mapped_column(server_default=text("0"))
     max_attempts: Mapped[int] = mapped_column(server_default=text("3"))
     retry: Mapped[dict[str, Any]] = mapped_column(server_default=EMPTY_OBJECT)

@@ -31,7 +31,7 @@ SELECT user_id
 -- Fill the free slots with ready tasks of the locked lanes, in fair order, within every limit.
 WITH lane AS MATERIALIZED (
     SELECT user_id, active, last_served_at, max_task_seconds,
-           least(max_active - active, :slots) AS room,
+           least(max_active - active, :per_lane) AS room,
            coalesce(limit_seconds - used_seconds - reserved_seconds, 'Infinity'::numeric) AS seconds_left
       FROM lanes
      WHERE user_id = ANY (CAST(:users AS uuid[]))
@@ -98,7 +98,7 @@ WITH lane AS MATERIALIZED (
     UPDATE lanes l
        SET parked_for = array_append(l.parked_for, :pool)
      WHERE l.user_id = ANY (CAST(:users AS uuid[]))
-       AND NOT EXISTS (SELECT 1 FROM candidate c WHERE c.user_id = l.user_id)
+       AND l.user_id <> ALL (ARRAY(SELECT user_id FROM candidate))
 )
 SELECT id, user_id, epoch, token, type, attempts, max_attempts FROM taken ORDER BY id;
 

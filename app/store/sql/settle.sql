@@ -11,14 +11,13 @@ WITH verdict AS MATERIALIZED (
     -- A task whose owner asked for a stop does not come back, whatever ended its run.
     SELECT v.*, t.user_id, t.dag_id, t.started_at AS ran_since, t.reserved_seconds,
            CASE WHEN t.cancel_requested_at IS NOT NULL AND NOT v.is_final THEN 'cancelled' ELSE v.target END AS goal
-      FROM verdict v
-      JOIN tasks t ON t.id = v.task_id
+      FROM (SELECT * FROM verdict ORDER BY task_id) v
+     -- OFFSET 0: each row is found by its key and judged as it is once it is locked.
+     CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = v.task_id OFFSET 0 FOR NO KEY UPDATE) t
      WHERE t.epoch = v.epoch
        AND t.token = v.token
        AND t.state = ANY (v.sources)
        AND (NOT v.only_expired OR t.expires_at <= clock())
-     ORDER BY t.id
-       FOR NO KEY UPDATE OF t
 ), ended AS (
     UPDATE tasks t
        SET state = h.goal,
@@ -28,7 +27,8 @@ WITH verdict AS MATERIALIZED (
            retry_at = CASE WHEN h.goal = 'retrying' THEN clock() + make_interval(secs => h.wait_seconds) END,
            finished_at = CASE WHEN h.is_final OR h.goal = 'cancelled' THEN clock() END,
            failure_reason = CASE WHEN h.goal = 'cancelled' THEN 'cancelled' ELSE h.reason END,
-           error = h.message,
+           -- what sent a task back to the queue is no error of its own
+           error = CASE WHEN h.goal <> 'ready' THEN h.message END,
            output = h.output,
            result_summary = h.summary,
            files_changed = h.files_changed,
@@ -43,15 +43,26 @@ WITH verdict AS MATERIALIZED (
            detail = h.detail, cost_usd = h.cost_usd, tokens_used = h.tokens
       FROM held h
      WHERE a.task_id = h.task_id AND a.epoch = h.epoch
-), used AS MATERIALIZED (
-    -- What the run used in each billing month it touched; never more than was reserved for it.
-    SELECT h.task_id, h.epoch, h.user_id, h.billed, h.outcome, slice.period_started_at, slice.seconds
+), spell AS MATERIALIZED (
+    -- The time to charge: never more than was reserved for the run.
+    SELECT h.task_id, h.epoch, h.user_id, h.billed, h.outcome, h.ran_since,
+           greatest(h.ran_since, least(clock(), h.ran_since + make_interval(secs => h.reserved_seconds))) AS ran_until
       FROM held h
-      JOIN users u ON u.id = h.user_id
-     CROSS JOIN LATERAL billing_slices(
-        u.billing_anchor_at, h.ran_since,
-        greatest(h.ran_since, least(clock(), h.ran_since + make_interval(secs => h.reserved_seconds)))) slice
      WHERE h.ran_since IS NOT NULL
+), used AS MATERIALIZED (
+    -- What the run used in each billing month it touched: nearly always the lane's current one.
+    SELECT s.*, slice.period_started_at, slice.seconds
+      FROM spell s
+      JOIN lanes l ON l.user_id = s.user_id
+      JOIN users u ON u.id = s.user_id
+     CROSS JOIN LATERAL (
+        SELECT l.cycle_started_at AS period_started_at,
+               round(extract(epoch FROM s.ran_until - s.ran_since), 3) AS seconds
+         WHERE s.ran_since >= l.cycle_started_at AND s.ran_until < l.resets_at
+        UNION ALL
+        SELECT across.period_started_at, across.seconds
+          FROM billing_slices(u.billing_anchor_at, s.ran_since, s.ran_until) across
+         WHERE NOT (s.ran_since >= l.cycle_started_at AND s.ran_until < l.resets_at)) slice
 ), recorded AS (
     INSERT INTO usage_ledger (user_id, task_id, epoch, period_started_at, kind, seconds, note)
     SELECT user_id, task_id, epoch, period_started_at, 'usage', seconds, outcome FROM used

@@ -13,7 +13,7 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.attempts, t.m
                   AND g.last_heartbeat_at > clock() - make_interval(secs => :liveness)) AS agent_alive,
        (SELECT jsonb_agg(jsonb_build_object('agent', a.agent, 'outcome', a.outcome) ORDER BY a.epoch)
           FROM attempts a
-         WHERE a.task_id = t.id AND a.spent) AS failures
+         WHERE a.task_id = t.id AND a.spent AND a.epoch > t.forgiven_epoch) AS failures
   FROM tasks t
  WHERE t.state IN ('claimed', 'running', 'validating')
    AND t.expires_at <= clock()
@@ -30,7 +30,7 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.attempts, t.m
        true AS agent_alive,
        (SELECT jsonb_agg(jsonb_build_object('agent', a.agent, 'outcome', a.outcome) ORDER BY a.epoch)
           FROM attempts a
-         WHERE a.task_id = t.id AND a.spent) AS failures
+         WHERE a.task_id = t.id AND a.spent AND a.epoch > t.forgiven_epoch) AS failures
   FROM tasks t
  WHERE t.state IN ('running', 'validating')
    AND t.expires_at > clock()

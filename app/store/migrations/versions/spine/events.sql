@@ -30,8 +30,9 @@ $$;
 CREATE TRIGGER tasks_log_new AFTER INSERT ON tasks
     REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION log_new_tasks();
 
+-- Old and new rows meet by hashing: a nested loop over a large release would never end.
 CREATE FUNCTION log_moves() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET enable_hashjoin = on
 AS $$
 DECLARE
     illegal record;

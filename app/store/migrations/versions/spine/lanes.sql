@@ -9,15 +9,76 @@ CREATE FUNCTION is_waiting(state text) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN state IN ('created', 'pending', 'ready', 'retrying');
 
--- Add signed sums to lanes, locking them in user order. Whatever changed may have opened the
--- gate for a lane that pools had given up on, so it is parked for nobody afterwards.
-CREATE FUNCTION shift_lanes(users uuid[], d_active int[], d_ready int[], d_waiting int[], d_reserved bigint[])
-RETURNS void
-LANGUAGE sql
+-- Nested loops only: the default plan would scan every lane for a handful of users. Lanes are
+-- locked in user order. Whatever changed may have opened the gate for a lane that pools had
+-- given up on, so it is parked for nobody afterwards.
+CREATE FUNCTION count_new_tasks() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = public, pg_temp SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
 AS $$
+BEGIN
     WITH delta AS MATERIALIZED (
-        SELECT * FROM unnest(users, d_active, d_ready, d_waiting, d_reserved)
-            AS d(user_id, active, ready, waiting, reserved)
+        SELECT user_id,
+               sum(is_active(state)::int)::int AS active,
+               sum((state = 'ready')::int)::int AS ready,
+               sum(is_waiting(state)::int)::int AS waiting,
+               sum(coalesce(reserved_seconds, 0)) AS reserved
+          FROM new_rows
+         GROUP BY user_id
+         ORDER BY user_id
+    ), locked AS MATERIALIZED (
+        SELECT delta.* FROM delta
+         CROSS JOIN LATERAL (SELECT 1 FROM lanes l WHERE l.user_id = delta.user_id FOR NO KEY UPDATE) x
+    )
+    UPDATE lanes l
+       SET active = l.active + d.active,
+           ready = l.ready + d.ready,
+           waiting = l.waiting + d.waiting,
+           reserved_seconds = l.reserved_seconds + d.reserved,
+           parked_for = '{}'
+      FROM locked d
+     WHERE l.user_id = d.user_id;
+
+    UPDATE dags g
+       SET total = g.total + d.total,
+           open = g.open + d.open,
+           completed = g.completed + d.completed,
+           dead = g.dead + d.dead,
+           cancelled = g.cancelled + d.cancelled,
+           finished_at = CASE WHEN g.open + d.open = 0 THEN clock() END
+      FROM (SELECT dag_id,
+                   count(*) AS total,
+                   sum((is_active(state) OR is_waiting(state))::int) AS open,
+                   sum((state = 'completed')::int) AS completed,
+                   sum((state = 'dead_lettered')::int) AS dead,
+                   sum((state = 'cancelled')::int) AS cancelled
+              FROM new_rows
+             GROUP BY dag_id) d
+     WHERE g.id = d.dag_id;
+    RETURN NULL;
+END
+$$;
+
+-- Old rows weigh minus one, new rows plus one; what is left is what the statement changed.
+CREATE FUNCTION count_moved_tasks() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = public, pg_temp SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
+AS $$
+BEGIN
+    WITH delta AS MATERIALIZED (
+        SELECT user_id,
+               sum(sign * is_active(state)::int)::int AS active,
+               sum(sign * (state = 'ready')::int)::int AS ready,
+               sum(sign * is_waiting(state)::int)::int AS waiting,
+               sum(sign * coalesce(reserved_seconds, 0)) AS reserved
+          FROM (SELECT 1 AS sign, user_id, state, reserved_seconds FROM new_rows
+                UNION ALL
+                SELECT -1, user_id, state, reserved_seconds FROM old_rows) change
+         GROUP BY user_id
+        HAVING sum(sign * is_active(state)::int) <> 0
+            OR sum(sign * (state = 'ready')::int) <> 0
+            OR sum(sign * is_waiting(state)::int) <> 0
+            OR sum(sign * coalesce(reserved_seconds, 0)) <> 0
          ORDER BY user_id
     ), locked AS MATERIALIZED (
         SELECT delta.* FROM delta
@@ -31,86 +92,27 @@ AS $$
            last_served_at = CASE WHEN d.active > 0 THEN clock() ELSE l.last_served_at END,
            parked_for = '{}'
       FROM locked d
-     WHERE l.user_id = d.user_id
-$$;
+     WHERE l.user_id = d.user_id;
 
-CREATE FUNCTION shift_dags(
-    dags uuid[], d_total int[], d_open int[], d_started int[], d_completed int[], d_dead int[], d_cancelled int[]
-) RETURNS void
-LANGUAGE sql
-AS $$
     UPDATE dags g
-       SET total = g.total + d.total,
-           open = g.open + d.open,
-           started = g.started + d.started,
+       SET open = g.open + d.open,
            completed = g.completed + d.completed,
            dead = g.dead + d.dead,
            cancelled = g.cancelled + d.cancelled,
            finished_at = CASE WHEN g.open + d.open = 0 THEN clock() END
-      FROM unnest(dags, d_total, d_open, d_started, d_completed, d_dead, d_cancelled)
-           AS d(dag_id, total, open, started, completed, dead, cancelled)
-     WHERE g.id = d.dag_id
-$$;
-
--- Nested loops only: the default plan would scan every lane for a handful of users.
-CREATE FUNCTION count_new_tasks() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = public, pg_temp SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
-AS $$
-BEGIN
-    PERFORM shift_lanes(array_agg(user_id), array_agg(active), array_agg(ready), array_agg(waiting), array_agg(reserved))
-       FROM (SELECT user_id,
-                    sum(is_active(state)::int)::int AS active,
-                    sum((state = 'ready')::int)::int AS ready,
-                    sum(is_waiting(state)::int)::int AS waiting,
-                    sum(coalesce(reserved_seconds, 0)) AS reserved
-               FROM new_rows GROUP BY user_id) delta;
-    PERFORM shift_dags(array_agg(dag_id), array_agg(total), array_agg(open), array_agg(started),
-                       array_agg(completed), array_agg(dead), array_agg(cancelled))
-       FROM (SELECT dag_id,
-                    count(*)::int AS total,
-                    sum((is_active(state) OR is_waiting(state))::int)::int AS open,
-                    sum(is_active(state)::int)::int AS started,
-                    sum((state = 'completed')::int)::int AS completed,
-                    sum((state = 'dead_lettered')::int)::int AS dead,
-                    sum((state = 'cancelled')::int)::int AS cancelled
-               FROM new_rows GROUP BY dag_id) delta;
-    RETURN NULL;
-END
-$$;
-
--- Old rows weigh minus one, new rows plus one; what is left is what the statement changed.
-CREATE FUNCTION count_moved_tasks() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = public, pg_temp SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
-AS $$
-BEGIN
-    PERFORM shift_lanes(array_agg(user_id), array_agg(active), array_agg(ready), array_agg(waiting), array_agg(reserved))
-       FROM (SELECT user_id,
-                    sum(sign * is_active(state)::int)::int AS active,
-                    sum(sign * (state = 'ready')::int)::int AS ready,
-                    sum(sign * is_waiting(state)::int)::int AS waiting,
-                    sum(sign * coalesce(reserved_seconds, 0))::bigint AS reserved
-               FROM (SELECT 1 AS sign, user_id, state, reserved_seconds FROM new_rows
-                     UNION ALL
-                     SELECT -1, user_id, state, reserved_seconds FROM old_rows) change
-              GROUP BY user_id) delta
-      WHERE (active, ready, waiting, reserved) <> (0, 0, 0, 0)
-     HAVING count(*) > 0;
-    PERFORM shift_dags(array_agg(dag_id), array_agg(0), array_agg(open), array_agg(started),
-                       array_agg(completed), array_agg(dead), array_agg(cancelled))
-       FROM (SELECT dag_id,
-                    sum(sign * (is_active(state) OR is_waiting(state))::int)::int AS open,
-                    sum(sign * is_active(state)::int)::int AS started,
-                    sum(sign * (state = 'completed')::int)::int AS completed,
-                    sum(sign * (state = 'dead_lettered')::int)::int AS dead,
-                    sum(sign * (state = 'cancelled')::int)::int AS cancelled
-               FROM (SELECT 1 AS sign, dag_id, state FROM new_rows
-                     UNION ALL
-                     SELECT -1, dag_id, state FROM old_rows) change
-              GROUP BY dag_id) delta
-      WHERE (open, started, completed, dead, cancelled) <> (0, 0, 0, 0, 0)
-     HAVING count(*) > 0;
+      FROM (SELECT dag_id,
+                   sum(sign * (is_active(state) OR is_waiting(state))::int) AS open,
+                   sum(sign * (state = 'completed')::int) AS completed,
+                   sum(sign * (state = 'dead_lettered')::int) AS dead,
+                   sum(sign * (state = 'cancelled')::int) AS cancelled
+              FROM (SELECT 1 AS sign, dag_id, state FROM new_rows
+                    UNION ALL
+                    SELECT -1, dag_id, state FROM old_rows) change
+             GROUP BY dag_id
+            HAVING sum(sign * (state = 'completed')::int) <> 0
+                OR sum(sign * (state = 'dead_lettered')::int) <> 0
+                OR sum(sign * (state = 'cancelled')::int) <> 0) d
+     WHERE g.id = d.dag_id;
     RETURN NULL;
 END
 $$;

@@ -1,5 +1,45 @@
 -- The tables of the spine; app/store/models.py tells their story.
 
+CREATE TABLE attempts (
+    task_id UUID NOT NULL,
+    epoch INTEGER NOT NULL,
+    user_id UUID NOT NULL,
+    token UUID NOT NULL,
+    pool TEXT NOT NULL,
+    agent TEXT NOT NULL,
+    granted_seconds INTEGER NOT NULL,
+    claimed_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    started_at TIMESTAMP WITH TIME ZONE,
+    ended_at TIMESTAMP WITH TIME ZONE,
+    outcome TEXT,
+    spent BOOLEAN DEFAULT false NOT NULL,
+    error_class TEXT,
+    error TEXT,
+    detail TEXT,
+    cost_usd NUMERIC(12, 6) DEFAULT 0 NOT NULL,
+    tokens_used JSONB DEFAULT '{}' NOT NULL,
+    PRIMARY KEY (task_id, epoch),
+    CONSTRAINT attempts_outcome_exactly_when_ended CHECK ((ended_at IS NULL) = (outcome IS NULL))
+)
+ WITH (fillfactor = 80);
+
+CREATE TABLE events (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    task_id UUID NOT NULL,
+    seq INTEGER NOT NULL,
+    user_id UUID NOT NULL,
+    dag_id UUID NOT NULL,
+    kind TEXT NOT NULL,
+    from_state TEXT,
+    to_state TEXT NOT NULL,
+    epoch INTEGER NOT NULL,
+    reason TEXT,
+    actor TEXT NOT NULL,
+    at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    PRIMARY KEY (task_id, seq)
+);
+CREATE INDEX events_user ON events (user_id, id);
+
 CREATE TABLE legal_moves (
     from_state TEXT NOT NULL,
     to_state TEXT NOT NULL,
@@ -32,6 +72,23 @@ CREATE TABLE sweeps (
     touched INTEGER,
     PRIMARY KEY (name)
 );
+
+CREATE TABLE usage_ledger (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    user_id UUID NOT NULL,
+    task_id UUID,
+    epoch INTEGER,
+    period_started_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    kind TEXT NOT NULL,
+    seconds NUMERIC(14, 3) NOT NULL,
+    note TEXT,
+    recorded_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    PRIMARY KEY (id),
+    CONSTRAINT usage_ledger_once UNIQUE (task_id, epoch, period_started_at, kind),
+    CONSTRAINT usage_ledger_kind_known CHECK (kind IN ('adjustment', 'refund', 'usage')),
+    CONSTRAINT usage_ledger_sign_fits_kind CHECK ((kind = 'usage' AND seconds >= 0) OR (kind = 'refund' AND seconds <= 0) OR kind = 'adjustment')
+);
+CREATE INDEX usage_ledger_user_period ON usage_ledger (user_id, period_started_at);
 
 CREATE TABLE users (
     id UUID DEFAULT gen_random_uuid() NOT NULL,
@@ -97,20 +154,20 @@ CREATE TABLE dags (
     created_by TEXT NOT NULL,
     total INTEGER DEFAULT 0 NOT NULL,
     open INTEGER DEFAULT 0 NOT NULL,
-    started INTEGER DEFAULT 0 NOT NULL,
     completed INTEGER DEFAULT 0 NOT NULL,
     dead INTEGER DEFAULT 0 NOT NULL,
     cancelled INTEGER DEFAULT 0 NOT NULL,
-    status TEXT GENERATED ALWAYS AS (CASE WHEN open > 0 AND started + completed + dead + cancelled > 0 THEN 'running' WHEN open > 0 OR total = 0 THEN 'pending' WHEN dead > 0 THEN 'failed' WHEN cancelled > 0 THEN 'cancelled' ELSE 'completed' END) STORED NOT NULL,
+    status TEXT GENERATED ALWAYS AS (CASE WHEN total = 0 THEN 'pending' WHEN open > 0 THEN 'running' WHEN dead > 0 THEN 'failed' WHEN cancelled > 0 THEN 'cancelled' ELSE 'completed' END) STORED NOT NULL,
     budget_ceiling_usd NUMERIC(12, 6),
     spent_usd NUMERIC(12, 6) DEFAULT 0 NOT NULL,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
     finished_at TIMESTAMP WITH TIME ZONE,
     PRIMARY KEY (id),
-    CONSTRAINT dags_counts_not_negative CHECK (least(total, open, started, completed, dead, cancelled) >= 0),
+    CONSTRAINT dags_counts_not_negative CHECK (least(total, open, completed, dead, cancelled) >= 0),
     CONSTRAINT dags_counts_add_up CHECK (total = open + completed + dead + cancelled),
     FOREIGN KEY(user_id) REFERENCES users (id)
-);
+)
+ WITH (fillfactor = 75);
 CREATE INDEX dags_user ON dags (user_id, id DESC);
 
 CREATE TABLE lanes (
@@ -178,6 +235,7 @@ CREATE TABLE tasks (
     started_at TIMESTAMP WITH TIME ZONE,
     cancel_requested_at TIMESTAMP WITH TIME ZONE,
     progress JSONB,
+    forgiven_epoch INTEGER DEFAULT 0 NOT NULL,
     attempts INTEGER DEFAULT 0 NOT NULL,
     max_attempts INTEGER DEFAULT 3 NOT NULL,
     retry JSONB DEFAULT '{}' NOT NULL,
@@ -215,32 +273,6 @@ CREATE INDEX tasks_ready ON tasks (user_id, sort_key, id) WHERE state = 'ready';
 CREATE INDEX tasks_retry ON tasks (retry_at) WHERE state = 'retrying';
 CREATE INDEX tasks_user_recent ON tasks (user_id, id DESC);
 
-CREATE TABLE attempts (
-    task_id UUID NOT NULL,
-    epoch INTEGER NOT NULL,
-    user_id UUID NOT NULL,
-    token UUID NOT NULL,
-    pool TEXT NOT NULL,
-    agent TEXT NOT NULL,
-    granted_seconds INTEGER NOT NULL,
-    claimed_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
-    started_at TIMESTAMP WITH TIME ZONE,
-    ended_at TIMESTAMP WITH TIME ZONE,
-    outcome TEXT,
-    spent BOOLEAN DEFAULT false NOT NULL,
-    error_class TEXT,
-    error TEXT,
-    detail TEXT,
-    cost_usd NUMERIC(12, 6) DEFAULT 0 NOT NULL,
-    tokens_used JSONB DEFAULT '{}' NOT NULL,
-    PRIMARY KEY (task_id, epoch),
-    CONSTRAINT attempts_outcome_exactly_when_ended CHECK ((ended_at IS NULL) = (outcome IS NULL)),
-    FOREIGN KEY(task_id) REFERENCES tasks (id),
-    FOREIGN KEY(user_id) REFERENCES users (id)
-)
- WITH (fillfactor = 80);
-CREATE INDEX attempts_user_open ON attempts (user_id) WHERE ended_at IS NULL;
-
 CREATE TABLE dead_letters (
     id BIGINT GENERATED ALWAYS AS IDENTITY,
     task_id UUID NOT NULL,
@@ -264,25 +296,6 @@ CREATE TABLE dead_letters (
 CREATE UNIQUE INDEX dead_letters_open ON dead_letters (task_id) WHERE resolution IS NULL;
 CREATE INDEX dead_letters_user ON dead_letters (user_id, id);
 
-CREATE TABLE events (
-    id BIGINT GENERATED ALWAYS AS IDENTITY,
-    task_id UUID NOT NULL,
-    seq INTEGER NOT NULL,
-    user_id UUID NOT NULL,
-    dag_id UUID NOT NULL,
-    kind TEXT NOT NULL,
-    from_state TEXT,
-    to_state TEXT NOT NULL,
-    epoch INTEGER NOT NULL,
-    reason TEXT,
-    actor TEXT NOT NULL,
-    at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
-    PRIMARY KEY (id),
-    CONSTRAINT events_gapless UNIQUE (task_id, seq),
-    FOREIGN KEY(task_id) REFERENCES tasks (id)
-);
-CREATE INDEX events_user ON events (user_id, id);
-
 CREATE TABLE task_edges (
     parent_id UUID NOT NULL,
     child_id UUID NOT NULL,
@@ -299,22 +312,3 @@ CREATE TABLE task_edges (
     FOREIGN KEY(user_id) REFERENCES users (id)
 );
 CREATE INDEX task_edges_child ON task_edges (child_id);
-
-CREATE TABLE usage_ledger (
-    id BIGINT GENERATED ALWAYS AS IDENTITY,
-    user_id UUID NOT NULL,
-    task_id UUID,
-    epoch INTEGER,
-    period_started_at TIMESTAMP WITH TIME ZONE NOT NULL,
-    kind TEXT NOT NULL,
-    seconds NUMERIC(14, 3) NOT NULL,
-    note TEXT,
-    recorded_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
-    PRIMARY KEY (id),
-    CONSTRAINT usage_ledger_once UNIQUE (task_id, epoch, period_started_at, kind),
-    CONSTRAINT usage_ledger_kind_known CHECK (kind IN ('adjustment', 'refund', 'usage')),
-    CONSTRAINT usage_ledger_sign_fits_kind CHECK ((kind = 'usage' AND seconds >= 0) OR (kind = 'refund' AND seconds <= 0) OR kind = 'adjustment'),
-    FOREIGN KEY(user_id) REFERENCES users (id),
-    FOREIGN KEY(task_id) REFERENCES tasks (id)
-);
-CREATE INDEX usage_ledger_user_period ON usage_ledger (user_id, period_started_at);
