@@ -1,0 +1,179 @@
+"""The invariants themselves: silent over a true history, and loud over every planted lie."""
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.engine import make_url
+
+from app.control.cancel import cancel
+from app.control.dead_letters import retry
+from app.control.users import change_plan
+from app.domain.ids import TaskId, UserId, new_task_id
+from app.domain.plans import PlanLimits, PlanTier
+from app.domain.results import Interrupted, Raised, Returned
+from app.local.postgres import EmbeddedPostgres
+from app.store.db import Db
+from tests.support.graphs import begin, graph
+from tests.support.house import House
+from tests.support.invariants import (
+    INVARIANTS,
+    Look,
+    told,
+    violations,
+    violations_seen,
+    watch_plans,
+)
+
+SUPPORT = Path(__file__).parents[1] / "support"
+# What one names besides rows: these are planted by saying so, not by changing the database.
+SAID = frozenset({"I01", "I02", "I10"})
+
+NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+
+
+def _lies() -> dict[str, list[str]]:
+    """Return the lies by the invariant that must see them."""
+    _, *parts = NAME.split((SUPPORT / "lies.sql").read_text())
+    return {
+        code: [lie.strip() for lie in lies.split(";") if lie.strip()]
+        for code, lies in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+LIES = _lies()
+
+
+@dataclass(frozen=True)
+class History:
+    """A house in which a little of everything has happened, and the names of what is in it."""
+
+    house: House
+    names: dict[str, UserId | TaskId]
+
+    @property
+    def tasks(self) -> list[TaskId]:
+        return [TaskId(row["id"]) for row in self.house.rows("SELECT id FROM tasks")]
+
+
+@pytest.fixture
+def history(house: House) -> History:
+    watch_plans(house.owner)
+    user, other = house.user(PlanTier.PRO), house.user(PlanTier.FREE)
+    house.agent()
+    done = house.running(user, timeout_seconds=600)
+    house.move_clock(timedelta(minutes=5))
+    house.settle(done, Returned(cost_usd=0.5))
+    dead = house.running(user, max_attempts=1)
+    house.settle(dead, Raised("error", "no luck"))
+    revived = house.running(user, max_attempts=1)
+    house.settle(revived, Raised("error", "no luck"))
+    retry(house.app, revived.claim.task_id, actor="human:operator")
+    cancel(house.app, user, revived.claim.task_id, actor=f"user:{user}")
+    handed_back = house.running(user)
+    house.settle(handed_back, Interrupted())
+    [again] = begin(house, handed_back.claim.task_id)
+    house.settle(again, Returned())
+    parent, child = graph(house, user, 2, [(0, 1)])
+    house.settle(*begin(house, parent), Returned())
+    begin(house, child)
+    running = house.running(user)
+    _, blocked = graph(house, user, 2, [(0, 1)])
+    names = {
+        "user": user,
+        "other": other,
+        "done": done.claim.task_id,
+        "dead": dead.claim.task_id,
+        "revived": revived.claim.task_id,
+        "handed_back": handed_back.claim.task_id,
+        "child": child,
+        "running": running.claim.task_id,
+        "blocked": blocked,
+        "waiting": house.task(other),
+    }
+    return History(house, names)
+
+
+def test_a_true_history_breaks_nothing(history: History) -> None:
+    found = violations(history.house.dispatcher, acked=history.tasks, patience=timedelta(0))
+
+    assert not found, told(found)
+
+
+def test_every_invariant_has_been_lied_to() -> None:
+    assert SAID | LIES.keys() == {one.code for one in INVARIANTS}
+
+
+def test_every_lie_is_caught_by_its_invariant(
+    history: History, postgres: EmbeddedPostgres, database_url: str
+) -> None:
+    liar = _without_guards(postgres, database_url)
+
+    missed = [
+        f"{code} does not see: {lie}"
+        for code, lies in LIES.items()
+        for lie in lies
+        if code not in _seen_after(liar, lie, history.names)
+    ]
+
+    liar.close()
+    assert missed == []
+
+
+def test_a_lost_submission_is_missed(history: History) -> None:
+    assert violations(history.house.app, acked=[new_task_id()]).keys() == {"I01"}
+
+
+def test_what_is_open_after_a_drain_is_stuck(history: History) -> None:
+    assert violations(history.house.app, drained=True).keys() == {"I02"}
+
+
+def test_what_lies_about_for_too_long_is_noticed(history: History) -> None:
+    history.house.move_clock(timedelta(minutes=2))
+
+    patient = violations(history.house.app, patience=timedelta(hours=1))
+    impatient = violations(history.house.app, patience=timedelta(seconds=20))
+
+    assert (patient.keys(), impatient.keys()) == (set(), {"I10"})
+
+
+def test_runs_begun_before_a_downgrade_break_nothing(history: History) -> None:
+    user = UserId(history.names["user"])
+    change_plan(history.house.app, user, PlanTier.FREE, limits=PlanLimits(1, 30, 0))
+
+    assert violations(history.house.dispatcher) == {}
+
+
+def test_without_a_history_of_plans_the_limits_of_now_count(house: House) -> None:
+    user = house.user(PlanTier.PRO)
+    house.agent()
+    house.running(user)
+    house.running(user)
+
+    before = violations(house.dispatcher)
+    change_plan(house.app, user, PlanTier.FREE)
+
+    assert (before, violations(house.dispatcher).keys()) == ({}, {"I06"})
+
+
+def _seen_after(liar: Db, lie: str, names: dict[str, UserId | TaskId]) -> set[str]:
+    """Tell a lie, look, and take it back."""
+    with liar.engine.connect() as tx:
+        # No trigger and no foreign key puts right, or refuses, what is planted.
+        tx.execute(text("SET LOCAL session_replication_role = replica"))
+        changed = tx.execute(text(lie), names)
+        assert changed.rowcount > 0, f"changes nothing: {lie}"
+        return set(violations_seen(tx, Look()))
+
+
+def _without_guards(postgres: EmbeddedPostgres, database_url: str) -> Db:
+    """Return the test's database as its superuser, with no constraint left to refuse a lie."""
+    database = make_url(database_url).database
+    url = make_url(postgres.superuser_url).set(database=database)
+    liar = Db.connect(url.render_as_string(hide_password=False), role=None)
+    with liar.engine.begin() as tx:
+        tx.execute(text((SUPPORT / "no_guards.sql").read_text()))
+    return liar

@@ -1,0 +1,117 @@
+"""What must hold of every database at every instant, whatever was done to the house.
+
+Each invariant is a query for the rows that break it; they stand in `invariants.sql`. `violations`
+runs them on one snapshot and returns those that found any: an empty answer is a proof for that
+snapshot. The numbers are those of the reliability notes; H-numbers are the house's own.
+
+Limits may change in the middle of a run, and a claim is judged by the limits of its own instant.
+Call `watch_plans` at the beginning of such a run: it has the database itself keep their history.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, TextClause, text
+
+from app.domain.ids import TaskId
+from app.domain.lifecycle import legal_moves
+from app.store.db import Db
+
+Row = Mapping[str, Any]
+
+FOLDER = Path(__file__).parent
+ENTRY = re.compile(r"^-- name: (?P<code>\w+)\n-- (?P<sentence>.+)\n(?P<sql>[^;]+);", re.MULTILINE)
+# For runs in which no plan changes: the limits of now have always been in force.
+PLANS_OF_NOW = """
+    CREATE TEMP TABLE plan_history ON COMMIT DROP AS
+    SELECT 1 AS id, user_id, timestamptz '-infinity' AS since, max_active, limit_seconds FROM lanes
+"""
+
+
+@dataclass(frozen=True)
+class Invariant:
+    """One thing that always holds: a sentence, and a query for the rows that break it."""
+
+    code: str
+    sentence: str
+    query: TextClause
+
+
+INVARIANTS = tuple(
+    Invariant(entry["code"], entry["sentence"], text(entry["sql"]))
+    for entry in ENTRY.finditer((FOLDER / "invariants.sql").read_text())
+)
+
+
+def watch_plans(owner: Db) -> None:
+    """Have the database keep every user's limits with the instant they came into force."""
+    history = (FOLDER / "plan_history.sql").read_text()
+    owner.atomically(lambda tx: tx.exec_driver_sql(history))
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the one who looks knows, and where it looks.
+
+    `drained` says that everything should have ended, `acked` names what was accepted from
+    producers, `patience` how long the sweeps may leave anything lying (without it nobody is
+    thought to sweep). `codes` narrows the look to some invariants.
+    """
+
+    drained: bool = False
+    acked: Collection[TaskId] = ()
+    patience: timedelta | None = None
+    codes: Collection[str] | None = None
+
+
+def violations(
+    db: Db,
+    *,
+    drained: bool = False,
+    acked: Collection[TaskId] = (),
+    patience: timedelta | None = None,
+    codes: Collection[str] | None = None,
+) -> dict[str, list[Row]]:
+    """Return the rows that break each broken invariant, by its code; nothing if all hold.
+
+    See `Look` for what may be said.
+    """
+    look = Look(drained, acked, patience, codes)
+
+    def work(tx: Connection) -> dict[str, list[Row]]:
+        # One snapshot for all, so that a busy house is judged at one instant.
+        tx.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        return violations_seen(tx, look)
+
+    return db.atomically(work)
+
+
+def violations_seen(tx: Connection, look: Look) -> dict[str, list[Row]]:
+    """Return what a transaction sees broken; its own changes count."""
+    if tx.execute(text("SELECT to_regclass('plan_history')")).scalar_one() is None:
+        tx.exec_driver_sql(PLANS_OF_NOW)
+    values = {
+        "acked": list(look.acked),
+        "drained": look.drained,
+        "patience": look.patience,
+        "moves": [f"{source}>{target}" for source, target in legal_moves()],
+    }
+    found = {
+        one.code: [dict(row) for row in tx.execute(one.query, values).mappings()]
+        for one in INVARIANTS
+        if look.codes is None or one.code in look.codes
+    }
+    return {code: rows for code, rows in found.items() if rows}
+
+
+def told(found: Mapping[str, list[Row]]) -> str:
+    """Say what was broken, in sentences, with the first few rows of each."""
+    sentences = {one.code: one.sentence for one in INVARIANTS}
+    return "\n".join(
+        f"{code}, {sentences[code]}: {len(rows)} rows, first {rows[:3]}"
+        for code, rows in found.items()
+    )

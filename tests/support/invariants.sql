@@ -1,0 +1,321 @@
+-- What must hold of every database at every instant: each query finds the rows that break one
+-- invariant. Parameters: acked (uuid[]), drained (boolean), patience (interval), moves (text[]).
+-- A table plan_history says which limits were in force since when.
+
+-- name: I01
+-- every acknowledged submission exists
+SELECT acked.id
+  FROM unnest(CAST(:acked AS uuid[])) acked(id)
+  LEFT JOIN tasks t ON t.id = acked.id
+ WHERE t.id IS NULL;
+
+-- name: I02
+-- after a drain nothing is stuck
+SELECT id, state, unmet, epoch, retry_at
+  FROM tasks
+ WHERE :drained AND state NOT IN ('completed', 'dead_lettered', 'cancelled');
+
+-- name: I03
+-- a task is completed exactly if its last attempt completed, and no other did
+SELECT t.id, t.state, count(a.epoch) AS completions
+  FROM tasks t
+  LEFT JOIN attempts a ON a.task_id = t.id AND a.outcome = 'completed'
+ GROUP BY t.id
+HAVING count(a.epoch) <> (t.state = 'completed')::int
+    OR bool_or(a.epoch <> t.epoch OR NOT a.spent);
+
+-- name: I04
+-- epochs are the attempts without a gap, and attempts counts those that spent a try
+SELECT t.id, t.epoch, t.attempts, t.max_attempts, count(a.epoch) AS rows
+  FROM tasks t
+  LEFT JOIN attempts a ON a.task_id = t.id
+ GROUP BY t.id
+HAVING t.epoch <> count(a.epoch)
+    OR t.epoch <> coalesce(max(a.epoch), 0)
+    OR t.attempts <> count(*) FILTER (WHERE a.spent)
+    OR t.attempts > t.max_attempts
+    OR bool_or(a.spent AND (a.started_at IS NULL OR a.ended_at IS NULL
+                            OR a.outcome IN ('expired', 'interrupted', 'deferred')));
+
+-- name: I05
+-- attempts of one task never overlap
+SELECT task_id, epoch
+  FROM (SELECT *, lag(ended_at, 1, '-infinity') OVER (PARTITION BY task_id ORDER BY epoch) AS free_since
+          FROM attempts) a
+ WHERE free_since IS NULL
+    OR claimed_at < free_since
+    OR started_at < claimed_at
+    OR ended_at < coalesce(started_at, claimed_at);
+
+-- name: I06
+-- no claim is made beyond the plan's concurrency
+WITH point AS (
+    SELECT user_id, claimed_at AS at, 1 AS step FROM attempts
+    UNION ALL
+    SELECT user_id, ended_at, -1 FROM attempts WHERE ended_at IS NOT NULL
+), running AS (
+    SELECT *, sum(step) OVER (PARTITION BY user_id ORDER BY at, step ROWS UNBOUNDED PRECEDING) AS active
+      FROM point
+), plan AS (
+    SELECT *, lead(since, 1, 'infinity') OVER (PARTITION BY user_id ORDER BY since, id) AS until
+      FROM plan_history
+)
+SELECT r.user_id, r.at, r.active, max(p.max_active) AS max_active
+  FROM running r
+  JOIN plan p ON p.user_id = r.user_id AND r.at BETWEEN p.since AND p.until
+ WHERE r.step = 1
+ GROUP BY r.user_id, r.at, r.active
+HAVING r.active > max(p.max_active);
+
+-- name: I07
+-- a month's seconds stay within the limit its last charged attempt was claimed under
+WITH charged AS (
+    SELECT l.user_id, l.period_started_at, sum(l.seconds) AS seconds, max(a.claimed_at) AS claimed_at
+      FROM usage_ledger l
+      JOIN attempts a USING (task_id, epoch)
+     GROUP BY l.user_id, l.period_started_at
+), plan AS (
+    SELECT *, lead(since, 1, 'infinity') OVER (PARTITION BY user_id ORDER BY since, id) AS until
+      FROM plan_history
+)
+SELECT c.user_id, c.period_started_at, c.seconds
+  FROM charged c
+  JOIN plan p ON p.user_id = c.user_id AND c.claimed_at BETWEEN p.since AND p.until
+ GROUP BY c.user_id, c.period_started_at, c.seconds
+HAVING c.seconds > max(coalesce(p.limit_seconds, 'Infinity'::numeric)) + 1;
+
+-- name: I08
+-- an attempt that ran is charged once for what it used, and refunded if we were at fault
+WITH charged AS (
+    SELECT task_id, epoch,
+           sum(seconds) FILTER (WHERE kind = 'usage') AS used,
+           sum(seconds) FILTER (WHERE kind = 'refund') AS refunded
+      FROM usage_ledger
+     WHERE task_id IS NOT NULL AND kind <> 'adjustment'
+     GROUP BY task_id, epoch
+)
+SELECT task_id, epoch, a.outcome, c.used, c.refunded
+  FROM attempts a
+  FULL JOIN charged c USING (task_id, epoch)
+ WHERE a.claimed_at IS NULL
+    OR (a.started_at IS NOT NULL AND a.ended_at IS NOT NULL) <> (c.used IS NOT NULL)
+    OR abs(c.used - least(extract(epoch FROM a.ended_at - a.started_at), a.granted_seconds)) > 0.01
+    OR c.refunded IS DISTINCT FROM
+       CASE WHEN a.outcome IN ('expired', 'interrupted', 'worker_lost') THEN -c.used END;
+
+-- name: I09
+-- claim columns and one open attempt exist exactly while a task is active, and agree
+SELECT t.id, t.state, t.epoch, a.epoch AS open_epoch
+  FROM tasks t
+  LEFT JOIN attempts a ON a.task_id = t.id AND a.ended_at IS NULL
+ WHERE num_nonnulls(t.token, t.claimed_by, t.pool, t.claimed_at, t.expires_at, t.reserved_seconds)
+       <> CASE WHEN t.state IN ('claimed', 'running', 'validating') THEN 6 ELSE 0 END
+    OR (t.state IN ('claimed', 'running', 'validating')) <> (a.task_id IS NOT NULL)
+    OR (a.task_id IS NOT NULL
+        AND (a.epoch, a.token, a.pool, a.agent, a.granted_seconds, a.claimed_at, a.started_at)
+            IS DISTINCT FROM
+            (t.epoch, t.token, t.pool, t.claimed_by, t.reserved_seconds, t.claimed_at, t.started_at))
+    OR (a.started_at IS NOT NULL) <> (t.state IN ('running', 'validating'));
+
+-- name: I10
+-- nothing sits past its lease or its retry time for longer than the sweeps may take
+SELECT id, state, expires_at, retry_at
+  FROM tasks
+ WHERE least(expires_at, retry_at) < clock() - CAST(:patience AS interval);
+
+-- name: I11
+-- nothing is claimed before what it depends on
+SELECT e.parent_id, e.child_id, a.epoch
+  FROM task_edges e
+  JOIN attempts a ON a.task_id = e.child_id
+ WHERE e.satisfied_at IS NULL OR e.satisfied_at > a.claimed_at;
+
+-- name: I12
+-- edges are satisfied by what their parents became, and unmet counts those that are not
+SELECT t.id, t.state, t.unmet, count(e.child_id) AS unsatisfied
+  FROM tasks t
+  LEFT JOIN task_edges e ON e.child_id = t.id AND e.satisfied_at IS NULL
+ GROUP BY t.id
+HAVING t.unmet <> count(e.child_id)
+    OR (t.state = 'pending' AND t.unmet = 0)
+    OR (t.unmet > 0 AND t.state NOT IN ('pending', 'cancelled', 'dead_lettered'))
+UNION ALL
+SELECT e.child_id, p.state, NULL, NULL
+  FROM task_edges e
+  JOIN tasks p ON p.id = e.parent_id
+ WHERE (e.satisfied_at IS NOT NULL)
+       <> CASE e.condition WHEN 'success' THEN p.state = 'completed'
+                           WHEN 'failure' THEN p.state = 'dead_lettered'
+                           ELSE p.state IN ('completed', 'dead_lettered', 'cancelled') END;
+
+-- name: I13
+-- no graph has a cycle
+WITH RECURSIVE above (task_id, ancestor_id) AS (
+    SELECT child_id, parent_id FROM task_edges
+    UNION
+    SELECT a.task_id, e.parent_id FROM above a JOIN task_edges e ON e.child_id = a.ancestor_id
+)
+SELECT task_id FROM above WHERE task_id = ancestor_id;
+
+-- name: I14
+-- a graph's status is what its members make it
+SELECT g.id, g.status
+  FROM dags g
+  LEFT JOIN tasks t ON t.dag_id = g.id
+ GROUP BY g.id
+HAVING g.status <> CASE
+           WHEN count(t.id) = 0 THEN 'pending'
+           WHEN bool_or(t.state NOT IN ('completed', 'dead_lettered', 'cancelled')) THEN 'running'
+           WHEN bool_or(t.state = 'dead_lettered') THEN 'failed'
+           WHEN bool_or(t.state = 'cancelled') THEN 'cancelled'
+           ELSE 'completed' END
+    OR (g.finished_at IS NOT NULL)
+       <> coalesce(bool_and(t.state IN ('completed', 'dead_lettered', 'cancelled')), false);
+
+-- name: I15
+-- everything about a task belongs to the task's user and graph
+SELECT 'dag' AS what, t.id
+  FROM tasks t LEFT JOIN dags g ON g.id = t.dag_id WHERE g.user_id IS DISTINCT FROM t.user_id
+UNION ALL
+SELECT 'attempt', x.task_id FROM attempts x LEFT JOIN tasks t ON t.id = x.task_id
+ WHERE x.user_id IS DISTINCT FROM t.user_id
+UNION ALL
+SELECT 'edge', e.child_id
+  FROM task_edges e
+  LEFT JOIN tasks c ON c.id = e.child_id
+  LEFT JOIN tasks p ON p.id = e.parent_id
+ WHERE (e.user_id, e.dag_id) IS DISTINCT FROM (c.user_id, c.dag_id)
+    OR (e.user_id, e.dag_id) IS DISTINCT FROM (p.user_id, p.dag_id)
+UNION ALL
+SELECT 'ledger', x.task_id FROM usage_ledger x LEFT JOIN tasks t ON t.id = x.task_id
+ WHERE x.task_id IS NOT NULL AND x.user_id IS DISTINCT FROM t.user_id
+UNION ALL
+SELECT 'event', x.task_id FROM events x LEFT JOIN tasks t ON t.id = x.task_id
+ WHERE (x.user_id, x.dag_id) IS DISTINCT FROM (t.user_id, t.dag_id)
+UNION ALL
+SELECT 'dead letter', x.task_id FROM dead_letters x LEFT JOIN tasks t ON t.id = x.task_id
+ WHERE (x.user_id, x.dag_id) IS DISTINCT FROM (t.user_id, t.dag_id);
+
+-- name: I16
+-- an idempotency key of a user names one task
+SELECT user_id, idempotency_key, count(*) AS tasks
+  FROM tasks
+ WHERE idempotency_key IS NOT NULL
+ GROUP BY user_id, idempotency_key
+HAVING count(*) > 1;
+
+-- name: I18
+-- events are a gapless legal path to the task's state; only a person leaves a final one
+WITH path AS (
+    SELECT *, lag(seq, 1, 0) OVER w AS seq_before, lag(to_state) OVER w AS state_before,
+           lag(at) OVER w AS at_before, lag(epoch) OVER w AS epoch_before
+      FROM events
+    WINDOW w AS (PARTITION BY task_id ORDER BY seq)
+)
+SELECT task_id, seq, from_state, to_state, actor
+  FROM path
+ WHERE seq <> seq_before + 1
+    OR from_state IS DISTINCT FROM state_before
+    OR (from_state IS NULL AND to_state NOT IN ('created', 'pending', 'ready'))
+    OR (from_state || '>' || to_state) <> ALL (CAST(:moves AS text[]))
+    OR (from_state IN ('completed', 'dead_lettered', 'cancelled') AND actor !~ '^(human|operator|user):')
+    OR at < at_before
+    OR epoch <> coalesce(epoch_before, 0) + (to_state = 'claimed')::int
+UNION ALL
+SELECT t.id, l.seq, NULL, l.to_state, NULL
+  FROM tasks t
+  LEFT JOIN (SELECT DISTINCT ON (task_id) * FROM events ORDER BY task_id, seq DESC) l ON l.task_id = t.id
+ WHERE (l.to_state, l.seq) IS DISTINCT FROM (t.state, t.revision);
+
+-- name: I19
+-- each death has its dead letter, and a task is dead until its letter says retry
+SELECT t.id, t.state, l.letters, d.deaths, l.dead
+  FROM tasks t
+  LEFT JOIN (SELECT task_id, count(*) AS letters,
+                    bool_or(resolution IS NULL OR resolution = 'cancel') AS dead
+               FROM dead_letters GROUP BY task_id) l ON l.task_id = t.id
+  LEFT JOIN (SELECT task_id, count(*) AS deaths
+               FROM events WHERE to_state = 'dead_lettered' GROUP BY task_id) d ON d.task_id = t.id
+ WHERE l.letters IS DISTINCT FROM d.deaths
+    OR (t.state = 'dead_lettered') <> coalesce(l.dead, false);
+
+-- name: H01
+-- every user has a lane, and it counts exactly the user's rows and limits
+SELECT u.id AS user_id, l.active, l.ready, l.waiting, l.reserved_seconds, l.used_seconds
+  FROM users u
+  LEFT JOIN lanes l ON l.user_id = u.id
+  LEFT JOIN (SELECT user_id,
+                    count(*) FILTER (WHERE state IN ('claimed', 'running', 'validating')) AS active,
+                    count(*) FILTER (WHERE state = 'ready') AS ready,
+                    count(*) FILTER (WHERE state IN ('created', 'pending', 'ready', 'retrying')) AS waiting,
+                    coalesce(sum(reserved_seconds), 0) AS reserved
+               FROM tasks GROUP BY user_id) t ON t.user_id = u.id
+  LEFT JOIN (SELECT user_id, period_started_at, sum(seconds) AS used
+               FROM usage_ledger GROUP BY user_id, period_started_at) e
+         ON e.user_id = u.id AND e.period_started_at = l.cycle_started_at
+ WHERE (l.active, l.ready, l.waiting, l.reserved_seconds, l.used_seconds) IS DISTINCT FROM
+       (coalesce(t.active, 0), coalesce(t.ready, 0), coalesce(t.waiting, 0), coalesce(t.reserved, 0),
+        coalesce(e.used, 0))
+    OR (l.max_active, l.max_task_seconds, l.limit_seconds) IS DISTINCT FROM
+       (u.max_concurrent_agents, u.max_task_duration_minutes * 60, u.monthly_agent_hours_limit * 3600::bigint);
+
+-- name: H02
+-- a graph's counters count exactly its members
+SELECT g.id, g.total, g.open, g.completed, g.dead, g.cancelled
+  FROM dags g
+  LEFT JOIN tasks t ON t.dag_id = g.id
+ GROUP BY g.id
+HAVING (g.total, g.completed, g.dead, g.cancelled, g.open) IS DISTINCT FROM
+       (count(t.id),
+        count(*) FILTER (WHERE t.state = 'completed'),
+        count(*) FILTER (WHERE t.state = 'dead_lettered'),
+        count(*) FILTER (WHERE t.state = 'cancelled'),
+        count(*) FILTER (WHERE t.state NOT IN ('completed', 'dead_lettered', 'cancelled')));
+
+-- name: H03
+-- a lock is held by one attempt at a time
+SELECT user_id, lock_key, task_id, epoch
+  FROM (SELECT t.user_id, t.lock_key, a.task_id, a.epoch, a.claimed_at,
+               max(coalesce(a.ended_at, 'infinity')) OVER (
+                   PARTITION BY t.user_id, t.lock_key ORDER BY a.claimed_at, a.ended_at
+                   ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS free_since
+          FROM attempts a
+          JOIN tasks t ON t.id = a.task_id
+         WHERE t.lock_key IS NOT NULL) held
+ WHERE claimed_at < free_since;
+
+-- name: H04
+-- costs add up from attempts to tasks and graphs
+SELECT t.id, t.cost_usd, sum(a.cost_usd) AS of_attempts
+  FROM tasks t LEFT JOIN attempts a ON a.task_id = t.id
+ GROUP BY t.id
+HAVING t.cost_usd <> coalesce(sum(a.cost_usd), 0)
+UNION ALL
+SELECT g.id, g.spent_usd, sum(t.cost_usd)
+  FROM dags g LEFT JOIN tasks t ON t.dag_id = g.id
+ GROUP BY g.id
+HAVING g.spent_usd <> coalesce(sum(t.cost_usd), 0);
+
+-- name: H05
+-- a charge lies in the billing month in which its seconds passed
+SELECT e.id, e.task_id, e.epoch, e.period_started_at, e.seconds
+  FROM usage_ledger e
+  JOIN users u ON u.id = e.user_id
+  JOIN attempts a USING (task_id, epoch)
+ CROSS JOIN LATERAL (
+    SELECT u.billing_anchor_at AT TIME ZONE 'UTC' AS anchor,
+           ((extract(year FROM e.period_started_at) - extract(year FROM u.billing_anchor_at)) * 12
+            + extract(month FROM e.period_started_at) - extract(month FROM u.billing_anchor_at))::int AS month,
+           least(a.ended_at, a.started_at + make_interval(secs => a.granted_seconds)) AS ended_at) run
+ WHERE e.kind = 'usage'
+   AND ((run.anchor + make_interval(months => run.month)) AT TIME ZONE 'UTC' <> e.period_started_at
+        OR abs(e.seconds - greatest(0, extract(epoch FROM
+               least(run.ended_at, (run.anchor + make_interval(months => run.month + 1)) AT TIME ZONE 'UTC')
+               - greatest(a.started_at, e.period_started_at)))) > 0.01);
+
+-- name: H06
+-- a claim that expired never ran, and an attempt with a result did
+SELECT task_id, epoch, outcome
+  FROM attempts
+ WHERE (outcome = 'expired' AND started_at IS NOT NULL)
+    OR (outcome NOT IN ('expired', 'interrupted', 'cancelled') AND started_at IS NULL);

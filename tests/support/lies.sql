@@ -1,0 +1,136 @@
+-- Lies to plant in a true history, under the invariant that must see each. The names are those of
+-- the history: done, dead, revived, handed_back, child, running, blocked and waiting are tasks.
+
+-- name: I03
+UPDATE attempts SET outcome = 'completed' WHERE task_id = :dead;
+UPDATE attempts SET outcome = 'failed' WHERE task_id = :done;
+UPDATE attempts SET spent = false WHERE task_id = :done;
+
+-- name: I04
+UPDATE tasks SET attempts = attempts + 1 WHERE id = :done;
+UPDATE tasks SET max_attempts = 0 WHERE id = :done;
+UPDATE tasks SET epoch = epoch + 1 WHERE id = :done;
+UPDATE attempts SET epoch = 7 WHERE task_id = :done;
+UPDATE attempts SET outcome = 'interrupted' WHERE task_id = :done;
+DELETE FROM attempts WHERE task_id = :done;
+
+-- name: I05
+UPDATE attempts SET ended_at = ended_at + interval '1 day'
+ WHERE task_id = :handed_back AND epoch = 1;
+UPDATE attempts SET ended_at = NULL WHERE task_id = :handed_back AND epoch = 1;
+UPDATE attempts SET started_at = claimed_at - interval '1 s' WHERE task_id = :done;
+UPDATE attempts SET ended_at = started_at - interval '1 s' WHERE task_id = :done;
+
+-- name: I06
+UPDATE attempts SET ended_at = NULL WHERE user_id = :user;
+UPDATE plan_history SET max_active = 1 WHERE user_id = :user;
+
+-- name: I07
+UPDATE usage_ledger SET seconds = 360002 WHERE task_id = :done;
+UPDATE plan_history SET limit_seconds = 60 WHERE user_id = :user;
+
+-- name: I08
+DELETE FROM usage_ledger WHERE task_id = :done;
+UPDATE usage_ledger SET seconds = seconds + 1 WHERE task_id = :done;
+UPDATE usage_ledger SET epoch = 9 WHERE task_id = :done;
+DELETE FROM usage_ledger WHERE task_id = :handed_back AND kind = 'refund';
+UPDATE attempts SET outcome = 'worker_lost' WHERE task_id = :done;
+UPDATE usage_ledger SET kind = 'refund', seconds = -seconds WHERE task_id = :done;
+
+-- name: I09
+UPDATE tasks SET token = NULL WHERE id = :running;
+UPDATE tasks SET token = gen_random_uuid() WHERE id = :running;
+UPDATE tasks SET token = gen_random_uuid() WHERE id = :waiting;
+UPDATE tasks SET reserved_seconds = 1 WHERE id = :running;
+UPDATE tasks SET state = 'claimed' WHERE id = :running;
+UPDATE attempts SET ended_at = clock(), outcome = 'failed' WHERE task_id = :running;
+
+-- name: I11
+UPDATE task_edges SET satisfied_at = clock() + interval '1 hour' WHERE child_id = :child;
+UPDATE task_edges SET satisfied_at = NULL WHERE child_id = :child;
+
+-- name: I12
+UPDATE tasks SET unmet = 1 WHERE id = :waiting;
+UPDATE tasks SET unmet = 0 WHERE id = :blocked;
+UPDATE tasks SET state = 'pending' WHERE id = :waiting;
+UPDATE tasks SET state = 'ready' WHERE id = :blocked;
+UPDATE task_edges SET satisfied_at = NULL WHERE child_id = :child;
+UPDATE task_edges SET satisfied_at = clock() WHERE child_id = :blocked;
+
+-- name: I13
+INSERT INTO task_edges (parent_id, child_id, dag_id, user_id)
+ SELECT child_id, parent_id, dag_id, user_id FROM task_edges WHERE child_id = :blocked;
+
+-- name: I14
+UPDATE dags SET open = 1, completed = 0 WHERE id = (SELECT dag_id FROM tasks WHERE id = :done);
+UPDATE dags SET finished_at = NULL WHERE id = (SELECT dag_id FROM tasks WHERE id = :done);
+UPDATE tasks SET state = 'cancelled' WHERE id = :done;
+
+-- name: I15
+UPDATE dags SET user_id = :other WHERE id = (SELECT dag_id FROM tasks WHERE id = :done);
+UPDATE attempts SET user_id = :other WHERE task_id = :done;
+UPDATE task_edges SET user_id = :other WHERE child_id = :child;
+UPDATE usage_ledger SET user_id = :other WHERE task_id = :done;
+UPDATE events SET user_id = :other WHERE task_id = :done;
+UPDATE dead_letters SET user_id = :other WHERE task_id = :dead;
+UPDATE tasks SET dag_id = (SELECT dag_id FROM tasks WHERE id = :done) WHERE id = :child;
+DELETE FROM tasks WHERE id = :done;
+
+-- name: I16
+UPDATE tasks SET idempotency_key = 'twice' WHERE id IN (:done, :dead);
+
+-- name: I18
+DELETE FROM events WHERE task_id = :done AND seq = 1;
+DELETE FROM events WHERE task_id = :done AND seq = 2;
+DELETE FROM events WHERE task_id = :done AND seq = 4;
+DELETE FROM events WHERE task_id = :done;
+UPDATE events SET from_state = 'ready' WHERE task_id = :done AND seq = 3;
+UPDATE events SET to_state = 'running' WHERE task_id = :waiting AND seq = 1;
+UPDATE events SET to_state = CASE seq WHEN 3 THEN 'completed' ELSE to_state END,
+       from_state = CASE seq WHEN 4 THEN 'completed' ELSE from_state END
+ WHERE task_id = :done;
+UPDATE events SET actor = 'overnight-worker' WHERE task_id = :revived;
+UPDATE events SET at = at - interval '1 day' WHERE task_id = :done AND seq = 3;
+UPDATE events SET epoch = 2 WHERE task_id = :done AND seq = 3;
+UPDATE tasks SET state = 'cancelled' WHERE id = :done;
+UPDATE tasks SET revision = 9 WHERE id = :done;
+
+-- name: I19
+DELETE FROM dead_letters WHERE task_id = :dead;
+UPDATE dead_letters SET resolution = 'retry' WHERE task_id = :dead;
+UPDATE dead_letters SET resolution = NULL WHERE task_id = :revived;
+UPDATE dead_letters SET task_id = :done WHERE task_id = :dead;
+
+-- name: H01
+UPDATE lanes SET active = active + 1 WHERE user_id = :user;
+UPDATE lanes SET ready = ready + 1 WHERE user_id = :user;
+UPDATE lanes SET waiting = waiting + 1 WHERE user_id = :user;
+UPDATE lanes SET reserved_seconds = reserved_seconds + 1 WHERE user_id = :user;
+UPDATE lanes SET used_seconds = used_seconds + 1 WHERE user_id = :user;
+UPDATE users SET max_concurrent_agents = 99 WHERE id = :user;
+UPDATE users SET monthly_agent_hours_limit = NULL WHERE id = :user;
+DELETE FROM lanes WHERE user_id = :other;
+
+-- name: H02
+UPDATE dags SET total = total + 1 WHERE user_id = :user;
+UPDATE dags SET open = open + 1 WHERE user_id = :user;
+UPDATE dags SET completed = completed + 1 WHERE user_id = :user;
+UPDATE dags SET dead = dead + 1 WHERE user_id = :user;
+UPDATE dags SET cancelled = cancelled + 1 WHERE user_id = :user;
+
+-- name: H03
+UPDATE tasks SET lock_key = 'repository' WHERE id IN (:running, :child);
+
+-- name: H04
+UPDATE tasks SET cost_usd = 9 WHERE id = :done;
+UPDATE dags SET spent_usd = 9 WHERE id = (SELECT dag_id FROM tasks WHERE id = :done);
+
+-- name: H05
+UPDATE usage_ledger SET period_started_at = period_started_at + interval '1 hour'
+ WHERE task_id = :done;
+UPDATE usage_ledger SET period_started_at = period_started_at - interval '1 month'
+ WHERE task_id = :done;
+
+-- name: H06
+UPDATE attempts SET outcome = 'expired' WHERE task_id = :done;
+UPDATE attempts SET started_at = NULL WHERE task_id = :done;

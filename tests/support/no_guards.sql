@@ -1,0 +1,22 @@
+-- Drop every constraint and unique index but the primary keys, so that lies can be planted.
+DO $$
+DECLARE
+    guard record;
+BEGIN
+    FOR guard IN
+        SELECT conrelid::regclass AS place, conname
+          FROM pg_constraint
+         WHERE connamespace = 'public'::regnamespace AND contype IN ('c', 'u', 'f')
+    LOOP
+        EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', guard.place, guard.conname);
+    END LOOP;
+    FOR guard IN
+        SELECT i.indexrelid::regclass AS place
+          FROM pg_index i
+          JOIN pg_class c ON c.oid = i.indrelid
+         WHERE i.indisunique AND NOT i.indisprimary AND c.relnamespace = 'public'::regnamespace
+    LOOP
+        EXECUTE format('DROP INDEX %s', guard.place);
+    END LOOP;
+END
+$$

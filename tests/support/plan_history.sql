@@ -1,0 +1,25 @@
+-- Keep every user's limits with the instant they came into force. A claim is judged by the limits
+-- of its own instant, and only the database knows exactly when a change of plan took hold.
+CREATE TABLE plan_history (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    user_id uuid NOT NULL,
+    since timestamptz NOT NULL,
+    max_active int NOT NULL,
+    limit_seconds bigint
+);
+GRANT SELECT ON plan_history TO overnight_app, overnight_dispatcher;
+INSERT INTO plan_history (user_id, since, max_active, limit_seconds)
+SELECT id, '-infinity', max_concurrent_agents, monthly_agent_hours_limit * 3600::bigint FROM users;
+
+CREATE FUNCTION keep_plan() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+BEGIN
+    INSERT INTO plan_history (user_id, since, max_active, limit_seconds)
+    VALUES (NEW.id, CASE TG_OP WHEN 'INSERT' THEN '-infinity' ELSE clock() END,
+            NEW.max_concurrent_agents, NEW.monthly_agent_hours_limit * 3600::bigint);
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER users_keep_plan AFTER INSERT OR UPDATE ON users
+    FOR EACH ROW EXECUTE FUNCTION keep_plan();
