@@ -1,0 +1,291 @@
+"""The house against a model of it: any sequence of acts and faults, on a real Postgres."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from app.domain.plans import PlanLimits, PlanTier
+from app.domain.results import (
+    Deferred,
+    Died,
+    Interrupted,
+    Raised,
+    Result,
+    Returned,
+    Stopped,
+    TimedOut,
+)
+from app.domain.retry import RetryPolicy, Strategy
+from app.intake.submit import NewTask
+from app.maintenance.audit import audit
+from tests.support.house import House
+from tests.support.twin import ALL_SLOTS, SECOND, Twin, prepare
+
+# What can be afforded after every step; the rest is asked when a sequence ends.
+EVERY_STEP = frozenset({"H01", "H02", "I09"})
+
+PLANS = (
+    (PlanTier.FREE, PlanLimits(1, 30, 10)),
+    (PlanTier.PRO, PlanLimits(3, 120, 100)),
+    (PlanTier.TEAM, PlanLimits(2, 60, 2)),
+    (PlanTier.ENTERPRISE, PlanLimits(4, 480, None)),
+)
+POLICIES = (
+    RetryPolicy(jitter=False),
+    RetryPolicy(Strategy.IMMEDIATE, jitter=False),
+    RetryPolicy(Strategy.FIXED, initial_delay_sec=60, jitter=False, retry_on=("crash",)),
+)
+FAILURES: tuple[Result, ...] = (
+    Raised("error", "no luck", cost_usd=0.25),
+    Raised("auth_failure", "wrong key"),
+    Raised("rate_limit", "slow down", wait_seconds=120),
+    Raised("error", "hopeless", retryable=False),
+    TimedOut(by_plan=False),
+    TimedOut(by_plan=True),
+    Died(),
+)
+RESULTS = (
+    Returned({"ok": True}, cost_usd=0.5),
+    Interrupted(),
+    Deferred(wait_seconds=30),
+    *FAILURES,
+)
+
+Graph = tuple[list[NewTask], Sequence[set[int]]]
+Sweep = Callable[[Twin], None]
+
+picks = st.integers(min_value=0, max_value=99)
+new_tasks = st.builds(
+    NewTask,
+    title=st.just("a task"),
+    type=st.just("echo"),
+    priority=st.integers(0, 90),
+    timeout_seconds=st.sampled_from([1200, None, 20, 5400]),
+    max_attempts=st.sampled_from([3, 2, 1]),
+    retry=st.sampled_from(POLICIES),
+    required_capabilities=st.sampled_from([(), (), ("gpu",)]),
+    lock_key=st.sampled_from([None, None, "repository"]),
+)
+# For each task of a graph, which of the tasks before it it waits for.
+graphs = st.lists(new_tasks, min_size=2, max_size=5).flatmap(
+    lambda tasks: st.tuples(
+        st.just(tasks),
+        st.tuples(
+            st.just(frozenset[int]()),
+            *(st.frozensets(st.integers(0, n - 1)) for n in range(1, len(tasks))),
+        ),
+    )
+)
+durations = st.sampled_from([1, 20, 29, 31, 61, 300, 1300, 3600, 6 * 3600])
+SWEEPS = (Twin.reap, Twin.end_overdue, Twin.promote, Twin.begin_months)
+sweeps = st.lists(st.sampled_from(SWEEPS), max_size=4, unique=True)
+
+
+def some(things: Sequence[Any], pick: int) -> Any:
+    """Choose one of what there is just now."""
+    return things[pick % len(things)]
+
+
+class Spine(RuleBasedStateMachine):
+    """Whatever may happen to a house, in any order."""
+
+    def __init__(self, house: House) -> None:
+        super().__init__()
+        self.twin = Twin(house, PLANS)
+
+    @initialize(tasks=st.lists(st.tuples(picks, new_tasks), min_size=2, max_size=5), graph=graphs)
+    def the_house_opens(self, tasks: list[tuple[int, NewTask]], graph: Graph) -> None:
+        self.twin.join(4, frozenset())
+        for user, task in tasks:
+            self.submit(user, task)
+        self.submit_a_graph(1, graph)
+        self.work_is_handed_out(0)
+
+    # -- producers and people -------------------------------------------------------------------
+
+    @rule(user=picks, task=new_tasks)
+    def submit(self, user: int, task: NewTask) -> None:
+        self.twin.submit(some(self.twin.users, user), [task])
+
+    @rule(user=picks, task=new_tasks, key=st.sampled_from(["a", "b"]))
+    def submit_under_a_key(self, user: int, task: NewTask, key: str) -> None:
+        self.twin.submit_under_a_key(some(self.twin.users, user), task, key)
+
+    @rule(user=picks, graph=graphs)
+    def submit_a_graph(self, user: int, graph: Graph) -> None:
+        tasks, parents = graph
+        # Different priorities, so that which of two goes first is no matter of luck.
+        ranked = [replace(task, priority=9 * number) for number, task in enumerate(tasks)]
+        self.twin.submit(some(self.twin.users, user), ranked, parents)
+
+    @precondition(lambda self: self.twin.open_tasks)
+    @rule(pick=picks)
+    def someone_cancels(self, pick: int) -> None:
+        self.twin.cancel(some(self.twin.open_tasks, pick))
+
+    @precondition(lambda self: self.twin.ended)
+    @rule(pick=picks)
+    def people_ask_too_much(self, pick: int) -> None:
+        self.twin.cancel_too_late(some(self.twin.ended, pick))
+        self.twin.cancel_as_stranger(some(list(self.twin.model.tasks), pick))
+        for task_id in set(self.twin.model.tasks) - set(self.twin.letters):
+            self.twin.revive_in_vain(task_id)
+
+    @precondition(lambda self: self.twin.letters)
+    @rule(pick=picks, again=st.sampled_from([True, True, False]))
+    def a_dead_letter_is_resolved(self, pick: int, *, again: bool) -> None:
+        letter = some(self.twin.letters, pick)
+        self.twin.revive(letter) if again else self.twin.discard(letter)
+
+    @rule(user=picks, plan=st.sampled_from(PLANS))
+    def someone_changes_plan(self, user: int, plan: tuple[PlanTier, PlanLimits]) -> None:
+        self.twin.change_plan(some(self.twin.users, user), *plan)
+
+    # -- the gate and the wire ------------------------------------------------------------------
+
+    @rule(agent=picks)
+    def work_is_handed_out(self, agent: int) -> None:
+        self.twin.look()
+        while self.twin.wire:
+            self.twin.deliver(self.twin.wire.pop(), some(self.twin.agents, agent))
+
+    @rule(limit=st.sampled_from([1, 2, ALL_SLOTS]))
+    def work_is_sent(self, limit: int) -> None:
+        self.twin.look(limit)
+
+    @precondition(lambda self: self.twin.wire)
+    @rule(pick=picks, agent=picks, again=st.booleans())
+    def a_message_arrives(self, pick: int, agent: int, *, again: bool) -> None:
+        message = self.twin.wire.pop(pick % len(self.twin.wire))
+        self.twin.deliver(message, some(self.twin.agents, agent))
+        if again:
+            self.twin.wire.append(message)
+
+    @precondition(lambda self: self.twin.wire)
+    @rule(pick=picks)
+    def a_message_is_lost(self, pick: int) -> None:
+        self.twin.wire.pop(pick % len(self.twin.wire))
+
+    @precondition(lambda self: self.twin.wire)
+    @rule(pick=picks, agent=picks, arrived=st.booleans())
+    def a_publisher_gives_up(self, pick: int, agent: int, *, arrived: bool) -> None:
+        message = self.twin.wire.pop(pick % len(self.twin.wire))
+        if arrived:
+            self.twin.deliver(message, some(self.twin.agents, agent))
+        self.twin.give_up(message)
+
+    # -- runs -----------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.twin.held)
+    @rule(pick=picks)
+    def a_run_finishes(self, pick: int) -> None:
+        self.twin.settle(some(self.twin.held, pick), Returned())
+
+    @precondition(lambda self: self.twin.held)
+    @rule(pick=picks, result=st.sampled_from(RESULTS))
+    def a_run_ends(self, pick: int, result: Result) -> None:
+        self.twin.settle(some(self.twin.held, pick), result)
+
+    @precondition(lambda self: self.twin.held)
+    @rule(pick=picks, failure=st.sampled_from(FAILURES))
+    def a_run_fails(self, pick: int, failure: Result) -> None:
+        self.twin.settle(some(self.twin.held, pick), failure)
+
+    @precondition(lambda self: self.twin.stopping)
+    @rule(pick=picks, result=st.sampled_from([Stopped(), Stopped(), *RESULTS]))
+    def a_run_stops(self, pick: int, result: Result) -> None:
+        self.twin.settle(some(self.twin.stopping, pick), result)
+
+    @precondition(lambda self: self.twin.stale)
+    @rule(pick=picks, result=st.sampled_from(RESULTS))
+    def a_stale_run_answers(self, pick: int, result: Result) -> None:
+        stale = some(self.twin.stale, pick)
+        self.twin.beat(stale[0])
+        self.twin.settle(stale, result)
+
+    # -- workers, time and sweeps ---------------------------------------------------------------
+
+    @rule(slots=st.integers(1, 4), capabilities=st.frozensets(st.just("gpu")))
+    def a_worker_joins(self, slots: int, capabilities: frozenset[str]) -> None:
+        self.twin.join(slots, capabilities)
+
+    @rule(pick=picks, orderly=st.booleans())
+    def a_worker_goes(self, pick: int, *, orderly: bool) -> None:
+        agent = some(self.twin.agents, pick)
+        self.twin.leave(agent) if orderly else self.twin.fall_silent(agent)
+
+    @rule(seconds=durations, then=sweeps)
+    def the_house_sleeps(self, seconds: int, then: Sequence[Sweep]) -> None:
+        self.twin.pass_by(timedelta(seconds=seconds))
+        self.sweep(then)
+
+    @rule(seconds=durations, then=sweeps)
+    def work_goes_on(self, seconds: int, then: Sequence[Sweep]) -> None:
+        self.twin.work_on(timedelta(seconds=seconds))
+        self.sweep(then)
+
+    @rule(before=st.sampled_from([timedelta(minutes=10), SECOND, -SECOND]), then=sweeps)
+    def a_month_ends(self, before: timedelta, then: Sequence[Sweep]) -> None:
+        self.twin.until_month_ends(before)
+        self.sweep(then)
+
+    def sweep(self, all_of: Sequence[Sweep]) -> None:
+        for sweep in all_of:
+            sweep(self.twin)
+
+    # -- what must hold -------------------------------------------------------------------------
+
+    @invariant()
+    def the_rows_are_as_predicted(self) -> None:
+        self.twin.compare()
+        self.twin.check(EVERY_STEP)
+
+    def teardown(self) -> None:
+        self.twin.check()
+        self.twin.drain()
+        self.twin.compare()
+        self.twin.compare_charges()
+        self.twin.check(drained=True)
+        assert audit(self.twin.house.dispatcher) == 0
+
+
+@pytest.fixture
+def spine_house(house: House) -> House:
+    prepare(house)
+    return house
+
+
+def test_no_sequence_of_acts_and_faults_breaks_the_house(spine_house: House) -> None:
+    _search(spine_house, examples=60, steps=30)
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(4 * 3600)
+def test_no_long_sequence_of_acts_and_faults_breaks_the_house(spine_house: House) -> None:
+    _search(spine_house, examples=2_000, steps=80)
+
+
+def _search(house: House, *, examples: int, steps: int) -> None:
+    run_state_machine_as_test(
+        lambda: Spine(house),
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            print_blob=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
