@@ -71,33 +71,33 @@ def test_neither_role_can_get_at_more(house: House) -> None:
         ) == {"is_member": False}
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "DELETE FROM tasks",
-        "TRUNCATE tasks CASCADE",
-        "UPDATE usage_ledger SET seconds = 0",
-        "DELETE FROM usage_ledger",
-        "UPDATE events SET actor = 'nobody'",
-        "DELETE FROM events",
-        "INSERT INTO events (task_id) SELECT id FROM tasks",
-        "INSERT INTO attempts (task_id) SELECT id FROM tasks",
-        "DELETE FROM lanes",
-        "INSERT INTO legal_moves VALUES ('completed', 'ready')",
-        "ALTER TABLE tasks DISABLE TRIGGER ALL",
-        "DROP TABLE tasks CASCADE",
-        "CREATE TABLE mine (id int)",
-        "CREATE OR REPLACE FUNCTION clock() RETURNS timestamptz LANGUAGE sql AS 'SELECT now()'",
-        "SET session_replication_role = replica",
-    ],
+REWRITES = (
+    "DELETE FROM tasks",
+    "TRUNCATE tasks CASCADE",
+    "UPDATE usage_ledger SET seconds = 0",
+    "DELETE FROM usage_ledger",
+    "UPDATE events SET actor = 'nobody'",
+    "DELETE FROM events",
+    "INSERT INTO events (task_id) SELECT id FROM tasks",
+    "INSERT INTO attempts (task_id) SELECT id FROM tasks",
+    "DELETE FROM lanes",
+    "INSERT INTO legal_moves VALUES ('completed', 'ready')",
+    "ALTER TABLE tasks DISABLE TRIGGER ALL",
+    "DROP TABLE tasks CASCADE",
+    "CREATE TABLE mine (id int)",
+    "CREATE OR REPLACE FUNCTION clock() RETURNS timestamptz LANGUAGE sql AS 'SELECT now()'",
+    "SET session_replication_role = replica",
 )
-def test_the_door_cannot_rewrite_what_happened(house: House, app_db: Db, statement: str) -> None:
+
+
+def test_the_door_cannot_rewrite_what_happened(house: House, app_db: Db) -> None:
     house.agent()
     house.settle(house.running(house.user()), Returned())
     before = _history(house)
 
-    with _refused(), app_db.engine.begin() as tx:
-        tx.execute(text(statement))
+    for rewrite in REWRITES:
+        with _refused(), app_db.engine.begin() as tx:
+            tx.execute(text(rewrite))
 
     assert _history(house) == before
 

@@ -16,7 +16,7 @@ from app.domain.errors import (
 )
 from app.domain.ids import UserId
 from app.domain.retry import RetryPolicy, Strategy
-from app.intake.submit import Caps, Edge, NewTask, Submitted, submit, submit_graph
+from app.intake.submit import Caps, Edge, LockScope, NewTask, Submitted, submit, submit_graph
 from app.settings import load
 from app.store.db import APP, Db
 from tests.support.house import LOOSE, House
@@ -275,26 +275,24 @@ def test_tasks_without_edges_are_graphs_of_their_own(house: House) -> None:
     assert house.one("SELECT count(*) AS n FROM dags WHERE total = 1")["n"] == 3
 
 
-@pytest.mark.parametrize(
-    ("scope", "fields", "lock"),
-    [
-        ("project", {"project_id": "site"}, "project:site"),
-        ("project", {}, None),
-        ("user", {"project_id": "site"}, "user"),
-        ("user", {}, "user"),
-        ("none", {"project_id": "site"}, None),
-        ("none", {"lock_key": "repo:x"}, "repo:x"),
-        ("user", {"lock_key": "repo:x"}, "repo:x"),
-    ],
+LOCKS: Sequence[tuple[LockScope, dict[str, str], str | None]] = (
+    ("project", {"project_id": "site"}, "project:site"),
+    ("project", {}, None),
+    ("user", {"project_id": "site"}, "user"),
+    ("user", {}, "user"),
+    ("none", {"project_id": "site"}, None),
+    ("none", {"lock_key": "repo:x"}, "repo:x"),
+    ("user", {"lock_key": "repo:x"}, "repo:x"),
 )
-def test_what_a_task_locks_follows_from_the_scope(
-    house: House, scope: str, fields: dict[str, str], lock: str | None
-) -> None:
-    caps = Caps(lock_scope=scope)  # type: ignore[arg-type]
 
-    task_id = house.task(house.user(), caps, **fields)
 
-    assert house.row(task_id)["lock_key"] == lock
+def test_what_a_task_locks_follows_from_the_scope(house: House) -> None:
+    user = house.user()
+
+    made = [house.task(user, Caps(lock_scope=scope), **fields) for scope, fields, _ in LOCKS]
+
+    locked = [house.row(task_id)["lock_key"] for task_id in made]
+    assert locked == [lock for _, _, lock in LOCKS]
 
 
 def test_the_caps_are_the_settings() -> None:
