@@ -1,11 +1,12 @@
 """What one process of a worker owns: its ways to Postgres and to whoever waits for news."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 from app.events.wake import Waker
 from app.settings import Settings, current
 from app.store.db import DISPATCHER, Db, Timeouts
+from workers.pace import Pace
 
 # The run and its heartbeat may be writing at the same moment.
 CONNECTIONS = 2
@@ -18,6 +19,7 @@ class House:
     settings: Settings
     db: Db
     waker: Waker
+    pace: Pace = field(default_factory=Pace)
 
 
 @cache

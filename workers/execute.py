@@ -1,6 +1,8 @@
 """The one agent task: start, run, settle."""
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -9,87 +11,113 @@ from app.dispatch.celery_settings import EXECUTE
 from app.domain.claims import Claim, Run
 from app.domain.ids import show_task
 from app.domain.results import Result
-from app.outcome.start import start
+from app.outcome.start import start_all
 from app.store.db import DatabaseUnreachable
 from app.telemetry import Event, emit
 from overnight.handlers import registered
+from workers.bundle import Bundle
 from workers.celery_app import app
 from workers.child import House, house
 from workers.ending import ending_of, no_handler, stopped_ending
 from workers.identity import WORKER_ID
 from workers.ladder import Ladder, Spans, StopReason
-from workers.lease import Lease, disarm
-from workers.message import read_claim
+from workers.lease import Lease, Turn, disarm
+from workers.message import read_claims
 from workers.runners.python import RunContext, perform
-from workers.settling import settle_by
 from workers.shutdown import DRAIN, outlive_the_group_while_running
 
 
 @app.task(name=EXECUTE)
 def execute(*arguments: object) -> None:
-    """Carry out one claimed task; a message that is not ours to act on is dropped."""
-    claim = read_claim(arguments)
-    if claim is not None:
+    """Carry out the claims of one message; what is not ours to act on is dropped."""
+    claims = read_claims(arguments)
+    if claims:
         outlive_the_group_while_running()
-        carry_out(house(), claim)
+        carry_out(house(), claims)
 
 
-def carry_out(house: House, claim: Claim) -> None:
-    """Start the claim, run its handler, and record the end."""
+def carry_out(house: House, claims: Sequence[Claim]) -> None:
+    """Start the claims, run their handlers one after the other, and record the ends."""
     began = time.monotonic()
-    run = begin(house, claim)
-    if run is None:
-        return
+    bundle = Bundle(house.db, begin(house, claims))
     try:
-        finish(house, run, *perform_run(house, run, began))
+        if perform_all(house, bundle, began):
+            house.waker.nudge()
     finally:
         disarm()
+    house.pace.report(house.db)
 
 
-def begin(house: House, claim: Claim) -> Run | None:
-    """Win the start, or drop the message: it was late, a double, forged, or cannot be answered."""
-    known = {"queue_id": show_task(claim.task_id), "epoch": claim.epoch, "worker": WORKER_ID}
+def begin(house: House, claims: Sequence[Claim]) -> list[Run]:
+    """Win the starts; a message that is late, a double, forged or unanswered wins none."""
     try:
-        run = start(house.db, claim, holder=WORKER_ID, lease=_lease(house))
+        runs = start_all(house.db, claims, holder=WORKER_ID, lease=_lease(house))
     except (DatabaseUnreachable, SQLAlchemyError) as error:
-        # The claim runs out by itself and spends no attempt.
+        # The claims run out by themselves and spend no attempt.
         emit(Event.DATABASE_UNREACHABLE, error=error)
-        return None
+        return []
+    started = {run.claim.task_id for run in runs}
+    for claim in claims:
+        if claim.task_id not in started:
+            emit(Event.STALE_MESSAGE, **_known(claim), worker=WORKER_ID)
+    for run in runs:
+        emit(
+            Event.TASK_STARTED,
+            **_known(run.claim),
+            worker=WORKER_ID,
+            user_id=run.user_id,
+            type=run.type,
+        )
+    return runs
+
+
+def perform_all(house: House, bundle: Bundle, began: float) -> bool:
+    """Give every run its turn under the lease, then record them; True if any end counted."""
+    run = bundle.next()
     if run is None:
-        emit(Event.STALE_MESSAGE, **known)
-        return None
-    emit(Event.TASK_STARTED, **known, user_id=run.user_id, type=run.type)
-    return run
-
-
-def perform_run(house: House, run: Run, began: float) -> tuple[Result | None, float]:
-    """Run the handler under its lease; return how it ended and until when that may be recorded."""
-    ladder = Ladder(Spans.of(house.settings, granted=run.granted_seconds), began=began)
-    if DRAIN.begun:
-        return stopped_ending(run, StopReason.SHUTDOWN), ladder.trusted_until
-    handler = registered().get(run.type)
-    if handler is None:
-        emit(Event.HANDLER_MISSING, type=run.type, queue_id=show_task(run.claim.task_id))
-        return no_handler(run, tuple(sorted(registered()))), ladder.trusted_until
-    context = RunContext(run, deadline=ladder.deadline)
-    lease = Lease(
+        return False
+    with Lease(
         house.db,
-        run,
-        context,
-        ladder,
+        bundle,
+        _turn(house, run, began),
         interval=house.settings.heartbeat_interval,
         lease=_lease(house),
         settled=house.waker.nudge,
-    )
-    with lease:
-        finished = perform(handler, context)
-    return ending_of(finished, run, context, lease.reason), lease.trusted_until
+    ) as lease:
+        while True:
+            bundle.end(run, perform_run(house, run, lease))
+            run = bundle.next()
+            if run is None:
+                break
+            lease.take(_turn(house, run, began))
+    return bundle.record(deadline=lease.trusted_until)
 
 
-def finish(house: House, run: Run, result: Result | None, deadline: float) -> None:
-    """Record the end, then tell the dispatcher that a slot is free."""
-    if result is not None and settle_by(house.db, run, result, deadline=deadline):
-        house.waker.nudge()
+def perform_run(house: House, run: Run, lease: Lease) -> Result | None:
+    """Run one handler in its turn; return how it ended, or None if it is not ours to record."""
+    if DRAIN.begun:
+        return stopped_ending(run, StopReason.SHUTDOWN)
+    handler = registered().get(run.type)
+    if handler is None:
+        emit(Event.HANDLER_MISSING, type=run.type, queue_id=show_task(run.claim.task_id))
+        return no_handler(run, tuple(sorted(registered())))
+    turn = lease.turn
+    began = time.monotonic()
+    finished = perform(handler, turn.context)
+    ran = time.monotonic() - began
+    house.pace.note(run.type, ran)
+    result = ending_of(finished, run, turn.context, turn.ladder.reason)
+    return None if result is None else replace(result, ran_seconds=ran)
+
+
+def _turn(house: House, run: Run, began: float) -> Turn:
+    spans = Spans.of(house.settings, granted=run.granted_seconds)
+    ladder = Ladder(spans, began=began, turn=time.monotonic())
+    return Turn(run, RunContext(run, deadline=ladder.deadline), ladder)
+
+
+def _known(claim: Claim) -> dict[str, object]:
+    return {"queue_id": show_task(claim.task_id), "epoch": claim.epoch}
 
 
 def _lease(house: House) -> timedelta:

@@ -58,13 +58,14 @@ class Ladder:
     """One run's way down: asked to stop, given its grace, ended.
 
     All instants are of one monotonic clock. `began` is taken before the start was requested,
-    because the lease counts from some moment after that.
+    because the lease counts from some moment after that. `turn` is when the run itself begins,
+    if it had to wait for others of its bundle.
     """
 
-    def __init__(self, spans: Spans, *, began: float) -> None:
+    def __init__(self, spans: Spans, *, began: float, turn: float | None = None) -> None:
         self._spans = spans
         self._confirmed = began
-        self._deadline = began + spans.granted
+        self._deadline = (began if turn is None else turn) + spans.granted
         self._ends: dict[StopReason, float] = {}
 
     @property

@@ -9,6 +9,7 @@ import faulthandler
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import timedelta
 from queue import Empty, SimpleQueue
 from threading import Event as Flag
@@ -24,56 +25,84 @@ from app.domain.ids import show_task
 from app.outcome.heartbeat import Answer, heartbeat
 from app.store.db import DatabaseUnreachable, Db
 from app.telemetry import Event, emit
+from workers.bundle import Bundle
 from workers.ending import stopped_ending
 from workers.identity import WORKER_ID
 from workers.ladder import Ladder, StopReason
 from workers.runners.python import RunContext
-from workers.settling import settle_by
 from workers.shutdown import DRAIN
 
 TICK_SECONDS: Final = 0.1
 # What recording a forced end may take before the process goes without it.
 LAST_RECORD_SECONDS: Final = 3.0
+# A run of a bundle that takes longer than this lets the others go.
+SLOW_SECONDS: Final = 0.5
+# Setting the watchdog costs a thread, so quick turns share one setting.
+REARM_SECONDS: Final = 0.25
 # Told apart from a crash in the log of the pool, which replaces the child either way.
 ENDED_BY_FORCE: Final = 75
 STDERR: Final = 2
 
 
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """One run while it is being carried out."""
+
+    run: Run
+    context: RunContext
+    ladder: Ladder
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def name(self) -> dict[str, object]:
+        """How log lines call the run."""
+        return {"queue_id": show_task(self.run.claim.task_id), "epoch": self.run.claim.epoch}
+
+
 class Lease:
-    """Keeps the task ours while the handler runs; used as a context around it."""
+    """Keeps the task ours while its handler runs; used as a context around it.
+
+    The runs of a bundle take turns under one lease. As soon as one of them turns out slow the
+    others are given back, so only the run whose turn it is ever needs a heartbeat.
+    """
 
     def __init__(
         self,
         db: Db,
-        run: Run,
-        context: RunContext,
-        ladder: Ladder,
+        bundle: Bundle,
+        turn: Turn,
         *,
         interval: float,
         lease: timedelta,
         settled: Callable[[], None],
     ) -> None:
         self._db = db
-        self._run = run
-        self._context = context
-        self._ladder = ladder
+        self._bundle = bundle
+        self._turn = turn
         self._interval = interval
         self._lease = lease
         self._settled = settled
         self._over = Flag()
-        self._answers: SimpleQueue[tuple[float, Answer]] = SimpleQueue()
+        self._armed = 0.0
+        self._answers: SimpleQueue[tuple[Turn, float, Answer]] = SimpleQueue()
         self._guard = Thread(target=self._keep_guard, name="run guard", daemon=True)
         self._pulse = Thread(target=self._keep_pulse, name="run pulse", daemon=True)
 
     @property
-    def reason(self) -> StopReason | None:
-        """Why the run was asked to stop, if it was; final once the context is left."""
-        return self._ladder.reason
+    def turn(self) -> Turn:
+        """The run whose turn it is."""
+        return self._turn
 
     @property
     def trusted_until(self) -> float:
-        """Until when the run's end may still be recorded."""
-        return self._ladder.trusted_until
+        """Until when the ends may still be recorded."""
+        return self._turn.ladder.trusted_until
+
+    def take(self, turn: Turn) -> None:
+        """Begin the next run's turn."""
+        self._turn = turn
+        if turn.began - self._armed > REARM_SECONDS:
+            self._arm()
 
     def __enter__(self) -> Self:
         self._arm()
@@ -93,78 +122,83 @@ class Lease:
         """
         self._over.set()
         self._guard.join()
-        _watch(self._ladder.trusted_until)
+        _watch(self.trusted_until)
 
     def _keep_guard(self) -> None:
         while not self._over.wait(TICK_SECONDS):
             self._hear()
-            now = time.monotonic()
-            self._ladder.look(now, draining=DRAIN.begun)
-            if self._ladder.reason is None:
+            turn, now = self._turn, time.monotonic()
+            turn.ladder.look(now, draining=DRAIN.begun)
+            if turn.ladder.reason is None:
                 continue
-            if self._ladder.reason != self._context.stop_reason:
-                self._context.stop(self._ladder.reason)
+            if turn.ladder.reason != turn.context.stop_reason:
+                turn.context.stop(turn.ladder.reason)
                 self._arm()
-            if self._ladder.ends_at is not None and now >= self._ladder.ends_at:
-                self._end_by_force(self._ladder.reason)
+            if turn.ladder.ends_at is not None and now >= turn.ladder.ends_at:
+                self._end_by_force(turn, turn.ladder.reason)
 
     def _hear(self) -> None:
         """Take in what the pulse was answered since the last tick."""
         while True:
             try:
-                sent_at, answer = self._answers.get_nowait()
+                turn, sent_at, answer = self._answers.get_nowait()
             except Empty:
                 return
             if answer is Answer.LOST:
-                emit(Event.RUN_LOST, **self._name, worker=WORKER_ID)
-                self._ladder.ask(StopReason.LOST, time.monotonic())
+                emit(Event.RUN_LOST, **turn.name, worker=WORKER_ID)
+                turn.ladder.ask(StopReason.LOST, time.monotonic())
                 continue
             if answer is Answer.CANCEL:
-                self._ladder.ask(StopReason.CANCELLED, time.monotonic())
-            self._ladder.confirm(sent_at)
+                turn.ladder.ask(StopReason.CANCELLED, time.monotonic())
+            turn.ladder.confirm(sent_at)
             self._arm()
 
     def _keep_pulse(self) -> None:
-        wait = self._interval
-        while not self._over.wait(wait):
-            sent_at = time.monotonic()
-            alive = self._beat(sent_at)
-            pause = self._interval if alive else self._interval / 4
-            wait = max(0.0, sent_at + pause - time.monotonic())
+        beaten, due = self._turn, self._turn.began + self._interval
+        while not self._over.wait(self._until(due)):
+            turn, now = self._turn, time.monotonic()
+            if turn is not beaten:
+                beaten, due = turn, turn.began + self._interval
+            if self._bundle.has_company and now - turn.began >= SLOW_SECONDS:
+                self._bundle.shed(deadline=turn.ladder.trusted_until)
+                self._settled()
+            if now >= due:
+                due = now + (self._interval if self._beat(turn, now) else self._interval / 4)
 
-    def _beat(self, sent_at: float) -> bool:
-        news = self._context.take_news()
+    def _until(self, due: float) -> float:
+        """Return how long the pulse may rest: to the next beat, or to the next look at a bundle."""
+        rest = due - time.monotonic()
+        return max(0.0, min(rest, SLOW_SECONDS) if self._bundle.has_company else rest)
+
+    def _beat(self, turn: Turn, sent_at: float) -> bool:
+        news = turn.context.take_news()
         try:
-            answer = heartbeat(self._db, self._run.claim, lease=self._lease, progress=news)
+            answer = heartbeat(self._db, turn.run.claim, lease=self._lease, progress=news)
         except (DatabaseUnreachable, SQLAlchemyError) as error:
-            self._context.put_back(news)
-            emit(Event.HEARTBEAT_FAILED, **self._name, error=error)
+            turn.context.put_back(news)
+            emit(Event.HEARTBEAT_FAILED, **turn.name, error=error)
             return False
-        self._answers.put((sent_at, answer))
+        self._answers.put((turn, sent_at, answer))
         return True
 
-    def _end_by_force(self, reason: StopReason) -> None:
-        emit(Event.RUN_KILLED, **self._name, reason=reason, pid=os.getpid())
+    def _end_by_force(self, turn: Turn, reason: StopReason) -> None:
+        emit(Event.RUN_KILLED, **turn.name, reason=reason, pid=os.getpid())
         _end_offspring()
-        last_word = Thread(target=self._record_forced, args=(reason,), daemon=True)
+        last_word = Thread(target=self._record_forced, args=(turn, reason), daemon=True)
         last_word.start()
         last_word.join(LAST_RECORD_SECONDS)
         os._exit(ENDED_BY_FORCE)
 
-    def _record_forced(self, reason: StopReason) -> None:
-        result = stopped_ending(self._run, reason, self._context)
-        if result is None:
-            return
-        deadline = min(time.monotonic() + LAST_RECORD_SECONDS, self._ladder.trusted_until)
-        if settle_by(self._db, self._run, result, deadline=deadline):
-            self._settled()
+    def _record_forced(self, turn: Turn, reason: StopReason) -> None:
+        deadline = min(time.monotonic() + LAST_RECORD_SECONDS, turn.ladder.trusted_until)
+        result = stopped_ending(turn.run, reason, turn.context)
+        self._bundle.end(turn.run, result)
+        self._bundle.shed(deadline=deadline, reason=reason)
+        self._settled()
 
     def _arm(self) -> None:
-        _watch(self._ladder.watchdog_at)
-
-    @property
-    def _name(self) -> dict[str, object]:
-        return {"queue_id": show_task(self._run.claim.task_id), "epoch": self._run.claim.epoch}
+        self._armed = time.monotonic()
+        _watch(self._turn.ladder.watchdog_at)
 
 
 def disarm() -> None:

@@ -1,4 +1,4 @@
-"""What a message says: which claim to carry out. Anyone who reaches Redis can write one."""
+"""What a message says: which claims to carry out. Anyone who reaches Redis can write one."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -10,9 +10,13 @@ from app.telemetry import get
 _log = get(__name__)
 
 
-def read_claim(arguments: Sequence[object]) -> Claim | None:
-    """Read a message's arguments; None if they cannot be a claim of ours."""
-    match arguments:
+def read_claims(arguments: Sequence[object]) -> list[Claim]:
+    """Read a message's arguments, a claim each; what cannot be a claim of ours is left out."""
+    return [claim for argument in arguments if (claim := _read(argument)) is not None]
+
+
+def _read(argument: object) -> Claim | None:
+    match argument:
         case [str(task_id), int(epoch), str(token)] if not isinstance(epoch, bool):
             try:
                 return Claim(parse_task(task_id), epoch, UUID(token))

@@ -3,17 +3,24 @@
 from collections.abc import Sequence
 from datetime import timedelta
 
+from app.domain.claims import Claim
 from app.outcome.heartbeat import heartbeat
 from app.settings import Settings
-from workers.message import read_claim
+from app.store.db import Db
+from workers.message import read_claims
 from workers.word import say
 
 
 def report_death(settings: Settings, message: Sequence[object]) -> None:
-    """End the lease of a dead run now; the reaper then judges it as it would have later.
+    """End the leases of dead runs now; the reaper then judges them as it would have later.
 
     A run that was settled before its process ended holds no claim, so this changes nothing.
     """
-    claim = read_claim(message)
-    if claim is not None:
-        say(settings, lambda db: heartbeat(db, claim, lease=timedelta(0)))
+    claims = read_claims(message)
+    if claims:
+        say(settings, lambda db: _end_leases(db, claims))
+
+
+def _end_leases(db: Db, claims: Sequence[Claim]) -> None:
+    for claim in claims:
+        heartbeat(db, claim, lease=timedelta(0))

@@ -1,6 +1,7 @@
 """Recording how a run ended, also while Postgres is away for a moment."""
 
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from sqlalchemy.exc import DataError, SQLAlchemyError
@@ -8,7 +9,7 @@ from sqlalchemy.exc import DataError, SQLAlchemyError
 from app.domain.claims import Run
 from app.domain.ids import show_task
 from app.domain.results import Interrupted, Raised, Result, Returned
-from app.outcome.settle import settle
+from app.outcome.settle import Ending, Settled, settle_all
 from app.store.db import DatabaseUnreachable, Db
 from app.telemetry import Event, emit, get
 from workers.identity import WORKER_ID
@@ -19,8 +20,8 @@ LONGEST_PAUSE_SECONDS: Final = 2.0
 _log = get(__name__)
 
 
-def settle_by(db: Db, run: Run, result: Result, *, deadline: float) -> bool:
-    """Record a run's end before an instant of the monotonic clock; True if it counted.
+def settle_by(db: Db, ends: Sequence[tuple[Run, Result]], *, deadline: float) -> bool:
+    """Record runs' ends before an instant of the monotonic clock; True if any of them counted.
 
     Past the deadline the lease may be over and the task someone else's: giving up leaves the
     rest to the reaper.
@@ -28,41 +29,55 @@ def settle_by(db: Db, run: Run, result: Result, *, deadline: float) -> bool:
     pause = FIRST_PAUSE_SECONDS
     while True:
         try:
-            return _report(run, result, won=settle(db, run, result, agent=WORKER_ID))
+            return _report(settle_all(db, ends, agent=WORKER_ID))
         except DataError as error:
-            if not isinstance(result, Returned):
-                raise
-            result = _unfit(result, error)
+            if len(ends) > 1:
+                # One output spoils the statement for all: each by itself shows whose it is.
+                alone = [settle_by(db, [one], deadline=deadline) for one in ends]
+                return any(alone)
+            ends = [_unfit(*ends[0], error)]
         except (DatabaseUnreachable, SQLAlchemyError) as error:
             if time.monotonic() + pause >= deadline:
-                _log.error("a run's end could not be recorded", queue_id=_name(run), error=error)
+                names = [show_task(run.claim.task_id) for run, _ in ends]
+                _log.error("ends could not be recorded", queue_ids=names, error=error)
                 return False
             time.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
 
-def _unfit(result: Returned, error: DataError) -> Raised:
+def _unfit(run: Run, result: Result, error: DataError) -> tuple[Run, Result]:
     """Turn an output that Postgres refuses into a failure, or it would never be settled."""
-    return Raised(
+    if not isinstance(result, Returned):
+        raise error
+    failure = Raised(
         error_class="invalid_output",
         message=f"the output cannot be stored: {error.orig}",
         error_type="InvalidOutput",
         cost_usd=result.cost_usd,
         tokens=result.tokens,
+        ran_seconds=result.ran_seconds,
     )
+    return run, failure
 
 
-def _report(run: Run, result: Result, *, won: bool) -> bool:
-    known = {"queue_id": _name(run), "epoch": run.claim.epoch}
+def _report(settled: Settled) -> bool:
+    for ending in settled.won:
+        _report_won(ending)
+    for ending in settled.stale:
+        kind = type(ending.result).__name__.lower()
+        emit(Event.STALE_RESULT, **_known(ending), reason=kind, worker=WORKER_ID)
+    return bool(settled.won)
+
+
+def _report_won(ending: Ending) -> None:
+    result = ending.result
+    if isinstance(result, Interrupted):
+        emit(Event.TASK_HANDED_BACK, **_known(ending), reason=result.reason)
+        return
     reason = result.error_class if isinstance(result, Raised) else None
-    if not won:
-        emit(Event.STALE_RESULT, **known, reason=type(result).__name__.lower(), worker=WORKER_ID)
-    elif isinstance(result, Interrupted):
-        emit(Event.TASK_HANDED_BACK, **known, reason=result.reason)
-    else:
-        emit(Event.TASK_SETTLED, **known, outcome=type(result).__name__.lower(), reason=reason)
-    return won
+    kind = type(result).__name__.lower()
+    emit(Event.TASK_SETTLED, **_known(ending), outcome=kind, reason=reason)
 
 
-def _name(run: Run) -> str:
-    return show_task(run.claim.task_id)
+def _known(ending: Ending) -> dict[str, object]:
+    return {"queue_id": show_task(ending.claim.task_id), "epoch": ending.claim.epoch}

@@ -1,6 +1,7 @@
 """Sending claims to Celery: the only place in the service that publishes."""
 
 from collections.abc import Sequence
+from uuid import UUID
 
 import redis
 from celery import Celery
@@ -38,31 +39,27 @@ class Publisher:
             raise BrokerUnreachable(str(error)) from error
 
     def send(self, pool: str, claims: Sequence[Claimed]) -> list[Claimed]:
-        """Publish claims in order; return those that could not be sent.
+        """Publish claims, a bundle to a message; return those that could not be sent.
 
         One that failed may still have arrived. Giving its claim back is safe all the same: the
         next claim has another epoch, and the old message will match no row.
         """
-        for index, claimed in enumerate(claims):
-            shown = show_task(claimed.claim.task_id)
-            emit(Event.DISPATCH, queue_id=shown, agent=pool)
+        messages = bundled(claims)
+        for index, message in enumerate(messages):
             try:
-                self._send(pool, claimed)
+                self._send(pool, message)
             except (OperationalError, redis.RedisError, OSError) as error:
-                emit(
-                    Event.DISPATCH_FAILED,
-                    queue_id=shown,
-                    error=str(error),
-                    attempt=f"{claimed.attempt}/{claimed.max_attempts}",
-                )
-                return list(claims[index:])
-            emit(Event.DISPATCH_SUCCESS, queue_id=shown, task_id=shown)
+                _report_failure(message, error)
+                return [claimed for unsent in messages[index:] for claimed in unsent]
+            for claimed in message:
+                shown = show_task(claimed.claim.task_id)
+                emit(Event.DISPATCH_SUCCESS, queue_id=shown, task_id=shown)
         return []
 
-    def terminate(self, claim: Claim) -> None:
+    def terminate(self, claim: Claim, bundle: UUID | None = None) -> None:
         """Have a run's process killed wherever it is; best effort, the row has moved already."""
         try:
-            self._celery.control.revoke(message_id(claim), terminate=True, signal="SIGKILL")
+            self._celery.control.revoke(message_id(claim, bundle), terminate=True, signal="SIGKILL")
         except (OperationalError, redis.RedisError, OSError) as error:
             emit(Event.BROKER_UNREACHABLE, error=str(error))
 
@@ -71,16 +68,16 @@ class Publisher:
         self._celery.close()
         self._redis.close()
 
-    def _send(self, pool: str, claimed: Claimed) -> None:
-        claim = claimed.claim
-        shown = show_task(claim.task_id)
+    def _send(self, pool: str, message: Sequence[Claimed]) -> None:
+        for claimed in message:
+            emit(Event.DISPATCH, queue_id=show_task(claimed.claim.task_id), agent=pool)
+        first = message[0]
         self._celery.send_task(
             EXECUTE,
-            args=[shown, claim.epoch, str(claim.token)],
-            task_id=message_id(claim),
+            args=[_triple(claimed.claim) for claimed in message],
+            task_id=message_id(first.claim, first.bundle),
             queue=self._queue(pool),
-            # What Flower shows: whose task of which type, never its payload or token.
-            argsrepr=f"{claimed.type} {shown} user={claimed.user_id}",
+            argsrepr=_shown(message),
             kwargsrepr="{}",
         )
 
@@ -92,6 +89,35 @@ class Publisher:
         return name
 
 
-def message_id(claim: Claim) -> str:
-    """Return the Celery id of a claim's message; it names the task and the epoch."""
-    return f"{show_task(claim.task_id)}:{claim.epoch}"
+def bundled(claims: Sequence[Claimed]) -> list[list[Claimed]]:
+    """Sort claims into messages: the members of a bundle together, everyone else alone."""
+    messages: dict[UUID, list[Claimed]] = {}
+    for claimed in claims:
+        messages.setdefault(claimed.bundle or claimed.claim.token, []).append(claimed)
+    return list(messages.values())
+
+
+def message_id(claim: Claim, bundle: UUID | None = None) -> str:
+    """Return the Celery id of a claim's message: the task and its epoch, or its bundle."""
+    return f"bundle_{bundle}" if bundle else f"{show_task(claim.task_id)}:{claim.epoch}"
+
+
+def _triple(claim: Claim) -> list[object]:
+    return [show_task(claim.task_id), claim.epoch, str(claim.token)]
+
+
+def _shown(message: Sequence[Claimed]) -> str:
+    """Say for Flower whose tasks of which type travel here; never their payload or token."""
+    return ", ".join(
+        f"{one.type} {show_task(one.claim.task_id)} user={one.user_id}" for one in message
+    )
+
+
+def _report_failure(message: Sequence[Claimed], error: Exception) -> None:
+    for claimed in message:
+        emit(
+            Event.DISPATCH_FAILED,
+            queue_id=show_task(claimed.claim.task_id),
+            error=str(error),
+            attempt=f"{claimed.attempt}/{claimed.max_attempts}",
+        )

@@ -25,6 +25,7 @@ class Claimed:
     type: str
     attempt: int
     max_attempts: int
+    bundle: UUID | None = None
 
 
 @dataclass(frozen=True)

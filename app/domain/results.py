@@ -5,10 +5,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """What every end carries: the money and tokens the run reported, however it ended."""
+    """What every end carries: the money and tokens the run reported, however it ended.
+
+    `ran_seconds` is what its holder measured, if it did: a member of a bundle is started with
+    the others and waits its turn, for which nobody pays.
+    """
 
     cost_usd: float = 0.0
     tokens: dict[str, int] = field(default_factory=dict)
+    ran_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -68,12 +73,16 @@ class Expired(Ended):
 
 @dataclass(frozen=True)
 class Died(Ended):
-    """The run died by itself under a worker that lives on."""
+    """The run died by itself under a worker that lives on, alone or among others of a bundle."""
+
+    in_company: bool = False
 
 
 @dataclass(frozen=True)
 class Lost(Ended):
     """Worker or host vanished with the run: our fault, so it is not billed."""
+
+    in_company: bool = False
 
 
 Result = Returned | Raised | TimedOut | Stopped | Interrupted | Deferred | Expired | Died | Lost

@@ -45,7 +45,8 @@ class Verdict:
     """What one transaction then writes.
 
     `outcome` is the word kept on the attempt; `reason` the one kept on the task.
-    `billed` False refunds the time; `spent` False leaves the attempt count alone.
+    `billed` False refunds the time; `spent` False leaves the attempt count alone;
+    `run_alone` keeps the task out of bundles from now on.
     """
 
     event: Event
@@ -56,6 +57,7 @@ class Verdict:
     spent: bool = True
     billed: bool = True
     poison: bool = False
+    run_alone: bool = False
 
 
 def judge(standing: Standing, result: Result, chance: float) -> Verdict:
@@ -94,6 +96,16 @@ def judge(standing: Standing, result: Result, chance: float) -> Verdict:
             return Verdict(Event.HAND_BACK, "expired", message=reason, spent=False, billed=False)
         case Deferred(wait_seconds, reason):
             return Verdict(Event.RETRY, "deferred", reason, wait_seconds=wait_seconds, spent=False)
+        case Died(in_company=True) | Lost(in_company=True):
+            # Nobody can tell whose crash it was: all members go back, and run alone next time.
+            return Verdict(
+                Event.HAND_BACK,
+                "bundle_crash",
+                message="a bundle crashed with this run in it",
+                spent=False,
+                billed=False,
+                run_alone=True,
+            )
         case Died():
             return _after_crash(standing, CRASH, "the run died under a live worker", chance)
         case Lost():

@@ -1,9 +1,10 @@
 """The gate: who may run now. One transaction, the pool and the lanes locked, then one choice."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from math import ceil
+from uuid import uuid4
 
 from sqlalchemy import Connection, RowMapping
 
@@ -28,15 +29,32 @@ class Taken:
 
 
 @dataclass(frozen=True)
+class Bundling:
+    """How much quick work may travel in one message: so many seconds of it, so many tasks."""
+
+    seconds: float = 0.25
+    tasks: int = 50
+
+
+ONE_BY_ONE = Bundling(tasks=1)
+
+
+@dataclass(frozen=True)
 class Capacity:
-    """Slots a pool could fill now, and what all of its workers can do."""
+    """Slots a pool could fill now, and what all of its workers can do.
+
+    `ahead` more messages of quick tasks may wait behind the quick ones that run, so that no
+    slot idles while the next are being claimed. Behind a long run they would wait too long.
+    """
 
     free: int
+    ahead: int
     capabilities: Sequence[str]
 
-    def at_most(self, limit: int) -> "Capacity":
-        """Return the same capacity with no more than `limit` slots."""
-        return replace(self, free=min(self.free, limit))
+    @property
+    def messages(self) -> int:
+        """How many messages may be sent in all."""
+        return max(0, self.free + self.ahead)
 
 
 NOTHING = Taken((), more=False)
@@ -50,18 +68,20 @@ def claim(
     claim_ttl: timedelta,
     liveness: timedelta,
     slots_max: int | None = None,
+    bundling: Bundling = ONE_BY_ONE,
     limit: int = 100,
 ) -> Taken:
     """Claim tasks for every free slot of a pool, at most `limit`, and commit."""
 
     def work(tx: Connection) -> Taken:
         # The pool's lock before any lane's, like everyone, so that nobody waits in a ring.
-        capacity = _capacity(tx, pool, liveness, slots_max).at_most(limit)
-        if capacity.free <= 0:
+        capacity = _capacity(tx, pool, liveness, slots_max)
+        if capacity.messages <= 0:
             return NOTHING
         lanes.roll_due(tx, CYCLES_PER_PASS)
+        want = Want(min(limit, capacity.messages * bundling.tasks), bundling, holder, claim_ttl)
         return Taken(
-            _choose(tx, pool, capacity, holder=holder, claim_ttl=claim_ttl),
+            _choose(tx, pool, capacity, want),
             more=bool(tx.execute(statement("more_to_serve"), {"pool": pool}).scalar_one()),
         )
 
@@ -70,27 +90,38 @@ def claim(
 
 def _capacity(tx: Connection, pool: str, liveness: timedelta, slots_max: int | None) -> Capacity:
     if tx.execute(statement("lock_pool"), {"pool": pool}).one_or_none() is None:
-        return Capacity(0, ())
+        return Capacity(0, 0, ())
     agents = tx.execute(
         statement("live_agents"), {"pool": pool, "liveness": liveness.total_seconds()}
     ).all()
     if not agents:
-        return Capacity(0, ())
+        return Capacity(0, 0, ())
     active = tx.execute(statement("count_active"), {"pool": pool}).one()
-    free = sum(agent.slots for agent in agents) - active.in_pool
+    slots = sum(agent.slots for agent in agents)
+    free = slots - active.singles - active.bundles
+    ahead = min(active.bundles, slots)
     if slots_max is not None:
         free = min(free, slots_max - active.in_house)
+        ahead = max(0, min(ahead, slots_max - active.in_house - free))
     # Any worker of the pool may get the message, so only what all can do may be promised.
     shared = set.intersection(*(set(agent.capabilities) for agent in agents))
-    return Capacity(free, sorted(shared))
+    return Capacity(free, ahead, sorted(shared))
 
 
-def _choose(
-    tx: Connection, pool: str, capacity: Capacity, *, holder: str, claim_ttl: timedelta
-) -> list[Claimed]:
+@dataclass(frozen=True)
+class Want:
+    """What one pass asks of the lanes."""
+
+    limit: int
+    bundling: Bundling
+    holder: str
+    claim_ttl: timedelta
+
+
+def _choose(tx: Connection, pool: str, capacity: Capacity, want: Want) -> list[Claimed]:
     locked = (
         tx.execute(
-            statement("lock_lanes_to_serve"), {"pool": pool, "lanes": capacity.free + SPARE_LANES}
+            statement("lock_lanes_to_serve"), {"pool": pool, "lanes": want.limit + SPARE_LANES}
         )
         .scalars()
         .all()
@@ -103,12 +134,17 @@ def _choose(
         {
             "users": locked,
             "pool": pool,
-            "slots": capacity.free,
+            "free": capacity.free,
+            "messages": capacity.messages,
+            "bundles": [uuid4() for _ in range(capacity.messages)],
+            "bundle_seconds": want.bundling.seconds,
+            "bundle_max": want.bundling.tasks,
+            "limit": want.limit,
             # Enough for everyone's share and a little more; the next pass takes the rest.
-            "per_lane": 1 + ceil(capacity.free / len(locked)),
+            "per_lane": 1 + ceil(want.limit / len(locked)),
             "capabilities": list(capacity.capabilities),
-            "holder": holder,
-            "claim_ttl": claim_ttl.total_seconds(),
+            "holder": want.holder,
+            "claim_ttl": want.claim_ttl.total_seconds(),
             "sources": sources(Event.CLAIM),
             "target": target(Event.CLAIM),
         },
@@ -123,4 +159,5 @@ def _claimed(row: RowMapping) -> Claimed:
         type=row["type"],
         attempt=row["attempts"] + 1,
         max_attempts=row["max_attempts"],
+        bundle=row["bundle"],
     )

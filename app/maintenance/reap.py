@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import Connection
 
@@ -31,12 +32,12 @@ def reap(db: Db, *, liveness: timedelta) -> int:
     return len(_settle_all(db, "expired_claims", found, only_expired=True))
 
 
-def end_overdue(db: Db, *, grace: timedelta, kill: Callable[[Claim], None]) -> int:
+def end_overdue(db: Db, *, grace: timedelta, kill: Callable[[Claim, UUID | None], None]) -> int:
     """End runs that beat on past their time or past a stop they were told of, and kill them."""
     found = {"grace": grace.total_seconds(), "limit": BATCH}
     ended = _settle_all(db, "overdue_runs", found, only_expired=False)
     for ending in ended:
-        kill(ending.claim)
+        kill(ending.claim, ending.bundle)
     return len(ended)
 
 
@@ -91,6 +92,7 @@ def _ending(row: Mapping[str, Any], *, only_expired: bool) -> Ending:
         result,
         judge(standing, result, random.random()),  # noqa: S311 - jitter, not a secret
         only_expired=only_expired,
+        bundle=row["bundle"],
     )
 
 
@@ -101,7 +103,8 @@ def _what_happened(row: Mapping[str, Any]) -> Result:
         return Stopped()
     if row["out_of_time"]:
         return TimedOut(by_plan=row["plan_limited"])
-    return Died() if row["agent_alive"] else Lost()
+    in_company = row["bundle"] is not None
+    return Died(in_company=in_company) if row["agent_alive"] else Lost(in_company=in_company)
 
 
 def _report(ending: Ending) -> None:

@@ -35,6 +35,7 @@ class Ending:
     result: Result
     verdict: Verdict
     only_expired: bool = False
+    bundle: UUID | None = None
 
 
 @dataclass
@@ -158,6 +159,8 @@ def _row(ending: Ending) -> dict[str, object]:
         "wait_seconds": verdict.wait_seconds,
         "spent": verdict.spent,
         "billed": verdict.billed,
+        "run_alone": verdict.run_alone,
+        "ran_seconds": result.ran_seconds,
         "output": returned.output if returned else None,
         "summary": returned.summary if returned else None,
         "files_changed": list(returned.files_changed) or None if returned else None,

@@ -25,6 +25,7 @@ def start_all(db: Db, claims: Sequence[Claim], *, holder: str, lease: timedelta)
 
     A message that came late, twice or forged matches nothing: that is no error.
     """
+    claims = list(dict.fromkeys(claims))
     rows = db.atomically(
         lambda tx: (
             tx.execute(

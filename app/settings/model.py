@@ -175,6 +175,12 @@ class Settings(BaseSettings):
     worker_liveness: Annotated[Seconds, clock(5, 300)] = Field(
         default=15, description="Silence after which a worker's slots no longer count."
     )
+    bundle_max: Annotated[int, Span(1, 500)] = Field(
+        default=50, description="Quick tasks that may share a message; 1 sends each alone."
+    )
+    bundle_seconds: Annotated[float, Span(0.01, 10)] = Field(
+        default=0.25, description="Seconds of quick work that may share a message."
+    )
     max_tasks_per_child: Annotated[int, Span(1, 100_000)] = Field(
         default=50, description="Tasks a worker's child process runs before it is replaced."
     )

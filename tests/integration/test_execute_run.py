@@ -69,7 +69,7 @@ def claimed(house: House, user: UserId, **fields: object) -> Claimed:
 
 def carried_out(house: House, worker: child.House, user: UserId, **fields: object) -> TaskId:
     claim = claimed(house, user, **fields).claim
-    carry_out(worker, claim)
+    carry_out(worker, [claim])
     return claim.task_id
 
 
@@ -148,7 +148,7 @@ def test_a_claim_starts_once_however_often_it_is_delivered(
     claim = claimed(house, user).claim
 
     for _ in range(3):
-        carry_out(worker, claim)
+        carry_out(worker, [claim])
 
     assert runs == [1]
     assert house.rows("SELECT * FROM stale_results") == []
@@ -162,8 +162,8 @@ def test_a_claim_with_another_token_or_epoch_starts_nothing(
     claim = claimed(house, user).claim
     before = house.row(claim.task_id)
 
-    carry_out(worker, Claim(claim.task_id, claim.epoch, claim.task_id))
-    carry_out(worker, Claim(claim.task_id, claim.epoch + 1, claim.token))
+    carry_out(worker, [Claim(claim.task_id, claim.epoch, claim.task_id)])
+    carry_out(worker, [Claim(claim.task_id, claim.epoch + 1, claim.token)])
 
     assert runs == []
     assert house.row(claim.task_id) == before
@@ -177,7 +177,7 @@ def test_a_claim_that_expired_on_the_way_starts_nothing(
     claim = claimed(house, user).claim
 
     house.move_clock(timedelta(minutes=2))
-    carry_out(worker, claim)
+    carry_out(worker, [claim])
 
     assert runs == []
 
@@ -309,7 +309,7 @@ def test_an_end_that_cannot_be_recorded_in_time_is_given_up(house: House, user: 
     run = house.running(user)
     nowhere = Db.connect("postgresql://nobody@127.0.0.1:1/nothing", role=None)
 
-    assert settle_by(nowhere, run, Returned("lost"), deadline=0.0) is False
+    assert settle_by(nowhere, [(run, Returned("lost"))], deadline=0.0) is False
     assert house.state(run.claim.task_id) == "running"
 
 
@@ -319,6 +319,6 @@ def test_a_start_that_cannot_be_asked_for_drops_the_message(
     claim = claimed(house, user, type="echo").claim
     nowhere = Db.connect("postgresql://nobody@127.0.0.1:1/nothing", role=None)
 
-    carry_out(child.House(settings, nowhere, Waker(NOWHERE)), claim)
+    carry_out(child.House(settings, nowhere, Waker(NOWHERE)), [claim])
 
     assert house.state(claim.task_id) == "claimed"

@@ -326,7 +326,12 @@ def test_a_batch_never_overruns_its_limit_under_the_worst_plan(house: House) -> 
             {
                 "users": users.all(),
                 "pool": POOL,
-                "slots": 3,
+                "free": 3,
+                "messages": 3,
+                "bundles": [],
+                "bundle_seconds": 1,
+                "bundle_max": 1,
+                "limit": 3,
                 "per_lane": 3,
                 "capabilities": [],
                 "holder": "d",

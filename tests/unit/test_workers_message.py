@@ -4,16 +4,22 @@ import pytest
 
 from app.domain.claims import Claim
 from app.domain.ids import TaskId, show_task
-from workers.message import read_claim
+from workers.message import read_claims
 
 TASK = UUID("0199b9b0-0000-7000-8000-000000000001")
 TOKEN = UUID("6f1b2c3d-0000-4000-8000-000000000002")
 
 
 def test_a_message_names_a_claim() -> None:
-    claim = read_claim([show_task(TASK), 3, str(TOKEN)])
+    claims = read_claims([[show_task(TASK), 3, str(TOKEN)], [show_task(TASK), 4, str(TOKEN)]])
 
-    assert claim == Claim(TaskId(TASK), 3, TOKEN)
+    assert claims == [Claim(TaskId(TASK), 3, TOKEN), Claim(TaskId(TASK), 4, TOKEN)]
+
+
+def test_a_broken_claim_does_not_spoil_its_neighbours() -> None:
+    claims = read_claims([None, [show_task(TASK), 3, str(TOKEN)], "task"])
+
+    assert claims == [Claim(TaskId(TASK), 3, TOKEN)]
 
 
 @pytest.mark.parametrize(
@@ -33,4 +39,5 @@ def test_a_message_names_a_claim() -> None:
     ],
 )
 def test_anything_else_is_no_claim(arguments: list[object]) -> None:
-    assert read_claim(arguments) is None
+    assert read_claims([arguments]) == []
+    assert read_claims(arguments) == []

@@ -7,7 +7,8 @@ A *task* belongs to a *dag* (a lone task to a dag of one) and may wait on others
 that ran leaves rows in the *usage_ledger*, an append-only record in seconds per billing month.
 Every change of state leaves an *event*. Tasks that failed for good stand in *dead_letters*;
 answers from holders that had lost their claim in *stale_results*. *agents* are the workers that
-can be reached, gathered in *pools*; *sweeps* remember when each maintenance sweep last ran.
+can be reached, gathered in *pools*; *paces* say how long each type of task takes of late;
+*sweeps* remember when each maintenance sweep last ran.
 
 Counters on lanes and dags, and all events, are written by triggers in the very statement that
 changes a task, so no code can forget them. Instants come from the database function `clock()`.
@@ -16,7 +17,7 @@ changes a task, so no code can forget them. Instants come from the database func
 from app.store.models.base import Base
 from app.store.models.people import ApiKey, Lane, User
 from app.store.models.records import Attempt, DeadLetter, LedgerEntry, StaleResult, TaskEvent
-from app.store.models.upkeep import Agent, LegalMove, Pool, SweepRun
+from app.store.models.upkeep import Agent, LegalMove, Pace, Pool, SweepRun
 from app.store.models.work import Dag, Task, TaskEdge
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Lane",
     "LedgerEntry",
     "LegalMove",
+    "Pace",
     "Pool",
     "StaleResult",
     "SweepRun",

@@ -45,6 +45,7 @@ class Attempt(Base):
     token: Mapped[UUID]
     pool: Mapped[str]
     agent: Mapped[str]
+    bundle: Mapped[UUID | None]
     granted_seconds: Mapped[int]
     claimed_at: Mapped[datetime] = mapped_column(server_default=func.clock())
     started_at: Mapped[datetime | None]

@@ -11,6 +11,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.types import Float
 
 from app.store.models.base import EMPTY_ARRAY, Base
 
@@ -45,6 +46,17 @@ class Agent(Base):
     status: Mapped[str] = mapped_column(server_default=text("'active'"))
     joined_at: Mapped[datetime] = mapped_column(server_default=func.clock())
     last_heartbeat_at: Mapped[datetime] = mapped_column(server_default=func.clock())
+
+
+class Pace(Base):
+    """How long runs of a type take of late, as workers report it; sizes the bundles."""
+
+    __tablename__ = "paces"
+    __table_args__ = ({"postgresql_with": {"fillfactor": 50}},)
+
+    type: Mapped[str] = mapped_column(primary_key=True)
+    seconds: Mapped[float] = mapped_column(Float)
+    updated_at: Mapped[datetime] = mapped_column(server_default=func.clock())
 
 
 class SweepRun(Base):

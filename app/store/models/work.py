@@ -90,6 +90,7 @@ class Task(Base):
             f"unmet = 0 OR state NOT IN ('ready', 'retrying', 'completed', {ACTIVE_STATES})",
             name="tasks_blocked_until_met",
         ),
+        CheckConstraint(f"bundle IS NULL OR {IS_ACTIVE}", name="tasks_bundle_only_while_active"),
         CheckConstraint("unmet >= 0", name="tasks_unmet_not_negative"),
         CheckConstraint("attempts BETWEEN 0 AND max_attempts", name="tasks_attempts_in_budget"),
         CheckConstraint("priority BETWEEN 0 AND 100", name="tasks_priority_in_range"),
@@ -159,6 +160,10 @@ class Task(Base):
     claimed_at: Mapped[datetime | None]
     expires_at: Mapped[datetime | None]
     reserved_seconds: Mapped[int | None]
+    # Short tasks travel together; the message they share. One that a crash found in company
+    # runs alone from then on.
+    bundle: Mapped[UUID | None]
+    alone: Mapped[bool] = mapped_column(server_default=text("false"))
     started_at: Mapped[datetime | None]
     cancel_requested_at: Mapped[datetime | None]
     progress: Mapped[dict[str, Any] | None]

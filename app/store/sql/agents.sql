@@ -14,3 +14,14 @@ UPDATE agents SET last_heartbeat_at = clock() WHERE id = :id AND status <> 'offl
 
 -- name: leave_agent
 UPDATE agents SET status = 'offline' WHERE id = :id RETURNING pool;
+
+-- name: note_pace
+-- What a worker saw of late, blended into what was known; one slow run weighs at once.
+INSERT INTO paces AS p (type, seconds)
+SELECT seen.type, seen.seconds
+  FROM jsonb_to_recordset(CAST(:seen AS jsonb)) AS seen(type text, seconds float8)
+ ORDER BY seen.type
+    ON CONFLICT (type) DO UPDATE
+   SET seconds = CASE WHEN excluded.seconds > 4 * p.seconds THEN excluded.seconds
+                      ELSE 0.7 * p.seconds + 0.3 * excluded.seconds END,
+       updated_at = clock();

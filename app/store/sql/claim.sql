@@ -10,8 +10,11 @@ SELECT slots, capabilities
    AND last_heartbeat_at > clock() - make_interval(secs => :liveness);
 
 -- name: count_active
--- Claims that hold a slot: of the pool, and of the whole house. Bounded by the slots there are.
-SELECT count(*) FILTER (WHERE pool = :pool) AS in_pool, count(*) AS in_house
+-- Messages that hold a slot: single tasks and bundles, of the pool and of the whole house.
+-- Bounded by the slots there are.
+SELECT count(*) FILTER (WHERE pool = :pool AND bundle IS NULL) AS singles,
+       count(DISTINCT bundle) FILTER (WHERE pool = :pool) AS bundles,
+       count(*) FILTER (WHERE bundle IS NULL) + count(DISTINCT bundle) AS in_house
   FROM tasks
  WHERE state IN ('claimed', 'running', 'validating');
 
@@ -43,8 +46,12 @@ WITH lane AS MATERIALIZED (
       FROM lane
      CROSS JOIN LATERAL (
         SELECT t.id, t.lock_key, t.sort_key,
-               least(coalesce(t.timeout_seconds, lane.max_task_seconds), lane.max_task_seconds) AS granted
+               least(coalesce(t.timeout_seconds, lane.max_task_seconds), lane.max_task_seconds) AS granted,
+               -- The share of a slot a task needs: all of it, unless its type is known to be quick.
+               CASE WHEN t.alone OR p.seconds IS NULL THEN 1
+                    ELSE least(1, greatest(p.seconds / :bundle_seconds, 1.0 / :bundle_max)) END AS share
           FROM tasks t
+          LEFT JOIN paces p ON p.type = t.type
          WHERE t.user_id = lane.user_id
            AND t.state = 'ready'
            AND t.required_capabilities <@ CAST(:capabilities AS text[])
@@ -66,14 +73,23 @@ WITH lane AS MATERIALIZED (
       FROM unlocked u
      WHERE of_key = 1
     WINDOW lane_order AS (PARTITION BY user_id ORDER BY sort_key, id ROWS UNBOUNDED PRECEDING)
-), chosen AS MATERIALIZED (
-    -- One task for everybody before a second for anybody. Materialised: a plain IN (… LIMIT n)
-    -- may be re-evaluated by the planner and take more than n.
-    SELECT id, granted
+), queued AS MATERIALIZED (
+    -- One task for everybody before a second for anybody.
+    SELECT id, granted, share,
+           sum(share) OVER fair_order AS load,
+           count(*) FILTER (WHERE share < 1) OVER fair_order AS quick_place
       FROM affordable
      WHERE promised <= seconds_left
-     ORDER BY active + place, last_served_at, user_id
-     LIMIT :slots
+    WINDOW fair_order AS (ORDER BY active + place, last_served_at, user_id ROWS UNBOUNDED PRECEDING)
+), chosen AS MATERIALIZED (
+    -- As much as the free slots can carry; quick tasks may also wait their turn behind other
+    -- quick ones. Materialised: a plain IN (… LIMIT n) may be re-evaluated and take more than n.
+    SELECT id, granted,
+           CASE WHEN share < 1 THEN (CAST(:bundles AS uuid[]))[1 + (quick_place - 1) % :messages] END AS bundle
+      FROM queued
+     WHERE load - share < CASE WHEN share < 1 THEN :messages ELSE :free END
+     ORDER BY load
+     LIMIT :limit
 ), taken AS (
     UPDATE tasks t
        SET state = :target,
@@ -84,15 +100,16 @@ WITH lane AS MATERIALIZED (
            claimed_at = clock(),
            expires_at = clock() + make_interval(secs => :claim_ttl),
            reserved_seconds = chosen.granted,
+           bundle = chosen.bundle,
            started_at = NULL,
            progress = NULL
       FROM chosen
      WHERE t.id = chosen.id
        AND t.state = ANY (CAST(:sources AS text[]))
-    RETURNING t.id, t.user_id, t.epoch, t.token, t.type, t.attempts, t.max_attempts, t.reserved_seconds
+    RETURNING t.id, t.user_id, t.epoch, t.token, t.type, t.attempts, t.max_attempts, t.reserved_seconds, t.bundle
 ), opened AS (
-    INSERT INTO attempts (task_id, epoch, user_id, token, pool, agent, granted_seconds)
-    SELECT id, epoch, user_id, token, :pool, :holder, reserved_seconds FROM taken
+    INSERT INTO attempts (task_id, epoch, user_id, token, pool, agent, bundle, granted_seconds)
+    SELECT id, epoch, user_id, token, :pool, :holder, bundle, reserved_seconds FROM taken
 ), parked AS (
     -- Lanes with nothing for this pool step aside, or they would fill every pass for ever.
     UPDATE lanes l
@@ -100,7 +117,7 @@ WITH lane AS MATERIALIZED (
      WHERE l.user_id = ANY (CAST(:users AS uuid[]))
        AND l.user_id <> ALL (ARRAY(SELECT user_id FROM candidate))
 )
-SELECT id, user_id, epoch, token, type, attempts, max_attempts FROM taken ORDER BY id;
+SELECT id, user_id, epoch, token, type, attempts, max_attempts, bundle FROM taken ORDER BY bundle, id;
 
 -- name: more_to_serve
 -- Whether another pass might find work: lanes nobody has looked into in vain.

@@ -15,7 +15,7 @@ WITH target AS MATERIALIZED (
     UPDATE tasks t
        SET state = :target,
            token = NULL, claimed_by = NULL, pool = NULL, claimed_at = NULL, expires_at = NULL,
-           reserved_seconds = NULL, retry_at = NULL,
+           reserved_seconds = NULL, bundle = NULL, retry_at = NULL,
            finished_at = clock(),
            cancel_requested_at = coalesce(t.cancel_requested_at, clock()),
            failure_reason = 'cancelled'

@@ -6,6 +6,7 @@ WITH verdict AS MATERIALIZED (
     SELECT * FROM jsonb_to_recordset(CAST(:verdicts AS jsonb)) AS v(
         task_id uuid, epoch int, token uuid, sources text[], target text, is_final boolean, only_expired boolean,
         outcome text, reason text, message text, detail text, wait_seconds float8, spent boolean, billed boolean,
+        run_alone boolean, ran_seconds float8,
         output jsonb, summary text, files_changed jsonb, cost_usd numeric, tokens jsonb)
 ), held AS MATERIALIZED (
     -- A task whose owner asked for a stop does not come back, whatever ended its run.
@@ -23,7 +24,8 @@ WITH verdict AS MATERIALIZED (
        SET state = h.goal,
            attempts = t.attempts + h.spent::int,
            token = NULL, claimed_by = NULL, pool = NULL, claimed_at = NULL, expires_at = NULL,
-           reserved_seconds = NULL,
+           reserved_seconds = NULL, bundle = NULL,
+           alone = t.alone OR h.run_alone,
            retry_at = CASE WHEN h.goal = 'retrying' THEN clock() + make_interval(secs => h.wait_seconds) END,
            finished_at = CASE WHEN h.is_final OR h.goal = 'cancelled' THEN clock() END,
            failure_reason = CASE WHEN h.goal = 'cancelled' THEN 'cancelled' ELSE h.reason END,
@@ -44,9 +46,10 @@ WITH verdict AS MATERIALIZED (
       FROM held h
      WHERE a.task_id = h.task_id AND a.epoch = h.epoch
 ), spell AS MATERIALIZED (
-    -- The time to charge: never more than was reserved for the run.
+    -- The time to charge: never more than was reserved for the run, nor than its holder measured.
     SELECT h.task_id, h.epoch, h.user_id, h.billed, h.outcome, h.ran_since,
-           greatest(h.ran_since, least(clock(), h.ran_since + make_interval(secs => h.reserved_seconds))) AS ran_until
+           greatest(h.ran_since, least(clock(), h.ran_since + make_interval(secs => h.reserved_seconds),
+                                       h.ran_since + make_interval(secs => h.ran_seconds))) AS ran_until
       FROM held h
      WHERE h.ran_since IS NOT NULL
 ), used AS MATERIALIZED (

@@ -7,6 +7,7 @@ CREATE TABLE attempts (
     token UUID NOT NULL,
     pool TEXT NOT NULL,
     agent TEXT NOT NULL,
+    bundle UUID,
     granted_seconds INTEGER NOT NULL,
     claimed_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
     started_at TIMESTAMP WITH TIME ZONE,
@@ -45,6 +46,14 @@ CREATE TABLE legal_moves (
     to_state TEXT NOT NULL,
     PRIMARY KEY (from_state, to_state)
 );
+
+CREATE TABLE paces (
+    type TEXT NOT NULL,
+    seconds FLOAT NOT NULL,
+    updated_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    PRIMARY KEY (type)
+)
+ WITH (fillfactor = 50);
 
 CREATE TABLE pools (
     name TEXT NOT NULL,
@@ -232,6 +241,8 @@ CREATE TABLE tasks (
     claimed_at TIMESTAMP WITH TIME ZONE,
     expires_at TIMESTAMP WITH TIME ZONE,
     reserved_seconds INTEGER,
+    bundle UUID,
+    alone BOOLEAN DEFAULT false NOT NULL,
     started_at TIMESTAMP WITH TIME ZONE,
     cancel_requested_at TIMESTAMP WITH TIME ZONE,
     progress JSONB,
@@ -256,6 +267,7 @@ CREATE TABLE tasks (
     CONSTRAINT tasks_finished_exactly_when_final CHECK ((finished_at IS NOT NULL) = (state IN ('cancelled', 'completed', 'dead_lettered'))),
     CONSTRAINT tasks_retry_at_while_retrying CHECK ((retry_at IS NOT NULL) = (state = 'retrying')),
     CONSTRAINT tasks_blocked_until_met CHECK (unmet = 0 OR state NOT IN ('ready', 'retrying', 'completed', 'claimed', 'running', 'validating')),
+    CONSTRAINT tasks_bundle_only_while_active CHECK (bundle IS NULL OR state IN ('claimed', 'running', 'validating')),
     CONSTRAINT tasks_unmet_not_negative CHECK (unmet >= 0),
     CONSTRAINT tasks_attempts_in_budget CHECK (attempts BETWEEN 0 AND max_attempts),
     CONSTRAINT tasks_priority_in_range CHECK (priority BETWEEN 0 AND 100),

@@ -1,0 +1,258 @@
+"""Quick tasks travel together, and nobody pays or waits for a neighbour."""
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+
+from app.dispatch.publish import bundled, message_id
+from app.domain.claims import Claimed
+from app.events.wake import Waker
+from app.gate.claim import Bundling, Taken, claim
+from app.maintenance.reap import reap
+from app.store.db import Db
+from overnight import Context
+from overnight.handlers import Handler, registered
+from tests.support.house import CLAIM_TTL, LIVENESS, POOL, House
+from tests.support.waiting import wait_until
+from tests.support.workers import worker_settings
+from workers import child
+from workers.execute import carry_out
+from workers.shutdown import DRAIN
+
+READY = "SELECT count(*) AS n FROM tasks WHERE state = 'ready'"
+NOWHERE = "redis://127.0.0.1:1/0"
+
+
+@pytest.fixture
+def worker(house: House, database_url: str, db: Db) -> child.House:
+    settings = worker_settings(database_url, NOWHERE)
+    return child.House(settings, db, Waker(NOWHERE))
+
+
+@pytest.fixture
+def handle(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Context], object]], None]:
+    def register(function: Callable[[Context], object]) -> None:
+        known = {**registered(), "quick": Handler("quick", function, ())}
+        monkeypatch.setattr("workers.execute.registered", lambda: known)
+
+    return register
+
+
+def quick(house: House, count: int, *, seconds: float = 0.001) -> None:
+    house.run("INSERT INTO paces (type, seconds) VALUES ('quick', :s)", s=seconds)
+    for _ in range(count):
+        house.task(house.user(), type="quick")
+
+
+def take(house: House, tasks: int = 50) -> Taken:
+    return claim(
+        house.dispatcher,
+        POOL,
+        holder="d",
+        claim_ttl=CLAIM_TTL,
+        liveness=LIVENESS,
+        bundling=Bundling(0.25, tasks),
+    )
+
+
+def test_quick_tasks_share_the_free_slots_evenly(house: House) -> None:
+    house.agent(slots=2)
+    quick(house, 20)
+
+    messages = bundled(take(house).claims)
+
+    assert [len(message) for message in messages] == [10, 10]
+
+
+def test_an_unknown_type_travels_alone(house: House) -> None:
+    house.agent(slots=2)
+    for _ in range(5):
+        house.task(house.user(), type="new")
+
+    messages = bundled(take(house).claims)
+
+    assert [len(message) for message in messages] == [1, 1]
+
+
+def test_a_bundle_is_worth_no_more_than_its_seconds(house: House) -> None:
+    house.agent(slots=1)
+    quick(house, 20, seconds=0.05)
+
+    messages = bundled(take(house).claims)
+
+    assert [len(message) for message in messages] == [5]
+
+
+def test_bundles_can_be_switched_off(house: House) -> None:
+    house.agent(slots=3)
+    quick(house, 5)
+
+    assert [len(message) for message in bundled(take(house, tasks=1).claims)] == [1, 1, 1]
+
+
+def test_only_quick_tasks_may_wait_behind_running_ones(house: House) -> None:
+    house.agent(slots=1)
+    quick(house, 200)
+
+    sizes = [len(take(house).claims) for _ in range(3)]
+
+    assert sizes[0] == 50
+    assert sizes[1] == 50
+    assert sizes[2] == 0
+
+
+def test_nobody_waits_behind_a_long_run(house: House) -> None:
+    house.agent(slots=1)
+    house.running(house.user(), type="long")
+    quick(house, 20)
+
+    assert take(house).claims == ()
+
+
+def test_a_bundle_is_run_and_recorded_together(
+    house: House, worker: child.House, handle: Callable[..., None]
+) -> None:
+    house.agent(slots=1)
+    quick(house, 20)
+    seen: list[str] = []
+    handle(lambda ctx: seen.append(ctx.task_id))
+    [message] = bundled(take(house).claims)
+
+    carry_out(worker, [one.claim for one in message])
+
+    assert len(set(seen)) == 20
+    assert house.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state") == [
+        {"state": "completed", "n": 20}
+    ]
+    assert house.one("SELECT count(*) AS n FROM attempts WHERE bundle IS NOT NULL")["n"] == 20
+    assert house.one("SELECT count(*) AS n FROM usage_ledger")["n"] == 20
+
+
+def test_nobody_pays_for_waiting_in_a_bundle(
+    house: House, worker: child.House, handle: Callable[..., None]
+) -> None:
+    house.agent(slots=1)
+    quick(house, 10)
+    handle(lambda _: time.sleep(0.04))
+    [message] = bundled(take(house).claims)
+
+    carry_out(worker, [one.claim for one in message])
+
+    charged = [row["seconds"] for row in house.rows("SELECT seconds FROM usage_ledger")]
+    assert max(charged) < 0.2
+
+
+def test_a_slow_member_lets_the_others_go(
+    house: House, worker: child.House, handle: Callable[..., None]
+) -> None:
+    house.agent(slots=1)
+    quick(house, 5)
+    [message] = bundled(take(house).claims)
+    order: list[str] = []
+
+    def handler(ctx: Context) -> None:
+        order.append(ctx.task_id)
+        if len(order) == 2:
+            wait_until(
+                lambda: (
+                    house.one("SELECT count(*) AS n FROM tasks WHERE state = 'ready'")["n"] == 3
+                ),
+                what="the others to be given back",
+                timeout=10,
+            )
+
+    handle(handler)
+    carry_out(worker, [one.claim for one in message])
+
+    assert len(order) == 2
+    states = house.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state ORDER BY state")
+    assert states == [{"state": "completed", "n": 2}, {"state": "ready", "n": 3}]
+    spent = house.one("SELECT sum(attempts) AS n FROM tasks WHERE state = 'ready'")["n"]
+    assert spent == 0
+
+
+def test_a_crashed_bundle_blames_nobody_and_runs_singly_next(house: House) -> None:
+    house.agent(slots=1)
+    quick(house, 5)
+    claims = take(house).claims
+    for one in claims:
+        assert house.start(one) is not None
+
+    house.move_clock(timedelta(minutes=5))
+    reap(house.dispatcher, liveness=LIVENESS)
+
+    rows = house.rows("SELECT state, attempts, alone, bundle FROM tasks")
+    assert {(row["state"], row["attempts"], row["alone"], row["bundle"]) for row in rows} == {
+        ("ready", 0, True, None)
+    }
+    assert {row["outcome"] for row in house.rows("SELECT outcome FROM attempts")} == {
+        "bundle_crash"
+    }
+    house.agent(slots=1)
+    assert [len(message) for message in bundled(take(house).claims)] == [1]
+
+
+@pytest.fixture
+def draining() -> Iterator[None]:
+    DRAIN.begin()
+    yield
+    DRAIN._flag[0] = 0
+
+
+@pytest.mark.usefixtures("draining")
+def test_a_shutdown_hands_a_whole_bundle_back(
+    house: House, worker: child.House, handle: Callable[..., None]
+) -> None:
+    house.agent(slots=1)
+    quick(house, 5)
+    handle(lambda _: None)
+    [message] = bundled(take(house).claims)
+
+    carry_out(worker, [one.claim for one in message])
+
+    rows = house.rows("SELECT state, attempts FROM tasks")
+    assert {(row["state"], row["attempts"]) for row in rows} == {("ready", 0)}
+
+
+def test_a_claim_twice_in_one_message_runs_once(
+    house: House, worker: child.House, handle: Callable[..., None]
+) -> None:
+    house.agent(slots=1)
+    quick(house, 1)
+    seen: list[str] = []
+    handle(lambda ctx: seen.append(ctx.task_id))
+    [one] = take(house).claims
+
+    carry_out(worker, [one.claim, one.claim])
+
+    assert len(seen) == 1
+
+
+def test_an_output_postgres_refuses_spoils_only_its_own_run(
+    house: House, worker: child.House, handle: Callable[..., None]
+) -> None:
+    house.agent(slots=1)
+    quick(house, 3)
+    order: list[str] = []
+
+    def handler(ctx: Context) -> object:
+        order.append(ctx.task_id)
+        return {"text": "\udfff"} if len(order) == 2 else {"text": "fine"}
+
+    handle(handler)
+    [message] = bundled(take(house).claims)
+    carry_out(worker, [one.claim for one in message])
+
+    states = house.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state ORDER BY state")
+    assert states == [{"state": "completed", "n": 2}, {"state": "retrying", "n": 1}]
+
+
+def test_a_message_is_named_after_its_task_or_its_bundle(house: House) -> None:
+    house.agent(slots=1)
+    quick(house, 2)
+    claims: list[Claimed] = list(take(house).claims)
+
+    assert message_id(claims[0].claim, claims[0].bundle) == f"bundle_{claims[0].bundle}"
+    assert message_id(claims[0].claim).endswith(":1")
