@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 MASK = "***"
 
@@ -14,9 +15,13 @@ _URL_PASSWORD = re.compile(r"(?P<head>[a-z][a-z0-9+.-]*://[^/\s:@]*:)[^\s/]+(?=@
 _NAMED_PASSWORD = re.compile(
     r"(?P<head>\b(?:password|passwd)=)(?:'[^']*'|[^\s&;,]+)", re.IGNORECASE
 )
+# Marks without which none of the patterns can match; most texts have none of them.
+_SUSPICIOUS = re.compile(r"[@=\s]")
 _CREDENTIALS = re.compile(r"(?P<head>\b(?:bearer|basic)\s+)[\w.~+/=-]{8,}", re.IGNORECASE)
 
 
+# Field names are few and come again with every line.
+@lru_cache(maxsize=1024)
 def is_secret_name(name: str) -> bool:
     """Tell whether a field of this name holds a secret.
 
@@ -32,6 +37,8 @@ def mask_text(text: str) -> str:
     >>> mask_text("could not reach redis://app:hunter2@cache:6379/0")
     'could not reach redis://app:***@cache:6379/0'
     """
+    if not _SUSPICIOUS.search(text):
+        return text
     for pattern in (_URL_PASSWORD, _NAMED_PASSWORD, _CREDENTIALS):
         text = pattern.sub(rf"\g<head>{MASK}", text)
     return text
