@@ -65,7 +65,7 @@ def test_each_claim_becomes_one_message_in_its_pools_queue(
     for message in messages:
         row = house.row(message.task_id)
         assert message.name == EXECUTE
-        assert message.args == [show_task(row["id"]), row["epoch"], str(row["token"])]
+        assert message.args == [[show_task(row["id"]), row["epoch"], str(row["token"])]]
         assert message.id == f"{show_task(row['id'])}:{row['epoch']}"
         assert (row["state"], row["claimed_by"]) == ("claimed", "d")
 
@@ -321,7 +321,8 @@ class _Message:
 
     @property
     def task_id(self) -> UUID:
-        return parse_task(self.args[0])
+        [[shown, *_]] = self.args
+        return parse_task(shown)
 
 
 def _messages(redis: EmbeddedRedis, settings: Settings, queue: str) -> list[_Message]:

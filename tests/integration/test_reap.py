@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 
@@ -248,12 +249,12 @@ def test_a_heartbeat_after_the_reapers_look_keeps_the_run(
 
 def test_a_run_that_beats_on_past_its_time_is_ended_and_killed(house: House) -> None:
     _, run = _running(house, timeout_seconds=60)
-    killed: list[Claim] = []
+    killed: list[tuple[Claim, UUID | None]] = []
     _keep_beating(house, run, timedelta(seconds=60) + GRACE + SECOND)
 
-    assert end_overdue(house.dispatcher, grace=GRACE, kill=killed.append) == 1
+    assert end_overdue(house.dispatcher, grace=GRACE, kill=lambda *run: killed.append(run)) == 1
 
-    assert killed == [run.claim]
+    assert killed == [(run.claim, None)]
     assert house.one("SELECT outcome FROM attempts")["outcome"] == "timeout"
     assert heartbeat(house.dispatcher, run.claim, lease=LEASE) is Answer.LOST
 
@@ -269,12 +270,12 @@ def test_a_run_has_a_grace_to_end_by_itself(house: House) -> None:
 def test_a_run_that_ignores_a_stop_is_ended_and_killed(house: House) -> None:
     user, run = _running(house)
     cancel(house.app, user, run.claim.task_id, actor="human:me")
-    killed: list[Claim] = []
+    killed: list[tuple[Claim, UUID | None]] = []
     _keep_beating(house, run, GRACE + SECOND)
 
-    assert end_overdue(house.dispatcher, grace=GRACE, kill=killed.append) == 1
+    assert end_overdue(house.dispatcher, grace=GRACE, kill=lambda *run: killed.append(run)) == 1
 
-    assert killed == [run.claim]
+    assert killed == [(run.claim, None)]
     assert house.state(run.claim.task_id) == "cancelled"
 
 
@@ -306,5 +307,5 @@ def _keep_beating(house: House, run: Run, duration: timedelta) -> None:
     heartbeat(house.dispatcher, run.claim, lease=LEASE)
 
 
-def _kill_nobody(claim: Claim) -> None:
-    raise AssertionError(f"{claim} was to be killed")
+def _kill_nobody(claim: Claim, bundle: UUID | None) -> None:
+    raise AssertionError(f"{claim} of {bundle} was to be killed")

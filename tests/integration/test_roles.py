@@ -26,6 +26,7 @@ RIGHTS: Mapping[str, tuple[str, str]] = {
     "events": ("R", "R"),
     "lanes": ("RU", "RU"),
     "legal_moves": ("R", "R"),
+    "paces": ("R", "RIU"),
     "pools": ("RU", "RIU"),
     "stale_results": ("R", "RI"),
     "sweeps": ("R", "RIU"),
