@@ -183,7 +183,7 @@ def _values(connection: Connection) -> dict[str, Any]:
         **dict.fromkeys(("reason", "resolution"), "retry"),
         **dict.fromkeys(("lease", "liveness", "claim_ttl", "grace", "gap", "silence"), 30),
         **dict.fromkeys(("limit", "lanes", "slots", "per_lane", "budget", "max_position"), 10),
-        **dict.fromkeys(("bundle_seconds", "bundle_max", "messages"), 10),
+        **dict.fromkeys(("bundle_seconds", "bundle_max", "messages", "free"), 10),
         "user_id": one.user_id,
         "users": list(users),
         "epoch": one.epoch,
