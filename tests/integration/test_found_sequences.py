@@ -1,11 +1,14 @@
 """Sequences that once broke the house, found by the state machine, each kept as a test."""
 
 from datetime import timedelta
+from uuid import UUID
 
+from app.dispatch.publish import bundled
 from app.domain.claims import Claim
+from app.gate.claim import Bundling, claim
 from app.maintenance.reap import end_overdue, reap
 from app.outcome.presence import leave
-from tests.support.house import House
+from tests.support.house import CLAIM_TTL, POOL, House
 
 LIVENESS = timedelta(seconds=15)
 GRACE = timedelta(seconds=10)
@@ -38,3 +41,21 @@ def test_a_worker_that_leaves_no_longer_holds_its_pool_back(house: House) -> Non
 
     assert before == []
     assert claimed.claim.task_id == task_id
+
+
+def test_quick_and_single_tasks_share_no_slot(house: House) -> None:
+    house.run("INSERT INTO paces (type, seconds) VALUES ('quick', 0.001)")
+    house.agent(slots=2)
+    for turn, kind in enumerate(("quick", "echo", "quick", "quick", "echo")):
+        house.task(house.user(id=UUID(int=turn)), type=kind)
+
+    taken = claim(
+        house.dispatcher,
+        POOL,
+        holder="dispatcher",
+        claim_ttl=CLAIM_TTL,
+        liveness=LIVENESS,
+        bundling=Bundling(),
+    )
+
+    assert sorted(len(message) for message in bundled(taken.claims)) == [1, 3]

@@ -49,7 +49,8 @@ WITH lane AS MATERIALIZED (
                least(coalesce(t.timeout_seconds, lane.max_task_seconds), lane.max_task_seconds) AS granted,
                -- The share of a slot a task needs: all of it, unless its type is known to be quick.
                CASE WHEN t.alone OR p.seconds IS NULL THEN 1
-                    ELSE least(1, greatest(p.seconds / :bundle_seconds, 1.0 / :bundle_max)) END AS share
+                    ELSE trunc(least(1, greatest(p.seconds / :bundle_seconds, 1.0 / :bundle_max))::numeric, 6)
+                    END AS share
           FROM tasks t
           LEFT JOIN paces p ON p.type = t.type
          WHERE t.user_id = lane.user_id
@@ -76,20 +77,27 @@ WITH lane AS MATERIALIZED (
 ), queued AS MATERIALIZED (
     -- One task for everybody before a second for anybody.
     SELECT id, granted, share,
-           sum(share) OVER fair_order AS load,
+           count(*) FILTER (WHERE share = 1) OVER fair_order AS singles,
+           coalesce(sum(share) FILTER (WHERE share < 1) OVER fair_order, 0) AS quick_load,
            count(*) FILTER (WHERE share < 1) OVER fair_order AS quick_place
       FROM affordable
      WHERE promised <= seconds_left
     WINDOW fair_order AS (ORDER BY active + place, last_served_at, user_id ROWS UNBOUNDED PRECEDING)
 ), chosen AS MATERIALIZED (
-    -- As much as the free slots can carry; quick tasks may also wait their turn behind other
-    -- quick ones. Materialised: a plain IN (… LIMIT n) may be re-evaluated and take more than n.
-    SELECT id, granted,
-           CASE WHEN share < 1 THEN (CAST(:bundles AS uuid[]))[1 + (quick_place - 1) % :messages] END AS bundle
+    -- As much as the free slots can carry, a whole slot for each message; quick tasks may also
+    -- wait their turn behind other quick ones. Materialised: a plain IN (… LIMIT n) may be
+    -- re-evaluated and take more than n.
+    SELECT id, granted, share, quick_place
       FROM queued
-     WHERE load - share < CASE WHEN share < 1 THEN :messages ELSE :free END
-     ORDER BY load
+     WHERE singles + ceil(quick_load) <= CASE WHEN share < 1 THEN :messages ELSE :free END
+     ORDER BY singles + quick_load
      LIMIT :limit
+), packed AS MATERIALIZED (
+    -- Quick tasks are spread evenly over the messages that single tasks leave.
+    SELECT id, granted,
+           CASE WHEN share < 1 THEN (CAST(:bundles AS uuid[]))[
+               1 + (quick_place - 1) % (:messages - count(*) FILTER (WHERE share = 1) OVER ())] END AS bundle
+      FROM chosen
 ), taken AS (
     UPDATE tasks t
        SET state = :target,
@@ -99,12 +107,12 @@ WITH lane AS MATERIALIZED (
            pool = :pool,
            claimed_at = clock(),
            expires_at = clock() + make_interval(secs => :claim_ttl),
-           reserved_seconds = chosen.granted,
-           bundle = chosen.bundle,
+           reserved_seconds = packed.granted,
+           bundle = packed.bundle,
            started_at = NULL,
            progress = NULL
-      FROM chosen
-     WHERE t.id = chosen.id
+      FROM packed
+     WHERE t.id = packed.id
        AND t.state = ANY (CAST(:sources AS text[]))
     RETURNING t.id, t.user_id, t.epoch, t.token, t.type, t.attempts, t.max_attempts, t.reserved_seconds, t.bundle
 ), opened AS (
