@@ -32,7 +32,7 @@ from app.domain.retry import RetryPolicy, Strategy
 from app.intake.submit import NewTask
 from app.maintenance.audit import audit
 from tests.support.house import House
-from tests.support.twin import ALL_SLOTS, SECOND, Twin, prepare
+from tests.support.twin import ALL_SLOTS, QUICK, SECOND, Twin, prepare
 
 # What can be afforded after every step; the rest is asked when a sequence ends.
 EVERY_STEP = frozenset({"H01", "H02", "I09"})
@@ -59,6 +59,7 @@ FAILURES: tuple[Result, ...] = (
 )
 RESULTS = (
     Returned({"ok": True}, cost_usd=0.5),
+    Returned(ran_seconds=7.0),
     Interrupted(),
     Deferred(wait_seconds=30),
     *FAILURES,
@@ -71,7 +72,7 @@ picks = st.integers(min_value=0, max_value=99)
 new_tasks = st.builds(
     NewTask,
     title=st.just("a task"),
-    type=st.just("echo"),
+    type=st.sampled_from(["echo", QUICK]),
     priority=st.integers(0, 90),
     timeout_seconds=st.sampled_from([1200, None, 20, 5400]),
     max_attempts=st.sampled_from([3, 2, 1]),
@@ -215,6 +216,11 @@ class Spine(RuleBasedStateMachine):
         stale = some(self.twin.stale, pick)
         self.twin.beat(stale[0])
         self.twin.settle(stale, result)
+
+    @precondition(lambda self: self.twin.runs)
+    @rule(pick=picks)
+    def a_forger_answers(self, pick: int) -> None:
+        self.twin.forge(some(self.twin.runs, pick))
 
     # -- workers, time and sweeps ---------------------------------------------------------------
 

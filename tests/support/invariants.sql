@@ -35,7 +35,7 @@ HAVING t.epoch <> count(a.epoch)
     OR t.attempts <> count(*) FILTER (WHERE a.spent)
     OR t.attempts > t.max_attempts
     OR bool_or(a.spent AND (a.started_at IS NULL OR a.ended_at IS NULL
-                            OR a.outcome IN ('expired', 'interrupted', 'deferred')));
+                            OR a.outcome IN ('expired', 'interrupted', 'deferred', 'bundle_crash')));
 
 -- name: I05
 -- attempts of one task never overlap
@@ -85,7 +85,7 @@ SELECT c.user_id, c.period_started_at, c.seconds
 HAVING c.seconds > max(coalesce(p.limit_seconds, 'Infinity'::numeric)) + 1;
 
 -- name: I08
--- an attempt that ran is charged once for what it used, and refunded if we were at fault
+-- an attempt that ran is charged for no more than its time, and refunded if we were at fault
 WITH charged AS (
     SELECT task_id, epoch,
            sum(seconds) FILTER (WHERE kind = 'usage') AS used,
@@ -99,9 +99,9 @@ SELECT task_id, epoch, a.outcome, c.used, c.refunded
   FULL JOIN charged c USING (task_id, epoch)
  WHERE a.claimed_at IS NULL
     OR (a.started_at IS NOT NULL AND a.ended_at IS NOT NULL) <> (c.used IS NOT NULL)
-    OR abs(c.used - least(extract(epoch FROM a.ended_at - a.started_at), a.granted_seconds)) > 0.01
+    OR c.used > least(extract(epoch FROM a.ended_at - a.started_at), a.granted_seconds) + 0.01
     OR c.refunded IS DISTINCT FROM
-       CASE WHEN a.outcome IN ('expired', 'interrupted', 'worker_lost') THEN -c.used END;
+       CASE WHEN a.outcome IN ('expired', 'interrupted', 'worker_lost', 'bundle_crash') THEN -c.used END;
 
 -- name: I09
 -- claim columns and one open attempt exist exactly while a task is active, and agree
@@ -112,9 +112,9 @@ SELECT t.id, t.state, t.epoch, a.epoch AS open_epoch
        <> CASE WHEN t.state IN ('claimed', 'running', 'validating') THEN 6 ELSE 0 END
     OR (t.state IN ('claimed', 'running', 'validating')) <> (a.task_id IS NOT NULL)
     OR (a.task_id IS NOT NULL
-        AND (a.epoch, a.token, a.pool, a.agent, a.granted_seconds, a.claimed_at, a.started_at)
+        AND (a.epoch, a.token, a.pool, a.agent, a.bundle, a.granted_seconds, a.claimed_at, a.started_at)
             IS DISTINCT FROM
-            (t.epoch, t.token, t.pool, t.claimed_by, t.reserved_seconds, t.claimed_at, t.started_at))
+            (t.epoch, t.token, t.pool, t.claimed_by, t.bundle, t.reserved_seconds, t.claimed_at, t.started_at))
     OR (a.started_at IS NOT NULL) <> (t.state IN ('running', 'validating'));
 
 -- name: I10
@@ -309,9 +309,9 @@ SELECT e.id, e.task_id, e.epoch, e.period_started_at, e.seconds
            least(a.ended_at, a.started_at + make_interval(secs => a.granted_seconds)) AS ended_at) run
  WHERE e.kind = 'usage'
    AND ((run.anchor + make_interval(months => run.month)) AT TIME ZONE 'UTC' <> e.period_started_at
-        OR abs(e.seconds - greatest(0, extract(epoch FROM
+        OR e.seconds > greatest(0, extract(epoch FROM
                least(run.ended_at, (run.anchor + make_interval(months => run.month + 1)) AT TIME ZONE 'UTC')
-               - greatest(a.started_at, e.period_started_at)))) > 0.01);
+               - greatest(a.started_at, e.period_started_at))) + 0.01);
 
 -- name: H06
 -- a claim that expired never ran, and an attempt with a result did

@@ -33,6 +33,7 @@ class Holding:
     holder: str
     granted: int
     expires_at: datetime
+    bundle: UUID | None = None
     started_at: datetime | None = None
 
 
@@ -47,6 +48,8 @@ class Task:
     timeout: int | None = None
     capabilities: frozenset[str] = frozenset()
     lock: str | None = None
+    is_quick: bool = False
+    alone: bool = False
     parents: set[TaskId] = field(default_factory=set)
     attempts: int = 0
     epoch: int = 0
@@ -78,6 +81,14 @@ class User:
     limits: PlanLimits
     anchor: datetime
     rejects: bool
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Messages that may be sent: of any kind to free slots, of quick tasks also behind others."""
+
+    free: int
+    in_all: int
 
 
 @dataclass
@@ -126,9 +137,13 @@ class Model:
         """Return the workers whose slots count."""
         return [one for one in self.agents.values() if one.known and self._shows_life(one)]
 
-    def free_slots(self) -> int:
-        """Return how many claims the workers could take now."""
-        return sum(one.slots for one in self.live()) - len(self.in_states(*ACTIVE))
+    def slots(self) -> Slots:
+        """Return what the workers could take now."""
+        bundles = [one.held.bundle for one in self.tasks.values() if one.held is not None]
+        together = len({bundle for bundle in bundles if bundle is not None})
+        there_are = sum(one.slots for one in self.live())
+        free = there_are - bundles.count(None) - together
+        return Slots(free, free + min(together, there_are))
 
     def seconds_left(self, user: UserId) -> float:
         """Return what is left of the user's month, without what is promised."""
@@ -175,16 +190,26 @@ class Model:
         task.state = State.PENDING if task.parents else State.READY
         self.tasks[task_id] = task
 
-    def take(self, claimed: Claimed, *, holder: str, ttl: timedelta) -> None:
-        """Check that the gate might take this task, and take it."""
+    def take(self, claims: Sequence[Claimed], *, holder: str, ttl: timedelta) -> None:
+        """Check that the gate might take these tasks in one pass, and take them."""
+        slots = self.slots()
+        singles = [one for one in claims if one.bundle is None]
+        bundles = {one.bundle for one in claims} - {None}
+        assert len(singles) <= max(0, slots.free), "more single tasks than slots"
+        assert len(singles) + len(bundles) <= max(0, slots.in_all), "more messages than slots"
+        for claimed in claims:
+            self._take(claimed, Holding(claimed.claim.token, holder, 0, self.now + ttl))
+
+    def _take(self, claimed: Claimed, held: Holding) -> None:
         claim = claimed.claim
         task = self.tasks[claim.task_id]
-        assert self.free_slots() > 0, "claimed without a slot"
         assert claim.task_id in self.claimable(), f"{task} may not be claimed"
         assert (claim.epoch, claimed.attempt) == (task.epoch + 1, task.attempts + 1)
+        assert claimed.bundle is None or (task.is_quick and not task.alone), f"{task} in a bundle"
         task.state = State.CLAIMED
         task.epoch = claim.epoch
-        task.held = Holding(claim.token, holder, self.granted(task), self.now + ttl)
+        held.granted, held.bundle = self.granted(task), claimed.bundle
+        task.held = held
 
     def start(self, claim: Claim, agent: str, lease: timedelta) -> bool:
         """Start a claim; False if it is not this one's to start."""
@@ -217,7 +242,7 @@ class Model:
         possible = {State.CLAIMED} if isinstance(result, Expired) else MOVES[verdict.event].sources
         if task.state not in possible:
             return False
-        self._end(claim.task_id, verdict, agent)
+        self._end(claim.task_id, verdict, agent, result.ran_seconds)
         return True
 
     def expired(self) -> list[TaskId]:
@@ -290,9 +315,13 @@ class Model:
 
     # -- following ------------------------------------------------------------------------------
 
-    def _end(self, task_id: TaskId, verdict: Verdict, agent: str) -> None:
+    def _end(
+        self, task_id: TaskId, verdict: Verdict, agent: str, ran_seconds: float | None = None
+    ) -> None:
         task = self.tasks[task_id]
-        self._charge(task, billed=verdict.billed)
+        if verdict.billed:
+            self._charge(task, ran_seconds)
+        task.alone = task.alone or verdict.run_alone
         if verdict.spent:
             task.attempts += 1
             task.failures.append(Failure(agent, verdict.outcome))
@@ -367,14 +396,16 @@ class Model:
         lasted_until = min(task.held.expires_at, self.now)
         if task.deadline is not None and lasted_until >= task.deadline:
             return TimedOut(by_plan=task.plan_limited)
-        return Died() if alive else Lost()
+        together = task.held.bundle is not None
+        return Died(in_company=together) if alive else Lost(in_company=together)
 
-    def _charge(self, task: Task, *, billed: bool) -> None:
-        """Charge a run's seconds to the months they passed in, unless it was our fault."""
-        if task.held is None or task.held.started_at is None or not billed:
+    def _charge(self, task: Task, ran_seconds: float | None) -> None:
+        """Charge a run's seconds to the months they passed in, or what its holder measured."""
+        if task.held is None or task.held.started_at is None:
             return
-        deadline = task.held.started_at + timedelta(seconds=task.held.granted)
-        since, until = task.held.started_at, min(self.now, deadline)
+        since = task.held.started_at
+        longest = timedelta(seconds=min(task.held.granted, ran_seconds or task.held.granted))
+        until = min(self.now, since + longest)
         anchor = self.users[task.user].anchor
         for cycle in range(cycle_at(anchor, since), cycle_at(anchor, until) + 1):
             begin, end = boundary(anchor, cycle), boundary(anchor, cycle + 1)

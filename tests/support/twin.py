@@ -3,9 +3,10 @@
 Time stands still in the house and is moved by hand, so that what happened can be repeated exactly.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -25,13 +26,13 @@ from app.domain.ids import TaskId, UserId
 from app.domain.lifecycle import ACTIVE, FINAL, WAITING, State
 from app.domain.plans import PlanLimits, PlanTier
 from app.domain.results import Expired, Result, Returned
-from app.gate.claim import claim
+from app.gate.claim import Bundling, claim
 from app.intake.submit import Edge, NewTask, submit_graph
 from app.maintenance.promote import promote
 from app.maintenance.reap import end_overdue, reap, retire_agents
 from app.maintenance.reset import reset_cycles
 from app.outcome import presence
-from app.outcome.heartbeat import heartbeat
+from app.outcome.heartbeat import Answer, heartbeat
 from app.outcome.presence import AgentCard
 from app.outcome.settle import release, settle
 from app.outcome.start import start
@@ -49,12 +50,16 @@ GRACE = timedelta(seconds=10)
 DISPATCHER = "dispatcher"
 OPERATOR = "human:operator"
 ENOUGH_ROUNDS = 60
+# Two and a half quick tasks to a message.
+BUNDLING = Bundling(seconds=0.25)
+QUICK = "quick"
+PACES = f"INSERT INTO paces (type, seconds) VALUES ('{QUICK}', 0.1)"
 ALL_SLOTS = 100
 
 ROWS = """
     SELECT id, state, attempts, max_attempts, epoch, unmet, token, claimed_by, reserved_seconds,
            expires_at, CASE WHEN state = 'running' THEN started_at END AS started_at, retry_at,
-           cancel_requested_at, failure_reason
+           cancel_requested_at, failure_reason, bundle, alone
       FROM tasks
 """
 CHARGES = """
@@ -78,7 +83,7 @@ FORGET = "; ".join(
     f"DELETE FROM {table}"
     for table in (
         *("plan_history", "sweeps", "stale_results", "dead_letters", "events", "usage_ledger"),
-        *("attempts", "task_edges", "tasks", "dags", "lanes", "users", "agents", "pools"),
+        *("attempts", "task_edges", "tasks", "dags", "lanes", "users", "agents", "pools", "paces"),
     )
 )
 
@@ -101,6 +106,7 @@ class Twin:
         self.runs: list[Held] = []
         self.keys: dict[tuple[UserId, str], TaskId] = {}
         house.run(FORGET)
+        house.run(PACES)
         self.pass_by(SECOND)
         for number, (plan, limits) in enumerate(plans):
             self._make_user(number, plan, limits)
@@ -230,7 +236,7 @@ class Twin:
         taken = self._claim(limit)
         while taken and limit == ALL_SLOTS:
             taken = self._claim(limit)
-        if not taken and self.model.free_slots() > 0:
+        if not taken and self.model.slots().free > 0:
             _same(self.model.surely_claimable(), [])
 
     def deliver(self, claimed: Claimed, agent: str) -> None:
@@ -259,6 +265,15 @@ class Twin:
         won = settle(self.house.dispatcher, run, result, agent=agent)
         _same(won, self.model.settle(run.claim, result, agent))
 
+    def forge(self, held: Held) -> None:
+        """Let someone who guesses all but the token try what only its holder may do."""
+        run, agent = held
+        forged = replace(run, claim=replace(run.claim, token=UUID(int=0)))
+        _same(start(self.house.dispatcher, forged.claim, holder=agent, lease=LEASE), None)
+        _same(heartbeat(self.house.dispatcher, forged.claim, lease=LEASE), Answer.LOST)
+        won = settle(self.house.dispatcher, forged, Returned("forged"), agent=agent)
+        assert not won, "a forged answer was accepted"
+
     # -- sweeps ---------------------------------------------------------------------------------
 
     def reap(self) -> None:
@@ -276,7 +291,10 @@ class Twin:
         self.pass_by(SECOND)
         expected = self.model.overdue(GRACE)
         killed: list[TaskId] = []
-        kill: Callable[..., None] = lambda claim: killed.append(claim.task_id)  # noqa: E731
+
+        def kill(*ended: Any) -> None:
+            killed.append(ended[0].task_id)
+
         end_overdue(self.house.dispatcher, grace=GRACE, kill=kill)
         _same(sorted(killed), sorted(expected))
         for task_id in expected:
@@ -401,10 +419,10 @@ class Twin:
             holder=DISPATCHER,
             claim_ttl=CLAIM_TTL,
             liveness=LIVENESS,
+            bundling=BUNDLING,
             limit=limit,
         )
-        for claimed in taken.claims:
-            self.model.take(claimed, holder=DISPATCHER, ttl=CLAIM_TTL)
+        self.model.take(taken.claims, holder=DISPATCHER, ttl=CLAIM_TTL)
         self.wire += taken.claims
         return list(taken.claims)
 
@@ -451,6 +469,8 @@ def _as_row(task: Task) -> dict[str, object]:
         "retry_at": task.retry_at,
         "cancel_requested_at": task.cancel_asked,
         "failure_reason": task.reason,
+        "bundle": held and held.bundle,
+        "alone": task.alone,
     }
 
 
@@ -464,5 +484,6 @@ def _asked_for(user: UserId, task: NewTask, parents: set[TaskId]) -> Task:
         timeout=task.timeout_seconds,
         capabilities=frozenset(task.required_capabilities),
         lock=task.lock_key,
+        is_quick=task.type == QUICK,
         parents=parents,
     )
