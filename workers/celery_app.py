@@ -11,6 +11,7 @@ from celery.exceptions import CPendingDeprecationWarning, SecurityWarning, Worke
 
 from app import telemetry
 from app.dispatch.celery_settings import EXECUTE, MAINTENANCE_QUEUE, celery_settings
+from app.faults import arm, fault
 from app.settings import current
 from app.telemetry import Event, emit
 from beat_schedule import BEAT_SCHEDULE
@@ -45,6 +46,7 @@ def speak_as_the_house(**_: object) -> None:
     """Write every line in the house's form."""
     settings = current()
     telemetry.configure(settings.log_format, settings.log_level, role_of(sys.argv))
+    arm(settings.fault)
     quieten()
 
 
@@ -59,6 +61,20 @@ def end_in_one_way(**_: object) -> None:
 def say_started(**_: object) -> None:
     """Report that this process is ready."""
     emit(Event.SERVICE_STARTED, role=role_of(sys.argv), pid=os.getpid())
+
+
+@signals.before_task_publish.connect
+def before_tick(sender: str, **_: object) -> None:
+    """Mark the moment before beat sends a tick."""
+    if sender.startswith("upkeep."):
+        fault("beat.before_tick")
+
+
+@signals.after_task_publish.connect
+def after_tick(sender: str, **_: object) -> None:
+    """Mark the moment after beat sent a tick."""
+    if sender.startswith("upkeep."):
+        fault("beat.after_tick")
 
 
 @signals.worker_shutting_down.connect

@@ -11,6 +11,7 @@ from app.dispatch.celery_settings import EXECUTE
 from app.domain.claims import Claim, Run
 from app.domain.ids import show_task
 from app.domain.results import Result
+from app.faults import fault
 from app.outcome.start import start_all
 from app.store.db import DatabaseUnreachable
 from app.telemetry import Event, emit
@@ -30,6 +31,7 @@ from workers.shutdown import DRAIN, outlive_the_group_while_running
 @app.task(name=EXECUTE)
 def execute(*arguments: object) -> None:
     """Carry out the claims of one message; what is not ours to act on is dropped."""
+    fault("execute.on_message")
     claims = read_claims(arguments)
     if claims:
         outlive_the_group_while_running()
@@ -103,7 +105,9 @@ def perform_run(house: House, run: Run, lease: Lease) -> Result | None:
         return no_handler(run, tuple(sorted(registered())))
     turn = lease.turn
     began = time.monotonic()
+    fault("execute.before_handler")
     finished = perform(handler, turn.context)
+    fault("execute.after_handler")
     ran = time.monotonic() - began
     house.pace.note(run.type, ran)
     result = ending_of(finished, run, turn.context, turn.ladder.reason)

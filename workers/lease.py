@@ -22,6 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.domain.claims import Run
 from app.domain.ids import show_task
+from app.faults import fault
 from app.outcome.heartbeat import Answer, heartbeat
 from app.store.db import DatabaseUnreachable, Db
 from app.telemetry import Event, emit
@@ -183,10 +184,12 @@ class Lease:
 
     def _end_by_force(self, turn: Turn, reason: StopReason) -> None:
         emit(Event.RUN_KILLED, **turn.name, reason=reason, pid=os.getpid())
+        fault("lease.before_force")
         _end_offspring()
         last_word = Thread(target=self._record_forced, args=(turn, reason), daemon=True)
         last_word.start()
         last_word.join(LAST_RECORD_SECONDS)
+        fault("lease.after_force")
         os._exit(ENDED_BY_FORCE)
 
     def _record_forced(self, turn: Turn, reason: StopReason) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from app.domain.claims import Claim
+from app.faults import fault
 from app.outcome.heartbeat import heartbeat
 from app.settings import Settings
 from app.store.db import Db
@@ -16,6 +17,7 @@ def report_death(settings: Settings, message: Sequence[object]) -> None:
 
     A run that was settled before its process ended holds no claim, so this changes nothing.
     """
+    fault("obituary.before_word")
     claims = read_claims(message)
     if claims:
         say(settings, lambda db: _end_leases(db, claims))

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 from celery.bootsteps import StartStopStep
 
 from app.dispatch.celery_settings import agent_queue
+from app.faults import fault
 from app.outcome.presence import AgentCard, beat, join, leave
 from app.settings import Settings, current
 from app.store.db import Db
@@ -76,12 +77,15 @@ class Presence(StartStopStep):
         """Be seen no more, so that nothing new is sent here while the last runs end."""
         for timer in self._timers:
             timer.cancel()
+        fault("presence.before_leave")
         if say(self._settings, lambda db: leave(db, WORKER_ID)):
             emit(Event.WORKER_LEFT, worker=WORKER_ID, pool=self._card.pool, reason="shutdown")
 
     def say_alive(self) -> None:
         """Beat; a worker that is new here, or was given up meanwhile, joins."""
+        fault("presence.before_beat")
         say(self._settings, self._beat_or_join)
+        fault("presence.after_beat")
 
     def _beat_or_join(self, db: Db) -> None:
         if beat(db, WORKER_ID):

@@ -26,10 +26,12 @@ def api() -> None:
     import uvicorn
 
     from app.api.main import create_app
+    from app.faults import arm
     from app.telemetry import Event, configure, emit
 
     settings = _needing_database()
     configure(settings.log_format, settings.log_level, "api")
+    arm(settings.fault)
     listener = _listen(settings.api_host, settings.api_port)
     address = f"http://{settings.api_host}:{listener.getsockname()[1]}"
     server = uvicorn.Server(

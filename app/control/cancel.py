@@ -5,6 +5,7 @@ from sqlalchemy import Connection
 from app.domain.errors import TaskAlreadyFinished, TaskNotFound
 from app.domain.ids import TaskId, UserId
 from app.domain.lifecycle import WAITING, Event, State, target
+from app.faults import fault
 from app.store import lanes
 from app.store.db import Db
 from app.store.statements import statement
@@ -27,6 +28,7 @@ def cancel(db: Db, user_id: UserId, task_id: TaskId, *, actor: str) -> State:
             statement("cancel"),
             {**mine, "sources": STOPPABLE_AT_ONCE, "target": target(Event.CANCEL)},
         ).one_or_none()
+        fault("cancel.before_commit")
         if stopped is not None:
             follow_cancelled(tx, task_id)
             return State.CANCELLED
@@ -37,7 +39,9 @@ def cancel(db: Db, user_id: UserId, task_id: TaskId, *, actor: str) -> State:
             raise TaskNotFound
         raise TaskAlreadyFinished(row.state)
 
-    return db.atomically(work)
+    state = db.atomically(work)
+    fault("cancel.after_commit")
+    return state
 
 
 def follow_cancelled(tx: Connection, task_id: TaskId) -> None:

@@ -7,6 +7,7 @@ from sqlalchemy import Connection
 from app.domain.errors import NotDeadLettered, TaskNotFound
 from app.domain.ids import TaskId
 from app.domain.lifecycle import Event, sources, target
+from app.faults import fault
 from app.store import lanes
 from app.store.db import Db
 from app.store.statements import statement
@@ -23,8 +24,10 @@ def retry(
         _resolve(tx, task_id, "retry", actor, note)
         doomed = tx.execute(statement("doomed_dependents"), {"task_id": task_id}).scalars().all()
         _revive(tx, [task_id, *doomed], attempts)
+        fault("dead_letter.before_commit")
 
     db.atomically(work)
+    fault("dead_letter.after_commit")
 
 
 def discard(db: Db, task_id: TaskId, *, actor: str, note: str = "") -> None:

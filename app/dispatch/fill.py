@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from app.dispatch.publish import Publisher
+from app.faults import fault
 from app.gate.claim import Bundling, claim
 from app.outcome.settle import release
 from app.settings import Settings
@@ -43,8 +44,11 @@ def fill_pool(db: Db, publisher: Publisher, settings: Settings, pool: str, *, ho
         limit=CLAIMS_PER_PASS,
     )
     if taken.claims:
+        fault("claim.after_commit")
         emit(Event.CLAIMS_MADE, pool=pool, count=len(taken.claims))
     unsent = publisher.send(pool, taken.claims)
+    if taken.claims:
+        fault("publish.after")
     if unsent:
         release(db, unsent, reason="broker")
     return Pass(len(taken.claims) - len(unsent), taken.more and not unsent)

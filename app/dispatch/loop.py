@@ -9,6 +9,7 @@ from types import FrameType
 from app.dispatch.fill import fill
 from app.dispatch.publish import BrokerUnreachable, Publisher
 from app.events.wake import Listener
+from app.faults import arm
 from app.settings import Settings
 from app.store.db import DISPATCHER, DatabaseUnreachable, Db
 from app.telemetry import Event, configure, emit
@@ -22,6 +23,7 @@ PATIENCE_SECONDS = 1.0
 def run(settings: Settings) -> None:
     """Dispatch until SIGTERM or SIGINT; several dispatchers at once take turns on the pools."""
     configure(settings.log_format, settings.log_level, "dispatcher")
+    arm(settings.fault)
     stop = threading.Event()
     _stop_on_signals(stop)
     if settings.database_url is None or settings.redis_url is None:

@@ -12,6 +12,7 @@ from app.dispatch.celery_settings import DIRECT, EXECUTE, agent_queue, celery_se
 from app.domain.claims import Claim, Claimed
 from app.domain.ids import show_task
 from app.events.patience import TIMEOUT_SECONDS, impatient
+from app.faults import fault
 from app.settings import Settings
 from app.telemetry import Event, emit
 
@@ -54,6 +55,7 @@ class Publisher:
             for claimed in message:
                 shown = show_task(claimed.claim.task_id)
                 emit(Event.DISPATCH_SUCCESS, queue_id=shown, task_id=shown)
+            fault("publish.between")
         return []
 
     def terminate(self, claim: Claim, bundle: UUID | None = None) -> None:

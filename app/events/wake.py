@@ -11,6 +11,7 @@ import redis
 from redis.client import PubSub
 
 from app.events.patience import impatient
+from app.faults import fault
 from app.telemetry import Event, emit
 
 CHANNEL = "wake"
@@ -52,6 +53,7 @@ class Waker:
                 client.close()
                 return
             self._wanted.clear()
+            fault("wake.before_ping")
             try:
                 client.publish(self._channel, "")
             except redis.RedisError as error:

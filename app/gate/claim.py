@@ -11,6 +11,7 @@ from sqlalchemy import Connection, RowMapping
 from app.domain.claims import Claim, Claimed
 from app.domain.ids import TaskId, UserId
 from app.domain.lifecycle import Event, sources, target
+from app.faults import fault
 from app.store import lanes
 from app.store.db import Db
 from app.store.statements import statement
@@ -149,6 +150,7 @@ def _choose(tx: Connection, pool: str, capacity: Capacity, want: Want) -> list[C
             "target": target(Event.CLAIM),
         },
     ).mappings()
+    fault("claim.before_commit")
     return [_claimed(row) for row in rows]
 
 

@@ -19,6 +19,7 @@ from app.domain.errors import (
 from app.domain.ids import DagId, TaskId, UserId, new_dag_id, new_task_id
 from app.domain.priority import CRITICAL_BELOW, DEFAULT_SCORE
 from app.domain.retry import RetryPolicy
+from app.faults import fault
 from app.settings import Settings
 from app.store import lanes
 from app.store.db import Db
@@ -113,7 +114,9 @@ def submit_graph(
 ) -> list[Submitted]:
     """Let a graph in, whole or not at all; without edges each task is a graph of its own."""
     graph = _Graph(tasks, edges, title)
-    return db.atomically(lambda tx: _submit(tx, user_id, graph, caps))
+    submitted = db.atomically(lambda tx: _submit(tx, user_id, graph, caps))
+    fault("intake.after_commit")
+    return submitted
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,7 @@ def _submit(tx: Connection, user_id: UserId, graph: _Graph, caps: Caps) -> list[
     depth = _check_caps(tx, user_id, len(fresh), caps) if fresh else None
     made = _insert(tx, user_id, replace(graph, tasks=fresh), caps)
     made = [replace(one, depth=depth) for one in made]
+    fault("intake.before_commit")
     return [
         existing[task.idempotency_key]
         if task.idempotency_key is not None and task.idempotency_key in existing

@@ -4,6 +4,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
+from app.faults import fault
 from app.store import lanes
 from app.store.db import Db
 from app.store.statements import statement
@@ -13,6 +14,7 @@ from app.telemetry import Event, emit
 def audit(db: Db) -> int:
     """Repair every lane that drifted and raise an alarm; return how many. It should be none."""
     suspects = db.atomically(lambda tx: tx.execute(statement("drifted_lanes")).scalars().all())
+    fault("audit.after_look")
     drifted = [user_id for user_id in suspects if _repaired(db, user_id)]
     for user_id in drifted:
         emit(Event.LANE_DRIFT, user_id=user_id)

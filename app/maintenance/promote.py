@@ -3,6 +3,7 @@
 from sqlalchemy import Connection
 
 from app.domain.lifecycle import Event, sources, target
+from app.faults import fault
 from app.store import lanes
 from app.store.db import Db
 from app.store.statements import statement
@@ -15,6 +16,7 @@ def promote(db: Db) -> int:
     total = 0
     while True:
         moved = db.atomically(_promote_batch)
+        fault("promote.after_commit")
         total += moved
         if moved < BATCH:
             return total
@@ -33,4 +35,5 @@ def _promote_batch(tx: Connection) -> int:
             "target": target(Event.PROMOTE),
         },
     )
+    fault("promote.before_commit")
     return moved.rowcount

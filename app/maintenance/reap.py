@@ -13,6 +13,7 @@ from app.domain.ids import TaskId, UserId, show_task
 from app.domain.lifecycle import State
 from app.domain.results import Died, Expired, Lost, Result, Stopped, TimedOut
 from app.domain.verdicts import Standing, judge
+from app.faults import fault
 from app.outcome.settle import Ending, record
 from app.outcome.start import failures_of, policy_of
 from app.store.db import Db
@@ -37,6 +38,7 @@ def end_overdue(db: Db, *, grace: timedelta, kill: Callable[[Claim, UUID | None]
     found = {"grace": grace.total_seconds(), "limit": BATCH}
     ended = _settle_all(db, "overdue_runs", found, only_expired=False)
     for ending in ended:
+        fault("timeouts.before_kill")
         kill(ending.claim, ending.bundle)
     return len(ended)
 
@@ -62,8 +64,11 @@ def _settle_all(
     while True:
         rows = db.atomically(lambda tx: tx.execute(statement(finder), found).mappings().all())
         endings = [_ending(dict(row), only_expired=only_expired) for row in rows]
+        if endings:
+            fault("reap.after_look")
         won = _record(db, endings)
         for ending in won:
+            fault("reap.after_commit")
             _report(ending)
         ended += won
         # A batch nobody won was settled by someone else; whatever is left comes next time.

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 
 from app.dispatch.fill import fill
 from app.dispatch.publish import Publisher
+from app.faults import fault
 from app.maintenance.audit import audit
 from app.maintenance.promote import promote
 from app.maintenance.reap import end_overdue, reap, retire_agents
@@ -42,8 +43,10 @@ def run_sweep(db: Db, settings: Settings, name: str, *, force: bool = False) -> 
     gap = 0.0 if force else sweep.interval(settings) / 2
     if not db.atomically(lambda tx: _take_turn(tx, name, gap)):
         return None
+    fault("sweep.after_turn")
     began = time.monotonic()
     touched = sweep.run(db, settings)
+    fault("sweep.before_end")
     db.atomically(lambda tx: tx.execute(statement("end_turn"), {"name": name, "touched": touched}))
     emit(Event.SWEEP_RAN, sweep=name, changed=touched, seconds=round(time.monotonic() - began, 3))
     return touched

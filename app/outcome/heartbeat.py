@@ -4,8 +4,12 @@ import json
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection, Row
 
 from app.domain.claims import Claim
+from app.faults import fault
 from app.store.db import Db
 from app.store.statements import statement
 
@@ -22,8 +26,9 @@ def heartbeat(
     db: Db, claim: Claim, *, lease: timedelta, progress: Mapping[str, object] | None = None
 ) -> Answer:
     """Extend the lease by `lease` from now, carry progress, and return the answer."""
-    row = db.atomically(
-        lambda tx: tx.execute(
+
+    def work(tx: Connection) -> Row[Any] | None:
+        extended = tx.execute(
             statement("heartbeat"),
             {
                 "task_id": claim.task_id,
@@ -32,8 +37,12 @@ def heartbeat(
                 "lease": lease.total_seconds(),
                 "progress": None if progress is None else json.dumps(progress),
             },
-        ).one_or_none()
-    )
+        )
+        fault("heartbeat.before_commit")
+        return extended.one_or_none()
+
+    row = db.atomically(work)
+    fault("heartbeat.after_commit")
     if row is None:
         return Answer.LOST
     return Answer.CANCEL if row.cancel_requested else Answer.CONTINUE

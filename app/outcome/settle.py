@@ -15,6 +15,7 @@ from app.domain.lifecycle import MOVES, Event, State, sources, target
 from app.domain.results import Expired, Raised, Result, Returned
 from app.domain.retry import RetryPolicy
 from app.domain.verdicts import Standing, Verdict, judge
+from app.faults import fault
 from app.store import lanes
 from app.store.db import Db
 from app.store.statements import statement
@@ -57,7 +58,9 @@ def settle_all(db: Db, runs: Sequence[tuple[Run, Result]], *, agent: str) -> Set
         Ending(run.claim, run.user_id, agent, result, _judge_run(run, result, agent))
         for run, result in runs
     ]
-    return db.atomically(lambda tx: record(tx, endings))
+    settled = db.atomically(lambda tx: record(tx, endings))
+    fault("settle.after_commit")
+    return settled
 
 
 def release(db: Db, claims: Sequence[Claimed], *, reason: str) -> int:
@@ -84,6 +87,7 @@ def record(tx: Connection, endings: Sequence[Ending], *, keep_stale: bool = True
     if keep_stale:
         for ending in settled.stale:
             _keep_stale(tx, ending)
+    fault("settle.before_commit")
     return settled
 
 

@@ -6,10 +6,13 @@ from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
+from sqlalchemy import Connection, RowMapping
+
 from app.domain.claims import Claim, Failure, Run
 from app.domain.ids import DagId, TaskId, UserId
 from app.domain.lifecycle import Event, sources, target
 from app.domain.retry import RetryPolicy, Strategy
+from app.faults import fault
 from app.store.db import Db
 from app.store.statements import statement
 
@@ -26,22 +29,23 @@ def start_all(db: Db, claims: Sequence[Claim], *, holder: str, lease: timedelta)
     A message that came late, twice or forged matches nothing: that is no error.
     """
     claims = list(dict.fromkeys(claims))
-    rows = db.atomically(
-        lambda tx: (
-            tx.execute(
-                statement("start"),
-                {
-                    "claims": json.dumps([_message(claim) for claim in claims]),
-                    "holder": holder,
-                    "lease": lease.total_seconds(),
-                    "sources": sources(Event.START),
-                    "target": target(Event.START),
-                },
-            )
-            .mappings()
-            .all()
+
+    def work(tx: Connection) -> Sequence[RowMapping]:
+        started = tx.execute(
+            statement("start"),
+            {
+                "claims": json.dumps([_message(claim) for claim in claims]),
+                "holder": holder,
+                "lease": lease.total_seconds(),
+                "sources": sources(Event.START),
+                "target": target(Event.START),
+            },
         )
-    )
+        fault("start.before_commit")
+        return started.mappings().all()
+
+    rows = db.atomically(work)
+    fault("start.after_commit")
     begun = {row["id"]: _run(dict(row)) for row in rows}
     return [begun[claim.task_id] for claim in claims if claim.task_id in begun]
 

@@ -13,6 +13,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from app.faults import read as read_faults
 from app.settings.kinds import (
     PREFIX,
     Also,
@@ -69,6 +70,12 @@ def _web_address(address: str | None) -> str | None:
     return address.rstrip("/")
 
 
+def _points_of_fault(words: str | None) -> str | None:
+    if words is not None:
+        read_faults(words)
+    return words
+
+
 WebAddress = Annotated[
     str | None, AfterValidator(_web_address), Legal("an http:// or https:// address")
 ]
@@ -89,6 +96,14 @@ class Settings(BaseSettings):
         default=False,
         description="Lift the least value of every duration. For tests and drills only: short "
         "clocks turn a slow moment into a lost lease.",
+    )
+    fault: Annotated[
+        str | None,
+        AfterValidator(_points_of_fault),
+        Legal("`point=mode,…`; a mode is kill, raise, drop or delay:SECONDS"),
+    ] = Field(
+        default=None,
+        description="Points at which processes fail on purpose. For tests and drills only.",
     )
     home: Annotated[Path, Also("AG_QUEUE_DIR")] = Field(
         default=Path(".overnight"),

@@ -18,7 +18,7 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.exc import TimeoutError as PoolExhausted
 
-from app.store.watchdog import Watchdog
+from app.store.watchdog import WATCHDOG
 
 APP = "overnight_app"
 DISPATCHER = "overnight_dispatcher"
@@ -53,9 +53,6 @@ class Timeouts:
     ping: float = 1.0
     # No transaction of ours takes longer; beyond it the server counts as gone.
     silence: float = 20.0
-
-
-_watchdog = Watchdog()
 
 
 class Db:
@@ -117,18 +114,18 @@ def _keep_watch(engine: Engine, timeouts: Timeouts) -> None:
 
     def take(connection: DBAPIConnection, *_: object) -> None:
         descriptor = connection.fileno()
-        _watchdog.watch(descriptor, timeouts.ping)
+        WATCHDOG.watch(descriptor, timeouts.ping)
         try:
             # One that a restarted server dropped is replaced before it is used.
             engine.dialect.do_ping(connection)
         except PsycopgError as error:
-            _watchdog.release(descriptor)
+            WATCHDOG.release(descriptor)
             raise DisconnectionError from error
-        _watchdog.watch(descriptor, timeouts.silence)
+        WATCHDOG.watch(descriptor, timeouts.silence)
 
     def give_back(connection: DBAPIConnection | None, *_: object) -> None:
         if connection is not None and not connection.closed:
-            _watchdog.release(connection.fileno())
+            WATCHDOG.release(connection.fileno())
 
     event.listen(engine, "checkout", take)
     event.listen(engine, "checkin", give_back)

@@ -10,6 +10,7 @@ import os
 import socket
 import threading
 import time
+from typing import Final
 
 
 class Watchdog:
@@ -37,6 +38,13 @@ class Watchdog:
         with self._changed:
             self._deadlines.pop(descriptor, None)
 
+    def hang_up(self) -> None:
+        """Hang up on every connection in use, as if each had missed its deadline."""
+        with self._changed:
+            for descriptor in list(self._deadlines):
+                del self._deadlines[descriptor]
+                _hang_up(descriptor)
+
     def _keep(self) -> None:
         with self._changed:
             while True:
@@ -51,6 +59,10 @@ class Watchdog:
         if not self._deadlines:
             return None
         return max(0.0, min(self._deadlines.values()) - time.monotonic())
+
+
+# The one of this process.
+WATCHDOG: Final = Watchdog()
 
 
 def _hang_up(descriptor: int) -> None:

@@ -1,0 +1,110 @@
+"""Points at which the house fails on purpose: only when armed, and only once."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.faults import POINTS, Fault, Mode, Struck, arm, fault, read
+from app.settings import SettingsError, load
+from tests.rules.sources import ROOT, modules
+from tests.rules.sources import read as source
+
+
+@pytest.fixture(autouse=True)
+def nothing_armed() -> Iterator[None]:
+    yield
+    arm(None)
+
+
+def test_a_point_that_is_not_armed_does_nothing() -> None:
+    arm("claim.after_commit=raise")
+
+    fault("claim.before_commit")
+
+
+def test_an_armed_point_strikes_once() -> None:
+    arm("claim.after_commit=raise")
+
+    with pytest.raises(Struck, match=r"claim\.after_commit"):
+        fault("claim.after_commit")
+    fault("claim.after_commit")
+
+
+def test_a_file_lets_a_point_strike_once_for_everybody(tmp_path: Path) -> None:
+    once = f"claim.after_commit=raise@{tmp_path / 'once'}"
+    arm(once)
+    with pytest.raises(Struck):
+        fault("claim.after_commit")
+
+    arm(once)
+    fault("claim.after_commit")
+
+    assert (tmp_path / "once").exists()
+
+
+def test_a_kill_leaves_no_last_words() -> None:
+    program = (
+        "from app.faults import arm, fault; arm('reap.after_look=kill');"
+        "fault('reap.after_look'); print('alive')"
+    )
+
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        check=False,
+        env={"PYTHONPATH": str(ROOT)},
+    )
+
+    assert ended.returncode == -signal.SIGKILL
+    assert b"alive" not in ended.stdout
+
+
+def test_a_delay_takes_its_time() -> None:
+    arm("reap.after_look=delay:0.05")
+    began = time.monotonic()
+
+    fault("reap.after_look")
+
+    assert time.monotonic() - began >= 0.05
+
+
+def test_several_points_are_armed_at_once(tmp_path: Path) -> None:
+    assert read(f"reap.after_look=delay:6@{tmp_path}/a, settle.after_commit=drop") == [
+        Fault("reap.after_look", Mode.DELAY, 6.0, tmp_path / "a"),
+        Fault("settle.after_commit", Mode.DROP),
+    ]
+
+
+@pytest.mark.parametrize(
+    "words", ["", "claim.after_commit", "claim.after_comit=kill", "claim.after_commit=delay", "="]
+)
+def test_a_setting_that_arms_nothing_is_refused(words: str) -> None:
+    with pytest.raises(ValueError, match="arms nothing"):
+        read(words)
+
+
+def test_a_wrong_point_stops_a_process_at_its_start() -> None:
+    with pytest.raises(SettingsError, match="OVERNIGHT_FAULT"):
+        load({"OVERNIGHT_FAULT": "nowhere=kill"})
+
+
+def test_every_point_stands_once_where_the_table_says() -> None:
+    stands = Counter(
+        name
+        for path, _ in modules("app", "workers")
+        for name in re.findall(r'fault\("([a-z_.]+)"\)', source(path))
+        if path != Path("app/faults.py")
+    )
+
+    assert stands == Counter(list(POINTS))
+
+
+def test_there_are_enough_points_to_matter() -> None:
+    assert len(POINTS) >= 25
