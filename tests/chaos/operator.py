@@ -1,0 +1,29 @@
+"""An operator at work in a process of its own, so that its faults are its own as well."""
+
+import os
+import sys
+
+from app.control.dead_letters import retry
+from app.domain.errors import Refused
+from app.domain.ids import parse_task
+from app.faults import arm
+from app.store.db import APP, DatabaseUnreachable, Db
+
+
+def main() -> int:
+    """Give one dead task another chance: `python -m tests.chaos.operator URL TASK`."""
+    url, task = sys.argv[1:]
+    arm(os.environ.get("OVERNIGHT_FAULT"))
+    db = Db.connect(url, role=APP, application_name="chaos-operator", pool_size=1)
+    try:
+        retry(db, parse_task(task), actor="human:chaos", attempts=1)
+    except (Refused, DatabaseUnreachable) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    finally:
+        db.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""Every named point of fault struck once on a running house, and then the usual questions."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Collection
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from app.domain.ids import show_task
+from app.faults import POINTS
+from tests.chaos import checks
+from tests.chaos.load import Load, users
+from tests.chaos.report import Report
+from tests.chaos.stage import POSTS, Stage, stage
+from tests.chaos.truth import Truth
+from tests.support.invariants import watch_plans
+from tests.support.workers import ROOT
+
+# Two for the sweeps, whose many points would else be struck one after the other.
+HOUSE: Final = {**POSTS, "maintenance-2": {}}
+PER_SECOND: Final = 8.0
+PAUSE_SECONDS: Final = 1.5
+# Passed by runs; while they are to be struck, no worker is sent home.
+IN_RUNS: Final = {
+    point for point in POINTS if point.startswith(("execute", "start", "settle", "heartbeat"))
+}
+
+
+def strike(
+    mode: str,
+    logs: Path,
+    *,
+    points: Collection[str] = tuple(POINTS),
+    strike_seconds: float = 75.0,
+    drain_seconds: float = 60.0,
+    seed: int = 1,
+) -> Report:
+    """Arm every point with one mode, work until all were passed, drain and check."""
+    report = Report(seed, strike_seconds)
+    marks = logs / "struck"
+    marks.mkdir()
+    armed = ",".join(f"{point}={mode}@{marks / point}" for point in points)
+    with stage(logs, posts=HOUSE, audit_interval=1, cycle_check_interval=1) as house:
+        watch_plans(house.house.owner)
+        house.faults = dict.fromkeys(house.posts, armed)
+        house.start()
+        house.keep()
+        load = _work(house, set(points), marks, strike_seconds, seed)
+        report.notes.append(f"struck {len(list(marks.iterdir()))} of {len(points)} points")
+        unpassed = sorted(set(points) - {mark.name for mark in marks.iterdir()})
+        if unpassed:
+            report.add({"points that nobody passed": unpassed})
+        _settle_down(house, load, mode, drain_seconds, report)
+    return report
+
+
+def _work(house: Stage, points: set[str], marks: Path, seconds: float, seed: int) -> Load:
+    """Keep the house busy in all the ways that lead past its points, until each is struck."""
+    random = Random(seed)
+    load = Load(house, users(house.house, house.api_url, random, 20), seed, PER_SECOND)
+    load.start()
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        unstruck = points - {mark.name for mark in marks.iterdir()}
+        if not unstruck:
+            break
+        if "presence.before_leave" in unstruck and not unstruck & IN_RUNS:
+            house.signal("worker-3", signal.SIGTERM)
+        if "timeouts.before_kill" in unstruck:
+            _forget_a_stop(house)
+        if unstruck & {"dead_letter.before_commit", "dead_letter.after_commit"}:
+            _revive_one(house)
+        time.sleep(PAUSE_SECONDS)
+    return load
+
+
+def _forget_a_stop(house: Stage) -> None:
+    """Let a run look as if it had been told to stop long ago."""
+    house.house.run(
+        "UPDATE tasks SET cancel_requested_at = clock() - interval '1 minute'"
+        " WHERE id = (SELECT id FROM tasks WHERE state = 'running' LIMIT 1)"
+    )
+
+
+def _revive_one(house: Stage) -> None:
+    dead = house.house.rows("SELECT task_id FROM dead_letters WHERE resolution IS NULL LIMIT 1")
+    for row in dead:
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "tests.chaos.operator"),
+                *(house.postgres.url(), show_task(row["task_id"])),
+            ],
+            env={"OVERNIGHT_FAULT": house.faults["api"], "PYTHONPATH": str(ROOT)},
+            cwd=house.logs,
+            check=False,
+            capture_output=True,
+        )
+
+
+def _settle_down(house: Stage, load: Load, mode: str, seconds: float, report: Report) -> None:
+    began = time.monotonic()
+    if not load.finish(seconds):
+        report.add({"producers": ["some submissions were never answered"]})
+    while house.open_tasks() and time.monotonic() - began < seconds:
+        time.sleep(0.2)
+    drained = not house.open_tasks()
+    report.notes.append(f"drained in {time.monotonic() - began:.1f} s")
+    if not drained:
+        rows = house.house.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state")
+        report.add({f"not drained within {seconds:g} s": [str(row) for row in rows]})
+    report.work["submissions acknowledged"] = len(load.record.acks)
+    report.faults |= {f"restarts of {name}": n for name, n in sorted(house.restarts.items())}
+    report.add(checks.invariants(house, load.record, drained=drained))
+    if mode == "raise":
+        # A bug we planted is a bug to the API too.
+        load.record.faults.clear()
+    report.add(checks.promises(house, load.record))
+    report.add(checks.ground_truth(house, Truth.read(house.truth), blamed_pids=None))
+    report.add(checks.leftovers(house, house.retire()))
+    findings, _ = checks.servers_log(house)
+    report.add(findings)
+    findings, _ = checks.house_log(house)
+    report.add(findings)
