@@ -4,7 +4,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from app.domain.errors import NotDeadLettered, TaskNotFound
+from app.domain.errors import InvalidRequest, NotDeadLettered, TaskNotFound
 from app.domain.ids import TaskId
 from app.domain.lifecycle import Event, sources, target
 from app.faults import fault
@@ -19,6 +19,8 @@ def retry(
     db: Db, task_id: TaskId, *, actor: str, note: str = "", attempts: int = FRESH_ATTEMPTS
 ) -> None:
     """Bring a dead task back with `attempts` more tries, and with it what its death cancelled."""
+    if attempts < 1:
+        raise InvalidRequest("attempts", f"{attempts} more tries", legal="1 or more")
 
     def work(tx: Connection) -> None:
         _resolve(tx, task_id, "retry", actor, note)

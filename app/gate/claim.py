@@ -81,12 +81,16 @@ def claim(
             return NOTHING
         lanes.roll_due(tx, CYCLES_PER_PASS)
         want = Want(min(limit, capacity.messages * bundling.tasks), bundling, holder, claim_ttl)
-        return Taken(
-            _choose(tx, pool, capacity, want),
-            more=bool(tx.execute(statement("more_to_serve"), {"pool": pool}).scalar_one()),
-        )
+        claims = _choose(tx, pool, capacity, want)
+        # With no slot free, what is left must wait for one: looking again would find the same.
+        hopeful = bool(claims) or capacity.free > 0
+        return Taken(claims, more=hopeful and _more(tx, pool))
 
     return db.atomically(work)
+
+
+def _more(tx: Connection, pool: str) -> bool:
+    return bool(tx.execute(statement("more_to_serve"), {"pool": pool}).scalar_one())
 
 
 def _capacity(tx: Connection, pool: str, liveness: timedelta, slots_max: int | None) -> Capacity:

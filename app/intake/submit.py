@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
+from graphlib import CycleError, TopologicalSorter
 from typing import Literal, Self
 from uuid import UUID
 
@@ -114,6 +115,7 @@ def submit_graph(
 ) -> list[Submitted]:
     """Let a graph in, whole or not at all; without edges each task is a graph of its own."""
     graph = _Graph(tasks, edges, title)
+    _check_graph(graph, caps)
     submitted = db.atomically(lambda tx: _submit(tx, user_id, graph, caps))
     fault("intake.after_commit")
     return submitted
@@ -126,6 +128,27 @@ class _Graph:
     tasks: Sequence[NewTask]
     edges: Sequence[Edge] = ()
     title: str | None = None
+
+
+def _check_graph(graph: _Graph, caps: Caps) -> None:
+    """Refuse a graph that is too large or could never end."""
+    count = len(graph.tasks)
+    if graph.edges and count > caps.max_tasks_per_dag:
+        raise InvalidRequest(
+            "tasks", f"a graph of {count} tasks", legal=f"at most {caps.max_tasks_per_dag}"
+        )
+    order: TopologicalSorter[int] = TopologicalSorter()
+    for edge in graph.edges:
+        if not (0 <= edge.parent < count and 0 <= edge.child < count):
+            raise InvalidRequest("edges", f"{edge} names no task", legal=f"0 to {count - 1}")
+        order.add(edge.child, edge.parent)
+    try:
+        order.prepare()
+    except CycleError as error:
+        ring = " → ".join(graph.tasks[position].title for position in error.args[1])
+        raise InvalidRequest(
+            "edges", f"Would create circular dependency: {ring}", legal="edges without a circle"
+        ) from error
 
 
 def _submit(tx: Connection, user_id: UserId, graph: _Graph, caps: Caps) -> list[Submitted]:
