@@ -19,16 +19,14 @@ class Watchdog:
     def __init__(self) -> None:
         self._deadlines: dict[int, float] = {}
         self._changed = threading.Condition()
-        self._pid: int | None = None
+        self._awake = False
+        os.register_at_fork(after_in_child=self._forget)
 
     def watch(self, descriptor: int, seconds: float) -> None:
         """Hang up on this connection unless it is released, or watched anew, within `seconds`."""
         with self._changed:
-            if self._pid != os.getpid():
-                # A forked child has its parent's table but neither its thread nor its right to
-                # hang up on the parent's connections.
-                self._pid = os.getpid()
-                self._deadlines.clear()
+            if not self._awake:
+                self._awake = True
                 threading.Thread(target=self._keep, name="db-watchdog", daemon=True).start()
             self._deadlines[descriptor] = time.monotonic() + seconds
             self._changed.notify()
@@ -44,6 +42,16 @@ class Watchdog:
             for descriptor in list(self._deadlines):
                 del self._deadlines[descriptor]
                 _hang_up(descriptor)
+
+    def _forget(self) -> None:
+        """Begin anew in a forked child.
+
+        It has its parent's table, but neither its thread nor the right to hang up on the parent's
+        connections; and a lock that the thread held during the fork would never be released.
+        """
+        self._deadlines = {}
+        self._changed = threading.Condition()
+        self._awake = False
 
     def _keep(self) -> None:
         with self._changed:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from sqlalchemy import Connection, text
 
 from app.local.postgres import EmbeddedPostgres
 from app.store.db import DatabaseUnreachable, Db, Timeouts
+from app.store.watchdog import Watchdog
 from tests.support.servers import postgres_server
 
 
@@ -68,3 +70,28 @@ def test_a_pool_without_a_free_connection_counts_as_unreachable(
         db.atomically(one)
 
     db.close()
+
+
+def test_a_child_forked_while_the_watchdog_was_at_work_can_still_be_watched() -> None:
+    watchdog = Watchdog()
+    holding, forked = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with watchdog._changed:
+            holding.set()
+            forked.wait(5)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    holding.wait(5)
+    child = os.fork()
+    if child == 0:
+        # The holder of the lock does not exist here, and would never let go.
+        signal.alarm(3)
+        watchdog.watch(0, 60)
+        os._exit(0)
+    forked.set()
+    holder.join()
+    _, status = os.waitpid(child, 0)
+
+    assert os.waitstatus_to_exitcode(status) == 0
