@@ -3,9 +3,13 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
 
-from benchmarks import goals, registry, sheet
+from benchmarks import goals, page, registry, sheet
+from benchmarks.arena import Arena, arena
 from benchmarks.asked import Asked
+from benchmarks.outcome import OutcomeDict
 
 REPORT = "report"
 
@@ -29,20 +33,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
         only=given.only.split(",") if given.only else (),
         settings=dict(pair.split("=", 1) for pair in given.set),
     )
-    for name in given.names or known:
-        if name != REPORT:
-            _run(known[name], asked)
+    measure_all([known[name] for name in given.names or known if name != REPORT], asked)
     if not given.names or REPORT in given.names:
-        print(goals.table(sheet.load_all(quick=asked.quick)))
+        results = sheet.load_all(quick=asked.quick)
+        print(goals.table(results))
+        if given.write:
+            print(f"written to {page.write(results)}")
     return 0
 
 
-def _run(benchmark: registry.Benchmark, asked: Asked) -> None:
+def measure_all(benchmarks: Sequence[registry.Benchmark], asked: Asked) -> None:
+    """Measure each on servers of its own; a rehearsal shares them."""
+    with ExitStack() as shared:
+        place = shared.enter_context(arena()) if asked.quick and benchmarks else None
+        for benchmark in benchmarks:
+            with ExitStack() as own:
+                run_one(benchmark, asked, place or own.enter_context(arena()))
+
+
+def run_one(
+    benchmark: registry.Benchmark, asked: Asked, place: Arena, results: Path = sheet.RESULTS
+) -> OutcomeDict:
+    """Measure one thing, show it and write it down."""
     print(f"\n{benchmark.name}: {benchmark.question}", flush=True)
-    outcome = benchmark.measure(asked)
+    place.probes.clear()
+    outcome = benchmark.measure(asked, place)
+    outcome.probes = list(place.probes)
     result = outcome.as_dict(benchmark.name, benchmark.question, quick=asked.quick)
     print(sheet.table(result))
-    print(f"  written to {sheet.write(result)}", flush=True)
+    print(f"  written to {sheet.write(result, results)}", flush=True)
+    return result
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -50,11 +70,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("names", nargs="*", metavar="NAME", help="which to run; all if none")
     parser.add_argument("--list", action="store_true", help="say what there is, run nothing")
     parser.add_argument("--quick", action="store_true", help="seconds, not minutes: a rehearsal")
+    parser.add_argument("--write", action="store_true", help="put the report into the docs")
     parser.add_argument("--rounds", type=int, help="how often each contestant has its turn")
     parser.add_argument("--jobs", type=int, help="jobs of a drain (fast queues get a multiple)")
     parser.add_argument("--only", metavar="WHO,WHO", help="contestants by name: overnight,celery")
     parser.add_argument(
-        *("--set",),
+        "--set",
         action="append",
         default=[],
         metavar="NAME=VALUE",

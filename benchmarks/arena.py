@@ -117,14 +117,16 @@ def clean_environment() -> dict[str, str]:
 
 
 @contextmanager
-def arena() -> Iterator[Arena]:
-    """Start both servers for the length of a block."""
+def arena(*, durable: bool = True) -> Iterator[Arena]:
+    """Start both servers for the length of a block; only a rehearsal may do without durability."""
     with tempfile.TemporaryDirectory(prefix="overbench-", ignore_cleanup_errors=True) as name:
         directory = Path(name)
         # Passable, so that Postgres can reach its data as another user when we are root.
         directory.chmod(0o711)
         with (
-            EmbeddedPostgres(directory / "pg", max_connections=CONNECTIONS) as postgres,
+            EmbeddedPostgres(
+                directory / "pg", fsync=durable, max_connections=CONNECTIONS
+            ) as postgres,
             EmbeddedRedis(directory / "redis") as broker,
         ):
             yield Arena(postgres, broker, directory)

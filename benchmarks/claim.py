@@ -7,7 +7,7 @@ from datetime import timedelta
 from app.gate.claim import claim
 from app.outcome.presence import AgentCard, join
 from app.outcome.settle import release
-from benchmarks.arena import arena
+from benchmarks.arena import Arena
 from benchmarks.asked import Asked
 from benchmarks.clocking import Stopwatch
 from benchmarks.filling import Warehouse
@@ -20,12 +20,13 @@ PLAIN = "plain claim"
 SIZES = {1_000: "1k", 10_000: "10k", 100_000: "100k", 1_000_000: "1M"}
 BATCHES = (1, 10, 100)
 USERS = 10_000
-SLOTS = 1_000_000
+#: Twice the largest claim: a pool is never full, and no larger than a real one.
+SLOTS = 200
 POOL = "default"
 FOREVER = timedelta(days=365)
 
 
-def measure(asked: Asked) -> Outcome:
+def measure(asked: Asked, place: Arena) -> Outcome:
     """Measure ours and the base line at each size, each size on the same grown tables."""
     sizes: Sequence[int] = asked.choose([1_000], list(SIZES))
     users = asked.choose(100, USERS)
@@ -33,7 +34,7 @@ def measure(asked: Asked) -> Outcome:
     rounds = asked.rounds_or(2)
     rates: dict[tuple[str, int, int], list[float]] = {}
     outcome = Outcome()
-    with arena() as place, our_house(place) as house, closing(PlainQueue(place, users)) as plain:
+    with our_house(place) as house, closing(PlainQueue(place, users)) as plain:
         join(house.dispatcher, AgentCard("bench", POOL, (), SLOTS))
         warehouse = Warehouse(house, users)
         for size in sizes:
@@ -47,7 +48,6 @@ def measure(asked: Asked) -> Outcome:
                 with place.watch(PLAIN):
                     rates.setdefault((PLAIN, size, 1), []).append(claim_plain(plain, passes))
             _say(size, rates)
-        outcome.probes = place.probes
     for (who, size, batch), values in rates.items():
         outcome.figure(who, f"{SIZES[size]} ready, claims of {batch}", "claims/s", values)
     _compare(outcome, rates, max(sizes))

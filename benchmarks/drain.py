@@ -3,12 +3,12 @@
 import time
 from collections.abc import Mapping
 
-from benchmarks.arena import Arena, arena
+from benchmarks.arena import Arena
 from benchmarks.asked import Asked
 from benchmarks.ours import DRAINERS, Ours, our_house
 from benchmarks.outcome import Outcome
 from benchmarks.rivals import USERS, Rival, Seat, present
-from benchmarks.waiting import wait_until
+from benchmarks.waiting import wait_for_count, wait_until
 
 US = "overnight"
 #: Fast queues get more to do, so that every round lasts about as long.
@@ -22,26 +22,26 @@ class Dropped(Exception):
     """A contestant did not do what it was asked to, so its figure means nothing."""
 
 
-def measure(asked: Asked) -> Outcome:
+def measure(asked: Asked, place: Arena) -> Outcome:
     """Drain ours and every peer that is there, in turns."""
-    return contest(asked, ours_weight=WEIGHTS[US])
+    return contest(asked, place, ours_weight=WEIGHTS[US])
 
 
-def contest(asked: Asked, *, ours_weight: float, against: list[Rival] | None = None) -> Outcome:
+def contest(
+    asked: Asked, place: Arena, *, ours_weight: float, against: list[Rival] | None = None
+) -> Outcome:
     """Let us and the rivals drain the same jobs on the same servers, round by round."""
     rivals = present(asked) if against is None else against
     jobs = asked.jobs or asked.choose(QUICK_JOBS, FULL_JOBS)
     rates: dict[str, list[float]] = {}
     outcome = Outcome()
-    with arena() as place:
-        for number in range(asked.rounds_or(ROUNDS)):
-            if asked.wants(US):
-                share = round(jobs * (1 if asked.quick else ours_weight))
-                _note(rates, number, US, share, drain_ours(place, share, asked.settings))
-            for rival in rivals:
-                share = round(jobs * (1 if asked.quick else WEIGHTS.get(rival.name, 1)))
-                _note(rates, number, rival.name, share, Seat(place, rival).drain(share))
-        outcome.probes = place.probes
+    for number in range(asked.rounds_or(ROUNDS)):
+        if asked.wants(US):
+            share = round(jobs * (1 if asked.quick else ours_weight))
+            _note(rates, number, US, share, drain_ours(place, share, asked.settings))
+        for rival in rivals:
+            share = round(jobs * (1 if asked.quick else WEIGHTS.get(rival.name, 1)))
+            _note(rates, number, rival.name, share, Seat(place, rival).drain(share))
     for who, values in rates.items():
         outcome.figure(who, "drain", "jobs/s", values)
         if who != US and US in rates:
@@ -73,7 +73,7 @@ def drain_ours(
         with house.processes(*names, marks=marks), place.watch(US):
             house.pause(paused=False)
             house.nudge()
-            wait_until(lambda: marks.count() >= jobs, what=f"{jobs} runs", timeout=900)
+            wait_for_count(marks.count, jobs, what="runs")
             wait_until(lambda: house.open_tasks() == 0, what="every task to be settled")
             ended = time.monotonic()
         check_lives(house, jobs, marks.count())

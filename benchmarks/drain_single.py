@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from benchmarks.arena import Arena
 from benchmarks.asked import Asked
 from benchmarks.drain import contest
 from benchmarks.ours import known
@@ -9,7 +10,7 @@ from benchmarks.outcome import Outcome
 from benchmarks.rivals import CELERY, present
 
 
-def measure(asked: Asked) -> Outcome:
+def measure(asked: Asked, place: Arena) -> Outcome:
     """Drain with bundles switched off."""
     single = replace(asked, settings={**asked.settings, **known(bundle_max=1)})
-    return contest(single, ours_weight=1, against=present(asked, [CELERY]))
+    return contest(single, place, ours_weight=1, against=present(asked, [CELERY]))

@@ -108,9 +108,13 @@ def verdict(goal: Goal, value: float | None) -> str:
     return "floor reached" if goal.is_met(value, goal.floor) else "NOT REACHED"
 
 
-def _line(goal: Goal, value: float | None) -> str:
+def marks(goal: Goal) -> tuple[str, str]:
+    """Write floor and goal with the sign that says which way is good."""
     sign = "≥" if goal.better == "more" else "≤"
+    return f"{sign} {goal.floor:g}" if goal.floor else "", f"{sign} {goal.goal:g}"
+
+
+def _line(goal: Goal, value: float | None) -> str:
     reached = "" if value is None else f"{value:.3g}"
-    marks = (f"{sign} {mark:g}" if mark else "" for mark in (goal.floor, goal.goal))
-    floor, best = marks
+    floor, best = marks(goal)
     return f"{goal.text:<48} {floor:>8} {best:>8} {reached:>9}  {verdict(goal, value)}"

@@ -6,13 +6,13 @@ from contextlib import contextmanager
 
 from app.domain.ids import UserId
 from app.intake.submit import Edge, submit_graph
-from benchmarks.arena import Arena, arena
+from benchmarks.arena import Arena
 from benchmarks.asked import Asked
 from benchmarks.clocking import Crew, Stopwatch
 from benchmarks.ours import DRAINERS, ROOMY, Ours, noop, our_house
 from benchmarks.outcome import Outcome
 from benchmarks.running import batched, begin, open_wide, settle_batch, settle_batches
-from benchmarks.waiting import wait_until
+from benchmarks.waiting import wait_for_count, wait_until
 
 US = "overnight"
 WORKERS = 4
@@ -25,25 +25,23 @@ PLAIN_ROWS = """
 PLAIN_UPDATE = "UPDATE plain_tasks SET state = 'ready', unmet = 0, revision = revision + 1"
 
 
-def measure(asked: Asked) -> Outcome:
+def measure(asked: Asked, place: Arena) -> Outcome:
     """Measure release, fan-in and chain."""
     size = asked.choose(200, 10_000)
     steps = asked.choose(10, 100)
     outcome = Outcome()
-    with arena() as place:
-        releases(place, outcome, size, asked.rounds_or(3))
-        fan_ins(place, outcome, size, asked)
-        chain(place, outcome, steps, asked)
-        outcome.probes = place.probes
+    releases(place, outcome, size, asked.rounds_or(3))
+    fan_ins(place, outcome, size, asked)
+    chain(place, outcome, steps, asked)
     return outcome
 
 
 @contextmanager
-def one_user(place: Arena) -> Iterator[tuple[Ours, UserId]]:
+def one_user(place: Arena, slots: int) -> Iterator[tuple[Ours, UserId]]:
     """Make a house with one user, whose room is endless."""
     with our_house(place) as house:
         [user] = house.users(1)
-        open_wide(house, [user])
+        open_wide(house, [user], slots)
         yield house, user
 
 
@@ -51,7 +49,7 @@ def releases(place: Arena, outcome: Outcome, size: int, rounds: int) -> None:
     """Time the settling of one parent whose dependents all become ready, and a plain UPDATE."""
     ours, plain, watch = [], [], Stopwatch()
     for _ in range(rounds):
-        with one_user(place) as (house, user):
+        with one_user(place, slots=2) as (house, user):
             tasks = [noop() for _ in range(size + 1)]
             edges = [Edge(0, child) for child in range(1, size + 1)]
             submit_graph(house.app, user, tasks, ROOMY, edges=edges)
@@ -90,7 +88,7 @@ def fan_ins(place: Arena, outcome: Outcome, size: int, asked: Asked) -> None:
 
 
 def _fan_in(place: Arena, count: int, batch: int, workers: int, *, joined: bool) -> float:
-    with one_user(place) as (house, user):
+    with one_user(place, slots=count) as (house, user):
         tasks = [noop() for _ in range(count + joined)]
         edges = [Edge(parent, count) for parent in range(count)] if joined else []
         submit_graph(house.app, user, tasks, ROOMY, edges=edges)
@@ -107,7 +105,7 @@ def chain(place: Arena, outcome: Outcome, steps: int, asked: Asked) -> None:
     """Walk down a chain: by hand without Celery, then with the whole stack."""
     by_hand, through_stack = [], []
     for _ in range(asked.rounds_or(3)):
-        with one_user(place) as (house, user):
+        with one_user(place, slots=2) as (house, user):
             _submit_chain(house, user, steps)
             began = time.perf_counter()
             for _step in range(steps):
@@ -126,7 +124,7 @@ def _chain_through_stack(place: Arena, steps: int, asked: Asked) -> float:
         with house.processes(*DRAINERS, marks=marks), place.watch(US):
             _submit_chain(house, user, steps)
             house.nudge()
-            wait_until(lambda: marks.count() >= steps, what="the end of the chain", timeout=300)
+            wait_for_count(marks.count, steps, what="steps of the chain")
             wait_until(lambda: house.open_tasks() == 0, what="its last settling")
         times = [at for at, _ in marks.read()]
     return (times[-1] - times[0]) * 1000 / (steps - 1)

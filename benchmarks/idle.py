@@ -8,7 +8,7 @@ from contextlib import suppress
 import psutil
 
 from app.local.ports import free_port
-from benchmarks.arena import arena
+from benchmarks.arena import Arena
 from benchmarks.asked import Asked
 from benchmarks.ours import our_house
 from benchmarks.outcome import Outcome
@@ -17,13 +17,13 @@ STACK = ("api", "dispatcher", "worker", "maintenance", "beat", "flower")
 MEGABYTE = 1024 * 1024
 
 
-def measure(asked: Asked) -> Outcome:
+def measure(asked: Asked, place: Arena) -> Outcome:
     """Start every process of the Procfile, let it come to rest, and watch it."""
     calm, seconds = asked.choose((1.0, 3.0), (20.0, 20.0))
     processor: dict[str, list[float]] = defaultdict(list)
     memory: dict[str, list[float]] = defaultdict(list)
     outcome = Outcome()
-    with arena() as place, our_house(place, _settings(asked)) as house:
+    with our_house(place, _settings(asked)) as house:
         house.users(1)
         with house.processes(*STACK) as pids:
             time.sleep(calm)
@@ -36,7 +36,6 @@ def measure(asked: Asked) -> Outcome:
                         used = _seconds(_group(pid)) - before[name]
                         processor[name].append(used / seconds * 100)
                         memory[name].append(_megabytes(_group(pid)))
-        outcome.probes = place.probes
     ours = [name for name in processor if name in STACK]
     total = [sum(values) for values in zip(*(processor[name] for name in ours), strict=True)]
     outcome.figure("overnight", "all our processes", "% of one core", total, "less")

@@ -9,7 +9,7 @@ from app.domain.plans import PlanTier
 from app.events.wake import Waker
 from app.intake.submit import submit
 from app.local.ports import free_port
-from benchmarks.arena import Arena, arena
+from benchmarks.arena import Arena
 from benchmarks.asked import Asked
 from benchmarks.marks import Marks
 from benchmarks.ours import DRAINERS, ROOMY, noop, our_house
@@ -28,19 +28,17 @@ PAUSE = 0.02
 SHARES = {"p50": 0.5, "p99": 0.99}
 
 
-def measure(asked: Asked) -> Outcome:
+def measure(asked: Asked, place: Arena) -> Outcome:
     """Submit one job at a time to ours and to the peers, in turns."""
     rivals = present(asked, [CELERY, PROCRASTINATE, PGQUEUER])
     jobs = WARM_UP + (asked.jobs or asked.choose(20, 300))
     reached: dict[tuple[str, str], list[float]] = {}
     outcome = Outcome()
-    with arena() as place:
-        for number in range(asked.rounds_or(3)):
-            if asked.wants(US):
-                _note(reached, number, _ours(place, jobs, asked))
-            for rival in rivals:
-                _note(reached, number, {rival.name: _theirs(place, rival, jobs)})
-        outcome.probes = place.probes
+    for number in range(asked.rounds_or(3)):
+        if asked.wants(US):
+            _note(reached, number, _ours(place, jobs, asked))
+        for rival in rivals:
+            _note(reached, number, {rival.name: _theirs(place, rival, jobs)})
     for (who, share), values in reached.items():
         outcome.figure(who, share, "ms", values, "less")
         if not who.startswith(US) and (US, share) in reached:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import benchmarks
+from benchmarks.arena import Arena
 from benchmarks.asked import Asked
 from benchmarks.outcome import Outcome
 
@@ -15,7 +16,7 @@ class Benchmark(NamedTuple):
 
     name: str
     question: str
-    measure: Callable[[Asked], Outcome]
+    measure: Callable[[Asked, Arena], Outcome]
 
 
 def found() -> dict[str, Benchmark]:

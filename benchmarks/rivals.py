@@ -14,7 +14,7 @@ import psycopg2
 
 from benchmarks.arena import ROOT, Arena, DidNotRun, clean_environment
 from benchmarks.asked import Asked
-from benchmarks.waiting import wait_until
+from benchmarks.waiting import wait_for_count, wait_until
 
 PEERS_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
 OURS_PYTHON = Path(sys.executable)
@@ -125,7 +125,7 @@ class Seat:
         with self.working():
             wait_until(lambda: self.marks.count() > 0, what=f"{self.rival.name} to start")
             with self.arena.watch(self.rival.name):
-                wait_until(lambda: self.marks.count() >= jobs, what=f"{jobs} runs", timeout=TIMEOUT)
+                wait_for_count(self.marks.count, jobs, what=f"runs of {self.rival.name}")
                 wait_until(lambda: self.unfinished() == 0, what="every job to end")
                 ended = time.monotonic()
         started = self.marks.read()

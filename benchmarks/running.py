@@ -15,7 +15,7 @@ from benchmarks.ours import Ours
 
 AGENT = "bench"
 POOL = "default"
-SLOTS = 1_000_000
+ENDLESS = 1_000_000
 AT_ONCE = 500
 FOREVER = timedelta(days=365)
 
@@ -24,18 +24,18 @@ class NotSettled(Exception):
     """A run that should have been ours to settle was not."""
 
 
-def open_wide(house: Ours, users: Sequence[UserId]) -> None:
-    """Give a house one endless worker, and its users room for everything they have."""
-    join(house.dispatcher, AgentCard(AGENT, POOL, (), SLOTS))
+def open_wide(house: Ours, users: Sequence[UserId], slots: int) -> None:
+    """Give a house one large worker, and its users room for everything they have."""
+    join(house.dispatcher, AgentCard(AGENT, POOL, (), slots))
     house.run(
-        "UPDATE users SET max_concurrent_agents = :slots, monthly_agent_hours_limit = NULL"
+        "UPDATE users SET max_concurrent_agents = :endless, monthly_agent_hours_limit = NULL"
         " WHERE id = ANY (CAST(:users AS uuid[]))",
-        slots=SLOTS,
+        endless=ENDLESS,
         users=list(users),
     )
 
 
-def begin(house: Ours, most: int = SLOTS) -> list[Run]:
+def begin(house: Ours, most: int = ENDLESS) -> list[Run]:
     """Claim and start what is ready, at most so much; return the runs."""
     runs: list[Run] = []
     while len(runs) < most:

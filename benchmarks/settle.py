@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from benchmarks.arena import arena
+from benchmarks.arena import Arena
 from benchmarks.asked import Asked
 from benchmarks.clocking import Crew
 from benchmarks.ours import our_house
@@ -15,15 +15,15 @@ CREWS = (1, 4)
 USERS = 100
 
 
-def measure(asked: Asked) -> Outcome:
+def measure(asked: Asked, place: Arena) -> Outcome:
     """Settle fresh runs of many users with every batch size and crew, in turns."""
     runs_for = dict(zip(BATCHES, asked.choose((40, 200, 800), (800, 4_000, 8_000)), strict=True))
     crews: Sequence[int] = asked.choose(CREWS[:1], CREWS)
     rates: dict[tuple[int, int], list[float]] = {}
     outcome = Outcome()
-    with arena() as place, our_house(place) as house:
+    with our_house(place) as house:
         users = house.users(USERS)
-        open_wide(house, users)
+        open_wide(house, users, slots=max(runs_for.values()))
         for size in crews:
             with Crew(house.url, size) as crew:
                 for _ in range(asked.rounds_or(3)):
@@ -33,7 +33,6 @@ def measure(asked: Asked) -> Outcome:
                         with place.watch(US):
                             seconds = crew.seconds(settle_batches, work)
                         rates.setdefault((size, batch), []).append(count / seconds)
-        outcome.probes = place.probes
     for (size, batch), values in rates.items():
         outcome.figure(US, f"batches of {batch}, {size} processes", "settles/s", values)
     for size in crews:

@@ -11,14 +11,14 @@ THOUSAND = 1000
 RESULTS = Path(__file__).parent / "results"
 
 
-def folder(*, quick: bool) -> Path:
+def folder(results: Path, *, quick: bool) -> Path:
     """Return where results go; a rehearsal never overwrites a real measurement."""
-    return RESULTS / "quick" if quick else RESULTS
+    return results / "quick" if quick else results
 
 
-def write(result: OutcomeDict) -> Path:
+def write(result: OutcomeDict, results: Path = RESULTS) -> Path:
     """Write the JSON file and the chart; return the former's path."""
-    where = folder(quick=result["quick"])
+    where = folder(results, quick=result["quick"])
     where.mkdir(parents=True, exist_ok=True)
     path = where / f"{result['name']}.json"
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
@@ -28,7 +28,7 @@ def write(result: OutcomeDict) -> Path:
 
 def load_all(*, quick: bool = False) -> dict[str, OutcomeDict]:
     """Read the last result of every benchmark that has one."""
-    found = sorted(folder(quick=quick).glob("*.json"))
+    found = sorted(folder(RESULTS, quick=quick).glob("*.json"))
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in found}
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from app.domain.ids import UserId
 from app.intake.submit import submit, submit_graph
-from benchmarks.arena import Arena, arena
+from benchmarks.arena import Arena
 from benchmarks.asked import Asked
 from benchmarks.ours import ROOMY, Ours, noop, our_house
 from benchmarks.outcome import Outcome
@@ -16,27 +16,25 @@ SIZE = 500
 USERS = 100
 
 
-def measure(asked: Asked) -> Outcome:
+def measure(asked: Asked, place: Arena) -> Outcome:
     """Submit to ours and to every peer that is there, in turns; nobody works meanwhile."""
     # A lock changes nothing for whoever submits.
     rivals = present(asked, [rival for rival in ALL if rival is not PROCRASTINATE_LOCKED])
     single, batches = asked.choose((50, 2), (1_000, 20))
     rates: dict[tuple[str, str], list[float]] = {}
     outcome = Outcome()
-    with arena() as place:
-        for number in range(asked.rounds_or(3)):
-            turns: list[tuple[str, Callable[[], dict[str, float]]]] = [
-                (US, lambda: _ours(place, single, batches)),
-                *((rival.name, _theirs(place, rival, single, batches)) for rival in rivals),
-            ]
-            for who, turn in turns:
-                if asked.wants(who):
-                    reached = turn()
-                    for way, rate in reached.items():
-                        rates.setdefault((who, way), []).append(rate)
-                    shown = ", ".join(f"{way} {rate:.0f}/s" for way, rate in reached.items())
-                    print(f"  round {number + 1}: {who:<14} {shown}", flush=True)
-        outcome.probes = place.probes
+    for number in range(asked.rounds_or(3)):
+        turns: list[tuple[str, Callable[[], dict[str, float]]]] = [
+            (US, lambda: _ours(place, single, batches)),
+            *((rival.name, _theirs(place, rival, single, batches)) for rival in rivals),
+        ]
+        for who, turn in turns:
+            if asked.wants(who):
+                reached = turn()
+                for way, rate in reached.items():
+                    rates.setdefault((who, way), []).append(rate)
+                shown = ", ".join(f"{way} {rate:.0f}/s" for way, rate in reached.items())
+                print(f"  round {number + 1}: {who:<14} {shown}", flush=True)
     for (who, way), values in rates.items():
         outcome.figure(who, way, "tasks/s", values)
         if who != US and (US, way) in rates:

@@ -17,3 +17,17 @@ def wait_until(
         if time.monotonic() > deadline:
             raise TookTooLong(f"waited {timeout:g} s in vain for {what}")
         time.sleep(pause)
+
+
+def wait_for_count(
+    count: Callable[[], int], wanted: int, *, what: str, patience: float = 30, pause: float = 0.01
+) -> None:
+    """Look until a count is reached; give up when it has stood still for `patience` seconds."""
+    seen, since = count(), time.monotonic()
+    while seen < wanted:
+        time.sleep(pause)
+        now = count()
+        if now != seen:
+            seen, since = now, time.monotonic()
+        elif time.monotonic() - since > patience:
+            raise TookTooLong(f"{what}: stuck at {seen} of {wanted} for {patience:g} s")

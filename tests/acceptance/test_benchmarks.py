@@ -1,0 +1,117 @@
+"""The benchmarks as instruments: each rehearses, judges whole lives and leaves its files."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from benchmarks import goals, page, registry
+from benchmarks.__main__ import run_one
+from benchmarks.arena import Arena, arena
+from benchmarks.asked import Asked
+from benchmarks.drain import Dropped, check_lives
+from benchmarks.ours import noop, our_house
+from benchmarks.outcome import Outcome, percentile
+from tests.rules.sources import ROOT
+
+KNOWN = registry.found()
+# The peers' environment is made by `make bench` alone.
+TINY = Asked(quick=True, jobs=10, only=("overnight", "celery"))
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Arena]:
+    with arena(durable=False) as place:
+        yield place
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_benchmark_rehearses_and_leaves_its_files(
+    name: str, place: Arena, tmp_path: Path
+) -> None:
+    result = run_one(KNOWN[name], TINY, place, tmp_path)
+
+    written = tmp_path / "quick" / f"{name}.json"
+    assert json.loads(written.read_text()) == result
+    assert result["figures"]
+    assert all(row["median"] >= 0 for row in result["figures"])
+    assert all(probe["fsync_ms"] > 0 for probe in result["probes"])
+    assert result["probes"]
+    drawn = ET.parse(written.with_suffix(".svg")).getroot()
+    assert drawn.tag.endswith("svg")
+
+
+def test_a_task_that_did_not_live_its_whole_life_spoils_the_figure(place: Arena) -> None:
+    with our_house(place) as house:
+        house.fill(house.users(1), 1)
+
+        with pytest.raises(Dropped):
+            check_lives(house, jobs=1, runs=1)
+
+
+def test_every_goal_names_a_benchmark_that_there_is() -> None:
+    assert {goal.benchmark for goal in goals.GOALS} <= KNOWN.keys()
+
+
+def test_the_report_says_what_was_reached_and_what_was_not() -> None:
+    outcome = Outcome(ratios={"overnight / celery": 7.0, "overnight / dbos": 21.0})
+    results = {"drain": outcome.as_dict("drain", "", quick=False)}
+
+    by_text = {goal.text: goal for goal in goals.GOALS}
+    verdicts = {
+        text: goals.verdict(goal, goals.value_of(goal, results)) for text, goal in by_text.items()
+    }
+
+    assert verdicts["drain, full life, against raw Celery"] == "floor reached"
+    assert verdicts["drain against dbos with partitions"] == "goal reached"
+    assert verdicts["idle stack, % of one core"] == "not measured"
+
+
+def test_the_report_stands_between_the_marks_of_its_page(tmp_path: Path) -> None:
+    copy = tmp_path / "performance.md"
+    copy.write_text(page.PAGE.read_text())
+    outcome = Outcome(ratios={"overnight / celery": 7.0})
+    outcome.figure("overnight", "drain", "jobs/s", [1234.5])
+
+    page.write({"drain": outcome.as_dict("drain", "How fast?", quick=False)}, copy)
+
+    before, _, rest = copy.read_text().partition(page.BEGIN)
+    body, _, after = rest.partition(page.END)
+    assert before.startswith("# Performance")
+    assert "| overnight / celery | 7 |" in body
+    assert "| overnight | drain | 1,234 jobs/s |" in body
+    assert "## How to read them" in after
+
+
+def test_ratios_of_rounds_cancel_a_slow_minute() -> None:
+    outcome = Outcome()
+
+    outcome.ratio("ours / theirs", [100, 10, 100], [50, 5, 50])
+
+    assert outcome.ratios == {"ours / theirs": 2.0}
+
+
+@pytest.mark.parametrize(("share", "value"), [(0.5, 50), (0.99, 99), (1.0, 100)])
+def test_a_percentile_is_a_value_that_was_seen(share: float, value: int) -> None:
+    assert percentile(list(range(1, 101)), share) == value
+
+
+def test_the_command_lists_every_benchmark() -> None:
+    listed = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--list"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+
+    assert [line.split()[0] for line in listed.splitlines()] == list(KNOWN)
+
+
+def test_a_no_op_carries_its_label_only_when_it_has_one() -> None:
+    assert noop().payload == {}
+    assert noop(7).payload == {"label": 7}
