@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -25,7 +26,11 @@ from workers.ladder import Ladder, Spans, StopReason
 from workers.lease import Lease, Turn, disarm
 from workers.message import read_claims
 from workers.runners.python import RunContext, perform
+from workers.settling import give_up_by
 from workers.shutdown import DRAIN, outlive_the_group_while_running
+
+# How long to try to give back what nobody may ever run; then the lease or the claim runs out.
+UNANSWERED_SECONDS: Final = 5.0
 
 
 @app.task(name=EXECUTE)
@@ -55,8 +60,8 @@ def begin(house: House, claims: Sequence[Claim]) -> list[Run]:
     try:
         runs = start_all(house.db, claims, holder=WORKER_ID, lease=_lease(house))
     except (DatabaseUnreachable, SQLAlchemyError) as error:
-        # The claims run out by themselves and spend no attempt.
         emit(Event.DATABASE_UNREACHABLE, error=error)
+        give_up_by(house.db, claims, deadline=time.monotonic() + UNANSWERED_SECONDS)
         return []
     started = {run.claim.task_id for run in runs}
     for claim in claims:

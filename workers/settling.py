@@ -6,10 +6,10 @@ from typing import Final
 
 from sqlalchemy.exc import DataError, SQLAlchemyError
 
-from app.domain.claims import Run
+from app.domain.claims import Claim, Run
 from app.domain.ids import show_task
 from app.domain.results import Interrupted, Raised, Result, Returned
-from app.outcome.settle import Ending, Settled, settle_all
+from app.outcome.settle import Ending, Settled, give_up, settle_all
 from app.store.db import DatabaseUnreachable, Db
 from app.telemetry import Event, emit, get
 from workers.identity import WORKER_ID
@@ -43,6 +43,26 @@ def settle_by(db: Db, ends: Sequence[tuple[Run, Result]], *, deadline: float) ->
                 return False
             time.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+
+
+def give_up_by(db: Db, claims: Sequence[Claim], *, deadline: float) -> bool:
+    """Give back claims whose start brought no answer; True if that was answered in time.
+
+    The start may have been counted. Its run would then be taken for one that crashed, and spend
+    and cost what nobody used.
+    """
+    pause = FIRST_PAUSE_SECONDS
+    while True:
+        try:
+            given_up = give_up(db, claims, agent=WORKER_ID, reason="start_unanswered")
+        except (DatabaseUnreachable, SQLAlchemyError):
+            if time.monotonic() + pause >= deadline:
+                return False
+            time.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+        else:
+            _log.info("starts without an answer were given back", count=given_up)
+            return True
 
 
 def _unfit(run: Run, result: Result, error: DataError) -> tuple[Run, Result]:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from app.domain.claims import Claim, Claimed, Run
 from app.domain.ids import UserId
 from app.domain.lifecycle import MOVES, Event, State, sources, target
-from app.domain.results import Expired, Raised, Result, Returned
+from app.domain.results import Expired, Interrupted, Raised, Result, Returned
 from app.domain.retry import RetryPolicy
 from app.domain.verdicts import Standing, Verdict, judge
 from app.faults import fault
@@ -69,6 +69,24 @@ def release(db: Db, claims: Sequence[Claimed], *, reason: str) -> int:
         Ending(one.claim, one.user_id, "", Expired(reason), _expired(reason)) for one in claims
     ]
     return len(db.atomically(lambda tx: record(tx, endings, keep_stale=False)).won)
+
+
+def give_up(db: Db, claims: Sequence[Claim], *, agent: str, reason: str) -> int:
+    """Give back claims whose start was never answered, whether it was counted or not."""
+    result = Interrupted(reason, ran_seconds=0.0)
+    verdict = judge(Standing(0, 1, RetryPolicy()), result, 0.0)
+
+    def work(tx: Connection) -> Settled:
+        named = {"tasks": [claim.task_id for claim in claims]}
+        owners = {row.id: row.user_id for row in tx.execute(statement("owners_of"), named)}
+        endings = [
+            Ending(claim, UserId(owners[claim.task_id]), agent, result, verdict)
+            for claim in claims
+            if claim.task_id in owners
+        ]
+        return record(tx, endings, keep_stale=False)
+
+    return len(db.atomically(work).won)
 
 
 def record(tx: Connection, endings: Sequence[Ending], *, keep_stale: bool = True) -> Settled:

@@ -38,6 +38,7 @@ class Mood(StrEnum):
     DEAF_CLIENT = "deaf-client"
     # A COMMIT reaches the server, but its answer never reaches the client.
     FORGET_COMMIT = "forget-commit"
+    FORGET_ONE_COMMIT = "forget-one-commit"
     REFUSE = "refuse"
 
 
@@ -50,6 +51,7 @@ class Link:
         self.port = free_port()
         self.mood = Mood.PASS
         self.delay_seconds = 0.0
+        self.commits_to_pass = 0
         self._pairs: set[_Pair] = set()
         self._changed = asyncio.Event()
         self._server: asyncio.Server | None = None
@@ -62,6 +64,11 @@ class Link:
     def become(self, mood: Mood, *, delay_seconds: float = 0.0) -> None:
         """Treat everything from now on like this."""
         self._proxy.call(self._become(mood, delay_seconds))
+
+    def forget_next_commit(self, *, after: int = 0) -> None:
+        """Lose the answer to one COMMIT, after so many that pass, and behave again."""
+        self.commits_to_pass = after
+        self.become(Mood.FORGET_ONE_COMMIT)
 
     def heal(self) -> None:
         """Behave again; connections that lost bytes meanwhile are reset."""
@@ -116,6 +123,7 @@ class _Pair:
     def __init__(self, link: Link, client: asyncio.StreamWriter) -> None:
         self.link = link
         self.lost_bytes = False
+        self.mute = False
         self._writers = [client]
 
     async def carry(self, reader: asyncio.StreamReader, target: int) -> None:
@@ -165,15 +173,27 @@ class _Pair:
                 await self.link.changed(self.link.delay_seconds)
             case Mood.TRICKLE:
                 data = await self._trickle(data, writer)
-            case Mood.FORGET_COMMIT if deaf is Mood.DEAF_SERVER and COMMIT in data:
+            case Mood.FORGET_COMMIT | Mood.FORGET_ONE_COMMIT if self._is_to_forget(data, deaf):
+                self.mute = True
                 writer.write(data)
                 await writer.drain()
-                # The server has it; whether the client learns of it is another question.
-                await asyncio.sleep(0.02)
+                return
+            case _ if self.mute:
+                # The server's answer to it: the client will never know.
                 self.reset()
                 return
         writer.write(data)
         await writer.drain()
+
+    def _is_to_forget(self, data: bytes, deaf: Mood) -> bool:
+        if deaf is not Mood.DEAF_SERVER or COMMIT not in data:
+            return False
+        if self.link.mood is Mood.FORGET_ONE_COMMIT:
+            self.link.commits_to_pass -= 1
+            if self.link.commits_to_pass >= 0:
+                return False
+            self.link.mood = Mood.PASS
+        return True
 
     async def _trickle(self, data: bytes, writer: asyncio.StreamWriter) -> bytes:
         while data and self.link.mood is Mood.TRICKLE:

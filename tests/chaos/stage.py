@@ -283,7 +283,7 @@ def stage(
         ]
         producer_link = proxy.link(postgres.cluster.port)
         producer = stack.enter_context(
-            _connected(_through(postgres.url(), producer_link), APP, "chaos-producer")
+            _connected(through(postgres.url(), producer_link), APP, "chaos-producer")
         )
         made = Stage(
             postgres,
@@ -312,15 +312,15 @@ def _posts(
     for name, own in posts.items():
         to_postgres, to_redis = proxy.link(postgres.cluster.port), proxy.link(redis.server.port)
         settings = worker_settings(
-            _through(postgres.url(), to_postgres),
-            _through(redis.url, to_redis),
+            through(postgres.url(), to_postgres),
+            through(redis.url, to_redis),
             **{**shared, **own},
         )
         made[name] = Post(name, settings, to_postgres, to_redis)
     return made
 
 
-def _through(url: str, link: Link) -> str:
+def through(url: str, link: Link) -> str:
     """Lead an address through a link."""
     parts = urlsplit(url)
     user, _, _ = parts.netloc.rpartition("@")

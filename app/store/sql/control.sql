@@ -5,6 +5,9 @@ SELECT set_config('overnight.actor', :actor, true);
 -- name: owner_of
 SELECT user_id, state FROM tasks WHERE id = :task_id;
 
+-- name: owners_of
+SELECT id, user_id FROM tasks WHERE id = ANY (CAST(:tasks AS uuid[]));
+
 -- name: cancel
 -- Stop a task that nobody is running yet; a claim that was not started ends with it.
 WITH target AS MATERIALIZED (

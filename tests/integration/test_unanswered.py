@@ -1,0 +1,91 @@
+"""Transactions that were committed without anybody being told."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from app.domain.ids import UserId
+from app.events.wake import Waker
+from app.intake.submit import NewTask, submit
+from app.local.postgres import EmbeddedPostgres
+from app.store.db import APP, DISPATCHER, DatabaseUnreachable, Db
+from tests.chaos.proxy import FaultProxy, Link, Mood
+from tests.chaos.stage import through
+from tests.support.house import LOOSE, House
+from tests.support.workers import worker_settings
+from workers import child
+from workers.execute import begin, carry_out
+from workers.loading import load_handlers
+
+NOWHERE = "redis://127.0.0.1:1/0"
+
+
+@pytest.fixture
+def link(postgres: EmbeddedPostgres) -> Iterator[Link]:
+    with FaultProxy() as proxy:
+        yield proxy.link(postgres.cluster.port)
+
+
+@pytest.fixture
+def user(house: House) -> UserId:
+    house.agent()
+    return house.user()
+
+
+@pytest.fixture
+def worker(database_url: str, link: Link) -> Iterator[child.House]:
+    load_handlers(())
+    settings = worker_settings(through(database_url, link), NOWHERE)
+    waker = Waker(NOWHERE)
+    db = Db.connect(str(settings.database_url), role=DISPATCHER)
+    yield child.House(settings, db, waker)
+    db.close()
+    waker.close()
+
+
+def test_a_submit_whose_answer_was_lost_is_one_task_when_repeated(
+    house: House, user: UserId, database_url: str, link: Link
+) -> None:
+    db = Db.connect(through(database_url, link), role=APP)
+    task = NewTask("a task", "echo", idempotency_key="once")
+    link.become(Mood.FORGET_COMMIT)
+    with pytest.raises(DatabaseUnreachable):
+        submit(db, user, task, LOOSE)
+    link.heal()
+
+    again = submit(db, user, task, LOOSE)
+    db.close()
+
+    assert not again.created
+    assert [row["id"] for row in house.rows("SELECT id FROM tasks")] == [again.task_id]
+
+
+def test_a_start_whose_answer_was_lost_is_given_back_and_costs_nothing(
+    house: House, user: UserId, worker: child.House, link: Link
+) -> None:
+    task_id = house.task(user)
+    [claimed] = house.claim().claims
+    # One commit is forgotten: that of the start. The next attempt to speak is heard.
+    link.forget_next_commit()
+
+    assert begin(worker, [claimed.claim]) == []
+
+    row = house.row(task_id)
+    assert (row["state"], row["attempts"], row["epoch"]) == ("ready", 0, 1)
+    attempt = house.one("SELECT outcome, spent, started_at IS NOT NULL AS began FROM attempts")
+    assert attempt == {"outcome": "interrupted", "spent": False, "began": True}
+    assert house.lane(user)["used_seconds"] == 0
+
+
+def test_an_end_whose_answer_was_lost_counts_once(
+    house: House, user: UserId, worker: child.House, link: Link
+) -> None:
+    task_id = house.task(user, payload={"hello": "world"})
+    [claimed] = house.claim().claims
+    link.forget_next_commit(after=1)
+
+    carry_out(worker, [claimed.claim])
+
+    assert house.state(task_id) == "completed"
+    assert [row["outcome"] for row in house.rows("SELECT outcome FROM attempts")] == ["completed"]
+    assert house.one("SELECT count(*) AS n FROM usage_ledger")["n"] == 1
