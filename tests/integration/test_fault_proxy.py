@@ -1,0 +1,164 @@
+"""The proxy that spoils links does just what it is told."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.chaos.proxy import FaultProxy, Link, Mood
+
+PATIENCE = 5.0
+MOMENT = 0.2
+
+
+@pytest.fixture
+def echo() -> Iterator[int]:
+    """A server that says back what it hears."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    line, _ = server.accept()
+                except OSError:
+                    return
+                threading.Thread(target=answer, args=(line,), daemon=True).start()
+
+        def answer(line: socket.socket) -> None:
+            with line:
+                try:
+                    while said := line.recv(1024):
+                        line.sendall(said)
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(PATIENCE)
+
+
+@pytest.fixture
+def link(echo: int) -> Iterator[Link]:
+    with FaultProxy() as proxy:
+        yield proxy.link(echo)
+
+
+@pytest.fixture
+def line(link: Link) -> Iterator[socket.socket]:
+    """A connection through the link that works."""
+    with connect(link) as made:
+        assert ask(made, b"hello") == b"hello"
+        yield made
+
+
+def connect(link: Link) -> socket.socket:
+    made = socket.create_connection(("127.0.0.1", link.port), timeout=PATIENCE)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return made
+
+
+def ask(line: socket.socket, words: bytes) -> bytes:
+    line.sendall(words)
+    return line.recv(1024)
+
+
+def hears_nothing(line: socket.socket) -> bool:
+    line.settimeout(MOMENT)
+    try:
+        line.recv(1024)
+    except TimeoutError:
+        return True
+    finally:
+        line.settimeout(PATIENCE)
+    return False
+
+
+def test_a_cut_resets_what_is_open_and_lets_new_ones_in(link: Link, line: socket.socket) -> None:
+    link.cut()
+
+    with pytest.raises(ConnectionResetError):
+        line.recv(1024)
+    with connect(link) as another:
+        assert ask(another, b"again") == b"again"
+
+
+def test_a_delay_delays(link: Link, line: socket.socket) -> None:
+    link.become(Mood.DELAY, delay_seconds=0.1)
+    began = time.monotonic()
+
+    assert ask(line, b"slow") == b"slow"
+
+    assert time.monotonic() - began >= 0.2  # there and back
+
+
+def test_a_half_open_link_swallows_and_is_reset_when_it_heals(
+    link: Link, line: socket.socket
+) -> None:
+    link.become(Mood.HALF_OPEN)
+    line.sendall(b"lost")
+    silent = hears_nothing(line)
+    with connect(link) as accepted:
+        accepted.sendall(b"lost too")
+        silent_too = hears_nothing(accepted)
+        link.heal()
+
+        assert silent
+        assert silent_too
+        with pytest.raises(ConnectionResetError):
+            accepted.recv(1024)
+    with pytest.raises(ConnectionResetError):
+        line.recv(1024)
+
+
+@pytest.mark.parametrize("mood", [Mood.DEAF_SERVER, Mood.DEAF_CLIENT])
+def test_a_partition_delivers_late_what_it_held_back(
+    link: Link, line: socket.socket, mood: Mood
+) -> None:
+    link.become(mood)
+    line.sendall(b"late")
+    silent = hears_nothing(line)
+
+    link.heal()
+
+    assert silent
+    assert line.recv(1024) == b"late"
+
+
+def test_a_trickle_lets_one_byte_through_and_the_rest_when_it_heals(
+    link: Link, line: socket.socket
+) -> None:
+    link.become(Mood.TRICKLE)
+    line.sendall(b"drop")
+    first = line.recv(1024)
+
+    link.heal()
+    rest = b""
+    while len(rest) < 3:
+        rest += line.recv(1024)
+
+    assert first + rest == b"drop"
+    assert len(first) == 1
+
+
+def test_a_link_that_refuses_lets_nobody_in(link: Link) -> None:
+    link.become(Mood.REFUSE)
+
+    with connect(link) as refused, pytest.raises(ConnectionResetError):
+        refused.recv(1024)
+
+
+def test_a_forgotten_commit_reaches_the_server_and_its_answer_nobody(
+    link: Link, line: socket.socket
+) -> None:
+    link.forget_next_commit(after=1)
+
+    assert ask(line, b"COMMIT 1") == b"COMMIT 1"
+    line.sendall(b"COMMIT 2")
+    with pytest.raises(ConnectionResetError):
+        line.recv(1024)
+    with connect(link) as another:
+        assert ask(another, b"COMMIT 3") == b"COMMIT 3"
