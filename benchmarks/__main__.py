@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     measure_all([known[name] for name in given.names or known if name != REPORT], asked)
     if not given.names or REPORT in given.names:
-        results = sheet.load_all(quick=asked.quick)
+        results = sheet.load_all(asked.kind)
         print(goals.table(results))
         if given.write:
             print(f"written to {page.write(results)}")
@@ -59,7 +59,7 @@ def run_one(
     place.probes.clear()
     outcome = benchmark.measure(asked, place)
     outcome.probes = list(place.probes)
-    result = outcome.as_dict(benchmark.name, benchmark.question, quick=asked.quick)
+    result = outcome.as_dict(benchmark.name, benchmark.question, asked.kind)
     print(sheet.table(result))
     print(f"  written to {sheet.write(result, results)}", flush=True)
     return result

@@ -2,8 +2,9 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Literal, TypeVar
 
+Kind = Literal["full", "trial", "quick"]
 T = TypeVar("T")
 
 
@@ -16,6 +17,13 @@ class Asked:
     jobs: int | None = None
     only: Collection[str] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> Kind:
+        """Say what its results are worth: only an unchanged run in full is a measurement."""
+        if self.quick:
+            return "quick"
+        return "trial" if self.jobs or self.only or self.settings else "full"
 
     def choose(self, quick: T, full: T) -> T:
         """Return the size that fits."""

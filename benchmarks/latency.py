@@ -22,10 +22,20 @@ from overnight.errors import Unreachable
 
 US = "overnight"
 US_BY_HTTP = "overnight over HTTP"
+US_INSIDE = "overnight inside"
 #: The first jobs pay for imports and connections.
 WARM_UP = 10
 PAUSE = 0.02
 SHARES = {"p50": 0.5, "p99": 0.99}
+# Where the time goes, by the house's own clock; what is left is the submit and the handler's call.
+STAGES = """
+    SELECT 1000 * percentile_cont(0.5) WITHIN GROUP (
+               ORDER BY extract(epoch FROM a.claimed_at - t.created_at)) AS "insert to claim",
+           1000 * percentile_cont(0.5) WITHIN GROUP (
+               ORDER BY extract(epoch FROM a.started_at - a.claimed_at)) AS "claim to start"
+      FROM tasks t
+      JOIN attempts a ON a.task_id = t.id
+"""
 
 
 def measure(asked: Asked, place: Arena) -> Outcome:
@@ -36,7 +46,10 @@ def measure(asked: Asked, place: Arena) -> Outcome:
     outcome = Outcome()
     for number in range(asked.rounds_or(3)):
         if asked.wants(US):
-            _note(reached, number, _ours(place, jobs, asked))
+            waits, stages = _ours(place, jobs, asked)
+            _note(reached, number, waits)
+            for stage, value in stages.items():
+                reached.setdefault((US_INSIDE, f"{stage}, p50"), []).append(value)
         for rival in rivals:
             _note(reached, number, {rival.name: _theirs(place, rival, jobs)})
     for (who, share), values in reached.items():
@@ -57,8 +70,8 @@ def _note(
         print(f"  round {number + 1}: {who:<20} {words}", flush=True)
 
 
-def _ours(place: Arena, jobs: int, asked: Asked) -> dict[str, list[float]]:
-    """Submit as the API does, in this process; then through the API itself."""
+def _ours(place: Arena, jobs: int, asked: Asked) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Submit as the API does, in this process, then through the API itself; tell the stages."""
     port = free_port()
     with our_house(place, {**asked.settings, "api_port": str(port)}) as house:
         user = create_user(house.app, name="ada", plan=PlanTier.ENTERPRISE)
@@ -82,10 +95,11 @@ def _ours(place: Arena, jobs: int, asked: Asked) -> dict[str, list[float]]:
 
             with place.watch(US):
                 direct = _waits(marks, directly, range(1, jobs + 1))
+            stages = {name: float(value) for name, value in house.one(STAGES).items()}
             with place.watch(US_BY_HTTP):
                 http = _waits(marks, by_http, range(jobs + 1, 2 * jobs + 1))
         waker.close()
-    return {US: direct, US_BY_HTTP: http}
+    return {US: direct, US_BY_HTTP: http}, stages
 
 
 def _answers(client: Client) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypedDict
 
+from benchmarks.asked import Kind
 from benchmarks.probes import Probe, ProbeDict
 
 Better = Literal["more", "less"]
@@ -26,7 +27,7 @@ class OutcomeDict(TypedDict):
 
     name: str
     question: str
-    quick: bool
+    kind: Kind
     figures: list[FigureDict]
     ratios: dict[str, float]
     probes: list[ProbeDict]
@@ -90,12 +91,12 @@ class Outcome:
         else:
             self.ratios[name] = statistics.median(ours) / statistics.median(theirs)
 
-    def as_dict(self, name: str, question: str, *, quick: bool) -> OutcomeDict:
+    def as_dict(self, name: str, question: str, kind: Kind = "full") -> OutcomeDict:
         """Return it for the results file."""
         return {
             "name": name,
             "question": question,
-            "quick": quick,
+            "kind": kind,
             "ratios": {key: rounded(value) for key, value in self.ratios.items()},
             "figures": [figure.as_row() for figure in self.figures],
             "probes": [probe.as_row() for probe in self.probes],

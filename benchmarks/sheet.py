@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.asked import Kind
 from benchmarks.chart import bars
 from benchmarks.outcome import OutcomeDict
 
@@ -11,14 +12,14 @@ THOUSAND = 1000
 RESULTS = Path(__file__).parent / "results"
 
 
-def folder(results: Path, *, quick: bool) -> Path:
-    """Return where results go; a rehearsal never overwrites a real measurement."""
-    return results / "quick" if quick else results
+def folder(results: Path, kind: Kind) -> Path:
+    """Return where results go; a trial or a rehearsal never overwrites a measurement."""
+    return results if kind == "full" else results / kind
 
 
 def write(result: OutcomeDict, results: Path = RESULTS) -> Path:
     """Write the JSON file and the chart; return the former's path."""
-    where = folder(results, quick=result["quick"])
+    where = folder(results, result["kind"])
     where.mkdir(parents=True, exist_ok=True)
     path = where / f"{result['name']}.json"
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
@@ -26,9 +27,9 @@ def write(result: OutcomeDict, results: Path = RESULTS) -> Path:
     return path
 
 
-def load_all(*, quick: bool = False) -> dict[str, OutcomeDict]:
+def load_all(kind: Kind = "full") -> dict[str, OutcomeDict]:
     """Read the last result of every benchmark that has one."""
-    found = sorted(folder(RESULTS, quick=quick).glob("*.json"))
+    found = sorted(folder(RESULTS, kind).glob("*.json"))
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in found}
 
 

@@ -59,7 +59,7 @@ def test_every_goal_names_a_benchmark_that_there_is() -> None:
 
 def test_the_report_says_what_was_reached_and_what_was_not() -> None:
     outcome = Outcome(ratios={"overnight / celery": 7.0, "overnight / dbos": 21.0})
-    results = {"drain": outcome.as_dict("drain", "", quick=False)}
+    results = {"drain": outcome.as_dict("drain", "")}
 
     by_text = {goal.text: goal for goal in goals.GOALS}
     verdicts = {
@@ -77,7 +77,7 @@ def test_the_report_stands_between_the_marks_of_its_page(tmp_path: Path) -> None
     outcome = Outcome(ratios={"overnight / celery": 7.0})
     outcome.figure("overnight", "drain", "jobs/s", [1234.5])
 
-    page.write({"drain": outcome.as_dict("drain", "How fast?", quick=False)}, copy)
+    page.write({"drain": outcome.as_dict("drain", "How fast?")}, copy)
 
     before, _, rest = copy.read_text().partition(page.BEGIN)
     body, _, after = rest.partition(page.END)
@@ -85,6 +85,20 @@ def test_the_report_stands_between_the_marks_of_its_page(tmp_path: Path) -> None
     assert "| overnight / celery | 7 |" in body
     assert "| overnight | drain | 1,234 jobs/s |" in body
     assert "## How to read them" in after
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind"),
+    [
+        (Asked(), "full"),
+        (Asked(rounds=5), "full"),
+        (Asked(only=("overnight",)), "trial"),
+        (Asked(settings={"bundle_max": "1"}), "trial"),
+        (TINY, "quick"),
+    ],
+)
+def test_only_a_full_and_unchanged_run_is_a_measurement(asked: Asked, kind: str) -> None:
+    assert asked.kind == kind
 
 
 def test_ratios_of_rounds_cancel_a_slow_minute() -> None:
