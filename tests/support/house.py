@@ -129,7 +129,8 @@ class House:
         self.run(
             "CREATE TABLE IF NOT EXISTS moved_clock (by interval NOT NULL);"
             "GRANT SELECT ON moved_clock TO overnight_app, overnight_dispatcher;"
-            "INSERT INTO moved_clock SELECT interval '0' WHERE NOT EXISTS (SELECT 1 FROM moved_clock);"
+            "INSERT INTO moved_clock SELECT interval '0'"
+            " WHERE NOT EXISTS (SELECT 1 FROM moved_clock);"
             "UPDATE moved_clock SET by = by + CAST(:by AS interval);"
             "CREATE OR REPLACE FUNCTION clock() RETURNS timestamptz LANGUAGE sql STABLE AS"
             " 'SELECT statement_timestamp() + (SELECT by FROM public.moved_clock)'",
