@@ -274,6 +274,7 @@ def spine_house(house: House) -> House:
     return house
 
 
+@pytest.mark.timeout(600)
 def test_no_sequence_of_acts_and_faults_breaks_the_house(spine_house: House) -> None:
     _search(spine_house, examples=60, steps=30)
 

@@ -42,6 +42,7 @@ UPDATE tasks SET token = NULL WHERE id = :running;
 UPDATE tasks SET token = gen_random_uuid() WHERE id = :running;
 UPDATE tasks SET token = gen_random_uuid() WHERE id = :waiting;
 UPDATE tasks SET reserved_seconds = 1 WHERE id = :running;
+UPDATE tasks SET bundle = gen_random_uuid() WHERE id = :running;
 UPDATE tasks SET state = 'claimed' WHERE id = :running;
 UPDATE attempts SET ended_at = clock(), outcome = 'failed' WHERE task_id = :running;
 

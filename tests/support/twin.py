@@ -423,8 +423,11 @@ class Twin:
             limit=limit,
         )
         self.model.take(taken.claims, holder=DISPATCHER, ttl=CLAIM_TTL)
-        self.wire += taken.claims
-        return list(taken.claims)
+        # In the order of submission: ids, and with them the gate's order, differ in a repetition.
+        oldest_first = list(self.model.tasks)
+        sent = sorted(taken.claims, key=lambda one: oldest_first.index(one.claim.task_id))
+        self.wire += sent
+        return sent
 
     def _announce(self, name: str) -> None:
         agent = self.model.agents[name]
