@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from celery import Celery, Task, signals
+from celery.beat import Service
 from celery.exceptions import CPendingDeprecationWarning, SecurityWarning, WorkerLostError
 
 from app import telemetry
@@ -58,6 +59,12 @@ def end_in_one_way(**_: object) -> None:
 
 
 @signals.beat_init.connect
+def end_when_told(sender: Service, **_: object) -> None:
+    """Replace beat's way to end, once it has set up its own."""
+    shutdown.end_beat(sender)
+    say_started()
+
+
 def say_started(**_: object) -> None:
     """Report that this process is ready."""
     emit(Event.SERVICE_STARTED, role=role_of(sys.argv), pid=os.getpid())

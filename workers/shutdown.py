@@ -11,6 +11,8 @@ import signal
 from types import FrameType
 from typing import Final
 
+from celery.beat import Service
+
 from app.telemetry import Event, emit
 
 # How long the worker may still take after the last run's grace: to hand runs back, to leave, and
@@ -55,6 +57,21 @@ def always_warm() -> None:
     orderly = signal.getsignal(signal.SIGTERM)
     for signum in (signal.SIGINT, signal.SIGQUIT):
         signal.signal(signum, orderly)
+
+
+def end_beat(service: Service) -> None:
+    """Let beat end however inconvenient the moment.
+
+    Celery's own handler closes the connection and raises; in the middle of a tick the closed
+    connection's error would take the place of what was raised, and beat would tick on for ever.
+    """
+
+    def leave(_signum: int, _frame: FrameType | None) -> None:
+        service.stop()
+        raise SystemExit
+
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, leave)
 
 
 def outlive_the_group() -> None:

@@ -1,0 +1,41 @@
+"""Beat hears that it should end, even in the middle of a tick."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from celery import Celery
+from celery.beat import Service
+
+from workers.shutdown import end_beat
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    made = Service(Celery("test", set_as_current=False))
+    end_beat(made)
+    yield made
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_wait(service: Service, number: signal.Signals) -> None:
+    with pytest.raises(SystemExit):
+        os.kill(os.getpid(), number)
+
+
+def test_an_end_that_a_failing_tick_swallows_is_not_forgotten(service: Service) -> None:
+    with pytest.raises(OSError, match="closed"):
+        _fail_when_told_to_end()
+
+    assert service._is_shutdown.is_set()
+
+
+def _fail_when_told_to_end() -> None:
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        raise OSError("closed")
