@@ -3,12 +3,14 @@
 Everything here happens in the main process, on its own timer: it forks, so it may own no thread.
 """
 
+from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 from celery.bootsteps import StartStopStep
 
 from app.dispatch.celery_settings import agent_queue
 from app.faults import fault
+from app.maintenance.reap import reap
 from app.outcome.presence import AgentCard, beat, join, leave
 from app.settings import Settings, current
 from app.store.db import Db
@@ -82,22 +84,30 @@ class Presence(StartStopStep):
             emit(Event.WORKER_LEFT, worker=WORKER_ID, pool=self._card.pool, reason="shutdown")
 
     def say_alive(self) -> None:
-        """Beat; a worker that is new here, or was given up meanwhile, joins."""
+        """Tell the house that this worker lives."""
         fault("presence.before_beat")
-        say(self._settings, self._beat_or_join)
+        liveness = timedelta(seconds=self._settings.worker_liveness)
+        say(self._settings, lambda db: show_up(db, self._card, liveness=liveness))
         fault("presence.after_beat")
 
-    def _beat_or_join(self, db: Db) -> None:
-        if beat(db, WORKER_ID):
-            return
-        join(db, self._card)
-        emit(
-            Event.WORKER_JOINED,
-            worker=WORKER_ID,
-            pool=self._card.pool,
-            slots=self._card.slots,
-            capabilities=self._card.capabilities,
-        )
+
+def show_up(db: Db, card: AgentCard, *, liveness: timedelta) -> None:
+    """Beat, or join; whoever was away for long first lets go of what was lost meanwhile.
+
+    A pause of the whole worker, or of Postgres, outlasts its runs' leases. Judged after the
+    worker is seen again, those runs would look as if they had crashed by themselves.
+    """
+    if beat(db, card.id, liveness=liveness):
+        return
+    reap(db, liveness=liveness)
+    join(db, card)
+    emit(
+        Event.WORKER_JOINED,
+        worker=card.id,
+        pool=card.pool,
+        slots=card.slots,
+        capabilities=card.capabilities,
+    )
 
 
 def _serves_agents(worker: CeleryWorker) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from sqlalchemy import Connection
 
@@ -42,11 +43,13 @@ def join(db: Db, card: AgentCard) -> None:
     db.atomically(work)
 
 
-def beat(db: Db, agent_id: str) -> bool:
-    """Say that a worker lives; False if the house does not know it and it should join again."""
-    row = db.atomically(
-        lambda tx: tx.execute(statement("beat_agent"), {"id": agent_id}).one_or_none()
-    )
+def beat(db: Db, agent_id: str, *, liveness: timedelta | None = None) -> bool:
+    """Say that a worker lives; False if the house does not know it and it should join again.
+
+    With a `liveness`, a worker that was silent for longer is unknown as well.
+    """
+    known = {"id": agent_id, "liveness": liveness and liveness.total_seconds()}
+    row = db.atomically(lambda tx: tx.execute(statement("beat_agent"), known).one_or_none())
     return row is not None
 
 

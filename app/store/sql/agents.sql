@@ -9,8 +9,15 @@ VALUES (:id, :kind, :pool, CAST(:capabilities AS text[]), CAST(:types AS text[])
        slots = excluded.slots, status = 'active', last_heartbeat_at = clock();
 
 -- name: beat_agent
--- A worker that was given up for dead must join again, so that its pool is looked at afresh.
-UPDATE agents SET last_heartbeat_at = clock() WHERE id = :id AND status <> 'offline' RETURNING id;
+-- A worker that was given up for dead must join again, so that its pool is looked at afresh; with
+-- a liveness, one that has been silent for longer counts as dead too.
+UPDATE agents
+   SET last_heartbeat_at = clock()
+ WHERE id = :id
+   AND status <> 'offline'
+   AND (CAST(:liveness AS float8) IS NULL
+        OR last_heartbeat_at > clock() - make_interval(secs => CAST(:liveness AS float8)))
+RETURNING id;
 
 -- name: leave_agent
 UPDATE agents SET status = 'offline' WHERE id = :id RETURNING pool;
