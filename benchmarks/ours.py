@@ -22,7 +22,9 @@ from benchmarks.waiting import wait_until
 
 OWNER = "overnight_owner"
 BATCH = 500
-ROOMY = Caps(max_pending_per_user=10_000_000, queue_max_size=100_000_000)
+ROOMY = Caps(
+    max_pending_per_user=10_000_000, queue_max_size=100_000_000, max_tasks_per_dag=1_000_000
+)
 #: A bulk statement over a million rows takes longer than anything the house itself does.
 PATIENT = Timeouts(statement=600, lock=600, idle=600, silence=900)
 #: What drains a queue and keeps it safe; the API and Flower have no part in it.
