@@ -15,7 +15,7 @@ from app.control import cancel as cancelling
 from app.control import dead_letters
 from app.control.users import change_plan
 from app.domain.billing import boundary, cycle_at
-from app.domain.claims import Claimed, Run
+from app.domain.claims import Claim, Claimed, Run
 from app.domain.errors import (
     MonthlyLimitReached,
     NotDeadLettered,
@@ -240,8 +240,10 @@ class Twin:
             _same(self.model.surely_claimable(), [])
 
     def deliver(self, claimed: Claimed, agent: str) -> None:
-        """Let a worker read a message."""
+        """Let a worker read a message, after a forged one that lacks only the token."""
         self.pass_by(SECOND)
+        forged = _forged(claimed.claim)
+        _same(start(self.house.dispatcher, forged, holder="forger", lease=LEASE), None)
         run = start(self.house.dispatcher, claimed.claim, holder=agent, lease=LEASE)
         _same(run is not None, self.model.start(claimed.claim, agent, LEASE))
         if run is not None:
@@ -266,10 +268,9 @@ class Twin:
         _same(won, self.model.settle(run.claim, result, agent))
 
     def forge(self, held: Held) -> None:
-        """Let someone who guesses all but the token try what only its holder may do."""
+        """Let someone who guesses all but the token answer for a run."""
         run, agent = held
-        forged = replace(run, claim=replace(run.claim, token=UUID(int=0)))
-        _same(start(self.house.dispatcher, forged.claim, holder=agent, lease=LEASE), None)
+        forged = replace(run, claim=_forged(run.claim))
         _same(heartbeat(self.house.dispatcher, forged.claim, lease=LEASE), Answer.LOST)
         won = settle(self.house.dispatcher, forged, Returned("forged"), agent=agent)
         assert not won, "a forged answer was accepted"
@@ -453,6 +454,10 @@ class Twin:
 def _same(found: object, predicted: object) -> None:
     """Fail with both, since asserts are only explained in test modules."""
     assert found == predicted, f"found {found!r}, predicted {predicted!r}"
+
+
+def _forged(claim: Claim) -> Claim:
+    return replace(claim, token=UUID(int=0))
 
 
 def _as_row(task: Task) -> dict[str, object]:
