@@ -27,8 +27,10 @@ test: lint ## lint, then every test but the long ones
 chaos: venv ## break everything for a minute and check what is left (SECONDS=, SEED=)
 	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED))
 
-proof: venv ## the long tests: more examples, more chaos
+proof: venv ## the long tests: more examples, every fault, ten minutes of chaos, mutants
 	$(BIN)/pytest -m proof --hypothesis-profile=proof --timeout=3600
+	$(BIN)/python -m tests.chaos --seconds 600 --tasks 10000
+	$(BIN)/python -m tests.chaos.mutants --chaos
 
 bench: venv ## measure this machine against other queues (QUICK=1 rehearses, NAME= picks one)
 	@benchmarks/peers/install

@@ -6,16 +6,13 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from typing import Final
-from uuid import UUID
 
 import psycopg2
 
-from app.dispatch.publish import Publisher
-from app.domain.claims import Claim, Claimed
-from app.domain.ids import TaskId, UserId, parse_task, show_task
+from app.domain.ids import parse_task, show_task
 from app.events.patience import impatient
 from tests.chaos.load import Record, by_key
-from tests.chaos.stage import Stage
+from tests.chaos.stage import PREFIX, Stage
 from tests.chaos.tasks import POISON
 from tests.chaos.truth import Truth
 from tests.support.invariants import told, violations
@@ -168,23 +165,9 @@ def replay(stage: Stage) -> Findings:
         limit=REPLAYED,
     )
     before = _footprint(stage)
-    for post in (stage.posts["worker"], stage.posts["worker-3"]):
-        publisher = Publisher(post.settings)
-        claims = [
-            Claimed(
-                Claim(TaskId(row["task_id"]), row["epoch"], row["token"]),
-                UserId(row["user_id"]),
-                row["type"],
-                1,
-                1,
-            )
-            for row in rows
-            if row["pool"] == post.settings.pool
-        ]
-        unsent = publisher.send(post.settings.pool, claims)
-        publisher.close()
-        if unsent:
-            return {"replay": [f"{len(unsent)} messages could not be sent"]}
+    arrived = stage.publish(rows)
+    if arrived < len(rows):
+        return {"replay": [f"{len(rows) - arrived} messages could not be sent"]}
     try:
         wait_until(lambda: not _queued(stage), timeout=60, what="the queues to be empty", pause=0.2)
     except AssertionError as error:
@@ -196,10 +179,9 @@ def replay(stage: Stage) -> Findings:
 
 
 def _queued(stage: Stage) -> dict[str, int]:
-    prefix = stage.posts["worker"].settings.redis_key_prefix
     with impatient(stage.redis.url) as client:
         lengths = {
-            pool: int(client.llen(f"{prefix}agents.{pool}"))  # type: ignore[arg-type]
+            pool: int(client.llen(f"{PREFIX}agents.{pool}"))  # type: ignore[arg-type]
             for pool in ("default", "night")
         }
     return {pool: length for pool, length in lengths.items() if length}
@@ -283,8 +265,3 @@ def _named(found: dict[str, Iterable[object]]) -> Findings:
         for what, ones in named.items()
         if ones
     }
-
-
-def tasks_of(uuids: Iterable[UUID]) -> list[str]:
-    """Name tasks as people do."""
-    return [show_task(one) for one in uuids]

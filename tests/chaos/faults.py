@@ -41,6 +41,7 @@ PERIODS: Final = {
     "burst": 15.0,
     "change plan": 5.0,
     "revive": 8.0,
+    "repeat messages": 2.0,
     "look": 15.0,
 }
 BURST: Final = 40
@@ -240,6 +241,19 @@ def revive(director: Director, random: Random) -> str | None:
     return str(len(chosen)) if chosen else None
 
 
+def repeat_messages(director: Director, random: Random) -> str | None:
+    """Deliver messages once more, in any order: of claims that wait, that run and that are over."""
+    rows = director.stage.house.rows(
+        "SELECT a.task_id, a.epoch, a.token, a.user_id, a.pool, t.type FROM attempts a"
+        " JOIN tasks t ON t.id = a.task_id ORDER BY a.ended_at IS NULL DESC, a.claimed_at DESC"
+        " LIMIT 30"
+    )
+    random.shuffle(rows)
+    sent = director.stage.publish(rows)
+    director.counts["messages delivered twice"] += sent
+    return str(sent) if sent else None
+
+
 def look(director: Director, random: Random) -> str:
     """Do nothing for once but look: the invariants hold at every instant, not only at the end."""
     found = violations(director.stage.house.owner)
@@ -264,6 +278,7 @@ FAULTS: Final[dict[str, Callable[[Director, Random], str | None]]] = {
     "burst": burst,
     "change plan": change_a_plan,
     "revive": revive,
+    "repeat messages": repeat_messages,
     "look": look,
 }
 

@@ -6,11 +6,11 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.error import URLError
 from urllib.parse import urlsplit, urlunsplit
 from urllib.request import urlopen
@@ -18,6 +18,9 @@ from uuid import uuid4
 
 import psutil
 
+from app.dispatch.publish import Publisher
+from app.domain.claims import Claim, Claimed
+from app.domain.ids import TaskId, UserId
 from app.local.guarded import Guarded, Program
 from app.local.ports import LOOPBACK, free_port
 from app.local.postgres import EmbeddedPostgres
@@ -65,6 +68,7 @@ POSTS: Final[dict[str, dict[str, object]]] = {
     "worker-3": {"pool": "night", "concurrency": 1},
 }
 MARK: Final = "CHAOS_RUN"
+PREFIX: Final = "chaos:"
 RESTART_PAUSE_SECONDS: Final = 0.3
 LOOK_SECONDS: Final = 0.1
 
@@ -110,6 +114,7 @@ class Stage:
     producer_link: Link
     logs: Path
     posts: dict[str, Post]
+    direct: Settings
     run_id: str
     faults: dict[str, str] = field(default_factory=dict)
     restarts: Counter[str] = field(default_factory=Counter)
@@ -159,6 +164,36 @@ class Stage:
                 " AND last_heartbeat_at > clock() - interval '2 seconds'"
             )["n"]
         )
+
+    def publish(self, attempts: Sequence[Mapping[str, Any]]) -> int:
+        """Send messages of claims, as a broker might once more; return how many arrived."""
+        claims = [
+            Claimed(
+                Claim(TaskId(row["task_id"]), row["epoch"], row["token"]),
+                UserId(row["user_id"]),
+                row["type"],
+                1,
+                1,
+            )
+            for row in attempts
+        ]
+        publisher = Publisher(self.direct)
+        try:
+            unsent = [
+                one
+                for pool in {row["pool"] for row in attempts}
+                for one in publisher.send(
+                    pool,
+                    [
+                        claim
+                        for claim, row in zip(claims, attempts, strict=True)
+                        if row["pool"] == pool
+                    ],
+                )
+            ]
+        finally:
+            publisher.close()
+        return len(claims) - len(unsent)
 
     def open_tasks(self) -> int:
         """Count the tasks that can still move."""
@@ -294,6 +329,7 @@ def stage(
             producer_link,
             logs,
             _posts(postgres, redis, proxy, posts, clocks),
+            worker_settings(postgres.url(), redis.url, redis_key_prefix=PREFIX),
             run_id=uuid4().hex,
         )
         stack.callback(made.stop)
@@ -307,7 +343,7 @@ def _posts(
     posts: dict[str, dict[str, object]],
     clocks: dict[str, object],
 ) -> dict[str, Post]:
-    shared = {**CLOCKS, **clocks, "api_port": free_port(), "redis_key_prefix": "chaos:"}
+    shared = {**CLOCKS, **clocks, "api_port": free_port(), "redis_key_prefix": PREFIX}
     made = {}
     for name, own in posts.items():
         to_postgres, to_redis = proxy.link(postgres.cluster.port), proxy.link(redis.server.port)
