@@ -133,6 +133,7 @@ def _choose(tx: Connection, pool: str, capacity: Capacity, want: Want) -> list[C
     )
     if not locked:
         return []
+    messages = min(capacity.messages, want.limit)
     # A second statement, so that it judges rows as they are now that the lanes are held.
     rows = tx.execute(
         statement("claim"),
@@ -140,8 +141,8 @@ def _choose(tx: Connection, pool: str, capacity: Capacity, want: Want) -> list[C
             "users": locked,
             "pool": pool,
             "free": capacity.free,
-            "messages": capacity.messages,
-            "bundles": [uuid4() for _ in range(capacity.messages)],
+            "messages": messages,
+            "bundles": [uuid4() for _ in range(messages)],
             "bundle_seconds": want.bundling.seconds,
             "bundle_max": want.bundling.tasks,
             "limit": want.limit,

@@ -197,7 +197,9 @@ class Settings(BaseSettings):
         default=0.25, description="Seconds of quick work that may share a message."
     )
     max_tasks_per_child: Annotated[int, Span(1, 100_000)] = Field(
-        default=50, description="Tasks a worker's child process runs before it is replaced."
+        default=1000,
+        description="Messages a worker's child process takes before it is replaced; replacing one "
+        "keeps its slot empty for about a second.",
     )
 
     poll_interval: Annotated[Seconds, clock(1, 30)] = Field(

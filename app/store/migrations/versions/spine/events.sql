@@ -32,7 +32,7 @@ CREATE TRIGGER tasks_log_new AFTER INSERT ON tasks
 
 -- Old and new rows meet by hashing: a nested loop over a large release would never end.
 CREATE FUNCTION log_moves() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET enable_hashjoin = on
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET enable_hashjoin = on SET enable_nestloop = off
 AS $$
 DECLARE
     illegal record;
