@@ -13,6 +13,7 @@ import typer
 from app.cli import (
     add,
     dead,
+    drill,
     keys,
     local,
     options,
@@ -98,6 +99,7 @@ for panel, commands in COMMANDS.items():
 
 app.command("version")(print_version)
 app.add_typer(dead.app, name="dead", rich_help_panel=OPERATE)
+app.add_typer(drill.app, name="drill", rich_help_panel=OPERATE)
 app.add_typer(users.app, name="user", rich_help_panel=OPERATE)
 app.add_typer(keys.app, name="key", rich_help_panel=OPERATE)
 app.add_typer(config, name="config", rich_help_panel=OPERATE)

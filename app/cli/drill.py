@@ -1,0 +1,87 @@
+"""`overnight drill`: break a part on purpose, and see that the promises hold."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.cli import database, options, output
+from app.cli.failures import Code, Failure
+
+if TYPE_CHECKING:
+    from app.maintenance.drill import Drill
+    from app.settings import Settings
+
+app = typer.Typer(help="Break a part on purpose, and see that nothing is lost.")
+
+
+@app.callback()
+def drill() -> None:
+    """Break a part on purpose, and see that nothing is lost."""
+
+
+@app.command()
+def broker(
+    *,
+    tasks: Annotated[
+        int, typer.Option(min=1, max=100_000, help="How many marked tasks to submit.")
+    ] = 200,
+    wipes: Annotated[
+        int, typer.Option(min=1, max=100, help="How often to wipe Redis meanwhile.")
+    ] = 3,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Wipe Redis under a marked load; exit 1 if a task was lost, doubled or left behind."""
+    from redis import RedisError
+
+    from app.maintenance.drill import lose_broker
+
+    settings = database.settings()
+    if settings.redis_url is None:
+        raise Failure("no Redis is known here", hint="Set OVERNIGHT_REDIS_URL.")
+    try:
+        if not yes:
+            _ask(settings, wipes)
+        with database.opened(database.FRONT_DOOR) as db:
+            done = lose_broker(db, settings, tasks=tasks, wipes=wipes, tell=output.note)
+    except RedisError as error:
+        raise Failure(f"Redis does not answer: {error}") from error
+    if as_json:
+        output.document(asdict(done) | {"passed": done.passed})
+    else:
+        _show(done)
+    raise typer.Exit(Code.OK if done.passed else Code.FAILED)
+
+
+def _ask(settings: "Settings", wipes: int) -> None:
+    from app.maintenance.drill import others_keys
+    from app.masking import mask_text
+
+    others = others_keys(settings)
+    ours = f"only keys that begin with {settings.redis_key_prefix!r}"
+    what = f"{ours}, for {others} others are there" if others else "everything in it"
+    output.note(
+        f"This wipes {mask_text(settings.redis_url or '')} {wipes} times: {what}.\n"
+        f"Messages on their way are lost; their tasks run about {settings.claim_ttl:.0f} s later."
+    )
+    typer.confirm("Go on?", abort=True, err=True)
+
+
+def _show(done: "Drill") -> None:
+    output.record(
+        {
+            "result": "passed" if done.passed else "FAILED",
+            "submitted": done.submitted,
+            "wipes": len(done.wipes),
+            "keys wiped": sum(wipe.keys for wipe in done.wipes),
+            "claims caught on their way": sum(wipe.claims_on_the_way for wipe in done.wipes),
+            "claims sent anew": done.resent,
+            "lost": done.lost,
+            "doubled": done.doubled,
+            "unfinished": done.unfinished,
+            "longest wait": f"{done.longest_seconds} s",
+            "took": f"{done.seconds} s",
+            "user": done.user,
+        }
+    )
