@@ -256,3 +256,12 @@ def test_a_message_is_named_after_its_task_or_its_bundle(house: House) -> None:
 
     assert message_id(claims[0].claim, claims[0].bundle) == f"bundle_{claims[0].bundle}"
     assert message_id(claims[0].claim).endswith(":1")
+
+
+def test_one_quick_task_alone_is_no_bundle(house: House) -> None:
+    house.agent(slots=2)
+    quick(house, 1)
+
+    [one] = take(house).claims
+
+    assert one.bundle is None

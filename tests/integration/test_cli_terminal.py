@@ -34,8 +34,15 @@ def connected(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def start(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-    """Run a command as its own process, as a shell would."""
-    return subprocess.Popen([sys.executable, "-m", "app.cli.main", *arguments], **options)
+    """Run a command as its own process, as a shell would: able to hear Ctrl-C.
+
+    A test run in the background is deaf to it, and its children would inherit that.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-m", "app.cli.main", *arguments],
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+        **options,
+    )
 
 
 def test_an_interrupted_wait_exits_130_and_says_that_the_task_goes_on(service: Service) -> None:

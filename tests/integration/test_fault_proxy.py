@@ -147,7 +147,7 @@ def test_a_trickle_lets_one_byte_through_and_the_rest_when_it_heals(
 def test_a_link_that_refuses_lets_nobody_in(link: Link) -> None:
     link.become(Mood.REFUSE)
 
-    with connect(link) as refused, pytest.raises(ConnectionResetError):
+    with pytest.raises(ConnectionResetError), connect(link) as refused:
         refused.recv(1024)
 
 

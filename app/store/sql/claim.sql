@@ -98,6 +98,10 @@ WITH lane AS MATERIALIZED (
            CASE WHEN share < 1 THEN (CAST(:bundles AS uuid[]))[
                1 + (quick_place - 1) % (:messages - count(*) FILTER (WHERE share = 1) OVER ())] END AS bundle
       FROM chosen
+), addressed AS MATERIALIZED (
+    -- One alone is no bundle.
+    SELECT id, granted, CASE WHEN count(*) OVER (PARTITION BY bundle) > 1 THEN bundle END AS bundle
+      FROM packed
 ), taken AS (
     UPDATE tasks t
        SET state = :target,
@@ -107,12 +111,12 @@ WITH lane AS MATERIALIZED (
            pool = :pool,
            claimed_at = clock(),
            expires_at = clock() + make_interval(secs => :claim_ttl),
-           reserved_seconds = packed.granted,
-           bundle = packed.bundle,
+           reserved_seconds = addressed.granted,
+           bundle = addressed.bundle,
            started_at = NULL,
            progress = NULL
-      FROM packed
-     WHERE t.id = packed.id
+      FROM addressed
+     WHERE t.id = addressed.id
        AND t.state = ANY (CAST(:sources AS text[]))
     RETURNING t.id, t.user_id, t.epoch, t.token, t.type, t.attempts, t.max_attempts, t.reserved_seconds, t.bundle
 ), opened AS (
