@@ -28,21 +28,21 @@ from tests.support.invariants import told, violations
 
 # How often each fault comes, as the seconds between two of its kind.
 PERIODS: Final = {
-    "kill": 2.6,
-    "kill child": 12.0,
-    "freeze": 15.0,
-    "freeze child": 30.0,
-    "term": 15.0,
-    "crash postgres": 22.0,
+    "kill": 2.7,
+    "kill child": 15.0,
+    "freeze": 20.0,
+    "freeze child": 40.0,
+    "term": 20.0,
+    "crash postgres": 25.0,
     "flush redis": 20.0,
-    "restart redis": 45.0,
-    "hang redis": 40.0,
-    "break link": 4.0,
-    "burst": 15.0,
-    "change plan": 5.0,
-    "revive": 8.0,
-    "repeat messages": 2.0,
-    "look": 15.0,
+    "restart redis": 60.0,
+    "hang redis": 60.0,
+    "break link": 6.0,
+    "burst": 20.0,
+    "change plan": 6.0,
+    "revive": 10.0,
+    "repeat messages": 4.0,
+    "look": 20.0,
 }
 BURST: Final = 40
 REVIVED_AT_ONCE: Final = 3

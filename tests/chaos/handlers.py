@@ -16,6 +16,12 @@ def agent(ctx: Context) -> object:
     return _work(ctx, stubborn=False)
 
 
+@handler("quick")
+def quick(ctx: Context) -> object:
+    """Work for no time at all."""
+    return _work(ctx, stubborn=False)
+
+
 @handler("stubborn")
 def stubborn(ctx: Context) -> object:
     """Work like an agent that does not listen when asked to stop."""

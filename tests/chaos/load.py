@@ -154,11 +154,13 @@ class Load:
 
     def _produce(self, place: int) -> None:
         random = Random(f"{self._seed}:{place}")
+        due = time.monotonic()
         while not self._stop.is_set():
-            began = time.monotonic()
             self._one(random)
             if not self._burst_waits():
-                self._stop.wait(max(0.0, self._pause - (time.monotonic() - began)))
+                # Whoever fell behind while nobody answered makes up for it.
+                due += self._pause
+                self._stop.wait(max(0.0, due - time.monotonic()))
 
     def _burst_waits(self) -> bool:
         try:

@@ -51,7 +51,7 @@ CLOCKS: Final[dict[str, object]] = {
     "shutdown_grace": 1,
     "retry_initial_delay_sec": 0.2,
     "retry_max_delay_sec": 2,
-    "concurrency": 2,
+    "concurrency": 4,
     "max_tasks_per_child": 100,
     "handlers": "tests.chaos.handlers",
 }
@@ -65,7 +65,7 @@ POSTS: Final[dict[str, dict[str, object]]] = {
     "beat-2": {},
     "worker": {},
     "worker-2": {},
-    "worker-3": {"pool": "night", "concurrency": 1},
+    "worker-3": {"pool": "night", "concurrency": 2},
 }
 MARK: Final = "CHAOS_RUN"
 PREFIX: Final = "chaos:"

@@ -10,13 +10,14 @@ from app.intake.submit import Edge, NewTask
 POISON: Final = "poison"
 # Kind and weight; most work is short, or nothing would be left for the drain to prove.
 KINDS: Final = {
-    "short": 66,
+    "quick": 60,
+    "short": 10,
     "medium": 8,
     "long": 3,
-    "flaky": 8,
+    "flaky": 6,
     "doomed": 2,
-    "overrun": 2,
-    "stubborn": 2,
+    "overrun": 1,
+    "stubborn": 1,
     "night": 4,
     "locked": 4,
     POISON: 1,
@@ -42,6 +43,9 @@ def wish(random: Random, number: int) -> Wish:
 def _fields(kind: str, random: Random, number: int) -> dict[str, Any]:
     work: dict[str, Any] = {"number": number, "seconds": random.uniform(0, 0.1)}
     match kind:
+        case "quick":
+            # Quick for all to know, so that many of them share a message.
+            return {"type": "quick", "payload": {"number": number}}
         case "medium":
             return {"type": "agent", "payload": work | {"seconds": random.uniform(0.3, 1)}}
         case "long":
