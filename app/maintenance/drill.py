@@ -58,6 +58,17 @@ def others_keys(settings: Settings) -> int:
         return int(client.dbsize()) - ours
 
 
+def wipe(settings: Settings) -> int:
+    """Wipe the broker's database; if others use it too, only what is this house's."""
+    with impatient(settings.redis_url or "") as client:
+        ours = list(client.scan_iter(f"{settings.redis_key_prefix}*", count=1000))
+        if int(client.dbsize()) == len(ours):
+            client.flushdb()
+        elif ours:
+            client.delete(*ours)
+        return len(ours)
+
+
 def lose_broker(db: Db, settings: Settings, *, tasks: int, wipes: int, tell: Tell) -> Drill:
     """Submit tasks in as many waves as there are wipes, wipe each away, and wait for all to end.
 
@@ -73,7 +84,7 @@ def lose_broker(db: Db, settings: Settings, *, tasks: int, wipes: int, tell: Tel
             size = tasks // wipes + (wave < tasks % wipes)
             made += _submit(db, user_id, settings, range(len(made), len(made) + size))
             waker.nudge()
-            lost.append(_wipe(db, user_id, settings))
+            lost.append(_lose(db, user_id, settings))
             tell(
                 f"wave {wave + 1}: {size} tasks, {lost[-1].keys} keys wiped, "
                 f"{lost[-1].claims_on_the_way} claims on their way"
@@ -105,20 +116,15 @@ def _submit(db: Db, user_id: UserId, settings: Settings, numbers: range) -> list
     return [one.task_id for one in submit_graph(db, user_id, tasks, CAPS)]
 
 
-def _wipe(db: Db, user_id: UserId, settings: Settings) -> Wipe:
-    """Wait until messages are on their way, then lose them with every other key of ours."""
+def _lose(db: Db, user_id: UserId, settings: Settings) -> Wipe:
+    """Wait until messages are on their way, then lose them."""
     deadline = time.monotonic() + WAVE_SECONDS
-    while not (on_the_way := _standing(db, user_id)[1]) and time.monotonic() < deadline:
-        if _standing(db, user_id)[0] == 0:
-            break  # too quick to be caught
+    while time.monotonic() < deadline:
+        still_open, on_the_way = _standing(db, user_id)
+        if on_the_way or not still_open:  # or they were too quick to be caught
+            break
         time.sleep(LOOK_SECONDS)
-    with impatient(settings.redis_url or "") as client:
-        keys = list(client.scan_iter(f"{settings.redis_key_prefix}*", count=1000))
-        if int(client.dbsize()) == len(keys):
-            client.flushdb()
-        elif keys:
-            client.delete(*keys)
-    return Wipe(len(keys), on_the_way)
+    return Wipe(wipe(settings), on_the_way)
 
 
 def _wait(db: Db, user_id: UserId, settings: Settings, tell: Tell) -> None:

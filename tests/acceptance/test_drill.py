@@ -9,6 +9,7 @@ import pytest
 
 from app.events.patience import impatient
 from app.local.redis import EmbeddedRedis
+from app.maintenance.drill import others_keys, wipe
 from tests.support.house import House
 from tests.support.servers import redis_server
 from tests.support.stack import Stack
@@ -24,38 +25,19 @@ def broker() -> Iterator[EmbeddedRedis]:
         yield server
 
 
-def drill(stack: Stack, *arguments: str, answer: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+def drill(stack: Stack, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
         [*DRILL, *arguments],
         env=environment(stack.settings) | {"PYTHONPATH": str(ROOT)},
         cwd=stack.logs,
-        input=answer,
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-        timeout=120,
     )
 
 
-def test_a_drill_loses_the_broker_and_no_task(
-    build: Build, house: House, broker: EmbeddedRedis
-) -> None:
-    stack = build(redis_url=broker.url)
-    stack.start("dispatcher", "maintenance", "beat", "worker").ready()
-
-    done = drill(stack, "--tasks", "60", "--wipes", "3", "--yes", "--json")
-
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
-    assert report["passed"]
-    assert report["submitted"] == 60
-    assert report["lost"] == report["doubled"] == report["unfinished"] == 0
-    assert len(report["wipes"]) == 3
-    states = house.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state")
-    assert states == [{"state": "completed", "n": 60}]
-
-
-def test_a_claim_whose_message_was_wiped_is_sent_anew(
+def test_a_drill_loses_every_message_and_no_task(
     build: Build, house: House, broker: EmbeddedRedis
 ) -> None:
     # A worker with room for all that never fetches: every message is in Redis when it is wiped.
@@ -63,57 +45,53 @@ def test_a_claim_whose_message_was_wiped_is_sent_anew(
     house.agent(slots=50, agent_id="greedy")
     stack.start("dispatcher", "maintenance", "beat")
 
-    running = subprocess.Popen(
-        [*DRILL, "--tasks", "20", "--wipes", "1", "--yes", "--json"],
-        env=environment(stack.settings) | {"PYTHONPATH": str(ROOT)},
-        cwd=stack.logs,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    running = drill(stack, "--tasks", "20", "--wipes", "1", "--yes", "--json")
     assert running.stderr is not None
     wiped = running.stderr.readline()
     stack.start("worker")
     said, _ = running.communicate(timeout=100)
 
     report = json.loads(said)
+    caught = report["wipes"][0]["claims_on_the_way"]
+    assert running.returncode == 0
     assert "wave 1: 20 tasks" in wiped
+    assert caught > 0
     assert report["passed"]
-    assert report["wipes"][0]["claims_on_the_way"] > 0
-    assert report["resent"] >= report["wipes"][0]["claims_on_the_way"]
+    assert report["resent"] >= caught
+    assert report["lost"] == report["doubled"] == report["unfinished"] == 0
+    states = house.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state")
+    assert states == [{"state": "completed", "n": 20}]
 
 
 def test_keys_of_others_are_spared(build: Build, broker: EmbeddedRedis) -> None:
-    stack = build(redis_url=broker.url)
-    stack.start("dispatcher", "maintenance", "beat", "worker").ready()
+    settings = build(redis_url=broker.url).settings
     with impatient(broker.url) as client:
         client.set("somebody-elses", "1")
-        # As if the house had left a key behind.
-        client.set(f"{stack.settings.redis_key_prefix}mine", "1")
+        client.set(f"{settings.redis_key_prefix}ours", "1")
 
-        done = drill(stack, "--tasks", "5", "--wipes", "1", answer="y\n")
+        assert others_keys(settings) == 1
+        assert wipe(settings) == 1
 
-        assert done.returncode == 0, done.stderr
-        assert "for 1 others are there" in done.stderr
-        assert client.get("somebody-elses") == b"1"
-        assert client.get(f"{stack.settings.redis_key_prefix}mine") is None
+        assert client.keys() == [b"somebody-elses"]
 
 
 def test_a_drill_asks_first(build: Build, house: House, broker: EmbeddedRedis) -> None:
-    stack = build(redis_url=broker.url)
+    asking = drill(build(redis_url=broker.url))
 
-    done = drill(stack, answer="n\n")
+    _, asked = asking.communicate("n\n", timeout=30)
 
-    assert done.returncode == 3
-    assert "everything in it" in done.stderr
+    assert asking.returncode == 3
+    assert "everything in it" in asked
+    assert "Go on?" in asked
     assert house.rows("SELECT 1 FROM tasks") == []
 
 
 def test_a_drill_without_a_broker_says_so(build: Build, broker: EmbeddedRedis) -> None:
     stack = build(redis_url=broker.url)
     broker.stop()
+    asking = drill(stack)
 
-    done = drill(stack, answer="y\n")
+    _, said = asking.communicate("y\n", timeout=30)
 
-    assert done.returncode == 1
-    assert "Redis does not answer" in done.stderr
+    assert asking.returncode == 1
+    assert "Redis does not answer" in said

@@ -150,11 +150,9 @@ def falsely_blamed(stage: Stage, truth: Truth, blamed_pids: set[int]) -> list[st
         f" WHERE a.outcome = 'crash' AND t.type NOT IN ('{POISON}', 'stubborn')"
     )
     keys = [f"{show_task(row['task_id'])}:{row['epoch']}" for row in rows]
-    return [
-        key
-        for key in keys
-        if not any(line["pid"] in blamed_pids for line in truth.starts.get(key, ()))
-    ]
+    # One that died before its handler began may well have been killed alone.
+    begun = [key for key in keys if truth.starts.get(key)]
+    return [key for key in begun if truth.starts[key][0]["pid"] not in blamed_pids]
 
 
 def replay(stage: Stage) -> Findings:

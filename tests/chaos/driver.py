@@ -84,6 +84,7 @@ def _check(
         report.add(checks.replay(house))
     blamed = checks.falsely_blamed(house, truth, director.blamed_pids)
     report.consequences["innocent runs recorded as crashes of their own"] = len(blamed)
+    report.notes += [f"taken for a crash: {key}" for key in blamed]
     report.add(checks.leftovers(house, house.retire()))
     findings, errors = checks.servers_log(house)
     report.add(findings)
