@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from app import telemetry
-from tests.chaos.driver import Options, run
+from tests.chaos.driver import Options, rate_for, run
 
 
 def main() -> int:
@@ -21,7 +21,7 @@ def main() -> int:
     sys.stdout.flush()
     logs = Path(options.logs or tempfile.mkdtemp(prefix="overnight-chaos-"))
     logs.mkdir(parents=True, exist_ok=True)
-    per_second = options.tasks / options.seconds if options.tasks else Options.per_second
+    per_second = rate_for(options.tasks, options.seconds) if options.tasks else Options.per_second
     report = run(
         Options(options.seconds, seed, per_second, options.kill_every, options.drain), logs
     )

@@ -6,10 +6,11 @@ from pathlib import Path
 from random import Random
 
 from tests.chaos import checks
-from tests.chaos.faults import Director, plan
-from tests.chaos.load import Load, users
+from tests.chaos.faults import BURST, PERIODS, Director, plan
+from tests.chaos.load import GRAPHS_SHARE, Load, users
 from tests.chaos.report import Report
 from tests.chaos.stage import Stage, stage
+from tests.chaos.tasks import GRAPH_SIZE
 from tests.chaos.truth import Truth
 from tests.support.invariants import watch_plans
 
@@ -20,9 +21,15 @@ class Options:
 
     seconds: float = 60.0
     seed: int = 0
-    per_second: float = 17.0
+    per_second: float = 12.0
     kill_every: float | None = None
     drain_seconds: float = 120.0
+
+
+def rate_for(tasks: int, seconds: float) -> float:
+    """Return how many single tasks a second make so many in all, with graphs and bursts."""
+    in_bursts = BURST / PERIODS["burst"]
+    return max(1.0, (tasks / seconds - in_bursts) / (1 + GRAPHS_SHARE * GRAPH_SIZE))
 
 
 def run(options: Options, logs: Path) -> Report:

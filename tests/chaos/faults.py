@@ -149,7 +149,7 @@ def kill_child(director: Director, random: Random) -> str | None:
 def freeze(director: Director, random: Random) -> str | None:
     """Stop a process and its children beyond any lease, then let them go on."""
     post = _living(director, random)
-    pids = post.pids
+    pids = director.stage.pids(post.name)
     seconds = random.uniform(1.2, 2) * post.settings.lease_seconds
     stop_clock(pids)
     director.later(seconds, lambda: resume(pids))
@@ -191,8 +191,10 @@ def restart_redis(director: Director, random: Random) -> str:
     return "restarted"
 
 
-def hang_redis(director: Director, random: Random) -> str:
+def hang_redis(director: Director, random: Random) -> str | None:
     """Stop the broker without closing a connection."""
+    if not director.stage.redis.running:
+        return None
     pid, seconds = director.stage.redis.pid, random.uniform(1, 5)
     stop_clock([pid])
     director.later(seconds, lambda: resume([pid]))
@@ -256,6 +258,9 @@ def repeat_messages(director: Director, random: Random) -> str | None:
 
 def look(director: Director, random: Random) -> str:
     """Do nothing for once but look: the invariants hold at every instant, not only at the end."""
+    for server in (director.stage.postgres, director.stage.redis):
+        if not server.running:
+            director.findings.setdefault("servers", []).append(f"{server.log.name}: it ended")
     found = violations(director.stage.house.owner)
     if found:
         director.findings.setdefault("invariants in the middle", []).extend(
@@ -285,7 +290,7 @@ FAULTS: Final[dict[str, Callable[[Director, Random], str | None]]] = {
 
 def _send(director: Director, random: Random, number: signal.Signals) -> str | None:
     post = _living(director, random)
-    pids = post.pids
+    pids = director.stage.pids(post.name)
     if not pids or not director.stage.signal(post.name, number):
         return None
     # One that was frozen would hear of it only later.
@@ -301,7 +306,7 @@ def _living(director: Director, random: Random) -> Post:
 
 def _child(director: Director, random: Random) -> int | None:
     workers = [post for post in director.stage.posts.values() if post.command == "worker"]
-    children = random.choice(workers).pids[1:]
+    children = director.stage.pids(random.choice(workers).name)[1:]
     if not children:
         return None
     child = random.choice(children)

@@ -1,6 +1,7 @@
 """The whole house as real processes, each behind links of its own, kept alive like a supervisor."""
 
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -91,17 +92,6 @@ class Post:
     def command(self) -> str:
         """What runs here: `worker` for `worker-2`."""
         return self.name.partition("-")[0]
-
-    @property
-    def pids(self) -> list[int]:
-        """The process and everything below it."""
-        if self.process is None:
-            return []
-        try:
-            main = psutil.Process(self.process.pid)
-            return [main.pid, *(child.pid for child in main.children(recursive=True))]
-        except psutil.NoSuchProcess:
-            return []
 
 
 @dataclass
@@ -216,6 +206,21 @@ class Stage:
             process.send_signal(number)
             return True
 
+    def pids(self, name: str) -> list[int]:
+        """Return a post's process and everything below it; nothing that is not ours.
+
+        Process ids come round again: one that we remember may be somebody else by now.
+        """
+        process = self.posts[name].process
+        if process is None:
+            return []
+        try:
+            main = psutil.Process(process.pid)
+            family = [main, *main.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+        return [one.pid for one in family if self._is_ours(one)]
+
     def retire(self, timeout: float = 30) -> dict[str, int | None]:
         """Ask every process to end and return their exit codes; None for one that did not."""
         self._let_go()
@@ -246,7 +251,7 @@ class Stage:
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
-                if process.environ().get(MARK) == self.run_id:
+                if self._is_ours(process):
                     found.append(f"{process.pid} {' '.join(process.cmdline())[:80]}")
         return found
 
@@ -254,6 +259,12 @@ class Stage:
         """Return what the processes of a post wrote."""
         place = self.logs / f"{name}.log"
         return place.read_text(errors="replace") if place.exists() else ""
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        try:
+            return process.environ().get(MARK) == self.run_id
+        except psutil.Error:
+            return False
 
     def _let_go(self) -> None:
         self._kept.set()
@@ -336,6 +347,8 @@ def stage(
         )
         stack.callback(made.stop)
         yield made
+        for server in (postgres, redis):
+            shutil.copy(server.log, logs)
 
 
 def _posts(

@@ -23,6 +23,7 @@ KINDS: Final = {
     POISON: 1,
 }
 ATTEMPTS: Final = 8
+GRAPH_SIZE: Final = 5  # on average
 GRAPH_RETRY: Final = RetryPolicy(initial_delay_sec=0.2, max_delay_sec=2)
 
 
