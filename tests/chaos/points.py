@@ -34,7 +34,7 @@ def strike(
     logs: Path,
     *,
     points: Collection[str] = tuple(POINTS),
-    strike_seconds: float = 75.0,
+    strike_seconds: float = 150.0,
     drain_seconds: float = 60.0,
     seed: int = 1,
 ) -> Report:
@@ -67,7 +67,8 @@ def _work(house: Stage, points: set[str], marks: Path, seconds: float, seed: int
         unstruck = points - {mark.name for mark in marks.iterdir()}
         if not unstruck:
             break
-        if "presence.before_leave" in unstruck and not unstruck & IN_RUNS:
+        may_leave = "presence.before_leave" in unstruck and not unstruck & IN_RUNS
+        if may_leave and _has_joined(house, "worker-3"):
             house.signal("worker-3", signal.SIGTERM)
         if "timeouts.before_kill" in unstruck:
             _forget_a_stop(house)
@@ -75,6 +76,17 @@ def _work(house: Stage, points: set[str], marks: Path, seconds: float, seed: int
             _revive_one(house)
         time.sleep(PAUSE_SECONDS)
     return load
+
+
+def _has_joined(house: Stage, name: str) -> bool:
+    """Tell whether a worker is in: sent home any sooner, it would have nothing to leave."""
+    process = house.posts[name].process
+    return process is not None and bool(
+        house.house.rows(
+            "SELECT 1 FROM agents WHERE status = 'active' AND split_part(id, ':', 2) = :pid",
+            pid=str(process.pid),
+        )
+    )
 
 
 def _forget_a_stop(house: Stage) -> None:
