@@ -183,9 +183,16 @@ class Shift:
     user: UserId
 
     def send(self, kind: str, payload: Mapping[str, Any] | None = None, **fields: Any) -> TaskId:
-        """Submit a task, let the gate claim it, and publish it."""
+        """Submit a task, let the gate claim it, publish it, and see that a worker takes it.
+
+        A worker that has just lost a child may need some seconds for that; what tests time is
+        what happens from then on.
+        """
         task_id = self.house.task(self.user, type=kind, payload=dict(payload or {}), **fields)
         self.publish(self.claimed(task_id))
+        wait_until(
+            lambda: self.house.state(task_id) != "claimed", timeout=60, what="a worker to take it"
+        )
         return task_id
 
     def claimed(self, task_id: TaskId) -> Claimed:
