@@ -143,11 +143,13 @@ def _choose(tx: Connection, pool: str, capacity: Capacity, want: Want) -> list[C
             "free": capacity.free,
             "messages": messages,
             "bundles": [uuid4() for _ in range(messages)],
+            # Postgres would open its source of randomness anew for each.
+            "tokens": [uuid4() for _ in range(want.limit)],
             "bundle_seconds": want.bundling.seconds,
             "bundle_max": want.bundling.tasks,
             "limit": want.limit,
-            # Enough for everyone's share and a little more; the next pass takes the rest.
-            "per_lane": 1 + ceil(want.limit / len(locked)),
+            # Everyone's share; if some have less, the next pass gives the rest to the others.
+            "per_lane": ceil(want.limit / len(locked)),
             "capabilities": list(capacity.capabilities),
             "holder": want.holder,
             "claim_ttl": want.claim_ttl.total_seconds(),

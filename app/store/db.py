@@ -18,6 +18,7 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.exc import TimeoutError as PoolExhausted
 
+from app.store.statements import prepare_named
 from app.store.watchdog import WATCHDOG
 
 APP = "overnight_app"
@@ -27,10 +28,10 @@ DEADLOCK = "40P01"
 SERIALIZATION = "40001"
 LOCK_TIMEOUT = "55P03"
 # Our statements find rows by key. While a table is small or its statistics are old the planner
-# would rather scan it, and go on doing so as it grows.
+# would rather scan it, and go on doing so as it grows. And one plan serves every call.
 STEADY_PLANS = {
     f"enable_{way}": "off" for way in ("seqscan", "bitmapscan", "hashjoin", "mergejoin")
-}
+} | {"plan_cache_mode": "force_generic_plan"}
 WORTH_RETRYING = frozenset({DEADLOCK, SERIALIZATION, LOCK_TIMEOUT})
 TRIES = 4
 
@@ -82,6 +83,7 @@ class Db:
             ),
         )
         _keep_watch(engine, timeouts or Timeouts())
+        prepare_named(engine)
         return cls(engine)
 
     def atomically(self, work: Callable[[Connection], T]) -> T:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from uuid import uuid4
 
 from sqlalchemy import text
 
@@ -318,6 +319,7 @@ def test_a_batch_never_overruns_its_limit_under_the_worst_plan(house: House) -> 
     house.agent(slots=3)
 
     with house.dispatcher.engine.begin() as tx:
+        tx.execute(text("DISCARD PLANS"))
         for switch in ("hashjoin", "mergejoin", "material", "hashagg"):
             tx.execute(text(f"SET LOCAL enable_{switch} = off"))
         users = tx.execute(statement("lock_lanes_to_serve"), {"pool": POOL, "lanes": 20}).scalars()
@@ -329,6 +331,7 @@ def test_a_batch_never_overruns_its_limit_under_the_worst_plan(house: House) -> 
                 "free": 3,
                 "messages": 3,
                 "bundles": [],
+                "tokens": [uuid4() for _ in range(3)],
                 "bundle_seconds": 1,
                 "bundle_max": 1,
                 "limit": 3,

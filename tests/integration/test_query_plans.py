@@ -13,7 +13,7 @@ from app.domain.lifecycle import ACTIVE, ALIASES, WAITING, State, legal_moves
 from app.local.postgres import EmbeddedPostgres
 from app.store import statements
 from app.store.db import Db
-from app.store.statements import sources, statement
+from app.store.statements import PREPARED, numbered, sources, statement
 from tests.rules.sources import modules, read
 
 USERS = 100
@@ -159,7 +159,16 @@ def _explain(connection: Connection, name: str, options: str = "") -> list[dict[
         values["tasks"] = "[]"  # rows here, ids everywhere else
     clause = statement(name)
     known = {parameter: values[parameter] for parameter in clause._bindparams}
-    explain = text(f"EXPLAIN ({options}FORMAT JSON) {clause.text}")
+    what = clause.text
+    if PREPARED in clause.get_execution_options():
+        # Its plan is made once, without looking at the values.
+        sql = str(clause.compile(dialect=connection.dialect))
+        connection.exec_driver_sql("DEALLOCATE ALL")
+        prepared = numbered(sql, list(known)).replace("%", "%%")
+        connection.exec_driver_sql(f"PREPARE seen AS {prepared}")
+        given = ", ".join(f":{parameter}" for parameter in known)
+        what = f"EXECUTE seen ({given})" if given else "EXECUTE seen"
+    explain = text(f"EXPLAIN ({options}FORMAT JSON) {what}")
     [answer] = connection.execute(explain, known).scalar_one()
     return list(_nodes(answer["Plan"]))
 
@@ -202,7 +211,7 @@ def _values(connection: Connection) -> dict[str, Any]:
         "result": "{}",
         "touched": 0,
         "critical_below": 10,
-        "bundles": [uuid4() for _ in range(10)],
+        **{name: [uuid4() for _ in range(10)] for name in ("bundles", "tokens")},
         "seen": empty,
         "dags": empty,
         "edges": empty,

@@ -49,7 +49,8 @@ WITH lane AS MATERIALIZED (
                least(coalesce(t.timeout_seconds, lane.max_task_seconds), lane.max_task_seconds) AS granted,
                -- The share of a slot a task needs: all of it, unless its type is known to be quick.
                CASE WHEN t.alone OR p.seconds IS NULL THEN 1
-                    ELSE trunc(least(1, greatest(p.seconds / :bundle_seconds, 1.0 / :bundle_max))::numeric, 6)
+                    ELSE trunc(least(1, greatest(p.seconds / CAST(:bundle_seconds AS float8),
+                                                 1.0 / CAST(:bundle_max AS int)))::numeric, 6)
                     END AS share
           FROM tasks t
           LEFT JOIN paces p ON p.type = t.type
@@ -89,24 +90,25 @@ WITH lane AS MATERIALIZED (
     -- re-evaluated and take more than n.
     SELECT id, granted, share, quick_place
       FROM queued
-     WHERE singles + ceil(quick_load) <= CASE WHEN share < 1 THEN :messages ELSE :free END
+     WHERE singles + ceil(quick_load) <= CASE WHEN share < 1 THEN CAST(:messages AS int) ELSE CAST(:free AS int) END
      ORDER BY singles + quick_load
      LIMIT :limit
 ), packed AS MATERIALIZED (
     -- Quick tasks are spread evenly over the messages that single tasks leave.
-    SELECT id, granted,
+    SELECT id, granted, row_number() OVER () AS place,
            CASE WHEN share < 1 THEN (CAST(:bundles AS uuid[]))[
                1 + (quick_place - 1) % (:messages - count(*) FILTER (WHERE share = 1) OVER ())] END AS bundle
       FROM chosen
 ), addressed AS MATERIALIZED (
     -- One alone is no bundle.
-    SELECT id, granted, CASE WHEN count(*) OVER (PARTITION BY bundle) > 1 THEN bundle END AS bundle
+    SELECT id, granted, (CAST(:tokens AS uuid[]))[place] AS token,
+           CASE WHEN count(*) OVER (PARTITION BY bundle) > 1 THEN bundle END AS bundle
       FROM packed
 ), taken AS (
     UPDATE tasks t
        SET state = :target,
            epoch = t.epoch + 1,
-           token = gen_random_uuid(),
+           token = addressed.token,
            claimed_by = :holder,
            pool = :pool,
            claimed_at = clock(),

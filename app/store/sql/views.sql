@@ -1,4 +1,4 @@
--- name: view_task
+-- name: view_task (planned anew)
 -- One task as its owner sees it.
 SELECT t.*, :max_position AS max_position,
        CASE WHEN t.state = 'ready' THEN
@@ -10,7 +10,7 @@ SELECT t.*, :max_position AS max_position,
  WHERE t.user_id = :user_id
    AND t.id = :task_id;
 
--- name: view_tasks
+-- name: view_tasks (planned anew)
 -- The newest of a user's tasks, a page at a time. Positions are counted no further than anyone
 -- would read, so that a page costs the same behind any backlog.
 SELECT t.*, :max_position AS max_position,
@@ -33,7 +33,7 @@ SELECT u.plan_tier AS plan, u.max_concurrent_agents, u.max_task_duration_minutes
   JOIN lanes l ON l.user_id = u.id
  WHERE u.id = :user_id;
 
--- name: view_dead_letters
+-- name: view_dead_letters (planned anew)
 SELECT d.task_id, d.dag_id, u.name AS user_name, t.title, t.type, t.payload, t.attempts, t.failure_reason,
        t.error, d.failure_history, d.total_cost_usd, d.poison_pill, d.dead_lettered_at, d.reviewed,
        d.resolution, d.resolved_at, d.resolved_by, d.note
