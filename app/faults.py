@@ -33,6 +33,8 @@ POINTS: Final[Mapping[str, str]] = {
     "execute.on_message": "a worker's child has taken a message",
     "start.before_commit": "a start has moved its rows",
     "start.after_commit": "a start is committed and its run not yet begun",
+    "refill.before_commit": "a worker has claimed and started its next bundle by itself",
+    "refill.after_commit": "a worker's next bundle is committed and not yet begun",
     "execute.before_handler": "the lease is kept and the handler not yet called",
     "execute.after_handler": "the handler has returned and nothing is recorded",
     "settle.before_commit": "a run's end has moved its rows",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from datetime import timedelta
 
-from app.gate.claim import claim
+from app.gate.claim import Terms, claim
 from app.outcome.presence import AgentCard, join
 from app.outcome.settle import release
 from benchmarks.arena import Arena
@@ -63,8 +63,7 @@ def claim_ours(house: Ours, batch: int, passes: int) -> float:
                 house.dispatcher,
                 POOL,
                 holder="bench",
-                claim_ttl=FOREVER,
-                liveness=FOREVER,
+                terms=Terms(FOREVER, FOREVER),
                 limit=batch,
             )
         watch.done += len(taken.claims)

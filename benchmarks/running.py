@@ -6,7 +6,7 @@ from datetime import timedelta
 from app.domain.claims import Run
 from app.domain.ids import UserId
 from app.domain.results import Result, Returned
-from app.gate.claim import claim
+from app.gate.claim import Terms, claim
 from app.outcome.presence import AgentCard, join
 from app.outcome.settle import settle_all
 from app.outcome.start import start_all
@@ -43,8 +43,7 @@ def begin(house: Ours, most: int = ENDLESS) -> list[Run]:
             house.dispatcher,
             POOL,
             holder=AGENT,
-            claim_ttl=FOREVER,
-            liveness=FOREVER,
+            terms=Terms(FOREVER, FOREVER),
             limit=min(AT_ONCE, most - len(runs)),
         )
         if not taken.claims:

@@ -4,7 +4,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -25,12 +24,10 @@ from workers.identity import WORKER_ID
 from workers.ladder import Ladder, Spans, StopReason
 from workers.lease import Lease, Turn, disarm
 from workers.message import read_claims
+from workers.refill import Refill
 from workers.runners.python import RunContext, perform
-from workers.settling import give_up_by
+from workers.settling import UNANSWERED_SECONDS, give_up_by
 from workers.shutdown import DRAIN, outlive_the_group_while_running
-
-# How long to try to give back what nobody may ever run; then the lease or the claim runs out.
-UNANSWERED_SECONDS: Final = 5.0
 
 
 @app.task(name=EXECUTE)
@@ -44,15 +41,24 @@ def execute(*arguments: object) -> None:
 
 
 def carry_out(house: House, claims: Sequence[Claim]) -> None:
-    """Start the claims, run their handlers one after the other, and record the ends."""
+    """Start the claims, run their handlers one after the other, and record the ends.
+
+    Quick tasks are followed by more of them, as long as the gate has some for this slot.
+    """
+    refill = Refill(house)
     began = time.monotonic()
-    bundle = Bundle(house.db, begin(house, claims))
-    try:
-        if perform_all(house, bundle, began):
-            house.waker.nudge()
-    finally:
-        disarm()
-    house.pace.report(house.db)
+    runs = begin(house, claims)
+    counted = False
+    while runs:
+        try:
+            counted |= perform_all(house, Bundle(house.db, runs), began)
+        finally:
+            disarm()
+        house.pace.report(house.db)
+        began = time.monotonic()
+        runs = report_started(refill.next(runs[0].bundle))
+    if counted:
+        house.waker.nudge()
 
 
 def begin(house: House, claims: Sequence[Claim]) -> list[Run]:
@@ -67,6 +73,11 @@ def begin(house: House, claims: Sequence[Claim]) -> list[Run]:
     for claim in claims:
         if claim.task_id not in started:
             emit(Event.STALE_MESSAGE, **_known(claim), worker=WORKER_ID)
+    return report_started(runs)
+
+
+def report_started(runs: list[Run]) -> list[Run]:
+    """Say which runs have begun."""
     for run in runs:
         emit(
             Event.TASK_STARTED,

@@ -16,6 +16,8 @@ from workers.identity import WORKER_ID
 
 FIRST_PAUSE_SECONDS: Final = 0.1
 LONGEST_PAUSE_SECONDS: Final = 2.0
+# How long to try to give back what nobody may ever run; then the lease or the claim runs out.
+UNANSWERED_SECONDS: Final = 5.0
 
 _log = get(__name__)
 
@@ -51,6 +53,8 @@ def give_up_by(db: Db, claims: Sequence[Claim], *, deadline: float) -> bool:
     The start may have been counted. Its run would then be taken for one that crashed, and spend
     and cost what nobody used.
     """
+    if not claims:
+        return True
     pause = FIRST_PAUSE_SECONDS
     while True:
         try:

@@ -1,11 +1,10 @@
 """One pass of the dispatcher: claim for every free slot, commit, then publish."""
 
 from dataclasses import dataclass
-from datetime import timedelta
 
 from app.dispatch.publish import Publisher
 from app.faults import fault
-from app.gate.claim import Bundling, claim
+from app.gate.claim import Terms, claim
 from app.outcome.settle import release
 from app.settings import Settings
 from app.store.db import Db
@@ -33,16 +32,7 @@ def fill(db: Db, publisher: Publisher, settings: Settings, *, holder: str) -> Pa
 
 def fill_pool(db: Db, publisher: Publisher, settings: Settings, pool: str, *, holder: str) -> Pass:
     """Claim for one pool's free slots and send the claims; what cannot be sent is given back."""
-    taken = claim(
-        db,
-        pool,
-        holder=holder,
-        claim_ttl=timedelta(seconds=settings.claim_ttl),
-        liveness=timedelta(seconds=settings.worker_liveness),
-        slots_max=settings.slots_max,
-        bundling=Bundling(settings.bundle_seconds, settings.bundle_max),
-        limit=CLAIMS_PER_PASS,
-    )
+    taken = claim(db, pool, holder=holder, terms=Terms.of(settings), limit=CLAIMS_PER_PASS)
     if taken.claims:
         fault("claim.after_commit")
         emit(Event.CLAIMS_MADE, pool=pool, count=len(taken.claims))

@@ -53,6 +53,7 @@ class Run:
     granted_seconds: int
     plan_limited: bool
     failures: tuple[Failure, ...] = ()
+    bundle: UUID | None = None
 
     @property
     def attempt(self) -> int:

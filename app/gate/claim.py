@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from math import ceil
-from uuid import uuid4
+from typing import Self
+from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, RowMapping
 
@@ -12,6 +13,7 @@ from app.domain.claims import Claim, Claimed
 from app.domain.ids import TaskId, UserId
 from app.domain.lifecycle import Event, sources, target
 from app.faults import fault
+from app.settings import Settings
 from app.store import lanes
 from app.store.db import Db
 from app.store.statements import statement
@@ -23,10 +25,15 @@ CYCLES_PER_PASS = 100
 
 @dataclass(frozen=True)
 class Taken:
-    """What one pass of the gate took, and whether another pass might take more."""
+    """What one pass of the gate took.
 
-    claims: Sequence[Claimed]
-    more: bool
+    `more` says that a pass which took nothing might yet find something: a lane may only have been
+    locked. `idle` counts the slots that are still free.
+    """
+
+    claims: Sequence[Claimed] = ()
+    more: bool = False
+    idle: int = 0
 
 
 @dataclass(frozen=True)
@@ -34,125 +41,138 @@ class Bundling:
     """How much quick work may travel in one message: so many seconds of it, so many tasks."""
 
     seconds: float = 0.25
-    tasks: int = 50
+    tasks: int = 100
 
 
 ONE_BY_ONE = Bundling(tasks=1)
 
 
 @dataclass(frozen=True)
+class Terms:
+    """On what terms slots are filled: how long a claim and a worker last, how many, how packed."""
+
+    claim_ttl: timedelta
+    liveness: timedelta
+    slots_max: int | None = None
+    bundling: Bundling = ONE_BY_ONE
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Take the terms from the settings."""
+        return cls(
+            claim_ttl=timedelta(seconds=settings.claim_ttl),
+            liveness=timedelta(seconds=settings.worker_liveness),
+            slots_max=settings.slots_max,
+            bundling=Bundling(settings.bundle_seconds, settings.bundle_max),
+        )
+
+
+@dataclass(frozen=True)
 class Capacity:
-    """Slots a pool could fill now, and what all of its workers can do.
+    """The free slots of a pool, who offers them, and what all of those can do."""
 
-    `ahead` more messages of quick tasks may wait behind the quick ones that run, so that no
-    slot idles while the next are being claimed. Behind a long run they would wait too long.
-    """
-
-    free: int
-    ahead: int
-    capabilities: Sequence[str]
-
-    @property
-    def messages(self) -> int:
-        """How many messages may be sent in all."""
-        return max(0, self.free + self.ahead)
+    free: int = 0
+    agents: Sequence[str] = ()
+    capabilities: Sequence[str] = ()
+    months_over: bool = False
 
 
-NOTHING = Taken((), more=False)
+@dataclass(frozen=True)
+class Want:
+    """What one pass asks of the lanes: tasks that need a slot each, and bundles of quick ones."""
+
+    singles: int
+    bundles: Sequence[UUID]
+    limit: int
+    holder: str
 
 
-def claim(
-    db: Db,
-    pool: str,
-    *,
-    holder: str,
-    claim_ttl: timedelta,
-    liveness: timedelta,
-    slots_max: int | None = None,
-    bundling: Bundling = ONE_BY_ONE,
-    limit: int = 100,
-) -> Taken:
+def claim(db: Db, pool: str, *, holder: str, terms: Terms, limit: int = 100) -> Taken:
     """Claim tasks for every free slot of a pool, at most `limit`, and commit."""
 
     def work(tx: Connection) -> Taken:
-        # The pool's lock before any lane's, like everyone, so that nobody waits in a ring.
-        capacity = _capacity(tx, pool, liveness, slots_max)
-        if capacity.messages <= 0:
-            return NOTHING
-        lanes.roll_due(tx, CYCLES_PER_PASS)
-        want = Want(min(limit, capacity.messages * bundling.tasks), bundling, holder, claim_ttl)
-        claims = _choose(tx, pool, capacity, want)
-        # With no slot free, what is left must wait for one: looking again would find the same.
-        hopeful = bool(claims) or capacity.free > 0
-        return Taken(claims, more=hopeful and _more(tx, pool))
+        capacity = _capacity(tx, pool, terms)
+        if capacity.free <= 0:
+            return Taken()
+        messages = min(capacity.free, limit)
+        want = Want(
+            singles=messages,
+            bundles=[uuid4() for _ in range(messages)],
+            limit=min(limit, messages * terms.bundling.tasks),
+            holder=holder,
+        )
+        claims = _choose(tx, pool, capacity, terms, want)
+        return Taken(claims, more=not claims and _more(tx, pool))
 
     return db.atomically(work)
+
+
+def claim_next(tx: Connection, pool: str, *, agent: str, bundle: UUID, terms: Terms) -> Taken:
+    """Claim another bundle for the slot of an agent whose last one is settled.
+
+    Only quick tasks: a long one is sent by itself, in a message of its own.
+    """
+    capacity = _capacity(tx, pool, terms)
+    if capacity.free <= 0 or agent not in capacity.agents:
+        return Taken()
+    want = Want(singles=0, bundles=[bundle], limit=terms.bundling.tasks, holder=agent)
+    claims = _choose(tx, pool, capacity, terms, want)
+    return Taken(claims, idle=capacity.free - bool(claims))
 
 
 def _more(tx: Connection, pool: str) -> bool:
     return bool(tx.execute(statement("more_to_serve"), {"pool": pool}).scalar_one())
 
 
-def _capacity(tx: Connection, pool: str, liveness: timedelta, slots_max: int | None) -> Capacity:
+def _capacity(tx: Connection, pool: str, terms: Terms) -> Capacity:
+    # The pool's lock before any lane's, like everyone, so that nobody waits in a ring.
     if tx.execute(statement("lock_pool"), {"pool": pool}).one_or_none() is None:
-        return Capacity(0, 0, ())
-    agents = tx.execute(
-        statement("live_agents"), {"pool": pool, "liveness": liveness.total_seconds()}
-    ).all()
-    if not agents:
-        return Capacity(0, 0, ())
-    active = tx.execute(statement("count_active"), {"pool": pool}).one()
-    slots = sum(agent.slots for agent in agents)
-    free = slots - active.singles - active.bundles
-    ahead = min(active.bundles, slots)
-    if slots_max is not None:
-        free = min(free, slots_max - active.in_house)
-        ahead = max(0, min(ahead, slots_max - active.in_house - free))
+        return Capacity()
+    row = tx.execute(
+        statement("pool_capacity"), {"pool": pool, "liveness": terms.liveness.total_seconds()}
+    ).one()
+    free = row.slots - row.singles - row.bundles
+    if terms.slots_max is not None:
+        free = min(free, terms.slots_max - row.in_house)
     # Any worker of the pool may get the message, so only what all can do may be promised.
-    shared = set.intersection(*(set(agent.capabilities) for agent in agents))
-    return Capacity(free, ahead, sorted(shared))
+    shared = set.intersection(*map(set, row.capabilities)) if row.capabilities else set()
+    return Capacity(free, row.agents, sorted(shared), row.months_over)
 
 
-@dataclass(frozen=True)
-class Want:
-    """What one pass asks of the lanes."""
-
-    limit: int
-    bundling: Bundling
-    holder: str
-    claim_ttl: timedelta
-
-
-def _choose(tx: Connection, pool: str, capacity: Capacity, want: Want) -> list[Claimed]:
+def _choose(
+    tx: Connection, pool: str, capacity: Capacity, terms: Terms, want: Want
+) -> list[Claimed]:
+    if capacity.months_over:
+        lanes.roll_due(tx, CYCLES_PER_PASS)
     locked = (
         tx.execute(
-            statement("lock_lanes_to_serve"), {"pool": pool, "lanes": want.limit + SPARE_LANES}
+            statement("lock_lanes_to_serve"),
+            {"pool": pool, "few": want.singles + SPARE_LANES, "limit": want.limit},
         )
         .scalars()
         .all()
     )
     if not locked:
         return []
-    messages = min(capacity.messages, want.limit)
     # A second statement, so that it judges rows as they are now that the lanes are held.
     rows = tx.execute(
         statement("claim"),
         {
             "users": locked,
             "pool": pool,
-            "free": capacity.free,
-            "messages": messages,
-            "bundles": [uuid4() for _ in range(messages)],
+            "free": want.singles,
+            "messages": len(want.bundles),
+            "bundles": want.bundles,
             # Postgres would open its source of randomness anew for each.
             "tokens": [uuid4() for _ in range(want.limit)],
-            "bundle_seconds": want.bundling.seconds,
-            "bundle_max": want.bundling.tasks,
+            "bundle_seconds": terms.bundling.seconds,
+            "bundle_max": terms.bundling.tasks,
             "limit": want.limit,
             # Everyone's share; if some have less, the next pass gives the rest to the others.
             "per_lane": ceil(want.limit / len(locked)),
             "capabilities": list(capacity.capabilities),
             "holder": want.holder,
-            "claim_ttl": want.claim_ttl.total_seconds(),
+            "claim_ttl": terms.claim_ttl.total_seconds(),
             "sources": sources(Event.CLAIM),
             "target": target(Event.CLAIM),
         },

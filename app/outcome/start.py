@@ -6,7 +6,7 @@ from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping
+from sqlalchemy import Connection
 
 from app.domain.claims import Claim, Failure, Run
 from app.domain.ids import DagId, TaskId, UserId
@@ -28,25 +28,26 @@ def start_all(db: Db, claims: Sequence[Claim], *, holder: str, lease: timedelta)
 
     A message that came late, twice or forged matches nothing: that is no error.
     """
-    claims = list(dict.fromkeys(claims))
-
-    def work(tx: Connection) -> Sequence[RowMapping]:
-        started = tx.execute(
-            statement("start"),
-            {
-                "claims": json.dumps([_message(claim) for claim in claims]),
-                "holder": holder,
-                "lease": lease.total_seconds(),
-                "sources": sources(Event.START),
-                "target": target(Event.START),
-            },
-        )
-        fault("start.before_commit")
-        return started.mappings().all()
-
-    rows = db.atomically(work)
+    runs = db.atomically(lambda tx: begin(tx, claims, holder=holder, lease=lease))
     fault("start.after_commit")
-    begun = {row["id"]: _run(dict(row)) for row in rows}
+    return runs
+
+
+def begin(tx: Connection, claims: Sequence[Claim], *, holder: str, lease: timedelta) -> list[Run]:
+    """Turn fresh claims into runs in the caller's transaction."""
+    claims = list(dict.fromkeys(claims))
+    rows = tx.execute(
+        statement("start"),
+        {
+            "claims": json.dumps([_message(claim) for claim in claims]),
+            "holder": holder,
+            "lease": lease.total_seconds(),
+            "sources": sources(Event.START),
+            "target": target(Event.START),
+        },
+    )
+    begun = {row["id"]: _run(dict(row)) for row in rows.mappings()}
+    fault("start.before_commit")
     return [begun[claim.task_id] for claim in claims if claim.task_id in begun]
 
 
@@ -89,4 +90,5 @@ def _run(row: Mapping[str, Any]) -> Run:
         granted_seconds=row["granted_seconds"],
         plan_limited=row["plan_limited"],
         failures=failures_of(row["failures"]),
+        bundle=row["bundle"],
     )

@@ -191,7 +191,7 @@ class Settings(BaseSettings):
         default=15, description="Silence after which a worker's slots no longer count."
     )
     bundle_max: Annotated[int, Span(1, 500)] = Field(
-        default=50, description="Quick tasks that may share a message; 1 sends each alone."
+        default=100, description="Quick tasks that may share a message; 1 sends each alone."
     )
     bundle_seconds: Annotated[float, Span(0.01, 10)] = Field(
         default=0.25, description="Seconds of quick work that may share a message."

@@ -26,7 +26,7 @@ from app.outcome.settle import release, settle
 from app.outcome.start import start
 from app.store.db import Db
 from app.store.statements import statement
-from tests.support.house import AGENT, CLAIM_TTL, LEASE, LIVENESS, LOOSE, POOL, House
+from tests.support.house import AGENT, LEASE, LOOSE, POOL, TERMS, House
 from tests.support.rivals import Rival
 
 
@@ -177,7 +177,7 @@ def _submit_some(db: Db, user: UserId, chance: random.Random) -> None:
 
 
 def _serve(db: Db, _: UserId, chance: random.Random) -> None:
-    taken = claim(db, POOL, holder="d", claim_ttl=CLAIM_TTL, liveness=LIVENESS, limit=6)
+    taken = claim(db, POOL, holder="d", terms=TERMS, limit=6)
     for claimed in taken.claims:
         if chance.random() < 0.1:
             release(db, [claimed], reason="test")

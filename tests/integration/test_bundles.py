@@ -3,13 +3,14 @@
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 
 from app.dispatch.publish import bundled, message_id
 from app.domain.claims import Claimed
 from app.events.wake import Waker
-from app.gate.claim import Bundling, Taken, claim
+from app.gate.claim import Bundling, Taken, Terms, claim
 from app.maintenance.reap import reap
 from app.store.db import Db
 from overnight import Context
@@ -19,6 +20,7 @@ from tests.support.waiting import wait_until
 from tests.support.workers import worker_settings
 from workers import child
 from workers.execute import carry_out
+from workers.identity import WORKER_ID
 from workers.shutdown import DRAIN
 
 READY = "SELECT count(*) AS n FROM tasks WHERE state = 'ready'"
@@ -41,9 +43,16 @@ def handle(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Context], obj
 
 
 def quick(house: House, count: int, *, seconds: float = 0.001) -> None:
-    house.run("INSERT INTO paces (type, seconds) VALUES ('quick', :s)", s=seconds)
+    house.run(
+        "INSERT INTO paces (type, seconds) VALUES ('quick', :s) ON CONFLICT DO NOTHING", s=seconds
+    )
     for _ in range(count):
         house.task(house.user(), type="quick")
+
+
+def states(house: House) -> dict[str, int]:
+    rows = house.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state")
+    return {row["state"]: row["n"] for row in rows}
 
 
 def take(house: House, tasks: int = 50) -> Taken:
@@ -51,9 +60,7 @@ def take(house: House, tasks: int = 50) -> Taken:
         house.dispatcher,
         POOL,
         holder="d",
-        claim_ttl=CLAIM_TTL,
-        liveness=LIVENESS,
-        bundling=Bundling(0.25, tasks),
+        terms=Terms(CLAIM_TTL, LIVENESS, bundling=Bundling(0.25, tasks)),
     )
 
 
@@ -92,15 +99,11 @@ def test_bundles_can_be_switched_off(house: House) -> None:
     assert [len(message) for message in bundled(take(house, tasks=1).claims)] == [1, 1, 1]
 
 
-def test_only_quick_tasks_may_wait_behind_running_ones(house: House) -> None:
+def test_nobody_is_claimed_to_wait_behind_a_bundle(house: House) -> None:
     house.agent(slots=1)
     quick(house, 200)
 
-    sizes = [len(take(house).claims) for _ in range(3)]
-
-    assert sizes[0] == 50
-    assert sizes[1] == 50
-    assert sizes[2] == 0
+    assert [len(take(house).claims) for _ in range(2)] == [50, 0]
 
 
 def test_nobody_waits_behind_a_long_run(house: House) -> None:
@@ -128,6 +131,53 @@ def test_a_bundle_is_run_and_recorded_together(
     ]
     assert house.one("SELECT count(*) AS n FROM attempts WHERE bundle IS NOT NULL")["n"] == 20
     assert house.one("SELECT count(*) AS n FROM usage_ledger")["n"] == 20
+
+
+def test_a_slot_takes_its_next_bundle_by_itself(
+    house: House, worker: child.House, handle: Callable[..., None]
+) -> None:
+    house.agent(slots=1, agent_id=WORKER_ID)
+    quick(house, 120)
+    handle(lambda _: None)
+    [message] = bundled(take(house, tasks=30).claims)
+
+    carry_out(worker, [one.claim for one in message])
+
+    assert states(house) == {"completed": 120}
+    sizes = house.rows("SELECT count(*) AS n FROM attempts GROUP BY claimed_at ORDER BY claimed_at")
+    assert [row["n"] for row in sizes] == [30, 90]
+    assert house.one("SELECT count(DISTINCT bundle) AS n FROM attempts")["n"] == 1
+
+
+def test_a_slot_leaves_a_long_task_to_the_dispatcher(
+    house: House, worker: child.House, handle: Callable[..., None]
+) -> None:
+    house.agent(slots=1, agent_id=WORKER_ID)
+    quick(house, 10)
+    handle(lambda _: None)
+    [message] = bundled(take(house).claims)
+    house.task(house.user(id=UUID(int=0)), type="long")
+    quick(house, 5)
+
+    carry_out(worker, [one.claim for one in message])
+
+    assert states(house) == {"completed": 10, "ready": 6}
+
+
+@pytest.mark.parametrize("change", ["status = 'draining'", "id = 'another worker'"])
+def test_only_a_worker_in_service_takes_more(
+    house: House, worker: child.House, handle: Callable[..., None], change: str
+) -> None:
+    house.agent(slots=2, agent_id="colleague")
+    house.agent(slots=1, agent_id=WORKER_ID)
+    quick(house, 20)
+    handle(lambda _: None)
+    [message, *_] = bundled(take(house, tasks=2).claims)
+    house.run(f"UPDATE agents SET {change} WHERE id = :id", id=WORKER_ID)
+
+    carry_out(worker, [one.claim for one in message])
+
+    assert states(house)["completed"] == len(message)
 
 
 def test_nobody_pays_for_waiting_in_a_bundle(

@@ -28,7 +28,7 @@ from app.local.redis import EmbeddedRedis
 from app.outcome.presence import AgentCard, join
 from app.settings import Settings, load
 from app.store.db import Db
-from tests.support.house import CLAIM_TTL, LIVENESS, POOL, House
+from tests.support.house import POOL, TERMS, House
 from tests.support.rivals import Rival, held_lane, held_pool, held_task, queue_up
 
 SECRET = "rosebud"
@@ -256,7 +256,7 @@ def test_a_plan_change_waits_for_a_claim_under_way(
 
 
 def _claim(db: Db) -> Taken:
-    return claim(db, POOL, holder="d", claim_ttl=CLAIM_TTL, liveness=LIVENESS)
+    return claim(db, POOL, holder="d", terms=TERMS)
 
 
 def _with_all_rights(connect: Callable[..., Db]) -> Callable[..., Db]:

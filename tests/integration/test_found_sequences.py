@@ -5,7 +5,7 @@ from uuid import UUID
 
 from app.dispatch.publish import bundled
 from app.domain.claims import Claim
-from app.gate.claim import Bundling, claim
+from app.gate.claim import Bundling, Terms, claim
 from app.maintenance.reap import end_overdue, reap
 from app.outcome.presence import leave
 from tests.support.house import CLAIM_TTL, POOL, House
@@ -53,9 +53,7 @@ def test_quick_and_single_tasks_share_no_slot(house: House) -> None:
         house.dispatcher,
         POOL,
         holder="dispatcher",
-        claim_ttl=CLAIM_TTL,
-        liveness=LIVENESS,
-        bundling=Bundling(),
+        terms=Terms(CLAIM_TTL, LIVENESS, bundling=Bundling()),
     )
 
     assert sorted(len(message) for message in bundled(taken.claims)) == [1, 3]

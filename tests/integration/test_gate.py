@@ -14,7 +14,7 @@ from app.outcome.settle import settle
 from app.outcome.start import start
 from app.store.db import Db
 from app.store.statements import statement
-from tests.support.house import AGENT, CLAIM_TTL, LEASE, LIVENESS, POOL, House
+from tests.support.house import AGENT, LEASE, POOL, TERMS, House
 
 HOUR = 3600
 
@@ -45,9 +45,7 @@ def test_eight_claimers_never_exceed_a_limit_of_three(
     def rival(number: int) -> None:
         db = connect(f"claimer-{number}", pool_size=1)
         while not stop.is_set():
-            taken = claim(
-                db, POOL, holder=f"d{number}", claim_ttl=CLAIM_TTL, liveness=LIVENESS, limit=2
-            )
+            taken = claim(db, POOL, holder=f"d{number}", terms=TERMS, limit=2)
             for claimed in taken.claims:
                 run = start(db, claimed.claim, holder=AGENT, lease=LEASE)
                 assert run is not None
@@ -322,7 +320,9 @@ def test_a_batch_never_overruns_its_limit_under_the_worst_plan(house: House) -> 
         tx.execute(text("DISCARD PLANS"))
         for switch in ("hashjoin", "mergejoin", "material", "hashagg"):
             tx.execute(text(f"SET LOCAL enable_{switch} = off"))
-        users = tx.execute(statement("lock_lanes_to_serve"), {"pool": POOL, "lanes": 20}).scalars()
+        users = tx.execute(
+            statement("lock_lanes_to_serve"), {"pool": POOL, "few": 20, "limit": 3}
+        ).scalars()
         rows = tx.execute(
             statement("claim"),
             {
@@ -360,8 +360,11 @@ def test_a_claim_leaves_a_lane_that_a_submit_is_holding(
         tx.execute(statement("lock_lanes"), {"users": [held]})
         taken = house.claim()
 
+        again = house.claim()
+
     assert [one.user_id for one in taken.claims] == [free]
-    assert taken.more is True
+    assert again.claims == []
+    assert again.more is True
     assert [one.user_id for one in house.claim().claims] == [held]
 
 

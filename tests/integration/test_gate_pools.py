@@ -8,7 +8,7 @@ from app.gate.claim import claim
 from app.outcome.settle import settle
 from app.outcome.start import start
 from app.store.db import Db
-from tests.support.house import AGENT, CLAIM_TTL, LEASE, LIVENESS, House
+from tests.support.house import AGENT, LEASE, TERMS, House
 from tests.support.invariants import violations
 
 POOLS = ("red", "green", "blue", "white")
@@ -28,7 +28,7 @@ def test_claimers_of_four_pools_never_exceed_a_limit_of_three(
     def work(pool: str) -> None:
         db = connect(f"claimer-{pool}", pool_size=1)
         while not done.is_set():
-            taken = claim(db, pool, holder=pool, claim_ttl=CLAIM_TTL, liveness=LIVENESS, limit=3)
+            taken = claim(db, pool, holder=pool, terms=TERMS, limit=3)
             for claimed in taken.claims:
                 run = start(db, claimed.claim, holder=AGENT, lease=LEASE)
                 assert run is not None

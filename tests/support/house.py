@@ -12,7 +12,7 @@ from app.domain.claims import Claimed, Run
 from app.domain.ids import TaskId, UserId
 from app.domain.plans import PLAN_LIMITS, PlanTier
 from app.domain.results import Result
-from app.gate.claim import Taken, claim
+from app.gate.claim import Taken, Terms, claim
 from app.intake.submit import Caps, NewTask, submit
 from app.outcome.presence import AgentCard, join
 from app.outcome.settle import settle
@@ -22,6 +22,7 @@ from app.store.db import Db
 LEASE = timedelta(seconds=30)
 CLAIM_TTL = timedelta(seconds=60)
 LIVENESS = timedelta(days=3650)  # test agents beat once, at joining
+TERMS = Terms(CLAIM_TTL, LIVENESS)
 LOOSE = Caps(max_pending_per_user=1_000_000)
 POOL = "default"
 AGENT = "test-host:1:boot"
@@ -75,9 +76,7 @@ class House:
             self.dispatcher,
             pool,
             holder="test-dispatcher",
-            claim_ttl=CLAIM_TTL,
-            liveness=LIVENESS,
-            slots_max=slots_max,
+            terms=Terms(CLAIM_TTL, LIVENESS, slots_max=slots_max),
             limit=limit,
         )
 

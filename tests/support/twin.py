@@ -26,7 +26,7 @@ from app.domain.ids import TaskId, UserId
 from app.domain.lifecycle import ACTIVE, FINAL, WAITING, State
 from app.domain.plans import PlanLimits, PlanTier
 from app.domain.results import Expired, Result, Returned
-from app.gate.claim import Bundling, claim
+from app.gate.claim import Bundling, Terms, claim
 from app.intake.submit import Edge, NewTask, submit_graph
 from app.maintenance.promote import promote
 from app.maintenance.reap import end_overdue, reap, retire_agents
@@ -418,9 +418,7 @@ class Twin:
             self.house.dispatcher,
             POOL,
             holder=DISPATCHER,
-            claim_ttl=CLAIM_TTL,
-            liveness=LIVENESS,
-            bundling=BUNDLING,
+            terms=Terms(CLAIM_TTL, LIVENESS, bundling=BUNDLING),
             limit=limit,
         )
         self.model.take(taken.claims, holder=DISPATCHER, ttl=CLAIM_TTL)

@@ -2,33 +2,45 @@
 -- Free slots are counted while this row is held, so two dispatchers never count the same slot.
 SELECT name FROM pools WHERE name = :pool AND NOT paused FOR UPDATE;
 
--- name: live_agents
-SELECT slots, capabilities
-  FROM agents
- WHERE pool = :pool
-   AND status = 'active'
-   AND last_heartbeat_at > clock() - make_interval(secs => :liveness);
-
--- name: count_active
--- Messages that hold a slot: single tasks and bundles, of the pool and of the whole house.
--- Bounded by the slots there are.
-SELECT count(*) FILTER (WHERE pool = :pool AND bundle IS NULL) AS singles,
-       count(DISTINCT bundle) FILTER (WHERE pool = :pool) AS bundles,
-       count(*) FILTER (WHERE bundle IS NULL) + count(DISTINCT bundle) AS in_house
-  FROM tasks
- WHERE state IN ('claimed', 'running', 'validating');
+-- name: pool_capacity
+-- Who offers slots in the pool, and what holds them: single tasks and bundles, of the pool and of
+-- the whole house. Bounded by the slots there are. Also whether any billing month has ended.
+SELECT offer.slots, offer.agents, offer.capabilities, held.singles, held.bundles, held.in_house,
+       EXISTS (SELECT 1 FROM lanes WHERE resets_at <= clock()) AS months_over
+  FROM (SELECT coalesce(sum(slots), 0)::int AS slots,
+               coalesce(array_agg(id), '{}') AS agents,
+               jsonb_agg(capabilities) AS capabilities
+          FROM agents
+         WHERE pool = :pool
+           AND status = 'active'
+           AND last_heartbeat_at > clock() - make_interval(secs => :liveness)) offer
+ CROSS JOIN (SELECT count(*) FILTER (WHERE pool = :pool AND bundle IS NULL) AS singles,
+                    count(DISTINCT bundle) FILTER (WHERE pool = :pool) AS bundles,
+                    count(*) FILTER (WHERE bundle IS NULL) + count(DISTINCT bundle) AS in_house
+               FROM tasks
+              WHERE state IN ('claimed', 'running', 'validating')) held;
 
 -- name: lock_lanes_to_serve
--- Users with room and ready work, the least served first. Lanes that are locked (by a submit,
--- say) are passed over and met on the next pass; lanes this pool looked into in vain wait until
--- something about them changes. Nothing is judged here: the next statement sees fresh rows.
-SELECT user_id
-  FROM lanes
- WHERE eligible
-   AND NOT (:pool = ANY (parked_for))
- ORDER BY active, last_served_at
- LIMIT :lanes
-   FOR NO KEY UPDATE SKIP LOCKED;
+-- Users with room and ready work, the least served first: at least `few` of them, and as many as
+-- it takes to find `limit` tasks. Lanes that are locked (by a submit, say) are passed over and met
+-- on the next pass; lanes this pool looked into in vain wait until something about them changes.
+-- Nothing is judged here: the next statement sees fresh rows.
+WITH next AS MATERIALIZED (
+    SELECT user_id, active, last_served_at, least(ready, max_active - active) AS room
+      FROM lanes
+     WHERE eligible
+       AND NOT (:pool = ANY (parked_for))
+     ORDER BY active, last_served_at
+     LIMIT CAST(:limit AS int) + CAST(:few AS int)
+), wanted AS MATERIALIZED (
+    SELECT user_id, row_number() OVER serving AS place, sum(room) OVER serving - room AS found_before
+      FROM next
+    WINDOW serving AS (ORDER BY active, last_served_at, user_id ROWS UNBOUNDED PRECEDING)
+)
+SELECT held.user_id
+  FROM wanted
+ CROSS JOIN LATERAL (SELECT user_id FROM lanes WHERE user_id = wanted.user_id FOR NO KEY UPDATE SKIP LOCKED) held
+ WHERE place <= :few OR found_before < :limit;
 
 -- name: claim
 -- Fill the free slots with ready tasks of the locked lanes, in fair order, within every limit.
@@ -47,10 +59,11 @@ WITH lane AS MATERIALIZED (
      CROSS JOIN LATERAL (
         SELECT t.id, t.lock_key, t.sort_key,
                least(coalesce(t.timeout_seconds, lane.max_task_seconds), lane.max_task_seconds) AS granted,
-               -- The share of a slot a task needs: all of it, unless its type is known to be quick.
-               CASE WHEN t.alone OR p.seconds IS NULL THEN 1
-                    ELSE trunc(least(1, greatest(p.seconds / CAST(:bundle_seconds AS float8),
-                                                 1.0 / CAST(:bundle_max AS int)))::numeric, 6)
+               -- The share of a slot a task needs, in millionths: all of it, unless its type is
+               -- known to be quick.
+               CASE WHEN t.alone OR p.seconds IS NULL THEN 1000000
+                    ELSE trunc(1e6 * least(1, greatest(p.seconds / CAST(:bundle_seconds AS float8),
+                                                       1.0 / CAST(:bundle_max AS int))))::int
                     END AS share
           FROM tasks t
           LEFT JOIN paces p ON p.type = t.type
@@ -71,33 +84,37 @@ WITH lane AS MATERIALIZED (
       FROM candidate c
 ), affordable AS MATERIALIZED (
     -- Hours are promised one task after the other, so a batch cannot promise more than is left.
-    SELECT u.*, row_number() OVER lane_order AS place, sum(granted) OVER lane_order AS promised
+    SELECT u.*, (sum(share) OVER lane_order + 999999) / 1000000 AS slots_worth,
+           sum(granted) OVER lane_order AS promised
       FROM unlocked u
      WHERE of_key = 1
     WINDOW lane_order AS (PARTITION BY user_id ORDER BY sort_key, id ROWS UNBOUNDED PRECEDING)
 ), queued AS MATERIALIZED (
-    -- One task for everybody before a second for anybody.
-    SELECT id, granted, share,
-           count(*) FILTER (WHERE share = 1) OVER fair_order AS singles,
-           coalesce(sum(share) FILTER (WHERE share < 1) OVER fair_order, 0) AS quick_load,
-           count(*) FILTER (WHERE share < 1) OVER fair_order AS quick_place
+    -- A slot's worth for everybody before a second for anybody.
+    SELECT id, granted, share, share = 1000000 AS single,
+           count(*) FILTER (WHERE share = 1000000) OVER fair_order AS singles,
+           (coalesce(sum(share) FILTER (WHERE share < 1000000) OVER fair_order, 0) + 999999) / 1000000 AS bundles,
+           row_number() OVER fair_order AS place
       FROM affordable
      WHERE promised <= seconds_left
-    WINDOW fair_order AS (ORDER BY active + place, last_served_at, user_id ROWS UNBOUNDED PRECEDING)
+    WINDOW fair_order AS (ORDER BY active + slots_worth, last_served_at, user_id, sort_key, id
+                          ROWS UNBOUNDED PRECEDING)
 ), chosen AS MATERIALIZED (
-    -- As much as the free slots can carry, a whole slot for each message; quick tasks may also
-    -- wait their turn behind other quick ones. Materialised: a plain IN (… LIMIT n) may be
-    -- re-evaluated and take more than n.
-    SELECT id, granted, share, quick_place
+    -- As much as the free slots can carry, a whole slot for each message. Materialised: a plain
+    -- IN (… LIMIT n) may be re-evaluated and take more than n.
+    SELECT id, granted, share, single, place
       FROM queued
-     WHERE singles + ceil(quick_load) <= CASE WHEN share < 1 THEN CAST(:messages AS int) ELSE CAST(:free AS int) END
-     ORDER BY singles + quick_load
+     WHERE singles + bundles <= CASE WHEN single THEN CAST(:free AS int) ELSE CAST(:messages AS int) END
+     ORDER BY place
      LIMIT :limit
 ), packed AS MATERIALIZED (
-    -- Quick tasks are spread evenly over the messages that single tasks leave.
-    SELECT id, granted, row_number() OVER () AS place,
-           CASE WHEN share < 1 THEN (CAST(:bundles AS uuid[]))[
-               1 + (quick_place - 1) % (:messages - count(*) FILTER (WHERE share = 1) OVER ())] END AS bundle
+    -- Quick tasks are spread evenly over the messages that single tasks leave, a user's together:
+    -- those who record them then seldom wait for each other's lanes.
+    SELECT id, granted, place,
+           CASE WHEN NOT single THEN (CAST(:bundles AS uuid[]))[
+               1 + (sum(share) OVER (PARTITION BY single ORDER BY place ROWS UNBOUNDED PRECEDING) - share)
+                   * (:messages - count(*) FILTER (WHERE single) OVER ())
+                   / sum(share) OVER (PARTITION BY single)] END AS bundle
       FROM chosen
 ), addressed AS MATERIALIZED (
     -- One alone is no bundle.
