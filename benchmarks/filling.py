@@ -22,9 +22,6 @@ TASKS = """
                                 ELSE 1 + n %% (%(users)s - 1) END), 32, '0')::uuid AS user_id,
                20 + 20 * (n %% 4) AS priority
           FROM generate_series(%(start)s::bigint, %(stop)s::bigint - 1) AS n
-    ), dag AS (
-        INSERT INTO dags (id, user_id, title, created_by, total, open)
-        SELECT id, user_id, 'nothing', 'human:local', 1, 1 FROM new
     )
     INSERT INTO tasks (id, user_id, dag_id, type, title, created_by, state, priority, sort_key)
     SELECT id, user_id, id, 'noop', 'nothing', 'human:local', 'ready', priority,

@@ -11,7 +11,7 @@ from app.dispatch.publish import BrokerUnreachable, Publisher
 from app.events.wake import Listener
 from app.faults import arm
 from app.settings import Settings
-from app.store.db import DISPATCHER, DatabaseUnreachable, Db
+from app.store.db import DISPATCHER, DatabaseUnreachable, Db, Timeouts
 from app.telemetry import Event, configure, emit
 
 # A lane may only have been locked by a submit: look again soon.
@@ -29,7 +29,11 @@ def run(settings: Settings) -> None:
     if settings.database_url is None or settings.redis_url is None:
         raise SystemExit("the dispatcher needs OVERNIGHT_DATABASE_URL and OVERNIGHT_REDIS_URL")
     db = Db.connect(
-        settings.database_url, role=DISPATCHER, application_name="overnight-dispatcher", pool_size=2
+        settings.database_url,
+        role=DISPATCHER,
+        application_name="overnight-dispatcher",
+        pool_size=2,
+        timeouts=Timeouts(trust=1.0),
     )
     publisher = Publisher(settings)
     listener = Listener(settings.redis_url, settings.redis_key_prefix)

@@ -1,6 +1,6 @@
 """Names of things: native uuids inside, readable prefixed ULIDs outside."""
 
-from typing import NewType
+from typing import Final, NewType
 from uuid import UUID
 
 from ulid import ULID
@@ -8,6 +8,13 @@ from ulid import ULID
 UserId = NewType("UserId", UUID)
 TaskId = NewType("TaskId", UUID)
 DagId = NewType("DagId", UUID)
+
+# Ids are written and read several times for every task, so two letters (ten bits) at a time.
+_LETTERS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_PAIRS: Final = [first + second for first in _LETTERS for second in _LETTERS]
+_VALUES: Final = {pair: value for value, pair in enumerate(_PAIRS)}
+_SHIFTS: Final = range(120, -1, -10)
+_LENGTH: Final = 26
 
 
 class MalformedId(ValueError):
@@ -24,18 +31,23 @@ def new_dag_id() -> DagId:
     return DagId(ULID().to_uuid())
 
 
+def lone_dag_id(task: TaskId) -> DagId:
+    """Return the graph of a lone task: it is its own."""
+    return DagId(task)
+
+
 def show_task(task: UUID) -> str:
     """Write a task's id as people see it.
 
     >>> show_task(UUID(int=1))
     'task_00000000000000000000000001'
     """
-    return f"task_{ULID.from_uuid(task)}"
+    return f"task_{_ulid(task)}"
 
 
 def show_dag(dag: UUID) -> str:
     """Write a graph's id as people see it."""
-    return f"dag_{ULID.from_uuid(dag)}"
+    return f"dag_{_ulid(dag)}"
 
 
 def parse_task(text: str) -> TaskId:
@@ -48,9 +60,22 @@ def parse_dag(text: str) -> DagId:
     return DagId(_parse(text, "dag_"))
 
 
+def _ulid(uuid: UUID) -> str:
+    number = uuid.int
+    return "".join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])
+
+
 def _parse(text: str, prefix: str) -> UUID:
     if not text.startswith(prefix):
         raise MalformedId(f"{text!r} does not start with {prefix!r}")
+    if len(text) == len(prefix) + _LENGTH:
+        number = 0
+        try:
+            for place in range(len(prefix), len(text), 2):
+                number = number << 10 | _VALUES[text[place : place + 2]]
+            return UUID(int=number)
+        except (KeyError, ValueError):
+            pass  # other ways to write the same id, and none at all, are told apart below
     try:
         return ULID.from_str(_capitals(text.removeprefix(prefix))).to_uuid()
     except ValueError as error:

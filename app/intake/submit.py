@@ -17,7 +17,7 @@ from app.domain.errors import (
     TooManyPending,
     UserNotFound,
 )
-from app.domain.ids import DagId, TaskId, UserId, new_dag_id, new_task_id
+from app.domain.ids import DagId, TaskId, UserId, lone_dag_id, new_dag_id, new_task_id
 from app.domain.priority import CRITICAL_BELOW, DEFAULT_SCORE
 from app.domain.retry import RetryPolicy
 from app.faults import fault
@@ -216,14 +216,11 @@ def _insert(tx: Connection, user_id: UserId, graph: _Graph, caps: Caps) -> list[
     if not tasks:
         return []
     together = new_dag_id() if edges or title is not None else None
-    made = [Submitted(new_task_id(), together or new_dag_id(), created=True) for _ in tasks]
+    ids = [new_task_id() for _ in tasks]
+    made = [Submitted(one, together or lone_dag_id(one), created=True) for one in ids]
     unmet = [0] * len(tasks)
     for edge in edges:
         unmet[edge.child] += 1
-    dags = {
-        one.dag_id: {"id": one.dag_id, "title": title or task.title, "created_by": task.created_by}
-        for one, task in zip(made, tasks, strict=True)
-    }
     rows = [
         _row(task, one, waits, caps) for task, one, waits in zip(tasks, made, unmet, strict=True)
     ]
@@ -236,7 +233,16 @@ def _insert(tx: Connection, user_id: UserId, graph: _Graph, caps: Caps) -> list[
         }
         for edge in edges
     ]
-    tx.execute(statement("insert_dags"), {"user_id": user_id, "dags": _json(list(dags.values()))})
+    if together:
+        tx.execute(
+            statement("insert_dag"),
+            {
+                "dag_id": together,
+                "user_id": user_id,
+                "title": title or tasks[0].title,
+                "created_by": tasks[0].created_by,
+            },
+        )
     tx.execute(
         statement("insert_tasks"),
         {"user_id": user_id, "tasks": _json(rows), "critical_below": CRITICAL_BELOW},

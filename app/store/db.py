@@ -17,6 +17,7 @@ from sqlalchemy.exc import (
     OperationalError,
 )
 from sqlalchemy.exc import TimeoutError as PoolExhausted
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.store.statements import prepare_named
 from app.store.watchdog import WATCHDOG
@@ -34,6 +35,7 @@ STEADY_PLANS = {
 } | {"plan_cache_mode": "force_generic_plan"}
 WORTH_RETRYING = frozenset({DEADLOCK, SERIALIZATION, LOCK_TIMEOUT})
 TRIES = 4
+LAST_USED = "overnight_last_used"
 
 T = TypeVar("T")
 
@@ -50,8 +52,10 @@ class Timeouts:
     statement: float = 10.0
     lock: float = 5.0
     idle: float = 10.0
-    # An idle connection must answer within this before it is trusted with work.
+    # A connection must answer within this before it is trusted with work, unless it was used
+    # within `trust`. Whoever has people waiting trusts nothing.
     ping: float = 1.0
+    trust: float = 0.0
     # No transaction of ours takes longer; beyond it the server counts as gone.
     silence: float = 20.0
 
@@ -114,20 +118,24 @@ class Db:
 def _keep_watch(engine: Engine, timeouts: Timeouts) -> None:
     """Check every connection when it is taken from the pool, and bound how long it is used."""
 
-    def take(connection: DBAPIConnection, *_: object) -> None:
+    def take(connection: DBAPIConnection, record: ConnectionPoolEntry, *_: object) -> None:
         descriptor = connection.fileno()
-        WATCHDOG.watch(descriptor, timeouts.ping)
-        try:
-            # One that a restarted server dropped is replaced before it is used.
-            engine.dialect.do_ping(connection)
-        except PsycopgError as error:
-            WATCHDOG.release(descriptor)
-            raise DisconnectionError from error
+        if time.monotonic() - record.info.get(LAST_USED, 0.0) > timeouts.trust:
+            WATCHDOG.watch(descriptor, timeouts.ping)
+            try:
+                # One that a restarted server dropped is replaced before it is used.
+                engine.dialect.do_ping(connection)
+            except PsycopgError as error:
+                WATCHDOG.release(descriptor)
+                raise DisconnectionError from error
         WATCHDOG.watch(descriptor, timeouts.silence)
 
-    def give_back(connection: DBAPIConnection | None, *_: object) -> None:
+    def give_back(
+        connection: DBAPIConnection | None, record: ConnectionPoolEntry, *_: object
+    ) -> None:
         if connection is not None and not connection.closed:
             WATCHDOG.release(connection.fileno())
+            record.info[LAST_USED] = time.monotonic()
 
     event.listen(engine, "checkout", take)
     event.listen(engine, "checkin", give_back)

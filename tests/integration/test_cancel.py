@@ -47,7 +47,7 @@ def test_a_task_nobody_runs_is_cancelled_at_once(
     lane = house.lane(user)
     assert (lane["active"], lane["ready"], lane["waiting"]) == (0, 0, 0)
     assert lane["reserved_seconds"] == 0
-    assert house.one("SELECT status FROM dags")["status"] == "cancelled"
+    assert house.one("SELECT status FROM graphs")["status"] == "cancelled"
 
 
 def test_a_cancelled_claim_ends_its_attempt_unspent(house: House) -> None:

@@ -32,7 +32,7 @@ def test_a_dead_task_comes_back_with_fresh_attempts(house: House) -> None:
     letter = house.one("SELECT * FROM dead_letters")
     assert (letter["resolution"], letter["resolved_by"]) == ("retry", ADA)
     assert (letter["note"], letter["reviewed"]) == ("key renewed", True)
-    assert house.one("SELECT status FROM dags")["status"] == "running"
+    assert house.one("SELECT status FROM graphs")["status"] == "running"
 
 
 def test_a_revived_task_can_be_completed(house: House) -> None:
@@ -44,7 +44,7 @@ def test_a_revived_task_can_be_completed(house: House) -> None:
 
     assert again.claim.epoch == run.claim.epoch + 1
     assert house.row(run.claim.task_id)["state"] == "completed"
-    assert house.one("SELECT status FROM dags")["status"] == "completed"
+    assert house.one("SELECT status FROM graphs")["status"] == "completed"
     assert house.lane(user)["waiting"] == 0
 
 
@@ -76,7 +76,7 @@ def test_a_retry_brings_back_everything_the_death_cancelled(house: House) -> Non
     for task_id in (root, child, grandchild):
         [run] = begin(house, task_id)
         house.settle(run, Returned())
-    assert house.one("SELECT status FROM dags")["status"] == "completed"
+    assert house.one("SELECT status FROM graphs")["status"] == "completed"
 
 
 def test_dependents_come_back_with_the_attempts_they_had(house: House) -> None:

@@ -80,6 +80,9 @@ def history(house: House) -> History:
     parent, child = graph(house, user, 2, [(0, 1)])
     house.settle(*begin(house, parent), Returned())
     begin(house, child)
+    first, member = graph(house, user, 2, [(0, 1)])
+    house.settle(*begin(house, first), Returned())
+    house.settle(*begin(house, member), Returned(cost_usd=0.25))
     running = house.running(user)
     _, blocked = graph(house, user, 2, [(0, 1)])
     names = {
@@ -90,6 +93,7 @@ def history(house: House) -> History:
         "revived": revived.claim.task_id,
         "handed_back": handed_back.claim.task_id,
         "child": child,
+        "member": member,
         "running": running.claim.task_id,
         "blocked": blocked,
         "waiting": house.task(other),

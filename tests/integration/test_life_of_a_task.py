@@ -23,7 +23,7 @@ def test_a_task_goes_from_submit_to_completed(house: House) -> None:
     assert row["attempts"] == 1
     events = house.rows("SELECT to_state FROM events ORDER BY seq")
     assert [event["to_state"] for event in events] == ["ready", "claimed", "running", "completed"]
-    assert house.one("SELECT status FROM dags")["status"] == "completed"
+    assert house.one("SELECT status FROM graphs")["status"] == "completed"
 
 
 def test_a_finished_task_frees_its_slot_and_settles_its_hours(house: House) -> None:

@@ -213,7 +213,8 @@ def _values(connection: Connection) -> dict[str, Any]:
         "critical_below": 10,
         **{name: [uuid4() for _ in range(10)] for name in ("bundles", "tokens")},
         "seen": empty,
-        "dags": empty,
+        "dag_id": uuid4(),
+        **dict.fromkeys(("title", "created_by"), "a word"),
         "edges": empty,
         **dict.fromkeys(("claims", "verdicts"), held),
     }

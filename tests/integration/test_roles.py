@@ -36,6 +36,7 @@ RIGHTS: Mapping[str, tuple[str, str]] = {
     "users": ("RIU", "R"),
     "alembic_version": ("R", "R"),
     "user_limits": ("R", "R"),
+    "graphs": ("R", "R"),
 }
 
 

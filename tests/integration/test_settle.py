@@ -103,7 +103,7 @@ def test_a_result_keeps_everything_it_brought(house: House) -> None:
     assert (row["output"], row["result_summary"]) == ({"a": [1]}, "did it")
     assert row["files_changed"] == ["x.py", "y.py"]
     assert (row["cost_usd"], row["tokens_used"]) == (Decimal("0.25"), {"in": 7})
-    assert house.one("SELECT spent_usd FROM dags")["spent_usd"] == Decimal("0.25")
+    assert house.one("SELECT spent_usd FROM graphs")["spent_usd"] == Decimal("0.25")
 
 
 @pytest.mark.parametrize(

@@ -271,7 +271,7 @@ def test_tasks_without_edges_are_graphs_of_their_own(house: House) -> None:
     made = submit_graph(house.app, house.user(), [PLAIN] * 3, LOOSE)
 
     assert len({one.dag_id for one in made}) == 3
-    assert house.one("SELECT count(*) AS n FROM dags WHERE total = 1")["n"] == 3
+    assert house.one("SELECT count(*) AS n FROM graphs WHERE total = 1")["n"] == 3
 
 
 LOCKS: Sequence[tuple[LockScope, dict[str, str], str | None]] = (

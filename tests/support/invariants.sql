@@ -175,7 +175,8 @@ HAVING g.status <> CASE
 -- name: I15
 -- everything about a task belongs to the task's user and graph
 SELECT 'dag' AS what, t.id
-  FROM tasks t LEFT JOIN dags g ON g.id = t.dag_id WHERE g.user_id IS DISTINCT FROM t.user_id
+  FROM tasks t LEFT JOIN dags g ON g.id = t.dag_id
+ WHERE t.dag_id <> t.id AND g.user_id IS DISTINCT FROM t.user_id
 UNION ALL
 SELECT 'attempt', x.task_id FROM attempts x LEFT JOIN tasks t ON t.id = x.task_id
  WHERE x.user_id IS DISTINCT FROM t.user_id

@@ -63,18 +63,19 @@ INSERT INTO task_edges (parent_id, child_id, dag_id, user_id)
  SELECT child_id, parent_id, dag_id, user_id FROM task_edges WHERE child_id = :blocked;
 
 -- name: I14
-UPDATE dags SET open = 1, completed = 0 WHERE id = (SELECT dag_id FROM tasks WHERE id = :done);
-UPDATE dags SET finished_at = NULL WHERE id = (SELECT dag_id FROM tasks WHERE id = :done);
-UPDATE tasks SET state = 'cancelled' WHERE id = :done;
+UPDATE dags SET open = 1, completed = 1 WHERE id = (SELECT dag_id FROM tasks WHERE id = :member);
+UPDATE dags SET finished_at = NULL WHERE id = (SELECT dag_id FROM tasks WHERE id = :member);
+UPDATE tasks SET state = 'cancelled' WHERE id = :member;
 
 -- name: I15
-UPDATE dags SET user_id = :other WHERE id = (SELECT dag_id FROM tasks WHERE id = :done);
+UPDATE dags SET user_id = :other WHERE id = (SELECT dag_id FROM tasks WHERE id = :member);
+UPDATE tasks SET dag_id = gen_random_uuid() WHERE id = :done;
 UPDATE attempts SET user_id = :other WHERE task_id = :done;
 UPDATE task_edges SET user_id = :other WHERE child_id = :child;
 UPDATE usage_ledger SET user_id = :other WHERE task_id = :done;
 UPDATE events SET user_id = :other WHERE task_id = :done;
 UPDATE dead_letters SET user_id = :other WHERE task_id = :dead;
-UPDATE tasks SET dag_id = (SELECT dag_id FROM tasks WHERE id = :done) WHERE id = :child;
+UPDATE tasks SET dag_id = (SELECT dag_id FROM tasks WHERE id = :member) WHERE id = :child;
 DELETE FROM tasks WHERE id = :done;
 
 -- name: I16
@@ -124,7 +125,7 @@ UPDATE tasks SET lock_key = 'repository' WHERE id IN (:running, :child);
 
 -- name: H04
 UPDATE tasks SET cost_usd = 9 WHERE id = :done;
-UPDATE dags SET spent_usd = 9 WHERE id = (SELECT dag_id FROM tasks WHERE id = :done);
+UPDATE dags SET spent_usd = 9 WHERE id = (SELECT dag_id FROM tasks WHERE id = :member);
 
 -- name: H05
 UPDATE usage_ledger SET period_started_at = period_started_at + interval '1 hour'

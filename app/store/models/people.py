@@ -64,7 +64,9 @@ class Lane(Base):
         {"postgresql_with": {"fillfactor": 50, "autovacuum_vacuum_scale_factor": 0.05}},
     )
 
-    user_id: Mapped[UUID] = mapped_column(ForeignKey("users.id"), primary_key=True)
+    # Made by a trigger on users, who are never deleted. A foreign key would be checked anew each
+    # time a transaction writes a lane twice, which every settling one does.
+    user_id: Mapped[UUID] = mapped_column(primary_key=True)
     active: Mapped[int] = mapped_column(server_default=text("0"))
     ready: Mapped[int] = mapped_column(server_default=text("0"))
     waiting: Mapped[int] = mapped_column(server_default=text("0"))

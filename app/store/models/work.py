@@ -30,7 +30,11 @@ from app.store.models.base import (
 
 
 class Dag(Base):
-    """A graph of tasks; its status follows from the counts that triggers keep."""
+    """A graph of tasks; its status follows from the counts that triggers keep.
+
+    A lone task is a graph by itself: its `dag_id` is its own id, and there is no row here until
+    a second task joins it. The view `graphs` shows both alike.
+    """
 
     __tablename__ = "dags"
     __table_args__ = (
@@ -126,7 +130,7 @@ class Task(Base):
 
     id: Mapped[UUID] = mapped_column(primary_key=True)
     user_id: Mapped[UUID] = mapped_column(ForeignKey("users.id"))
-    dag_id: Mapped[UUID] = mapped_column(ForeignKey("dags.id"))
+    dag_id: Mapped[UUID]
     parent_id: Mapped[UUID | None] = mapped_column(ForeignKey("tasks.id"))
 
     type: Mapped[str]

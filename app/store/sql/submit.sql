@@ -5,10 +5,8 @@ SELECT idempotency_key, id, dag_id
  WHERE user_id = :user_id
    AND idempotency_key = ANY (CAST(:keys AS text[]));
 
--- name: insert_dags
-INSERT INTO dags (id, user_id, title, created_by)
-SELECT d.id, :user_id, d.title, d.created_by
-  FROM jsonb_to_recordset(CAST(:dags AS jsonb)) AS d(id uuid, title text, created_by text);
+-- name: insert_dag
+INSERT INTO dags (id, user_id, title, created_by) VALUES (:dag_id, :user_id, :title, :created_by);
 
 -- name: insert_tasks
 -- One statement for one task or ten thousand. Ageing is linear, so the order it gives never

@@ -30,26 +30,26 @@ $$;
 CREATE TRIGGER tasks_log_new AFTER INSERT ON tasks
     REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION log_new_tasks();
 
+CREATE FUNCTION refuse_move(task_id uuid, source text, target text) RETURNS text
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    RAISE EXCEPTION 'task % may not move from % to %', task_id, source, target USING ERRCODE = 'check_violation';
+END
+$$;
+
 -- Old and new rows meet by hashing: a nested loop over a large release would never end.
 CREATE FUNCTION log_moves() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET enable_hashjoin = on SET enable_nestloop = off
 AS $$
-DECLARE
-    illegal record;
 BEGIN
-    SELECT n.id, o.state AS source, n.state AS target INTO illegal
-      FROM new_rows n JOIN old_rows o ON o.id = n.id
-     WHERE n.state <> o.state
-       AND NOT EXISTS (SELECT 1 FROM legal_moves m WHERE m.from_state = o.state AND m.to_state = n.state)
-     LIMIT 1;
-    IF FOUND THEN
-        RAISE EXCEPTION 'task % may not move from % to %', illegal.id, illegal.source, illegal.target
-            USING ERRCODE = 'check_violation';
-    END IF;
     INSERT INTO events (task_id, seq, user_id, dag_id, kind, from_state, to_state, epoch, reason, actor)
-    SELECT n.id, n.revision, n.user_id, n.dag_id, 'task.' || n.state, o.state, n.state, n.epoch,
-           n.failure_reason, acting()
-      FROM new_rows n JOIN old_rows o ON o.id = n.id
+    SELECT n.id, n.revision, n.user_id, n.dag_id,
+           CASE WHEN m.to_state IS NULL THEN refuse_move(n.id, o.state, n.state) ELSE 'task.' || n.state END,
+           o.state, n.state, n.epoch, n.failure_reason, acting()
+      FROM new_rows n
+      JOIN old_rows o ON o.id = n.id
+      LEFT JOIN legal_moves m ON m.from_state = o.state AND m.to_state = n.state
      WHERE n.state <> o.state
      ORDER BY n.id;
     RETURN NULL;

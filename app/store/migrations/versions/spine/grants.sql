@@ -2,7 +2,7 @@
 -- and events with their owner's rights.
 GRANT SELECT ON
     users, lanes, api_keys, dags, tasks, task_edges, attempts, usage_ledger, events, dead_letters,
-    stale_results, pools, agents, paces, sweeps, legal_moves, user_limits
+    stale_results, pools, agents, paces, sweeps, legal_moves, user_limits, graphs
 TO overnight_app, overnight_dispatcher;
 
 GRANT INSERT, UPDATE ON users, api_keys TO overnight_app;

@@ -53,6 +53,7 @@ BEGIN
                    sum((state = 'dead_lettered')::int) AS dead,
                    sum((state = 'cancelled')::int) AS cancelled
               FROM new_rows
+             WHERE dag_id <> id
              GROUP BY dag_id) d
      WHERE g.id = d.dag_id;
     RETURN NULL;
@@ -105,9 +106,9 @@ BEGIN
                    sum(sign * (state = 'completed')::int) AS completed,
                    sum(sign * (state = 'dead_lettered')::int) AS dead,
                    sum(sign * (state = 'cancelled')::int) AS cancelled
-              FROM (SELECT 1 AS sign, dag_id, state FROM new_rows
+              FROM (SELECT 1 AS sign, dag_id, state FROM new_rows WHERE dag_id <> id
                     UNION ALL
-                    SELECT -1, dag_id, state FROM old_rows) change
+                    SELECT -1, dag_id, state FROM old_rows WHERE dag_id <> id) change
              GROUP BY dag_id
             HAVING sum(sign * (state = 'completed')::int) <> 0
                 OR sum(sign * (state = 'dead_lettered')::int) <> 0

@@ -41,6 +41,33 @@ CREATE TABLE events (
 );
 CREATE INDEX events_user ON events (user_id, id);
 
+CREATE TABLE lanes (
+    user_id UUID NOT NULL,
+    active INTEGER DEFAULT 0 NOT NULL,
+    ready INTEGER DEFAULT 0 NOT NULL,
+    waiting INTEGER DEFAULT 0 NOT NULL,
+    reserved_seconds BIGINT DEFAULT 0 NOT NULL,
+    used_seconds NUMERIC(14, 3) DEFAULT 0 NOT NULL,
+    max_active INTEGER NOT NULL,
+    max_task_seconds INTEGER NOT NULL,
+    limit_seconds BIGINT,
+    paused BOOLEAN DEFAULT false NOT NULL,
+    parked_for TEXT[] DEFAULT '{}' NOT NULL,
+    last_served_at TIMESTAMP WITH TIME ZONE DEFAULT 'epoch' NOT NULL,
+    cycle INTEGER NOT NULL,
+    cycle_started_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    resets_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    eligible BOOLEAN GENERATED ALWAYS AS (ready > 0 AND active < max_active AND NOT paused AND (limit_seconds IS NULL OR used_seconds + reserved_seconds < limit_seconds)) STORED NOT NULL,
+    PRIMARY KEY (user_id),
+    CONSTRAINT lanes_active_not_negative CHECK (active >= 0),
+    CONSTRAINT lanes_ready_not_negative CHECK (ready >= 0),
+    CONSTRAINT lanes_waiting_covers_ready CHECK (waiting >= ready),
+    CONSTRAINT lanes_reserved_not_negative CHECK (reserved_seconds >= 0)
+)
+ WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX lanes_pick ON lanes (active, last_served_at) WHERE eligible;
+CREATE INDEX lanes_reset ON lanes (resets_at);
+
 CREATE TABLE legal_moves (
     from_state TEXT NOT NULL,
     to_state TEXT NOT NULL,
@@ -179,34 +206,6 @@ CREATE TABLE dags (
  WITH (fillfactor = 75);
 CREATE INDEX dags_user ON dags (user_id, id DESC);
 
-CREATE TABLE lanes (
-    user_id UUID NOT NULL,
-    active INTEGER DEFAULT 0 NOT NULL,
-    ready INTEGER DEFAULT 0 NOT NULL,
-    waiting INTEGER DEFAULT 0 NOT NULL,
-    reserved_seconds BIGINT DEFAULT 0 NOT NULL,
-    used_seconds NUMERIC(14, 3) DEFAULT 0 NOT NULL,
-    max_active INTEGER NOT NULL,
-    max_task_seconds INTEGER NOT NULL,
-    limit_seconds BIGINT,
-    paused BOOLEAN DEFAULT false NOT NULL,
-    parked_for TEXT[] DEFAULT '{}' NOT NULL,
-    last_served_at TIMESTAMP WITH TIME ZONE DEFAULT 'epoch' NOT NULL,
-    cycle INTEGER NOT NULL,
-    cycle_started_at TIMESTAMP WITH TIME ZONE NOT NULL,
-    resets_at TIMESTAMP WITH TIME ZONE NOT NULL,
-    eligible BOOLEAN GENERATED ALWAYS AS (ready > 0 AND active < max_active AND NOT paused AND (limit_seconds IS NULL OR used_seconds + reserved_seconds < limit_seconds)) STORED NOT NULL,
-    PRIMARY KEY (user_id),
-    CONSTRAINT lanes_active_not_negative CHECK (active >= 0),
-    CONSTRAINT lanes_ready_not_negative CHECK (ready >= 0),
-    CONSTRAINT lanes_waiting_covers_ready CHECK (waiting >= ready),
-    CONSTRAINT lanes_reserved_not_negative CHECK (reserved_seconds >= 0),
-    FOREIGN KEY(user_id) REFERENCES users (id)
-)
- WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
-CREATE INDEX lanes_pick ON lanes (active, last_served_at) WHERE eligible;
-CREATE INDEX lanes_reset ON lanes (resets_at);
-
 CREATE TABLE tasks (
     id UUID NOT NULL,
     user_id UUID NOT NULL,
@@ -273,7 +272,6 @@ CREATE TABLE tasks (
     CONSTRAINT tasks_priority_in_range CHECK (priority BETWEEN 0 AND 100),
     CONSTRAINT tasks_timeout_positive CHECK (timeout_seconds > 0),
     FOREIGN KEY(user_id) REFERENCES users (id),
-    FOREIGN KEY(dag_id) REFERENCES dags (id),
     FOREIGN KEY(parent_id) REFERENCES tasks (id)
 )
  WITH (fillfactor = 75);
