@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
+from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from typing import Literal, Self
 from uuid import UUID
@@ -164,14 +165,9 @@ def _submit(tx: Connection, user_id: UserId, graph: _Graph, caps: Caps) -> list[
         )
     depth = _check_caps(tx, user_id, len(fresh), caps) if fresh else None
     made = _insert(tx, user_id, replace(graph, tasks=fresh), caps)
-    made = [replace(one, depth=depth) for one in made]
     fault("intake.before_commit")
-    return [
-        existing[task.idempotency_key]
-        if task.idempotency_key is not None and task.idempotency_key in existing
-        else made.pop(0)
-        for task in graph.tasks
-    ]
+    new = (replace(one, depth=depth) for one in made)
+    return [existing.get(task.idempotency_key) or next(new) for task in graph.tasks]
 
 
 def _already_submitted(
@@ -254,12 +250,19 @@ def _insert(tx: Connection, user_id: UserId, graph: _Graph, caps: Caps) -> list[
 
 def _row(task: NewTask, one: Submitted, unmet: int, caps: Caps) -> dict[str, object]:
     return {
-        **asdict(task),
+        **vars(task),
+        "retry": _stored(task.retry),
         "id": one.task_id,
         "dag_id": one.dag_id,
         "unmet": unmet,
         "lock_key": task.lock_key or _implied_lock(task, caps.lock_scope),
     }
+
+
+@lru_cache
+def _stored(policy: RetryPolicy) -> dict[str, object]:
+    """Return a policy as it is stored; most tasks share one."""
+    return asdict(policy)
 
 
 def _implied_lock(task: NewTask, scope: LockScope) -> str | None:
