@@ -92,6 +92,8 @@ def no_handler(run: Run, types: tuple[str, ...]) -> Raised:
 
 def storable(output: object) -> object:
     """Return the output as it will be given back from storage, or raise UnfitOutput."""
+    if output is None:
+        return None
     try:
         text = json.dumps(output, allow_nan=False, ensure_ascii=False)
         size = len(text.encode())

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 
 
 class State(StrEnum):
@@ -140,6 +141,7 @@ ALIASES: dict[str, str] = {
 }
 
 
+@cache
 def sources(event: Event) -> list[str]:
     """Return the states `event` may leave, as SQL wants them."""
     return sorted(MOVES[event].sources)

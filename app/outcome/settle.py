@@ -96,7 +96,7 @@ def record(tx: Connection, endings: Sequence[Ending], *, keep_stale: bool = True
         return settled
     lanes.lock(tx, [ending.user_id for ending in endings])
     rows = tx.execute(
-        statement("settle"), {"verdicts": json.dumps([_row(one) for one in endings])}
+        statement("settle"), {"verdicts": json.dumps([_said(_row(one)) for one in endings])}
     ).all()
     won = {row.task_id for row in rows}
     for ending in endings:
@@ -189,6 +189,11 @@ def _row(ending: Ending) -> dict[str, object]:
         "cost_usd": result.cost_usd,
         "tokens": result.tokens,
     }
+
+
+def _said(row: dict[str, object]) -> dict[str, object]:
+    """Leave out what is not said; most of it is not, for most endings."""
+    return {name: value for name, value in row.items() if value is not None}
 
 
 def _sources(ending: Ending) -> list[str]:

@@ -1,15 +1,16 @@
 """Beginning claimed runs."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from app.domain.claims import Claim, Failure, Run
-from app.domain.ids import DagId, TaskId, UserId
+from app.domain.ids import DagId, UserId
 from app.domain.lifecycle import Event, sources, target
 from app.domain.retry import RetryPolicy, Strategy
 from app.faults import fault
@@ -46,16 +47,18 @@ def begin(tx: Connection, claims: Sequence[Claim], *, holder: str, lease: timede
             "target": target(Event.START),
         },
     )
-    begun = {row["id"]: _run(dict(row)) for row in rows.mappings()}
+    begun = {row.id: row for row in rows}
     fault("start.before_commit")
-    return [begun[claim.task_id] for claim in claims if claim.task_id in begun]
+    return [_run(claim, begun[claim.task_id]) for claim in claims if claim.task_id in begun]
 
 
-def policy_of(stored: Mapping[str, Any]) -> RetryPolicy:
-    """Read a retry policy back from its column.
+@lru_cache
+def policy_of(text: str) -> RetryPolicy:
+    """Read a retry policy back from its column's text; most tasks share one.
 
     What only another release knows is left out: one such row must not stop a reaper's batch.
     """
+    stored = json.loads(text)
     known = {part.name: stored[part.name] for part in fields(RetryPolicy) if part.name in stored}
     strategy = known.pop("strategy", None)
     if strategy in set(Strategy):
@@ -75,20 +78,20 @@ def _message(claim: Claim) -> dict[str, object]:
     return {"task_id": str(claim.task_id), "epoch": claim.epoch, "token": str(claim.token)}
 
 
-def _run(row: Mapping[str, Any]) -> Run:
+def _run(claim: Claim, row: Row[Any]) -> Run:
     return Run(
-        claim=Claim(TaskId(row["id"]), row["epoch"], row["token"]),
-        user_id=UserId(row["user_id"]),
-        dag_id=DagId(row["dag_id"]),
-        type=row["type"],
-        title=row["title"],
-        payload=row["payload"],
-        spec=row["spec"],
-        attempts=row["attempts"],
-        max_attempts=row["max_attempts"],
-        retry=policy_of(row["retry"]),
-        granted_seconds=row["granted_seconds"],
-        plan_limited=row["plan_limited"],
-        failures=failures_of(row["failures"]),
-        bundle=row["bundle"],
+        claim=claim,
+        user_id=UserId(row.user_id),
+        dag_id=DagId(row.dag_id),
+        type=row.type,
+        title=row.title,
+        payload=row.payload,
+        spec=row.spec,
+        attempts=row.attempts,
+        max_attempts=row.max_attempts,
+        retry=policy_of(row.retry),
+        granted_seconds=row.granted_seconds,
+        plan_limited=row.plan_limited,
+        failures=failures_of(row.failures),
+        bundle=row.bundle,
     )

@@ -26,8 +26,8 @@ WITH message AS MATERIALIZED (
       FROM started s
      WHERE a.task_id = s.id AND a.epoch = s.epoch
 )
-SELECT s.id, s.epoch, s.token, s.user_id, s.dag_id, s.type, s.title, s.payload, s.spec, s.attempts, s.max_attempts,
-       s.retry, s.bundle, s.reserved_seconds AS granted_seconds,
+SELECT s.id, s.user_id, s.dag_id, s.type, s.title, s.payload, s.spec, s.attempts, s.max_attempts,
+       CAST(s.retry AS text) AS retry, s.bundle, s.reserved_seconds AS granted_seconds,
        (s.timeout_seconds IS NULL OR s.reserved_seconds < s.timeout_seconds) AS plan_limited,
        CASE WHEN s.attempts > 0 THEN
             (SELECT jsonb_agg(jsonb_build_object('agent', a.agent, 'outcome', a.outcome) ORDER BY a.epoch)

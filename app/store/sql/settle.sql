@@ -77,7 +77,7 @@ WITH verdict AS MATERIALIZED (
       FROM (SELECT dag_id, sum(cost_usd) AS cost_usd FROM held GROUP BY dag_id) h
      WHERE g.id = h.dag_id AND h.cost_usd > 0
 )
-SELECT h.task_id, h.user_id, h.goal,
+SELECT h.task_id, h.goal,
        EXISTS (SELECT 1 FROM task_edges e WHERE e.parent_id = h.task_id) AS has_dependents
   FROM held h;
 

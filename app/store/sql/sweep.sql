@@ -2,7 +2,8 @@
 -- Claims past their time, read without locks: the settling statement checks each again. A run's
 -- agent that still shows signs of life means the run died by itself. Out of time is only a run
 -- whose last lease reached that far: one lost earlier has not used its time, however late we look.
-SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.attempts, t.max_attempts, t.retry,
+SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.attempts, t.max_attempts,
+       CAST(t.retry AS text) AS retry,
        t.cancel_requested_at IS NOT NULL AS cancel_requested,
        (t.timeout_seconds IS NULL OR t.reserved_seconds < t.timeout_seconds) AS plan_limited,
        coalesce(t.expires_at >= t.started_at + make_interval(secs => t.reserved_seconds), false) AS out_of_time,
@@ -23,7 +24,8 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.att
 -- name: overdue_runs
 -- Runs whose worker beats on although their time is up, or although they were told to stop. Those
 -- whose lease has ended too are the reaper's: nobody knows whether they lived that long.
-SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.attempts, t.max_attempts, t.retry,
+SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.attempts, t.max_attempts,
+       CAST(t.retry AS text) AS retry,
        t.cancel_requested_at IS NOT NULL AS cancel_requested,
        (t.timeout_seconds IS NULL OR t.reserved_seconds < t.timeout_seconds) AS plan_limited,
        clock() >= t.started_at + make_interval(secs => t.reserved_seconds) AS out_of_time,
