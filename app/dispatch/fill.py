@@ -1,5 +1,8 @@
 """One pass of the dispatcher: claim for every free slot, commit, then publish."""
 
+import math
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from app.dispatch.publish import Publisher
@@ -13,6 +16,7 @@ from app.telemetry import Event, emit
 
 # Claims in one transaction; more would hold the lanes longer without going faster.
 CLAIMS_PER_PASS = 200
+LOOK_AT_POOLS_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -23,10 +27,37 @@ class Pass:
     more: bool
 
 
-def fill(db: Db, publisher: Publisher, settings: Settings, *, holder: str) -> Pass:
+class OpenPools:
+    """The pools to fill, looked up every second at most: a new one may have to wait that long."""
+
+    def __init__(self, db: Db) -> None:
+        self._db = db
+        self._names: list[str] = []
+        self._seen = -math.inf
+
+    def __iter__(self) -> Iterator[str]:
+        now = time.monotonic()
+        if now - self._seen > LOOK_AT_POOLS_SECONDS or not self._names:
+            rows = self._db.atomically(
+                lambda tx: tx.execute(statement("open_pools")).scalars().all()
+            )
+            self._names, self._seen = list(rows), now
+        return iter(self._names)
+
+
+def fill(
+    db: Db,
+    publisher: Publisher,
+    settings: Settings,
+    *,
+    holder: str,
+    pools: Iterable[str] | None = None,
+) -> Pass:
     """Fill the free slots of every pool once; raises BrokerUnreachable before claiming anything."""
     publisher.check()
-    passes = [fill_pool(db, publisher, settings, pool, holder=holder) for pool in _pools(db)]
+    passes = [
+        fill_pool(db, publisher, settings, pool, holder=holder) for pool in pools or OpenPools(db)
+    ]
     return Pass(sum(one.sent for one in passes), any(one.more for one in passes))
 
 
@@ -42,7 +73,3 @@ def fill_pool(db: Db, publisher: Publisher, settings: Settings, pool: str, *, ho
     if unsent:
         release(db, unsent, reason="broker")
     return Pass(len(taken.claims) - len(unsent), taken.more and not unsent)
-
-
-def _pools(db: Db) -> list[str]:
-    return list(db.atomically(lambda tx: tx.execute(statement("open_pools")).scalars().all()))

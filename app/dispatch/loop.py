@@ -6,7 +6,7 @@ import socket
 import threading
 from types import FrameType
 
-from app.dispatch.fill import fill
+from app.dispatch.fill import OpenPools, fill
 from app.dispatch.publish import BrokerUnreachable, Publisher
 from app.events.wake import Listener
 from app.faults import arm
@@ -52,10 +52,11 @@ def dispatch(
 ) -> None:
     """Fill and wait, until told to stop; an unreachable server is reported once and waited for."""
     holder = f"{socket.gethostname()}:{os.getpid()}:dispatcher"
+    pools = OpenPools(db)
     troubled = False
     while not stop.is_set():
         try:
-            done = fill(db, publisher, settings, holder=holder)
+            done = fill(db, publisher, settings, holder=holder, pools=pools)
         except BrokerUnreachable as error:
             _report_once(Event.BROKER_UNREACHABLE, error, troubled=troubled)
             troubled = True
