@@ -67,6 +67,7 @@ Whole = Annotated[int, Field(strict=True)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Text = Annotated[str, AfterValidator(sound_text)]
 Word = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(sound_text)]
+LockKey = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(sound_text)]
 JsonObject = Annotated[dict[str, Any], AfterValidator(sound_object)]
 Deadline = Annotated[AwareDatetime, AfterValidator(_year_we_can_keep)]
 
@@ -163,8 +164,11 @@ class TaskCreate(BaseModel):
     required_capabilities: tuple[Word, ...] = Field(
         (), max_length=20, description="What a worker must offer to be given the task."
     )
-    lock_key: Word | None = Field(
-        None, description="Of your tasks with the same key, only one runs at a time."
+    locks: tuple[LockKey, ...] = Field(
+        (),
+        max_length=20,
+        description="What it needs alone while it runs, such as repo:site; path:src takes all below"
+        " it too. Left out, its project.",
     )
     idempotency_key: Annotated[Text, Field(min_length=1, max_length=255)] | None = Field(
         None, description="A second create with the same key answers with the first task."
@@ -206,7 +210,7 @@ class TaskFields(TypedDict, total=False):
     max_attempts: int | None
     retry: RetryPolicy | dict[str, Any] | None
     required_capabilities: Sequence[str] | None
-    lock_key: str | None
+    locks: Sequence[str] | None
     idempotency_key: str | None
     deadline_at: datetime | None
     tags: Sequence[str] | None

@@ -27,7 +27,7 @@ def new_task(body: models.TaskCreate, settings: Settings, key: str | None) -> Ne
         max_attempts=body.max_attempts or settings.max_attempts,
         retry=retry_policy(body.retry, settings),
         required_capabilities=body.required_capabilities,
-        lock_key=body.lock_key,
+        locks=body.locks,
         idempotency_key=key,
         deadline_at=body.deadline_at,
         tags=body.tags,

@@ -66,8 +66,12 @@ def add(
         list[str] | None,
         typer.Option(metavar="NAME", help="What a worker must offer; may be repeated."),
     ] = None,
-    lock_key: Annotated[
-        str | None, typer.Option(help="Of your tasks with the same key, one runs at a time.")
+    lock: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY",
+            help="What it needs alone, such as repo:site or path:src; may be repeated.",
+        ),
     ] = None,
     tag: Annotated[
         list[str] | None,
@@ -98,7 +102,7 @@ def add(
             max_attempts=max_attempts,
             retry={name: value for name, value in policy.items() if value is not None} or None,
             required_capabilities=capability,
-            lock_key=lock_key,
+            locks=lock,
             tags=tag,
             idempotency_key=idempotency_key,
             source="cli",

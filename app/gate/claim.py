@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from math import ceil
-from typing import Self
+from typing import Any, Self
 from uuid import UUID, uuid4
 
-from sqlalchemy import Connection, RowMapping
+from sqlalchemy import Connection, Row, RowMapping
 
 from app.domain.claims import Claim, Claimed
 from app.domain.ids import TaskId, UserId
@@ -21,6 +21,8 @@ from app.store.statements import statement
 # More lanes than slots, so that lanes found empty do not leave a slot idle.
 SPARE_LANES = 10
 CYCLES_PER_PASS = 100
+# The pool on claims of callers that run the task themselves; no worker listens to it.
+DIRECT = "direct"
 
 
 @dataclass(frozen=True)
@@ -79,12 +81,17 @@ class Capacity:
 
 @dataclass(frozen=True)
 class Want:
-    """What one pass asks of the lanes: tasks that need a slot each, and bundles of quick ones."""
+    """What one pass asks of the lanes: tasks that need a slot each, and bundles of quick ones.
+
+    It may ask one user alone, whose lane is held already, and for one task and no other.
+    """
 
     singles: int
     bundles: Sequence[UUID]
     limit: int
     holder: str
+    user_id: UserId | None = None
+    only: TaskId | None = None
 
 
 def claim(db: Db, pool: str, *, holder: str, terms: Terms, limit: int = 100) -> Taken:
@@ -120,6 +127,36 @@ def claim_next(tx: Connection, pool: str, *, agent: str, bundle: UUID, terms: Te
     return Taken(claims, idle=capacity.free - bool(claims))
 
 
+def claim_one(
+    db: Db,
+    *,
+    holder: str,
+    terms: Terms,
+    user_id: UserId | None = None,
+    task_id: TaskId | None = None,
+    capabilities: Sequence[str] = (),
+) -> Claimed | None:
+    """Claim one task for a caller that runs it itself, and commit; None if none may go.
+
+    The caller brings the slot; everything else is judged as for a pool. It may name the user, and
+    one task of that user's.
+    """
+
+    def work(tx: Connection) -> Claimed | None:
+        house = _house(tx, DIRECT, terms)
+        if terms.slots_max is not None and house.in_house >= terms.slots_max:
+            return None
+        if user_id is not None:
+            lanes.lock(tx, [user_id])
+            lanes.roll(tx, [user_id])
+        capacity = Capacity(1, (), tuple(capabilities), house.months_over and user_id is None)
+        want = Want(1, [uuid4()], 1, holder, user_id, task_id)
+        claims = _choose(tx, DIRECT, capacity, terms, want)
+        return claims[0] if claims else None
+
+    return db.atomically(work)
+
+
 def _more(tx: Connection, pool: str) -> bool:
     return bool(tx.execute(statement("more_to_serve"), {"pool": pool}).scalar_one())
 
@@ -128,9 +165,7 @@ def _capacity(tx: Connection, pool: str, terms: Terms) -> Capacity:
     # The pool's lock before any lane's, like everyone, so that nobody waits in a ring.
     if tx.execute(statement("lock_pool"), {"pool": pool}).one_or_none() is None:
         return Capacity()
-    row = tx.execute(
-        statement("pool_capacity"), {"pool": pool, "liveness": terms.liveness.total_seconds()}
-    ).one()
+    row = _house(tx, pool, terms)
     free = row.slots - row.singles - row.bundles
     if terms.slots_max is not None:
         free = min(free, terms.slots_max - row.in_house)
@@ -139,26 +174,29 @@ def _capacity(tx: Connection, pool: str, terms: Terms) -> Capacity:
     return Capacity(free, row.agents, sorted(shared), row.months_over)
 
 
+def _house(tx: Connection, pool: str, terms: Terms) -> Row[Any]:
+    """Count the slots of a pool and of the house; with a cap on the house, alone."""
+    if terms.slots_max is not None:
+        # Another pool's pass must not count the same house at the same time.
+        tx.execute(statement("lock_house"))
+    asked = {"pool": pool, "liveness": terms.liveness.total_seconds()}
+    return tx.execute(statement("pool_capacity"), asked).one()
+
+
 def _choose(
     tx: Connection, pool: str, capacity: Capacity, terms: Terms, want: Want
 ) -> list[Claimed]:
     if capacity.months_over:
         lanes.roll_due(tx, CYCLES_PER_PASS)
-    locked = (
-        tx.execute(
-            statement("lock_lanes_to_serve"),
-            {"pool": pool, "few": want.singles + SPARE_LANES, "limit": want.limit},
-        )
-        .scalars()
-        .all()
-    )
+    locked = _lanes(tx, pool, want)
     if not locked:
         return []
     # A second statement, so that it judges rows as they are now that the lanes are held.
     rows = tx.execute(
         statement("claim"),
         {
-            "users": locked,
+            "users": list(locked),
+            "only": want.only,
             "pool": pool,
             "free": want.singles,
             "messages": len(want.bundles),
@@ -179,6 +217,13 @@ def _choose(
     ).mappings()
     fault("claim.before_commit")
     return [_claimed(row) for row in rows]
+
+
+def _lanes(tx: Connection, pool: str, want: Want) -> Sequence[UUID]:
+    if want.user_id is not None:
+        return [want.user_id]
+    asked = {"pool": pool, "few": want.singles + SPARE_LANES, "limit": want.limit}
+    return tx.execute(statement("lock_lanes_to_serve"), asked).scalars().all()
 
 
 def _claimed(row: RowMapping) -> Claimed:

@@ -19,6 +19,7 @@ from app.domain.errors import (
     UserNotFound,
 )
 from app.domain.ids import DagId, TaskId, UserId, lone_dag_id, new_dag_id, new_task_id
+from app.domain.locks import LockScope, keys_of
 from app.domain.priority import CRITICAL_BELOW, DEFAULT_SCORE
 from app.domain.retry import RetryPolicy
 from app.faults import fault
@@ -28,7 +29,9 @@ from app.store.db import Db
 from app.store.statements import statement
 
 SECONDS_PER_HOUR = 3600
-LockScope = Literal["project", "user", "none"]
+# Within this many tasks of the house's cap, submits count one at a time and cannot overrun it;
+# further off, those under way at the same moment are never that many.
+NEAR_FULL = 10_000
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class NewTask:
     max_attempts: int = 3
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     required_capabilities: Sequence[str] = ()
-    lock_key: str | None = None
+    locks: Sequence[str] = ()
     idempotency_key: str | None = None
     deadline_at: datetime | None = None
     tags: Sequence[str] = ()
@@ -80,7 +83,7 @@ class Submitted:
 
 @dataclass(frozen=True)
 class Caps:
-    """How much waiting work is allowed, and what a task without a lock of its own locks."""
+    """How much waiting work is allowed, and what a task that declares no locks takes."""
 
     max_pending_per_user: int = 50
     queue_max_size: int = 1_000_000
@@ -202,6 +205,8 @@ def _check_caps(tx: Connection, user_id: UserId, count: int, caps: Caps) -> int:
             lane.resets_at.isoformat(),
         )
     depth = lanes.depth(tx)
+    if depth + count + NEAR_FULL > caps.queue_max_size:
+        depth = lanes.depth_alone(tx)
     if depth + count > caps.queue_max_size:
         raise QueueFull(depth, caps.queue_max_size)
     return depth + count
@@ -255,7 +260,7 @@ def _row(task: NewTask, one: Submitted, unmet: int, caps: Caps) -> dict[str, obj
         "id": one.task_id,
         "dag_id": one.dag_id,
         "unmet": unmet,
-        "lock_key": task.lock_key or _implied_lock(task, caps.lock_scope),
+        "locks": keys_of(task.locks, task.project_id, caps.lock_scope),
     }
 
 
@@ -263,15 +268,6 @@ def _row(task: NewTask, one: Submitted, unmet: int, caps: Caps) -> dict[str, obj
 def _stored(policy: RetryPolicy) -> dict[str, object]:
     """Return a policy as it is stored; most tasks share one."""
     return asdict(policy)
-
-
-def _implied_lock(task: NewTask, scope: LockScope) -> str | None:
-    """Return the lock a task takes when it names none: its project's, or the whole user's."""
-    if scope == "user":
-        return "user"
-    if scope == "project" and task.project_id is not None:
-        return f"project:{task.project_id}"
-    return None
 
 
 def _json(value: object) -> str:

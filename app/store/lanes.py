@@ -64,3 +64,9 @@ def roll_due(tx: Connection, limit: int) -> list[UUID]:
 def depth(tx: Connection) -> int:
     """Return how many tasks wait in the whole house."""
     return int(tx.execute(statement("depth")).scalar_one())
+
+
+def depth_alone(tx: Connection) -> int:
+    """Return how many tasks wait in the whole house, and let nobody else ask until this ends."""
+    tx.execute(statement("lock_depth"))
+    return depth(tx)

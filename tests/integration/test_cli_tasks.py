@@ -53,7 +53,7 @@ def test_add_sends_everything_that_was_said_and_nothing_else(service: Service) -
         *("--description", "more", "--prompt", "do it", "--project", "p1", "--priority", "2"),
         *("--priority-score", "7", "--timeout", "30m", "--max-attempts", "5"),
         *("--retry", "fixed", "--retry-delay", "45s", "--capability", "gpu"),
-        *("--capability", "web", "--lock-key", "k", "--tag", "a", "--tag", "b"),
+        *("--capability", "web", "--lock", "k", "--tag", "a", "--tag", "b"),
         *("--idempotency-key", "once"),
     )
 
@@ -72,7 +72,7 @@ def test_add_sends_everything_that_was_said_and_nothing_else(service: Service) -
         "max_attempts": 5,
         "retry": {"strategy": "fixed", "initial_delay_sec": 45.0},
         "required_capabilities": ["gpu", "web"],
-        "lock_key": "k",
+        "locks": ["k"],
         "tags": ["a", "b"],
         "idempotency_key": "once",
         "source": "cli",

@@ -174,8 +174,8 @@ def test_two_tasks_of_one_project_take_turns(house: House) -> None:
 def test_a_lock_key_is_free_again_when_its_holder_ends(house: House) -> None:
     user = house.user()
     house.agent()
-    house.task(user, lock_key="repo:site")
-    second = house.task(user, lock_key="repo:site")
+    house.task(user, locks=["repo:site"])
+    second = house.task(user, locks=["repo:site"])
     [claimed] = house.claim().claims
     run = house.start(claimed)
     assert run is not None
@@ -327,6 +327,7 @@ def test_a_batch_never_overruns_its_limit_under_the_worst_plan(house: House) -> 
             statement("claim"),
             {
                 "users": users.all(),
+                "only": None,
                 "pool": POOL,
                 "free": 3,
                 "messages": 3,

@@ -78,7 +78,7 @@ new_tasks = st.builds(
     max_attempts=st.sampled_from([3, 2, 1]),
     retry=st.sampled_from(POLICIES),
     required_capabilities=st.sampled_from([(), (), ("gpu",)]),
-    lock_key=st.sampled_from([None, None, "repository"]),
+    locks=st.sampled_from([(), (), ("repository",), ("path:src",), ("path:src/a", "repository")]),
 )
 # For each task of a graph, which of the tasks before it it waits for.
 graphs = st.lists(new_tasks, min_size=2, max_size=5).flatmap(

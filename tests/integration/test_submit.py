@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,9 @@ from app.domain.errors import (
     UserNotFound,
 )
 from app.domain.ids import UserId
+from app.domain.locks import LockScope
 from app.domain.retry import RetryPolicy, Strategy
-from app.intake.submit import Caps, Edge, LockScope, NewTask, Submitted, submit, submit_graph
+from app.intake.submit import Caps, Edge, NewTask, Submitted, submit, submit_graph
 from app.settings import load
 from app.store.db import APP, Db
 from tests.support.house import LOOSE, House
@@ -274,14 +276,15 @@ def test_tasks_without_edges_are_graphs_of_their_own(house: House) -> None:
     assert house.one("SELECT count(*) AS n FROM graphs WHERE total = 1")["n"] == 3
 
 
-LOCKS: Sequence[tuple[LockScope, dict[str, str], str | None]] = (
-    ("project", {"project_id": "site"}, "project:site"),
+LOCKS: Sequence[tuple[LockScope, dict[str, Any], list[str] | None]] = (
+    ("project", {"project_id": "site"}, ["project:site"]),
     ("project", {}, None),
-    ("user", {"project_id": "site"}, "user"),
-    ("user", {}, "user"),
+    ("user", {"project_id": "site"}, ["user"]),
+    ("user", {}, ["user"]),
     ("none", {"project_id": "site"}, None),
-    ("none", {"lock_key": "repo:x"}, "repo:x"),
-    ("user", {"lock_key": "repo:x"}, "repo:x"),
+    ("none", {"locks": ["repo:x"]}, ["repo:x"]),
+    ("project", {"project_id": "site", "locks": ["path:a/", "path:a/b"]}, ["path:a"]),
+    ("user", {"locks": ["repo:x"]}, ["repo:x", "user"]),
 )
 
 
@@ -290,7 +293,7 @@ def test_what_a_task_locks_follows_from_the_scope(house: House) -> None:
 
     made = [house.task(user, Caps(lock_scope=scope), **fields) for scope, fields, _ in LOCKS]
 
-    locked = [house.row(task_id)["lock_key"] for task_id in made]
+    locked = [house.row(task_id)["locks"] for task_id in made]
     assert locked == [lock for _, _, lock in LOCKS]
 
 

@@ -274,16 +274,35 @@ HAVING (g.total, g.completed, g.dead, g.cancelled, g.open) IS DISTINCT FROM
         count(*) FILTER (WHERE t.state NOT IN ('completed', 'dead_lettered', 'cancelled')));
 
 -- name: H03
--- a lock is held by one attempt at a time
-SELECT user_id, lock_key, task_id, epoch
-  FROM (SELECT t.user_id, t.lock_key, a.task_id, a.epoch, a.claimed_at,
-               max(coalesce(a.ended_at, 'infinity')) OVER (
-                   PARTITION BY t.user_id, t.lock_key ORDER BY a.claimed_at, a.ended_at
-                   ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS free_since
-          FROM attempts a
-          JOIN tasks t ON t.id = a.task_id
-         WHERE t.lock_key IS NOT NULL) held
- WHERE claimed_at < free_since;
+-- a lock is held by one attempt at a time, and a path with all above and below it
+WITH held AS (
+    SELECT t.user_id, a.task_id, a.epoch, a.claimed_at, coalesce(a.ended_at, 'infinity') AS ended_at, key
+      FROM attempts a
+      JOIN tasks t ON t.id = a.task_id
+     CROSS JOIN unnest(t.locks) key
+), path AS (
+    -- each path with itself and every directory it lies in
+    SELECT held.*, above.name, above.name = key AS whole
+      FROM held
+     CROSS JOIN LATERAL (
+        SELECT 'path:.' AS name
+        UNION
+        SELECT array_to_string((string_to_array(key, '/'))[1:depth], '/')
+          FROM generate_series(1, cardinality(string_to_array(key, '/'))) depth) above
+     WHERE key LIKE 'path:%'
+)
+SELECT user_id, key, task_id, epoch
+  FROM (SELECT *, max(ended_at) OVER (PARTITION BY user_id, key ORDER BY claimed_at, ended_at
+                                      ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS free_since
+          FROM held) line
+ WHERE claimed_at < free_since
+UNION ALL
+SELECT one.user_id, one.key, one.task_id, one.epoch
+  FROM path one
+  JOIN path two ON two.user_id = one.user_id AND two.name = one.name
+ WHERE one.whole
+   AND (one.task_id, one.epoch) <> (two.task_id, two.epoch)
+   AND one.claimed_at < two.ended_at AND two.claimed_at < one.ended_at;
 
 -- name: H04
 -- costs add up from attempts to tasks and graphs
@@ -320,3 +339,11 @@ SELECT task_id, epoch, outcome
   FROM attempts
  WHERE (outcome = 'expired' AND started_at IS NOT NULL)
     OR (outcome NOT IN ('expired', 'interrupted', 'cancelled') AND started_at IS NULL);
+
+-- name: H07
+-- the locks that are held are those of the active tasks, no more and no fewer
+SELECT coalesce(t.id, h.task_id) AS task_id, t.state, coalesce(t.key, h.key) AS key
+  FROM (SELECT id, user_id, state, key FROM tasks CROSS JOIN unnest(locks) key
+         WHERE state IN ('claimed', 'running', 'validating')) t
+  FULL JOIN held_locks h ON h.task_id = t.id AND h.user_id = t.user_id AND h.key = t.key
+ WHERE t.id IS NULL OR h.task_id IS NULL;

@@ -121,7 +121,8 @@ UPDATE dags SET dead = dead + 1 WHERE user_id = :user;
 UPDATE dags SET cancelled = cancelled + 1 WHERE user_id = :user;
 
 -- name: H03
-UPDATE tasks SET lock_key = 'repository' WHERE id IN (:running, :child);
+UPDATE tasks SET locks = '{repository}' WHERE id IN (:running, :child);
+UPDATE tasks SET locks = ARRAY[CASE WHEN id = :child THEN 'path:src' ELSE 'path:src/a' END] WHERE id IN (:running, :child);
 
 -- name: H04
 UPDATE tasks SET cost_usd = 9 WHERE id = :done;
@@ -136,3 +137,7 @@ UPDATE usage_ledger SET period_started_at = period_started_at - interval '1 mont
 -- name: H06
 UPDATE attempts SET outcome = 'expired' WHERE task_id = :done;
 UPDATE attempts SET started_at = NULL WHERE task_id = :done;
+
+-- name: H07
+UPDATE tasks SET locks = '{repository}' WHERE id = :running;
+INSERT INTO held_locks (user_id, key, task_id) SELECT user_id, 'repository', id FROM tasks WHERE id = :waiting;

@@ -15,6 +15,7 @@ from app.domain.billing import boundary, cycle_at
 from app.domain.claims import Claim, Claimed, Failure
 from app.domain.ids import TaskId, UserId
 from app.domain.lifecycle import ACTIVE, FINAL, MOVES, State
+from app.domain.locks import collide
 from app.domain.plans import PlanLimits
 from app.domain.results import Died, Expired, Lost, Result, Stopped, TimedOut
 from app.domain.retry import RetryPolicy
@@ -47,7 +48,7 @@ class Task:
     retry: RetryPolicy
     timeout: int | None = None
     capabilities: frozenset[str] = frozenset()
-    lock: str | None = None
+    locks: Sequence[str] = ()
     is_quick: bool = False
     alone: bool = False
     parents: set[TaskId] = field(default_factory=set)
@@ -423,7 +424,7 @@ class Model:
             and len(self.of(task.user, ACTIVE)) < self.users[task.user].limits.max_concurrent_agents
             and task.capabilities <= able
             and self.granted(task) <= self.seconds_left(task.user)
-            and not (task.lock and any(o.lock == task.lock for o in self.of(task.user, ACTIVE)))
+            and not any(collide(task.locks, o.locks) for o in self.of(task.user, ACTIVE))
         )
 
     def _used_now(self, user: UserId) -> int:

@@ -24,6 +24,7 @@ from app.domain.errors import (
 )
 from app.domain.ids import TaskId, UserId
 from app.domain.lifecycle import ACTIVE, FINAL, WAITING, State
+from app.domain.locks import keys_of
 from app.domain.plans import PlanLimits, PlanTier
 from app.domain.results import Expired, Result, Returned
 from app.gate.claim import Bundling, Terms, claim
@@ -489,7 +490,7 @@ def _asked_for(user: UserId, task: NewTask, parents: set[TaskId]) -> Task:
         retry=task.retry,
         timeout=task.timeout_seconds,
         capabilities=frozenset(task.required_capabilities),
-        lock=task.lock_key,
+        locks=keys_of(task.locks, task.project_id, "project") or (),
         is_quick=task.type == QUICK,
         parents=parents,
     )

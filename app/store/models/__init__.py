@@ -3,9 +3,10 @@
 A *user* has plan columns; beside each user runs one narrow *lane* that counts what the gate
 must know (active, ready, hours) and is locked before anything about that user's tasks changes.
 A *task* belongs to a *dag* (a lone task to a dag of one) and may wait on others through
-*task_edges*. Each claim of a task opens an *attempt*, keyed by the task's epoch; each attempt
-that ran leaves rows in the *usage_ledger*, an append-only record in seconds per billing month.
-Every change of state leaves an *event*. Tasks that failed for good stand in *dead_letters*;
+*task_edges*. While it is active it stands in *held_locks* with every key it locks; who had to
+wait for one is remembered in *lock_waits*. Each claim of a task opens an *attempt*, keyed by the
+task's epoch; each attempt that ran leaves rows in the *usage_ledger*, an append-only record in
+seconds per billing month. Every change of state leaves an *event*. Tasks that failed for good stand in *dead_letters*;
 answers from holders that had lost their claim in *stale_results*. *agents* are the workers that
 can be reached, gathered in *pools*; *paces* say how long each type of task takes of late;
 *sweeps* remember when each maintenance sweep last ran.
@@ -15,6 +16,7 @@ changes a task, so no code can forget them. Instants come from the database func
 """
 
 from app.store.models.base import Base
+from app.store.models.locks import HeldLock, LockWait
 from app.store.models.people import ApiKey, Lane, User
 from app.store.models.records import Attempt, DeadLetter, LedgerEntry, StaleResult, TaskEvent
 from app.store.models.upkeep import Agent, LegalMove, Pace, Pool, SweepRun
@@ -27,9 +29,11 @@ __all__ = [
     "Base",
     "Dag",
     "DeadLetter",
+    "HeldLock",
     "Lane",
     "LedgerEntry",
     "LegalMove",
+    "LockWait",
     "Pace",
     "Pool",
     "StaleResult",

@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB, TIMESTAMP
 from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.types import Text
 
-from app.domain.lifecycle import ACTIVE, FINAL, State
+from app.domain.lifecycle import ACTIVE, FINAL, WAITING, State
 
 Instant = TIMESTAMP(timezone=True)
 EMPTY_ARRAY = text("'{}'")
@@ -30,6 +30,7 @@ STORED_STATES = words(state.value for state in State if state is not State.FAILE
 ACTIVE_STATES = words(state.value for state in ACTIVE)
 FINAL_STATES = words(state.value for state in FINAL)
 IS_ACTIVE = f"state IN ({ACTIVE_STATES})"
+IS_WAITING = f"state IN ({words(state.value for state in WAITING)})"
 
 
 class Base(DeclarativeBase):

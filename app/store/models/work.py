@@ -24,6 +24,7 @@ from app.store.models.base import (
     EMPTY_OBJECT,
     FINAL_STATES,
     IS_ACTIVE,
+    IS_WAITING,
     STORED_STATES,
     Base,
 )
@@ -99,6 +100,7 @@ class Task(Base):
         CheckConstraint("attempts BETWEEN 0 AND max_attempts", name="tasks_attempts_in_budget"),
         CheckConstraint("priority BETWEEN 0 AND 100", name="tasks_priority_in_range"),
         CheckConstraint("timeout_seconds > 0", name="tasks_timeout_positive"),
+        CheckConstraint("cardinality(locks) > 0", name="tasks_locks_or_null"),
         Index(
             "tasks_ready",
             "user_id",
@@ -108,11 +110,9 @@ class Task(Base):
         ),
         Index("tasks_active", "pool", postgresql_where=text(IS_ACTIVE)),
         Index(
-            "tasks_lock",
+            "tasks_urgent",
             "user_id",
-            "lock_key",
-            unique=True,
-            postgresql_where=text(f"{IS_ACTIVE} AND lock_key IS NOT NULL"),
+            postgresql_where=text(f"{IS_WAITING} AND priority < 30"),
         ),
         Index("tasks_retry", "retry_at", postgresql_where=text("state = 'retrying'")),
         Index("tasks_dag", "dag_id", "state"),
@@ -152,7 +152,8 @@ class Task(Base):
     sort_key: Mapped[float] = mapped_column(Float)
     deadline_at: Mapped[datetime | None]
     required_capabilities: Mapped[list[str]] = mapped_column(server_default=EMPTY_ARRAY)
-    lock_key: Mapped[str | None]
+    # What it must hold alone while it runs; NULL for nothing, never an empty list.
+    locks: Mapped[list[str] | None]
     timeout_seconds: Mapped[int | None]
     estimated_cost_usd: Mapped[Decimal | None] = mapped_column(Numeric(12, 6))
     max_cost_usd: Mapped[Decimal | None] = mapped_column(Numeric(12, 6))

@@ -2,6 +2,11 @@
 -- Free slots are counted while this row is held, so two dispatchers never count the same slot.
 SELECT name FROM pools WHERE name = :pool AND NOT paused FOR UPDATE;
 
+-- name: lock_house
+-- The house's cap on slots is counted by one at a time, whichever pool it is for: each pool's own
+-- lock would let two count the same free slot. After a pool's lock and before any lane's.
+SELECT pg_advisory_xact_lock(hashtext('overnight.slots'));
+
 -- name: pool_capacity
 -- Who offers slots in the pool, and what holds them: single tasks and bundles, of the pool and of
 -- the whole house. Bounded by the slots there are. Also whether any billing month has ended.
@@ -44,20 +49,28 @@ SELECT held.user_id
 
 -- name: claim
 -- Fill the free slots with ready tasks of the locked lanes, in fair order, within every limit.
-WITH lane AS MATERIALIZED (
+WITH held AS MATERIALIZED (
+    -- The few keys that active tasks of these users hold, read once and not for each task.
+    SELECT user_id, array_agg(key) AS keys, CASE WHEN count(span) > 0 THEN range_agg(span) END AS paths
+      FROM held_locks
+     WHERE user_id = ANY (CAST(:users AS uuid[]))
+     GROUP BY user_id
+), lane AS MATERIALIZED (
     SELECT user_id, active, last_served_at, max_task_seconds,
            least(max_active - active, :per_lane) AS room,
-           coalesce(limit_seconds - used_seconds - reserved_seconds, 'Infinity'::numeric) AS seconds_left
+           coalesce(limit_seconds - used_seconds - reserved_seconds, 'Infinity'::numeric) AS seconds_left,
+           held.keys AS held_keys, held.paths AS held_paths
       FROM lanes
+      LEFT JOIN held USING (user_id)
      WHERE user_id = ANY (CAST(:users AS uuid[]))
        AND eligible
 ), candidate AS MATERIALIZED (
-    -- The user's first tasks that this pool could run, whose lock is free and whose time still
+    -- The user's first tasks that this pool could run, whose locks are free and whose time still
     -- fits; a walk down one index that stops as soon as the user's room is filled.
     SELECT lane.user_id, lane.active, lane.last_served_at, lane.seconds_left, top.*
       FROM lane
      CROSS JOIN LATERAL (
-        SELECT t.id, t.lock_key, t.sort_key,
+        SELECT t.id, t.locks, t.sort_key,
                least(coalesce(t.timeout_seconds, lane.max_task_seconds), lane.max_task_seconds) AS granted,
                -- The share of a slot a task needs, in millionths: all of it, unless its type is
                -- known to be quick.
@@ -71,23 +84,29 @@ WITH lane AS MATERIALIZED (
            AND t.state = 'ready'
            AND t.required_capabilities <@ CAST(:capabilities AS text[])
            AND least(coalesce(t.timeout_seconds, lane.max_task_seconds), lane.max_task_seconds) <= lane.seconds_left
-           AND NOT EXISTS (SELECT 1
-                             FROM tasks holder
-                            WHERE holder.user_id = t.user_id
-                              AND holder.lock_key = t.lock_key
-                              AND holder.state IN ('claimed', 'running', 'validating'))
+           AND (CAST(:only AS uuid) IS NULL OR t.id = CAST(:only AS uuid))
+           AND (t.locks IS NULL OR lane.held_keys IS NULL
+                OR NOT (t.locks && lane.held_keys
+                        OR (lane.held_paths IS NOT NULL
+                            AND lane.held_paths && lock_spans(t.user_id, t.locks))))
          ORDER BY t.sort_key, t.id
          LIMIT lane.room) top
 ), unlocked AS MATERIALIZED (
-    -- Two tasks of one lock in one batch: only the first may go.
-    SELECT c.*, row_number() OVER (PARTITION BY user_id, coalesce(lock_key, id::text) ORDER BY sort_key, id) AS of_key
+    -- Two tasks of one lock in one batch: only the first may go. What several keys or a path have in
+    -- common with others is not looked into: such a task goes before any other locked one of its
+    -- user, and alone among them, or waits for the next pass.
+    SELECT c.*,
+           row_number() OVER (PARTITION BY user_id, coalesce(locks[1], id::text) ORDER BY sort_key, id) AS of_key,
+           row_number() OVER locked_order AS of_locked,
+           bool_or(cardinality(locks) > 1 OR starts_with(locks[1], 'path:')) OVER locked_order AS after_wide
       FROM candidate c
+    WINDOW locked_order AS (PARTITION BY user_id, locks IS NULL ORDER BY sort_key, id ROWS UNBOUNDED PRECEDING)
 ), affordable AS MATERIALIZED (
     -- Hours are promised one task after the other, so a batch cannot promise more than is left.
     SELECT u.*, (sum(share) OVER lane_order + 999999) / 1000000 AS slots_worth,
            sum(granted) OVER lane_order AS promised
       FROM unlocked u
-     WHERE of_key = 1
+     WHERE locks IS NULL OR of_locked = 1 OR (of_key = 1 AND NOT after_wide)
     WINDOW lane_order AS (PARTITION BY user_id ORDER BY sort_key, id ROWS UNBOUNDED PRECEDING)
 ), queued AS MATERIALIZED (
     -- A slot's worth for everybody before a second for anybody.
@@ -147,6 +166,7 @@ WITH lane AS MATERIALIZED (
        SET parked_for = array_append(l.parked_for, :pool)
      WHERE l.user_id = ANY (CAST(:users AS uuid[]))
        AND l.user_id <> ALL (ARRAY(SELECT user_id FROM candidate))
+       AND CAST(:only AS uuid) IS NULL
 )
 SELECT id, user_id, epoch, token, type, attempts, max_attempts, bundle FROM taken ORDER BY bundle, id;
 

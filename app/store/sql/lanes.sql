@@ -20,6 +20,10 @@ SELECT l.waiting, l.active, l.ready, l.used_seconds, l.reserved_seconds, l.limit
 -- How much work waits in the whole house, summed over the lanes, never over the tasks.
 SELECT coalesce(sum(waiting), 0) FROM lanes;
 
+-- name: lock_depth
+-- Near the house's cap, submits of different users count one after the other. After the lane's lock.
+SELECT pg_advisory_xact_lock(hashtext('overnight.depth'));
+
 -- name: lock_due_lanes
 -- Lanes whose billing month has ended; one that is busy is met again on the next pass.
 SELECT user_id

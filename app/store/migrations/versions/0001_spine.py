@@ -10,7 +10,10 @@ branch_labels = None
 depends_on = None
 
 SPINE = Path(__file__).parent / "spine"
-AS_OWNER = ("clock", "tables", "billing", "lanes", "events", "views", "moves", "grants")
+AS_OWNER = (
+    *("clock", "spans", "tables", "billing", "lanes", "locks"),
+    *("events", "views", "moves", "grants"),
+)
 
 
 def upgrade() -> None:

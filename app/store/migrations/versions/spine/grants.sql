@@ -1,8 +1,9 @@
--- What each role may touch. Rows are never deleted by either; triggers write lanes' counters
--- and events with their owner's rights.
+-- What each role may touch. Rows are never deleted by either; triggers write lanes' counters,
+-- locks and events with their owner's rights.
 GRANT SELECT ON
     users, lanes, api_keys, dags, tasks, task_edges, attempts, usage_ledger, events, dead_letters,
-    stale_results, pools, agents, paces, sweeps, legal_moves, user_limits, graphs
+    stale_results, pools, agents, paces, sweeps, legal_moves, user_limits, graphs,
+    held_locks, lock_waits
 TO overnight_app, overnight_dispatcher;
 
 GRANT INSERT, UPDATE ON users, api_keys TO overnight_app;

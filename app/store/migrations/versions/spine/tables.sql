@@ -41,6 +41,15 @@ CREATE TABLE events (
 );
 CREATE INDEX events_user ON events (user_id, id);
 
+CREATE TABLE held_locks (
+    user_id UUID NOT NULL,
+    key TEXT NOT NULL,
+    task_id UUID NOT NULL,
+    span textrange GENERATED ALWAYS AS (lock_span(user_id, key)) STORED,
+    PRIMARY KEY (user_id, key),
+    CONSTRAINT held_locks_paths_apart EXCLUDE USING gist (span WITH &&) WHERE (span IS NOT NULL)
+);
+
 CREATE TABLE lanes (
     user_id UUID NOT NULL,
     active INTEGER DEFAULT 0 NOT NULL,
@@ -73,6 +82,19 @@ CREATE TABLE legal_moves (
     to_state TEXT NOT NULL,
     PRIMARY KEY (from_state, to_state)
 );
+
+CREATE TABLE lock_waits (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    user_id UUID NOT NULL,
+    key TEXT NOT NULL,
+    holder_id UUID NOT NULL,
+    waiter_id UUID NOT NULL,
+    waiting INTEGER NOT NULL,
+    since TIMESTAMP WITH TIME ZONE NOT NULL,
+    until TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    PRIMARY KEY (id)
+);
+CREATE INDEX lock_waits_user ON lock_waits (user_id, id);
 
 CREATE TABLE paces (
     type TEXT NOT NULL,
@@ -229,7 +251,7 @@ CREATE TABLE tasks (
     sort_key FLOAT NOT NULL,
     deadline_at TIMESTAMP WITH TIME ZONE,
     required_capabilities TEXT[] DEFAULT '{}' NOT NULL,
-    lock_key TEXT,
+    locks TEXT[],
     timeout_seconds INTEGER,
     estimated_cost_usd NUMERIC(12, 6),
     max_cost_usd NUMERIC(12, 6),
@@ -271,6 +293,7 @@ CREATE TABLE tasks (
     CONSTRAINT tasks_attempts_in_budget CHECK (attempts BETWEEN 0 AND max_attempts),
     CONSTRAINT tasks_priority_in_range CHECK (priority BETWEEN 0 AND 100),
     CONSTRAINT tasks_timeout_positive CHECK (timeout_seconds > 0),
+    CONSTRAINT tasks_locks_or_null CHECK (cardinality(locks) > 0),
     FOREIGN KEY(user_id) REFERENCES users (id),
     FOREIGN KEY(parent_id) REFERENCES tasks (id)
 )
@@ -278,9 +301,9 @@ CREATE TABLE tasks (
 CREATE INDEX tasks_active ON tasks (pool) WHERE state IN ('claimed', 'running', 'validating');
 CREATE INDEX tasks_dag ON tasks (dag_id, state);
 CREATE UNIQUE INDEX tasks_idempotency ON tasks (user_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
-CREATE UNIQUE INDEX tasks_lock ON tasks (user_id, lock_key) WHERE state IN ('claimed', 'running', 'validating') AND lock_key IS NOT NULL;
 CREATE INDEX tasks_ready ON tasks (user_id, sort_key, id) WHERE state = 'ready';
 CREATE INDEX tasks_retry ON tasks (retry_at) WHERE state = 'retrying';
+CREATE INDEX tasks_urgent ON tasks (user_id) WHERE state IN ('created', 'pending', 'ready', 'retrying') AND priority < 30;
 CREATE INDEX tasks_user_recent ON tasks (user_id, id DESC);
 
 CREATE TABLE dead_letters (

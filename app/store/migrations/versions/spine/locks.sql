@@ -1,0 +1,66 @@
+-- Locks are held exactly while their task is claimed, running or validating: the statement that
+-- moves the state writes and removes them, and the table itself refuses a second holder. Tasks
+-- without locks never get past the triggers' conditions.
+
+CREATE FUNCTION hold_locks() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+BEGIN
+    INSERT INTO held_locks (user_id, key, task_id)
+    SELECT NEW.user_id, key, NEW.id FROM unnest(NEW.locks) key;
+    RETURN NULL;
+END
+$$;
+
+-- Whoever was next in line has waited for this lock since it was ready, or since it was taken.
+-- Only the front of the line is looked at, so that a long one costs no more; a line is kept of
+-- each wait, the last few of each user's.
+CREATE FUNCTION free_locks() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+DECLARE
+    look constant int := 50;
+    keep constant int := 200;
+BEGIN
+    DELETE FROM held_locks WHERE user_id = OLD.user_id AND task_id = OLD.id;
+    WITH waiter AS MATERIALIZED (
+        SELECT t.id, t.updated_at, mine.key
+          FROM (SELECT id, locks, updated_at, sort_key
+                  FROM tasks
+                 WHERE user_id = OLD.user_id AND state = 'ready' AND id <> OLD.id
+                 ORDER BY sort_key, id
+                 LIMIT look) t
+         CROSS JOIN LATERAL (
+            SELECT held.key
+              FROM unnest(OLD.locks) held(key), unnest(t.locks) wanted(key)
+             WHERE held.key = wanted.key
+                OR lock_span(OLD.user_id, held.key) && lock_span(OLD.user_id, wanted.key)
+             LIMIT 1) mine
+         ORDER BY t.sort_key, t.id
+    )
+    INSERT INTO lock_waits (user_id, key, holder_id, waiter_id, waiting, since)
+    SELECT OLD.user_id, key, OLD.id, id, (SELECT count(*) FROM waiter), greatest(updated_at, OLD.claimed_at)
+      FROM waiter
+     LIMIT 1;
+    IF FOUND THEN
+        DELETE FROM lock_waits
+         WHERE user_id = OLD.user_id
+           AND id <= (SELECT id FROM lock_waits WHERE user_id = OLD.user_id ORDER BY id DESC OFFSET keep LIMIT 1);
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER tasks_hold_locks AFTER UPDATE OF state ON tasks
+    FOR EACH ROW WHEN (NEW.locks IS NOT NULL
+                       AND NEW.state IN ('claimed', 'running', 'validating')
+                       AND OLD.state NOT IN ('claimed', 'running', 'validating'))
+    EXECUTE FUNCTION hold_locks();
+CREATE TRIGGER tasks_hold_locks_at_once AFTER INSERT ON tasks
+    FOR EACH ROW WHEN (NEW.locks IS NOT NULL AND NEW.state IN ('claimed', 'running', 'validating'))
+    EXECUTE FUNCTION hold_locks();
+CREATE TRIGGER tasks_free_locks AFTER UPDATE OF state ON tasks
+    FOR EACH ROW WHEN (OLD.locks IS NOT NULL
+                       AND OLD.state IN ('claimed', 'running', 'validating')
+                       AND NEW.state NOT IN ('claimed', 'running', 'validating'))
+    EXECUTE FUNCTION free_locks();
