@@ -91,6 +91,11 @@ class Event(Enum):
         "A heartbeat could not be written; it is tried again until the lease could have ended.",
     )
     LOCK_RELEASED = (WARN, "lock_key queue_id actor", "An operator released a lock by force.")
+    LIMITS_CHANGED = (
+        INFO,
+        "user_id actor plan_tier max_concurrent_agents monthly_agent_hours_limit max_pending",
+        "An operator changed a user's plan, or made an exception to it.",
+    )
     POISON_FOUND = (
         WARN,
         "queue_id deaths workers",

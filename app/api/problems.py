@@ -29,6 +29,7 @@ STATUS_OF: dict[type[errors.Refused], int] = {
     errors.MonthlyLimitReached: 403,
     errors.TaskNotFound: 404,
     errors.NotDeadLettered: 409,
+    errors.LockNotHeld: 409,
     errors.StaleAttempt: 409,
     errors.QueueFull: 503,
 }

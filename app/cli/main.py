@@ -16,6 +16,7 @@ from app.cli import (
     drill,
     keys,
     local,
+    locks,
     options,
     output,
     processes,
@@ -101,6 +102,9 @@ app.command("version")(print_version)
 app.add_typer(dead.app, name="dead", rich_help_panel=OPERATE)
 app.add_typer(drill.app, name="drill", rich_help_panel=OPERATE)
 app.add_typer(users.app, name="user", rich_help_panel=OPERATE)
+# The same group under the name that some write.
+app.add_typer(users.app, name="users", hidden=True)
+app.add_typer(locks.app, name="locks", rich_help_panel=OPERATE)
 app.add_typer(keys.app, name="key", rich_help_panel=OPERATE)
 app.add_typer(config, name="config", rich_help_panel=OPERATE)
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli import connection, options, output, references, showing, watching
+from app.cli import connection, locks, options, output, references, showing, watching
 from app.cli.failures import Code, Failure
 
 
@@ -110,11 +110,19 @@ def queue_status(
         str | None, typer.Argument(metavar="ID", help="Show this task instead.")
     ] = None,
     *,
+    house: Annotated[
+        bool, typer.Option("--house", help="Everybody's, read from the database; for operators.")
+    ] = False,
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
     """Show how much of yours runs and waits."""
+    if house and task is not None:
+        raise Failure("--house and a task exclude each other", code=Code.USAGE)
+    if house:
+        locks.show_house(as_json=as_json)
+        return
     if task is not None:
         get(task, as_json=as_json, url=url, api_key_file=api_key_file)
         return

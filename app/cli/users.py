@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from app.cli import database, options, output
-from app.cli.failures import Failure
+from app.cli.failures import Code, Failure
 from app.domain.plans import PlanTier
 
 if TYPE_CHECKING:
+    from app.control.users import Lifted
     from app.domain.ids import UserId
     from app.store.db import Db
 
-app = typer.Typer(help="Add users and look at them.")
+app = typer.Typer(help="Add users, look at them and change what they may do.")
 
 HEADERS = ("NAME", "PLAN", "RUNNING", "WAITING", "HOURS USED", "OF", "ID")
 UserName = Annotated[str, typer.Argument(metavar="NAME", help="The user's name.")]
@@ -71,6 +72,95 @@ def list_(*, as_json: options.Json = False) -> None:
         for user in users
     ]
     output.table(HEADERS, rows, empty="No users.")
+
+
+@app.command()
+def plan(
+    name: UserName,
+    tier: Annotated[PlanTier, typer.Argument(metavar="PLAN", help="free, pro, team, enterprise.")],
+    *,
+    as_json: options.Json = False,
+) -> None:
+    """Put a user on another plan, exceptions gone; it holds from the next claim on."""
+    from app.control.users import change_plan
+
+    with database.opened(database.FRONT_DOOR) as db:
+        user_id = known(db, name)
+        change_plan(db, user_id, tier, actor=database.operator())
+        _show_limits(db, name, user_id, as_json=as_json)
+
+
+@app.command()
+def limits(
+    name: UserName,
+    *,
+    concurrency: Annotated[
+        int | None, typer.Option(min=0, help="How many tasks may run at once.")
+    ] = None,
+    hours: Annotated[
+        str | None, typer.Option(metavar="N|unlimited", help="Hours of work a month.")
+    ] = None,
+    minutes: Annotated[int | None, typer.Option(min=1, help="How long one run may take.")] = None,
+    max_pending: Annotated[
+        str | None, typer.Option(metavar="N|house", help="How many tasks may wait.")
+    ] = None,
+    template: Annotated[
+        bool, typer.Option("--template", help="Back to the plan's own limits.")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Show a user's limits, or make exceptions to the plan; they hold from the next claim on."""
+    from app.control.users import Overrides, override_limits, restore_template
+
+    chosen = Overrides(
+        concurrency=concurrency,
+        minutes=minutes,
+        hours=_number_or(hours, "unlimited", "--hours"),
+        max_pending=_number_or(max_pending, "house", "--max-pending"),
+    )
+    if template and chosen != Overrides():
+        raise Failure("--template excludes the other options", code=Code.USAGE)
+    with database.opened(database.FRONT_DOOR) as db:
+        user_id = known(db, name)
+        if template:
+            restore_template(db, user_id, actor=database.operator())
+        elif chosen != Overrides():
+            override_limits(db, user_id, chosen, actor=database.operator())
+        _show_limits(db, name, user_id, as_json=as_json)
+
+
+def _number_or(given: str | None, word: str, option: str) -> "int | Lifted | None":
+    from app.control.users import Lifted
+
+    if given is None:
+        return None
+    if given == word:
+        return Lifted.LIFTED
+    if given.isdecimal():
+        return int(given)
+    raise Failure(f"{option}: {given!r} is neither a number nor {word!r}", code=Code.USAGE)
+
+
+def _show_limits(db: "Db", name: str, user_id: "UserId", *, as_json: bool) -> None:
+    from app.insight.queue import user_limits
+
+    view = user_limits(db, user_id)
+    if as_json:
+        output.document({"name": name, **asdict(view)})
+        return
+    limit = view.monthly_agent_hours_limit
+    output.record(
+        {
+            "name": name,
+            "plan": view.plan,
+            "at once": f"{view.max_concurrent_agents} tasks",
+            "longest run": f"{view.max_task_duration_minutes} min",
+            "hours used": f"{view.monthly_agent_hours_used:.2f}"
+            + (", no limit" if limit is None else f" of {limit}"),
+            "may wait": "as the house says" if view.max_pending is None else view.max_pending,
+            "hours return": view.billing_cycle_resets_at,
+        }
+    )
 
 
 def known(db: "Db", name: str) -> "UserId":

@@ -1,13 +1,60 @@
-"""Making users, and changing what they may do; only operators and admins come here."""
+"""Making users, and changing what they may do; only operators and admins come here.
 
-from sqlalchemy import Connection, insert, update
+The plan is a template. It is copied to the user's columns, which rule from then on: an exception
+for one user is a change of a column. Every change holds from the next claim on and stops nothing
+that runs already.
+"""
 
-from app.domain.errors import UserNotFound
+from dataclasses import dataclass
+from enum import Enum
+
+from sqlalchemy import Connection, insert, select, update
+
+from app.domain.errors import InvalidRequest, UserNotFound
 from app.domain.ids import UserId
 from app.domain.plans import PLAN_LIMITS, PlanLimits, PlanTier
 from app.store import lanes
 from app.store.db import Db
 from app.store.models import User
+from app.telemetry import Event, emit
+
+# What the columns can hold, and more than anybody needs.
+MOST = 1_000_000
+
+
+class Lifted(Enum):
+    """In place of a number: no limit of the user's own."""
+
+    LIFTED = "lifted"
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """Exceptions to a plan; None leaves a limit as it is.
+
+    Lifted hours are without limit; a lifted `max_pending` is the house's again.
+    """
+
+    concurrency: int | None = None
+    minutes: int | None = None
+    hours: int | Lifted | None = None
+    max_pending: int | Lifted | None = None
+
+    def columns(self) -> dict[str, object]:
+        """Return the columns they change; a value no column should hold is refused."""
+        named = {
+            "concurrency": ("max_concurrent_agents", self.concurrency, 0),
+            "minutes": ("max_task_duration_minutes", self.minutes, 1),
+            "hours": ("monthly_agent_hours_limit", self.hours, 0),
+            "max_pending": ("max_pending", self.max_pending, 0),
+        }
+        columns: dict[str, object] = {}
+        for field, (column, value, least) in named.items():
+            if isinstance(value, int) and not least <= value <= MOST:
+                raise InvalidRequest(field, str(value), legal=f"{least} to {MOST}")
+            if value is not None:
+                columns[column] = value if isinstance(value, int) else None
+        return columns
 
 
 def create_user(db: Db, *, name: str, plan: PlanTier, is_admin: bool = False) -> UserId:
@@ -21,24 +68,63 @@ def create_user(db: Db, *, name: str, plan: PlanTier, is_admin: bool = False) ->
 
 
 def change_plan(
-    db: Db, user_id: UserId, plan: PlanTier, *, limits: PlanLimits | None = None
+    db: Db,
+    user_id: UserId,
+    plan: PlanTier,
+    *,
+    limits: PlanLimits | None = None,
+    actor: str = "operator",
 ) -> None:
     """Put a user on another plan, with the plan's limits or with an exception to them.
 
     It holds from the next claim on. Going below what is used or running stops nothing that runs.
+    A cap of the user's own on waiting tasks stays: plans say nothing about it.
     """
+    columns = _columns(plan, limits or PLAN_LIMITS[plan])
+    db.atomically(lambda tx: _change(tx, user_id, columns))
+    _tell(user_id, actor, columns)
 
-    def work(tx: Connection) -> None:
-        # The lane first, like everyone: a claim under way is judged by the old limits.
-        lanes.lock(tx, [user_id])
-        columns = _columns(plan, limits or PLAN_LIMITS[plan])
-        changed = tx.execute(
-            update(User).where(User.id == user_id).values(columns).returning(User.id)
+
+def override_limits(
+    db: Db, user_id: UserId, overrides: Overrides, *, actor: str = "operator"
+) -> None:
+    """Make an exception to a user's plan; what is not named stays as it is."""
+    columns = overrides.columns()
+    if not columns:
+        raise InvalidRequest(
+            "limits", "nothing was named", legal="concurrency, minutes, hours or max_pending"
         )
-        if changed.one_or_none() is None:
-            raise UserNotFound
+    db.atomically(lambda tx: _change(tx, user_id, columns))
+    _tell(user_id, actor, columns)
 
-    db.atomically(work)
+
+def restore_template(db: Db, user_id: UserId, *, actor: str = "operator") -> None:
+    """Take every exception back: the limits are those of the user's plan again."""
+
+    def work(tx: Connection) -> dict[str, object]:
+        lanes.lock(tx, [user_id])
+        tier = tx.scalar(select(User.plan_tier).where(User.id == user_id))
+        if tier is None:
+            raise UserNotFound
+        plan = PlanTier(tier)
+        columns = {**_columns(plan, PLAN_LIMITS[plan]), "max_pending": None}
+        _change(tx, user_id, columns)
+        return columns
+
+    _tell(user_id, actor, db.atomically(work))
+
+
+def _change(tx: Connection, user_id: UserId, columns: dict[str, object]) -> None:
+    # The lane first, like everyone: a claim under way is judged by the old limits.
+    lanes.lock(tx, [user_id])
+    changed = tx.execute(update(User).where(User.id == user_id).values(columns).returning(User.id))
+    if changed.one_or_none() is None:
+        raise UserNotFound
+
+
+def _tell(user_id: UserId, actor: str, columns: dict[str, object]) -> None:
+    named = {name: "none" if value is None else value for name, value in columns.items()}
+    emit(Event.LIMITS_CHANGED, user_id=user_id, actor=actor, **named)
 
 
 def _columns(plan: PlanTier, limits: PlanLimits) -> dict[str, object]:

@@ -6,6 +6,7 @@ Refused                      base of all; `code`, `message`, `details`
 ├── TaskNotFound             no such task, or another user's
 ├── TaskAlreadyFinished      too late to cancel
 ├── NotDeadLettered          only a dead letter can be resolved
+├── LockNotHeld              only a lock that is held can be released
 ├── TooManyPending           the user's cap on waiting work
 ├── QueueFull                the whole system's cap
 ├── MonthlyLimitReached      the month's hours are used up
@@ -67,6 +68,15 @@ class NotDeadLettered(Refused):
 
     def __init__(self, state: str) -> None:
         super().__init__(f"the task is not in the dead letters but {state}", state=state)
+
+
+class LockNotHeld(Refused):
+    """Only a task that holds a lock can be made to release it."""
+
+    code = "LOCK_NOT_HELD"
+
+    def __init__(self, state: str) -> None:
+        super().__init__(f"the task holds no lock; it is {state}", state=state)
 
 
 class TooManyPending(Refused):

@@ -29,7 +29,7 @@ class QueueStatusView:
 
 @dataclass(frozen=True)
 class UserLimitsView:
-    """What a user's plan allows and what is used of it."""
+    """What a user's plan allows and what is used of it; `max_pending` None is the house's cap."""
 
     plan: str
     max_concurrent_agents: int
@@ -37,6 +37,7 @@ class UserLimitsView:
     monthly_agent_hours_limit: int | None
     monthly_agent_hours_used: float
     billing_cycle_resets_at: datetime
+    max_pending: int | None
 
 
 def queue_status(db: Db, user_id: UserId) -> QueueStatusView:
@@ -64,7 +65,17 @@ def user_limits(db: Db, user_id: UserId) -> UserLimitsView:
         monthly_agent_hours_limit=row["monthly_agent_hours_limit"],
         monthly_agent_hours_used=_hours(row),
         billing_cycle_resets_at=row["billing_cycle_resets_at"],
+        max_pending=row["max_pending"],
     )
+
+
+def has_hours_left(db: Db, user_id: UserId) -> bool:
+    """Whether any of the user's hours are neither used nor promised to what runs."""
+    lane = db.atomically(lambda tx: lanes.read(tx, user_id))
+    if lane is None:
+        raise UserNotFound
+    limit = lane.limit_seconds
+    return limit is None or lane.used_seconds + lane.reserved_seconds < limit
 
 
 def _limits(tx: Connection, user_id: UserId) -> dict[str, Any]:

@@ -121,6 +121,11 @@ def _as_superuser(postgres: EmbeddedPostgres, command: str) -> None:
         ("view_task", {"tasks_user_recent", "tasks_ready"}),
         ("view_tasks", {"tasks_user_recent", "tasks_ready"}),
         ("view_limits", {"users_pkey", "lanes_pkey"}),
+        ("view_locks", {"tasks_ready", "tasks_pkey"}),
+        ("view_active", {"tasks_active"}),
+        ("view_urgent", {"tasks_urgent"}),
+        ("stale_locks", {"tasks_active"}),
+        ("lock_holder", {"tasks_user_recent"}),
     ],
 )
 def test_a_hot_statement_uses_its_index(filled: Db, name: str, indexes: set[str]) -> None:
@@ -192,8 +197,10 @@ def _values(connection: Connection) -> dict[str, Any]:
         **dict.fromkeys(("reason", "resolution"), "retry"),
         **dict.fromkeys(("lease", "liveness", "claim_ttl", "grace", "gap", "silence"), 30),
         **dict.fromkeys(("limit", "few", "slots", "per_lane", "budget", "max_position"), 10),
+        **dict.fromkeys(("max_age", "look"), 10),
         **dict.fromkeys(("bundle_seconds", "bundle_max", "messages", "free"), 10),
         "user_id": one.user_id,
+        "project": "site",
         "only": None,
         "users": list(users),
         "epoch": one.epoch,

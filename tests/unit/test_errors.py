@@ -7,6 +7,7 @@ import pytest
 from app.domain import errors
 from app.domain.errors import (
     InvalidRequest,
+    LockNotHeld,
     MonthlyLimitReached,
     NotDeadLettered,
     QueueFull,
@@ -43,6 +44,12 @@ KINDS = sorted(Refused.__subclasses__(), key=lambda kind: kind.__name__)
             "NOT_DEAD_LETTERED",
             "the task is not in the dead letters but running",
             {"state": "running"},
+        ),
+        (
+            LockNotHeld("ready"),
+            "LOCK_NOT_HELD",
+            "the task holds no lock; it is ready",
+            {"state": "ready"},
         ),
         (
             TooManyPending(50, 50),

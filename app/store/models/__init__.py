@@ -6,10 +6,10 @@ A *task* belongs to a *dag* (a lone task to a dag of one) and may wait on others
 *task_edges*. While it is active it stands in *held_locks* with every key it locks; who had to
 wait for one is remembered in *lock_waits*. Each claim of a task opens an *attempt*, keyed by the
 task's epoch; each attempt that ran leaves rows in the *usage_ledger*, an append-only record in
-seconds per billing month. Every change of state leaves an *event*. Tasks that failed for good stand in *dead_letters*;
-answers from holders that had lost their claim in *stale_results*. *agents* are the workers that
-can be reached, gathered in *pools*; *paces* say how long each type of task takes of late;
-*sweeps* remember when each maintenance sweep last ran.
+seconds per billing month. Every change of state leaves an *event*. Tasks that failed for good
+stand in *dead_letters*; answers from holders that had lost their claim in *stale_results*.
+*agents* are the workers that can be reached, gathered in *pools*; *paces* say how long each type
+of task takes of late; *sweeps* remember when each maintenance sweep last ran.
 
 Counters on lanes and dags, and all events, are written by triggers in the very statement that
 changes a task, so no code can forget them. Instants come from the database function `clock()`.

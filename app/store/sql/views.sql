@@ -28,7 +28,7 @@ SELECT t.*, :max_position AS max_position,
 
 -- name: view_limits
 SELECT u.plan_tier AS plan, u.max_concurrent_agents, u.max_task_duration_minutes, u.monthly_agent_hours_limit,
-       l.active, l.waiting, l.ready, l.eligible, l.used_seconds, l.resets_at AS billing_cycle_resets_at
+       u.max_pending, l.active, l.waiting, l.ready, l.eligible, l.used_seconds, l.resets_at AS billing_cycle_resets_at
   FROM users u
   JOIN lanes l ON l.user_id = u.id
  WHERE u.id = :user_id;
@@ -57,3 +57,21 @@ SELECT name, extract(epoch FROM clock() - started_at)::float8 AS seconds_ago FRO
 
 -- name: open_pools
 SELECT name FROM pools WHERE NOT paused ORDER BY name;
+
+-- name: view_active
+-- What holds a slot now, by project and by user; as many rows as there are slots at most.
+SELECT u.name AS user_name, t.project_id, count(*) AS tasks,
+       count(*) FILTER (WHERE t.bundle IS NULL) AS singles, array_agg(DISTINCT t.bundle) AS bundles
+  FROM tasks t
+  JOIN users u ON u.id = t.user_id
+ WHERE t.state IN ('claimed', 'running', 'validating')
+ GROUP BY u.name, t.project_id
+ ORDER BY u.name, t.project_id;
+
+-- name: view_urgent
+-- How many tasks of high priority wait, counted no further than anyone would read.
+SELECT count(*)
+  FROM (SELECT 1
+          FROM tasks
+         WHERE state IN ('created', 'pending', 'ready', 'retrying') AND priority < 30
+         LIMIT :limit) urgent;

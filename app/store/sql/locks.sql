@@ -1,0 +1,65 @@
+-- name: view_locks
+-- Who holds which lock since when, and who waits for it. Held locks are as many as active tasks;
+-- of the line behind each only the front is looked at, so that a long one costs no more.
+SELECT u.name AS user_name, h.key, h.task_id, t.title, t.project_id, t.state, t.epoch, t.claimed_by, t.claimed_at,
+       t.expires_at, line.waiting, line.first_waiting
+  FROM held_locks h
+  JOIN tasks t ON t.id = h.task_id
+  JOIN users u ON u.id = h.user_id
+ CROSS JOIN LATERAL (
+    SELECT count(*) AS waiting, (array_agg(front.id ORDER BY front.sort_key, front.id))[1:10] AS first_waiting
+      FROM (SELECT w.id, w.locks, w.sort_key
+              FROM tasks w
+             WHERE w.user_id = h.user_id AND w.state = 'ready'
+             ORDER BY w.sort_key, w.id
+             LIMIT :look) front
+     WHERE EXISTS (SELECT 1
+                     FROM unnest(front.locks) wanted(key)
+                    WHERE wanted.key = h.key OR lock_span(h.user_id, wanted.key) && h.span)) line
+ WHERE (CAST(:user_id AS uuid) IS NULL OR h.user_id = CAST(:user_id AS uuid))
+   AND (CAST(:project AS text) IS NULL OR t.project_id = CAST(:project AS text)
+        OR h.key = 'project:' || CAST(:project AS text))
+ ORDER BY t.claimed_at, h.user_id, h.key
+ LIMIT :limit;
+
+-- name: view_lock_waits
+-- The latest times somebody had to wait for a lock.
+SELECT u.name AS user_name, w.key, w.holder_id, w.waiter_id, w.waiting, w.since, w.until
+  FROM lock_waits w
+  JOIN users u ON u.id = w.user_id
+ WHERE (CAST(:user_id AS uuid) IS NULL OR w.user_id = CAST(:user_id AS uuid))
+ ORDER BY w.id DESC
+ LIMIT :limit;
+
+-- name: stale_locks
+-- Claims that hold a lock and have not been renewed for so long, or whose lease is over. Each
+-- renewal sets the expiry one lease ahead; a claim that was not started was never renewed.
+SELECT id, user_id, epoch, expires_at <= clock() AS expired
+  FROM tasks
+ WHERE state IN ('claimed', 'running', 'validating')
+   AND locks IS NOT NULL
+   AND expires_at <= clock() + greatest(interval '0',
+           make_interval(secs => CASE state WHEN 'claimed' THEN CAST(:claim_ttl AS float8)
+                                            ELSE CAST(:lease AS float8) END - CAST(:max_age AS float8)))
+   AND (CAST(:project AS text) IS NULL OR project_id = CAST(:project AS text))
+ ORDER BY id
+ LIMIT :limit;
+
+-- name: claim_of
+SELECT user_id, epoch, claimed_at FROM tasks WHERE id = :task_id;
+
+-- name: active_claims
+SELECT id, epoch
+  FROM tasks
+ WHERE id = ANY (CAST(:tasks AS uuid[]))
+   AND state IN ('claimed', 'running', 'validating');
+
+-- name: lock_holder
+-- The claim behind a user's lock, and its row held, so that no heartbeat renews it meanwhile.
+SELECT id, user_id, epoch, token, state, claimed_by, bundle, locks
+  FROM tasks
+ WHERE id = :task_id
+   AND user_id = :user_id
+   AND state IN ('claimed', 'running', 'validating')
+   AND locks IS NOT NULL
+   FOR NO KEY UPDATE;
