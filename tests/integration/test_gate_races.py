@@ -1,0 +1,253 @@
+"""Everything at the gate at once: no instant above any limit, whoever changes what meanwhile."""
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from uuid import UUID
+
+from app.control.usage import adjust_hours
+from app.control.users import Overrides, change_plan, override_limits, restore_template
+from app.domain.claims import Claim
+from app.domain.errors import LockNotHeld, QueueFull, TooManyPending
+from app.domain.ids import TaskId, UserId
+from app.domain.plans import PlanTier
+from app.domain.results import Raised, Returned
+from app.gate.claim import Terms, claim
+from app.intake.submit import Caps, NewTask, submit
+from app.maintenance.locks import release_lock
+from app.maintenance.promote import promote
+from app.maintenance.reap import reap
+from app.maintenance.reset import reset_cycles
+from app.outcome.settle import settle
+from app.outcome.start import start
+from app.store.db import APP, Db
+from tests.support.house import AGENT, CLAIM_TTL, LEASE, LIVENESS, POOL, House
+from tests.support.invariants import told, violations, watch_plans
+from tests.support.rivals import Rival, held_lane, held_pool, queue_up
+
+CLAIMERS = 12
+LOCKS = (
+    *((), (), ("repo:a",), ("repo:b",), ("repo:a", "repo:b")),
+    *(("path:src",), ("path:src/a",), ("path:src/b",)),
+)
+# Slots held at once in the whole house, a sweep over the begin and end of every attempt.
+MOST_AT_ONCE = """
+    SELECT coalesce(max(running), 0) AS most FROM (
+        SELECT sum(step) OVER (ORDER BY at, step ROWS UNBOUNDED PRECEDING) AS running
+          FROM (SELECT claimed_at AS at, 1 AS step FROM attempts
+                UNION ALL SELECT ended_at, -1 FROM attempts WHERE ended_at IS NOT NULL) points) s
+"""
+
+
+@contextmanager
+def busy(*works: Callable[[], None]) -> Iterator[threading.Event]:
+    """Repeat each of these in a thread of its own until the block ends; what fails is raised."""
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def repeat(work: Callable[[], None]) -> None:
+        try:
+            while not stop.is_set():
+                work()
+        except BaseException as error:  # noqa: BLE001 - raised again in the test's own thread
+            failures.append(error)
+            stop.set()
+
+    threads = [threading.Thread(target=repeat, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    try:
+        yield stop
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    if failures:
+        raise failures[0]
+
+
+def claimer(db: Db, number: int, *, slots_max: int | None = None) -> Callable[[], None]:
+    """Return the work of one who claims, starts and settles, sometimes badly."""
+    chance = random.Random(number)
+
+    def work() -> None:
+        terms = Terms(CLAIM_TTL, LIVENESS, slots_max)
+        taken = claim(db, POOL, holder=f"dispatcher-{number}", terms=terms, limit=3)
+        for claimed in taken.claims:
+            run = start(db, claimed.claim, holder=AGENT, lease=LEASE)
+            if run is not None:
+                failed = chance.random() < 0.1
+                settle(db, run, Raised("error", "no luck") if failed else Returned(), agent=AGENT)
+
+    return work
+
+
+def test_claims_plan_changes_resets_and_releases_at_once_break_no_limit(
+    house: House, connect: Callable[..., Db]
+) -> None:
+    chance = random.Random(7)
+    watch_plans(house.owner)
+    house.move_clock(timedelta(0))  # so that no statement meets the clock while it is replaced
+    house.agent(slots=40)
+    users = [house.user(PlanTier.PRO, name=name, on_exhausted="hold") for name in "abc"]
+    for user in users:
+        for _ in range(60):
+            house.task(user, timeout_seconds=60, locks=chance.choice(LOCKS), max_attempts=20)
+    operator, front = connect("operator"), connect("front", role=APP)
+
+    def replan() -> None:
+        user = chance.choice(users)
+        chance.choice(
+            [
+                lambda: change_plan(front, user, chance.choice([PlanTier.FREE, PlanTier.PRO])),
+                lambda: override_limits(front, user, Overrides(concurrency=chance.randint(1, 5))),
+                lambda: restore_template(front, user),
+                lambda: adjust_hours(front, user, chance.choice([1, -1]), note="test"),
+            ]
+        )()
+
+    def release() -> None:
+        holders = house.rows("SELECT user_id, task_id FROM held_locks LIMIT 5")
+        for holder in holders:
+            try:
+                release_lock(
+                    operator,
+                    UserId(holder["user_id"]),
+                    TaskId(holder["task_id"]),
+                    actor="human:olga",
+                    kill=_nobody,
+                )
+            except LockNotHeld:
+                continue
+
+    def pass_time() -> None:
+        reset_cycles(operator)
+        promote(operator)
+
+    works = [claimer(connect(f"claimer-{n}", pool_size=2), n) for n in range(CLAIMERS)]
+    with busy(*works, replan, release, pass_time) as stop:
+        for _ in range(8):
+            stop.wait(0.4)
+            house.move_clock(timedelta(days=9))
+    for user in users:
+        change_plan(front, user, PlanTier.ENTERPRISE)
+    finish = claimer(house.dispatcher, 99)
+    for _ in range(400):
+        house.move_clock(timedelta(minutes=10))
+        reap(operator, liveness=LIVENESS)
+        promote(operator)
+        finish()
+        if not house.one("SELECT sum(waiting + active) AS left FROM lanes")["left"]:
+            break
+
+    broken = violations(house.owner, drained=True)
+    assert not broken, told(broken)
+    assert house.one("SELECT count(*) AS n FROM attempts")["n"] >= 180
+
+
+def _nobody(_claim: Claim, _bundle: UUID | None) -> None:
+    """Kill nobody: the runs of this test live in its own threads."""
+
+
+def test_pools_that_fill_at_once_stay_within_the_houses_cap(
+    house: House, connect: Callable[..., Db]
+) -> None:
+    pools = ("red", "green", "blue")
+    for pool in pools:
+        house.agent(slots=10, agent_id=f"{AGENT}-{pool}", pool=pool)
+    for _ in range(12):
+        house.task(house.user())
+
+    def fill(db: Db, pool: str) -> int:
+        taken = claim(db, pool, holder=pool, terms=Terms(CLAIM_TTL, LIVENESS, 4), limit=3)
+        return len(taken.claims)
+
+    rivals = [Rival(connect, f"dispatcher-{pool}", fill, pool) for pool in pools]
+    with connect("cap", pool_size=1).engine.begin() as tx:
+        tx.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtext('overnight.slots'))")
+        queue_up(connect, rivals)
+
+    assert sorted(rival.answer() for rival in rivals) == [0, 1, 3]
+    assert house.one(MOST_AT_ONCE)["most"] == 4
+
+
+def test_claimers_of_a_capped_house_never_hold_more_than_its_slots(
+    house: House, connect: Callable[..., Db]
+) -> None:
+    house.agent(slots=50)
+    for _ in range(10):
+        user = house.user()
+        for _ in range(6):
+            house.task(user, timeout_seconds=60)
+
+    works = [claimer(connect(f"c-{n}", pool_size=2), n, slots_max=2) for n in range(6)]
+    with busy(*works) as stop:
+        while house.one("SELECT sum(ready + active) AS left FROM lanes")["left"]:
+            stop.wait(0.05)
+
+    assert 1 <= house.one(MOST_AT_ONCE)["most"] <= 2
+
+
+def test_submits_at_once_stay_within_the_users_cap(
+    house: House, connect: Callable[..., Db]
+) -> None:
+    user = house.user(max_pending=3)
+
+    rivals = [Rival(connect, f"producer-{n}", admitted, user, Caps()) for n in range(6)]
+    with held_lane(connect, user):
+        queue_up(connect, rivals)
+
+    assert [rival.answer() for rival in rivals].count(True) == 3
+    assert house.lane(user)["waiting"] == 3
+
+
+def test_submits_of_many_users_at_once_stay_within_the_houses_cap(
+    house: House, connect: Callable[..., Db]
+) -> None:
+    users = [house.user() for _ in range(8)]
+    caps = Caps(queue_max_size=5)
+
+    rivals = [Rival(connect, f"p-{n}", admitted, user, caps) for n, user in enumerate(users)]
+    with connect("cap", pool_size=1).engine.begin() as tx:
+        tx.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtext('overnight.depth'))")
+        queue_up(connect, rivals)
+
+    assert [rival.answer() for rival in rivals].count(True) == 5
+    assert house.one("SELECT sum(waiting) AS n FROM lanes")["n"] == 5
+
+
+def admitted(db: Db, user: UserId, caps: Caps) -> bool:
+    """Submit one task; whether it was let in."""
+    try:
+        submit(db, user, NewTask("one", "echo"), caps)
+    except (TooManyPending, QueueFull):
+        return False
+    return True
+
+
+def test_a_downgrade_that_waited_for_a_claim_holds_from_the_next(
+    house: House, connect: Callable[..., Db]
+) -> None:
+    user = house.user(PlanTier.PRO)
+    house.agent()
+    for _ in range(6):
+        house.task(user, timeout_seconds=60)
+    assert len(house.claim(limit=2).claims) == 2
+
+    def take(db: Db) -> int:
+        return len(claim(db, POOL, holder="d", terms=Terms(CLAIM_TTL, LIVENESS)).claims)
+
+    downgrade = Rival(
+        lambda name: connect(name, role=APP), "admin", change_plan, user, PlanTier.FREE
+    )
+    with held_pool(connect, POOL), held_lane(connect, user):
+        claiming = Rival(connect, "dispatcher", take)
+        queue_up(connect, [downgrade, claiming])
+    downgrade.answer()
+
+    # It may have gone before the claim or after it; what ran is left alone either way.
+    assert claiming.answer() in {0, 1}
+    assert house.claim().claims == []
+    assert house.lane(user)["active"] in {2, 3}
