@@ -237,6 +237,7 @@ class TaskResponse(BaseModel):
     priority: int = Field(description="1 critical to 4 low.")
     priority_score: int = Field(description="The exact score, 0 to 100.")
     project_id: str | None = Field(None, description="The project it belongs to.")
+    locks: list[str] = Field(default_factory=list, description="What it needs alone.")
     queue_position: int | None = Field(
         None, description="Its place among your own startable tasks, from 1, while it waits."
     )

@@ -31,6 +31,7 @@ def show_task(task: "Task", *, as_json: bool) -> None:
             "priority": f"{task.priority} (score {task.priority_score})",
             "position": task.queue_position,
             "project": task.project_id,
+            "locks": task.locks or None,
             "tags": task.tags,
             "attempts": f"{task.attempts} of {task.max_attempts}",
             "timeout": f"{task.timeout_seconds} s" if task.timeout_seconds else None,

@@ -32,6 +32,7 @@ class TaskView:
     priority: int
     priority_score: int
     project_id: str | None
+    locks: list[str]
     queue_position: int | None
     position: int | None
     created_at: datetime
@@ -116,6 +117,7 @@ def _view(row: Mapping[str, Any]) -> TaskView:
         priority=priority_of(row["priority"]),
         priority_score=row["priority"],
         project_id=row["project_id"],
+        locks=row["locks"] or [],
         queue_position=position,
         position=position,
         created_at=row["created_at"],

@@ -1,0 +1,193 @@
+"""The operator's commands for locks, plans and the whole house, on a real database."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from app.cli.failures import Code
+from app.cli.main import app
+from app.domain.claims import Run
+from app.domain.ids import show_task
+from app.domain.results import Returned
+from tests.support.house import House
+
+
+@pytest.fixture(autouse=True)
+def place(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place that knows this test's database and nothing else."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("OVERNIGHT_DATABASE_URL", database_url)
+    monkeypatch.setenv("OVERNIGHT_WORKER_LIVENESS", "300")
+
+
+@pytest.fixture
+def held(house: House) -> Run:
+    """A run of alice's that holds a project's lock, with another task behind it."""
+    house.agent(slots=4)
+    user = house.user(name="alice")
+    run = house.running(user, project_id="site")
+    house.task(user, project_id="site", priority=20)
+    return run
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments, prog_name="overnight")
+
+
+def read(*arguments: str) -> object:
+    answer = run(*arguments, "--json")
+    assert answer.exit_code == 0, answer.stderr
+    return json.loads(answer.stdout)
+
+
+def test_without_locks_there_is_nothing_to_list(house: House) -> None:
+    house.user(name="alice")
+
+    assert read("locks", "list") == []
+    assert read("locks", "list", "--waits") == []
+    assert read("locks", "check", "alice") == {
+        "user": "alice",
+        "locked": False,
+        "locks": [],
+        "waits": [],
+    }
+    assert run("locks", "list").stderr == "No locks are held.\n"
+
+
+def test_a_held_lock_is_listed_for_people_and_for_programs(held: Run) -> None:
+    shown = show_task(held.claim.task_id)
+    documents = [
+        read("locks", "list"),
+        read("locks", "check", "alice")["locks"],  # type: ignore[index]
+        read("locks", "check-project", "site")["locks"],  # type: ignore[index]
+    ]
+
+    for [lock] in documents:  # type: ignore[misc]
+        assert (lock["user"], lock["key"], lock["task_id"]) == ("alice", "project:site", shown)
+        assert lock["lock_id"].startswith(f"{shown}_")
+        assert lock["waiting"] == 1
+    for command in (["list"], ["check", "alice"], ["check-project", "site"]):
+        table = run("locks", *command).stdout
+        assert "project:site" in table
+        assert shown in table
+
+
+def test_a_lock_is_released_by_the_end_of_its_tasks_id(held: Run, house: House) -> None:
+    shown = show_task(held.claim.task_id)
+
+    released = read("locks", "release", "alice", shown[-6:])
+
+    assert released == {"user": "alice", "task_id": shown, "released": ["project:site"]}
+    assert house.state(held.claim.task_id) == "ready"
+    actors = house.rows("SELECT actor FROM events WHERE from_state = 'running'")
+    assert [row["actor"].split(":")[0] for row in actors] == ["human"]
+    again = run("locks", "release", "alice", shown)
+    assert again.exit_code == Code.FAILED
+    assert "holds no lock" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("user", "task"),
+    [("nobody", "task_" + "0" * 26), ("alice", "task_" + "0" * 26), ("alice", "zz")],
+)
+def test_a_lock_nobody_holds_cannot_be_released(held: Run, user: str, task: str) -> None:
+    assert run("locks", "release", user, task).exit_code == Code.FAILED
+    assert held.claim.epoch == 1
+
+
+def test_stale_locks_are_taken_back_by_hand(held: Run, house: House) -> None:
+    house.run("UPDATE tasks SET expires_at = clock() + interval '10 s' WHERE state = 'running'")
+
+    none = read("locks", "cleanup-stale", "3600")
+    some = read("locks", "cleanup-stale", "15")
+
+    assert none == {"cleaned": 0, "max_age_seconds": 3600}
+    assert some == {"cleaned": 1, "max_age_seconds": 15}
+    assert house.state(held.claim.task_id) == "ready"
+    assert "0 stale locks" in run("locks", "cleanup-stale", "15").stdout
+
+
+def test_who_waited_is_shown_afterwards(held: Run, house: House) -> None:
+    house.settle(held, Returned())
+
+    [wait] = read("locks", "list", "--waits")  # type: ignore[misc]
+
+    assert (wait["key"], wait["holder_task_id"]) == (
+        "project:site",
+        show_task(held.claim.task_id),
+    )
+    assert "project:site" in run("locks", "list", "--waits").stdout
+    assert "project:site" in run("locks", "check", "alice").stdout
+
+
+def test_the_whole_house_is_told_in_the_words_of_its_design(held: Run) -> None:
+    status = read("queue-status", "--house")
+
+    assert isinstance(status, dict)
+    assert status["pending"] == {"high": 1, "normal": 0, "total": 1}
+    assert status["active"] == {
+        "slots_used": 1,
+        "slots_max": 4,
+        "by_project": {"site": 1},
+        "by_user": {"alice": 1},
+    }
+    assert status["user_locks"]["active"] == 1
+    assert status["user_locks"]["details"][0]["task_id"] == show_task(held.claim.task_id)
+    assert "1 of 4" in run("queue-status", "--house").stdout
+    assert run("queue-status", "--house", "task_1").exit_code == Code.USAGE
+
+
+def test_a_plan_and_its_exceptions_are_changed_by_command(house: House) -> None:
+    user = house.user(name="alice")
+
+    plan = read("users", "plan", "alice", "pro")
+    excepted = read(
+        *("user", "limits", "alice", "--concurrency", "5", "--hours", "250"),
+        *("--minutes", "90", "--max-pending", "500"),
+    )
+    lifted = read("user", "limits", "alice", "--hours", "unlimited", "--max-pending", "house")
+    restored = read("user", "limits", "alice", "--template")
+
+    def limits(answer: object) -> tuple[object, ...]:
+        assert isinstance(answer, dict)
+        return tuple(
+            answer[name]
+            for name in (
+                "plan",
+                "max_concurrent_agents",
+                "max_task_duration_minutes",
+                "monthly_agent_hours_limit",
+                "max_pending",
+            )
+        )
+
+    assert limits(plan) == ("pro", 3, 120, 100, None)
+    assert limits(excepted) == ("pro", 5, 90, 250, 500)
+    assert limits(lifted) == ("pro", 5, 90, None, None)
+    assert limits(restored) == ("pro", 3, 120, 100, None)
+    assert house.lane(user)["max_active"] == 3
+    assert "3 tasks" in run("user", "limits", "alice").stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("plan", "alice", "gold"),
+        ("limits", "alice", "--hours", "many"),
+        ("limits", "alice", "--hours", "9999999"),
+        ("limits", "alice", "--template", "--hours", "5"),
+        ("limits", "alice", "--minutes", "0"),
+    ],
+)
+def test_a_limit_that_makes_no_sense_is_a_wrong_argument(
+    house: House, arguments: tuple[str, ...]
+) -> None:
+    house.user(name="alice")
+
+    assert run("user", *arguments).exit_code == Code.USAGE
+    assert run("user", "plan", "nobody", "pro").exit_code == Code.FAILED
