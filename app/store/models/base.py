@@ -11,7 +11,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, TIMESTAMP
 from sqlalchemy.orm import DeclarativeBase
-from sqlalchemy.types import Text
+from sqlalchemy.types import Text, UserDefinedType
 
 from app.domain.lifecycle import ACTIVE, FINAL, WAITING, State
 
@@ -31,6 +31,19 @@ ACTIVE_STATES = words(state.value for state in ACTIVE)
 FINAL_STATES = words(state.value for state in FINAL)
 IS_ACTIVE = f"state IN ({ACTIVE_STATES})"
 IS_WAITING = f"state IN ({words(state.value for state in WAITING)})"
+
+
+class Spans(UserDefinedType[Any]):
+    """A span of names, or several, as the spine defines them."""
+
+    cache_ok = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def get_col_spec(self, **_: object) -> str:
+        """Return the type's name in SQL."""
+        return self.name
 
 
 class Base(DeclarativeBase):

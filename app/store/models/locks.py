@@ -7,19 +7,9 @@ from uuid import UUID
 from sqlalchemy import Computed, Identity, Index, PrimaryKeyConstraint, func
 from sqlalchemy.dialects.postgresql import ExcludeConstraint
 from sqlalchemy.orm import Mapped, mapped_column
-from sqlalchemy.types import BigInteger, UserDefinedType
+from sqlalchemy.types import BigInteger
 
-from app.store.models.base import Base
-
-
-class TextRange(UserDefinedType[Any]):
-    """A span of names, as the spine defines it."""
-
-    cache_ok = True
-
-    def get_col_spec(self, **_: object) -> str:
-        """Return the type's name in SQL."""
-        return "textrange"
+from app.store.models.base import Base, Spans
 
 
 class HeldLock(Base):
@@ -41,7 +31,7 @@ class HeldLock(Base):
     key: Mapped[str]
     task_id: Mapped[UUID]
     span: Mapped[Any | None] = mapped_column(
-        TextRange, Computed("lock_span(user_id, key)", persisted=True)
+        Spans("textrange"), Computed("lock_span(user_id, key)", persisted=True)
     )
 
 

@@ -27,6 +27,7 @@ from app.store.models.base import (
     IS_WAITING,
     STORED_STATES,
     Base,
+    Spans,
 )
 
 
@@ -154,6 +155,9 @@ class Task(Base):
     required_capabilities: Mapped[list[str]] = mapped_column(server_default=EMPTY_ARRAY)
     # What it must hold alone while it runs; NULL for nothing, never an empty list.
     locks: Mapped[list[str] | None]
+    lock_paths: Mapped[Any | None] = mapped_column(
+        Spans("textmultirange"), Computed("lock_spans(user_id, locks)", persisted=True)
+    )
     timeout_seconds: Mapped[int | None]
     estimated_cost_usd: Mapped[Decimal | None] = mapped_column(Numeric(12, 6))
     max_cost_usd: Mapped[Decimal | None] = mapped_column(Numeric(12, 6))

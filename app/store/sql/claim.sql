@@ -51,7 +51,7 @@ SELECT held.user_id
 -- Fill the free slots with ready tasks of the locked lanes, in fair order, within every limit.
 WITH held AS MATERIALIZED (
     -- The few keys that active tasks of these users hold, read once and not for each task.
-    SELECT user_id, array_agg(key) AS keys, CASE WHEN count(span) > 0 THEN range_agg(span) END AS paths
+    SELECT user_id, array_agg(key) AS keys, range_agg(span) AS paths
       FROM held_locks
      WHERE user_id = ANY (CAST(:users AS uuid[]))
      GROUP BY user_id
@@ -86,9 +86,7 @@ WITH held AS MATERIALIZED (
            AND least(coalesce(t.timeout_seconds, lane.max_task_seconds), lane.max_task_seconds) <= lane.seconds_left
            AND (CAST(:only AS uuid) IS NULL OR t.id = CAST(:only AS uuid))
            AND (t.locks IS NULL OR lane.held_keys IS NULL
-                OR NOT (t.locks && lane.held_keys
-                        OR (lane.held_paths IS NOT NULL
-                            AND lane.held_paths && lock_spans(t.user_id, t.locks))))
+                OR NOT (t.locks && lane.held_keys OR coalesce(t.lock_paths && lane.held_paths, false)))
          ORDER BY t.sort_key, t.id
          LIMIT lane.room) top
 ), unlocked AS MATERIALIZED (

@@ -8,14 +8,12 @@ SELECT u.name AS user_name, h.key, h.task_id, t.title, t.project_id, t.state, t.
   JOIN users u ON u.id = h.user_id
  CROSS JOIN LATERAL (
     SELECT count(*) AS waiting, (array_agg(front.id ORDER BY front.sort_key, front.id))[1:10] AS first_waiting
-      FROM (SELECT w.id, w.locks, w.sort_key
+      FROM (SELECT w.id, w.locks, w.lock_paths, w.sort_key
               FROM tasks w
              WHERE w.user_id = h.user_id AND w.state = 'ready'
              ORDER BY w.sort_key, w.id
              LIMIT :look) front
-     WHERE EXISTS (SELECT 1
-                     FROM unnest(front.locks) wanted(key)
-                    WHERE wanted.key = h.key OR lock_span(h.user_id, wanted.key) && h.span)) line
+     WHERE h.key = ANY (front.locks) OR front.lock_paths && h.span) line
  WHERE (CAST(:user_id AS uuid) IS NULL OR h.user_id = CAST(:user_id AS uuid))
    AND (CAST(:project AS text) IS NULL OR t.project_id = CAST(:project AS text)
         OR h.key = 'project:' || CAST(:project AS text))

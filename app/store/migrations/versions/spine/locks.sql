@@ -24,18 +24,16 @@ DECLARE
 BEGIN
     DELETE FROM held_locks WHERE user_id = OLD.user_id AND task_id = OLD.id;
     WITH waiter AS MATERIALIZED (
-        SELECT t.id, t.updated_at, mine.key
-          FROM (SELECT id, locks, updated_at, sort_key
+        SELECT t.id, t.updated_at,
+               (SELECT key FROM unnest(OLD.locks) key
+                 WHERE key = ANY (t.locks) OR lock_span(OLD.user_id, key) && t.lock_paths
+                 LIMIT 1) AS key
+          FROM (SELECT id, locks, lock_paths, updated_at, sort_key
                   FROM tasks
                  WHERE user_id = OLD.user_id AND state = 'ready' AND id <> OLD.id
                  ORDER BY sort_key, id
                  LIMIT look) t
-         CROSS JOIN LATERAL (
-            SELECT held.key
-              FROM unnest(OLD.locks) held(key), unnest(t.locks) wanted(key)
-             WHERE held.key = wanted.key
-                OR lock_span(OLD.user_id, held.key) && lock_span(OLD.user_id, wanted.key)
-             LIMIT 1) mine
+         WHERE t.locks && OLD.locks OR t.lock_paths && OLD.lock_paths
          ORDER BY t.sort_key, t.id
     )
     INSERT INTO lock_waits (user_id, key, holder_id, waiter_id, waiting, since)

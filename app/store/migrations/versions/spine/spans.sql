@@ -10,7 +10,9 @@ RETURN CASE WHEN key = 'path:.' THEN textrange(user_id::text || '|path:', user_i
             WHEN starts_with(key, 'path:') THEN textrange(user_id::text || '|' || key || '/', user_id::text || '|' || key || '0')
        END;
 
--- The spans of all paths among some keys; none for keys that are no paths.
+-- The spans of all paths among some keys, or NULL if there is no path. STRICT: a task without locks
+-- is not even asked.
 CREATE FUNCTION lock_spans(user_id uuid, keys text[]) RETURNS textmultirange
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN (SELECT coalesce(range_agg(lock_span(user_id, key)), '{}') FROM unnest(keys) key);
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+RETURN (SELECT CASE WHEN count(lock_span(user_id, key)) > 0 THEN range_agg(lock_span(user_id, key)) END
+          FROM unnest(keys) key);

@@ -252,6 +252,7 @@ CREATE TABLE tasks (
     deadline_at TIMESTAMP WITH TIME ZONE,
     required_capabilities TEXT[] DEFAULT '{}' NOT NULL,
     locks TEXT[],
+    lock_paths textmultirange GENERATED ALWAYS AS (lock_spans(user_id, locks)) STORED,
     timeout_seconds INTEGER,
     estimated_cost_usd NUMERIC(12, 6),
     max_cost_usd NUMERIC(12, 6),
