@@ -239,3 +239,37 @@ def test_only_the_last_waits_of_a_user_are_kept(house: House) -> None:
         "SELECT count(*) AS n, count(*) FILTER (WHERE key = 'a') AS fresh FROM lock_waits"
     )
     assert kept == {"n": 200, "fresh": 1}
+
+
+def test_two_hundred_lanes_blocked_by_locks_do_not_hold_up_the_rest(house: House) -> None:
+    house.agent(slots=300)
+    blocked = [house.user() for _ in range(200)]
+    for user in blocked:
+        house.task(user, project_id="site")
+    while claimed(house):
+        pass
+    for user in blocked:
+        house.task(user, project_id="site")
+    lucky = house.user()
+    house.task(lucky)
+    house.claim()
+    next_one = house.task(lucky)
+
+    passes = 0
+    while next_one not in claimed(house):
+        passes += 1
+
+    assert passes <= 200 / 10
+    assert house.one("SELECT count(*) AS n FROM lanes WHERE parked_for = '{}'")["n"] <= 1
+    assert len(held(house)) == 200
+
+
+def test_many_blocked_tasks_let_the_users_others_pass(house: House) -> None:
+    house.agent()
+    user = house.user()
+    house.running(user, locks=["path:src"])
+    for number in range(300):
+        house.task(user, locks=[f"path:src/{number}"], priority=20)
+    plain, elsewhere = house.task(user, priority=90), house.task(user, locks=["path:docs"])
+
+    assert claimed(house) == {plain, elsewhere}
