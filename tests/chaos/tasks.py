@@ -22,6 +22,11 @@ KINDS: Final = {
     "locked": 4,
     POISON: 1,
 }
+# What a locked task needs alone: its project, or keys and paths that get in each other's way.
+LOCKED: Final[tuple[dict[str, Any], ...]] = (
+    *({"project_id": project} for project in "abc"),
+    *({"locks": locks} for locks in (["path:src"], ["path:src/a"], ["path:src/b", "repo:a"])),
+)
 ATTEMPTS: Final = 8
 GRAPH_SIZE: Final = 5  # on average
 GRAPH_RETRY: Final = RetryPolicy(initial_delay_sec=0.2, max_delay_sec=2)
@@ -67,7 +72,7 @@ def _fields(kind: str, random: Random, number: int) -> dict[str, Any]:
         case "night":
             return {"type": "agent", "payload": work, "required_capabilities": ["agent:night"]}
         case "locked":
-            return {"type": "agent", "payload": work, "project_id": random.choice("abc")}
+            return {"type": "agent", "payload": work, **random.choice(LOCKED)}
         case "poison":
             return {"type": POISON, "payload": {"number": number}, "max_attempts": 3}
         case _:
