@@ -1,7 +1,7 @@
 """The gate: who may run now. One transaction, the pool and the lanes locked, then one choice."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from math import ceil
 from typing import Any, Self
@@ -18,9 +18,10 @@ from app.store import lanes
 from app.store.db import Db
 from app.store.statements import statement
 
-# More lanes than slots, so that lanes found empty do not leave a slot idle.
-SPARE_LANES = 10
 CYCLES_PER_PASS = 100
+# Lanes that have nothing for a pool step aside; thousands of them may do so in one pass.
+LOOKS_PER_PASS = 5
+WIDER = 6
 # The pool on claims of callers that run the task themselves; no worker listens to it.
 DIRECT = "direct"
 
@@ -92,6 +93,8 @@ class Want:
     holder: str
     user_id: UserId | None = None
     only: TaskId | None = None
+    # More lanes than slots, so that lanes found empty do not leave a slot idle.
+    spare: int = 10
 
 
 def claim(db: Db, pool: str, *, holder: str, terms: Terms, limit: int = 100) -> Taken:
@@ -108,8 +111,13 @@ def claim(db: Db, pool: str, *, holder: str, terms: Terms, limit: int = 100) -> 
             limit=min(limit, messages * terms.bundling.tasks),
             holder=holder,
         )
-        claims = _choose(tx, pool, capacity, terms, want)
-        return Taken(claims, more=not claims and _more(tx, pool))
+        for _ in range(LOOKS_PER_PASS):
+            claims = _choose(tx, pool, capacity, terms, want)
+            if claims or not _more(tx, pool):
+                return Taken(claims)
+            # All of those lanes were in vain and have stepped aside: look further.
+            want = replace(want, spare=want.spare * WIDER)
+        return Taken(more=True)
 
     return db.atomically(work)
 
@@ -222,7 +230,7 @@ def _choose(
 def _lanes(tx: Connection, pool: str, want: Want) -> Sequence[UUID]:
     if want.user_id is not None:
         return [want.user_id]
-    asked = {"pool": pool, "few": want.singles + SPARE_LANES, "limit": want.limit}
+    asked = {"pool": pool, "few": want.singles + want.spare, "limit": want.limit}
     return tx.execute(statement("lock_lanes_to_serve"), asked).scalars().all()
 
 

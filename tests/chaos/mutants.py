@@ -43,7 +43,7 @@ class Mutant:
 MUTANTS: Final = (
     Mutant(
         "the lane's lock in the gate",
-        [(f"{SQL}/claim.sql", "   FOR NO KEY UPDATE SKIP LOCKED;", ";")],
+        [(f"{SQL}/claim.sql", " FOR NO KEY UPDATE SKIP LOCKED) held", ") held")],
         ["tests/integration/test_gate_pools.py"],
     ),
     Mutant(
