@@ -9,7 +9,7 @@ from threading import Lock
 from app.domain.claims import Run
 from app.domain.results import Interrupted, Result
 from app.store.db import Db
-from workers.settling import settle_by
+from workers.settling import Follow, settle_by
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ class Bundle:
         """Whether other runs depend on how long the current one takes."""
         return bool(self._waiting or self._done)
 
-    def record(self, *, deadline: float) -> bool:
-        """Record what is over; True if any of it counted."""
+    def record(self, *, deadline: float, then: Follow | None = None) -> bool:
+        """Record what is over, and what is to follow; True if any of it counted."""
         with self._lock:
             done, self._done = self._done, []
         return bool(done) and settle_by(
-            self._db, [(one.run, one.result) for one in done], deadline=deadline
+            self._db, [(one.run, one.result) for one in done], deadline=deadline, then=then
         )
 
     def shed(self, *, deadline: float, reason: str = "slow_bundle") -> None:

@@ -51,12 +51,11 @@ def carry_out(house: House, claims: Sequence[Claim]) -> None:
     counted = False
     while runs:
         try:
-            counted |= perform_all(house, Bundle(house.db, runs), began)
+            counted |= perform_all(house, Bundle(house.db, runs), began, refill)
         finally:
             disarm()
         house.pace.report(house.db)
-        began = time.monotonic()
-        runs = report_started(refill.next(runs[0].bundle))
+        runs, began = report_started(refill.take()), refill.began
     if counted:
         house.waker.nudge()
 
@@ -89,7 +88,7 @@ def report_started(runs: list[Run]) -> list[Run]:
     return runs
 
 
-def perform_all(house: House, bundle: Bundle, began: float) -> bool:
+def perform_all(house: House, bundle: Bundle, began: float, refill: Refill) -> bool:
     """Give every run its turn under the lease, then record them; True if any end counted."""
     run = bundle.next()
     if run is None:
@@ -103,12 +102,13 @@ def perform_all(house: House, bundle: Bundle, began: float) -> bool:
         settled=house.waker.nudge,
     ) as lease:
         while True:
-            bundle.end(run, perform_run(house, run, lease))
+            last = run
+            bundle.end(last, perform_run(house, last, lease))
             run = bundle.next()
             if run is None:
                 break
             lease.take(_turn(house, run, began))
-    return bundle.record(deadline=lease.trusted_until)
+    return bundle.record(deadline=lease.trusted_until, then=refill.after(last))
 
 
 def perform_run(house: House, run: Run, lease: Lease) -> Result | None:

@@ -1,24 +1,22 @@
-"""Quick work after quick work: a slot that has settled its bundle asks for the next one itself.
+"""Quick work after quick work: a slot that settles its bundle takes the next one with it.
 
 The round over the dispatcher, Redis and Celery costs more than a bundle of quick tasks. The gate
-is the same, so nobody is served sooner than fairness says; what is claimed here is started in the
-same transaction, and a process that dies leaves nothing claimed that nobody runs.
+is the same, so nobody is served sooner than fairness says. Settling, claiming and starting are one
+transaction: the slot passes from one bundle to the next and is never seen free in between, and a
+process that dies leaves nothing claimed that nobody runs.
 """
 
 import time
 from datetime import timedelta
-from typing import Final
-from uuid import UUID
+from typing import Final, Self
+from uuid import uuid4
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import SQLAlchemyError
 
 from app.domain.claims import Claim, Run
 from app.faults import fault
 from app.gate.claim import Terms, claim_next
 from app.outcome.start import begin
-from app.store.db import DatabaseUnreachable
-from app.telemetry import Event, emit
 from workers.child import House
 from workers.identity import WORKER_ID
 from workers.settling import UNANSWERED_SECONDS, give_up_by
@@ -35,33 +33,55 @@ class Refill:
         self._house = house
         self._terms = Terms.of(house.settings)
         self._until = time.monotonic() + LONGEST_SECONDS
-        self._asked: list[Claim] = []
+        self._bundle = uuid4()
+        self._claims: list[Claim] = []
+        self._runs: list[Run] = []
+        self._confirmed = False
+        self._idle = 0
+        self.began = 0.0
 
-    def next(self, bundle: UUID | None) -> list[Run]:
-        """Claim and start the next runs for the slot of a settled bundle; none if it is not due."""
-        if bundle is None or DRAIN.begun or time.monotonic() > self._until:
+    def after(self, run: Run) -> Self | None:
+        """Get ready to follow a run's bundle; None if this slot is not to go on by itself."""
+        if run.bundle is None or DRAIN.begun or time.monotonic() > self._until:
+            return None
+        # The next goes by the message's name, under which Celery can be asked to end it.
+        self._bundle = run.bundle
+        return self
+
+    def claim(self, tx: Connection) -> None:
+        """Claim and start the next runs in the transaction that settles the last ones."""
+        settings = self._house.settings
+        # Before the start is requested: the leases count from some moment after this.
+        self.began = time.monotonic()
+        self._claims, self._runs = [], []
+        taken = claim_next(
+            tx, settings.pool, agent=WORKER_ID, bundle=self._bundle, terms=self._terms
+        )
+        self._idle = taken.idle
+        if taken.claims:
+            self._claims = [claimed.claim for claimed in taken.claims]
+            lease = timedelta(seconds=settings.lease_seconds)
+            self._runs = begin(tx, self._claims, holder=WORKER_ID, lease=lease)
+        fault("refill.before_commit")
+
+    def confirm(self) -> None:
+        """Hear that the transaction was committed."""
+        self._confirmed = True
+
+    def take(self) -> list[Run]:
+        """Return the next runs, none if it ends here."""
+        claims, runs, confirmed = self._claims, self._runs, self._confirmed
+        self._reset()
+        if not confirmed:
+            # The transaction brought no answer, but it may have counted.
+            give_up_by(self._house.db, claims, deadline=time.monotonic() + UNANSWERED_SECONDS)
             return []
-        try:
-            runs, idle = self._house.db.atomically(lambda tx: self._take(tx, bundle))
-        except (DatabaseUnreachable, SQLAlchemyError) as error:
-            emit(Event.DATABASE_UNREACHABLE, error=error)
-            give_up_by(self._house.db, self._asked, deadline=time.monotonic() + UNANSWERED_SECONDS)
-            return []
-        fault("refill.after_commit")
-        if runs and idle:
-            # Others could take some of what this slot found.
-            self._house.waker.nudge()
+        if runs:
+            fault("refill.after_commit")
+            if self._idle:
+                # Others could take some of what this slot found.
+                self._house.waker.nudge()
         return runs
 
-    def _take(self, tx: Connection, bundle: UUID) -> tuple[list[Run], int]:
-        settings = self._house.settings
-        self._asked = []
-        taken = claim_next(tx, settings.pool, agent=WORKER_ID, bundle=bundle, terms=self._terms)
-        if not taken.claims:
-            return [], taken.idle
-        # Kept in case the commit brings no answer: it may have counted.
-        self._asked = [claimed.claim for claimed in taken.claims]
-        lease = timedelta(seconds=settings.lease_seconds)
-        runs = begin(tx, self._asked, holder=WORKER_ID, lease=lease)
-        fault("refill.before_commit")
-        return runs, taken.idle
+    def _reset(self) -> None:
+        self._claims, self._runs, self._confirmed = [], [], False

@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
+from sqlalchemy import Connection
 from sqlalchemy.exc import DataError, SQLAlchemyError
 
 from app.domain.claims import Claim, Run
@@ -22,16 +23,29 @@ UNANSWERED_SECONDS: Final = 5.0
 _log = get(__name__)
 
 
-def settle_by(db: Db, ends: Sequence[tuple[Run, Result]], *, deadline: float) -> bool:
+class Follow(Protocol):
+    """What a settling transaction may do besides."""
+
+    def claim(self, tx: Connection) -> None:
+        """Do it, in the transaction."""
+
+    def confirm(self) -> None:
+        """Hear that the transaction was committed."""
+
+
+def settle_by(
+    db: Db, ends: Sequence[tuple[Run, Result]], *, deadline: float, then: Follow | None = None
+) -> bool:
     """Record runs' ends before an instant of the monotonic clock; True if any of them counted.
 
     Past the deadline the lease may be over and the task someone else's: giving up leaves the
-    rest to the reaper.
+    rest to the reaper. `then` joins the first try only: an end must not be lost over it.
     """
     pause = FIRST_PAUSE_SECONDS
     while True:
+        first, then = then, None
         try:
-            return _report(settle_all(db, ends, agent=WORKER_ID))
+            settled = settle_all(db, ends, agent=WORKER_ID, then=first.claim if first else None)
         except DataError as error:
             if len(ends) > 1:
                 # One output spoils the statement for all: each by itself shows whose it is.
@@ -45,6 +59,10 @@ def settle_by(db: Db, ends: Sequence[tuple[Run, Result]], *, deadline: float) ->
                 return False
             time.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+        else:
+            if first is not None:
+                first.confirm()
+            return _report(settled)
 
 
 def give_up_by(db: Db, claims: Sequence[Claim], *, deadline: float) -> bool:

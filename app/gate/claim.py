@@ -7,7 +7,7 @@ from math import ceil
 from typing import Any, Self
 from uuid import UUID, uuid4
 
-from sqlalchemy import Connection, Row, RowMapping
+from sqlalchemy import Connection, Row, RowMapping, TextClause
 
 from app.domain.claims import Claim, Claimed
 from app.domain.ids import TaskId, UserId
@@ -101,7 +101,8 @@ def claim(db: Db, pool: str, *, holder: str, terms: Terms, limit: int = 100) -> 
     """Claim tasks for every free slot of a pool, at most `limit`, and commit."""
 
     def work(tx: Connection) -> Taken:
-        capacity = _capacity(tx, pool, terms)
+        # The pool's lock before any lane's, like everyone, so that nobody waits in a ring.
+        capacity = _capacity(tx, pool, terms, statement("lock_pool"))
         if capacity.free <= 0:
             return Taken()
         messages = min(capacity.free, limit)
@@ -123,11 +124,12 @@ def claim(db: Db, pool: str, *, holder: str, terms: Terms, limit: int = 100) -> 
 
 
 def claim_next(tx: Connection, pool: str, *, agent: str, bundle: UUID, terms: Terms) -> Taken:
-    """Claim another bundle for the slot of an agent whose last one is settled.
+    """Claim another bundle for the slot of an agent, in the transaction that settles its last.
 
-    Only quick tasks: a long one is sent by itself, in a message of its own.
+    Nobody else can have seen the slot free, so the pool is not held against other agents. Only
+    quick tasks are taken: a long one is sent by itself, in a message of its own.
     """
-    capacity = _capacity(tx, pool, terms)
+    capacity = _capacity(tx, pool, terms, statement("share_pool"))
     if capacity.free <= 0 or agent not in capacity.agents:
         return Taken()
     want = Want(singles=0, bundles=[bundle], limit=terms.bundling.tasks, holder=agent)
@@ -169,9 +171,8 @@ def _more(tx: Connection, pool: str) -> bool:
     return bool(tx.execute(statement("more_to_serve"), {"pool": pool}).scalar_one())
 
 
-def _capacity(tx: Connection, pool: str, terms: Terms) -> Capacity:
-    # The pool's lock before any lane's, like everyone, so that nobody waits in a ring.
-    if tx.execute(statement("lock_pool"), {"pool": pool}).one_or_none() is None:
+def _capacity(tx: Connection, pool: str, terms: Terms, lock: TextClause) -> Capacity:
+    if tx.execute(lock, {"pool": pool}).one_or_none() is None:
         return Capacity()
     row = _house(tx, pool, terms)
     free = row.slots - row.singles - row.bundles

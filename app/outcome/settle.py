@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -52,13 +52,29 @@ def settle(db: Db, run: Run, result: Result, *, agent: str) -> bool:
     return bool(settle_all(db, [(run, result)], agent=agent).won)
 
 
-def settle_all(db: Db, runs: Sequence[tuple[Run, Result]], *, agent: str) -> Settled:
-    """End several runs in one transaction; each is won or stale by itself."""
+def settle_all(
+    db: Db,
+    runs: Sequence[tuple[Run, Result]],
+    *,
+    agent: str,
+    then: Callable[[Connection], None] | None = None,
+) -> Settled:
+    """End several runs in one transaction; each is won or stale by itself.
+
+    `then` is done in the same transaction, if any of them counted.
+    """
     endings = [
         Ending(run.claim, run.user_id, agent, result, _judge_run(run, result, agent))
         for run, result in runs
     ]
-    settled = db.atomically(lambda tx: record(tx, endings))
+
+    def work(tx: Connection) -> Settled:
+        settled = record(tx, endings)
+        if then is not None and settled.won:
+            then(tx)
+        return settled
+
+    settled = db.atomically(work)
     fault("settle.after_commit")
     return settled
 

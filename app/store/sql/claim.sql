@@ -2,6 +2,11 @@
 -- Free slots are counted while this row is held, so two dispatchers never count the same slot.
 SELECT name FROM pools WHERE name = :pool AND NOT paused FOR UPDATE;
 
+-- name: share_pool
+-- For an agent that goes on in its own slot: many may, while a pause, which writes this row, comes
+-- before or after each. It holds lanes already; whoever holds a pool waits for no lane.
+SELECT name FROM pools WHERE name = :pool AND NOT paused FOR SHARE;
+
 -- name: lock_house
 -- The house's cap on slots is counted by one at a time, whichever pool it is for: each pool's own
 -- lock would let two count the same free slot. After a pool's lock and before any lane's.
@@ -27,9 +32,9 @@ SELECT offer.slots, offer.agents, offer.capabilities, held.singles, held.bundles
 
 -- name: lock_lanes_to_serve
 -- Users with room and ready work, the least served first: at least `few` of them, and as many as
--- it takes to find `limit` tasks. Lanes that are locked (by a submit, say) are passed over and met
--- on the next pass; lanes this pool looked into in vain wait until something about them changes.
--- Nothing is judged here: the next statement sees fresh rows.
+-- should have room for `limit` tasks. Lanes that are locked (by a submit, say) are passed over and
+-- met on the next pass; lanes this pool looked into in vain wait until something about them
+-- changes. Nothing is judged here: the next statement sees fresh rows.
 WITH next AS MATERIALIZED (
     SELECT user_id, active, last_served_at, least(ready, max_active - active) AS room
       FROM lanes
@@ -37,15 +42,11 @@ WITH next AS MATERIALIZED (
        AND NOT (:pool = ANY (parked_for))
      ORDER BY active, last_served_at
      LIMIT CAST(:limit AS int) + CAST(:few AS int)
-), wanted AS MATERIALIZED (
-    SELECT user_id, row_number() OVER serving AS place, sum(room) OVER serving - room AS found_before
-      FROM next
-    WINDOW serving AS (ORDER BY active, last_served_at, user_id ROWS UNBOUNDED PRECEDING)
 )
 SELECT held.user_id
-  FROM wanted
+  FROM (SELECT user_id FROM next ORDER BY active, last_served_at) wanted
  CROSS JOIN LATERAL (SELECT user_id FROM lanes WHERE user_id = wanted.user_id FOR NO KEY UPDATE SKIP LOCKED) held
- WHERE place <= :few OR found_before < :limit;
+ LIMIT (SELECT greatest(CAST(:few AS int), ceil(CAST(:limit AS int) / avg(room))::int) FROM next);
 
 -- name: claim
 -- Fill the free slots with ready tasks of the locked lanes, in fair order, within every limit.
