@@ -7,12 +7,22 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 import httpx2
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from overnight import errors
-from overnight.models import Cancelled, QueueStatus, Task, TaskCreate, UserLimits
+from overnight.models import (
+    Cancelled,
+    Forecast,
+    Plan,
+    PlanRequest,
+    QueueStatus,
+    Task,
+    TaskCreate,
+    UserLimits,
+)
 
 T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 TASKS = "/api/v1/tasks"
 
 
@@ -38,7 +48,7 @@ class Page:
 def create_task(fields: Mapping[str, Any]) -> Call[Task]:
     """Queue a task; the idempotency key, made up if missing, makes a repeated send one task."""
     given = {name: value for name, value in fields.items() if value is not None}
-    task = _validated({"idempotency_key": f"auto-{uuid.uuid4()}"} | given)
+    task = _validated(TaskCreate, {"idempotency_key": f"auto-{uuid.uuid4()}"} | given)
     return Call("POST", TASKS, _task, json=task.model_dump(mode="json", exclude_unset=True))
 
 
@@ -71,6 +81,37 @@ def limits() -> Call[UserLimits]:
     return Call(
         "GET", "/api/v1/users/me/limits", lambda answer: UserLimits.model_validate(answer.json())
     )
+
+
+def forecast_task(task_id: str) -> Call[Forecast]:
+    """Read when one task is expected to start and to end."""
+    path = f"{_of(task_id)}/forecast"
+    return Call("GET", path, lambda answer: Forecast.model_validate(answer.json()))
+
+
+def forecast_next(*, limit: int) -> Call[list[Forecast]]:
+    """Read what is expected of the tasks that run and of those that come next."""
+    return Call(
+        "GET",
+        f"{TASKS}/forecast",
+        lambda answer: [Forecast.model_validate(item) for item in answer.json()],
+        params={"limit": limit},
+    )
+
+
+def plan(request: PlanRequest) -> Call[Plan]:
+    """Ask what a batch would come to; nothing is queued."""
+    return Call(
+        "POST",
+        "/api/v1/plan",
+        lambda answer: Plan.model_validate(answer.json()),
+        json=request.model_dump(mode="json", exclude_unset=True),
+    )
+
+
+def plan_request(fields: Mapping[str, Any]) -> PlanRequest:
+    """Judge a batch before it travels, with the words the service would use."""
+    return _validated(PlanRequest, fields)
 
 
 def refusal(answer: httpx2.Response) -> errors.Refused:
@@ -106,10 +147,10 @@ def _page(answer: httpx2.Response) -> Page:
     return Page(tasks, answer.headers.get("X-Next-Cursor"))
 
 
-def _validated(fields: Mapping[str, Any]) -> TaskCreate:
-    """Judge a task before it travels, with the words the service would use."""
+def _validated(model: type[M], fields: Mapping[str, Any]) -> M:
+    """Judge what is to travel, with the words the service would use."""
     try:
-        return TaskCreate.model_validate(dict(fields))
+        return model.model_validate(dict(fields))
     except ValidationError as error:
         wrong = [
             errors.FieldError(".".join(map(str, item["loc"])), item["msg"])

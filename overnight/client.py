@@ -3,7 +3,8 @@
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -13,13 +14,22 @@ import httpx2
 from overnight import calls
 from overnight.calls import Call
 from overnight.errors import NotConfigured, NotUnderstood, TaskFailed, Unreachable, WaitTimedOut
-from overnight.models import Cancelled, QueueStatus, Task, TaskFields, UserLimits
+from overnight.models import (
+    Cancelled,
+    Forecast,
+    Plan,
+    QueueStatus,
+    Task,
+    TaskFields,
+    UserLimits,
+)
 from overnight.retrying import wait_before_next
 
 T = TypeVar("T")
 TIMEOUT_SECONDS = 30.0
 RETRIES = 3
 PAGE = 100
+FORECASTS = 50
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -53,6 +63,25 @@ class Client:
     def limits(self) -> UserLimits:
         """Return what your plan allows and how much of it is used."""
         return self.call(calls.limits())
+
+    def forecasts(self, *, limit: int = FORECASTS) -> list[Forecast]:
+        """Return what is expected of your running tasks and of those that come next."""
+        return self.call(calls.forecast_next(limit=limit))
+
+    def plan(
+        self,
+        tasks: Sequence[Mapping[str, Any]],
+        *,
+        edges: Sequence[tuple[int, int]] = (),
+        by_at: datetime | None = None,
+    ) -> Plan:
+        """Return what a batch would come to if it were queued now; nothing is.
+
+        Each task has the fields of a create; an edge is (parent, child), places from 0.
+        """
+        pairs = [{"parent": parent, "child": child} for parent, child in edges]
+        asked = {"tasks": list(tasks), "edges": pairs, "by_at": by_at}
+        return self.call(calls.plan(calls.plan_request(asked)))
 
     def call(self, call: Call[T]) -> T:
         """Make one call, again if that can help, and return its answer or raise its error."""
@@ -133,6 +162,10 @@ class Tasks:
                 return
             cursor = page.cursor
             left = None if left is None else left - len(page.tasks)
+
+    def forecast(self, task_id: str) -> Forecast:
+        """Return when a task is expected to start and to end."""
+        return self._client.call(calls.forecast_task(task_id))
 
     def cancel(self, task_id: str) -> Cancelled:
         """Ask that a task be ended; one that runs is stopped at its next heartbeat."""

@@ -309,3 +309,86 @@ class UserLimits(BaseModel):
     billing_cycle_resets_at: datetime | None = Field(
         None, description="When the hours start again from zero."
     )
+
+
+class Expected(BaseModel):
+    """An instant nobody knows yet; null where it may well not come within a month."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
+
+    p10_at: datetime | None = Field(None, description="One time in ten it comes before this.")
+    p50_at: datetime | None = Field(None, description="As likely before this as after.")
+    p90_at: datetime | None = Field(None, description="One time in ten it comes after this.")
+
+
+class Forecast(BaseModel):
+    """When a task is expected to start and to end, rehearsed with the gate's own rules."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
+
+    id: str = Field(description="The task's name.")
+    type: str = Field(description="Which handler runs it.")
+    state: str = Field(description="Where it stands.")
+    queue_position: int | None = Field(
+        None, description="Its place among your own startable tasks, from 1, while it waits."
+    )
+    start: Expected = Field(description="When it starts.")
+    finish: Expected = Field(description="When its run ends.")
+    observed_runs: int = Field(
+        description="Runs of its type that were seen; 0 means its timeout stands for its duration."
+    )
+    nights: int = Field(description="How many times the queue was rehearsed.")
+    made_at: datetime = Field(description="When this was foretold.")
+    notes: list[str] = Field(default_factory=list, description="What limits the trust in it.")
+
+
+class PlanEdge(BaseModel):
+    """One dependency inside a batch; both are places in its list, from 0."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    parent: Whole = Field(ge=0, description="The task that is waited for.")
+    child: Whole = Field(ge=0, description="The task that waits.")
+
+
+class PlanRequest(BaseModel):
+    """A batch that might be queued."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tasks: tuple[TaskCreate, ...] = Field(
+        min_length=1, max_length=1000, description="The tasks, each as it would be created."
+    )
+    edges: tuple[PlanEdge, ...] = Field(
+        (), max_length=10_000, description="Which of them wait for which."
+    )
+    by_at: Deadline | None = Field(
+        None, description="The instant by which one would like to see them done."
+    )
+
+
+class PlannedTask(BaseModel):
+    """One task of a batch, and when it is expected."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
+
+    title: str = Field(description="What people read.")
+    type: str = Field(description="Which handler would run it.")
+    start: Expected = Field(description="When it would start.")
+    finish: Expected = Field(description="When its run would end.")
+
+
+class Plan(BaseModel):
+    """What a batch would come to if it were queued now; nothing was."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
+
+    tasks: int = Field(description="How many tasks the batch has.")
+    by_at: datetime | None = Field(None, description="The instant that was asked about.")
+    sure: int | None = Field(None, description="How many end by then in nine nights of ten.")
+    likely: int | None = Field(None, description="How many end by then in every other night.")
+    finish: Expected = Field(description="When the last of them would end.")
+    steps: list[PlannedTask] = Field(description="Each task, in the order given.")
+    nights: int = Field(description="How many times the queue was rehearsed.")
+    made_at: datetime = Field(description="When this was foretold.")
+    notes: list[str] = Field(default_factory=list, description="What limits the trust in it.")

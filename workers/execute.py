@@ -125,8 +125,11 @@ def perform_run(house: House, run: Run, lease: Lease) -> Result | None:
     finished = perform(handler, turn.context)
     fault("execute.after_handler")
     ran = time.monotonic() - began
-    house.pace.note(run.type, ran)
-    result = ending_of(finished, run, turn.context, turn.ladder.reason)
+    reason = turn.ladder.reason
+    if reason in {None, StopReason.TIMEOUT}:
+        # A run that others asked to stop does not tell how long its type takes.
+        house.pace.note(run.type, ran)
+    result = ending_of(finished, run, turn.context, reason)
     return None if result is None else replace(result, ran_seconds=ran)
 
 

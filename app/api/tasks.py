@@ -7,15 +7,16 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from app import telemetry
 from app.api.callers import Reader, Writer
 from app.api.parts import Use
-from app.api.translate import idempotency_key, new_task
+from app.api.translate import idempotency_key, new_task, workers_of
 from app.control.cancel import cancel
 from app.domain.errors import InvalidRequest, Refused, TaskNotFound
 from app.domain.ids import MalformedId, TaskId, parse_task, show_task
 from app.domain.lifecycle import ALIASES, State, Status, states_of
+from app.insight.forecast import ForecastView, forecast_next, forecast_task
 from app.insight.queue import QueueStatusView, queue_status
 from app.insight.tasks import TaskView, get_task, list_tasks
 from app.intake.submit import Caps, submit
-from overnight.models import Cancelled, QueueStatus, TaskCreate, TaskResponse
+from overnight.models import Cancelled, Forecast, QueueStatus, TaskCreate, TaskResponse
 
 router = APIRouter(prefix="/api/v1/tasks", tags=["tasks"])
 Text = Annotated[str | None, Query(max_length=200)]
@@ -87,6 +88,21 @@ def list_own_tasks(
 def read_queue_status(parts: Use, caller: Reader) -> QueueStatusView:
     """Tell how much of the caller's runs and waits, against what the plan allows."""
     return queue_status(parts.db, caller.user_id)
+
+
+@router.get("/forecast", response_model=list[Forecast])
+def read_forecasts(
+    parts: Use, caller: Reader, limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = PAGE
+) -> list[ForecastView]:
+    """Foretell the caller's running tasks and those that come next, in their order."""
+    return forecast_next(parts.db, caller.user_id, workers_of(parts.settings), limit=limit)
+
+
+@router.get("/{task_id}/forecast", response_model=Forecast)
+def read_forecast(task_id: str, parts: Use, caller: Reader) -> ForecastView:
+    """Tell when one task is expected to start and to end."""
+    workers = workers_of(parts.settings)
+    return forecast_task(parts.db, caller.user_id, _task_id(task_id), workers)
 
 
 @router.get("/{task_id}", response_model=TaskResponse)

@@ -1,10 +1,12 @@
 """From a task as it came over the wire to a task as intake takes it."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 from app.domain.errors import InvalidRequest
 from app.domain.priority import score
 from app.domain.retry import RetryPolicy, Strategy
+from app.insight.snapshot import Workers
 from app.intake.submit import NewTask
 from app.settings import Settings
 from overnight import models
@@ -35,6 +37,11 @@ def new_task(body: models.TaskCreate, settings: Settings, key: str | None) -> Ne
         max_cost_usd=body.max_cost_usd,
     )
     return task if body.created_by is None else replace(task, created_by=body.created_by)
+
+
+def workers_of(settings: Settings) -> Workers:
+    """Return which workers a forecast may count on: those the gate would count."""
+    return Workers(timedelta(seconds=settings.worker_liveness), settings.slots_max)
 
 
 def retry_policy(asked: models.RetryPolicy | None, settings: Settings) -> RetryPolicy:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from overnight.models import TaskCreate
+from overnight.models import PlanRequest, TaskCreate
 
 NOT_JSON = frozenset({"model_attributes_type", "model_type", "dict_type", "dict_attributes_type"})
 
@@ -83,7 +83,14 @@ def _legal_in_query(fault: Mapping[str, Any]) -> str:
 
 @cache
 def _schema() -> dict[str, Any]:
-    return TaskCreate.model_json_schema()
+    return PlanRequest.model_json_schema()
+
+
+def _root(path: list[str | int]) -> dict[str, Any]:
+    """Return the schema of the body a path leads into: a batch's, or that of one task."""
+    is_batch = bool(path) and path[0] in PlanRequest.model_fields
+    found: dict[str, Any] = _schema() if is_batch else _schema()["$defs"][TaskCreate.__name__]
+    return found
 
 
 def _resolved(node: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,7 +103,7 @@ def _resolved(node: Mapping[str, Any]) -> dict[str, Any]:
 
 def _node(path: list[str | int]) -> dict[str, Any]:
     """Return the part of the schema a path leads to, or an empty one."""
-    node: dict[str, Any] = _schema()
+    node = _root(path)
     for step in path:
         node = _object_branch(node)
         inner = (

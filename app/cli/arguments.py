@@ -3,12 +3,14 @@
 import json
 import re
 import sys
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import typer
 
 _UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
+_CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
 _LONGEST = 10 * 365 * _UNITS["d"]
 
 
@@ -32,6 +34,26 @@ def seconds(text: str | int) -> int:
     if not 0 < total <= _LONGEST:
         raise typer.BadParameter(f"{text!r} is out of range; the shortest duration is 1s")
     return total
+
+
+def instant(text: str) -> datetime:
+    """Read an instant such as `07:00` (the next one, here) or `2030-01-31T07:00Z`."""
+    now = datetime.now().astimezone()
+    if clock := _CLOCK.fullmatch(text.strip()):
+        hour, minute = map(int, clock.groups())
+        today = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
+        return today if today > now else _same_time_tomorrow(today)
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        message = f"{text!r} is no instant; write 07:00 or 2030-01-31T07:00Z"
+        raise typer.BadParameter(message) from error
+    return at.astimezone()
+
+
+def _same_time_tomorrow(at: datetime) -> datetime:
+    # By the clock on the wall, which a change of summer time moves against the sun.
+    return (at.replace(tzinfo=None) + timedelta(days=1)).astimezone()
 
 
 def text_of(given: str) -> str:

@@ -14,6 +14,8 @@ from app.cli import (
     add,
     dead,
     drill,
+    fairness,
+    forecast,
     keys,
     local,
     locks,
@@ -77,6 +79,8 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "wait": tasks.wait,
         "cancel": tasks.cancel,
         "limits": tasks.limits,
+        "forecast": forecast.forecast,
+        "plan": forecast.plan,
     },
     QUEUE: {
         "queue": add.queue,
@@ -84,7 +88,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "queue-cancel": tasks.cancel,
     },
     HOUSE: {"up": local.up, "down": local.down, "doctor": local.doctor},
-    OPERATE: {"migrate": upkeep.migrate, "sweep": upkeep.sweep},
+    OPERATE: {"migrate": upkeep.migrate, "sweep": upkeep.sweep, "fairness": fairness.fairness},
     PROCESSES: {
         "api": processes.api,
         "dispatcher": processes.dispatcher,

@@ -5,7 +5,7 @@ key never run at once. A key that begins `path:` stands for a file or directory 
 lies below it, so `path:src` is in the way of `path:src/a` but not of `path:srcs`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
 from app.domain.errors import InvalidRequest
@@ -49,6 +49,22 @@ def covers(outer: str, inner: str) -> bool:
 def collide(some: Sequence[str], others: Sequence[str]) -> bool:
     """Whether two sets of keys cannot be held at once by two tasks of one user."""
     return any(covers(one, two) or covers(two, one) for one in some for two in others)
+
+
+def in_the_way(key: str, others: Collection[str]) -> list[str]:
+    """Return those of some keys that cannot be held beside this one; only paths are searched for.
+
+    >>> in_the_way("path:src", ["path:src/a", "repo:site"]), in_the_way("repo:site", {"user"})
+    (['path:src/a'], [])
+    """
+    if not key.startswith(PATH):
+        return [key] if key in others else []
+    return [other for other in others if collide((key,), (other,))]
+
+
+def is_wide(keys: Sequence[str]) -> bool:
+    """Whether keys may be in the way of others that do not begin alike: several, or a path."""
+    return len(keys) > 1 or any(key.startswith(PATH) for key in keys)
 
 
 def implied(project_id: str | None, scope: LockScope) -> str | None:

@@ -125,6 +125,14 @@ def submit_graph(
     return submitted
 
 
+def check(
+    tx: Connection, user_id: UserId, tasks: Sequence[NewTask], caps: Caps, edges: Sequence[Edge]
+) -> None:
+    """Refuse what a submit of these tasks would refuse now, and let nothing in."""
+    _check_graph(_Graph(tasks, edges), caps)
+    _check_caps(tx, user_id, len(tasks), caps)
+
+
 @dataclass(frozen=True)
 class _Graph:
     """What one request brings."""

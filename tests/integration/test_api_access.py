@@ -14,6 +14,8 @@ EVERYWHERE = [
     ("POST", TASKS),
     ("GET", TASKS),
     ("GET", f"{TASKS}/queue-status"),
+    ("GET", f"{TASKS}/forecast"),
+    ("POST", "/api/v1/plan"),
     ("GET", f"{TASKS}/task_01J00000000000000000000000"),
     ("DELETE", f"{TASKS}/task_01J00000000000000000000000"),
     ("GET", "/api/v1/users/me/limits"),
@@ -185,9 +187,12 @@ def test_no_route_is_hidden_from_the_description(door: Door) -> None:
     described = door.http.get("/api/v1/openapi.json").json()["paths"]
 
     assert set(described) == {
+        "/api/v1/plan",
         "/api/v1/tasks",
+        "/api/v1/tasks/forecast",
         "/api/v1/tasks/queue-status",
         "/api/v1/tasks/{task_id}",
+        "/api/v1/tasks/{task_id}/forecast",
         "/api/v1/users/me/limits",
         "/health",
         "/ready",

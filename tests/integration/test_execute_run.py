@@ -229,6 +229,23 @@ def test_a_run_out_of_time_is_told_so_and_ends_as_timed_out(
     assert house.row(task_id)["failure_reason"] == "timeout"
 
 
+def test_only_runs_that_ended_by_themselves_tell_how_long_their_type_takes(
+    house: House, worker: child.House, user: UserId, handler: Callable[..., None]
+) -> None:
+    def work(ctx: Context) -> object:
+        while ctx.payload["stop"] and not ctx.cancelled:
+            house.run("UPDATE tasks SET cancel_requested_at = clock()")
+        raise LookupError("nothing more to do")
+
+    handler(work)
+    carried_out(house, worker, user, payload={"stop": True})
+    assert house.rows("SELECT * FROM paces") == []
+
+    carried_out(house, worker, user, payload={"stop": False})
+    [pace] = house.rows("SELECT * FROM paces")
+    assert (pace["type"], len(pace["recent"])) == ("test", 1)
+
+
 def test_a_run_that_lost_its_task_is_told_so_and_writes_nothing(
     house: House, worker: child.House, user: UserId, handler: Callable[..., None]
 ) -> None:

@@ -126,6 +126,14 @@ def _as_superuser(postgres: EmbeddedPostgres, command: str) -> None:
         ("view_urgent", {"tasks_urgent"}),
         ("stale_locks", {"tasks_active"}),
         ("lock_holder", {"tasks_user_recent"}),
+        ("forecast_active", {"tasks_active"}),
+        ("forecast_ready", {"tasks_ready", "lanes_pkey"}),
+        ("forecast_retries", {"tasks_retry"}),
+        ("forecast_pending", {"tasks_dag"}),
+        ("forecast_edges", {"task_edges_child"}),
+        ("forecast_task", {"tasks_user_recent"}),
+        ("waiting_now", {"tasks_ready"}),
+        ("starving_lanes", {"tasks_ready"}),
     ],
 )
 def test_a_hot_statement_uses_its_index(filled: Db, name: str, indexes: set[str]) -> None:
@@ -145,6 +153,15 @@ def test_the_gate_reads_a_handful_of_rows_of_a_long_queue(filled: Db) -> None:
     [queue] = [node for node in nodes if node.get("Index Name") == "tasks_ready"]
     ready = TASKS * 0.4
     assert queue["Actual Rows"] * queue["Actual Loops"] < ready / 20
+
+
+@pytest.mark.parametrize("name", ["count_starts", "starts_since"])
+def test_a_report_on_a_period_reads_no_more_than_the_period(filled: Db, name: str) -> None:
+    with filled.engine.connect() as connection, connection.begin():
+        connection.execute(text("SET LOCAL enable_bitmapscan = on"))
+        used = {node.get("Index Name") for node in _explain(connection, name)}
+
+    assert "attempts_claimed" in used
 
 
 @pytest.mark.parametrize("name", sorted(sources()))
@@ -192,12 +209,14 @@ def _values(connection: Connection) -> dict[str, Any]:
     held = f'[{{"task_id": "{one.id}", "epoch": {one.epoch}, "token": "{one.token}"}}]'
     return {
         **dict.fromkeys(("task_id", "before"), one.id),
-        **{name: [one.id, uuid4()] for name in ("tasks", "parents", "poisoned")},
+        **{name: [one.id, uuid4()] for name in ("tasks", "parents", "poisoned", "graphs")},
         **dict.fromkeys(("actor", "agent", "holder", "name", "note", "outcome"), "a word"),
         **dict.fromkeys(("reason", "resolution"), "retry"),
         **dict.fromkeys(("lease", "liveness", "claim_ttl", "grace", "gap", "silence"), 30),
         **dict.fromkeys(("limit", "few", "slots", "per_lane", "budget", "max_position"), 10),
         **dict.fromkeys(("max_age", "look"), 10),
+        **dict.fromkeys(("patience", "seconds"), 900),
+        "lanes": 10,
         **dict.fromkeys(("bundle_seconds", "bundle_max", "messages", "free"), 10),
         "user_id": one.user_id,
         "project": "site",

@@ -10,6 +10,7 @@ from sqlalchemy import (
     func,
     text,
 )
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import Float
 
@@ -49,13 +50,17 @@ class Agent(Base):
 
 
 class Pace(Base):
-    """How long runs of a type take of late, as workers report it; sizes the bundles."""
+    """How long runs of a type take of late, as workers report it.
+
+    `seconds` sizes the bundles; `recent`, a sample of the last runs, is what forecasts draw from.
+    """
 
     __tablename__ = "paces"
     __table_args__ = ({"postgresql_with": {"fillfactor": 50}},)
 
     type: Mapped[str] = mapped_column(primary_key=True)
     seconds: Mapped[float] = mapped_column(Float)
+    recent: Mapped[list[float]] = mapped_column(ARRAY(Float), server_default=EMPTY_ARRAY)
     updated_at: Mapped[datetime] = mapped_column(server_default=func.clock())
 
 

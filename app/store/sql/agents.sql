@@ -23,12 +23,14 @@ RETURNING id;
 UPDATE agents SET status = 'offline' WHERE id = :id RETURNING pool;
 
 -- name: note_pace
--- What a worker saw of late, blended into what was known; one slow run weighs at once.
-INSERT INTO paces AS p (type, seconds)
-SELECT seen.type, seen.seconds
-  FROM jsonb_to_recordset(CAST(:seen AS jsonb)) AS seen(type text, seconds float8)
+-- What a worker saw of late, blended into what was known; one slow run weighs at once. The last
+-- hundred runs that were reported are kept as they were.
+INSERT INTO paces AS p (type, seconds, recent)
+SELECT seen.type, seen.seconds, coalesce(seen.recent, '{}')
+  FROM jsonb_to_recordset(CAST(:seen AS jsonb)) AS seen(type text, seconds float8, recent float8[])
  ORDER BY seen.type
     ON CONFLICT (type) DO UPDATE
    SET seconds = CASE WHEN excluded.seconds > 4 * p.seconds THEN excluded.seconds
                       ELSE 0.7 * p.seconds + 0.3 * excluded.seconds END,
+       recent = (p.recent || excluded.recent)[cardinality(p.recent) + cardinality(excluded.recent) - 99 :],
        updated_at = clock();

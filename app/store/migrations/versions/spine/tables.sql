@@ -23,6 +23,7 @@ CREATE TABLE attempts (
     CONSTRAINT attempts_outcome_exactly_when_ended CHECK ((ended_at IS NULL) = (outcome IS NULL))
 )
  WITH (fillfactor = 80);
+CREATE INDEX attempts_claimed ON attempts USING brin (claimed_at);
 
 CREATE TABLE events (
     id BIGINT GENERATED ALWAYS AS IDENTITY,
@@ -99,6 +100,7 @@ CREATE INDEX lock_waits_user ON lock_waits (user_id, id);
 CREATE TABLE paces (
     type TEXT NOT NULL,
     seconds FLOAT NOT NULL,
+    recent FLOAT[] DEFAULT '{}' NOT NULL,
     updated_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
     PRIMARY KEY (type)
 )

@@ -1,0 +1,26 @@
+"""The route of plans: what a batch would come to, before it is queued."""
+
+from fastapi import APIRouter
+
+from app.api.callers import Reader
+from app.api.parts import Use
+from app.api.translate import new_task, workers_of
+from app.insight.plan import PlanView, plan
+from app.intake.submit import Caps, Edge
+from overnight.models import Plan, PlanRequest
+
+router = APIRouter(prefix="/api/v1/plan", tags=["plan"])
+
+
+@router.post("", response_model=Plan)
+def rehearse_batch(body: PlanRequest, parts: Use, caller: Reader) -> PlanView:
+    """Rehearse a batch behind what waits already; nothing is queued."""
+    return plan(
+        parts.db,
+        caller.user_id,
+        [new_task(task, parts.settings, task.idempotency_key) for task in body.tasks],
+        Caps.of(parts.settings),
+        workers_of(parts.settings),
+        edges=[Edge(edge.parent, edge.child) for edge in body.edges],
+        by_at=body.by_at,
+    )

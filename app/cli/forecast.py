@@ -1,0 +1,144 @@
+"""What lies ahead: `overnight forecast` for what is queued, `overnight plan` for what might be."""
+
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.cli import arguments, connection, options, output, references, showing
+from app.cli.failures import Code, Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from overnight.models import Expected, Forecast, Plan
+
+HEADERS = ("ID", "STATE", "POSITION", "STARTS", "9 IN 10 BY", "ENDS", "9 IN 10 BY", "RUNS SEEN")
+STEPS = ("TITLE", "TYPE", "STARTS", "9 IN 10 BY", "ENDS", "9 IN 10 BY")
+
+
+def forecast(
+    task: Annotated[
+        str | None,
+        typer.Argument(metavar="ID", help="Only this task; else those that run and come next."),
+    ] = None,
+    *,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="How many at most.")] = 50,
+    as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
+) -> None:
+    """Tell when your tasks will start and end, as the gate's own rules have it."""
+    with connection.client(url, api_key_file) as client:
+        if task is not None:
+            found = client.tasks.forecast(references.resolve(client, task))
+            _show(found, as_json=as_json)
+            return
+        all_found = client.forecasts(limit=limit)
+    if as_json:
+        output.document([showing.plain(one) for one in all_found])
+        return
+    output.table(HEADERS, [_row(one) for one in all_found], empty="Nothing of yours waits.")
+    _explain(note for one in all_found for note in one.notes)
+
+
+def plan(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="A JSON list of tasks, or an object with tasks and edges; - reads stdin.",
+        ),
+    ],
+    *,
+    by: Annotated[
+        datetime | None,
+        typer.Option(
+            metavar="INSTANT",
+            help="Say how many will be done by then, such as 07:00 or 2030-01-31T07:00Z.",
+            parser=arguments.instant,
+        ),
+    ] = None,
+    as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
+) -> None:
+    """Rehearse a batch of tasks before submitting it; nothing is queued."""
+    tasks, edges = _batch(arguments.text_of(file if file == "-" else f"@{file}"))
+    with connection.client(url, api_key_file) as client:
+        answer = client.plan(tasks, edges=edges, by_at=by)
+    if as_json:
+        output.document(showing.plain(answer))
+        return
+    rows = [
+        (step.title, step.type, *_band(step.start), *_band(step.finish)) for step in answer.steps
+    ]
+    output.table(STEPS, rows)
+    _explain(answer.notes)
+    output.line(verdict(answer))
+
+
+def verdict(answer: "Plan") -> str:
+    """Say in one line what a batch comes to."""
+    if answer.by_at is not None:
+        by = output.instant(answer.by_at)
+        sure, likely = f"{answer.sure} of {answer.tasks}", answer.likely
+        return f"{sure} will finish by {by} (9 times in 10), {likely} probably."
+    middle, latest = answer.finish.p50_at, answer.finish.p90_at
+    if middle is None:
+        return f"Not all of the {answer.tasks} will finish within a month."
+    late = f", 9 times in 10 by {output.instant(latest)}" if latest else ""
+    return f"All {answer.tasks} will probably finish by {output.instant(middle)}{late}."
+
+
+def _batch(text: str) -> tuple[list[dict[str, Any]], list[tuple[int, int]]]:
+    try:
+        given = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise Failure(f"the batch is not valid JSON: {error}", code=Code.USAGE) from error
+    batch = {"tasks": given} if isinstance(given, list) else given
+    try:
+        tasks = [dict(task) for task in batch["tasks"]]
+        edges = [(int(parent), int(child)) for parent, child in batch.get("edges", ())]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise Failure(
+            "the batch is neither a list of tasks nor an object with tasks",
+            hint='Legal is [{"title": "…"}] or {"tasks": […], "edges": [[0, 1]]}.',
+            code=Code.USAGE,
+        ) from error
+    return tasks, edges
+
+
+def _show(found: "Forecast", *, as_json: bool) -> None:
+    if as_json:
+        output.document(showing.plain(found))
+        return
+    output.record(
+        {
+            "id": found.id,
+            "state": found.state,
+            "position": found.queue_position,
+            "starts": found.start.p50_at,
+            "… 1 in 10 before": found.start.p10_at,
+            "… 9 in 10 by": found.start.p90_at,
+            "ends": found.finish.p50_at,
+            "… and 9 in 10 by": found.finish.p90_at,
+            "runs seen": found.observed_runs or "none",
+        }
+    )
+    _explain(found.notes)
+
+
+def _row(one: "Forecast") -> tuple[object, ...]:
+    seen = one.observed_runs or "none"
+    return (one.id, one.state, one.queue_position, *_band(one.start), *_band(one.finish), seen)
+
+
+def _band(at: "Expected") -> tuple[datetime | None, datetime | None]:
+    return at.p50_at, at.p90_at
+
+
+def _explain(notes: "Iterable[str]") -> None:
+    for note in dict.fromkeys(notes):
+        output.note(f"Note: {note}.")

@@ -1,0 +1,160 @@
+"""When a user's tasks will start and end: the gate's own rules, rehearsed on what runs took."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from app.domain.errors import TaskNotFound
+from app.domain.ids import TaskId, UserId, show_task
+from app.domain.lifecycle import FINAL, State
+from app.gate.outlook import Outlook, foresee
+from app.gate.rehearsal import HORIZON, Rehearsal
+from app.insight.snapshot import Sight, Workers, look
+from app.store.db import Db
+from app.store.statements import statement
+
+NEXT = 50
+SHARES = (0.1, 0.5, 0.9)
+DAYS = round(HORIZON / 86_400)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """An instant nobody knows yet: one in ten comes before `p10_at`, one in ten after `p90_at`.
+
+    None means that it may well not come within the horizon.
+    """
+
+    p10_at: datetime | None = None
+    p50_at: datetime | None = None
+    p90_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class ForecastView:
+    """What is expected of one task, from how many observed runs and rehearsed nights.
+
+    `observed_runs` 0 means that no run of its type was ever seen: its timeout stands for its
+    duration, and the forecast is the latest it can be rather than the likeliest.
+    """
+
+    id: str
+    type: str
+    state: str
+    queue_position: int | None
+    start: Expected
+    finish: Expected
+    observed_runs: int
+    nights: int
+    made_at: datetime
+    notes: list[str] = field(default_factory=list)
+
+
+def forecast_task(db: Db, user_id: UserId, task_id: TaskId, workers: Workers) -> ForecastView:
+    """Foretell one of the user's tasks; another user's looks exactly like none."""
+
+    def work(tx: Connection) -> tuple[Mapping[str, Any], Sight]:
+        named = {"user_id": user_id, "task_id": task_id}
+        row = tx.execute(statement("forecast_task"), named).mappings().one_or_none()
+        if row is None:
+            raise TaskNotFound
+        return dict(row), look(tx, user_id, workers, graphs=[row["dag_id"]], types=[row["type"]])
+
+    row, sight = db.atomically(work)
+    if State(row["state"]) in FINAL:
+        return _over(row, sight)
+    outlook = foresee(Rehearsal(sight.snapshot), sight.history, [task_id])
+    return _view(sight, outlook, row)
+
+
+def forecast_next(
+    db: Db, user_id: UserId, workers: Workers, *, limit: int = NEXT
+) -> list[ForecastView]:
+    """Foretell the user's running tasks and the next ready ones, in the order they are taken."""
+    sight = db.atomically(lambda tx: look(tx, user_id, workers))
+    running = [task for task in sight.snapshot.running if task.user == user_id]
+    known = {task.id: task for task in sight.snapshot.waiting}
+    ready = [known[task] for task in list(sight.places)[:limit] if task in known]
+    rows: list[dict[str, Any]] = [
+        {"id": task.id, "type": task.type, "state": state.value}
+        for tasks, state in ((running, State.RUNNING), (ready, State.READY))
+        for task in tasks
+    ]
+    outlook = foresee(Rehearsal(sight.snapshot), sight.history, [row["id"] for row in rows])
+    return [_view(sight, outlook, row) for row in rows[:limit]]
+
+
+def expected(sight: Sight, outlook: Outlook, task: UUID) -> tuple[Expected, Expected]:
+    """Return when a task is expected to start and to finish."""
+    starts = [_at(sight, outlook.start(task, share)) for share in SHARES]
+    finishes = [_at(sight, outlook.finish(task, share)) for share in SHARES]
+    return Expected(*starts), Expected(*finishes)
+
+
+def expected_last(sight: Sight, outlook: Outlook) -> Expected:
+    """Return when all of the foreseen tasks are expected to have ended."""
+    return Expected(*(_at(sight, outlook.last_finish(share)) for share in SHARES))
+
+
+def notes_on(sight: Sight, outlook: Outlook, types: Sequence[str]) -> list[str]:
+    """Return what limits the trust in a forecast of tasks of these types."""
+    notes = []
+    unseen = sorted({type_ for type_ in types if not sight.history.knows(type_)})
+    if unseen:
+        names = ", ".join(unseen)
+        notes.append(f"no run of type {names} was seen yet: its timeout is taken for its duration")
+    if not sight.snapshot.pools:
+        notes.append("no worker is alive: nothing starts before one joins")
+    if sight.lane["paused"]:
+        notes.append("the user is paused: nothing starts before that ends")
+    if sight.lane["ready"] > len(sight.places):
+        notes.append(f"only the first {len(sight.places)} of the user's tasks were rehearsed")
+    if outlook.is_cut:
+        notes.append("the rehearsal was broken off after its share of starts: later ones are blank")
+    if sight.lanes_left_out:
+        notes.append(f"{sight.lanes_left_out} users further back were left out of the rehearsal")
+    return notes
+
+
+def _at(sight: Sight, seconds: float | None) -> datetime | None:
+    return None if seconds is None else sight.now + timedelta(seconds=seconds)
+
+
+def _view(sight: Sight, outlook: Outlook, row: Mapping[str, Any]) -> ForecastView:
+    start, finish = expected(sight, outlook, row["id"])
+    notes = notes_on(sight, outlook, [row["type"]])
+    if finish.p50_at is None and not notes:
+        notes = [f"it is not expected to start within {DAYS} days"]
+    return ForecastView(
+        id=show_task(row["id"]),
+        type=row["type"],
+        state=row["state"],
+        queue_position=sight.places.get(row["id"]),
+        start=start,
+        finish=finish,
+        observed_runs=len(sight.history.recent.get(row["type"], ())),
+        nights=outlook.nights,
+        made_at=sight.now,
+        notes=notes,
+    )
+
+
+def _over(row: Mapping[str, Any], sight: Sight) -> ForecastView:
+    """Tell of a task that has ended: nothing is left to foretell."""
+    began, ended = row["started_at"], row["finished_at"]
+    return ForecastView(
+        id=show_task(row["id"]),
+        type=row["type"],
+        state=row["state"],
+        queue_position=None,
+        start=Expected(began, began, began),
+        finish=Expected(ended, ended, ended),
+        observed_runs=len(sight.history.recent.get(row["type"], ())),
+        nights=0,
+        made_at=sight.now,
+        notes=["it has ended"],
+    )

@@ -1,0 +1,114 @@
+"""A dry run of a batch: when it would start and end if it were submitted now. Nothing is kept."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from app.domain.errors import InvalidRequest
+from app.domain.ids import UserId, new_task_id
+from app.domain.locks import keys_of
+from app.domain.priority import CRITICAL_BELOW
+from app.gate.outlook import foresee
+from app.gate.rehearsal import Rehearsal, Waiting
+from app.insight.forecast import Expected, expected, expected_last, notes_on
+from app.insight.snapshot import Sight, Workers, look
+from app.intake.submit import Caps, Edge, NewTask, check
+from app.store.db import Db
+
+LARGEST = 1_000
+
+
+@dataclass(frozen=True)
+class Step:
+    """One task of the batch, and when it is expected."""
+
+    title: str
+    type: str
+    start: Expected
+    finish: Expected
+
+
+@dataclass(frozen=True)
+class PlanView:
+    """What a batch would come to.
+
+    Of `tasks` tasks, `sure` or more end by `by_at` in nine of ten rehearsed nights, `likely` or
+    more in half of them; both are None without a `by_at`. `finish` is the end of the last task.
+    """
+
+    tasks: int
+    by_at: datetime | None
+    sure: int | None
+    likely: int | None
+    finish: Expected
+    steps: list[Step]
+    nights: int
+    made_at: datetime
+    notes: list[str]
+
+
+def plan(
+    db: Db,
+    user_id: UserId,
+    tasks: Sequence[NewTask],
+    caps: Caps,
+    workers: Workers,
+    *,
+    edges: Sequence[Edge] = (),
+    by_at: datetime | None = None,
+) -> PlanView:
+    """Rehearse a batch behind everything that waits already; refuse what a submit would refuse."""
+    if not 1 <= len(tasks) <= LARGEST:
+        raise InvalidRequest("tasks", f"a plan of {len(tasks)} tasks", legal=f"1 to {LARGEST}")
+
+    def work(tx: Connection) -> Sight:
+        check(tx, user_id, tasks, caps, edges)
+        return look(tx, user_id, workers, types={task.type for task in tasks})
+
+    sight = db.atomically(work)
+    drafts = [_draft(task, user_id, caps, sight) for task in tasks]
+    names = [draft.id for draft in drafts]
+    house = replace(
+        sight.snapshot,
+        waiting=[*sight.snapshot.waiting, *drafts],
+        edges=[*sight.snapshot.edges, *((names[edge.parent], names[edge.child]) for edge in edges)],
+    )
+    outlook = foresee(Rehearsal(house), sight.history, names)
+    left = None if by_at is None else (by_at - sight.now).total_seconds()
+    spans = [expected(sight, outlook, name) for name in names]
+    return PlanView(
+        tasks=len(tasks),
+        by_at=by_at,
+        sure=None if left is None else outlook.finished_by(left, 0.9),
+        likely=None if left is None else outlook.finished_by(left, 0.5),
+        finish=expected_last(sight, outlook),
+        steps=[
+            Step(task.title, task.type, start, finish)
+            for task, (start, finish) in zip(tasks, spans, strict=True)
+        ],
+        nights=outlook.nights,
+        made_at=sight.now,
+        notes=notes_on(sight, outlook, [task.type for task in tasks]),
+    )
+
+
+def _draft(task: NewTask, user_id: UserId, caps: Caps, sight: Sight) -> Waiting:
+    """Return a task as it would stand in the queue."""
+    longest = sight.lane["max_task_seconds"]
+    return Waiting(
+        id=new_task_id(),
+        user=user_id,
+        type=task.type,
+        sort_key=_sort_key(task, sight.now),
+        granted=float(min(task.timeout_seconds or longest, longest)),
+        locks=keys_of(task.locks, task.project_id, caps.lock_scope) or (),
+        needs=frozenset(task.required_capabilities),
+    )
+
+
+def _sort_key(task: NewTask, accepted: datetime) -> float:
+    """Return the key that `insert_tasks` would store for a task accepted at this instant."""
+    band = 1e9 if task.priority < CRITICAL_BELOW else 0.0
+    return task.priority + task.priority_boost_per_minute * accepted.timestamp() / 60 - band

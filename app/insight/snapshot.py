@@ -1,0 +1,194 @@
+"""The house as a rehearsal needs it, read through indexes and never further than it must be."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from math import inf
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, TextClause
+
+from app.domain.errors import UserNotFound
+from app.domain.ids import UserId
+from app.gate.durations import Observed
+from app.gate.rehearsal import LaneState, PoolState, Running, Snapshot, Waiting
+from app.insight.tasks import MAX_POSITION
+from app.store.statements import statement
+
+# How much is read at most. What waits behind it is counted, and taken to be like it.
+LANES = 500
+OTHERS = 4_000
+LEAST_PER_LANE = 8
+RETRIES = 500
+PENDING = 3_000
+# No task has this id: what waits for it never starts.
+NOBODY = UUID(int=0)
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Which workers count: those heard of within `liveness`, and no more slots than `slots_max`."""
+
+    liveness: timedelta
+    slots_max: int | None = None
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What was seen of the house, when, and how many lanes were not looked into.
+
+    `places` says where the user's own ready tasks stand.
+    """
+
+    snapshot: Snapshot
+    now: datetime
+    lane: Mapping[str, Any]
+    history: Observed
+    places: Mapping[UUID, int]
+    lanes_left_out: int
+
+
+def look(
+    tx: Connection,
+    user_id: UserId,
+    workers: Workers,
+    *,
+    graphs: Iterable[UUID] = (),
+    types: Iterable[str] = (),
+) -> Sight:
+    """Read what a rehearsal of this user's tasks needs; `graphs` and `types` add to it."""
+    lanes = _rows(tx, statement("forecast_lanes"), user_id=user_id, lanes=LANES)
+    if not lanes or lanes[0]["user_id"] != user_id:
+        raise UserNotFound
+    running = _rows(tx, statement("forecast_active"))
+    ready = _ready(tx, user_id, lanes)
+    retries = _rows(tx, statement("forecast_retries"), limit=RETRIES)
+    # A lone task, a graph of its own, releases nothing.
+    begun = {row["dag_id"] for row in (*running, *ready, *retries) if row["dag_id"] != row["id"]}
+    begun.update(graphs)
+    pending = _rows(tx, statement("forecast_pending"), graphs=sorted(begun), limit=PENDING)
+    edges = (
+        _rows(tx, statement("forecast_edges"), tasks=[row["id"] for row in pending])
+        if pending
+        else []
+    )
+    held = {row["id"] for row in running}
+    # A task may have moved on between two of the readings: it is then counted once.
+    waiting = {row["id"]: row for row in (*pending, *retries, *ready) if row["id"] not in held}
+    read = Counter(row["user_id"] for row in ready)
+    kinds = {row["type"] for row in (*running, *waiting.values())} | set(types)
+    snapshot = Snapshot(
+        pools=_pools(
+            _rows(tx, statement("forecast_pools"), liveness=workers.liveness.total_seconds())
+        ),
+        lanes=[_lane(row, row["ready"] - read[row["user_id"]]) for row in lanes],
+        running=_running(running),
+        waiting=[_waiting(row) for row in waiting.values()],
+        edges=[_edge(row) for row in edges],
+        slots_max=workers.slots_max,
+    )
+    own = [row["id"] for row in ready if row["user_id"] == user_id]
+    paces = _rows(tx, statement("forecast_paces"), types=sorted(kinds))
+    return Sight(
+        snapshot=snapshot,
+        now=lanes[0]["now"],
+        lane=lanes[0],
+        history=Observed({row["type"]: row["recent"] for row in paces}),
+        places={task: place for place, task in enumerate(own, start=1)},
+        lanes_left_out=max(0, lanes[0]["lanes_in_all"] - len(lanes)),
+    )
+
+
+def _rows(tx: Connection, question: TextClause, **values: object) -> Sequence[Mapping[str, Any]]:
+    return [dict(row) for row in tx.execute(question, values).mappings()]
+
+
+def _ready(
+    tx: Connection, user_id: UserId, lanes: Sequence[Mapping[str, Any]]
+) -> Sequence[Mapping[str, Any]]:
+    return _rows(
+        tx,
+        statement("forecast_ready"),
+        user_id=user_id,
+        users=[row["user_id"] for row in lanes],
+        max_position=MAX_POSITION,
+        per_lane=max(LEAST_PER_LANE, OTHERS // len(lanes)),
+    )
+
+
+def _pools(agents: Iterable[Mapping[str, Any]]) -> list[PoolState]:
+    pools: dict[str, PoolState] = {}
+    for agent in agents:
+        name, can = agent["name"], frozenset(agent["capabilities"])
+        known = pools.get(name)
+        # As the gate sees it: any worker may get the message, so only what all can do counts.
+        pools[name] = (
+            PoolState(name, agent["slots"], can)
+            if known is None
+            else PoolState(name, known.slots + agent["slots"], known.capabilities & can)
+        )
+    return list(pools.values())
+
+
+def _lane(row: Mapping[str, Any], unread: int) -> LaneState:
+    # A month that is over counts as begun anew, whether or not anyone has noticed yet.
+    is_due = row["resets_in"] <= 0
+    left = row["seconds_left"]
+    if left is not None and is_due:
+        left = float(row["limit_seconds"] - row["reserved_seconds"])
+    return LaneState(
+        user=row["user_id"],
+        max_active=row["max_active"],
+        # Turns of the rehearsal count up from one: all of the past lies before them.
+        served=row["served"] - row["now"].timestamp() - 1,
+        seconds_left=left,
+        month_seconds=float(row["limit_seconds"] or 0),
+        resets_in=inf if is_due else row["resets_in"],
+        paused=row["paused"],
+        unread=max(0, unread),
+    )
+
+
+def _running(rows: Sequence[Mapping[str, Any]]) -> list[Running]:
+    bundles: set[UUID | None] = set()
+    running = []
+    for row in rows:
+        running.append(
+            Running(
+                id=row["id"],
+                user=row["user_id"],
+                type=row["type"],
+                pool=row["pool"],
+                granted=float(row["reserved_seconds"]),
+                elapsed=row["elapsed"],
+                locks=_locks(row),
+                holds_slot=row["bundle"] is None or row["bundle"] not in bundles,
+            )
+        )
+        bundles.add(row["bundle"])
+    return running
+
+
+def _waiting(row: Mapping[str, Any]) -> Waiting:
+    return Waiting(
+        id=row["id"],
+        user=row["user_id"],
+        type=row["type"],
+        sort_key=row["sort_key"],
+        granted=float(row["granted"]),
+        locks=_locks(row),
+        needs=frozenset(row["required_capabilities"]),
+        ready_in=row["ready_in"],
+    )
+
+
+def _edge(row: Mapping[str, Any]) -> tuple[UUID, UUID]:
+    # Runs are taken to succeed, so what waits for a failure waits for nothing that will come.
+    parent = NOBODY if row["condition"] == "failure" else row["parent_id"]
+    return parent, row["child_id"]
+
+
+def _locks(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(row["locks"] or ())

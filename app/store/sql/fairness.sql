@@ -1,0 +1,77 @@
+-- name: count_starts
+-- How many claims a period holds: what a report about it would have to read.
+SELECT count(*) FROM attempts WHERE claimed_at > clock() - make_interval(secs => :seconds);
+
+-- name: starts_since
+-- Every run begun in a period, with the instant its task had become ready.
+SELECT u.name, t.locks,
+       extract(epoch FROM ready.at)::float8 AS ready,
+       extract(epoch FROM a.started_at)::float8 AS start,
+       extract(epoch FROM a.ended_at)::float8 AS "end"
+  FROM attempts a
+  JOIN tasks t ON t.id = a.task_id
+  JOIN users u ON u.id = a.user_id
+ CROSS JOIN LATERAL (
+    -- Ready under the epoch before the claim, which began the next one.
+    SELECT e.at
+      FROM events e
+     WHERE e.task_id = a.task_id
+       AND e.epoch = a.epoch - 1
+       AND e.to_state = 'ready'
+     ORDER BY e.seq DESC
+     LIMIT 1) ready
+ WHERE a.claimed_at > clock() - make_interval(secs => :seconds)
+   AND a.started_at IS NOT NULL;
+
+-- name: waiting_now
+-- What is ready and has not started: of each user no more than could run at once. Nothing is owed
+-- to a user who is paused, out of hours, or has nothing that any pool would take.
+SELECT u.name, head.locks, extract(epoch FROM head.updated_at)::float8 AS ready,
+       NOT l.paused
+       AND (l.limit_seconds IS NULL OR l.used_seconds + l.reserved_seconds < l.limit_seconds)
+       AND EXISTS (SELECT 1 FROM pools p WHERE NOT p.paused AND NOT (p.name = ANY (l.parked_for))) AS is_owed
+  FROM lanes l
+  JOIN users u ON u.id = l.user_id
+ CROSS JOIN LATERAL (
+    SELECT t.locks, t.updated_at
+      FROM tasks t
+     WHERE t.user_id = l.user_id
+       AND t.state = 'ready'
+     ORDER BY t.sort_key, t.id
+     LIMIT greatest(l.max_active, 1)) head
+ WHERE l.ready > 0
+ LIMIT :limit;
+
+-- name: lane_limits
+SELECT u.name, l.max_active FROM lanes l JOIN users u ON u.id = l.user_id;
+
+-- name: starving_lanes
+-- Users the gate would serve, and has not for too long, while it served others. A lane that every
+-- live pool has looked into in vain waits for something else than its turn.
+WITH latest AS MATERIALIZED (
+    SELECT max(last_served_at) AS at FROM lanes
+)
+SELECT u.name, extract(epoch FROM clock() - head.updated_at)::float8 AS waited
+  FROM lanes l
+  JOIN users u ON u.id = l.user_id
+ CROSS JOIN latest
+ CROSS JOIN LATERAL (
+    SELECT t.updated_at
+      FROM tasks t
+     WHERE t.user_id = l.user_id
+       AND t.state = 'ready'
+     ORDER BY t.sort_key, t.id
+     LIMIT 1) head
+ WHERE l.eligible
+   AND l.last_served_at < clock() - make_interval(secs => :patience)
+   AND head.updated_at < clock() - make_interval(secs => :patience)
+   AND latest.at > clock() - make_interval(secs => :patience)
+   AND EXISTS (SELECT 1
+                 FROM pools p
+                 JOIN agents a ON a.pool = p.name
+                WHERE NOT p.paused
+                  AND NOT (p.name = ANY (l.parked_for))
+                  AND a.status = 'active'
+                  AND a.last_heartbeat_at > clock() - make_interval(secs => :liveness))
+ ORDER BY waited DESC
+ LIMIT :limit;

@@ -1,0 +1,84 @@
+-- name: forecast_pools
+-- The workers behind every open pool.
+SELECT p.name, a.slots, a.capabilities
+  FROM pools p
+  JOIN agents a ON a.pool = p.name
+ WHERE NOT p.paused
+   AND a.status = 'active'
+   AND a.last_heartbeat_at > clock() - make_interval(secs => :liveness)
+ ORDER BY p.name;
+
+-- name: forecast_active
+-- What holds a slot now; bounded by the slots there are.
+SELECT id, user_id, dag_id, type, pool, bundle, locks, reserved_seconds,
+       coalesce(greatest(0, extract(epoch FROM clock() - started_at)), 0)::float8 AS elapsed
+  FROM tasks
+ WHERE state IN ('claimed', 'running', 'validating');
+
+-- name: forecast_lanes
+-- The user's own lane, then those with waiting work, the next to be served first.
+SELECT user_id, max_active, max_task_seconds, limit_seconds, reserved_seconds, paused, ready,
+       (limit_seconds - used_seconds - reserved_seconds)::float8 AS seconds_left,
+       extract(epoch FROM last_served_at)::float8 AS served,
+       extract(epoch FROM resets_at - clock())::float8 AS resets_in,
+       clock() AS now,
+       count(*) OVER () AS lanes_in_all
+  FROM lanes
+ WHERE user_id = :user_id
+    OR waiting > 0
+ ORDER BY user_id = :user_id DESC, eligible DESC, active, last_served_at
+ LIMIT :lanes;
+
+-- name: forecast_ready
+-- The first ready tasks of each of these users, in the order the gate takes them.
+SELECT top.*
+  FROM lanes l
+ CROSS JOIN LATERAL (
+    SELECT t.id, t.user_id, t.dag_id, t.type, t.sort_key, t.locks, t.required_capabilities, t.state,
+           0::float8 AS ready_in,
+           least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS granted
+      FROM tasks t
+     WHERE t.user_id = l.user_id
+       AND t.state = 'ready'
+     ORDER BY t.sort_key, t.id
+     LIMIT CASE WHEN l.user_id = :user_id THEN CAST(:max_position AS int) ELSE CAST(:per_lane AS int) END) top
+ WHERE l.user_id = ANY (CAST(:users AS uuid[]));
+
+-- name: forecast_retries
+-- The next tasks that will be ready again.
+SELECT t.id, t.user_id, t.dag_id, t.type, t.sort_key, t.locks, t.required_capabilities, t.state,
+       greatest(0, extract(epoch FROM t.retry_at - clock()))::float8 AS ready_in,
+       least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS granted
+  FROM tasks t
+  JOIN lanes l ON l.user_id = t.user_id
+ WHERE t.state = 'retrying'
+ ORDER BY t.retry_at
+ LIMIT :limit;
+
+-- name: forecast_pending
+-- What the graphs of those tasks will release. A graph in which nothing is ready, running or
+-- about to be tried again releases nothing.
+SELECT t.id, t.user_id, t.dag_id, t.type, t.sort_key, t.locks, t.required_capabilities, t.state,
+       0::float8 AS ready_in,
+       least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS granted
+  FROM tasks t
+  JOIN lanes l ON l.user_id = t.user_id
+ WHERE t.dag_id = ANY (CAST(:graphs AS uuid[]))
+   AND t.state = 'pending'
+ LIMIT :limit;
+
+-- name: forecast_edges
+SELECT parent_id, child_id, condition
+  FROM task_edges
+ WHERE child_id = ANY (CAST(:tasks AS uuid[]))
+   AND satisfied_at IS NULL;
+
+-- name: forecast_paces
+SELECT type, recent FROM paces WHERE type = ANY (CAST(:types AS text[])) AND recent <> '{}';
+
+-- name: forecast_task
+-- One task and where it stands; another user's looks exactly like none.
+SELECT id, dag_id, type, state, claimed_at, started_at, finished_at
+  FROM tasks
+ WHERE user_id = :user_id
+   AND id = :task_id;

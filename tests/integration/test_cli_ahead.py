@@ -1,0 +1,162 @@
+"""`overnight forecast`, `plan` and `fairness`: what lies ahead, and whether it was fair."""
+
+import json
+import os
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer import BadParameter
+from typer.testing import CliRunner, Result
+
+from app.cli import arguments
+from app.cli.failures import Code
+from app.cli.main import app
+from tests.support.canned import ALPHA, KEY, Service, canned_service
+from tests.support.house import House
+
+AT = "2030-01-31T{:02}:00:00Z"
+BATCH = [{"title": "a"}, {"title": "b"}]
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with canned_service() as served:
+        yield served
+
+
+@pytest.fixture(autouse=True)
+def place(
+    service: Service, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A place that knows this server, this database and nothing else."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("OVERNIGHT_URL", service.url)
+    monkeypatch.setenv("OVERNIGHT_API_KEY", KEY)
+    monkeypatch.setenv("OVERNIGHT_DATABASE_URL", database_url)
+
+
+def run(*words: str, given: str | None = None) -> Result:
+    return CliRunner().invoke(app, words, input=given, prog_name="overnight")
+
+
+def band(first: int) -> dict[str, str]:
+    return {name: AT.format(first + n) for n, name in enumerate(("p10_at", "p50_at", "p90_at"))}
+
+
+def foretold(**fields: Any) -> dict[str, Any]:
+    return {
+        "id": ALPHA,
+        "type": "echo",
+        "state": "ready",
+        "queue_position": 3,
+        "start": band(1),
+        "finish": band(4),
+        "observed_runs": 0,
+        "nights": 50,
+        "made_at": AT.format(0),
+        "notes": ["no run of type echo was seen yet"],
+        **fields,
+    }
+
+
+def planned(**fields: Any) -> dict[str, Any]:
+    step = {"title": "a", "type": "echo", "start": band(1), "finish": band(2)}
+    return {
+        "tasks": 2,
+        "by_at": AT.format(7),
+        "sure": 1,
+        "likely": 2,
+        "finish": band(3),
+        "steps": [step, step],
+        "nights": 50,
+        "made_at": AT.format(0),
+        "notes": [],
+        **fields,
+    }
+
+
+def test_a_forecast_shows_the_band_and_what_it_rests_on(service: Service) -> None:
+    service.on(f"GET /api/v1/tasks/{ALPHA}/forecast", (200, foretold()))
+
+    shown = run("forecast", ALPHA)
+
+    assert shown.exit_code == 0, shown.stderr
+    assert "starts            2030-01-31 02:00:00Z" in shown.stdout
+    assert "… and 9 in 10 by  2030-01-31 06:00:00Z" in shown.stdout
+    assert "runs seen         none" in shown.stdout
+    assert "Note: no run of type echo was seen yet." in shown.stderr
+
+
+def test_a_forecast_without_a_task_lists_what_comes_next(service: Service) -> None:
+    service.on("GET /api/v1/tasks/forecast", (200, [foretold(), foretold(notes=[])]))
+
+    listed = run("forecast")
+    document = json.loads(run("forecast", "--json").stdout)
+
+    assert len(listed.stdout.splitlines()) == 3
+    assert document[0]["start"]["p50_at"] == AT.format(2)
+
+
+def test_a_plan_says_in_one_line_what_will_be_done(service: Service, tmp_path: Path) -> None:
+    service.on("POST /api/v1/plan", (200, planned()))
+    (tmp_path / "batch.json").write_text(json.dumps({"tasks": BATCH, "edges": [[0, 1]]}))
+
+    shown = run("plan", "batch.json", "--by", "2030-01-31T07:00Z")
+
+    assert shown.exit_code == 0, shown.stderr
+    assert shown.stdout.splitlines()[-1] == (
+        "1 of 2 will finish by 2030-01-31 07:00:00Z (9 times in 10), 2 probably."
+    )
+
+
+def test_a_plan_without_an_instant_says_when_all_is_done(service: Service) -> None:
+    service.on("POST /api/v1/plan", (200, planned(by_at=None, sure=None, likely=None)))
+
+    shown = run("plan", "-", given=json.dumps(BATCH))
+
+    assert shown.stdout.splitlines()[-1] == (
+        "All 2 will probably finish by 2030-01-31 04:00:00Z, 9 times in 10 by 2030-01-31 05:00:00Z."
+    )
+
+
+@pytest.mark.parametrize("given", ["no JSON", "{}", '"a"', "[1]", '{"tasks": [], "edges": [1]}'])
+def test_a_batch_that_is_none_is_a_mistake_of_usage(given: str) -> None:
+    refused = run("plan", "-", given=given)
+
+    assert refused.exit_code == Code.USAGE
+    assert "batch" in refused.stderr
+
+
+def test_an_instant_is_the_next_of_its_hour_or_written_out() -> None:
+    now = datetime.now().astimezone()
+
+    assert 0 < (arguments.instant("07:00") - now).total_seconds() <= 25 * 3600
+    assert arguments.instant("2030-01-31T07:00Z").isoformat().startswith("2030-01-3")
+    with pytest.raises(BadParameter, match="no instant"):
+        arguments.instant("tomorrow")
+
+
+def test_fairness_prints_its_receipts(house: House) -> None:
+    house.agent()
+    house.running(house.user(name="ada"))
+
+    shown = run("fairness", "--since", "1h")
+    document = json.loads(run("fairness", "--json").stdout)
+
+    assert shown.exit_code == 0, shown.stderr
+    assert shown.stdout.splitlines()[1].split()[:3] == ["ada", "1", "0"]
+    assert "starving      nobody" in shown.stdout
+    assert document["users"][0]["user"] == "ada"
+    assert document["starts"] == 1
+
+
+def test_a_house_in_which_nothing_happened_has_nothing_to_show() -> None:
+    shown = run("fairness")
+
+    assert shown.exit_code == 0
+    assert "Nobody had ready work." in shown.stderr

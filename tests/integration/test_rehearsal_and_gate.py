@@ -1,0 +1,190 @@
+"""The rehearsal beside the real gate: the same house, the same order of starts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from heapq import heappop, heappush
+from uuid import UUID
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.domain.claims import Claimed
+from app.domain.ids import UserId
+from app.domain.results import Returned
+from app.gate.rehearsal import Rehearsal
+from app.insight.snapshot import Workers, look
+from app.intake.submit import Edge, NewTask, submit_graph
+from tests.support.house import LIVENESS, LOOSE, POOL, House
+
+# Deleting is much quicker than truncating tables that hold a few rows.
+FORGET = "; ".join(
+    f"DELETE FROM {table}"
+    for table in (
+        *("events", "usage_ledger", "attempts", "task_edges", "tasks", "dags", "lanes"),
+        *("users", "agents", "pools"),
+    )
+)
+GPU_POOL = "gpu"
+MINUTE = 60
+DAY = 24 * 60 * MINUTE
+
+
+@dataclass(frozen=True)
+class Job:
+    """A task of a small house; its type says how many minutes it takes."""
+
+    minutes: int
+    priority: int
+    project: str | None
+    locks: Sequence[str]
+    timeout: int
+    needs_gpu: bool
+    after: bool
+
+    def new(self) -> NewTask:
+        return NewTask(
+            title="job",
+            type=str(self.minutes),
+            priority=self.priority,
+            project_id=self.project,
+            locks=self.locks,
+            timeout_seconds=self.timeout * MINUTE,
+            required_capabilities=["gpu"] if self.needs_gpu else [],
+        )
+
+
+@dataclass(frozen=True)
+class Person:
+    """A user of a small house; each job marked `after` waits for the one before it."""
+
+    at_once: int
+    hours: int | None
+    jobs: Sequence[Job]
+
+    def edges(self) -> list[Edge]:
+        return [
+            Edge(place - 1, place) for place, job in enumerate(self.jobs) if job.after and place > 0
+        ]
+
+
+jobs = st.builds(
+    Job,
+    minutes=st.integers(1, 40),
+    priority=st.sampled_from([5, 20, 50, 70]),
+    project=st.sampled_from([None, None, "red", "blue"]),
+    locks=st.sampled_from(
+        [
+            *[()] * 5,
+            *[("project:red",), ("project:red", "project:blue"), ("path:src", "project:blue")],
+            *[("path:src",), ("path:src/a",), ("path:src/b", "path:docs"), ("path:.",)],
+        ]
+    ),
+    timeout=st.sampled_from([45, 60, 90]),
+    needs_gpu=st.sampled_from([False, False, False, True]),
+    after=st.sampled_from([False, False, True]),
+)
+people = st.builds(
+    Person,
+    at_once=st.integers(1, 3),
+    hours=st.sampled_from([None, None, 3]),
+    jobs=st.lists(jobs, min_size=1, max_size=7),
+)
+
+
+class AsToldNight:
+    """A night in which every run takes the minutes its type says."""
+
+    def run(self, type_: str, granted: float) -> float:
+        return min(granted, float(type_) * MINUTE)
+
+    def rest(self, type_: str, granted: float, elapsed: float) -> float:
+        return max(0.0, self.run(type_, granted) - elapsed)
+
+
+@dataclass
+class Playing:
+    """The real house on a night in which runs take what their types say."""
+
+    house: House
+    clock: float = 0.0
+    order: list[tuple[float, UUID]] = field(default_factory=list)
+    ends: list[tuple[float, int, Claimed]] = field(default_factory=list)
+
+    def play(self, pools: Sequence[str]) -> list[tuple[float, UUID]]:
+        self._fill(pools)
+        while self.ends:
+            self._pass_until(self.ends[0][0])
+            while self.ends and self.ends[0][0] == self.clock:
+                self._end(heappop(self.ends)[2])
+            self._fill(pools)
+        return self.order
+
+    def _fill(self, pools: Sequence[str]) -> None:
+        for pool in pools:
+            while taken := self.house.claim(pool=pool, limit=1).claims:
+                [claimed] = taken
+                self.order.append((self.clock, claimed.claim.task_id))
+                end = self.clock + float(claimed.type) * MINUTE
+                heappush(self.ends, (end, len(self.order), claimed))
+
+    def _pass_until(self, moment: float) -> None:
+        self.house.move_clock(timedelta(seconds=moment - self.clock))
+        self.clock = moment
+
+    def _end(self, claimed: Claimed) -> None:
+        """Start late and settle at once, charging what the run is said to have taken."""
+        seconds = float(claimed.type) * MINUTE
+        self.house.run(
+            "UPDATE tasks SET expires_at = clock() + interval '1 minute' WHERE id = :id",
+            id=claimed.claim.task_id,
+        )
+        run = self.house.start(claimed)
+        assert run is not None
+        self.house.run(
+            "UPDATE tasks SET started_at = clock() - make_interval(secs => :s) WHERE id = :id",
+            s=seconds,
+            id=claimed.claim.task_id,
+        )
+        assert self.house.settle(run, Returned(ran_seconds=seconds))
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    crowd=st.lists(people, min_size=1, max_size=4),
+    slots=st.integers(1, 4),
+    gpu_slots=st.integers(0, 1),
+)
+def test_the_rehearsal_starts_what_the_gate_starts_and_in_its_order(
+    house: House, crowd: list[Person], slots: int, gpu_slots: int
+) -> None:
+    house.run(FORGET)
+    pools = _pools(house, slots, gpu_slots)
+    users = [_move_in(house, person) for person in crowd]
+    sight = house.app.atomically(lambda tx: look(tx, users[0], Workers(LIVENESS)))
+
+    foretold = Rehearsal(sight.snapshot).play(AsToldNight()).spans
+    happened = Playing(house).play(pools)
+
+    # The rehearsal goes on into the next month, when hours are back; the night ends before.
+    tonight = [(span.start, task) for task, span in foretold.items() if span.start < DAY]
+    assert tonight == happened
+
+
+def _pools(house: House, slots: int, gpu_slots: int) -> list[str]:
+    house.agent(slots=slots)
+    if not gpu_slots:
+        return [POOL]
+    house.agent(slots=gpu_slots, agent_id="gpu-host", pool=GPU_POOL, capabilities=["gpu"])
+    return [POOL, GPU_POOL]
+
+
+def _move_in(house: House, person: Person) -> UserId:
+    user = house.user(
+        max_concurrent_agents=person.at_once,
+        max_task_duration_minutes=90,
+        monthly_agent_hours_limit=person.hours,
+    )
+    tasks = [job.new() for job in person.jobs]
+    submit_graph(house.app, user, tasks, LOOSE, edges=person.edges())
+    return user

@@ -1,0 +1,115 @@
+"""Evenness as a number: what each got of an even share."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.fairness import Receipt, Spell, even_shares, jain, receipts
+
+MANY = {"ada": 10, "bob": 10}
+
+
+def one(found: list[Receipt], user: str) -> Receipt:
+    [receipt] = [receipt for receipt in found if receipt.user == user]
+    return receipt
+
+
+def test_waits_and_shares_are_counted_for_each_user() -> None:
+    spells = [
+        Spell("ada", 0, 10, 40),
+        Spell("ada", 0, 30, 60),
+        Spell("bob", 50, 50, 90),
+        Spell("bob", 70, None, None),
+    ]
+
+    found = receipts(spells, MANY, 0, 100)
+
+    ada, bob = one(found, "ada"), one(found, "bob")
+    assert [receipt.user for receipt in found] == ["ada", "bob"]
+    assert (ada.started, ada.longest_wait, ada.median_wait) == (2, 30, 20)
+    assert (bob.started, bob.waiting, bob.longest_wait, bob.median_wait) == (1, 1, 30, 0)
+    assert (ada.slot_seconds, bob.slot_seconds, ada.slot_share) == (60, 40, 0.6)
+
+
+def test_who_gets_all_that_could_be_used_is_fully_served() -> None:
+    found = receipts([Spell("ada", 0, 0, 100), Spell("bob", 0, 0, 50)], MANY, 0, 100)
+
+    assert [receipt.service for receipt in found] == [1, 1]
+
+
+def test_who_waits_while_another_takes_every_slot_is_not_served() -> None:
+    hog = [Spell("ada", 0, 0, 100) for _ in range(2)]
+
+    found = receipts([*hog, Spell("bob", 0, None, None)], MANY, 0, 100)
+
+    assert one(found, "ada").service == 1
+    assert one(found, "bob").service == 0
+
+
+def test_an_even_hand_is_even_whatever_is_asked_for() -> None:
+    """Ada asks for ten times as much; each gets one of two slots."""
+    crowd = [Spell("ada", 0, None, None) for _ in range(20)]
+    runs = [Spell("ada", 0, 0, 100), Spell("bob", 0, 0, 100), Spell("bob", 0, None, None)]
+
+    found = receipts([*crowd, *runs], MANY, 0, 100)
+
+    assert [receipt.service for receipt in found] == [1, 1]
+
+
+def test_nobody_is_owed_more_than_locks_and_plan_let_through() -> None:
+    queue = [Spell("ada", 0, None, None, locks=("red",)) for _ in range(9)]
+    runs = [Spell("ada", 0, 0, 100, locks=("red",)), *(Spell("bob", 0, 0, 100) for _ in range(5))]
+    small = [Spell("cyd", 0, 0, 100), *(Spell("cyd", 0, None, None) for _ in range(9))]
+
+    found = receipts([*queue, *runs, *small], {**MANY, "cyd": 1}, 0, 100)
+
+    assert {receipt.user: receipt.service for receipt in found} == {"ada": 1, "bob": 1, "cyd": 1}
+
+
+def test_nothing_is_owed_for_work_that_does_not_wait_for_its_turn() -> None:
+    paused = [Spell("bob", 0, None, None, is_owed=False), Spell("bob", 0, 0, 100)]
+    hog = [Spell("ada", 0, 0, 100) for _ in range(3)]
+
+    bob = one(receipts([*hog, *paused], MANY, 0, 100), "bob")
+
+    assert (bob.service, bob.waiting, bob.longest_wait) == (1, 1, 100)
+
+
+def test_what_several_locks_would_let_through_is_owed_only_as_far_as_it_ran() -> None:
+    """Ada's paths may or may not exclude each other: one slot is surely hers, and what she had."""
+    nested = [Spell("ada", 0, None, None, locks=(f"path:src/{n}",)) for n in range(5)]
+    others = [Spell("bob", 0, 0, 100) for _ in range(4)]
+
+    def served(*runs: Spell) -> dict[str, float | None]:
+        found = receipts([*nested, *runs, *others], MANY, 0, 100)
+        return {receipt.user: receipt.service for receipt in found}
+
+    assert served() == {"ada": 0, "bob": 1}
+    assert served(Spell("ada", 0, 0, 100, locks=("path:a",))) == {"ada": 1, "bob": 1}
+    two = [Spell("ada", 0, 0, 100, locks=("repo:a", f"repo:{n}")) for n in range(2)]
+    assert served(*two) == {"ada": 1, "bob": 1}
+    assert served(Spell("ada", 0, 0, 100, locks=("red",))) == {"ada": 1, "bob": 1}
+
+
+def test_what_passed_between_two_looks_is_not_judged() -> None:
+    [found] = receipts([Spell("ada", 5, 5, 5.001)], MANY, 0, 86_400)
+
+    assert found.service is None
+    assert found.started == 1
+
+
+@pytest.mark.parametrize(("values", "index"), [([], None), ([0, 0], 1), ([3], 1), ([1, 3], 0.8)])
+def test_jains_index(values: list[float], index: float | None) -> None:
+    assert jain(values) == index
+
+
+@given(st.dictionaries(st.text(max_size=3), st.integers(0, 50), max_size=8), st.integers(0, 100))
+def test_even_shares_give_out_all_they_can_and_nobody_more_than_asked(
+    demands: dict[str, int], slots: int
+) -> None:
+    shares = even_shares(demands, slots)
+
+    assert sum(shares.values()) == pytest.approx(min(slots, sum(demands.values())))
+    assert all(shares[user] <= demands[user] for user in demands)
+    most = max(shares.values(), default=0)
+    assert all(shares[user] in (demands[user], pytest.approx(most)) for user in demands)

@@ -1,0 +1,300 @@
+"""The rehearsal by itself: small nights whose course can be told beforehand."""
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from app.gate.durations import Observed
+from app.gate.outlook import FEWEST_NIGHTS, NIGHTS, foresee, quantile
+from app.gate.rehearsal import (
+    HORIZON,
+    LaneState,
+    PoolState,
+    Rehearsal,
+    Running,
+    Snapshot,
+    Waiting,
+)
+
+ADA, BOB = UUID(int=1), UUID(int=2)
+HOUR = 3600.0
+GPU = frozenset({"gpu"})
+
+
+class AsToldNight:
+    """A night in which every run takes the seconds its type says."""
+
+    def run(self, type_: str, granted: float) -> float:
+        return min(granted, float(type_))
+
+    def rest(self, type_: str, granted: float, elapsed: float) -> float:
+        return max(0.0, self.run(type_, granted) - elapsed)
+
+
+def task(number: int, user: UUID = ADA, seconds: float = 10, **fields: Any) -> Waiting:
+    told = {"sort_key": float(number), "granted": HOUR, **fields}
+    return Waiting(UUID(int=number), user, str(seconds), **told)
+
+
+def lane(user: UUID = ADA, max_active: int = 10, **fields: Any) -> LaneState:
+    return LaneState(user, max_active, **fields)
+
+
+def starts(
+    waiting: Sequence[Waiting],
+    lanes: Sequence[LaneState] = (lane(),),
+    *,
+    slots: int = 1,
+    pools: Sequence[PoolState] | None = None,
+    **fields: Any,
+) -> Mapping[int, float]:
+    """Play the night and return when each task started, by its number."""
+    pools = pools if pools is not None else [PoolState("default", slots)]
+    played = Rehearsal(Snapshot(pools, lanes, waiting=waiting, **fields)).play(AsToldNight())
+    return {name.int: span.start for name, span in played.spans.items()}
+
+
+def test_tasks_start_in_their_users_order_as_slots_fall_free() -> None:
+    assert starts([task(3), task(1), task(2)], slots=2) == {1: 0, 2: 0, 3: 10}
+
+
+def test_the_user_with_fewest_running_goes_first() -> None:
+    crowd = [*(task(number) for number in range(10, 20)), task(99, BOB)]
+
+    begun = starts(crowd, [lane(ADA), lane(BOB)], slots=2)
+
+    assert begun[99] == 0
+    assert sorted(begun.values())[:2] == [0, 0]
+
+
+def test_among_equals_the_one_served_longest_ago_goes_first() -> None:
+    lanes = [lane(ADA, served=-1), lane(BOB, served=-2)]
+
+    assert starts([task(11), task(12, BOB)], lanes) == {12: 0, 11: 10}
+
+
+def test_among_those_never_served_the_heavier_goes_first() -> None:
+    assert starts([task(11), task(12, BOB)], [lane(ADA), lane(BOB, weight=2)]) == {12: 0, 11: 10}
+
+
+def test_a_user_gets_no_more_at_once_than_the_plan_allows() -> None:
+    assert starts([task(1), task(2), task(3)], [lane(max_active=2)], slots=9) == {1: 0, 2: 0, 3: 10}
+
+
+def test_a_lock_is_held_by_one_task_at_a_time() -> None:
+    red = [task(number, locks=("red",)) for number in (1, 2, 3)]
+
+    assert starts([*red, task(4)], slots=9) == {1: 0, 4: 0, 2: 10, 3: 20}
+
+
+def test_a_task_that_wants_two_locks_stops_nobody_while_it_waits() -> None:
+    jobs = [
+        task(1, seconds=30, locks=("red",)),
+        task(2, seconds=5, locks=("blue",)),
+        task(3, locks=("blue", "red")),
+        task(4, locks=("blue",)),
+    ]
+
+    assert starts(jobs, slots=9) == {1: 0, 2: 0, 4: 5, 3: 30}
+
+
+def test_a_path_excludes_all_below_it_and_nothing_beside_it() -> None:
+    jobs = [
+        task(1, locks=("path:src",)),
+        task(2, locks=("path:src/a",)),
+        task(3, locks=("path:src/b",)),
+        task(4, locks=("path:srcs",)),
+        task(5, locks=("path:.",)),
+        task(6, locks=("path:src/a/deep",)),
+    ]
+
+    assert starts(jobs, slots=9) == {1: 0, 4: 0, 2: 10, 3: 10, 5: 20, 6: 30}
+
+
+def test_a_lock_goes_to_the_first_that_may_use_it() -> None:
+    """Job 2 is next, but its worker has become busy meanwhile: job 3 need not wait for that."""
+    jobs = [
+        task(1, seconds=30, locks=("red",)),
+        task(2, locks=("red",), needs=GPU),
+        task(3, locks=("red",)),
+        task(4, BOB, seconds=60, needs=GPU, ready_in=10),
+    ]
+    pools = [PoolState("default", 1), PoolState("gpu", 1, GPU)]
+
+    begun = starts(jobs, [lane(ADA), lane(BOB)], pools=pools)
+
+    assert begun == {1: 0, 4: 10, 3: 30, 2: 70}
+
+
+def test_hours_that_no_longer_fit_wait_for_the_new_month() -> None:
+    month = lane(seconds_left=HOUR, month_seconds=10 * HOUR, resets_in=1000)
+
+    begun = starts([task(1), task(2), task(3, granted=HOUR / 2)], [month], slots=1)
+
+    assert begun == {1: 0, 3: 10, 2: 1000}
+
+
+def test_a_pool_takes_only_what_its_workers_can_do() -> None:
+    jobs = [task(1, needs=GPU), task(2), task(3, needs=frozenset({"moon"}))]
+    pools = [PoolState("default", 1), PoolState("gpu", 1, GPU)]
+
+    assert starts(jobs, pools=pools) == {2: 0, 1: 0}
+
+
+def test_the_whole_house_has_a_cap_of_its_own() -> None:
+    assert starts([task(1), task(2)], slots=9, slots_max=1) == {1: 0, 2: 10}
+
+
+def test_what_runs_holds_its_slot_its_lock_and_its_room() -> None:
+    run = Running(UUID(int=7), ADA, "100", "default", HOUR, elapsed=60, locks=("red",))
+    jobs = [task(1, locks=("red",)), task(2), task(3)]
+
+    begun = starts(jobs, [lane(max_active=2)], slots=9, running=[run])
+
+    assert begun == {7: -60, 2: 0, 3: 10, 1: 40}
+
+
+def test_a_child_waits_for_its_last_parent_and_an_unknown_one_for_ever() -> None:
+    edges = [(UUID(int=1), UUID(int=3)), (UUID(int=2), UUID(int=3)), (UUID(int=0), UUID(int=4))]
+    jobs = [task(1), task(2, seconds=25), task(3), task(4)]
+
+    assert starts(jobs, slots=9, edges=edges) == {1: 0, 2: 0, 3: 25}
+
+
+def test_a_retry_waits_for_its_moment_and_a_window_for_its_opening() -> None:
+    night = lane(BOB, opens=lambda moment: max(moment, 500.0))
+
+    assert starts([task(1, ready_in=90), task(2, BOB)], [lane(), night]) == {1: 90, 2: 500}
+
+
+def test_a_paused_user_and_a_house_without_workers_start_nothing() -> None:
+    assert starts([task(1)], [lane(paused=True)]) == {}
+    assert starts([task(1)], pools=[]) == {}
+
+
+def test_what_was_not_read_is_taken_to_be_like_what_was() -> None:
+    """Bob's nine unseen tasks take their turns with Ada's, each after one of hers."""
+    lanes = [lane(ADA), lane(BOB, unread=9)]
+    jobs = [*(task(number) for number in range(10, 14)), task(99, BOB)]
+
+    begun = starts(jobs, lanes)
+
+    assert [begun[number] for number in (10, 11, 12, 13)] == [0, 20, 40, 60]
+    assert begun[99] == 10
+
+
+def test_a_night_is_broken_off_once_it_took_too_many_starts() -> None:
+    snapshot = Snapshot([PoolState("default", 1)], [lane()], waiting=[task(n) for n in range(9)])
+
+    played = Rehearsal(snapshot).play(AsToldNight(), most=4)
+
+    assert (len(played.spans), played.starts, played.is_cut) == (4, 4, True)
+
+
+def test_the_night_ends_when_all_that_was_asked_for_has_started() -> None:
+    snapshot = Snapshot([PoolState("default", 1)], [lane()], waiting=[task(n) for n in range(9)])
+
+    played = Rehearsal(snapshot).play(AsToldNight(), [UUID(int=2)])
+
+    assert (played.starts, played.is_cut) == (3, False)
+
+
+def test_nothing_is_foretold_beyond_the_horizon() -> None:
+    jobs = [task(1, seconds=HORIZON, granted=HORIZON * 9), task(2), task(3)]
+
+    assert starts(jobs) == {1: 0, 2: HORIZON}
+
+
+def test_a_type_never_seen_takes_all_it_is_granted() -> None:
+    history = Observed({"known": [5.0, 6.0], "empty": []})
+    night = history.night(Random(1))
+
+    assert night.run("new", 600) == night.run("empty", 600) == 600
+    assert night.rest("new", 600, 200) == 400
+    assert [history.knows(type_) for type_ in ("known", "empty", "new")] == [True, False, False]
+
+
+def test_a_run_never_takes_longer_than_it_is_granted() -> None:
+    night = Observed({"slow": [500.0]}).night(Random(1))
+
+    assert night.run("slow", 60) == 60
+    assert night.rest("slow", 60, 50) <= 10
+
+
+def test_a_run_under_way_takes_what_longer_runs_took() -> None:
+    night = Observed({"mixed": [10.0] * 20 + [1000.0] * 20}).night(Random(1))
+
+    rests = [night.rest("mixed", HOUR, 100) for _ in range(20)]
+
+    assert all(rest > 300 for rest in rests)
+
+
+def test_a_run_that_outlived_all_others_may_go_on_as_long_again() -> None:
+    night = Observed({"quick": [10.0]}).night(Random(1))
+
+    assert all(0 <= night.rest("quick", HOUR, 100) <= 100 for _ in range(20))
+
+
+def test_little_history_makes_a_wide_band() -> None:
+    def width(seen: Sequence[float]) -> float:
+        jobs = [task(number) for number in range(1, 20)]
+        jobs = [Waiting(one.id, ADA, "echo", one.sort_key, HOUR) for one in jobs]
+        stage = Rehearsal(Snapshot([PoolState("default", 1)], [lane()], waiting=jobs))
+        outlook = foresee(stage, Observed({"echo": seen}), [UUID(int=19)])
+        low, high = (outlook.start(UUID(int=19), share) for share in (0.1, 0.9))
+        assert low is not None
+        assert high is not None
+        return high - low
+
+    assert width([60.0]) > 2 * width([60.0] * 100)
+
+
+def test_the_same_house_gets_the_same_answer() -> None:
+    jobs = [Waiting(UUID(int=n), ADA, "echo", n, HOUR) for n in range(5)]
+    stage = Rehearsal(Snapshot([PoolState("default", 1)], [lane()], waiting=jobs))
+    history = Observed({"echo": [1.0, 9.0, 30.0]})
+    asked = [job.id for job in jobs]
+
+    assert foresee(stage, history, asked) == foresee(stage, history, asked)
+
+
+def test_a_house_with_much_to_do_is_rehearsed_in_fewer_nights() -> None:
+    def nights(many: int) -> int:
+        jobs = [Waiting(UUID(int=n), ADA, "echo", n, HOUR) for n in range(many)]
+        lanes = [lane(max_active=many)]
+        stage = Rehearsal(Snapshot([PoolState("default", many)], lanes, waiting=jobs))
+        return foresee(stage, Observed({}), [jobs[-1].id]).nights
+
+    assert nights(5) == NIGHTS
+    assert nights(6_000) == FEWEST_NIGHTS
+
+
+def test_how_many_finish_in_time_is_counted_night_by_night() -> None:
+    jobs = [Waiting(UUID(int=n), ADA, "echo", n, HOUR) for n in range(4)]
+    stage = Rehearsal(Snapshot([PoolState("default", 1)], [lane()], waiting=jobs))
+    outlook = foresee(stage, Observed({}), [job.id for job in jobs])
+
+    assert outlook.finished_by(3 * HOUR, 0.9) == 3
+    assert outlook.finished_by(HOUR / 2, 0.5) == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "share", "expected"),
+    [
+        ([1.0, 2.0, 3.0], 0.5, 2.0),
+        ([1.0, 3.0], 0.5, 2.0),
+        ([1.0], 0.9, 1.0),
+        ([1.0, inf], 0.5, None),
+        ([1.0, 2.0, inf], 0.5, 2.0),
+        ([1.0, 2.0, 3.0, 4.0], 0.25, 1.25),
+        ([inf, inf], 0.1, None),
+    ],
+)
+def test_a_quantile_beyond_all_nights_is_unknown(
+    values: list[float], share: float, expected: float | None
+) -> None:
+    assert quantile(values, share) == expected
