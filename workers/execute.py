@@ -22,7 +22,7 @@ from workers.child import House, house
 from workers.ending import ending_of, no_handler, stopped_ending
 from workers.identity import WORKER_ID
 from workers.ladder import Ladder, Spans, StopReason
-from workers.lease import Lease, Turn, disarm
+from workers.lease import Lease, Turn
 from workers.message import read_claims
 from workers.refill import Refill
 from workers.runners.python import RunContext, perform
@@ -49,13 +49,16 @@ def carry_out(house: House, claims: Sequence[Claim]) -> None:
     began = time.monotonic()
     runs = begin(house, claims)
     counted = False
-    while runs:
-        try:
-            counted |= perform_all(house, Bundle(house.db, runs), began, refill)
-        finally:
-            disarm()
-        house.pace.report(house.db)
-        runs, began = report_started(refill.take()), refill.began
+    with Lease(
+        house.db,
+        interval=house.settings.heartbeat_interval,
+        lease=_lease(house),
+        settled=house.waker.nudge,
+    ) as lease:
+        while runs:
+            counted |= perform_all(house, runs, began, lease, refill)
+            house.pace.report(house.db)
+            runs, began = report_started(refill.take()), refill.began
     if counted:
         house.waker.nudge()
 
@@ -88,38 +91,27 @@ def report_started(runs: list[Run]) -> list[Run]:
     return runs
 
 
-def perform_all(house: House, bundle: Bundle, began: float, refill: Refill) -> bool:
+def perform_all(
+    house: House, runs: Sequence[Run], began: float, lease: Lease, refill: Refill
+) -> bool:
     """Give every run its turn under the lease, then record them; True if any end counted."""
-    run = bundle.next()
-    if run is None:
-        return False
-    with Lease(
-        house.db,
-        bundle,
-        _turn(house, run, began),
-        interval=house.settings.heartbeat_interval,
-        lease=_lease(house),
-        settled=house.waker.nudge,
-    ) as lease:
-        while True:
-            last = run
-            bundle.end(last, perform_run(house, last, lease))
-            run = bundle.next()
-            if run is None:
-                break
-            lease.take(_turn(house, run, began))
-    return bundle.record(deadline=lease.trusted_until, then=refill.after(last))
+    bundle = Bundle(house.db, runs)
+    for run in iter(bundle.next, None):
+        turn = _turn(house, run, bundle, began)
+        lease.take(turn)
+        bundle.end(run, perform_run(house, turn))
+    return bundle.record(deadline=lease.rest(), then=refill.after(turn.run, turn.began))
 
 
-def perform_run(house: House, run: Run, lease: Lease) -> Result | None:
+def perform_run(house: House, turn: Turn) -> Result | None:
     """Run one handler in its turn; return how it ended, or None if it is not ours to record."""
+    run = turn.run
     if DRAIN.begun:
         return stopped_ending(run, StopReason.SHUTDOWN)
     handler = registered().get(run.type)
     if handler is None:
         emit(Event.HANDLER_MISSING, type=run.type, queue_id=show_task(run.claim.task_id))
         return no_handler(run, tuple(sorted(registered())))
-    turn = lease.turn
     began = time.monotonic()
     fault("execute.before_handler")
     finished = perform(handler, turn.context)
@@ -133,10 +125,10 @@ def perform_run(house: House, run: Run, lease: Lease) -> Result | None:
     return None if result is None else replace(result, ran_seconds=ran)
 
 
-def _turn(house: House, run: Run, began: float) -> Turn:
+def _turn(house: House, run: Run, bundle: Bundle, began: float) -> Turn:
     spans = Spans.of(house.settings, granted=run.granted_seconds)
     ladder = Ladder(spans, began=began, turn=time.monotonic())
-    return Turn(run, RunContext(run, deadline=ladder.deadline), ladder)
+    return Turn(run, RunContext(run, deadline=ladder.deadline), ladder, bundle)
 
 
 def _known(claim: Claim) -> dict[str, object]:

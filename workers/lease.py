@@ -6,6 +6,7 @@ handlers that keep the interpreter to themselves.
 """
 
 import faulthandler
+import math
 import os
 import time
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from queue import Empty, SimpleQueue
 from threading import Event as Flag
-from threading import Thread
+from threading import Lock, Thread
 from types import TracebackType
 from typing import Final, Self
 
@@ -38,8 +39,8 @@ TICK_SECONDS: Final = 0.1
 LAST_RECORD_SECONDS: Final = 3.0
 # A run of a bundle that takes longer than this lets the others go.
 SLOW_SECONDS: Final = 0.5
-# Setting the watchdog costs a thread, so quick turns share one setting.
-REARM_SECONDS: Final = 0.25
+# Setting the watchdog costs a thread, so turns share a setting that is right to this much.
+SHARED_SECONDS: Final = 0.25
 # Told apart from a crash in the log of the pool, which replaces the child either way.
 ENDED_BY_FORCE: Final = 75
 STDERR: Final = 2
@@ -47,11 +48,12 @@ STDERR: Final = 2
 
 @dataclass(frozen=True, eq=False)
 class Turn:
-    """One run while it is being carried out."""
+    """One run while it is being carried out, and the bundle it came with."""
 
     run: Run
     context: RunContext
     ladder: Ladder
+    bundle: Bundle
     began: float = field(default_factory=time.monotonic)
 
     @property
@@ -61,54 +63,52 @@ class Turn:
 
 
 class Lease:
-    """Keeps the task ours while its handler runs; used as a context around it.
+    """Keeps tasks ours while their handlers run; used as a context around all of a message.
 
-    The runs of a bundle take turns under one lease. As soon as one of them turns out slow the
-    others are given back, so only the run whose turn it is ever needs a heartbeat.
+    Runs take turns under one lease, and between bundles it rests. As soon as a run of a bundle
+    turns out slow the others are given back, so only the run whose turn it is ever needs a
+    heartbeat.
     """
 
     def __init__(
-        self,
-        db: Db,
-        bundle: Bundle,
-        turn: Turn,
-        *,
-        interval: float,
-        lease: timedelta,
-        settled: Callable[[], None],
+        self, db: Db, *, interval: float, lease: timedelta, settled: Callable[[], None]
     ) -> None:
         self._db = db
-        self._bundle = bundle
-        self._turn = turn
         self._interval = interval
         self._lease = lease
         self._settled = settled
+        self._turn: Turn | None = None
+        # Held by whoever changes the turn, and by the guard while it judges one.
+        self._judging = Lock()
         self._over = Flag()
-        self._armed = 0.0
+        self._armed_for = -math.inf
         self._answers: SimpleQueue[tuple[Turn, float, Answer]] = SimpleQueue()
-        self._guard = Thread(target=self._keep_guard, name="run guard", daemon=True)
-        self._pulse = Thread(target=self._keep_pulse, name="run pulse", daemon=True)
-
-    @property
-    def turn(self) -> Turn:
-        """The run whose turn it is."""
-        return self._turn
-
-    @property
-    def trusted_until(self) -> float:
-        """Until when the ends may still be recorded."""
-        return self._turn.ladder.trusted_until
+        self._threads = [
+            Thread(target=self._keep_guard, name="run guard", daemon=True),
+            Thread(target=self._keep_pulse, name="run pulse", daemon=True),
+        ]
 
     def take(self, turn: Turn) -> None:
-        """Begin the next run's turn."""
-        self._turn = turn
-        if turn.began - self._armed > REARM_SECONDS:
-            self._arm()
+        """Begin a run's turn."""
+        with self._judging:
+            self._turn = turn
+        self._arm(turn.ladder.watchdog_at)
+        while self._threads:
+            self._threads.pop().start()
+
+    def rest(self) -> float:
+        """End the turn; return until when the ends of its bundle may be recorded.
+
+        If the guard is just ending the run by force, this never returns. The watchdog stays on
+        for the recording that follows.
+        """
+        with self._judging:
+            turn, self._turn = self._turn, None
+        until = turn.ladder.trusted_until if turn else time.monotonic()
+        self._arm(until)
+        return until
 
     def __enter__(self) -> Self:
-        self._arm()
-        self._guard.start()
-        self._pulse.start()
         return self
 
     def __exit__(
@@ -117,26 +117,27 @@ class Lease:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop guarding; if the guard is just ending the run by force, this never returns.
-
-        The watchdog stays on for the recording that follows, until `disarm`.
-        """
+        """Stop guarding, and let the process live on: its runs are recorded, or given up."""
+        self.rest()
         self._over.set()
-        self._guard.join()
-        _watch(self.trusted_until)
+        faulthandler.cancel_dump_traceback_later()
 
     def _keep_guard(self) -> None:
         while not self._over.wait(TICK_SECONDS):
-            self._hear()
-            turn, now = self._turn, time.monotonic()
-            turn.ladder.look(now, draining=DRAIN.begun)
-            if turn.ladder.reason is None:
-                continue
-            if turn.ladder.reason != turn.context.stop_reason:
-                turn.context.stop(turn.ladder.reason)
-                self._arm()
-            if turn.ladder.ends_at is not None and now >= turn.ladder.ends_at:
-                self._end_by_force(turn, turn.ladder.reason)
+            with self._judging:
+                self._hear()
+                if self._turn is not None:
+                    self._judge(self._turn, time.monotonic())
+
+    def _judge(self, turn: Turn, now: float) -> None:
+        turn.ladder.look(now, draining=DRAIN.begun)
+        if turn.ladder.reason is None:
+            return
+        if turn.ladder.reason != turn.context.stop_reason:
+            turn.context.stop(turn.ladder.reason)
+            self._arm(turn.ladder.watchdog_at)
+        if turn.ladder.ends_at is not None and now >= turn.ladder.ends_at:
+            self._end_by_force(turn, turn.ladder.reason)
 
     def _hear(self) -> None:
         """Take in what the pulse was answered since the last tick."""
@@ -152,24 +153,29 @@ class Lease:
             if answer is Answer.CANCEL:
                 turn.ladder.ask(StopReason.CANCELLED, time.monotonic())
             turn.ladder.confirm(sent_at)
-            self._arm()
+            if turn is self._turn:
+                self._arm(turn.ladder.watchdog_at)
 
     def _keep_pulse(self) -> None:
-        beaten, due = self._turn, self._turn.began + self._interval
+        beaten, due = None, math.inf
         while not self._over.wait(self._until(due)):
             turn, now = self._turn, time.monotonic()
             if turn is not beaten:
-                beaten, due = turn, turn.began + self._interval
-            if self._bundle.has_company and now - turn.began >= SLOW_SECONDS:
-                self._bundle.shed(deadline=turn.ladder.trusted_until)
+                beaten, due = turn, turn.began + self._interval if turn else math.inf
+            if turn is None:
+                continue
+            if turn.bundle.has_company and now - turn.began >= SLOW_SECONDS:
+                turn.bundle.shed(deadline=turn.ladder.trusted_until)
                 self._settled()
             if now >= due:
                 due = now + (self._interval if self._beat(turn, now) else self._interval / 4)
 
     def _until(self, due: float) -> float:
         """Return how long the pulse may rest: to the next beat, or to the next look at a bundle."""
-        rest = due - time.monotonic()
-        return max(0.0, min(rest, SLOW_SECONDS) if self._bundle.has_company else rest)
+        turn = self._turn
+        alert = turn is None or turn.bundle.has_company
+        rest = min(due - time.monotonic(), SLOW_SECONDS if alert else self._interval)
+        return max(0.0, rest)
 
     def _beat(self, turn: Turn, sent_at: float) -> bool:
         news = turn.context.take_news()
@@ -195,27 +201,20 @@ class Lease:
     def _record_forced(self, turn: Turn, reason: StopReason) -> None:
         deadline = min(time.monotonic() + LAST_RECORD_SECONDS, turn.ladder.trusted_until)
         result = stopped_ending(turn.run, reason, turn.context)
-        self._bundle.end(turn.run, result)
-        self._bundle.shed(deadline=deadline, reason=reason)
+        turn.bundle.end(turn.run, result)
+        turn.bundle.shed(deadline=deadline, reason=reason)
         self._settled()
 
-    def _arm(self) -> None:
-        self._armed = time.monotonic()
-        _watch(self._turn.ladder.watchdog_at)
+    def _arm(self, instant: float) -> None:
+        """Have this process killed at an instant, or a moment earlier, whatever its threads do.
 
-
-def disarm() -> None:
-    """Let the process live on: its run is over and recorded, or given up."""
-    faulthandler.cancel_dump_traceback_later()
-
-
-def _watch(instant: float) -> None:
-    """Kill this process at an instant of the monotonic clock, showing what every thread did.
-
-    The file descriptor and not the object, which a library may have replaced by one without.
-    """
-    seconds = max(instant - time.monotonic(), TICK_SECONDS)
-    faulthandler.dump_traceback_later(seconds, exit=True, file=STDERR)
+        The file descriptor and not the object, which a library may have replaced by one without.
+        """
+        if 0 <= instant - self._armed_for <= SHARED_SECONDS:
+            return
+        self._armed_for = instant
+        seconds = max(instant - time.monotonic(), TICK_SECONDS)
+        faulthandler.dump_traceback_later(seconds, exit=True, file=STDERR)
 
 
 def _end_offspring() -> None:

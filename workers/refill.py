@@ -1,14 +1,14 @@
-"""Quick work after quick work: a slot that settles its bundle takes the next one with it.
+"""Quick work after quick work: a slot that settles quick tasks takes the next ones with it.
 
-The round over the dispatcher, Redis and Celery costs more than a bundle of quick tasks. The gate
+The round over the dispatcher, Redis and Celery costs more than the quick tasks themselves. The gate
 is the same, so nobody is served sooner than fairness says. Settling, claiming and starting are one
-transaction: the slot passes from one bundle to the next and is never seen free in between, and a
+transaction: the slot passes from task to task and is never seen free in between, and a
 process that dies leaves nothing claimed that nobody runs.
 """
 
 import time
 from datetime import timedelta
-from typing import Final, Self
+from typing import Self
 from uuid import uuid4
 
 from sqlalchemy import Connection
@@ -22,17 +22,15 @@ from workers.identity import WORKER_ID
 from workers.settling import UNANSWERED_SECONDS, give_up_by
 from workers.shutdown import DRAIN
 
-# Then Celery has its process back, to look after it and to show that it goes on.
-LONGEST_SECONDS: Final = 10.0
-
 
 class Refill:
-    """Follows one message: the bundles its slot takes after it, for a while."""
+    """Follows one message: what its slot takes after it, for a while."""
 
     def __init__(self, house: House) -> None:
         self._house = house
         self._terms = Terms.of(house.settings)
-        self._until = time.monotonic() + LONGEST_SECONDS
+        # Then Celery has its process back, to look after it and to show that it goes on.
+        self._until = time.monotonic() + house.settings.refill_seconds
         self._bundle = uuid4()
         self._claims: list[Claim] = []
         self._runs: list[Run] = []
@@ -40,12 +38,14 @@ class Refill:
         self._idle = 0
         self.began = 0.0
 
-    def after(self, run: Run) -> Self | None:
-        """Get ready to follow a run's bundle; None if this slot is not to go on by itself."""
-        if run.bundle is None or DRAIN.begun or time.monotonic() > self._until:
+    def after(self, run: Run, began: float) -> Self | None:
+        """Get ready to follow runs, the last of them begun then; None if it ends here."""
+        now = time.monotonic()
+        was_quick = now - began < self._house.settings.bundle_seconds
+        if not was_quick or now > self._until or DRAIN.begun:
             return None
-        # The next goes by the message's name, under which Celery can be asked to end it.
-        self._bundle = run.bundle
+        # A bundle goes by the message's name, under which Celery can be asked to end it.
+        self._bundle = run.bundle or self._bundle
         return self
 
     def claim(self, tx: Connection) -> None:

@@ -109,7 +109,7 @@ def worker_arguments(settings: "Settings") -> list[str]:
 
     return [
         *("worker", "-Q", agent_queue(settings.pool), "-n", f"{settings.pool}.{os.getpid()}@%h"),
-        *("-c", str(settings.concurrency), "--pool", "prefork", "-E"),
+        *("-c", str(settings.concurrency), "--pool", "prefork"),
         *("--without-gossip", "--without-mingle"),
     ]
 
@@ -120,7 +120,7 @@ def maintenance_arguments() -> list[str]:
 
     return [
         *("worker", "-Q", MAINTENANCE_QUEUE, "-n", f"maintenance.{os.getpid()}@%h"),
-        *("--pool", "solo", "-E", "--without-gossip", "--without-mingle"),
+        *("--pool", "solo", "--without-gossip", "--without-mingle"),
     ]
 
 

@@ -111,8 +111,9 @@ def _worker(settings: Settings) -> dict[str, object]:
         "worker_lost_wait": 1.0,
         # Runs report to Postgres, so losing Redis is no reason to end paid work.
         "worker_cancel_long_running_tasks_on_connection_loss": False,
-        # For Flower alone.
-        "worker_send_task_events": True,
+        # Telling of every message costs a worker as much as taking it. Flower asks for it by
+        # itself while it runs.
+        "worker_send_task_events": False,
         "task_send_sent_event": False,
         # Lines are written by app.telemetry.
         "worker_hijack_root_logger": False,

@@ -70,12 +70,10 @@ def dispatch(
         if troubled:
             emit(Event.BROKER_BACK)
             troubled = False
-        if done.sent:
-            continue
-        if done.more:
-            stop.wait(SOON_SECONDS)
-        else:
+        if not done.more:
             listener.wait(settings.poll_interval, stop)
+        elif not done.sent:
+            stop.wait(SOON_SECONDS)
 
 
 def _report_once(event: Event, error: Exception, *, troubled: bool) -> None:

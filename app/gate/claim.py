@@ -30,8 +30,8 @@ DIRECT = "direct"
 class Taken:
     """What one pass of the gate took.
 
-    `more` says that a pass which took nothing might yet find something: a lane may only have been
-    locked. `idle` counts the slots that are still free.
+    `more` says that another pass might find something for the slots that are still free, which
+    `idle` counts: a lane may only have been locked.
     """
 
     claims: Sequence[Claimed] = ()
@@ -114,17 +114,19 @@ def claim(db: Db, pool: str, *, holder: str, terms: Terms, limit: int = 100) -> 
         )
         for _ in range(LOOKS_PER_PASS):
             claims = _choose(tx, pool, capacity, terms, want)
-            if claims or not _more(tx, pool):
-                return Taken(claims)
+            idle = capacity.free - len({one.bundle or one.claim.token for one in claims})
+            more = idle > 0 and _more(tx, pool)
+            if claims or not more:
+                break
             # All of those lanes were in vain and have stepped aside: look further.
             want = replace(want, spare=want.spare * WIDER)
-        return Taken(more=True)
+        return Taken(claims, more, idle)
 
     return db.atomically(work)
 
 
 def claim_next(tx: Connection, pool: str, *, agent: str, bundle: UUID, terms: Terms) -> Taken:
-    """Claim another bundle for the slot of an agent, in the transaction that settles its last.
+    """Claim quick work for the slot of an agent, in the transaction that settles its last.
 
     Nobody else can have seen the slot free, so the pool is not held against other agents. Only
     quick tasks are taken: a long one is sent by itself, in a message of its own.
@@ -159,7 +161,8 @@ def claim_one(
         if user_id is not None:
             lanes.lock(tx, [user_id])
             lanes.roll(tx, [user_id])
-        capacity = Capacity(1, (), tuple(capabilities), house.months_over and user_id is None)
+        months_over = house.months_over and user_id is None
+        capacity = Capacity(1, (), tuple(capabilities), months_over)
         want = Want(1, [uuid4()], 1, holder, user_id, task_id)
         claims = _choose(tx, DIRECT, capacity, terms, want)
         return claims[0] if claims else None

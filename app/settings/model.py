@@ -196,6 +196,11 @@ class Settings(BaseSettings):
     bundle_seconds: Annotated[float, Span(0.01, 10)] = Field(
         default=0.25, description="Seconds of quick work that may share a message."
     )
+    refill_seconds: Annotated[float, Span(0, 600)] = Field(
+        default=10,
+        description="How long a slot goes on by itself with quick tasks, before it takes messages "
+        "again; 0 sends every task by message.",
+    )
     max_tasks_per_child: Annotated[int, Span(1, 100_000)] = Field(
         default=1000,
         description="Messages a worker's child process takes before it is replaced; replacing one "

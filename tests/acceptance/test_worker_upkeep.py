@@ -117,17 +117,19 @@ def test_a_failed_run_is_promoted_and_tried_again(shift: Shift) -> None:
 def test_flower_shows_who_runs_what_but_neither_payload_nor_token(shift: Shift) -> None:
     flower = Flower(shift.settings.flower_port)
     wait_until(flower.is_up, what="Flower to answer")
-    task_id = shift.house.task(shift.user, type="echo", payload={"canary": "do-not-show"})
-    row = wait_until(
-        lambda: shift.house.rows("SELECT token FROM attempts WHERE task_id = :id", id=task_id),
-        what="a claim",
-    )
-    shift.reaches(task_id, "completed", timeout=30)
 
-    shown = wait_until(
-        lambda: flower.get("/api/tasks").get(f"{show_task(task_id)}:1"), what="Flower to see it"
-    )
-    assert shown["args"] == f"echo {show_task(task_id)} user={shift.user}"
+    def shown() -> dict[str, Any] | None:
+        # Workers tell of their messages once Flower has asked them to, some seconds after it is up.
+        task_id = shift.house.task(shift.user, type="echo", payload={"canary": "do-not-show"})
+        shift.reaches(task_id, "completed", timeout=30)
+        seen = flower.get("/api/tasks").get(f"{show_task(task_id)}:1")
+        return seen and {**seen, "task_id": task_id}
+
+    seen = wait_until(shown, what="Flower to see a task", timeout=60, pause=1)
+
+    task_id = seen["task_id"]
+    row = shift.house.rows("SELECT token FROM attempts WHERE task_id = :id", id=task_id)
+    assert seen["args"] == f"echo {show_task(task_id)} user={shift.user}"
     everything = json.dumps([flower.get("/api/tasks"), flower.get("/api/workers?refresh=1")])
     assert "default." in everything
     assert "do-not-show" not in everything

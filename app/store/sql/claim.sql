@@ -73,6 +73,7 @@ WITH held AS MATERIALIZED (
      CROSS JOIN LATERAL (
         SELECT t.id, t.locks, t.sort_key,
                least(coalesce(t.timeout_seconds, lane.max_task_seconds), lane.max_task_seconds) AS granted,
+               p.seconds < :bundle_seconds AND NOT t.alone AS quick,
                -- The share of a slot a task needs, in millionths: all of it, unless its type is
                -- known to be quick.
                CASE WHEN t.alone OR p.seconds IS NULL THEN 1000000
@@ -109,7 +110,7 @@ WITH held AS MATERIALIZED (
     WINDOW lane_order AS (PARTITION BY user_id ORDER BY sort_key, id ROWS UNBOUNDED PRECEDING)
 ), queued AS MATERIALIZED (
     -- A slot's worth for everybody before a second for anybody.
-    SELECT id, granted, share, share = 1000000 AS single,
+    SELECT id, granted, quick, share, share = 1000000 AS single,
            count(*) FILTER (WHERE share = 1000000) OVER fair_order AS singles,
            (coalesce(sum(share) FILTER (WHERE share < 1000000) OVER fair_order, 0) + 999999) / 1000000 AS bundles,
            row_number() OVER fair_order AS place
@@ -118,11 +119,12 @@ WITH held AS MATERIALIZED (
     WINDOW fair_order AS (ORDER BY active + slots_worth, last_served_at, user_id, sort_key, id
                           ROWS UNBOUNDED PRECEDING)
 ), chosen AS MATERIALIZED (
-    -- As much as the free slots can carry, a whole slot for each message. Materialised: a plain
-    -- IN (… LIMIT n) may be re-evaluated and take more than n.
+    -- As much as the free slots can carry, a whole slot for each message; a slot that goes on by
+    -- itself takes only what is quick. Materialised: a plain IN (… LIMIT n) may be re-evaluated and
+    -- take more than n.
     SELECT id, granted, share, single, place
       FROM queued
-     WHERE singles + bundles <= CASE WHEN single THEN CAST(:free AS int) ELSE CAST(:messages AS int) END
+     WHERE singles + bundles <= CASE WHEN quick THEN CAST(:messages AS int) ELSE CAST(:free AS int) END
      ORDER BY place
      LIMIT :limit
 ), packed AS MATERIALIZED (
