@@ -22,6 +22,9 @@ class PlanLimits:
     monthly_agent_hours: int | None
 
 
+# Who goes first when nothing else tells two users apart; as much as the larger plan is owed.
+PLAN_WEIGHT: dict[PlanTier, int] = {tier: place for place, tier in enumerate(PlanTier, start=1)}
+
 # A template: copied to the user's columns at sign-up and plan change, which rule from then on.
 PLAN_LIMITS: dict[PlanTier, PlanLimits] = {
     PlanTier.FREE: PlanLimits(1, 30, 10),

@@ -1,10 +1,10 @@
 """The gate rehearsed: what would start when, if nobody submitted anything more.
 
-The rules are those of `claim.sql`, replayed without a database: among users with room and
-hours the fewest active first, then the longest since served; inside a user the stored order;
-one holder per lock, and per path with all below it; a task's whole timeout must fit what is left
-of the month; a pool takes only what its workers can do. Slots that fall free at the same moment
-are filled one after the other. Not rehearsed: work that comes in later, failures and retries,
+The rules are those of `claim.sql`, replayed without a database: among users with room and hours
+the fewest active first, then the longest since served, then the larger plan; inside a user the
+stored order; one holder per lock, and per path with all below it; a task's whole timeout must fit
+what is left of the month; a pool takes only what its workers can do. Slots that fall free at the
+same moment are filled one after the other. Not rehearsed: work that comes in later, failures and retries,
 bundles (quick tasks pass one by one, which takes the slots as long), and what a pass that fills
 many slots at once leaves to the next.
 """

@@ -143,6 +143,7 @@ def _lane(row: Mapping[str, Any], unread: int) -> LaneState:
         max_active=row["max_active"],
         # Turns of the rehearsal count up from one: all of the past lies before them.
         served=row["served"] - row["now"].timestamp() - 1,
+        weight=row["plan_weight"],
         seconds_left=left,
         month_seconds=float(row["limit_seconds"] or 0),
         resets_in=inf if is_due else row["resets_in"],

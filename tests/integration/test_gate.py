@@ -7,6 +7,7 @@ from uuid import uuid4
 
 from sqlalchemy import text
 
+from app.domain.ids import UserId
 from app.domain.plans import PlanTier
 from app.domain.results import Interrupted, Returned
 from app.gate.claim import claim
@@ -378,3 +379,15 @@ def test_a_handed_back_task_keeps_its_place(house: House) -> None:
     [claimed] = house.claim().claims
     assert claimed.claim.task_id == first.claim.task_id
     assert claimed.claim.epoch == first.claim.epoch + 1
+
+
+def test_among_equals_the_larger_plan_goes_first(house: House) -> None:
+    house.agent()
+    users: dict[str, UserId] = {}
+    for tier in ("free", "enterprise", "pro", "team"):
+        users[tier] = house.user(plan_tier=tier)
+        house.task(users[tier], timeout_seconds=60)
+
+    order = [house.claim(limit=1).claims[0].user_id for _ in range(4)]
+
+    assert order == [users[tier] for tier in ("enterprise", "team", "pro", "free")]

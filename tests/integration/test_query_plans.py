@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from app.domain.lifecycle import ACTIVE, ALIASES, WAITING, State, legal_moves
+from app.domain.plans import PLAN_WEIGHT, PlanTier
 from app.local.postgres import EmbeddedPostgres
 from app.store import statements
 from app.store.db import Db
@@ -295,3 +296,11 @@ def test_the_triggers_count_the_states_of_the_house(filled: Db) -> None:
 
     assert {s for s, active, _ in rows if active} == ACTIVE
     assert {s for s, _, waiting in rows if waiting} == WAITING
+
+
+def test_the_database_weighs_plans_as_the_house_does(filled: Db) -> None:
+    sql = text("SELECT tier, plan_weight(tier) FROM unnest(CAST(:tiers AS text[])) tier")
+    with filled.engine.begin() as tx:
+        rows = tx.execute(sql, {"tiers": [tier.value for tier in PlanTier]}).all()
+
+    assert {PlanTier(tier): weight for tier, weight in rows} == PLAN_WEIGHT

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from app.domain.claims import Claimed
 from app.domain.ids import UserId
+from app.domain.plans import PlanTier
 from app.domain.results import Returned
 from app.gate.rehearsal import Rehearsal
 from app.insight.snapshot import Workers, look
@@ -58,6 +59,7 @@ class Job:
 class Person:
     """A user of a small house; each job marked `after` waits for the one before it."""
 
+    plan: PlanTier
     at_once: int
     hours: int | None
     jobs: Sequence[Job]
@@ -86,6 +88,7 @@ jobs = st.builds(
 )
 people = st.builds(
     Person,
+    plan=st.sampled_from(PlanTier),
     at_once=st.integers(1, 3),
     hours=st.sampled_from([None, None, 3]),
     jobs=st.lists(jobs, min_size=1, max_size=7),
@@ -181,6 +184,7 @@ def _pools(house: House, slots: int, gpu_slots: int) -> list[str]:
 
 def _move_in(house: House, person: Person) -> UserId:
     user = house.user(
+        person.plan,
         max_concurrent_agents=person.at_once,
         max_task_duration_minutes=90,
         monthly_agent_hours_limit=person.hours,

@@ -13,7 +13,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
-from sqlalchemy.types import BigInteger
+from sqlalchemy.types import BigInteger, SmallInteger
 
 from app.domain.plans import PlanTier
 from app.store.models.base import EMPTY_ARRAY, Base, words
@@ -58,6 +58,8 @@ class Lane(Base):
             "lanes_pick",
             "active",
             "last_served_at",
+            # Whoever was served by the same pass ties; the larger plan then goes first.
+            text("plan_weight DESC"),
             postgresql_where=text("eligible"),
         ),
         Index("lanes_reset", "resets_at"),
@@ -75,6 +77,7 @@ class Lane(Base):
     max_active: Mapped[int]
     max_task_seconds: Mapped[int]
     limit_seconds: Mapped[int | None] = mapped_column(BigInteger)
+    plan_weight: Mapped[int] = mapped_column(SmallInteger, server_default=text("1"))
     paused: Mapped[bool] = mapped_column(server_default=text("false"))
     # Pools that looked here and found nothing they could start; any change of the lane wakes it.
     parked_for: Mapped[list[str]] = mapped_column(server_default=EMPTY_ARRAY)

@@ -36,15 +36,15 @@ SELECT offer.slots, offer.agents, offer.capabilities, held.singles, held.bundles
 -- met on the next pass; lanes this pool looked into in vain wait until something about them
 -- changes. Nothing is judged here: the next statement sees fresh rows.
 WITH next AS MATERIALIZED (
-    SELECT user_id, active, last_served_at, least(ready, max_active - active) AS room
+    SELECT user_id, active, last_served_at, plan_weight, least(ready, max_active - active) AS room
       FROM lanes
      WHERE eligible
        AND NOT (:pool = ANY (parked_for))
-     ORDER BY active, last_served_at
+     ORDER BY active, last_served_at, plan_weight DESC
      LIMIT CAST(:limit AS int) + CAST(:few AS int)
 )
 SELECT held.user_id
-  FROM (SELECT user_id FROM next ORDER BY active, last_served_at) wanted
+  FROM (SELECT user_id FROM next ORDER BY active, last_served_at, plan_weight DESC) wanted
  CROSS JOIN LATERAL (SELECT user_id FROM lanes WHERE user_id = wanted.user_id FOR NO KEY UPDATE SKIP LOCKED) held
  LIMIT (SELECT greatest(CAST(:few AS int), ceil(CAST(:limit AS int) / avg(room))::int) FROM next);
 
@@ -57,7 +57,7 @@ WITH held AS MATERIALIZED (
      WHERE user_id = ANY (CAST(:users AS uuid[]))
      GROUP BY user_id
 ), lane AS MATERIALIZED (
-    SELECT user_id, active, last_served_at, max_task_seconds,
+    SELECT user_id, active, last_served_at, plan_weight, max_task_seconds,
            least(max_active - active, :per_lane) AS room,
            coalesce(limit_seconds - used_seconds - reserved_seconds, 'Infinity'::numeric) AS seconds_left,
            held.keys AS held_keys, held.paths AS held_paths
@@ -68,7 +68,7 @@ WITH held AS MATERIALIZED (
 ), candidate AS MATERIALIZED (
     -- The user's first tasks that this pool could run, whose locks are free and whose time still
     -- fits; a walk down one index that stops as soon as the user's room is filled.
-    SELECT lane.user_id, lane.active, lane.last_served_at, lane.seconds_left, top.*
+    SELECT lane.user_id, lane.active, lane.last_served_at, lane.plan_weight, lane.seconds_left, top.*
       FROM lane
      CROSS JOIN LATERAL (
         SELECT t.id, t.locks, t.sort_key,
@@ -116,7 +116,7 @@ WITH held AS MATERIALIZED (
            row_number() OVER fair_order AS place
       FROM affordable
      WHERE promised <= seconds_left
-    WINDOW fair_order AS (ORDER BY active + slots_worth, last_served_at, user_id, sort_key, id
+    WINDOW fair_order AS (ORDER BY active + slots_worth, last_served_at, plan_weight DESC, user_id, sort_key, id
                           ROWS UNBOUNDED PRECEDING)
 ), chosen AS MATERIALIZED (
     -- As much as the free slots can carry, a whole slot for each message; a slot that goes on by

@@ -17,7 +17,7 @@ SELECT id, user_id, dag_id, type, pool, bundle, locks, reserved_seconds,
 
 -- name: forecast_lanes
 -- The user's own lane, then those with waiting work, the next to be served first.
-SELECT user_id, max_active, max_task_seconds, limit_seconds, reserved_seconds, paused, ready,
+SELECT user_id, max_active, max_task_seconds, limit_seconds, reserved_seconds, paused, ready, plan_weight,
        (limit_seconds - used_seconds - reserved_seconds)::float8 AS seconds_left,
        extract(epoch FROM last_served_at)::float8 AS served,
        extract(epoch FROM resets_at - clock())::float8 AS resets_in,
@@ -26,7 +26,7 @@ SELECT user_id, max_active, max_task_seconds, limit_seconds, reserved_seconds, p
   FROM lanes
  WHERE user_id = :user_id
     OR waiting > 0
- ORDER BY user_id = :user_id DESC, eligible DESC, active, last_served_at
+ ORDER BY user_id = :user_id DESC, eligible DESC, active, last_served_at, plan_weight DESC
  LIMIT :lanes;
 
 -- name: forecast_ready

@@ -124,6 +124,11 @@ CREATE TRIGGER tasks_count_moved AFTER UPDATE ON tasks
     REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
     FOR EACH STATEMENT EXECUTE FUNCTION count_moved_tasks();
 
+-- Who goes first when nothing else tells two users apart; as app/domain/plans.py has it.
+CREATE FUNCTION plan_weight(tier text) RETURNS smallint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN array_position(ARRAY['free', 'pro', 'team', 'enterprise'], tier);
+
 -- Every user has a lane, and its limits are the user's columns.
 CREATE FUNCTION open_lane() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
@@ -131,8 +136,10 @@ AS $$
 DECLARE
     this_cycle int := cycle_at(NEW.billing_anchor_at, clock());
 BEGIN
-    INSERT INTO lanes (user_id, max_active, max_task_seconds, limit_seconds, cycle, cycle_started_at, resets_at)
-    VALUES (NEW.id, NEW.max_concurrent_agents, NEW.max_task_duration_minutes * 60,
+    INSERT INTO lanes (user_id, plan_weight,
+                       max_active, max_task_seconds, limit_seconds, cycle, cycle_started_at, resets_at)
+    VALUES (NEW.id, plan_weight(NEW.plan_tier),
+            NEW.max_concurrent_agents, NEW.max_task_duration_minutes * 60,
             NEW.monthly_agent_hours_limit * 3600::bigint, this_cycle,
             cycle_boundary(NEW.billing_anchor_at, this_cycle),
             cycle_boundary(NEW.billing_anchor_at, this_cycle + 1));
@@ -146,7 +153,8 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 BEGIN
     UPDATE lanes
-       SET max_active = NEW.max_concurrent_agents,
+       SET plan_weight = plan_weight(NEW.plan_tier),
+           max_active = NEW.max_concurrent_agents,
            max_task_seconds = NEW.max_task_duration_minutes * 60,
            limit_seconds = NEW.monthly_agent_hours_limit * 3600::bigint,
            parked_for = '{}'
@@ -155,7 +163,7 @@ BEGIN
 END
 $$;
 CREATE TRIGGER users_widen_lane
-    AFTER UPDATE OF max_concurrent_agents, max_task_duration_minutes, monthly_agent_hours_limit ON users
+    AFTER UPDATE OF plan_tier, max_concurrent_agents, max_task_duration_minutes, monthly_agent_hours_limit ON users
     FOR EACH ROW EXECUTE FUNCTION widen_lane();
 
 -- A lane's used seconds are the ledger's sum for the lane's current month.

@@ -61,6 +61,7 @@ CREATE TABLE lanes (
     max_active INTEGER NOT NULL,
     max_task_seconds INTEGER NOT NULL,
     limit_seconds BIGINT,
+    plan_weight SMALLINT DEFAULT 1 NOT NULL,
     paused BOOLEAN DEFAULT false NOT NULL,
     parked_for TEXT[] DEFAULT '{}' NOT NULL,
     last_served_at TIMESTAMP WITH TIME ZONE DEFAULT 'epoch' NOT NULL,
@@ -75,7 +76,7 @@ CREATE TABLE lanes (
     CONSTRAINT lanes_reserved_not_negative CHECK (reserved_seconds >= 0)
 )
  WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
-CREATE INDEX lanes_pick ON lanes (active, last_served_at) WHERE eligible;
+CREATE INDEX lanes_pick ON lanes (active, last_served_at, plan_weight DESC) WHERE eligible;
 CREATE INDEX lanes_reset ON lanes (resets_at);
 
 CREATE TABLE legal_moves (
