@@ -29,6 +29,16 @@ BEAT_SCHEDULE = {
         "schedule": EVERY.cycle_check_interval,
         "options": OPTIONS,
     },
+    "end tasks past their deadline": {
+        "task": "upkeep.deadlines",
+        "schedule": EVERY.deadline_check_interval,
+        "options": OPTIONS,
+    },
+    "move tasks forward whose deadline nears": {
+        "task": "upkeep.urgency",
+        "schedule": EVERY.urgency_interval,
+        "options": OPTIONS,
+    },
     "dispatch in case nobody does": {
         "task": "upkeep.dispatch",
         "schedule": EVERY.dispatch_tick_interval,

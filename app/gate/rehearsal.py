@@ -3,10 +3,11 @@
 The rules are those of `claim.sql`, replayed without a database: among users with room and hours
 the fewest active first, then the longest since served, then the larger plan; inside a user the
 stored order; one holder per lock, and per path with all below it; a task's whole timeout must fit
-what is left of the month; a pool takes only what its workers can do. Slots that fall free at the
-same moment are filled one after the other. Not rehearsed: work that comes in later, failures and retries,
-bundles (quick tasks pass one by one, which takes the slots as long), and what a pass that fills
-many slots at once leaves to the next.
+what is left of the month; nothing starts past its deadline; a pool takes only what its workers can
+do. Slots that fall free at the same moment are filled one after the other. Not rehearsed: work that
+comes in later, failures and retries, the urgency that a deadline adds as it nears, bundles (quick
+tasks pass one by one, which takes the slots as long), and what a pass that fills many slots at once
+leaves to the next.
 """
 
 from collections import defaultdict
@@ -31,7 +32,7 @@ Kind = tuple[frozenset[str], float]
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A task that has not started; `ready_in` is how long it must not, for a retry."""
+    """A task that has not started; it may between `ready_in`, for a retry, and its deadline."""
 
     id: UUID
     user: User
@@ -41,6 +42,7 @@ class Waiting:
     locks: tuple[str, ...] = ()
     needs: frozenset[str] = frozenset()
     ready_in: float = 0.0
+    start_by: float = inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,13 +328,16 @@ class _Play:
         return min((heap for heap in fit if heap), key=lambda heap: heap[0], default=None)
 
     def _steps_aside(self, lane: _Lane, number: int, heap: list[int]) -> bool:
-        """Whether the top must wait for a lock; it then waits there, out of the way."""
+        """Whether the top may not go: it waits for a lock, out of the way, or came too late."""
         task = self.tasks[heap[0] % self.many]
         taken = [lock for lock in task.locks if in_the_way(lock, lane.held)]
-        if not taken:
+        if task.start_by <= self.clock:
+            heappop(heap)
+        elif taken:
+            kinds = lane.waiters.setdefault(taken[0], {})
+            heappush(kinds.setdefault(_kind(lane.state, task), []), heappop(heap))
+        else:
             return False
-        kinds = lane.waiters.setdefault(taken[0], {})
-        heappush(kinds.setdefault(_kind(lane.state, task), []), heappop(heap))
         # It may have been woken for another lock, whose next waiter must not sleep on.
         for lock in task.locks:
             if lock not in taken:

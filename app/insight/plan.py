@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from math import inf
 
 from sqlalchemy import Connection
 
 from app.domain.errors import InvalidRequest
 from app.domain.ids import UserId, new_task_id
 from app.domain.locks import keys_of
-from app.domain.priority import CRITICAL_BELOW
+from app.domain.priority import critical_path_weights, sort_key
 from app.gate.outlook import foresee
 from app.gate.rehearsal import Rehearsal, Waiting
 from app.insight.forecast import Expected, expected, expected_last, notes_on
@@ -68,7 +69,11 @@ def plan(
         return look(tx, user_id, workers, types={task.type for task in tasks})
 
     sight = db.atomically(work)
-    drafts = [_draft(task, user_id, caps, sight) for task in tasks]
+    weights = critical_path_weights(len(tasks), [(edge.parent, edge.child) for edge in edges])
+    drafts = [
+        _draft(task, user_id, caps, sight, weight)
+        for task, weight in zip(tasks, weights, strict=True)
+    ]
     names = [draft.id for draft in drafts]
     house = replace(
         sight.snapshot,
@@ -94,21 +99,29 @@ def plan(
     )
 
 
-def _draft(task: NewTask, user_id: UserId, caps: Caps, sight: Sight) -> Waiting:
+def _draft(
+    task: NewTask, user_id: UserId, caps: Caps, sight: Sight, weight: float = 0.0
+) -> Waiting:
     """Return a task as it would stand in the queue."""
     longest = sight.lane["max_task_seconds"]
     return Waiting(
         id=new_task_id(),
         user=user_id,
         type=task.type,
-        sort_key=_sort_key(task, sight.now),
+        sort_key=sort_key(
+            task.priority,
+            boost_per_minute=task.priority_boost_per_minute,
+            made_at=sight.now,
+            now=sight.now,
+            dependency_boost=weight,
+            deadline_at=task.deadline_at,
+        ),
         granted=float(min(task.timeout_seconds or longest, longest)),
         locks=keys_of(task.locks, task.project_id, caps.lock_scope) or (),
         needs=frozenset(task.required_capabilities),
+        start_by=_start_by(task, sight.now),
     )
 
 
-def _sort_key(task: NewTask, accepted: datetime) -> float:
-    """Return the key that `insert_tasks` would store for a task accepted at this instant."""
-    band = 1e9 if task.priority < CRITICAL_BELOW else 0.0
-    return task.priority + task.priority_boost_per_minute * accepted.timestamp() / 60 - band
+def _start_by(task: NewTask, now: datetime) -> float:
+    return inf if task.deadline_at is None else (task.deadline_at - now).total_seconds()

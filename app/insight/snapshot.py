@@ -182,6 +182,7 @@ def _waiting(row: Mapping[str, Any]) -> Waiting:
         locks=_locks(row),
         needs=frozenset(row["required_capabilities"]),
         ready_in=row["ready_in"],
+        start_by=inf if row["start_by"] is None else row["start_by"],
     )
 
 

@@ -20,7 +20,7 @@ from app.domain.errors import (
 )
 from app.domain.ids import DagId, TaskId, UserId, lone_dag_id, new_dag_id, new_task_id
 from app.domain.locks import LockScope, keys_of
-from app.domain.priority import CRITICAL_BELOW, DEFAULT_SCORE
+from app.domain.priority import DEFAULT_SCORE, critical_path_weights
 from app.domain.retry import RetryPolicy
 from app.faults import fault
 from app.settings import Settings
@@ -230,8 +230,10 @@ def _insert(tx: Connection, user_id: UserId, graph: _Graph, caps: Caps) -> list[
     unmet = [0] * len(tasks)
     for edge in edges:
         unmet[edge.child] += 1
+    weights = critical_path_weights(len(tasks), [(edge.parent, edge.child) for edge in edges])
     rows = [
-        _row(task, one, waits, caps) for task, one, waits in zip(tasks, made, unmet, strict=True)
+        _row(task, one, caps, unmet=waits, weight=weight)
+        for task, one, waits, weight in zip(tasks, made, unmet, weights, strict=True)
     ]
     links = [
         {
@@ -252,22 +254,22 @@ def _insert(tx: Connection, user_id: UserId, graph: _Graph, caps: Caps) -> list[
                 "created_by": tasks[0].created_by,
             },
         )
-    tx.execute(
-        statement("insert_tasks"),
-        {"user_id": user_id, "tasks": _json(rows), "critical_below": CRITICAL_BELOW},
-    )
+    tx.execute(statement("insert_tasks"), {"user_id": user_id, "tasks": _json(rows)})
     if links:
         tx.execute(statement("insert_edges"), {"user_id": user_id, "edges": _json(links)})
     return made
 
 
-def _row(task: NewTask, one: Submitted, unmet: int, caps: Caps) -> dict[str, object]:
+def _row(
+    task: NewTask, one: Submitted, caps: Caps, *, unmet: int, weight: float
+) -> dict[str, object]:
     return {
         **vars(task),
         "retry": _stored(task.retry),
         "id": one.task_id,
         "dag_id": one.dag_id,
         "unmet": unmet,
+        "dependency_boost": weight,
         "locks": keys_of(task.locks, task.project_id, caps.lock_scope),
     }
 

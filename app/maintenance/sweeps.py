@@ -13,6 +13,7 @@ from app.dispatch.fill import fill
 from app.dispatch.publish import Publisher
 from app.faults import fault
 from app.maintenance.audit import audit
+from app.maintenance.deadlines import end_passed, sharpen
 from app.maintenance.promote import promote
 from app.maintenance.reap import end_overdue, reap, retire_agents
 from app.maintenance.reset import reset_cycles
@@ -93,6 +94,16 @@ SWEEPS: dict[str, Sweep] = {
     ),
     "reset": Sweep(
         lambda db, _: reset_cycles(db), lambda s: s.cycle_check_interval, "begin billing months"
+    ),
+    "deadlines": Sweep(
+        lambda db, _: end_passed(db),
+        lambda s: s.deadline_check_interval,
+        "end tasks that did not start by their deadline",
+    ),
+    "urgency": Sweep(
+        lambda db, _: sharpen(db),
+        lambda s: s.urgency_interval,
+        "move tasks forward whose deadline nears",
     ),
     "dispatch": Sweep(
         _dispatch, lambda s: s.dispatch_tick_interval, "fill free slots if no dispatcher does"

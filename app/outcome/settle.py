@@ -145,6 +145,16 @@ def _follow(tx: Connection, won: Sequence[Ending], rows: Sequence[Any]) -> None:
     cancel_dependents(tx, parents.get(State.CANCELLED, []), reason="upstream_cancelled")
 
 
+def bury_unstarted(tx: Connection, tasks: Sequence[UUID]) -> None:
+    """Record what follows from tasks that died without a run: dead letters, and their dependents.
+
+    The caller has moved them in this transaction.
+    """
+    if tasks:
+        tx.execute(statement("bury"), {"tasks": tasks, "poisoned": []})
+        cancel_dependents(tx, tasks, reason="upstream_failed")
+
+
 def unblock(tx: Connection, parents: Sequence[UUID]) -> None:
     """Take completed parents off their dependents' counts; what waits for nobody is ready."""
     if parents:

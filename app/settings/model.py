@@ -237,6 +237,12 @@ class Settings(BaseSettings):
     cycle_check_interval: Annotated[Seconds, clock(1, 3600)] = Field(
         default=60, description="How often beat looks for billing cycles that ended."
     )
+    deadline_check_interval: Annotated[Seconds, clock(1, 3600)] = Field(
+        default=15, description="How often beat ends tasks that did not start by their deadline."
+    )
+    urgency_interval: Annotated[Seconds, clock(5, 3600)] = Field(
+        default=60, description="How often beat moves tasks forward whose deadline nears."
+    )
     audit_interval: Annotated[Seconds, clock(10, 86_400)] = Field(
         default=300, description="How often the lanes' counts are compared with the task rows."
     )

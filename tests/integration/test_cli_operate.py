@@ -189,7 +189,7 @@ def test_a_wrong_sweep_lists_the_right_ones() -> None:
     refused = run("sweep", "floor")
 
     assert refused.exit_code == Code.USAGE
-    assert "reap, timeouts, promote, reset, dispatch, audit" in refused.stderr
+    assert "reap, timeouts, promote, reset, deadlines, urgency, dispatch, audit" in refused.stderr
 
 
 def test_a_sweep_that_needs_redis_says_so() -> None:

@@ -31,7 +31,8 @@ FILL = f"""
 
     INSERT INTO tasks (id, user_id, dag_id, type, title, created_by, state, sort_key,
                        idempotency_key, token, claimed_by, pool, claimed_at, expires_at,
-                       reserved_seconds, started_at, retry_at, finished_at, unmet, epoch)
+                       reserved_seconds, started_at, retry_at, finished_at, unmet, epoch,
+                       deadline_at)
     SELECT gen_random_uuid(), user_id, id, 'echo', 't', 'test', state, n, 'key ' || n,
            CASE WHEN is_active(state) THEN gen_random_uuid() END,
            CASE WHEN is_active(state) THEN 'worker' END,
@@ -42,7 +43,8 @@ FILL = f"""
            CASE WHEN state = 'running' THEN clock() END,
            CASE WHEN state = 'retrying' THEN clock() + n * interval '1 second' END,
            CASE WHEN state IN ('completed', 'dead_lettered') THEN clock() END,
-           (state = 'pending')::int, 1
+           (state = 'pending')::int, 1,
+           CASE WHEN n % 7 = 0 THEN clock() + n * interval '1 minute' END
       FROM (SELECT *, row_number() OVER () AS n,
                    CASE WHEN row_number() OVER () % 100 < 1 THEN 'running'
                         WHEN row_number() OVER () % 100 < 2 THEN 'claimed'
@@ -115,6 +117,10 @@ def _as_superuser(postgres: EmbeddedPostgres, command: str) -> None:
         ("expired_claims", {"tasks_active"}),
         ("overdue_runs", {"tasks_active"}),
         ("due_retries", {"tasks_retry"}),
+        ("passed_deadlines", {"tasks_deadline"}),
+        ("near_deadlines", {"tasks_deadline"}),
+        ("end_passed", {"tasks_pkey"}),
+        ("sharpen", {"tasks_pkey"}),
         ("promote", {"tasks_pkey"}),
         ("find_by_idempotency_keys", {"tasks_idempotency"}),
         ("cancel", {"tasks_pkey", "attempts_pkey"}),
@@ -238,7 +244,10 @@ def _values(connection: Connection) -> dict[str, Any]:
         "progress": None,
         "result": "{}",
         "touched": 0,
-        "critical_below": 10,
+        "horizon": 3600,
+        "step": 0.1,
+        "after_at": None,
+        "after_id": None,
         **{name: [uuid4() for _ in range(10)] for name in ("bundles", "tokens")},
         "seen": empty,
         "dag_id": uuid4(),

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from heapq import heappop, heappush
 from uuid import UUID
 
@@ -42,8 +42,10 @@ class Job:
     timeout: int
     needs_gpu: bool
     after: bool
+    start_within: float | None
 
-    def new(self) -> NewTask:
+    def new(self, now: datetime) -> NewTask:
+        within = self.start_within
         return NewTask(
             title="job",
             type=str(self.minutes),
@@ -52,6 +54,7 @@ class Job:
             locks=self.locks,
             timeout_seconds=self.timeout * MINUTE,
             required_capabilities=["gpu"] if self.needs_gpu else [],
+            deadline_at=None if within is None else now + timedelta(minutes=within),
         )
 
 
@@ -85,6 +88,8 @@ jobs = st.builds(
     timeout=st.sampled_from([45, 60, 90]),
     needs_gpu=st.sampled_from([False, False, False, True]),
     after=st.sampled_from([False, False, True]),
+    # Nothing ends on a half minute, so no start falls on a deadline.
+    start_within=st.sampled_from([None, None, None, 10.5, 60.5]),
 )
 people = st.builds(
     Person,
@@ -189,6 +194,7 @@ def _move_in(house: House, person: Person) -> UserId:
         max_task_duration_minutes=90,
         monthly_agent_hours_limit=person.hours,
     )
-    tasks = [job.new() for job in person.jobs]
+    now = house.one("SELECT clock() AS now")["now"]
+    tasks = [job.new(now) for job in person.jobs]
     submit_graph(house.app, user, tasks, LOOSE, edges=person.edges())
     return user

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -330,12 +330,20 @@ def test_the_stored_order_is_urgency_then_age(house: House) -> None:
 
 def test_a_task_that_does_not_age_falls_behind_one_that_does(house: House) -> None:
     user = house.user()
+    still = house.task(user, priority=50, priority_boost_per_minute=0)
     ageing = house.task(user, priority=50, priority_boost_per_minute=0.1)
-    house.run("UPDATE tasks SET sort_key = sort_key - 60 * 24 * 0.1")
+    eager = house.task(user, priority=50, priority_boost_per_minute=0.2)
 
-    fresh = house.task(user, priority=49, priority_boost_per_minute=0.1)
+    assert _ordered(house) == [eager, ageing, still]
 
-    assert _ordered(house) == [ageing, fresh]
+
+def test_a_task_that_waited_goes_before_a_more_urgent_one_that_did_not(house: House) -> None:
+    user = house.user()
+    old = house.task(user, priority=50)
+    house.move_clock(timedelta(minutes=20))
+    fresh = house.task(user, priority=49)
+
+    assert _ordered(house) == [old, fresh]
 
 
 def _ordered(house: House) -> Sequence[object]:

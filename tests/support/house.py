@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -122,6 +122,13 @@ class House:
         """Change something as the owner."""
         with self.owner.engine.begin() as tx:
             tx.execute(text(sql), values)
+
+    def set_clock(self, at: datetime) -> None:
+        """Let the database's clock stand still at an instant, to meet it exactly."""
+        self.run(
+            "CREATE OR REPLACE FUNCTION clock() RETURNS timestamptz LANGUAGE sql STABLE AS"
+            f" $$SELECT timestamptz '{at.isoformat()}'$$"
+        )
 
     def move_clock(self, by: timedelta) -> None:
         """Let time pass for the whole database, at once, without sleeping."""

@@ -71,6 +71,13 @@ def test_the_user_with_fewest_running_goes_first() -> None:
     assert sorted(begun.values())[:2] == [0, 0]
 
 
+def test_a_task_past_its_deadline_never_starts_and_holds_nobody_up() -> None:
+    late = task(2, start_by=10.0, locks=("project:red",))
+
+    assert starts([task(1), late, task(3, locks=("project:red",))]) == {1: 0, 3: 10}
+    assert starts([task(1), task(2, start_by=10.5)]) == {1: 0, 2: 10}
+
+
 def test_among_equals_the_one_served_longest_ago_goes_first() -> None:
     lanes = [lane(ADA, served=-1), lane(BOB, served=-2)]
 

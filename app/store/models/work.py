@@ -116,6 +116,12 @@ class Task(Base):
             postgresql_where=text(f"{IS_WAITING} AND priority < 30"),
         ),
         Index("tasks_retry", "retry_at", postgresql_where=text("state = 'retrying'")),
+        Index(
+            "tasks_deadline",
+            "deadline_at",
+            "id",
+            postgresql_where=text(f"deadline_at IS NOT NULL AND {IS_WAITING}"),
+        ),
         Index("tasks_dag", "dag_id", "state"),
         Index("tasks_user_recent", "user_id", text("id DESC")),
         Index(
@@ -150,6 +156,8 @@ class Task(Base):
     unmet: Mapped[int] = mapped_column(server_default=text("0"))
     priority: Mapped[int] = mapped_column(SmallInteger, server_default=text("50"))
     priority_boost_per_minute: Mapped[float] = mapped_column(Float, server_default=text("0.1"))
+    # Points for the work that waits behind this task in its graph.
+    dependency_boost: Mapped[float] = mapped_column(Float, server_default=text("0"))
     sort_key: Mapped[float] = mapped_column(Float)
     deadline_at: Mapped[datetime | None]
     required_capabilities: Mapped[list[str]] = mapped_column(server_default=EMPTY_ARRAY)

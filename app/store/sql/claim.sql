@@ -84,6 +84,7 @@ WITH held AS MATERIALIZED (
           LEFT JOIN paces p ON p.type = t.type
          WHERE t.user_id = lane.user_id
            AND t.state = 'ready'
+           AND coalesce(t.deadline_at > clock(), true)
            AND t.required_capabilities <@ CAST(:capabilities AS text[])
            AND least(coalesce(t.timeout_seconds, lane.max_task_seconds), lane.max_task_seconds) <= lane.seconds_left
            AND (CAST(:only AS uuid) IS NULL OR t.id = CAST(:only AS uuid))

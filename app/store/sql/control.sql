@@ -49,6 +49,10 @@ UPDATE tasks
        cancel_requested_at = NULL,
        failure_reason = NULL,
        error = NULL,
+       -- A deadline that has passed would end the task again at once.
+       deadline_at = CASE WHEN deadline_at > clock() THEN deadline_at END,
+       sort_key = sort_key(priority, priority_boost_per_minute, created_at, dependency_boost,
+                           CASE WHEN deadline_at > clock() THEN deadline_at END, clock()),
        max_attempts = CASE WHEN state = 'dead_lettered' THEN attempts + :budget ELSE max_attempts END
  WHERE id = ANY (CAST(:tasks AS uuid[]))
    AND state = ANY (CAST(:sources AS text[]))

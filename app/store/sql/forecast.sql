@@ -36,7 +36,8 @@ SELECT top.*
  CROSS JOIN LATERAL (
     SELECT t.id, t.user_id, t.dag_id, t.type, t.sort_key, t.locks, t.required_capabilities, t.state,
            0::float8 AS ready_in,
-           least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS granted
+           least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS granted,
+           extract(epoch FROM t.deadline_at - clock())::float8 AS start_by
       FROM tasks t
      WHERE t.user_id = l.user_id
        AND t.state = 'ready'
@@ -48,7 +49,8 @@ SELECT top.*
 -- The next tasks that will be ready again.
 SELECT t.id, t.user_id, t.dag_id, t.type, t.sort_key, t.locks, t.required_capabilities, t.state,
        greatest(0, extract(epoch FROM t.retry_at - clock()))::float8 AS ready_in,
-       least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS granted
+       least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS granted,
+       extract(epoch FROM t.deadline_at - clock())::float8 AS start_by
   FROM tasks t
   JOIN lanes l ON l.user_id = t.user_id
  WHERE t.state = 'retrying'
@@ -60,7 +62,8 @@ SELECT t.id, t.user_id, t.dag_id, t.type, t.sort_key, t.locks, t.required_capabi
 -- about to be tried again releases nothing.
 SELECT t.id, t.user_id, t.dag_id, t.type, t.sort_key, t.locks, t.required_capabilities, t.state,
        0::float8 AS ready_in,
-       least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS granted
+       least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS granted,
+       extract(epoch FROM t.deadline_at - clock())::float8 AS start_by
   FROM tasks t
   JOIN lanes l ON l.user_id = t.user_id
  WHERE t.dag_id = ANY (CAST(:graphs AS uuid[]))

@@ -10,23 +10,23 @@ INSERT INTO dags (id, user_id, title, created_by) VALUES (:dag_id, :user_id, :ti
 
 -- name: insert_tasks
 -- One statement for one task or ten thousand. Ageing is linear, so the order it gives never
--- changes and can be stored: a lower sort key goes first. Critical tasks are a band of their own.
+-- changes and can be stored: a lower sort key goes first.
 INSERT INTO tasks (id, user_id, dag_id, type, title, description, project_id, payload, spec, tags, source,
-                   created_by, idempotency_key, state, unmet, priority, priority_boost_per_minute, sort_key,
-                   deadline_at, required_capabilities, locks, timeout_seconds, estimated_cost_usd,
+                   created_by, idempotency_key, state, unmet, priority, priority_boost_per_minute, dependency_boost,
+                   sort_key, deadline_at, required_capabilities, locks, timeout_seconds, estimated_cost_usd,
                    max_cost_usd, max_attempts, retry)
 SELECT t.id, :user_id, t.dag_id, t.type, t.title, t.description, t.project_id, t.payload, t.spec, t.tags, t.source,
        t.created_by, t.idempotency_key,
        CASE WHEN t.unmet = 0 THEN 'ready' ELSE 'pending' END, t.unmet, t.priority, t.priority_boost_per_minute,
-       t.priority + t.priority_boost_per_minute * extract(epoch FROM clock())::float8 / 60
-           - CASE WHEN t.priority < :critical_below THEN 1e9 ELSE 0 END,
+       t.dependency_boost,
+       sort_key(t.priority, t.priority_boost_per_minute, clock(), t.dependency_boost, t.deadline_at, clock()),
        t.deadline_at, t.required_capabilities, t.locks, t.timeout_seconds, t.max_cost_usd,
        t.max_cost_usd, t.max_attempts, t.retry
   FROM jsonb_to_recordset(CAST(:tasks AS jsonb)) AS t(
            id uuid, dag_id uuid, type text, title text, description text, project_id text, payload jsonb,
            spec jsonb, tags text[], source text, created_by text, idempotency_key text, unmet int, priority int,
-           priority_boost_per_minute float8, deadline_at timestamptz, required_capabilities text[],
-           locks text[], timeout_seconds int, max_cost_usd numeric, max_attempts int, retry jsonb);
+           priority_boost_per_minute float8, dependency_boost float8, deadline_at timestamptz,
+           required_capabilities text[], locks text[], timeout_seconds int, max_cost_usd numeric, max_attempts int, retry jsonb);
 
 -- name: insert_edges
 INSERT INTO task_edges (parent_id, child_id, dag_id, user_id, condition)

@@ -56,6 +56,53 @@ UPDATE tasks
    AND state = ANY (CAST(:sources AS text[]))
    AND retry_at <= clock();
 
+-- name: passed_deadlines
+-- Tasks that wait past their deadline, read without locks: the burying statement looks again.
+SELECT id, user_id
+  FROM tasks
+ WHERE state IN ('created', 'pending', 'ready', 'retrying')
+   AND deadline_at <= clock()
+ ORDER BY deadline_at, id
+ LIMIT :limit;
+
+-- name: end_passed
+-- Nobody runs these, so nothing is spent or billed.
+UPDATE tasks t
+   SET state = :target,
+       retry_at = NULL,
+       finished_at = clock(),
+       failure_reason = 'deadline_exceeded',
+       error = 'not started by its deadline'
+ WHERE t.id = ANY (CAST(:tasks AS uuid[]))
+   AND t.state = ANY (CAST(:sources AS text[]))
+   AND t.deadline_at <= clock()
+RETURNING t.id;
+
+-- name: near_deadlines (planned anew)
+-- Tasks whose deadline is near enough to matter, in order, a page at a time.
+SELECT id, user_id, deadline_at
+  FROM tasks
+ WHERE state IN ('created', 'pending', 'ready', 'retrying')
+   AND deadline_at > clock()
+   AND deadline_at < clock() + make_interval(secs => :horizon)
+   AND (CAST(:after_at AS timestamptz) IS NULL
+        OR (deadline_at, id) > (CAST(:after_at AS timestamptz), CAST(:after_id AS uuid)))
+ ORDER BY deadline_at, id
+ LIMIT :limit;
+
+-- name: sharpen
+-- Only what has moved by a step that could change an order is written.
+UPDATE tasks t
+   SET sort_key = now.key
+  FROM tasks o
+ CROSS JOIN LATERAL (
+    SELECT sort_key(o.priority, o.priority_boost_per_minute, o.created_at, o.dependency_boost,
+                    o.deadline_at, clock()) AS key) now
+ WHERE o.id = ANY (CAST(:tasks AS uuid[]))
+   AND t.id = o.id
+   AND t.state IN ('created', 'pending', 'ready', 'retrying')
+   AND abs(t.sort_key - now.key) >= :step;
+
 -- name: take_turn
 -- Two beats, one sweep: whoever moves the row first has the turn, the other finds it taken.
 INSERT INTO sweeps AS s (name, started_at)

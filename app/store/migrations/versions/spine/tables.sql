@@ -251,6 +251,7 @@ CREATE TABLE tasks (
     unmet INTEGER DEFAULT 0 NOT NULL,
     priority SMALLINT DEFAULT 50 NOT NULL,
     priority_boost_per_minute FLOAT DEFAULT 0.1 NOT NULL,
+    dependency_boost FLOAT DEFAULT 0 NOT NULL,
     sort_key FLOAT NOT NULL,
     deadline_at TIMESTAMP WITH TIME ZONE,
     required_capabilities TEXT[] DEFAULT '{}' NOT NULL,
@@ -304,6 +305,7 @@ CREATE TABLE tasks (
  WITH (fillfactor = 75);
 CREATE INDEX tasks_active ON tasks (pool) WHERE state IN ('claimed', 'running', 'validating');
 CREATE INDEX tasks_dag ON tasks (dag_id, state);
+CREATE INDEX tasks_deadline ON tasks (deadline_at, id) WHERE deadline_at IS NOT NULL AND state IN ('created', 'pending', 'ready', 'retrying');
 CREATE UNIQUE INDEX tasks_idempotency ON tasks (user_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
 CREATE INDEX tasks_ready ON tasks (user_id, sort_key, id) WHERE state = 'ready';
 CREATE INDEX tasks_retry ON tasks (retry_at) WHERE state = 'retrying';

@@ -1,0 +1,308 @@
+"""Deadlines: what has not started by then ends, what runs may finish, what nears goes first."""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import text
+
+from app.control.dead_letters import retry
+from app.domain.ids import TaskId
+from app.domain.priority import sort_key
+from app.domain.results import Raised, Returned
+from app.domain.retry import RetryPolicy, Strategy
+from app.intake.submit import Edge, NewTask, submit_graph
+from app.maintenance import deadlines
+from app.maintenance.deadlines import end_passed, sharpen
+from app.store.db import Db
+from tests.support.graphs import graph
+from tests.support.house import LOOSE, House
+from tests.support.rivals import Rival, meet_at_lane
+
+NOW = datetime.fromisoformat("2026-07-01T20:00Z")
+TICK = timedelta(microseconds=1)
+HOUR = timedelta(hours=1)
+SOON = NOW + HOUR
+
+
+@pytest.fixture
+def noon(house: House) -> House:
+    house.set_clock(NOW)
+    house.agent()
+    return house
+
+
+def test_a_task_past_its_deadline_ends_and_is_not_retried(noon: House) -> None:
+    task_id = noon.task(noon.user(), deadline_at=SOON)
+
+    noon.set_clock(SOON - TICK)
+    before = end_passed(noon.dispatcher)
+    noon.set_clock(SOON)
+    after = end_passed(noon.dispatcher)
+
+    row = noon.row(task_id)
+    assert (before, after) == (0, 1)
+    assert (row["state"], row["failure_reason"]) == ("dead_lettered", "deadline_exceeded")
+    assert (row["attempts"], row["epoch"]) == (0, 0)
+    letter = noon.one("SELECT * FROM dead_letters")
+    assert (letter["task_id"], letter["failure_history"]) == (task_id, [])
+    assert noon.one("SELECT reason FROM events WHERE to_state = 'dead_lettered'")["reason"] == (
+        "deadline_exceeded"
+    )
+
+
+def test_the_gate_starts_nothing_past_its_deadline_though_nobody_swept(noon: House) -> None:
+    user = noon.user()
+    late = noon.task(user, deadline_at=SOON)
+    noon.task(user)
+    noon.set_clock(SOON)
+
+    taken = noon.claim()
+
+    assert len(taken.claims) == 1
+    assert noon.state(late) == "ready"
+
+
+def test_the_gate_starts_a_task_up_to_its_deadline(noon: House) -> None:
+    noon.task(noon.user(), deadline_at=SOON)
+    noon.set_clock(SOON - TICK)
+
+    assert len(noon.claim().claims) == 1
+
+
+def test_a_running_task_finishes_however_late(noon: House) -> None:
+    run = noon.running(noon.user(), deadline_at=SOON)
+    noon.set_clock(SOON + HOUR)
+
+    assert end_passed(noon.dispatcher) == 0
+    assert noon.settle(run, Returned("late")) is True
+    assert noon.state(run.claim.task_id) == "completed"
+
+
+def test_a_retry_that_waits_past_the_deadline_is_not_tried_again(noon: House) -> None:
+    patient = RetryPolicy(Strategy.FIXED, initial_delay_sec=60, jitter=False)
+    run = noon.running(noon.user(), deadline_at=SOON, retry=patient)
+    noon.set_clock(SOON - TICK)
+    noon.settle(run, Raised("error", "no luck"))
+    noon.set_clock(SOON)
+
+    assert end_passed(noon.dispatcher) == 1
+    row = noon.row(run.claim.task_id)
+    assert (row["state"], row["attempts"], row["retry_at"]) == ("dead_lettered", 1, None)
+    assert len(noon.one("SELECT failure_history FROM dead_letters")["failure_history"]) == 1
+
+
+def test_dependents_of_a_late_task_follow_it(noon: House) -> None:
+    user = noon.user()
+    tasks = [NewTask("late", "echo", deadline_at=SOON), NewTask("b", "echo"), NewTask("c", "echo")]
+    made = submit_graph(noon.app, user, tasks, LOOSE, edges=[Edge(0, 1), Edge(1, 2)])
+    noon.set_clock(SOON)
+
+    end_passed(noon.dispatcher)
+
+    rows = [noon.row(one.task_id) for one in made]
+    assert [row["state"] for row in rows] == ["dead_lettered", "cancelled", "cancelled"]
+    assert [row["failure_reason"] for row in rows[1:]] == ["upstream_failed"] * 2
+    assert noon.one("SELECT status FROM dags")["status"] == "failed"
+
+
+def test_a_task_that_waits_for_another_has_its_deadline_too(noon: House) -> None:
+    user = noon.user()
+    tasks = [NewTask("parent", "echo"), NewTask("late", "echo", deadline_at=SOON)]
+    parent, late = submit_graph(noon.app, user, tasks, LOOSE, edges=[Edge(0, 1)])
+    noon.set_clock(SOON)
+
+    end_passed(noon.dispatcher)
+    [claimed] = noon.claim().claims
+    run = noon.start(claimed)
+    assert run is not None
+    noon.settle(run, Returned())
+
+    assert noon.state(late.task_id) == "dead_lettered"
+    assert noon.state(parent.task_id) == "completed"
+
+
+def test_a_late_task_that_is_given_another_chance_has_no_deadline_any_more(noon: House) -> None:
+    task_id = noon.task(noon.user(), deadline_at=SOON)
+    noon.set_clock(SOON)
+    end_passed(noon.dispatcher)
+
+    retry(noon.dispatcher, task_id, actor="human:test")
+
+    assert noon.row(task_id)["deadline_at"] is None
+    assert end_passed(noon.dispatcher) == 0
+    assert len(noon.claim().claims) == 1
+
+
+def test_many_late_tasks_end_in_batches(noon: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadlines, "BATCH", 3)
+    users = [noon.user() for _ in range(4)]
+    for number in range(10):
+        noon.task(users[number % 4], deadline_at=SOON)
+    noon.set_clock(SOON)
+
+    assert end_passed(noon.dispatcher) == 10
+    assert {noon.lane(user)["waiting"] for user in users} == {0}
+
+
+def test_two_sweeps_at_once_end_each_task_once(noon: House, connect: Callable[..., Db]) -> None:
+    user = noon.user()
+    for _ in range(5):
+        noon.task(user, deadline_at=SOON)
+    noon.set_clock(SOON)
+
+    answers = meet_at_lane(
+        connect, user, *(Rival(connect, f"beat-{n}", end_passed) for n in range(2))
+    )
+
+    assert answers == [5, 0]
+    assert noon.one("SELECT count(*) AS n FROM dead_letters")["n"] == 5
+
+
+def test_a_task_that_is_started_while_the_sweep_waits_is_let_finish(
+    noon: House, connect: Callable[..., Db]
+) -> None:
+    user = noon.user()
+    run = noon.running(user, deadline_at=SOON, retry=RetryPolicy(Strategy.IMMEDIATE))
+    noon.settle(run, Raised("error", "no luck"))  # waits for a retry, so the sweep will see it
+    noon.set_clock(SOON)
+    sweeper = Rival(connect, "sweeper", end_passed)
+    reviver = Rival(connect, "reviver", _prolong, run.claim.task_id)
+
+    assert meet_at_lane(connect, user, reviver, sweeper) == [None, 0]
+    assert noon.state(run.claim.task_id) == "retrying"
+
+
+def _prolong(db: Db, task_id: TaskId) -> None:
+    """Somebody who holds the lane gives a task more time."""
+    with db.engine.begin() as tx:
+        owner = "(SELECT user_id FROM tasks WHERE id = :id)"
+        lock = f"SELECT FROM lanes WHERE user_id = {owner} FOR NO KEY UPDATE"
+        tx.execute(text(lock), {"id": task_id})
+        more = "UPDATE tasks SET deadline_at = deadline_at + interval '1 day' WHERE id = :id"
+        tx.execute(text(more), {"id": task_id})
+
+
+# Order
+
+
+def _order(house: House) -> list[TaskId]:
+    sql = "SELECT id FROM tasks WHERE state = 'ready' ORDER BY sort_key, id"
+    return [row["id"] for row in house.rows(sql)]
+
+
+def test_a_deadline_that_nears_moves_its_task_forward(noon: House) -> None:
+    user = noon.user()
+    plain = noon.task(user, priority=50)
+    due = noon.task(user, priority=60, deadline_at=NOW + 6 * HOUR)
+    far = _order(noon)
+
+    noon.set_clock(NOW + 5 * HOUR)
+    changed = sharpen(noon.dispatcher)
+
+    assert far == [plain, due]
+    assert changed == 1
+    assert _order(noon) == [due, plain]
+
+
+def test_no_deadline_makes_a_task_critical(noon: House) -> None:
+    user = noon.user()
+    due = noon.task(user, priority=10, deadline_at=NOW + HOUR / 60)
+    critical = noon.task(user, priority=9)
+    sharpen(noon.dispatcher)
+
+    assert _order(noon) == [critical, due]
+
+
+def test_only_what_has_moved_is_written(noon: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadlines, "BATCH", 2)
+    user = noon.user()
+    for hours in range(1, 6):
+        noon.task(user, deadline_at=NOW + hours * HOUR)
+    noon.task(user, deadline_at=NOW + timedelta(days=9))
+    noon.task(user)
+
+    at_once = sharpen(noon.dispatcher)
+    noon.set_clock(NOW + HOUR / 2)
+
+    assert at_once == 0
+    assert sharpen(noon.dispatcher) == 5
+    assert sharpen(noon.dispatcher) == 0
+
+
+def test_a_task_that_runs_keeps_its_key(noon: House) -> None:
+    run = noon.running(noon.user(), deadline_at=NOW + HOUR)
+    noon.set_clock(NOW + HOUR / 2)
+
+    assert sharpen(noon.dispatcher) == 0
+    assert noon.state(run.claim.task_id) == "running"
+
+
+def test_the_longest_chain_behind_a_task_goes_first(noon: House) -> None:
+    user = noon.user(max_concurrent_agents=1)
+    # 0 and 1 stand alone at the top; 2 has one task behind it, 3 a chain of three, 4 two leaves
+    alone, other, short, long, wide = graph(
+        noon, user, 11, [(2, 5), (3, 6), (6, 7), (7, 8), (4, 9), (4, 10)]
+    )[:5]
+
+    order = _order(noon)
+
+    assert order == [long, wide, short, alone, other]
+    [first] = noon.claim().claims
+    assert first.claim.task_id == long
+
+
+def test_a_critical_task_goes_before_the_longest_chain(noon: House) -> None:
+    user = noon.user()
+    chain = graph(noon, user, 40, [(n, n + 1) for n in range(39)])
+    critical = noon.task(user, priority=9)
+
+    assert _order(noon) == [critical, chain[0]]
+
+
+@settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 100),
+            st.sampled_from([0.0, 0.1, 2.5]),
+            st.integers(-10_000, 10_000),
+            st.floats(0, 20),
+            st.none() | st.integers(-5_000, 5_000),
+        ),
+        min_size=20,
+        max_size=30,
+    )
+)
+def test_postgres_and_python_agree_on_every_key(
+    db: Db, cases: list[tuple[int, float, int, float, int | None]]
+) -> None:
+    sql = text("SELECT sort_key(:priority, :boost, :made, :dependency, :deadline, :now) AS key")
+    with db.engine.begin() as tx:
+        for priority, boost, made, dependency, deadline in cases:
+            made_at = NOW + timedelta(minutes=made)
+            deadline_at = None if deadline is None else NOW + timedelta(minutes=deadline)
+            found = tx.execute(
+                sql,
+                {
+                    "priority": priority,
+                    "boost": boost,
+                    "made": made_at,
+                    "dependency": dependency,
+                    "deadline": deadline_at,
+                    "now": NOW,
+                },
+            ).scalar_one()
+            expected = sort_key(
+                priority,
+                boost_per_minute=boost,
+                made_at=made_at,
+                now=NOW,
+                dependency_boost=dependency,
+                deadline_at=deadline_at,
+            )
+            assert found == pytest.approx(expected, rel=0, abs=1e-4)
