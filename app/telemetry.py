@@ -122,6 +122,11 @@ class Event(Enum):
 
     WORKER_JOINED = (INFO, "worker pool slots capabilities", "A worker offers its slots.")
     WORKER_LEFT = (INFO, "worker pool reason", "A worker withdrew its slots, or fell silent.")
+    WORKER_DRAINING = (
+        INFO,
+        "worker pool slots",
+        "A worker takes no more work and finishes what it runs.",
+    )
     HANDLERS_LOADED = (INFO, "modules types", "A worker knows these task types.")
     HANDLER_MISSING = (ERROR, "type queue_id", "No handler is registered for a task's type.")
     SERVICE_STARTED = (INFO, "role pid address", "A process of the house is ready.")

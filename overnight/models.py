@@ -281,6 +281,15 @@ class Cancelled(BaseModel):
     state: str = Field(description="The task's state now; one that still runs was asked to stop.")
 
 
+class Hold(BaseModel):
+    """One thing that keeps all of your tasks waiting."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
+
+    code: str = Field(description="A word for programs, such as paused.")
+    message: str = Field(description="The same for people, with since when.")
+
+
 class QueueStatus(BaseModel):
     """How much of yours runs and waits, against what your plan allows."""
 
@@ -292,6 +301,9 @@ class QueueStatus(BaseModel):
     can_start_more: bool = Field(description="Whether another task could start now.")
     monthly_hours_used: float = Field(description="Hours used in this billing month.")
     monthly_hours_limit: float | None = Field(None, description="Hours allowed; null is no limit.")
+    held_by: list[Hold] = Field(
+        default_factory=list, description="What keeps new tasks from starting, if anything."
+    )
 
 
 class UserLimits(BaseModel):

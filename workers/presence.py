@@ -28,6 +28,7 @@ CeleryWorker: TypeAlias = Any
 BEATS_PER_LIVENESS: Final = 3
 # Celery looks for dead children every five seconds; half of them it misses until then.
 POOL_CHECK_SECONDS: Final = 0.5
+DRAINING: Final = "draining"
 
 
 def card_of(settings: Settings, *, slots: int) -> AgentCard:
@@ -54,6 +55,8 @@ class Presence(StartStopStep):
     def create(self, parent: CeleryWorker) -> None:
         """Check what no run can do without, before any child is forked: handlers and Postgres."""
         self._timers: list[Any] = []
+        self._worker = parent
+        self._deaf = False
         self._settings = current()
         try:
             database_url(self._settings)
@@ -84,23 +87,42 @@ class Presence(StartStopStep):
             emit(Event.WORKER_LEFT, worker=WORKER_ID, pool=self._card.pool, reason="shutdown")
 
     def say_alive(self) -> None:
-        """Tell the house that this worker lives."""
+        """Tell the house that this worker lives, and hear whether it should take more work."""
         fault("presence.before_beat")
         liveness = timedelta(seconds=self._settings.worker_liveness)
-        say(self._settings, lambda db: show_up(db, self._card, liveness=liveness))
+        heard: list[str] = []
+        if say(self._settings, lambda db: heard.append(show_up(db, self._card, liveness=liveness))):
+            self._listen(draining=heard[-1] == DRAINING)
         fault("presence.after_beat")
 
+    def _listen(self, *, draining: bool) -> None:
+        """Take messages, or leave them to the others of the pool while the last runs end."""
+        if draining == self._deaf:
+            return
+        queue = agent_queue(self._card.pool)
+        if draining:
+            self._worker.consumer.cancel_task_queue(queue)
+        else:
+            self._worker.consumer.add_task_queue(queue)
+        self._deaf = draining
+        emit(Event.WORKER_DRAINING if draining else Event.WORKER_JOINED, **self._known())
 
-def show_up(db: Db, card: AgentCard, *, liveness: timedelta) -> None:
-    """Beat, or join; whoever was away for long first lets go of what was lost meanwhile.
+    def _known(self) -> dict[str, object]:
+        return {"worker": WORKER_ID, "pool": self._card.pool, "slots": self._card.slots}
 
-    A pause of the whole worker, or of Postgres, outlasts its runs' leases. Judged after the
-    worker is seen again, those runs would look as if they had crashed by themselves.
+
+def show_up(db: Db, card: AgentCard, *, liveness: timedelta) -> str:
+    """Beat, or join; return whether the worker is `active` or `draining`.
+
+    Whoever was away for long first lets go of what was lost meanwhile. A pause of the whole
+    worker, or of Postgres, outlasts its runs' leases. Judged after the worker is seen again,
+    those runs would look as if they had crashed by themselves.
     """
-    if beat(db, card.id, liveness=liveness):
-        return
+    status = beat(db, card.id, liveness=liveness)
+    if status is not None:
+        return status
     reap(db, liveness=liveness)
-    join(db, card)
+    status = join(db, card)
     emit(
         Event.WORKER_JOINED,
         worker=card.id,
@@ -108,6 +130,7 @@ def show_up(db: Db, card: AgentCard, *, liveness: timedelta) -> None:
         slots=card.slots,
         capabilities=card.capabilities,
     )
+    return status
 
 
 def _serves_agents(worker: CeleryWorker) -> bool:

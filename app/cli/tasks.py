@@ -137,6 +137,7 @@ def queue_status(
             "pending": str(answer.pending),
             "can start more": answer.can_start_more,
             "hours used": _hours(answer.monthly_hours_used, answer.monthly_hours_limit),
+            "held by": [hold.message for hold in answer.held_by],
         }
     )
 

@@ -3,6 +3,8 @@
 Refused                      base of all; `code`, `message`, `details`
 ├── InvalidRequest           a field is wrong; names it and a legal value
 ├── UserNotFound             no such user
+├── PoolNotFound             no such pool
+├── WorkerNotFound           no such worker, or several could be meant
 ├── TaskNotFound             no such task, or another user's
 ├── TaskAlreadyFinished      too late to cancel
 ├── NotDeadLettered          only a dead letter can be resolved
@@ -12,6 +14,8 @@ Refused                      base of all; `code`, `message`, `details`
 ├── MonthlyLimitReached      the month's hours are used up
 └── StaleAttempt             the claim is no longer held
 """
+
+from collections.abc import Sequence
 
 
 class Refused(Exception):
@@ -41,6 +45,29 @@ class UserNotFound(Refused):
 
     def __init__(self) -> None:
         super().__init__("no such user")
+
+
+class PoolNotFound(Refused):
+    """No worker has ever served a pool of this name."""
+
+    code = "POOL_NOT_FOUND"
+
+    def __init__(self, pool: str) -> None:
+        super().__init__(f"there is no pool {pool!r}", pool=pool)
+
+
+class WorkerNotFound(Refused):
+    """No living worker goes by this name, or several do."""
+
+    code = "WORKER_NOT_FOUND"
+
+    def __init__(self, name: str, candidates: Sequence[str]) -> None:
+        several = f"{name!r} could be any of {', '.join(candidates)}"
+        super().__init__(
+            several if candidates else f"there is no worker {name!r}",
+            name=name,
+            candidates=list(candidates),
+        )
 
 
 class TaskNotFound(Refused):

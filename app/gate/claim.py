@@ -155,7 +155,11 @@ def claim_one(
     """
 
     def work(tx: Connection) -> Claimed | None:
+        # No pool is held here, so the pause of everything is.
+        tx.execute(statement("share_pauses"))
         house = _house(tx, DIRECT, terms)
+        if house.paused:
+            return None
         if terms.slots_max is not None and house.in_house >= terms.slots_max:
             return None
         if user_id is not None:
@@ -178,6 +182,8 @@ def _capacity(tx: Connection, pool: str, terms: Terms, lock: TextClause) -> Capa
     if tx.execute(lock, {"pool": pool}).one_or_none() is None:
         return Capacity()
     row = _house(tx, pool, terms)
+    if row.paused:
+        return Capacity()
     free = row.slots - row.singles - row.bundles
     if terms.slots_max is not None:
         free = min(free, terms.slots_max - row.in_house)

@@ -107,7 +107,9 @@ def notes_on(sight: Sight, outlook: Outlook, types: Sequence[str]) -> list[str]:
     if unseen:
         names = ", ".join(unseen)
         notes.append(f"no run of type {names} was seen yet: its timeout is taken for its duration")
-    if not sight.snapshot.pools:
+    if sight.lane["all_paused"]:
+        notes.append("everything is paused: nothing starts before that ends")
+    elif not sight.snapshot.pools:
         notes.append("no worker is alive: nothing starts before one joins")
     if sight.lane["paused"]:
         notes.append("the user is paused: nothing starts before that ends")

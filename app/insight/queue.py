@@ -1,6 +1,6 @@
 """A user's queue and limits at a glance, read from the lane and never by counting tasks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -8,6 +8,8 @@ from sqlalchemy import Connection
 
 from app.domain.errors import UserNotFound
 from app.domain.ids import UserId
+from app.domain.pauses import Scope
+from app.insight.pauses import pauses_of
 from app.store import lanes
 from app.store.db import Db
 from app.store.statements import statement
@@ -16,8 +18,19 @@ SECONDS_PER_HOUR = 3600
 
 
 @dataclass(frozen=True)
+class HoldView:
+    """One thing that keeps all of a user's tasks waiting: a word for programs, and a sentence."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True)
 class QueueStatusView:
-    """How full a user's queue is; a limit of None means without limit."""
+    """How full a user's queue is; a limit of None means without limit.
+
+    `held_by` is what keeps new tasks from starting whatever the plan allows.
+    """
 
     running: int
     pending: int
@@ -25,6 +38,7 @@ class QueueStatusView:
     can_start_more: bool
     monthly_hours_used: float
     monthly_hours_limit: int | None
+    held_by: list[HoldView] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -42,16 +56,19 @@ class UserLimitsView:
 
 def queue_status(db: Db, user_id: UserId) -> QueueStatusView:
     """Return how full the user's queue is."""
-    row = db.atomically(lambda tx: _limits(tx, user_id))
+    row, pauses = db.atomically(lambda tx: (_limits(tx, user_id), pauses_of(tx, user_id)))
     limit = row["monthly_agent_hours_limit"]
     has_hours = limit is None or row["used_seconds"] < limit * SECONDS_PER_HOUR
+    # A paused pool holds up nobody whose tasks another pool can run.
+    is_held = any(one.scope != Scope.POOL for one in pauses)
     return QueueStatusView(
         running=row["active"],
         pending=row["waiting"],
         max_concurrent=row["max_concurrent_agents"],
-        can_start_more=has_hours and row["active"] < row["max_concurrent_agents"],
+        can_start_more=has_hours and not is_held and row["active"] < row["max_concurrent_agents"],
         monthly_hours_used=_hours(row),
         monthly_hours_limit=limit,
+        held_by=[HoldView("paused", one.message) for one in pauses],
     )
 
 

@@ -80,9 +80,8 @@ def look(
     read = Counter(row["user_id"] for row in ready)
     kinds = {row["type"] for row in (*running, *waiting.values())} | set(types)
     snapshot = Snapshot(
-        pools=_pools(
-            _rows(tx, statement("forecast_pools"), liveness=workers.liveness.total_seconds())
-        ),
+        # To pause everything is to have no pool at all.
+        pools=[] if lanes[0]["all_paused"] else _pools(tx, workers),
         lanes=[_lane(row, row["ready"] - read[row["user_id"]]) for row in lanes],
         running=_running(running),
         waiting=[_waiting(row) for row in waiting.values()],
@@ -118,7 +117,9 @@ def _ready(
     )
 
 
-def _pools(agents: Iterable[Mapping[str, Any]]) -> list[PoolState]:
+def _pools(tx: Connection, workers: Workers) -> list[PoolState]:
+    liveness = workers.liveness.total_seconds()
+    agents = _rows(tx, statement("forecast_pools"), liveness=liveness)
     pools: dict[str, PoolState] = {}
     for agent in agents:
         name, can = agent["name"], frozenset(agent["capabilities"])

@@ -22,12 +22,17 @@ class AgentCard:
     types: Sequence[str] = ()
 
 
-def join(db: Db, card: AgentCard) -> None:
-    """Announce a worker; lanes its pool had given up on are looked into again."""
+def join(db: Db, card: AgentCard) -> str:
+    """Announce a worker and return its status; lanes its pool gave up on are looked into again.
 
-    def work(tx: Connection) -> None:
+    One that was draining before it was away is draining still.
+    """
+
+    def work(tx: Connection) -> str:
+        # A pool that nobody knew would not be held by someone who pauses all there are.
+        tx.execute(statement("share_pauses"))
         tx.execute(statement("ensure_pool"), {"pool": card.pool})
-        tx.execute(
+        joined = tx.execute(
             statement("join_agent"),
             {
                 "id": card.id,
@@ -39,18 +44,20 @@ def join(db: Db, card: AgentCard) -> None:
             },
         )
         tx.execute(statement("wake_lanes"), {"pool": card.pool})
+        return str(joined.scalar_one())
 
-    db.atomically(work)
+    return db.atomically(work)
 
 
-def beat(db: Db, agent_id: str, *, liveness: timedelta | None = None) -> bool:
-    """Say that a worker lives; False if the house does not know it and it should join again.
+def beat(db: Db, agent_id: str, *, liveness: timedelta | None = None) -> str | None:
+    """Say that a worker lives; return `active` or `draining`, or None if it should join again.
 
-    With a `liveness`, a worker that was silent for longer is unknown as well.
+    The house does not know a worker it has written off, nor, with a `liveness`, one that was
+    silent for longer.
     """
     known = {"id": agent_id, "liveness": liveness and liveness.total_seconds()}
     row = db.atomically(lambda tx: tx.execute(statement("beat_agent"), known).one_or_none())
-    return row is not None
+    return None if row is None else str(row.status)
 
 
 def leave(db: Db, agent_id: str) -> None:

@@ -97,6 +97,8 @@ class TaskQueueService:
         queue = queue_status(self._db, user(user_id))
         if queue.running >= queue.max_concurrent:
             return False, f"plan_concurrency {queue.running}/{queue.max_concurrent}"
+        if not queue.can_start_more:
+            return False, "held: " + "; ".join(hold.message for hold in queue.held_by)
         for lock in list_locks(self._db, user_id=user(user_id)):
             if lock.key == USER:
                 since = lock.acquired_at.isoformat()

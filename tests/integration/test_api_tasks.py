@@ -269,6 +269,7 @@ def test_queue_status_counts_what_runs_and_waits(door: Door) -> None:
         "can_start_more": True,
         "monthly_hours_used": 0.0,
         "monthly_hours_limit": None,
+        "held_by": [],
     }
 
 

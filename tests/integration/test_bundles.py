@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from app.control.pauses import EVERYTHING, Target, pause
 from app.dispatch.publish import bundled, message_id
 from app.domain.claims import Claimed
 from app.events.wake import Waker
@@ -178,6 +179,23 @@ def test_only_a_worker_in_service_takes_more(
     carry_out(worker, [one.claim for one in message])
 
     assert states(house)["completed"] == len(message)
+
+
+@pytest.mark.parametrize("kind", ["user", "pool", "all"])
+def test_a_slot_takes_nothing_more_that_is_paused(
+    house: House, worker: child.House, handle: Callable[..., None], kind: str
+) -> None:
+    house.agent(slots=1, agent_id=WORKER_ID)
+    quick(house, 20)
+    handle(lambda _: None)
+    [message] = bundled(take(house, tasks=5).claims)
+    users = [Target(user_id=row["id"]) for row in house.rows("SELECT id FROM users")]
+    for target in {"user": users, "pool": [Target(pool=POOL)], "all": [EVERYTHING]}[kind]:
+        pause(house.dispatcher, target, actor="human:test")
+
+    carry_out(worker, [one.claim for one in message])
+
+    assert states(house) == {"completed": 5, "ready": 15}
 
 
 def test_nobody_pays_for_waiting_in_a_bundle(

@@ -332,6 +332,7 @@ def test_limits_and_queue_status_show_what_is_used(service: Service) -> None:
         "can_start_more": True,
         "monthly_hours_used": 12.5,
         "monthly_hours_limit": None,
+        "held_by": [{"code": "paused", "message": "everything is paused"}],
     }
     service.on("GET /api/v1/users/me/limits", (200, limits))
     service.on("GET /api/v1/tasks/queue-status", (200, status))
@@ -339,6 +340,7 @@ def test_limits_and_queue_status_show_what_is_used(service: Service) -> None:
     assert "12.50 of 100" in run("limits").stdout
     assert "2 of 3" in run("queue-status").stdout
     assert "no limit" in run("queue-status").stdout
+    assert "everything is paused" in run("queue-status").stdout
     assert json.loads(run("limits", "--json").stdout) == limits
     assert json.loads(run("queue-status", "--json").stdout) == status
 

@@ -5,6 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from app.control.drain import drain
+from app.control.pauses import EVERYTHING, pause, resume
 from app.domain.errors import InvalidRequest, TaskNotFound, TooManyPending
 from app.domain.ids import UserId, parse_task
 from app.domain.results import Raised, Returned
@@ -166,6 +168,37 @@ def test_the_next_tasks_are_foretold_together_in_their_order(house: House) -> No
 
     assert [one.state for one in found] == ["running", "ready"]
     assert found[1].queue_position == 1
+
+
+def test_what_is_paused_is_not_expected_until_it_is_resumed(house: House) -> None:
+    seen(house)
+    user = house.user()
+    house.agent()
+    task = house.task(user)
+    pause(house.dispatcher, EVERYTHING, actor="human:test")
+
+    held = forecast_task(house.app, user, task, WORKERS)
+    resume(house.dispatcher, EVERYTHING, actor="human:test")
+
+    assert held.start.p90_at is None
+    assert held.notes == ["everything is paused: nothing starts before that ends"]
+    assert forecast_task(house.app, user, task, WORKERS).start.p90_at is not None
+
+
+def test_what_a_draining_worker_runs_is_in_nobodys_way(house: House) -> None:
+    seen(house)
+    user = house.user()
+    house.agent(slots=1, agent_id="old")
+    house.task(user)
+    [claimed] = house.claim().claims
+    house.start(claimed, agent="old")
+    drain(house.dispatcher, "old")
+    house.agent(slots=1, agent_id="new")
+
+    found = forecast_task(house.app, user, house.task(user), WORKERS)
+
+    assert found.start.p90_at == found.made_at
+    assert len(house.claim().claims) == 1
 
 
 def test_a_plan_says_how_many_will_be_done_in_time_and_keeps_nothing(house: House) -> None:

@@ -290,8 +290,8 @@ def test_silent_workers_are_written_off_and_must_join_again(house: House) -> Non
 
     assert retire_agents(house.dispatcher, silence=timedelta(minutes=1)) == 1
 
-    assert beat(house.dispatcher, silent) is False
-    assert beat(house.dispatcher, lively) is True
+    assert beat(house.dispatcher, silent) is None
+    assert beat(house.dispatcher, lively) == "active"
     # the pool can promise other things now, so it looks into every lane again
     assert house.lane(user)["parked_for"] == []
 

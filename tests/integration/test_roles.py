@@ -29,6 +29,7 @@ RIGHTS: Mapping[str, tuple[str, str]] = {
     "legal_moves": ("R", "R"),
     "lock_waits": ("R", "R"),
     "paces": ("R", "RIU"),
+    "pauses": ("RIU", "RIU"),
     "pools": ("RU", "RIU"),
     "stale_results": ("R", "RI"),
     "sweeps": ("R", "RIU"),

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from app.control.pauses import Target, pause
 from app.control.usage import adjust_hours
 from app.control.users import Lifted, Overrides, change_plan, override_limits, restore_template
 from app.domain.errors import (
@@ -224,6 +225,17 @@ def test_the_queue_service_says_why_nothing_can_start(
     assert queue._check_monthly_limit(exhausted) is False
     assert queue._check_monthly_limit(at_cap) is True
     assert settings.slots_max is None
+
+
+def test_a_pause_is_given_as_the_reason(house: House, queue: TaskQueueService) -> None:
+    user = house.user()
+    pause(house.dispatcher, Target(user_id=user), actor="human:test", note="unpaid")
+
+    allowed, reason = queue.can_claim_task(user)
+
+    assert (allowed, queue.claim_next_task_for_user(user)) == (False, None)
+    assert reason is not None
+    assert reason.startswith("held: the user is paused since")
 
 
 def test_a_run_past_its_time_is_found_and_failed(house: House, queue: TaskQueueService) -> None:

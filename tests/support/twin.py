@@ -348,7 +348,7 @@ class Twin:
         for name, agent in self.model.agents.items():
             if agent.beats:
                 knows = presence.beat(self.house.dispatcher, name)
-                _same(knows, agent.known)
+                _same(knows is not None, agent.known)
                 agent.seen_at = self.model.now
                 if not knows:
                     self._announce(name)

@@ -8,8 +8,9 @@ wait for one is remembered in *lock_waits*. Each claim of a task opens an *attem
 task's epoch; each attempt that ran leaves rows in the *usage_ledger*, an append-only record in
 seconds per billing month. Every change of state leaves an *event*. Tasks that failed for good
 stand in *dead_letters*; answers from holders that had lost their claim in *stale_results*.
-*agents* are the workers that can be reached, gathered in *pools*; *paces* say how long each type
-of task takes of late; *sweeps* remember when each maintenance sweep last ran.
+*agents* are the workers that can be reached, gathered in *pools*; *pauses* say who stopped what
+from starting; *paces* say how long each type of task takes of late; *sweeps* remember when each
+maintenance sweep last ran.
 
 Counters on lanes and dags, and all events, are written by triggers in the very statement that
 changes a task, so no code can forget them. Instants come from the database function `clock()`.
@@ -19,7 +20,7 @@ from app.store.models.base import Base
 from app.store.models.locks import HeldLock, LockWait
 from app.store.models.people import ApiKey, Lane, User
 from app.store.models.records import Attempt, DeadLetter, LedgerEntry, StaleResult, TaskEvent
-from app.store.models.upkeep import Agent, LegalMove, Pace, Pool, SweepRun
+from app.store.models.upkeep import Agent, LegalMove, Pace, Pause, Pool, SweepRun
 from app.store.models.work import Dag, Task, TaskEdge
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "LegalMove",
     "LockWait",
     "Pace",
+    "Pause",
     "Pool",
     "StaleResult",
     "SweepRun",

@@ -5,6 +5,7 @@ from datetime import datetime
 from sqlalchemy import (
     CheckConstraint,
     ForeignKey,
+    Identity,
     Index,
     PrimaryKeyConstraint,
     func,
@@ -12,9 +13,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Mapped, mapped_column
-from sqlalchemy.types import Float
+from sqlalchemy.types import BigInteger, Float
 
-from app.store.models.base import EMPTY_ARRAY, Base
+from app.domain.pauses import Scope
+from app.store.models.base import EMPTY_ARRAY, Base, words
 
 
 class Pool(Base):
@@ -35,6 +37,7 @@ class Agent(Base):
         CheckConstraint("status IN ('active', 'draining', 'offline')", name="agents_status_known"),
         CheckConstraint("slots >= 0", name="agents_slots_not_negative"),
         Index("agents_pool", "pool", postgresql_where=text("status = 'active'")),
+        Index("agents_draining", "pool", postgresql_where=text("status = 'draining'")),
         {"postgresql_with": {"fillfactor": 50}},
     )
 
@@ -47,6 +50,38 @@ class Agent(Base):
     status: Mapped[str] = mapped_column(server_default=text("'active'"))
     joined_at: Mapped[datetime] = mapped_column(server_default=func.clock())
     last_heartbeat_at: Mapped[datetime] = mapped_column(server_default=func.clock())
+    # Kept beside the status, so that a worker which was away for a while is still draining.
+    drain_requested_at: Mapped[datetime | None]
+
+
+class Pause(Base):
+    """Somebody stopped a user, a pool or everything from starting work; kept when it is over."""
+
+    __tablename__ = "pauses"
+    __table_args__ = (
+        CheckConstraint(f"scope IN ({words(Scope)})", name="pauses_scope_known"),
+        CheckConstraint("(target IS NULL) = (scope = 'all')", name="pauses_target_fits_scope"),
+        CheckConstraint(
+            "(resumed_at IS NULL) = (resumed_by IS NULL)", name="pauses_resumed_by_somebody"
+        ),
+        Index(
+            "pauses_in_force",
+            "scope",
+            text("coalesce(target, '')"),
+            unique=True,
+            postgresql_where=text("resumed_at IS NULL"),
+        ),
+    )
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    scope: Mapped[str]
+    # A user's id or a pool's name; None for everything.
+    target: Mapped[str | None]
+    note: Mapped[str | None]
+    paused_by: Mapped[str]
+    paused_at: Mapped[datetime] = mapped_column(server_default=func.clock())
+    resumed_by: Mapped[str | None]
+    resumed_at: Mapped[datetime | None]
 
 
 class Pace(Base):

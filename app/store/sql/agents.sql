@@ -6,7 +6,9 @@ INSERT INTO agents (id, kind, pool, capabilities, types, slots)
 VALUES (:id, :kind, :pool, CAST(:capabilities AS text[]), CAST(:types AS text[]), :slots)
     ON CONFLICT (id) DO UPDATE
    SET pool = excluded.pool, capabilities = excluded.capabilities, types = excluded.types,
-       slots = excluded.slots, status = 'active', last_heartbeat_at = clock();
+       slots = excluded.slots, last_heartbeat_at = clock(),
+       status = CASE WHEN agents.drain_requested_at IS NULL THEN 'active' ELSE 'draining' END
+RETURNING status;
 
 -- name: beat_agent
 -- A worker that was given up for dead must join again, so that its pool is looked at afresh; with
@@ -17,10 +19,27 @@ UPDATE agents
    AND status <> 'offline'
    AND (CAST(:liveness AS float8) IS NULL
         OR last_heartbeat_at > clock() - make_interval(secs => CAST(:liveness AS float8)))
-RETURNING id;
+RETURNING status;
 
 -- name: leave_agent
 UPDATE agents SET status = 'offline' WHERE id = :id RETURNING pool;
+
+-- name: lock_agents
+-- Workers that could be meant by a name: the whole id, its beginning or its end.
+SELECT id, pool, status
+  FROM agents
+ WHERE status <> 'offline'
+   AND (id = :name OR starts_with(id, :name) OR right(id, length(:name)) = :name)
+ ORDER BY id
+   FOR NO KEY UPDATE;
+
+-- name: drain_agent
+UPDATE agents
+   SET status = 'draining', drain_requested_at = coalesce(drain_requested_at, clock())
+ WHERE id = :id;
+
+-- name: undrain_agent
+UPDATE agents SET status = 'active', drain_requested_at = NULL WHERE id = :id;
 
 -- name: note_pace
 -- What a worker saw of late, blended into what was known; one slow run weighs at once. The last

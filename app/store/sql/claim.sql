@@ -14,8 +14,11 @@ SELECT pg_advisory_xact_lock(hashtext('overnight.slots'));
 
 -- name: pool_capacity
 -- Who offers slots in the pool, and what holds them: single tasks and bundles, of the pool and of
--- the whole house. Bounded by the slots there are. Also whether any billing month has ended.
+-- the whole house. Bounded by the slots there are. The slots of draining workers do not count, so
+-- neither does what they still run in the pool. Also whether everything is paused, and whether any
+-- billing month has ended.
 SELECT offer.slots, offer.agents, offer.capabilities, held.singles, held.bundles, held.in_house,
+       EXISTS (SELECT 1 FROM pauses WHERE scope = 'all' AND resumed_at IS NULL) AS paused,
        EXISTS (SELECT 1 FROM lanes WHERE resets_at <= clock()) AS months_over
   FROM (SELECT coalesce(sum(slots), 0)::int AS slots,
                coalesce(array_agg(id), '{}') AS agents,
@@ -24,11 +27,15 @@ SELECT offer.slots, offer.agents, offer.capabilities, held.singles, held.bundles
          WHERE pool = :pool
            AND status = 'active'
            AND last_heartbeat_at > clock() - make_interval(secs => :liveness)) offer
- CROSS JOIN (SELECT count(*) FILTER (WHERE pool = :pool AND bundle IS NULL) AS singles,
-                    count(DISTINCT bundle) FILTER (WHERE pool = :pool) AS bundles,
+ CROSS JOIN (SELECT count(*) FILTER (WHERE here AND bundle IS NULL) AS singles,
+                    count(DISTINCT bundle) FILTER (WHERE here) AS bundles,
                     count(*) FILTER (WHERE bundle IS NULL) + count(DISTINCT bundle) AS in_house
-               FROM tasks
-              WHERE state IN ('claimed', 'running', 'validating')) held;
+               FROM (SELECT bundle,
+                            pool = :pool
+                            AND claimed_by <> ALL (ARRAY(SELECT id FROM agents
+                                                          WHERE pool = :pool AND status = 'draining')) AS here
+                       FROM tasks
+                      WHERE state IN ('claimed', 'running', 'validating')) active) held;
 
 -- name: lock_lanes_to_serve
 -- Users with room and ready work, the least served first: at least `few` of them, and as many as

@@ -40,6 +40,43 @@ UPDATE tasks
  WHERE id = :task_id AND user_id = :user_id AND state IN ('running', 'validating')
 RETURNING id;
 
+-- name: lock_pauses
+-- Alone with the record of pauses: nobody joins with a new pool or claims without one meanwhile.
+SELECT pg_advisory_xact_lock(hashtext('overnight.pauses'));
+
+-- name: share_pauses
+-- Whoever pauses everything waits for this transaction, as for those that hold a pool.
+SELECT pg_advisory_xact_lock_shared(hashtext('overnight.pauses'));
+
+-- name: lock_pools (planned anew)
+-- Whoever holds a pool is alone with its gate: claims under way end first, later ones look anew.
+SELECT name
+  FROM pools
+ WHERE CAST(:pool AS text) IS NULL OR name = CAST(:pool AS text)
+ ORDER BY name
+   FOR UPDATE;
+
+-- name: begin_pause
+-- A pause that is in force already keeps its first reason.
+INSERT INTO pauses (scope, target, note, paused_by)
+VALUES (:scope, CAST(:key AS text), nullif(:note, ''), :actor)
+    ON CONFLICT (scope, coalesce(target, '')) WHERE resumed_at IS NULL DO NOTHING
+RETURNING id;
+
+-- name: end_pause
+UPDATE pauses
+   SET resumed_at = clock(), resumed_by = :actor
+ WHERE scope = :scope
+   AND coalesce(target, '') = coalesce(CAST(:key AS text), '')
+   AND resumed_at IS NULL
+RETURNING id;
+
+-- name: pause_lane
+UPDATE lanes SET paused = :paused WHERE user_id = :user_id;
+
+-- name: pause_pool
+UPDATE pools SET paused = :paused WHERE name = :pool;
+
 -- name: revive
 -- An operator gives a dead task another budget of attempts; edges still unmet keep it waiting.
 -- What was only cancelled along with it keeps the budget it had.

@@ -25,9 +25,11 @@ SELECT u.name, t.locks,
 
 -- name: waiting_now
 -- What is ready and has not started: of each user no more than could run at once. Nothing is owed
--- to a user who is paused, out of hours, or has nothing that any pool would take.
+-- to a user who is paused, out of hours, or has nothing that any pool would take, and nothing to
+-- anybody while everything is paused.
 SELECT u.name, head.locks, extract(epoch FROM head.updated_at)::float8 AS ready,
        NOT l.paused
+       AND NOT EXISTS (SELECT 1 FROM pauses WHERE scope = 'all' AND resumed_at IS NULL)
        AND (l.limit_seconds IS NULL OR l.used_seconds + l.reserved_seconds < l.limit_seconds)
        AND EXISTS (SELECT 1 FROM pools p WHERE NOT p.paused AND NOT (p.name = ANY (l.parked_for))) AS is_owed
   FROM lanes l
@@ -66,6 +68,7 @@ SELECT u.name, extract(epoch FROM clock() - head.updated_at)::float8 AS waited
    AND l.last_served_at < clock() - make_interval(secs => :patience)
    AND head.updated_at < clock() - make_interval(secs => :patience)
    AND latest.at > clock() - make_interval(secs => :patience)
+   AND NOT EXISTS (SELECT 1 FROM pauses WHERE scope = 'all' AND resumed_at IS NULL)
    AND EXISTS (SELECT 1
                  FROM pools p
                  JOIN agents a ON a.pool = p.name

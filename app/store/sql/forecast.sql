@@ -10,7 +10,10 @@ SELECT p.name, a.slots, a.capabilities
 
 -- name: forecast_active
 -- What holds a slot now; bounded by the slots there are.
-SELECT id, user_id, dag_id, type, pool, bundle, locks, reserved_seconds,
+SELECT id, user_id, dag_id, type, bundle, locks, reserved_seconds,
+       -- A draining worker's slots are no part of its pool any more, and neither is what holds them.
+       CASE WHEN claimed_by <> ALL (ARRAY(SELECT id FROM agents WHERE status = 'draining')) THEN pool
+            ELSE '' END AS pool,
        coalesce(greatest(0, extract(epoch FROM clock() - started_at)), 0)::float8 AS elapsed
   FROM tasks
  WHERE state IN ('claimed', 'running', 'validating');
@@ -21,6 +24,7 @@ SELECT user_id, max_active, max_task_seconds, limit_seconds, reserved_seconds, p
        (limit_seconds - used_seconds - reserved_seconds)::float8 AS seconds_left,
        extract(epoch FROM last_served_at)::float8 AS served,
        extract(epoch FROM resets_at - clock())::float8 AS resets_in,
+       EXISTS (SELECT 1 FROM pauses WHERE scope = 'all' AND resumed_at IS NULL) AS all_paused,
        clock() AS now,
        count(*) OVER () AS lanes_in_all
   FROM lanes

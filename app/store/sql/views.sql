@@ -56,7 +56,11 @@ SELECT count(*) AS workers, coalesce(sum(slots), 0) AS slots
 SELECT name, extract(epoch FROM clock() - started_at)::float8 AS seconds_ago FROM sweeps ORDER BY name;
 
 -- name: open_pools
-SELECT name FROM pools WHERE NOT paused ORDER BY name;
+SELECT name
+  FROM pools
+ WHERE NOT paused
+   AND NOT EXISTS (SELECT 1 FROM pauses WHERE scope = 'all' AND resumed_at IS NULL)
+ ORDER BY name;
 
 -- name: view_active
 -- What holds a slot now, by project and by user; as many rows as there are slots at most.
@@ -75,3 +79,26 @@ SELECT count(*)
           FROM tasks
          WHERE state IN ('created', 'pending', 'ready', 'retrying') AND priority < 30
          LIMIT :limit) urgent;
+
+-- name: view_agents
+-- The workers, and how many tasks each runs.
+SELECT g.id, g.kind, g.pool, g.slots, g.status, g.capabilities, g.types, g.joined_at,
+       g.last_heartbeat_at AS last_seen_at,
+       g.last_heartbeat_at > clock() - make_interval(secs => :liveness) AS is_alive,
+       coalesce(b.busy, 0) AS busy
+  FROM agents g
+  LEFT JOIN (SELECT claimed_by, count(*) AS busy
+               FROM tasks
+              WHERE state IN ('claimed', 'running', 'validating')
+              GROUP BY claimed_by) b ON b.claimed_by = g.id
+ WHERE :offline OR g.status <> 'offline'
+ ORDER BY g.pool, g.id;
+
+-- name: view_pauses (planned anew)
+-- The pauses in force that keep a user waiting; all of them without a user.
+SELECT p.scope, coalesce(u.name, p.target) AS target, p.note, p.paused_by, p.paused_at
+  FROM pauses p
+  LEFT JOIN users u ON p.scope = 'user' AND u.id::text = p.target
+ WHERE p.resumed_at IS NULL
+   AND (CAST(:user_id AS uuid) IS NULL OR p.scope <> 'user' OR p.target = CAST(:user_id AS uuid)::text)
+ ORDER BY p.id;

@@ -107,6 +107,22 @@ CREATE TABLE paces (
 )
  WITH (fillfactor = 50);
 
+CREATE TABLE pauses (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    scope TEXT NOT NULL,
+    target TEXT,
+    note TEXT,
+    paused_by TEXT NOT NULL,
+    paused_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    resumed_by TEXT,
+    resumed_at TIMESTAMP WITH TIME ZONE,
+    PRIMARY KEY (id),
+    CONSTRAINT pauses_scope_known CHECK (scope IN ('all', 'pool', 'user')),
+    CONSTRAINT pauses_target_fits_scope CHECK ((target IS NULL) = (scope = 'all')),
+    CONSTRAINT pauses_resumed_by_somebody CHECK ((resumed_at IS NULL) = (resumed_by IS NULL))
+);
+CREATE UNIQUE INDEX pauses_in_force ON pauses (scope, coalesce(target, '')) WHERE resumed_at IS NULL;
+
 CREATE TABLE pools (
     name TEXT NOT NULL,
     paused BOOLEAN DEFAULT false NOT NULL,
@@ -183,12 +199,14 @@ CREATE TABLE agents (
     status TEXT DEFAULT 'active' NOT NULL,
     joined_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
     last_heartbeat_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    drain_requested_at TIMESTAMP WITH TIME ZONE,
     PRIMARY KEY (id),
     CONSTRAINT agents_status_known CHECK (status IN ('active', 'draining', 'offline')),
     CONSTRAINT agents_slots_not_negative CHECK (slots >= 0),
     FOREIGN KEY(pool) REFERENCES pools (name)
 )
  WITH (fillfactor = 50);
+CREATE INDEX agents_draining ON agents (pool) WHERE status = 'draining';
 CREATE INDEX agents_pool ON agents (pool) WHERE status = 'active';
 
 CREATE TABLE api_keys (

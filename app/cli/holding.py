@@ -1,0 +1,137 @@
+"""What an operator holds back: pauses of users, pools or everything, and workers that drain."""
+
+from dataclasses import asdict
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.cli import database, options, output, users
+from app.cli.failures import Failure
+
+if TYPE_CHECKING:
+    from app.control.pauses import Target
+    from app.store.db import Db
+
+UserOption = Annotated[
+    str | None, typer.Option("--user", metavar="NAME", help="The tasks of this user.")
+]
+PoolOption = Annotated[
+    str | None, typer.Option("--pool", metavar="NAME", help="The workers of this pool.")
+]
+AllOption = Annotated[bool, typer.Option("--all", help="Everything.")]
+WORKERS = ("WORKER", "POOL", "SLOTS", "BUSY", "STATUS", "LAST SEEN")
+PAUSES = ("PAUSED", "NAME", "SINCE", "BY", "WHY")
+
+
+def pause(
+    *,
+    user: UserOption = None,
+    pool: PoolOption = None,
+    everything: AllOption = False,
+    note: Annotated[str, typer.Option(help="Why; shown to those who wait.")] = "",
+    as_json: options.Json = False,
+) -> None:
+    """Let nothing new start for a user, in a pool or at all; what runs goes on.
+
+    Without an option, list what is paused.
+    """
+    from app.control import pauses
+    from app.insight.pauses import list_pauses
+
+    if user is None and pool is None and not everything:
+        with database.opened() as db:
+            found = list_pauses(db)
+        if as_json:
+            output.document([asdict(one) for one in found])
+            return
+        rows = [(one.scope, one.target, one.paused_at, one.paused_by, one.note) for one in found]
+        output.table(PAUSES, rows, empty="Nothing is paused.")
+        return
+    with database.opened() as db:
+        target = _target(db, user, pool, everything=everything)
+        begun = pauses.pause(db, target, actor=database.operator(), note=note)
+    _report(user or pool, target.scope.value, as_json=as_json, paused=True, changed=begun)
+
+
+def resume(
+    *,
+    user: UserOption = None,
+    pool: PoolOption = None,
+    everything: AllOption = False,
+    as_json: options.Json = False,
+) -> None:
+    """End a pause; others that are in force stay."""
+    from app.control import pauses
+
+    with database.opened() as db:
+        target = _target(db, user, pool, everything=everything)
+        ended = pauses.resume(db, target, actor=database.operator())
+    _report(user or pool, target.scope.value, as_json=as_json, paused=False, changed=ended)
+
+
+def workers(
+    *,
+    everyone: Annotated[bool, typer.Option("--all", help="Those that left, too.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """List the workers: pool, slots, how many are busy, and when each was last seen."""
+    from app.insight.workers import list_workers
+
+    liveness = timedelta(seconds=database.settings().worker_liveness)
+    with database.opened() as db:
+        found = list_workers(db, liveness=liveness, offline=everyone)
+    if as_json:
+        output.document([asdict(worker) for worker in found])
+        return
+    rows = [
+        (worker.id, worker.pool, worker.slots, worker.busy, worker.status, worker.last_seen_at)
+        for worker in found
+    ]
+    output.table(WORKERS, rows, empty="No workers.")
+
+
+def drain(
+    worker: Annotated[
+        str,
+        typer.Argument(
+            metavar="WORKER", help="Its id, or any beginning or ending that only it has."
+        ),
+    ],
+    *,
+    undo: Annotated[bool, typer.Option("--undo", help="Give it work again.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Let a worker finish what it runs and give it nothing new."""
+    from app.control import drain as control
+
+    with database.opened() as db:
+        known = control.undrain(db, worker) if undo else control.drain(db, worker)
+    status = "active" if undo else "draining"
+    if as_json:
+        output.document({"worker": known, "status": status})
+    else:
+        output.line(f"{known} is {status}.")
+
+
+def _target(db: "Db", user: str | None, pool: str | None, *, everything: bool) -> "Target":
+    from app.control.pauses import EVERYTHING, Target
+
+    if (user is not None) + (pool is not None) + everything != 1:
+        raise typer.BadParameter("name one of --user NAME, --pool NAME and --all")
+    if user is not None:
+        return Target(user_id=users.known(db, user))
+    return EVERYTHING if pool is None else Target(pool=pool)
+
+
+def _report(name: str | None, scope: str, *, as_json: bool, paused: bool, changed: bool) -> None:
+    if as_json:
+        output.document({"scope": scope, "target": name, "paused": paused, "changed": changed})
+        return
+    what = "everything" if name is None else f"{scope} {name}"
+    if changed:
+        output.line(f"Paused {what}." if paused else f"Resumed {what}.")
+    elif paused:
+        output.note(f"{what} was paused already.")
+    else:
+        raise Failure(f"{what} was not paused")

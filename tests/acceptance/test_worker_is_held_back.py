@@ -1,0 +1,59 @@
+"""Real workers that are told to drain."""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+import pytest
+
+from app.control.drain import drain, undrain
+from app.dispatch.publish import Publisher
+from app.local.postgres import EmbeddedPostgres
+from app.local.redis import EmbeddedRedis
+from tests.support.waiting import wait_until
+from tests.support.workers import Shift, Worker, running_worker, worker_settings, working_house
+
+
+@pytest.fixture(scope="module")
+def shift(postgres: EmbeddedPostgres, template: str, redis: EmbeddedRedis) -> Iterator[Shift]:
+    with working_house(postgres, template) as house:
+        url = house.owner.engine.url.render_as_string(hide_password=False)
+        settings = worker_settings(url, redis.url, lease_seconds=8, worker_liveness=3)
+        publisher = Publisher(settings)
+        yield Shift(house, settings, publisher, house.user(monthly_agent_hours_limit=10))
+        publisher.close()
+
+
+@pytest.fixture(scope="module")
+def worker(shift: Shift) -> Iterator[Worker]:
+    with running_worker(shift.settings) as worker:
+        yield worker
+
+
+def test_a_draining_worker_finishes_its_run_and_takes_no_message(
+    shift: Shift, worker: Worker
+) -> None:
+    first = shift.send("sleep", {"seconds": 4})
+    shift.reaches(first, "running")
+    agent = shift.house.one("SELECT id FROM agents WHERE status = 'active'")["id"]
+
+    drain(shift.house.dispatcher, agent)
+    wait_until(lambda: "queue=worker_draining" in worker.said(), what="the worker to hear of it")
+    second = shift.house.task(shift.user, type="echo")
+    assert list(shift.house.claim().claims) == []
+    shift.reaches(first, "completed")
+
+    # A message that is there for others of the pool is left to them.
+    shift.house.agent(slots=1, agent_id="elsewhere")
+    shift.publish(shift.claimed(second))
+    seen = _seen(shift, agent)
+    wait_until(lambda: _seen(shift, agent) > seen, what="the worker's next sign of life")
+    assert shift.house.state(second) == "claimed"
+
+    undrain(shift.house.dispatcher, agent)
+    shift.reaches(second, "completed")
+
+
+def _seen(shift: Shift, agent: str) -> datetime:
+    sql = "SELECT last_heartbeat_at AS at FROM agents WHERE id = :id"
+    at: datetime = shift.house.one(sql, id=agent)["at"]
+    return at

@@ -1,0 +1,93 @@
+"""The operator's commands that hold work back: pauses and draining."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from app.cli.failures import Code
+from app.cli.main import app
+from tests.support.house import AGENT, House
+
+
+@pytest.fixture(autouse=True)
+def place(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place that knows this test's database and nothing else."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("OVERNIGHT_DATABASE_URL", database_url)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments, prog_name="overnight")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--user", "ada"), "user ada"),
+        (("--pool", "default"), "pool default"),
+        (("--all",), "everything"),
+    ],
+)
+def test_what_is_paused_is_listed_until_it_is_resumed(
+    house: House, arguments: tuple[str, ...], said: str
+) -> None:
+    house.user(name="ada")
+    house.agent()
+
+    paused = run("pause", *arguments, "--note", "the disk is full")
+    again = run("pause", *arguments)
+    listed = json.loads(run("pause", "--json").stdout)
+    shown = run("pause").stdout
+    resumed = run("resume", *arguments, "--json")
+    twice = run("resume", *arguments)
+
+    assert paused.stdout == f"Paused {said}.\n", paused.stderr
+    assert (again.exit_code, again.stderr) == (0, f"{said} was paused already.\n")
+    assert [one["note"] for one in listed] == ["the disk is full"]
+    assert "the disk is full" in shown
+    assert json.loads(resumed.stdout)["changed"] is True
+    assert twice.exit_code == Code.FAILED
+    assert "Nothing is paused." in run("pause").stderr
+
+
+@pytest.mark.parametrize("arguments", [("--user", "ada", "--all"), ("--pool", "x", "--all")])
+def test_one_thing_is_paused_at_a_time(house: House, arguments: tuple[str, ...]) -> None:
+    house.user(name="ada")
+
+    assert run("pause", *arguments).exit_code == Code.USAGE
+    assert run("resume").exit_code == Code.USAGE
+
+
+def test_a_pool_nobody_served_cannot_be_paused() -> None:
+    refused = run("pause", "--pool", "nowhere")
+
+    assert refused.exit_code == Code.FAILED
+    assert "'nowhere'" in refused.stderr
+
+
+def test_a_worker_is_listed_and_drained(house: House) -> None:
+    house.agent(slots=4)
+
+    before = run("workers").stdout
+    drained = run("drain", "boot", "--json")
+    after = json.loads(run("workers", "--json").stdout)
+    undone = run("drain", AGENT, "--undo")
+
+    assert AGENT in before
+    assert "active" in before
+    assert json.loads(drained.stdout) == {"worker": AGENT, "status": "draining"}
+    assert [(one["slots"], one["busy"], one["status"]) for one in after] == [(4, 0, "draining")]
+    assert undone.stdout == f"{AGENT} is active.\n"
+
+
+def test_a_worker_nobody_knows_is_not_drained() -> None:
+    refused = run("drain", "nobody")
+
+    assert refused.exit_code == Code.FAILED
+    assert "there is no worker 'nobody'" in refused.stderr
+    assert "No workers." in run("workers").stderr
