@@ -24,7 +24,7 @@ BEAT_SCHEDULE = {
         "schedule": EVERY.promote_interval,
         "options": OPTIONS,
     },
-    "begin new billing cycles": {
+    "begin new billing cycles, turn night windows": {
         "task": "upkeep.reset",
         "schedule": EVERY.cycle_check_interval,
         "options": OPTIONS,

@@ -106,6 +106,11 @@ class Event(Enum):
     SWEEP_RAN = (DEBUG, "sweep changed seconds", "A sweep made one pass.")
     SWEEP_FAILED = (ERROR, "sweep error", "A sweep ended with an error; the next tick repeats it.")
     CYCLE_RESET = (INFO, "user_id cycle_start cycle_end", "A user's billing cycle began anew.")
+    WINDOW_UNREADABLE = (
+        ERROR,
+        "user_id zone",
+        "A user's time zone is not known here; the window stays shut and is looked at again.",
+    )
     LANE_DRIFT = (
         ERROR,
         "user_id column stored counted",

@@ -55,7 +55,10 @@ class Context(ABC):
     @property
     @abstractmethod
     def stop_reason(self) -> str | None:
-        """Why the run should end (`cancelled`, `timeout`, `shutdown`, `lost`), or None."""
+        """Why the run should end, or None.
+
+        One of `cancelled`, `timeout`, `shutdown`, `window_closed` and `lost`.
+        """
 
     @property
     @abstractmethod

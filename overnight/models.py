@@ -286,8 +286,8 @@ class Hold(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
-    code: str = Field(description="A word for programs, such as paused.")
-    message: str = Field(description="The same for people, with since when.")
+    code: str = Field(description="A word for programs: paused or window.")
+    message: str = Field(description="The same for people, with since when or until when.")
 
 
 class QueueStatus(BaseModel):

@@ -28,6 +28,9 @@ MAX_SUMMARY = 10_000
 # NUL as JSON writes it, not a backslash that happens to stand before "u0000".
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
+# Asked to stop for a reason that is not the task's: an output that came all the same counts.
+_MAY_FINISH = frozenset({StopReason.SHUTDOWN, StopReason.WINDOW, StopReason.LOST})
+
 
 class Spending(TypedDict):
     """Money and tokens a run reported."""
@@ -46,11 +49,11 @@ def ending_of(
     """Say how a run ended, given why it was asked to stop, if it was; None: nothing to record.
 
     A run that was cancelled or out of time counts as that, whatever it made of its last moments.
-    One that came back with an output while its worker was shutting down has finished, and one
-    whose claim seems lost may still show what it has: the claim decides.
+    One that came back with an output while its worker was shutting down, or its user's window was
+    closing, has finished; one whose claim seems lost may still show what it has: the claim decides.
     """
     has_output = finished.raised is None
-    if reason is None or (has_output and reason in {StopReason.SHUTDOWN, StopReason.LOST}):
+    if reason is None or (has_output and reason in _MAY_FINISH):
         return _own_ending(finished, context)
     return stopped_ending(run, reason, context)
 
@@ -65,8 +68,8 @@ def stopped_ending(
             return Stopped(**spent)
         case StopReason.TIMEOUT:
             return TimedOut(by_plan=run.plan_limited, **spent)
-        case StopReason.SHUTDOWN:
-            return Interrupted("shutdown", **spent)
+        case StopReason.SHUTDOWN | StopReason.WINDOW:
+            return Interrupted(reason.value, **spent)
         case StopReason.LOST:
             return None
         case _:

@@ -16,6 +16,7 @@ WATCHDOG_SLACK_SECONDS = 1.0
 class StopReason(StrEnum):
     """Why a run should end, the weakest first: the strongest decides what is recorded."""
 
+    WINDOW = "window_closed"
     SHUTDOWN = "shutdown"
     TIMEOUT = "timeout"
     CANCELLED = "cancelled"
@@ -120,7 +121,7 @@ class Ladder:
                 return now + self._spans.shutdown_grace
             case StopReason.TIMEOUT:
                 return self._deadline + self._spans.timeout_grace
-            case StopReason.CANCELLED:
+            case StopReason.CANCELLED | StopReason.WINDOW:
                 return now + self._spans.cancel_grace
             case StopReason.LOST:
                 # Someone else may run the task already, or soon.

@@ -152,6 +152,8 @@ class Lease:
                 continue
             if answer is Answer.CANCEL:
                 turn.ladder.ask(StopReason.CANCELLED, time.monotonic())
+            if answer is Answer.HAND_BACK:
+                turn.ladder.ask(StopReason.WINDOW, time.monotonic())
             turn.ladder.confirm(sent_at)
             if turn is self._turn:
                 self._arm(turn.ladder.watchdog_at)

@@ -8,15 +8,17 @@ import typer
 from app.cli import database, options, output
 from app.cli.failures import Code, Failure
 from app.domain.plans import PlanTier
+from app.domain.windows import AtClosing
 
 if TYPE_CHECKING:
     from app.control.users import Lifted
     from app.domain.ids import UserId
+    from app.domain.windows import Window
     from app.store.db import Db
 
-app = typer.Typer(help="Add users, look at them and change what they may do.")
+app = typer.Typer(help="Add users, look at them and change what they may do, and when.")
 
-HEADERS = ("NAME", "PLAN", "RUNNING", "WAITING", "HOURS USED", "OF", "ID")
+HEADERS = ("NAME", "PLAN", "RUNNING", "WAITING", "HOURS USED", "OF", "WINDOW", "PAUSED", "ID")
 UserName = Annotated[str, typer.Argument(metavar="NAME", help="The user's name.")]
 
 
@@ -67,6 +69,8 @@ def list_(*, as_json: options.Json = False) -> None:
             "no limit"
             if user.monthly_agent_hours_limit is None
             else user.monthly_agent_hours_limit,
+            None if user.window is None else f"{user.window.said} ({user.window.at_closing})",
+            user.paused,
             user.id,
         )
         for user in users
@@ -161,6 +165,61 @@ def _show_limits(db: "Db", name: str, user_id: "UserId", *, as_json: bool) -> No
             "hours return": view.billing_cycle_resets_at,
         }
     )
+
+
+@app.command()
+def window(
+    name: UserName,
+    *,
+    zone: Annotated[
+        str | None, typer.Option(help="The time zone, an IANA name such as Europe/Berlin.")
+    ] = None,
+    opens: Annotated[
+        str | None, typer.Option("--from", metavar="HH:MM", help="When work may begin to start.")
+    ] = None,
+    closes: Annotated[
+        str | None,
+        typer.Option("--to", metavar="HH:MM", help="When it ends; the next day if before --from."),
+    ] = None,
+    at_closing: Annotated[
+        AtClosing,
+        typer.Option(
+            help="At closing time, runs are handed back (stop) or finish; what was waiting by "
+            "then may still start (continue)."
+        ),
+    ] = AtClosing.FINISH,
+    off: Annotated[bool, typer.Option("--off", help="Let work start at any time.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Give a user a night window outside of which no work starts; it holds at once."""
+    from app.control.windows import set_window
+    from app.insight.users import list_users
+
+    wanted = _window(zone, opens, closes, at_closing, off=off)
+    with database.opened(database.FRONT_DOOR) as db:
+        set_window(db, known(db, name), wanted)
+        [user] = [one for one in list_users(db) if one.name == name]
+    if as_json:
+        output.document({"name": name, "window": user.window and asdict(user.window)})
+    elif user.window is None:
+        output.line(f"{name}'s work may start at any time.")
+    else:
+        output.line(f"{name}'s work may start {user.window.said}; at closing: {at_closing}.")
+
+
+def _window(
+    zone: str | None, opens: str | None, closes: str | None, at_closing: AtClosing, *, off: bool
+) -> "Window | None":
+    from app.domain.windows import parse_window
+
+    if off:
+        if zone or opens or closes:
+            raise typer.BadParameter("--off takes the window away; leave the other options out")
+        return None
+    if zone is None or opens is None or closes is None:
+        raise typer.BadParameter("a window needs --zone, --from and --to; --off takes it away")
+    with database.reaching():
+        return parse_window(zone, opens, closes, at_closing)
 
 
 def known(db: "Db", name: str) -> "UserId":

@@ -77,7 +77,7 @@ class Capacity:
     free: int = 0
     agents: Sequence[str] = ()
     capabilities: Sequence[str] = ()
-    months_over: bool = False
+    lanes_due: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,10 +112,13 @@ def claim(db: Db, pool: str, *, holder: str, terms: Terms, limit: int = 100) -> 
             limit=min(limit, messages * terms.bundling.tasks),
             holder=holder,
         )
+        behind = capacity.lanes_due
         for _ in range(LOOKS_PER_PASS):
+            behind = behind and _catch_up(tx)
             claims = _choose(tx, pool, capacity, terms, want)
             idle = capacity.free - len({one.bundle or one.claim.token for one in claims})
-            more = idle > 0 and _more(tx, pool)
+            # Lanes that are still due may hold work that nobody sees before their turn.
+            more = idle > 0 and (behind or _more(tx, pool))
             if claims or not more:
                 break
             # All of those lanes were in vain and have stepped aside: look further.
@@ -134,6 +137,8 @@ def claim_next(tx: Connection, pool: str, *, agent: str, bundle: UUID, terms: Te
     capacity = _capacity(tx, pool, terms, statement("share_pool"))
     if capacity.free <= 0 or agent not in capacity.agents:
         return Taken()
+    if capacity.lanes_due:
+        _catch_up(tx)
     want = Want(singles=0, bundles=[bundle], limit=terms.bundling.tasks, holder=agent)
     claims = _choose(tx, pool, capacity, terms, want)
     return Taken(claims, idle=capacity.free - bool(claims))
@@ -163,15 +168,22 @@ def claim_one(
         if terms.slots_max is not None and house.in_house >= terms.slots_max:
             return None
         if user_id is not None:
+            # Reading brings a lane to the present, like a pass does for all.
             lanes.lock(tx, [user_id])
-            lanes.roll(tx, [user_id])
-        months_over = house.months_over and user_id is None
-        capacity = Capacity(1, (), tuple(capabilities), months_over)
+            lanes.read(tx, user_id)
+        elif house.lanes_due:
+            _catch_up(tx)
+        capacity = Capacity(1, (), tuple(capabilities))
         want = Want(1, [uuid4()], 1, holder, user_id, task_id)
         claims = _choose(tx, DIRECT, capacity, terms, want)
         return claims[0] if claims else None
 
     return db.atomically(work)
+
+
+def _catch_up(tx: Connection) -> bool:
+    """Bring lanes to the present, their month and their night window; whether more are due."""
+    return lanes.roll_due(tx, CYCLES_PER_PASS).due == CYCLES_PER_PASS
 
 
 def _more(tx: Connection, pool: str) -> bool:
@@ -189,7 +201,7 @@ def _capacity(tx: Connection, pool: str, terms: Terms, lock: TextClause) -> Capa
         free = min(free, terms.slots_max - row.in_house)
     # Any worker of the pool may get the message, so only what all can do may be promised.
     shared = set.intersection(*map(set, row.capabilities)) if row.capabilities else set()
-    return Capacity(free, row.agents, sorted(shared), row.months_over)
+    return Capacity(free, row.agents, sorted(shared), row.lanes_due)
 
 
 def _house(tx: Connection, pool: str, terms: Terms) -> Row[Any]:
@@ -204,8 +216,6 @@ def _house(tx: Connection, pool: str, terms: Terms) -> Row[Any]:
 def _choose(
     tx: Connection, pool: str, capacity: Capacity, terms: Terms, want: Want
 ) -> list[Claimed]:
-    if capacity.months_over:
-        lanes.roll_due(tx, CYCLES_PER_PASS)
     locked = _lanes(tx, pool, want)
     if not locked:
         return []

@@ -3,11 +3,11 @@
 The rules are those of `claim.sql`, replayed without a database: among users with room and hours
 the fewest active first, then the longest since served, then the larger plan; inside a user the
 stored order; one holder per lock, and per path with all below it; a task's whole timeout must fit
-what is left of the month; nothing starts past its deadline; a pool takes only what its workers can
-do. Slots that fall free at the same moment are filled one after the other. Not rehearsed: work that
-comes in later, failures and retries, the urgency that a deadline adds as it nears, bundles (quick
-tasks pass one by one, which takes the slots as long), and what a pass that fills many slots at once
-leaves to the next.
+what is left of the month; nothing starts past its deadline or outside of its user's window; a pool
+takes only what its workers can do. Slots that fall free at the same moment are filled one after the
+other. Not rehearsed: work that comes in later, failures and retries, runs that a window calls back,
+the urgency that a deadline adds as it nears, bundles (quick tasks pass one by one, which takes the
+slots as long), and what a pass that fills many slots at once leaves to the next.
 """
 
 from collections import defaultdict

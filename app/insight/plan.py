@@ -119,6 +119,7 @@ def _draft(
         granted=float(min(task.timeout_seconds or longest, longest)),
         locks=keys_of(task.locks, task.project_id, caps.lock_scope) or (),
         needs=frozenset(task.required_capabilities),
+        ready_in=sight.lets_in,
         start_by=_start_by(task, sight.now),
     )
 

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from app.domain.errors import UserNotFound
 from app.domain.ids import UserId
 from app.domain.pauses import Scope
-from app.insight.pauses import pauses_of
+from app.insight.pauses import PauseView, pauses_of
 from app.store import lanes
 from app.store.db import Db
 from app.store.statements import statement
@@ -60,7 +60,7 @@ def queue_status(db: Db, user_id: UserId) -> QueueStatusView:
     limit = row["monthly_agent_hours_limit"]
     has_hours = limit is None or row["used_seconds"] < limit * SECONDS_PER_HOUR
     # A paused pool holds up nobody whose tasks another pool can run.
-    is_held = any(one.scope != Scope.POOL for one in pauses)
+    is_held = row["window_closed"] or any(one.scope != Scope.POOL for one in pauses)
     return QueueStatusView(
         running=row["active"],
         pending=row["waiting"],
@@ -68,7 +68,7 @@ def queue_status(db: Db, user_id: UserId) -> QueueStatusView:
         can_start_more=has_hours and not is_held and row["active"] < row["max_concurrent_agents"],
         monthly_hours_used=_hours(row),
         monthly_hours_limit=limit,
-        held_by=[HoldView("paused", one.message) for one in pauses],
+        held_by=_holds(row, pauses),
     )
 
 
@@ -93,6 +93,15 @@ def has_hours_left(db: Db, user_id: UserId) -> bool:
         raise UserNotFound
     limit = lane.limit_seconds
     return limit is None or lane.used_seconds + lane.reserved_seconds < limit
+
+
+def _holds(row: dict[str, Any], pauses: list[PauseView]) -> list[HoldView]:
+    holds = [HoldView("paused", one.message) for one in pauses]
+    if row["window_closed"] or row["carried_until"] is not None:
+        opens = f"the night window opens at {row['window_turns_at']:%Y-%m-%d %H:%MZ}"
+        carries = "; until then only what was waiting when it closed may start"
+        holds.append(HoldView("window", opens + (carries if row["carried_until"] else "")))
+    return holds
 
 
 def _limits(tx: Connection, user_id: UserId) -> dict[str, Any]:

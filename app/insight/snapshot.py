@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from math import inf
 from typing import Any
@@ -12,10 +12,12 @@ from sqlalchemy import Connection, TextClause
 
 from app.domain.errors import UserNotFound
 from app.domain.ids import UserId
+from app.domain.windows import AtClosing, Nights, Window, hours, is_zone
 from app.gate.durations import Observed
 from app.gate.rehearsal import LaneState, PoolState, Running, Snapshot, Waiting
 from app.insight.tasks import MAX_POSITION
 from app.store.statements import statement
+from app.store.windows import window_of
 
 # How much is read at most. What waits behind it is counted, and taken to be like it.
 LANES = 500
@@ -36,10 +38,19 @@ class Workers:
 
 
 @dataclass(frozen=True)
+class Late:
+    """A window that closed for what is made after that, and how long until it opens."""
+
+    closed_at: datetime
+    opens_in: float
+
+
+@dataclass(frozen=True)
 class Sight:
     """What was seen of the house, when, and how many lanes were not looked into.
 
-    `places` says where the user's own ready tasks stand.
+    `places` says where the user's own ready tasks stand, `lets_in` for how many seconds the user's
+    window keeps a task out that is made now and was not waiting when it closed.
     """
 
     snapshot: Snapshot
@@ -48,6 +59,20 @@ class Sight:
     history: Observed
     places: Mapping[UUID, int]
     lanes_left_out: int
+    lets_in: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """The users' night windows: when each lane opens, and when each lets in what came too late."""
+
+    opens: Mapping[UUID, Nights]
+    late: Mapping[UUID, Late]
+
+    def lets_in(self, user_id: UUID, made_at: datetime) -> float:
+        """Return in how many seconds the user's window takes a task that was made then."""
+        late = self.late.get(user_id)
+        return 0.0 if late is None or made_at < late.closed_at else late.opens_in
 
 
 def look(
@@ -79,12 +104,19 @@ def look(
     waiting = {row["id"]: row for row in (*pending, *retries, *ready) if row["id"] not in held}
     read = Counter(row["user_id"] for row in ready)
     kinds = {row["type"] for row in (*running, *waiting.values())} | set(types)
+    windows = _windows(lanes)
     snapshot = Snapshot(
         # To pause everything is to have no pool at all.
         pools=[] if lanes[0]["all_paused"] else _pools(tx, workers),
-        lanes=[_lane(row, row["ready"] - read[row["user_id"]]) for row in lanes],
+        lanes=[
+            replace(
+                _lane(row, row["ready"] - read[row["user_id"]]),
+                opens=windows.opens.get(row["user_id"]),
+            )
+            for row in lanes
+        ],
         running=_running(running),
-        waiting=[_waiting(row) for row in waiting.values()],
+        waiting=[_waiting(row, windows) for row in waiting.values()],
         edges=[_edge(row) for row in edges],
         slots_max=workers.slots_max,
     )
@@ -97,6 +129,7 @@ def look(
         history=Observed({row["type"]: row["recent"] for row in paces}),
         places={task: place for place, task in enumerate(own, start=1)},
         lanes_left_out=max(0, lanes[0]["lanes_in_all"] - len(lanes)),
+        lets_in=windows.lets_in(user_id, lanes[0]["now"]),
     )
 
 
@@ -153,6 +186,24 @@ def _lane(row: Mapping[str, Any], unread: int) -> LaneState:
     )
 
 
+def _windows(lanes: Sequence[Mapping[str, Any]]) -> _Windows:
+    opens: dict[UUID, Nights] = {}
+    late: dict[UUID, Late] = {}
+    # Many users keep the same hours.
+    known: dict[Window, Nights] = {}
+    for row in lanes:
+        window, now = window_of(row), row["now"]
+        if window is None:
+            continue
+        nights = known.setdefault(window, Nights(window, now))
+        if window.at_closing is not AtClosing.CONTINUE or not is_zone(window.zone):
+            opens[row["user_id"]] = nights
+        elif nights(0) > 0:
+            # What waits now was made before every closing to come; only the last one matters.
+            late[row["user_id"]] = Late(hours(window, now).closed_at, nights(0))
+    return _Windows(opens, late)
+
+
 def _running(rows: Sequence[Mapping[str, Any]]) -> list[Running]:
     bundles: set[UUID | None] = set()
     running = []
@@ -173,7 +224,7 @@ def _running(rows: Sequence[Mapping[str, Any]]) -> list[Running]:
     return running
 
 
-def _waiting(row: Mapping[str, Any]) -> Waiting:
+def _waiting(row: Mapping[str, Any], windows: _Windows) -> Waiting:
     return Waiting(
         id=row["id"],
         user=row["user_id"],
@@ -182,7 +233,7 @@ def _waiting(row: Mapping[str, Any]) -> Waiting:
         granted=float(row["granted"]),
         locks=_locks(row),
         needs=frozenset(row["required_capabilities"]),
-        ready_in=row["ready_in"],
+        ready_in=max(row["ready_in"], windows.lets_in(row["user_id"], row["created_at"])),
         start_by=inf if row["start_by"] is None else row["start_by"],
     )
 

@@ -1,15 +1,29 @@
 """Who may submit work, and by which keys they come in: the operator's view."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, time
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Row, select
 
 from app.domain.ids import UserId
 from app.store.db import Db
 from app.store.models import ApiKey, Lane, User
+from app.store.windows import window_of
 
 SECONDS_PER_HOUR = 3600
+
+
+@dataclass(frozen=True)
+class WindowView:
+    """A user's night window, and when it next opens or closes."""
+
+    zone: str
+    opens: time
+    closes: time
+    at_closing: str
+    turns_at: datetime | None
+    said: str
 
 
 @dataclass(frozen=True)
@@ -26,6 +40,8 @@ class UserView:
     monthly_agent_hours_used: float
     running: int
     waiting: int
+    paused: bool
+    window: WindowView | None
     created_at: datetime
 
 
@@ -64,6 +80,12 @@ def list_users(db: Db) -> list[UserView]:
             Lane.used_seconds,
             Lane.active,
             Lane.waiting,
+            Lane.paused,
+            Lane.window_turns_at,
+            User.window_zone,
+            User.window_from,
+            User.window_to,
+            User.window_at_closing,
             User.created_at,
         )
         .join(Lane, Lane.user_id == User.id)
@@ -82,10 +104,26 @@ def list_users(db: Db) -> list[UserView]:
             monthly_agent_hours_used=round(float(row.used_seconds) / SECONDS_PER_HOUR, 2),
             running=row.active,
             waiting=row.waiting,
+            paused=row.paused,
+            window=_window(row),
             created_at=row.created_at,
         )
         for row in rows
     ]
+
+
+def _window(row: Row[*tuple[Any, ...]]) -> WindowView | None:
+    window = window_of(row._asdict())
+    if window is None:
+        return None
+    return WindowView(
+        zone=window.zone,
+        opens=window.opens,
+        closes=window.closes,
+        at_closing=window.at_closing.value,
+        turns_at=row.window_turns_at,
+        said=str(window),
+    )
 
 
 def list_keys(db: Db, user_id: UserId | None = None) -> list[KeyView]:

@@ -1,6 +1,4 @@
-"""Beginning new billing months."""
-
-from uuid import UUID
+"""Bringing lanes to the present: new billing months begun, night windows opened and closed."""
 
 from sqlalchemy import Connection
 
@@ -13,19 +11,19 @@ BATCH = 500
 
 
 def reset_cycles(db: Db) -> int:
-    """Begin the current month for every lane whose month is over; return how many."""
+    """Begin the current month for lanes whose month is over, turn due windows; return how many."""
     total = 0
     while True:
-        rolled = db.atomically(_begin_months)
+        rolled = db.atomically(_bring_up)
         fault("reset.after_commit")
-        for user_id in rolled:
+        for user_id in rolled.months:
             emit(Event.CYCLE_RESET, user_id=user_id)
-        total += len(rolled)
-        if len(rolled) < BATCH:
+        total += rolled.due
+        if rolled.due < BATCH:
             return total
 
 
-def _begin_months(tx: Connection) -> list[UUID]:
+def _bring_up(tx: Connection) -> lanes.Rolled:
     rolled = lanes.roll_due(tx, BATCH)
     fault("reset.before_commit")
     return rolled

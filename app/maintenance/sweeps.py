@@ -93,7 +93,9 @@ SWEEPS: dict[str, Sweep] = {
         lambda db, _: promote(db), lambda s: s.promote_interval, "make due retries ready"
     ),
     "reset": Sweep(
-        lambda db, _: reset_cycles(db), lambda s: s.cycle_check_interval, "begin billing months"
+        lambda db, _: reset_cycles(db),
+        lambda s: s.cycle_check_interval,
+        "begin billing months, open and close night windows",
     ),
     "deadlines": Sweep(
         lambda db, _: end_passed(db),

@@ -15,10 +15,11 @@ from app.store.statements import statement
 
 
 class Answer(StrEnum):
-    """What a holder hears: go on, stop, or you hold nothing any more."""
+    """What a holder hears: go on, stop, give the task back, or you hold nothing any more."""
 
     CONTINUE = "continue"
     CANCEL = "cancel"
+    HAND_BACK = "hand_back"
     LOST = "lost"
 
 
@@ -45,4 +46,6 @@ def heartbeat(
     fault("heartbeat.after_commit")
     if row is None:
         return Answer.LOST
-    return Answer.CANCEL if row.cancel_requested else Answer.CONTINUE
+    if row.cancel_requested:
+        return Answer.CANCEL
+    return Answer.HAND_BACK if row.window_closed else Answer.CONTINUE

@@ -235,7 +235,9 @@ class Settings(BaseSettings):
         default=5, description="How often beat makes tasks ready whose retry is due."
     )
     cycle_check_interval: Annotated[Seconds, clock(1, 3600)] = Field(
-        default=60, description="How often beat looks for billing cycles that ended."
+        default=60,
+        description="How often beat looks for billing cycles that ended and night windows that "
+        "turn; the gate itself looks at every pass.",
     )
     deadline_check_interval: Annotated[Seconds, clock(1, 3600)] = Field(
         default=15, description="How often beat ends tasks that did not start by their deadline."

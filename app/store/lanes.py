@@ -1,6 +1,6 @@
-"""Lanes: taking a user's mutex, and beginning a new billing month."""
+"""Lanes: taking a user's mutex, beginning a new billing month, turning a night window."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -8,6 +8,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from app.domain.ids import UserId
+from app.store import windows
 from app.store.statements import statement
 
 
@@ -37,14 +38,15 @@ def lock(tx: Connection, users: Iterable[UUID]) -> None:
 
 
 def read(tx: Connection, user_id: UserId) -> LaneView | None:
-    """Return a user's lane with the right month's usage, or None for an unknown user."""
+    """Return a user's lane as it is now, month and window, or None for an unknown user."""
     row = tx.execute(statement("read_lane"), {"user_id": user_id}).mappings().one_or_none()
     if row is None:
         return None
     if row["is_due"]:
-        # Right even if beat never ran: whoever looks first begins the new month.
+        # Right even if beat never ran: whoever looks first begins the month, turns the window.
         lock(tx, [user_id])
         roll(tx, [user_id])
+        windows.turn(tx, [user_id])
         row = tx.execute(statement("read_lane"), {"user_id": user_id}).mappings().one()
     return LaneView(**{key: value for key, value in row.items() if key != "is_due"})
 
@@ -55,10 +57,23 @@ def roll(tx: Connection, users: Iterable[UUID]) -> list[UUID]:
     return [row.user_id for row in rolled]
 
 
-def roll_due(tx: Connection, limit: int) -> list[UUID]:
-    """Begin the current billing month for up to `limit` lanes whose month is over."""
-    due = tx.execute(statement("lock_due_lanes"), {"limit": limit}).scalars().all()
-    return roll(tx, due) if due else []
+@dataclass(frozen=True)
+class Rolled:
+    """Lanes that were due, and what came due in them: a month's end, a window's turn, or both."""
+
+    due: int = 0
+    months: Sequence[UUID] = ()
+    windows: Sequence[UUID] = ()
+
+
+def roll_due(tx: Connection, limit: int) -> Rolled:
+    """Bring up to `limit` lanes to the present: their billing month, and their night window."""
+    due = tx.execute(statement("lock_due_lanes"), {"limit": limit}).all()
+    over = [lane.user_id for lane in due if lane.month_is_over]
+    turning = [lane.user_id for lane in due if lane.window_turns]
+    if turning:
+        windows.turn(tx, turning)
+    return Rolled(len(due), roll(tx, over) if over else (), turning)
 
 
 def depth(tx: Connection) -> int:

@@ -1,12 +1,14 @@
-"""Real workers that are told to drain."""
+"""Real workers that are told to stop for the night, or to drain."""
 
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from app.control.drain import drain, undrain
+from app.control.windows import set_window
 from app.dispatch.publish import Publisher
+from app.domain.windows import AtClosing, Window
 from app.local.postgres import EmbeddedPostgres
 from app.local.redis import EmbeddedRedis
 from tests.support.waiting import wait_until
@@ -27,6 +29,50 @@ def shift(postgres: EmbeddedPostgres, template: str, redis: EmbeddedRedis) -> It
 def worker(shift: Shift) -> Iterator[Worker]:
     with running_worker(shift.settings) as worker:
         yield worker
+
+
+def shut(shift: Shift, at_closing: AtClosing) -> None:
+    """Close the user's window now, as the clock will in earnest."""
+    noon = datetime.now(UTC)
+    opens, closes = (
+        (noon + timedelta(hours=hours)).time().replace(second=0, microsecond=0, tzinfo=None)
+        for hours in (2, 3)
+    )
+    set_window(shift.house.app, shift.user, Window("UTC", opens, closes, at_closing))
+
+
+@pytest.mark.parametrize("stubborn", [False, True], ids=["a good run", "a stubborn run"])
+def test_a_run_is_handed_back_when_its_window_closes(
+    shift: Shift, worker: Worker, *, stubborn: bool
+) -> None:
+    task_id = shift.send("sleep", {"seconds": 300, "stubborn": stubborn})
+    shift.reaches(task_id, "running")
+
+    shut(shift, AtClosing.STOP)
+
+    row = shift.reaches(task_id, "ready", timeout=8)
+    assert row["attempts"] == 0
+    assert shift.outcomes(task_id) == ["interrupted"]
+    assert shift.house.lane(shift.user)["used_seconds"] == 0
+    assert list(shift.house.claim().claims) == []
+
+    set_window(shift.house.app, shift.user, None)
+    shift.house.run("UPDATE tasks SET payload = '{\"seconds\": 0}' WHERE id = :id", id=task_id)
+    shift.publish(shift.claimed(task_id))
+    shift.reaches(task_id, "completed", timeout=30)
+
+
+def test_a_run_goes_on_when_its_window_closes_and_it_may_finish(
+    shift: Shift, worker: Worker
+) -> None:
+    task_id = shift.send("sleep", {"seconds": 3})
+    shift.reaches(task_id, "running")
+
+    shut(shift, AtClosing.FINISH)
+
+    shift.reaches(task_id, "completed")
+    set_window(shift.house.app, shift.user, None)
+    assert shift.outcomes(task_id) == ["completed"]
 
 
 def test_a_draining_worker_finishes_its_run_and_takes_no_message(

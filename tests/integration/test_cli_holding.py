@@ -1,4 +1,4 @@
-"""The operator's commands that hold work back: pauses and draining."""
+"""The operator's commands that hold work back: windows, pauses, draining."""
 
 import json
 import os
@@ -10,6 +10,8 @@ from typer.testing import CliRunner, Result
 from app.cli.failures import Code
 from app.cli.main import app
 from tests.support.house import AGENT, House
+
+BERLIN = ("--zone", "Europe/Berlin", "--from", "22:00", "--to", "06:00")
 
 
 @pytest.fixture(autouse=True)
@@ -23,6 +25,56 @@ def place(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments, prog_name="overnight")
+
+
+def test_a_window_is_given_shown_and_taken_away() -> None:
+    run("user", "add", "ada")
+
+    given = run("user", "window", "ada", *BERLIN, "--at-closing", "stop")
+    listed = run("user", "list")
+    as_json = json.loads(run("user", "list", "--json").stdout)[0]["window"]
+    taken = run("user", "window", "ada", "--off", "--json")
+
+    assert given.exit_code == 0, given.stderr
+    assert given.stdout == "ada's work may start 22:00-06:00 Europe/Berlin; at closing: stop.\n"
+    assert "22:00-06:00 Europe/Berlin (stop)" in listed.stdout
+    assert (as_json["zone"], as_json["opens"], as_json["at_closing"]) == (
+        "Europe/Berlin",
+        "22:00:00",
+        "stop",
+    )
+    assert as_json["turns_at"].endswith("Z")
+    assert json.loads(taken.stdout) == {"name": "ada", "window": None}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("--zone", "Mars/Phobos", "--from", "22:00", "--to", "06:00"), "IANA"),
+        (("--zone", "UTC", "--from", "ten", "--to", "06:00"), "HH:MM"),
+        (("--zone", "UTC", "--from", "22:00", "--to", "22:00"), "another time"),
+        (("--zone", "UTC"), "--from"),
+        ((), "--off"),
+        (("--off", "--zone", "UTC"), "--off"),
+        ((*BERLIN, "--at-closing", "panic"), "finish"),
+    ],
+)
+def test_a_wrong_window_is_refused_with_what_would_do(
+    arguments: tuple[str, ...], word: str
+) -> None:
+    run("user", "add", "ada")
+
+    refused = run("user", "window", "ada", *arguments)
+
+    assert refused.exit_code == Code.USAGE
+    assert word in refused.stderr
+
+
+def test_nobody_can_be_given_a_window() -> None:
+    refused = run("user", "window", "nobody", *BERLIN)
+
+    assert refused.exit_code == Code.FAILED
+    assert "overnight user list" in refused.stderr
 
 
 @pytest.mark.parametrize(

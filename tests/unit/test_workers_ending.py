@@ -176,6 +176,7 @@ def test_a_backslash_before_u0000_is_no_nul() -> None:
         (StopReason.CANCELLED, Stopped(), Stopped()),
         (StopReason.TIMEOUT, TimedOut(by_plan=False), TimedOut(by_plan=False)),
         (StopReason.SHUTDOWN, Returned("done"), Interrupted("shutdown")),
+        (StopReason.WINDOW, Returned("done"), Interrupted("window_closed")),
         (StopReason.LOST, Returned("done"), None),
     ],
 )

@@ -47,7 +47,8 @@ def test_a_run_out_of_time_has_a_short_grace_counted_from_its_deadline(ladder: L
 
 
 @pytest.mark.parametrize(
-    ("reason", "end"), [(StopReason.CANCELLED, 1030), (StopReason.SHUTDOWN, 1016)]
+    ("reason", "end"),
+    [(StopReason.CANCELLED, 1030), (StopReason.WINDOW, 1030), (StopReason.SHUTDOWN, 1016)],
 )
 def test_each_way_to_stop_has_its_own_grace(ladder: Ladder, reason: StopReason, end: float) -> None:
     ladder.ask(reason, 1010)

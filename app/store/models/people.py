@@ -1,6 +1,6 @@
 """Users, their lanes and their keys."""
 
-from datetime import datetime
+from datetime import datetime, time
 from decimal import Decimal
 from uuid import UUID
 
@@ -16,6 +16,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import BigInteger, SmallInteger
 
 from app.domain.plans import PlanTier
+from app.domain.windows import AtClosing
 from app.store.models.base import EMPTY_ARRAY, Base, words
 
 
@@ -29,6 +30,14 @@ class User(Base):
         CheckConstraint("max_concurrent_agents >= 0", name="users_concurrency_not_negative"),
         CheckConstraint("max_task_duration_minutes > 0", name="users_duration_positive"),
         CheckConstraint("monthly_agent_hours_limit >= 0", name="users_hours_not_negative"),
+        CheckConstraint(
+            "num_nonnulls(window_zone, window_from, window_to) IN (0, 3)",
+            name="users_window_whole_or_none",
+        ),
+        CheckConstraint("window_from <> window_to", name="users_window_has_length"),
+        CheckConstraint(
+            f"window_at_closing IN ({words(AtClosing)})", name="users_window_at_closing_known"
+        ),
         Index("idx_users_plan", "plan_tier"),
     )
 
@@ -41,6 +50,11 @@ class User(Base):
     monthly_agent_hours_limit: Mapped[int | None] = mapped_column(server_default=text("10"))
     on_exhausted: Mapped[str] = mapped_column(server_default=text("'reject'"))
     max_pending: Mapped[int | None]
+    # The night window, in the user's own words: wall-clock times of a zone. Without one, always.
+    window_zone: Mapped[str | None]
+    window_from: Mapped[time | None]
+    window_to: Mapped[time | None]
+    window_at_closing: Mapped[str] = mapped_column(server_default=text("'finish'"))
     billing_anchor_at: Mapped[datetime] = mapped_column(server_default=func.clock())
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock())
 
@@ -62,7 +76,7 @@ class Lane(Base):
             text("plan_weight DESC"),
             postgresql_where=text("eligible"),
         ),
-        Index("lanes_reset", "resets_at"),
+        Index("lanes_due", "due_at"),
         {"postgresql_with": {"fillfactor": 50, "autovacuum_vacuum_scale_factor": 0.05}},
     )
 
@@ -79,15 +93,26 @@ class Lane(Base):
     limit_seconds: Mapped[int | None] = mapped_column(BigInteger)
     plan_weight: Mapped[int] = mapped_column(SmallInteger, server_default=text("1"))
     paused: Mapped[bool] = mapped_column(server_default=text("false"))
+    # The night window as instants. `window_turns_at` is when the lane must be looked at again,
+    # None without a window. After closing, `carried_until` still lets in what was made before
+    # it (`continue`), and from `stops_runs_at` on runs are called back (`stop`).
+    window_closed: Mapped[bool] = mapped_column(server_default=text("false"))
+    window_turns_at: Mapped[datetime | None]
+    carried_until: Mapped[datetime | None]
+    stops_runs_at: Mapped[datetime | None]
     # Pools that looked here and found nothing they could start; any change of the lane wakes it.
     parked_for: Mapped[list[str]] = mapped_column(server_default=EMPTY_ARRAY)
     last_served_at: Mapped[datetime] = mapped_column(server_default=text("'epoch'"))
     cycle: Mapped[int]
     cycle_started_at: Mapped[datetime]
     resets_at: Mapped[datetime]
+    # The next instant at which the lane changes by itself: a new month, or the window.
+    due_at: Mapped[datetime] = mapped_column(
+        Computed("least(resets_at, window_turns_at)", persisted=True)
+    )
     eligible: Mapped[bool] = mapped_column(
         Computed(
-            "ready > 0 AND active < max_active AND NOT paused"
+            "ready > 0 AND active < max_active AND NOT paused AND NOT window_closed"
             " AND (limit_seconds IS NULL OR used_seconds + reserved_seconds < limit_seconds)",
             persisted=True,
         )

@@ -15,11 +15,11 @@ SELECT pg_advisory_xact_lock(hashtext('overnight.slots'));
 -- name: pool_capacity
 -- Who offers slots in the pool, and what holds them: single tasks and bundles, of the pool and of
 -- the whole house. Bounded by the slots there are. The slots of draining workers do not count, so
--- neither does what they still run in the pool. Also whether everything is paused, and whether any
--- billing month has ended.
+-- neither does what they still run in the pool. Also whether everything is paused, and whether
+-- any lane is due for its new month or its night window.
 SELECT offer.slots, offer.agents, offer.capabilities, held.singles, held.bundles, held.in_house,
        EXISTS (SELECT 1 FROM pauses WHERE scope = 'all' AND resumed_at IS NULL) AS paused,
-       EXISTS (SELECT 1 FROM lanes WHERE resets_at <= clock()) AS months_over
+       EXISTS (SELECT 1 FROM lanes WHERE due_at <= clock()) AS lanes_due
   FROM (SELECT coalesce(sum(slots), 0)::int AS slots,
                coalesce(array_agg(id), '{}') AS agents,
                jsonb_agg(capabilities) AS capabilities
@@ -64,7 +64,7 @@ WITH held AS MATERIALIZED (
      WHERE user_id = ANY (CAST(:users AS uuid[]))
      GROUP BY user_id
 ), lane AS MATERIALIZED (
-    SELECT user_id, active, last_served_at, plan_weight, max_task_seconds,
+    SELECT user_id, active, last_served_at, plan_weight, max_task_seconds, carried_until,
            least(max_active - active, :per_lane) AS room,
            coalesce(limit_seconds - used_seconds - reserved_seconds, 'Infinity'::numeric) AS seconds_left,
            held.keys AS held_keys, held.paths AS held_paths
@@ -72,6 +72,8 @@ WITH held AS MATERIALIZED (
       LEFT JOIN held USING (user_id)
      WHERE user_id = ANY (CAST(:users AS uuid[]))
        AND eligible
+       -- A window that turned since the lanes were looked through is the next pass's.
+       AND coalesce(window_turns_at > clock(), true)
 ), candidate AS MATERIALIZED (
     -- The user's first tasks that this pool could run, whose locks are free and whose time still
     -- fits; a walk down one index that stops as soon as the user's room is filled.
@@ -92,6 +94,7 @@ WITH held AS MATERIALIZED (
          WHERE t.user_id = lane.user_id
            AND t.state = 'ready'
            AND coalesce(t.deadline_at > clock(), true)
+           AND coalesce(t.created_at < lane.carried_until, true)
            AND t.required_capabilities <@ CAST(:capabilities AS text[])
            AND least(coalesce(t.timeout_seconds, lane.max_task_seconds), lane.max_task_seconds) <= lane.seconds_left
            AND (CAST(:only AS uuid) IS NULL OR t.id = CAST(:only AS uuid))

@@ -25,10 +25,11 @@ SELECT u.name, t.locks,
 
 -- name: waiting_now
 -- What is ready and has not started: of each user no more than could run at once. Nothing is owed
--- to a user who is paused, out of hours, or has nothing that any pool would take, and nothing to
+-- to a user who is paused, out of hours, outside of a night window, or has nothing that any pool would take, and nothing to
 -- anybody while everything is paused.
 SELECT u.name, head.locks, extract(epoch FROM head.updated_at)::float8 AS ready,
        NOT l.paused
+       AND NOT l.window_closed
        AND NOT EXISTS (SELECT 1 FROM pauses WHERE scope = 'all' AND resumed_at IS NULL)
        AND (l.limit_seconds IS NULL OR l.used_seconds + l.reserved_seconds < l.limit_seconds)
        AND EXISTS (SELECT 1 FROM pools p WHERE NOT p.paused AND NOT (p.name = ANY (l.parked_for))) AS is_owed

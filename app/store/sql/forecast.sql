@@ -21,6 +21,7 @@ SELECT id, user_id, dag_id, type, bundle, locks, reserved_seconds,
 -- name: forecast_lanes
 -- The user's own lane, then those with waiting work, the next to be served first.
 SELECT user_id, max_active, max_task_seconds, limit_seconds, reserved_seconds, paused, ready, plan_weight,
+       window_zone, window_from, window_to, window_at_closing,
        (limit_seconds - used_seconds - reserved_seconds)::float8 AS seconds_left,
        extract(epoch FROM last_served_at)::float8 AS served,
        extract(epoch FROM resets_at - clock())::float8 AS resets_in,
@@ -28,6 +29,7 @@ SELECT user_id, max_active, max_task_seconds, limit_seconds, reserved_seconds, p
        clock() AS now,
        count(*) OVER () AS lanes_in_all
   FROM lanes
+  JOIN users ON users.id = lanes.user_id
  WHERE user_id = :user_id
     OR waiting > 0
  ORDER BY user_id = :user_id DESC, eligible DESC, active, last_served_at, plan_weight DESC
@@ -38,7 +40,7 @@ SELECT user_id, max_active, max_task_seconds, limit_seconds, reserved_seconds, p
 SELECT top.*
   FROM lanes l
  CROSS JOIN LATERAL (
-    SELECT t.id, t.user_id, t.dag_id, t.type, t.sort_key, t.locks, t.required_capabilities, t.state,
+    SELECT t.id, t.user_id, t.dag_id, t.type, t.sort_key, t.locks, t.required_capabilities, t.state, t.created_at,
            0::float8 AS ready_in,
            least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS granted,
            extract(epoch FROM t.deadline_at - clock())::float8 AS start_by
@@ -51,7 +53,7 @@ SELECT top.*
 
 -- name: forecast_retries
 -- The next tasks that will be ready again.
-SELECT t.id, t.user_id, t.dag_id, t.type, t.sort_key, t.locks, t.required_capabilities, t.state,
+SELECT t.id, t.user_id, t.dag_id, t.type, t.sort_key, t.locks, t.required_capabilities, t.state, t.created_at,
        greatest(0, extract(epoch FROM t.retry_at - clock()))::float8 AS ready_in,
        least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS granted,
        extract(epoch FROM t.deadline_at - clock())::float8 AS start_by
@@ -64,7 +66,7 @@ SELECT t.id, t.user_id, t.dag_id, t.type, t.sort_key, t.locks, t.required_capabi
 -- name: forecast_pending
 -- What the graphs of those tasks will release. A graph in which nothing is ready, running or
 -- about to be tried again releases nothing.
-SELECT t.id, t.user_id, t.dag_id, t.type, t.sort_key, t.locks, t.required_capabilities, t.state,
+SELECT t.id, t.user_id, t.dag_id, t.type, t.sort_key, t.locks, t.required_capabilities, t.state, t.created_at,
        0::float8 AS ready_in,
        least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS granted,
        extract(epoch FROM t.deadline_at - clock())::float8 AS start_by

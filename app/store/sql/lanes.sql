@@ -10,7 +10,7 @@ SELECT user_id
 -- name: read_lane
 -- What intake must know before it lets a task in.
 SELECT l.waiting, l.active, l.ready, l.used_seconds, l.reserved_seconds, l.limit_seconds,
-       l.resets_at, l.resets_at <= clock() AS is_due,
+       l.resets_at, l.due_at <= clock() AS is_due,
        u.max_pending, u.on_exhausted
   FROM lanes l
   JOIN users u ON u.id = l.user_id
@@ -25,11 +25,12 @@ SELECT coalesce(sum(waiting), 0) FROM lanes;
 SELECT pg_advisory_xact_lock(hashtext('overnight.depth'));
 
 -- name: lock_due_lanes
--- Lanes whose billing month has ended; one that is busy is met again on the next pass.
-SELECT user_id
+-- Lanes whose billing month has ended or whose window turns; one that is busy is met again on
+-- the next pass.
+SELECT user_id, resets_at <= clock() AS month_is_over, coalesce(window_turns_at <= clock(), false) AS window_turns
   FROM lanes
- WHERE resets_at <= clock()
- ORDER BY resets_at
+ WHERE due_at <= clock()
+ ORDER BY due_at
  LIMIT :limit
    FOR NO KEY UPDATE SKIP LOCKED;
 
@@ -53,6 +54,24 @@ UPDATE lanes l
  WHERE l.user_id = due.user_id
    AND l.resets_at <= clock()
 RETURNING l.user_id, l.cycle, l.resets_at;
+
+-- name: read_windows
+-- What users said of their nights, and the instant to judge them at.
+SELECT id AS user_id, window_zone, window_from, window_to, window_at_closing, clock() AS now
+  FROM users
+ WHERE id = ANY (CAST(:users AS uuid[]));
+
+-- name: turn_windows
+-- Write down how the windows stand. What pools found blocked before may be free now.
+UPDATE lanes l
+   SET window_closed = turn.closed,
+       window_turns_at = turn.turns_at,
+       carried_until = turn.carried_until,
+       stops_runs_at = turn.stops_runs_at,
+       parked_for = '{}'
+  FROM jsonb_to_recordset(CAST(:turns AS jsonb)) AS turn(
+           user_id uuid, closed boolean, turns_at timestamptz, carried_until timestamptz, stops_runs_at timestamptz)
+ WHERE l.user_id = turn.user_id;
 
 -- name: drifted_lanes
 -- The audit: lanes whose counters differ from the rows they count.

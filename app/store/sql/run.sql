@@ -44,4 +44,5 @@ UPDATE tasks
    AND epoch = :epoch
    AND token = :token
    AND state IN ('running', 'validating')
-RETURNING cancel_requested_at IS NOT NULL AS cancel_requested;
+RETURNING cancel_requested_at IS NOT NULL AS cancel_requested,
+          (SELECT l.stops_runs_at <= clock() FROM lanes l WHERE l.user_id = tasks.user_id) AS window_closed;

@@ -136,9 +136,9 @@ AS $$
 DECLARE
     this_cycle int := cycle_at(NEW.billing_anchor_at, clock());
 BEGIN
-    INSERT INTO lanes (user_id, plan_weight,
+    INSERT INTO lanes (user_id, plan_weight, window_turns_at,
                        max_active, max_task_seconds, limit_seconds, cycle, cycle_started_at, resets_at)
-    VALUES (NEW.id, plan_weight(NEW.plan_tier),
+    VALUES (NEW.id, plan_weight(NEW.plan_tier), CASE WHEN NEW.window_zone IS NOT NULL THEN to_timestamp(0) END,
             NEW.max_concurrent_agents, NEW.max_task_duration_minutes * 60,
             NEW.monthly_agent_hours_limit * 3600::bigint, this_cycle,
             cycle_boundary(NEW.billing_anchor_at, this_cycle),
@@ -165,6 +165,20 @@ $$;
 CREATE TRIGGER users_widen_lane
     AFTER UPDATE OF plan_tier, max_concurrent_agents, max_task_duration_minutes, monthly_agent_hours_limit ON users
     FOR EACH ROW EXECUTE FUNCTION widen_lane();
+
+-- Only Python knows when a window opens; a lane whose window was changed is due at once, and the
+-- gate passes over lanes that are due.
+CREATE FUNCTION turn_lane() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+BEGIN
+    UPDATE lanes SET window_turns_at = to_timestamp(0) WHERE user_id = NEW.id;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER users_turn_lane
+    AFTER UPDATE OF window_zone, window_from, window_to, window_at_closing ON users
+    FOR EACH ROW EXECUTE FUNCTION turn_lane();
 
 -- A lane's used seconds are the ledger's sum for the lane's current month.
 CREATE FUNCTION charge_lanes() RETURNS trigger

@@ -63,12 +63,17 @@ CREATE TABLE lanes (
     limit_seconds BIGINT,
     plan_weight SMALLINT DEFAULT 1 NOT NULL,
     paused BOOLEAN DEFAULT false NOT NULL,
+    window_closed BOOLEAN DEFAULT false NOT NULL,
+    window_turns_at TIMESTAMP WITH TIME ZONE,
+    carried_until TIMESTAMP WITH TIME ZONE,
+    stops_runs_at TIMESTAMP WITH TIME ZONE,
     parked_for TEXT[] DEFAULT '{}' NOT NULL,
     last_served_at TIMESTAMP WITH TIME ZONE DEFAULT 'epoch' NOT NULL,
     cycle INTEGER NOT NULL,
     cycle_started_at TIMESTAMP WITH TIME ZONE NOT NULL,
     resets_at TIMESTAMP WITH TIME ZONE NOT NULL,
-    eligible BOOLEAN GENERATED ALWAYS AS (ready > 0 AND active < max_active AND NOT paused AND (limit_seconds IS NULL OR used_seconds + reserved_seconds < limit_seconds)) STORED NOT NULL,
+    due_at TIMESTAMP WITH TIME ZONE GENERATED ALWAYS AS (least(resets_at, window_turns_at)) STORED NOT NULL,
+    eligible BOOLEAN GENERATED ALWAYS AS (ready > 0 AND active < max_active AND NOT paused AND NOT window_closed AND (limit_seconds IS NULL OR used_seconds + reserved_seconds < limit_seconds)) STORED NOT NULL,
     PRIMARY KEY (user_id),
     CONSTRAINT lanes_active_not_negative CHECK (active >= 0),
     CONSTRAINT lanes_ready_not_negative CHECK (ready >= 0),
@@ -76,8 +81,8 @@ CREATE TABLE lanes (
     CONSTRAINT lanes_reserved_not_negative CHECK (reserved_seconds >= 0)
 )
  WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX lanes_due ON lanes (due_at);
 CREATE INDEX lanes_pick ON lanes (active, last_served_at, plan_weight DESC) WHERE eligible;
-CREATE INDEX lanes_reset ON lanes (resets_at);
 
 CREATE TABLE legal_moves (
     from_state TEXT NOT NULL,
@@ -177,6 +182,10 @@ CREATE TABLE users (
     monthly_agent_hours_limit INTEGER DEFAULT 10,
     on_exhausted TEXT DEFAULT 'reject' NOT NULL,
     max_pending INTEGER,
+    window_zone TEXT,
+    window_from TIME WITHOUT TIME ZONE,
+    window_to TIME WITHOUT TIME ZONE,
+    window_at_closing TEXT DEFAULT 'finish' NOT NULL,
     billing_anchor_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
     PRIMARY KEY (id),
@@ -185,6 +194,9 @@ CREATE TABLE users (
     CONSTRAINT users_concurrency_not_negative CHECK (max_concurrent_agents >= 0),
     CONSTRAINT users_duration_positive CHECK (max_task_duration_minutes > 0),
     CONSTRAINT users_hours_not_negative CHECK (monthly_agent_hours_limit >= 0),
+    CONSTRAINT users_window_whole_or_none CHECK (num_nonnulls(window_zone, window_from, window_to) IN (0, 3)),
+    CONSTRAINT users_window_has_length CHECK (window_from <> window_to),
+    CONSTRAINT users_window_at_closing_known CHECK (window_at_closing IN ('continue', 'finish', 'stop')),
     UNIQUE (name)
 );
 CREATE INDEX idx_users_plan ON users (plan_tier);

@@ -1,0 +1,390 @@
+"""The gate and the night window: exact at the instant, whatever the clocks on the wall do."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime, time, timedelta
+from functools import partial
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import Connection
+
+from app.control.windows import set_window
+from app.domain.errors import UserNotFound
+from app.domain.ids import UserId
+from app.domain.results import Interrupted
+from app.domain.windows import AtClosing, Window
+from app.gate import claim as gate
+from app.insight.forecast import forecast_task
+from app.insight.plan import plan
+from app.insight.queue import queue_status
+from app.insight.snapshot import Workers
+from app.insight.users import list_users
+from app.intake.submit import NewTask
+from app.maintenance.reset import reset_cycles
+from app.outcome.heartbeat import Answer, heartbeat
+from app.store import lanes
+from app.store.db import APP, Db
+from tests.support.house import AGENT, LEASE, LIVENESS, LOOSE, POOL, TERMS, House
+from tests.support.rivals import Rival, held_pool, held_task, meet_at_lane, queue_up
+
+TICK = timedelta(microseconds=1)
+NIGHT = {"window_zone": "Europe/Berlin", "window_from": time(22), "window_to": time(6)}
+SHUT = Window("Europe/Berlin", time(22), time(6))
+OPENS = datetime.fromisoformat("2026-07-01T20:00Z")
+CLOSES = datetime.fromisoformat("2026-07-02T04:00Z")
+
+
+def at(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def claimed(house: House) -> int:
+    return len(house.claim().claims)
+
+
+@pytest.fixture
+def evening(house: House) -> House:
+    """A house with workers, shortly before Berlin's night of the first of July."""
+    house.set_clock(OPENS - timedelta(hours=1))
+    house.agent()
+    return house
+
+
+# Window, and when it opens and closes: a plain night, and those at which the clocks change.
+NIGHTS = {
+    "a plain night": ("22:00", "06:00", "2026-07-01T20:00Z", "2026-07-02T04:00Z"),
+    "clocks go forward": ("22:00", "06:00", "2027-03-27T21:00Z", "2027-03-28T04:00Z"),
+    "clocks go back": ("22:00", "06:00", "2026-10-24T20:00Z", "2026-10-25T05:00Z"),
+    "opens in a skipped hour": ("02:30", "05:00", "2027-03-28T01:00Z", "2027-03-28T03:00Z"),
+    "closes in a double hour": ("22:00", "02:30", "2026-10-24T20:00Z", "2026-10-25T00:30Z"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("night", NIGHTS.values(), ids=NIGHTS.keys())
+def test_the_gate_opens_and_closes_at_the_very_instant(
+    house: House, night: tuple[str, str, str, str]
+) -> None:
+    opens, closes, opens_at, closes_at = night
+    house.set_clock(at(opens_at) - timedelta(hours=1))
+    house.agent()
+    user = house.user(
+        window_zone="Europe/Berlin",
+        window_from=time.fromisoformat(opens),
+        window_to=time.fromisoformat(closes),
+        monthly_agent_hours_limit=None,
+    )
+
+    found = []
+    for instant in (at(opens_at) - TICK, at(opens_at), at(closes_at) - TICK, at(closes_at)):
+        house.set_clock(instant)
+        house.task(user, timeout_seconds=60)
+        found.append(claimed(house))
+
+    # the task of the minute before opening starts with the next one
+    assert found == [0, 2, 1, 0]
+
+
+def test_a_user_without_a_window_starts_at_any_time(house: House) -> None:
+    user = house.user()
+    house.agent()
+    house.task(user)
+
+    assert claimed(house) == 1
+    assert house.lane(user)["window_turns_at"] is None
+
+
+def test_under_finish_runs_go_on_and_nothing_new_starts(evening: House) -> None:
+    user = evening.user(**NIGHT)
+    evening.set_clock(CLOSES - TICK)
+    run = evening.running(user)
+    evening.set_clock(CLOSES)
+    evening.task(user)
+
+    assert heartbeat(evening.dispatcher, run.claim, lease=LEASE) is Answer.CONTINUE
+    assert claimed(evening) == 0
+
+
+def test_under_stop_runs_hear_of_it_at_the_very_instant(evening: House) -> None:
+    user = evening.user(**NIGHT, window_at_closing="stop")
+    evening.set_clock(CLOSES - TICK)
+    run = evening.running(user)
+
+    before = heartbeat(evening.dispatcher, run.claim, lease=LEASE)
+    evening.set_clock(CLOSES)
+    after = heartbeat(evening.dispatcher, run.claim, lease=LEASE)
+
+    assert (before, after) == (Answer.CONTINUE, Answer.HAND_BACK)
+
+
+def test_what_is_handed_back_costs_nothing_and_goes_on_next_night(evening: House) -> None:
+    user = evening.user(**NIGHT, window_at_closing="stop", monthly_agent_hours_limit=10)
+    evening.set_clock(OPENS)
+    run = evening.running(user, timeout_seconds=60)
+    evening.set_clock(CLOSES)
+    evening.settle(run, Interrupted("window_closed"))
+
+    waiting = claimed(evening)
+    row = evening.row(run.claim.task_id)
+    evening.set_clock(OPENS + timedelta(days=1))
+    [again] = evening.claim().claims
+
+    assert waiting == 0
+    assert (row["state"], row["attempts"]) == ("ready", 0)
+    assert evening.lane(user)["used_seconds"] == 0
+    assert again.claim.task_id == run.claim.task_id
+    resumed = evening.start(again)
+    assert resumed is not None
+    assert heartbeat(evening.dispatcher, again.claim, lease=LEASE) is Answer.CONTINUE
+
+
+def test_under_continue_what_was_waiting_may_still_start(evening: House) -> None:
+    user = evening.user(**NIGHT, window_at_closing="continue")
+    evening.set_clock(CLOSES - TICK)
+    carried = evening.task(user)
+    evening.set_clock(CLOSES)
+    evening.task(user)
+
+    [first] = evening.claim().claims
+    evening.set_clock(CLOSES + timedelta(hours=3))
+    later = claimed(evening)
+    evening.set_clock(OPENS + timedelta(days=1))
+
+    assert first.claim.task_id == carried
+    assert later == 0
+    assert claimed(evening) == 1
+
+
+def test_a_window_acts_as_soon_as_it_is_set(evening: House) -> None:
+    user = evening.user()
+    run = evening.running(user)
+    evening.task(user)
+
+    set_window(evening.app, user, Window("Europe/Berlin", time(22), time(6), AtClosing.STOP))
+    closed = claimed(evening)
+    answer = heartbeat(evening.dispatcher, run.claim, lease=LEASE)
+    set_window(evening.app, user, None)
+
+    assert closed == 0
+    assert answer is Answer.HAND_BACK
+    assert claimed(evening) == 1
+    assert heartbeat(evening.dispatcher, run.claim, lease=LEASE) is Answer.CONTINUE
+
+
+def test_a_window_that_somebody_writes_by_hand_is_found_out(evening: House) -> None:
+    user = evening.user()
+    evening.task(user)
+
+    evening.run("UPDATE users SET window_zone = 'UTC', window_from = '23:00', window_to = '01:00'")
+
+    assert claimed(evening) == 0
+    assert evening.lane(user)["window_turns_at"] == at("2026-07-01T23:00Z")
+
+
+def test_a_zone_that_nobody_knows_shuts_its_own_window_only(evening: House) -> None:
+    lost = evening.user(**NIGHT | {"window_zone": "Europe/Atlantis"})
+    other = evening.user()
+    for user in (lost, other):
+        evening.task(user)
+
+    [one] = evening.claim().claims
+
+    assert one.user_id == other
+    assert evening.lane(lost)["window_closed"] is True
+
+
+def test_half_a_window_is_refused_by_the_database(house: House) -> None:
+    with pytest.raises(Exception, match="users_window_whole_or_none"):
+        house.user(window_zone="UTC")
+
+
+def test_nobody_has_no_window(house: House) -> None:
+    with pytest.raises(UserNotFound):
+        set_window(house.app, UserId(house.one("SELECT gen_random_uuid() AS id")["id"]), None)
+
+
+def test_a_sweep_turns_windows_that_no_pass_has_met(evening: House) -> None:
+    user = evening.user(**NIGHT)
+    first = reset_cycles(evening.dispatcher)
+    closed = evening.lane(user)["window_closed"]
+    idle = reset_cycles(evening.dispatcher)
+    evening.set_clock(OPENS)
+
+    assert (first, closed, idle) == (1, True, 0)
+    assert reset_cycles(evening.dispatcher) == 1
+    assert evening.lane(user)["window_closed"] is False
+    assert evening.lane(user)["window_turns_at"] == CLOSES
+
+
+def test_lanes_still_due_keep_the_dispatcher_looking(
+    evening: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "CYCLES_PER_PASS", 2)
+    monkeypatch.setattr(gate, "LOOKS_PER_PASS", 2)
+    for _ in range(5):
+        evening.user(**NIGHT)
+    evening.task(evening.user(**NIGHT | {"window_from": time(23)}))
+    # made, so due: nobody has looked at their windows yet
+    reset_cycles(evening.dispatcher)
+    evening.set_clock(OPENS + timedelta(hours=1))
+
+    passes = [evening.claim() for _ in range(3)]
+
+    assert [len(one.claims) for one in passes] == [0, 1, 0]
+    assert [one.more for one in passes] == [True, False, False]
+
+
+def test_a_window_is_shown_to_whoever_waits_and_whoever_operates(evening: House) -> None:
+    user = evening.user(**NIGHT)
+
+    status = queue_status(evening.app, user)
+    [listed] = list_users(evening.app)
+    evening.set_clock(OPENS)
+
+    assert status.can_start_more is False
+    assert [hold.code for hold in status.held_by] == ["window"]
+    assert "2026-07-01 20:00Z" in status.held_by[0].message
+    assert listed.window is not None
+    assert listed.window.said == "22:00-06:00 Europe/Berlin"
+    assert queue_status(evening.app, user).held_by == []
+
+
+def test_a_forecast_waits_for_the_window_to_open(evening: House) -> None:
+    workers = Workers(LIVENESS)
+    user, late = evening.user(**NIGHT), evening.user(**NIGHT, window_at_closing="continue")
+    evening.set_clock(CLOSES - timedelta(days=1) - TICK)
+    carried = evening.task(late)
+    evening.set_clock(OPENS - timedelta(hours=1))
+    shut_out, next_one = evening.task(user), evening.task(late)
+
+    starts = [
+        forecast_task(evening.app, owner, task, workers).start.p50_at
+        for owner, task in ((user, shut_out), (late, carried), (late, next_one))
+    ]
+    batch = [NewTask(title="a", type="echo")]
+    planned = [plan(evening.app, one, batch, LOOSE, workers).steps[0] for one in (user, late)]
+
+    assert starts == [OPENS, OPENS - timedelta(hours=1), OPENS]
+    assert [step.start.p50_at for step in planned] == [OPENS, OPENS]
+    assert [one.claim.task_id for one in evening.claim().claims] == [carried]
+
+
+def _claim(db: Db) -> int:
+    return len(gate.claim(db, POOL, holder="rival", terms=TERMS).claims)
+
+
+def test_a_window_that_closes_while_a_claim_waits_stays_closed(
+    evening: House, connect: Callable[..., Db]
+) -> None:
+    evening.set_clock(CLOSES - TICK)
+    evening.task(evening.user(**NIGHT))
+    claimer = Rival(connect, "claimer", _claim)
+
+    with held_pool(connect, POOL):
+        queue_up(connect, [claimer])
+        evening.set_clock(CLOSES)
+
+    assert claimer.answer() == 0
+
+
+def test_a_window_that_closes_in_the_middle_of_a_pass_is_closed(
+    evening: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = evening.user(**NIGHT)
+    evening.set_clock(CLOSES - TICK)
+    evening.task(user)
+    lock_lanes = gate._lanes
+
+    def then_close(tx: Connection, pool: str, want: gate.Want) -> Sequence[UUID]:
+        locked = lock_lanes(tx, pool, want)
+        evening.set_clock(CLOSES)
+        return locked
+
+    monkeypatch.setattr(gate, "_lanes", then_close)
+
+    assert claimed(evening) == 0
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_who_runs_tasks_itself_keeps_to_the_window(evening: House, *, named: bool) -> None:
+    user = evening.user(**NIGHT)
+    evening.task(user, timeout_seconds=60)
+    evening.task(user, timeout_seconds=60)
+    wanted = user if named else None
+
+    found = []
+    for instant in (OPENS - TICK, OPENS, CLOSES):
+        evening.set_clock(instant)
+        one = gate.claim_one(evening.dispatcher, holder="sandbox", terms=TERMS, user_id=wanted)
+        found.append(one is not None)
+
+    assert found == [False, True, False]
+
+
+def test_a_slot_that_takes_its_next_bundle_keeps_to_the_window(evening: House) -> None:
+    evening.run("INSERT INTO paces (type, seconds) VALUES ('quick', 0.001)")
+    user = evening.user(**NIGHT)
+    for _ in range(4):
+        evening.task(user, type="quick", timeout_seconds=60)
+    terms = replace(TERMS, bundling=gate.Bundling(tasks=2))
+    ask = partial(gate.claim_next, pool=POOL, agent=AGENT, bundle=uuid4(), terms=terms)
+
+    found = []
+    for instant in (OPENS - TICK, OPENS, CLOSES):
+        evening.set_clock(instant)
+        found.append(len(evening.dispatcher.atomically(ask).claims))
+
+    assert found == [0, 2, 0]
+
+
+def test_a_claim_under_way_is_judged_by_the_window_before(
+    evening: House, connect: Callable[..., Db]
+) -> None:
+    user = evening.user()
+    task_id = evening.task(user)
+    claimer = Rival(connect, "claimer", _claim)
+    keeper = Rival(partial(connect, role=APP), "keeper", set_window, user, SHUT)
+
+    with held_task(connect, task_id):
+        # the claim holds the lane and waits for the row; whoever sets the window waits for the lane
+        queue_up(connect, [claimer, keeper])
+
+    assert claimer.answer() == 1
+    keeper.answer()
+    evening.task(user)
+    assert claimed(evening) == 0
+
+
+def test_a_lane_that_is_busy_turning_is_met_on_the_next_pass(
+    evening: House, connect: Callable[..., Db]
+) -> None:
+    """The gate passes over a lane whose window has turned and whose turn nobody has written."""
+    user = evening.user(**NIGHT)
+    evening.set_clock(OPENS)
+    evening.task(user)
+    evening.set_clock(CLOSES)
+    with connect("holder").engine.begin() as tx:
+        lanes.lock(tx, [user])
+        busy = claimed(evening)
+
+    assert busy == 0
+    assert claimed(evening) == 0
+    assert evening.lane(user)["window_closed"] is True
+
+
+def test_two_who_set_a_window_at_once_leave_the_last_ones(
+    evening: House, connect: Callable[..., Db]
+) -> None:
+    user = evening.user()
+    evening.task(user)
+
+    meet_at_lane(
+        connect,
+        user,
+        Rival(partial(connect, role=APP), "keeper-1", set_window, user, SHUT),
+        Rival(partial(connect, role=APP), "keeper-2", set_window, user, None),
+    )
+
+    lane = evening.lane(user)
+    assert (lane["window_closed"], lane["window_turns_at"]) == (False, None)
+    assert claimed(evening) == 1

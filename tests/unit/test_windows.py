@@ -1,0 +1,249 @@
+"""Night windows: opened and closed by the clock on the wall, also when that clock is changed."""
+
+from datetime import UTC, date, datetime, time, timedelta
+from functools import cache
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.domain.errors import InvalidRequest
+from app.domain.windows import AtClosing, Window, hours, instant_of, is_zone, parse_window
+
+BERLIN = Window("Europe/Berlin", time(22), time(6))
+MINUTE = timedelta(minutes=1)
+# Half an hour of summer time, a jump at midnight, a minute past it, a day that was skipped whole,
+# a year with four changes, and two that have none.
+ZONES = [
+    "Europe/Berlin",
+    "America/New_York",
+    "Australia/Lord_Howe",
+    "America/Havana",
+    "America/St_Johns",
+    "Pacific/Apia",
+    "Africa/Casablanca",
+    "Asia/Kathmandu",
+    "UTC",
+]
+WALLS = st.times().map(lambda at: at.replace(second=0, microsecond=0))
+WINDOWS = st.builds(Window, st.sampled_from(ZONES), WALLS, WALLS).filter(
+    lambda window: window.opens != window.closes
+)
+INSTANTS = st.datetimes(
+    datetime.fromisoformat("2005-01-01"),
+    datetime.fromisoformat("2036-12-31"),
+    timezones=st.just(UTC),
+)
+
+
+def at(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def test_a_night_spans_midnight() -> None:
+    evening, night, morning = (
+        hours(BERLIN, at(f"2026-07-{moment}+00:00"))
+        for moment in ("01T19:59", "01T20:00", "02T04:00")
+    )
+
+    assert (evening.is_open, night.is_open, morning.is_open) == (False, True, False)
+    assert evening.turns_at == at("2026-07-01T20:00+00:00")
+    assert night.turns_at == at("2026-07-02T04:00+00:00")
+    assert morning.turns_at == at("2026-07-02T20:00+00:00")
+    assert morning.closed_at == at("2026-07-02T04:00+00:00")
+
+
+def test_a_window_may_lie_within_one_day() -> None:
+    lunch = Window("Asia/Kathmandu", time(12), time(13, 30))
+
+    state = hours(lunch, at("2026-07-01T12:15+05:45"))
+
+    assert state.is_open
+    assert state.closes_at == at("2026-07-01T13:30+05:45")
+
+
+@pytest.mark.parametrize(
+    ("evening", "length"),
+    [("2026-07-01", 8), ("2027-03-27", 7), ("2026-10-24", 9)],
+    ids=["a plain night", "clocks go forward", "clocks go back"],
+)
+def test_a_night_is_as_long_as_the_clocks_make_it(evening: str, length: int) -> None:
+    state = hours(BERLIN, at(f"{evening}T23:00+00:00"))
+
+    assert state.closes_at - state.opens_at == timedelta(hours=length)
+
+
+@pytest.mark.parametrize(
+    ("noon", "minutes"),
+    [("2026-07-01", 24 * 60), ("2027-03-27", 23 * 60), ("2026-10-24", 25 * 60)],
+)
+def test_a_window_of_nearly_a_day_has_23_or_25_hours(noon: str, minutes: int) -> None:
+    nearly_always = Window("Europe/Berlin", time(12), time(11, 59))
+
+    state = hours(nearly_always, at(f"{noon}T20:00+00:00"))
+
+    assert state.closes_at - state.opens_at == (minutes - 1) * MINUTE
+
+
+def test_a_time_that_is_skipped_counts_when_the_clocks_jump() -> None:
+    jump = at("2027-03-28T01:00+00:00")
+
+    opening = hours(Window("Europe/Berlin", time(2, 30), time(5)), jump - MINUTE)
+    closing = hours(Window("Europe/Berlin", time(22), time(2, 30)), jump - MINUTE)
+
+    assert opening.opens_at == jump
+    assert closing.closes_at == jump
+
+
+def test_a_time_that_comes_twice_counts_the_first_time() -> None:
+    first = at("2026-10-25T00:30+00:00")
+
+    opening = hours(Window("Europe/Berlin", time(2, 30), time(5)), first - MINUTE)
+    closing = hours(Window("Europe/Berlin", time(22), time(2, 30)), first - MINUTE)
+    later = hours(Window("Europe/Berlin", time(22), time(2, 30)), first + timedelta(hours=1))
+
+    assert opening.opens_at == first
+    assert closing.closes_at == first
+    assert later.is_open is False
+
+
+def test_a_night_that_is_skipped_altogether_is_none() -> None:
+    within_the_jump = Window("Europe/Berlin", time(2, 10), time(2, 50))
+
+    state = hours(within_the_jump, at("2027-03-28T00:00+00:00"))
+
+    assert state.opens_at == at("2027-03-29T02:10+02:00")
+
+
+def test_a_day_that_a_zone_skipped_is_no_trouble() -> None:
+    samoa = Window("Pacific/Apia", time(22), time(6))
+
+    before = hours(samoa, at("2011-12-30T09:59:59+00:00"))
+    after = hours(samoa, at("2011-12-30T10:00:00+00:00"))
+
+    assert before.closes_at == after.opens_at == at("2011-12-31T00:00+14:00")
+    assert after.closes_at == at("2011-12-31T06:00+14:00")
+
+
+@given(WINDOWS, INSTANTS)
+def test_what_is_said_of_an_instant_hangs_together(window: Window, instant: datetime) -> None:
+    state = hours(window, instant)
+
+    assert state.opens_at < state.closes_at
+    assert state.is_open == (state.opens_at <= instant < state.closes_at)
+    assert state.closed_at <= min(instant, state.opens_at)
+    assert instant < state.turns_at
+    assert state.turns_at - instant < timedelta(hours=49)
+
+
+@given(WINDOWS, INSTANTS)
+def test_nights_follow_each_other_without_overlap(window: Window, instant: datetime) -> None:
+    state = hours(window, instant)
+    last = hours(window, state.closes_at)
+
+    assert last.opens_at >= state.closes_at == last.closed_at
+    assert hours(window, state.opens_at).closes_at == state.closes_at
+    assert hours(window, state.closes_at - timedelta(microseconds=1)).opens_at == state.opens_at
+
+
+@given(st.sampled_from(ZONES), st.dates(date(2005, 1, 1), date(2036, 12, 31)), WALLS)
+def test_no_instant_is_earlier_than_the_wall_clock_reaches_it(
+    name: str, day: date, wall: time
+) -> None:
+    zone = ZoneInfo(name)
+
+    instant = instant_of(zone, day, wall)
+
+    wanted = datetime.combine(day, wall)
+    assert instant.astimezone(zone).replace(tzinfo=None) >= wanted
+    before = (instant - timedelta(seconds=1)).astimezone(zone).replace(tzinfo=None)
+    assert before < wanted
+
+
+# The nights at which each zone's clocks change, and one at which none do.
+CHANGES = [
+    ("Europe/Berlin", "2027-03-28"),
+    ("Europe/Berlin", "2026-10-25"),
+    ("America/New_York", "2027-03-14"),
+    ("America/New_York", "2026-11-01"),
+    ("Australia/Lord_Howe", "2026-10-04"),
+    ("Australia/Lord_Howe", "2027-04-04"),
+    ("America/Havana", "2027-03-14"),
+    ("America/Havana", "2026-11-01"),
+    ("America/St_Johns", "2010-03-14"),
+    ("Pacific/Apia", "2011-12-30"),
+    ("Africa/Casablanca", "2026-02-15"),
+    ("UTC", "2026-06-01"),
+]
+
+
+@pytest.mark.parametrize(("name", "day"), CHANGES)
+@settings(max_examples=20)
+@given(opens=WALLS, closes=WALLS)
+def test_each_minute_is_judged_as_one_who_watches_the_wall_would(
+    name: str, day: str, opens: time, closes: time
+) -> None:
+    if opens == closes:
+        return
+    window = Window(name, opens, closes)
+    # Eleven-minute steps meet every hour at another minute, and keep the test quick.
+    for instant, wall in _watched(name, day)[::11]:
+        assert hours(window, instant).is_open == _is_night(window, wall), instant
+
+
+@cache
+def _watched(name: str, day: str) -> list[tuple[datetime, datetime]]:
+    """Each minute around a day, and the latest that the wall clock has shown by then."""
+    zone = ZoneInfo(name)
+    begin = datetime.combine(date.fromisoformat(day), time(), UTC) - timedelta(days=2)
+    latest = datetime.fromisoformat("0001-01-01")
+    watched = []
+    for minute in range(4 * 24 * 60):
+        instant = begin + minute * MINUTE
+        latest = max(latest, instant.astimezone(zone).replace(tzinfo=None))
+        watched.append((instant, latest))
+    return watched
+
+
+def _is_night(window: Window, wall: datetime) -> bool:
+    if window.opens < window.closes:
+        return window.opens <= wall.time() < window.closes
+    return wall.time() >= window.opens or wall.time() < window.closes
+
+
+def test_a_window_is_read_from_words() -> None:
+    window = parse_window("Europe/Berlin", "22:00", "06:30", "stop")
+
+    assert window == Window("Europe/Berlin", time(22), time(6, 30), AtClosing.STOP)
+    assert str(window) == "22:00-06:30 Europe/Berlin"
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "legal"),
+    [
+        (("Mars/Phobos", "22:00", "06:00", "stop"), "zone", "Europe/Berlin"),
+        (("Europe", "22:00", "06:00", "stop"), "zone", "Europe/Berlin"),
+        (("../etc/passwd", "22:00", "06:00", "stop"), "zone", "Europe/Berlin"),
+        (("", "22:00", "06:00", "stop"), "zone", "Europe/Berlin"),
+        (("UTC", "10pm", "06:00", "stop"), "from", "22:00"),
+        (("UTC", "24:00", "06:00", "stop"), "from", "22:00"),
+        (("UTC", "22:00", "6:00", "stop"), "to", "22:00"),
+        (("UTC", "22:00", "22:00", "stop"), "to", "another time"),
+        (("UTC", "22:00", "06:00", "panic"), "at_closing", "continue, finish, stop"),
+    ],
+)
+def test_a_wrong_word_is_named_with_one_that_would_do(
+    words: tuple[str, str, str, str], field: str, legal: str
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        parse_window(*words)
+
+    assert refused.value.details["field"] == field
+    assert legal in refused.value.message
+
+
+def test_only_zones_this_machine_can_read_are_zones() -> None:
+    assert is_zone("Europe/Berlin")
+    assert not is_zone("Europe/Atlantis")
+    assert not is_zone("a\x00b")
