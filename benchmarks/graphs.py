@@ -19,7 +19,7 @@ WORKERS = 4
 BATCHES = (1, 50)
 # The rows of a release and their indexes, without our triggers and without anybody waiting.
 PLAIN_ROWS = """
-    CREATE TABLE plain_tasks (LIKE tasks INCLUDING ALL);
+    CREATE TABLE plain_tasks (LIKE tasks INCLUDING ALL EXCLUDING GENERATED);
     INSERT INTO plain_tasks OVERRIDING SYSTEM VALUE SELECT * FROM tasks WHERE state = 'pending'
 """
 PLAIN_UPDATE = "UPDATE plain_tasks SET state = 'ready', unmet = 0, revision = revision + 1"

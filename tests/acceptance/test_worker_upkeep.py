@@ -26,6 +26,8 @@ EVERY_SECOND = dict.fromkeys(
         "cycle_check_interval",
         "dispatch_tick_interval",
         "audit_interval",
+        "deadline_check_interval",
+        "urgency_interval",
     ),
     1,
 )
