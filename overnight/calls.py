@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from overnight import errors
 from overnight.models import (
     Cancelled,
+    Explanation,
     Forecast,
     Plan,
     PlanRequest,
@@ -81,6 +82,12 @@ def limits() -> Call[UserLimits]:
     return Call(
         "GET", "/api/v1/users/me/limits", lambda answer: UserLimits.model_validate(answer.json())
     )
+
+
+def explain_task(task_id: str) -> Call[Explanation]:
+    """Read why one task is not running."""
+    path = f"{_of(task_id)}/explain"
+    return Call("GET", path, lambda answer: Explanation.model_validate(answer.json()))
 
 
 def forecast_task(task_id: str) -> Call[Forecast]:

@@ -16,6 +16,7 @@ from overnight.calls import Call
 from overnight.errors import NotConfigured, NotUnderstood, TaskFailed, Unreachable, WaitTimedOut
 from overnight.models import (
     Cancelled,
+    Explanation,
     Forecast,
     Plan,
     QueueStatus,
@@ -162,6 +163,10 @@ class Tasks:
                 return
             cursor = page.cursor
             left = None if left is None else left - len(page.tasks)
+
+    def explain(self, task_id: str) -> Explanation:
+        """Return every reason a task is not running."""
+        return self._client.call(calls.explain_task(task_id))
 
     def forecast(self, task_id: str) -> Forecast:
         """Return when a task is expected to start and to end."""

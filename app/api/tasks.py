@@ -12,11 +12,20 @@ from app.control.cancel import cancel
 from app.domain.errors import InvalidRequest, Refused, TaskNotFound
 from app.domain.ids import MalformedId, TaskId, parse_task, show_task
 from app.domain.lifecycle import ALIASES, State, Status, states_of
+from app.gate.claim import Terms
+from app.insight.explain import ExplainView, explain
 from app.insight.forecast import ForecastView, forecast_next, forecast_task
 from app.insight.queue import QueueStatusView, queue_status
 from app.insight.tasks import TaskView, get_task, list_tasks
 from app.intake.submit import Caps, submit
-from overnight.models import Cancelled, Forecast, QueueStatus, TaskCreate, TaskResponse
+from overnight.models import (
+    Cancelled,
+    Explanation,
+    Forecast,
+    QueueStatus,
+    TaskCreate,
+    TaskResponse,
+)
 
 router = APIRouter(prefix="/api/v1/tasks", tags=["tasks"])
 Text = Annotated[str | None, Query(max_length=200)]
@@ -103,6 +112,12 @@ def read_forecast(task_id: str, parts: Use, caller: Reader) -> ForecastView:
     """Tell when one task is expected to start and to end."""
     workers = workers_of(parts.settings)
     return forecast_task(parts.db, caller.user_id, _task_id(task_id), workers)
+
+
+@router.get("/{task_id}/explain", response_model=Explanation)
+def explain_task(task_id: str, parts: Use, caller: Reader) -> ExplainView:
+    """Tell every reason a task is not running, and what can be done about it."""
+    return explain(parts.db, caller.user_id, _task_id(task_id), Terms.of(parts.settings))
 
 
 @router.get("/{task_id}", response_model=TaskResponse)

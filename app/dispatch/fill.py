@@ -7,15 +7,13 @@ from dataclasses import dataclass
 
 from app.dispatch.publish import Publisher
 from app.faults import fault
-from app.gate.claim import Terms, claim
+from app.gate.claim import CLAIMS_PER_PASS, Terms, claim
 from app.outcome.settle import release
 from app.settings import Settings
 from app.store.db import Db
 from app.store.statements import statement
 from app.telemetry import Event, emit
 
-# Claims in one transaction; more would hold the lanes longer without going faster.
-CLAIMS_PER_PASS = 200
 LOOK_AT_POOLS_SECONDS = 1.0
 
 

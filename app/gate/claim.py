@@ -18,6 +18,8 @@ from app.store import lanes
 from app.store.db import Db
 from app.store.statements import statement
 
+# Claims in one transaction; more would hold the lanes longer without going faster.
+CLAIMS_PER_PASS = 200
 CYCLES_PER_PASS = 100
 # Lanes that have nothing for a pool step aside; thousands of them may do so in one pass.
 LOOKS_PER_PASS = 5
@@ -105,13 +107,7 @@ def claim(db: Db, pool: str, *, holder: str, terms: Terms, limit: int = 100) -> 
         capacity = _capacity(tx, pool, terms, statement("lock_pool"))
         if capacity.free <= 0:
             return Taken()
-        messages = min(capacity.free, limit)
-        want = Want(
-            singles=messages,
-            bundles=[uuid4() for _ in range(messages)],
-            limit=min(limit, messages * terms.bundling.tasks),
-            holder=holder,
-        )
+        want = wanted(capacity, terms, limit=limit, holder=holder)
         behind = capacity.lanes_due
         for _ in range(LOOKS_PER_PASS):
             behind = behind and _catch_up(tx)
@@ -181,6 +177,17 @@ def claim_one(
     return db.atomically(work)
 
 
+def wanted(capacity: Capacity, terms: Terms, *, limit: int, holder: str) -> Want:
+    """Return what a pass asks of the lanes for all free slots of a pool."""
+    messages = min(capacity.free, limit)
+    return Want(
+        singles=messages,
+        bundles=[uuid4() for _ in range(messages)],
+        limit=min(limit, messages * terms.bundling.tasks),
+        holder=holder,
+    )
+
+
 def _catch_up(tx: Connection) -> bool:
     """Bring lanes to the present, their month and their night window; whether more are due."""
     return lanes.roll_due(tx, CYCLES_PER_PASS).due == CYCLES_PER_PASS
@@ -194,8 +201,11 @@ def _capacity(tx: Connection, pool: str, terms: Terms, lock: TextClause) -> Capa
     if tx.execute(lock, {"pool": pool}).one_or_none() is None:
         return Capacity()
     row = _house(tx, pool, terms)
-    if row.paused:
-        return Capacity()
+    return Capacity() if row.paused else offered(row, terms)
+
+
+def offered(row: Row[Any], terms: Terms) -> Capacity:
+    """Judge what a pool can take on, from the counts of `pool_capacity`."""
     free = row.slots - row.singles - row.bundles
     if terms.slots_max is not None:
         free = min(free, terms.slots_max - row.in_house)
@@ -223,20 +233,11 @@ def _choose(
     rows = tx.execute(
         statement("claim"),
         {
-            "users": list(locked),
-            "only": want.only,
+            **question(locked, capacity, terms, want),
             "pool": pool,
-            "free": want.singles,
-            "messages": len(want.bundles),
             "bundles": want.bundles,
             # Postgres would open its source of randomness anew for each.
             "tokens": [uuid4() for _ in range(want.limit)],
-            "bundle_seconds": terms.bundling.seconds,
-            "bundle_max": terms.bundling.tasks,
-            "limit": want.limit,
-            # Everyone's share; if some have less, the next pass gives the rest to the others.
-            "per_lane": ceil(want.limit / len(locked)),
-            "capabilities": list(capacity.capabilities),
             "holder": want.holder,
             "claim_ttl": terms.claim_ttl.total_seconds(),
             "sources": sources(Event.CLAIM),
@@ -245,6 +246,24 @@ def _choose(
     ).mappings()
     fault("claim.before_commit")
     return [_claimed(row) for row in rows]
+
+
+def question(
+    users: Sequence[UUID], capacity: Capacity, terms: Terms, want: Want
+) -> dict[str, object]:
+    """Return what the choice among these users' tasks depends on, as the statements call it."""
+    return {
+        "users": list(users),
+        "only": want.only,
+        "free": want.singles,
+        "messages": len(want.bundles),
+        "bundle_seconds": terms.bundling.seconds,
+        "bundle_max": terms.bundling.tasks,
+        "limit": want.limit,
+        # Everyone's share; if some have less, the next pass gives the rest to the others.
+        "per_lane": ceil(want.limit / len(users)),
+        "capabilities": list(capacity.capabilities),
+    }
 
 
 def _lanes(tx: Connection, pool: str, want: Want) -> Sequence[UUID]:

@@ -90,14 +90,19 @@ class Db:
         prepare_named(engine)
         return cls(engine)
 
-    def atomically(self, work: Callable[[Connection], T]) -> T:
+    def atomically(self, work: Callable[[Connection], T], *, one_instant: bool = False) -> T:
         """Run `work` in one transaction and commit; deadlocks and lost races are tried again.
 
-        `work` may run several times, so it must have no effect but on the database.
+        `work` may run several times, so it must have no effect but on the database. With
+        `one_instant` all its statements see the rows as they were when it began; that is for
+        several readings that must agree.
         """
+        engine = self.engine
+        if one_instant:
+            engine = engine.execution_options(isolation_level="REPEATABLE READ")
         for attempt in range(1, TRIES + 1):
             try:
-                with self.engine.begin() as tx:
+                with engine.begin() as tx:
                     return work(tx)
             except DBAPIError as error:
                 if sqlstate(error) in WORTH_RETRYING and attempt < TRIES:

@@ -2,19 +2,24 @@
 
 Each is prepared the first time a connection uses it: planning a statement of this size costs
 about as much as running it for a hundred tasks. Those with filters that may be left out say
-`(planned anew)`: one plan for all cases would be good for none.
+`(planned anew)`: one plan for all cases would be good for none. One that judges exactly as another
+does says `(begins as claim through chosen)`: it opens with that one's words, up to the end of that
+part, so that the two cannot come to differ.
 """
 
 import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from sqlalchemy import Connection, Engine, TextClause, event, text
 from sqlalchemy.engine.interfaces import DBAPICursor, ExecutionContext
 
 FOLDER = Path(__file__).parent / "sql"
-NAME = re.compile(r"^-- name: (\w+)( \(planned anew\))?\n", re.MULTILINE)
+NAME = re.compile(
+    r"^-- name: (\w+)(?: \((?:(planned anew)|begins as (\w+) through (\w+))\))?\n", re.MULTILINE
+)
 PARAMETER = re.compile(r"%\((\w+)\)s")
 #: The execution option that names a statement, and the place where a connection keeps its own.
 PREPARED = "overnight_prepared"
@@ -31,22 +36,52 @@ def statement(name: str) -> TextClause:
 def sources() -> dict[str, str]:
     """Return the text of every named statement."""
     found: dict[str, str] = {}
-    for name, _, body in _parts():
-        if name in found:
-            raise ValueError(f"two statements are called {name}")
-        found[name] = body.strip()
-    return found
+    for part in _parts():
+        if part.name in found:
+            raise ValueError(f"two statements are called {part.name}")
+        found[part.name] = part.body
+    opened = {
+        part.name: f"{_opening(found[part.like], part.through)}\n{part.body}"
+        for part in _parts()
+        if part.like
+    }
+    return found | opened
+
+
+class _Part(NamedTuple):
+    """One named statement as it stands in its file; `like` is whose opening it shares."""
+
+    name: str
+    planned_anew: str | None
+    like: str | None
+    through: str
+    body: str
 
 
 @cache
 def _planned_anew() -> set[str]:
-    return {name for name, mark, _ in _parts() if mark}
+    return {part.name for part in _parts() if part.planned_anew}
 
 
-def _parts() -> Iterator[tuple[str, str | None, str]]:
+def _parts() -> Iterator[_Part]:
     for file in sorted(FOLDER.glob("*.sql")):
         _, *parts = NAME.split(file.read_text())
-        yield from zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+        for place in range(0, len(parts), 5):
+            name, anew, like, through, body = parts[place : place + 5]
+            yield _Part(name, anew, like, through or "", body.strip())
+
+
+def _opening(body: str, through: str) -> str:
+    r"""Return a statement up to the end of one of its parts, which a bracket of its own closes.
+
+    >>> _opening("WITH a AS (\n    SELECT 1\n), b AS (\n    SELECT 2\n) SELECT 3", "a")
+    'WITH a AS (\n    SELECT 1\n)'
+    """
+    begins = re.search(rf"\b{through} AS (?:MATERIALIZED )?\(", body)
+    if begins is None:
+        raise ValueError(f"no part of the statement is called {through}")
+    ends = body.index("\n)", begins.end())
+    return body[:ends] + "\n)"
 
 
 def prepare_named(engine: Engine) -> None:

@@ -102,6 +102,18 @@ def test_a_forecast_without_a_task_lists_what_comes_next(service: Service) -> No
     assert document[0]["start"]["p50_at"] == AT.format(2)
 
 
+def test_what_nothing_holds_starts_next(service: Service) -> None:
+    told = {"id": ALPHA, "state": "ready", "queue_position": 1, "starts_next": True, "reasons": []}
+    service.on(f"GET /api/v1/tasks/{ALPHA}/explain", (200, told | {"made_at": AT.format(0)}))
+
+    shown = run("explain", ALPHA)
+    document = json.loads(run("explain", ALPHA, "--json").stdout)
+
+    assert shown.exit_code == 0, shown.stderr
+    assert shown.stdout.splitlines()[-1] == "Nothing holds it: it starts with the gate's next pass."
+    assert document["starts_next"] is True
+
+
 def test_a_plan_says_in_one_line_what_will_be_done(service: Service, tmp_path: Path) -> None:
     service.on("POST /api/v1/plan", (200, planned()))
     (tmp_path / "batch.json").write_text(json.dumps({"tasks": BATCH, "edges": [[0, 1]]}))

@@ -140,6 +140,12 @@ def _as_superuser(postgres: EmbeddedPostgres, command: str) -> None:
         ("forecast_pending", {"tasks_dag"}),
         ("forecast_edges", {"task_edges_child"}),
         ("forecast_task", {"tasks_user_recent"}),
+        ("explain_task", {"tasks_user_recent", "tasks_ready", "lanes_pkey", "users_pkey"}),
+        ("explain_parents", {"task_edges_child", "tasks_pkey"}),
+        ("explain_locks", {"held_locks_pkey", "tasks_pkey"}),
+        ("explain_pools", {"pools_pkey"}),
+        ("lanes_to_serve", {"lanes_pick"}),
+        ("next_pass", {"tasks_ready", "tasks_pkey", "lanes_pkey", "held_locks_pkey"}),
         ("waiting_now", {"tasks_ready"}),
         ("starving_lanes", {"tasks_ready"}),
     ],
@@ -161,6 +167,15 @@ def test_the_gate_reads_a_handful_of_rows_of_a_long_queue(filled: Db) -> None:
     [queue] = [node for node in nodes if node.get("Index Name") == "tasks_ready"]
     ready = TASKS * 0.4
     assert queue["Actual Rows"] * queue["Actual Loops"] < ready / 20
+
+
+def test_looking_at_the_next_pass_reads_a_handful_of_rows_too(filled: Db) -> None:
+    with filled.engine.connect() as connection, connection.begin():
+        nodes = _explain(connection, "next_pass", "ANALYZE, ")
+
+    [queue] = [node for node in nodes if node.get("Index Name") == "tasks_ready"]
+    assert queue["Actual Rows"] * queue["Actual Loops"] < TASKS * 0.4 / 20
+    assert not [node for node in nodes if node["Node Type"] in {"ModifyTable", "LockRows"}]
 
 
 @pytest.mark.parametrize("name", ["count_starts", "starts_since"])
@@ -225,6 +240,7 @@ def _values(connection: Connection) -> dict[str, Any]:
         **dict.fromkeys(("max_age", "look"), 10),
         **dict.fromkeys(("patience", "seconds"), 900),
         "lanes": 10,
+        "passed_over": list(users),
         **dict.fromkeys(("bundle_seconds", "bundle_max", "messages", "free"), 10),
         "user_id": one.user_id,
         "project": "site",
@@ -272,6 +288,23 @@ def test_two_statements_may_not_share_a_name(
 
     with pytest.raises(ValueError, match="two statements are called twin"):
         statements.sources.__wrapped__()
+
+
+def test_a_statement_may_open_with_the_words_of_another(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.sql").write_text(
+        "-- name: act\nWITH one AS (\n    SELECT 1\n), two AS (\n    SELECT 2\n)\nSELECT 3;\n"
+        "-- name: look (begins as act through one)\nSELECT 4;\n"
+        "-- name: lost (begins as act through three)\nSELECT 5;\n"
+    )
+    monkeypatch.setattr(statements, "FOLDER", tmp_path)
+
+    with pytest.raises(ValueError, match="no part of the statement is called three"):
+        statements.sources.__wrapped__()
+
+    (tmp_path / "a.sql").write_text((tmp_path / "a.sql").read_text().partition("-- name: lost")[0])
+    assert statements.sources.__wrapped__()["look"] == "WITH one AS (\n    SELECT 1\n)\nSELECT 4;"
 
 
 def test_every_statement_is_used_and_every_used_one_exists() -> None:

@@ -1,0 +1,71 @@
+"""Why a task is not running: the words for it, and how they are said."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+MINUTE, HOUR = 60, 3600
+
+
+class Code(StrEnum):
+    """Everything that can keep a task from running, in the order it is told."""
+
+    STATE = "state"
+    DEPENDENCY = "dependency"
+    RETRY_AT = "retry_at"
+    DEADLINE = "deadline"
+    PAUSED = "paused"
+    WINDOW = "window"
+    PLAN_CONCURRENCY = "plan_concurrency"
+    MONTHLY_HOURS = "monthly_hours"
+    LOCK = "lock"
+    NO_WORKER = "no_worker"
+    NO_CAPABLE_AGENT = "no_capable_agent"
+    SLOTS = "slots"
+    SLOTS_MAX = "slots_max"
+    BEHIND = "behind"
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One reason: a word for programs, a sentence for people, and the facts behind both."""
+
+    code: Code
+    message: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+def at(instant: datetime) -> str:
+    """Write an instant for people, in UTC to the minute.
+
+    >>> at(datetime(2026, 11, 16, 22, 0, tzinfo=UTC))
+    '2026-11-16 22:00Z'
+    """
+    return f"{instant.astimezone(UTC):%Y-%m-%d %H:%MZ}"
+
+
+def lasting(seconds: float) -> str:
+    """Write a duration for people, to the minute if it has any.
+
+    >>> lasting(20), lasting(1800), lasting(2 * 3600), lasting(5000)
+    ('20 s', '30 min', '2 h', '1 h 23 min')
+    """
+    whole = max(0, int(seconds))
+    if whole < MINUTE:
+        return f"{whole} s"
+    hours, minutes = divmod(whole // MINUTE, 60)
+    return " ".join(f"{count} {unit}" for count, unit in ((hours, "h"), (minutes, "min")) if count)
+
+
+def listed(words: list[str], total: int | None = None) -> str:
+    """Name some things in a sentence, and say how many more there are.
+
+    >>> listed(["a", "b"]), listed(["a", "b"], 5)
+    ('a and b', 'a, b and 3 more')
+    """
+    more = (total or len(words)) - len(words)
+    parts = [*words, f"{more} more"] if more > 0 else words
+    *first, last = parts
+    return f"{', '.join(first)} and {last}" if first else last

@@ -1,0 +1,417 @@
+"""Why a task is not running: the gate's conditions, each judged by itself and said in words.
+
+`held_back` judges what holds a task back whoever else waits; it is pure, and takes the facts as
+they were read at one instant. Only if it finds nothing does the order matter, which is not judged
+here but looked at (`app/gate/next_pass.py`), and `behind` says what was seen.
+
+**What "nothing" means.** A ready task has no reason exactly if, were the dispatchers to pass over
+the pools now and nobody else to act, the next pass of at least one pool would claim it. Each pool
+is looked at as if it came first. A pass fills the pool's free slots once: it shares them among the
+users, takes one task of those that want the same lock, promises the month's hours one task after
+the other, and stops when slots, room or hours are used up. Whoever would go in the pass after it
+is `behind`. Lanes that somebody holds at this instant count as free. Slots that workers refill
+themselves when they finish are not looked at: those are not free now.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from app.domain.ids import show_task
+from app.domain.lifecycle import ACTIVE, FINAL, State
+from app.domain.pauses import Scope
+from app.domain.reasons import Code, Reason, at, lasting, listed
+from app.gate.next_pass import Offer, Outcome, Stage
+
+
+@dataclass(frozen=True)
+class Pause:
+    """A pause in force; `target` names the pool or the user."""
+
+    scope: Scope
+    target: str | None
+    note: str | None
+    since: datetime
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A pool: its slots as a pass counts them, and whether it is paused."""
+
+    offer: Offer
+    paused: bool
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.offer.pool
+
+    @property
+    def is_live(self) -> bool:
+        """Whether any worker of it is alive and takes on work."""
+        return bool(self.offer.capabilities)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a slot of its own is free; the house's cap is judged by itself."""
+        return self.offer.slots > self.offer.busy
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that the judgement of one task rests on, read at one instant.
+
+    `task` holds the columns of the task, its user's lane and window; see `explain_task`.
+    """
+
+    task: Mapping[str, Any]
+    parents: Sequence[Mapping[str, Any]] = ()
+    locks: Sequence[Mapping[str, Any]] = ()
+    pauses: Sequence[Pause] = ()
+    pools: Sequence[Pool] = ()
+    slots_max: int | None = None
+    # What the user said of the night, and whether this server can read its zone.
+    window: str = ""
+    zone_is_known: bool = True
+    needs: frozenset[str] = field(default=frozenset())
+
+
+def held_back(facts: Facts) -> list[Reason]:
+    """Return everything that holds a task back, whoever else waits."""
+    state = State(facts.task["state"])
+    if state in FINAL:
+        return [_ended(facts.task)]
+    if state in ACTIVE:
+        return [_active(facts.task)]
+    judges = (_waits, _deadline, _pauses, _window, _plan, _hours, _locks, _pools)
+    return [reason for judge in judges for reason in judge(facts)]
+
+
+def open_pools(facts: Facts) -> list[Pool]:
+    """Return the pools whose next pass could take the task."""
+    return [pool for pool in _capable(facts) if not pool.paused and pool.offer.capacity.free > 0]
+
+
+def behind(facts: Facts, outcomes: Sequence[Outcome]) -> list[Reason]:
+    """Say who goes first, from what the next pass of each pool would do; nothing if one takes it.
+
+    The pool in which the task comes furthest speaks for all.
+    """
+    best = max(outcomes, key=lambda one: one.stage, default=None)
+    if best is None or best.stage is Stage.TAKEN:
+        return []
+    own = [show_task(task) for task in best.before]
+    details = {
+        "pool": best.pool,
+        "free": best.free,
+        "for": _sought(facts, best).name.lower(),
+        "own_tasks_first": own,
+        "place": best.place,
+    }
+    return [Reason(Code.BEHIND, _first(facts, best, own), details)]
+
+
+def _first(facts: Facts, best: Outcome, own: list[str]) -> str:
+    goes = "goes" if len(own) == 1 else "go"
+    ahead = f"{listed(own)} {goes} first" if own else "others go first"
+    free = "1 slot is free" if best.free == 1 else f"{best.free} slots are free"
+    match _sought(facts, best):
+        case Stage.ROOM:
+            allowed = f"your plan has room for {_room(facts)} more at once"
+            return f"{allowed}, and {ahead}: wait, or make this task more urgent"
+        case Stage.LOCK:
+            return f"{ahead} and may need the same locks: the next pass looks again"
+        case Stage.HOURS:
+            return f"{ahead} and use up the month's hours: lower its timeout or wait"
+        case Stage.SLOTS if best.place is None:
+            return f"{free} in the pool {best.pool} for all who wait, and of yours {ahead}"
+        case Stage.SLOTS:
+            return (
+                f"{free} in the pool {best.pool} and the task is number {best.place} in line:"
+                " users with fewer running tasks, and your more urgent ones, go first"
+            )
+        case _ if best.pool in facts.task["parked_for"]:
+            return (
+                f"the pool {best.pool} found nothing to start in your queue and looks again when"
+                " something in it or a worker changes"
+            )
+        case _:
+            return f"the next free slots of the pool {best.pool} go to users served longer ago"
+
+
+def _sought(facts: Facts, best: Outcome) -> Stage:
+    """Return what others go first for; a user's room in a pass may be a mere share of its slots."""
+    is_share = best.stage is Stage.ROOM and best.room is not None and best.room < _room(facts)
+    return Stage.SLOTS if is_share else best.stage
+
+
+def _room(facts: Facts) -> int:
+    room: int = facts.task["max_active"] - facts.task["active"]
+    return room
+
+
+def _waits(facts: Facts) -> Iterator[Reason]:
+    task = facts.task
+    if task["unmet"]:
+        yield _dependency(facts)
+    elif task["state"] == State.RETRYING:
+        retry, attempts = task["retry_at"], f"{task['attempts']} of {task['max_attempts']}"
+        due = "is due again since" if retry <= task["now"] else "is tried again at"
+        yield Reason(
+            Code.RETRY_AT,
+            f"{attempts} attempts are spent ({task['failure_reason'] or 'failed'});"
+            f" the task {due} {at(retry)}",
+            {
+                "retry_at": retry,
+                "attempts": task["attempts"],
+                "max_attempts": task["max_attempts"],
+                "failure_reason": task["failure_reason"],
+            },
+        )
+    elif task["state"] != State.READY:
+        # Where a task that must ask somebody first (for money, say) will tell whom.
+        yield Reason(
+            Code.STATE,
+            f"the task is {task['state']}: it is not ready to start",
+            {"state": task["state"], "since": task["updated_at"]},
+        )
+
+
+def _dependency(facts: Facts) -> Reason:
+    unmet = facts.task["unmet"]
+    tasks = [
+        {"id": show_task(row["id"]), "state": row["state"], "condition": row["condition"]}
+        for row in facts.parents
+    ]
+    named = listed([f"{one['id']} ({one['state']})" for one in tasks], unmet) if tasks else unmet
+    many = "tasks" if unmet != 1 else "task"
+    return Reason(
+        Code.DEPENDENCY,
+        f"it waits for {unmet} other {many}: {named}",
+        {"unmet": unmet, "tasks": tasks},
+    )
+
+
+def _deadline(facts: Facts) -> Iterator[Reason]:
+    deadline = facts.task["deadline_at"]
+    if deadline is not None and deadline <= facts.task["now"]:
+        yield Reason(
+            Code.DEADLINE,
+            f"its deadline {at(deadline)} has passed: the next sweep ends it; submit it again"
+            " with a later one",
+            {"deadline_at": deadline},
+        )
+
+
+def _pauses(facts: Facts) -> Iterator[Reason]:
+    for pause in facts.pauses:
+        if pause.scope is Scope.ALL:
+            yield _paused(pause, "everything is", "--all")
+        elif pause.scope is Scope.USER and facts.task["paused"]:
+            yield _paused(pause, "the user is", f"--user {pause.target}")
+
+
+def _paused(pause: Pause, what: str, option: str) -> Reason:
+    note = f" ({pause.note})" if pause.note else ""
+    return Reason(
+        Code.PAUSED,
+        f"{what} paused since {at(pause.since)}{note}: an operator ends it with"
+        f" `overnight resume {option}`",
+        {
+            "scope": pause.scope.value,
+            "target": pause.target,
+            "since": pause.since,
+            "note": pause.note,
+        },
+    )
+
+
+def _window(facts: Facts) -> Iterator[Reason]:
+    task = facts.task
+    carried = task["carried_until"]
+    is_late = carried is not None and task["created_at"] >= carried
+    if not task["window_closed"] and not is_late:
+        return
+    opens = task["window_turns_at"]
+    details = {"opens_at": opens, "window": facts.window}
+    if not facts.zone_is_known:
+        yield Reason(
+            Code.WINDOW,
+            f"the night window {facts.window} stays shut, because this server cannot read its"
+            " time zone: an operator can set another",
+            details | {"opens_at": None},
+        )
+        return
+    late = "; what was waiting at closing time may still start" if is_late else ""
+    yield Reason(
+        Code.WINDOW, f"the night window {facts.window} opens at {at(opens)}{late}", details
+    )
+
+
+def _plan(facts: Facts) -> Iterator[Reason]:
+    active, most = facts.task["active"], facts.task["max_active"]
+    if active >= most:
+        yield Reason(
+            Code.PLAN_CONCURRENCY,
+            f"{active} of the {most} tasks your plan allows at once are running: one must end"
+            " first, or the plan be raised",
+            {"active": active, "max_active": most},
+        )
+
+
+def _hours(facts: Facts) -> Iterator[Reason]:
+    task = facts.task
+    limit, needs = task["limit_seconds"], task["granted"]
+    if limit is None:
+        return
+    used, reserved = float(task["used_seconds"]), task["reserved_seconds"]
+    left = limit - used - reserved
+    if needs <= left:
+        return
+    resets = task["resets_at"]
+    stands = f"needs {lasting(needs)}, {lasting(left)} left until {at(resets)}"
+    if needs > limit:
+        advice = f"more than the {lasting(limit)} of a whole month: lower its timeout"
+    elif reserved and needs <= left + reserved:
+        advice = "lower its timeout, or wait for what is promised to running tasks"
+    else:
+        advice = "lower its timeout or wait"
+    yield Reason(
+        Code.MONTHLY_HOURS,
+        f"{stands}: {advice}",
+        {
+            "needs_seconds": needs,
+            "left_seconds": max(0.0, left),
+            "used_seconds": used,
+            "reserved_seconds": reserved,
+            "limit_seconds": limit,
+            "resets_at": resets,
+        },
+    )
+
+
+def _locks(facts: Facts) -> Iterator[Reason]:
+    for lock in facts.locks:
+        holder = show_task(lock["task_id"])
+        yield Reason(
+            Code.LOCK,
+            f"{lock['key']} is held by {holder} since {at(lock['since'])}: it starts when that one"
+            " ends",
+            {
+                "key": lock["key"],
+                "held_by": holder,
+                "since": lock["since"],
+                "expires_at": lock["expires_at"],
+            },
+        )
+
+
+def _pools(facts: Facts) -> Iterator[Reason]:
+    live = [pool for pool in facts.pools if pool.is_live]
+    capable = _capable(facts)
+    is_open = [pool for pool in capable if not pool.paused]
+    if not live:
+        yield Reason(
+            Code.NO_WORKER,
+            "no worker is alive and taking on work: start one with `overnight worker`",
+            {"pools": [pool.name for pool in facts.pools]},
+        )
+    elif not capable:
+        yield _incapable(facts, live)
+    elif not is_open:
+        named = {pool.name for pool in capable}
+        for pause in facts.pauses:
+            if pause.scope is Scope.POOL and pause.target in named:
+                what = f"the pool {pause.target}, which could run it, is"
+                yield _paused(pause, what, f"--pool {pause.target}")
+    elif not any(pool.has_room for pool in is_open):
+        yield _busy(is_open)
+    if facts.slots_max is not None and facts.pools:
+        in_house = max(pool.offer.in_house for pool in facts.pools)
+        if in_house >= facts.slots_max:
+            yield Reason(
+                Code.SLOTS_MAX,
+                f"{in_house} of the {facts.slots_max} slots that all pools may use together are"
+                " busy: one must come free",
+                {"busy": in_house, "slots_max": facts.slots_max},
+            )
+
+
+def _busy(pools: Sequence[Pool]) -> Reason:
+    counted = [
+        {"pool": pool.name, "busy": pool.offer.busy, "slots": pool.offer.slots} for pool in pools
+    ]
+    told = [f"{one['pool']} ({one['busy']} of {one['slots']} busy)" for one in counted]
+    return Reason(
+        Code.SLOTS,
+        f"no slot is free in {listed(told)}: one must come free, or a worker join",
+        {"pools": counted},
+    )
+
+
+def _incapable(facts: Facts, live: Sequence[Pool]) -> Reason:
+    missing = {pool.name: sorted(facts.needs - _shared(pool)) for pool in live}
+    mixed = [
+        pool.name
+        for pool in live
+        if any(facts.needs <= set(worker) for worker in pool.offer.capabilities)
+    ]
+    nearest = min(missing, key=lambda name: (len(missing[name]), name))
+    lacks = f"no pool offers all of {', '.join(sorted(facts.needs))}"
+    if mixed:
+        advice = (
+            f"some workers of {listed(mixed)} do, but any worker of a pool may get its tasks:"
+            " give those a pool of their own"
+        )
+    else:
+        wants = ",".join(missing[nearest])
+        advice = f"{nearest} lacks {wants}; start a worker with `--capabilities {wants}`"
+    return Reason(
+        Code.NO_CAPABLE_AGENT,
+        f"{lacks}: {advice}",
+        {"needs": sorted(facts.needs), "missing": missing, "mixed_pools": mixed},
+    )
+
+
+def _capable(facts: Facts) -> list[Pool]:
+    return [pool for pool in facts.pools if pool.is_live and facts.needs <= _shared(pool)]
+
+
+def _shared(pool: Pool) -> frozenset[str]:
+    """Return what all of a pool's workers can do: any of them may get the message."""
+    return frozenset(pool.offer.capacity.capabilities)
+
+
+def _active(task: Mapping[str, Any]) -> Reason:
+    state, since = task["state"], task["started_at"] or task["claimed_at"]
+    where = f"by {task['claimed_by']} in the pool {task['pool']}"
+    said = {State.CLAIMED: "is on its way to a worker", State.VALIDATING: "has run and is checked"}
+    told = said.get(State(state), "is running")
+    asked = task["cancel_requested_at"]
+    stop = f"; it was asked to stop at {at(asked)}" if asked else ""
+    return Reason(
+        Code.STATE,
+        f"it {told} since {at(since)}, held {where}{stop}",
+        {
+            "state": state,
+            "since": since,
+            "held_by": task["claimed_by"],
+            "pool": task["pool"],
+            "cancel_requested_at": asked,
+        },
+    )
+
+
+def _ended(task: Mapping[str, Any]) -> Reason:
+    state, why = task["state"], task["failure_reason"]
+    because = f" ({why})" if why else ""
+    again = {
+        State.DEAD_LETTERED: ": an operator can retry it with `overnight dead retry`",
+        State.CANCELLED: ": submit it again if it is still wanted",
+    }.get(State(state), "")
+    return Reason(
+        Code.STATE,
+        f"it ended as {state} at {at(task['finished_at'])}{because}{again}",
+        {"state": state, "since": task["finished_at"], "failure_reason": why},
+    )

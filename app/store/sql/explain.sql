@@ -1,0 +1,79 @@
+-- name: explain_task
+-- One task, its user's lane and its place among the user's own; another user's looks exactly like
+-- none. What it would be granted is worked out as the gate does.
+SELECT t.id, t.type, t.state, t.unmet, t.created_at, t.updated_at, t.claimed_at, t.started_at, t.finished_at,
+       t.claimed_by, t.pool, t.cancel_requested_at, t.failure_reason, t.retry_at, t.attempts, t.max_attempts,
+       t.deadline_at, t.required_capabilities, t.locks,
+       least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS granted,
+       l.active, l.max_active, l.limit_seconds, l.used_seconds, l.reserved_seconds, l.resets_at, l.paused,
+       l.window_closed, l.window_turns_at, l.carried_until, l.parked_for,
+       u.window_zone, u.window_from, u.window_to, u.window_at_closing,
+       CASE WHEN t.state = 'ready' THEN
+            (SELECT count(*) FROM (SELECT 1 FROM tasks o
+                                    WHERE o.user_id = t.user_id AND o.state = 'ready'
+                                      AND (o.sort_key, o.id) < (t.sort_key, t.id)
+                                    LIMIT :max_position) ahead) END AS ahead,
+       :max_position AS max_position, clock() AS now
+  FROM tasks t
+  JOIN lanes l ON l.user_id = t.user_id
+  JOIN users u ON u.id = t.user_id
+ WHERE t.user_id = :user_id
+   AND t.id = :task_id;
+
+-- name: explain_parents
+-- What a task still waits for; the first few, for the row itself counts them.
+SELECT p.id, p.title, p.state, e.condition
+  FROM task_edges e
+  JOIN tasks p ON p.id = e.parent_id
+ WHERE e.child_id = :task_id
+   AND e.satisfied_at IS NULL
+ ORDER BY p.id
+ LIMIT :limit;
+
+-- name: explain_locks
+-- Who holds what a task needs alone, or what lies within it; as many rows as the user runs tasks.
+SELECT h.key, h.task_id, o.claimed_at AS since, o.expires_at
+  FROM tasks t
+  JOIN held_locks h ON h.user_id = t.user_id
+                   AND (h.key = ANY (t.locks) OR coalesce(t.lock_paths && h.span, false))
+  JOIN tasks o ON o.id = h.task_id
+ WHERE t.id = :task_id
+   AND t.locks IS NOT NULL
+ ORDER BY h.key
+ LIMIT :limit;
+
+-- name: explain_pools
+SELECT name, paused FROM pools ORDER BY name LIMIT :limit;
+
+-- name: lanes_to_serve
+-- The lanes that lock_lanes_to_serve would hold if nobody else held one, in its order; those in
+-- `passed_over` were looked into in vain by the same pass, and have stepped aside.
+WITH next AS MATERIALIZED (
+    SELECT user_id, active, last_served_at, plan_weight, least(ready, max_active - active) AS room
+      FROM lanes
+     WHERE eligible
+       AND NOT (:pool = ANY (parked_for))
+       AND user_id <> ALL (CAST(:passed_over AS uuid[]))
+     ORDER BY active, last_served_at, plan_weight DESC
+     LIMIT CAST(:limit AS int) + CAST(:few AS int)
+)
+SELECT user_id
+  FROM next
+ ORDER BY active, last_served_at, plan_weight DESC
+ LIMIT (SELECT greatest(CAST(:few AS int), ceil(CAST(:limit AS int) / avg(room))::int) FROM next);
+
+-- name: next_pass (begins as claim through chosen)
+-- How far a task would come in a pass: the words that choose are the claim's own.
+SELECT EXISTS (SELECT 1 FROM chosen WHERE id = :task_id) AS is_chosen,
+       EXISTS (SELECT 1 FROM candidate WHERE id = :task_id) AS is_candidate,
+       EXISTS (SELECT 1 FROM affordable WHERE id = :task_id) AS has_locks,
+       (SELECT place FROM queued WHERE id = :task_id) AS place,
+       (SELECT count(*) FROM chosen) AS chosen,
+       (SELECT room FROM lane WHERE user_id = :user_id) AS room,
+       -- The user's own that the pass looks at before it.
+       ARRAY(SELECT c.id
+               FROM candidate c
+              WHERE c.user_id = :user_id
+                AND (c.sort_key, c.id) < (SELECT t.sort_key, t.id FROM tasks t WHERE t.id = :task_id)
+              ORDER BY c.sort_key, c.id
+              LIMIT :max_position) AS before;

@@ -1,0 +1,486 @@
+"""Why a task waits, reason by reason, in a real house."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, time, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli.main import app
+from app.control.cancel import cancel
+from app.control.drain import drain
+from app.control.pauses import EVERYTHING, Target, pause
+from app.control.windows import set_window
+from app.domain.errors import TaskNotFound
+from app.domain.ids import TaskId, UserId, show_task
+from app.domain.plans import PlanTier
+from app.domain.reasons import Code
+from app.domain.results import Raised, Returned
+from app.domain.windows import AtClosing, Window
+from app.gate.claim import Bundling, Terms
+from app.insight.explain import ReasonView, explain
+from app.intake.submit import Edge, NewTask, submit_graph
+from tests.rules.sources import read
+from tests.rules.test_docs import FENCE
+from tests.support.canned import KEY, canned_service
+from tests.support.door import TASKS, Door, open_door
+from tests.support.house import CLAIM_TTL, LIVENESS, LOOSE, POOL, TERMS, House
+
+PAGE = Path("docs/explain.md")
+NIGHT = Window("Europe/Berlin", time(22), time(6))
+# Noon and late evening on that wall.
+NOON = datetime(2026, 11, 16, 11, 0, tzinfo=UTC)
+EVENING = datetime(2026, 11, 16, 20, 0, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def door(house: House, database_url: str) -> Iterator[Door]:
+    with open_door(house, database_url, OVERNIGHT_WORKER_LIVENESS="300") as opened:
+        yield opened
+
+
+def reasons(house: House, user: UserId, task: UUID, terms: Terms = TERMS) -> dict[str, ReasonView]:
+    found = explain(house.app, user, TaskId(task), terms).reasons
+    return {reason.code: reason for reason in found}
+
+
+def only(house: House, user: UserId, task: UUID, terms: Terms = TERMS) -> ReasonView:
+    """The one reason there is."""
+    [reason] = reasons(house, user, task, terms).values()
+    return reason
+
+
+def test_a_task_that_nothing_holds_has_no_reason_and_is_claimed_next(house: House) -> None:
+    house.agent()
+    user = house.user()
+    task = house.task(user)
+
+    view = explain(house.app, user, task, TERMS)
+
+    assert (view.reasons, view.starts_next, view.queue_position) == ([], True, 1)
+    assert [one.claim.task_id for one in house.claim().claims] == [task]
+
+
+def test_another_users_task_looks_like_none(house: House) -> None:
+    task = house.task(house.user())
+
+    with pytest.raises(TaskNotFound):
+        explain(house.app, house.user(), task, TERMS)
+
+
+def test_a_dependency_names_the_tasks_it_waits_for(house: House) -> None:
+    house.agent()
+    user = house.user()
+    tasks = [NewTask(title="t", type="echo") for _ in range(3)]
+    first, second, last = submit_graph(
+        house.app, user, tasks, LOOSE, edges=[Edge(0, 2), Edge(1, 2)]
+    )
+
+    reason = only(house, user, last.task_id)
+
+    assert reason.code == "dependency"
+    assert reason.details["unmet"] == 2
+    assert {one["id"] for one in reason.details["tasks"]} == {
+        show_task(first.task_id),
+        show_task(second.task_id),
+    }
+    assert "it waits for 2 other tasks" in reason.message
+
+
+def test_a_retry_says_when_and_how_many_attempts_are_spent(house: House) -> None:
+    house.agent()
+    user = house.user()
+    run = house.running(user)
+    house.settle(run, Raised("error", "no luck"))
+
+    reason = only(house, user, run.claim.task_id)
+
+    assert reason.code == "retry_at"
+    assert reason.details["retry_at"] == house.row(run.claim.task_id)["retry_at"]
+    assert "1 of 3 attempts are spent" in reason.message
+
+
+def test_a_deadline_that_passed_is_a_reason(house: House) -> None:
+    house.agent()
+    user = house.user()
+    now = house.one("SELECT clock() AS now")["now"]
+    task = house.task(user, deadline_at=now + HOUR)
+    house.move_clock(2 * HOUR)
+
+    assert only(house, user, task).code == "deadline"
+
+
+@pytest.mark.parametrize("scope", ["user", "pool", "all"])
+def test_a_pause_says_since_when_and_why(house: House, scope: str) -> None:
+    house.agent()
+    user = house.user(name="ada")
+    task = house.task(user)
+    target = {"user": Target(user_id=user), "pool": Target(pool=POOL), "all": EVERYTHING}[scope]
+    pause(house.app, target, actor="human:operator", note="new keys")
+
+    reason = only(house, user, task)
+
+    assert (reason.code, reason.details["scope"]) == ("paused", scope)
+    assert "(new keys)" in reason.message
+    assert "`overnight resume --" in reason.message
+
+
+def test_a_paused_pool_holds_nobody_whom_another_can_serve(house: House) -> None:
+    house.agent()
+    house.agent(agent_id="other", pool="other")
+    user = house.user()
+    task = house.task(user)
+
+    pause(house.app, Target(pool=POOL), actor="human:operator")
+
+    assert not reasons(house, user, task)
+
+
+def test_a_shut_window_says_when_it_opens(house: House) -> None:
+    house.set_clock(NOON)
+    house.agent()
+    user = house.user()
+    set_window(house.app, user, NIGHT)
+    task = house.task(user)
+
+    reason = only(house, user, task)
+
+    assert reason.code == "window"
+    assert reason.message == (
+        "the night window 22:00-06:00 Europe/Berlin opens at 2026-11-16 21:00Z"
+    )
+    assert reason.details["opens_at"] == datetime(2026, 11, 16, 21, 0, tzinfo=UTC)
+
+
+def test_a_window_that_opened_unnoticed_holds_nobody(house: House) -> None:
+    house.set_clock(NOON)
+    house.agent()
+    user = house.user()
+    set_window(house.app, user, NIGHT)
+    task = house.task(user)
+
+    house.set_clock(EVENING + 2 * HOUR)
+
+    assert not reasons(house, user, task)
+
+
+def test_under_continue_only_what_came_too_late_waits(house: House) -> None:
+    house.set_clock(NOON - 7 * HOUR)
+    house.agent()
+    user = house.user()
+    set_window(house.app, user, Window("Europe/Berlin", time(22), time(6), AtClosing.CONTINUE))
+    early = house.task(user)
+    house.set_clock(NOON)
+    late = house.task(user)
+
+    assert not reasons(house, user, early)
+    assert only(house, user, late).code == "window"
+
+
+def test_a_zone_that_cannot_be_read_is_told(house: House) -> None:
+    house.agent()
+    user = house.user(window_zone="Mars/Base", window_from=time(22), window_to=time(6))
+    task = house.task(user)
+
+    reason = only(house, user, task)
+
+    assert reason.code == "window"
+    assert "cannot read its time zone" in reason.message
+    assert reason.details["opens_at"] is None
+
+
+def test_a_full_plan_says_how_full(house: House) -> None:
+    house.agent()
+    user = house.user(max_concurrent_agents=1)
+    house.running(user)
+
+    reason = only(house, user, house.task(user))
+
+    assert (reason.code, dict(reason.details)) == (
+        "plan_concurrency",
+        {"active": 1, "max_active": 1},
+    )
+
+
+def test_hours_say_what_is_needed_what_is_left_and_what_to_do(house: House) -> None:
+    house.agent()
+    user = house.user(PlanTier.PRO, monthly_agent_hours_limit=1)
+    house.run(
+        "INSERT INTO usage_ledger (user_id, period_started_at, kind, seconds)"
+        " SELECT user_id, cycle_started_at, 'adjustment', 2400 FROM lanes WHERE user_id = :id",
+        id=user,
+    )
+    task = house.task(user, timeout_seconds=1800)
+    small = house.task(user, timeout_seconds=1200)
+
+    reason = only(house, user, task)
+
+    resets = house.lane(user)["resets_at"]
+    assert reason.message == (
+        f"needs 30 min, 20 min left until {resets:%Y-%m-%d %H:%MZ}: lower its timeout or wait"
+    )
+    assert reason.details["left_seconds"] == 1200
+    assert not reasons(house, user, small)
+
+
+def test_hours_that_will_never_do_are_told_as_such(house: House) -> None:
+    house.agent()
+    user = house.user(PlanTier.PRO, monthly_agent_hours_limit=1)
+    task = house.task(user, timeout_seconds=7200)
+
+    assert "more than the 1 h of a whole month" in only(house, user, task).message
+
+
+def test_hours_promised_to_a_run_may_come_back(house: House) -> None:
+    house.agent()
+    user = house.user(PlanTier.PRO, monthly_agent_hours_limit=1)
+    house.running(user, timeout_seconds=1800)
+    task = house.task(user, timeout_seconds=3000)
+
+    assert "promised to running tasks" in only(house, user, task).message
+
+
+def test_a_lock_names_its_holder_and_since_when(house: House) -> None:
+    house.agent()
+    user = house.user()
+    run = house.running(user, locks=["path:src"])
+    task = house.task(user, locks=["path:src/a", "repo:site"])
+
+    reason = only(house, user, task)
+
+    assert reason.code == "lock"
+    assert reason.details["key"] == "path:src"
+    assert reason.details["held_by"] == show_task(run.claim.task_id)
+    assert reason.details["since"] == house.row(run.claim.task_id)["claimed_at"]
+
+
+def test_without_a_worker_nothing_starts(house: House) -> None:
+    user = house.user()
+    task = house.task(user)
+
+    assert only(house, user, task).code == "no_worker"
+
+    house.agent(agent_id="leaving")
+    drain(house.dispatcher, "leaving")
+    assert only(house, user, task).code == "no_worker"
+
+
+def test_a_missing_capability_is_named_pool_by_pool(house: House) -> None:
+    house.agent()
+    house.agent(agent_id="gpu-host", pool="gpu", capabilities=["gpu"])
+    user = house.user()
+    task = house.task(user, required_capabilities=["gpu", "big"])
+
+    reason = only(house, user, task)
+
+    assert reason.code == "no_capable_agent"
+    assert reason.details["missing"] == {POOL: ["big", "gpu"], "gpu": ["big"]}
+    assert "start a worker with `--capabilities big`" in reason.message
+
+
+def test_a_capability_that_not_all_of_a_pool_have_is_none(house: House) -> None:
+    house.agent()
+    house.agent(agent_id="gpu-host", capabilities=["gpu"])
+    user = house.user()
+    task = house.task(user, required_capabilities=["gpu"])
+
+    reason = only(house, user, task)
+
+    assert reason.details["mixed_pools"] == [POOL]
+    assert "give those a pool of their own" in reason.message
+
+
+def test_a_full_pool_says_how_many_are_busy(house: House) -> None:
+    house.agent(slots=1)
+    user = house.user()
+    house.running(user)
+    task = house.task(user)
+
+    reason = only(house, user, task)
+
+    assert reason.code == "slots"
+    assert reason.details["pools"] == [{"pool": POOL, "busy": 1, "slots": 1}]
+
+
+def test_the_cap_of_the_house_is_a_reason_of_its_own(house: House) -> None:
+    house.agent()
+    user = house.user()
+    house.running(user)
+    task = house.task(user)
+
+    reason = only(house, user, task, Terms(CLAIM_TTL, LIVENESS, slots_max=1))
+
+    assert (reason.code, dict(reason.details)) == ("slots_max", {"busy": 1, "slots_max": 1})
+
+
+def test_who_comes_later_is_behind_for_a_slot(house: House) -> None:
+    house.agent(slots=1)
+    user = house.user()
+    first, second = house.task(user), house.task(user)
+
+    reason = only(house, user, second)
+
+    assert not reasons(house, user, first)
+    assert (reason.code, reason.details["for"]) == ("behind", "slots")
+    assert reason.details["own_tasks_first"] == [show_task(first)]
+    assert reason.message == (
+        f"1 slot is free in the pool default for all who wait, and of yours {show_task(first)}"
+        " goes first"
+    )
+
+
+def test_another_user_who_waited_longer_goes_first(house: House) -> None:
+    house.agent(slots=2)
+    greedy, other = house.user(), house.user()
+    house.running(greedy)
+    mine, theirs = house.task(greedy), house.task(other)
+
+    reason = only(house, greedy, mine)
+
+    assert not reasons(house, other, theirs)
+    assert (reason.code, reason.details["for"], reason.details["place"]) == ("behind", "slots", 2)
+    assert "1 slot is free in the pool default and the task is number 2" in reason.message
+
+
+def test_room_that_the_plan_leaves_goes_to_the_urgent(house: House) -> None:
+    house.agent()
+    user = house.user(max_concurrent_agents=1)
+    urgent, calm = house.task(user, priority=5), house.task(user)
+
+    reason = only(house, user, calm)
+
+    assert reason.details["for"] == "room"
+    assert reason.message == (
+        f"your plan has room for 1 more at once, and {show_task(urgent)} goes first: wait, or make"
+        " this task more urgent"
+    )
+
+
+def test_a_lock_that_goes_to_another_in_the_same_pass(house: House) -> None:
+    house.agent()
+    user = house.user()
+    first, second = (house.task(user, locks=["repo:site"]) for _ in range(2))
+
+    assert not reasons(house, user, first)
+    assert only(house, user, second).details["for"] == "lock"
+
+
+def test_hours_that_go_to_another_in_the_same_pass(house: House) -> None:
+    house.agent()
+    user = house.user(PlanTier.PRO, monthly_agent_hours_limit=1)
+    first, second = (house.task(user, timeout_seconds=2400) for _ in range(2))
+
+    assert not reasons(house, user, first)
+    assert only(house, user, second).details["for"] == "hours"
+
+
+def test_a_pass_looks_past_lanes_with_nothing_for_the_pool(house: House) -> None:
+    house.agent(slots=1)
+    for _ in range(15):
+        house.task(house.user(), required_capabilities=["gpu"])
+    late = house.user()
+    house.run("UPDATE lanes SET last_served_at = clock() WHERE user_id = :id", id=late)
+    task = house.task(late)
+
+    assert not reasons(house, late, task)
+    assert [one.claim.task_id for one in house.claim().claims] == [task]
+
+
+def test_a_lane_the_pool_gave_up_on_is_told(house: House) -> None:
+    house.agent()
+    user = house.user()
+    task = house.task(user)
+    house.run("UPDATE lanes SET parked_for = ARRAY[:pool] WHERE user_id = :id", pool=POOL, id=user)
+
+    reason = only(house, user, task)
+
+    assert reason.details["for"] == "lane"
+    assert "found nothing to start in your queue" in reason.message
+    assert not house.claim().claims
+
+
+def test_quick_tasks_share_a_slot_and_so_none_is_behind(house: House) -> None:
+    house.agent(slots=1)
+    house.run("INSERT INTO paces (type, seconds) VALUES ('quick', 0.05)")
+    user = house.user()
+    tasks = [house.task(user, type="quick") for _ in range(6)]
+    terms = Terms(CLAIM_TTL, LIVENESS, bundling=Bundling(0.25, 100))
+
+    held = [task for task in tasks if reasons(house, user, task, terms)]
+
+    assert held == tasks[5:]
+
+
+def test_what_runs_or_has_ended_says_so(house: House) -> None:
+    house.agent()
+    user = house.user()
+    run = house.running(user)
+    running = only(house, user, run.claim.task_id)
+    cancel(house.app, user, run.claim.task_id, actor="user")
+    stopping = only(house, user, run.claim.task_id)
+    house.settle(run, Returned())
+    ended = only(house, user, run.claim.task_id)
+
+    assert {running.code, stopping.code, ended.code} == {"state"}
+    assert "it is running since" in running.message
+    assert "it was asked to stop at" in stopping.message
+    assert "it ended as" in ended.message
+
+
+def test_all_that_holds_a_task_is_told(house: House) -> None:
+    user = house.user(max_concurrent_agents=0)
+    pause(house.app, EVERYTHING, actor="human:operator")
+    task = house.task(user)
+
+    assert list(reasons(house, user, task)) == ["paused", "plan_concurrency", "no_worker"]
+
+
+def test_the_api_explains_to_the_owner_alone(door: Door) -> None:
+    task = door.created()
+    path = f"{TASKS}/{task['id']}/explain"
+
+    told = door.ask("GET", path)
+    guest = door.guest().ask("GET", path)
+    unknown = door.ask("GET", f"{TASKS}/{show_task(uuid4())}/explain")
+
+    assert told.status_code == 200
+    assert told.json()["starts_next"] is False
+    assert [reason["code"] for reason in told.json()["reasons"]] == ["no_worker"]
+    assert (guest.status_code, unknown.status_code) == (404, 404)
+    assert door.client().tasks.explain(task["id"]).reasons[0].code == "no_worker"
+
+
+def test_the_example_of_the_page_is_what_the_command_prints(
+    door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door.house.set_clock(EVENING)
+    door.house.agent()
+    ada = door.guest(**_free_plan())
+    holder = ada.created(project_id="site")["id"]
+    assert door.house.claim().claims
+    task = ada.created(project_id="site")["id"]
+    answer = ada.ask("GET", f"{TASKS}/{task}/explain").json()
+
+    with canned_service() as service:
+        service.on(f"GET /api/v1/tasks/{task}/explain", (200, answer))
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("OVERNIGHT_URL", service.url)
+        monkeypatch.setenv("OVERNIGHT_API_KEY", KEY)
+        printed = CliRunner().invoke(app, ["explain", task], prog_name="overnight")
+
+    [shown] = [text for kind, text in FENCE.findall(read(PAGE)) if not kind]
+    assert printed.stdout == shown.replace("<TASK>", task).replace("<HOLDER>", holder)
+
+
+def test_the_page_has_every_reason_and_no_other() -> None:
+    rows = [line.split("|")[1].strip() for line in read(PAGE).splitlines() if line[:3] == "| `"]
+
+    assert rows == [f"`{code}`" for code in Code]
+
+
+def _free_plan() -> dict[str, Any]:
+    return {"max_concurrent_agents": 1, "monthly_agent_hours_limit": 10}

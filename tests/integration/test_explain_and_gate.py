@@ -1,0 +1,327 @@
+"""Explain beside the real gate: it finds no reason exactly where the next pass would claim."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta
+from typing import Any, TypeVar
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Connection
+
+from app.control.pauses import EVERYTHING, Target, pause
+from app.control.windows import set_window
+from app.domain.ids import TaskId, UserId
+from app.domain.lifecycle import WAITING
+from app.domain.plans import PlanTier
+from app.domain.windows import AtClosing, Window
+from app.gate.claim import CLAIMS_PER_PASS, ONE_BY_ONE, Bundling, Terms, claim
+from app.insight.explain import ExplainView, explain
+from app.intake.submit import Edge, NewTask, submit_graph
+from app.store.db import Db
+from tests.support.house import CLAIM_TTL, LOOSE, POOL, House
+
+T = TypeVar("T")
+
+# Deleting is much quicker than truncating tables that hold a few rows.
+FORGET = "; ".join(
+    f"DELETE FROM {table}"
+    for table in (
+        *("events", "usage_ledger", "attempts", "task_edges", "held_locks", "lock_waits", "tasks"),
+        *("dags", "lanes", "users", "agents", "pools", "pauses", "paces"),
+    )
+)
+LIVENESS = timedelta(seconds=15)
+EVENING = datetime(2026, 11, 16, 20, 0, tzinfo=UTC)
+LATER = EVENING + timedelta(hours=2)
+GPU_POOL = "gpu"
+QUICK = "quick"
+
+
+class Undone(Db):
+    """The same database, in which nothing lasts."""
+
+    def atomically(self, work: Callable[[Connection], T], *, one_instant: bool = False) -> T:
+        assert not one_instant
+        with self.engine.connect() as connection, connection.begin() as transaction:
+            answer = work(connection)
+            transaction.rollback()
+            return answer
+
+
+@dataclass(frozen=True)
+class Job:
+    """A task of a small house, and what has happened to it."""
+
+    type: str
+    priority: int
+    locks: Sequence[str]
+    timeout: int
+    needs: Sequence[str]
+    after: bool
+    deadline: timedelta | None
+    late: bool
+    state: str
+
+    def new(self) -> NewTask:
+        return NewTask(
+            title="job",
+            type=self.type,
+            priority=self.priority,
+            locks=self.locks,
+            timeout_seconds=self.timeout * 60,
+            required_capabilities=self.needs,
+            deadline_at=None if self.deadline is None else EVENING + self.deadline,
+        )
+
+
+@dataclass(frozen=True)
+class Person:
+    """A user of a small house; each job marked `after` waits for the one before it."""
+
+    plan: PlanTier
+    at_once: int
+    hours: int | None
+    window: Window | None
+    paused: bool
+    jobs: Sequence[Job]
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A worker, and how it is doing."""
+
+    pool: str
+    slots: int
+    capabilities: Sequence[str]
+    status: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """The workers and the rules of a small house, and how much of it is busy."""
+
+    workers: Sequence[Worker]
+    paused: str | None
+    slots_max: int | None
+    bundling: Bundling
+    busy: int
+
+
+LOCKS = [
+    *[(), ("project:red",), ("project:red", "project:blue")],
+    *[("path:src",), ("path:src/a",), ("path:src/b", "path:docs"), ("path:.",)],
+]
+
+
+def _jobs(**odd: st.SearchStrategy[Any]) -> st.SearchStrategy[Job]:
+    plain: dict[str, st.SearchStrategy[Any]] = {
+        "type": st.sampled_from(["slow", QUICK]),
+        "priority": st.sampled_from([50, 70, 20, 5]),
+        "locks": st.one_of(st.just(()), st.sampled_from(LOCKS)),
+        "timeout": st.sampled_from([20, 40, 60, 240]),
+        "needs": st.just(()),
+        "after": st.just(value=False),
+        "deadline": st.none(),
+        "late": st.booleans(),
+        "state": st.just("ready"),
+    }
+    return st.builds(Job, **plain | odd)
+
+
+def _people(**odd: st.SearchStrategy[Any]) -> st.SearchStrategy[Person]:
+    plain: dict[str, st.SearchStrategy[Any]] = {
+        "plan": st.sampled_from(PlanTier),
+        "at_once": st.sampled_from([2, 3, 5, 1]),
+        "hours": st.sampled_from([None, 2, 1]),
+        "window": st.none(),
+        "paused": st.just(value=False),
+        "jobs": st.lists(jobs, min_size=1, max_size=6),
+    }
+    return st.builds(Person, **plain | odd)
+
+
+# Mostly nothing is odd about a task but its locks; each oddity comes alone.
+jobs = st.one_of(
+    *[_jobs()] * 4,
+    _jobs(needs=st.sampled_from([("gpu",), ("gpu", "big")])),
+    _jobs(after=st.just(value=True)),
+    _jobs(deadline=st.sampled_from([timedelta(hours=1), timedelta(hours=3)])),
+    _jobs(state=st.sampled_from(["retrying", "cancelled"])),
+)
+windows = st.builds(
+    Window,
+    zone=st.just("UTC"),
+    opens=st.sampled_from([time(18), time(21), time(23)]),
+    closes=st.sampled_from([time(6), time(22), time(20, 30)]),
+    at_closing=st.sampled_from(AtClosing),
+)
+people = st.one_of(
+    *[_people()] * 3,
+    _people(window=windows),
+    _people(paused=st.just(value=True)),
+    _people(at_once=st.just(0)),
+)
+hands = st.builds(
+    Worker,
+    pool=st.sampled_from([POOL, GPU_POOL]),
+    slots=st.integers(1, 5),
+    capabilities=st.sampled_from([(), ("gpu",), ("gpu", "big")]),
+    status=st.just("alive"),
+)
+odd_hands = st.builds(
+    Worker,
+    pool=st.sampled_from([POOL, GPU_POOL]),
+    slots=st.integers(0, 3),
+    capabilities=st.sampled_from([(), ("gpu",)]),
+    status=st.sampled_from(["alive", "draining", "silent", "offline"]),
+)
+places = st.builds(
+    Place,
+    workers=st.one_of(
+        *[st.lists(hands, min_size=1, max_size=3)] * 3, st.lists(odd_hands, max_size=3)
+    ),
+    paused=st.one_of(*[st.none()] * 3, st.sampled_from([POOL, GPU_POOL, "all"])),
+    slots_max=st.one_of(*[st.none()] * 3, st.integers(1, 4)),
+    bundling=st.sampled_from([ONE_BY_ONE, Bundling(0.25, 3)]),
+    busy=st.integers(0, 3),
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(crowd=st.lists(people, min_size=1, max_size=3), place=places)
+def test_explain_finds_no_reason_exactly_where_the_gate_would_claim(
+    house: House, crowd: list[Person], place: Place
+) -> None:
+    _compare(house, crowd, place)
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(1800)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(crowd=st.lists(people, min_size=1, max_size=6), place=places)
+def test_explain_agrees_with_the_gate_in_many_more_houses(
+    house: House, crowd: list[Person], place: Place
+) -> None:
+    _compare(house, crowd, place)
+
+
+def _compare(house: House, crowd: list[Person], place: Place) -> None:
+    terms = Terms(CLAIM_TTL, LIVENESS, place.slots_max, place.bundling)
+    owners = _build(house, crowd, place, terms)
+
+    taken = _next_pass(house, terms)
+    told = {task: explain(house.app, user, task, terms) for task, user in owners.items()}
+
+    free = {task for task, view in told.items() if view.starts_next}
+    assert free == taken, _tell(told, free ^ taken)
+    for view in told.values():
+        _check_words(view)
+
+
+def _next_pass(house: House, terms: Terms) -> set[UUID]:
+    """What the next pass of any pool would take, each as if it came first."""
+    undone = Undone(house.dispatcher.engine)
+    pools = [row["name"] for row in house.rows("SELECT name FROM pools")]
+    passes = [
+        claim(undone, pool, holder="nobody", terms=terms, limit=CLAIMS_PER_PASS) for pool in pools
+    ]
+    return {one.claim.task_id for taken in passes for one in taken.claims}
+
+
+def _tell(told: dict[TaskId, ExplainView], wrong: set[UUID]) -> str:
+    return "\n".join(f"{task}: {view}" for task, view in told.items() if task in wrong)
+
+
+def _check_words(view: ExplainView) -> None:
+    assert view.starts_next == (view.state in WAITING and not view.reasons)
+    assert all(reason.message and reason.details for reason in view.reasons)
+    codes = [reason.code for reason in view.reasons]
+    assert "behind" not in codes or codes == ["behind"]
+    for reason in view.reasons:
+        event(f"{reason.code} {reason.details.get('for', '')}")
+    event("starts next" if view.starts_next else view.state)
+
+
+def _build(house: House, crowd: list[Person], place: Place, terms: Terms) -> dict[TaskId, UserId]:
+    """A house at a late hour: some run since the evening, some came only now."""
+    house.run(FORGET)
+    house.set_clock(EVENING)
+    house.run(f"INSERT INTO paces (type, seconds) VALUES ('{QUICK}', 0.1)")
+    for number, worker in enumerate(place.workers):
+        house.agent(
+            worker.slots,
+            agent_id=f"host-{number}",
+            pool=worker.pool,
+            capabilities=worker.capabilities,
+        )
+    users = [_move_in(house, person) for person in crowd]
+    owners: dict[TaskId, UserId] = {}
+    for user, person in zip(users, crowd, strict=True):
+        owners |= _submit(house, user, [job for job in person.jobs if not job.late])
+    for pool in (POOL, GPU_POOL) if place.busy else ():
+        claim(house.dispatcher, pool, holder="host-0", terms=terms, limit=place.busy)
+    house.set_clock(LATER)
+    for user, person in zip(users, crowd, strict=True):
+        owners |= _submit(house, user, [job for job in person.jobs if job.late])
+        if person.paused:
+            pause(house.app, Target(user_id=user), actor="human:operator")
+    _change_workers(house, place)
+    return owners
+
+
+def _move_in(house: House, person: Person) -> UserId:
+    user = house.user(
+        person.plan,
+        max_concurrent_agents=person.at_once,
+        max_task_duration_minutes=90,
+        monthly_agent_hours_limit=person.hours,
+    )
+    if person.window is not None:
+        set_window(house.app, user, person.window)
+    return user
+
+
+def _submit(house: House, user: UserId, jobs: Sequence[Job]) -> dict[TaskId, UserId]:
+    edges = [Edge(place - 1, place) for place, job in enumerate(jobs) if job.after and place > 0]
+    made = submit_graph(house.app, user, [job.new() for job in jobs], LOOSE, edges=edges)
+    for job, one in zip(jobs, made, strict=True):
+        if job.state == "retrying" and not job.late:
+            house.run(
+                "UPDATE tasks SET state = 'claimed', token = gen_random_uuid(), claimed_by = 'x',"
+                " pool = 'x', claimed_at = clock(), expires_at = clock(), reserved_seconds = 1,"
+                " epoch = epoch + 1 WHERE id = :id AND state = 'ready'",
+                id=one.task_id,
+            )
+            house.run(
+                "UPDATE tasks SET state = 'running' WHERE id = :id AND state = 'claimed'",
+                id=one.task_id,
+            )
+            house.run(
+                "UPDATE tasks SET state = 'retrying', token = NULL, claimed_by = NULL, pool = NULL,"
+                " claimed_at = NULL, expires_at = NULL, reserved_seconds = NULL,"
+                " retry_at = clock() + interval '10 minutes' WHERE id = :id AND state = 'running'",
+                id=one.task_id,
+            )
+        elif job.state == "cancelled":
+            house.run(
+                "UPDATE tasks SET state = 'cancelled', finished_at = clock()"
+                " WHERE id = :id AND state = 'ready'",
+                id=one.task_id,
+            )
+    return {one.task_id: user for one in made}
+
+
+def _change_workers(house: House, place: Place) -> None:
+    silent = [f"host-{n}" for n, worker in enumerate(place.workers) if worker.status == "silent"]
+    house.run("UPDATE agents SET last_heartbeat_at = clock() WHERE id <> ALL (:ids)", ids=silent)
+    for status in ("draining", "offline"):
+        ids = [f"host-{n}" for n, worker in enumerate(place.workers) if worker.status == status]
+        house.run("UPDATE agents SET status = :s WHERE id = ANY (:ids)", s=status, ids=ids)
+    known = {row["name"] for row in house.rows("SELECT name FROM pools")}
+    if place.paused == "all":
+        pause(house.app, EVERYTHING, actor="human:operator")
+    elif place.paused in known:
+        pause(house.app, Target(pool=place.paused), actor="human:operator")
