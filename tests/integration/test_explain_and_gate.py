@@ -17,8 +17,8 @@ from app.domain.ids import TaskId, UserId
 from app.domain.lifecycle import WAITING
 from app.domain.plans import PlanTier
 from app.domain.windows import AtClosing, Window
-from app.gate.claim import CLAIMS_PER_PASS, ONE_BY_ONE, Bundling, Terms, claim
-from app.insight.explain import ExplainView, explain
+from app.gate.claim import CLAIMS_PER_PASS, ONE_BY_ONE, Bundling, Terms, claim, claim_one
+from app.insight.explain import ExplainView, ReasonView, explain
 from app.intake.submit import Edge, NewTask, submit_graph
 from app.store.db import Db
 from tests.support.house import CLAIM_TTL, LOOSE, POOL, House
@@ -38,6 +38,7 @@ EVENING = datetime(2026, 11, 16, 20, 0, tzinfo=UTC)
 LATER = EVENING + timedelta(hours=2)
 GPU_POOL = "gpu"
 QUICK = "quick"
+FOR_A_SLOT = {"no_worker", "no_capable_agent", "slots", "slots_max", "behind"}
 
 
 class Undone(Db):
@@ -135,7 +136,7 @@ def _people(**odd: st.SearchStrategy[Any]) -> st.SearchStrategy[Person]:
     plain: dict[str, st.SearchStrategy[Any]] = {
         "plan": st.sampled_from(PlanTier),
         "at_once": st.sampled_from([2, 3, 5, 1]),
-        "hours": st.sampled_from([None, 2, 1]),
+        "hours": st.sampled_from([None, None, 2, 1]),
         "window": st.none(),
         "paused": st.just(value=False),
         "jobs": st.lists(jobs, min_size=1, max_size=6),
@@ -181,7 +182,7 @@ odd_hands = st.builds(
 places = st.builds(
     Place,
     workers=st.one_of(
-        *[st.lists(hands, min_size=1, max_size=3)] * 3, st.lists(odd_hands, max_size=3)
+        *[st.lists(hands, min_size=1, max_size=3)] * 6, st.lists(odd_hands, max_size=3)
     ),
     paused=st.one_of(*[st.none()] * 3, st.sampled_from([POOL, GPU_POOL, "all"])),
     slots_max=st.one_of(*[st.none()] * 3, st.integers(1, 4)),
@@ -217,8 +218,33 @@ def _compare(house: House, crowd: list[Person], place: Place) -> None:
 
     free = {task for task, view in told.items() if view.starts_next}
     assert free == taken, _tell(told, free ^ taken)
+    alone = {task for task, view in told.items() if not _own_reasons(view)}
+    would_run = {task for task, user in owners.items() if _goes_alone(house, user, task)}
+    assert alone == would_run, _tell(told, alone ^ would_run)
     for view in told.values():
         _check_words(view)
+
+
+def _own_reasons(view: ExplainView) -> list[ReasonView]:
+    """What would hold the task even if somebody came with a slot for it and for no other."""
+    return [
+        reason
+        for reason in view.reasons
+        if reason.code not in FOR_A_SLOT and reason.details.get("scope") != "pool"
+    ]
+
+
+def _goes_alone(house: House, user: UserId, task: TaskId) -> bool:
+    """Whether the gate gives the task to a caller who brings a slot and all it requires."""
+    claimed = claim_one(
+        Undone(house.dispatcher.engine),
+        holder="nobody",
+        terms=Terms(CLAIM_TTL, LIVENESS),
+        user_id=user,
+        task_id=task,
+        capabilities=["gpu", "big"],
+    )
+    return claimed is not None
 
 
 def _next_pass(house: House, terms: Terms) -> set[UUID]:
