@@ -96,6 +96,16 @@ class Event(Enum):
         "user_id actor plan_tier max_concurrent_agents monthly_agent_hours_limit max_pending",
         "An operator changed a user's plan, or made an exception to it.",
     )
+    BUDGET_RAISED = (
+        INFO,
+        "budget usd actor task_id",
+        "A person approved more money for a task that had used up a budget.",
+    )
+    BUDGET_SET = (
+        INFO,
+        "budget usd actor user_id dag_id worker",
+        "An operator set what a user's night, a graph or an agent may cost.",
+    )
     POISON_FOUND = (
         WARN,
         "queue_id deaths workers",

@@ -6,6 +6,9 @@ from typing import Any
 
 from overnight.steering import Stopped
 
+# More than the columns of money can hold is a mistake of unit.
+MOST_USD = 1_000_000
+
 
 class Context(ABC):
     """One run of one task, as its handler sees it.
@@ -26,6 +29,7 @@ class Context(ABC):
         max_attempts: int = 1,
         epoch: int = 1,
         inputs: Mapping[str, Any] | None = None,
+        ceiling_usd: float | None = None,
     ) -> None:
         self.task_id = task_id
         self.type = type
@@ -36,6 +40,8 @@ class Context(ABC):
         self.max_attempts = max_attempts
         self.epoch = epoch
         self.inputs: dict[str, Any] = dict(inputs or {})
+        # What all runs of the task together may cost; None is no limit.
+        self.ceiling_usd = ceiling_usd
 
     @property
     def idempotency_key(self) -> str:
@@ -57,13 +63,22 @@ class Context(ABC):
     def stop_reason(self) -> str | None:
         """Why the run should end, or None.
 
-        One of `cancelled`, `timeout`, `shutdown`, `window_closed` and `lost`.
+        One of `cancelled`, `timeout`, `budget`, `shutdown`, `window_closed` and `lost`.
         """
 
     @property
     @abstractmethod
     def seconds_left(self) -> float:
         """How long the run may still take; never below zero."""
+
+    @property
+    @abstractmethod
+    def usd_left(self) -> float | None:
+        """What is left of `ceiling_usd` after all runs so far; None without a ceiling.
+
+        At zero the run is asked to stop, and a person whether the task may have more. A handler
+        that looks before an expensive call can stop earlier, or choose a cheaper one.
+        """
 
     @abstractmethod
     def progress(
@@ -80,4 +95,14 @@ class Context(ABC):
 
     @abstractmethod
     def cost(self, usd: float, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
-        """Add what one model call cost; the sum is kept even if the run fails later."""
+        """Add what one model call cost; the sum is kept even if the run fails later.
+
+        It travels with the next heartbeat. At the ceiling, `stop_reason` becomes `budget`.
+        """
+
+
+def sound_cost(usd: float) -> float:
+    """Return an amount that can be added up, or refuse it."""
+    if not 0 <= usd < MOST_USD:
+        raise ValueError(f"a cost is from 0 to {MOST_USD} US dollars, not {usd!r}")
+    return usd

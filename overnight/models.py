@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Any, Self, TypedDict
+from typing import Annotated, Any, Literal, Self, TypedDict
 
 from pydantic import (
     AfterValidator,
@@ -107,6 +107,17 @@ class RetryPolicy(BaseModel):
         max_length=20,
         description="Error classes that end the task at once; they win over retry_on.",
     )
+    escalate_after: Whole | None = Field(
+        None,
+        ge=1,
+        le=100,
+        description="Failed runs after which the task is escalated; null is never. Left out, the"
+        " service's rule.",
+    )
+    escalate: Literal["event", "priority", "dead_letter"] = Field(
+        "event",
+        description="What that means: a notice, a higher priority too, or no further run.",
+    )
 
 
 class TaskCreate(BaseModel):
@@ -164,6 +175,9 @@ class TaskCreate(BaseModel):
     required_capabilities: tuple[Word, ...] = Field(
         (), max_length=20, description="What a worker must offer to be given the task."
     )
+    agent_name: Annotated[Text, Field(min_length=1, max_length=94)] | None = Field(
+        None, description="The agent that must run it; the same as requiring agent: and its name."
+    )
     locks: tuple[LockKey, ...] = Field(
         (),
         max_length=20,
@@ -178,7 +192,17 @@ class TaskCreate(BaseModel):
     )
     tags: tuple[Word, ...] = Field((), max_length=50, description="Words to find it by.")
     max_cost_usd: Number | None = Field(
-        None, ge=0, le=999_999, description="What all runs of the task together may cost."
+        None,
+        ge=0,
+        le=999_999,
+        description="What all runs of the task together may cost; then it pauses and asks.",
+    )
+    estimated_cost_usd: Number | None = Field(
+        None,
+        ge=0,
+        le=999_999,
+        description="What a run is thought to cost, kept free in every budget while it runs; left"
+        " out, as much as it may.",
     )
     created_by: Annotated[Text, Field(pattern=r"^(human|agent|cron):\S{1,100}$")] | None = Field(
         None, description="Who asks, as human:, agent: or cron: and a name."
@@ -210,11 +234,13 @@ class TaskFields(TypedDict, total=False):
     max_attempts: int | None
     retry: RetryPolicy | dict[str, Any] | None
     required_capabilities: Sequence[str] | None
+    agent_name: str | None
     locks: Sequence[str] | None
     idempotency_key: str | None
     deadline_at: datetime | None
     tags: Sequence[str] | None
     max_cost_usd: float | None
+    estimated_cost_usd: float | None
     created_by: str | None
     source: str | None
 
@@ -256,6 +282,11 @@ class TaskResponse(BaseModel):
     progress: dict[str, Any] | None = Field(None, description="The latest word from the run.")
     tags: list[str] = Field(default_factory=list, description="Words to find it by.")
     cost_usd: float = Field(0.0, description="What all its runs have cost.")
+    max_cost_usd: float | None = Field(None, description="What they may; null is no limit.")
+    wait_reason: str | None = Field(
+        None, description="`approval` while it has used up a budget and asks for more."
+    )
+    agent_name: str | None = Field(None, description="The agent that must run it, if one is named.")
     timeout_seconds: int | None = Field(None, description="How long one run may take.")
     cancel_requested_at: datetime | None = Field(
         None, description="When a stop of the running task was asked for."

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from overnight.context import Context
+from overnight.context import Context, sound_cost
 from overnight.handlers import HandlerFunction, registered
 from overnight.steering import InvalidOutput
 
@@ -26,6 +26,7 @@ class MemoryContext(Context):
         max_attempts: int = 3,
         inputs: Mapping[str, Any] | None = None,
         timeout_seconds: float = 1800.0,
+        ceiling_usd: float | None = None,
     ) -> None:
         super().__init__(
             task_id=TASK_ID,
@@ -37,6 +38,7 @@ class MemoryContext(Context):
             max_attempts=max_attempts,
             epoch=attempt,
             inputs=inputs,
+            ceiling_usd=ceiling_usd,
         )
         self.progress_said: list[dict[str, object]] = []
         self.logged: list[dict[str, object]] = []
@@ -54,6 +56,13 @@ class MemoryContext(Context):
     def seconds_left(self) -> float:
         """What is left of the timeout after all `pass_time`."""
         return self._seconds_left
+
+    @property
+    def usd_left(self) -> float | None:
+        """What is left of the ceiling after every `cost`."""
+        if self.ceiling_usd is None:
+            return None
+        return max(0.0, round(self.ceiling_usd - self.cost_usd, 6))
 
     def stop(self, reason: str = "cancelled") -> None:
         """Ask the run to end, as a cancel would."""
@@ -76,10 +85,13 @@ class MemoryContext(Context):
         self.logged.append({"message": message, **fields})
 
     def cost(self, usd: float, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
-        """Add up what was spent."""
+        """Add up what was spent; at the ceiling the run is asked to end."""
+        sound_cost(usd)
         self.cost_usd += usd
         self.tokens["input"] += input_tokens
         self.tokens["output"] += output_tokens
+        if usd > 0 and self.usd_left == 0:
+            self.stop("budget")
 
 
 @dataclass(frozen=True)

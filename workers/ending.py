@@ -13,6 +13,7 @@ from app.domain.results import (
     Result,
     Returned,
     Stopped,
+    Suspended,
     TimedOut,
 )
 from app.masking import mask_text
@@ -29,7 +30,9 @@ MAX_SUMMARY = 10_000
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 # Asked to stop for a reason that is not the task's: an output that came all the same counts.
-_MAY_FINISH = frozenset({StopReason.SHUTDOWN, StopReason.WINDOW, StopReason.LOST})
+_MAY_FINISH = frozenset(
+    {StopReason.SHUTDOWN, StopReason.WINDOW, StopReason.BUDGET, StopReason.LOST}
+)
 
 
 class Spending(TypedDict):
@@ -49,8 +52,9 @@ def ending_of(
     """Say how a run ended, given why it was asked to stop, if it was; None: nothing to record.
 
     A run that was cancelled or out of time counts as that, whatever it made of its last moments.
-    One that came back with an output while its worker was shutting down, or its user's window was
-    closing, has finished; one whose claim seems lost may still show what it has: the claim decides.
+    One that came back with an output while its worker was shutting down, its user's window was
+    closing or a budget was used up, has finished; one whose claim seems lost may still show what
+    it has: the claim decides.
     """
     has_output = finished.raised is None
     if reason is None or (has_output and reason in _MAY_FINISH):
@@ -68,12 +72,22 @@ def stopped_ending(
             return Stopped(**spent)
         case StopReason.TIMEOUT:
             return TimedOut(by_plan=run.plan_limited, **spent)
+        case StopReason.BUDGET:
+            return Suspended(_over(run, spent["cost_usd"]), **spent)
         case StopReason.SHUTDOWN | StopReason.WINDOW:
             return Interrupted(reason.value, **spent)
         case StopReason.LOST:
             return None
         case _:
             assert_never(reason)
+
+
+def _over(run: Run, cost_usd: float) -> str:
+    """Say what a run had spent when it was stopped for it."""
+    total = run.spent_usd + cost_usd
+    if run.ceiling_usd is not None and total >= run.ceiling_usd:
+        return f"the task has cost ${total:.2f} of its ${run.ceiling_usd:.2f}"
+    return f"a budget was used up after the task had cost ${total:.2f}"
 
 
 def spending(context: RunContext | None) -> Spending:

@@ -18,6 +18,7 @@ class StopReason(StrEnum):
 
     WINDOW = "window_closed"
     SHUTDOWN = "shutdown"
+    BUDGET = "budget"
     TIMEOUT = "timeout"
     CANCELLED = "cancelled"
     LOST = "lost"
@@ -121,7 +122,7 @@ class Ladder:
                 return now + self._spans.shutdown_grace
             case StopReason.TIMEOUT:
                 return self._deadline + self._spans.timeout_grace
-            case StopReason.CANCELLED | StopReason.WINDOW:
+            case StopReason.CANCELLED | StopReason.BUDGET | StopReason.WINDOW:
                 return now + self._spans.cancel_grace
             case StopReason.LOST:
                 # Someone else may run the task already, or soon.

@@ -24,7 +24,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.domain.claims import Run
 from app.domain.ids import show_task
 from app.faults import fault
-from app.outcome.heartbeat import Answer, heartbeat
+from app.outcome.heartbeat import Answer, Cost, heartbeat
 from app.store.db import DatabaseUnreachable, Db
 from app.telemetry import Event, emit
 from workers.bundle import Bundle
@@ -131,6 +131,8 @@ class Lease:
 
     def _judge(self, turn: Turn, now: float) -> None:
         turn.ladder.look(now, draining=DRAIN.begun)
+        if turn.context.at_ceiling:
+            turn.ladder.ask(StopReason.BUDGET, now)
         if turn.ladder.reason is None:
             return
         if turn.ladder.reason != turn.context.stop_reason:
@@ -154,6 +156,8 @@ class Lease:
                 turn.ladder.ask(StopReason.CANCELLED, time.monotonic())
             if answer is Answer.HAND_BACK:
                 turn.ladder.ask(StopReason.WINDOW, time.monotonic())
+            if answer is Answer.BUDGET:
+                turn.ladder.ask(StopReason.BUDGET, time.monotonic())
             turn.ladder.confirm(sent_at)
             if turn is self._turn:
                 self._arm(turn.ladder.watchdog_at)
@@ -181,12 +185,18 @@ class Lease:
 
     def _beat(self, turn: Turn, sent_at: float) -> bool:
         news = turn.context.take_news()
+        spent = turn.context.cost_usd
+        # Only what is new: a report of money takes the user's lane.
+        cost = Cost(turn.run.user_id, spent) if spent > turn.context.reported_usd else None
         try:
-            answer = heartbeat(self._db, turn.run.claim, lease=self._lease, progress=news)
+            answer = heartbeat(
+                self._db, turn.run.claim, lease=self._lease, progress=news, cost=cost
+            )
         except (DatabaseUnreachable, SQLAlchemyError) as error:
             turn.context.put_back(news)
             emit(Event.HEARTBEAT_FAILED, **turn.name, error=error)
             return False
+        turn.context.reported_usd = spent
         self._answers.put((turn, sent_at, answer))
         return True
 

@@ -40,6 +40,7 @@ def card_of(settings: Settings, *, slots: int) -> AgentCard:
         capabilities=tuple(sorted(offered)),
         slots=slots,
         types=tuple(sorted(registered())),
+        budget_usd=settings.agent_budget_usd,
     )
 
 

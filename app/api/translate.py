@@ -5,8 +5,9 @@ from datetime import timedelta
 
 from app.domain.errors import InvalidRequest
 from app.domain.priority import score
-from app.domain.retry import RetryPolicy, Strategy
+from app.domain.retry import Escalation, RetryPolicy, Strategy
 from app.insight.snapshot import Workers
+from app.insight.tasks import AGENT_PREFIX
 from app.intake.submit import NewTask
 from app.settings import Settings
 from overnight import models
@@ -28,13 +29,14 @@ def new_task(body: models.TaskCreate, settings: Settings, key: str | None) -> Ne
         timeout_seconds=body.timeout_seconds,
         max_attempts=body.max_attempts or settings.max_attempts,
         retry=retry_policy(body.retry, settings),
-        required_capabilities=body.required_capabilities,
+        required_capabilities=_capabilities(body),
         locks=body.locks,
         idempotency_key=key,
         deadline_at=body.deadline_at,
         tags=body.tags,
         source=body.source,
         max_cost_usd=body.max_cost_usd,
+        estimated_cost_usd=body.estimated_cost_usd,
     )
     return task if body.created_by is None else replace(task, created_by=body.created_by)
 
@@ -70,7 +72,20 @@ def retry_policy(asked: models.RetryPolicy | None, settings: Settings) -> RetryP
         jitter=asked.jitter if "jitter" in given else settings.retry_jitter,
         retry_on=asked.retry_on if "retry_on" in given else settings.retry_on,
         no_retry_on=asked.no_retry_on if "no_retry_on" in given else settings.no_retry_on,
+        escalate_after=(
+            asked.escalate_after if "escalate_after" in given else settings.escalate_after
+        ),
+        escalate=Escalation(asked.escalate if "escalate" in given else settings.escalate),
+        poison_attempts=settings.poison_attempts,
+        poison_distinct_agents=settings.poison_distinct_agents,
     )
+
+
+def _capabilities(body: models.TaskCreate) -> tuple[str, ...]:
+    """Return what a worker must offer; naming an agent is asking for a capability of that name."""
+    if body.agent_name is None:
+        return body.required_capabilities
+    return (*body.required_capabilities, f"{AGENT_PREFIX}{body.agent_name}")
 
 
 def idempotency_key(body: models.TaskCreate, header: str | None) -> str | None:

@@ -66,6 +66,13 @@ def add(
         list[str] | None,
         typer.Option(metavar="NAME", help="What a worker must offer; may be repeated."),
     ] = None,
+    agent: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The agent that must run it.")
+    ] = None,
+    max_cost: Annotated[
+        float | None,
+        typer.Option(metavar="USD", min=0, help="What it may cost before it pauses and asks."),
+    ] = None,
     lock: Annotated[
         list[str] | None,
         typer.Option(
@@ -102,6 +109,8 @@ def add(
             max_attempts=max_attempts,
             retry={name: value for name, value in policy.items() if value is not None} or None,
             required_capabilities=capability,
+            agent_name=agent,
+            max_cost_usd=max_cost,
             locks=lock,
             tags=tag,
             idempotency_key=idempotency_key,

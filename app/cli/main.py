@@ -12,6 +12,7 @@ import typer
 
 from app.cli import (
     add,
+    budgets,
     dead,
     drill,
     explain,
@@ -99,6 +100,8 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "resume": holding.resume,
         "workers": holding.workers,
         "drain": holding.drain,
+        "approve": budgets.approve,
+        "stop": budgets.stop,
     },
     PROCESSES: {
         "api": processes.api,
@@ -114,6 +117,8 @@ for panel, commands in COMMANDS.items():
         app.command(name, rich_help_panel=panel)(command)
 
 app.command("version")(print_version)
+app.add_typer(budgets.approvals, name="approvals", rich_help_panel=OPERATE)
+app.add_typer(budgets.budget, name="budget", rich_help_panel=OPERATE)
 app.add_typer(dead.app, name="dead", rich_help_panel=OPERATE)
 app.add_typer(drill.app, name="drill", rich_help_panel=OPERATE)
 app.add_typer(users.app, name="user", rich_help_panel=OPERATE)

@@ -7,7 +7,7 @@ import typer
 
 from app.cli import database, options, output
 from app.cli.failures import Code, Failure
-from app.domain.plans import PlanTier
+from app.domain.plans import OnExhausted, PlanTier
 from app.domain.windows import AtClosing
 
 if TYPE_CHECKING:
@@ -108,6 +108,10 @@ def limits(
     max_pending: Annotated[
         str | None, typer.Option(metavar="N|house", help="How many tasks may wait.")
     ] = None,
+    on_exhausted: Annotated[
+        OnExhausted | None,
+        typer.Option(help="Refuse what comes when the hours are used up, or let it wait."),
+    ] = None,
     template: Annotated[
         bool, typer.Option("--template", help="Back to the plan's own limits.")
     ] = False,
@@ -121,6 +125,7 @@ def limits(
         minutes=minutes,
         hours=_number_or(hours, "unlimited", "--hours"),
         max_pending=_number_or(max_pending, "house", "--max-pending"),
+        on_exhausted=on_exhausted,
     )
     if template and chosen != Overrides():
         raise Failure("--template excludes the other options", code=Code.USAGE)
@@ -131,6 +136,25 @@ def limits(
         elif chosen != Overrides():
             override_limits(db, user_id, chosen, actor=database.operator())
         _show_limits(db, name, user_id, as_json=as_json)
+
+
+@app.command()
+def notices(
+    name: UserName,
+    *,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
+    as_json: options.Json = False,
+) -> None:
+    """List what a user should hear of, newest first: hours running out, tasks that keep failing."""
+    from app.insight.notices import list_notices
+
+    with database.opened() as db:
+        told = list_notices(db, known(db, name), limit=limit)
+    if as_json:
+        output.document([asdict(notice) for notice in told])
+        return
+    rows = [(notice.at, notice.kind, notice.task_id, notice.detail) for notice in told]
+    output.table(("AT", "KIND", "TASK", "DETAIL"), rows, empty="Nothing to tell.")
 
 
 def _number_or(given: str | None, word: str, option: str) -> "int | Lifted | None":
@@ -163,6 +187,8 @@ def _show_limits(db: "Db", name: str, user_id: "UserId", *, as_json: bool) -> No
             + (", no limit" if limit is None else f" of {limit}"),
             "may wait": "as the house says" if view.max_pending is None else view.max_pending,
             "hours return": view.billing_cycle_resets_at,
+            "without hours": "new tasks wait" if view.on_exhausted == "hold" else "refused",
+            "a night": None if view.night_budget_usd is None else f"${view.night_budget_usd:.2f}",
         }
     )
 

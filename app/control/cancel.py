@@ -26,7 +26,12 @@ def cancel(db: Db, user_id: UserId, task_id: TaskId, *, actor: str) -> State:
         mine = {"user_id": user_id, "task_id": task_id}
         stopped = tx.execute(
             statement("cancel"),
-            {**mine, "sources": STOPPABLE_AT_ONCE, "target": target(Event.CANCEL)},
+            {
+                **mine,
+                "sources": STOPPABLE_AT_ONCE,
+                "target": target(Event.CANCEL),
+                "reason": "cancelled",
+            },
         ).one_or_none()
         fault("cancel.before_commit")
         if stopped is not None:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from app.domain.errors import InvalidRequest, UserNotFound
 from app.domain.ids import UserId
-from app.domain.plans import PLAN_LIMITS, PlanLimits, PlanTier
+from app.domain.plans import PLAN_LIMITS, OnExhausted, PlanLimits, PlanTier
 from app.store import lanes
 from app.store.db import Db
 from app.store.models import User
@@ -39,6 +39,7 @@ class Overrides:
     minutes: int | None = None
     hours: int | Lifted | None = None
     max_pending: int | Lifted | None = None
+    on_exhausted: OnExhausted | None = None
 
     def columns(self) -> dict[str, object]:
         """Return the columns they change; a value no column should hold is refused."""
@@ -54,6 +55,8 @@ class Overrides:
                 raise InvalidRequest(field, str(value), legal=f"{least} to {MOST}")
             if value is not None:
                 columns[column] = value if isinstance(value, int) else None
+        if self.on_exhausted is not None:
+            columns["on_exhausted"] = self.on_exhausted.value
         return columns
 
 
@@ -92,7 +95,9 @@ def override_limits(
     columns = overrides.columns()
     if not columns:
         raise InvalidRequest(
-            "limits", "nothing was named", legal="concurrency, minutes, hours or max_pending"
+            "limits",
+            "nothing was named",
+            legal="concurrency, minutes, hours, max_pending or on_exhausted",
         )
     db.atomically(lambda tx: _change(tx, user_id, columns))
     _tell(user_id, actor, columns)
@@ -107,7 +112,8 @@ def restore_template(db: Db, user_id: UserId, *, actor: str = "operator") -> Non
         if tier is None:
             raise UserNotFound
         plan = PlanTier(tier)
-        columns = {**_columns(plan, PLAN_LIMITS[plan]), "max_pending": None}
+        template = _columns(plan, PLAN_LIMITS[plan])
+        columns = {**template, "max_pending": None, "on_exhausted": OnExhausted.REJECT.value}
         _change(tx, user_id, columns)
         return columns
 

@@ -54,6 +54,9 @@ class Run:
     plan_limited: bool
     failures: tuple[Failure, ...] = ()
     bundle: UUID | None = None
+    # What all runs of the task together may cost, None for no limit, and what the others did.
+    ceiling_usd: float | None = None
+    spent_usd: float = 0.0
 
     @property
     def attempt(self) -> int:

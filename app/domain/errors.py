@@ -7,6 +7,9 @@ Refused                      base of all; `code`, `message`, `details`
 ├── WorkerNotFound           no such worker, or several could be meant
 ├── TaskNotFound             no such task, or another user's
 ├── TaskAlreadyFinished      too late to cancel
+├── DagNotFound              no such graph
+├── AgentNotFound            no such agent
+├── NotAwaitingApproval      only a task that asks for money can be given some
 ├── NotDeadLettered          only a dead letter can be resolved
 ├── LockNotHeld              only a lock that is held can be released
 ├── TooManyPending           the user's cap on waiting work
@@ -77,6 +80,33 @@ class TaskNotFound(Refused):
 
     def __init__(self) -> None:
         super().__init__("no such task")
+
+
+class DagNotFound(Refused):
+    """No such graph; a lone task has a ceiling of its own instead."""
+
+    code = "DAG_NOT_FOUND"
+
+    def __init__(self) -> None:
+        super().__init__("no such graph")
+
+
+class AgentNotFound(Refused):
+    """No such agent."""
+
+    code = "AGENT_NOT_FOUND"
+
+    def __init__(self) -> None:
+        super().__init__("no such agent")
+
+
+class NotAwaitingApproval(Refused):
+    """Only a task that has used up a budget waits for an approval."""
+
+    code = "NOT_AWAITING_APPROVAL"
+
+    def __init__(self, state: str) -> None:
+        super().__init__(f"the task does not ask for money; it is {state}", state=state)
 
 
 class TaskAlreadyFinished(Refused):

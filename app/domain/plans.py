@@ -13,6 +13,13 @@ class PlanTier(StrEnum):
     ENTERPRISE = "enterprise"
 
 
+class OnExhausted(StrEnum):
+    """What becomes of a task submitted when the month's hours are used up."""
+
+    REJECT = "reject"
+    HOLD = "hold"
+
+
 @dataclass(frozen=True)
 class PlanLimits:
     """What a plan allows; `monthly_agent_hours` None means without limit."""

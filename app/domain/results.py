@@ -50,6 +50,13 @@ class Stopped(Ended):
 
 
 @dataclass(frozen=True)
+class Suspended(Ended):
+    """The run stopped because a budget is used up; a person is asked whether it may have more."""
+
+    message: str = "a budget is used up"
+
+
+@dataclass(frozen=True)
 class Interrupted(Ended):
     """We took the run away ourselves (shutdown, deploy): it costs its owner nothing."""
 
@@ -85,4 +92,15 @@ class Lost(Ended):
     in_company: bool = False
 
 
-Result = Returned | Raised | TimedOut | Stopped | Interrupted | Deferred | Expired | Died | Lost
+Result = (
+    Returned
+    | Raised
+    | TimedOut
+    | Stopped
+    | Suspended
+    | Interrupted
+    | Deferred
+    | Expired
+    | Died
+    | Lost
+)

@@ -10,6 +10,14 @@ EXPONENTIAL_BASE_SECONDS = 10.0
 MAX_EXPONENT = 64
 
 
+class Escalation(StrEnum):
+    """What becomes of a task that has failed often: people are told, and maybe more than that."""
+
+    EVENT = "event"
+    PRIORITY = "priority"
+    DEAD_LETTER = "dead_letter"
+
+
 class Strategy(StrEnum):
     """How the wait grows with each attempt."""
 
@@ -30,6 +38,12 @@ class RetryPolicy:
     jitter: bool = True
     retry_on: tuple[str, ...] = ("timeout", "crash", "rate_limit", "invalid_output", "error")
     no_retry_on: tuple[str, ...] = ("auth_failure", "budget_exceeded", "cancelled")
+    # After so many failed runs the rule applies, once; None for never.
+    escalate_after: int | None = None
+    escalate: Escalation = Escalation.EVENT
+    # When the task itself is to blame: so many runs failed, on so many workers.
+    poison_attempts: int = 3
+    poison_distinct_agents: int = 2
 
     @property
     def base_seconds(self) -> float:
@@ -39,6 +53,18 @@ class RetryPolicy:
         if self.strategy is Strategy.QUADRATIC:
             return QUADRATIC_BASE_SECONDS
         return EXPONENTIAL_BASE_SECONDS
+
+    def escalation(self, failed: int) -> Escalation | None:
+        """Return what the rule asks for after so many failed runs; told once, buried for good.
+
+        >>> RetryPolicy(escalate_after=2).escalation(2)
+        <Escalation.EVENT: 'event'>
+        """
+        if self.escalate_after is None or failed < self.escalate_after:
+            return None
+        if self.escalate is Escalation.DEAD_LETTER or failed == self.escalate_after:
+            return self.escalate
+        return None
 
     def wants(self, *classes: str) -> bool:
         """Whether a failure known by any of these class names should be tried again."""

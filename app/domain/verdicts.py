@@ -16,16 +16,15 @@ from app.domain.results import (
     Result,
     Returned,
     Stopped,
+    Suspended,
     TimedOut,
 )
-from app.domain.retry import RetryPolicy, delay_seconds
+from app.domain.retry import Escalation, RetryPolicy, delay_seconds
 
 CRASH = "crash"
 WORKER_LOST = "worker_lost"
 # Outcomes that say nothing about the task itself, so they never count towards poison.
-BLAMELESS = frozenset({WORKER_LOST, "interrupted", "expired", "deferred"})
-POISON_AGENTS = 2
-POISON_ATTEMPTS = 3
+BLAMELESS = frozenset({WORKER_LOST, "interrupted", "expired", "deferred", "suspended"})
 POISON_CRASHES = 2
 
 
@@ -46,7 +45,8 @@ class Verdict:
 
     `outcome` is the word kept on the attempt; `reason` the one kept on the task.
     `billed` False refunds the time; `spent` False leaves the attempt count alone;
-    `run_alone` keeps the task out of bundles from now on.
+    `run_alone` keeps the task out of bundles from now on; `escalation` is what its owner's rule
+    for repeated failure asks for.
     """
 
     event: Event
@@ -58,6 +58,7 @@ class Verdict:
     billed: bool = True
     poison: bool = False
     run_alone: bool = False
+    escalation: Escalation | None = None
 
 
 def judge(standing: Standing, result: Result, chance: float) -> Verdict:
@@ -88,14 +89,8 @@ def judge(standing: Standing, result: Result, chance: float) -> Verdict:
             )
         case Stopped():
             return Verdict(Event.CANCEL, "cancelled", "cancelled")
-        case Interrupted(reason):
-            return Verdict(
-                Event.HAND_BACK, "interrupted", message=reason, spent=False, billed=False
-            )
-        case Expired(reason):
-            return Verdict(Event.HAND_BACK, "expired", message=reason, spent=False, billed=False)
-        case Deferred(wait_seconds, reason):
-            return Verdict(Event.RETRY, "deferred", reason, wait_seconds=wait_seconds, spent=False)
+        case Suspended() | Interrupted() | Expired() | Deferred():
+            return _put_off(result)
         case Died(in_company=True) | Lost(in_company=True):
             # Nobody can tell whose crash it was: all members go back, and run alone next time.
             return Verdict(
@@ -114,18 +109,42 @@ def judge(standing: Standing, result: Result, chance: float) -> Verdict:
             assert_never(result)
 
 
-def is_poison(failures: Sequence[Failure], attempts: int) -> bool:
+def _put_off(result: Suspended | Interrupted | Expired | Deferred) -> Verdict:
+    """Judge a run that could not go on, for which its task is not to blame: it spends nothing."""
+    match result:
+        case Suspended(message):
+            # Its time is billed like any other.
+            return Verdict(Event.SUSPEND, "suspended", "budget_exceeded", message, spent=False)
+        case Interrupted(reason):
+            return Verdict(
+                Event.HAND_BACK, "interrupted", message=reason, spent=False, billed=False
+            )
+        case Expired(reason):
+            return Verdict(Event.HAND_BACK, "expired", message=reason, spent=False, billed=False)
+        case Deferred(wait_seconds, reason):
+            return Verdict(Event.RETRY, "deferred", reason, wait_seconds=wait_seconds, spent=False)
+        case _:
+            assert_never(result)
+
+
+def is_poison(
+    failures: Sequence[Failure], attempts: int, policy: RetryPolicy | None = None
+) -> bool:
     """Whether the task itself, not its agents, is what keeps failing.
 
-    Either the rule of the design (two agents, three attempts), or two runs that
+    Either the rule of the policy (by default two agents, three attempts), or two runs that
     killed themselves on two workers. Workers killed from outside accuse nobody.
     """
+    rule = policy or RetryPolicy()
     guilty = [failure for failure in failures if failure.outcome not in BLAMELESS]
     crashed_on = {failure.agent for failure in guilty if failure.outcome == CRASH}
     if len(crashed_on) >= POISON_CRASHES:
         return True
     agents = {failure.agent for failure in guilty}
-    return len(agents) >= POISON_AGENTS and min(attempts, len(guilty)) >= POISON_ATTEMPTS
+    return (
+        len(agents) >= rule.poison_distinct_agents
+        and min(attempts, len(guilty)) >= rule.poison_attempts
+    )
 
 
 def _wants(policy: RetryPolicy, failure: Raised) -> bool:
@@ -165,7 +184,26 @@ def _after_failure(
     billed: bool = True,
 ) -> Verdict:
     attempts = standing.attempts + 1
-    poison = is_poison([*standing.failures, Failure(standing.agent, outcome)], attempts)
-    if retryable and not poison and attempts < standing.max_attempts:
-        return Verdict(Event.RETRY, outcome, reason, message, wait_seconds=wait, billed=billed)
-    return Verdict(Event.BURY, outcome, reason, message, billed=billed, poison=poison)
+    seen = [*standing.failures, Failure(standing.agent, outcome)]
+    poison = is_poison(seen, attempts, standing.retry)
+    escalation = standing.retry.escalation(attempts)
+    given_up = poison or escalation is Escalation.DEAD_LETTER
+    if retryable and not given_up and attempts < standing.max_attempts:
+        return Verdict(
+            Event.RETRY,
+            outcome,
+            reason,
+            message,
+            wait_seconds=wait,
+            billed=billed,
+            escalation=escalation,
+        )
+    return Verdict(
+        Event.BURY,
+        outcome,
+        reason,
+        message,
+        billed=billed,
+        poison=poison,
+        escalation=escalation,
+    )

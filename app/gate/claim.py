@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from decimal import Decimal
 from math import ceil
 from typing import Any, Self
 from uuid import UUID, uuid4
@@ -80,6 +81,7 @@ class Capacity:
     agents: Sequence[str] = ()
     capabilities: Sequence[str] = ()
     lanes_due: bool = False
+    usd_left: Decimal | None = None
 
 
 @dataclass(frozen=True)
@@ -211,7 +213,8 @@ def offered(row: Row[Any], terms: Terms) -> Capacity:
         free = min(free, terms.slots_max - row.in_house)
     # Any worker of the pool may get the message, so only what all can do may be promised.
     shared = set.intersection(*map(set, row.capabilities)) if row.capabilities else set()
-    return Capacity(free, row.agents, sorted(shared), row.lanes_due)
+    # The same for money: whichever of them gets the message must be able to pay.
+    return Capacity(free, row.agents, sorted(shared), row.lanes_due, row.usd_left)
 
 
 def _house(tx: Connection, pool: str, terms: Terms) -> Row[Any]:
@@ -263,6 +266,7 @@ def question(
         # Everyone's share; if some have less, the next pass gives the rest to the others.
         "per_lane": ceil(want.limit / len(users)),
         "capabilities": list(capacity.capabilities),
+        "usd_left": capacity.usd_left,
     }
 
 

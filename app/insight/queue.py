@@ -52,6 +52,8 @@ class UserLimitsView:
     monthly_agent_hours_used: float
     billing_cycle_resets_at: datetime
     max_pending: int | None
+    on_exhausted: str
+    night_budget_usd: float | None
 
 
 def queue_status(db: Db, user_id: UserId) -> QueueStatusView:
@@ -83,6 +85,10 @@ def user_limits(db: Db, user_id: UserId) -> UserLimitsView:
         monthly_agent_hours_used=_hours(row),
         billing_cycle_resets_at=row["billing_cycle_resets_at"],
         max_pending=row["max_pending"],
+        on_exhausted=row["on_exhausted"],
+        night_budget_usd=(
+            None if row["night_budget_usd"] is None else float(row["night_budget_usd"])
+        ),
     )
 
 

@@ -14,6 +14,10 @@ from app.store.statements import statement
 
 # Nobody reads a place further back, and counting on would cost more the longer the queue.
 MAX_POSITION = 1_000
+# What a task waits for that has used up a budget.
+APPROVAL = "approval"
+# An agent is named by a capability.
+AGENT_PREFIX = "agent:"
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,9 @@ class TaskView:
     progress: Mapping[str, Any] | None
     tags: list[str]
     cost_usd: float
+    max_cost_usd: float | None
+    wait_reason: str | None
+    agent_name: str | None
     timeout_seconds: int | None
     cancel_requested_at: datetime | None
     created_by: str
@@ -134,11 +141,19 @@ def _view(row: Mapping[str, Any]) -> TaskView:
         progress=row["progress"],
         tags=row["tags"],
         cost_usd=float(row["cost_usd"]),
+        max_cost_usd=None if row["max_cost_usd"] is None else float(row["max_cost_usd"]),
+        wait_reason=None if row["awaits_budget"] is None else APPROVAL,
+        agent_name=_agent_name(row["required_capabilities"]),
         timeout_seconds=row["timeout_seconds"],
         cancel_requested_at=row["cancel_requested_at"],
         created_by=row["created_by"],
         source=row["source"],
     )
+
+
+def _agent_name(capabilities: Collection[str]) -> str | None:
+    named = (one for one in capabilities if one.startswith(AGENT_PREFIX))
+    return next((one.removeprefix(AGENT_PREFIX) for one in named), None)
 
 
 def _position(row: Mapping[str, Any]) -> int | None:

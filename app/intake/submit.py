@@ -20,6 +20,7 @@ from app.domain.errors import (
 )
 from app.domain.ids import DagId, TaskId, UserId, lone_dag_id, new_dag_id, new_task_id
 from app.domain.locks import LockScope, keys_of
+from app.domain.plans import OnExhausted
 from app.domain.priority import DEFAULT_SCORE, critical_path_weights
 from app.domain.retry import RetryPolicy
 from app.faults import fault
@@ -57,6 +58,8 @@ class NewTask:
     created_by: str = "human:local"
     source: str = "api"
     max_cost_usd: float | None = None
+    # What a run is thought to cost, for the gate; left out, as much as it may.
+    estimated_cost_usd: float | None = None
 
 
 @dataclass(frozen=True)
@@ -116,9 +119,13 @@ def submit_graph(
     *,
     edges: Sequence[Edge] = (),
     title: str | None = None,
+    budget_usd: float | None = None,
 ) -> list[Submitted]:
-    """Let a graph in, whole or not at all; without edges each task is a graph of its own."""
-    graph = _Graph(tasks, edges, title)
+    """Let a graph in, whole or not at all; without edges each task is a graph of its own.
+
+    A budget, or a title, makes one graph of tasks without edges too.
+    """
+    graph = _Graph(tasks, edges, title, budget_usd)
     _check_graph(graph, caps)
     submitted = db.atomically(lambda tx: _submit(tx, user_id, graph, caps))
     fault("intake.after_commit")
@@ -140,6 +147,7 @@ class _Graph:
     tasks: Sequence[NewTask]
     edges: Sequence[Edge] = ()
     title: str | None = None
+    budget_usd: float | None = None
 
 
 def _check_graph(graph: _Graph, caps: Caps) -> None:
@@ -206,7 +214,11 @@ def _check_caps(tx: Connection, user_id: UserId, count: int, caps: Caps) -> int:
     limit = lane.max_pending if lane.max_pending is not None else caps.max_pending_per_user
     if lane.waiting + count > limit:
         raise TooManyPending(lane.waiting, limit)
-    if lane.is_exhausted and lane.on_exhausted == "reject" and lane.limit_seconds is not None:
+    if (
+        lane.is_exhausted
+        and lane.on_exhausted == OnExhausted.REJECT
+        and lane.limit_seconds is not None
+    ):
         raise MonthlyLimitReached(
             float(lane.used_seconds) / SECONDS_PER_HOUR,
             lane.limit_seconds / SECONDS_PER_HOUR,
@@ -224,7 +236,8 @@ def _insert(tx: Connection, user_id: UserId, graph: _Graph, caps: Caps) -> list[
     tasks, edges, title = graph.tasks, graph.edges, graph.title
     if not tasks:
         return []
-    together = new_dag_id() if edges or title is not None else None
+    grouped = edges or title is not None or graph.budget_usd is not None
+    together = new_dag_id() if grouped else None
     ids = [new_task_id() for _ in tasks]
     made = [Submitted(one, together or lone_dag_id(one), created=True) for one in ids]
     unmet = [0] * len(tasks)
@@ -252,6 +265,7 @@ def _insert(tx: Connection, user_id: UserId, graph: _Graph, caps: Caps) -> list[
                 "user_id": user_id,
                 "title": title or tasks[0].title,
                 "created_by": tasks[0].created_by,
+                "budget_usd": graph.budget_usd,
             },
         )
     tx.execute(statement("insert_tasks"), {"user_id": user_id, "tasks": _json(rows)})

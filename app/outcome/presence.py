@@ -20,6 +20,7 @@ class AgentCard:
     slots: int
     kind: str = "celery"
     types: Sequence[str] = ()
+    budget_usd: float | None = None
 
 
 def join(db: Db, card: AgentCard) -> str:
@@ -41,6 +42,7 @@ def join(db: Db, card: AgentCard) -> str:
                 "capabilities": sorted(set(card.capabilities)),
                 "types": sorted(set(card.types)),
                 "slots": card.slots,
+                "budget_usd": card.budget_usd,
             },
         )
         tx.execute(statement("wake_lanes"), {"pool": card.pool})

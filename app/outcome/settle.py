@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from app.domain.claims import Claim, Claimed, Run
 from app.domain.ids import UserId
 from app.domain.lifecycle import MOVES, Event, State, sources, target
+from app.domain.priority import score
 from app.domain.results import Expired, Interrupted, Raised, Result, Returned
 from app.domain.retry import RetryPolicy
 from app.domain.verdicts import Standing, Verdict, judge
@@ -21,6 +22,8 @@ from app.store.db import Db
 from app.store.statements import statement
 
 MAX_TEXT = 10_000
+# What a task that keeps failing is lifted to, if its rule says so: high, not critical.
+ESCALATED_PRIORITY = 2
 
 
 @dataclass(frozen=True)
@@ -111,8 +114,16 @@ def record(tx: Connection, endings: Sequence[Ending], *, keep_stale: bool = True
     if not endings:
         return settled
     lanes.lock(tx, [ending.user_id for ending in endings])
+    payers = {ending.user_id for ending in endings if ending.result.cost_usd > 0}
+    if payers:
+        # Their money belongs to the night that is now.
+        lanes.end_nights(tx, payers)
     rows = tx.execute(
-        statement("settle"), {"verdicts": json.dumps([_said(_row(one)) for one in endings])}
+        statement("settle"),
+        {
+            "verdicts": json.dumps([_said(_row(one)) for one in endings]),
+            "escalated_priority": score(ESCALATED_PRIORITY),
+        },
     ).all()
     won = {row.task_id for row in rows}
     for ending in endings:
@@ -208,6 +219,7 @@ def _row(ending: Ending) -> dict[str, object]:
         "spent": verdict.spent,
         "billed": verdict.billed,
         "run_alone": verdict.run_alone,
+        "escalation": verdict.escalation,
         "ran_seconds": result.ran_seconds,
         "output": returned.output if returned else None,
         "summary": returned.summary if returned else None,

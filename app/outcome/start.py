@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row
 from app.domain.claims import Claim, Failure, Run
 from app.domain.ids import DagId, UserId
 from app.domain.lifecycle import Event, sources, target
-from app.domain.retry import RetryPolicy, Strategy
+from app.domain.retry import Escalation, RetryPolicy, Strategy
 from app.faults import fault
 from app.store.db import Db
 from app.store.statements import statement
@@ -63,6 +63,9 @@ def policy_of(text: str) -> RetryPolicy:
     strategy = known.pop("strategy", None)
     if strategy in set(Strategy):
         known["strategy"] = Strategy(strategy)
+    rule = known.pop("escalate", None)
+    if rule in set(Escalation):
+        known["escalate"] = Escalation(rule)
     for name in ("retry_on", "no_retry_on"):
         if name in known:
             known[name] = tuple(known[name])
@@ -94,4 +97,6 @@ def _run(claim: Claim, row: Row[Any]) -> Run:
         plan_limited=row.plan_limited,
         failures=failures_of(row.failures),
         bundle=row.bundle,
+        ceiling_usd=None if row.ceiling_usd is None else float(row.ceiling_usd),
+        spent_usd=float(row.spent_usd),
     )

@@ -187,6 +187,10 @@ class Settings(BaseSettings):
     capabilities: Names = Field(
         default=(), description="What a worker's pool can do; tasks may require it."
     )
+    agent_budget_usd: Annotated[float | None, Span(0, 999_999)] = Field(
+        default=None,
+        description="What one worker's runs may cost from its start to its end. Not set: no limit.",
+    )
     worker_liveness: Annotated[Seconds, clock(5, 300)] = Field(
         default=15, description="Silence after which a worker's slots no longer count."
     )
@@ -344,6 +348,15 @@ class Settings(BaseSettings):
     )
     poison_attempts: Annotated[int, Span(1, 100)] = Field(
         default=3, description="Attempts a task must have spent to be called poison."
+    )
+
+    escalate_after: Annotated[int | None, Span(1, 100)] = Field(
+        default=2,
+        description="Failed attempts after which a task is escalated. Not set: never.",
+    )
+    escalate: Annotated[Literal["event", "priority", "dead_letter"], Word] = Field(
+        default="event",
+        description="What escalating means: a notice, a higher priority too, or the dead letters.",
     )
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)

@@ -8,6 +8,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from app.domain.ids import UserId
+from app.domain.lifecycle import Event, sources, target
 from app.store import windows
 from app.store.statements import statement
 
@@ -53,8 +54,25 @@ def read(tx: Connection, user_id: UserId) -> LaneView | None:
 
 def roll(tx: Connection, users: Iterable[UUID]) -> list[UUID]:
     """Begin the current billing month for those of these locked lanes whose month is over."""
-    rolled = tx.execute(statement("roll_lanes"), {"users": sorted(set(users))})
+    named = sorted(set(users))
+    end_nights(tx, named)
+    rolled = tx.execute(statement("roll_lanes"), {"users": named})
     return [row.user_id for row in rolled]
+
+
+def end_nights(tx: Connection, users: Iterable[UUID]) -> None:
+    """Close the nights that are over of these locked lanes; who waited for a new one goes on."""
+    named = {"users": sorted(set(users))}
+    over = tx.execute(statement("end_nights"), named).scalars().all()
+    if over:
+        tx.execute(
+            statement("begin_again"),
+            {
+                "users": list(over),
+                "sources": sources(Event.UNBLOCK),
+                "target": target(Event.UNBLOCK),
+            },
+        )
 
 
 @dataclass(frozen=True)
@@ -67,13 +85,21 @@ class Rolled:
 
 
 def roll_due(tx: Connection, limit: int) -> Rolled:
-    """Bring up to `limit` lanes to the present: their billing month, and their night window."""
+    """Bring up to `limit` lanes to the present: their billing month, night window and money."""
     due = tx.execute(statement("lock_due_lanes"), {"limit": limit}).all()
     over = [lane.user_id for lane in due if lane.month_is_over]
+    nights = [lane.user_id for lane in due if lane.night_is_over]
+    if nights:
+        end_nights(tx, nights)
     turning = [lane.user_id for lane in due if lane.window_turns]
     if turning:
         windows.turn(tx, turning)
     return Rolled(len(due), roll(tx, over) if over else (), turning)
+
+
+def wake(tx: Connection, user_id: UUID) -> None:
+    """Have every pool look into a locked lane again: something it waited for has changed."""
+    tx.execute(statement("wake_lane"), {"user_id": user_id})
 
 
 def depth(tx: Connection) -> int:

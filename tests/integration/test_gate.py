@@ -337,6 +337,7 @@ def test_a_batch_never_overruns_its_limit_under_the_worst_plan(house: House) -> 
                 "limit": 3,
                 "per_lane": 3,
                 "capabilities": [],
+                "usd_left": None,
                 "holder": "d",
                 "claim_ttl": 60,
                 "sources": ["ready"],

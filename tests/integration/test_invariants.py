@@ -83,6 +83,13 @@ def history(house: House) -> History:
     first, member = graph(house, user, 2, [(0, 1)])
     house.settle(*begin(house, first), Returned())
     house.settle(*begin(house, member), Returned(cost_usd=0.25))
+    half_a_month = house.running(other, timeout_seconds=60)
+    house.run(
+        "INSERT INTO usage_ledger (user_id, period_started_at, kind, seconds)"
+        " SELECT user_id, cycle_started_at, 'adjustment', 18000 FROM lanes WHERE user_id = :user",
+        user=other,
+    )
+    house.settle(half_a_month, Returned())
     running = house.running(user)
     _, blocked = graph(house, user, 2, [(0, 1)])
     names = {

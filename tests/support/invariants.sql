@@ -137,7 +137,7 @@ SELECT t.id, t.state, t.unmet, count(e.child_id) AS unsatisfied
   LEFT JOIN task_edges e ON e.child_id = t.id AND e.satisfied_at IS NULL
  GROUP BY t.id
 HAVING t.unmet <> count(e.child_id)
-    OR (t.state = 'pending' AND t.unmet = 0)
+    OR (t.state = 'pending' AND t.unmet = 0 AND t.awaits_budget IS NULL)
     OR (t.unmet > 0 AND t.state NOT IN ('pending', 'cancelled', 'dead_lettered'))
 UNION ALL
 SELECT e.child_id, p.state, NULL, NULL
@@ -192,6 +192,9 @@ SELECT 'ledger', x.task_id FROM usage_ledger x LEFT JOIN tasks t ON t.id = x.tas
  WHERE x.task_id IS NOT NULL AND x.user_id IS DISTINCT FROM t.user_id
 UNION ALL
 SELECT 'event', x.task_id FROM events x LEFT JOIN tasks t ON t.id = x.task_id
+ WHERE (x.user_id, x.dag_id) IS DISTINCT FROM (t.user_id, t.dag_id)
+UNION ALL
+SELECT 'spending', x.task_id FROM spending x LEFT JOIN tasks t ON t.id = x.task_id
  WHERE (x.user_id, x.dag_id) IS DISTINCT FROM (t.user_id, t.dag_id)
 UNION ALL
 SELECT 'dead letter', x.task_id FROM dead_letters x LEFT JOIN tasks t ON t.id = x.task_id
@@ -315,6 +318,59 @@ SELECT g.id, g.spent_usd, sum(t.cost_usd)
   FROM dags g LEFT JOIN tasks t ON t.dag_id = g.id
  GROUP BY g.id
 HAVING g.spent_usd <> coalesce(sum(t.cost_usd), 0);
+
+-- name: H08
+-- what runs cost is what they spent by night, and a night's counter is the sum of what was spent in it
+SELECT a.task_id, a.epoch, a.cost_usd, sum(s.usd) AS spent
+  FROM attempts a LEFT JOIN spending s USING (task_id, epoch)
+ GROUP BY a.task_id, a.epoch
+HAVING a.cost_usd <> coalesce(sum(s.usd), 0)
+UNION ALL
+SELECT l.user_id, NULL, l.night_spent_usd, sum(s.usd)
+  FROM lanes l LEFT JOIN spending s USING (user_id, night_started_at)
+ GROUP BY l.user_id
+HAVING l.night_spent_usd <> coalesce(sum(s.usd), 0)
+    OR (l.night_started_at IS NULL) <> (l.night_ends_at IS NULL);
+
+-- name: H09
+-- money is promised to runs alone, and counted with their user and graph
+SELECT l.user_id, l.night_reserved_usd, sum(t.reserved_usd) AS promised
+  FROM lanes l LEFT JOIN tasks t ON t.user_id = l.user_id AND t.reserved_usd > 0
+ GROUP BY l.user_id
+HAVING l.night_reserved_usd <> coalesce(sum(t.reserved_usd), 0)
+UNION ALL
+SELECT g.id, g.reserved_usd, sum(t.reserved_usd)
+  FROM dags g LEFT JOIN tasks t ON t.dag_id = g.id AND t.reserved_usd > 0
+ GROUP BY g.id
+HAVING g.reserved_usd <> coalesce(sum(t.reserved_usd), 0)
+UNION ALL
+SELECT id, reserved_usd, run_cost_usd
+  FROM tasks
+ WHERE (reserved_usd IS NOT NULL OR run_cost_usd <> 0) AND state NOT IN ('claimed', 'running', 'validating');
+
+-- name: H10
+-- nobody is about to run beyond a ceiling, and only who ran into a budget asks for more
+SELECT t.id, t.state, t.cost_usd, t.max_cost_usd, t.awaits_budget
+  FROM tasks t
+ WHERE (t.state IN ('ready', 'retrying', 'claimed') AND t.cost_usd > 0 AND t.cost_usd >= t.max_cost_usd)
+    OR (t.awaits_budget IS NOT NULL
+        AND (t.state <> 'pending' OR t.cost_usd = 0 OR t.unmet > 0
+             OR (t.awaits_budget = 'task' AND t.cost_usd < t.max_cost_usd)));
+
+-- name: H11
+-- hours that were used up are told of, once for each mark
+SELECT l.user_id, mark, count(n.id) AS told
+  FROM lanes l
+ CROSS JOIN unnest(ARRAY[50, 80, 100]) mark
+  LEFT JOIN notices n ON n.user_id = l.user_id AND n.kind = 'usage.' || mark
+                     AND n.subject = to_char(l.cycle_started_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+ WHERE EXISTS (SELECT 1 FROM plan_history h
+                WHERE h.user_id = l.user_id
+                GROUP BY h.user_id
+               HAVING max(coalesce(h.limit_seconds, 9e15)) * mark <= l.used_seconds * 100)
+   AND l.used_seconds > 0
+ GROUP BY l.user_id, mark
+HAVING count(n.id) <> 1;
 
 -- name: H05
 -- a charge lies in the billing month in which its seconds passed

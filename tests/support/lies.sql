@@ -74,6 +74,7 @@ UPDATE attempts SET user_id = :other WHERE task_id = :done;
 UPDATE task_edges SET user_id = :other WHERE child_id = :child;
 UPDATE usage_ledger SET user_id = :other WHERE task_id = :done;
 UPDATE events SET user_id = :other WHERE task_id = :done;
+UPDATE spending SET user_id = :other WHERE task_id = :done;
 UPDATE dead_letters SET user_id = :other WHERE task_id = :dead;
 UPDATE tasks SET dag_id = (SELECT dag_id FROM tasks WHERE id = :member) WHERE id = :child;
 DELETE FROM tasks WHERE id = :done;
@@ -127,6 +128,29 @@ UPDATE tasks SET locks = ARRAY[CASE WHEN id = :child THEN 'path:src' ELSE 'path:
 -- name: H04
 UPDATE tasks SET cost_usd = 9 WHERE id = :done;
 UPDATE dags SET spent_usd = 9 WHERE id = (SELECT dag_id FROM tasks WHERE id = :member);
+
+-- name: H08
+UPDATE spending SET usd = 9 WHERE task_id = :done;
+DELETE FROM spending WHERE task_id = :member;
+UPDATE attempts SET cost_usd = 9 WHERE task_id = :done;
+UPDATE lanes SET night_spent_usd = night_spent_usd + 1 WHERE user_id = :user;
+UPDATE lanes SET night_started_at = NULL WHERE user_id = :user;
+
+-- name: H09
+UPDATE lanes SET night_reserved_usd = 1 WHERE user_id = :user;
+UPDATE dags SET reserved_usd = 1 WHERE id = (SELECT dag_id FROM tasks WHERE id = :member);
+UPDATE tasks SET reserved_usd = 1 WHERE id = :running;
+UPDATE tasks SET reserved_usd = 1 WHERE id = :waiting;
+UPDATE tasks SET run_cost_usd = 1 WHERE id = :done;
+
+-- name: H10
+UPDATE tasks SET cost_usd = 2, max_cost_usd = 1 WHERE id = :waiting;
+UPDATE tasks SET awaits_budget = 'task' WHERE id = :waiting;
+UPDATE tasks SET awaits_budget = 'night' WHERE id = :blocked;
+
+-- name: H11
+UPDATE plan_history SET limit_seconds = 60 WHERE user_id = :user;
+DELETE FROM notices WHERE user_id = :other;
 
 -- name: H05
 UPDATE usage_ledger SET period_started_at = period_started_at + interval '1 hour'

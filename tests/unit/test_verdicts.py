@@ -19,9 +19,10 @@ from app.domain.results import (
     Result,
     Returned,
     Stopped,
+    Suspended,
     TimedOut,
 )
-from app.domain.retry import RetryPolicy, Strategy
+from app.domain.retry import Escalation, RetryPolicy, Strategy
 from app.domain.verdicts import Standing, Verdict, is_poison, judge
 
 # Ten seconds after the first run, and no chance about it.
@@ -31,6 +32,20 @@ LAST_OF_THREE = replace(FIRST_OF_THREE, attempts=2)
 
 RAISED = Raised("error", "it broke", "ValueError")
 REFUSED = Raised("auth_failure", "no such key", "PermissionError")
+
+# Told after the first failed run, and lifted or buried after the second.
+TELLS = replace(FIRST_OF_THREE, retry=replace(PLAIN, escalate_after=1))
+LIFTS = replace(
+    FIRST_OF_THREE,
+    attempts=1,
+    retry=replace(PLAIN, escalate_after=2, escalate=Escalation.PRIORITY),
+)
+BURIES = replace(
+    FIRST_OF_THREE,
+    attempts=1,
+    max_attempts=9,
+    retry=replace(PLAIN, escalate_after=2, escalate=Escalation.DEAD_LETTER),
+)
 
 CASES: dict[str, tuple[Standing, Result, Verdict]] = {
     "returned": (
@@ -47,6 +62,45 @@ CASES: dict[str, tuple[Standing, Result, Verdict]] = {
         FIRST_OF_THREE,
         RAISED,
         Verdict(Event.RETRY, "failed", "error", "it broke", wait_seconds=10.0),
+    ),
+    "raised, with a rule to tell of it": (
+        TELLS,
+        RAISED,
+        Verdict(
+            Event.RETRY,
+            "failed",
+            "error",
+            "it broke",
+            wait_seconds=10.0,
+            escalation=Escalation.EVENT,
+        ),
+    ),
+    "raised, and told of before": (
+        replace(TELLS, attempts=1),
+        RAISED,
+        Verdict(Event.RETRY, "failed", "error", "it broke", wait_seconds=10.0),
+    ),
+    "raised, with a rule to hurry": (
+        LIFTS,
+        RAISED,
+        Verdict(
+            Event.RETRY,
+            "failed",
+            "error",
+            "it broke",
+            wait_seconds=10.0,
+            escalation=Escalation.PRIORITY,
+        ),
+    ),
+    "raised, with a rule to give up early": (
+        BURIES,
+        RAISED,
+        Verdict(Event.BURY, "failed", "error", "it broke", escalation=Escalation.DEAD_LETTER),
+    ),
+    "ran into a budget": (
+        FIRST_OF_THREE,
+        Suspended("$1 of $1"),
+        Verdict(Event.SUSPEND, "suspended", "budget_exceeded", "$1 of $1", spent=False),
     ),
     "raised on the last attempt": (
         LAST_OF_THREE,

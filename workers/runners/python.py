@@ -10,7 +10,7 @@ from typing import Any
 from app.domain.claims import Run
 from app.domain.ids import show_task
 from app.telemetry import get
-from overnight.context import Context
+from overnight.context import Context, sound_cost
 from overnight.handlers import Handler
 from overnight.jsonvalue import sound_object
 
@@ -34,8 +34,11 @@ class RunContext(Context):
             attempt=run.attempt,
             max_attempts=run.max_attempts,
             epoch=run.claim.epoch,
+            ceiling_usd=run.ceiling_usd,
         )
         self.cost_usd = 0.0
+        self.reported_usd = 0.0
+        self._spent_before = run.spent_usd
         self.tokens: dict[str, int] = {}
         self._deadline = deadline
         self._stop_reason: str | None = None
@@ -51,6 +54,18 @@ class RunContext(Context):
     def seconds_left(self) -> float:
         """How long the run may still take."""
         return max(0.0, self._deadline - time.monotonic())
+
+    @property
+    def usd_left(self) -> float | None:
+        """What is left of the task's ceiling."""
+        if self.ceiling_usd is None:
+            return None
+        return max(0.0, round(self.ceiling_usd - self._spent_before - self.cost_usd, 6))
+
+    @property
+    def at_ceiling(self) -> bool:
+        """Whether the run has spent, and nothing is left."""
+        return self.cost_usd > 0 and self.usd_left == 0
 
     def stop(self, reason: str) -> None:
         """Ask the handler to come to an end; a stronger reason replaces a weaker one."""
@@ -85,6 +100,7 @@ class RunContext(Context):
 
     def cost(self, usd: float, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
         """Add up what model calls cost."""
+        sound_cost(usd)
         with self._lock:
             self.cost_usd += usd
             for name, count in (("input", input_tokens), ("output", output_tokens)):

@@ -6,11 +6,12 @@ A *task* belongs to a *dag* (a lone task to a dag of one) and may wait on others
 *task_edges*. While it is active it stands in *held_locks* with every key it locks; who had to
 wait for one is remembered in *lock_waits*. Each claim of a task opens an *attempt*, keyed by the
 task's epoch; each attempt that ran leaves rows in the *usage_ledger*, an append-only record in
-seconds per billing month. Every change of state leaves an *event*. Tasks that failed for good
-stand in *dead_letters*; answers from holders that had lost their claim in *stale_results*.
-*agents* are the workers that can be reached, gathered in *pools*; *pauses* say who stopped what
-from starting; *paces* say how long each type of task takes of late; *sweeps* remember when each
-maintenance sweep last ran.
+seconds per billing month, and what it cost in *spending*, per night. What a user should hear of
+once, such as hours running out, stands in *notices*. Every change of state leaves an *event*.
+Tasks that failed for good stand in *dead_letters*; answers from holders that had lost their claim
+in *stale_results*. *agents* are the workers that can be reached, gathered in *pools*; *pauses* say
+who stopped what from starting; *paces* say how long each type of task takes of late; *sweeps*
+remember when each maintenance sweep last ran.
 
 Counters on lanes and dags, and all events, are written by triggers in the very statement that
 changes a task, so no code can forget them. Instants come from the database function `clock()`.
@@ -19,7 +20,15 @@ changes a task, so no code can forget them. Instants come from the database func
 from app.store.models.base import Base
 from app.store.models.locks import HeldLock, LockWait
 from app.store.models.people import ApiKey, Lane, User
-from app.store.models.records import Attempt, DeadLetter, LedgerEntry, StaleResult, TaskEvent
+from app.store.models.records import (
+    Attempt,
+    DeadLetter,
+    LedgerEntry,
+    Notice,
+    Spending,
+    StaleResult,
+    TaskEvent,
+)
 from app.store.models.upkeep import Agent, LegalMove, Pace, Pause, Pool, SweepRun
 from app.store.models.work import Dag, Task, TaskEdge
 
@@ -35,9 +44,11 @@ __all__ = [
     "LedgerEntry",
     "LegalMove",
     "LockWait",
+    "Notice",
     "Pace",
     "Pause",
     "Pool",
+    "Spending",
     "StaleResult",
     "SweepRun",
     "Task",

@@ -9,13 +9,14 @@ from sqlalchemy import (
     Computed,
     ForeignKey,
     Index,
+    Numeric,
     func,
     text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import BigInteger, SmallInteger
 
-from app.domain.plans import PlanTier
+from app.domain.plans import OnExhausted, PlanTier
 from app.domain.windows import AtClosing
 from app.store.models.base import EMPTY_ARRAY, Base, words
 
@@ -26,7 +27,7 @@ class User(Base):
     __tablename__ = "users"
     __table_args__ = (
         CheckConstraint(f"plan_tier IN ({words(PlanTier)})", name="users_plan_tier_known"),
-        CheckConstraint("on_exhausted IN ('hold', 'reject')", name="users_on_exhausted_known"),
+        CheckConstraint(f"on_exhausted IN ({words(OnExhausted)})", name="users_on_exhausted_known"),
         CheckConstraint("max_concurrent_agents >= 0", name="users_concurrency_not_negative"),
         CheckConstraint("max_task_duration_minutes > 0", name="users_duration_positive"),
         CheckConstraint("monthly_agent_hours_limit >= 0", name="users_hours_not_negative"),
@@ -38,6 +39,7 @@ class User(Base):
         CheckConstraint(
             f"window_at_closing IN ({words(AtClosing)})", name="users_window_at_closing_known"
         ),
+        CheckConstraint("night_budget_usd >= 0", name="users_night_budget_not_negative"),
         Index("idx_users_plan", "plan_tier"),
     )
 
@@ -55,6 +57,7 @@ class User(Base):
     window_from: Mapped[time | None]
     window_to: Mapped[time | None]
     window_at_closing: Mapped[str] = mapped_column(server_default=text("'finish'"))
+    night_budget_usd: Mapped[Decimal | None] = mapped_column(Numeric(12, 6))
     billing_anchor_at: Mapped[datetime] = mapped_column(server_default=func.clock())
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock())
 
@@ -106,14 +109,24 @@ class Lane(Base):
     cycle: Mapped[int]
     cycle_started_at: Mapped[datetime]
     resets_at: Mapped[datetime]
-    # The next instant at which the lane changes by itself: a new month, or the window.
+    # The night in which money was last spent; NULL once it is over. The limit is tonight's: the
+    # user's, and what was allowed on top of it.
+    night_started_at: Mapped[datetime | None]
+    night_ends_at: Mapped[datetime | None]
+    night_spent_usd: Mapped[Decimal] = mapped_column(Numeric(12, 6), server_default=text("0"))
+    night_reserved_usd: Mapped[Decimal] = mapped_column(Numeric(12, 6), server_default=text("0"))
+    night_limit_usd: Mapped[Decimal | None] = mapped_column(Numeric(12, 6))
+    # The next instant at which the lane changes by itself: a new month, the window, or the end of
+    # the night that is paid for.
     due_at: Mapped[datetime] = mapped_column(
-        Computed("least(resets_at, window_turns_at)", persisted=True)
+        Computed("least(resets_at, window_turns_at, night_ends_at)", persisted=True)
     )
     eligible: Mapped[bool] = mapped_column(
         Computed(
             "ready > 0 AND active < max_active AND NOT paused AND NOT window_closed"
-            " AND (limit_seconds IS NULL OR used_seconds + reserved_seconds < limit_seconds)",
+            " AND (limit_seconds IS NULL OR used_seconds + reserved_seconds < limit_seconds)"
+            " AND (night_limit_usd IS NULL"
+            " OR night_spent_usd + night_reserved_usd < night_limit_usd)",
             persisted=True,
         )
     )

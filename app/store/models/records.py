@@ -1,4 +1,4 @@
-"""What happened: attempts, hours, events, dead letters and stale results.
+"""What happened: attempts, hours, money, notices, events, dead letters and stale results.
 
 Attempts, ledger and events are written only by statements and triggers that hold the task's
 own row, and nothing is ever deleted; a foreign key would check on every write what cannot be
@@ -89,6 +89,50 @@ class LedgerEntry(Base):
     seconds: Mapped[Decimal]
     note: Mapped[str | None]
     recorded_at: Mapped[datetime] = mapped_column(server_default=func.clock())
+
+
+class Spending(Base):
+    """What one run cost in one night, as it was reported; only ever grows.
+
+    Everything else that counts money (graph, agent, the user's night) is counted from here, by a
+    trigger in the statement that writes the row.
+    """
+
+    __tablename__ = "spending"
+    __table_args__ = (
+        PrimaryKeyConstraint("task_id", "epoch", "night_started_at"),
+        CheckConstraint("usd >= 0", name="spending_not_negative"),
+        Index("spending_night", "user_id", "night_started_at"),
+    )
+
+    task_id: Mapped[UUID]
+    epoch: Mapped[int]
+    night_started_at: Mapped[datetime]
+    user_id: Mapped[UUID]
+    dag_id: Mapped[UUID]
+    usd: Mapped[Decimal] = mapped_column(Numeric(12, 6))
+
+
+class Notice(Base):
+    """Something a user should hear once: hours running out, a task that keeps failing.
+
+    What it is about (a billing month, one run of a task) is told once under each kind, however
+    many come to the same conclusion at the same moment.
+    """
+
+    __tablename__ = "notices"
+    __table_args__ = (
+        UniqueConstraint("user_id", "kind", "subject", name="notices_once"),
+        Index("notices_user", "user_id", "id"),
+    )
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    user_id: Mapped[UUID]
+    kind: Mapped[str]
+    subject: Mapped[str]
+    task_id: Mapped[UUID | None]
+    detail: Mapped[dict[str, Any]] = mapped_column(server_default=EMPTY_OBJECT)
+    at: Mapped[datetime] = mapped_column(server_default=func.clock())
 
 
 class TaskEvent(Base):

@@ -1,12 +1,14 @@
 """The house itself: pools and agents, sweeps, and the table of moves."""
 
 from datetime import datetime
+from decimal import Decimal
 
 from sqlalchemy import (
     CheckConstraint,
     ForeignKey,
     Identity,
     Index,
+    Numeric,
     PrimaryKeyConstraint,
     func,
     text,
@@ -47,6 +49,8 @@ class Agent(Base):
     capabilities: Mapped[list[str]] = mapped_column(server_default=EMPTY_ARRAY)
     types: Mapped[list[str]] = mapped_column(server_default=EMPTY_ARRAY)
     slots: Mapped[int]
+    # What its runs may still cost; NULL for no limit. It may go below zero: runs report afterwards.
+    budget_remaining_usd: Mapped[Decimal | None] = mapped_column(Numeric(12, 6))
     status: Mapped[str] = mapped_column(server_default=text("'active'"))
     joined_at: Mapped[datetime] = mapped_column(server_default=func.clock())
     last_heartbeat_at: Mapped[datetime] = mapped_column(server_default=func.clock())

@@ -18,6 +18,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import Float, SmallInteger
 
+from app.domain.budgets import Budget
 from app.store.models.base import (
     ACTIVE_STATES,
     EMPTY_ARRAY,
@@ -28,6 +29,7 @@ from app.store.models.base import (
     STORED_STATES,
     Base,
     Spans,
+    words,
 )
 
 
@@ -45,7 +47,13 @@ class Dag(Base):
             name="dags_counts_not_negative",
         ),
         CheckConstraint("total = open + completed + dead + cancelled", name="dags_counts_add_up"),
+        CheckConstraint("budget_ceiling_usd >= 0", name="dags_budget_not_negative"),
         Index("dags_user", "user_id", text("id DESC")),
+        Index(
+            "dags_with_budget",
+            "user_id",
+            postgresql_where=text("budget_ceiling_usd IS NOT NULL AND finished_at IS NULL"),
+        ),
         {"postgresql_with": {"fillfactor": 75}},
     )
 
@@ -70,6 +78,7 @@ class Dag(Base):
     )
     budget_ceiling_usd: Mapped[Decimal | None] = mapped_column(Numeric(12, 6))
     spent_usd: Mapped[Decimal] = mapped_column(Numeric(12, 6), server_default=text("0"))
+    reserved_usd: Mapped[Decimal] = mapped_column(Numeric(12, 6), server_default=text("0"))
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock())
     finished_at: Mapped[datetime | None]
 
@@ -102,6 +111,12 @@ class Task(Base):
         CheckConstraint("priority BETWEEN 0 AND 100", name="tasks_priority_in_range"),
         CheckConstraint("timeout_seconds > 0", name="tasks_timeout_positive"),
         CheckConstraint("cardinality(locks) > 0", name="tasks_locks_or_null"),
+        CheckConstraint(
+            "awaits_budget IS NULL"
+            f" OR (awaits_budget IN ({words(Budget)}) AND state = 'pending' AND unmet = 0)",
+            name="tasks_awaits_budget_while_pending",
+        ),
+        CheckConstraint(f"reserved_usd IS NULL OR {IS_ACTIVE}", name="tasks_money_while_active"),
         Index(
             "tasks_ready",
             "user_id",
@@ -114,6 +129,11 @@ class Task(Base):
             "tasks_urgent",
             "user_id",
             postgresql_where=text(f"{IS_WAITING} AND priority < 30"),
+        ),
+        Index(
+            "tasks_awaiting_budget",
+            "user_id",
+            postgresql_where=text("awaits_budget IS NOT NULL"),
         ),
         Index("tasks_retry", "retry_at", postgresql_where=text("state = 'retrying'")),
         Index(
@@ -169,6 +189,8 @@ class Task(Base):
     timeout_seconds: Mapped[int | None]
     estimated_cost_usd: Mapped[Decimal | None] = mapped_column(Numeric(12, 6))
     max_cost_usd: Mapped[Decimal | None] = mapped_column(Numeric(12, 6))
+    # Which budget it has used up, and waits for somebody to raise.
+    awaits_budget: Mapped[str | None]
 
     epoch: Mapped[int] = mapped_column(server_default=text("0"))
     token: Mapped[UUID | None]
@@ -177,6 +199,9 @@ class Task(Base):
     claimed_at: Mapped[datetime | None]
     expires_at: Mapped[datetime | None]
     reserved_seconds: Mapped[int | None]
+    # What the run may still cost by its estimate, and what it has cost so far.
+    reserved_usd: Mapped[Decimal | None] = mapped_column(Numeric(12, 6))
+    run_cost_usd: Mapped[Decimal] = mapped_column(Numeric(12, 6), server_default=text("0"))
     # Short tasks travel together; the message they share. One that a crash found in company
     # runs alone from then on.
     bundle: Mapped[UUID | None]

@@ -2,8 +2,9 @@
 INSERT INTO pools (name) VALUES (:pool) ON CONFLICT DO NOTHING;
 
 -- name: join_agent
-INSERT INTO agents (id, kind, pool, capabilities, types, slots)
-VALUES (:id, :kind, :pool, CAST(:capabilities AS text[]), CAST(:types AS text[]), :slots)
+-- One that comes back keeps what is left of its budget.
+INSERT INTO agents (id, kind, pool, capabilities, types, slots, budget_remaining_usd)
+VALUES (:id, :kind, :pool, CAST(:capabilities AS text[]), CAST(:types AS text[]), :slots, CAST(:budget_usd AS numeric))
     ON CONFLICT (id) DO UPDATE
    SET pool = excluded.pool, capabilities = excluded.capabilities, types = excluded.types,
        slots = excluded.slots, last_heartbeat_at = clock(),

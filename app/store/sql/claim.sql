@@ -16,13 +16,14 @@ SELECT pg_advisory_xact_lock(hashtext('overnight.slots'));
 -- Who offers slots in the pool, and what holds them: single tasks and bundles, of the pool and of
 -- the whole house. Bounded by the slots there are. The slots of draining workers do not count, so
 -- neither does what they still run in the pool. Also whether everything is paused, and whether
--- any lane is due for its new month or its night window.
-SELECT offer.slots, offer.agents, offer.capabilities, held.singles, held.bundles, held.in_house,
+-- any lane is due for its new month, its night window or the end of its night.
+SELECT offer.slots, offer.agents, offer.capabilities, offer.usd_left, held.singles, held.bundles, held.in_house,
        EXISTS (SELECT 1 FROM pauses WHERE scope = 'all' AND resumed_at IS NULL) AS paused,
        EXISTS (SELECT 1 FROM lanes WHERE due_at <= clock()) AS lanes_due
   FROM (SELECT coalesce(sum(slots), 0)::int AS slots,
                coalesce(array_agg(id), '{}') AS agents,
-               jsonb_agg(capabilities) AS capabilities
+               jsonb_agg(capabilities) AS capabilities,
+               min(budget_remaining_usd) AS usd_left
           FROM agents
          WHERE pool = :pool
            AND status = 'active'
@@ -67,7 +68,14 @@ WITH held AS MATERIALIZED (
     SELECT user_id, active, last_served_at, plan_weight, max_task_seconds, carried_until,
            least(max_active - active, :per_lane) AS room,
            coalesce(limit_seconds - used_seconds - reserved_seconds, 'Infinity'::numeric) AS seconds_left,
-           held.keys AS held_keys, held.paths AS held_paths
+           held.keys AS held_keys, held.paths AS held_paths,
+           least(coalesce(night_limit_usd - night_spent_usd - night_reserved_usd, 'Infinity'::numeric),
+                 coalesce(CAST(:usd_left AS numeric), 'Infinity'::numeric)) AS usd_left,
+           coalesce(night_limit_usd - night_spent_usd - night_reserved_usd, 'Infinity'::numeric) AS night_left,
+           -- Mostly no graph has a budget; then none is asked for its own.
+           EXISTS (SELECT 1 FROM dags g
+                    WHERE g.user_id = lanes.user_id
+                      AND g.budget_ceiling_usd IS NOT NULL AND g.finished_at IS NULL) AS has_budgets
       FROM lanes
       LEFT JOIN held USING (user_id)
      WHERE user_id = ANY (CAST(:users AS uuid[]))
@@ -77,10 +85,11 @@ WITH held AS MATERIALIZED (
 ), candidate AS MATERIALIZED (
     -- The user's first tasks that this pool could run, whose locks are free and whose time still
     -- fits; a walk down one index that stops as soon as the user's room is filled.
-    SELECT lane.user_id, lane.active, lane.last_served_at, lane.plan_weight, lane.seconds_left, top.*
+    SELECT lane.user_id, lane.active, lane.last_served_at, lane.plan_weight, lane.seconds_left, lane.night_left, top.*
       FROM lane
      CROSS JOIN LATERAL (
-        SELECT t.id, t.locks, t.sort_key,
+        SELECT t.id, t.dag_id, t.locks, t.sort_key, next_cost(t.estimated_cost_usd, t.max_cost_usd, t.cost_usd) AS usd,
+               graph.usd_left AS graph_left,
                least(coalesce(t.timeout_seconds, lane.max_task_seconds), lane.max_task_seconds) AS granted,
                p.seconds < :bundle_seconds AND NOT t.alone AS quick,
                -- The share of a slot a task needs, in millionths: all of it, unless its type is
@@ -91,6 +100,10 @@ WITH held AS MATERIALIZED (
                     END AS share
           FROM tasks t
           LEFT JOIN paces p ON p.type = t.type
+          LEFT JOIN LATERAL (
+            SELECT g.budget_ceiling_usd - g.spent_usd - g.reserved_usd AS usd_left
+              FROM dags g
+             WHERE lane.has_budgets AND g.id = t.dag_id) graph ON true
          WHERE t.user_id = lane.user_id
            AND t.state = 'ready'
            AND coalesce(t.deadline_at > clock(), true)
@@ -100,6 +113,12 @@ WITH held AS MATERIALIZED (
            AND (CAST(:only AS uuid) IS NULL OR t.id = CAST(:only AS uuid))
            AND (t.locks IS NULL OR lane.held_keys IS NULL
                 OR NOT (t.locks && lane.held_keys OR coalesce(t.lock_paths && lane.held_paths, false)))
+           -- In this order: the task's own ceiling, its graph's, then the agents' and the night's.
+           AND (t.max_cost_usd IS NULL OR t.cost_usd < t.max_cost_usd OR t.cost_usd = 0)
+           AND (graph.usd_left IS NULL
+                OR (graph.usd_left > 0
+                    AND next_cost(t.estimated_cost_usd, t.max_cost_usd, t.cost_usd) <= graph.usd_left))
+           AND next_cost(t.estimated_cost_usd, t.max_cost_usd, t.cost_usd) <= lane.usd_left
          ORDER BY t.sort_key, t.id
          LIMIT lane.room) top
 ), unlocked AS MATERIALIZED (
@@ -113,12 +132,17 @@ WITH held AS MATERIALIZED (
       FROM candidate c
     WINDOW locked_order AS (PARTITION BY user_id, locks IS NULL ORDER BY sort_key, id ROWS UNBOUNDED PRECEDING)
 ), affordable AS MATERIALIZED (
-    -- Hours are promised one task after the other, so a batch cannot promise more than is left.
+    -- Hours and money are promised one task after the other, so a batch cannot promise more than
+    -- is left.
     SELECT u.*, (sum(share) OVER lane_order + 999999) / 1000000 AS slots_worth,
-           sum(granted) OVER lane_order AS promised
+           sum(granted) OVER lane_order AS promised,
+           sum(usd) OVER lane_order AS promised_usd,
+           CASE WHEN graph_left IS NOT NULL THEN sum(usd) OVER graph_order END AS promised_of_graph
       FROM unlocked u
      WHERE locks IS NULL OR of_locked = 1 OR (of_key = 1 AND NOT after_wide)
-    WINDOW lane_order AS (PARTITION BY user_id ORDER BY sort_key, id ROWS UNBOUNDED PRECEDING)
+    WINDOW lane_order AS (PARTITION BY user_id ORDER BY sort_key, id ROWS UNBOUNDED PRECEDING),
+           graph_order AS (PARTITION BY user_id, CASE WHEN graph_left IS NOT NULL THEN dag_id END
+                           ORDER BY sort_key, id ROWS UNBOUNDED PRECEDING)
 ), queued AS MATERIALIZED (
     -- A slot's worth for everybody before a second for anybody.
     SELECT id, granted, quick, share, share = 1000000 AS single,
@@ -127,6 +151,8 @@ WITH held AS MATERIALIZED (
            row_number() OVER fair_order AS place
       FROM affordable
      WHERE promised <= seconds_left
+       AND promised_usd <= night_left
+       AND (graph_left IS NULL OR promised_of_graph <= graph_left)
     WINDOW fair_order AS (ORDER BY active + slots_worth, last_served_at, plan_weight DESC, user_id, sort_key, id
                           ROWS UNBOUNDED PRECEDING)
 ), chosen AS MATERIALIZED (
@@ -162,6 +188,7 @@ WITH held AS MATERIALIZED (
            claimed_at = clock(),
            expires_at = clock() + make_interval(secs => :claim_ttl),
            reserved_seconds = addressed.granted,
+           reserved_usd = nullif(next_cost(t.estimated_cost_usd, t.max_cost_usd, t.cost_usd), 0),
            bundle = addressed.bundle,
            started_at = NULL,
            progress = NULL

@@ -21,7 +21,7 @@ WITH target AS MATERIALIZED (
            reserved_seconds = NULL, bundle = NULL, retry_at = NULL,
            finished_at = clock(),
            cancel_requested_at = coalesce(t.cancel_requested_at, clock()),
-           failure_reason = 'cancelled'
+           failure_reason = :reason
       FROM target
      WHERE t.id = target.id
     RETURNING t.id
@@ -90,6 +90,8 @@ UPDATE tasks
        deadline_at = CASE WHEN deadline_at > clock() THEN deadline_at END,
        sort_key = sort_key(priority, priority_boost_per_minute, created_at, dependency_boost,
                            CASE WHEN deadline_at > clock() THEN deadline_at END, clock()),
+       -- One that died at its ceiling could not pay for another run: it asks first.
+       awaits_budget = CASE WHEN cost_usd > 0 AND cost_usd >= max_cost_usd AND unmet = 0 THEN 'task' END,
        max_attempts = CASE WHEN state = 'dead_lettered' THEN attempts + :budget ELSE max_attempts END
  WHERE id = ANY (CAST(:tasks AS uuid[]))
    AND state = ANY (CAST(:sources AS text[]))
@@ -101,7 +103,8 @@ UPDATE tasks
    SET state = :target
  WHERE id = ANY (CAST(:tasks AS uuid[]))
    AND state = ANY (CAST(:sources AS text[]))
-   AND unmet = 0;
+   AND unmet = 0
+   AND awaits_budget IS NULL;
 
 -- name: doomed_dependents
 -- What was cancelled because this task died, however far down; but not what waits for another

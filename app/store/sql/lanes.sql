@@ -25,9 +25,10 @@ SELECT coalesce(sum(waiting), 0) FROM lanes;
 SELECT pg_advisory_xact_lock(hashtext('overnight.depth'));
 
 -- name: lock_due_lanes
--- Lanes whose billing month has ended or whose window turns; one that is busy is met again on
+-- Lanes whose billing month or night has ended or whose window turns; one that is busy is met again on
 -- the next pass.
-SELECT user_id, resets_at <= clock() AS month_is_over, coalesce(window_turns_at <= clock(), false) AS window_turns
+SELECT user_id, resets_at <= clock() AS month_is_over, coalesce(window_turns_at <= clock(), false) AS window_turns,
+       coalesce(night_ends_at <= clock(), false) AS night_is_over
   FROM lanes
  WHERE due_at <= clock()
  ORDER BY due_at
@@ -73,6 +74,26 @@ UPDATE lanes l
            user_id uuid, closed boolean, turns_at timestamptz, carried_until timestamptz, stops_runs_at timestamptz)
  WHERE l.user_id = turn.user_id;
 
+-- name: end_nights
+-- Close nights that are over; the next begins with the first money spent in it.
+UPDATE lanes l
+   SET night_started_at = NULL, night_ends_at = NULL, night_spent_usd = 0,
+       night_limit_usd = u.night_budget_usd,
+       parked_for = '{}'
+  FROM users u
+ WHERE l.user_id = ANY (CAST(:users AS uuid[]))
+   AND u.id = l.user_id
+   AND l.night_ends_at <= clock()
+RETURNING l.user_id;
+
+-- name: begin_again
+-- A new night pays for those who had used up the last one.
+UPDATE tasks
+   SET state = :target, failure_reason = NULL, error = NULL
+ WHERE user_id = ANY (CAST(:users AS uuid[]))
+   AND awaits_budget = 'night'
+   AND state = ANY (CAST(:sources AS text[]));
+
 -- name: drifted_lanes
 -- The audit: lanes whose counters differ from the rows they count.
 SELECT l.user_id
@@ -81,7 +102,8 @@ SELECT l.user_id
                     count(*) FILTER (WHERE is_active(state)) AS active,
                     count(*) FILTER (WHERE state = 'ready') AS ready,
                     count(*) FILTER (WHERE is_waiting(state)) AS waiting,
-                    coalesce(sum(reserved_seconds), 0) AS reserved
+                    coalesce(sum(reserved_seconds), 0) AS reserved,
+                    coalesce(sum(reserved_usd), 0) AS reserved_usd
                FROM tasks
               WHERE is_active(state) OR is_waiting(state)
               GROUP BY user_id) t USING (user_id)
@@ -91,6 +113,10 @@ SELECT l.user_id
  WHERE (l.active, l.ready, l.waiting, l.reserved_seconds)
        IS DISTINCT FROM (coalesce(t.active, 0), coalesce(t.ready, 0), coalesce(t.waiting, 0), coalesce(t.reserved, 0))
     OR l.used_seconds <> e.used
+    OR l.night_reserved_usd <> coalesce(t.reserved_usd, 0)
+    OR l.night_spent_usd <> coalesce((SELECT sum(s.usd)
+                                        FROM spending s
+                                       WHERE s.user_id = l.user_id AND s.night_started_at = l.night_started_at), 0)
  ORDER BY l.user_id;
 
 -- name: recount_lane
@@ -100,14 +126,22 @@ UPDATE lanes l
        used_seconds = (SELECT coalesce(sum(e.seconds), 0)
                          FROM usage_ledger e
                         WHERE e.user_id = l.user_id AND e.period_started_at = l.cycle_started_at),
+       night_reserved_usd = t.reserved_usd,
+       night_spent_usd = coalesce((SELECT sum(s.usd)
+                                     FROM spending s
+                                    WHERE s.user_id = l.user_id AND s.night_started_at = l.night_started_at), 0),
        parked_for = '{}'
   FROM (SELECT count(*) FILTER (WHERE is_active(state)) AS active,
                count(*) FILTER (WHERE state = 'ready') AS ready,
                count(*) FILTER (WHERE is_waiting(state)) AS waiting,
-               coalesce(sum(reserved_seconds), 0) AS reserved
+               coalesce(sum(reserved_seconds), 0) AS reserved,
+               coalesce(sum(reserved_usd), 0) AS reserved_usd
           FROM tasks
          WHERE user_id = :user_id) t
  WHERE l.user_id = :user_id;
+
+-- name: wake_lane
+UPDATE lanes SET parked_for = '{}' WHERE user_id = :user_id AND parked_for <> '{}';
 
 -- name: wake_lanes
 -- Let every pool look into every lane again (a worker with new capabilities has come). Locked in

@@ -29,6 +29,7 @@ WITH message AS MATERIALIZED (
 SELECT s.id, s.user_id, s.dag_id, s.type, s.title, s.payload, s.spec, s.attempts, s.max_attempts,
        CAST(s.retry AS text) AS retry, s.bundle, s.reserved_seconds AS granted_seconds,
        (s.timeout_seconds IS NULL OR s.reserved_seconds < s.timeout_seconds) AS plan_limited,
+       s.max_cost_usd AS ceiling_usd, s.cost_usd AS spent_usd,
        CASE WHEN s.attempts > 0 THEN
             (SELECT jsonb_agg(jsonb_build_object('agent', a.agent, 'outcome', a.outcome) ORDER BY a.epoch)
                FROM attempts a
@@ -45,4 +46,37 @@ UPDATE tasks
    AND token = :token
    AND state IN ('running', 'validating')
 RETURNING cancel_requested_at IS NOT NULL AS cancel_requested,
-          (SELECT l.stops_runs_at <= clock() FROM lanes l WHERE l.user_id = tasks.user_id) AS window_closed;
+          (SELECT l.stops_runs_at <= clock() FROM lanes l WHERE l.user_id = tasks.user_id) AS window_closed,
+          -- A run that spends nothing harms no budget.
+          CASE WHEN run_cost_usd > 0
+               THEN used_up_budget(user_id, dag_id, max_cost_usd, cost_usd, 0) END AS used_up;
+
+-- name: note_cost
+-- What a run has cost so far, reported while it runs. The lane is held: graph and night are counted.
+WITH held AS MATERIALIZED (
+    SELECT id, epoch, user_id, dag_id, round(CAST(:usd AS numeric), 6) - run_cost_usd AS news
+      FROM tasks
+     WHERE id = :task_id
+       AND epoch = :epoch
+       AND token = :token
+       AND state IN ('running', 'validating')
+       AND round(CAST(:usd AS numeric), 6) > run_cost_usd
+       FOR NO KEY UPDATE
+), noted AS (
+    UPDATE tasks t
+       SET cost_usd = t.cost_usd + h.news,
+           run_cost_usd = t.run_cost_usd + h.news,
+           reserved_usd = nullif(greatest(t.reserved_usd - h.news, 0), 0)
+      FROM held h
+     WHERE t.id = h.id
+), kept AS (
+    UPDATE attempts a
+       SET cost_usd = a.cost_usd + h.news
+      FROM held h
+     WHERE a.task_id = h.id AND a.epoch = h.epoch
+)
+INSERT INTO spending AS s (task_id, epoch, night_started_at, user_id, dag_id, usd)
+SELECT h.id, h.epoch, night.started_at, h.user_id, h.dag_id, h.news
+  FROM held h
+ CROSS JOIN LATERAL night_now(h.user_id) night
+    ON CONFLICT (task_id, epoch, night_started_at) DO UPDATE SET usd = s.usd + excluded.usd;

@@ -6,15 +6,25 @@ WITH verdict AS MATERIALIZED (
     SELECT * FROM jsonb_to_recordset(CAST(:verdicts AS jsonb)) AS v(
         task_id uuid, epoch int, token uuid, sources text[], target text, is_final boolean, only_expired boolean,
         outcome text, reason text, message text, detail text, wait_seconds float8, spent boolean, billed boolean,
-        run_alone boolean, ran_seconds float8,
+        run_alone boolean, ran_seconds float8, escalation text,
         output jsonb, summary text, files_changed jsonb, cost_usd numeric, tokens jsonb)
 ), held AS MATERIALIZED (
     -- A task whose owner asked for a stop does not come back, whatever ended its run.
-    SELECT v.*, t.user_id, t.dag_id, t.started_at AS ran_since, t.reserved_seconds,
-           CASE WHEN t.cancel_requested_at IS NOT NULL AND NOT v.is_final THEN 'cancelled' ELSE v.target END AS goal
+    -- One that has used up a budget asks instead; unless somebody has raised it in the meantime.
+    SELECT v.*, t.user_id, t.dag_id, t.started_at AS ran_since, t.reserved_seconds, news.usd AS news_usd, short.budget,
+           CASE WHEN v.escalation = 'priority' THEN greatest(t.priority - :escalated_priority, 0) ELSE 0 END AS lifted,
+           CASE WHEN t.cancel_requested_at IS NOT NULL AND NOT v.is_final THEN 'cancelled'
+                WHEN short.budget IS NOT NULL THEN 'pending'
+                WHEN v.target = 'pending' THEN 'ready'
+                ELSE v.target END AS goal
       FROM (SELECT * FROM verdict ORDER BY task_id) v
      -- OFFSET 0: each row is found by its key and judged as it is once it is locked.
      CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = v.task_id OFFSET 0 FOR NO KEY UPDATE) t
+     -- Less what was reported while it ran.
+     CROSS JOIN LATERAL (SELECT greatest(round(v.cost_usd, 6) - t.run_cost_usd, 0) AS usd) news
+     CROSS JOIN LATERAL (
+        SELECT CASE WHEN NOT v.is_final AND t.state = 'running' AND t.run_cost_usd + news.usd > 0
+                    THEN used_up_budget(t.user_id, t.dag_id, t.max_cost_usd, t.cost_usd, news.usd) END AS budget) short
      WHERE t.epoch = v.epoch
        AND t.token = v.token
        AND t.state = ANY (v.sources)
@@ -28,13 +38,18 @@ WITH verdict AS MATERIALIZED (
            alone = t.alone OR h.run_alone,
            retry_at = CASE WHEN h.goal = 'retrying' THEN clock() + make_interval(secs => h.wait_seconds) END,
            finished_at = CASE WHEN h.is_final OR h.goal = 'cancelled' THEN clock() END,
-           failure_reason = CASE WHEN h.goal = 'cancelled' THEN 'cancelled' ELSE h.reason END,
+           failure_reason = CASE h.goal WHEN 'cancelled' THEN 'cancelled' WHEN 'pending' THEN 'budget_exceeded'
+                                        WHEN 'ready' THEN NULL ELSE h.reason END,
            -- what sent a task back to the queue is no error of its own
            error = CASE WHEN h.goal <> 'ready' THEN h.message END,
            output = h.output,
            result_summary = h.summary,
            files_changed = h.files_changed,
-           cost_usd = t.cost_usd + h.cost_usd,
+           cost_usd = t.cost_usd + h.news_usd,
+           awaits_budget = CASE WHEN h.goal = 'pending' THEN h.budget END,
+           -- A task that was lifted moves up in its line by as much.
+           priority = t.priority - h.lifted,
+           sort_key = t.sort_key - h.lifted,
            tokens_used = h.tokens
       FROM held h
      WHERE t.id = h.task_id
@@ -42,7 +57,7 @@ WITH verdict AS MATERIALIZED (
 ), closed AS (
     UPDATE attempts a
        SET ended_at = clock(), outcome = h.outcome, spent = h.spent, error_class = h.reason, error = h.message,
-           detail = h.detail, cost_usd = h.cost_usd, tokens_used = h.tokens
+           detail = h.detail, cost_usd = a.cost_usd + h.news_usd, tokens_used = h.tokens
       FROM held h
      WHERE a.task_id = h.task_id AND a.epoch = h.epoch
 ), spell AS MATERIALIZED (
@@ -72,10 +87,18 @@ WITH verdict AS MATERIALIZED (
     UNION ALL
     SELECT user_id, task_id, epoch, period_started_at, 'refund', -seconds, outcome FROM used WHERE NOT billed
 ), spent AS (
-    UPDATE dags g
-       SET spent_usd = g.spent_usd + h.cost_usd
-      FROM (SELECT dag_id, sum(cost_usd) AS cost_usd FROM held GROUP BY dag_id) h
-     WHERE g.id = h.dag_id AND h.cost_usd > 0
+    INSERT INTO spending AS s (task_id, epoch, night_started_at, user_id, dag_id, usd)
+    SELECT h.task_id, h.epoch, night.started_at, h.user_id, h.dag_id, h.news_usd
+      FROM held h
+     CROSS JOIN LATERAL night_now(h.user_id) night
+     WHERE h.news_usd > 0
+        ON CONFLICT (task_id, epoch, night_started_at) DO UPDATE SET usd = s.usd + excluded.usd
+), told AS (
+    INSERT INTO notices (user_id, kind, subject, task_id, detail)
+    SELECT h.user_id, 'task.escalated', h.task_id || ':' || h.epoch, h.task_id,
+           jsonb_build_object('rule', h.escalation, 'reason', h.reason, 'error', h.message)
+      FROM held h
+     WHERE h.escalation IS NOT NULL
 )
 SELECT h.task_id, h.goal,
        EXISTS (SELECT 1 FROM task_edges e WHERE e.parent_id = h.task_id) AS has_dependents

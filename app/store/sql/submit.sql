@@ -6,7 +6,8 @@ SELECT idempotency_key, id, dag_id
    AND idempotency_key = ANY (CAST(:keys AS text[]));
 
 -- name: insert_dag
-INSERT INTO dags (id, user_id, title, created_by) VALUES (:dag_id, :user_id, :title, :created_by);
+INSERT INTO dags (id, user_id, title, created_by, budget_ceiling_usd)
+VALUES (:dag_id, :user_id, :title, :created_by, CAST(:budget_usd AS numeric));
 
 -- name: insert_tasks
 -- One statement for one task or ten thousand. Ageing is linear, so the order it gives never
@@ -20,13 +21,14 @@ SELECT t.id, :user_id, t.dag_id, t.type, t.title, t.description, t.project_id, t
        CASE WHEN t.unmet = 0 THEN 'ready' ELSE 'pending' END, t.unmet, t.priority, t.priority_boost_per_minute,
        t.dependency_boost,
        sort_key(t.priority, t.priority_boost_per_minute, clock(), t.dependency_boost, t.deadline_at, clock()),
-       t.deadline_at, t.required_capabilities, t.locks, t.timeout_seconds, t.max_cost_usd,
+       t.deadline_at, t.required_capabilities, t.locks, t.timeout_seconds, coalesce(t.estimated_cost_usd, t.max_cost_usd),
        t.max_cost_usd, t.max_attempts, t.retry
   FROM jsonb_to_recordset(CAST(:tasks AS jsonb)) AS t(
            id uuid, dag_id uuid, type text, title text, description text, project_id text, payload jsonb,
            spec jsonb, tags text[], source text, created_by text, idempotency_key text, unmet int, priority int,
            priority_boost_per_minute float8, dependency_boost float8, deadline_at timestamptz,
-           required_capabilities text[], locks text[], timeout_seconds int, max_cost_usd numeric, max_attempts int, retry jsonb);
+           required_capabilities text[], locks text[], timeout_seconds int, estimated_cost_usd numeric,
+           max_cost_usd numeric, max_attempts int, retry jsonb);
 
 -- name: insert_edges
 INSERT INTO task_edges (parent_id, child_id, dag_id, user_id, condition)

@@ -11,7 +11,7 @@ depends_on = None
 
 SPINE = Path(__file__).parent / "spine"
 AS_OWNER = (
-    *("clock", "spans", "tables", "billing", "priority", "lanes", "locks"),
+    *("clock", "spans", "tables", "billing", "priority", "lanes", "locks", "money"),
     *("events", "views", "moves", "grants"),
 )
 

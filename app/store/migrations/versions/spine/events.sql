@@ -7,6 +7,14 @@ AS $$
 BEGIN
     NEW.revision := OLD.revision + 1;
     NEW.updated_at := clock();
+    -- Whoever moves a task on from asking for money, or ends its claim, cannot forget these.
+    IF NEW.state <> 'pending' THEN
+        NEW.awaits_budget := NULL;
+    END IF;
+    IF OLD.token IS NOT NULL AND NEW.token IS NULL THEN
+        NEW.reserved_usd := NULL;
+        NEW.run_cost_usd := 0;
+    END IF;
     RETURN NEW;
 END
 $$;

@@ -72,8 +72,13 @@ CREATE TABLE lanes (
     cycle INTEGER NOT NULL,
     cycle_started_at TIMESTAMP WITH TIME ZONE NOT NULL,
     resets_at TIMESTAMP WITH TIME ZONE NOT NULL,
-    due_at TIMESTAMP WITH TIME ZONE GENERATED ALWAYS AS (least(resets_at, window_turns_at)) STORED NOT NULL,
-    eligible BOOLEAN GENERATED ALWAYS AS (ready > 0 AND active < max_active AND NOT paused AND NOT window_closed AND (limit_seconds IS NULL OR used_seconds + reserved_seconds < limit_seconds)) STORED NOT NULL,
+    night_started_at TIMESTAMP WITH TIME ZONE,
+    night_ends_at TIMESTAMP WITH TIME ZONE,
+    night_spent_usd NUMERIC(12, 6) DEFAULT 0 NOT NULL,
+    night_reserved_usd NUMERIC(12, 6) DEFAULT 0 NOT NULL,
+    night_limit_usd NUMERIC(12, 6),
+    due_at TIMESTAMP WITH TIME ZONE GENERATED ALWAYS AS (least(resets_at, window_turns_at, night_ends_at)) STORED NOT NULL,
+    eligible BOOLEAN GENERATED ALWAYS AS (ready > 0 AND active < max_active AND NOT paused AND NOT window_closed AND (limit_seconds IS NULL OR used_seconds + reserved_seconds < limit_seconds) AND (night_limit_usd IS NULL OR night_spent_usd + night_reserved_usd < night_limit_usd)) STORED NOT NULL,
     PRIMARY KEY (user_id),
     CONSTRAINT lanes_active_not_negative CHECK (active >= 0),
     CONSTRAINT lanes_ready_not_negative CHECK (ready >= 0),
@@ -102,6 +107,19 @@ CREATE TABLE lock_waits (
     PRIMARY KEY (id)
 );
 CREATE INDEX lock_waits_user ON lock_waits (user_id, id);
+
+CREATE TABLE notices (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    user_id UUID NOT NULL,
+    kind TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    task_id UUID,
+    detail JSONB DEFAULT '{}' NOT NULL,
+    at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    PRIMARY KEY (id),
+    CONSTRAINT notices_once UNIQUE (user_id, kind, subject)
+);
+CREATE INDEX notices_user ON notices (user_id, id);
 
 CREATE TABLE paces (
     type TEXT NOT NULL,
@@ -134,6 +152,18 @@ CREATE TABLE pools (
     created_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
     PRIMARY KEY (name)
 );
+
+CREATE TABLE spending (
+    task_id UUID NOT NULL,
+    epoch INTEGER NOT NULL,
+    night_started_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    user_id UUID NOT NULL,
+    dag_id UUID NOT NULL,
+    usd NUMERIC(12, 6) NOT NULL,
+    PRIMARY KEY (task_id, epoch, night_started_at),
+    CONSTRAINT spending_not_negative CHECK (usd >= 0)
+);
+CREATE INDEX spending_night ON spending (user_id, night_started_at);
 
 CREATE TABLE stale_results (
     id BIGINT GENERATED ALWAYS AS IDENTITY,
@@ -186,6 +216,7 @@ CREATE TABLE users (
     window_from TIME WITHOUT TIME ZONE,
     window_to TIME WITHOUT TIME ZONE,
     window_at_closing TEXT DEFAULT 'finish' NOT NULL,
+    night_budget_usd NUMERIC(12, 6),
     billing_anchor_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
     PRIMARY KEY (id),
@@ -197,6 +228,7 @@ CREATE TABLE users (
     CONSTRAINT users_window_whole_or_none CHECK (num_nonnulls(window_zone, window_from, window_to) IN (0, 3)),
     CONSTRAINT users_window_has_length CHECK (window_from <> window_to),
     CONSTRAINT users_window_at_closing_known CHECK (window_at_closing IN ('continue', 'finish', 'stop')),
+    CONSTRAINT users_night_budget_not_negative CHECK (night_budget_usd >= 0),
     UNIQUE (name)
 );
 CREATE INDEX idx_users_plan ON users (plan_tier);
@@ -208,6 +240,7 @@ CREATE TABLE agents (
     capabilities TEXT[] DEFAULT '{}' NOT NULL,
     types TEXT[] DEFAULT '{}' NOT NULL,
     slots INTEGER NOT NULL,
+    budget_remaining_usd NUMERIC(12, 6),
     status TEXT DEFAULT 'active' NOT NULL,
     joined_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
     last_heartbeat_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
@@ -251,15 +284,18 @@ CREATE TABLE dags (
     status TEXT GENERATED ALWAYS AS (CASE WHEN total = 0 THEN 'pending' WHEN open > 0 THEN 'running' WHEN dead > 0 THEN 'failed' WHEN cancelled > 0 THEN 'cancelled' ELSE 'completed' END) STORED NOT NULL,
     budget_ceiling_usd NUMERIC(12, 6),
     spent_usd NUMERIC(12, 6) DEFAULT 0 NOT NULL,
+    reserved_usd NUMERIC(12, 6) DEFAULT 0 NOT NULL,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
     finished_at TIMESTAMP WITH TIME ZONE,
     PRIMARY KEY (id),
     CONSTRAINT dags_counts_not_negative CHECK (least(total, open, completed, dead, cancelled) >= 0),
     CONSTRAINT dags_counts_add_up CHECK (total = open + completed + dead + cancelled),
+    CONSTRAINT dags_budget_not_negative CHECK (budget_ceiling_usd >= 0),
     FOREIGN KEY(user_id) REFERENCES users (id)
 )
  WITH (fillfactor = 75);
 CREATE INDEX dags_user ON dags (user_id, id DESC);
+CREATE INDEX dags_with_budget ON dags (user_id) WHERE budget_ceiling_usd IS NOT NULL AND finished_at IS NULL;
 
 CREATE TABLE tasks (
     id UUID NOT NULL,
@@ -290,6 +326,7 @@ CREATE TABLE tasks (
     timeout_seconds INTEGER,
     estimated_cost_usd NUMERIC(12, 6),
     max_cost_usd NUMERIC(12, 6),
+    awaits_budget TEXT,
     epoch INTEGER DEFAULT 0 NOT NULL,
     token UUID,
     claimed_by TEXT,
@@ -297,6 +334,8 @@ CREATE TABLE tasks (
     claimed_at TIMESTAMP WITH TIME ZONE,
     expires_at TIMESTAMP WITH TIME ZONE,
     reserved_seconds INTEGER,
+    reserved_usd NUMERIC(12, 6),
+    run_cost_usd NUMERIC(12, 6) DEFAULT 0 NOT NULL,
     bundle UUID,
     alone BOOLEAN DEFAULT false NOT NULL,
     started_at TIMESTAMP WITH TIME ZONE,
@@ -329,11 +368,14 @@ CREATE TABLE tasks (
     CONSTRAINT tasks_priority_in_range CHECK (priority BETWEEN 0 AND 100),
     CONSTRAINT tasks_timeout_positive CHECK (timeout_seconds > 0),
     CONSTRAINT tasks_locks_or_null CHECK (cardinality(locks) > 0),
+    CONSTRAINT tasks_awaits_budget_while_pending CHECK (awaits_budget IS NULL OR (awaits_budget IN ('agent', 'dag', 'night', 'task') AND state = 'pending' AND unmet = 0)),
+    CONSTRAINT tasks_money_while_active CHECK (reserved_usd IS NULL OR state IN ('claimed', 'running', 'validating')),
     FOREIGN KEY(user_id) REFERENCES users (id),
     FOREIGN KEY(parent_id) REFERENCES tasks (id)
 )
  WITH (fillfactor = 75);
 CREATE INDEX tasks_active ON tasks (pool) WHERE state IN ('claimed', 'running', 'validating');
+CREATE INDEX tasks_awaiting_budget ON tasks (user_id) WHERE awaits_budget IS NOT NULL;
 CREATE INDEX tasks_dag ON tasks (dag_id, state);
 CREATE INDEX tasks_deadline ON tasks (deadline_at, id) WHERE deadline_at IS NOT NULL AND state IN ('created', 'pending', 'ready', 'retrying');
 CREATE UNIQUE INDEX tasks_idempotency ON tasks (user_id, idempotency_key) WHERE idempotency_key IS NOT NULL;

@@ -1,0 +1,73 @@
+-- name: awaiting_budget
+-- Who asks for money, whom they belong to, and which budget is used up. Its lane must be held before
+-- anything is made of the answer.
+SELECT user_id, dag_id, state, awaits_budget FROM tasks WHERE id = :task_id;
+
+-- name: list_approvals (planned anew)
+-- Tasks that wait for more money, the longest waiting first; an index holds only such tasks.
+SELECT t.id, u.name AS "user", t.title, t.type, t.awaits_budget, t.cost_usd, t.updated_at AS since,
+       CASE t.awaits_budget WHEN 'task' THEN t.max_cost_usd WHEN 'dag' THEN g.budget_ceiling_usd
+                            ELSE l.night_limit_usd END AS limit_usd,
+       CASE t.awaits_budget WHEN 'task' THEN t.cost_usd WHEN 'dag' THEN g.spent_usd
+                            ELSE l.night_spent_usd END AS spent_usd,
+       t.error
+  FROM tasks t
+  JOIN users u ON u.id = t.user_id
+  JOIN lanes l ON l.user_id = t.user_id
+  LEFT JOIN dags g ON g.id = t.dag_id
+ WHERE t.awaits_budget IS NOT NULL
+   AND (CAST(:user_id AS uuid) IS NULL OR t.user_id = CAST(:user_id AS uuid))
+ ORDER BY t.updated_at, t.id
+ LIMIT :limit;
+
+-- name: raise_ceiling
+-- So much more than it has cost or was allowed, whichever is more.
+UPDATE tasks
+   SET max_cost_usd = greatest(max_cost_usd, cost_usd) + CAST(:usd AS numeric)
+ WHERE id = :task_id;
+
+-- name: raise_dag_budget
+-- So much more than is spent and promised or was allowed, whichever is more.
+UPDATE dags
+   SET budget_ceiling_usd = greatest(budget_ceiling_usd, spent_usd + reserved_usd) + CAST(:usd AS numeric)
+ WHERE id = :dag_id;
+
+-- name: raise_night
+-- For this night only: the next begins with the user's own budget.
+UPDATE lanes
+   SET night_limit_usd = greatest(night_limit_usd, night_spent_usd + night_reserved_usd) + CAST(:usd AS numeric),
+       parked_for = '{}'
+ WHERE user_id = :user_id;
+
+-- name: let_go_on
+-- Those who waited for a budget are ready again; whether it pays for all of them the gate judges.
+UPDATE tasks
+   SET state = :target, failure_reason = NULL, error = NULL
+ WHERE user_id = :user_id
+   AND awaits_budget = :budget
+   AND (CAST(:dag_id AS uuid) IS NULL OR dag_id = CAST(:dag_id AS uuid))
+   AND (CAST(:task_id AS uuid) IS NULL OR id = CAST(:task_id AS uuid))
+   AND state = ANY (CAST(:sources AS text[]))
+RETURNING id;
+
+-- name: set_dag_budget
+UPDATE dags SET budget_ceiling_usd = CAST(:usd AS numeric) WHERE id = :dag_id RETURNING spent_usd;
+
+-- name: owner_of_dag
+SELECT user_id FROM dags WHERE id = :dag_id;
+
+-- name: set_agent_budget
+UPDATE agents SET budget_remaining_usd = CAST(:usd AS numeric) WHERE id = :agent_id RETURNING pool;
+
+-- name: view_purse
+-- What is left of every budget a task draws on, without its own share where it runs already.
+SELECT t.estimated_cost_usd, t.max_cost_usd, t.cost_usd,
+       t.max_cost_usd - t.cost_usd AS task_left,
+       g.budget_ceiling_usd - g.spent_usd - g.reserved_usd AS dag_left,
+       l.night_limit_usd - CASE WHEN l.night_ends_at > clock() THEN l.night_spent_usd ELSE 0 END
+           - l.night_reserved_usd AS night_left,
+       (SELECT budget_remaining_usd FROM agents WHERE id = :agent_id) AS agent_left
+  FROM tasks t
+  JOIN lanes l ON l.user_id = t.user_id
+  LEFT JOIN dags g ON g.id = t.dag_id
+ WHERE t.id = :task_id;

@@ -1,0 +1,97 @@
+"""Who pays for a run: the order of the budgets, and the first that cannot."""
+
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.budgets import Budget, Purse, Shortage, check_budget, next_cost
+from app.domain.claims import Failure
+from app.domain.retry import Escalation, RetryPolicy
+from app.domain.verdicts import is_poison
+from overnight.testing import MemoryContext
+
+ONE, TWO = Decimal(1), Decimal(2)
+amounts = st.one_of(st.none(), st.decimals(-5, 5, places=2))
+
+
+def test_budgets_are_asked_in_the_order_task_graph_agent_night() -> None:
+    purse = Purse(task=ONE, dag=ONE, agent=ONE, night=ONE)
+
+    asked = []
+    for budget in Budget:
+        shortage = check_budget(TWO, purse)
+        assert shortage is not None
+        asked.append(shortage.budget)
+        purse = Purse(**{**vars(purse), budget.value: None})
+
+    assert asked == [Budget.TASK, Budget.DAG, Budget.AGENT, Budget.NIGHT]
+    assert check_budget(TWO, purse) is None
+
+
+def test_a_used_up_budget_pays_for_nothing_not_even_for_what_is_free() -> None:
+    assert check_budget(Decimal(0), Purse(night=Decimal(0))) == Shortage(
+        Budget.NIGHT, Decimal(0), Decimal(0)
+    )
+
+
+@given(st.decimals(0, 5, places=2), st.builds(Purse, amounts, amounts, amounts, amounts))
+def test_nobody_is_short_exactly_if_the_tightest_budget_can_pay(
+    estimate: Decimal, purse: Purse
+) -> None:
+    tightest = purse.least
+
+    can_pay = tightest is None or (tightest > 0 and estimate <= tightest)
+
+    assert (check_budget(estimate, purse) is None) == can_pay
+
+
+@pytest.mark.parametrize(
+    ("estimated", "ceiling", "spent", "expected"),
+    [(None, None, 0, 0), (2, None, 9, 2), (2, 5, 4, 1), (None, 5, 1, 4), (2, 5, 9, 0)],
+)
+def test_a_run_is_thought_to_cost_its_estimate_within_its_ceiling(
+    estimated: int | None, ceiling: int | None, spent: int, expected: int
+) -> None:
+    def money(amount: int | None) -> Decimal | None:
+        return None if amount is None else Decimal(amount)
+
+    assert next_cost(money(estimated), money(ceiling), Decimal(spent)) == expected
+
+
+def test_a_rule_is_told_once_but_buries_ever_after() -> None:
+    telling = RetryPolicy(escalate_after=2)
+    burying = RetryPolicy(escalate_after=2, escalate=Escalation.DEAD_LETTER)
+
+    assert [telling.escalation(n) for n in (1, 2, 3)] == [None, Escalation.EVENT, None]
+    assert [burying.escalation(n) for n in (1, 2, 3)] == [
+        None,
+        Escalation.DEAD_LETTER,
+        Escalation.DEAD_LETTER,
+    ]
+    assert RetryPolicy().escalation(99) is None
+
+
+def test_poison_is_what_the_policy_calls_so() -> None:
+    failures = [Failure("a", "failed"), Failure("a", "failed")]
+
+    assert not is_poison(failures, 2)
+    assert is_poison(failures, 2, RetryPolicy(poison_attempts=2, poison_distinct_agents=1))
+
+
+def test_a_context_at_its_ceiling_asks_the_handler_to_end() -> None:
+    context = MemoryContext(ceiling_usd=1.0)
+    context.cost(0.75)
+    assert (context.usd_left, context.stop_reason) == (0.25, None)
+
+    context.cost(0.5)
+
+    assert (context.usd_left, context.stop_reason) == (0.0, "budget")
+    assert MemoryContext().usd_left is None
+
+
+@pytest.mark.parametrize("usd", [-0.01, float("nan"), float("inf"), 1e9])
+def test_a_cost_that_cannot_be_added_up_is_refused(usd: float) -> None:
+    with pytest.raises(ValueError, match="a cost is from 0"):
+        MemoryContext().cost(usd)
