@@ -43,14 +43,22 @@ def flaky(ctx: Context) -> object:
 
 @handler("cost")
 def cost(ctx: Context) -> object:
-    """Report a model call's `usd`, `input_tokens` and `output_tokens`."""
+    """Report `calls` model calls of `usd`, `input_tokens` and `output_tokens` each.
+
+    Each takes `seconds`, and asks afterwards whether the run may go on.
+    """
     usd = float(ctx.payload.get("usd", 0.01))
-    ctx.cost(
-        usd,
-        input_tokens=int(ctx.payload.get("input_tokens", 0)),
-        output_tokens=int(ctx.payload.get("output_tokens", 0)),
-    )
-    return {"usd": usd}
+    calls = int(ctx.payload.get("calls", 1))
+    for call in range(calls):
+        ctx.cost(
+            usd,
+            input_tokens=int(ctx.payload.get("input_tokens", 0)),
+            output_tokens=int(ctx.payload.get("output_tokens", 0)),
+        )
+        if call < calls - 1:
+            time.sleep(float(ctx.payload.get("seconds", 0)))
+            ctx.check()
+    return {"usd": usd * calls}
 
 
 @handler("crash")

@@ -343,6 +343,40 @@ def test_a_night_starts_only_what_it_can_pay_and_smaller_ones_pass(house: House)
     assert house.lane(user)["night_reserved_usd"] == 3
 
 
+def test_a_night_is_the_users_window_if_there_is_one(house: House) -> None:
+    user = house.user(window_zone="America/New_York", window_from="21:30", window_to="21:00")
+    house.agent()
+    house.move_clock(timedelta(0))
+    run = house.running(user)
+
+    house.settle(run, Returned(cost_usd=0.5))
+
+    [night] = house.rows(
+        "SELECT (night_started_at AT TIME ZONE 'America/New_York')::time AS began,"
+        " night_started_at <= clock() AND clock() < night_ends_at AS is_now,"
+        " night_ends_at - night_started_at AS lasts FROM lanes WHERE user_id = :user",
+        user=user,
+    )
+    assert str(night["began"]) == "21:30:00"
+    assert night["is_now"]
+    assert timedelta(hours=23) <= night["lasts"] <= timedelta(hours=25)
+
+
+def test_a_zone_that_postgres_does_not_know_keeps_no_run_from_being_settled(house: House) -> None:
+    user = house.user()
+    house.agent()
+    run = house.running(user)
+    house.run(
+        "UPDATE users SET window_zone = 'Mars/Olympus', window_from = '20:00', window_to = '06:00'"
+        " WHERE id = :user",
+        user=user,
+    )
+
+    assert house.settle(run, Returned(cost_usd=0.5))
+
+    assert house.lane(user)["night_started_at"].hour == 0
+
+
 def test_an_agent_is_given_only_what_it_can_pay(house: House) -> None:
     user = house.user()
     join(house.dispatcher, AgentCard("poor", "default", (), 10, budget_usd=1.0))
