@@ -1,0 +1,132 @@
+"""The commands about money, on a real database."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from app.cli.failures import Code
+from app.cli.main import app
+from app.control.usage import adjust_hours
+from app.domain.ids import UserId, show_dag, show_task
+from app.domain.results import Suspended
+from app.intake.submit import NewTask, submit_graph
+from tests.support.house import AGENT, LOOSE, House
+
+
+@pytest.fixture(autouse=True)
+def place(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place that knows this test's database and nothing else."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("OVERNIGHT_DATABASE_URL", database_url)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments, prog_name="overnight")
+
+
+@pytest.fixture
+def ada(house: House) -> UserId:
+    return house.user(name="ada")
+
+
+@pytest.fixture
+def asking(house: House, ada: UserId) -> str:
+    """The shown id of a task that has used up its ceiling."""
+    house.agent()
+    dear = house.running(ada, title="dear", max_cost_usd=1.0)
+    house.settle(dear, Suspended("the task has cost $1.25 of its $1.00", cost_usd=1.25))
+    return show_task(dear.claim.task_id)
+
+
+def test_who_asks_for_money_is_listed(house: House, asking: str) -> None:
+    house.user(name="bob")
+
+    told = run("approvals", "list")
+    [one] = json.loads(run("approvals", "list", "--user", "ada", "--json").stdout)
+
+    assert told.exit_code == 0, told.stderr
+    assert "$1.25" in told.stdout
+    assert (one["task_id"], one["budget"], one["limit_usd"]) == (asking, "task", 1.0)
+    assert json.loads(run("approvals", "list", "--user", "bob", "--json").stdout) == []
+    assert "No task asks for money." in run("approvals", "list", "--user", "bob").stderr
+
+
+def test_an_approval_names_who_gave_it(house: House, asking: str) -> None:
+    answer = json.loads(run("approve", asking[-6:], "--usd", "2.50", "--json").stdout)
+
+    assert answer == {
+        "task_id": asking,
+        "approved_usd": 2.5,
+        "budget": "task",
+        "resumed": 1,
+    }
+    [event] = house.rows("SELECT actor, to_state FROM events WHERE from_state = 'pending'")
+    assert event["to_state"] == "ready"
+    assert event["actor"].startswith("human:")
+    again = run("approve", asking, "--usd", "1")
+    assert again.exit_code == Code.FAILED
+    assert "does not ask for money; it is ready" in again.stderr
+
+
+def test_a_stop_ends_the_task(house: House, asking: str) -> None:
+    answer = run("stop", asking)
+
+    assert answer.stdout == f"{asking} stopped\n"
+    [event] = house.rows("SELECT reason, actor FROM events WHERE to_state = 'cancelled'")
+    assert event["reason"] == "budget_exceeded"
+    assert event["actor"].startswith("human:")
+
+
+def test_an_amount_must_be_one(asking: str) -> None:
+    assert run("approve", asking, "--usd", "0").exit_code == Code.USAGE
+    assert run("approve", asking, "--usd", "lots").exit_code == Code.USAGE
+    assert run("budget", "user", "ada", "--usd", "lots").exit_code == Code.USAGE
+    assert run("budget", "user", "ada", "--usd", "-1").exit_code == Code.USAGE
+    assert run("budget", "dag", "dag_1", "--usd", "1").exit_code == Code.USAGE
+    assert run("stop", "task_nonsense").exit_code != 0
+
+
+def test_budgets_of_a_night_a_graph_and_an_agent_are_set(house: House, ada: UserId) -> None:
+    house.agent()
+    [one, _] = submit_graph(
+        house.app, ada, [NewTask("a", "echo"), NewTask("b", "echo")], LOOSE, title="both"
+    )
+    dag = show_dag(one.dag_id)
+
+    night = run("budget", "user", "ada", "--usd", "20", "--json")
+    graph = run("budget", "dag", dag, "--usd", "5")
+    agent = run("budget", "agent", AGENT, "--usd", "7.5")
+
+    assert json.loads(night.stdout) == {"user": "ada", "night_budget_usd": 20.0}
+    assert graph.stdout == f"{dag} may cost $5.00\n"
+    assert agent.stdout == f"{AGENT} may spend $7.50\n"
+    assert house.lane(ada)["night_limit_usd"] == 20
+    assert run("budget", "user", "ada", "--usd", "none").stdout == "ada may spend without limit\n"
+    assert house.lane(ada)["night_limit_usd"] is None
+    assert run("budget", "agent", "nobody", "--usd", "1").exit_code == Code.FAILED
+    missing = run("budget", "dag", show_dag(UserId(ada)), "--usd", "1")
+    assert "no such graph" in missing.stderr
+
+
+def test_what_happens_without_hours_is_set_and_shown(house: House, ada: UserId) -> None:
+    shown = run("user", "limits", "ada", "--on-exhausted", "hold", "--json")
+
+    assert json.loads(shown.stdout)["on_exhausted"] == "hold"
+    assert "new tasks wait" in run("user", "limits", "ada").stdout
+    run("user", "limits", "ada", "--template")
+    assert "refused" in run("user", "limits", "ada").stdout
+
+
+def test_notices_are_listed(house: House) -> None:
+    user = house.user(name="cyd", monthly_agent_hours_limit=10)
+    adjust_hours(house.app, user, 8, note="test")
+
+    told = json.loads(run("user", "notices", "cyd", "--json").stdout)
+
+    assert [one["kind"] for one in told] == ["usage.80", "usage.50"]
+    assert "usage.80" in run("user", "notices", "cyd").stdout
