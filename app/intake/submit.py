@@ -33,6 +33,7 @@ SECONDS_PER_HOUR = 3600
 # Within this many tasks of the house's cap, submits count one at a time and cannot overrun it;
 # further off, those under way at the same moment are never that many.
 NEAR_FULL = 10_000
+SELDOM_CHANGED = ("escalate_after", "escalate", "poison_attempts", "poison_distinct_agents")
 
 
 @dataclass(frozen=True)
@@ -290,8 +291,17 @@ def _row(
 
 @lru_cache
 def _stored(policy: RetryPolicy) -> dict[str, object]:
-    """Return a policy as it is stored; most tasks share one."""
-    return asdict(policy)
+    """Return a policy as it is stored; most tasks share one.
+
+    Rules that hardly anybody changes are left out where they are the default: every version of
+    the task's row carries them along.
+    """
+    plain = asdict(RetryPolicy())
+    return {
+        name: value
+        for name, value in asdict(policy).items()
+        if name not in SELDOM_CHANGED or value != plain[name]
+    }
 
 
 def _json(value: object) -> str:

@@ -9,7 +9,6 @@ from app.control.budgets import (
     approve,
     set_agent_budget,
     set_dag_budget,
-    set_night_budget,
     stop,
 )
 from app.control.cancel import cancel
@@ -23,14 +22,13 @@ from app.insight.budgets import list_approvals, money_of
 from app.insight.tasks import get_task
 from app.intake.submit import Edge, NewTask, submit_graph
 from app.maintenance.reap import reap
-from app.maintenance.reset import reset_cycles
-from app.outcome.heartbeat import Answer, Cost, heartbeat
+from app.outcome.heartbeat import Answer, heartbeat
 from app.outcome.presence import AgentCard, join
 from tests.support.house import LEASE, LIVENESS, LOOSE, House
 from tests.support.invariants import told, violations
+from tests.support.money import ACTOR, beat, started
 from tests.support.rivals import Connect, Rival, meet_at_lane
 
-ACTOR = "human:ops"
 DAY = timedelta(days=1)
 
 
@@ -41,10 +39,6 @@ def _books_balance(house: House) -> object:
     assert not found, told(found)
 
 
-def beat(house: House, run: Run, usd: float) -> Answer:
-    return heartbeat(house.dispatcher, run.claim, lease=LEASE, cost=Cost(run.user_id, usd))
-
-
 def graph(house: House, user: UserId, count: int, *, budget: float, cost: float) -> list[TaskId]:
     tasks = [NewTask(f"t{n}", "echo", max_cost_usd=cost) for n in range(count)]
     made = submit_graph(house.app, user, tasks, LOOSE, budget_usd=budget)
@@ -53,11 +47,6 @@ def graph(house: House, user: UserId, count: int, *, budget: float, cost: float)
 
 def dag_of(house: House, task: TaskId) -> DagId:
     return DagId(house.row(task)["dag_id"])
-
-
-def started(house: House) -> list[Run]:
-    runs = [house.start(claimed) for claimed in house.claim().claims]
-    return [run for run in runs if run is not None]
 
 
 def test_a_run_at_its_ceiling_is_told_and_asks_instead_of_dying(house: House) -> None:
@@ -192,19 +181,6 @@ def test_a_dead_task_at_its_ceiling_asks_when_it_is_revived(house: House) -> Non
     assert (row["state"], row["awaits_budget"]) == ("pending", "task")
 
 
-def test_a_budget_raised_before_the_run_ended_sends_it_back_to_the_queue(house: House) -> None:
-    user = house.user(night_budget_usd=1)
-    house.agent()
-    run = house.running(user)
-    assert beat(house, run, 1.0) is Answer.BUDGET
-    set_night_budget(house.app, user, 10, actor=ACTOR)
-
-    house.settle(run, Suspended(cost_usd=1.0))
-
-    row = house.row(run.claim.task_id)
-    assert (row["state"], row["failure_reason"], row["error"]) == ("ready", None, None)
-
-
 def test_a_graph_starts_only_what_its_budget_can_pay(house: House) -> None:
     user = house.user()
     house.agent()
@@ -257,124 +233,6 @@ def test_approving_one_of_a_graph_raises_the_graphs_budget(house: House) -> None
     assert approved.budget is Budget.DAG
     [row] = house.rows("SELECT budget_ceiling_usd FROM dags")
     assert float(row["budget_ceiling_usd"]) == 2.2
-
-
-def test_a_night_that_is_used_up_starts_nothing_until_the_next(house: House) -> None:
-    user = house.user(night_budget_usd=2)
-    house.agent()
-    run = house.running(user)
-    house.settle(run, Returned(cost_usd=2.0))
-    task = house.task(user)
-
-    assert not house.claim().claims
-    assert not house.lane(user)["eligible"]
-    house.move_clock(DAY)
-
-    assert [one.claim.task_id for one in house.claim().claims] == [task]
-
-
-def test_who_used_up_the_night_goes_on_by_itself_in_the_next(house: House) -> None:
-    user = house.user(night_budget_usd=1)
-    house.agent()
-    run = house.running(user)
-    beat(house, run, 1.5)
-    house.settle(run, Suspended(cost_usd=1.5))
-    assert house.row(run.claim.task_id)["awaits_budget"] == "night"
-
-    house.move_clock(DAY)
-    reset_cycles(house.dispatcher)
-
-    assert house.state(run.claim.task_id) == "ready"
-    lane = house.lane(user)
-    assert (lane["night_started_at"], lane["night_spent_usd"]) == (None, 0)
-
-
-def test_the_first_money_of_a_night_begins_it_without_any_sweep(house: House) -> None:
-    user = house.user(night_budget_usd=1)
-    house.agent()
-    asking = house.running(user)
-    other = house.running(user)
-    house.settle(asking, Suspended(cost_usd=1.5))
-    house.move_clock(DAY)
-    heartbeat(house.dispatcher, other.claim, lease=LEASE * 9999)
-
-    assert beat(house, other, 0.25) is Answer.CONTINUE
-
-    assert house.state(asking.claim.task_id) == "ready"
-    assert float(house.lane(user)["night_spent_usd"]) == 0.25
-
-
-def test_an_approval_for_a_night_lasts_for_that_night(house: House) -> None:
-    user = house.user(night_budget_usd=1)
-    house.agent()
-    run = house.running(user)
-    house.settle(run, Suspended(cost_usd=1.5))
-
-    approve(house.app, run.claim.task_id, 2.0, actor=ACTOR)
-
-    assert float(house.lane(user)["night_limit_usd"]) == 3.5
-    [again] = started(house)
-    house.settle(again, Returned(cost_usd=0.5))
-    house.move_clock(DAY)
-    reset_cycles(house.dispatcher)
-    assert house.lane(user)["night_limit_usd"] == 1
-
-
-def test_a_raised_night_lets_those_who_wait_go_on(house: House) -> None:
-    user = house.user(night_budget_usd=1)
-    house.agent()
-    run = house.running(user)
-    house.settle(run, Suspended(cost_usd=1.0))
-
-    set_night_budget(house.app, user, None, actor=ACTOR)
-
-    assert [run.claim.task_id for run in started(house)] == [run.claim.task_id]
-
-
-def test_a_night_starts_only_what_it_can_pay_and_smaller_ones_pass(house: House) -> None:
-    user = house.user(night_budget_usd=3)
-    house.agent()
-    house.task(user, max_cost_usd=5)
-    small = [house.task(user, max_cost_usd=1) for _ in range(4)]
-
-    taken = [one.claim.task_id for one in house.claim().claims]
-
-    assert taken == small[:3]
-    assert house.lane(user)["night_reserved_usd"] == 3
-
-
-def test_a_night_is_the_users_window_if_there_is_one(house: House) -> None:
-    user = house.user(window_zone="America/New_York", window_from="21:30", window_to="21:00")
-    house.agent()
-    house.move_clock(timedelta(0))
-    run = house.running(user)
-
-    house.settle(run, Returned(cost_usd=0.5))
-
-    [night] = house.rows(
-        "SELECT (night_started_at AT TIME ZONE 'America/New_York')::time AS began,"
-        " night_started_at <= clock() AND clock() < night_ends_at AS is_now,"
-        " night_ends_at - night_started_at AS lasts FROM lanes WHERE user_id = :user",
-        user=user,
-    )
-    assert str(night["began"]) == "21:30:00"
-    assert night["is_now"]
-    assert timedelta(hours=23) <= night["lasts"] <= timedelta(hours=25)
-
-
-def test_a_zone_that_postgres_does_not_know_keeps_no_run_from_being_settled(house: House) -> None:
-    user = house.user()
-    house.agent()
-    run = house.running(user)
-    house.run(
-        "UPDATE users SET window_zone = 'Mars/Olympus', window_from = '20:00', window_to = '06:00'"
-        " WHERE id = :user",
-        user=user,
-    )
-
-    assert house.settle(run, Returned(cost_usd=0.5))
-
-    assert house.lane(user)["night_started_at"].hour == 0
 
 
 def test_an_agent_is_given_only_what_it_can_pay(house: House) -> None:
@@ -436,21 +294,6 @@ def test_lanes_whose_budget_is_used_up_neither_delay_nor_slow_the_others(house: 
     assert [one.claim.task_id for one in taken] == [last]
     [parked] = house.rows("SELECT count(*) AS lanes FROM lanes WHERE 'default' = ANY (parked_for)")
     assert parked["lanes"] == 40
-
-
-def test_two_reports_of_one_user_never_lose_money(house: House, connect: Connect) -> None:
-    user = house.user(night_budget_usd=1)
-    house.agent()
-    runs = [house.running(user), house.running(user)]
-    rivals = [
-        Rival(connect, f"worker-{n}", heartbeat, run.claim, lease=LEASE, cost=Cost(user, 0.5))
-        for n, run in enumerate(runs)
-    ]
-
-    answers = meet_at_lane(connect, user, *rivals)
-
-    assert answers == [Answer.CONTINUE, Answer.BUDGET]
-    assert house.lane(user)["night_spent_usd"] == 1
 
 
 def test_an_approval_and_a_stop_at_once_leave_one_winner(house: House, connect: Connect) -> None:

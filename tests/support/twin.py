@@ -84,6 +84,7 @@ FORGET = "; ".join(
     f"DELETE FROM {table}"
     for table in (
         *("plan_history", "sweeps", "stale_results", "dead_letters", "events", "usage_ledger"),
+        *("spending", "notices", "held_locks"),
         *("attempts", "task_edges", "tasks", "dags", "lanes", "users", "agents", "pools", "paces"),
     )
 )

@@ -1,0 +1,210 @@
+"""Night budgets: when a night begins and ends, and what it pays for."""
+
+import re
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from app.control.budgets import (
+    approve,
+    set_night_budget,
+)
+from app.domain.results import Returned, Suspended
+from app.maintenance.reset import reset_cycles
+from app.outcome.heartbeat import Answer, Cost, heartbeat
+from tests.support.house import LEASE, House
+from tests.support.invariants import told, violations
+from tests.support.money import ACTOR, beat, started
+from tests.support.rivals import Connect, Rival, meet_at_lane
+
+DAY = timedelta(days=1)
+
+
+@pytest.fixture(autouse=True)
+def _books_balance(house: House) -> object:
+    yield
+    found = violations(house.owner)
+    assert not found, told(found)
+
+
+def test_a_night_that_is_used_up_starts_nothing_until_the_next(house: House) -> None:
+    user = house.user(night_budget_usd=2)
+    house.agent()
+    run = house.running(user)
+    house.settle(run, Returned(cost_usd=2.0))
+    task = house.task(user)
+
+    assert not house.claim().claims
+    assert not house.lane(user)["eligible"]
+    house.move_clock(DAY)
+
+    assert [one.claim.task_id for one in house.claim().claims] == [task]
+
+
+def test_who_used_up_the_night_goes_on_by_itself_in_the_next(house: House) -> None:
+    user = house.user(night_budget_usd=1)
+    house.agent()
+    run = house.running(user)
+    beat(house, run, 1.5)
+    house.settle(run, Suspended(cost_usd=1.5))
+    assert house.row(run.claim.task_id)["awaits_budget"] == "night"
+
+    house.move_clock(DAY)
+    reset_cycles(house.dispatcher)
+
+    assert house.state(run.claim.task_id) == "ready"
+    lane = house.lane(user)
+    assert (lane["night_started_at"], lane["night_spent_usd"]) == (None, 0)
+
+
+def test_the_first_money_of_a_night_begins_it_without_any_sweep(house: House) -> None:
+    user = house.user(night_budget_usd=1)
+    house.agent()
+    asking = house.running(user)
+    other = house.running(user)
+    house.settle(asking, Suspended(cost_usd=1.5))
+    house.move_clock(DAY)
+    heartbeat(house.dispatcher, other.claim, lease=LEASE * 9999)
+
+    assert beat(house, other, 0.25) is Answer.CONTINUE
+
+    assert house.state(asking.claim.task_id) == "ready"
+    assert float(house.lane(user)["night_spent_usd"]) == 0.25
+
+
+def test_an_approval_for_a_night_lasts_for_that_night(house: House) -> None:
+    user = house.user(night_budget_usd=1)
+    house.agent()
+    run = house.running(user)
+    house.settle(run, Suspended(cost_usd=1.5))
+
+    approve(house.app, run.claim.task_id, 2.0, actor=ACTOR)
+
+    assert float(house.lane(user)["night_limit_usd"]) == 3.5
+    [again] = started(house)
+    house.settle(again, Returned(cost_usd=0.5))
+    house.move_clock(DAY)
+    reset_cycles(house.dispatcher)
+    assert house.lane(user)["night_limit_usd"] == 1
+
+
+def test_a_raised_night_lets_those_who_wait_go_on(house: House) -> None:
+    user = house.user(night_budget_usd=1)
+    house.agent()
+    run = house.running(user)
+    house.settle(run, Suspended(cost_usd=1.0))
+
+    set_night_budget(house.app, user, None, actor=ACTOR)
+
+    assert [run.claim.task_id for run in started(house)] == [run.claim.task_id]
+
+
+def test_a_night_starts_only_what_it_can_pay_and_smaller_ones_pass(house: House) -> None:
+    user = house.user(night_budget_usd=3)
+    house.agent()
+    house.task(user, max_cost_usd=5)
+    small = [house.task(user, max_cost_usd=1) for _ in range(4)]
+
+    taken = [one.claim.task_id for one in house.claim().claims]
+
+    assert taken == small[:3]
+    assert house.lane(user)["night_reserved_usd"] == 3
+
+
+def test_a_night_is_the_users_window_if_there_is_one(house: House) -> None:
+    user = house.user(window_zone="America/New_York", window_from="21:30", window_to="21:00")
+    house.agent()
+    house.move_clock(timedelta(0))
+    run = house.running(user)
+
+    house.settle(run, Returned(cost_usd=0.5))
+
+    [night] = house.rows(
+        "SELECT (night_started_at AT TIME ZONE 'America/New_York')::time AS began,"
+        " night_started_at <= clock() AND clock() < night_ends_at AS is_now,"
+        " night_ends_at - night_started_at AS lasts FROM lanes WHERE user_id = :user",
+        user=user,
+    )
+    assert str(night["began"]) == "21:30:00"
+    assert night["is_now"]
+    assert timedelta(hours=23) <= night["lasts"] <= timedelta(hours=25)
+
+
+def test_a_zone_that_postgres_does_not_know_keeps_no_run_from_being_settled(house: House) -> None:
+    user = house.user()
+    house.agent()
+    run = house.running(user)
+    house.run(
+        "UPDATE users SET window_zone = 'Mars/Olympus', window_from = '20:00', window_to = '06:00'"
+        " WHERE id = :user",
+        user=user,
+    )
+
+    assert house.settle(run, Returned(cost_usd=0.5))
+
+    assert house.lane(user)["night_started_at"].hour == 0
+
+
+def test_two_reports_of_one_user_never_lose_money(house: House, connect: Connect) -> None:
+    user = house.user(night_budget_usd=1)
+    house.agent()
+    runs = [house.running(user), house.running(user)]
+    rivals = [
+        Rival(connect, f"worker-{n}", heartbeat, run.claim, lease=LEASE, cost=Cost(user, 0.5))
+        for n, run in enumerate(runs)
+    ]
+
+    answers = meet_at_lane(connect, user, *rivals)
+
+    assert answers == [Answer.CONTINUE, Answer.BUDGET]
+    assert house.lane(user)["night_spent_usd"] == 1
+
+
+def test_the_worked_example_of_the_page_is_true(house: House) -> None:
+    steps: list[tuple[float, float, float]] = []
+    user = house.user(night_budget_usd=4)
+    house.agent()
+
+    def note() -> None:
+        lane = house.lane(user)
+        spent, promised = float(lane["night_spent_usd"]), float(lane["night_reserved_usd"])
+        steps.append((spent, promised, 4 - spent - promised))
+
+    tasks = [house.task(user, max_cost_usd=2) for _ in range(3)]
+    first, second = started(house)
+    note()
+    beat(house, first, 0.5)
+    note()
+    house.settle(first, Returned(cost_usd=0.5))
+    note()
+    assert beat(house, second, 2.0) is Answer.BUDGET
+    house.settle(second, Suspended(cost_usd=2.0))
+    note()
+    approve(house.app, tasks[1], 1.0, actor=ACTOR)
+    [again] = started(house)
+    note()
+    house.settle(again, Returned(cost_usd=0.25))
+    assert not house.claim().claims
+    note()
+    house.move_clock(DAY)
+    [third] = started(house)
+    note()
+
+    assert third.claim.task_id == tasks[2]
+    page = (Path(__file__).parents[2] / "docs" / "budgets.md").read_text()
+    rows = re.findall(r"\| \$(\d\.\d\d) \| \$(\d\.\d\d) \| \$(\d\.\d\d) \|$", page, re.MULTILINE)
+    assert [tuple(float(figure) for figure in row) for row in rows] == steps
+
+
+def test_a_budget_raised_before_the_run_ended_sends_it_back_to_the_queue(house: House) -> None:
+    user = house.user(night_budget_usd=1)
+    house.agent()
+    run = house.running(user)
+    assert beat(house, run, 1.0) is Answer.BUDGET
+    set_night_budget(house.app, user, 10, actor=ACTOR)
+
+    house.settle(run, Suspended(cost_usd=1.0))
+
+    row = house.row(run.claim.task_id)
+    assert (row["state"], row["failure_reason"], row["error"]) == ("ready", None, None)
