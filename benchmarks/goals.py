@@ -24,9 +24,7 @@ class Goal(NamedTuple):
 GOALS: Sequence[Goal] = (
     Goal("drain, full life, against raw Celery", "drain", "overnight / celery", 6, 12),
     Goal("drain against pgqueuer, batch 100", "drain", "overnight / pgqueuer", 0, 1),
-    Goal(
-        "drain, one task at a time, against Celery", "drain-single", "overnight / celery", 0.7, 1
-    ),
+    Goal("drain, one task at a time, against Celery", "drain-single", "overnight / celery", 0.7, 1),
     Goal(
         "drain against procrastinate with locks", "drain", "overnight / procrastinate+lock", 10, 20
     ),

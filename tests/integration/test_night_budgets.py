@@ -11,12 +11,13 @@ from app.control.budgets import (
     set_night_budget,
 )
 from app.domain.results import Returned, Suspended
+from app.gate.claim import claim
 from app.maintenance.reset import reset_cycles
 from app.outcome.heartbeat import Answer, Cost, heartbeat
-from tests.support.house import LEASE, House
+from tests.support.house import LEASE, TERMS, House
 from tests.support.invariants import told, violations
 from tests.support.money import ACTOR, beat, started
-from tests.support.rivals import Connect, Rival, meet_at_lane
+from tests.support.rivals import Connect, Rival, held_pool, meet_at_lane, queue_up
 
 DAY = timedelta(days=1)
 
@@ -208,3 +209,24 @@ def test_a_budget_raised_before_the_run_ended_sends_it_back_to_the_queue(house: 
 
     row = house.row(run.claim.task_id)
     assert (row["state"], row["failure_reason"], row["error"]) == ("ready", None, None)
+
+
+def test_claims_at_the_same_moment_promise_no_more_than_the_night_has(
+    house: House, connect: Connect
+) -> None:
+    user = house.user(night_budget_usd=2)
+    for _ in range(6):
+        house.task(user, max_cost_usd=1)
+    pools = ["left", "right"]
+    for pool in pools:
+        house.agent(agent_id=pool, pool=pool)
+    rivals = [
+        Rival(connect, f"claims-{pool}", claim, pool, holder=pool, terms=TERMS) for pool in pools
+    ]
+
+    with held_pool(connect, "left"), held_pool(connect, "right"):
+        queue_up(connect, rivals)
+    taken = [len(rival.answer().claims) for rival in rivals]
+
+    assert sum(taken) == 2
+    assert house.lane(user)["night_reserved_usd"] == 2
