@@ -20,6 +20,8 @@ class Code(StrEnum):
     WINDOW = "window"
     PLAN_CONCURRENCY = "plan_concurrency"
     MONTHLY_HOURS = "monthly_hours"
+    APPROVAL = "approval"
+    BUDGET = "budget"
     LOCK = "lock"
     NO_WORKER = "no_worker"
     NO_CAPABLE_AGENT = "no_capable_agent"

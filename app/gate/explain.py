@@ -16,8 +16,10 @@ themselves when they finish are not looked at: those are not free now.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
+from app.domain.budgets import Budget
 from app.domain.ids import show_task
 from app.domain.lifecycle import ACTIVE, FINAL, State
 from app.domain.pauses import Scope
@@ -84,7 +86,7 @@ def held_back(facts: Facts) -> list[Reason]:
         return [_ended(facts.task)]
     if state in ACTIVE:
         return [_active(facts.task)]
-    judges = (_waits, _deadline, _pauses, _window, _plan, _hours, _locks, _pools)
+    judges = (_waits, _deadline, _pauses, _window, _plan, _hours, _money, _locks, _pools)
     return [reason for judge in judges for reason in judge(facts)]
 
 
@@ -124,6 +126,8 @@ def _first(facts: Facts, best: Outcome, own: list[str]) -> str:
             return f"{ahead} and may need the same locks: the next pass looks again"
         case Stage.HOURS:
             return f"{ahead} and use up the month's hours: lower its timeout or wait"
+        case Stage.MONEY:
+            return f"{ahead} and use up the budget: raise it, or wait for what they really cost"
         case Stage.SLOTS if best.place is None:
             return f"{free} in the pool {best.pool} for all who wait, and of yours {ahead}"
         case Stage.SLOTS:
@@ -169,13 +173,71 @@ def _waits(facts: Facts) -> Iterator[Reason]:
                 "failure_reason": task["failure_reason"],
             },
         )
+    elif task["awaits_budget"] is not None:
+        yield _approval(task)
     elif task["state"] != State.READY:
-        # Where a task that must ask somebody first (for money, say) will tell whom.
         yield Reason(
             Code.STATE,
             f"the task is {task['state']}: it is not ready to start",
             {"state": task["state"], "since": task["updated_at"]},
         )
+
+
+def _approval(task: Mapping[str, Any]) -> Reason:
+    budget = Budget(task["awaits_budget"])
+    of = {
+        Budget.TASK: "its own ceiling",
+        Budget.DAG: "its graph's budget",
+        Budget.AGENT: "its agent's budget",
+        Budget.NIGHT: "the night's budget",
+    }[budget]
+    spent = task["cost_usd"]
+    return Reason(
+        Code.APPROVAL,
+        f"it has cost ${spent:.2f} and reached {of}: `overnight approve` lets it go on with more,"
+        " `overnight stop` ends it",
+        {"budget": budget.value, "cost_usd": spent, "since": task["updated_at"]},
+    )
+
+
+def _money(facts: Facts) -> Iterator[Reason]:
+    """Ask the budgets as the gate does: one that is used up pays for nothing, but an agent's."""
+    task = facts.task
+    if task["awaits_budget"] is not None:
+        return
+    needs, ceiling, spent = task["needs_usd"], task["max_cost_usd"], task["cost_usd"]
+    dag, night = task["dag_left_usd"], task["night_left_usd"]
+    purses = [pool.offer.capacity.usd_left for pool in _capable(facts) if not pool.paused]
+    limited = [left for left in purses if left is not None]
+    agent = max(limited) if limited and len(limited) == len(purses) else None
+    if ceiling is not None and 0 < spent >= ceiling:
+        yield _unpaid(Budget.TASK, needs, ceiling - spent)
+    if dag is not None and (dag <= 0 or needs > dag):
+        yield _unpaid(Budget.DAG, needs, dag)
+    if agent is not None and needs > agent:
+        yield _unpaid(Budget.AGENT, needs, agent)
+    if night is not None and (night <= 0 or needs > night):
+        yield _unpaid(Budget.NIGHT, needs, night)
+
+
+def _unpaid(budget: Budget, needs: Decimal, left: Decimal) -> Reason:
+    of = {
+        Budget.TASK: "the task's ceiling",
+        Budget.DAG: "the graph's budget",
+        Budget.AGENT: "the budget of the agents that could run it",
+        Budget.NIGHT: "the night's budget",
+    }[budget]
+    raised = {
+        Budget.TASK: "approve more",
+        Budget.DAG: "an operator can raise it with `overnight budget dag`",
+        Budget.AGENT: "an operator can raise it with `overnight budget agent`",
+        Budget.NIGHT: "wait for the next, or an operator raises it with `overnight budget user`",
+    }[budget]
+    return Reason(
+        Code.BUDGET,
+        f"needs ${needs:.2f}, ${max(left, Decimal(0)):.2f} left of {of}: {raised}",
+        {"budget": budget.value, "needs_usd": needs, "left_usd": left},
+    )
 
 
 def _dependency(facts: Facts) -> Reason:

@@ -34,8 +34,9 @@ class Stage(IntEnum):
     ROOM = 1  # the user's own tasks ahead fill the user's room
     LOCK = 2  # one of those takes a lock that it needs too
     HOURS = 3  # those use up what is left of the month
-    SLOTS = 4  # the free slots go to others
-    TAKEN = 5
+    MONEY = 4  # those use up what is left of a budget
+    SLOTS = 5  # the free slots go to others
+    TAKEN = 6
 
 
 @dataclass(frozen=True)
@@ -138,5 +139,5 @@ def _stage(row: Row[Any]) -> Stage:
     if row.place is not None:
         return Stage.SLOTS
     if row.has_locks:
-        return Stage.HOURS
+        return Stage.MONEY if row.has_hours else Stage.HOURS
     return Stage.LOCK if row.is_candidate else Stage.ROOM

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -30,7 +31,7 @@ FORGET = "; ".join(
     f"DELETE FROM {table}"
     for table in (
         *("events", "usage_ledger", "attempts", "task_edges", "held_locks", "lock_waits", "tasks"),
-        *("dags", "lanes", "users", "agents", "pools", "pauses", "paces"),
+        *("dags", "spending", "notices", "lanes", "users", "agents", "pools", "pauses", "paces"),
     )
 )
 LIVENESS = timedelta(seconds=15)
@@ -65,6 +66,7 @@ class Job:
     deadline: timedelta | None
     late: bool
     state: str
+    usd: Decimal | None = None
 
     def new(self) -> NewTask:
         return NewTask(
@@ -75,6 +77,7 @@ class Job:
             timeout_seconds=self.timeout * 60,
             required_capabilities=self.needs,
             deadline_at=None if self.deadline is None else EVENING + self.deadline,
+            max_cost_usd=None if self.usd is None else float(self.usd),
         )
 
 
@@ -88,6 +91,8 @@ class Person:
     window: Window | None
     paused: bool
     jobs: Sequence[Job]
+    night_usd: Decimal | None = None
+    graph_usd: Decimal | None = None
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,7 @@ class Worker:
     slots: int
     capabilities: Sequence[str]
     status: str
+    usd: Decimal | None = None
 
 
 @dataclass(frozen=True)
@@ -128,6 +134,7 @@ def _jobs(**odd: st.SearchStrategy[Any]) -> st.SearchStrategy[Job]:
         "deadline": st.none(),
         "late": st.booleans(),
         "state": st.just("ready"),
+        "usd": st.none(),
     }
     return st.builds(Job, **plain | odd)
 
@@ -140,15 +147,19 @@ def _people(**odd: st.SearchStrategy[Any]) -> st.SearchStrategy[Person]:
         "window": st.none(),
         "paused": st.just(value=False),
         "jobs": st.lists(jobs, min_size=1, max_size=6),
+        "night_usd": st.none(),
+        "graph_usd": st.none(),
     }
     return st.builds(Person, **plain | odd)
 
 
+dollars = st.sampled_from([None, Decimal(0), Decimal(1), Decimal(2), Decimal(4)])
 # Mostly nothing is odd about a task but its locks; each oddity comes alone.
 jobs = st.one_of(
     *[_jobs()] * 4,
     _jobs(needs=st.sampled_from([("gpu",), ("gpu", "big")])),
     _jobs(after=st.just(value=True)),
+    *[_jobs(usd=dollars)] * 2,
     _jobs(deadline=st.sampled_from([timedelta(hours=1), timedelta(hours=3)])),
     _jobs(state=st.sampled_from(["retrying", "cancelled"])),
 )
@@ -162,6 +173,7 @@ windows = st.builds(
 people = st.one_of(
     *[_people()] * 3,
     *[_people(window=windows)] * 2,
+    *[_people(night_usd=dollars, graph_usd=dollars)] * 2,
     _people(paused=st.just(value=True)),
     _people(at_once=st.just(0)),
 )
@@ -171,6 +183,7 @@ hands = st.builds(
     slots=st.integers(1, 5),
     capabilities=st.sampled_from([(), ("gpu",), ("gpu", "big")]),
     status=st.just("alive"),
+    usd=st.one_of(*[st.none()] * 3, st.sampled_from([Decimal(0), Decimal(1)])),
 )
 odd_hands = st.builds(
     Worker,
@@ -240,7 +253,9 @@ def _own_reasons(view: ExplainView) -> list[ReasonView]:
     return [
         reason
         for reason in view.reasons
-        if reason.code not in FOR_A_SLOT and reason.details.get("scope") != "pool"
+        if reason.code not in FOR_A_SLOT
+        and reason.details.get("scope") != "pool"
+        and reason.details.get("budget") != "agent"
     ]
 
 
@@ -293,6 +308,11 @@ def _build(house: House, crowd: list[Person], place: Place, terms: Terms) -> dic
             pool=worker.pool,
             capabilities=worker.capabilities,
         )
+        house.run(
+            "UPDATE agents SET budget_remaining_usd = :usd WHERE id = :id",
+            usd=worker.usd,
+            id=f"host-{number}",
+        )
     users = [_move_in(house, person) for person in crowd]
     owners: dict[TaskId, UserId] = {}
     for user, person in zip(users, crowd, strict=True):
@@ -302,6 +322,11 @@ def _build(house: House, crowd: list[Person], place: Place, terms: Terms) -> dic
     house.set_clock(LATER)
     for user, person in zip(users, crowd, strict=True):
         owners |= _submit(house, user, [job for job in person.jobs if job.late])
+        house.run(
+            "UPDATE dags SET budget_ceiling_usd = :usd WHERE user_id = :id",
+            usd=person.graph_usd,
+            id=user,
+        )
         if person.paused:
             pause(house.app, Target(user_id=user), actor="human:operator")
     _change_workers(house, place)
@@ -314,6 +339,7 @@ def _move_in(house: House, person: Person) -> UserId:
         max_concurrent_agents=person.at_once,
         max_task_duration_minutes=90,
         monthly_agent_hours_limit=person.hours,
+        night_budget_usd=person.night_usd,
     )
     if person.window is not None:
         set_window(house.app, user, person.window)

@@ -7,6 +7,9 @@ SELECT t.id, t.type, t.state, t.unmet, t.created_at, t.updated_at, t.claimed_at,
        least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS granted,
        l.active, l.max_active, l.limit_seconds, l.used_seconds, l.reserved_seconds, l.resets_at, l.paused,
        l.window_closed, l.window_turns_at, l.carried_until, l.parked_for,
+       t.awaits_budget, t.cost_usd, t.max_cost_usd, next_cost(t.estimated_cost_usd, t.max_cost_usd, t.cost_usd) AS needs_usd,
+       g.budget_ceiling_usd - g.spent_usd - g.reserved_usd AS dag_left_usd,
+       l.night_limit_usd - l.night_spent_usd - l.night_reserved_usd AS night_left_usd,
        u.window_zone, u.window_from, u.window_to, u.window_at_closing,
        CASE WHEN t.state = 'ready' THEN
             (SELECT count(*) FROM (SELECT 1 FROM tasks o
@@ -17,6 +20,7 @@ SELECT t.id, t.type, t.state, t.unmet, t.created_at, t.updated_at, t.claimed_at,
   FROM tasks t
   JOIN lanes l ON l.user_id = t.user_id
   JOIN users u ON u.id = t.user_id
+  LEFT JOIN dags g ON g.id = t.dag_id
  WHERE t.user_id = :user_id
    AND t.id = :task_id;
 
@@ -67,6 +71,7 @@ SELECT user_id
 SELECT EXISTS (SELECT 1 FROM chosen WHERE id = :task_id) AS is_chosen,
        EXISTS (SELECT 1 FROM candidate WHERE id = :task_id) AS is_candidate,
        EXISTS (SELECT 1 FROM affordable WHERE id = :task_id) AS has_locks,
+       EXISTS (SELECT 1 FROM affordable WHERE id = :task_id AND promised <= seconds_left) AS has_hours,
        (SELECT place FROM queued WHERE id = :task_id) AS place,
        (SELECT count(*) FROM chosen) AS chosen,
        (SELECT room FROM lane WHERE user_id = :user_id) AS room,
