@@ -192,6 +192,7 @@ def test_no_route_is_hidden_from_the_description(door: Door) -> None:
         "/api/v1/tasks/forecast",
         "/api/v1/tasks/queue-status",
         "/api/v1/tasks/{task_id}",
+        "/api/v1/tasks/{task_id}/explain",
         "/api/v1/tasks/{task_id}/forecast",
         "/api/v1/users/me/limits",
         "/health",
