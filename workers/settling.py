@@ -47,6 +47,8 @@ def settle_by(
         try:
             settled = settle_all(db, ends, agent=WORKER_ID, then=first.claim if first else None)
         except DataError as error:
+            if first is not None:
+                continue  # what came besides may be to blame, and not an output
             if len(ends) > 1:
                 # One output spoils the statement for all: each by itself shows whose it is.
                 alone = [settle_by(db, [one], deadline=deadline) for one in ends]

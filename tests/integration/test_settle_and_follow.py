@@ -1,0 +1,42 @@
+"""What comes besides in a settling transaction never costs an end its record."""
+
+import time
+
+import pytest
+from sqlalchemy import Connection, text
+
+from app.domain.results import Returned
+from tests.support.house import House
+from workers.settling import settle_by
+
+
+class Spoiler:
+    """Something besides that fails in Postgres, in its own way."""
+
+    def __init__(self, sql: str) -> None:
+        self._sql = sql
+        self.tried = 0
+        self.confirmed = False
+
+    def claim(self, tx: Connection) -> None:
+        self.tried += 1
+        tx.execute(text(self._sql))
+
+    def confirm(self) -> None:
+        self.confirmed = True
+
+
+@pytest.mark.parametrize("sql", ["SELECT 1 / 0", "SELECT nonsense", "SELECT 'x'::int"])
+def test_an_end_is_recorded_although_what_came_besides_failed(house: House, sql: str) -> None:
+    house.agent()
+    run = house.running(house.user())
+    besides = Spoiler(sql)
+
+    counted = settle_by(
+        house.dispatcher, [(run, Returned({"ok": 1}))], deadline=time.monotonic() + 5, then=besides
+    )
+
+    row = house.row(run.claim.task_id)
+    assert counted
+    assert (row["state"], row["output"]) == ("completed", {"ok": 1})
+    assert (besides.tried, besides.confirmed) == (1, False)
