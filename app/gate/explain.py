@@ -26,6 +26,14 @@ from app.domain.pauses import Scope
 from app.domain.reasons import Code, Reason, at, lasting, listed
 from app.gate.next_pass import Offer, Outcome, Stage
 
+# What a budget is the budget of, in a sentence.
+OF = {
+    Budget.TASK: "its own ceiling",
+    Budget.DAG: "its graph's budget",
+    Budget.AGENT: "the budget of the agents that could run it",
+    Budget.NIGHT: "the night's budget",
+}
+
 
 @dataclass(frozen=True)
 class Pause:
@@ -185,17 +193,11 @@ def _waits(facts: Facts) -> Iterator[Reason]:
 
 def _approval(task: Mapping[str, Any]) -> Reason:
     budget = Budget(task["awaits_budget"])
-    of = {
-        Budget.TASK: "its own ceiling",
-        Budget.DAG: "its graph's budget",
-        Budget.AGENT: "its agent's budget",
-        Budget.NIGHT: "the night's budget",
-    }[budget]
     spent = task["cost_usd"]
     return Reason(
         Code.APPROVAL,
-        f"it has cost ${spent:.2f} and reached {of}: `overnight approve` lets it go on with more,"
-        " `overnight stop` ends it",
+        f"it has cost ${spent:.2f} and reached {OF[budget]}: `overnight approve` lets it go on with"
+        " more, `overnight stop` ends it",
         {"budget": budget.value, "cost_usd": spent, "since": task["updated_at"]},
     )
 
@@ -221,12 +223,6 @@ def _money(facts: Facts) -> Iterator[Reason]:
 
 
 def _unpaid(budget: Budget, needs: Decimal, left: Decimal) -> Reason:
-    of = {
-        Budget.TASK: "the task's ceiling",
-        Budget.DAG: "the graph's budget",
-        Budget.AGENT: "the budget of the agents that could run it",
-        Budget.NIGHT: "the night's budget",
-    }[budget]
     raised = {
         Budget.TASK: "approve more",
         Budget.DAG: "an operator can raise it with `overnight budget dag`",
@@ -235,7 +231,7 @@ def _unpaid(budget: Budget, needs: Decimal, left: Decimal) -> Reason:
     }[budget]
     return Reason(
         Code.BUDGET,
-        f"needs ${needs:.2f}, ${max(left, Decimal(0)):.2f} left of {of}: {raised}",
+        f"needs ${needs:.2f}, ${max(left, Decimal(0)):.2f} left of {OF[budget]}: {raised}",
         {"budget": budget.value, "needs_usd": needs, "left_usd": left},
     )
 

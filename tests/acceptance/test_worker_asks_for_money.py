@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import pytest
 
 from app.control.budgets import approve, set_night_budget, stop
-from app.dispatch.publish import Publisher
 from app.insight.budgets import list_approvals
 from app.local.postgres import EmbeddedPostgres
 from app.local.redis import EmbeddedRedis
@@ -14,8 +13,7 @@ from tests.support.workers import (
     Shift,
     Worker,
     running_worker,
-    worker_settings,
-    working_house,
+    shared_shift,
 )
 
 ACTOR = "human:test"
@@ -23,12 +21,8 @@ ACTOR = "human:test"
 
 @pytest.fixture(scope="module")
 def shift(postgres: EmbeddedPostgres, template: str, redis: EmbeddedRedis) -> Iterator[Shift]:
-    with working_house(postgres, template) as house:
-        url = house.owner.engine.url.render_as_string(hide_password=False)
-        settings = worker_settings(url, redis.url, lease_seconds=8)
-        publisher = Publisher(settings)
-        yield Shift(house, settings, publisher, house.user())
-        publisher.close()
+    with shared_shift(postgres, template, redis, lease_seconds=8) as shift:
+        yield shift
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from app.control.cancel import cancel
-from app.dispatch.publish import Publisher
 from app.domain.ids import TaskId, show_task
 from app.local.postgres import EmbeddedPostgres
 from app.local.redis import EmbeddedRedis
@@ -18,19 +17,14 @@ from tests.support.workers import (
     is_gone,
     listening_on,
     running_worker,
-    worker_settings,
-    working_house,
+    shared_shift,
 )
 
 
 @pytest.fixture(scope="module")
 def shift(postgres: EmbeddedPostgres, template: str, redis: EmbeddedRedis) -> Iterator[Shift]:
-    with working_house(postgres, template) as house:
-        url = house.owner.engine.url.render_as_string(hide_password=False)
-        settings = worker_settings(url, redis.url, lease_seconds=8)
-        publisher = Publisher(settings)
-        yield Shift(house, settings, publisher, house.user())
-        publisher.close()
+    with shared_shift(postgres, template, redis, lease_seconds=8) as shift:
+        yield shift
 
 
 @pytest.fixture(scope="module")

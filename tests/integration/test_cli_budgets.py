@@ -1,32 +1,18 @@
 """The commands about money, on a real database."""
 
 import json
-import os
-from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from app.cli.failures import Code
-from app.cli.main import app
 from app.control.usage import adjust_hours
 from app.domain.ids import UserId, show_dag, show_task
 from app.domain.results import Suspended
 from app.intake.submit import NewTask, submit_graph
+from tests.support.command import run
 from tests.support.house import AGENT, LOOSE, House
 
-
-@pytest.fixture(autouse=True)
-def place(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A place that knows this test's database and nothing else."""
-    monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("OVERNIGHT_DATABASE_URL", database_url)
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments, prog_name="overnight")
+pytestmark = pytest.mark.usefixtures("operators_place")
 
 
 @pytest.fixture

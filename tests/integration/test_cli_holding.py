@@ -1,30 +1,17 @@
 """The operator's commands that hold work back: windows, pauses, draining."""
 
 import json
-import os
-from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from app.cli.failures import Code
-from app.cli.main import app
+from tests.support.command import run
 from tests.support.house import AGENT, House
 
 BERLIN = ("--zone", "Europe/Berlin", "--from", "22:00", "--to", "06:00")
 
 
-@pytest.fixture(autouse=True)
-def place(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A place that knows this test's database and nothing else."""
-    monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("OVERNIGHT_DATABASE_URL", database_url)
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments, prog_name="overnight")
+pytestmark = pytest.mark.usefixtures("operators_place")
 
 
 def test_a_window_is_given_shown_and_taken_away() -> None:

@@ -1,27 +1,20 @@
 """The operator's commands for locks, plans and the whole house, on a real database."""
 
 import json
-import os
-from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from app.cli.failures import Code
-from app.cli.main import app
 from app.domain.claims import Run
 from app.domain.ids import show_task
 from app.domain.results import Returned
+from tests.support.command import run
 from tests.support.house import House
 
 
 @pytest.fixture(autouse=True)
-def place(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A place that knows this test's database and nothing else."""
-    monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("OVERNIGHT_DATABASE_URL", database_url)
+def patient_place(operators_place: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator's place, where workers that beat once count as alive for long."""
     monkeypatch.setenv("OVERNIGHT_WORKER_LIVENESS", "300")
 
 
@@ -33,10 +26,6 @@ def held(house: House) -> Run:
     run = house.running(user, project_id="site")
     house.task(user, project_id="site", priority=20)
     return run
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments, prog_name="overnight")
 
 
 def read(*arguments: str) -> object:

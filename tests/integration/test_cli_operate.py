@@ -10,32 +10,20 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from app.cli.failures import Code
-from app.cli.main import app
 from app.control.keys import authenticate
 from app.domain.ids import show_task
 from app.domain.results import Raised
 from app.local.ports import free_port
 from app.store import migrate
 from app.store.db import Db
+from tests.support.command import run
 from tests.support.house import House
 from tests.support.living_home import living_home
 from tests.support.waiting import wait_until
 
-
-@pytest.fixture(autouse=True)
-def place(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A place that knows this test's database and nothing else."""
-    monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("OVERNIGHT_DATABASE_URL", database_url)
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments, prog_name="overnight")
+pytestmark = pytest.mark.usefixtures("operators_place")
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from app.dispatch.publish import Publisher
 from app.domain.claims import Claimed
 from app.domain.ids import TaskId, UserId
 from app.local.postgres import EmbeddedPostgres
+from app.local.redis import EmbeddedRedis
 from app.settings import Settings, load
 from app.store.db import APP, DISPATCHER, Db
 from tests.support.house import House
@@ -227,3 +228,18 @@ class Shift:
             "SELECT outcome FROM attempts WHERE task_id = :id ORDER BY epoch", id=task_id
         )
         return [row["outcome"] for row in rows]
+
+
+@contextmanager
+def shared_shift(
+    postgres: EmbeddedPostgres, template: str, redis: EmbeddedRedis, **changes: object
+) -> Iterator[Shift]:
+    """Give several tests a database and a publisher together; the settings may be changed."""
+    with working_house(postgres, template) as house:
+        url = house.owner.engine.url.render_as_string(hide_password=False)
+        settings = worker_settings(url, redis.url, **changes)
+        publisher = Publisher(settings)
+        try:
+            yield Shift(house, settings, publisher, house.user())
+        finally:
+            publisher.close()
