@@ -13,10 +13,9 @@ from uuid import uuid4
 
 from sqlalchemy import Connection
 
-from app.domain.claims import Claim, Run
+from app.domain.claims import Run
 from app.faults import fault
-from app.gate.claim import Terms, claim_next
-from app.outcome.start import begin
+from app.gate.claim import Begun, Terms, take_next
 from workers.child import House
 from workers.identity import WORKER_ID
 from workers.settling import UNANSWERED_SECONDS, give_up_by
@@ -32,10 +31,8 @@ class Refill:
         # Then Celery has its process back, to look after it and to show that it goes on.
         self._until = time.monotonic() + house.settings.refill_seconds
         self._bundle = uuid4()
-        self._claims: list[Claim] = []
-        self._runs: list[Run] = []
+        self._next = Begun()
         self._confirmed = False
-        self._idle = 0
         self.began = 0.0
 
     def after(self, run: Run, began: float) -> Self | None:
@@ -49,19 +46,19 @@ class Refill:
         return self
 
     def claim(self, tx: Connection) -> None:
-        """Claim and start the next runs in the transaction that settles the last ones."""
+        """Claim and begin the next runs in the transaction that settles the last ones."""
         settings = self._house.settings
         # Before the start is requested: the leases count from some moment after this.
         self.began = time.monotonic()
-        self._claims, self._runs = [], []
-        taken = claim_next(
-            tx, settings.pool, agent=WORKER_ID, bundle=self._bundle, terms=self._terms
+        self._next = Begun()
+        self._next = take_next(
+            tx,
+            settings.pool,
+            agent=WORKER_ID,
+            bundle=self._bundle,
+            terms=self._terms,
+            lease=timedelta(seconds=settings.lease_seconds),
         )
-        self._idle = taken.idle
-        if taken.claims:
-            self._claims = [claimed.claim for claimed in taken.claims]
-            lease = timedelta(seconds=settings.lease_seconds)
-            self._runs = begin(tx, self._claims, holder=WORKER_ID, lease=lease)
         fault("refill.before_commit")
 
     def confirm(self) -> None:
@@ -70,18 +67,16 @@ class Refill:
 
     def take(self) -> list[Run]:
         """Return the next runs, none if it ends here."""
-        claims, runs, confirmed = self._claims, self._runs, self._confirmed
-        self._reset()
+        begun, self._next = self._next, Begun()
+        confirmed, self._confirmed = self._confirmed, False
         if not confirmed:
             # The transaction brought no answer, but it may have counted.
+            claims = [run.claim for run in begun.runs]
             give_up_by(self._house.db, claims, deadline=time.monotonic() + UNANSWERED_SECONDS)
             return []
-        if runs:
+        if begun.runs:
             fault("refill.after_commit")
-            if self._idle:
+            if begun.idle:
                 # Others could take some of what this slot found.
                 self._house.waker.nudge()
-        return runs
-
-    def _reset(self) -> None:
-        self._claims, self._runs, self._confirmed = [], [], False
+        return list(begun.runs)

@@ -50,6 +50,7 @@ class Event(StrEnum):
     UNBLOCK = "unblock"
     CLAIM = "claim"
     START = "start"
+    TAKE = "take"
     CHECK = "check"
     COMPLETE = "complete"
     RETRY = "retry"
@@ -101,6 +102,8 @@ MOVES: dict[Event, Move] = {
     Event.UNBLOCK: _move({State.PENDING}, State.READY),
     Event.CLAIM: _move({State.READY}, State.CLAIMED),
     Event.START: _move({State.CLAIMED}, State.RUNNING),
+    # A slot that goes on by itself claims and starts at once.
+    Event.TAKE: _move({State.READY}, State.RUNNING, via=State.CLAIMED),
     Event.CHECK: _move({State.RUNNING}, State.VALIDATING),
     Event.COMPLETE: _move({State.RUNNING, State.VALIDATING}, State.COMPLETED),
     Event.RETRY: _move({State.RUNNING, State.VALIDATING}, State.RETRYING, via=State.FAILED),

@@ -8,15 +8,16 @@ from math import ceil
 from typing import Any, Self
 from uuid import UUID, uuid4
 
-from sqlalchemy import Connection, Row, RowMapping, TextClause
+from sqlalchemy import Connection, Row, TextClause
 
-from app.domain.claims import Claim, Claimed
+from app.domain.claims import Claim, Claimed, Run
 from app.domain.ids import TaskId, UserId
 from app.domain.lifecycle import Event, sources, target
 from app.faults import fault
 from app.settings import Settings
 from app.store import lanes
 from app.store.db import Db
+from app.store.runs import run_of
 from app.store.statements import statement
 
 # Claims in one transaction; more would hold the lanes longer without going faster.
@@ -39,6 +40,14 @@ class Taken:
 
     claims: Sequence[Claimed] = ()
     more: bool = False
+    idle: int = 0
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What a slot took for itself: runs that have begun, and how many other slots are idle."""
+
+    runs: Sequence[Run] = ()
     idle: int = 0
 
 
@@ -88,7 +97,8 @@ class Capacity:
 class Want:
     """What one pass asks of the lanes: tasks that need a slot each, and bundles of quick ones.
 
-    It may ask one user alone, whose lane is held already, and for one task and no other.
+    It may ask one user alone, whose lane is held already, and for one task and no other. A holder
+    that carries them out itself begins at once, under its lease.
     """
 
     singles: int
@@ -97,6 +107,7 @@ class Want:
     holder: str
     user_id: UserId | None = None
     only: TaskId | None = None
+    lease: timedelta | None = None
     # More lanes than slots, so that lanes found empty do not leave a slot idle.
     spare: int = 10
 
@@ -113,7 +124,7 @@ def claim(db: Db, pool: str, *, holder: str, terms: Terms, limit: int = 100) -> 
         behind = capacity.lanes_due
         for _ in range(LOOKS_PER_PASS):
             behind = behind and _catch_up(tx)
-            claims = _choose(tx, pool, capacity, terms, want)
+            claims = [_claimed(row) for row in _choose(tx, pool, capacity, terms, want)]
             idle = capacity.free - len({one.bundle or one.claim.token for one in claims})
             # Lanes that are still due may hold work that nobody sees before their turn.
             more = idle > 0 and (behind or _more(tx, pool))
@@ -126,20 +137,22 @@ def claim(db: Db, pool: str, *, holder: str, terms: Terms, limit: int = 100) -> 
     return db.atomically(work)
 
 
-def claim_next(tx: Connection, pool: str, *, agent: str, bundle: UUID, terms: Terms) -> Taken:
-    """Claim quick work for the slot of an agent, in the transaction that settles its last.
+def take_next(
+    tx: Connection, pool: str, *, agent: str, bundle: UUID, terms: Terms, lease: timedelta
+) -> Begun:
+    """Claim and begin quick work for an agent's slot, in the transaction that settles its last.
 
     Nobody else can have seen the slot free, so the pool is not held against other agents. Only
     quick tasks are taken: a long one is sent by itself, in a message of its own.
     """
     capacity = _capacity(tx, pool, terms, statement("share_pool"))
     if capacity.free <= 0 or agent not in capacity.agents:
-        return Taken()
+        return Begun()
     if capacity.lanes_due:
         _catch_up(tx)
-    want = Want(singles=0, bundles=[bundle], limit=terms.bundling.tasks, holder=agent)
-    claims = _choose(tx, pool, capacity, terms, want)
-    return Taken(claims, idle=capacity.free - bool(claims))
+    want = Want(0, [bundle], terms.bundling.tasks, holder=agent, lease=lease)
+    rows = _choose(tx, pool, capacity, terms, want)
+    return Begun([run_of(_fence(row), row) for row in rows], idle=capacity.free - bool(rows))
 
 
 def claim_one(
@@ -173,8 +186,8 @@ def claim_one(
             _catch_up(tx)
         capacity = Capacity(1, (), tuple(capabilities))
         want = Want(1, [uuid4()], 1, holder, user_id, task_id)
-        claims = _choose(tx, DIRECT, capacity, terms, want)
-        return claims[0] if claims else None
+        rows = _choose(tx, DIRECT, capacity, terms, want)
+        return _claimed(rows[0]) if rows else None
 
     return db.atomically(work)
 
@@ -228,10 +241,11 @@ def _house(tx: Connection, pool: str, terms: Terms) -> Row[Any]:
 
 def _choose(
     tx: Connection, pool: str, capacity: Capacity, terms: Terms, want: Want
-) -> list[Claimed]:
+) -> Sequence[Row[Any]]:
     locked = _lanes(tx, pool, want)
     if not locked:
         return []
+    event = Event.TAKE if want.lease else Event.CLAIM
     # A second statement, so that it judges rows as they are now that the lanes are held.
     rows = tx.execute(
         statement("claim"),
@@ -242,13 +256,14 @@ def _choose(
             # Postgres would open its source of randomness anew for each.
             "tokens": [uuid4() for _ in range(want.limit)],
             "holder": want.holder,
-            "claim_ttl": terms.claim_ttl.total_seconds(),
-            "sources": sources(Event.CLAIM),
-            "target": target(Event.CLAIM),
+            "begins": want.lease is not None,
+            "ttl": (want.lease or terms.claim_ttl).total_seconds(),
+            "sources": sources(event),
+            "target": target(event),
         },
-    ).mappings()
+    ).all()
     fault("claim.before_commit")
-    return [_claimed(row) for row in rows]
+    return rows
 
 
 def question(
@@ -277,12 +292,16 @@ def _lanes(tx: Connection, pool: str, want: Want) -> Sequence[UUID]:
     return tx.execute(statement("lock_lanes_to_serve"), asked).scalars().all()
 
 
-def _claimed(row: RowMapping) -> Claimed:
+def _claimed(row: Row[Any]) -> Claimed:
     return Claimed(
-        claim=Claim(TaskId(row["id"]), row["epoch"], row["token"]),
-        user_id=UserId(row["user_id"]),
-        type=row["type"],
-        attempt=row["attempts"] + 1,
-        max_attempts=row["max_attempts"],
-        bundle=row["bundle"],
+        claim=_fence(row),
+        user_id=UserId(row.user_id),
+        type=row.type,
+        attempt=row.attempts + 1,
+        max_attempts=row.max_attempts,
+        bundle=row.bundle,
     )
+
+
+def _fence(row: Row[Any]) -> Claim:
+    return Claim(TaskId(row.id), row.epoch, row.token)

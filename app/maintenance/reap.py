@@ -15,8 +15,8 @@ from app.domain.results import Died, Expired, Lost, Result, Stopped, TimedOut
 from app.domain.verdicts import Standing, judge
 from app.faults import fault
 from app.outcome.settle import Ending, record
-from app.outcome.start import failures_of, policy_of
 from app.store.db import Db
+from app.store.runs import failures_of, policy_of
 from app.store.statements import statement
 from app.telemetry import Event, emit
 

@@ -9,7 +9,7 @@ from app.domain.results import Raised, Returned
 from app.domain.retry import Escalation, RetryPolicy, Strategy
 from app.insight.notices import list_notices
 from app.maintenance.promote import promote
-from app.outcome.start import policy_of
+from app.store.runs import policy_of
 from tests.support.door import Door, open_door
 from tests.support.house import House
 

@@ -327,12 +327,14 @@ def test_a_slot_that_takes_its_next_bundle_keeps_to_the_window(evening: House) -
     for _ in range(4):
         evening.task(user, type="quick", timeout_seconds=60)
     terms = replace(TERMS, bundling=gate.Bundling(tasks=2))
-    ask = partial(gate.claim_next, pool=POOL, agent=AGENT, bundle=uuid4(), terms=terms)
+    ask = partial(
+        gate.take_next, pool=POOL, agent=AGENT, bundle=uuid4(), terms=terms, lease=terms.claim_ttl
+    )
 
     found = []
     for instant in (OPENS - TICK, OPENS, CLOSES):
         evening.set_clock(instant)
-        found.append(len(evening.dispatcher.atomically(ask).claims))
+        found.append(len(evening.dispatcher.atomically(ask).runs))
 
     assert found == [0, 2, 0]
 

@@ -224,7 +224,7 @@ SELECT task_id, seq, from_state, to_state, actor
     OR (from_state || '>' || to_state) <> ALL (CAST(:moves AS text[]))
     OR (from_state IN ('completed', 'dead_lettered', 'cancelled') AND actor !~ '^(human|operator|user):')
     OR at < at_before
-    OR epoch <> coalesce(epoch_before, 0) + (to_state = 'claimed')::int
+    OR epoch <> coalesce(epoch_before, 0) + (to_state = 'claimed' OR from_state = 'ready' AND to_state = 'running')::int
 UNION ALL
 SELECT t.id, l.seq, NULL, l.to_state, NULL
   FROM tasks t

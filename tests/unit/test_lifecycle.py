@@ -91,11 +91,12 @@ def test_only_a_claim_makes_a_task_active() -> None:
         event for event, move in MOVES.items() if move.target in ACTIVE and move.sources - ACTIVE
     }
 
-    assert entering == {Event.CLAIM}
+    assert entering == {Event.CLAIM, Event.TAKE}
 
 
 def test_no_active_state_can_be_skipped_on_the_way_to_success() -> None:
     assert sources(Event.START) == ["claimed"]
+    assert MOVES[Event.TAKE].via is State.CLAIMED
     assert sources(Event.CHECK) == ["running"]
     assert sources(Event.COMPLETE) == ["running", "validating"]
 

@@ -57,7 +57,8 @@ SELECT held.user_id
  LIMIT (SELECT greatest(CAST(:few AS int), ceil(CAST(:limit AS int) / avg(room))::int) FROM next);
 
 -- name: claim
--- Fill the free slots with ready tasks of the locked lanes, in fair order, within every limit.
+-- Fill the free slots with ready tasks of the locked lanes, in fair order, within every limit. A slot
+-- that goes on by itself begins them at once, and is answered like one that starts claims.
 WITH held AS MATERIALIZED (
     -- The few keys that active tasks of these users hold, read once and not for each task.
     SELECT user_id, array_agg(key) AS keys, range_agg(span) AS paths
@@ -187,19 +188,19 @@ WITH held AS MATERIALIZED (
            claimed_by = :holder,
            pool = :pool,
            claimed_at = clock(),
-           expires_at = clock() + make_interval(secs => :claim_ttl),
+           expires_at = clock() + make_interval(secs => :ttl),
            reserved_seconds = addressed.granted,
            reserved_usd = nullif(next_cost(t.estimated_cost_usd, t.max_cost_usd, t.cost_usd), 0),
            bundle = addressed.bundle,
-           started_at = NULL,
+           started_at = CASE WHEN :begins THEN clock() END,
            progress = NULL
       FROM addressed
      WHERE t.id = addressed.id
        AND t.state = ANY (CAST(:sources AS text[]))
-    RETURNING t.id, t.user_id, t.epoch, t.token, t.type, t.attempts, t.max_attempts, t.reserved_seconds, t.bundle
+    RETURNING t.*
 ), opened AS (
-    INSERT INTO attempts (task_id, epoch, user_id, token, pool, agent, bundle, granted_seconds)
-    SELECT id, epoch, user_id, token, :pool, :holder, bundle, reserved_seconds FROM taken
+    INSERT INTO attempts (task_id, epoch, user_id, token, pool, agent, bundle, granted_seconds, started_at)
+    SELECT id, epoch, user_id, token, :pool, :holder, bundle, reserved_seconds, started_at FROM taken
 ), parked AS (
     -- Lanes with nothing for this pool step aside, or they would fill every pass for ever.
     UPDATE lanes l
@@ -208,7 +209,17 @@ WITH held AS MATERIALIZED (
        AND l.user_id <> ALL (ARRAY(SELECT user_id FROM candidate))
        AND CAST(:only AS uuid) IS NULL
 )
-SELECT id, user_id, epoch, token, type, attempts, max_attempts, bundle FROM taken ORDER BY bundle, id;
+SELECT id, user_id, dag_id, epoch, token, type, title, attempts, max_attempts, bundle,
+       -- A publisher shows nothing of what a task is about.
+       CASE WHEN :begins THEN payload END AS payload,
+       CASE WHEN :begins THEN spec END AS spec,
+       CASE WHEN :begins THEN CAST(retry AS text) END AS retry,
+       reserved_seconds AS granted_seconds,
+       (timeout_seconds IS NULL OR reserved_seconds < timeout_seconds) AS plan_limited,
+       max_cost_usd AS ceiling_usd, cost_usd AS spent_usd,
+       CASE WHEN :begins AND attempts > 0 THEN spent_runs(id, forgiven_epoch) END AS failures
+  FROM taken
+ ORDER BY bundle, id;
 
 -- name: more_to_serve
 -- Whether another pass might find work: lanes nobody has looked into in vain.

@@ -12,9 +12,7 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.att
                 WHERE g.id = t.claimed_by
                   AND g.status <> 'offline'
                   AND g.last_heartbeat_at > clock() - make_interval(secs => :liveness)) AS agent_alive,
-       (SELECT jsonb_agg(jsonb_build_object('agent', a.agent, 'outcome', a.outcome) ORDER BY a.epoch)
-          FROM attempts a
-         WHERE a.task_id = t.id AND a.spent AND a.epoch > t.forgiven_epoch) AS failures
+       spent_runs(t.id, t.forgiven_epoch) AS failures
   FROM tasks t
  WHERE t.state IN ('claimed', 'running', 'validating')
    AND t.expires_at <= clock()
@@ -30,9 +28,7 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.att
        (t.timeout_seconds IS NULL OR t.reserved_seconds < t.timeout_seconds) AS plan_limited,
        clock() >= t.started_at + make_interval(secs => t.reserved_seconds) AS out_of_time,
        true AS agent_alive,
-       (SELECT jsonb_agg(jsonb_build_object('agent', a.agent, 'outcome', a.outcome) ORDER BY a.epoch)
-          FROM attempts a
-         WHERE a.task_id = t.id AND a.spent AND a.epoch > t.forgiven_epoch) AS failures
+       spent_runs(t.id, t.forgiven_epoch) AS failures
   FROM tasks t
  WHERE t.state IN ('running', 'validating')
    AND t.expires_at > clock()

@@ -13,6 +13,7 @@ INSERT INTO legal_moves (from_state, to_state) VALUES
     ('ready', 'cancelled'),
     ('ready', 'claimed'),
     ('ready', 'dead_lettered'),
+    ('ready', 'running'),
     ('retrying', 'cancelled'),
     ('retrying', 'dead_lettered'),
     ('retrying', 'ready'),

@@ -25,3 +25,10 @@ SELECT id, user_id, title, created_by, 1,
        max_cost_usd, cost_usd, created_at, finished_at
   FROM tasks
  WHERE dag_id = id;
+
+-- The runs a task has spent since it was last forgiven: who carried them, and how they ended.
+CREATE FUNCTION spent_runs(of_task uuid, after_epoch int) RETURNS jsonb
+LANGUAGE sql STABLE
+RETURN (SELECT jsonb_agg(jsonb_build_object('agent', agent, 'outcome', outcome) ORDER BY epoch)
+          FROM attempts
+         WHERE task_id = of_task AND spent AND epoch > after_epoch);
