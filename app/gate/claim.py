@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from decimal import Decimal
 from math import ceil
-from typing import Any, Self
+from typing import Self
 from uuid import UUID, uuid4
 
-from sqlalchemy import Connection, Row, TextClause
+from sqlalchemy import Connection
 
 from app.domain.claims import Claim, Claimed, Run
 from app.domain.ids import TaskId, UserId
@@ -17,6 +17,7 @@ from app.faults import fault
 from app.settings import Settings
 from app.store import lanes
 from app.store.db import Db
+from app.store.hot import Answer, Call, ask
 from app.store.runs import run_of
 from app.store.statements import statement
 
@@ -117,7 +118,7 @@ def claim(db: Db, pool: str, *, holder: str, terms: Terms, limit: int = 100) -> 
 
     def work(tx: Connection) -> Taken:
         # The pool's lock before any lane's, like everyone, so that nobody waits in a ring.
-        capacity = _capacity(tx, pool, terms, statement("lock_pool"))
+        capacity = _capacity(tx, pool, terms, Call("lock_pool", {"pool": pool}))
         if capacity.free <= 0:
             return Taken()
         want = wanted(capacity, terms, limit=limit, holder=holder)
@@ -145,12 +146,12 @@ def take_next(
     Nobody else can have seen the slot free, so the pool is not held against other agents. Only
     quick tasks are taken: a long one is sent by itself, in a message of its own.
     """
-    capacity = _capacity(tx, pool, terms, statement("share_pool"))
+    capacity = _capacity(tx, pool, terms, Call("share_pool", {"pool": pool}))
     if capacity.free <= 0 or agent not in capacity.agents:
         return Begun()
     if capacity.lanes_due:
         _catch_up(tx)
-    want = Want(0, [bundle], terms.bundling.tasks, holder=agent, lease=lease)
+    want = Want(0, [bundle], terms.bundling.tasks, holder=agent, lease=lease, spare=1)
     rows = _choose(tx, pool, capacity, terms, want)
     return Begun([run_of(_fence(row), row) for row in rows], idle=capacity.free - bool(rows))
 
@@ -172,8 +173,7 @@ def claim_one(
 
     def work(tx: Connection) -> Claimed | None:
         # No pool is held here, so the pause of everything is.
-        tx.execute(statement("share_pauses"))
-        house = _house(tx, DIRECT, terms)
+        house = _house(tx, DIRECT, terms, Call("share_pauses"))
         if house.paused:
             return None
         if terms.slots_max is not None and house.in_house >= terms.slots_max:
@@ -212,14 +212,12 @@ def _more(tx: Connection, pool: str) -> bool:
     return bool(tx.execute(statement("more_to_serve"), {"pool": pool}).scalar_one())
 
 
-def _capacity(tx: Connection, pool: str, terms: Terms, lock: TextClause) -> Capacity:
-    if tx.execute(lock, {"pool": pool}).one_or_none() is None:
-        return Capacity()
-    row = _house(tx, pool, terms)
-    return Capacity() if row.paused else offered(row, terms)
+def _capacity(tx: Connection, pool: str, terms: Terms, lock: Call) -> Capacity:
+    row = _house(tx, pool, terms, lock)
+    return offered(row, terms) if row.is_open and not row.paused else Capacity()
 
 
-def offered(row: Row[Any], terms: Terms) -> Capacity:
+def offered(row: Answer, terms: Terms) -> Capacity:
     """Judge what a pool can take on, from the counts of `pool_capacity`."""
     free = row.slots - row.singles - row.bundles
     if terms.slots_max is not None:
@@ -230,38 +228,36 @@ def offered(row: Row[Any], terms: Terms) -> Capacity:
     return Capacity(free, row.agents, sorted(shared), row.lanes_due, row.usd_left)
 
 
-def _house(tx: Connection, pool: str, terms: Terms) -> Row[Any]:
+def _house(tx: Connection, pool: str, terms: Terms, lock: Call) -> Answer:
     """Count the slots of a pool and of the house; with a cap on the house, alone."""
-    if terms.slots_max is not None:
-        # Another pool's pass must not count the same house at the same time.
-        tx.execute(statement("lock_house"))
     asked = {"pool": pool, "liveness": terms.liveness.total_seconds()}
-    return tx.execute(statement("pool_capacity"), asked).one()
+    # Another pool's pass must not count the same house at the same time.
+    alone: list[Call] = [] if terms.slots_max is None else [Call("lock_house")]
+    [row] = ask(tx, lock, *alone, Call("pool_capacity", asked))
+    return row
 
 
 def _choose(
     tx: Connection, pool: str, capacity: Capacity, terms: Terms, want: Want
-) -> Sequence[Row[Any]]:
+) -> Sequence[Answer]:
     locked = _lanes(tx, pool, want)
     if not locked:
         return []
     event = Event.TAKE if want.lease else Event.CLAIM
     # A second statement, so that it judges rows as they are now that the lanes are held.
-    rows = tx.execute(
-        statement("claim"),
-        {
-            **question(locked, capacity, terms, want),
-            "pool": pool,
-            "bundles": want.bundles,
-            # Postgres would open its source of randomness anew for each.
-            "tokens": [uuid4() for _ in range(want.limit)],
-            "holder": want.holder,
-            "begins": want.lease is not None,
-            "ttl": (want.lease or terms.claim_ttl).total_seconds(),
-            "sources": sources(event),
-            "target": target(event),
-        },
-    ).all()
+    asked = {
+        **question(locked, capacity, terms, want),
+        "pool": pool,
+        "bundles": want.bundles,
+        # Postgres would open its source of randomness anew for each.
+        "tokens": [uuid4() for _ in range(want.limit)],
+        "holder": want.holder,
+        "begins": want.lease is not None,
+        "ttl": (want.lease or terms.claim_ttl).total_seconds(),
+        "sources": sources(event),
+        "target": target(event),
+    }
+    rows = ask(tx, Call("claim", asked))
     fault("claim.before_commit")
     return rows
 
@@ -289,10 +285,10 @@ def _lanes(tx: Connection, pool: str, want: Want) -> Sequence[UUID]:
     if want.user_id is not None:
         return [want.user_id]
     asked = {"pool": pool, "few": want.singles + want.spare, "limit": want.limit}
-    return tx.execute(statement("lock_lanes_to_serve"), asked).scalars().all()
+    return [row.user_id for row in ask(tx, Call("lock_lanes_to_serve", asked))]
 
 
-def _claimed(row: Row[Any]) -> Claimed:
+def _claimed(row: Answer) -> Claimed:
     return Claimed(
         claim=_fence(row),
         user_id=UserId(row.user_id),
@@ -303,5 +299,5 @@ def _claimed(row: Row[Any]) -> Claimed:
     )
 
 
-def _fence(row: Row[Any]) -> Claim:
+def _fence(row: Answer) -> Claim:
     return Claim(TaskId(row.id), row.epoch, row.token)

@@ -19,6 +19,7 @@ from app.domain.verdicts import Standing, Verdict, judge
 from app.faults import fault
 from app.store import lanes
 from app.store.db import Db
+from app.store.hot import Call, ask
 from app.store.statements import statement
 
 MAX_TEXT = 10_000
@@ -113,18 +114,17 @@ def record(tx: Connection, endings: Sequence[Ending], *, keep_stale: bool = True
     settled = Settled()
     if not endings:
         return settled
-    lanes.lock(tx, [ending.user_id for ending in endings])
+    locking = lanes.locking(ending.user_id for ending in endings)
     payers = {ending.user_id for ending in endings if ending.result.cost_usd > 0}
     if payers:
+        ask(tx, locking)
         # Their money belongs to the night that is now.
         lanes.end_nights(tx, payers)
-    rows = tx.execute(
-        statement("settle"),
-        {
-            "verdicts": json.dumps([_said(_row(one)) for one in endings]),
-            "escalated_priority": score(ESCALATED_PRIORITY),
-        },
-    ).all()
+    verdicts = {
+        "verdicts": json.dumps([_said(_row(one)) for one in endings]),
+        "escalated_priority": score(ESCALATED_PRIORITY),
+    }
+    rows = ask(tx, locking, Call("settle", verdicts))
     won = {row.task_id for row in rows}
     for ending in endings:
         (settled.won if ending.claim.task_id in won else settled.stale).append(ending)

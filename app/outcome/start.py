@@ -10,8 +10,8 @@ from app.domain.claims import Claim, Run
 from app.domain.lifecycle import Event, sources, target
 from app.faults import fault
 from app.store.db import Db
+from app.store.hot import Call, ask
 from app.store.runs import run_of
-from app.store.statements import statement
 
 
 def start(db: Db, claim: Claim, *, holder: str, lease: timedelta) -> Run | None:
@@ -33,16 +33,14 @@ def start_all(db: Db, claims: Sequence[Claim], *, holder: str, lease: timedelta)
 def begin(tx: Connection, claims: Sequence[Claim], *, holder: str, lease: timedelta) -> list[Run]:
     """Turn fresh claims into runs in the caller's transaction."""
     claims = list(dict.fromkeys(claims))
-    rows = tx.execute(
-        statement("start"),
-        {
-            "claims": json.dumps([_message(claim) for claim in claims]),
-            "holder": holder,
-            "lease": lease.total_seconds(),
-            "sources": sources(Event.START),
-            "target": target(Event.START),
-        },
-    )
+    asked = {
+        "claims": json.dumps([_message(claim) for claim in claims]),
+        "holder": holder,
+        "lease": lease.total_seconds(),
+        "sources": sources(Event.START),
+        "target": target(Event.START),
+    }
+    rows = ask(tx, Call("start", asked))
     begun = {row.id: row for row in rows}
     fault("start.before_commit")
     return [run_of(claim, begun[claim.task_id]) for claim in claims if claim.task_id in begun]

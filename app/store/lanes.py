@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from app.domain.ids import UserId
 from app.domain.lifecycle import Event, sources, target
 from app.store import windows
+from app.store.hot import Call, ask
 from app.store.statements import statement
 
 
@@ -35,7 +36,12 @@ class LaneView:
 
 def lock(tx: Connection, users: Iterable[UUID]) -> None:
     """Hold these users' lanes until the transaction ends; first, before any of their tasks."""
-    tx.execute(statement("lock_lanes"), {"users": sorted(set(users))})
+    ask(tx, locking(users))
+
+
+def locking(users: Iterable[UUID]) -> Call:
+    """Return the call that holds these users' lanes, to travel with what comes next."""
+    return Call("lock_lanes", {"users": sorted(set(users))})
 
 
 def read(tx: Connection, user_id: UserId) -> LaneView | None:

@@ -3,16 +3,14 @@
 import json
 from dataclasses import fields
 from functools import lru_cache
-from typing import Any
-
-from sqlalchemy import Row
 
 from app.domain.claims import Claim, Failure, Run
 from app.domain.ids import DagId, UserId
 from app.domain.retry import Escalation, RetryPolicy, Strategy
+from app.store.hot import Answer
 
 
-def run_of(claim: Claim, row: Row[Any]) -> Run:
+def run_of(claim: Claim, row: Answer) -> Run:
     """Read the run that a start, or a claim that begins at once, has answered with."""
     return Run(
         claim=claim,

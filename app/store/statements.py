@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sqlalchemy import Connection, Engine, TextClause, event, text
+from sqlalchemy.engine import make_url
 from sqlalchemy.engine.interfaces import DBAPICursor, ExecutionContext
 
 FOLDER = Path(__file__).parent / "sql"
@@ -84,6 +85,27 @@ def _opening(body: str, through: str) -> str:
     return body[:ends] + "\n)"
 
 
+class Prepared(NamedTuple):
+    """How a connection learns a named statement, and how it is then asked for it."""
+
+    prepare: str
+    execute: str
+
+
+@cache
+def prepared(name: str) -> Prepared:
+    """Return the words that prepare the statement called `name`, and those that execute it."""
+    sql = str(
+        text(sources()[name]).compile(dialect=make_url("postgresql+psycopg2://").get_dialect()())
+    )
+    names = list(dict.fromkeys(PARAMETER.findall(sql)))
+    values = ", ".join(f"%({parameter})s" for parameter in names)
+    return Prepared(
+        f"PREPARE {name} AS {numbered(sql, names)}",
+        f"EXECUTE {name}" + (f" ({values})" if values else ""),
+    )
+
+
 def prepare_named(engine: Engine) -> None:
     """Have an engine's connections prepare each named statement once and then only execute it."""
 
@@ -98,15 +120,18 @@ def prepare_named(engine: Engine) -> None:
         name = context.execution_options.get(PREPARED) if context else None
         if name is None:
             return sql, parameters
-        known: set[str] = connection.info.setdefault(PREPARED, set())
-        names = list(dict.fromkeys(PARAMETER.findall(sql)))
-        if name not in known:
-            cursor.execute(f"PREPARE {name} AS {numbered(sql, names)}")
-            known.add(name)
-        values = ", ".join(f"%({parameter})s" for parameter in names)
-        return f"EXECUTE {name}" + (f" ({values})" if values else ""), parameters
+        learn(connection, cursor, name)
+        return prepared(name).execute, parameters
 
     event.listen(engine, "before_cursor_execute", rewrite, retval=True)
+
+
+def learn(connection: Connection, cursor: DBAPICursor, name: str) -> None:
+    """Prepare a named statement, unless this connection knows it already."""
+    known: set[str] = connection.info.setdefault(PREPARED, set())
+    if name not in known:
+        cursor.execute(prepared(name).prepare)
+        known.add(name)
 
 
 def numbered(sql: str, names: list[str]) -> str:

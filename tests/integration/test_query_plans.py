@@ -312,7 +312,7 @@ def test_a_statement_may_open_with_the_words_of_another(
 
 
 def test_every_statement_is_used_and_every_used_one_exists() -> None:
-    asked = re.compile(r'statement\(\s*"(\w+)"')
+    asked = re.compile(r'(?:statement|Call)\(\s*"(\w+)"')
     named = {
         name for path, _ in modules("app", "workers") for name in asked.findall(read(path))
     } | {"expired_claims", "overdue_runs"}  # passed on by name to one function of the reaper

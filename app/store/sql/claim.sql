@@ -15,9 +15,11 @@ SELECT pg_advisory_xact_lock(hashtext('overnight.slots'));
 -- name: pool_capacity
 -- Who offers slots in the pool, and what holds them: single tasks and bundles, of the pool and of
 -- the whole house. Bounded by the slots there are. The slots of draining workers do not count, so
--- neither does what they still run in the pool. Also whether everything is paused, and whether
--- any lane is due for its new month, its night window or the end of its night.
+-- neither does what they still run in the pool. Also whether the pool is there and open, whether
+-- everything is paused, and whether any lane is due for its new month, its night window or the end
+-- of its night.
 SELECT offer.slots, offer.agents, offer.capabilities, offer.usd_left, held.singles, held.bundles, held.in_house,
+       EXISTS (SELECT 1 FROM pools WHERE name = :pool AND NOT paused) AS is_open,
        EXISTS (SELECT 1 FROM pauses WHERE scope = 'all' AND resumed_at IS NULL) AS paused,
        EXISTS (SELECT 1 FROM lanes WHERE due_at <= clock()) AS lanes_due
   FROM (SELECT coalesce(sum(slots), 0)::int AS slots,

@@ -1,0 +1,80 @@
+"""The hot path to Postgres: together on the way, one after the other when they arrive."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import DataError
+
+from app.domain.ids import UserId
+from app.store import lanes
+from app.store.db import DatabaseUnreachable, Db
+from app.store.hot import Call, ask
+from tests.support.house import House
+from tests.support.rivals import Rival, held_lane, queue_up
+
+
+def _lane(db: Db, user: UserId) -> Any:
+    read = Call("read_lane", {"user_id": user})
+    [row] = db.atomically(lambda tx: ask(tx, lanes.locking([user]), read))
+    return row
+
+
+def test_the_last_statement_gives_the_answer(house: House) -> None:
+    user = house.user()
+
+    assert _lane(house.dispatcher, user).waiting == 0
+
+
+def test_a_statement_sees_what_the_one_before_it_waited_for(
+    house: House, connect: Callable[..., Db]
+) -> None:
+    user = house.user()
+    reader = Rival(connect, "reader", _lane, user)
+
+    with held_lane(connect, user):
+        queue_up(connect, [reader])
+        # Not through the lane: the row that the second statement joins to it.
+        house.run("UPDATE users SET max_pending = 7 WHERE id = :id", id=user)
+
+    assert reader.answer().max_pending == 7
+
+
+def test_what_was_written_is_undone_with_the_transaction(house: House) -> None:
+    user = house.user()
+
+    def work(tx: Connection) -> None:
+        ask(tx, Call("pause_lane", {"user_id": user, "paused": True}), Call("depth"))
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        house.owner.atomically(work)
+
+    assert not house.one("SELECT paused FROM lanes WHERE user_id = :id", id=user)["paused"]
+
+
+def test_an_error_is_sqlalchemys_and_tells_its_kind(house: House) -> None:
+    with pytest.raises(DataError) as caught:
+        house.dispatcher.atomically(lambda tx: ask(tx, Call("read_lane", {"user_id": "nobody"})))
+
+    assert caught.value.orig is not None
+
+
+def test_a_connection_that_broke_is_replaced(house: House, connect: Callable[..., Db]) -> None:
+    user = house.user()
+    db = connect("broken", pool_size=1)
+    end = text(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'broken'"
+    )
+
+    def work(tx: Connection) -> None:
+        ask(tx, lanes.locking([user]))
+        with connect("axe", role=None).engine.begin() as other:
+            other.execute(end)
+        ask(tx, lanes.locking([user]))
+
+    with pytest.raises(DatabaseUnreachable):
+        db.atomically(work)
+
+    assert _lane(db, user).waiting == 0
