@@ -107,27 +107,3 @@ END
 $$;
 CREATE TRIGGER users_widen_night AFTER INSERT OR UPDATE OF night_budget_usd ON users
     FOR EACH ROW EXECUTE FUNCTION widen_night();
-
--- Hours of the month that are half, four fifths and wholly used up are told once each.
-CREATE FUNCTION notice_usage() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = public, pg_temp SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off
-AS $$
-BEGIN
-    INSERT INTO notices (user_id, kind, subject, detail)
-    SELECT l.user_id, 'usage.' || mark, to_char(l.cycle_started_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-           jsonb_build_object('percent', mark, 'used_seconds', l.used_seconds, 'limit_seconds', l.limit_seconds,
-                              'resets_at', l.resets_at)
-      FROM (SELECT DISTINCT user_id FROM new_rows ORDER BY user_id) charged
-      JOIN lanes l ON l.user_id = charged.user_id
-     CROSS JOIN unnest(ARRAY[50, 80, 100]) mark
-     WHERE l.limit_seconds IS NOT NULL
-       AND l.used_seconds > 0
-       AND l.used_seconds * 100 >= l.limit_seconds * mark
-        ON CONFLICT ON CONSTRAINT notices_once DO NOTHING;
-    RETURN NULL;
-END
-$$;
--- After ledger_charge_lanes: triggers of one table go by name.
-CREATE TRIGGER ledger_notice_usage AFTER INSERT ON usage_ledger
-    REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION notice_usage();
