@@ -1,8 +1,9 @@
 """What one process of a worker owns: its ways to Postgres and to whoever waits for news."""
 
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 
+from app.events.lingering import Ear
 from app.events.wake import Waker
 from app.settings import Settings, current
 from app.store.db import DISPATCHER, Db, Timeouts
@@ -20,6 +21,12 @@ class House:
     db: Db
     waker: Waker
     pace: Pace = field(default_factory=Pace)
+
+    @cached_property
+    def ear(self) -> Ear:
+        """What a slot of this process hears with while it lingers."""
+        settings = self.settings
+        return Ear(settings.redis_url or "", settings.redis_key_prefix, settings.pool)
 
 
 @cache

@@ -43,7 +43,8 @@ def execute(*arguments: object) -> None:
 def carry_out(house: House, claims: Sequence[Claim]) -> None:
     """Start the claims, run their handlers one after the other, and record the ends.
 
-    Quick tasks are followed by more of them, as long as the gate has some for this slot.
+    Quick tasks are followed by more of them: those the gate has for this slot by then, and those
+    that come while it lingers.
     """
     refill = Refill(house)
     began = time.monotonic()
@@ -58,9 +59,15 @@ def carry_out(house: House, claims: Sequence[Claim]) -> None:
         while runs:
             counted |= perform_all(house, runs, began, lease, refill)
             house.pace.report(house.db)
-            runs, began = report_started(refill.take()), refill.began
-    if counted:
-        house.waker.nudge()
+            runs = refill.take()
+            if not runs:
+                lease.stand_down()
+                if counted:
+                    house.waker.nudge()
+                    counted = False
+                runs = refill.linger()
+            began = refill.began
+            report_started(runs)
 
 
 def begin(house: House, claims: Sequence[Claim]) -> list[Run]:

@@ -108,6 +108,12 @@ class Lease:
         self._arm(until)
         return until
 
+    def stand_down(self) -> None:
+        """Let the process wait as long as it likes: it holds nothing."""
+        self.rest()
+        faulthandler.cancel_dump_traceback_later()
+        self._armed_for = -math.inf
+
     def __enter__(self) -> Self:
         return self
 
@@ -118,9 +124,8 @@ class Lease:
         trace: TracebackType | None,
     ) -> None:
         """Stop guarding, and let the process live on: its runs are recorded, or given up."""
-        self.rest()
+        self.stand_down()
         self._over.set()
-        faulthandler.cancel_dump_traceback_later()
 
     def _keep_guard(self) -> None:
         while not self._over.wait(TICK_SECONDS):

@@ -4,6 +4,10 @@ The round over the dispatcher, Redis and Celery costs more than the quick tasks 
 is the same, so nobody is served sooner than fairness says. Settling, claiming and starting are one
 transaction: the slot passes from task to task and is never seen free in between, and a
 process that dies leaves nothing claimed that nobody runs.
+
+When nothing is left the slot lingers for a while, listens for pings, and takes what comes. Then
+it is seen free by all, and competes with the dispatcher under the pool's lock; as soon as a
+message is sent to the pool it leaves, for Celery may be holding the message for its process.
 """
 
 import time
@@ -12,14 +16,23 @@ from typing import Self
 from uuid import uuid4
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
 
 from app.domain.claims import Run
+from app.events.lingering import Heard
 from app.faults import fault
 from app.gate.claim import Begun, Terms, take_next
+from app.store.db import DatabaseUnreachable
+from app.telemetry import Event, emit
 from workers.child import House
 from workers.identity import WORKER_ID
 from workers.settling import UNANSWERED_SECONDS, give_up_by
 from workers.shutdown import DRAIN
+
+# How long a slot listens for what comes next; so long may a message wait if nobody sends it off.
+LINGER_SECONDS = 2.0
+# How long it may be deaf to a shutdown meanwhile.
+SLICE_SECONDS = 0.5
 
 
 class Refill:
@@ -33,20 +46,27 @@ class Refill:
         self._bundle = uuid4()
         self._next = Begun()
         self._confirmed = False
+        self._was_quick = False
         self.began = 0.0
 
     def after(self, run: Run, began: float) -> Self | None:
         """Get ready to follow runs, the last of them begun then; None if it ends here."""
-        now = time.monotonic()
-        was_quick = now - began < self._house.settings.bundle_seconds
-        if not was_quick or now > self._until or DRAIN.begun:
+        self._was_quick = time.monotonic() - began < self._house.settings.bundle_seconds
+        if not self._goes_on:
             return None
         # A bundle goes by the message's name, under which Celery can be asked to end it.
         self._bundle = run.bundle or self._bundle
         return self
 
+    @property
+    def _goes_on(self) -> bool:
+        return self._was_quick and time.monotonic() < self._until and not DRAIN.begun
+
     def claim(self, tx: Connection) -> None:
         """Claim and begin the next runs in the transaction that settles the last ones."""
+        self._claim(tx, slot_is_ours=True)
+
+    def _claim(self, tx: Connection, *, slot_is_ours: bool) -> None:
         settings = self._house.settings
         # Before the start is requested: the leases count from some moment after this.
         self.began = time.monotonic()
@@ -58,6 +78,7 @@ class Refill:
             bundle=self._bundle,
             terms=self._terms,
             lease=timedelta(seconds=settings.lease_seconds),
+            slot_is_ours=slot_is_ours,
         )
         fault("refill.before_commit")
 
@@ -80,3 +101,27 @@ class Refill:
                 # Others could take some of what this slot found.
                 self._house.waker.nudge()
         return list(begun.runs)
+
+    def linger(self) -> list[Run]:
+        """Stay for what comes next, for a while; return it, or none if it is time to leave."""
+        if not self._goes_on:
+            return []
+        until = time.monotonic() + LINGER_SECONDS
+        with self._house.ear as ear:
+            while self._goes_on and time.monotonic() < until:
+                heard = ear.wait(SLICE_SECONDS)
+                if heard is Heard.LEAVE:
+                    break
+                if heard is Heard.LOOK and (runs := self._look()):
+                    return runs
+        return []
+
+    def _look(self) -> list[Run]:
+        try:
+            self._house.db.atomically(lambda tx: self._claim(tx, slot_is_ours=False))
+        except (DatabaseUnreachable, SQLAlchemyError) as error:
+            emit(Event.DATABASE_UNREACHABLE, error=error)
+            self._until = 0.0
+        else:
+            self.confirm()
+        return self.take()

@@ -1,6 +1,6 @@
 """Sending claims to Celery: the only place in the service that publishes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 import redis
@@ -11,6 +11,7 @@ from kombu.exceptions import OperationalError
 from app.dispatch.celery_settings import DIRECT, EXECUTE, agent_queue, celery_settings
 from app.domain.claims import Claim, Claimed
 from app.domain.ids import show_task
+from app.events.lingering import send_off, somebody_lingers
 from app.events.patience import TIMEOUT_SECONDS, impatient
 from app.faults import fault
 from app.settings import Settings
@@ -31,6 +32,7 @@ class Publisher:
         # Kombu would try to connect for seconds more, while the claims wait to be given back.
         self._celery.conf.broker_transport_options["max_retries"] = 0
         self._redis = impatient(str(configuration["broker_url"]))
+        self._prefix = settings.redis_key_prefix
 
     def check(self) -> None:
         """Raise BrokerUnreachable unless Redis answers; asked before anything is claimed."""
@@ -39,12 +41,21 @@ class Publisher:
         except redis.RedisError as error:
             raise BrokerUnreachable(str(error)) from error
 
+    def somebody_lingers(self, pools: Iterable[str]) -> bool:
+        """Whether a slot of these pools would rather take the next task itself."""
+        try:
+            return somebody_lingers(self._redis, self._prefix, pools)
+        except redis.RedisError:
+            return False
+
     def send(self, pool: str, claims: Sequence[Claimed]) -> list[Claimed]:
         """Publish claims, a bundle to a message; return those that could not be sent.
 
         One that failed may still have arrived. Giving its claim back is safe all the same: the
         next claim has another epoch, and the old message will match no row.
         """
+        if not claims:
+            return []
         messages = bundled(claims)
         for index, message in enumerate(messages):
             try:
@@ -56,6 +67,7 @@ class Publisher:
                 shown = show_task(claimed.claim.task_id)
                 emit(Event.DISPATCH_SUCCESS, queue_id=shown, task_id=shown)
             fault("publish.between")
+        self._send_off(pool)
         return []
 
     def terminate(self, claim: Claim, bundle: UUID | None = None) -> None:
@@ -82,6 +94,12 @@ class Publisher:
             argsrepr=_shown(message),
             kwargsrepr="{}",
         )
+
+    def _send_off(self, pool: str) -> None:
+        try:
+            send_off(self._redis, self._prefix, pool)
+        except redis.RedisError as error:
+            emit(Event.WAKE_UP_FAILED, error=str(error))
 
     def _queue(self, pool: str) -> str:
         """Make a pool's queue known to the producer, which declares only its own at first."""

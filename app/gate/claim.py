@@ -139,14 +139,23 @@ def claim(db: Db, pool: str, *, holder: str, terms: Terms, limit: int = 100) -> 
 
 
 def take_next(
-    tx: Connection, pool: str, *, agent: str, bundle: UUID, terms: Terms, lease: timedelta
+    tx: Connection,
+    pool: str,
+    *,
+    agent: str,
+    bundle: UUID,
+    terms: Terms,
+    lease: timedelta,
+    slot_is_ours: bool,
 ) -> Begun:
-    """Claim and begin quick work for an agent's slot, in the transaction that settles its last.
+    """Claim and begin quick work for an agent's slot.
 
-    Nobody else can have seen the slot free, so the pool is not held against other agents. Only
-    quick tasks are taken: a long one is sent by itself, in a message of its own.
+    In the transaction that settles its last work the slot is the agent's: nobody else can have
+    seen it free, so the pool is not held against other agents. Only quick tasks are taken: a long
+    one is sent by itself, in a message of its own.
     """
-    capacity = _capacity(tx, pool, terms, Call("share_pool", {"pool": pool}))
+    lock = Call("share_pool" if slot_is_ours else "lock_pool", {"pool": pool})
+    capacity = _capacity(tx, pool, terms, lock)
     if capacity.free <= 0 or agent not in capacity.agents:
         return Begun()
     if capacity.lanes_due:

@@ -328,7 +328,13 @@ def test_a_slot_that_takes_its_next_bundle_keeps_to_the_window(evening: House) -
         evening.task(user, type="quick", timeout_seconds=60)
     terms = replace(TERMS, bundling=gate.Bundling(tasks=2))
     ask = partial(
-        gate.take_next, pool=POOL, agent=AGENT, bundle=uuid4(), terms=terms, lease=terms.claim_ttl
+        gate.take_next,
+        pool=POOL,
+        agent=AGENT,
+        bundle=uuid4(),
+        terms=terms,
+        lease=terms.claim_ttl,
+        slot_is_ours=True,
     )
 
     found = []

@@ -1,0 +1,82 @@
+"""Slots that linger: after quick work a slot stays and listens, so that the next needs no message.
+
+A lingering slot hears the pings that wake the dispatcher. It also listens on a channel of its pool:
+there the dispatcher can see that somebody is waiting, and send everybody off, because Celery holds
+a message that one of their processes is to take.
+"""
+
+from collections.abc import Iterable
+from enum import Enum
+from types import TracebackType
+from typing import Self
+
+import redis
+
+from app.events.patience import impatient
+from app.events.wake import CHANNEL as WAKE
+
+
+class Heard(Enum):
+    """What a lingering slot was told."""
+
+    NOTHING = "nothing"
+    LOOK = "look"
+    LEAVE = "leave"
+
+
+class Ear:
+    """One slot's ear: open while it lingers, used as a context; without Redis it hears `LEAVE`."""
+
+    def __init__(self, redis_url: str, prefix: str, pool: str) -> None:
+        self._channels = {prefix + WAKE: Heard.LOOK, _channel(prefix, pool): Heard.LEAVE}
+        self._subscription = impatient(redis_url).pubsub(ignore_subscribe_messages=True)
+        self._news = Heard.LOOK
+
+    def __enter__(self) -> Self:
+        try:
+            self._subscription.subscribe(*self._channels)
+        except redis.RedisError:
+            self._news = Heard.LEAVE
+        else:
+            # Whatever was said before the ear was open may have been for us.
+            self._news = Heard.LOOK
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the ear: pings that nobody takes in would pile up in Redis."""
+        self._subscription.close()
+
+    def wait(self, seconds: float) -> Heard:
+        """Wait so long for a word; of several, the one that sends the slot off counts."""
+        news, self._news = self._news, Heard.NOTHING
+        try:
+            patience = seconds if news is Heard.NOTHING else 0.0
+            while message := self._subscription.get_message(timeout=patience):
+                patience = 0.0
+                news = max(news, self._meaning(message["channel"]), key=list(Heard).index)
+        except redis.RedisError:
+            return Heard.LEAVE
+        return news
+
+    def _meaning(self, channel: bytes) -> Heard:
+        return self._channels[channel.decode()]
+
+
+def somebody_lingers(client: redis.Redis, prefix: str, pools: Iterable[str]) -> bool:
+    """Whether a slot of any of these pools is waiting for work right now."""
+    counted = client.pubsub_numsub(*(_channel(prefix, pool) for pool in pools))
+    return any(listeners for _, listeners in counted)
+
+
+def send_off(client: redis.Redis, prefix: str, pool: str) -> None:
+    """Have every lingering slot of a pool leave; a lost word only makes them leave later."""
+    client.publish(_channel(prefix, pool), "")
+
+
+def _channel(prefix: str, pool: str) -> str:
+    return f"{prefix}linger:{pool}"

@@ -1,0 +1,245 @@
+"""Slots that linger: the next quick task starts without a message, and messages are not kept."""
+
+import threading
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+from redis import Redis
+
+from app.dispatch.loop import dispatch
+from app.dispatch.publish import Publisher
+from app.domain.claims import Run
+from app.events.lingering import Ear, Heard, send_off, somebody_lingers
+from app.events.wake import Listener, Waker
+from app.local.redis import EmbeddedRedis
+from app.settings import Settings
+from app.store.db import Db
+from overnight.context import Context
+from overnight.handlers import Handler, registered
+from tests.support.house import POOL, House
+from tests.support.waiting import wait_until
+from tests.support.workers import worker_settings
+from workers import child, refill
+from workers.execute import carry_out
+from workers.identity import WORKER_ID
+from workers.shutdown import DRAIN
+
+NOBODY_LISTENS = "redis://127.0.0.1:1/0"
+LONG = 20.0
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"test-{uuid4().hex[:8]}:"
+
+
+@pytest.fixture
+def client(redis: EmbeddedRedis) -> Iterator[Redis]:
+    with Redis.from_url(redis.url) as client:
+        yield client
+
+
+@pytest.fixture
+def settings(database_url: str, redis: EmbeddedRedis) -> Settings:
+    return worker_settings(database_url, redis.url)
+
+
+@pytest.fixture
+def worker(settings: Settings, db: Db, monkeypatch: pytest.MonkeyPatch) -> Iterator[child.House]:
+    """A worker's process whose slot stays until it is sent off."""
+    monkeypatch.setattr(refill, "LINGER_SECONDS", LONG)
+    waker = Waker(str(settings.redis_url), settings.redis_key_prefix)
+    yield child.House(settings, db, waker)
+    waker.close()
+
+
+@pytest.fixture
+def ran(house: House, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Register a quick handler; what it ran is written down here."""
+    seen: list[str] = []
+
+    def note(ctx: Context) -> None:
+        seen.append(ctx.title)
+
+    known = {**registered(), "quick": Handler("quick", note, ())}
+    monkeypatch.setattr("workers.execute.registered", lambda: known)
+    house.run("INSERT INTO paces (type, seconds) VALUES ('quick', 0.001)")
+    house.agent(slots=1, agent_id=WORKER_ID)
+    return seen
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How much each look of a lingering slot brought."""
+    brought: list[int] = []
+    look = refill.Refill._look
+
+    def counted(self: refill.Refill) -> list[Run]:
+        runs = look(self)
+        brought.append(len(runs))
+        return runs
+
+    monkeypatch.setattr(refill.Refill, "_look", counted)
+    return brought
+
+
+def test_an_ear_that_opens_looks_once(redis: EmbeddedRedis, prefix: str) -> None:
+    """Whatever was said before may have been for it."""
+    with Ear(redis.url, prefix, "default") as ear:
+        assert _words(ear, 2) == [Heard.LOOK, Heard.NOTHING]
+
+
+def test_an_ear_hears_pings_and_its_own_pool_alone(
+    redis: EmbeddedRedis, client: Redis, prefix: str
+) -> None:
+    with Ear(redis.url, prefix, "default") as ear:
+        _words(ear, 2)
+        send_off(client, prefix, "gpu")
+        client.publish(f"{prefix}wake", "")
+        assert ear.wait(LONG) is Heard.LOOK
+        client.publish(f"{prefix}wake", "")
+        send_off(client, prefix, "default")
+
+        assert ear.wait(LONG) is Heard.LEAVE
+
+
+def test_the_dispatcher_sees_whether_somebody_lingers(
+    redis: EmbeddedRedis, client: Redis, prefix: str
+) -> None:
+    ear = Ear(redis.url, prefix, "default")
+    seen = [somebody_lingers(client, prefix, ["default"])]
+    with ear:
+        seen += [somebody_lingers(client, prefix, pools) for pools in (["default"], ["gpu"])]
+    wait_until(lambda: not somebody_lingers(client, prefix, ["default"]), what="it to be gone")
+
+    assert seen == [False, True, False]
+
+
+def test_without_redis_nobody_lingers() -> None:
+    with Ear(NOBODY_LISTENS, "x:", "default") as ear:
+        assert ear.wait(LONG) is Heard.LEAVE
+
+
+def test_a_lingering_slot_takes_what_comes_and_leaves_when_sent_off(
+    house: House, worker: child.House, client: Redis, ran: list[str]
+) -> None:
+    user = house.user()
+    slot = _carrying_out(house, worker, "first")
+    _lingers(worker, client)
+    house.task(user, type="quick", title="second")
+    worker.waker.nudge()
+    wait_until(lambda: ran == ["first", "second"], what="the second to run")
+    # Not before it has settled and listens again.
+    wait_until(lambda: _count(house, "completed") == 2, what="the second to be recorded")
+    _lingers(worker, client)
+
+    send_off(client, worker.settings.redis_key_prefix, POOL)
+
+    slot.join(LONG)
+    assert not slot.is_alive()
+    history = house.rows(
+        "SELECT e.to_state FROM events e JOIN tasks t ON t.id = e.task_id"
+        " WHERE t.title = 'second' ORDER BY e.seq"
+    )
+    assert [row["to_state"] for row in history] == ["ready", "running", "completed"]
+
+
+def test_a_lingering_slot_leaves_when_the_worker_shuts_down(
+    house: House,
+    worker: child.House,
+    client: Redis,
+    ran: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slot = _carrying_out(house, worker, "first")
+    _lingers(worker, client)
+
+    monkeypatch.setattr(type(DRAIN), "begun", property(lambda _: True))
+
+    slot.join(LONG)
+    assert not slot.is_alive()
+
+
+def test_what_is_not_quick_keeps_its_turn_and_its_message(
+    house: House, worker: child.House, client: Redis, ran: list[str], looks: list[int]
+) -> None:
+    slot = _carrying_out(house, worker, "first")
+    _lingers(worker, client)
+    long = house.task(house.user(), type="never seen")
+    behind = house.task(house.user(), type="quick", title="behind")
+    _have_it_look(worker, looks)
+
+    send_off(client, worker.settings.redis_key_prefix, POOL)
+    slot.join(LONG)
+
+    assert [house.state(long), house.state(behind)] == ["ready", "ready"]
+    assert ran == ["first"]
+
+
+def test_a_slot_already_promised_by_the_dispatcher_takes_nothing(
+    house: House, worker: child.House, client: Redis, ran: list[str], looks: list[int]
+) -> None:
+    slot = _carrying_out(house, worker, "first")
+    _lingers(worker, client)
+    promised = house.task(house.user(), type="never seen")
+    house.claim()
+    waiting = house.task(house.user(), type="quick", title="waiting")
+    _have_it_look(worker, looks)
+
+    send_off(client, worker.settings.redis_key_prefix, POOL)
+    slot.join(LONG)
+
+    assert [house.state(promised), house.state(waiting)] == ["claimed", "ready"]
+    assert ran == ["first"]
+
+
+def test_a_message_sends_lingering_slots_off(
+    house: House, worker: child.House, client: Redis, ran: list[str], settings: Settings
+) -> None:
+    slot = _carrying_out(house, worker, "first")
+    _lingers(worker, client)
+    stop = threading.Event()
+    publisher = Publisher(settings)
+    listener = Listener(str(settings.redis_url), settings.redis_key_prefix)
+    clerk = threading.Thread(
+        target=dispatch, args=(house.dispatcher, publisher, listener, settings, stop), daemon=True
+    )
+    house.task(house.user(), type="never seen")
+
+    clerk.start()
+
+    slot.join(LONG)
+    stop.set()
+    clerk.join(LONG)
+    listener.close()
+    publisher.close()
+    assert not slot.is_alive()
+
+
+def _words(ear: Ear, count: int) -> list[Heard]:
+    return [ear.wait(0.2) for _ in range(count)]
+
+
+def _carrying_out(house: House, worker: child.House, title: str) -> threading.Thread:
+    """Let a slot run one task in a thread, as after a message; it lingers afterwards."""
+    house.task(house.user(), type="quick", title=title)
+    [claimed] = house.claim().claims
+    slot = threading.Thread(target=carry_out, args=(worker, [claimed.claim]), daemon=True)
+    slot.start()
+    return slot
+
+
+def _lingers(worker: child.House, client: Redis) -> None:
+    prefix = worker.settings.redis_key_prefix
+    wait_until(lambda: somebody_lingers(client, prefix, [POOL]), what="the slot to linger")
+
+
+def _count(house: House, state: str) -> int:
+    return int(house.one("SELECT count(*) AS n FROM tasks WHERE state = :s", s=state)["n"])
+
+
+def _have_it_look(worker: child.House, looks: list[int]) -> None:
+    before = len(looks)
+    worker.waker.nudge()
+    wait_until(lambda: len(looks) > before, what="the slot to look")
