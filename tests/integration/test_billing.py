@@ -12,6 +12,7 @@ from app.domain.billing import boundary, cycle_at
 from app.domain.claims import Run
 from app.domain.ids import UserId
 from app.domain.results import Returned
+from app.gate.claim import CYCLES_PER_PASS
 from app.insight.queue import queue_status, user_limits
 from app.maintenance.reset import reset_cycles
 from app.outcome.settle import settle
@@ -156,6 +157,29 @@ def test_reservations_are_carried_into_the_new_month(house: House) -> None:
 
     assert house.lane(user)["reserved_seconds"] == 3000
     assert house.claim().claims == []
+
+
+def test_a_month_nobody_has_begun_yet_is_not_judged_by_the_last_ones_hours(house: House) -> None:
+    user = house.user(monthly_agent_hours_limit=1)
+    house.agent()
+    boundary_at = house.lane(user)["resets_at"]
+    house.set_clock(boundary_at - timedelta(seconds=10))
+    run = house.running(user, timeout_seconds=HOUR)
+    house.task(user, timeout_seconds=60)
+    for _ in range(CYCLES_PER_PASS):
+        house.user()
+    house.run(
+        "UPDATE lanes SET resets_at = :at WHERE user_id <> :user",
+        at=boundary_at - timedelta(days=1),
+        user=user,
+    )
+    house.set_clock(boundary_at + timedelta(seconds=HOUR - 10))
+    house.settle(run, Returned())
+
+    # More lanes are due than one pass brings to the present, and this one comes last.
+    assert list(house.claim().claims) == []
+    assert list(house.claim().claims) == []
+    assert house.lane(user)["used_seconds"] == HOUR - 10
 
 
 @pytest.mark.parametrize("reset_first", [True, False], ids=["reset first", "settle first"])

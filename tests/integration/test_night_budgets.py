@@ -11,7 +11,7 @@ from app.control.budgets import (
     set_night_budget,
 )
 from app.domain.results import Returned, Suspended
-from app.gate.claim import claim
+from app.gate.claim import CYCLES_PER_PASS, claim
 from app.maintenance.reset import reset_cycles
 from app.outcome.heartbeat import Answer, Cost, heartbeat
 from tests.support.house import LEASE, TERMS, House
@@ -88,6 +88,26 @@ def test_an_approval_for_a_night_lasts_for_that_night(house: House) -> None:
     house.move_clock(DAY)
     reset_cycles(house.dispatcher)
     assert house.lane(user)["night_limit_usd"] == 1
+
+
+def test_an_approval_pays_for_nothing_in_a_night_nobody_has_begun_yet(house: House) -> None:
+    user = house.user(night_budget_usd=1)
+    house.agent()
+    run = house.running(user, max_cost_usd=20, estimated_cost_usd=1)
+    house.settle(run, Suspended(cost_usd=1))
+    approve(house.app, run.claim.task_id, 10.0, actor=ACTOR)
+    house.task(user, max_cost_usd=9)
+    for _ in range(CYCLES_PER_PASS):
+        house.user()
+    house.run(
+        "UPDATE lanes SET resets_at = clock() - interval '1 day' WHERE user_id <> :user", user=user
+    )
+    house.set_clock(house.lane(user)["night_ends_at"])
+
+    # More lanes are due than one pass brings to the present, and this one comes last.
+    taken = [*house.claim().claims, *house.claim().claims]
+
+    assert [one.claim.task_id for one in taken] == [run.claim.task_id]
 
 
 def test_a_raised_night_lets_those_who_wait_go_on(house: House) -> None:

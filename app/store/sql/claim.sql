@@ -83,8 +83,9 @@ WITH held AS MATERIALIZED (
       LEFT JOIN held USING (user_id)
      WHERE user_id = ANY (CAST(:users AS uuid[]))
        AND eligible
-       -- A window that turned since the lanes were looked through is the next pass's.
-       AND coalesce(window_turns_at > clock(), true)
+       -- One whose month, night or window is over by now would be judged by what no longer holds:
+       -- it is the next pass's, once it was brought to the present. Lanes are not looked for by this.
+       AND coalesce(due_at > clock(), true)
 ), candidate AS MATERIALIZED (
     -- The user's first tasks that this pool could run, whose locks are free and whose time still
     -- fits; a walk down one index that stops as soon as the user's room is filled.
