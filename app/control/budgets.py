@@ -127,15 +127,15 @@ def set_agent_budget(db: Db, agent_id: str, usd: float | None, *, actor: str) ->
     """Set what an agent's runs may cost from now on, None for no limit."""
     _check_usd(usd)
 
-    def work(tx: Connection) -> None:
+    def work(tx: Connection) -> str:
         asked = {"agent_id": agent_id, "usd": usd}
-        pool = tx.execute(statement("set_agent_budget"), asked).scalar_one_or_none()
+        pool: str | None = tx.execute(statement("set_agent_budget"), asked).scalar_one_or_none()
         if pool is None:
             raise AgentNotFound
-        # What was too dear for it may have parked lanes.
-        tx.execute(statement("wake_lanes"), {"pool": pool})
+        return pool
 
-    db.atomically(work)
+    # What was too dear for it may have parked lanes.
+    lanes.look_afresh(db, db.atomically(work))
     emit(Said.BUDGET_SET, budget=Budget.AGENT, usd=_said(usd), actor=actor, worker=agent_id)
 
 

@@ -3,6 +3,7 @@
 from sqlalchemy import Connection
 
 from app.domain.errors import WorkerNotFound
+from app.store import lanes
 from app.store.db import Db
 from app.store.statements import statement
 
@@ -13,15 +14,22 @@ def drain(db: Db, name: str) -> str:
     `name` is its id, or a beginning or an end of it that no other living worker has. The worker
     hears of it with its next sign of life and then takes no more messages.
     """
-    return db.atomically(lambda tx: _set(tx, name, draining=True))
+    return _change(db, name, draining=True)
 
 
 def undrain(db: Db, name: str) -> str:
     """Give a draining worker work again; return its whole id."""
-    return db.atomically(lambda tx: _set(tx, name, draining=False))
+    return _change(db, name, draining=False)
 
 
-def _set(tx: Connection, name: str, *, draining: bool) -> str:
+def _change(db: Db, name: str, *, draining: bool) -> str:
+    agent_id, pool = db.atomically(lambda tx: _set(tx, name, draining=draining))
+    # What it could or could not do changes what its pool may promise.
+    lanes.look_afresh(db, pool)
+    return agent_id
+
+
+def _set(tx: Connection, name: str, *, draining: bool) -> tuple[str, str]:
     found = tx.execute(statement("lock_agents"), {"name": name}).all()
     meant = [agent for agent in found if agent.id == name] or found
     if len(meant) != 1 or not name:
@@ -31,6 +39,4 @@ def _set(tx: Connection, name: str, *, draining: bool) -> str:
         tx.execute(statement("drain_agent"), {"id": agent.id})
     else:
         tx.execute(statement("undrain_agent"), {"id": agent.id})
-    # What it could or could not do changes what its pool may promise.
-    tx.execute(statement("wake_lanes"), {"pool": agent.pool})
-    return str(agent.id)
+    return agent.id, agent.pool

@@ -15,6 +15,7 @@ from app.domain.results import Died, Expired, Lost, Result, Stopped, TimedOut
 from app.domain.verdicts import Standing, judge
 from app.faults import fault
 from app.outcome.settle import Ending, record
+from app.store import lanes
 from app.store.db import Db
 from app.store.runs import failures_of, policy_of
 from app.store.statements import statement
@@ -46,15 +47,19 @@ def end_overdue(db: Db, *, grace: timedelta, kill: Callable[[Claim, UUID | None]
 def retire_agents(db: Db, *, silence: timedelta) -> int:
     """Write off workers that fell silent, and let their pools look at every lane again."""
 
-    def work(tx: Connection) -> int:
+    def work(tx: Connection) -> tuple[int, list[str]]:
         gone = tx.execute(statement("retire_agents"), {"silence": silence.total_seconds()}).all()
-        for pool in sorted({agent.pool for agent in gone}):
+        pools = sorted({agent.pool for agent in gone})
+        for pool in pools:
             tx.execute(statement("wake_lanes"), {"pool": pool})
         for agent in gone:
             emit(Event.WORKER_LEFT, worker=agent.id, pool=agent.pool, reason="silent")
-        return len(gone)
+        return len(gone), pools
 
-    return db.atomically(work)
+    count, pools = db.atomically(work)
+    for pool in pools:
+        lanes.look_afresh(db, pool)
+    return count
 
 
 def _settle_all(

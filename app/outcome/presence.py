@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from sqlalchemy import Connection
 
+from app.store import lanes
 from app.store.db import Db
 from app.store.statements import statement
 
@@ -48,7 +49,9 @@ def join(db: Db, card: AgentCard) -> str:
         tx.execute(statement("wake_lanes"), {"pool": card.pool})
         return str(joined.scalar_one())
 
-    return db.atomically(work)
+    status = db.atomically(work)
+    lanes.look_afresh(db, card.pool)
+    return status
 
 
 def beat(db: Db, agent_id: str, *, liveness: timedelta | None = None) -> str | None:
@@ -68,9 +71,11 @@ def leave(db: Db, agent_id: str) -> None:
     What it could not do held its whole pool back, so the pool looks into every lane again.
     """
 
-    def work(tx: Connection) -> None:
+    def work(tx: Connection) -> Sequence[str]:
         pools = tx.execute(statement("leave_agent"), {"id": agent_id}).scalars().all()
         for pool in pools:
             tx.execute(statement("wake_lanes"), {"pool": pool})
+        return pools
 
-    db.atomically(work)
+    for pool in db.atomically(work):
+        lanes.look_afresh(db, pool)

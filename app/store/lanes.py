@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from app.domain.ids import UserId
 from app.domain.lifecycle import Event, sources, target
 from app.store import windows
+from app.store.db import Db
 from app.store.hot import Call, ask
 from app.store.statements import statement
 
@@ -106,6 +107,16 @@ def roll_due(tx: Connection, limit: int) -> Rolled:
 def wake(tx: Connection, user_id: UUID) -> None:
     """Have every pool look into a locked lane again: something it waited for has changed."""
     tx.execute(statement("wake_lane"), {"user_id": user_id})
+
+
+def look_afresh(db: Db, pool: str) -> None:
+    """Have a pool look into every lane again, once a change of its workers is committed.
+
+    A pass under way may still set lanes aside for what the workers could do before, so it is
+    waited for. Only then are the lanes woken, apart: whoever holds a pool waits for no lane.
+    """
+    db.atomically(lambda tx: tx.execute(statement("lock_pools"), {"pool": pool}))
+    db.atomically(lambda tx: tx.execute(statement("wake_lanes"), {"pool": pool}))
 
 
 def depth(tx: Connection) -> int:

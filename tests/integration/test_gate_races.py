@@ -5,8 +5,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
+import pytest
+
+from app.control.budgets import set_agent_budget
+from app.control.drain import drain
 from app.control.usage import adjust_hours
 from app.control.users import Overrides, change_plan, override_limits, restore_template
 from app.domain.claims import Claim
@@ -18,14 +23,16 @@ from app.gate.claim import Terms, claim
 from app.intake.submit import Caps, NewTask, submit
 from app.maintenance.locks import release_lock
 from app.maintenance.promote import promote
-from app.maintenance.reap import reap
+from app.maintenance.reap import reap, retire_agents
 from app.maintenance.reset import reset_cycles
+from app.outcome.presence import leave
 from app.outcome.settle import settle
 from app.outcome.start import start
 from app.store.db import APP, Db
-from tests.support.house import AGENT, CLAIM_TTL, LEASE, LIVENESS, POOL, House
+from tests.support.house import AGENT, CLAIM_TTL, LEASE, LIVENESS, POOL, TERMS, House
 from tests.support.invariants import told, violations, watch_plans
-from tests.support.rivals import Rival, held_lane, held_pool, queue_up
+from tests.support.rivals import Rival, held_lane, held_pool, held_task, queue_up
+from tests.support.waiting import wait_until
 
 CLAIMERS = 12
 LOCKS = (
@@ -251,3 +258,48 @@ def test_a_downgrade_that_waited_for_a_claim_holds_from_the_next(
     assert claiming.answer() in {0, 1}
     assert house.claim().claims == []
     assert house.lane(user)["active"] in {2, 3}
+
+
+POOR = "host-poor:1:boot"
+WORKERS = "SELECT id, status, budget_remaining_usd FROM agents ORDER BY id"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "change"),
+    [
+        ({"required_capabilities": ["gpu"]}, lambda db: drain(db, POOR)),
+        ({"required_capabilities": ["gpu"]}, lambda db: leave(db, POOR)),
+        (
+            {"required_capabilities": ["gpu"]},
+            lambda db: retire_agents(db, silence=timedelta(hours=1)),
+        ),
+        ({"max_cost_usd": 2}, lambda db: set_agent_budget(db, POOR, 2, actor="human:ops")),
+    ],
+    ids=["drained", "gone", "silent", "richer"],
+)
+def test_a_pass_under_way_sets_nobody_aside_for_what_workers_could_do_before(
+    house: House,
+    connect: Callable[..., Db],
+    wanted: dict[str, Any],
+    change: Callable[[Db], object],
+) -> None:
+    house.agent(capabilities=["gpu"])
+    house.agent(agent_id=POOR)
+    set_agent_budget(house.dispatcher, POOR, 1, actor="human:ops")
+    house.run(
+        "UPDATE agents SET last_heartbeat_at = clock() - interval '2 hours' WHERE id = :id", id=POOR
+    )
+    other = house.task(house.user())
+    task = house.task(house.user(), **wanted)
+    before = house.rows(WORKERS)
+    dispatcher = Rival(connect, "dispatcher", claim, POOL, holder="d", terms=TERMS)
+    operator = Rival(connect, "operator", change)
+
+    with held_task(connect, other):
+        queue_up(connect, [dispatcher])  # it knows what all the workers can do, and pay for
+        operator.start()
+        wait_until(lambda: house.rows(WORKERS) != before, what="the worker to change")
+    dispatcher.answer()
+    operator.answer()
+
+    assert [one.claim.task_id for one in house.claim().claims] == [task]
