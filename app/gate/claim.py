@@ -182,16 +182,18 @@ def claim_one(
 
     def work(tx: Connection) -> Claimed | None:
         # No pool is held here, so the pause of everything is.
-        house = _house(tx, DIRECT, terms, Call("share_pauses"))
+        tx.execute(statement("share_pauses"))
+        if user_id is not None:
+            # The lane before the house's cap, like an agent that goes on in its own slot. Reading
+            # brings it to the present, like a pass does for all.
+            lanes.lock(tx, [user_id])
+            lanes.read(tx, user_id)
+        house = _house(tx, DIRECT, terms)
         if house.paused:
             return None
         if terms.slots_max is not None and house.in_house >= terms.slots_max:
             return None
-        if user_id is not None:
-            # Reading brings a lane to the present, like a pass does for all.
-            lanes.lock(tx, [user_id])
-            lanes.read(tx, user_id)
-        elif house.lanes_due:
+        if user_id is None and house.lanes_due:
             _catch_up(tx)
         capacity = Capacity(1, (), tuple(capabilities))
         want = Want(1, [uuid4()], 1, holder, user_id, task_id)
@@ -237,12 +239,12 @@ def offered(row: Answer, terms: Terms) -> Capacity:
     return Capacity(free, row.agents, sorted(shared), row.lanes_due, row.usd_left)
 
 
-def _house(tx: Connection, pool: str, terms: Terms, lock: Call) -> Answer:
+def _house(tx: Connection, pool: str, terms: Terms, *locks: Call) -> Answer:
     """Count the slots of a pool and of the house; with a cap on the house, alone."""
     asked = {"pool": pool, "liveness": terms.liveness.total_seconds()}
     # Another pool's pass must not count the same house at the same time.
     alone: list[Call] = [] if terms.slots_max is None else [Call("lock_house")]
-    [row] = ask(tx, lock, *alone, Call("pool_capacity", asked))
+    [row] = ask(tx, *locks, *alone, Call("pool_capacity", asked))
     return row
 
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
+from sqlalchemy import Connection
 
 from app.control.budgets import set_agent_budget
 from app.control.drain import drain
@@ -19,14 +20,14 @@ from app.domain.errors import LockNotHeld, QueueFull, TooManyPending
 from app.domain.ids import TaskId, UserId
 from app.domain.plans import PlanTier
 from app.domain.results import Raised, Returned
-from app.gate.claim import Terms, claim
+from app.gate.claim import Terms, claim, claim_one, take_next
 from app.intake.submit import Caps, NewTask, submit
 from app.maintenance.locks import release_lock
 from app.maintenance.promote import promote
 from app.maintenance.reap import reap, retire_agents
 from app.maintenance.reset import reset_cycles
 from app.outcome.presence import leave
-from app.outcome.settle import settle
+from app.outcome.settle import settle, settle_all
 from app.outcome.start import start
 from app.store.db import APP, Db
 from tests.support.house import AGENT, CLAIM_TTL, LEASE, LIVENESS, POOL, TERMS, House
@@ -303,3 +304,48 @@ def test_a_pass_under_way_sets_nobody_aside_for_what_workers_could_do_before(
     operator.answer()
 
     assert [one.claim.task_id for one in house.claim().claims] == [task]
+
+
+def test_a_direct_claim_and_a_slot_that_goes_on_never_wait_in_a_ring(
+    house: House, connect: Callable[..., Db]
+) -> None:
+    """Under a cap on the house one takes it and a user's lane, the other a lane and the cap."""
+    user = house.user()
+    house.agent()
+    run = house.running(user)
+    house.task(user)
+    terms = Terms(CLAIM_TTL, LIVENESS, slots_max=5)
+    tries: list[str] = []
+
+    def go_on(db: Db) -> None:
+        def then(tx: Connection) -> None:
+            tries.append("settle")
+            take_next(
+                tx,
+                POOL,
+                agent=AGENT,
+                bundle=uuid4(),
+                terms=terms,
+                lease=CLAIM_TTL,
+                slot_is_ours=True,
+            )
+
+        settle_all(db, [(run, Returned())], agent=AGENT, then=then)
+
+    def direct(db: Db) -> None:
+        claim_one(db, holder="d", terms=terms, user_id=user)
+
+    with held_pool(connect, POOL):
+        # The one holds the lane and waits for the pool; the other waits for the lane.
+        rivals = [Rival(connect, "worker", go_on), Rival(connect, "direct", direct)]
+        queue_up(connect, rivals)
+    for rival in rivals:
+        rival.answer()
+
+    assert tries == ["settle"]
+    assert (
+        house.one("SELECT deadlocks AS n FROM pg_stat_database WHERE datname = current_database()")[
+            "n"
+        ]
+        == 0
+    )
