@@ -109,6 +109,8 @@ class Want:
     user_id: UserId | None = None
     only: TaskId | None = None
     lease: timedelta | None = None
+    # For whom lanes step aside that have nothing; the pool, unless its callers differ.
+    aside: str | None = None
     # More lanes than slots, so that lanes found empty do not leave a slot idle.
     spare: int = 10
 
@@ -196,8 +198,14 @@ def claim_one(
         if user_id is None and house.lanes_due:
             _catch_up(tx)
         capacity = Capacity(1, (), tuple(capabilities))
-        want = Want(1, [uuid4()], 1, holder, user_id, task_id)
-        rows = _choose(tx, DIRECT, capacity, terms, want)
+        # What one caller cannot do another can: lanes step aside for those alike.
+        aside = f"{DIRECT}:{','.join(sorted(capabilities))}"
+        want = Want(1, [uuid4()], 1, holder, user_id, task_id, aside=aside)
+        for _ in range(LOOKS_PER_PASS):
+            rows = _choose(tx, DIRECT, capacity, terms, want)
+            if rows or user_id is not None or not _more(tx, aside):
+                break
+            want = replace(want, spare=want.spare * WIDER)
         return _claimed(rows[0]) if rows else None
 
     return db.atomically(work)
@@ -259,6 +267,7 @@ def _choose(
     asked = {
         **question(locked, capacity, terms, want),
         "pool": pool,
+        "aside": want.aside or pool,
         "bundles": want.bundles,
         # Postgres would open its source of randomness anew for each.
         "tokens": [uuid4() for _ in range(want.limit)],
@@ -295,7 +304,8 @@ def question(
 def _lanes(tx: Connection, pool: str, want: Want) -> Sequence[UUID]:
     if want.user_id is not None:
         return [want.user_id]
-    asked = {"pool": pool, "few": want.singles + want.spare, "limit": want.limit}
+    few = want.singles + want.spare
+    asked = {"pool": want.aside or pool, "few": few, "limit": want.limit}
     return [row.user_id for row in ask(tx, Call("lock_lanes_to_serve", asked))]
 
 

@@ -328,6 +328,7 @@ def test_a_batch_never_overruns_its_limit_under_the_worst_plan(house: House) -> 
                 "users": users.all(),
                 "only": None,
                 "pool": POOL,
+                "aside": POOL,
                 "free": 3,
                 "messages": 3,
                 "bundles": [],

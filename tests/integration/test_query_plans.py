@@ -233,7 +233,7 @@ def _values(connection: Connection) -> dict[str, Any]:
     return {
         **dict.fromkeys(("task_id", "before"), one.id),
         **{name: [one.id, uuid4()] for name in ("tasks", "parents", "poisoned", "graphs")},
-        **dict.fromkeys(("actor", "agent", "holder", "name", "note", "outcome"), "a word"),
+        **dict.fromkeys(("actor", "agent", "aside", "holder", "name", "note", "outcome"), "a word"),
         **dict.fromkeys(("reason", "resolution"), "retry"),
         **dict.fromkeys(("lease", "liveness", "claim_ttl", "ttl", "grace", "gap", "silence"), 30),
         **dict.fromkeys(("limit", "few", "slots", "per_lane", "budget", "max_position"), 10),

@@ -201,6 +201,33 @@ def test_whoever_was_served_least_is_claimed_for_first(
     assert set(owners[:2]) == {first, second}
 
 
+def test_what_one_caller_cannot_do_another_may_claim(house: House, settings: Settings) -> None:
+    task = house.task(house.user(), required_capabilities=["gpu"])
+    unable = TaskQueueService(house.dispatcher, settings, holder="one")
+    able = TaskQueueService(house.dispatcher, settings, holder="two", capabilities=["gpu"])
+
+    assert unable.claim_next_task_any_user() is None
+    claimed = able.claim_next_task_any_user()
+
+    assert claimed is not None
+    assert claimed.id == show_task(task)
+
+
+def test_many_who_have_nothing_for_a_caller_hide_nobody_who_has(
+    house: House, queue: TaskQueueService
+) -> None:
+    for _ in range(30):
+        house.task(house.user(), required_capabilities=["gpu"])
+    last = house.user()
+    task = house.task(last)
+    house.run("UPDATE lanes SET last_served_at = clock() WHERE user_id = :id", id=last)
+
+    claimed = queue.claim_next_task_any_user()
+
+    assert claimed is not None
+    assert claimed.id == show_task(task)
+
+
 def test_the_queue_service_says_why_nothing_can_start(
     house: House, settings: Settings, queue: TaskQueueService
 ) -> None:

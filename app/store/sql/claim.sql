@@ -207,7 +207,7 @@ WITH held AS MATERIALIZED (
 ), parked AS (
     -- Lanes with nothing for this pool step aside, or they would fill every pass for ever.
     UPDATE lanes l
-       SET parked_for = array_append(l.parked_for, :pool)
+       SET parked_for = array_append(l.parked_for, :aside)
      WHERE l.user_id = ANY (CAST(:users AS uuid[]))
        AND l.user_id <> ALL (ARRAY(SELECT user_id FROM candidate))
        AND CAST(:only AS uuid) IS NULL
