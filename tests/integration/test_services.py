@@ -228,6 +228,18 @@ def test_many_who_have_nothing_for_a_caller_hide_nobody_who_has(
     assert claimed.id == show_task(task)
 
 
+def test_asking_again_and_again_for_a_user_with_nothing_leaves_no_trace(
+    house: House, queue: TaskQueueService
+) -> None:
+    user = house.user()
+    house.task(user, required_capabilities=["gpu"])
+
+    for _ in range(3):
+        assert queue.claim_next_task_for_user(user) is None
+
+    assert len(house.lane(user)["parked_for"]) == 1
+
+
 def test_the_queue_service_says_why_nothing_can_start(
     house: House, settings: Settings, queue: TaskQueueService
 ) -> None:

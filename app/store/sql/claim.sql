@@ -210,6 +210,8 @@ WITH held AS MATERIALIZED (
        SET parked_for = array_append(l.parked_for, :aside)
      WHERE l.user_id = ANY (CAST(:users AS uuid[]))
        AND l.user_id <> ALL (ARRAY(SELECT user_id FROM candidate))
+       -- Whoever names a user looks into the lane again and again.
+       AND NOT (:aside = ANY (l.parked_for))
        AND CAST(:only AS uuid) IS NULL
 )
 SELECT id, user_id, dag_id, epoch, token, type, title, attempts, max_attempts, bundle,
