@@ -203,7 +203,7 @@ def _approval(task: Mapping[str, Any]) -> Reason:
 
 
 def _money(facts: Facts) -> Iterator[Reason]:
-    """Ask the budgets as the gate does: one that is used up pays for nothing, but an agent's."""
+    """Ask the budgets as the gate does: one that is used up pays for nothing."""
     task = facts.task
     if task["awaits_budget"] is not None:
         return
@@ -216,7 +216,7 @@ def _money(facts: Facts) -> Iterator[Reason]:
         yield _unpaid(Budget.TASK, needs, ceiling - spent)
     if dag is not None and (dag <= 0 or needs > dag):
         yield _unpaid(Budget.DAG, needs, dag)
-    if agent is not None and needs > agent:
+    if agent is not None and (agent <= 0 or needs > agent):
         yield _unpaid(Budget.AGENT, needs, agent)
     if night is not None and (night <= 0 or needs > night):
         yield _unpaid(Budget.NIGHT, needs, night)

@@ -19,12 +19,13 @@ from app.domain.errors import InvalidRequest, NotAwaitingApproval, TaskNotFound
 from app.domain.ids import DagId, TaskId, UserId
 from app.domain.results import Lost, Raised, Returned, Suspended
 from app.insight.budgets import list_approvals, money_of
+from app.insight.explain import explain
 from app.insight.tasks import get_task
 from app.intake.submit import Edge, NewTask, submit_graph
 from app.maintenance.reap import reap
 from app.outcome.heartbeat import Answer, heartbeat
 from app.outcome.presence import AgentCard, join
-from tests.support.house import LEASE, LIVENESS, LOOSE, House
+from tests.support.house import AGENT, LEASE, LIVENESS, LOOSE, TERMS, House
 from tests.support.invariants import told, violations
 from tests.support.money import ACTOR, beat, started
 from tests.support.rivals import Connect, Rival, meet_at_lane
@@ -233,6 +234,20 @@ def test_approving_one_of_a_graph_raises_the_graphs_budget(house: House) -> None
     assert approved.budget is Budget.DAG
     [row] = house.rows("SELECT budget_ceiling_usd FROM dags")
     assert float(row["budget_ceiling_usd"]) == 2.2
+
+
+def test_an_agent_that_has_used_up_its_budget_is_given_nothing_at_all(house: House) -> None:
+    house.agent()
+    user = house.user()
+    task = house.task(user)
+    set_agent_budget(house.dispatcher, AGENT, 0, actor=ACTOR)
+
+    assert list(house.claim().claims) == []
+    [reason] = explain(house.app, user, task, TERMS).reasons
+    assert (reason.code, reason.details["budget"]) == ("budget", "agent")
+
+    set_agent_budget(house.dispatcher, AGENT, 0.01, actor=ACTOR)
+    assert len(house.claim().claims) == 1
 
 
 def test_an_agent_is_given_only_what_it_can_pay(house: House) -> None:

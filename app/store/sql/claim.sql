@@ -86,6 +86,8 @@ WITH held AS MATERIALIZED (
        -- One whose month, night or window is over by now would be judged by what no longer holds:
        -- it is the next pass's, once it was brought to the present. Lanes are not looked for by this.
        AND coalesce(due_at > clock(), true)
+       -- An agent that has used up its budget is given nothing, not even what is thought to be free.
+       AND coalesce(CAST(:usd_left AS numeric) > 0, true)
 ), candidate AS MATERIALIZED (
     -- The user's first tasks that this pool could run, whose locks are free and whose time still
     -- fits; a walk down one index that stops as soon as the user's room is filled.
