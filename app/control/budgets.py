@@ -5,6 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, Row, update
+from sqlalchemy.exc import DataError
 
 from app.control.cancel import follow_cancelled
 from app.domain.budgets import Budget
@@ -62,7 +63,12 @@ def approve(
             resumed = _let_go_on(tx, row.user_id, budget, task_id=task_id)
         return Approved(budget, resumed)
 
-    approved = db.atomically(work)
+    try:
+        approved = db.atomically(work)
+    except DataError as error:
+        # Together with what was allowed before it is more than the columns can hold.
+        legal = f"{MOST_USD:.0f} at most, with what was spent or allowed before"
+        raise InvalidRequest("usd", str(usd), legal=legal) from error
     emit(Said.BUDGET_RAISED, budget=approved.budget, usd=usd, actor=actor, task_id=task_id)
     return approved
 

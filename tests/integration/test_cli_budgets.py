@@ -71,6 +71,10 @@ def test_a_stop_ends_the_task(house: House, asking: str) -> None:
 def test_an_amount_must_be_one(asking: str) -> None:
     assert run("approve", asking, "--usd", "0").exit_code == Code.USAGE
     assert run("approve", asking, "--usd", "lots").exit_code == Code.USAGE
+    assert run("approve", asking, "--usd", "nan").exit_code == Code.USAGE
+    beyond = run("approve", asking, "--usd", "999999")
+    assert beyond.exit_code == Code.USAGE
+    assert "with what was spent or allowed before" in beyond.stderr
     assert run("budget", "user", "ada", "--usd", "lots").exit_code == Code.USAGE
     assert run("budget", "user", "ada", "--usd", "-1").exit_code == Code.USAGE
     assert run("budget", "dag", "dag_1", "--usd", "1").exit_code == Code.USAGE
