@@ -19,6 +19,8 @@ app = typer.Typer(help="Look at locks, and take them from holders that will not 
 
 HEADERS = ("USER", "KEY", "TASK", "STATE", "SINCE", "EXPIRES", "WAITING", "HOLDER")
 WAITS = ("USER", "KEY", "SINCE", "UNTIL", "WAITED", "WAITING", "TASK", "BEHIND")
+# In seconds; nobody holds a lock for so long.
+LONGEST = 1_000_000_000
 UserName = Annotated[str, typer.Argument(metavar="USER", help="The user's name.")]
 
 
@@ -86,7 +88,10 @@ def release(user: UserName, task: options.TaskRef, *, as_json: options.Json = Fa
 @app.command("cleanup-stale")
 def cleanup_stale(
     seconds: Annotated[
-        int, typer.Argument(metavar="SECONDS", min=1, help="How long without renewal is stale.")
+        int,
+        typer.Argument(
+            metavar="SECONDS", min=1, max=LONGEST, help="How long without renewal is stale."
+        ),
     ],
     *,
     as_json: options.Json = False,

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Add users, look at them and change what they may do, and when.")
 
 HEADERS = ("NAME", "PLAN", "RUNNING", "WAITING", "HOURS USED", "OF", "WINDOW", "PAUSED", "ID")
+# Python refuses to read a number of thousands of digits; no limit has as many as these.
+MOST_DIGITS = 18
 UserName = Annotated[str, typer.Argument(metavar="NAME", help="The user's name.")]
 
 
@@ -164,7 +166,7 @@ def _number_or(given: str | None, word: str, option: str) -> "int | Lifted | Non
         return None
     if given == word:
         return Lifted.LIFTED
-    if given.isdecimal():
+    if given.isdecimal() and len(given) <= MOST_DIGITS:
         return int(given)
     raise Failure(f"{option}: {given!r} is neither a number nor {word!r}", code=Code.USAGE)
 

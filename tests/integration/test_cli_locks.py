@@ -99,6 +99,7 @@ def test_stale_locks_are_taken_back_by_hand(held: Run, house: House) -> None:
     assert some == {"cleaned": 1, "max_age_seconds": 15}
     assert house.state(held.claim.task_id) == "ready"
     assert "0 stale locks" in run("locks", "cleanup-stale", "15").stdout
+    assert run("locks", "cleanup-stale", "9" * 20).exit_code == Code.USAGE
 
 
 def test_who_waited_is_shown_afterwards(held: Run, house: House) -> None:
@@ -169,6 +170,7 @@ def test_a_plan_and_its_exceptions_are_changed_by_command(house: House) -> None:
         ("plan", "alice", "gold"),
         ("limits", "alice", "--hours", "many"),
         ("limits", "alice", "--hours", "9999999"),
+        ("limits", "alice", "--hours", "9" * 5000),
         ("limits", "alice", "--template", "--hours", "5"),
         ("limits", "alice", "--minutes", "0"),
     ],
