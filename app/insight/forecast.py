@@ -129,6 +129,10 @@ def _at(sight: Sight, seconds: float | None) -> datetime | None:
 def _view(sight: Sight, outlook: Outlook, row: Mapping[str, Any]) -> ForecastView:
     start, finish = expected(sight, outlook, row["id"])
     notes = notes_on(sight, outlook, [row["type"]])
+    if row.get("awaits_budget") is not None:
+        notes = [
+            "it has used up a budget and asks for more: nothing starts before somebody answers"
+        ]
     if finish.p50_at is None and not notes:
         notes = [f"it is not expected to start within {DAYS} days"]
     return ForecastView(

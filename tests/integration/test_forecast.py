@@ -9,7 +9,7 @@ from app.control.drain import drain
 from app.control.pauses import EVERYTHING, pause, resume
 from app.domain.errors import InvalidRequest, TaskNotFound, TooManyPending
 from app.domain.ids import UserId, parse_task
-from app.domain.results import Raised, Returned
+from app.domain.results import Raised, Returned, Suspended
 from app.insight import snapshot
 from app.insight.forecast import ForecastView, forecast_next, forecast_task
 from app.insight.plan import _draft, plan
@@ -125,6 +125,29 @@ def test_a_child_waits_for_the_runs_of_all_before_it(house: House) -> None:
 
     assert is_about(waits.start.p50_at, waits.made_at, 20)
     assert waits.queue_position is None
+
+
+def test_what_asks_for_money_is_promised_to_nobody(house: House) -> None:
+    seen(house)
+    house.agent()
+    user = house.user()
+    parent, child = submit_graph(
+        house.app,
+        user,
+        [NewTask("dear", "echo", max_cost_usd=1), NewTask("after it", "echo")],
+        LOOSE,
+        edges=[Edge(0, 1)],
+    )
+    [claimed] = house.claim().claims
+    run = house.start(claimed)
+    assert run is not None
+    house.settle(run, Suspended(cost_usd=1.5))
+
+    asks = forecast_task(house.app, user, parent.task_id, WORKERS)
+    waits = forecast_task(house.app, user, child.task_id, WORKERS)
+
+    assert (asks.start.p10_at, waits.start.p10_at) == (None, None)
+    assert "asks for more" in asks.notes[0]
 
 
 def test_a_retry_waits_for_its_moment(house: House) -> None:

@@ -65,7 +65,7 @@ SELECT t.id, t.user_id, t.dag_id, t.type, t.sort_key, t.locks, t.required_capabi
 
 -- name: forecast_pending
 -- What the graphs of those tasks will release. A graph in which nothing is ready, running or
--- about to be tried again releases nothing.
+-- about to be tried again releases nothing; a task that asks for money waits for a person.
 SELECT t.id, t.user_id, t.dag_id, t.type, t.sort_key, t.locks, t.required_capabilities, t.state, t.created_at,
        0::float8 AS ready_in,
        least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS granted,
@@ -74,6 +74,7 @@ SELECT t.id, t.user_id, t.dag_id, t.type, t.sort_key, t.locks, t.required_capabi
   JOIN lanes l ON l.user_id = t.user_id
  WHERE t.dag_id = ANY (CAST(:graphs AS uuid[]))
    AND t.state = 'pending'
+   AND t.awaits_budget IS NULL
  LIMIT :limit;
 
 -- name: forecast_edges
@@ -87,7 +88,7 @@ SELECT type, recent FROM paces WHERE type = ANY (CAST(:types AS text[])) AND rec
 
 -- name: forecast_task
 -- One task and where it stands; another user's looks exactly like none.
-SELECT id, dag_id, type, state, claimed_at, started_at, finished_at
+SELECT id, dag_id, type, state, awaits_budget, claimed_at, started_at, finished_at
   FROM tasks
  WHERE user_id = :user_id
    AND id = :task_id;
