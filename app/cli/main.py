@@ -29,6 +29,7 @@ from app.cli import (
     upkeep,
     users,
 )
+from app.cli.failures import Code, tell
 from app.cli.tree import Root
 
 TASKS, QUEUE, HOUSE = "Your tasks", "Your queue as a whole", "This machine"
@@ -134,6 +135,10 @@ def main() -> None:
     if isinstance(sys.stdout, TextIOWrapper):
         # A locale that lacks a letter of a title must not end the command.
         sys.stdout.reconfigure(errors="backslashreplace")
+    for word in sys.argv[1:]:
+        if not word.isascii() and word != word.encode(errors="replace").decode():
+            tell(f"{word!a} is not valid UTF-8", "Give every argument in UTF-8.")
+            sys.exit(Code.USAGE)
     app(prog_name="overnight")
 
 

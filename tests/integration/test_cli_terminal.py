@@ -113,3 +113,12 @@ def test_a_person_sees_each_state_a_waited_task_goes_through(service: Service) -
     drawn = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", on_a_terminal("wait", ALPHA))
 
     assert re.findall(rf"{ALPHA} (\w+)", drawn) == list(states)
+
+
+@pytest.mark.parametrize("arguments", [("add", "caf\udce9"), ("user", "add", "caf\udce9")])
+def test_an_argument_that_is_not_utf8_is_refused_in_one_line(arguments: tuple[str, ...]) -> None:
+    process = start(*arguments, stderr=subprocess.PIPE)
+    said = process.communicate(timeout=60)[1].decode()
+
+    assert (process.returncode, said.count("\n")) == (Code.USAGE, 2)
+    assert "'caf\\udce9' is not valid UTF-8" in said
