@@ -7,7 +7,6 @@ from uuid import UUID
 from sqlalchemy import Connection, Row, update
 from sqlalchemy.exc import DataError
 
-from app.control.cancel import follow_cancelled
 from app.domain.budgets import Budget
 from app.domain.errors import (
     AgentNotFound,
@@ -19,7 +18,7 @@ from app.domain.errors import (
 )
 from app.domain.ids import DagId, TaskId, UserId
 from app.domain.lifecycle import Event, sources, target
-from app.store import lanes
+from app.store import edges, lanes
 from app.store.db import Db
 from app.store.models import User
 from app.store.statements import statement
@@ -82,13 +81,13 @@ def stop(db: Db, task_id: TaskId, *, actor: str, user_id: UserId | None = None) 
             statement("cancel"),
             {
                 "user_id": row.user_id,
-                "task_id": task_id,
+                "tasks": [task_id],
                 "sources": sources(Event.UNBLOCK),
                 "target": target(Event.CANCEL),
                 "reason": "budget_exceeded",
             },
         ).one()
-        follow_cancelled(tx, task_id)
+        edges.follow(tx, [task_id])
 
     db.atomically(work)
 

@@ -6,7 +6,7 @@ from app.domain.errors import TaskAlreadyFinished, TaskNotFound
 from app.domain.ids import TaskId, UserId
 from app.domain.lifecycle import WAITING, Event, State, target
 from app.faults import fault
-from app.store import lanes
+from app.store import edges, lanes
 from app.store.db import Db
 from app.store.statements import statement
 
@@ -23,7 +23,7 @@ def cancel(db: Db, user_id: UserId, task_id: TaskId, *, actor: str) -> State:
     def work(tx: Connection) -> State:
         lanes.lock(tx, [user_id])
         tx.execute(statement("act_as"), {"actor": actor})
-        mine = {"user_id": user_id, "task_id": task_id}
+        mine = {"user_id": user_id, "tasks": [task_id]}
         stopped = tx.execute(
             statement("cancel"),
             {
@@ -35,7 +35,7 @@ def cancel(db: Db, user_id: UserId, task_id: TaskId, *, actor: str) -> State:
         ).one_or_none()
         fault("cancel.before_commit")
         if stopped is not None:
-            follow_cancelled(tx, task_id)
+            edges.follow(tx, [task_id])
             return State.CANCELLED
         if tx.execute(statement("request_cancel"), mine).one_or_none() is not None:
             return State.RUNNING
@@ -47,11 +47,3 @@ def cancel(db: Db, user_id: UserId, task_id: TaskId, *, actor: str) -> State:
     state = db.atomically(work)
     fault("cancel.after_commit")
     return state
-
-
-def follow_cancelled(tx: Connection, task_id: TaskId) -> None:
-    """End what waits for a cancelled task."""
-    tx.execute(
-        statement("cancel_dependents"),
-        {"parents": [task_id], "reason": "upstream_cancelled", "target": target(Event.CANCEL)},
-    )

@@ -1,31 +1,25 @@
 """Resolving dead letters: give the task another chance, or let it rest."""
 
-from uuid import UUID
-
 from sqlalchemy import Connection
 
-from app.domain.errors import InvalidRequest, NotDeadLettered, TaskNotFound
+from app.control.revive import FRESH_ATTEMPTS, check_attempts, revive
+from app.domain.errors import NotDeadLettered, TaskNotFound
 from app.domain.ids import TaskId
-from app.domain.lifecycle import Event, sources, target
 from app.faults import fault
 from app.store import lanes
 from app.store.db import Db
 from app.store.statements import statement
-
-FRESH_ATTEMPTS = 3
 
 
 def retry(
     db: Db, task_id: TaskId, *, actor: str, note: str = "", attempts: int = FRESH_ATTEMPTS
 ) -> None:
     """Bring a dead task back with `attempts` more tries, and with it what its death cancelled."""
-    if attempts < 1:
-        raise InvalidRequest("attempts", f"{attempts} more tries", legal="1 or more")
+    check_attempts(attempts)
 
     def work(tx: Connection) -> None:
         _resolve(tx, task_id, "retry", actor, note)
-        doomed = tx.execute(statement("doomed_dependents"), {"task_id": task_id}).scalars().all()
-        _revive(tx, [task_id, *doomed], attempts)
+        revive(tx, task_id, attempts)
         fault("dead_letter.before_commit")
 
     db.atomically(work)
@@ -49,19 +43,3 @@ def _resolve(tx: Connection, task_id: TaskId, resolution: str, actor: str, note:
     ).one_or_none()
     if closed is None:
         raise NotDeadLettered(row.state)
-
-
-def _revive(tx: Connection, tasks: list[UUID], attempts: int) -> None:
-    tx.execute(
-        statement("revive"),
-        {
-            "tasks": tasks,
-            "budget": attempts,
-            "sources": sources(Event.REVIVE),
-            "target": target(Event.REVIVE),
-        },
-    )
-    tx.execute(
-        statement("admit_unblocked"),
-        {"tasks": tasks, "sources": sources(Event.UNBLOCK), "target": target(Event.UNBLOCK)},
-    )

@@ -8,6 +8,8 @@ Refused                      base of all; `code`, `message`, `details`
 ├── TaskNotFound             no such task, or another user's
 ├── TaskAlreadyFinished      too late to cancel
 ├── DagNotFound              no such graph
+├── DagAlreadyFinished       too late to cancel it
+├── NotRetryable             only what failed for good or was cancelled can be tried again
 ├── AgentNotFound            no such agent
 ├── NotAwaitingApproval      only a task that asks for money can be given some
 ├── NotDeadLettered          only a dead letter can be resolved
@@ -116,6 +118,27 @@ class TaskAlreadyFinished(Refused):
 
     def __init__(self, state: str) -> None:
         super().__init__(f"the task has already ended: {state}", state=state)
+
+
+class DagAlreadyFinished(Refused):
+    """The graph has ended, so there is nothing left to cancel."""
+
+    code = "DAG_ALREADY_FINISHED"
+
+    def __init__(self, status: str) -> None:
+        super().__init__(f"the graph has already ended: {status}", status=status)
+
+
+class NotRetryable(Refused):
+    """Only a task that failed for good or was cancelled can be tried again."""
+
+    code = "NOT_RETRYABLE"
+
+    def __init__(self, state: str) -> None:
+        super().__init__(
+            f"only a task that failed for good or was cancelled can be retried; it is {state}",
+            state=state,
+        )
 
 
 class NotDeadLettered(Refused):

@@ -1,12 +1,13 @@
 """Letting work in: tasks, their graph and their edges in one transaction, or nothing at all."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
-from typing import Literal, Self
+from typing import Self
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -18,6 +19,7 @@ from app.domain.errors import (
     TooManyPending,
     UserNotFound,
 )
+from app.domain.graphs import Condition, OnUnmet
 from app.domain.ids import DagId, TaskId, UserId, lone_dag_id, new_dag_id, new_task_id
 from app.domain.locks import LockScope, keys_of
 from app.domain.plans import OnExhausted
@@ -65,11 +67,26 @@ class NewTask:
 
 @dataclass(frozen=True)
 class Edge:
-    """`child` waits for `parent`; both are positions in the submitted sequence."""
+    """`child` waits for `parent`; both are positions in the submitted sequence.
+
+    `condition` says how the parent must end, `on_unmet` what becomes of the child if it ended
+    otherwise. Both also take their plain words.
+    """
 
     parent: int
     child: int
-    condition: Literal["success", "finished", "failure"] = "success"
+    condition: Condition | str = Condition.SUCCESS
+    on_unmet: OnUnmet | str = OnUnmet.CANCEL
+
+
+@dataclass(frozen=True)
+class NewGraph:
+    """What one request brings."""
+
+    tasks: Sequence[NewTask]
+    edges: Sequence[Edge] = ()
+    title: str | None = None
+    budget_usd: float | None = None
 
 
 @dataclass(frozen=True)
@@ -126,9 +143,9 @@ def submit_graph(
 
     A budget, or a title, makes one graph of tasks without edges too.
     """
-    graph = _Graph(tasks, edges, title, budget_usd)
-    _check_graph(graph, caps)
-    submitted = db.atomically(lambda tx: _submit(tx, user_id, graph, caps))
+    graph = NewGraph(tasks, edges, title, budget_usd)
+    check_graph(graph, caps)
+    submitted = db.atomically(lambda tx: let_in(tx, user_id, graph, caps))
     fault("intake.after_commit")
     return submitted
 
@@ -137,21 +154,11 @@ def check(
     tx: Connection, user_id: UserId, tasks: Sequence[NewTask], caps: Caps, edges: Sequence[Edge]
 ) -> None:
     """Refuse what a submit of these tasks would refuse now, and let nothing in."""
-    _check_graph(_Graph(tasks, edges), caps)
-    _check_caps(tx, user_id, len(tasks), caps)
+    check_graph(NewGraph(tasks, edges), caps)
+    check_caps(tx, user_id, len(tasks), caps)
 
 
-@dataclass(frozen=True)
-class _Graph:
-    """What one request brings."""
-
-    tasks: Sequence[NewTask]
-    edges: Sequence[Edge] = ()
-    title: str | None = None
-    budget_usd: float | None = None
-
-
-def _check_graph(graph: _Graph, caps: Caps) -> None:
+def check_graph(graph: NewGraph, caps: Caps) -> None:
     """Refuse a graph that is too large or could never end."""
     count = len(graph.tasks)
     if graph.edges and count > caps.max_tasks_per_dag:
@@ -160,9 +167,14 @@ def _check_graph(graph: _Graph, caps: Caps) -> None:
         )
     order: TopologicalSorter[int] = TopologicalSorter()
     for edge in graph.edges:
-        if not (0 <= edge.parent < count and 0 <= edge.child < count):
-            raise InvalidRequest("edges", f"{edge} names no task", legal=f"0 to {count - 1}")
+        _check_edge(edge, count)
         order.add(edge.child, edge.parent)
+    pairs = Counter((edge.parent, edge.child) for edge in graph.edges)
+    for (parent, child), times in pairs.items():
+        if times > 1:
+            raise InvalidRequest(
+                "edges", f"{times} edges lead from {parent} to {child}", legal="one for each pair"
+            )
     try:
         order.prepare()
     except CycleError as error:
@@ -172,7 +184,20 @@ def _check_graph(graph: _Graph, caps: Caps) -> None:
         ) from error
 
 
-def _submit(tx: Connection, user_id: UserId, graph: _Graph, caps: Caps) -> list[Submitted]:
+def _check_edge(edge: Edge, count: int) -> None:
+    if not (0 <= edge.parent < count and 0 <= edge.child < count):
+        raise InvalidRequest("edges", f"{edge} names no task", legal=f"0 to {count - 1}")
+    for field_name, word, known in (
+        ("condition", edge.condition, Condition),
+        ("on_unmet", edge.on_unmet, OnUnmet),
+    ):
+        if word not in set(known):
+            legal = ", ".join(known)
+            raise InvalidRequest(f"edges.{field_name}", f"{word!r} is no such word", legal=legal)
+
+
+def let_in(tx: Connection, user_id: UserId, graph: NewGraph, caps: Caps) -> list[Submitted]:
+    """Let a graph that was checked in, in the caller's transaction; its lane is taken here."""
     # The lane's lock makes the count and the idempotency look-up below final.
     lanes.lock(tx, [user_id])
     existing = _already_submitted(tx, user_id, graph.tasks)
@@ -183,7 +208,7 @@ def _submit(tx: Connection, user_id: UserId, graph: _Graph, caps: Caps) -> list[
             "some tasks of this graph were submitted before and some were not",
             legal="the same graph again, or new keys",
         )
-    depth = _check_caps(tx, user_id, len(fresh), caps) if fresh else None
+    depth = check_caps(tx, user_id, len(fresh), caps) if fresh else None
     made = _insert(tx, user_id, replace(graph, tasks=fresh), caps)
     fault("intake.before_commit")
     new = (replace(one, depth=depth) for one in made)
@@ -207,8 +232,11 @@ def _already_submitted(
     }
 
 
-def _check_caps(tx: Connection, user_id: UserId, count: int, caps: Caps) -> int:
-    """Refuse what exceeds a cap; return how much will wait in the whole house."""
+def check_caps(tx: Connection, user_id: UserId, count: int, caps: Caps) -> int:
+    """Refuse what exceeds a cap; return how much will wait in the whole house.
+
+    The caller holds the lane, or does not mind that the answer may be old.
+    """
     lane = lanes.read(tx, user_id)
     if lane is None:
         raise UserNotFound
@@ -233,7 +261,7 @@ def _check_caps(tx: Connection, user_id: UserId, count: int, caps: Caps) -> int:
     return depth + count
 
 
-def _insert(tx: Connection, user_id: UserId, graph: _Graph, caps: Caps) -> list[Submitted]:
+def _insert(tx: Connection, user_id: UserId, graph: NewGraph, caps: Caps) -> list[Submitted]:
     tasks, edges, title = graph.tasks, graph.edges, graph.title
     if not tasks:
         return []
@@ -255,6 +283,7 @@ def _insert(tx: Connection, user_id: UserId, graph: _Graph, caps: Caps) -> list[
             "child_id": made[edge.child].task_id,
             "dag_id": made[edge.child].dag_id,
             "condition": edge.condition,
+            "on_unmet": edge.on_unmet,
         }
         for edge in edges
     ]
@@ -267,6 +296,7 @@ def _insert(tx: Connection, user_id: UserId, graph: _Graph, caps: Caps) -> list[
                 "title": title or tasks[0].title,
                 "created_by": tasks[0].created_by,
                 "budget_usd": graph.budget_usd,
+                "forked_from": None,
             },
         )
     tx.execute(statement("insert_tasks"), {"user_id": user_id, "tasks": _json(rows)})

@@ -11,13 +11,13 @@ from sqlalchemy import Connection
 
 from app.domain.claims import Claim, Claimed, Run
 from app.domain.ids import UserId
-from app.domain.lifecycle import MOVES, Event, State, sources, target
+from app.domain.lifecycle import FINAL, MOVES, Event, State, sources
 from app.domain.priority import score
 from app.domain.results import Expired, Interrupted, Raised, Result, Returned
 from app.domain.retry import RetryPolicy
 from app.domain.verdicts import Standing, Verdict, judge
 from app.faults import fault
-from app.store import lanes
+from app.store import edges, lanes
 from app.store.db import Db
 from app.store.hot import Call, ask
 from app.store.statements import statement
@@ -137,7 +137,7 @@ def record(tx: Connection, endings: Sequence[Ending], *, keep_stale: bool = True
 
 
 def _follow(tx: Connection, won: Sequence[Ending], rows: Sequence[Any]) -> None:
-    """Record what follows from the endings: released, cancelled and buried tasks."""
+    """Record what follows from the endings: buried tasks, and what waited for those that ended."""
     buried = [one for one in won if one.verdict.event is Event.BURY]
     if buried:
         tx.execute(
@@ -147,13 +147,7 @@ def _follow(tx: Connection, won: Sequence[Ending], rows: Sequence[Any]) -> None:
                 "poisoned": [one.claim.task_id for one in buried if one.verdict.poison],
             },
         )
-    parents: dict[str, list[UUID]] = {}
-    for row in rows:
-        if row.has_dependents:
-            parents.setdefault(row.goal, []).append(row.task_id)
-    unblock(tx, parents.get(State.COMPLETED, []))
-    cancel_dependents(tx, parents.get(State.DEAD_LETTERED, []), reason="upstream_failed")
-    cancel_dependents(tx, parents.get(State.CANCELLED, []), reason="upstream_cancelled")
+    edges.follow(tx, [row.task_id for row in rows if row.has_dependents and row.goal in FINAL])
 
 
 def bury_unstarted(tx: Connection, tasks: Sequence[UUID]) -> None:
@@ -163,29 +157,7 @@ def bury_unstarted(tx: Connection, tasks: Sequence[UUID]) -> None:
     """
     if tasks:
         tx.execute(statement("bury"), {"tasks": tasks, "poisoned": []})
-        cancel_dependents(tx, tasks, reason="upstream_failed")
-
-
-def unblock(tx: Connection, parents: Sequence[UUID]) -> None:
-    """Take completed parents off their dependents' counts; what waits for nobody is ready."""
-    if parents:
-        tx.execute(
-            statement("unblock_dependents"),
-            {
-                "parents": parents,
-                "sources": sources(Event.UNBLOCK),
-                "target": target(Event.UNBLOCK),
-            },
-        )
-
-
-def cancel_dependents(tx: Connection, parents: Sequence[UUID], *, reason: str) -> None:
-    """End everything that waits for tasks which will never complete."""
-    if parents:
-        tx.execute(
-            statement("cancel_dependents"),
-            {"parents": parents, "reason": reason, "target": target(Event.CANCEL)},
-        )
+        edges.follow(tx, tasks)
 
 
 def _judge_run(run: Run, result: Result, agent: str) -> Verdict:

@@ -87,9 +87,9 @@ MUTANTS: Final = (
         "the once in flipping an edge",
         [
             (
-                f"{SQL}/settle.sql",
-                "       AND satisfied_at IS NULL\n       AND condition IN ('success', 'finished')",
-                "       AND condition IN ('success', 'finished')",
+                f"{SQL}/graphs.sql",
+                "       AND e.satisfied_at IS NULL\n       AND is_met(e.condition, e.on_unmet,",
+                "       AND is_met(e.condition, e.on_unmet,",
             )
         ],
         ["tests/integration/test_edges_once.py"],

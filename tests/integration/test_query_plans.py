@@ -112,8 +112,7 @@ def _as_superuser(postgres: EmbeddedPostgres, command: str) -> None:
         ("start", {"tasks_pkey", "attempts_pkey"}),
         ("heartbeat", {"tasks_pkey"}),
         ("settle", {"tasks_pkey", "attempts_pkey", "users_pkey"}),
-        ("unblock_dependents", {"task_edges_pkey", "tasks_pkey"}),
-        ("cancel_dependents", {"task_edges_pkey", "tasks_pkey"}),
+        ("follow", {"task_edges_pkey", "tasks_pkey"}),
         ("expired_claims", {"tasks_active"}),
         ("overdue_runs", {"tasks_active"}),
         ("due_retries", {"tasks_retry"}),
@@ -232,7 +231,7 @@ def _values(connection: Connection) -> dict[str, Any]:
     held = f'[{{"task_id": "{one.id}", "epoch": {one.epoch}, "token": "{one.token}"}}]'
     return {
         **dict.fromkeys(("task_id", "before"), one.id),
-        **{name: [one.id, uuid4()] for name in ("tasks", "parents", "poisoned", "graphs")},
+        **{name: [one.id, uuid4()] for name in ("tasks", "ended", "poisoned", "graphs")},
         **dict.fromkeys(("actor", "agent", "aside", "holder", "name", "note", "outcome"), "a word"),
         **dict.fromkeys(("reason", "resolution"), "retry"),
         **dict.fromkeys(("lease", "liveness", "claim_ttl", "ttl", "grace", "gap", "silence"), 30),
@@ -258,7 +257,7 @@ def _values(connection: Connection) -> dict[str, Any]:
         "capabilities": [],
         "sources": ["ready"],
         "states": None,
-        "target": "claimed",
+        **dict.fromkeys(("target", "cancelled"), "claimed"),
         "keys": ["key 1", "key 2"],
         "resolved": False,
         "progress": None,

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import Float, SmallInteger
 
 from app.domain.budgets import Budget
+from app.domain.graphs import Condition, OnUnmet
 from app.store.models.base import (
     ACTIVE_STATES,
     EMPTY_ARRAY,
@@ -43,9 +44,10 @@ class Dag(Base):
     __tablename__ = "dags"
     __table_args__ = (
         CheckConstraint(
-            "least(total, open, completed, dead, cancelled) >= 0",
+            "least(total, open, completed, dead, cancelled, stopped) >= 0",
             name="dags_counts_not_negative",
         ),
+        CheckConstraint("stopped <= cancelled", name="dags_stopped_are_cancelled"),
         CheckConstraint("total = open + completed + dead + cancelled", name="dags_counts_add_up"),
         CheckConstraint("budget_ceiling_usd >= 0", name="dags_budget_not_negative"),
         Index("dags_user", "user_id", text("id DESC")),
@@ -66,12 +68,14 @@ class Dag(Base):
     completed: Mapped[int] = mapped_column(server_default=text("0"))
     dead: Mapped[int] = mapped_column(server_default=text("0"))
     cancelled: Mapped[int] = mapped_column(server_default=text("0"))
+    # Those of the cancelled that somebody stopped; the others were cancelled in consequence.
+    stopped: Mapped[int] = mapped_column(server_default=text("0"))
     status: Mapped[str] = mapped_column(
         Computed(
             "CASE WHEN total = 0 THEN 'pending'"
             " WHEN open > 0 THEN 'running'"
             " WHEN dead > 0 THEN 'failed'"
-            " WHEN cancelled > 0 THEN 'cancelled'"
+            " WHEN stopped > 0 THEN 'cancelled'"
             " ELSE 'completed' END",
             persisted=True,
         )
@@ -79,6 +83,8 @@ class Dag(Base):
     budget_ceiling_usd: Mapped[Decimal | None] = mapped_column(Numeric(12, 6))
     spent_usd: Mapped[Decimal] = mapped_column(Numeric(12, 6), server_default=text("0"))
     reserved_usd: Mapped[Decimal] = mapped_column(Numeric(12, 6), server_default=text("0"))
+    # The graph this one began as a fork of.
+    forked_from: Mapped[UUID | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock())
     finished_at: Mapped[datetime | None]
 
@@ -117,6 +123,10 @@ class Task(Base):
             name="tasks_awaits_budget_while_pending",
         ),
         CheckConstraint(f"reserved_usd IS NULL OR {IS_ACTIVE}", name="tasks_money_while_active"),
+        CheckConstraint(
+            "taken_from IS NULL OR (state = 'completed' AND epoch = 0)",
+            name="tasks_taken_over_completed",
+        ),
         Index(
             "tasks_ready",
             "user_id",
@@ -159,6 +169,8 @@ class Task(Base):
     user_id: Mapped[UUID] = mapped_column(ForeignKey("users.id"))
     dag_id: Mapped[UUID]
     parent_id: Mapped[UUID | None] = mapped_column(ForeignKey("tasks.id"))
+    # The task whose completion a fork took over: this one never ran, and cost nothing.
+    taken_from: Mapped[UUID | None]
 
     type: Mapped[str]
     title: Mapped[str]
@@ -231,15 +243,18 @@ class Task(Base):
 
 
 class TaskEdge(Base):
-    """One dependency; `satisfied_at` is flipped once, and the child counts the flips."""
+    """One dependency; `satisfied_at` is flipped once, and the child counts the flips.
+
+    It is met when its parent ends as `condition` wants; `on_unmet` says what becomes of the child
+    when the parent has ended otherwise. One that was met stays met, whatever its parent does next.
+    """
 
     __tablename__ = "task_edges"
     __table_args__ = (
         PrimaryKeyConstraint("parent_id", "child_id"),
         CheckConstraint("parent_id <> child_id", name="task_edges_not_to_itself"),
-        CheckConstraint(
-            "condition IN ('failure', 'finished', 'success')", name="task_edges_condition_known"
-        ),
+        CheckConstraint(f"condition IN ({words(Condition)})", name="task_edges_condition_known"),
+        CheckConstraint(f"on_unmet IN ({words(OnUnmet)})", name="task_edges_on_unmet_known"),
         Index("task_edges_child", "child_id"),
     )
 
@@ -248,4 +263,5 @@ class TaskEdge(Base):
     dag_id: Mapped[UUID] = mapped_column(ForeignKey("dags.id"))
     user_id: Mapped[UUID] = mapped_column(ForeignKey("users.id"))
     condition: Mapped[str] = mapped_column(server_default=text("'success'"))
+    on_unmet: Mapped[str] = mapped_column(server_default=text("'cancel'"))
     satisfied_at: Mapped[datetime | None]

@@ -9,10 +9,11 @@ SELECT user_id, state FROM tasks WHERE id = :task_id;
 SELECT id, user_id FROM tasks WHERE id = ANY (CAST(:tasks AS uuid[]));
 
 -- name: cancel
--- Stop a task that nobody is running yet; a claim that was not started ends with it.
+-- Stop tasks that nobody is running yet; a claim that was not started ends with its task.
 WITH target AS MATERIALIZED (
     SELECT id, epoch, state FROM tasks
-     WHERE id = :task_id AND user_id = :user_id AND state = ANY (CAST(:sources AS text[]))
+     WHERE id = ANY (CAST(:tasks AS uuid[])) AND user_id = :user_id AND state = ANY (CAST(:sources AS text[]))
+     ORDER BY id
        FOR NO KEY UPDATE
 ), ended AS (
     UPDATE tasks t
@@ -34,10 +35,10 @@ WITH target AS MATERIALIZED (
 SELECT id FROM ended;
 
 -- name: request_cancel
--- Ask the holder of a running task to stop; its next heartbeat hears of it.
+-- Ask the holders of running tasks to stop; their next heartbeat hears of it.
 UPDATE tasks
    SET cancel_requested_at = coalesce(cancel_requested_at, clock())
- WHERE id = :task_id AND user_id = :user_id AND state IN ('running', 'validating')
+ WHERE id = ANY (CAST(:tasks AS uuid[])) AND user_id = :user_id AND state IN ('running', 'validating')
 RETURNING id;
 
 -- name: lock_pauses
@@ -78,8 +79,8 @@ UPDATE lanes SET paused = :paused WHERE user_id = :user_id;
 UPDATE pools SET paused = :paused WHERE name = :pool;
 
 -- name: revive
--- An operator gives a dead task another budget of attempts; edges still unmet keep it waiting.
--- What was only cancelled along with it keeps the budget it had.
+-- A person gives a task that has ended another budget of attempts; edges still unmet keep it
+-- waiting. What was only cancelled along with it keeps the budget it had.
 UPDATE tasks
    SET state = :target,
        finished_at = NULL,
@@ -92,7 +93,11 @@ UPDATE tasks
                            CASE WHEN deadline_at > clock() THEN deadline_at END, clock()),
        -- One that died at its ceiling could not pay for another run: it asks first.
        awaits_budget = CASE WHEN cost_usd > 0 AND cost_usd >= max_cost_usd AND unmet = 0 THEN 'task' END,
-       max_attempts = CASE WHEN state = 'dead_lettered' THEN attempts + :budget ELSE max_attempts END
+       max_attempts = CASE WHEN state = 'dead_lettered' THEN attempts + :budget
+                           WHEN id = :task_id THEN greatest(max_attempts, attempts + :budget)
+                           ELSE max_attempts END,
+       -- Whoever brings a dead task back no longer holds its runs against it.
+       forgiven_epoch = CASE WHEN state = 'dead_lettered' THEN epoch ELSE forgiven_epoch END
  WHERE id = ANY (CAST(:tasks AS uuid[]))
    AND state = ANY (CAST(:sources AS text[]))
 RETURNING id;
@@ -107,29 +112,46 @@ UPDATE tasks
    AND awaits_budget IS NULL;
 
 -- name: doomed_dependents
--- What was cancelled because this task died, however far down; but not what waits for another
--- task that will never complete either, or it would be open for ever.
-WITH RECURSIVE doomed AS (
+-- What was cancelled in consequence of how this task ended, however far down; but not what waits
+-- for another that has ended otherwise than it wants, or it would be open for ever.
+WITH RECURSIVE behind AS (
     SELECT child_id FROM task_edges WHERE parent_id = :task_id AND satisfied_at IS NULL
     UNION
-    SELECT e.child_id FROM doomed d JOIN task_edges e ON e.parent_id = d.child_id AND e.satisfied_at IS NULL
-), cancelled AS MATERIALIZED (
+    SELECT e.child_id FROM behind b JOIN task_edges e ON e.parent_id = b.child_id AND e.satisfied_at IS NULL
+), doomed AS MATERIALIZED (
     SELECT t.id
-      FROM doomed d
-      JOIN tasks t ON t.id = d.child_id
-     WHERE t.state = 'cancelled' AND t.failure_reason = 'upstream_failed'
+      FROM behind b
+      JOIN tasks t ON t.id = b.child_id
+     WHERE t.state = 'cancelled' AND NOT was_stopped(t.state, t.failure_reason)
 ), hopeless AS (
     SELECT e.child_id
-      FROM cancelled c
-      JOIN task_edges e ON e.child_id = c.id AND e.satisfied_at IS NULL
+      FROM doomed d
+      JOIN task_edges e ON e.child_id = d.id AND e.satisfied_at IS NULL
       JOIN tasks parent ON parent.id = e.parent_id
-     WHERE parent.state IN ('cancelled', 'dead_lettered')
+     WHERE parent.state IN ('completed', 'cancelled', 'dead_lettered')
        AND parent.id <> :task_id
-       AND parent.id NOT IN (SELECT id FROM cancelled)
+       AND parent.id NOT IN (SELECT id FROM doomed)
     UNION
     SELECT e.child_id FROM hopeless h JOIN task_edges e ON e.parent_id = h.child_id AND e.satisfied_at IS NULL
 )
-SELECT id FROM cancelled WHERE id NOT IN (SELECT child_id FROM hopeless);
+SELECT id FROM doomed WHERE id NOT IN (SELECT child_id FROM hopeless);
+
+-- name: waits_in_vain
+-- A parent of this task that has ended otherwise than the edge wants, if there is one.
+SELECT p.id, p.state, e.condition
+  FROM task_edges e
+  JOIN tasks p ON p.id = e.parent_id
+ WHERE e.child_id = :task_id
+   AND e.satisfied_at IS NULL
+   AND p.state IN ('completed', 'cancelled', 'dead_lettered')
+ ORDER BY p.id
+ LIMIT 1;
+
+-- name: tasks_of_graph
+SELECT id, state FROM tasks WHERE dag_id = :dag_id AND user_id = :user_id;
+
+-- name: status_of_graph
+SELECT status FROM graphs WHERE id = :dag_id;
 
 -- name: resolve_dead_letter
 UPDATE dead_letters

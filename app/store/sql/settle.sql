@@ -104,40 +104,6 @@ SELECT h.task_id, h.goal,
        EXISTS (SELECT 1 FROM task_edges e WHERE e.parent_id = h.task_id) AS has_dependents
   FROM held h;
 
--- name: unblock_dependents
--- Parents have completed: flip each edge once, take as many off each child's count as were
--- flipped, and what reaches zero is ready. The lane's lock makes two parents take turns.
-WITH flipped AS (
-    UPDATE task_edges
-       SET satisfied_at = clock()
-     WHERE parent_id = ANY (CAST(:parents AS uuid[]))
-       AND satisfied_at IS NULL
-       AND condition IN ('success', 'finished')
-    RETURNING child_id
-), met AS MATERIALIZED (
-    SELECT child_id, count(*)::int AS times FROM flipped GROUP BY child_id
-)
-UPDATE tasks t
-   SET unmet = t.unmet - met.times,
-       state = CASE WHEN t.unmet = met.times AND t.state = ANY (CAST(:sources AS text[])) THEN :target ELSE t.state END
-  FROM met
- WHERE t.id = met.child_id;
-
--- name: cancel_dependents
--- Parents will never complete: everything that waits for them, however far down, ends here.
-WITH RECURSIVE doomed AS (
-    SELECT child_id FROM task_edges WHERE parent_id = ANY (CAST(:parents AS uuid[])) AND satisfied_at IS NULL
-    UNION
-    SELECT e.child_id FROM doomed d JOIN task_edges e ON e.parent_id = d.child_id AND e.satisfied_at IS NULL
-)
-UPDATE tasks t
-   SET state = :target,
-       finished_at = clock(),
-       failure_reason = :reason
-  FROM doomed
- WHERE t.id = doomed.child_id
-   AND t.state = 'pending';
-
 -- name: bury
 -- Lay failed tasks into the dead letters with every run they spent.
 INSERT INTO dead_letters (task_id, dag_id, user_id, failure_history, total_cost_usd, poison_pill)

@@ -6,8 +6,8 @@ SELECT idempotency_key, id, dag_id
    AND idempotency_key = ANY (CAST(:keys AS text[]));
 
 -- name: insert_dag
-INSERT INTO dags (id, user_id, title, created_by, budget_ceiling_usd)
-VALUES (:dag_id, :user_id, :title, :created_by, CAST(:budget_usd AS numeric));
+INSERT INTO dags (id, user_id, title, created_by, budget_ceiling_usd, forked_from)
+VALUES (:dag_id, :user_id, :title, :created_by, CAST(:budget_usd AS numeric), CAST(:forked_from AS uuid));
 
 -- name: insert_tasks
 -- One statement for one task or ten thousand. Ageing is linear, so the order it gives never
@@ -31,6 +31,8 @@ SELECT t.id, :user_id, t.dag_id, t.type, t.title, t.description, t.project_id, t
            max_cost_usd numeric, max_attempts int, retry jsonb);
 
 -- name: insert_edges
-INSERT INTO task_edges (parent_id, child_id, dag_id, user_id, condition)
-SELECT e.parent_id, e.child_id, e.dag_id, :user_id, e.condition
-  FROM jsonb_to_recordset(CAST(:edges AS jsonb)) AS e(parent_id uuid, child_id uuid, dag_id uuid, condition text);
+-- One between tasks that a fork took over was met already.
+INSERT INTO task_edges (parent_id, child_id, dag_id, user_id, condition, on_unmet, satisfied_at)
+SELECT e.parent_id, e.child_id, e.dag_id, :user_id, e.condition, e.on_unmet, CASE WHEN e.is_met THEN clock() END
+  FROM jsonb_to_recordset(CAST(:edges AS jsonb)) AS e(
+           parent_id uuid, child_id uuid, dag_id uuid, condition text, on_unmet text, is_met boolean);

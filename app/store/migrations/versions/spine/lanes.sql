@@ -9,6 +9,21 @@ CREATE FUNCTION is_waiting(state text) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN state IN ('created', 'pending', 'ready', 'retrying');
 
+-- Cancelled by somebody, not in consequence of how another task ended; as app/domain/graphs.py has it.
+CREATE FUNCTION was_stopped(state text, reason text) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN state = 'cancelled'
+       AND coalesce(reason NOT IN ('not_needed', 'upstream_cancelled', 'upstream_failed'), true);
+
+-- Whether an edge counts as met, now that its parent stands there; as app/domain/graphs.py has it.
+CREATE FUNCTION is_met(condition text, on_unmet text, parent_state text) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE parent_state
+           WHEN 'completed' THEN condition <> 'failure' OR on_unmet = 'continue'
+           WHEN 'dead_lettered' THEN condition <> 'success' OR on_unmet = 'continue'
+           WHEN 'cancelled' THEN condition = 'finished' OR on_unmet = 'continue'
+           ELSE false END;
+
 -- Lanes are changed in user order. Whatever changed may have opened the gate for a lane that pools
 -- had given up on, so it is parked for nobody afterwards. Our connections join by nested loops only
 -- (app/store/db.py): the default plan would scan every lane for a handful of users. To say so again
@@ -46,13 +61,15 @@ BEGIN
            completed = g.completed + d.completed,
            dead = g.dead + d.dead,
            cancelled = g.cancelled + d.cancelled,
+           stopped = g.stopped + d.stopped,
            finished_at = CASE WHEN g.open + d.open = 0 THEN clock() END
       FROM (SELECT dag_id,
                    count(*) AS total,
                    sum((is_active(state) OR is_waiting(state))::int) AS open,
                    sum((state = 'completed')::int) AS completed,
                    sum((state = 'dead_lettered')::int) AS dead,
-                   sum((state = 'cancelled')::int) AS cancelled
+                   sum((state = 'cancelled')::int) AS cancelled,
+                   sum(was_stopped(state, failure_reason)::int) AS stopped
               FROM new_rows
              WHERE dag_id <> id
              GROUP BY dag_id) d
@@ -101,15 +118,17 @@ BEGIN
            completed = g.completed + d.completed,
            dead = g.dead + d.dead,
            cancelled = g.cancelled + d.cancelled,
+           stopped = g.stopped + d.stopped,
            finished_at = CASE WHEN g.open + d.open = 0 THEN clock() END
       FROM (SELECT dag_id,
                    sum(sign * (is_active(state) OR is_waiting(state))::int) AS open,
                    sum(sign * (state = 'completed')::int) AS completed,
                    sum(sign * (state = 'dead_lettered')::int) AS dead,
-                   sum(sign * (state = 'cancelled')::int) AS cancelled
-              FROM (SELECT 1 AS sign, dag_id, state FROM new_rows WHERE dag_id <> id
+                   sum(sign * (state = 'cancelled')::int) AS cancelled,
+                   sum(sign * was_stopped(state, failure_reason)::int) AS stopped
+              FROM (SELECT 1 AS sign, dag_id, state, failure_reason FROM new_rows WHERE dag_id <> id
                     UNION ALL
-                    SELECT -1, dag_id, state FROM old_rows WHERE dag_id <> id) change
+                    SELECT -1, dag_id, state, failure_reason FROM old_rows WHERE dag_id <> id) change
              GROUP BY dag_id
             HAVING sum(sign * (state = 'completed')::int) <> 0
                 OR sum(sign * (state = 'dead_lettered')::int) <> 0

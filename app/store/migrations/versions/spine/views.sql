@@ -15,14 +15,14 @@ SELECT u.id AS user_id,
 -- Every graph: those of several tasks, and lone tasks, which are their own.
 CREATE VIEW graphs AS
 SELECT id, user_id, title, created_by, total, open, completed, dead, cancelled, status,
-       budget_ceiling_usd, spent_usd, created_at, finished_at
+       budget_ceiling_usd, spent_usd, forked_from, created_at, finished_at
   FROM dags
 UNION ALL
 SELECT id, user_id, title, created_by, 1,
        (is_waiting(state) OR is_active(state))::int, (state = 'completed')::int, (state = 'dead_lettered')::int, (state = 'cancelled')::int,
        CASE state WHEN 'completed' THEN 'completed' WHEN 'dead_lettered' THEN 'failed' WHEN 'cancelled' THEN 'cancelled'
                   ELSE 'running' END,
-       max_cost_usd, cost_usd, created_at, finished_at
+       max_cost_usd, cost_usd, NULL::uuid, created_at, finished_at
   FROM tasks
  WHERE dag_id = id;
 

@@ -1,0 +1,112 @@
+"""What a person asks of a graph: stop all of it, or try a part of it again."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from app.control.cancel import STOPPABLE_AT_ONCE
+from app.control.revive import FRESH_ATTEMPTS, check_attempts, revive
+from app.domain.errors import DagAlreadyFinished, DagNotFound, NotRetryable, TaskNotFound
+from app.domain.graphs import STOPPED
+from app.domain.ids import DagId, TaskId, UserId
+from app.domain.lifecycle import MOVES, OPEN, Event, State, target
+from app.faults import fault
+from app.store import edges, lanes
+from app.store.db import Db
+from app.store.statements import statement
+
+
+@dataclass(frozen=True)
+class CancelledDag:
+    """What stopping a graph came to: tasks that ended at once, and runs that were asked to."""
+
+    stopped: int
+    asked: int
+
+
+def cancel_dag(db: Db, user_id: UserId, dag_id: DagId, *, actor: str) -> CancelledDag:
+    """Cancel every open task of one of the user's graphs; those that run are asked to stop.
+
+    Another user's graph looks exactly like none. One that has ended raises DagAlreadyFinished.
+    """
+
+    def work(tx: Connection) -> CancelledDag:
+        lanes.lock(tx, [user_id])
+        tx.execute(statement("act_as"), {"actor": actor})
+        members = tx.execute(
+            statement("tasks_of_graph"), {"user_id": user_id, "dag_id": dag_id}
+        ).all()
+        if not members:
+            raise DagNotFound
+        mine = {
+            "user_id": user_id,
+            "tasks": [one.id for one in members if State(one.state) in OPEN],
+        }
+        stopped = (
+            tx.execute(
+                statement("cancel"),
+                {
+                    **mine,
+                    "sources": STOPPABLE_AT_ONCE,
+                    "target": target(Event.CANCEL),
+                    "reason": STOPPED,
+                },
+            )
+            .scalars()
+            .all()
+        )
+        # After the cancel: a claim that was started meanwhile is asked like any other run.
+        asked = tx.execute(statement("request_cancel"), mine).all()
+        if not stopped and not asked:
+            raise DagAlreadyFinished(_status(tx, dag_id))
+        edges.follow(tx, stopped)
+        fault("cancel.before_commit")
+        return CancelledDag(len(stopped), len(asked))
+
+    cancelled = db.atomically(work)
+    fault("cancel.after_commit")
+    return cancelled
+
+
+def retry(
+    db: Db,
+    user_id: UserId,
+    task_id: TaskId,
+    *,
+    actor: str,
+    note: str = "",
+    attempts: int = FRESH_ATTEMPTS,
+) -> list[TaskId]:
+    """Try a dead-lettered or cancelled task again, with all behind it that ended because of it.
+
+    Returns what came back, the task first. Its dead letter is resolved, its graph runs again, and
+    what completed stays as it is. Another user's task looks exactly like none; one that has not
+    ended so raises NotRetryable; one that waits for another that ended raises InvalidRequest.
+    """
+    check_attempts(attempts)
+
+    def work(tx: Connection) -> list[TaskId]:
+        lanes.lock(tx, [user_id])
+        tx.execute(statement("act_as"), {"actor": actor})
+        row = tx.execute(statement("owner_of"), {"task_id": task_id}).one_or_none()
+        if row is None or row.user_id != user_id:
+            raise TaskNotFound
+        if State(row.state) not in MOVES[Event.REVIVE].sources:
+            raise NotRetryable(row.state)
+        closed = tx.execute(
+            statement("resolve_dead_letter"),
+            {"task_id": task_id, "resolution": "retry", "actor": actor, "note": note},
+        ).one_or_none()
+        if closed is None and row.state == State.DEAD_LETTERED:
+            raise NotRetryable("in a dead letter that was closed for good")
+        back = revive(tx, task_id, attempts)
+        fault("dead_letter.before_commit")
+        return back
+
+    back = db.atomically(work)
+    fault("dead_letter.after_commit")
+    return back
+
+
+def _status(tx: Connection, dag_id: DagId) -> str:
+    return str(tx.execute(statement("status_of_graph"), {"dag_id": dag_id}).scalar_one())

@@ -1,0 +1,27 @@
+"""Edges: what follows in a graph from tasks that have ended."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from app.domain.lifecycle import Event, sources, target
+from app.store.statements import statement
+
+
+def follow(tx: Connection, ended: Sequence[UUID]) -> None:
+    """Release what waited for these ends, and cancel what now waits in vain, however far down.
+
+    The caller has moved the tasks in this transaction and holds their owners' lanes. Doing it twice
+    changes nothing.
+    """
+    if ended:
+        tx.execute(
+            statement("follow"),
+            {
+                "ended": list(ended),
+                "sources": sources(Event.UNBLOCK),
+                "target": target(Event.UNBLOCK),
+                "cancelled": target(Event.CANCEL),
+            },
+        )

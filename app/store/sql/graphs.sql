@@ -1,0 +1,88 @@
+-- name: follow
+-- Tasks have ended: flip each of their edges that is met once, take as many off each child's count
+-- as were flipped, and what reaches zero is ready. A child with an edge that can never be met
+-- is cancelled, and so on down from it. The lane's lock makes two parents take turns.
+WITH RECURSIVE ended AS MATERIALIZED (
+    SELECT id, state FROM tasks WHERE id = ANY (CAST(:ended AS uuid[]))
+), doomed (id, reason) AS (
+    SELECT e.child_id,
+           CASE p.state WHEN 'dead_lettered' THEN 'upstream_failed' WHEN 'completed' THEN 'not_needed'
+                        ELSE 'upstream_cancelled' END
+      FROM ended p
+      JOIN task_edges e ON e.parent_id = p.id AND e.satisfied_at IS NULL
+                       AND NOT is_met(e.condition, e.on_unmet, p.state)
+      JOIN tasks t ON t.id = e.child_id AND t.state = ANY (CAST(:sources AS text[]))
+     WHERE p.state IN ('completed', 'dead_lettered', 'cancelled')
+    UNION
+    SELECT e.child_id, d.reason
+      FROM doomed d
+      JOIN task_edges e ON e.parent_id = d.id AND e.satisfied_at IS NULL
+                       AND NOT is_met(e.condition, e.on_unmet, 'cancelled')
+      JOIN tasks t ON t.id = e.child_id AND t.state = ANY (CAST(:sources AS text[]))
+), over AS (
+    SELECT id, state FROM ended
+    UNION
+    SELECT id, 'cancelled' FROM doomed
+), flipped AS (
+    UPDATE task_edges e
+       SET satisfied_at = clock()
+      FROM over
+     WHERE e.parent_id = over.id
+       AND e.satisfied_at IS NULL
+       AND is_met(e.condition, e.on_unmet, over.state)
+    RETURNING e.child_id
+), change AS MATERIALIZED (
+    -- The weightiest of several reasons is also the last by its letters.
+    SELECT id, sum(times)::int AS times, max(reason) AS reason
+      FROM (SELECT child_id AS id, 1 AS times, NULL AS reason FROM flipped
+            UNION ALL
+            SELECT id, 0, reason FROM doomed) news
+     GROUP BY id
+)
+UPDATE tasks t
+   SET unmet = t.unmet - c.times,
+       state = CASE WHEN c.reason IS NOT NULL THEN :cancelled
+                    WHEN t.unmet = c.times AND t.state = ANY (CAST(:sources AS text[])) THEN :target
+                    ELSE t.state END,
+       finished_at = CASE WHEN c.reason IS NOT NULL THEN clock() ELSE t.finished_at END,
+       failure_reason = coalesce(c.reason, t.failure_reason)
+  FROM change c
+ WHERE t.id = c.id;
+
+-- name: edges_of_graph
+SELECT e.parent_id, e.child_id, e.condition, e.on_unmet
+  FROM tasks t
+  JOIN task_edges e ON e.child_id = t.id
+ WHERE t.dag_id = :dag_id
+   AND t.user_id = :user_id;
+
+-- name: graph_to_fork
+-- A task, its graph and what the graph may cost; another user's looks exactly like none.
+SELECT g.id, g.title, g.budget_ceiling_usd
+  FROM tasks t
+  JOIN graphs g ON g.id = t.dag_id
+ WHERE t.id = :task_id
+   AND t.user_id = :user_id;
+
+-- name: specs_of_graph
+SELECT id, spec FROM tasks WHERE dag_id = :dag_id AND user_id = :user_id AND spec ? 'context_refs';
+
+-- name: fork_tasks
+-- Copy tasks into another graph: those taken over as they completed, at no cost; the others as
+-- new, with a deadline only if it can still be met.
+INSERT INTO tasks (id, user_id, dag_id, taken_from, type, title, description, project_id, payload, spec, tags, source,
+                   created_by, state, unmet, priority, priority_boost_per_minute, dependency_boost, sort_key,
+                   deadline_at, required_capabilities, locks, timeout_seconds, estimated_cost_usd, max_cost_usd,
+                   max_attempts, retry, output, result_summary, files_changed, finished_at)
+SELECT c.id, o.user_id, :dag_id, CASE WHEN c.is_taken THEN o.id END, o.type, o.title, o.description, o.project_id,
+       o.payload, coalesce(c.spec, o.spec), o.tags, 'fork', :created_by,
+       CASE WHEN c.is_taken THEN 'completed' WHEN c.unmet = 0 THEN 'ready' ELSE 'pending' END, c.unmet,
+       o.priority, o.priority_boost_per_minute, o.dependency_boost,
+       sort_key(o.priority, o.priority_boost_per_minute, clock(), o.dependency_boost, due.at, clock()),
+       due.at, o.required_capabilities, o.locks, o.timeout_seconds, o.estimated_cost_usd, o.max_cost_usd,
+       o.max_attempts, o.retry,
+       CASE WHEN c.is_taken THEN o.output END, CASE WHEN c.is_taken THEN o.result_summary END,
+       CASE WHEN c.is_taken THEN o.files_changed END, CASE WHEN c.is_taken THEN clock() END
+  FROM jsonb_to_recordset(CAST(:copies AS jsonb)) AS c(old_id uuid, id uuid, is_taken boolean, unmet int, spec jsonb)
+  JOIN tasks o ON o.id = c.old_id
+ CROSS JOIN LATERAL (SELECT CASE WHEN o.deadline_at > clock() THEN o.deadline_at END AS at) due;
