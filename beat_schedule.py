@@ -24,6 +24,11 @@ BEAT_SCHEDULE = {
         "schedule": EVERY.promote_interval,
         "options": OPTIONS,
     },
+    "let in graphs set off by others": {
+        "task": "upkeep.triggers",
+        "schedule": EVERY.trigger_interval,
+        "options": OPTIONS,
+    },
     "begin new billing cycles, turn night windows": {
         "task": "upkeep.reset",
         "schedule": EVERY.cycle_check_interval,

@@ -29,6 +29,7 @@ STATUS_OF: dict[type[errors.Refused], int] = {
     errors.MonthlyLimitReached: 403,
     errors.TaskNotFound: 404,
     errors.DagNotFound: 404,
+    errors.TriggerNotFound: 404,
     errors.DagAlreadyFinished: 409,
     errors.NotRetryable: 409,
     errors.NotDeadLettered: 409,

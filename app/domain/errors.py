@@ -8,6 +8,7 @@ Refused                      base of all; `code`, `message`, `details`
 ├── TaskNotFound             no such task, or another user's
 ├── TaskAlreadyFinished      too late to cancel
 ├── DagNotFound              no such graph
+├── TriggerNotFound          no such trigger, or it has fired
 ├── DagAlreadyFinished       too late to cancel it
 ├── NotRetryable             only what failed for good or was cancelled can be tried again
 ├── AgentNotFound            no such agent
@@ -118,6 +119,15 @@ class TaskAlreadyFinished(Refused):
 
     def __init__(self, state: str) -> None:
         super().__init__(f"the task has already ended: {state}", state=state)
+
+
+class TriggerNotFound(Refused):
+    """No such trigger, or another user's, or one that has fired or was dropped."""
+
+    code = "TRIGGER_NOT_FOUND"
+
+    def __init__(self) -> None:
+        super().__init__("no such trigger that could still fire")
 
 
 class DagAlreadyFinished(Refused):

@@ -48,6 +48,14 @@ class GraphStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
+class When(StrEnum):
+    """How a graph must end to set off another; `finished` is any end."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    FINISHED = "finished"
+
+
 #: The reason of a task that somebody stopped.
 STOPPED = "cancelled"
 WANTED: Mapping[Condition, frozenset[State]] = {
@@ -101,11 +109,12 @@ def because_of(parent: End) -> Because:
     return Because.UPSTREAM_CANCELLED
 
 
-def ends(runs: Sequence[State], links: Iterable[Link]) -> list[End]:
+def ends(runs: Sequence[State], links: Iterable[Link], stopped: Collection[int] = ()) -> list[End]:
     """Return how each task ends, given how its run would end if it came to one.
 
-    One that is never run, because an edge can never be met, is cancelled. Where several edges
-    say why, the weightiest reason stands here; in the database that of the first to be known.
+    `stopped` are those that somebody cancels before anything has run. One that is never run,
+    because an edge can never be met, is cancelled too. Where several edges say why, the weightiest
+    reason stands here; in the database that of the first to be known.
     """
     above: dict[int, list[Link]] = defaultdict(list)
     order: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(range(len(runs)), ()))
@@ -114,6 +123,9 @@ def ends(runs: Sequence[State], links: Iterable[Link]) -> list[End]:
         order.add(link.child, link.parent)
     found: dict[int, End] = {}
     for task in order.static_order():
+        if task in stopped:
+            found[task] = _run(State.CANCELLED)
+            continue
         why = [
             because_of(found[link.parent])
             for link in above[task]

@@ -8,6 +8,7 @@ from ulid import ULID
 UserId = NewType("UserId", UUID)
 TaskId = NewType("TaskId", UUID)
 DagId = NewType("DagId", UUID)
+TriggerId = NewType("TriggerId", UUID)
 
 # Ids are written and read several times for every task, so two letters (ten bits) at a time.
 _LETTERS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -29,6 +30,11 @@ def new_task_id() -> TaskId:
 def new_dag_id() -> DagId:
     """Make the id of a new graph."""
     return DagId(ULID().to_uuid())
+
+
+def new_trigger_id() -> TriggerId:
+    """Make the id of a new trigger."""
+    return TriggerId(ULID().to_uuid())
 
 
 def lone_dag_id(task: TaskId) -> DagId:
@@ -58,6 +64,16 @@ def parse_task(text: str) -> TaskId:
 def parse_dag(text: str) -> DagId:
     """Read a graph's id as people write it, or raise MalformedId."""
     return DagId(_parse(text, "dag_"))
+
+
+def show_trigger(trigger: UUID) -> str:
+    """Write a trigger's id as people see it."""
+    return f"trigger_{_ulid(trigger)}"
+
+
+def parse_trigger(text: str) -> TriggerId:
+    """Read a trigger's id as people write it, or raise MalformedId."""
+    return TriggerId(_parse(text, "trigger_"))
 
 
 def _ulid(uuid: UUID) -> str:

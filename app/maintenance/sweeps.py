@@ -12,11 +12,13 @@ from sqlalchemy import Connection
 from app.dispatch.fill import fill
 from app.dispatch.publish import Publisher
 from app.faults import fault
+from app.intake.submit import Caps
 from app.maintenance.audit import audit
 from app.maintenance.deadlines import end_passed, sharpen
 from app.maintenance.promote import promote
 from app.maintenance.reap import end_overdue, reap, retire_agents
 from app.maintenance.reset import reset_cycles
+from app.maintenance.triggers import fire_due
 from app.settings import Settings
 from app.store.db import Db
 from app.store.statements import statement
@@ -91,6 +93,11 @@ SWEEPS: dict[str, Sweep] = {
     ),
     "promote": Sweep(
         lambda db, _: promote(db), lambda s: s.promote_interval, "make due retries ready"
+    ),
+    "triggers": Sweep(
+        lambda db, s: fire_due(db, Caps.of(s)),
+        lambda s: s.trigger_interval,
+        "let in graphs that the end of another sets off",
     ),
     "reset": Sweep(
         lambda db, _: reset_cycles(db),

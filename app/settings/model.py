@@ -238,6 +238,9 @@ class Settings(BaseSettings):
     promote_interval: Annotated[Seconds, clock(1, 60)] = Field(
         default=5, description="How often beat makes tasks ready whose retry is due."
     )
+    trigger_interval: Annotated[Seconds, clock(1, 60)] = Field(
+        default=5, description="How often beat lets in graphs that the end of another sets off."
+    )
     cycle_check_interval: Annotated[Seconds, clock(1, 3600)] = Field(
         default=60,
         description="How often beat looks for billing cycles that ended and night windows that "

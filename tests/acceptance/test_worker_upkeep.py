@@ -23,6 +23,7 @@ EVERY_SECOND = dict.fromkeys(
         "lease_check_interval",
         "timeout_check_interval",
         "promote_interval",
+        "trigger_interval",
         "cycle_check_interval",
         "dispatch_tick_interval",
         "audit_interval",

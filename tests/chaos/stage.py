@@ -46,6 +46,7 @@ CLOCKS: Final[dict[str, object]] = {
     "lease_check_interval": 0.5,
     "timeout_check_interval": 1,
     "promote_interval": 0.5,
+    "trigger_interval": 0.5,
     "dispatch_tick_interval": 2,
     "cycle_check_interval": 2,
     "audit_interval": 5,

@@ -12,13 +12,16 @@ from sqlalchemy.engine import make_url
 from app.control.cancel import cancel
 from app.control.dead_letters import retry
 from app.control.users import change_plan
-from app.domain.ids import TaskId, UserId, new_task_id
+from app.domain.ids import DagId, TaskId, UserId, new_task_id
 from app.domain.plans import PlanLimits, PlanTier
 from app.domain.results import Interrupted, Raised, Returned
+from app.intake.submit import NewGraph, NewTask
+from app.intake.triggers import add_trigger
 from app.local.postgres import EmbeddedPostgres
+from app.maintenance.triggers import fire_due
 from app.store.db import Db
 from tests.support.graphs import begin, graph
-from tests.support.house import House
+from tests.support.house import LOOSE, House
 from tests.support.invariants import (
     INVARIANTS,
     Look,
@@ -83,6 +86,15 @@ def history(house: House) -> History:
     first, member = graph(house, user, 2, [(0, 1)])
     house.settle(*begin(house, first), Returned())
     house.settle(*begin(house, member), Returned(cost_usd=0.25))
+    add_trigger(
+        house.app,
+        user,
+        DagId(house.row(member)["dag_id"]),
+        NewGraph([NewTask("after it", "echo")]),
+        LOOSE,
+        actor="human:me",
+    )
+    assert fire_due(house.dispatcher, LOOSE) == 1
     half_a_month = house.running(other, timeout_seconds=60)
     house.run(
         "INSERT INTO usage_ledger (user_id, period_started_at, kind, seconds)"

@@ -124,7 +124,7 @@ def _as_superuser(postgres: EmbeddedPostgres, command: str) -> None:
         ("promote", {"tasks_pkey"}),
         ("find_by_idempotency_keys", {"tasks_idempotency"}),
         ("cancel", {"tasks_pkey", "attempts_pkey"}),
-        ("request_cancel", {"tasks_user_recent"}),
+        ("request_cancel", {"tasks_pkey"}),
         ("view_task", {"tasks_user_recent", "tasks_ready"}),
         ("view_tasks", {"tasks_user_recent", "tasks_ready"}),
         ("view_limits", {"users_pkey", "lanes_pkey"}),
@@ -277,7 +277,11 @@ def _values(connection: Connection) -> dict[str, Any]:
         "seen": empty,
         "dag_id": uuid4(),
         **dict.fromkeys(("title", "created_by"), "a word"),
-        "edges": empty,
+        **dict.fromkeys(("edges", "copies"), empty),
+        "forked_from": None,
+        "trigger_id": uuid4(),
+        "condition": "completed",
+        "graph": "{}",
         **dict.fromkeys(("claims", "verdicts"), held),
     }
 

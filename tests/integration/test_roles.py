@@ -22,6 +22,7 @@ RIGHTS: Mapping[str, tuple[str, str]] = {
     "api_keys": ("RIU", "R"),
     "attempts": ("RU", "RIU"),
     "dags": ("RIU", "RIU"),
+    "dag_triggers": ("RIU", "RU"),
     "dead_letters": ("RIU", "RIU"),
     "events": ("R", "R"),
     "held_locks": ("R", "R"),

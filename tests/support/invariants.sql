@@ -16,12 +16,12 @@ SELECT id, state, unmet, epoch, retry_at
  WHERE :drained AND state NOT IN ('completed', 'dead_lettered', 'cancelled');
 
 -- name: I03
--- a task is completed exactly if its last attempt completed, and no other did
+-- a task is completed exactly if its last attempt completed, and no other did, or a fork took it over
 SELECT t.id, t.state, count(a.epoch) AS completions
   FROM tasks t
   LEFT JOIN attempts a ON a.task_id = t.id AND a.outcome = 'completed'
  GROUP BY t.id
-HAVING count(a.epoch) <> (t.state = 'completed')::int
+HAVING count(a.epoch) <> (t.state = 'completed' AND t.taken_from IS NULL)::int
     OR bool_or(a.epoch <> t.epoch OR NOT a.spent);
 
 -- name: I04
@@ -131,7 +131,7 @@ SELECT e.parent_id, e.child_id, a.epoch
  WHERE e.satisfied_at IS NULL OR e.satisfied_at > a.claimed_at;
 
 -- name: I12
--- edges are satisfied by what their parents became, and unmet counts those that are not
+-- an edge is met exactly if its parent has ended as it wants, unmet counts those that are not, and nothing waits in vain
 SELECT t.id, t.state, t.unmet, count(e.child_id) AS unsatisfied
   FROM tasks t
   LEFT JOIN task_edges e ON e.child_id = t.id AND e.satisfied_at IS NULL
@@ -140,13 +140,42 @@ HAVING t.unmet <> count(e.child_id)
     OR (t.state = 'pending' AND t.unmet = 0 AND t.awaits_budget IS NULL)
     OR (t.unmet > 0 AND t.state NOT IN ('pending', 'cancelled', 'dead_lettered'))
 UNION ALL
+-- Met, though its parent never ended so: what a retry has undone since still counts.
 SELECT e.child_id, p.state, NULL, NULL
   FROM task_edges e
   JOIN tasks p ON p.id = e.parent_id
- WHERE (e.satisfied_at IS NOT NULL)
-       <> CASE e.condition WHEN 'success' THEN p.state = 'completed'
-                           WHEN 'failure' THEN p.state = 'dead_lettered'
-                           ELSE p.state IN ('completed', 'dead_lettered', 'cancelled') END;
+ WHERE e.satisfied_at IS NOT NULL
+   AND NOT EXISTS (SELECT 1
+                     FROM events v
+                    WHERE v.task_id = e.parent_id
+                      AND v.at <= e.satisfied_at
+                      AND v.to_state = ANY (CASE WHEN e.condition = 'finished' OR e.on_unmet = 'continue'
+                                                 THEN ARRAY['completed', 'dead_lettered', 'cancelled']
+                                                 WHEN e.condition = 'success' THEN ARRAY['completed']
+                                                 ELSE ARRAY['dead_lettered'] END))
+UNION ALL
+-- Not met, though its parent has ended so, or a child that waits for what can never come.
+SELECT e.child_id, c.state, NULL, NULL
+  FROM task_edges e
+  JOIN tasks p ON p.id = e.parent_id
+  JOIN tasks c ON c.id = e.child_id
+ WHERE e.satisfied_at IS NULL
+   AND p.state IN ('completed', 'dead_lettered', 'cancelled')
+   AND (e.condition = 'finished' OR e.on_unmet = 'continue'
+        OR (e.condition = 'success') = (p.state = 'completed') AND p.state <> 'cancelled'
+        OR c.state NOT IN ('cancelled', 'dead_lettered'))
+UNION ALL
+-- Cancelled in consequence of nothing.
+SELECT c.id, c.failure_reason, NULL, NULL
+  FROM tasks c
+ WHERE c.state = 'cancelled'
+   AND c.failure_reason IN ('not_needed', 'upstream_cancelled', 'upstream_failed')
+   AND NOT EXISTS (SELECT 1
+                     FROM task_edges e
+                     JOIN tasks p ON p.id = e.parent_id
+                    WHERE e.child_id = c.id
+                      AND e.satisfied_at IS NULL
+                      AND p.state IN ('completed', 'dead_lettered', 'cancelled'));
 
 -- name: I13
 -- no graph has a cycle
@@ -167,7 +196,9 @@ HAVING g.status <> CASE
            WHEN count(t.id) = 0 THEN 'pending'
            WHEN bool_or(t.state NOT IN ('completed', 'dead_lettered', 'cancelled')) THEN 'running'
            WHEN bool_or(t.state = 'dead_lettered') THEN 'failed'
-           WHEN bool_or(t.state = 'cancelled') THEN 'cancelled'
+           WHEN bool_or(t.state = 'cancelled' AND coalesce(
+                    t.failure_reason NOT IN ('not_needed', 'upstream_cancelled', 'upstream_failed'), true))
+           THEN 'cancelled'
            ELSE 'completed' END
     OR (g.finished_at IS NOT NULL)
        <> coalesce(bool_and(t.state IN ('completed', 'dead_lettered', 'cancelled')), false);
@@ -220,7 +251,8 @@ SELECT task_id, seq, from_state, to_state, actor
   FROM path
  WHERE seq <> seq_before + 1
     OR from_state IS DISTINCT FROM state_before
-    OR (from_state IS NULL AND to_state NOT IN ('created', 'pending', 'ready'))
+    OR (from_state IS NULL AND to_state NOT IN ('created', 'pending', 'ready')
+        AND NOT EXISTS (SELECT 1 FROM tasks t WHERE t.id = path.task_id AND t.taken_from IS NOT NULL))
     OR (from_state || '>' || to_state) <> ALL (CAST(:moves AS text[]))
     OR (from_state IN ('completed', 'dead_lettered', 'cancelled') AND actor !~ '^(human|operator|user):')
     OR at < at_before
@@ -265,15 +297,17 @@ SELECT u.id AS user_id, l.active, l.ready, l.waiting, l.reserved_seconds, l.used
 
 -- name: H02
 -- a graph's counters count exactly its members
-SELECT g.id, g.total, g.open, g.completed, g.dead, g.cancelled
+SELECT g.id, g.total, g.open, g.completed, g.dead, g.cancelled, g.stopped
   FROM dags g
   LEFT JOIN tasks t ON t.dag_id = g.id
  GROUP BY g.id
-HAVING (g.total, g.completed, g.dead, g.cancelled, g.open) IS DISTINCT FROM
+HAVING (g.total, g.completed, g.dead, g.cancelled, g.stopped, g.open) IS DISTINCT FROM
        (count(t.id),
         count(*) FILTER (WHERE t.state = 'completed'),
         count(*) FILTER (WHERE t.state = 'dead_lettered'),
         count(*) FILTER (WHERE t.state = 'cancelled'),
+        count(*) FILTER (WHERE t.state = 'cancelled' AND coalesce(
+            t.failure_reason NOT IN ('not_needed', 'upstream_cancelled', 'upstream_failed'), true)),
         count(*) FILTER (WHERE t.state NOT IN ('completed', 'dead_lettered', 'cancelled')));
 
 -- name: H03
@@ -403,3 +437,13 @@ SELECT coalesce(t.id, h.task_id) AS task_id, t.state, coalesce(t.key, h.key) AS 
          WHERE state IN ('claimed', 'running', 'validating')) t
   FULL JOIN held_locks h ON h.task_id = t.id AND h.user_id = t.user_id AND h.key = t.key
  WHERE t.id IS NULL OR h.task_id IS NULL;
+
+-- name: H12
+-- a trigger is due from the moment its graph ends as it wants, and what it let in is its user's
+SELECT t.id, t.condition, g.status
+  FROM dag_triggers t
+  LEFT JOIN dags g ON g.id = t.dag_id
+  LEFT JOIN tasks f ON f.dag_id = t.fired_dag_id
+ WHERE (t.due_at IS NULL AND t.dropped_at IS NULL AND g.finished_at IS NOT NULL
+        AND t.condition IN ('finished', g.status))
+    OR (t.fired_at IS NOT NULL AND (t.due_at IS NULL OR f.user_id IS DISTINCT FROM t.user_id));

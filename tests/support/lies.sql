@@ -57,6 +57,10 @@ UPDATE tasks SET state = 'pending' WHERE id = :waiting;
 UPDATE tasks SET state = 'ready' WHERE id = :blocked;
 UPDATE task_edges SET satisfied_at = NULL WHERE child_id = :child;
 UPDATE task_edges SET satisfied_at = clock() WHERE child_id = :blocked;
+UPDATE task_edges SET condition = 'failure' WHERE child_id = :child;
+UPDATE tasks SET state = 'cancelled' WHERE id = (SELECT parent_id FROM task_edges WHERE child_id = :blocked);
+UPDATE tasks SET state = 'completed' WHERE id = (SELECT parent_id FROM task_edges WHERE child_id = :blocked);
+UPDATE tasks SET state = 'cancelled', failure_reason = 'upstream_failed' WHERE id = :waiting;
 
 -- name: I13
 INSERT INTO task_edges (parent_id, child_id, dag_id, user_id)
@@ -120,6 +124,7 @@ UPDATE dags SET open = open + 1 WHERE user_id = :user;
 UPDATE dags SET completed = completed + 1 WHERE user_id = :user;
 UPDATE dags SET dead = dead + 1 WHERE user_id = :user;
 UPDATE dags SET cancelled = cancelled + 1 WHERE user_id = :user;
+UPDATE dags SET stopped = stopped + 1 WHERE user_id = :user;
 
 -- name: H03
 UPDATE tasks SET locks = '{repository}' WHERE id IN (:running, :child);
@@ -165,3 +170,8 @@ UPDATE attempts SET started_at = NULL WHERE task_id = :done;
 -- name: H07
 UPDATE tasks SET locks = '{repository}' WHERE id = :running;
 INSERT INTO held_locks (user_id, key, task_id) SELECT user_id, 'repository', id FROM tasks WHERE id = :waiting;
+
+-- name: H12
+UPDATE dag_triggers SET due_at = NULL;
+UPDATE dag_triggers SET fired_dag_id = gen_random_uuid();
+UPDATE dag_triggers SET user_id = :other;

@@ -30,7 +30,7 @@ from app.store.models.records import (
     TaskEvent,
 )
 from app.store.models.upkeep import Agent, LegalMove, Pace, Pause, Pool, SweepRun
-from app.store.models.work import Dag, Task, TaskEdge
+from app.store.models.work import Dag, DagTrigger, Task, TaskEdge
 
 __all__ = [
     "Agent",
@@ -38,6 +38,7 @@ __all__ = [
     "Attempt",
     "Base",
     "Dag",
+    "DagTrigger",
     "DeadLetter",
     "HeldLock",
     "Lane",

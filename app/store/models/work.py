@@ -19,7 +19,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import Float, SmallInteger
 
 from app.domain.budgets import Budget
-from app.domain.graphs import Condition, OnUnmet
+from app.domain.graphs import Condition, OnUnmet, When
 from app.store.models.base import (
     ACTIVE_STATES,
     EMPTY_ARRAY,
@@ -265,3 +265,51 @@ class TaskEdge(Base):
     condition: Mapped[str] = mapped_column(server_default=text("'success'"))
     on_unmet: Mapped[str] = mapped_column(server_default=text("'cancel'"))
     satisfied_at: Mapped[datetime | None]
+
+
+class DagTrigger(Base):
+    """A graph that is let in once another has ended as `condition` wants.
+
+    The statement that ends the other graph also makes the trigger due, by a trigger of the
+    database; a sweep then lets `graph` in and marks the trigger fired in one transaction.
+    """
+
+    __tablename__ = "dag_triggers"
+    __table_args__ = (
+        CheckConstraint(f"condition IN ({words(When)})", name="dag_triggers_condition_known"),
+        CheckConstraint(
+            "(fired_at IS NULL) = (fired_dag_id IS NULL)", name="dag_triggers_fired_with_graph"
+        ),
+        CheckConstraint("fired_at IS NULL OR due_at IS NOT NULL", name="dag_triggers_fired_if_due"),
+        CheckConstraint(
+            "fired_at IS NULL OR dropped_at IS NULL", name="dag_triggers_fired_or_dropped"
+        ),
+        Index("dag_triggers_dag", "dag_id"),
+        Index(
+            "dag_triggers_due",
+            "due_at",
+            postgresql_where=text("due_at IS NOT NULL AND fired_at IS NULL AND dropped_at IS NULL"),
+        ),
+        Index(
+            "dag_triggers_lone",
+            "dag_id",
+            postgresql_where=text("is_lone AND due_at IS NULL AND dropped_at IS NULL"),
+        ),
+    )
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    user_id: Mapped[UUID] = mapped_column(ForeignKey("users.id"))
+    dag_id: Mapped[UUID]
+    # A lone task has no row in `dags` whose end could set this off: the sweep looks at its events.
+    is_lone: Mapped[bool]
+    condition: Mapped[str]
+    graph: Mapped[dict[str, Any]]
+    created_by: Mapped[str]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.clock())
+    due_at: Mapped[datetime | None]
+    # Why the graph could not be let in when it was last tried; it is tried again.
+    refusal: Mapped[str | None]
+    refused_at: Mapped[datetime | None]
+    fired_at: Mapped[datetime | None]
+    fired_dag_id: Mapped[UUID | None]
+    dropped_at: Mapped[datetime | None]

@@ -36,10 +36,11 @@ SELECT id FROM ended;
 
 -- name: request_cancel
 -- Ask the holders of running tasks to stop; their next heartbeat hears of it.
-UPDATE tasks
-   SET cancel_requested_at = coalesce(cancel_requested_at, clock())
- WHERE id = ANY (CAST(:tasks AS uuid[])) AND user_id = :user_id AND state IN ('running', 'validating')
-RETURNING id;
+UPDATE tasks t
+   SET cancel_requested_at = coalesce(t.cancel_requested_at, clock())
+  FROM unnest(CAST(:tasks AS uuid[])) named(id)
+ WHERE t.id = named.id AND t.user_id = :user_id AND t.state IN ('running', 'validating')
+RETURNING t.id;
 
 -- name: lock_pauses
 -- Alone with the record of pauses: nobody joins with a new pool or claims without one meanwhile.

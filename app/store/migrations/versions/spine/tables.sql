@@ -271,6 +271,32 @@ CREATE TABLE api_keys (
 );
 CREATE INDEX api_keys_user ON api_keys (user_id);
 
+CREATE TABLE dag_triggers (
+    id UUID NOT NULL,
+    user_id UUID NOT NULL,
+    dag_id UUID NOT NULL,
+    is_lone BOOLEAN NOT NULL,
+    condition TEXT NOT NULL,
+    graph JSONB NOT NULL,
+    created_by TEXT NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    due_at TIMESTAMP WITH TIME ZONE,
+    refusal TEXT,
+    refused_at TIMESTAMP WITH TIME ZONE,
+    fired_at TIMESTAMP WITH TIME ZONE,
+    fired_dag_id UUID,
+    dropped_at TIMESTAMP WITH TIME ZONE,
+    PRIMARY KEY (id),
+    CONSTRAINT dag_triggers_condition_known CHECK (condition IN ('completed', 'failed', 'finished')),
+    CONSTRAINT dag_triggers_fired_with_graph CHECK ((fired_at IS NULL) = (fired_dag_id IS NULL)),
+    CONSTRAINT dag_triggers_fired_if_due CHECK (fired_at IS NULL OR due_at IS NOT NULL),
+    CONSTRAINT dag_triggers_fired_or_dropped CHECK (fired_at IS NULL OR dropped_at IS NULL),
+    FOREIGN KEY(user_id) REFERENCES users (id)
+);
+CREATE INDEX dag_triggers_dag ON dag_triggers (dag_id);
+CREATE INDEX dag_triggers_due ON dag_triggers (due_at) WHERE due_at IS NOT NULL AND fired_at IS NULL AND dropped_at IS NULL;
+CREATE INDEX dag_triggers_lone ON dag_triggers (dag_id) WHERE is_lone AND due_at IS NULL AND dropped_at IS NULL;
+
 CREATE TABLE dags (
     id UUID NOT NULL,
     user_id UUID NOT NULL,

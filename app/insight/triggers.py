@@ -1,0 +1,49 @@
+"""What a user's graphs set off when they end."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from app.domain.ids import DagId, UserId, show_dag, show_trigger
+from app.store.db import Db
+from app.store.statements import statement
+
+
+@dataclass(frozen=True)
+class TriggerView:
+    """One trigger: which graph's end it waits for, what it lets in, and whether it has fired."""
+
+    id: str
+    dag_id: str
+    when: str
+    title: str
+    tasks: int
+    created_by: str
+    created_at: datetime
+    due_at: datetime | None
+    refusal: str | None
+    refused_at: datetime | None
+    fired_at: datetime | None
+    fired_dag_id: str | None
+    dropped_at: datetime | None
+
+
+def list_triggers(
+    db: Db, user_id: UserId, *, dag_id: DagId | None = None, limit: int = 50
+) -> list[TriggerView]:
+    """Return a user's triggers, those of one graph or all, the newest first."""
+    named = {"user_id": user_id, "dag_id": dag_id, "limit": limit}
+    rows = db.atomically(lambda tx: tx.execute(statement("list_triggers"), named).mappings().all())
+    return [
+        TriggerView(
+            **{
+                **{key: value for key, value in row.items() if key != "condition"},
+                "id": show_trigger(row["id"]),
+                "dag_id": show_dag(row["dag_id"]),
+                "when": row["condition"],
+                "fired_dag_id": None
+                if row["fired_dag_id"] is None
+                else show_dag(row["fired_dag_id"]),
+            }
+        )
+        for row in rows
+    ]

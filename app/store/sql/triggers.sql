@@ -1,0 +1,77 @@
+-- name: add_trigger
+-- One whose graph has ended already as it wants is due at once. The lane is held.
+INSERT INTO dag_triggers (id, user_id, dag_id, is_lone, condition, graph, created_by, due_at)
+SELECT :trigger_id, g.user_id, g.id, NOT EXISTS (SELECT 1 FROM dags WHERE dags.id = g.id), :condition,
+       CAST(:graph AS jsonb), :actor,
+       CASE WHEN g.finished_at IS NOT NULL AND :condition IN ('finished', g.status) THEN clock() END
+  FROM graphs g
+ WHERE g.id = :dag_id
+   AND g.user_id = :user_id
+RETURNING id;
+
+-- name: drop_trigger
+UPDATE dag_triggers
+   SET dropped_at = clock()
+ WHERE id = :trigger_id
+   AND user_id = :user_id
+   AND fired_at IS NULL
+   AND dropped_at IS NULL
+RETURNING id;
+
+-- name: set_off_lone
+-- Triggers that wait for a lone task which has ended as they want, at any time since.
+UPDATE dag_triggers g
+   SET due_at = clock()
+ WHERE g.is_lone
+   AND g.due_at IS NULL
+   AND g.dropped_at IS NULL
+   AND NOT EXISTS (SELECT 1 FROM dags WHERE dags.id = g.dag_id)
+   AND EXISTS (SELECT 1
+                 FROM events e
+                WHERE e.task_id = g.dag_id
+                  AND e.to_state = ANY (CASE g.condition WHEN 'completed' THEN ARRAY['completed']
+                                                         WHEN 'failed' THEN ARRAY['dead_lettered']
+                                                         ELSE ARRAY['completed', 'dead_lettered', 'cancelled'] END)
+                  AND e.at >= g.created_at);
+
+-- name: due_triggers
+-- Read without locks: the firing statement looks again. One that was refused waits a while.
+SELECT id, user_id
+  FROM dag_triggers
+ WHERE due_at IS NOT NULL
+   AND fired_at IS NULL
+   AND dropped_at IS NULL
+   AND (refused_at IS NULL OR refused_at <= clock() - make_interval(secs => :gap))
+ ORDER BY due_at
+ LIMIT :limit;
+
+-- name: due_trigger
+-- Hold a trigger that is still to be fired; whoever comes second finds nothing.
+SELECT graph, created_by
+  FROM dag_triggers
+ WHERE id = :trigger_id
+   AND due_at IS NOT NULL
+   AND fired_at IS NULL
+   AND dropped_at IS NULL
+   FOR NO KEY UPDATE;
+
+-- name: trigger_fired
+UPDATE dag_triggers
+   SET fired_at = clock(), fired_dag_id = :dag_id, refusal = NULL, refused_at = NULL
+ WHERE id = :trigger_id;
+
+-- name: trigger_refused
+UPDATE dag_triggers
+   SET refusal = :reason, refused_at = clock()
+ WHERE id = :trigger_id
+   AND fired_at IS NULL;
+
+-- name: list_triggers (planned anew)
+-- What a graph sets off, or all that a user's graphs do; the newest first.
+SELECT id, dag_id, condition, graph ->> 'title' AS title, jsonb_array_length(graph -> 'tasks') AS tasks, created_by,
+       created_at, due_at, refusal, refused_at, fired_at, fired_dag_id, dropped_at
+  FROM dag_triggers
+ WHERE user_id = :user_id
+   AND (CAST(:dag_id AS uuid) IS NULL OR dag_id = CAST(:dag_id AS uuid))
+ ORDER BY created_at DESC, id DESC
+ LIMIT :limit;

@@ -1,0 +1,176 @@
+"""Random graphs in the house and in the pure model: in any order, they end alike."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.control.cancel import cancel
+from app.control.graphs import retry
+from app.domain.claims import Run
+from app.domain.errors import InvalidRequest
+from app.domain.graphs import STOPPED, Condition, End, Link, OnUnmet, because_of, ends, is_met
+from app.domain.graphs import status as status_of
+from app.domain.ids import TaskId, UserId
+from app.domain.lifecycle import FINAL, State
+from app.domain.results import Raised, Result, Returned, Stopped
+from app.intake.submit import Edge, NewTask, submit_graph
+from tests.support.house import LOOSE, House
+from tests.support.invariants import told, violations
+
+ME = "human:me"
+RESULTS: dict[State, Result] = {
+    State.COMPLETED: Returned(),
+    State.DEAD_LETTERED: Raised("auth_failure", "wrong key"),
+    State.CANCELLED: Stopped(),
+}
+RETRYABLE = (State.DEAD_LETTERED, State.CANCELLED)
+# What graphs can break; the rest is broken by other tests. Those on rows without edges are quick.
+GRAPHS = {"I02", "I03", "I04", "I09", "I11", "I12", "I13", "I14", "I15", "I18", "I19", "H01", "H02"}
+
+
+@dataclass(frozen=True)
+class Story:
+    """A graph, what its runs come to, whom somebody stops first, and in which order runs end."""
+
+    runs: Sequence[State]
+    links: Sequence[Link]
+    stopped: frozenset[int]
+    order: Sequence[int]
+    retried: Sequence[int]
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> Story:
+    size = draw(st.integers(1, 7))
+    places = range(size)
+    pairs = [(parent, child) for child in places for parent in range(child)]
+    chosen = draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
+    links = [
+        Link(
+            parent,
+            child,
+            draw(st.sampled_from(Condition)),
+            draw(st.sampled_from([OnUnmet.CANCEL, OnUnmet.CANCEL, OnUnmet.CONTINUE])),
+        )
+        for parent, child in chosen
+    ]
+    return Story(
+        [draw(st.sampled_from(sorted(RESULTS))) for _ in places],
+        links,
+        draw(st.frozensets(st.sampled_from(places), max_size=1)),
+        draw(st.permutations(places)),
+        draw(st.permutations(places)),
+    )
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(story=stories())
+def test_every_graph_ends_as_the_model_says(house: House, story: Story) -> None:
+    user = house.user(max_concurrent_agents=20)
+    house.agent()
+    tasks = _submitted(house, user, story)
+    for place in story.stopped:
+        cancel(house.app, user, tasks[place], actor=ME)
+    _play(house, user, tasks, story.runs, story.order)
+
+    found = _ends(house, tasks)
+
+    expected = ends(story.runs, story.links, story.stopped)
+    assert [end.state for end in found] == [end.state for end in expected]
+    for place, end in enumerate(found):
+        assert end.reason in _possible_reasons(story, found, place)
+    _check_graph(house, tasks, status_of(expected))
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(story=stories())
+def test_no_retry_leaves_a_graph_stuck(house: House, story: Story) -> None:
+    user = house.user(max_concurrent_agents=20)
+    house.agent()
+    tasks = _submitted(house, user, story)
+    _play(house, user, tasks, story.runs, story.order)
+
+    for place in story.retried:
+        before = _ends(house, tasks)
+        if before[place].state not in RETRYABLE:
+            continue
+        try:
+            back = retry(house.app, user, tasks[place], actor=ME)
+        except InvalidRequest:
+            assert _waits_in_vain(story, before, place)
+            continue
+        assert tasks[place] in back
+        revived = house.one("SELECT status, finished_at FROM dags WHERE user_id = :u", u=user)
+        assert (revived["status"], revived["finished_at"]) == ("running", None)
+        _play(house, user, tasks, [State.COMPLETED] * len(tasks), story.order)
+        assert _ends(house, tasks)[place] == End(State.COMPLETED)
+
+    _check_graph(house, tasks, status_of(_ends(house, tasks)))
+
+
+def _submitted(house: House, user: UserId, story: Story) -> list[TaskId]:
+    made = submit_graph(
+        house.app,
+        user,
+        [NewTask(f"task {place}", "echo") for place in range(len(story.runs))],
+        LOOSE,
+        edges=[Edge(one.parent, one.child, one.condition, one.on_unmet) for one in story.links],
+        title="a story",
+    )
+    return [one.task_id for one in made]
+
+
+def _play(
+    house: House,
+    user: UserId,
+    tasks: Sequence[TaskId],
+    runs: Sequence[State],
+    order: Sequence[int],
+) -> None:
+    """Run whatever is ready, and end one run after the other, the first in the order first."""
+    running: dict[TaskId, Run] = {}
+    while True:
+        for claimed in house.claim().claims:
+            run = house.start(claimed)
+            assert run is not None
+            running[run.claim.task_id] = run
+        if not running:
+            return
+        place = next(place for place in order if tasks[place] in running)
+        assert house.settle(running.pop(tasks[place]), RESULTS[runs[place]])
+
+
+def _ends(house: House, tasks: Sequence[TaskId]) -> list[End]:
+    rows = [house.row(task) for task in tasks]
+    return [
+        End(
+            State(row["state"]),
+            row["failure_reason"] if row["state"] == State.CANCELLED else None,
+        )
+        for row in rows
+    ]
+
+
+def _possible_reasons(story: Story, found: Sequence[End], place: int) -> set[str | None]:
+    if found[place].state is not State.CANCELLED:
+        return {None}
+    above = [
+        because_of(found[one.parent])
+        for one in story.links
+        if one.child == place and not is_met(one.condition, one.on_unmet, found[one.parent].state)
+    ]
+    return {STOPPED} if place in story.stopped or not above else {str(one) for one in above}
+
+
+def _waits_in_vain(story: Story, found: Sequence[End], place: int) -> bool:
+    return any(found[one.parent].state in FINAL for one in story.links if one.child == place)
+
+
+def _check_graph(house: House, tasks: Sequence[TaskId], expected: str) -> None:
+    graph = house.one("SELECT * FROM dags WHERE id = :id", id=house.row(tasks[0])["dag_id"])
+    assert (graph["status"], graph["open"]) == (expected, 0)
+    assert graph["finished_at"] is not None
+    found = violations(house.dispatcher, drained=True, codes=GRAPHS)
+    assert not found, told(found)
