@@ -94,6 +94,15 @@ def is_met(condition: Condition, on_unmet: OnUnmet, parent: State) -> bool:
     return parent in FINAL and (parent in WANTED[condition] or on_unmet is OnUnmet.CONTINUE)
 
 
+def is_met_by_success(condition: str, on_unmet: str) -> bool:
+    """Whether the child of an edge runs if all goes well; a fallback does not.
+
+    >>> is_met_by_success("failure", "cancel")
+    False
+    """
+    return is_met(Condition(condition), OnUnmet(on_unmet), State.COMPLETED)
+
+
 def because_of(parent: End) -> Because:
     """Return why the child of an edge that this end can never meet is cancelled.
 

@@ -100,16 +100,17 @@ def _facts(tx: Connection, user_id: UserId, task_id: TaskId, terms: Terms) -> Fa
     if found is None:
         raise TaskNotFound
     row = dict(found)
+    parents = (
+        _rows(tx, statement("explain_parents"), task_id=task_id, limit=PARENTS)
+        if row["unmet"]
+        else ()
+    )
     if State(row["state"]) not in WAITING:
-        return Facts(row)
+        return Facts(row, parents)
     window = window_of(row)
     return Facts(
         task=row,
-        parents=(
-            _rows(tx, statement("explain_parents"), task_id=task_id, limit=PARENTS)
-            if row["unmet"]
-            else ()
-        ),
+        parents=parents,
         locks=(
             _rows(tx, statement("explain_locks"), task_id=task_id, limit=LOCKS)
             if row["locks"]

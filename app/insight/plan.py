@@ -14,7 +14,7 @@ from app.domain.priority import critical_path_weights, sort_key
 from app.gate.outlook import foresee
 from app.gate.rehearsal import Rehearsal, Waiting
 from app.insight.forecast import Expected, expected, expected_last, notes_on
-from app.insight.snapshot import Sight, Workers, look
+from app.insight.snapshot import Sight, Workers, awaited, look
 from app.intake.submit import Caps, Edge, NewTask, check
 from app.store.db import Db
 
@@ -78,7 +78,13 @@ def plan(
     house = replace(
         sight.snapshot,
         waiting=[*sight.snapshot.waiting, *drafts],
-        edges=[*sight.snapshot.edges, *((names[edge.parent], names[edge.child]) for edge in edges)],
+        edges=[
+            *sight.snapshot.edges,
+            *(
+                (awaited(names[edge.parent], edge.condition, edge.on_unmet), names[edge.child])
+                for edge in edges
+            ),
+        ],
     )
     outlook = foresee(Rehearsal(house), sight.history, names)
     left = None if by_at is None else (by_at - sight.now).total_seconds()

@@ -11,6 +11,7 @@ from uuid import UUID
 from sqlalchemy import Connection, TextClause
 
 from app.domain.errors import UserNotFound
+from app.domain.graphs import is_met_by_success
 from app.domain.ids import UserId
 from app.domain.windows import AtClosing, Nights, Window, hours, is_zone
 from app.gate.durations import Observed
@@ -238,10 +239,16 @@ def _waiting(row: Mapping[str, Any], windows: _Windows) -> Waiting:
     )
 
 
+def awaited(parent: UUID, condition: str, on_unmet: str) -> UUID:
+    """Return whom the child of an edge waits for in a rehearsal.
+
+    Runs are taken to succeed, so what waits for a failure waits for nobody who will come.
+    """
+    return parent if is_met_by_success(condition, on_unmet) else NOBODY
+
+
 def _edge(row: Mapping[str, Any]) -> tuple[UUID, UUID]:
-    # Runs are taken to succeed, so what waits for a failure waits for nothing that will come.
-    parent = NOBODY if row["condition"] == "failure" else row["parent_id"]
-    return parent, row["child_id"]
+    return awaited(row["parent_id"], row["condition"], row["on_unmet"]), row["child_id"]
 
 
 def _locks(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -88,8 +88,8 @@ MUTANTS: Final = (
         [
             (
                 f"{SQL}/graphs.sql",
-                "       AND e.satisfied_at IS NULL\n       AND is_met(e.condition, e.on_unmet,",
-                "       AND is_met(e.condition, e.on_unmet,",
+                "       AND e.satisfied_at IS NULL\n       AND is_met(",
+                "       AND is_met(",
             )
         ],
         ["tests/integration/test_edges_once.py"],

@@ -118,7 +118,10 @@ UPDATE tasks
 WITH RECURSIVE behind AS (
     SELECT child_id FROM task_edges WHERE parent_id = :task_id AND satisfied_at IS NULL
     UNION
-    SELECT e.child_id FROM behind b JOIN task_edges e ON e.parent_id = b.child_id AND e.satisfied_at IS NULL
+    SELECT e.child_id
+      FROM behind b
+     CROSS JOIN LATERAL (SELECT child_id FROM task_edges
+                          WHERE parent_id = b.child_id AND satisfied_at IS NULL OFFSET 0) e
 ), doomed AS MATERIALIZED (
     SELECT t.id
       FROM behind b
@@ -133,7 +136,10 @@ WITH RECURSIVE behind AS (
        AND parent.id <> :task_id
        AND parent.id NOT IN (SELECT id FROM doomed)
     UNION
-    SELECT e.child_id FROM hopeless h JOIN task_edges e ON e.parent_id = h.child_id AND e.satisfied_at IS NULL
+    SELECT e.child_id
+      FROM hopeless h
+     CROSS JOIN LATERAL (SELECT child_id FROM task_edges
+                          WHERE parent_id = h.child_id AND satisfied_at IS NULL OFFSET 0) e
 )
 SELECT id FROM doomed WHERE id NOT IN (SELECT child_id FROM hopeless);
 

@@ -25,8 +25,8 @@ SELECT t.id, t.type, t.state, t.unmet, t.created_at, t.updated_at, t.claimed_at,
    AND t.id = :task_id;
 
 -- name: explain_parents
--- What a task still waits for; the first few, for the row itself counts them.
-SELECT p.id, p.title, p.state, e.condition
+-- What a task still waits for, or waited for in vain; the first few, for the row itself counts them.
+SELECT p.id, p.title, p.state, e.condition, e.on_unmet
   FROM task_edges e
   JOIN tasks p ON p.id = e.parent_id
  WHERE e.child_id = :task_id

@@ -78,7 +78,7 @@ SELECT t.id, t.user_id, t.dag_id, t.type, t.sort_key, t.locks, t.required_capabi
  LIMIT :limit;
 
 -- name: forecast_edges
-SELECT parent_id, child_id, condition
+SELECT parent_id, child_id, condition, on_unmet
   FROM task_edges
  WHERE child_id = ANY (CAST(:tasks AS uuid[]))
    AND satisfied_at IS NULL;

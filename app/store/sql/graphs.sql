@@ -3,40 +3,49 @@
 -- as were flipped, and what reaches zero is ready. A child with an edge that can never be met
 -- is cancelled, and so on down from it. The lane's lock makes two parents take turns.
 WITH RECURSIVE ended AS MATERIALIZED (
-    SELECT id, state FROM tasks WHERE id = ANY (CAST(:ended AS uuid[]))
+    SELECT id, state
+      FROM tasks
+     WHERE id = ANY (CAST(:ended AS uuid[])) AND state IN ('completed', 'dead_lettered', 'cancelled')
 ), doomed (id, reason) AS (
+    -- OFFSET 0: each task's edges are found by their key, however many there are thought to be.
     SELECT e.child_id,
            CASE p.state WHEN 'dead_lettered' THEN 'upstream_failed' WHEN 'completed' THEN 'not_needed'
                         ELSE 'upstream_cancelled' END
       FROM ended p
-      JOIN task_edges e ON e.parent_id = p.id AND e.satisfied_at IS NULL
-                       AND NOT is_met(e.condition, e.on_unmet, p.state)
-      JOIN tasks t ON t.id = e.child_id AND t.state = ANY (CAST(:sources AS text[]))
-     WHERE p.state IN ('completed', 'dead_lettered', 'cancelled')
+     CROSS JOIN LATERAL (SELECT child_id
+                           FROM task_edges
+                          WHERE parent_id = p.id AND satisfied_at IS NULL
+                            AND NOT is_met(condition, on_unmet, p.state) OFFSET 0) e
+     CROSS JOIN LATERAL (SELECT state FROM tasks WHERE id = e.child_id OFFSET 0) child
+     WHERE child.state = ANY (CAST(:sources AS text[]))
     UNION
     SELECT e.child_id, d.reason
       FROM doomed d
-      JOIN task_edges e ON e.parent_id = d.id AND e.satisfied_at IS NULL
-                       AND NOT is_met(e.condition, e.on_unmet, 'cancelled')
-      JOIN tasks t ON t.id = e.child_id AND t.state = ANY (CAST(:sources AS text[]))
-), over AS (
-    SELECT id, state FROM ended
-    UNION
-    SELECT id, 'cancelled' FROM doomed
+     CROSS JOIN LATERAL (SELECT child_id
+                           FROM task_edges
+                          WHERE parent_id = d.id AND satisfied_at IS NULL
+                            AND NOT is_met(condition, on_unmet, 'cancelled') OFFSET 0) e
+     CROSS JOIN LATERAL (SELECT state FROM tasks WHERE id = e.child_id OFFSET 0) child
+     WHERE child.state = ANY (CAST(:sources AS text[]))
+), fallen AS MATERIALIZED (
+    -- Through arrays, so that the planner thinks of a few: it would take a recursion for millions.
+    SELECT id, reason FROM unnest(ARRAY(SELECT id FROM doomed), ARRAY(SELECT reason FROM doomed)) f(id, reason)
 ), flipped AS (
     UPDATE task_edges e
        SET satisfied_at = clock()
-      FROM over
-     WHERE e.parent_id = over.id
+     WHERE e.parent_id = ANY (ARRAY(SELECT id FROM ended UNION ALL SELECT id FROM fallen))
        AND e.satisfied_at IS NULL
-       AND is_met(e.condition, e.on_unmet, over.state)
+       AND is_met(e.condition, e.on_unmet,
+                  CASE WHEN e.parent_id = ANY (ARRAY(SELECT id FROM ended WHERE state = 'completed')) THEN 'completed'
+                       WHEN e.parent_id = ANY (ARRAY(SELECT id FROM ended WHERE state = 'dead_lettered')) THEN 'dead_lettered'
+                       ELSE 'cancelled' END)
     RETURNING e.child_id
 ), change AS MATERIALIZED (
     -- The weightiest of several reasons is also the last by its letters.
     SELECT id, sum(times)::int AS times, max(reason) AS reason
       FROM (SELECT child_id AS id, 1 AS times, NULL AS reason FROM flipped
             UNION ALL
-            SELECT id, 0, reason FROM doomed) news
+            SELECT id, 0, reason FROM fallen) news
      GROUP BY id
 )
 UPDATE tasks t

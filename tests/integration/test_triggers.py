@@ -1,0 +1,320 @@
+"""The end of one graph sets off another: once, whatever happens in between."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import pytest
+
+from app.control.cancel import cancel
+from app.control.graphs import retry
+from app.domain.errors import DagNotFound, InvalidRequest, TriggerNotFound
+from app.domain.graphs import When
+from app.domain.ids import DagId, TaskId, TriggerId, UserId
+from app.domain.results import Raised, Returned
+from app.domain.retry import RetryPolicy, Strategy
+from app.insight.triggers import TriggerView, list_triggers
+from app.intake.submit import Edge, NewGraph, NewTask, submit_graph
+from app.intake.triggers import add_trigger, drop_trigger, restored, stored
+from app.maintenance.triggers import PATIENCE, fire_due
+from app.outcome.settle import settle
+from app.store.db import Db
+from tests.support.graphs import begin
+from tests.support.house import AGENT, LOOSE, House
+from tests.support.invariants import told, violations
+from tests.support.rivals import Rival, meet_at_lane
+from tests.support.workers import ROOT
+
+ME = "human:me"
+FATAL = Raised("auth_failure", "wrong key")
+REPORT = NewGraph(
+    [NewTask("collect", "echo"), NewTask("write", "echo", max_attempts=7)],
+    [Edge(0, 1, "finished")],
+    "the report",
+    2.5,
+)
+
+
+@pytest.fixture
+def user(house: House) -> UserId:
+    house.agent()
+    return house.user()
+
+
+@pytest.fixture
+def pipeline(house: House, user: UserId) -> tuple[DagId, TaskId]:
+    [only] = submit_graph(house.app, user, [NewTask("load", "echo")], LOOSE, title="pipeline")
+    return only.dag_id, only.task_id
+
+
+def arm(house: House, user: UserId, dag: DagId, when: str = "completed") -> TriggerId:
+    return add_trigger(house.app, user, dag, REPORT, LOOSE, actor=ME, when=when)
+
+
+def end(house: House, task: TaskId, result: Returned | Raised) -> None:
+    house.settle(*begin(house, task), result)
+
+
+def reports(house: House) -> int:
+    return int(house.one("SELECT count(*) AS n FROM dags WHERE title = 'the report'")["n"])
+
+
+def only(house: House, user: UserId) -> TriggerView:
+    [view] = list_triggers(house.app, user)
+    return view
+
+
+def sound(house: House) -> None:
+    found = violations(house.dispatcher)
+    assert not found, told(found)
+
+
+def test_a_graph_that_completes_sets_off_another_once(
+    house: House, user: UserId, pipeline: tuple[DagId, TaskId]
+) -> None:
+    dag, task = pipeline
+    arm(house, user, dag)
+    assert fire_due(house.dispatcher, LOOSE) == 0
+
+    end(house, task, Returned())
+    fired = [fire_due(house.dispatcher, LOOSE) for _ in range(2)]
+
+    assert fired == [1, 0]
+    assert reports(house) == 1
+    made = house.rows(
+        "SELECT t.title, t.state, t.source, t.created_by, t.max_attempts, g.budget_ceiling_usd"
+        "  FROM tasks t JOIN dags g ON g.id = t.dag_id WHERE g.title = 'the report' ORDER BY t.id"
+    )
+    assert [(row["title"], row["state"], row["max_attempts"]) for row in made] == [
+        ("collect", "ready", 3),
+        ("write", "pending", 7),
+    ]
+    assert {(row["source"], float(row["budget_ceiling_usd"])) for row in made} == {("dag", 2.5)}
+    view = only(house, user)
+    assert view.fired_at is not None
+    assert view.fired_dag_id is not None
+    assert house.one("SELECT condition FROM task_edges")["condition"] == "finished"
+    sound(house)
+
+
+@pytest.mark.parametrize(
+    ("when", "result", "fires"),
+    [
+        ("completed", Returned(), 1),
+        ("completed", FATAL, 0),
+        ("failed", Returned(), 0),
+        ("failed", FATAL, 1),
+        ("finished", Returned(), 1),
+        ("finished", FATAL, 1),
+    ],
+)
+@pytest.mark.parametrize("lone", [False, True])
+def test_a_trigger_waits_for_the_end_it_wants(
+    house: House, user: UserId, when: str, result: Returned | Raised, fires: int, *, lone: bool
+) -> None:
+    title = None if lone else "pipeline"
+    [made] = submit_graph(house.app, user, [NewTask("load", "echo")], LOOSE, title=title)
+    arm(house, user, made.dag_id, when)
+
+    end(house, made.task_id, result)
+
+    assert fire_due(house.dispatcher, LOOSE) == fires
+    assert reports(house) == fires
+    sound(house)
+
+
+def test_a_graph_that_is_cancelled_has_finished(
+    house: House, user: UserId, pipeline: tuple[DagId, TaskId]
+) -> None:
+    dag, task = pipeline
+    for when in When:
+        arm(house, user, dag, when)
+
+    cancel(house.app, user, task, actor=ME)
+
+    assert fire_due(house.dispatcher, LOOSE) == 1
+
+
+def test_a_graph_that_has_ended_sets_off_at_once(
+    house: House, user: UserId, pipeline: tuple[DagId, TaskId]
+) -> None:
+    dag, task = pipeline
+    end(house, task, Returned())
+
+    arm(house, user, dag)
+
+    assert fire_due(house.dispatcher, LOOSE) == 1
+
+
+def test_a_failure_that_was_retried_at_once_has_still_set_off(
+    house: House, user: UserId, pipeline: tuple[DagId, TaskId]
+) -> None:
+    dag, task = pipeline
+    arm(house, user, dag, "failed")
+    arm(house, user, dag, "completed")
+    end(house, task, FATAL)
+    retry(house.app, user, task, actor=ME)
+
+    assert fire_due(house.dispatcher, LOOSE) == 1
+
+    end(house, task, FATAL)
+    assert fire_due(house.dispatcher, LOOSE) == 0
+    retry(house.app, user, task, actor=ME)
+    end(house, task, Returned())
+    assert fire_due(house.dispatcher, LOOSE) == 1
+    assert reports(house) == 2
+    sound(house)
+
+
+def test_a_graph_that_a_cap_keeps_out_is_tried_again(
+    house: House, user: UserId, pipeline: tuple[DagId, TaskId]
+) -> None:
+    dag, task = pipeline
+    arm(house, user, dag)
+    end(house, task, Returned())
+    tight = replace(LOOSE, max_pending_per_user=1)
+
+    assert fire_due(house.dispatcher, tight) == 0
+    refused = only(house, user)
+    assert refused.refusal is not None
+    assert refused.refusal.startswith("TOO_MANY_PENDING")
+    assert refused.fired_at is None
+    assert fire_due(house.dispatcher, LOOSE) == 0
+
+    house.move_clock(PATIENCE + timedelta(seconds=1))
+    assert fire_due(house.dispatcher, LOOSE) == 1
+    assert (only(house, user).refusal, reports(house)) == (None, 1)
+
+
+def test_a_trigger_that_is_dropped_never_fires(
+    house: House, user: UserId, pipeline: tuple[DagId, TaskId]
+) -> None:
+    dag, task = pipeline
+    trigger = arm(house, user, dag)
+    with pytest.raises(TriggerNotFound):
+        drop_trigger(house.app, house.user(), trigger, actor=ME)
+
+    drop_trigger(house.app, user, trigger, actor=ME)
+    end(house, task, Returned())
+
+    assert fire_due(house.dispatcher, LOOSE) == 0
+    with pytest.raises(TriggerNotFound):
+        drop_trigger(house.app, user, trigger, actor=ME)
+
+
+def test_what_is_wrong_is_refused_when_it_is_said(
+    house: House, user: UserId, pipeline: tuple[DagId, TaskId]
+) -> None:
+    dag, _ = pipeline
+    with pytest.raises(InvalidRequest, match="when: 'never'"):
+        arm(house, user, dag, "never")
+    for graph, field in (
+        (NewGraph([]), "tasks"),
+        (replace(REPORT, edges=[Edge(0, 0)]), "edges"),
+        (replace(REPORT, edges=[Edge(0, 1, "soon")]), "edges.condition"),
+    ):
+        with pytest.raises(InvalidRequest) as refused:
+            add_trigger(house.app, user, dag, graph, LOOSE, actor=ME)
+        assert refused.value.details["field"] == field
+    for owner, unknown in ((house.user(), dag), (user, DagId(uuid4()))):
+        with pytest.raises(DagNotFound):
+            arm(house, owner, unknown)
+
+
+def test_a_kept_graph_is_restored_as_it_was() -> None:
+    task = NewTask(
+        "t",
+        "echo",
+        payload={"a": [1]},
+        locks=["repo:a"],
+        source="dag",
+        deadline_at=datetime(2030, 1, 1, tzinfo=UTC),
+        retry=RetryPolicy(strategy=Strategy.FIXED, escalate_after=2),
+    )
+    graph = NewGraph([task], [], "kept", None)
+
+    kept = {**stored(graph)}
+    kept["tasks"] = [{**kept["tasks"][0], "deadline_at": "2030-01-01T00:00:00+00:00"}]
+
+    assert restored(kept) == graph
+
+
+def test_two_sweeps_fire_a_trigger_once(
+    house: House, user: UserId, pipeline: tuple[DagId, TaskId], connect: Callable[..., Db]
+) -> None:
+    dag, task = pipeline
+    arm(house, user, dag)
+    end(house, task, Returned())
+
+    fired = meet_at_lane(
+        connect, user, *(Rival(connect, f"sweep-{n}", fire_due, LOOSE) for n in range(2))
+    )
+
+    assert sorted(fired) == [0, 1]
+    assert reports(house) == 1
+
+
+@pytest.mark.parametrize("arm_first", [True, False])
+def test_a_trigger_said_at_the_moment_of_the_end_is_not_lost(
+    house: House,
+    user: UserId,
+    pipeline: tuple[DagId, TaskId],
+    connect: Callable[..., Db],
+    *,
+    arm_first: bool,
+) -> None:
+    dag, task = pipeline
+    [run] = begin(house, task)
+    rivals = [
+        Rival(_as_app(connect), "person", add_trigger, user, dag, REPORT, LOOSE, actor=ME),
+        Rival(connect, "worker", settle, run, Returned(), agent=AGENT),
+    ]
+
+    meet_at_lane(connect, user, *(rivals if arm_first else reversed(rivals)))
+
+    assert fire_due(house.dispatcher, LOOSE) == 1
+    sound(house)
+
+
+def _as_app(connect: Callable[..., Db]) -> Callable[..., Db]:
+    return lambda name: connect(name, role="overnight_app")
+
+
+DYING_SWEEP = """
+import sys
+from app.faults import arm
+from app.intake.submit import Caps
+from app.maintenance.triggers import fire_due
+from app.store.db import DISPATCHER, Db
+arm(sys.argv[1] + "=kill")
+fire_due(Db.connect(sys.argv[2], role=DISPATCHER), Caps())
+"""
+
+
+@pytest.mark.parametrize(
+    ("point", "made"), [("intake.before_commit", 0), ("intake.after_commit", 1)]
+)
+def test_a_sweep_that_is_killed_loses_and_doubles_nothing(
+    house: House, user: UserId, database_url: str, point: str, made: int
+) -> None:
+    [first] = submit_graph(house.app, user, [NewTask("load", "echo")], LOOSE, title="pipeline")
+    arm(house, user, first.dag_id)
+    end(house, first.task_id, Returned())
+
+    died = subprocess.run(
+        [sys.executable, "-c", DYING_SWEEP, point, database_url],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    assert reports(house) == made
+    assert fire_due(house.dispatcher, LOOSE) == 1 - made
+    assert reports(house) == 1
+    sound(house)
