@@ -20,11 +20,12 @@ from decimal import Decimal
 from typing import Any
 
 from app.domain.budgets import Budget
-from app.domain.graphs import Because, Condition, OnUnmet
+from app.domain.graphs import Because
 from app.domain.ids import show_task
 from app.domain.lifecycle import ACTIVE, FINAL, State
 from app.domain.pauses import Scope
 from app.domain.reasons import Code, Reason, at, lasting, listed
+from app.gate.explain_edges import blocked, in_vain
 from app.gate.next_pass import Offer, Outcome, Stage
 
 # What a budget is the budget of, in a sentence.
@@ -167,7 +168,7 @@ def _room(facts: Facts) -> int:
 def _waits(facts: Facts) -> Iterator[Reason]:
     task = facts.task
     if task["unmet"]:
-        yield _dependency(facts)
+        yield blocked(task, facts.parents)
     elif task["state"] == State.RETRYING:
         retry, attempts = task["retry_at"], f"{task['attempts']} of {task['max_attempts']}"
         due = "is due again since" if retry <= task["now"] else "is tried again at"
@@ -235,35 +236,6 @@ def _unpaid(budget: Budget, needs: Decimal, left: Decimal) -> Reason:
         f"needs ${needs:.2f}, ${max(left, Decimal(0)):.2f} left of {OF[budget]}: {raised}",
         {"budget": budget.value, "needs_usd": needs, "left_usd": left},
     )
-
-
-def _dependency(facts: Facts) -> Reason:
-    unmet = facts.task["unmet"]
-    tasks = [_edge(row) for row in facts.parents]
-    awaited = [f"{one['id']} ({one['state']}) {_wanted(one)}" for one in tasks]
-    named = listed(awaited, unmet) if awaited else unmet
-    many = "tasks" if unmet != 1 else "task"
-    return Reason(
-        Code.DEPENDENCY,
-        f"it waits for {unmet} other {many}: {named}",
-        {"unmet": unmet, "tasks": tasks},
-    )
-
-
-def _edge(row: Mapping[str, Any]) -> dict[str, Any]:
-    shown = {name: row[name] for name in ("state", "condition", "on_unmet")}
-    return {"id": show_task(row["id"]), **shown}
-
-
-def _wanted(edge: Mapping[str, Any]) -> str:
-    """Say what an edge waits for its parent to do."""
-    if edge["on_unmet"] == OnUnmet.CONTINUE:
-        return "to end"
-    return {
-        Condition.SUCCESS: "to complete",
-        Condition.FINISHED: "to end",
-        Condition.FAILURE: "to fail",
-    }[Condition(edge["condition"])]
 
 
 def _deadline(facts: Facts) -> Iterator[Reason]:
@@ -480,10 +452,8 @@ def _ended(facts: Facts) -> Reason:
     task = facts.task
     state, why = task["state"], task["failure_reason"]
     because = f" ({why})" if why else ""
-    # Parents that ended otherwise than the edge to this task wants.
-    in_vain = [_edge(row) for row in facts.parents if State(row["state"]) in FINAL]
-    if state == State.CANCELLED and why in set(Because) and in_vain:
-        return _cancelled_with(task, in_vain)
+    if why in set(Because) and facts.parents:
+        return in_vain(task, facts.parents)
     again = {
         State.DEAD_LETTERED: ": an operator can retry it with `overnight dead retry`",
         State.CANCELLED: ": submit it again if it is still wanted",
@@ -492,26 +462,4 @@ def _ended(facts: Facts) -> Reason:
         Code.STATE,
         f"it ended as {state} at {at(task['finished_at'])}{because}{again}",
         {"state": state, "since": task["finished_at"], "failure_reason": why},
-    )
-
-
-def _cancelled_with(task: Mapping[str, Any], in_vain: Sequence[Mapping[str, Any]]) -> Reason:
-    """Say which parents a task waited for in vain, and what would bring it back."""
-    why = task["failure_reason"]
-    awaited = listed([f"{one['id']} ({one['state']}) {_wanted(one)}" for one in in_vain])
-    again = (
-        "nothing went wrong, so it was not needed"
-        if why == Because.NOT_NEEDED
-        else "retry what it waited for, and it comes back"
-    )
-    return Reason(
-        Code.STATE,
-        f"it ended as cancelled at {at(task['finished_at'])} ({why}): it waited in vain for"
-        f" {awaited}; {again}",
-        {
-            "state": task["state"],
-            "since": task["finished_at"],
-            "failure_reason": why,
-            "tasks": list(in_vain),
-        },
     )

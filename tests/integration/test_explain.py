@@ -27,7 +27,6 @@ from tests.rules.sources import read
 from tests.rules.test_docs import FENCE
 from tests.support.canned import KEY, canned_service
 from tests.support.door import TASKS, Door, open_door
-from tests.support.graphs import begin
 from tests.support.house import CLAIM_TTL, LIVENESS, LOOSE, POOL, TERMS, House
 
 PAGE = Path("docs/explain.md")
@@ -90,45 +89,6 @@ def test_a_dependency_names_the_tasks_it_waits_for(house: House) -> None:
         show_task(second.task_id),
     }
     assert "it waits for 2 other tasks" in reason.message
-
-
-def test_a_dependency_says_what_each_edge_waits_for(house: House) -> None:
-    house.agent()
-    user = house.user()
-    tasks = [NewTask(title="t", type="echo") for _ in range(4)]
-    edges = [Edge(0, 3, "failure"), Edge(1, 3, "finished"), Edge(2, 3, on_unmet="continue")]
-    made = [one.task_id for one in submit_graph(house.app, user, tasks, LOOSE, edges=edges)]
-
-    reason = only(house, user, made[3])
-
-    first, second, third = (show_task(one) for one in made[:3])
-    assert reason.message == (
-        f"it waits for 3 other tasks: {first} (ready) to fail, {second} (ready) to end and"
-        f" {third} (ready) to end"
-    )
-    assert [one["condition"] for one in reason.details["tasks"]] == [
-        "failure",
-        "finished",
-        "success",
-    ]
-    assert [one["on_unmet"] for one in reason.details["tasks"]][2] == "continue"
-
-
-def test_one_cancelled_in_consequence_names_what_it_waited_for_in_vain(house: House) -> None:
-    house.agent()
-    user = house.user()
-    tasks = [NewTask(title="t", type="echo") for _ in range(3)]
-    edges = [Edge(0, 1, "failure"), Edge(2, 1)]
-    done, fallback, _ = (
-        one.task_id for one in submit_graph(house.app, user, tasks, LOOSE, edges=edges)
-    )
-    house.settle(*begin(house, done), Returned())
-
-    reason = only(house, user, fallback)
-
-    assert f"it waited in vain for {show_task(done)} (completed) to fail" in reason.message
-    assert reason.message.endswith("not needed")
-    assert [one["id"] for one in reason.details["tasks"]] == [show_task(done)]
 
 
 def test_a_retry_says_when_and_how_many_attempts_are_spent(house: House) -> None:

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 
 from app.domain.claims import Run
-from app.domain.ids import TaskId, UserId
+from app.domain.ids import DagId, TaskId, UserId
+from app.domain.results import Result
 from app.intake.submit import Edge, NewTask, submit_graph
 from app.outcome.settle import release
 from tests.support.house import AGENT, LOOSE, House
+from tests.support.invariants import told, violations
 
 
 def graph(house: House, user: UserId, size: int, edges: Sequence[tuple[int, int]]) -> list[TaskId]:
@@ -25,3 +27,37 @@ def begin(house: House, *task_ids: TaskId, agent: str = AGENT) -> list[Run]:
     release(house.dispatcher, list(claims.values()), reason="test")
     runs = [house.start(claimed, agent) for claimed in wanted]
     return [run for run in runs if run is not None]
+
+
+def linked(house: House, user: UserId, size: int, *edges: Edge) -> list[TaskId]:
+    """Submit `size` tasks as one graph with these edges."""
+    tasks = [NewTask(f"task {place}", "echo") for place in range(size)]
+    made = submit_graph(house.app, user, tasks, LOOSE, edges=edges, title="a graph")
+    return [one.task_id for one in made]
+
+
+def end(house: House, task: TaskId, result: Result) -> None:
+    """Run one ready task to this end."""
+    house.settle(*begin(house, task), result)
+
+
+def states(house: House, *tasks: TaskId) -> list[str]:
+    """Return where tasks stand."""
+    return [house.state(task) for task in tasks]
+
+
+def dag_of(house: House, task: TaskId) -> DagId:
+    """Return the graph of a task."""
+    return DagId(house.row(task)["dag_id"])
+
+
+def status(house: House, task: TaskId) -> str:
+    """Return what a task's graph has come to."""
+    sql = "SELECT status FROM graphs WHERE id = :id"
+    return str(house.one(sql, id=dag_of(house, task))["status"])
+
+
+def sound(house: House) -> None:
+    """Look at every invariant."""
+    found = violations(house.dispatcher)
+    assert not found, told(found)

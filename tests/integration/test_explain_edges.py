@@ -1,0 +1,52 @@
+"""Why a task waits for others, in terms of its edges."""
+
+from app.domain.ids import TaskId, UserId, show_task
+from app.domain.results import Returned
+from app.insight.explain import ReasonView, explain
+from app.intake.submit import Edge, NewTask, submit_graph
+from tests.support.graphs import begin
+from tests.support.house import LOOSE, TERMS, House
+
+
+def test_a_dependency_says_what_each_edge_waits_for(house: House) -> None:
+    house.agent()
+    user = house.user()
+    tasks = [NewTask(title="t", type="echo") for _ in range(4)]
+    edges = [Edge(0, 3, "failure"), Edge(1, 3, "finished"), Edge(2, 3, on_unmet="continue")]
+    made = [one.task_id for one in submit_graph(house.app, user, tasks, LOOSE, edges=edges)]
+
+    reason = _only(house, user, made[3])
+
+    first, second, third = (show_task(one) for one in made[:3])
+    assert reason.message == (
+        f"it waits for 3 other tasks: {first} (ready) to fail, {second} (ready) to end and"
+        f" {third} (ready) to end"
+    )
+    assert [one["condition"] for one in reason.details["tasks"]] == [
+        "failure",
+        "finished",
+        "success",
+    ]
+    assert [one["on_unmet"] for one in reason.details["tasks"]][2] == "continue"
+
+
+def test_one_cancelled_in_consequence_names_what_it_waited_for_in_vain(house: House) -> None:
+    house.agent()
+    user = house.user()
+    tasks = [NewTask(title="t", type="echo") for _ in range(3)]
+    edges = [Edge(0, 1, "failure"), Edge(2, 1)]
+    done, fallback, _ = (
+        one.task_id for one in submit_graph(house.app, user, tasks, LOOSE, edges=edges)
+    )
+    house.settle(*begin(house, done), Returned())
+
+    reason = _only(house, user, fallback)
+
+    assert f"it waited in vain for {show_task(done)} (completed) to fail" in reason.message
+    assert reason.message.endswith("not needed")
+    assert [one["id"] for one in reason.details["tasks"]] == [show_task(done)]
+
+
+def _only(house: House, user: UserId, task: TaskId) -> ReasonView:
+    [reason] = explain(house.app, user, task, TERMS).reasons
+    return reason

@@ -1,0 +1,173 @@
+"""Those who act on one graph at the same moment: whoever comes second sees what the first did."""
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import Connection
+
+from app.control.fork import Forked, fork
+from app.control.graphs import CancelledDag, cancel_dag, retry
+from app.domain.graphs import Condition
+from app.domain.ids import UserId
+from app.domain.results import Raised, Returned
+from app.gate.claim import claim
+from app.intake.submit import Edge
+from app.outcome.settle import settle
+from app.outcome.start import start
+from app.store.db import Db
+from tests.support.graphs import begin, dag_of, end, linked, sound, states, status
+from tests.support.house import AGENT, LEASE, LOOSE, POOL, TERMS, House
+from tests.support.rivals import Rival, meet_at_lane, meet_at_task, queue_up
+
+ME = "human:me"
+FATAL = Raised("auth_failure", "wrong key")
+FALLBACK, CLEAN_UP = Condition.FAILURE, Condition.FINISHED
+
+
+@pytest.fixture
+def user(house: House) -> UserId:
+    house.agent()
+    return house.user()
+
+
+def test_two_parents_that_end_otherwise_at_once_judge_their_child_once(
+    house: House, user: UserId, connect: Callable[..., Db]
+) -> None:
+    failing, passing, child = linked(house, user, 3, Edge(0, 2, FALLBACK), Edge(1, 2))
+    runs = begin(house, failing, passing)
+
+    won = meet_at_lane(
+        connect,
+        user,
+        Rival(connect, "failing", settle, runs[0], FATAL, agent=AGENT),
+        Rival(connect, "passing", settle, runs[1], Returned(), agent=AGENT),
+    )
+
+    assert won == [True, True]
+    moves = house.rows("SELECT to_state FROM events WHERE task_id = :id ORDER BY seq", id=child)
+    assert [move["to_state"] for move in moves] == ["pending", "ready"]
+    sound(house)
+
+
+@pytest.mark.parametrize("retry_first", [True, False])
+def test_a_retry_and_the_end_of_a_sibling_agree_on_the_child(
+    house: House, user: UserId, connect: Callable[..., Db], *, retry_first: bool
+) -> None:
+    failed, sibling, child = linked(house, user, 3, Edge(0, 2), Edge(1, 2))
+    end(house, failed, FATAL)
+    [run] = begin(house, sibling)
+    rivals = [
+        Rival(connect, "person", retry, user, failed, actor=ME),
+        Rival(connect, "worker", settle, run, Returned(), agent=AGENT),
+    ]
+
+    meet_at_lane(connect, user, *(rivals if retry_first else reversed(rivals)))
+
+    assert states(house, failed, sibling, child) == ["ready", "completed", "pending"]
+    assert house.row(child)["unmet"] == 1
+    end(house, failed, Returned())
+    assert house.state(child) == "ready"
+    sound(house)
+
+
+@pytest.mark.parametrize("retry_first", [True, False])
+def test_a_retry_and_a_death_never_leave_the_child_waiting_in_vain(
+    house: House, user: UserId, connect: Callable[..., Db], *, retry_first: bool
+) -> None:
+    failed, dying, child = linked(house, user, 3, Edge(0, 2), Edge(1, 2))
+    end(house, failed, FATAL)
+    [run] = begin(house, dying)
+    rivals = [
+        Rival(connect, "person", retry, user, failed, actor=ME),
+        Rival(connect, "worker", settle, run, FATAL, agent=AGENT),
+    ]
+
+    meet_at_lane(connect, user, *(rivals if retry_first else reversed(rivals)))
+
+    assert states(house, failed, dying, child) == ["ready", "dead_lettered", "cancelled"]
+    sound(house)
+
+
+@pytest.mark.parametrize("cancel_first", [True, False])
+def test_a_graphs_cancel_and_a_settle_meet(
+    house: House, user: UserId, connect: Callable[..., Db], *, cancel_first: bool
+) -> None:
+    parent, child = linked(house, user, 2, Edge(0, 1))
+    [run] = begin(house, parent)
+    rivals = [
+        Rival(connect, "person", cancel_dag, user, dag_of(house, parent), actor=ME),
+        Rival(connect, "worker", settle, run, Returned(), agent=AGENT),
+    ]
+
+    meet_at_lane(connect, user, *(rivals if cancel_first else reversed(rivals)))
+
+    assert states(house, parent, child) == ["completed", "cancelled"]
+    assert status(house, parent) == "cancelled"
+    sound(house)
+
+
+@pytest.mark.parametrize("start_first", [True, False])
+def test_a_graphs_cancel_and_a_start_meet_at_the_row(
+    house: House, user: UserId, connect: Callable[..., Db], *, start_first: bool
+) -> None:
+    task, other = linked(house, user, 2)
+    [claimed, *_] = [one for one in house.claim().claims if one.claim.task_id == task]
+    rivals = [
+        Rival(connect, "worker", start, claimed.claim, holder=AGENT, lease=LEASE),
+        Rival(connect, "person", cancel_dag, user, dag_of(house, task), actor=ME),
+    ]
+
+    answers = meet_at_task(connect, task, *(rivals if start_first else reversed(rivals)))
+
+    run, cancelled = answers if start_first else reversed(answers)
+    assert (run is not None, cancelled) == (
+        (True, CancelledDag(1, 1)) if start_first else (False, CancelledDag(2, 0))
+    )
+    assert states(house, task, other) == ["running" if start_first else "cancelled", "cancelled"]
+    sound(house)
+
+
+def test_a_graphs_cancel_takes_back_what_a_claim_took_just_before(
+    house: House, user: UserId, connect: Callable[..., Db]
+) -> None:
+    tasks = linked(house, user, 3)
+    person = Rival(connect, "person", cancel_dag, user, dag_of(house, tasks[0]), actor=ME)
+
+    with connect("claimer", pool_size=1).engine.begin() as tx:
+        taken = claim(InTransaction(tx), POOL, holder="claimer", terms=TERMS, limit=2)  # type: ignore[arg-type]
+        queue_up(connect, [person])
+
+    assert len(taken.claims) == 2
+    assert person.answer() == CancelledDag(3, 0)
+    assert [house.start(one) for one in taken.claims] == [None, None]
+    assert house.claim().claims == []
+    assert states(house, *tasks) == ["cancelled"] * 3
+    sound(house)
+
+
+class InTransaction:
+    """A database whose every work is a part of one transaction that the test holds open."""
+
+    def __init__(self, tx: Connection) -> None:
+        self._tx = tx
+
+    def atomically(self, work: Callable[[Connection], object]) -> object:
+        return work(self._tx)
+
+
+def test_forks_of_one_graph_at_once_are_two_graphs(
+    house: House, user: UserId, connect: Callable[..., Db]
+) -> None:
+    root, _ = linked(house, user, 2, Edge(0, 1))
+    end(house, root, Returned())
+
+    first, second = meet_at_lane(
+        connect,
+        user,
+        *(Rival(connect, f"person-{n}", fork, user, root, LOOSE, actor=ME) for n in range(2)),
+    )
+
+    assert isinstance(first, Forked)
+    assert first.dag_id != second.dag_id
+    assert house.one("SELECT count(*) AS n FROM tasks")["n"] == 6
+    sound(house)
