@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from app.domain.errors import InvalidRequest, TaskNotFound
-from app.domain.graphs import to_run_again
+from app.domain.graphs import spawned_by, to_run_again
 from app.domain.ids import DagId, TaskId, UserId, new_dag_id, new_task_id, show_task
 from app.domain.lifecycle import State
 from app.faults import fault
@@ -62,7 +62,17 @@ def fork(
             raise TaskNotFound
         old = _read(tx, user_id, DagId(graph.id))
         again = to_run_again(task_id, old.states, old.pairs)
-        taken = {one for one, state in old.states.items() if state is State.COMPLETED} - again
+        # Whoever runs anew spawns anew: what it spawned then is neither taken over nor waited for.
+        dropped = spawned_by(old.spawners, again)
+        if task_id in dropped:
+            raise InvalidRequest(
+                "task_id",
+                f"{show_task(old.spawners[task_id])} spawned it, and would do so again",
+                legal="the task that spawned it",
+            )
+        again -= dropped
+        completed = {one for one, state in old.states.items() if state is State.COMPLETED}
+        taken = completed - again - dropped
         size = len(again) + len(taken)
         if size > caps.max_tasks_per_dag:
             raise InvalidRequest(
@@ -98,24 +108,25 @@ def fork(
 
 @dataclass(frozen=True)
 class _Old:
-    """A graph as it stands: its tasks' states, its edges, and specs that speak of other tasks."""
+    """A graph as it stands; `specs` are those that speak of other tasks."""
 
     states: Mapping[TaskId, State]
+    spawners: Mapping[TaskId, TaskId]
     edges: Collection[Any]
     specs: Mapping[TaskId, Mapping[str, Any]]
 
     @property
     def pairs(self) -> list[tuple[TaskId, TaskId]]:
+        """Return the edges as (parent, child)."""
         return [(TaskId(edge.parent_id), TaskId(edge.child_id)) for edge in self.edges]
 
 
 def _read(tx: Connection, user_id: UserId, dag_id: DagId) -> _Old:
     named = {"user_id": user_id, "dag_id": dag_id}
+    rows = tx.execute(statement("tasks_of_graph"), named).all()
     return _Old(
-        {
-            TaskId(row.id): State(row.state)
-            for row in tx.execute(statement("tasks_of_graph"), named)
-        },
+        {TaskId(row.id): State(row.state) for row in rows},
+        {TaskId(row.id): TaskId(row.parent_id) for row in rows if row.parent_id is not None},
         tx.execute(statement("edges_of_graph"), named).all(),
         {TaskId(row.id): row.spec for row in tx.execute(statement("specs_of_graph"), named)},
     )

@@ -180,6 +180,23 @@ def after(task: T, edges: Iterable[tuple[T, T]]) -> set[T]:
     return found
 
 
+def spawned_by(spawners: Mapping[T, T], tasks: Collection[T]) -> set[T]:
+    """Return what any of these tasks spawned, or what was spawned by that, and so on.
+
+    >>> sorted(spawned_by({"b": "a", "c": "b", "d": "x"}, ["a"]))
+    ['b', 'c']
+    """
+    found: set[T] = set()
+    # A spawner is older than what it spawned, but the order of a mapping is nobody's promise.
+    while new := {
+        one
+        for one, spawner in spawners.items()
+        if one not in found and (spawner in tasks or spawner in found)
+    }:
+        found |= new
+    return found
+
+
 def to_run_again(
     task: T, states: Mapping[T, State], edges: Collection[tuple[T, T]]
 ) -> frozenset[T]:

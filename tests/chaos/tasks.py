@@ -29,6 +29,9 @@ LOCKED: Final[tuple[dict[str, Any], ...]] = (
 )
 ATTEMPTS: Final = 8
 GRAPH_SIZE: Final = 5  # on average
+# Mostly plain edges, and now and then a clean-up, a fallback, or one that does not mind.
+CONDITIONS: Final = ("success", "success", "success", "success", "finished", "failure")
+POLICIES: Final = ("cancel", "cancel", "cancel", "continue")
 GRAPH_RETRY: Final = RetryPolicy(initial_delay_sec=0.2, max_delay_sec=2)
 
 
@@ -112,4 +115,7 @@ def graph(random: Random, number: int) -> tuple[list[NewTask], list[Edge]]:
         )
         for place in range(size)
     ]
-    return tasks, [Edge(parent, child) for parent, child in sorted(set(pairs))]
+    return tasks, [
+        Edge(parent, child, random.choice(CONDITIONS), random.choice(POLICIES))
+        for parent, child in sorted(set(pairs))
+    ]

@@ -104,6 +104,22 @@ def test_a_fork_names_copies_where_specs_named_tasks(house: House, user: UserId)
     assert spec["context_refs"] == [f"task:{show_task(forked.tasks[root])}:output", "artifact:x"]
 
 
+def test_what_a_task_spawned_is_left_to_its_next_run(house: House, user: UserId) -> None:
+    root, spawner, spawned = linked(house, user, 3, Edge(0, 1), Edge(2, 1))
+    house.run("UPDATE tasks SET parent_id = :p WHERE id = :id", p=spawner, id=spawned)
+    end(house, spawned, Returned())
+    end(house, root, Returned())
+    end(house, spawner, Returned())
+
+    forked = fork(house.app, user, root, LOOSE, actor=ME)
+
+    assert set(forked.tasks) == {root, spawner}
+    assert house.row(forked.tasks[spawner])["unmet"] == 1
+    with pytest.raises(InvalidRequest, match=f"{show_task(spawner)} spawned it"):
+        fork(house.app, user, spawned, LOOSE, actor=ME)
+    sound(house)
+
+
 def test_a_lone_task_can_be_forked(house: House, user: UserId) -> None:
     task = house.task(user)
     end(house, task, Returned())

@@ -38,8 +38,10 @@ SELECT id FROM ended;
 -- Ask the holders of running tasks to stop; their next heartbeat hears of it.
 UPDATE tasks t
    SET cancel_requested_at = coalesce(t.cancel_requested_at, clock())
-  FROM unnest(CAST(:tasks AS uuid[])) named(id)
- WHERE t.id = named.id AND t.user_id = :user_id AND t.state IN ('running', 'validating')
+  FROM (SELECT * FROM unnest(CAST(:tasks AS uuid[])) id ORDER BY id) named
+ -- OFFSET 0: each row is found by its key and judged as it is once it is locked.
+ CROSS JOIN LATERAL (SELECT id, user_id, state FROM tasks WHERE id = named.id OFFSET 0 FOR NO KEY UPDATE) held
+ WHERE t.id = held.id AND held.user_id = :user_id AND held.state IN ('running', 'validating')
 RETURNING t.id;
 
 -- name: lock_pauses
@@ -155,7 +157,7 @@ SELECT p.id, p.state, e.condition
  LIMIT 1;
 
 -- name: tasks_of_graph
-SELECT id, state FROM tasks WHERE dag_id = :dag_id AND user_id = :user_id;
+SELECT id, state, parent_id FROM tasks WHERE dag_id = :dag_id AND user_id = :user_id;
 
 -- name: status_of_graph
 SELECT status FROM graphs WHERE id = :dag_id;
