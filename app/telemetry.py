@@ -26,6 +26,7 @@ class Event(Enum):
     """Everything the house reports: level, fields in the order of the line, and meaning."""
 
     TASK_ADDED = (INFO, "queue_id depth source", "A task entered the queue.")
+    DAG_ADDED = (INFO, "dag_id tasks edges depth", "A graph entered the queue, whole.")
     DISPATCH = (INFO, "queue_id agent", "A claimed task is being sent to an agent or a pool.")
     DISPATCH_SUCCESS = (INFO, "queue_id task_id", "The message for a claimed task was published.")
     DISPATCH_FAILED = (
@@ -93,7 +94,10 @@ class Event(Enum):
     LOCK_RELEASED = (WARN, "lock_key queue_id actor", "An operator released a lock by force.")
     LIMITS_CHANGED = (
         INFO,
-        "user_id actor plan_tier max_concurrent_agents monthly_agent_hours_limit max_pending",
+        (
+            "user_id actor plan_tier max_concurrent_agents monthly_agent_hours_limit max_pending"
+            " max_tasks_per_dag"
+        ),
         "An operator changed a user's plan, or made an exception to it.",
     )
     BUDGET_RAISED = (

@@ -11,6 +11,9 @@ PRIVATE = {
     "X-Content-Type-Options": "nosniff",
 }
 MAX_BODY_BYTES = 1024 * 1024
+# A graph comes whole, so it may be larger than any task.
+GRAPHS = "/api/v1/dags"
+MAX_GRAPH_BYTES = 16 * 1024 * 1024
 
 
 class PrivateAnswers:
@@ -46,23 +49,24 @@ class BoundedBodies:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        most = MAX_GRAPH_BYTES if scope["path"].startswith(GRAPHS) else MAX_BODY_BYTES
         # Nineteen digits tell enough; more would only be work.
         declared = dict(scope["headers"]).get(b"content-length", b"")[:19]
-        is_too_large = declared.isdigit() and int(declared) > MAX_BODY_BYTES
+        is_too_large = declared.isdigit() and int(declared) > most
         taken = 0
 
         async def receive_within_bounds() -> Message:
             nonlocal taken
             if is_too_large:
-                raise _too_large()
+                raise _too_large(most)
             message = await receive()
             taken += len(message.get("body", b""))
-            if taken > MAX_BODY_BYTES:
-                raise _too_large()
+            if taken > most:
+                raise _too_large(most)
             return message
 
         await self._app(scope, receive_within_bounds, send)
 
 
-def _too_large() -> HTTPException:
-    return HTTPException(413, f"a request body holds at most {MAX_BODY_BYTES} bytes")
+def _too_large(most: int) -> HTTPException:
+    return HTTPException(413, f"a request body holds at most {most} bytes")

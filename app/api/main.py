@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from app.api import health, plan, problems, tasks, users
+from app.api import dags, health, plan, problems, tasks, users
 from app.api.headers import BoundedBodies, PrivateAnswers
 from app.api.parts import Parts
 from app.events.wake import Waker
@@ -38,7 +38,7 @@ def create_app(settings: Settings, *, db: Db | None = None, waker: Waker | None 
     api.state.parts = parts
     ours = ((parts.db, db), (parts.waker, waker))
     api.state.ours = [part for part, given in ours if given is None and part is not None]
-    for module in (tasks, plan, users, health):
+    for module in (tasks, dags, plan, users, health):
         api.include_router(module.router)
     problems.install(api)
     api.add_middleware(BoundedBodies)

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from app import telemetry
 from app.api.callers import Forbidden, Unauthenticated
 from app.api.headers import PRIVATE
-from app.api.wording import explain
+from app.api.wording import explain, told
 from app.domain import errors
 from app.store.db import LOCK_TIMEOUT, DatabaseUnreachable, sqlstate
 
@@ -24,6 +24,7 @@ BUSY = frozenset({LOCK_TIMEOUT, STATEMENT_TIMEOUT})
 # What each refusal of the domain is over HTTP, and how soon another try may help.
 STATUS_OF: dict[type[errors.Refused], int] = {
     errors.InvalidRequest: 400,
+    errors.InvalidGraph: 422,
     errors.TooManyPending: 400,
     errors.TaskAlreadyFinished: 400,
     errors.MonthlyLimitReached: 403,
@@ -74,7 +75,9 @@ def refused(_request: Request, error: Exception) -> Response:
     if not isinstance(error, errors.Refused):
         raise error
     details = dict(error.details)
-    wrong = []
+    wrong: list[dict[str, object]] = []
+    if isinstance(error, errors.InvalidGraph):
+        wrong = [dict(fault) for fault in error.faults]
     if isinstance(error, errors.InvalidRequest):
         wrong = [
             {
@@ -96,11 +99,11 @@ def refused(_request: Request, error: Exception) -> Response:
     )
 
 
-def invalid(_request: Request, error: Exception) -> Response:
+def invalid(request: Request, error: Exception) -> Response:
     """Answer a request whose shape is wrong: 422 for a body's fields, 400 for all else."""
     if not isinstance(error, RequestValidationError):
         raise error
-    wrong = [explain(fault) for fault in error.errors()]
+    wrong = [explain(fault, request.url.path) for fault in told(error.errors())]
     in_body = all(fault["loc"][0] == "body" for fault in error.errors())
     unreadable = any(fault["type"] == "json_invalid" for fault in error.errors())
     return problem(

@@ -43,7 +43,7 @@ def create_task(
     idempotency: Annotated[str | None, Header(alias="Idempotency-Key")] = None,
 ) -> TaskView:
     """Queue a task; the same idempotency key again answers 200 with the task of the first time."""
-    task = new_task(body, parts.settings, idempotency_key(body, idempotency))
+    task = new_task(body, parts.settings, idempotency_key(body.idempotency_key, idempotency))
     try:
         submitted = submit(parts.db, caller.user_id, task, Caps.of(parts.settings))
     except Refused as refusal:

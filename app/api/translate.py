@@ -11,6 +11,7 @@ from app.insight.tasks import AGENT_PREFIX
 from app.intake.submit import NewTask
 from app.settings import Settings
 from overnight import models
+from overnight.dag_models import DagTask
 
 MAX_KEY = 255
 
@@ -37,6 +38,7 @@ def new_task(body: models.TaskCreate, settings: Settings, key: str | None) -> Ne
         source=body.source,
         max_cost_usd=body.max_cost_usd,
         estimated_cost_usd=body.estimated_cost_usd,
+        name=body.name if isinstance(body, DagTask) else None,
     )
     return task if body.created_by is None else replace(task, created_by=body.created_by)
 
@@ -88,15 +90,15 @@ def _capabilities(body: models.TaskCreate) -> tuple[str, ...]:
     return (*body.required_capabilities, f"{AGENT_PREFIX}{body.agent_name}")
 
 
-def idempotency_key(body: models.TaskCreate, header: str | None) -> str | None:
+def idempotency_key(given: str | None, header: str | None) -> str | None:
     """Return the key of a create, from its header or its body; two that differ are refused."""
     if header is None:
-        return body.idempotency_key
+        return given
     # What a header can carry besides printable ASCII depends on every proxy on its way.
     if not 1 <= len(header) <= MAX_KEY or not (header.isascii() and header.isprintable()):
         legal = f"from 1 to {MAX_KEY} printable ASCII characters; others go in the body's field"
         raise InvalidRequest("Idempotency-Key", "is no key", legal=legal)
-    if body.idempotency_key not in (None, header):
+    if given not in (None, header):
         legal = "one of the two, or the same in both"
         raise InvalidRequest("idempotency_key", "differs from Idempotency-Key", legal=legal)
     return header

@@ -1,16 +1,35 @@
 """Telling a sender which field is wrong and what would do, from the models themselves."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from pydantic import BaseModel
+
+from overnight.dag_models import DagPlanRequest
 from overnight.models import PlanRequest, TaskCreate
 
+# Whose body a path takes; all others take a task.
+BODIES: dict[str, type[BaseModel]] = {
+    "/api/v1/plan": PlanRequest,
+    "/api/v1/dags": DagPlanRequest,
+    "/api/v1/dags/plan": DagPlanRequest,
+}
 NOT_JSON = frozenset({"model_attributes_type", "model_type", "dict_type", "dict_attributes_type"})
 
 
-def explain(fault: Mapping[str, Any]) -> dict[str, str]:
+def told(faults: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Leave out what only follows: a list is not too short because its items are wrong."""
+    return [
+        fault
+        for fault in faults
+        if fault["type"] != "too_short"
+        or not any(_is_below(fault["loc"], other["loc"]) for other in faults)
+    ]
+
+
+def explain(fault: Mapping[str, Any], route: str) -> dict[str, str]:
     """Turn one fault of pydantic into field, message and legal values."""
     place, *path = fault["loc"]
     if fault["type"] == "json_invalid":
@@ -19,19 +38,19 @@ def explain(fault: Mapping[str, Any]) -> dict[str, str]:
         return _wrong("body", _whole_body(fault), "one JSON object, sent as application/json")
     field = ".".join(map(str, path))
     if fault["type"] == "extra_forbidden":
-        return _wrong(field, *_unknown(path))
-    legal = say(_node(path)) if place == "body" else _legal_in_query(fault)
+        return _wrong(field, *_unknown(path, route))
+    legal = say(_node(path, route), route) if place == "body" else _legal_in_query(fault)
     return _wrong(field, fault["msg"].removeprefix("Value error, "), legal)
 
 
-def say(node: Mapping[str, Any]) -> str:
+def say(node: Mapping[str, Any], route: str = "") -> str:
     """Say in words what a JSON schema allows.
 
     >>> say({"type": "integer", "minimum": 1, "maximum": 4})
     'a whole number from 1 to 4'
     """
     if "anyOf" in node:
-        return " or ".join(say(_resolved(each)) for each in node["anyOf"])
+        return " or ".join(say(_resolved(each, route), route) for each in node["anyOf"])
     if "enum" in node:
         return f"one of {', '.join(node['enum'])}"
     match node.get("type"):
@@ -45,7 +64,7 @@ def say(node: Mapping[str, Any]) -> str:
         case "null":
             return "null"
         case "array":
-            items = say(_resolved(node.get("items", {})))
+            items = say(_resolved(node.get("items", {}), route), route)
             return f"a list of at most {node.get('maxItems', 'any number')}, each {items}"
         case "object":
             return "a JSON object"
@@ -66,8 +85,12 @@ def _whole_body(fault: Mapping[str, Any]) -> str:
     return str(fault["msg"].removeprefix("Value error, "))
 
 
-def _unknown(path: list[str | int]) -> tuple[str, str]:
-    known = list(_resolved(_node(path[:-1])).get("properties", {}))
+def _is_below(place: Sequence[str | int], other: Sequence[str | int]) -> bool:
+    return len(other) > len(place) and tuple(other[: len(place)]) == tuple(place)
+
+
+def _unknown(path: list[str | int], route: str) -> tuple[str, str]:
+    known = list(_object_branch(_node(path[:-1], route), route).get("properties", {}))
     near = difflib.get_close_matches(str(path[-1]), known, n=1, cutoff=0.0)
     hint = f"; did you mean {near[0]}?" if near else ""
     return f"is not a known field{hint}", f"one of {', '.join(known)}"
@@ -82,42 +105,37 @@ def _legal_in_query(fault: Mapping[str, Any]) -> str:
 
 
 @cache
-def _schema() -> dict[str, Any]:
-    return PlanRequest.model_json_schema()
+def _schema(route: str) -> dict[str, Any]:
+    return BODIES.get(route, TaskCreate).model_json_schema()
 
 
-def _root(path: list[str | int]) -> dict[str, Any]:
-    """Return the schema of the body a path leads into: a batch's, or that of one task."""
-    is_batch = bool(path) and path[0] in PlanRequest.model_fields
-    found: dict[str, Any] = _schema() if is_batch else _schema()["$defs"][TaskCreate.__name__]
-    return found
-
-
-def _resolved(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Follow a reference, and the one real branch of an optional, to what they stand for."""
+def _resolved(node: Mapping[str, Any], route: str) -> dict[str, Any]:
+    """Follow a reference to what it stands for."""
     if "$ref" in node:
-        found: dict[str, Any] = _schema()["$defs"][node["$ref"].rpartition("/")[2]]
+        found: dict[str, Any] = _schema(route)["$defs"][node["$ref"].rpartition("/")[2]]
         return found
     return dict(node)
 
 
-def _node(path: list[str | int]) -> dict[str, Any]:
+def _node(path: list[str | int], route: str) -> dict[str, Any]:
     """Return the part of the schema a path leads to, or an empty one."""
-    node = _root(path)
+    node = _schema(route)
     for step in path:
-        node = _object_branch(node)
+        node = _object_branch(node, route)
         inner = (
             node.get("items", {})
             if isinstance(step, int)
             else node.get("properties", {}).get(step, {})
         )
-        node = _resolved(inner)
+        node = _resolved(inner, route)
     return node
 
 
-def _object_branch(node: dict[str, Any]) -> dict[str, Any]:
-    branches = [_resolved(each) for each in node.get("anyOf", ())]
-    return next((each for each in branches if each.get("type") != "null"), node)
+def _object_branch(node: dict[str, Any], route: str) -> dict[str, Any]:
+    """Return the branch of a choice that has fields, else its first real one."""
+    branches = [_resolved(each, route) for each in node.get("anyOf", ())]
+    real = [each for each in branches if each.get("type") != "null"]
+    return next((each for each in real if "properties" in each), next(iter(real), node))
 
 
 def _say_text(node: Mapping[str, Any]) -> str:

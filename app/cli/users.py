@@ -110,6 +110,9 @@ def limits(
     max_pending: Annotated[
         str | None, typer.Option(metavar="N|house", help="How many tasks may wait.")
     ] = None,
+    max_tasks_per_dag: Annotated[
+        str | None, typer.Option(metavar="N|house", help="How many tasks one graph may have.")
+    ] = None,
     on_exhausted: Annotated[
         OnExhausted | None,
         typer.Option(help="Refuse what comes when the hours are used up, or let it wait."),
@@ -127,6 +130,7 @@ def limits(
         minutes=minutes,
         hours=_number_or(hours, "unlimited", "--hours"),
         max_pending=_number_or(max_pending, "house", "--max-pending"),
+        max_tasks_per_dag=_number_or(max_tasks_per_dag, "house", "--max-tasks-per-dag"),
         on_exhausted=on_exhausted,
     )
     if template and chosen != Overrides():
@@ -188,6 +192,7 @@ def _show_limits(db: "Db", name: str, user_id: "UserId", *, as_json: bool) -> No
             "hours used": f"{view.monthly_agent_hours_used:.2f}"
             + (", no limit" if limit is None else f" of {limit}"),
             "may wait": "as the house says" if view.max_pending is None else view.max_pending,
+            "in one graph": view.max_tasks_per_dag,
             "hours return": view.billing_cycle_resets_at,
             "without hours": "new tasks wait" if view.on_exhausted == "hold" else "refused",
             "a night": None if view.night_budget_usd is None else f"${view.night_budget_usd:.2f}",

@@ -74,11 +74,7 @@ def fork(
         completed = {one for one, state in old.states.items() if state is State.COMPLETED}
         taken = completed - again - dropped
         size = len(again) + len(taken)
-        if size > caps.max_tasks_per_dag:
-            raise InvalidRequest(
-                "task_id", f"a graph of {size} tasks", legal=f"at most {caps.max_tasks_per_dag}"
-            )
-        check_caps(tx, user_id, len(again), caps)
+        check_caps(tx, user_id, len(again), caps, size=size, field_name="task_id")
         forked = Forked(
             new_dag_id(),
             names := {one: new_task_id() for one in sorted(again | taken)},
@@ -93,6 +89,7 @@ def fork(
                 "created_by": actor,
                 "budget_usd": graph.budget_ceiling_usd,
                 "forked_from": graph.id,
+                "key": None,
             },
         )
         _copy(tx, user_id, old, forked, actor)

@@ -32,13 +32,14 @@ class Lifted(Enum):
 class Overrides:
     """Exceptions to a plan; None leaves a limit as it is.
 
-    Lifted hours are without limit; a lifted `max_pending` is the house's again.
+    Lifted hours are without limit; a lifted cap on tasks is the house's again.
     """
 
     concurrency: int | None = None
     minutes: int | None = None
     hours: int | Lifted | None = None
     max_pending: int | Lifted | None = None
+    max_tasks_per_dag: int | Lifted | None = None
     on_exhausted: OnExhausted | None = None
 
     def columns(self) -> dict[str, object]:
@@ -48,6 +49,7 @@ class Overrides:
             "minutes": ("max_task_duration_minutes", self.minutes, 1),
             "hours": ("monthly_agent_hours_limit", self.hours, 0),
             "max_pending": ("max_pending", self.max_pending, 0),
+            "max_tasks_per_dag": ("max_tasks_per_dag", self.max_tasks_per_dag, 1),
         }
         columns: dict[str, object] = {}
         for field, (column, value, least) in named.items():
@@ -81,7 +83,7 @@ def change_plan(
     """Put a user on another plan, with the plan's limits or with an exception to them.
 
     It holds from the next claim on. Going below what is used or running stops nothing that runs.
-    A cap of the user's own on waiting tasks stays: plans say nothing about it.
+    Caps of the user's own on waiting tasks and on graphs stay: plans say nothing about them.
     """
     columns = _columns(plan, limits or PLAN_LIMITS[plan])
     db.atomically(lambda tx: _change(tx, user_id, columns))
@@ -97,7 +99,7 @@ def override_limits(
         raise InvalidRequest(
             "limits",
             "nothing was named",
-            legal="concurrency, minutes, hours, max_pending or on_exhausted",
+            legal="concurrency, minutes, hours, max_pending, max_tasks_per_dag or on_exhausted",
         )
     db.atomically(lambda tx: _change(tx, user_id, columns))
     _tell(user_id, actor, columns)
@@ -113,7 +115,8 @@ def restore_template(db: Db, user_id: UserId, *, actor: str = "operator") -> Non
             raise UserNotFound
         plan = PlanTier(tier)
         template = _columns(plan, PLAN_LIMITS[plan])
-        columns = {**template, "max_pending": None, "on_exhausted": OnExhausted.REJECT.value}
+        ours = {"max_pending": None, "max_tasks_per_dag": None}
+        columns = {**template, **ours, "on_exhausted": OnExhausted.REJECT.value}
         _change(tx, user_id, columns)
         return columns
 

@@ -2,6 +2,7 @@
 
 Refused                      base of all; `code`, `message`, `details`
 ├── InvalidRequest           a field is wrong; names it and a legal value
+├── InvalidGraph             tasks that cannot be one graph; names every field at fault
 ├── UserNotFound             no such user
 ├── PoolNotFound             no such pool
 ├── WorkerNotFound           no such worker, or several could be meant
@@ -21,7 +22,7 @@ Refused                      base of all; `code`, `message`, `details`
 └── StaleAttempt             the claim is no longer held
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 class Refused(Exception):
@@ -42,6 +43,16 @@ class InvalidRequest(Refused):
 
     def __init__(self, field: str, message: str, *, legal: str) -> None:
         super().__init__(f"{field}: {message}; legal: {legal}", field=field, legal=legal)
+
+
+class InvalidGraph(Refused):
+    """Tasks that cannot be one graph; `faults` names every field at fault and what would do."""
+
+    code = "INVALID_GRAPH"
+
+    def __init__(self, faults: Sequence[Mapping[str, str]]) -> None:
+        super().__init__("; ".join(f"{one['field']}: {one['message']}" for one in faults))
+        self.faults = [dict(one) for one in faults]
 
 
 class UserNotFound(Refused):
@@ -174,9 +185,12 @@ class TooManyPending(Refused):
 
     code = "TOO_MANY_PENDING"
 
-    def __init__(self, pending: int, limit: int) -> None:
+    def __init__(self, pending: int, limit: int, asked: int = 1) -> None:
+        more = f" and {asked} more came" if asked > 1 else ""
         super().__init__(
-            f"{pending} tasks are waiting; at most {limit} may", pending=pending, limit=limit
+            f"{pending} tasks are waiting{more}; at most {limit} may",
+            pending=pending,
+            limit=limit,
         )
 
 

@@ -43,7 +43,7 @@ class QueueStatusView:
 
 @dataclass(frozen=True)
 class UserLimitsView:
-    """What a user's plan allows and what is used of it; `max_pending` None is the house's cap."""
+    """What a user's plan allows and what is used of it; a cap that is None is the house's."""
 
     plan: str
     max_concurrent_agents: int
@@ -52,6 +52,7 @@ class UserLimitsView:
     monthly_agent_hours_used: float
     billing_cycle_resets_at: datetime
     max_pending: int | None
+    max_tasks_per_dag: int | None
     on_exhausted: str
     night_budget_usd: float | None
 
@@ -85,6 +86,7 @@ def user_limits(db: Db, user_id: UserId) -> UserLimitsView:
         monthly_agent_hours_used=_hours(row),
         billing_cycle_resets_at=row["billing_cycle_resets_at"],
         max_pending=row["max_pending"],
+        max_tasks_per_dag=row["max_tasks_per_dag"],
         on_exhausted=row["on_exhausted"],
         night_budget_usd=(
             None if row["night_budget_usd"] is None else float(row["night_budget_usd"])

@@ -63,6 +63,8 @@ class NewTask:
     max_cost_usd: float | None = None
     # What a run is thought to cost, for the gate; left out, as much as it may.
     estimated_cost_usd: float | None = None
+    # What its graph calls it, if anything.
+    name: str | None = None
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,17 @@ class NewGraph:
     edges: Sequence[Edge] = ()
     title: str | None = None
     budget_usd: float | None = None
+    key: str | None = None
+
+    @property
+    def is_one(self) -> bool:
+        """Whether its tasks belong together; else each is a graph of its own."""
+        return bool(self.edges) or self.title is not None or self.budget_usd is not None
+
+    @property
+    def size(self) -> int:
+        """How many tasks its largest graph has."""
+        return len(self.tasks) if self.is_one else 1
 
 
 @dataclass(frozen=True)
@@ -98,6 +111,19 @@ class Submitted:
 
     task_id: TaskId
     dag_id: DagId
+    created: bool
+    depth: int | None = None
+
+
+@dataclass(frozen=True)
+class SubmittedDag:
+    """A graph that went in whole, and its tasks in the order given.
+
+    `created` False means an earlier request had made it already; its tasks can be read then.
+    """
+
+    dag_id: DagId
+    tasks: Sequence[TaskId]
     created: bool
     depth: int | None = None
 
@@ -144,8 +170,38 @@ def submit_graph(
     A budget, or a title, makes one graph of tasks without edges too.
     """
     graph = NewGraph(tasks, edges, title, budget_usd)
-    check_graph(graph, caps)
+    check_graph(graph)
     submitted = db.atomically(lambda tx: let_in(tx, user_id, graph, caps))
+    fault("intake.after_commit")
+    return submitted
+
+
+def submit_dag(
+    db: Db,
+    user_id: UserId,
+    tasks: Sequence[NewTask],
+    caps: Caps,
+    *,
+    title: str,
+    edges: Sequence[Edge] = (),
+    budget_usd: float | None = None,
+    idempotency_key: str | None = None,
+) -> SubmittedDag:
+    """Let one graph in, whole or not at all; the same key again answers with the first graph."""
+    graph = NewGraph(tasks, edges, title, budget_usd, idempotency_key)
+    check_graph(graph)
+
+    def work(tx: Connection) -> SubmittedDag:
+        # The lane's lock makes the look-up final.
+        lanes.lock(tx, [user_id])
+        known = _dag_of(tx, user_id, idempotency_key)
+        if known is not None:
+            return SubmittedDag(known, (), created=False)
+        made = let_in(tx, user_id, graph, caps)
+        ids = [one.task_id for one in made]
+        return SubmittedDag(made[0].dag_id, ids, created=True, depth=made[0].depth)
+
+    submitted = db.atomically(work)
     fault("intake.after_commit")
     return submitted
 
@@ -154,17 +210,14 @@ def check(
     tx: Connection, user_id: UserId, tasks: Sequence[NewTask], caps: Caps, edges: Sequence[Edge]
 ) -> None:
     """Refuse what a submit of these tasks would refuse now, and let nothing in."""
-    check_graph(NewGraph(tasks, edges), caps)
-    check_caps(tx, user_id, len(tasks), caps)
+    graph = NewGraph(tasks, edges)
+    check_graph(graph)
+    check_caps(tx, user_id, len(tasks), caps, size=graph.size)
 
 
-def check_graph(graph: NewGraph, caps: Caps) -> None:
-    """Refuse a graph that is too large or could never end."""
+def check_graph(graph: NewGraph) -> None:
+    """Refuse a graph that could never end."""
     count = len(graph.tasks)
-    if graph.edges and count > caps.max_tasks_per_dag:
-        raise InvalidRequest(
-            "tasks", f"a graph of {count} tasks", legal=f"at most {caps.max_tasks_per_dag}"
-        )
     order: TopologicalSorter[int] = TopologicalSorter()
     for edge in graph.edges:
         _check_edge(edge, count)
@@ -208,11 +261,20 @@ def let_in(tx: Connection, user_id: UserId, graph: NewGraph, caps: Caps) -> list
             "some tasks of this graph were submitted before and some were not",
             legal="the same graph again, or new keys",
         )
-    depth = check_caps(tx, user_id, len(fresh), caps) if fresh else None
-    made = _insert(tx, user_id, replace(graph, tasks=fresh), caps)
+    new_part = replace(graph, tasks=fresh)
+    depth = check_caps(tx, user_id, len(fresh), caps, size=new_part.size) if fresh else None
+    made = _insert(tx, user_id, new_part, caps)
     fault("intake.before_commit")
     new = (replace(one, depth=depth) for one in made)
     return [existing.get(task.idempotency_key) or next(new) for task in graph.tasks]
+
+
+def _dag_of(tx: Connection, user_id: UserId, key: str | None) -> DagId | None:
+    if key is None:
+        return None
+    wanted = {"user_id": user_id, "key": key}
+    found = tx.execute(statement("find_dag_by_idempotency_key"), wanted).scalar_one_or_none()
+    return None if found is None else DagId(found)
 
 
 def _already_submitted(
@@ -232,17 +294,37 @@ def _already_submitted(
     }
 
 
-def check_caps(tx: Connection, user_id: UserId, count: int, caps: Caps) -> int:
-    """Refuse what exceeds a cap; return how much will wait in the whole house.
-
-    The caller holds the lane, or does not mind that the answer may be old.
-    """
+def check_size(
+    tx: Connection, user_id: UserId, size: int, caps: Caps, *, field_name: str = "tasks"
+) -> lanes.LaneView:
+    """Refuse a graph of more tasks than the user's may have; return the user's lane."""
     lane = lanes.read(tx, user_id)
     if lane is None:
         raise UserNotFound
+    largest = lane.max_tasks_per_dag or caps.max_tasks_per_dag
+    if size > largest:
+        raise InvalidRequest(field_name, f"a graph of {size} tasks", legal=f"at most {largest}")
+    return lane
+
+
+def check_caps(
+    tx: Connection,
+    user_id: UserId,
+    count: int,
+    caps: Caps,
+    *,
+    size: int = 1,
+    field_name: str = "tasks",
+) -> int:
+    """Refuse what exceeds a cap; return how much will wait in the whole house.
+
+    `count` tasks would wait, in a graph of `size`. The caller holds the lane, or does not mind
+    that the answer may be old.
+    """
+    lane = check_size(tx, user_id, size, caps, field_name=field_name)
     limit = lane.max_pending if lane.max_pending is not None else caps.max_pending_per_user
     if lane.waiting + count > limit:
-        raise TooManyPending(lane.waiting, limit)
+        raise TooManyPending(lane.waiting, limit, count)
     if (
         lane.is_exhausted
         and lane.on_exhausted == OnExhausted.REJECT
@@ -265,8 +347,7 @@ def _insert(tx: Connection, user_id: UserId, graph: NewGraph, caps: Caps) -> lis
     tasks, edges, title = graph.tasks, graph.edges, graph.title
     if not tasks:
         return []
-    grouped = edges or title is not None or graph.budget_usd is not None
-    together = new_dag_id() if grouped else None
+    together = new_dag_id() if graph.is_one else None
     ids = [new_task_id() for _ in tasks]
     made = [Submitted(one, together or lone_dag_id(one), created=True) for one in ids]
     unmet = [0] * len(tasks)
@@ -297,6 +378,7 @@ def _insert(tx: Connection, user_id: UserId, graph: NewGraph, caps: Caps) -> lis
                 "created_by": tasks[0].created_by,
                 "budget_usd": graph.budget_usd,
                 "forked_from": None,
+                "key": graph.key,
             },
         )
     tx.execute(statement("insert_tasks"), {"user_id": user_id, "tasks": _json(rows)})

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from app.domain.errors import DagNotFound, InvalidRequest, TriggerNotFound
 from app.domain.graphs import When
 from app.domain.ids import DagId, TriggerId, UserId, new_trigger_id
-from app.intake.submit import Caps, Edge, NewGraph, NewTask, check_graph, let_in
+from app.intake.submit import Caps, Edge, NewGraph, NewTask, check_graph, check_size, let_in
 from app.store import lanes
 from app.store.db import Db
 from app.store.runs import policy_of
@@ -42,12 +42,13 @@ def add_trigger(
         raise InvalidRequest("when", f"{when!r} is no such word", legal=", ".join(When))
     if not graph.tasks:
         raise InvalidRequest("tasks", "a graph of no tasks", legal="at least one task")
-    check_graph(graph, caps)
+    check_graph(graph)
     trigger_id = new_trigger_id()
 
     def work(tx: Connection) -> None:
         # An end is recorded under the lane: it comes before, and is seen, or after, and sets off.
         lanes.lock(tx, [user_id])
+        check_size(tx, user_id, graph.size, caps)
         tx.execute(statement("act_as"), {"actor": actor})
         added = tx.execute(
             statement("add_trigger"),
@@ -88,7 +89,7 @@ def fire(tx: Connection, user_id: UserId, trigger_id: TriggerId, caps: Caps) -> 
         return None
     tx.execute(statement("act_as"), {"actor": row.created_by})
     graph = restored(row.graph)
-    check_graph(graph, caps)
+    check_graph(graph)
     made = let_in(tx, user_id, graph, caps)
     dag_id = made[0].dag_id
     tx.execute(statement("trigger_fired"), {"trigger_id": trigger_id, "dag_id": dag_id})

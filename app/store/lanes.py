@@ -27,6 +27,7 @@ class LaneView:
     limit_seconds: int | None
     resets_at: datetime
     max_pending: int | None
+    max_tasks_per_dag: int | None
     on_exhausted: str
 
     @property

@@ -18,6 +18,10 @@ EVERYWHERE = [
     ("POST", "/api/v1/plan"),
     ("GET", f"{TASKS}/task_01J00000000000000000000000"),
     ("DELETE", f"{TASKS}/task_01J00000000000000000000000"),
+    ("POST", "/api/v1/dags"),
+    ("POST", "/api/v1/dags/plan"),
+    ("GET", "/api/v1/dags"),
+    ("GET", "/api/v1/dags/dag_01J00000000000000000000000"),
     ("GET", "/api/v1/users/me/limits"),
 ]
 
@@ -187,6 +191,9 @@ def test_no_route_is_hidden_from_the_description(door: Door) -> None:
     described = door.http.get("/api/v1/openapi.json").json()["paths"]
 
     assert set(described) == {
+        "/api/v1/dags",
+        "/api/v1/dags/plan",
+        "/api/v1/dags/{dag_id}",
         "/api/v1/plan",
         "/api/v1/tasks",
         "/api/v1/tasks/forecast",

@@ -52,6 +52,7 @@ class User(Base):
     monthly_agent_hours_limit: Mapped[int | None] = mapped_column(server_default=text("10"))
     on_exhausted: Mapped[str] = mapped_column(server_default=text("'reject'"))
     max_pending: Mapped[int | None]
+    max_tasks_per_dag: Mapped[int | None]
     # The night window, in the user's own words: wall-clock times of a zone. Without one, always.
     window_zone: Mapped[str | None]
     window_from: Mapped[time | None]

@@ -52,6 +52,13 @@ class Dag(Base):
         CheckConstraint("budget_ceiling_usd >= 0", name="dags_budget_not_negative"),
         Index("dags_user", "user_id", text("id DESC")),
         Index(
+            "dags_idempotency",
+            "user_id",
+            "idempotency_key",
+            unique=True,
+            postgresql_where=text("idempotency_key IS NOT NULL"),
+        ),
+        Index(
             "dags_with_budget",
             "user_id",
             postgresql_where=text("budget_ceiling_usd IS NOT NULL AND finished_at IS NULL"),
@@ -63,6 +70,7 @@ class Dag(Base):
     user_id: Mapped[UUID] = mapped_column(ForeignKey("users.id"))
     title: Mapped[str]
     created_by: Mapped[str]
+    idempotency_key: Mapped[str | None]
     total: Mapped[int] = mapped_column(server_default=text("0"))
     open: Mapped[int] = mapped_column(server_default=text("0"))
     completed: Mapped[int] = mapped_column(server_default=text("0"))
@@ -173,6 +181,8 @@ class Task(Base):
     taken_from: Mapped[UUID | None]
 
     type: Mapped[str]
+    # What its graph calls it; tasks that nobody refers to have no name.
+    name: Mapped[str | None]
     title: Mapped[str]
     description: Mapped[str] = mapped_column(server_default=text("''"))
     project_id: Mapped[str | None]

@@ -79,11 +79,11 @@ SELECT id, spec FROM tasks WHERE dag_id = :dag_id AND user_id = :user_id AND spe
 -- name: fork_tasks
 -- Copy tasks into another graph: those taken over as they completed, at no cost; the others as
 -- new, with a deadline only if it can still be met.
-INSERT INTO tasks (id, user_id, dag_id, taken_from, type, title, description, project_id, payload, spec, tags, source,
+INSERT INTO tasks (id, user_id, dag_id, taken_from, type, name, title, description, project_id, payload, spec, tags, source,
                    created_by, state, unmet, priority, priority_boost_per_minute, dependency_boost, sort_key,
                    deadline_at, required_capabilities, locks, timeout_seconds, estimated_cost_usd, max_cost_usd,
                    max_attempts, retry, output, result_summary, files_changed, finished_at)
-SELECT c.id, o.user_id, :dag_id, CASE WHEN c.is_taken THEN o.id END, o.type, o.title, o.description, o.project_id,
+SELECT c.id, o.user_id, :dag_id, CASE WHEN c.is_taken THEN o.id END, o.type, o.name, o.title, o.description, o.project_id,
        o.payload, coalesce(c.spec, o.spec), o.tags, 'fork', :created_by,
        CASE WHEN c.is_taken THEN 'completed' WHEN c.unmet = 0 THEN 'ready' ELSE 'pending' END, c.unmet,
        o.priority, o.priority_boost_per_minute, o.dependency_boost,

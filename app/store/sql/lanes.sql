@@ -11,7 +11,7 @@ SELECT user_id
 -- What intake must know before it lets a task in.
 SELECT l.waiting, l.active, l.ready, l.used_seconds, l.reserved_seconds, l.limit_seconds,
        l.resets_at, l.due_at <= clock() AS is_due,
-       u.max_pending, u.on_exhausted
+       u.max_pending, u.max_tasks_per_dag, u.on_exhausted
   FROM lanes l
   JOIN users u ON u.id = l.user_id
  WHERE l.user_id = :user_id;

@@ -5,18 +5,26 @@ SELECT idempotency_key, id, dag_id
  WHERE user_id = :user_id
    AND idempotency_key = ANY (CAST(:keys AS text[]));
 
+-- name: find_dag_by_idempotency_key
+-- The graph that an earlier request made under the same key; the lane's lock makes the answer final.
+SELECT id
+  FROM dags
+ WHERE user_id = :user_id
+   AND idempotency_key = CAST(:key AS text);
+
 -- name: insert_dag
-INSERT INTO dags (id, user_id, title, created_by, budget_ceiling_usd, forked_from)
-VALUES (:dag_id, :user_id, :title, :created_by, CAST(:budget_usd AS numeric), CAST(:forked_from AS uuid));
+INSERT INTO dags (id, user_id, title, created_by, budget_ceiling_usd, forked_from, idempotency_key)
+VALUES (:dag_id, :user_id, :title, :created_by, CAST(:budget_usd AS numeric), CAST(:forked_from AS uuid),
+        CAST(:key AS text));
 
 -- name: insert_tasks
 -- One statement for one task or ten thousand. Ageing is linear, so the order it gives never
 -- changes and can be stored: a lower sort key goes first.
-INSERT INTO tasks (id, user_id, dag_id, type, title, description, project_id, payload, spec, tags, source,
+INSERT INTO tasks (id, user_id, dag_id, type, name, title, description, project_id, payload, spec, tags, source,
                    created_by, idempotency_key, state, unmet, priority, priority_boost_per_minute, dependency_boost,
                    sort_key, deadline_at, required_capabilities, locks, timeout_seconds, estimated_cost_usd,
                    max_cost_usd, max_attempts, retry)
-SELECT t.id, :user_id, t.dag_id, t.type, t.title, t.description, t.project_id, t.payload, t.spec, t.tags, t.source,
+SELECT t.id, :user_id, t.dag_id, t.type, t.name, t.title, t.description, t.project_id, t.payload, t.spec, t.tags, t.source,
        t.created_by, t.idempotency_key,
        CASE WHEN t.unmet = 0 THEN 'ready' ELSE 'pending' END, t.unmet, t.priority, t.priority_boost_per_minute,
        t.dependency_boost,
@@ -24,7 +32,7 @@ SELECT t.id, :user_id, t.dag_id, t.type, t.title, t.description, t.project_id, t
        t.deadline_at, t.required_capabilities, t.locks, t.timeout_seconds, coalesce(t.estimated_cost_usd, t.max_cost_usd),
        t.max_cost_usd, t.max_attempts, t.retry
   FROM jsonb_to_recordset(CAST(:tasks AS jsonb)) AS t(
-           id uuid, dag_id uuid, type text, title text, description text, project_id text, payload jsonb,
+           id uuid, dag_id uuid, type text, name text, title text, description text, project_id text, payload jsonb,
            spec jsonb, tags text[], source text, created_by text, idempotency_key text, unmet int, priority int,
            priority_boost_per_minute float8, dependency_boost float8, deadline_at timestamptz,
            required_capabilities text[], locks text[], timeout_seconds int, estimated_cost_usd numeric,

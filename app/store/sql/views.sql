@@ -28,7 +28,7 @@ SELECT t.*, :max_position AS max_position,
 
 -- name: view_limits
 SELECT u.plan_tier AS plan, u.max_concurrent_agents, u.max_task_duration_minutes, u.monthly_agent_hours_limit,
-       u.max_pending, u.on_exhausted, u.night_budget_usd, l.active, l.waiting, l.ready, l.eligible, l.used_seconds,
+       u.max_pending, u.max_tasks_per_dag, u.on_exhausted, u.night_budget_usd, l.active, l.waiting, l.ready, l.eligible, l.used_seconds,
        l.resets_at AS billing_cycle_resets_at, l.window_closed, l.window_turns_at, l.carried_until
   FROM users u
   JOIN lanes l ON l.user_id = u.id

@@ -212,6 +212,7 @@ CREATE TABLE users (
     monthly_agent_hours_limit INTEGER DEFAULT 10,
     on_exhausted TEXT DEFAULT 'reject' NOT NULL,
     max_pending INTEGER,
+    max_tasks_per_dag INTEGER,
     window_zone TEXT,
     window_from TIME WITHOUT TIME ZONE,
     window_to TIME WITHOUT TIME ZONE,
@@ -302,6 +303,7 @@ CREATE TABLE dags (
     user_id UUID NOT NULL,
     title TEXT NOT NULL,
     created_by TEXT NOT NULL,
+    idempotency_key TEXT,
     total INTEGER DEFAULT 0 NOT NULL,
     open INTEGER DEFAULT 0 NOT NULL,
     completed INTEGER DEFAULT 0 NOT NULL,
@@ -323,6 +325,7 @@ CREATE TABLE dags (
     FOREIGN KEY(user_id) REFERENCES users (id)
 )
  WITH (fillfactor = 75);
+CREATE UNIQUE INDEX dags_idempotency ON dags (user_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
 CREATE INDEX dags_user ON dags (user_id, id DESC);
 CREATE INDEX dags_with_budget ON dags (user_id) WHERE budget_ceiling_usd IS NOT NULL AND finished_at IS NULL;
 
@@ -333,6 +336,7 @@ CREATE TABLE tasks (
     parent_id UUID,
     taken_from UUID,
     type TEXT NOT NULL,
+    name TEXT,
     title TEXT NOT NULL,
     description TEXT DEFAULT '' NOT NULL,
     project_id TEXT,

@@ -1,0 +1,167 @@
+"""The routes of graphs: create, rehearse, list, read, cancel, and run parts of them again."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request, Response
+
+from app import telemetry
+from app.api.callers import Reader, Writer
+from app.api.parts import Parts, Use
+from app.api.translate import idempotency_key, new_task, workers_of
+from app.domain.errors import DagNotFound, InvalidGraph, InvalidRequest, Refused
+from app.domain.ids import DagId, MalformedId, parse_dag, show_dag
+from app.insight.dags import DagView, OutlineView, get_dag, get_outline, list_dags
+from app.insight.plan import PlanView, plan
+from app.intake.submit import Caps, Edge, NewTask, submit_dag
+from overnight.dag_models import (
+    Dag,
+    DagCreate,
+    DagCreated,
+    DagPlanRequest,
+    DagStatus,
+    DagSummary,
+)
+from overnight.models import Plan
+from overnight.shape import NotAGraph, links_of
+
+router = APIRouter(prefix="/api/v1/dags", tags=["dags"])
+Text = Annotated[str | None, Query(max_length=200)]
+PAGE = 50
+MAX_PAGE = 100
+
+
+@router.post("", status_code=201, response_model=DagCreated)
+def create_dag(
+    *,
+    body: DagCreate,
+    response: Response,
+    parts: Use,
+    caller: Writer,
+    idempotency: Annotated[str | None, Header(alias="Idempotency-Key")] = None,
+) -> OutlineView:
+    """Queue a graph, whole or not at all; the same idempotency key again answers 200 with it."""
+    key = idempotency_key(body.idempotency_key, idempotency)
+    tasks, edges = _drafts(body, parts)
+    try:
+        submitted = submit_dag(
+            parts.db,
+            caller.user_id,
+            tasks,
+            Caps.of(parts.settings),
+            title=body.title,
+            edges=edges,
+            budget_usd=body.budget_usd,
+            idempotency_key=key,
+        )
+    except Refused as refusal:
+        depth = refusal.details.get("depth", refusal.details.get("pending"))
+        telemetry.emit(telemetry.Event.SUBMIT_REJECTED, reason=refusal.code.lower(), depth=depth)
+        raise
+    if submitted.created:
+        telemetry.emit(
+            telemetry.Event.DAG_ADDED,
+            dag_id=show_dag(submitted.dag_id),
+            tasks=len(tasks),
+            edges=len(edges),
+            depth=submitted.depth,
+        )
+        parts.nudge()
+    else:
+        response.status_code = 200
+    response.headers["Location"] = f"{router.prefix}/{show_dag(submitted.dag_id)}"
+    return get_outline(parts.db, caller.user_id, submitted.dag_id)
+
+
+# Before the route of one graph, which would take the word for an id.
+@router.post("/plan", response_model=Plan)
+def rehearse_dag(body: DagPlanRequest, parts: Use, caller: Reader) -> PlanView:
+    """Rehearse a graph behind what waits already; nothing is queued."""
+    tasks, edges = _drafts(body, parts)
+    return plan(
+        parts.db,
+        caller.user_id,
+        tasks,
+        Caps.of(parts.settings),
+        workers_of(parts.settings),
+        edges=edges,
+        by_at=body.by_at,
+    )
+
+
+@router.get("", response_model=list[DagSummary])
+def list_own_dags(
+    *,
+    request: Request,
+    response: Response,
+    parts: Use,
+    caller: Reader,
+    status: Text = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = PAGE,
+    before: Text = None,
+) -> list[DagView]:
+    """List the caller's graphs of several tasks, newest first; Link leads to the next page."""
+    # One more than asked for tells whether another page follows.
+    found = list_dags(
+        parts.db,
+        caller.user_id,
+        status=_status(status),
+        limit=limit + 1,
+        before=_cursor(before),
+    )
+    page = found[:limit]
+    if len(found) > limit:
+        cursor = page[-1].id
+        url = request.url.include_query_params(before=cursor)
+        response.headers["X-Next-Cursor"] = cursor
+        response.headers["Link"] = f'<{url.path}?{url.query}>; rel="next"'
+    return page
+
+
+@router.get("/{dag_id}", response_model=Dag)
+def read_dag(
+    dag_id: str,
+    parts: Use,
+    caller: Reader,
+    tasks: Annotated[bool, Query(description="Whether to tell of its tasks and edges.")] = True,  # noqa: FBT002 - a query
+) -> DagView:
+    """Tell how one graph stands, with its tasks and edges."""
+    return get_dag(parts.db, caller.user_id, _dag_id(dag_id), with_tasks=tasks)
+
+
+def _drafts(body: DagCreate, parts: Parts) -> tuple[list[NewTask], list[Edge]]:
+    """Return tasks and edges as intake takes them; what is no graph is refused by its fields."""
+    try:
+        links = links_of(body)
+    except NotAGraph as error:
+        raise InvalidGraph([vars(fault) for fault in error.faults]) from error
+    tasks = [new_task(task, parts.settings, None) for task in body.tasks]
+    return tasks, [
+        Edge(link.parent, link.child, "finished" if link.on_unmet == "continue" else link.condition)
+        for link in links
+    ]
+
+
+def _dag_id(text: str) -> DagId:
+    """Read an id; one that cannot be an id names no graph, like any other unknown one."""
+    try:
+        return parse_dag(text)
+    except MalformedId:
+        raise DagNotFound from None
+
+
+def _status(word: str | None) -> str | None:
+    if word is None:
+        return None
+    if word.lower() in list(DagStatus):
+        return word.lower()
+    raise InvalidRequest("status", "is no status of a graph", legal=", ".join(DagStatus))
+
+
+def _cursor(text: str | None) -> DagId | None:
+    if text is None:
+        return None
+    try:
+        return parse_dag(text)
+    except MalformedId:
+        legal = "the X-Next-Cursor of the page before"
+        raise InvalidRequest("before", "is no cursor", legal=legal) from None

@@ -1,0 +1,390 @@
+"""Graphs over HTTP: created whole or not at all, listed, read, and refused by field."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from httpx2 import Response
+
+from app.domain.ids import new_dag_id, show_dag
+from app.domain.results import Returned
+from tests.support.door import Door, open_door
+from tests.support.graphs import begin
+from tests.support.house import House
+
+DAGS = "/api/v1/dags"
+DIAMOND = [
+    {"name": "research", "type": "echo"},
+    {"name": "design", "type": "echo", "after": ["research"]},
+    {"name": "copy", "type": "echo", "after": [{"task": "research", "condition": "finished"}]},
+    {"name": "build", "title": "Build it", "after": ["design", "copy"]},
+]
+
+
+@pytest.fixture
+def door(house: House, database_url: str) -> Iterator[Door]:
+    with open_door(house, database_url) as door:
+        yield door
+
+
+def create(door: Door, tasks: list[dict[str, Any]] = DIAMOND, **fields: Any) -> Response:
+    return door.ask("POST", DAGS, json={"title": "a page", "tasks": tasks, **fields})
+
+
+def created(door: Door, tasks: list[dict[str, Any]] = DIAMOND, **fields: Any) -> dict[str, Any]:
+    answer = create(door, tasks, **fields)
+    assert answer.status_code == 201, answer.text
+    shown: dict[str, Any] = answer.json()
+    return shown
+
+
+def read(door: Door, dag_id: str) -> dict[str, Any]:
+    shown: dict[str, Any] = door.ask("GET", f"{DAGS}/{dag_id}").json()
+    return shown
+
+
+def faults(answer: Response) -> list[tuple[str, str]]:
+    return [(one["field"], one["message"]) for one in answer.json()["errors"]]
+
+
+def nothing_was_written(door: Door) -> bool:
+    sql = "SELECT (SELECT count(*) FROM tasks) + (SELECT count(*) FROM dags) AS n"
+    return door.house.one(sql)["n"] == 0
+
+
+def test_a_graph_is_answered_with_its_ids_and_its_shape(door: Door) -> None:
+    answer = create(door, budget_usd=5)
+
+    dag = answer.json()
+    assert answer.status_code == 201
+    assert answer.headers["location"] == f"{DAGS}/{dag['id']}"
+    assert list(dag["tasks"]) == ["research", "design", "copy", "build"]
+    assert dag["roots"] == ["research"]
+    assert dag["leaves"] == ["build"]
+    assert dag["critical_path"] == {"tasks": ["research", "design", "build"], "weight": 3}
+    rows = {task: door.house.row(door.row_id(shown)) for task, shown in dag["tasks"].items()}
+    assert {name: row["state"] for name, row in rows.items()} == {
+        "research": "ready",
+        "design": "pending",
+        "copy": "pending",
+        "build": "pending",
+    }
+    assert rows["build"]["title"] == "Build it"
+    assert rows["copy"]["title"] == "copy"
+
+
+def test_a_graph_is_read_whole(door: Door) -> None:
+    made = created(door, budget_usd=5)
+    door.house.agent()
+    [run] = begin(door.house, door.row_id(made["tasks"]["research"]))
+    door.house.settle(run, Returned({"found": 3}))
+
+    dag = read(door, made["id"])
+
+    assert (dag["status"], dag["title"], dag["budget_usd"]) == ("running", "a page", 5.0)
+    assert dag["counts"] == {"total": 4, "open": 3, "completed": 1, "failed": 0, "cancelled": 0}
+    states = {task["name"]: task["state"] for task in dag["tasks"]}
+    assert states == {
+        "research": "completed",
+        "design": "ready",
+        "copy": "ready",
+        "build": "pending",
+    }
+    assert dag["tasks"][0]["run_seconds"] >= 0
+    names = {shown: name for name, shown in made["tasks"].items()}
+    edges = {
+        (names[one["parent"]], names[one["child"]]): (one["condition"], one["satisfied"])
+        for one in dag["edges"]
+    }
+    assert edges == {
+        ("research", "design"): ("success", True),
+        ("research", "copy"): ("finished", True),
+        ("design", "build"): ("success", False),
+        ("copy", "build"): ("success", False),
+    }
+
+
+def test_a_graph_can_be_read_without_its_tasks(door: Door) -> None:
+    made = created(door)
+
+    dag = door.ask("GET", f"{DAGS}/{made['id']}", params={"tasks": "false"}).json()
+
+    assert dag["counts"]["total"] == 4
+    assert dag["tasks"] == dag["edges"] == []
+
+
+def test_edges_may_stand_beside_the_tasks(door: Door) -> None:
+    tasks = [{"name": "a"}, {"name": "b"}, {"name": "c", "depends_on": ["a"]}]
+    edges = [{"parent": "a", "child": "b", "condition": "failure"}, {"parent": "b", "child": "c"}]
+
+    made = created(door, tasks, edges=edges)
+
+    conditions = door.house.rows("SELECT condition FROM task_edges ORDER BY child_id, parent_id")
+    assert [row["condition"] for row in conditions] == ["failure", "success", "success"]
+    assert made["leaves"] == ["c"]
+
+
+def test_what_happens_when_a_parent_fails_is_said_once_or_task_by_task(door: Door) -> None:
+    tasks = [
+        {"name": "a"},
+        {"name": "on", "after": ["a"]},
+        {"name": "off", "after": ["a"], "on_unmet": "cancel"},
+        {"name": "own", "after": [{"task": "a", "condition": "failure", "on_unmet": "cancel"}]},
+    ]
+
+    made = created(door, tasks, on_unmet="continue")
+
+    rows = door.house.rows("SELECT child_id, condition FROM task_edges")
+    found = {row["child_id"]: row["condition"] for row in rows}
+    shown = {name: found[door.row_id(made["tasks"][name])] for name in ("on", "off", "own")}
+    assert shown == {"on": "finished", "off": "success", "own": "failure"}
+
+
+def test_the_same_key_answers_with_the_first_graph(door: Door) -> None:
+    first = created(door, idempotency_key="tonight")
+
+    again = create(door, [{"name": "other"}], idempotency_key="tonight")
+    by_header = door.ask(
+        "POST", DAGS, json={"title": "b", "tasks": DIAMOND}, headers={"Idempotency-Key": "tonight"}
+    )
+    theirs = create(door.guest(), idempotency_key="tonight")
+
+    assert (again.status_code, again.json()) == (200, first)
+    assert by_header.json() == first
+    assert theirs.status_code == 201
+    assert door.house.one("SELECT count(*) AS n FROM dags")["n"] == 2
+
+
+def test_two_keys_that_differ_are_refused(door: Door) -> None:
+    answer = door.ask(
+        "POST",
+        DAGS,
+        json={"title": "b", "tasks": DIAMOND, "idempotency_key": "one"},
+        headers={"Idempotency-Key": "two"},
+    )
+
+    assert answer.status_code == 400
+    assert nothing_was_written(door)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "field", "message"),
+    [
+        (
+            [{"name": "a", "after": ["b"]}, {"name": "b", "after": ["a"]}],
+            "tasks.1.after.0",
+            "Would create circular dependency: a → b → a",
+        ),
+        (
+            [{"name": "a"}, {"name": "b", "after": ["a", "c"]}, {"name": "c", "after": ["b"]}],
+            "tasks.2.after.0",
+            "Would create circular dependency: b → c → b",
+        ),
+        (
+            [{"name": "a", "after": ["a"]}],
+            "tasks.0.after.0",
+            "Would create circular dependency: a → a",
+        ),
+        (
+            [{"name": "research"}, {"name": "b", "after": ["reserch"]}],
+            "tasks.1.after.0",
+            "no task of this graph is called 'reserch'; did you mean 'research'?",
+        ),
+        (
+            [{"name": "a"}, {"name": "b"}, {"name": "a"}],
+            "tasks.2.name",
+            "'a' is the name of tasks.0 already",
+        ),
+        (
+            [{"name": "a"}, {"name": "b", "after": ["a", "a"]}],
+            "tasks.1.after.1",
+            "'a' is waited for already",
+        ),
+    ],
+)
+def test_what_is_no_graph_is_refused_by_field_and_leaves_nothing(
+    door: Door, tasks: list[dict[str, Any]], field: str, message: str
+) -> None:
+    answer = create(door, tasks)
+
+    assert answer.status_code == 422
+    assert answer.json()["code"] == "INVALID_GRAPH"
+    assert faults(answer) == [(field, message)]
+    assert answer.json()["errors"][0]["legal"]
+    assert nothing_was_written(door)
+
+
+def test_a_circle_through_the_edges_names_the_edge(door: Door) -> None:
+    answer = create(
+        door, [{"name": "a"}, {"name": "b", "after": ["a"]}], edges=[{"parent": "b", "child": "a"}]
+    )
+
+    assert faults(answer) == [("edges.0", "Would create circular dependency: a → b → a")]
+    assert nothing_was_written(door)
+
+
+def test_every_unknown_name_is_told_at_once(door: Door) -> None:
+    answer = create(
+        door, [{"name": "a", "after": ["x", "y"]}], edges=[{"parent": "a", "child": "z"}]
+    )
+
+    assert [field for field, _ in faults(answer)] == [
+        "tasks.0.after.0",
+        "tasks.0.after.1",
+        "edges.0.child",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "legal"),
+    [
+        ({"tasks": [{"name": "a"}]}, "title", "text"),
+        ({"title": "x", "tasks": []}, "tasks", "a list"),
+        ({"title": "x", "tasks": [{"title": "t"}]}, "tasks.0.name", "text that matches"),
+        ({"title": "x", "tasks": [{"name": "a b"}]}, "tasks.0.name", "text that matches"),
+        ({"title": "x", "tasks": [{"name": "a", "aftr": []}]}, "tasks.0.aftr", "after"),
+        ({"title": "x", "tasks": [{"name": "a", "after": "b"}]}, "tasks.0.after", "a list"),
+        (
+            {"title": "x", "tasks": [{"name": "a", "after": [7]}]},
+            "tasks.0.after.0",
+            "a JSON object",
+        ),
+        (
+            {"title": "x", "tasks": [{"name": "a", "after": [{"task": "b", "condition": "ok"}]}]},
+            "tasks.0.after.0.condition",
+            "success, finished, failure",
+        ),
+        ({"title": "x", "tasks": [{"name": "a", "priority": 9}]}, "tasks.0.priority", "1 to 4"),
+        (
+            {"title": "x", "tasks": [{"name": "a", "idempotency_key": "k"}]},
+            "tasks.0.idempotency_key",
+            "null",
+        ),
+        (
+            {"title": "x", "tasks": [{"name": "a"}], "on_unmet": "explode"},
+            "on_unmet",
+            "cancel, continue",
+        ),
+        ({"title": "x", "tasks": [{"name": "a"}], "budget_usd": -1}, "budget_usd", "a number"),
+        ({"title": "x", "tasks": [{"name": "a\x00"}]}, "tasks.0.name", "text"),
+    ],
+)
+def test_a_wrong_field_is_named_with_what_would_do(
+    door: Door, body: dict[str, Any], field: str, legal: str
+) -> None:
+    answer = door.ask("POST", DAGS, json=body)
+
+    assert answer.status_code == 422, answer.text
+    [wrong] = answer.json()["errors"]
+    assert wrong["field"] == field
+    assert legal in wrong["legal"]
+    assert nothing_was_written(door)
+
+
+def test_a_graph_counts_all_its_tasks_against_the_cap_on_waiting_ones(door: Door) -> None:
+    guest = door.guest(max_pending=3)
+
+    answer = create(guest)
+
+    assert (answer.status_code, answer.json()["code"]) == (400, "TOO_MANY_PENDING")
+    assert answer.json()["detail"] == "0 tasks are waiting and 4 more came; at most 3 may"
+    assert nothing_was_written(door)
+
+
+@pytest.mark.parametrize(("own", "status"), [(None, 400), (4, 201), (3, 400)])
+def test_a_user_may_have_a_cap_on_graphs_of_their_own(
+    house: House, database_url: str, own: int | None, status: int
+) -> None:
+    with open_door(house, database_url, OVERNIGHT_MAX_TASKS_PER_DAG="2") as door:
+        answer = create(door.guest(max_tasks_per_dag=own))
+
+        assert answer.status_code == status
+        if status == 400:
+            [wrong] = answer.json()["errors"]
+            assert (wrong["field"], wrong["legal"]) == ("tasks", f"at most {own or 2}")
+            assert nothing_was_written(door)
+
+
+def test_a_graph_without_edges_is_bounded_too(house: House, database_url: str) -> None:
+    with open_door(house, database_url, OVERNIGHT_MAX_TASKS_PER_DAG="2") as door:
+        assert create(door, [{"name": name} for name in "abc"]).status_code == 400
+
+
+def test_a_graph_may_be_larger_than_any_task(door: Door) -> None:
+    text = "x" * 90_000
+    tasks = [{"name": f"t{n}", "description": text} for n in range(20)]
+
+    assert create(door, tasks).status_code == 201
+    assert door.create(description="x", payload={"a": ["y" * 1000] * 2000}).status_code == 413
+
+
+def test_graphs_are_listed_newest_first_page_by_page(door: Door) -> None:
+    made = [created(door, title=f"graph {n}")["id"] for n in range(3)]
+    door.created(title="a lone task")
+
+    first = door.ask("GET", DAGS, params={"limit": 2})
+    rest = door.ask("GET", DAGS, params={"limit": 2, "before": first.headers["X-Next-Cursor"]})
+
+    assert [dag["id"] for dag in first.json()] == made[:0:-1]
+    assert [dag["id"] for dag in rest.json()] == made[:1]
+    assert 'rel="next"' in first.headers["link"]
+    assert "X-Next-Cursor" not in rest.headers
+    assert door.ask("GET", DAGS, params={"status": "completed"}).json() == []
+    assert len(door.ask("GET", DAGS, params={"status": "Running"}).json()) == 3
+
+
+@pytest.mark.parametrize(
+    "query", [{"status": "odd"}, {"before": "x"}, {"limit": 0}, {"limit": 101}]
+)
+def test_a_list_is_refused_by_the_wrong_word(door: Door, query: dict[str, Any]) -> None:
+    answer = door.ask("GET", DAGS, params=query)
+
+    assert answer.status_code == 400
+    assert faults(answer)[0][0] in query
+
+
+def test_a_lone_task_is_a_graph_of_one(door: Door) -> None:
+    task = door.created(title="alone")
+
+    dag = read(door, task["dag_id"])
+
+    assert (dag["title"], dag["status"], dag["counts"]["total"]) == ("alone", "running", 1)
+    assert [one["id"] for one in dag["tasks"]] == dag["roots"] == dag["leaves"] == [task["id"]]
+
+
+def test_another_users_graph_looks_exactly_like_none(door: Door) -> None:
+    made = created(door.guest())
+    unknown = show_dag(new_dag_id())
+
+    answers = [
+        door.ask("GET", f"{DAGS}/{name}")
+        for name in (made["id"], unknown, "dag_x", "%00", "x" * 300)
+    ]
+
+    assert {answer.status_code for answer in answers} == {404}
+    assert len({answer.text for answer in answers}) == 1
+    assert answers[0].json()["code"] == "DAG_NOT_FOUND"
+    assert door.ask("GET", DAGS).json() == []
+
+
+def test_a_key_that_may_only_read_makes_no_graph(door: Door) -> None:
+    reader = door.guest(scopes=("tasks:read",))
+
+    assert create(reader).status_code == 403
+    assert reader.ask("GET", DAGS).status_code == 200
+    assert door.guest(scopes=("tasks:write",)).ask("GET", DAGS).status_code == 403
+
+
+def test_a_rehearsed_graph_is_judged_like_a_real_one_and_not_kept(door: Door) -> None:
+    door.house.agent()
+    body = {"title": "a page", "tasks": DIAMOND, "by_at": "2999-01-01T00:00:00Z"}
+
+    answer = door.ask("POST", f"{DAGS}/plan", json=body)
+    refused = door.ask(
+        "POST", f"{DAGS}/plan", json={**body, "tasks": [{"name": "a", "after": ["a"]}]}
+    )
+
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["tasks"] == answer.json()["sure"] == 4
+    assert refused.json()["code"] == "INVALID_GRAPH"
+    assert nothing_was_written(door)
