@@ -1,6 +1,7 @@
 """What producers and handler authors import; it never imports the service."""
 
 from overnight import errors
+from overnight.building import dag
 from overnight.client import Client
 from overnight.context import Context
 from overnight.errors import OvernightError
@@ -28,6 +29,7 @@ __all__ = [
     "Snooze",
     "Stopped",
     "Task",
+    "dag",
     "errors",
     "handler",
 ]

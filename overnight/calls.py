@@ -1,7 +1,7 @@
 """What each operation says over HTTP and how its answer is read; nothing is sent here."""
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
@@ -49,7 +49,7 @@ class Page:
 def create_task(fields: Mapping[str, Any]) -> Call[Task]:
     """Queue a task; the idempotency key, made up if missing, makes a repeated send one task."""
     given = {name: value for name, value in fields.items() if value is not None}
-    task = _validated(TaskCreate, {"idempotency_key": f"auto-{uuid.uuid4()}"} | given)
+    task = validated(TaskCreate, {"idempotency_key": f"auto-{uuid.uuid4()}"} | given)
     return Call("POST", TASKS, _task, json=task.model_dump(mode="json", exclude_unset=True))
 
 
@@ -118,7 +118,7 @@ def plan(request: PlanRequest) -> Call[Plan]:
 
 def plan_request(fields: Mapping[str, Any]) -> PlanRequest:
     """Judge a batch before it travels, with the words the service would use."""
-    return _validated(PlanRequest, fields)
+    return validated(PlanRequest, fields)
 
 
 def refusal(answer: httpx2.Response) -> errors.Refused:
@@ -154,17 +154,33 @@ def _page(answer: httpx2.Response) -> Page:
     return Page(tasks, answer.headers.get("X-Next-Cursor"))
 
 
-def _validated(model: type[M], fields: Mapping[str, Any]) -> M:
+def validated(model: type[M], fields: Mapping[str, Any]) -> M:
     """Judge what is to travel, with the words the service would use."""
     try:
         return model.model_validate(dict(fields))
     except ValidationError as error:
         wrong = [
             errors.FieldError(".".join(map(str, item["loc"])), item["msg"])
-            for item in error.errors(include_url=False, include_context=False, include_input=False)
+            for item in causes(
+                error.errors(include_url=False, include_context=False, include_input=False)
+            )
         ]
         message = "; ".join(f"{item.field}: {item.message}" for item in wrong)
         raise errors.InvalidRequest(message, status=422, fields=wrong) from None
+
+
+def causes(faults: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Leave out what only follows: a list is not too short because its items are wrong."""
+    return [
+        fault
+        for fault in faults
+        if fault["type"] != "too_short"
+        or not any(_is_below(fault["loc"], other["loc"]) for other in faults)
+    ]
+
+
+def _is_below(place: Sequence[str | int], other: Sequence[str | int]) -> bool:
+    return len(other) > len(place) and tuple(other[: len(place)]) == tuple(place)
 
 
 def _object(answer: httpx2.Response) -> dict[str, Any]:

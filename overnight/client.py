@@ -13,6 +13,7 @@ import httpx2
 
 from overnight import calls
 from overnight.calls import Call
+from overnight.dags import Dags
 from overnight.errors import NotConfigured, NotUnderstood, TaskFailed, Unreachable, WaitTimedOut
 from overnight.models import (
     Cancelled,
@@ -56,6 +57,7 @@ class Client:
         self._retries = retries
         self._sleep = sleep
         self.tasks = Tasks(self)
+        self.dags = Dags(self)
 
     def queue_status(self) -> QueueStatus:
         """Return how much of yours runs and waits."""

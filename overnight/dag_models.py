@@ -281,3 +281,31 @@ class DagCancelled(BaseModel):
     cancelled: int = Field(description="Tasks that were ended at once.")
     stopping: int = Field(description="Tasks that run and were asked to stop.")
     status: DagStatus = Field(description="Where the graph stands now.")
+
+
+class DagRetried(BaseModel):
+    """The answer to a retry: what came back."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
+
+    dag_id: str = Field(description="The graph, which runs again.")
+    tasks: list[str] = Field(description="Ids of the tasks that came back, the asked one first.")
+
+
+class DagFork(BaseModel):
+    """What a fork may be told."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    title: Title | None = Field(None, description="Left out, the title of the old graph.")
+
+
+class DagForked(BaseModel):
+    """The answer to a fork: a new graph, in which a part of the old one runs anew."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
+
+    id: str = Field(description="The new graph.")
+    forked_from: str = Field(description="The old one, which stays as it is.")
+    tasks: dict[str, str] = Field(description="From the id of each old task to that of its copy.")
+    again: list[str] = Field(description="The copies that run anew; the others kept their outputs.")

@@ -3,10 +3,14 @@
 OvernightError               base of all
 ├── Refused                  the service answered no; `code`, `status`, `fields`, `retry_after`
 │   ├── InvalidRequest       a field is wrong; `fields` names each with a legal value
+│   │   └── InvalidGraph     tasks that cannot be one graph: a circle, an unknown name
 │   ├── Unauthenticated      no valid API key
 │   ├── Forbidden            the key may not do this
 │   ├── TaskNotFound         no such task, or another user's
 │   ├── TaskAlreadyCompleted too late to cancel
+│   ├── DagNotFound          no such graph, or another user's
+│   ├── DagAlreadyFinished   too late to cancel
+│   ├── NotRetryable         only what failed or was cancelled can be tried again
 │   ├── TooManyPending       the user's cap on waiting work
 │   ├── MonthlyLimitReached  the month's hours are used up
 │   ├── StaleAttempt         the attempt no longer holds its task
@@ -16,7 +20,9 @@ OvernightError               base of all
 ├── NotUnderstood            something answered, but not an Overnight service
 ├── NotConfigured            no address or no key to call with
 ├── WaitTimedOut             the task had not ended in time; `task` is how it stood
+├── DagWaitTimedOut          the graph had not ended in time; `dag` is how it stood
 ├── TaskFailed               the awaited task ended without success; `task` says how
+├── DagFailed                the awaited graph ended without success; `dag` says how
 └── DuplicateHandler         two functions want the same type of task
 """
 
@@ -28,6 +34,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from overnight.dag_models import Dag
     from overnight.models import Task
 
 
@@ -72,6 +79,12 @@ class InvalidRequest(Refused):
     code = "INVALID_REQUEST"
 
 
+class InvalidGraph(InvalidRequest):
+    """Tasks that cannot be one graph; `fields` names each place at fault and what would do."""
+
+    code = "INVALID_GRAPH"
+
+
 class Unauthenticated(Refused):
     """The API key is missing, wrong, expired or revoked."""
 
@@ -94,6 +107,24 @@ class TaskAlreadyCompleted(Refused):
     """The task has ended, so there is nothing left to cancel."""
 
     code = "TASK_ALREADY_COMPLETED"
+
+
+class DagNotFound(Refused):
+    """No such graph, or another user's."""
+
+    code = "DAG_NOT_FOUND"
+
+
+class DagAlreadyFinished(Refused):
+    """Everything in the graph has ended, so there is nothing left to cancel."""
+
+    code = "DAG_ALREADY_FINISHED"
+
+
+class NotRetryable(Refused):
+    """Only a task that failed for good or was cancelled can be tried again."""
+
+    code = "NOT_RETRYABLE"
 
 
 class TooManyPending(Refused):
@@ -146,6 +177,28 @@ class WaitTimedOut(OvernightError):
         self.task = task
 
 
+class DagWaitTimedOut(OvernightError):
+    """The graph had not ended in time; it goes on, and `dag` is how it stood."""
+
+    def __init__(self, dag: Dag, seconds: float) -> None:
+        done = f"{dag.counts.total - dag.counts.open} of {dag.counts.total} tasks"
+        super().__init__(f"{dag.id} is still {dag.status} after {seconds:g} s, {done} ended")
+        self.dag = dag
+
+
+class DagFailed(OvernightError):
+    """The awaited graph ended without success; `dag` says how."""
+
+    def __init__(self, dag: Dag) -> None:
+        why = ", ".join(
+            f"{task.label} ({task.failure_reason or 'no reason was recorded'})"
+            for task in dag.tasks
+            if task.status == "failed"
+        )
+        super().__init__(f"{dag.id} ended as {dag.status}" + (f": {why}" if why else ""))
+        self.dag = dag
+
+
 class TaskFailed(OvernightError):
     """The awaited task ended without success; `task` says how."""
 
@@ -169,10 +222,14 @@ BY_CODE: dict[str, type[Refused]] = {
     kind.code: kind
     for kind in (
         InvalidRequest,
+        InvalidGraph,
         Unauthenticated,
         Forbidden,
         TaskNotFound,
         TaskAlreadyCompleted,
+        DagNotFound,
+        DagAlreadyFinished,
+        NotRetryable,
         TooManyPending,
         MonthlyLimitReached,
         StaleAttempt,

@@ -13,9 +13,10 @@ from starlette.exceptions import HTTPException
 from app import telemetry
 from app.api.callers import Forbidden, Unauthenticated
 from app.api.headers import PRIVATE
-from app.api.wording import explain, told
+from app.api.wording import explain
 from app.domain import errors
 from app.store.db import LOCK_TIMEOUT, DatabaseUnreachable, sqlstate
+from overnight.calls import causes
 
 MEDIA_TYPE = "application/problem+json"
 STATEMENT_TIMEOUT = "57014"
@@ -103,7 +104,7 @@ def invalid(request: Request, error: Exception) -> Response:
     """Answer a request whose shape is wrong: 422 for a body's fields, 400 for all else."""
     if not isinstance(error, RequestValidationError):
         raise error
-    wrong = [explain(fault, request.url.path) for fault in told(error.errors())]
+    wrong = [explain(fault, request.url.path) for fault in causes(error.errors())]
     in_body = all(fault["loc"][0] == "body" for fault in error.errors())
     unreadable = any(fault["type"] == "json_invalid" for fault in error.errors())
     return problem(

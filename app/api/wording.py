@@ -1,7 +1,7 @@
 """Telling a sender which field is wrong and what would do, from the models themselves."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -17,16 +17,6 @@ BODIES: dict[str, type[BaseModel]] = {
     "/api/v1/dags/plan": DagPlanRequest,
 }
 NOT_JSON = frozenset({"model_attributes_type", "model_type", "dict_type", "dict_attributes_type"})
-
-
-def told(faults: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Leave out what only follows: a list is not too short because its items are wrong."""
-    return [
-        fault
-        for fault in faults
-        if fault["type"] != "too_short"
-        or not any(_is_below(fault["loc"], other["loc"]) for other in faults)
-    ]
 
 
 def explain(fault: Mapping[str, Any], route: str) -> dict[str, str]:
@@ -83,10 +73,6 @@ def _whole_body(fault: Mapping[str, Any]) -> str:
     if fault["type"] == "missing" or fault["type"] in NOT_JSON:
         return "is not a JSON object"
     return str(fault["msg"].removeprefix("Value error, "))
-
-
-def _is_below(place: Sequence[str | int], other: Sequence[str | int]) -> bool:
-    return len(other) > len(place) and tuple(other[: len(place)]) == tuple(place)
 
 
 def _unknown(path: list[str | int], route: str) -> tuple[str, str]:

@@ -1,0 +1,111 @@
+"""What each operation on graphs says over HTTP and how its answer is read; nothing is sent here."""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+import httpx2
+
+from overnight.calls import Call, validated
+from overnight.dag_models import (
+    Dag,
+    DagCancelled,
+    DagCreate,
+    DagCreated,
+    DagForked,
+    DagPlanRequest,
+    DagRetried,
+    DagSummary,
+)
+from overnight.errors import FieldError, InvalidGraph
+from overnight.models import Plan
+from overnight.shape import NotAGraph, links_of
+
+DAGS = "/api/v1/dags"
+TASKS = "/api/v1/tasks"
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class DagPage:
+    """Some graphs, and where the next ones begin."""
+
+    dags: list[DagSummary]
+    cursor: str | None
+
+
+def create_dag(graph: DagCreate | Fields) -> Call[DagCreated]:
+    """Queue a graph; the idempotency key, made up if missing, makes a repeated send one graph."""
+    body = _body(graph_of(graph))
+    return Call(
+        "POST",
+        DAGS,
+        lambda answer: DagCreated.model_validate(answer.json()),
+        json={"idempotency_key": f"auto-{uuid.uuid4()}"} | body,
+    )
+
+
+def plan_dag(graph: DagCreate | Fields, *, by_at: datetime | None) -> Call[Plan]:
+    """Ask what a graph would come to; nothing is queued."""
+    asked = validated(DagPlanRequest, {**_body(graph_of(graph)), "by_at": by_at})
+    return Call(
+        "POST", f"{DAGS}/plan", lambda answer: Plan.model_validate(answer.json()), json=_body(asked)
+    )
+
+
+def get_dag(dag_id: str, *, tasks: bool = True) -> Call[Dag]:
+    """Read one graph, with its tasks and edges or without."""
+    params = {} if tasks else {"tasks": "false"}
+    return Call("GET", _of(dag_id), lambda answer: Dag.model_validate(answer.json()), params=params)
+
+
+def list_dags(*, status: str | None, limit: int, before: str | None) -> Call[DagPage]:
+    """Read one page of graphs, newest first."""
+    asked: dict[str, str | int | None] = {"status": status, "limit": limit, "before": before}
+    params = {name: value for name, value in asked.items() if value is not None}
+    return Call("GET", DAGS, _page, params=params)
+
+
+def cancel_dag(dag_id: str) -> Call[DagCancelled]:
+    """Ask that everything of a graph that has not ended be ended."""
+    return Call("DELETE", _of(dag_id), lambda answer: DagCancelled.model_validate(answer.json()))
+
+
+def retry_task(task_id: str) -> Call[DagRetried]:
+    """Run a task again that ended badly, and everything that ended because of it."""
+    path = f"{TASKS}/{quote(task_id, safe='')}/retry"
+    return Call("POST", path, lambda answer: DagRetried.model_validate(answer.json()))
+
+
+def fork_task(task_id: str, *, title: str | None) -> Call[DagForked]:
+    """Make a new graph that runs a task and everything after it anew."""
+    path = f"{TASKS}/{quote(task_id, safe='')}/fork"
+    body = {} if title is None else {"title": title}
+    return Call("POST", path, lambda answer: DagForked.model_validate(answer.json()), json=body)
+
+
+def graph_of(graph: DagCreate | Fields) -> DagCreate:
+    """Judge a graph before it travels, with the words the service would use."""
+    whole = graph if isinstance(graph, DagCreate) else validated(DagCreate, graph)
+    try:
+        links_of(whole)
+    except NotAGraph as error:
+        wrong = [FieldError(fault.field, fault.message, fault.legal) for fault in error.faults]
+        raise InvalidGraph(str(error), status=422, fields=wrong) from None
+    return whole
+
+
+def _body(graph: DagCreate) -> dict[str, Any]:
+    return graph.model_dump(mode="json", exclude_unset=True)
+
+
+def _of(dag_id: str) -> str:
+    return f"{DAGS}/{quote(dag_id, safe='')}"
+
+
+def _page(answer: httpx2.Response) -> DagPage:
+    dags = [DagSummary.model_validate(item) for item in answer.json()]
+    return DagPage(dags, answer.headers.get("X-Next-Cursor"))

@@ -1,0 +1,106 @@
+"""`client.dags` and the builder against the real API."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from app.domain.results import Raised, Returned
+from overnight import Client, dag, errors
+from tests.support.door import Door, open_door
+from tests.support.graphs import begin
+from tests.support.house import House
+
+
+@pytest.fixture
+def door(house: House, database_url: str) -> Iterator[Door]:
+    with open_door(house, database_url) as door:
+        door.house.agent()
+        yield door
+
+
+@pytest.fixture
+def client(door: Door) -> Client:
+    return door.client()
+
+
+def finish(door: Door, *names: str) -> None:
+    for name in names:
+        [run] = begin(door.house, door.row_id(name))
+        assert door.house.settle(run, Returned({"done": name}))
+
+
+def test_leaving_the_block_submits_the_graph(client: Client) -> None:
+    with dag("a page", client=client) as page:
+        research = page.task("Research", type="echo")
+        build = page.task("Build", type="echo", after=[research])
+
+    assert page.created.roots == ["research"]
+    assert page.created.tasks == {"research": research.id, "build": build.id}
+    assert client.tasks.get(build.id).state == "pending"
+    assert page.submit(client) is page.created
+
+
+def test_half_a_graph_is_never_submitted(client: Client) -> None:
+    def build_half() -> None:
+        with dag("a page", client=client) as page:
+            page.task("Research")
+            raise KeyError("the rest")
+
+    with pytest.raises(KeyError):
+        build_half()
+
+    assert list(client.dags.list()) == []
+
+
+def test_a_graph_is_waited_for_until_it_ended(door: Door, client: Client) -> None:
+    made = client.dags.create(
+        {"title": "two", "tasks": [{"name": "a"}, {"name": "b", "after": ["a"]}]}
+    )
+    with pytest.raises(errors.DagWaitTimedOut, match="0 of 2 tasks ended") as impatient:
+        client.dags.wait(made.id, timeout=0)
+    finish(door, made.tasks["a"], made.tasks["b"])
+
+    ended = client.dags.wait(made.id, timeout=5)
+
+    assert impatient.value.dag.status == "running"
+    assert ended.status == "completed"
+    assert [task.state for task in ended.tasks] == ["completed", "completed"]
+
+
+def test_a_graph_that_failed_says_which_task_did(door: Door, client: Client) -> None:
+    made = client.dags.create({"title": "one", "tasks": [{"name": "a", "max_attempts": 1}]})
+    [run] = begin(door.house, door.row_id(made.tasks["a"]))
+    door.house.settle(run, Raised("error", "boom"))
+
+    with pytest.raises(errors.DagFailed, match=r"ended as failed: a \(error\)") as failed:
+        client.dags.wait(made.id, timeout=5)
+
+    assert failed.value.dag.counts.failed == 1
+    assert client.dags.wait(made.id, timeout=5, check=False).status == "failed"
+
+
+def test_graphs_are_listed_page_after_page(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("overnight.dags.PAGE", 2)
+    made = [client.dags.create({"title": str(n), "tasks": [{"name": "a"}]}).id for n in range(5)]
+
+    assert [one.id for one in client.dags.list()] == made[::-1]
+    assert [one.id for one in client.dags.list(limit=3)] == made[:1:-1]
+    assert list(client.dags.list(status="failed")) == []
+
+
+def test_a_rehearsal_queues_nothing(client: Client) -> None:
+    plan = client.dags.plan({"title": "x", "tasks": [{"name": "a"}, {"name": "b", "after": ["a"]}]})
+
+    assert plan.tasks == 2
+    assert list(client.dags.list()) == []
+
+
+def test_what_the_service_refuses_is_an_error_of_its_own(client: Client) -> None:
+    with pytest.raises(errors.DagNotFound):
+        client.dags.get("dag_01J00000000000000000000000")
+    with pytest.raises(errors.InvalidGraph, match="a → b → a") as refused:
+        client.dags.create(
+            {"title": "x", "tasks": [{"name": "a", "after": ["b"]}, {"name": "b", "after": ["a"]}]}
+        )
+
+    assert refused.value.fields[0].field == "tasks.1.after.0"
