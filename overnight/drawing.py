@@ -50,6 +50,7 @@ STYLE = (
     ".state{font-size:12px;fill:#424a53}.when{font-size:11px;fill:#424a53}"
     ".edge{fill:none;stroke:#6e7781;stroke-width:1.5}.critical{stroke-width:3}"
 )
+NAMESPACE = 'xmlns="http://www.w3.org/2000/svg"'
 TIP = (
     '<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7"'
     ' orient="auto"><path d="M0 0L8 4L0 8z" fill="#6e7781"/></marker>'
@@ -73,7 +74,7 @@ def svg(dag: Dag) -> str:
     size = (picture.width, picture.height)
     extent = 'width="{0}" height="{1}" viewBox="0 0 {0} {1}"'.format(*size)
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-labelledby="title desc" {extent}>',
+        f'<svg {NAMESPACE} role="img" aria-labelledby="title desc" {extent}>',
         f'<title id="title">{_xml(dag.title)}</title>',
         f'<desc id="desc">{_xml(_described(dag))}</desc>',
         f"<style>{STYLE}</style>",

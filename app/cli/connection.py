@@ -98,7 +98,10 @@ def told(error: Exception) -> Failure:
         case errors.WaitTimedOut():
             hint = f"It goes on; `overnight wait {error.task.id}` takes up the wait again."
             return Failure(str(error), hint=hint, code=Code.WAITED_IN_VAIN)
-        case errors.TaskFailed():
+        case errors.DagWaitTimedOut():
+            hint = f"It goes on; `overnight dag show {error.dag.id} --watch` takes up the wait."
+            return Failure(str(error), hint=hint, code=Code.WAITED_IN_VAIN)
+        case errors.TaskFailed() | errors.DagFailed():
             return Failure(str(error), code=Code.ENDED_BADLY)
         case errors.Unreachable():
             return Failure(str(error), hint=ADVICE)

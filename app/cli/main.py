@@ -12,7 +12,9 @@ import typer
 
 from app.cli import (
     add,
+    batch,
     budgets,
+    dags,
     dead,
     drill,
     explain,
@@ -78,6 +80,7 @@ def config_show(*, as_json: options.Json = False) -> None:
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     TASKS: {
         "add": add.add,
+        "batch": batch.batch,
         "list": tasks.list_,
         "get": tasks.get,
         "wait": tasks.wait,
@@ -118,6 +121,7 @@ for panel, commands in COMMANDS.items():
         app.command(name, rich_help_panel=panel)(command)
 
 app.command("version")(print_version)
+app.add_typer(dags.app, name="dag", rich_help_panel=TASKS)
 app.add_typer(budgets.approvals, name="approvals", rich_help_panel=OPERATE)
 app.add_typer(budgets.budget, name="budget", rich_help_panel=OPERATE)
 app.add_typer(dead.app, name="dead", rich_help_panel=OPERATE)

@@ -76,6 +76,11 @@ def note(text: str) -> None:
     sys.stderr.flush()
 
 
+def colour(state: str) -> str:
+    """Return the style a state's word is drawn in."""
+    return _COLOURS.get(state, "")
+
+
 def printable(text: str) -> str:
     r"""Return text with every control character made visible.
 

@@ -1,4 +1,4 @@
-"""Which task a person means: its whole id, or any beginning or ending that only it has."""
+"""Which task or graph a person means: its whole id, or any beginning or ending only it has."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -8,7 +8,7 @@ from app.cli.failures import Code, Failure
 if TYPE_CHECKING:
     from overnight import Client
 
-PREFIX = "task_"
+PREFIX, DAG_PREFIX = "task_", "dag_"
 WHOLE = 26
 # Short names are for what one is busy with; older tasks have their whole id.
 RECENT = 500
@@ -21,6 +21,14 @@ def resolve(client: "Client", given: str) -> str:
         return whole(given)
     recent = [task.id for task in client.tasks.list(limit=RECENT)]
     return choose(given, recent, among="recent tasks")
+
+
+def resolve_dag(client: "Client", given: str) -> str:
+    """Return the id of the one graph of the caller's that `given` names."""
+    if is_whole(given):
+        return DAG_PREFIX + _name(given)
+    recent = [dag.id for dag in client.dags.list(limit=RECENT)]
+    return choose(given, recent, among="recent graphs")
 
 
 def is_whole(given: str) -> bool:
@@ -47,7 +55,7 @@ def choose(given: str, ids: Sequence[str], *, among: str) -> str:
     """
     wanted = _name(given)
     if not wanted:
-        raise Failure("an empty id names no task", code=Code.USAGE)
+        raise Failure("an empty id names nothing", code=Code.USAGE)
     named = [
         task_id
         for task_id in ids
@@ -65,4 +73,7 @@ def choose(given: str, ids: Sequence[str], *, among: str) -> str:
 
 def _name(task_id: str) -> str:
     text = task_id.strip()
-    return text[len(PREFIX) :].upper() if text.lower().startswith(PREFIX) else text.upper()
+    for prefix in (PREFIX, DAG_PREFIX):
+        if text.lower().startswith(prefix):
+            return text[len(prefix) :].upper()
+    return text.upper()

@@ -1,0 +1,105 @@
+"""`overnight dag`: look at graphs, draw them, stop them, and run parts of them again."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.cli import connection, dag_trees, options, output, references, showing
+from app.cli.failures import Code, Failure
+
+app = typer.Typer(help="Look at graphs of tasks, draw them, stop them, run parts of them again.")
+DagRef = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID", help="The graph's id, or any beginning or ending that only it has."
+    ),
+]
+FORMATS = ("svg", "dot", "mermaid", "ascii")
+
+
+@app.command("list")
+def list_(
+    *,
+    status: Annotated[
+        str | None, typer.Option(help="Only those that are running, completed, failed, cancelled.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
+    as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
+) -> None:
+    """List your graphs of several tasks, newest first."""
+    with connection.client(url, api_key_file) as client:
+        found = list(client.dags.list(status=status, limit=limit))
+    if as_json:
+        output.document([showing.plain(one) for one in found])
+        return
+    rows = [
+        (
+            one.id,
+            one.status.value,
+            f"{one.counts.total - one.counts.open} of {one.counts.total}",
+            dag_trees.money(one),
+            one.created_at,
+            one.title,
+        )
+        for one in found
+    ]
+    headers = ("ID", "STATUS", "ENDED", "SPENT", "CREATED", "TITLE")
+    output.table(headers, rows, empty="No graphs.")
+
+
+@app.command()
+def show(
+    dag: DagRef,
+    *,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Keep looking until all of it has ended.")
+    ] = False,
+    as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
+) -> None:
+    """Show a graph as a tree: states, durations and progress."""
+    with connection.client(url, api_key_file) as client:
+        dag_id = references.resolve_dag(client, dag)
+        found = (
+            dag_trees.watch(client, dag_id, silently=as_json) if watch else client.dags.get(dag_id)
+        )
+    if as_json:
+        output.document(showing.plain(found))
+    else:
+        dag_trees.show(found)
+
+
+@app.command()
+def graph(
+    dag: DagRef,
+    *,
+    form: Annotated[
+        str, typer.Option("--format", metavar="|".join(FORMATS), help="What to draw it as.")
+    ] = "svg",
+    file: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Where to; else stdout.")
+    ] = None,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
+) -> None:
+    """Draw a graph, top to bottom."""
+    if form not in FORMATS:
+        legal = f"Legal is {', '.join(FORMATS)}."
+        raise Failure(f"--format: {form!r} is no format", hint=legal, code=Code.USAGE)
+    with connection.client(url, api_key_file) as client:
+        found = client.dags.get(references.resolve_dag(client, dag))
+    from overnight.drawing import FORMS
+
+    picture = FORMS[form](found)
+    if file is None:
+        output.line(picture.rstrip("\n"))
+        return
+    try:
+        file.write_text(picture, encoding="utf-8")
+    except OSError as error:
+        raise Failure(f"cannot write {file}: {error.strerror}", code=Code.USAGE) from error
+    output.note(f"Drew {len(found.tasks)} tasks to {file}.")

@@ -1,0 +1,259 @@
+"""`overnight batch` and `overnight dag` against the real API."""
+
+import json
+import os
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from app.cli.failures import Code
+from app.cli.main import app
+from app.domain.results import Raised, Returned
+from tests.support.door import Door, open_door
+from tests.support.graphs import begin
+from tests.support.house import House
+
+GRAPH = """\
+title: a page
+budget_usd: 5
+tasks:
+  - {name: research, type: echo, max_attempts: 1}
+  - {name: design, type: echo, after: [research]}
+  - {name: build, title: Build it, after: [research, design]}
+"""
+
+
+@pytest.fixture
+def door(house: House, database_url: str) -> Iterator[Door]:
+    with open_door(house, database_url) as door:
+        door.house.agent()
+        yield door
+
+
+@pytest.fixture(autouse=True)
+def place(door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place whose commands reach this API and nothing else."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("OVERNIGHT_URL", "http://testserver")
+    monkeypatch.setenv("OVERNIGHT_API_KEY", door.key)
+    monkeypatch.setattr("overnight.Client", lambda *_, **__: door.client())
+
+
+def run(*words: str, given: str | None = None) -> Result:
+    return CliRunner().invoke(app, words, input=given, prog_name="overnight")
+
+
+def read(*words: str, given: str | None = None) -> Any:
+    shown = run(*words, "--json", given=given)
+    assert shown.exit_code == 0, shown.stderr
+    return json.loads(shown.stdout)
+
+
+def queued(text: str = GRAPH) -> dict[str, Any]:
+    [dag] = read("batch", "-", given=text)["dags"]
+    shown: dict[str, Any] = dag
+    return shown
+
+
+def settle(door: Door, task: str, *, well: bool = True) -> None:
+    [started] = begin(door.house, door.row_id(task))
+    result = Returned({}) if well else Raised("error", "boom")
+    assert door.house.settle(started, result)
+
+
+def test_a_file_is_queued_graph_by_graph(door: Door, tmp_path: Path) -> None:
+    (tmp_path / "night.yaml").write_text(f"{GRAPH}---\n- title: alone\n", encoding="utf-8")
+
+    shown = run("batch", "night.yaml")
+
+    assert shown.exit_code == 0, shown.stderr
+    header, dag, task = [line.split(None, 2) for line in shown.stdout.splitlines()]
+    assert header == ["ID", "TASKS", "TITLE"]
+    assert dag[0].startswith("dag_")
+    assert dag[1:] == ["3", "a page"]
+    assert task[0].startswith("task_")
+    rows = door.house.rows("SELECT source FROM tasks")
+    assert [row["source"] for row in rows] == ["cli"] * 4
+
+
+def test_json_from_stdin_is_answered_with_one_document() -> None:
+    asked = json.dumps({"title": "g", "tasks": [{"name": "a"}, {"name": "b", "after": ["a"]}]})
+
+    answer = read("batch", "-", given=asked)
+
+    assert answer["tasks"] == []
+    assert answer["dags"][0]["critical_path"] == {"tasks": ["a", "b"], "weight": 2}
+
+
+def test_faults_are_told_by_file_line_and_field_and_nothing_is_queued(
+    door: Door, tmp_path: Path
+) -> None:
+    wrong = GRAPH.replace("after: [research]", "after: [reserch], priority: 9")
+    (tmp_path / "night.yaml").write_text(f"- title: fine\n---\n{wrong}", encoding="utf-8")
+
+    shown = run("batch", "night.yaml")
+
+    assert shown.exit_code == Code.USAGE
+    assert shown.stdout == ""
+    assert "night.yaml:7: tasks.1.priority: Input should be less" in shown.stderr
+    assert door.house.one("SELECT count(*) AS n FROM tasks")["n"] == 0
+
+
+def test_several_faults_stand_on_a_line_each() -> None:
+    shown = run("batch", "-", given="- title: a\n  priority: 9\n- title: b\n  odd: 1\n")
+
+    assert shown.exit_code == Code.USAGE
+    first, second, last = shown.stderr.splitlines()
+    assert first.startswith("stdin:2: 0.priority: ")
+    assert second.startswith("stdin:4: 1.odd: is not a known field")
+    assert last == "Error: stdin has 2 faults; nothing was queued"
+
+
+def test_a_limit_met_halfway_says_what_went_in_before(door: Door) -> None:
+    door.house.run("UPDATE users SET max_pending = 3 WHERE id = :id", id=door.user)
+
+    shown = run("batch", "-", given=f"{GRAPH}---\n{GRAPH}")
+
+    assert shown.exit_code == Code.LIMITED
+    assert "1 of 2 were queued before this:" in shown.stderr
+    assert "3 tasks are waiting and 3 more came; at most 3 may" in shown.stderr
+    assert door.house.one("SELECT count(*) AS n FROM tasks")["n"] == 3
+
+
+def test_what_only_the_service_can_refuse_is_told_by_line_too(door: Door) -> None:
+    door.house.run("UPDATE users SET max_tasks_per_dag = 2 WHERE id = :id", id=door.user)
+
+    shown = run("batch", "-", given=GRAPH)
+
+    assert shown.exit_code == Code.USAGE
+    assert "stdin:3: tasks: " in shown.stderr
+    assert "at most 2" in shown.stderr
+
+
+def test_a_dry_run_queues_nothing(door: Door) -> None:
+    shown = run("batch", "-", "--dry-run", "--by", "2999-01-01T00:00Z", given=GRAPH)
+
+    assert shown.exit_code == 0, shown.stderr
+    assert shown.stdout.startswith("a page: 3 of 3 will finish by 2999-01-01")
+    assert "Nothing was queued." in shown.stderr
+    assert door.house.one("SELECT count(*) AS n FROM tasks")["n"] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["batch"], "name a FILE"),
+        (["batch", "x", "--dry-run", "--wait"], "exclude each other"),
+        (["batch", "x", "--by", "07:00"], "give --dry-run too"),
+        (["batch", "missing.yaml"], "cannot read missing.yaml"),
+        (["dag", "graph", "x", "--format", "png"], "is no format"),
+    ],
+)
+def test_misuse_is_told_in_a_line(words: list[str], told: str) -> None:
+    shown = run(*words)
+
+    assert shown.exit_code == Code.USAGE
+    assert told in shown.stderr
+
+
+def test_the_schema_is_printed_without_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OVERNIGHT_URL")
+
+    assert "DagCreate" in json.loads(run("batch", "--schema").stdout)["$defs"]
+
+
+def test_waiting_ends_with_the_last_and_tells_the_worst(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end_all(*_: object) -> None:
+        for claimed in door.house.claim().claims:
+            started = door.house.start(claimed)
+            assert started is not None
+            door.house.settle(started, Raised("error", "boom"))
+
+    monkeypatch.setattr("overnight.client.time.sleep", end_all)
+    client = door.client()
+    monkeypatch.setattr(client, "_sleep", end_all)
+    monkeypatch.setattr("overnight.Client", lambda *_, **__: client)
+
+    shown = run("batch", "-", "--wait", given=GRAPH)
+
+    assert shown.exit_code == Code.ENDED_BADLY
+    assert "failed" in shown.stdout
+    assert "research (error)" in shown.stderr
+
+
+def test_graphs_are_listed(door: Door) -> None:
+    dag = queued()
+    settle(door, dag["tasks"]["research"])
+
+    shown = run("dag", "list")
+
+    _, line = shown.stdout.splitlines()
+    assert line.startswith(f"{dag['id']}  running  1 of 3  $0.00 of $5.00")
+    assert read("dag", "list", "--status", "failed") == []
+    assert read("dag", "list")[0]["counts"]["completed"] == 1
+
+
+def test_a_graph_is_shown_as_a_tree(door: Door) -> None:
+    dag = queued()
+    settle(door, dag["tasks"]["research"])
+
+    shown = run("dag", "show", dag["id"][-6:].lower())
+
+    head, *tree = shown.stdout.splitlines()
+    assert head == f"a page  ({dag['id']}, running, 1 of 3 ended, $0.00 of $5.00)"
+    assert tree[0].split()[:-1] == ["└─", "✓", "research", "completed"]
+    assert tree[1].split() == ["└─", "○", "design", "ready"]
+    assert tree[2].split() == [*["└─", "…", "build", "pending"], *["(also", "after", "research)"]]
+
+
+def test_a_watched_graph_ends_with_the_whole_tree(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dag = queued()
+    names = iter(("research", "design", "build"))
+    client = door.client()
+    monkeypatch.setattr(client, "pause", lambda _: settle(door, dag["tasks"][next(names)]))
+    monkeypatch.setattr("overnight.Client", lambda *_, **__: client)
+
+    shown = run("dag", "show", dag["id"], "--watch")
+
+    assert shown.exit_code == 0, shown.stderr
+    assert shown.stderr.splitlines() == [
+        *("research ready", "design pending", "build pending"),
+        *("research completed", "design ready"),
+        *("design completed", "build ready"),
+        "build completed",
+    ]
+    assert "completed, 3 of 3 ended" in shown.stdout
+
+
+@pytest.mark.parametrize("form", ["svg", "dot", "mermaid", "ascii"])
+def test_a_graph_is_drawn(form: str, tmp_path: Path) -> None:
+    dag = queued()
+    target = tmp_path / "graph.out"
+
+    shown = run("dag", "graph", dag["id"], "--format", form)
+    kept = run("dag", "graph", dag["id"], "--format", form, "-o", str(target))
+
+    assert kept.exit_code == shown.exit_code == 0, shown.stderr
+    assert target.read_text(encoding="utf-8") == shown.stdout
+    assert "research" in shown.stdout
+    if form == "svg":
+        assert ET.fromstring(shown.stdout).tag.endswith("svg")
+
+
+def test_a_graph_nobody_knows_is_told_plainly() -> None:
+    unknown = run("dag", "show", "dag_01J00000000000000000000000")
+    short = run("dag", "show", "zz")
+
+    assert unknown.exit_code == short.exit_code == Code.FAILED
+    assert "no such graph" in unknown.stderr
+    assert "none of the recent graphs is named 'zz'" in short.stderr

@@ -1,0 +1,184 @@
+"""Batch files: what they may hold, and that every fault names its line and field."""
+
+import json
+from typing import Any
+
+import pytest
+
+from app.cli.batch_files import MOST_VALUES, Unreadable, entries, read, schema
+from overnight.dag_models import DagCreate
+from overnight.models import TaskCreate
+
+GRAPH = """\
+title: a page
+tasks:
+  - name: research
+    type: echo
+  - name: build
+    after:
+      - research
+"""
+
+
+def kinds(text: str) -> list[str]:
+    found, wrong = entries(read(text))
+    assert not wrong, [fault.told("file") for fault in wrong]
+    return [f"{type(entry.what).__name__} {entry.what.title}" for entry in found]
+
+
+def faults(text: str) -> list[str]:
+    _, wrong = entries(read(text))
+    return [fault.told("f.yaml") for fault in wrong]
+
+
+@pytest.mark.parametrize(
+    ("text", "held"),
+    [
+        (GRAPH, ["DagCreate a page"]),
+        ("title: alone\n", ["TaskCreate alone"]),
+        ("- title: one\n- title: two\n", ["TaskCreate one", "TaskCreate two"]),
+        (
+            "- title: one\n- title: g\n  tasks:\n  - name: a\n",
+            ["TaskCreate one", "DagCreate g"],
+        ),
+        (
+            "dags:\n- title: g\n  tasks:\n  - name: a\ntasks:\n- title: one\n",
+            ["DagCreate g", "TaskCreate one"],
+        ),
+        (f"{GRAPH}---\ntitle: alone\n---\n", ["DagCreate a page", "TaskCreate alone"]),
+        ('{"title": "g", "tasks": [{"name": "a"}]}', ["DagCreate g"]),
+        ('[\n\t{"title": "tabs"}\n]', ["TaskCreate tabs"]),
+        ("[{title: flow}]", ["TaskCreate flow"]),
+    ],
+)
+def test_a_file_holds_graphs_and_tasks_in_their_order(text: str, held: list[str]) -> None:
+    assert kinds(text) == held
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            GRAPH.replace("- research", "- reserch"),
+            "f.yaml:7: tasks.1.after.0: no task of this graph is called 'reserch'; did you mean",
+        ),
+        (
+            GRAPH.replace("- research", "- build"),
+            "f.yaml:7: tasks.1.after.0: Would create circular dependency: build → build (legal: ",
+        ),
+        (
+            GRAPH.replace("type: echo", "priority: 9"),
+            "f.yaml:4: tasks.0.priority: Input should be less than or equal to 4 (legal: a whole",
+        ),
+        ("- title: a\n- priority: 1\n", "f.yaml:2: 1.title: Field required"),
+        ("- 7\n", "f.yaml:1: 0: is neither a task nor a graph (legal: an object with a title)"),
+        ("dags: 7\n", "f.yaml:1: dags: is no list (legal: a list)"),
+        (
+            "dags: []\nodd: 1\n",
+            "f.yaml:2: odd: is not a known field (legal: dags and tasks)",
+        ),
+        ("dags: [{title: x}]\n", "f.yaml:1: dags.0.tasks: Field required"),
+        ("", "f.yaml: holds no task (legal: a graph, or a list of tasks)"),
+        ('{\n "title": "x",\n "priority": 7}', "f.yaml:3: priority: Input should be less"),
+    ],
+)
+def test_a_fault_names_its_line_and_field(text: str, told: str) -> None:
+    [fault] = faults(text)
+
+    assert fault.startswith(told)
+
+
+def test_every_fault_of_a_file_is_told() -> None:
+    text = "- title: a\n  priority: 9\n- title: b\n  odd: 1\n"
+
+    assert [fault.partition(": ")[0] for fault in faults(text)] == ["f.yaml:2", "f.yaml:4"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("title: a\ntitle: b\n", 2, "'title' is given twice"),
+        ("title: [a\n", 2, "neither YAML nor JSON"),
+        ("title: !!python/object:os.system x\n", 1, "the tag"),
+        ("title: !secret x\n", 1, "the tag"),
+        ("? [a]\n: b\n", 1, "a key must be a word"),
+        ("<<: 7\n", 1, "<< takes an object"),
+        ("a: &a [*a]\n", 1, "nested deeper"),
+        ("\x07", None, "neither YAML nor JSON"),
+        (f"n: {'9' * 5000}\n", 1, "too many digits"),
+        ('{"a": NaN}', None, "NaN is no JSON number"),
+        ("[" * 3000, None, "neither|nested"),
+    ],
+)
+def test_what_is_no_batch_is_told_with_its_line(text: str, line: int | None, words: str) -> None:
+    with pytest.raises(Unreadable, match=words) as refused:
+        entries(read(text))
+
+    if line is not None:
+        assert refused.value.line == line
+
+
+def test_an_alias_cannot_grow_without_bound() -> None:
+    laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+        f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12)
+    )
+    assert MOST_VALUES < 10**12
+
+    with pytest.raises(Unreadable, match="holds more"):
+        read(laughs)
+
+
+def test_yaml_is_read_as_json_would_be() -> None:
+    text = (
+        "title: yes\ndescription: 2030-01-31\npayload: {on: off, n: 010, x: 1_000, t: 12:30:45,"
+        " f: 1e3, b: true, z: null, h: '7'}\n"
+    )
+
+    [entry], _ = entries(read(text))
+
+    assert isinstance(entry.what, TaskCreate)
+    assert (entry.what.title, entry.what.description) == ("yes", "2030-01-31")
+    assert entry.what.payload == {
+        "on": "off",
+        "n": 10,
+        "x": "1_000",
+        "t": "12:30:45",
+        "f": 1000.0,
+        "b": True,
+        "z": None,
+        "h": "7",
+    }
+
+
+def test_what_tasks_share_is_written_once() -> None:
+    text = (
+        "title: shared\ntasks:\n  - &usual {name: a, type: code, timeout_seconds: 60}\n"
+        "  - {<<: *usual, name: b, after: [a]}\n"
+    )
+
+    [entry], wrong = entries(read(text))
+
+    assert not wrong
+    assert isinstance(entry.what, DagCreate)
+    assert [(task.name, task.type, task.timeout_seconds) for task in entry.what.tasks] == [
+        ("a", "code", 60),
+        ("b", "code", 60),
+    ]
+
+
+def test_tasks_say_that_they_came_by_the_command_line() -> None:
+    found, _ = entries(read(f"{GRAPH}---\n- title: a\n- title: b\n  source: web\n"))
+
+    [graph, first, second] = [entry.what for entry in found]
+    assert isinstance(graph, DagCreate)
+    assert {task.source for task in graph.tasks} == {"cli"}
+    assert [one.source for one in (first, second) if isinstance(one, TaskCreate)] == ["cli", "web"]
+
+
+def test_the_schema_describes_what_is_read() -> None:
+    described: dict[str, Any] = json.loads(json.dumps(schema()))
+
+    assert {"DagCreate", "DagTask", "TaskCreate", "After"} <= described["$defs"].keys()
+    named = {one["$ref"].rpartition("/")[2]: one for one in described["anyOf"] if "$ref" in one}
+    assert named.keys() == {"DagCreate", "TaskCreate"}
+    assert set(described["$defs"]["DagCreate"]["properties"]) == set(DagCreate.model_fields)
