@@ -1,0 +1,155 @@
+"""The examples, run as they stand against the real API."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from app.cli import batch_files
+from app.domain.results import Returned
+from overnight import handlers, testing
+from overnight.dag_models import DagCreate
+from tests.support.door import Door, open_door
+from tests.support.house import House
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+GOAL = "Build a landing page for client X"
+
+
+@pytest.fixture
+def door(house: House, database_url: str) -> Iterator[Door]:
+    with open_door(house, database_url) as door:
+        door.house.agent()
+        yield door
+
+
+@pytest.fixture
+def orchestrator(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The example as a module; the handlers it registers are forgotten afterwards."""
+    monkeypatch.setattr(handlers, "_handlers", {})
+    spec = importlib.util.spec_from_file_location("orchestrator", EXAMPLES / "orchestrator.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def play(door: Door) -> list[str]:
+    """Run everything that may run, again and again; return the names in the order they ended."""
+    ended = []
+    while claims := door.house.claim().claims:
+        for claimed in claims:
+            run = door.house.start(claimed)
+            assert run is not None
+            ended.append(door.house.row(run.claim.task_id)["name"])
+            door.house.settle(run, Returned({}))
+    return ended
+
+
+def test_a_goal_becomes_one_graph_and_runs_to_its_end(door: Door, orchestrator: ModuleType) -> None:
+    client = door.client()
+
+    made = orchestrator.orchestrate(client, GOAL, budget_usd=5)
+
+    assert made.roots == ["research", "design"]
+    assert made.leaves == ["test"]
+    assert made.critical_path.tasks == ["research", "requirements", "implement", "test"]
+    assert sorted(play(door)[:2]) == ["design", "research"]
+    ended = client.dags.wait(made.id, timeout=5)
+    assert (ended.status, ended.budget_usd) == ("completed", 5.0)
+    [dag] = client.dags.list()
+    assert dag.counts.total == 5
+
+
+def test_the_same_goal_under_one_key_is_one_graph(door: Door, orchestrator: ModuleType) -> None:
+    client = door.client()
+
+    first = orchestrator.orchestrate(client, GOAL, idempotency_key="tonight")
+    again = orchestrator.orchestrate(client, GOAL, idempotency_key="tonight")
+
+    assert first == again
+    assert len(list(client.dags.list())) == 1
+
+
+@pytest.mark.parametrize(
+    ("goal", "names"),
+    [
+        ("Fix the crash at login", ["reproduce", "fix", "review", "tests", "deploy", "explain"]),
+        ("Sort the archive", ["research", "do", "review"]),
+    ],
+)
+def test_rules_choose_by_the_words_of_the_goal(
+    orchestrator: ModuleType, goal: str, names: list[str]
+) -> None:
+    assert [task.name for task in orchestrator.by_rules(goal).tasks] == names
+
+
+def test_a_model_is_told_what_is_wrong_with_its_answer(
+    door: Door, orchestrator: ModuleType
+) -> None:
+    ring = [{"name": "a", "after": ["b"]}, {"name": "b", "after": ["a"]}]
+    good = [{"name": "a", "type": "code"}, {"name": "b", "after": ["a"]}]
+    answers = [
+        "Sure! Here is your plan.",
+        json.dumps({"title": "x", "tasks": ring}),
+        f"Here you are: {json.dumps({'title': 'x', 'tasks': good})} Anything else?",
+    ]
+    asked: list[str] = []
+
+    def ask(prompt: str) -> str:
+        asked.append(prompt)
+        return answers[len(asked) - 1]
+
+    made = orchestrator.orchestrate(door.client(), GOAL, orchestrator.by_model(ask))
+
+    assert list(made.tasks) == ["a", "b"]
+    assert GOAL in asked[0]
+    assert "Would create circular dependency: a → b → a" in asked[2]
+
+
+def test_a_model_that_never_makes_sense_queues_nothing(
+    door: Door, orchestrator: ModuleType
+) -> None:
+    decompose = orchestrator.by_model(lambda _: "[]")
+
+    with pytest.raises(ValueError, match="no usable graph after 3 answers"):
+        orchestrator.orchestrate(door.client(), GOAL, decompose)
+
+    assert list(door.client().dags.list()) == []
+
+
+def test_every_type_of_the_example_has_a_handler(orchestrator: ModuleType) -> None:
+    used = {task.type for goal in (GOAL, "fix", "x") for task in orchestrator.by_rules(goal).tasks}
+
+    assert used <= set(handlers.registered())
+    done = testing.run("research", context=testing.MemoryContext(title="x"))
+    assert done.output == {"would": "x"}
+
+
+def test_the_example_says_what_it_would_queue_without_a_server() -> None:
+    shown = subprocess.run(
+        [sys.executable, EXAMPLES / "orchestrator.py", GOAL, "--dry-run"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+
+    assert len(json.loads(shown.stdout)["tasks"]) == 5
+
+
+def test_the_file_is_the_graph_of_the_orchestrator(orchestrator: ModuleType) -> None:
+    text = (EXAMPLES / "landing_page.yaml").read_text(encoding="utf-8")
+
+    [entry], wrong = batch_files.entries(batch_files.read(text))
+
+    assert not wrong
+    assert isinstance(entry.what, DagCreate)
+    by_rules = {task.name: task.type for task in orchestrator.by_rules(GOAL).tasks}
+    in_file = {task.name: task.type for task in entry.what.tasks if task.name != "tidy"}
+    assert in_file == by_rules
