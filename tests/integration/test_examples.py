@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,10 +15,13 @@ from app.cli import batch_files
 from app.domain.results import Returned
 from overnight import handlers, testing
 from overnight.dag_models import DagCreate
+from overnight.drawing import draw
 from tests.support.door import Door, open_door
 from tests.support.house import House
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+PAGE = EXAMPLES.parent / "docs" / "graphs.md"
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 GOAL = "Build a landing page for client X"
 
 
@@ -153,3 +157,38 @@ def test_the_file_is_the_graph_of_the_orchestrator(orchestrator: ModuleType) -> 
     by_rules = {task.name: task.type for task in orchestrator.by_rules(GOAL).tasks}
     in_file = {task.name: task.type for task in entry.what.tasks if task.name != "tidy"}
     assert in_file == by_rules
+
+
+def _blocks(language: str) -> list[str]:
+    return [
+        text for kind, text in FENCE.findall(PAGE.read_text(encoding="utf-8")) if kind == language
+    ]
+
+
+def test_the_page_shows_the_file_and_what_becomes_of_it(door: Door) -> None:
+    [in_page] = _blocks("yaml")
+    [as_text] = _blocks("text")
+
+    [entry], _ = batch_files.entries(batch_files.read(in_page))
+    assert isinstance(entry.what, DagCreate)
+    made = door.client().dags.create(entry.what)
+
+    assert in_page == (EXAMPLES / "landing_page.yaml").read_text(encoding="utf-8")
+    assert draw(door.client().dags.get(made.id), "ascii") == as_text
+
+
+def test_the_page_shows_what_the_service_answers(door: Door) -> None:
+    asked, expected = map(json.loads, _blocks("json"))
+
+    answer = door.ask("POST", "/api/v1/dags", json=asked)
+
+    assert answer.status_code == 201
+    assert {name: answer.json()[name] for name in expected} == expected
+
+
+def test_the_page_shows_how_a_fault_is_told() -> None:
+    text = "title: x\ntasks:\n- name: research\n- name: b\n  type: echo\n  after:\n  - reserch\n"
+
+    _, [wrong] = batch_files.entries(batch_files.read(text))
+
+    assert wrong.told("night.yaml").partition(" (legal")[0] in PAGE.read_text(encoding="utf-8")
