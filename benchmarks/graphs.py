@@ -1,4 +1,4 @@
-"""What graphs cost: the release of 10,000 dependents, a fan-in of 10,000, a chain."""
+"""What graphs cost: 10,000 tasks let in at once, 1 → 10,000 → 1, and a chain of 1,000."""
 
 import time
 from collections.abc import Iterator
@@ -26,12 +26,14 @@ PLAIN_UPDATE = "UPDATE plain_tasks SET state = 'ready', unmet = 0, revision = re
 
 
 def measure(asked: Asked, place: Arena) -> Outcome:
-    """Measure release, fan-in and chain."""
+    """Measure letting in, release, fan-in, all of them in a row, and a chain."""
     size = asked.choose(200, 10_000)
-    steps = asked.choose(10, 100)
+    steps = asked.choose(10, 1_000)
     outcome = Outcome()
+    creations(place, outcome, size, asked.rounds_or(3))
     releases(place, outcome, size, asked.rounds_or(3))
     fan_ins(place, outcome, size, asked)
+    fans(place, outcome, size, asked.rounds_or(3))
     chain(place, outcome, steps, asked)
     return outcome
 
@@ -43,6 +45,48 @@ def one_user(place: Arena, slots: int) -> Iterator[tuple[Ours, UserId]]:
         [user] = house.users(1)
         open_wide(house, [user], slots)
         yield house, user
+
+
+def creations(place: Arena, outcome: Outcome, size: int, rounds: int) -> None:
+    """Time the submit of one graph of `size` tasks, and of as many that have nothing in common."""
+    graphs: list[float] = []
+    lone: list[float] = []
+    watch = Stopwatch()
+    for _ in range(rounds):
+        for edges, found in ((_fan(size), graphs), ([], lone)):
+            with one_user(place, slots=2) as (house, user), place.watch(US):
+                tasks = [noop() for _ in range(size)]
+                with watch.running():
+                    submit_graph(house.app, user, tasks, ROOMY, edges=edges)
+                found.append(watch.last_ms)
+    outcome.figure(US, f"one graph of {size:,} tasks let in", "ms", graphs, "less")
+    outcome.figure(US, f"{size:,} lone tasks let in", "ms", lone, "less")
+    outcome.ratio("graph / lone tasks, time to let in", graphs, lone)
+
+
+def fans(place: Arena, outcome: Outcome, size: int, rounds: int) -> None:
+    """Run 1 → many → 1 from its first claim to its last settling, without Celery."""
+    rates = []
+    for _ in range(rounds):
+        with one_user(place, slots=size) as (house, user):
+            tasks = [noop() for _ in range(size)]
+            submit_graph(house.app, user, tasks, ROOMY, edges=_fan(size))
+            place.settle_down(house.database)
+            began, done = time.perf_counter(), 0
+            with place.watch(US):
+                while runs := begin(house):
+                    for batch in batched(runs, BATCHES[-1]):
+                        settle_batch(house.dispatcher, batch)
+                    done += len(runs)
+            if done != size:
+                raise AssertionError(f"{done} of {size} tasks of the graph ran")
+            rates.append(done / (time.perf_counter() - began))
+    outcome.figure(US, f"1 → {size - 2:,} → 1, claim to settled", "tasks/s", rates)
+
+
+def _fan(size: int) -> list[Edge]:
+    middle = range(1, size - 1)
+    return [edge for one in middle for edge in (Edge(0, one), Edge(one, size - 1))]
 
 
 def releases(place: Arena, outcome: Outcome, size: int, rounds: int) -> None:
