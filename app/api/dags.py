@@ -10,7 +10,7 @@ from app.api.parts import Parts, Use
 from app.api.translate import idempotency_key, new_task, workers_of
 from app.domain.errors import DagNotFound, InvalidGraph, InvalidRequest, Refused
 from app.domain.ids import DagId, MalformedId, parse_dag, show_dag
-from app.insight.dags import DagView, OutlineView, get_dag, get_outline, list_dags
+from app.insight.dags import DagView, OutlineView, get_dag, get_outline, list_dags, outline_of
 from app.insight.plan import PlanView, plan
 from app.intake.submit import Caps, Edge, NewTask, submit_dag
 from overnight.dag_models import (
@@ -57,19 +57,24 @@ def create_dag(
         depth = refusal.details.get("depth", refusal.details.get("pending"))
         telemetry.emit(telemetry.Event.SUBMIT_REJECTED, reason=refusal.code.lower(), depth=depth)
         raise
-    if submitted.created:
-        telemetry.emit(
-            telemetry.Event.DAG_ADDED,
-            dag_id=show_dag(submitted.dag_id),
-            tasks=len(tasks),
-            edges=len(edges),
-            depth=submitted.depth,
-        )
-        parts.nudge()
-    else:
-        response.status_code = 200
     response.headers["Location"] = f"{router.prefix}/{show_dag(submitted.dag_id)}"
-    return get_outline(parts.db, caller.user_id, submitted.dag_id)
+    if not submitted.created:
+        response.status_code = 200
+        return get_outline(parts.db, caller.user_id, submitted.dag_id)
+    telemetry.emit(
+        telemetry.Event.DAG_ADDED,
+        dag_id=show_dag(submitted.dag_id),
+        tasks=len(tasks),
+        edges=len(edges),
+        depth=submitted.depth,
+    )
+    parts.nudge()
+    return outline_of(
+        submitted.dag_id,
+        body.title,
+        dict(zip((task.name for task in body.tasks), submitted.tasks, strict=True)),
+        [(edge.parent, edge.child) for edge in edges],
+    )
 
 
 # Before the route of one graph, which would take the word for an id.

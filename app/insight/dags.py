@@ -8,11 +8,14 @@ from typing import Any
 from sqlalchemy import Connection
 
 from app.domain.errors import DagNotFound
-from app.domain.ids import DagId, UserId, show_dag, show_task
+from app.domain.ids import DagId, TaskId, UserId, show_dag, show_task
 from app.domain.lifecycle import State
 from app.store.db import Db
 from app.store.statements import statement
 from overnight.shape import ends_of, longest_chain
+
+# How a graph stands while anything in it can move.
+GOES_ON = "running"
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,24 @@ def list_dags(
     asked = {"user_id": user_id, "status": status, "before": before, "limit": limit}
     rows = db.atomically(lambda tx: tx.execute(statement("view_dags"), asked).mappings().all())
     return [_view(dict(row)) for row in rows]
+
+
+def outline_of(
+    dag_id: DagId, title: str, tasks: Mapping[str, TaskId], pairs: Sequence[tuple[int, int]]
+) -> OutlineView:
+    """Return what the maker of a graph is told as it goes in; `pairs` are places in `tasks`."""
+    names = list(tasks)
+    roots, leaves = ends_of(len(names), pairs)
+    chain = [names[task] for task in longest_chain(len(names), pairs)]
+    return OutlineView(
+        id=show_dag(dag_id),
+        title=title,
+        status=GOES_ON,
+        tasks={name: show_task(task) for name, task in tasks.items()},
+        roots=[names[task] for task in roots],
+        leaves=[names[task] for task in leaves],
+        critical_path=ChainView(chain, len(chain)),
+    )
 
 
 def get_outline(db: Db, user_id: UserId, dag_id: DagId) -> OutlineView:

@@ -1,10 +1,15 @@
 """A graph that could never end is refused whole, with the field named."""
 
+from collections.abc import Callable
+
 import pytest
 
 from app.domain.errors import InvalidRequest
-from app.intake.submit import Caps, Edge, NewTask, submit_graph
+from app.domain.ids import UserId
+from app.intake.submit import Caps, Edge, NewTask, SubmittedDag, submit_dag, submit_graph
+from app.store.db import Db
 from tests.support.house import LOOSE, House
+from tests.support.rivals import Rival, held_lane, queue_up
 
 
 def tasks(*titles: str) -> list[NewTask]:
@@ -38,3 +43,41 @@ def test_a_graph_beyond_its_cap_is_refused(house: House) -> None:
         submit_graph(house.app, house.user(), tasks("a", "b", "c"), caps, edges=[Edge(0, 1)])
 
     assert nothing_was_written(house)
+
+
+def test_rivals_with_one_key_make_one_graph(house: House, connect: Callable[..., Db]) -> None:
+    user = house.user()
+    rivals = [Rival(connect, f"graph-{n}", _let_in, user) for n in range(4)]
+
+    with held_lane(connect, user):
+        queue_up(connect, rivals)
+    made = [rival.answer() for rival in rivals]
+
+    assert len({one.dag_id for one in made}) == 1
+    assert sorted(one.created for one in made) == [False, False, False, True]
+    assert house.one("SELECT count(*) AS n FROM tasks")["n"] == 2
+
+
+def test_a_process_that_dies_before_the_commit_leaves_nothing(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Died(BaseException):
+        pass
+
+    def die(point: str) -> None:
+        if point == "intake.before_commit":
+            raise Died
+
+    monkeypatch.setattr("app.intake.submit.fault", die)
+
+    with pytest.raises(Died):
+        _let_in(house.app, house.user())
+
+    assert nothing_was_written(house)
+    assert house.one("SELECT count(*) AS n FROM dags")["n"] == 0
+
+
+def _let_in(db: Db, user: UserId) -> SubmittedDag:
+    return submit_dag(
+        db, user, tasks("a", "b"), LOOSE, title="x", edges=[Edge(0, 1)], idempotency_key="once"
+    )
