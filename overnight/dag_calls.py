@@ -83,7 +83,9 @@ def retry_task(task_id: str) -> Call[DagRetried]:
 def fork_task(task_id: str, *, title: str | None) -> Call[DagForked]:
     """Make a new graph that runs a task and everything after it anew."""
     path = f"{TASKS}/{quote(task_id, safe='')}/fork"
-    body = {} if title is None else {"title": title}
+    # The key makes a repeated send one fork.
+    key = {"idempotency_key": f"auto-{uuid.uuid4()}"}
+    body = key if title is None else {"title": title, **key}
     return Call("POST", path, lambda answer: DagForked.model_validate(answer.json()), json=body)
 
 

@@ -216,6 +216,7 @@ class DagSummary(BaseModel):
     created_by: str = Field("", description="Who asked for it.")
     created_at: datetime = Field(description="When it was accepted.")
     finished_at: datetime | None = Field(None, description="When the last of it ended.")
+    forked_from: str | None = Field(None, description="The graph it began as a fork of.")
 
     @property
     def is_final(self) -> bool:
@@ -260,6 +261,9 @@ class DagEdgeState(BaseModel):
     parent: str = Field(description="The task that is waited for.")
     child: str = Field(description="The task that waits.")
     condition: Condition = Field(description="How the parent must end.")
+    on_unmet: Policy = Field(
+        "cancel", description="What becomes of the child if the parent ended otherwise."
+    )
     satisfied: bool = Field(description="Whether it has.")
 
 
@@ -298,14 +302,12 @@ class DagFork(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     title: Title | None = Field(None, description="Left out, the title of the old graph.")
+    idempotency_key: Key | None = Field(
+        None, description="A second fork with the same key answers with the first one."
+    )
 
 
-class DagForked(BaseModel):
+class DagForked(DagCreated):
     """The answer to a fork: a new graph, in which a part of the old one runs anew."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
-
-    id: str = Field(description="The new graph.")
-    forked_from: str = Field(description="The old one, which stays as it is.")
-    tasks: dict[str, str] = Field(description="From the id of each old task to that of its copy.")
-    again: list[str] = Field(description="The copies that run anew; the others kept their outputs.")
+    forked_from: str = Field(description="The old graph, which stays as it is.")

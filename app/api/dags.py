@@ -8,6 +8,7 @@ from app import telemetry
 from app.api.callers import Reader, Writer
 from app.api.parts import Parts, Use
 from app.api.translate import idempotency_key, new_task, workers_of
+from app.control.graphs import cancel_dag
 from app.domain.errors import DagNotFound, InvalidGraph, InvalidRequest, Refused
 from app.domain.ids import DagId, MalformedId, parse_dag, show_dag
 from app.insight.dags import DagView, OutlineView, get_dag, get_outline, list_dags, outline_of
@@ -15,6 +16,7 @@ from app.insight.plan import PlanView, plan
 from app.intake.submit import Caps, Edge, NewTask, submit_dag
 from overnight.dag_models import (
     Dag,
+    DagCancelled,
     DagCreate,
     DagCreated,
     DagPlanRequest,
@@ -133,6 +135,15 @@ def read_dag(
     return get_dag(parts.db, caller.user_id, _dag_id(dag_id), with_tasks=tasks)
 
 
+@router.delete("/{dag_id}")
+def cancel_own_dag(dag_id: str, parts: Use, caller: Writer) -> DagCancelled:
+    """End what waits of a graph, and ask what runs to stop. Nothing is deleted."""
+    named = _dag_id(dag_id)
+    done = cancel_dag(parts.db, caller.user_id, named, actor=f"user:{caller.user_id}")
+    dag = get_dag(parts.db, caller.user_id, named, with_tasks=False)
+    return DagCancelled(cancelled=done.stopped, stopping=done.asked, status=DagStatus(dag.status))
+
+
 def _drafts(body: DagCreate, parts: Parts) -> tuple[list[NewTask], list[Edge]]:
     """Return tasks and edges as intake takes them; what is no graph is refused by its fields."""
     try:
@@ -140,10 +151,8 @@ def _drafts(body: DagCreate, parts: Parts) -> tuple[list[NewTask], list[Edge]]:
     except NotAGraph as error:
         raise InvalidGraph([vars(fault) for fault in error.faults]) from error
     tasks = [new_task(task, parts.settings, None) for task in body.tasks]
-    return tasks, [
-        Edge(link.parent, link.child, "finished" if link.on_unmet == "continue" else link.condition)
-        for link in links
-    ]
+    edges = [Edge(link.parent, link.child, link.condition, link.on_unmet) for link in links]
+    return tasks, edges
 
 
 def _dag_id(text: str) -> DagId:

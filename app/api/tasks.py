@@ -1,5 +1,6 @@
-"""The routes of tasks: create, list, read, cancel, and how the caller's queue stands."""
+"""The routes of tasks: create, list, read, cancel, run again, and how the caller's queue stands."""
 
+from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -9,15 +10,19 @@ from app.api.callers import Reader, Writer
 from app.api.parts import Use
 from app.api.translate import idempotency_key, new_task, workers_of
 from app.control.cancel import cancel
+from app.control.fork import fork
+from app.control.graphs import retry
 from app.domain.errors import InvalidRequest, Refused, TaskNotFound
-from app.domain.ids import MalformedId, TaskId, parse_task, show_task
+from app.domain.ids import MalformedId, TaskId, parse_task, show_dag, show_task
 from app.domain.lifecycle import ALIASES, State, Status, states_of
 from app.gate.claim import Terms
+from app.insight.dags import get_outline
 from app.insight.explain import ExplainView, explain
 from app.insight.forecast import ForecastView, forecast_next, forecast_task
 from app.insight.queue import QueueStatusView, queue_status
 from app.insight.tasks import TaskView, get_task, list_tasks
 from app.intake.submit import Caps, submit
+from overnight.dag_models import DagFork, DagForked, DagRetried
 from overnight.models import (
     Cancelled,
     Explanation,
@@ -131,6 +136,48 @@ def cancel_task(task_id: str, parts: Use, caller: Writer) -> Cancelled:
     """End a task: at once if it waits, at its next heartbeat if it runs. Nothing is deleted."""
     state = cancel(parts.db, caller.user_id, _task_id(task_id), actor=f"user:{caller.user_id}")
     return Cancelled(state=state.value)
+
+
+@router.post("/{task_id}/retry")
+def retry_task(task_id: str, parts: Use, caller: Writer) -> DagRetried:
+    """Run a task again that failed or was cancelled, and what ended because of it."""
+    named = _task_id(task_id)
+    back = retry(parts.db, caller.user_id, named, actor=f"user:{caller.user_id}")
+    parts.nudge()
+    dag_id = get_task(parts.db, caller.user_id, named).dag_id
+    return DagRetried(dag_id=dag_id, tasks=[show_task(one) for one in back])
+
+
+@router.post("/{task_id}/fork", status_code=201)
+def fork_task(
+    *,
+    task_id: str,
+    response: Response,
+    parts: Use,
+    caller: Writer,
+    body: DagFork | None = None,
+    idempotency: Annotated[str | None, Header(alias="Idempotency-Key")] = None,
+) -> DagForked:
+    """Make a new graph that runs a task and all after it anew; the old one stays as it is."""
+    asked = body or DagFork()
+    forked = fork(
+        parts.db,
+        caller.user_id,
+        _task_id(task_id),
+        Caps.of(parts.settings),
+        actor=f"user:{caller.user_id}",
+        title=asked.title,
+        idempotency_key=idempotency_key(asked.idempotency_key, idempotency),
+    )
+    if forked.created:
+        parts.nudge()
+    else:
+        response.status_code = 200
+    response.headers["Location"] = f"/api/v1/dags/{show_dag(forked.dag_id)}"
+    outline = get_outline(parts.db, caller.user_id, forked.dag_id)
+    return DagForked.model_validate(
+        {**asdict(outline), "forked_from": show_dag(forked.forked_from)}
+    )
 
 
 def _task_id(text: str) -> TaskId:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from overnight.dag_models import DagPlanRequest
+from overnight.dag_models import DagFork, DagPlanRequest
 from overnight.models import PlanRequest, TaskCreate
 
 # Whose body a path takes; all others take a task.
@@ -16,6 +16,7 @@ BODIES: dict[str, type[BaseModel]] = {
     "/api/v1/dags": DagPlanRequest,
     "/api/v1/dags/plan": DagPlanRequest,
 }
+FORK = "/fork"
 NOT_JSON = frozenset({"model_attributes_type", "model_type", "dict_type", "dict_attributes_type"})
 
 
@@ -92,7 +93,8 @@ def _legal_in_query(fault: Mapping[str, Any]) -> str:
 
 @cache
 def _schema(route: str) -> dict[str, Any]:
-    return BODIES.get(route, TaskCreate).model_json_schema()
+    other = DagFork if route.endswith(FORK) else TaskCreate
+    return BODIES.get(route, other).model_json_schema()
 
 
 def _resolved(node: Mapping[str, Any], route: str) -> dict[str, Any]:

@@ -103,3 +103,63 @@ def graph(
     except OSError as error:
         raise Failure(f"cannot write {file}: {error.strerror}", code=Code.USAGE) from error
     output.note(f"Drew {len(found.tasks)} tasks to {file}.")
+
+
+@app.command()
+def cancel(
+    dag: DagRef,
+    *,
+    as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
+) -> None:
+    """Cancel what has not ended of a graph; what runs is asked to stop."""
+    with connection.client(url, api_key_file) as client:
+        dag_id = references.resolve_dag(client, dag)
+        answer = client.dags.cancel(dag_id)
+    if as_json:
+        output.document({"id": dag_id, **showing.plain(answer)})
+    else:
+        asked = f", {answer.stopping} asked to stop" if answer.stopping else ""
+        output.line(f"{dag_id} is {answer.status.value}: {answer.cancelled} cancelled{asked}")
+
+
+@app.command()
+def retry(
+    task: options.TaskRef,
+    *,
+    as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
+) -> None:
+    """Run a task again that failed or was cancelled, with all that ended because of it."""
+    with connection.client(url, api_key_file) as client:
+        answer = client.dags.retry(references.resolve(client, task))
+    if as_json:
+        output.document(showing.plain(answer))
+    else:
+        output.line(answer.dag_id)
+        output.note(f"{len(answer.tasks)} tasks came back; follow them with `overnight dag show`.")
+
+
+@app.command()
+def fork(
+    task: options.TaskRef,
+    *,
+    title: Annotated[
+        str | None, typer.Option(help="What to call it; else as the old graph.")
+    ] = None,
+    as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
+) -> None:
+    """Make a new graph that runs a task and all after it anew; the old one stays."""
+    with connection.client(url, api_key_file) as client:
+        answer = client.dags.fork(references.resolve(client, task), title=title)
+    if as_json:
+        output.document(showing.plain(answer))
+    else:
+        output.line(answer.id)
+        output.note(
+            f"Forked from {answer.forked_from}; `overnight dag show {answer.id}` follows it."
+        )

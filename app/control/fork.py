@@ -19,7 +19,7 @@ from app.domain.graphs import spawned_by, to_run_again
 from app.domain.ids import DagId, TaskId, UserId, new_dag_id, new_task_id, show_task
 from app.domain.lifecycle import State
 from app.faults import fault
-from app.intake.submit import Caps, check_caps
+from app.intake.submit import Caps, check_caps, dag_of
 from app.store import edges as following
 from app.store import lanes
 from app.store.db import Db
@@ -30,11 +30,16 @@ CONTEXT = "context_refs"
 
 @dataclass(frozen=True)
 class Forked:
-    """A new graph; `tasks` leads from each old task to its copy, `again` names copies that run."""
+    """A new graph; `tasks` leads from each old task to its copy, `again` names copies that run.
+
+    `created` False means an earlier request had made it already; then both are empty.
+    """
 
     dag_id: DagId
     tasks: Mapping[TaskId, TaskId]
     again: frozenset[TaskId]
+    forked_from: DagId
+    created: bool = True
 
 
 def fork(
@@ -45,6 +50,7 @@ def fork(
     *,
     actor: str,
     title: str | None = None,
+    idempotency_key: str | None = None,
 ) -> Forked:
     """Make a new graph that runs one of the user's tasks and all after it anew.
 
@@ -60,6 +66,9 @@ def fork(
         graph = tx.execute(statement("graph_to_fork"), mine).one_or_none()
         if graph is None:
             raise TaskNotFound
+        known = dag_of(tx, user_id, idempotency_key)
+        if known is not None:
+            return Forked(known, {}, frozenset(), DagId(graph.id), created=False)
         old = _read(tx, user_id, DagId(graph.id))
         again = to_run_again(task_id, old.states, old.pairs)
         # Whoever runs anew spawns anew: what it spawned then is neither taken over nor waited for.
@@ -79,6 +88,7 @@ def fork(
             new_dag_id(),
             names := {one: new_task_id() for one in sorted(again | taken)},
             frozenset(names[one] for one in again),
+            DagId(graph.id),
         )
         tx.execute(
             statement("insert_dag"),
@@ -89,7 +99,7 @@ def fork(
                 "created_by": actor,
                 "budget_usd": graph.budget_ceiling_usd,
                 "forked_from": graph.id,
-                "key": None,
+                "key": idempotency_key,
             },
         )
         _copy(tx, user_id, old, forked, actor)

@@ -57,6 +57,7 @@ class EdgeView:
     parent: str
     child: str
     condition: str
+    on_unmet: str
     satisfied: bool
 
 
@@ -81,6 +82,7 @@ class DagView:
     created_by: str
     created_at: datetime
     finished_at: datetime | None
+    forked_from: str | None = None
     roots: list[str] = field(default_factory=list)
     leaves: list[str] = field(default_factory=list)
     critical_path: ChainView | None = None
@@ -161,7 +163,13 @@ def _read(tx: Connection, user_id: UserId, dag_id: DagId, *, with_tasks: bool) -
         return _view(dict(row))
     tasks = [_task(dict(one)) for one in tx.execute(statement("view_dag_tasks"), mine).mappings()]
     edges = [
-        EdgeView(show_task(one.parent_id), show_task(one.child_id), one.condition, one.satisfied)
+        EdgeView(
+            parent=show_task(one.parent_id),
+            child=show_task(one.child_id),
+            condition=one.condition,
+            on_unmet=one.on_unmet,
+            satisfied=one.satisfied,
+        )
         for one in tx.execute(statement("view_dag_edges"), mine)
     ]
     return _view(dict(row), tasks, edges)
@@ -192,6 +200,7 @@ def _view(
         created_by=row["created_by"],
         created_at=row["created_at"],
         finished_at=row["finished_at"],
+        forked_from=None if row["forked_from"] is None else show_dag(row["forked_from"]),
         roots=[names[task] for task in roots],
         leaves=[names[task] for task in leaves],
         critical_path=ChainView(chain, len(chain)) if chain else None,

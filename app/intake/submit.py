@@ -194,7 +194,7 @@ def submit_dag(
     def work(tx: Connection) -> SubmittedDag:
         # The lane's lock makes the look-up final.
         lanes.lock(tx, [user_id])
-        known = _dag_of(tx, user_id, idempotency_key)
+        known = dag_of(tx, user_id, idempotency_key)
         if known is not None:
             return SubmittedDag(known, (), created=False)
         made = let_in(tx, user_id, graph, caps)
@@ -269,7 +269,8 @@ def let_in(tx: Connection, user_id: UserId, graph: NewGraph, caps: Caps) -> list
     return [existing.get(task.idempotency_key) or next(new) for task in graph.tasks]
 
 
-def _dag_of(tx: Connection, user_id: UserId, key: str | None) -> DagId | None:
+def dag_of(tx: Connection, user_id: UserId, key: str | None) -> DagId | None:
+    """Return the graph that was made under this key, if any; the caller holds the lane."""
     if key is None:
         return None
     wanted = {"user_id": user_id, "key": key}

@@ -22,6 +22,9 @@ EVERYWHERE = [
     ("POST", "/api/v1/dags/plan"),
     ("GET", "/api/v1/dags"),
     ("GET", "/api/v1/dags/dag_01J00000000000000000000000"),
+    ("DELETE", "/api/v1/dags/dag_01J00000000000000000000000"),
+    ("POST", f"{TASKS}/task_01J00000000000000000000000/retry"),
+    ("POST", f"{TASKS}/task_01J00000000000000000000000/fork"),
     ("GET", "/api/v1/users/me/limits"),
 ]
 
@@ -200,7 +203,9 @@ def test_no_route_is_hidden_from_the_description(door: Door) -> None:
         "/api/v1/tasks/queue-status",
         "/api/v1/tasks/{task_id}",
         "/api/v1/tasks/{task_id}/explain",
+        "/api/v1/tasks/{task_id}/fork",
         "/api/v1/tasks/{task_id}/forecast",
+        "/api/v1/tasks/{task_id}/retry",
         "/api/v1/users/me/limits",
         "/health",
         "/ready",

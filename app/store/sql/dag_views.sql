@@ -1,7 +1,7 @@
 -- name: view_dag
 -- One graph as its owner sees it; a lone task is its own graph.
 SELECT id, title, status, total, open, completed, dead, cancelled, budget_ceiling_usd, spent_usd,
-       created_by, created_at, finished_at
+       created_by, forked_from, created_at, finished_at
   FROM graphs
  WHERE id = :dag_id
    AND user_id = :user_id;
@@ -9,7 +9,7 @@ SELECT id, title, status, total, open, completed, dead, cancelled, budget_ceilin
 -- name: view_dags (planned anew)
 -- The newest of a user's graphs of several tasks, a page at a time; lone tasks are listed as tasks.
 SELECT id, title, status, total, open, completed, dead, cancelled, budget_ceiling_usd, spent_usd,
-       created_by, created_at, finished_at
+       created_by, forked_from, created_at, finished_at
   FROM dags
  WHERE user_id = :user_id
    AND (CAST(:status AS text) IS NULL OR status = CAST(:status AS text))
@@ -29,7 +29,7 @@ SELECT id, name, title, type, state, attempts, max_attempts, started_at, finishe
  ORDER BY id;
 
 -- name: view_dag_edges
-SELECT e.parent_id, e.child_id, e.condition, e.satisfied_at IS NOT NULL AS satisfied
+SELECT e.parent_id, e.child_id, e.condition, e.on_unmet, e.satisfied_at IS NOT NULL AS satisfied
   FROM tasks t
   JOIN task_edges e ON e.child_id = t.id
  WHERE t.dag_id = :dag_id
