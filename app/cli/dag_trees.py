@@ -44,7 +44,7 @@ def watch(client: "Client", dag_id: str, *, silently: bool) -> "Dag":
         dag = client.dags.get(dag_id)
         while not dag.is_final:
             tell(dag)
-            client.pause(LONGEST_PAUSE)
+            time.sleep(LONGEST_PAUSE)
             dag = _look_again(client, dag_id)
         tell(dag)
     return dag
@@ -148,7 +148,7 @@ def _look_again(client: "Client", dag_id: str) -> "Dag":
             passing = isinstance(error, Unreachable) or error.status in PASSING_STATUSES
             if not passing or time.monotonic() >= patient_until:
                 raise
-            client.pause(LONGEST_PAUSE)
+            time.sleep(LONGEST_PAUSE)
 
 
 @contextmanager

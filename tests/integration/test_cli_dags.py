@@ -177,10 +177,7 @@ def test_waiting_ends_with_the_last_and_tells_the_worst(
             assert started is not None
             door.house.settle(started, Raised("error", "boom"))
 
-    monkeypatch.setattr("overnight.client.time.sleep", end_all)
-    client = door.client()
-    monkeypatch.setattr(client, "_sleep", end_all)
-    monkeypatch.setattr("overnight.Client", lambda *_, **__: client)
+    monkeypatch.setattr("overnight.Client", lambda *_, **__: door.client(sleep=end_all))
 
     shown = run("batch", "-", "--wait", given=GRAPH)
 
@@ -219,9 +216,8 @@ def test_a_watched_graph_ends_with_the_whole_tree(
 ) -> None:
     dag = queued()
     names = iter(("research", "design", "build"))
-    client = door.client()
-    monkeypatch.setattr(client, "pause", lambda _: settle(door, dag["tasks"][next(names)]))
-    monkeypatch.setattr("overnight.Client", lambda *_, **__: client)
+    pause = "app.cli.dag_trees.time.sleep"
+    monkeypatch.setattr(pause, lambda _: settle(door, dag["tasks"][next(names)]))
 
     shown = run("dag", "show", dag["id"], "--watch")
 

@@ -61,9 +61,10 @@ class Door:
         """Return the id inside the database of a task as the API names it."""
         return parse_task(shown)
 
-    def client(self) -> Client:
+    def client(self, **options: Any) -> Client:
         """Return the producers' client, speaking to this very app."""
-        return Client(str(self.http.base_url), self.key, transport=self.http._transport, retries=0)
+        url, transport = str(self.http.base_url), self.http._transport
+        return Client(url, self.key, transport=transport, retries=0, **options)
 
 
 @contextmanager
