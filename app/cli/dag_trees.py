@@ -130,7 +130,8 @@ def _drawn(dag: "Dag") -> "Text":
     from overnight.outline import outline
 
     first, *rest = lines(dag)
-    drawn = Text(first, style="bold")
+    drawn = Text()
+    drawn.append(first, style="bold")
     for line, text in zip(outline(dag), rest, strict=True):
         drawn.append("\n")
         drawn.append(text, style=output.colour(line.task.state))
