@@ -22,6 +22,13 @@ from app.store.watchdog import WATCHDOG
 POINTS: Final[Mapping[str, str]] = {
     "intake.before_commit": "a submit has written its rows",
     "intake.after_commit": "a submit is committed and not yet answered",
+    "spawn.before_commit": "a running task has written a child",
+    "spawn.after_commit": "a child is committed and its parent does not know",
+    "edges.before_commit": "later edges have been written",
+    "edges.after_commit": "later edges are committed and not yet answered",
+    "artifact.before_commit": "a run has written an artifact",
+    "artifact.after_commit": "an artifact is committed and its run does not know",
+    "wait.before_suspend": "a run has asked to wait and nothing is recorded",
     "cancel.before_commit": "a cancel has moved its rows",
     "cancel.after_commit": "a cancel is committed and not yet answered",
     "dead_letter.before_commit": "a dead letter's retry has moved its rows",

@@ -5,6 +5,7 @@ from overnight.building import dag
 from overnight.client import Client
 from overnight.context import Context
 from overnight.errors import OvernightError
+from overnight.growth import Child
 from overnight.handlers import handler
 from overnight.models import Task
 from overnight.steering import (
@@ -15,10 +16,12 @@ from overnight.steering import (
     Retry,
     Snooze,
     Stopped,
+    Suspended,
 )
 
 __all__ = [
     "Cancel",
+    "Child",
     "Client",
     "Context",
     "Fail",
@@ -28,6 +31,7 @@ __all__ = [
     "Retry",
     "Snooze",
     "Stopped",
+    "Suspended",
     "Task",
     "dag",
     "errors",

@@ -1,10 +1,12 @@
 """What a handler is given: its task, and the ways to speak while it runs."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
 
-from overnight.steering import Stopped
+from overnight.growth import NUMBERED, Child, Content, Wish, content_of, sound_key, wish
+from overnight.models import ChildFields
+from overnight.steering import Stopped, Suspended
 
 # More than the columns of money can hold is a mistake of unit.
 MOST_USD = 1_000_000
@@ -39,7 +41,8 @@ class Context(ABC):
         self.attempt = attempt
         self.max_attempts = max_attempts
         self.epoch = epoch
-        self.inputs: dict[str, Any] = dict(inputs or {})
+        self._inputs: dict[str, Any] | None = None if inputs is None else dict(inputs)
+        self._numbered = 0
         # What all runs of the task together may cost; None is no limit.
         self.ceiling_usd = ceiling_usd
 
@@ -57,6 +60,85 @@ class Context(ABC):
         """End the run here, by raising `Stopped`, if it should end."""
         if self.stop_reason is not None:
             raise Stopped(self.stop_reason)
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """The outputs this task may read.
+
+        Those of the tasks it waited for go by their name in the graph, or by their id if they have
+        none; those it refers to, and artifacts, by the reference as it was written.
+        """
+        if self._inputs is None:
+            self._inputs = self._read_inputs()
+        return self._inputs
+
+    @property
+    def children(self) -> list[Child]:
+        """What this task has spawned, in this run or an earlier one, as it stands now."""
+        return self._look(None)
+
+    def spawn(
+        self,
+        title: str,
+        type: str,  # noqa: A002 - the word the wire uses
+        *,
+        key: str | None = None,
+        depends_on: Sequence[str] = (),
+        **fields: Unpack[ChildFields],
+    ) -> str:
+        """Add a task to this task's graph, at once, and return its id; it is not waited for.
+
+        A run that is repeated, after a crash or a wait, calls this again: the same key answers
+        with the child of the first time, whatever else is asked for. Without a `key` the calls
+        of a run are numbered, so a handler that spawns in another order should give keys.
+        `depends_on` names tasks of the graph that must complete first; `fields` are those of a
+        create.
+        """
+        if key is None:
+            self._numbered += 1
+            known = f"{NUMBERED}{self._numbered}"
+        else:
+            known = sound_key(key)
+        return self._spawn(wish(known, depends_on, {"title": title, "type": type, **fields}))
+
+    def wait_for(self, *children: str) -> list[Child]:
+        """Return what became of children, in the order named; without names, of all of them.
+
+        If one of them is not over, the run ends here, by raising `Suspended`, and gives its slot
+        and its locks back; no attempt is spent. The handler is called again from its beginning
+        when all are over, and comes past this point then.
+        """
+        found = self._look(children or None)
+        if all(child.is_final for child in found):
+            return found
+        raise Suspended([child.id for child in found])
+
+    def artifact(
+        self,
+        name: str,
+        content: str | bytes | None = None,
+        *,
+        json: object = None,
+    ) -> str:
+        """Keep something for others to read besides the output; return its id.
+
+        Text, bytes, or a value as JSON. The same name again, in this run or a later one, is the
+        same artifact with new content. Others read it by naming `artifact:ID` in `context_refs`.
+        """
+        return self._keep(sound_key(name), content_of(content, json))
+
+    @abstractmethod
+    def _read_inputs(self) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def _look(self, children: Sequence[str] | None) -> list[Child]:
+        """Return own children as they stand, those named or all; another's is refused."""
+
+    @abstractmethod
+    def _spawn(self, wish: Wish) -> str: ...
+
+    @abstractmethod
+    def _keep(self, name: str, content: Content) -> str: ...
 
     @property
     @abstractmethod

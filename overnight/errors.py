@@ -13,6 +13,10 @@ OvernightError               base of all
 │   ├── NotRetryable         only what failed or was cancelled can be tried again
 │   ├── TooManyPending       the user's cap on waiting work
 │   ├── MonthlyLimitReached  the month's hours are used up
+│   ├── SpawnTooDeep         a task so far down spawns no further ones
+│   ├── TooManyChildren      the task has spawned as many as it may
+│   ├── DagTooLarge          the graph has as many tasks as it may
+│   ├── NotOrchestrator      only an orchestrator spawns for other agents
 │   ├── StaleAttempt         the attempt no longer holds its task
 │   ├── QueueFull            the whole system's cap; try again later
 │   └── Unavailable          the service is up, its database is not
@@ -139,6 +143,35 @@ class MonthlyLimitReached(Refused):
     code = "MONTHLY_LIMIT_REACHED"
 
 
+class SpawnTooDeep(Refused):
+    """A task so many generations below the one that was submitted spawns no further ones."""
+
+    code = "SPAWN_TOO_DEEP"
+    # Another run of the same task would be refused alike: the usual policies do not retry it.
+    error_class = "spawn_refused"
+
+
+class TooManyChildren(Refused):
+    """The task has spawned as many as it may."""
+
+    code = "TOO_MANY_CHILDREN"
+    error_class = "spawn_refused"
+
+
+class DagTooLarge(Refused):
+    """The graph has as many tasks as it may."""
+
+    code = "DAG_TOO_LARGE"
+    error_class = "spawn_refused"
+
+
+class NotOrchestrator(Refused):
+    """Only a task submitted with the role orchestrator spawns for other agents than its own."""
+
+    code = "NOT_ORCHESTRATOR"
+    error_class = "spawn_refused"
+
+
 class StaleAttempt(Refused):
     """The attempt no longer holds its task; its answer was not applied."""
 
@@ -232,6 +265,10 @@ BY_CODE: dict[str, type[Refused]] = {
         NotRetryable,
         TooManyPending,
         MonthlyLimitReached,
+        SpawnTooDeep,
+        TooManyChildren,
+        DagTooLarge,
+        NotOrchestrator,
         StaleAttempt,
         QueueFull,
         Unavailable,

@@ -187,6 +187,14 @@ class TaskCreate(BaseModel):
     idempotency_key: Annotated[Text, Field(min_length=1, max_length=255)] | None = Field(
         None, description="A second create with the same key answers with the first task."
     )
+    context_refs: tuple[LockKey, ...] = Field(
+        (),
+        max_length=100,
+        description="What it reads: task:ID:output of a task that has completed, or artifact:ID.",
+    )
+    role: Literal["orchestrator"] | None = Field(
+        None, description="An orchestrator may spawn tasks for other agents than its own."
+    )
     deadline_at: Deadline | None = Field(
         None, description="Not started by then, the task fails; with a UTC offset."
     )
@@ -218,15 +226,14 @@ class TaskCreate(BaseModel):
         return self
 
 
-class TaskFields(TypedDict, total=False):
-    """The fields of TaskCreate besides its title, for editors; None counts as left out."""
+class ChildFields(TypedDict, total=False):
+    """The fields a task may have that another spawns; None counts as left out."""
 
     description: str | None
     project_id: str | None
     priority: int | None
     priority_score: int | None
     priority_boost_per_minute: float | None
-    type: str | None
     payload: dict[str, Any] | None
     prompt: str | None
     spec: dict[str, Any] | None
@@ -236,13 +243,21 @@ class TaskFields(TypedDict, total=False):
     required_capabilities: Sequence[str] | None
     agent_name: str | None
     locks: Sequence[str] | None
-    idempotency_key: str | None
+    context_refs: Sequence[str] | None
+    role: Literal["orchestrator"] | None
     deadline_at: datetime | None
     tags: Sequence[str] | None
     max_cost_usd: float | None
     estimated_cost_usd: float | None
     created_by: str | None
     source: str | None
+
+
+class TaskFields(ChildFields, total=False):
+    """The fields of TaskCreate besides its title, for editors; None counts as left out."""
+
+    type: str | None
+    idempotency_key: str | None
 
 
 class TaskResponse(BaseModel):
@@ -254,6 +269,7 @@ class TaskResponse(BaseModel):
     id: str = Field(description="The task's name, task_ and a ULID.")
     queue_id: str = Field(description="The same id, under the name of the single-queue interface.")
     dag_id: str = Field(description="The graph it belongs to; a lone task has one of its own.")
+    parent_id: str | None = Field(None, description="The task that spawned it, if one did.")
     title: str = Field(description="What people read.")
     description: str = Field("", description="More about it.")
     type: str = Field(description="Which handler runs it.")

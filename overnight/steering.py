@@ -9,8 +9,10 @@ Steering                 base of all that are decided by the handler
 └── Cancel               give the task up without calling it a failure
 
 Stopped                  the task was taken away; raised by `Context.check()`
+Suspended                the run ends until others have; raised by `Context.wait_for()`
 """
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 Wait = float | timedelta
@@ -87,6 +89,17 @@ class Stopped(BaseException):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class Suspended(BaseException):
+    """The run ends here, and the task goes on in another run once `tasks` are over.
+
+    Not an `Exception` either, for the same reason.
+    """
+
+    def __init__(self, tasks: Sequence[str]) -> None:
+        super().__init__(f"waits for {len(tasks)} tasks")
+        self.tasks = tuple(tasks)
 
 
 def _seconds(wait: Wait) -> float:

@@ -1,19 +1,107 @@
 """Run a handler in this very process, without servers, and look at what it did."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from overnight.context import Context, sound_cost
+from overnight.growth import Child, Content, Wish, refused, value_of
 from overnight.handlers import HandlerFunction, registered
-from overnight.steering import InvalidOutput
+from overnight.steering import InvalidOutput, Suspended
 
 TASK_ID = "task_00000000000000000000000001"
+# More waits than this in one test are a handler that never comes to an end.
+MOST_WAITS = 1000
+
+
+@dataclass
+class Planted:
+    """A child that a handler spawned, and what it came to in the test."""
+
+    id: str
+    wish: Wish
+    state: str = "ready"
+    output: Any = None
+    error: str | None = None
+
+
+@dataclass
+class Garden:
+    """Everything that the handlers of one test have spawned and made."""
+
+    answers: Mapping[str, Any] = field(default_factory=dict)
+    planted: dict[str, Planted] = field(default_factory=dict)
+    artifacts: dict[str, Any] = field(default_factory=dict)
+
+    def plant(self, wish: Wish) -> Planted:
+        """Let a child in."""
+        child = Planted(f"task_{len(self.planted) + 2:026d}", wish)
+        self.planted[child.id] = child
+        return child
+
+    def finish(self, ids: Iterable[str]) -> None:
+        """Carry children out, and before them what they depend on."""
+        for one in ids:
+            child = self.planted[one]
+            if child.state == "ready":
+                self.finish(child.wish.depends_on)
+                self._carry_out(child)
+
+    def read(self, wish: Wish) -> dict[str, Any]:
+        """Return what a child may read: outputs of those before it, and what it refers to."""
+        found = {}
+        for one in wish.depends_on:
+            before = self.planted[one]
+            found[before.wish.name or before.id] = before.output
+        named = {child.wish.name: child for child in self.planted.values()}
+        for text in wish.task.context_refs:
+            _, _, rest = text.partition(":")
+            name = rest.removesuffix(":output")
+            child = self.planted.get(name) or named.get(name)
+            found[text] = self.artifacts.get(rest) if child is None else child.output
+        return found
+
+    def _carry_out(self, child: Planted) -> None:
+        task = child.wish.task
+        kind = task.type or ""
+        try:
+            answer = self._answer(child.wish)
+            if isinstance(answer, BaseException):
+                raise answer  # noqa: TRY301 - a test's way to say that this child fails
+            if answer is None:
+                context = MemoryContext(
+                    task.payload,
+                    type=kind,
+                    title=task.title,
+                    prompt=task.prompt or "",
+                    inputs=self.read(child.wish),
+                    task_id=child.id,
+                    garden=self,
+                )
+                answer = run(kind, context=context).output
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises ends its task
+            child.state, child.error = "dead_lettered", str(error)
+        else:
+            child.state, child.output = "completed", answer
+
+    def _answer(self, wish: Wish) -> object:
+        """Return what the test says that a child comes to, by its key or else by its type."""
+        kind = wish.task.type or ""
+        for known in (wish.key, kind):
+            if known in self.answers:
+                return self.answers[known]
+        if kind not in registered():
+            raise LookupError(f"no handler for type {kind!r}; say what it returns in `answers`")
+        return None
 
 
 class MemoryContext(Context):
-    """A context that remembers everything said to it; its clock moves only when told to."""
+    """A context that remembers everything said to it; its clock moves only when told to.
+
+    `answers` says what children return, by their key or their type; an exception says that they
+    fail. Children without an answer are carried out by the registered handler of their type.
+    """
 
     def __init__(
         self,
@@ -27,9 +115,12 @@ class MemoryContext(Context):
         inputs: Mapping[str, Any] | None = None,
         timeout_seconds: float = 1800.0,
         ceiling_usd: float | None = None,
+        answers: Mapping[str, Any] | None = None,
+        task_id: str = TASK_ID,
+        garden: Garden | None = None,
     ) -> None:
         super().__init__(
-            task_id=TASK_ID,
+            task_id=task_id,
             type=type,
             title=title,
             payload=payload,
@@ -37,9 +128,13 @@ class MemoryContext(Context):
             attempt=attempt,
             max_attempts=max_attempts,
             epoch=attempt,
-            inputs=inputs,
             ceiling_usd=ceiling_usd,
         )
+        self.garden = garden or Garden(answers or {})
+        self.artifacts: dict[str, Any] = {}
+        self._given = dict(inputs or {})
+        self._mine: dict[str, Planted] = {}
+        self._awaited: list[str] = []
         self.progress_said: list[dict[str, object]] = []
         self.logged: list[dict[str, object]] = []
         self.cost_usd = 0.0
@@ -74,6 +169,41 @@ class MemoryContext(Context):
         if self._seconds_left == 0.0:
             self.stop("timeout")
 
+    @property
+    def spawned(self) -> list[Planted]:
+        """What the handler spawned, in order: `wish.task` is what it asked for."""
+        return list(self._mine.values())
+
+    def resume(self, awaited: Sequence[str]) -> None:
+        """Let the awaited come to an end, and be the context of the run that follows."""
+        self.garden.finish(awaited)
+        self._awaited += awaited
+        self._inputs = None
+        self._numbered = 0
+        self.epoch += 1
+
+    def _read_inputs(self) -> dict[str, Any]:
+        planted = [self.garden.planted[one] for one in self._awaited]
+        return {**self._given, **{one.wish.name or one.id: one.output for one in planted}}
+
+    def _look(self, children: Sequence[str] | None) -> list[Child]:
+        mine = {one.id: one for one in self._mine.values()}
+        wanted = list(mine) if children is None else children
+        for one in wanted:
+            if one not in mine:
+                raise refused("children", f"{one} was not spawned by this task", "own children")
+        return [_child(mine[one]) for one in wanted]
+
+    def _spawn(self, wish: Wish) -> str:
+        if wish.key not in self._mine:
+            self._mine[wish.key] = self.garden.plant(wish)
+        return self._mine[wish.key].id
+
+    def _keep(self, name: str, content: Content) -> str:
+        kept = f"art_{len(self.garden.artifacts) + 1:026d}"
+        self.artifacts[name] = self.garden.artifacts[kept] = value_of(content)
+        return kept
+
     def progress(
         self, fraction: float | None = None, message: str | None = None, **data: object
     ) -> None:
@@ -94,12 +224,26 @@ class MemoryContext(Context):
             self.stop("budget")
 
 
+def _child(planted: Planted) -> Child:
+    return Child(
+        planted.id,
+        planted.wish.key,
+        planted.wish.task.title,
+        planted.wish.task.type or "",
+        planted.state,
+        planted.output,
+        None if planted.error is None else "error",
+        planted.error,
+    )
+
+
 @dataclass(frozen=True)
 class Ran:
-    """A finished run: what the handler returned, and the context it spoke to."""
+    """A finished task: what the handler returned, the context it spoke to, in how many runs."""
 
     output: Any
     context: MemoryContext
+    runs: int = 1
 
 
 def run(
@@ -111,12 +255,22 @@ def run(
     """Run a handler, given as a function or by its type; what it raises comes through.
 
     The output takes the way through JSON that it takes in service, so a set or an
-    object that would fail there fails here.
+    object that would fail there fails here. A handler that waits for its children is called
+    again from its beginning once they are over, as in service.
     """
     function = registered()[handler].function if isinstance(handler, str) else handler
     ctx = context or MemoryContext(payload)
-    output = function(ctx)
+    output, runs = _to_the_end(function, ctx)
     try:
-        return Ran(json.loads(json.dumps(output, allow_nan=False)), ctx)
+        return Ran(json.loads(json.dumps(output, allow_nan=False)), ctx, runs)
     except (TypeError, ValueError) as error:
         raise InvalidOutput(f"the output cannot be written as JSON: {error}") from error
+
+
+def _to_the_end(function: HandlerFunction, ctx: MemoryContext) -> tuple[object, int]:
+    for runs in range(1, MOST_WAITS + 1):
+        try:
+            return function(ctx), runs
+        except Suspended as waiting:
+            ctx.resume(waiting.tasks)
+    raise AssertionError(f"the handler has waited {MOST_WAITS} times and has not ended")

@@ -6,6 +6,7 @@ import traceback
 from typing import TypedDict, assert_never
 
 from app.domain.claims import Run
+from app.domain.ids import parse_task
 from app.domain.results import (
     Deferred,
     Interrupted,
@@ -15,6 +16,7 @@ from app.domain.results import (
     Stopped,
     Suspended,
     TimedOut,
+    Waiting,
 )
 from app.masking import mask_text
 from overnight import steering
@@ -140,8 +142,10 @@ def _own_ending(finished: Finished, context: RunContext) -> Result:
 
 def _after_raising(error: BaseException, context: RunContext) -> Result:
     match error:
-        case steering.Cancel():
+        case steering.Cancel() | steering.Stopped(reason="cancelled"):
             return Stopped(**spending(context))
+        case steering.Suspended():
+            return Waiting(tuple(parse_task(one) for one in error.tasks), **spending(context))
         case steering.Snooze() | steering.RateLimited():
             return Deferred(error.after_seconds, error.error_class, **spending(context))
         case steering.Retry():

@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.dispatch.celery_settings import EXECUTE
 from app.domain.claims import Claim, Run
 from app.domain.ids import show_task
-from app.domain.results import Result
+from app.domain.results import Result, Waiting
 from app.faults import fault
 from app.outcome.start import start_all
 from app.store.db import DatabaseUnreachable
@@ -20,6 +20,7 @@ from workers.bundle import Bundle
 from workers.celery_app import app
 from workers.child import House, house
 from workers.ending import ending_of, no_handler, stopped_ending
+from workers.growth import Growth
 from workers.identity import WORKER_ID
 from workers.ladder import Ladder, Spans, StopReason
 from workers.lease import Lease, Turn
@@ -129,13 +130,16 @@ def perform_run(house: House, turn: Turn) -> Result | None:
         # A run that others asked to stop does not tell how long its type takes.
         house.pace.note(run.type, ran)
     result = ending_of(finished, run, turn.context, reason)
+    if isinstance(result, Waiting):
+        fault("wait.before_suspend")
     return None if result is None else replace(result, ran_seconds=ran)
 
 
 def _turn(house: House, run: Run, bundle: Bundle, began: float) -> Turn:
     spans = Spans.of(house.settings, granted=run.granted_seconds)
     ladder = Ladder(spans, began=began, turn=time.monotonic())
-    return Turn(run, RunContext(run, deadline=ladder.deadline), ladder, bundle)
+    context = RunContext(run, deadline=ladder.deadline, growth=Growth(house, run))
+    return Turn(run, context, ladder, bundle)
 
 
 def _known(claim: Claim) -> dict[str, object]:

@@ -1,10 +1,12 @@
 """From a task as it came over the wire to a task as intake takes it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
 from app.domain.errors import InvalidRequest
 from app.domain.priority import score
+from app.domain.references import LEGAL
 from app.domain.retry import Escalation, RetryPolicy, Strategy
 from app.insight.snapshot import Workers
 from app.insight.tasks import AGENT_PREFIX
@@ -39,6 +41,8 @@ def new_task(body: models.TaskCreate, settings: Settings, key: str | None) -> Ne
         max_cost_usd=body.max_cost_usd,
         estimated_cost_usd=body.estimated_cost_usd,
         name=body.name if isinstance(body, DagTask) else None,
+        context_refs=_references(body),
+        role=body.role,
     )
     return task if body.created_by is None else replace(task, created_by=body.created_by)
 
@@ -88,6 +92,14 @@ def _capabilities(body: models.TaskCreate) -> tuple[str, ...]:
     if body.agent_name is None:
         return body.required_capabilities
     return (*body.required_capabilities, f"{AGENT_PREFIX}{body.agent_name}")
+
+
+def _references(body: models.TaskCreate) -> Sequence[str]:
+    """Return what the task reads; the design documents name the field inside `spec`."""
+    inside = body.spec.get("context_refs", [])
+    if not isinstance(inside, list) or not all(isinstance(one, str) for one in inside):
+        raise InvalidRequest("spec.context_refs", "is not a list of references", legal=LEGAL)
+    return tuple(dict.fromkeys([*body.context_refs, *inside]))
 
 
 def idempotency_key(given: str | None, header: str | None) -> str | None:

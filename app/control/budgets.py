@@ -18,7 +18,8 @@ from app.domain.errors import (
 )
 from app.domain.ids import DagId, TaskId, UserId
 from app.domain.lifecycle import Event, sources, target
-from app.store import edges, lanes
+from app.outcome.settle import follow_cancelled
+from app.store import lanes
 from app.store.db import Db
 from app.store.models import User
 from app.store.statements import statement
@@ -87,7 +88,7 @@ def stop(db: Db, task_id: TaskId, *, actor: str, user_id: UserId | None = None) 
                 "reason": "budget_exceeded",
             },
         ).one()
-        edges.follow(tx, [task_id])
+        follow_cancelled(tx, [task_id])
 
     db.atomically(work)
 

@@ -4,14 +4,12 @@ from sqlalchemy import Connection
 
 from app.domain.errors import TaskAlreadyFinished, TaskNotFound
 from app.domain.ids import TaskId, UserId
-from app.domain.lifecycle import WAITING, Event, State, target
+from app.domain.lifecycle import Event, State, target
 from app.faults import fault
-from app.store import edges, lanes
+from app.outcome.settle import STOPPABLE_AT_ONCE, follow_cancelled
+from app.store import lanes
 from app.store.db import Db
 from app.store.statements import statement
-
-# A claim nobody has started yet can be taken back: the late start will match no row.
-STOPPABLE_AT_ONCE = sorted(WAITING | {State.CLAIMED})
 
 
 def cancel(db: Db, user_id: UserId, task_id: TaskId, *, actor: str) -> State:
@@ -35,7 +33,7 @@ def cancel(db: Db, user_id: UserId, task_id: TaskId, *, actor: str) -> State:
         ).one_or_none()
         fault("cancel.before_commit")
         if stopped is not None:
-            edges.follow(tx, [task_id])
+            follow_cancelled(tx, [task_id])
             return State.CANCELLED
         if tx.execute(statement("request_cancel"), mine).one_or_none() is not None:
             return State.RUNNING

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from app.control.cancel import STOPPABLE_AT_ONCE
 from app.control.revive import FRESH_ATTEMPTS, check_attempts, revive
 from app.domain.errors import DagAlreadyFinished, DagNotFound, NotRetryable, TaskNotFound
 from app.domain.graphs import STOPPED
 from app.domain.ids import DagId, TaskId, UserId
 from app.domain.lifecycle import MOVES, OPEN, Event, State, target
 from app.faults import fault
+from app.outcome.settle import STOPPABLE_AT_ONCE
 from app.store import edges, lanes
 from app.store.db import Db
 from app.store.statements import statement

@@ -57,6 +57,8 @@ class Run:
     # What all runs of the task together may cost, None for no limit, and what the others did.
     ceiling_usd: float | None = None
     spent_usd: float = 0.0
+    # Whether there may be others of its graph, or references, whose outputs it can read.
+    is_linked: bool = False
 
     @property
     def attempt(self) -> int:

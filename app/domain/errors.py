@@ -13,12 +13,18 @@ Refused                      base of all; `code`, `message`, `details`
 ├── DagAlreadyFinished       too late to cancel it
 ├── NotRetryable             only what failed for good or was cancelled can be tried again
 ├── AgentNotFound            no such agent
+├── ArtifactNotFound         no such artifact, or another user's
 ├── NotAwaitingApproval      only a task that asks for money can be given some
 ├── NotDeadLettered          only a dead letter can be resolved
 ├── LockNotHeld              only a lock that is held can be released
 ├── TooManyPending           the user's cap on waiting work
 ├── QueueFull                the whole system's cap
 ├── MonthlyLimitReached      the month's hours are used up
+├── SpawnTooDeep             children of children end somewhere
+├── TooManyChildren          a task's cap on what it spawns
+├── DagTooLarge              a graph's cap on its tasks
+├── NotOrchestrator          only an orchestrator spawns for other agents
+├── TaskStopping             its owner has asked the task to stop
 └── StaleAttempt             the claim is no longer held
 """
 
@@ -112,6 +118,15 @@ class AgentNotFound(Refused):
 
     def __init__(self) -> None:
         super().__init__("no such agent")
+
+
+class ArtifactNotFound(Refused):
+    """No such artifact, or another user's: the two look exactly alike."""
+
+    code = "ARTIFACT_NOT_FOUND"
+
+    def __init__(self) -> None:
+        super().__init__("no such artifact")
 
 
 class NotAwaitingApproval(Refused):
@@ -215,6 +230,60 @@ class MonthlyLimitReached(Refused):
             limit_hours=limit_hours,
             resets_at=resets_at,
         )
+
+
+class SpawnTooDeep(Refused):
+    """A task so many generations below the one that was submitted spawns no more."""
+
+    code = "SPAWN_TOO_DEEP"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"the task stands {limit} generations below the one that was submitted, and may not"
+            " spawn further ones",
+            limit=limit,
+        )
+
+
+class TooManyChildren(Refused):
+    """The task has spawned as many as it may."""
+
+    code = "TOO_MANY_CHILDREN"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"the task has spawned {limit} tasks; it may spawn no more", limit=limit)
+
+
+class DagTooLarge(Refused):
+    """The graph has as many tasks as it may."""
+
+    code = "DAG_TOO_LARGE"
+
+    def __init__(self, total: int, limit: int) -> None:
+        super().__init__(
+            f"the graph has {total} tasks; at most {limit} may be in one", total=total, limit=limit
+        )
+
+
+class NotOrchestrator(Refused):
+    """Only a task with the role orchestrator spawns for agents other than its own."""
+
+    code = "NOT_ORCHESTRATOR"
+
+    def __init__(self, wanted: str) -> None:
+        super().__init__(
+            f"{wanted}: only a task submitted with the role orchestrator may ask for that",
+            wanted=wanted,
+        )
+
+
+class TaskStopping(Refused):
+    """The task's owner has asked it to stop: it begins nothing new."""
+
+    code = "TASK_STOPPING"
+
+    def __init__(self) -> None:
+        super().__init__("the task was asked to stop")
 
 
 class StaleAttempt(Refused):

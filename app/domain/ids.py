@@ -9,6 +9,7 @@ UserId = NewType("UserId", UUID)
 TaskId = NewType("TaskId", UUID)
 DagId = NewType("DagId", UUID)
 TriggerId = NewType("TriggerId", UUID)
+ArtifactId = NewType("ArtifactId", UUID)
 
 # Ids are written and read several times for every task, so two letters (ten bits) at a time.
 _LETTERS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -37,6 +38,11 @@ def new_trigger_id() -> TriggerId:
     return TriggerId(ULID().to_uuid())
 
 
+def new_artifact_id() -> ArtifactId:
+    """Make the id of a new artifact."""
+    return ArtifactId(ULID().to_uuid())
+
+
 def lone_dag_id(task: TaskId) -> DagId:
     """Return the graph of a lone task: it is its own."""
     return DagId(task)
@@ -54,6 +60,11 @@ def show_task(task: UUID) -> str:
 def show_dag(dag: UUID) -> str:
     """Write a graph's id as people see it."""
     return f"dag_{_ulid(dag)}"
+
+
+def show_artifact(artifact: UUID) -> str:
+    """Write an artifact's id as people see it."""
+    return f"art_{_ulid(artifact)}"
 
 
 def parse_task(text: str) -> TaskId:
@@ -74,6 +85,11 @@ def show_trigger(trigger: UUID) -> str:
 def parse_trigger(text: str) -> TriggerId:
     """Read a trigger's id as people write it, or raise MalformedId."""
     return TriggerId(_parse(text, "trigger_"))
+
+
+def parse_artifact(text: str) -> ArtifactId:
+    """Read an artifact's id as people write it, or raise MalformedId."""
+    return ArtifactId(_parse(text, "art_"))
 
 
 def _ulid(uuid: UUID) -> str:

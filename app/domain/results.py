@@ -1,6 +1,7 @@
 """How a run can end, as seen by whoever watched it."""
 
 from dataclasses import dataclass, field
+from uuid import UUID
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +58,13 @@ class Suspended(Ended):
 
 
 @dataclass(frozen=True)
+class Waiting(Ended):
+    """The run ended until others have: the task goes on once all of them are over."""
+
+    tasks: tuple[UUID, ...]
+
+
+@dataclass(frozen=True)
 class Interrupted(Ended):
     """We took the run away ourselves (shutdown, deploy): it costs its owner nothing."""
 
@@ -98,6 +106,7 @@ Result = (
     | TimedOut
     | Stopped
     | Suspended
+    | Waiting
     | Interrupted
     | Deferred
     | Expired

@@ -18,6 +18,7 @@ from app.domain.results import (
     Stopped,
     Suspended,
     TimedOut,
+    Waiting,
 )
 from app.domain.retry import Escalation, RetryPolicy, delay_seconds
 
@@ -89,7 +90,7 @@ def judge(standing: Standing, result: Result, chance: float) -> Verdict:
             )
         case Stopped():
             return Verdict(Event.CANCEL, "cancelled", "cancelled")
-        case Suspended() | Interrupted() | Expired() | Deferred():
+        case Suspended() | Waiting() | Interrupted() | Expired() | Deferred():
             return _put_off(result)
         case Died(in_company=True) | Lost(in_company=True):
             # Nobody can tell whose crash it was: all members go back, and run alone next time.
@@ -109,12 +110,14 @@ def judge(standing: Standing, result: Result, chance: float) -> Verdict:
             assert_never(result)
 
 
-def _put_off(result: Suspended | Interrupted | Expired | Deferred) -> Verdict:
+def _put_off(result: Suspended | Waiting | Interrupted | Expired | Deferred) -> Verdict:
     """Judge a run that could not go on, for which its task is not to blame: it spends nothing."""
     match result:
         case Suspended(message):
             # Its time is billed like any other.
             return Verdict(Event.SUSPEND, "suspended", "budget_exceeded", message, spent=False)
+        case Waiting():
+            return Verdict(Event.SUSPEND, "suspended", spent=False)
         case Interrupted(reason):
             return Verdict(
                 Event.HAND_BACK, "interrupted", message=reason, spent=False, billed=False

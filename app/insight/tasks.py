@@ -27,6 +27,7 @@ class TaskView:
     id: str
     queue_id: str
     dag_id: str
+    parent_id: str | None
     title: str
     description: str
     type: str
@@ -115,6 +116,7 @@ def _view(row: Mapping[str, Any]) -> TaskView:
         id=shown,
         queue_id=shown,
         dag_id=show_dag(row["dag_id"]),
+        parent_id=None if row["parent_id"] is None else show_task(row["parent_id"]),
         title=row["title"],
         description=row["description"],
         type=row["type"],

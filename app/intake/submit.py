@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
-from typing import Self
+from typing import Literal, Self
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -26,6 +26,7 @@ from app.domain.plans import OnExhausted
 from app.domain.priority import DEFAULT_SCORE, critical_path_weights
 from app.domain.retry import RetryPolicy
 from app.faults import fault
+from app.intake import references
 from app.settings import Settings
 from app.store import lanes
 from app.store.db import Db
@@ -65,6 +66,9 @@ class NewTask:
     estimated_cost_usd: float | None = None
     # What its graph calls it, if anything.
     name: str | None = None
+    # What it reads: outputs of tasks, and artifacts. Those of its own graph it also waits for.
+    context_refs: Sequence[str] = ()
+    role: Literal["orchestrator"] | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,14 @@ class NewGraph:
     def size(self) -> int:
         """How many tasks its largest graph has."""
         return len(self.tasks) if self.is_one else 1
+
+    def __post_init__(self) -> None:
+        """Let every task wait for those of the same request whose outputs it reads."""
+        known = {(edge.parent, edge.child) for edge in self.edges}
+        read = references.within([(task.name, task.context_refs) for task in self.tasks])
+        more = [Edge(*pair) for pair in read if pair not in known]
+        if more:
+            object.__setattr__(self, "edges", [*self.edges, *more])
 
 
 @dataclass(frozen=True)
@@ -355,8 +367,10 @@ def _insert(tx: Connection, user_id: UserId, graph: NewGraph, caps: Caps) -> lis
     for edge in edges:
         unmet[edge.child] += 1
     weights = critical_path_weights(len(tasks), [(edge.parent, edge.child) for edge in edges])
+    named = {task.name: one for task, one in zip(tasks, ids, strict=True) if task.name is not None}
     rows = [
-        _row(task, one, caps, unmet=waits, weight=weight)
+        row_of(task, one, caps, unmet=waits, weight=weight)
+        | {"context_refs": references.resolve(tx, user_id, task.context_refs, named).stored}
         for task, one, waits, weight in zip(tasks, made, unmet, weights, strict=True)
     ]
     links = [
@@ -382,15 +396,16 @@ def _insert(tx: Connection, user_id: UserId, graph: NewGraph, caps: Caps) -> lis
                 "key": graph.key,
             },
         )
-    tx.execute(statement("insert_tasks"), {"user_id": user_id, "tasks": _json(rows)})
+    tx.execute(statement("insert_tasks"), {"user_id": user_id, "tasks": as_json(rows)})
     if links:
-        tx.execute(statement("insert_edges"), {"user_id": user_id, "edges": _json(links)})
+        tx.execute(statement("insert_edges"), {"user_id": user_id, "edges": as_json(links)})
     return made
 
 
-def _row(
+def row_of(
     task: NewTask, one: Submitted, caps: Caps, *, unmet: int, weight: float
 ) -> dict[str, object]:
+    """Return a new task as `insert_tasks` takes it."""
     return {
         **vars(task),
         "retry": _stored(task.retry),
@@ -417,7 +432,8 @@ def _stored(policy: RetryPolicy) -> dict[str, object]:
     }
 
 
-def _json(value: object) -> str:
+def as_json(value: object) -> str:
+    """Write rows for a statement that takes them as JSON."""
     return json.dumps(value, default=_plain)
 
 

@@ -3,7 +3,7 @@
 import json
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -11,12 +11,13 @@ from sqlalchemy import Connection
 
 from app.domain.claims import Claim, Claimed, Run
 from app.domain.ids import UserId
-from app.domain.lifecycle import FINAL, MOVES, Event, State, sources
+from app.domain.lifecycle import FINAL, MOVES, WAITING, Event, State, sources, target
 from app.domain.priority import score
-from app.domain.results import Expired, Interrupted, Raised, Result, Returned
+from app.domain.results import Expired, Interrupted, Raised, Result, Returned, Waiting
 from app.domain.retry import RetryPolicy
 from app.domain.verdicts import Standing, Verdict, judge
 from app.faults import fault
+from app.outcome.waiting import suspend, would_close_circle
 from app.store import edges, lanes
 from app.store.db import Db
 from app.store.hot import Call, ask
@@ -25,6 +26,13 @@ from app.store.statements import statement
 MAX_TEXT = 10_000
 # What a task that keeps failing is lifted to, if its rule says so: high, not critical.
 ESCALATED_PRIORITY = 2
+# A claim nobody has started yet can be taken back: the late start will match no row.
+STOPPABLE_AT_ONCE = sorted(WAITING | {State.CLAIMED})
+CIRCLE = Raised(
+    "circular_dependency",
+    "Would create circular dependency: a task that it waits for waits for it",
+    retryable=False,
+)
 
 
 @dataclass(frozen=True)
@@ -120,6 +128,9 @@ def record(tx: Connection, endings: Sequence[Ending], *, keep_stale: bool = True
         ask(tx, locking)
         # Their money belongs to the night that is now.
         lanes.end_nights(tx, payers)
+    if any(isinstance(one.result, Waiting) for one in endings):
+        ask(tx, locking)
+        endings = [_without_circle(tx, one) for one in endings]
     verdicts = {
         "verdicts": json.dumps([_said(_row(one)) for one in endings]),
         "escalated_priority": score(ESCALATED_PRIORITY),
@@ -148,6 +159,15 @@ def _follow(tx: Connection, won: Sequence[Ending], rows: Sequence[Any]) -> None:
             },
         )
     edges.follow(tx, [row.task_id for row in rows if row.has_dependents and row.goal in FINAL])
+    cancel_spawned(tx, [row.task_id for row in rows if row.goal == State.CANCELLED])
+    suspended = {row.task_id for row in rows if row.goal == State.PENDING}
+    waiting = {
+        one.claim.task_id: one.result.tasks
+        for one in won
+        if isinstance(one.result, Waiting) and one.claim.task_id in suspended
+    }
+    if waiting:
+        suspend(tx, waiting)
 
 
 def bury_unstarted(tx: Connection, tasks: Sequence[UUID]) -> None:
@@ -158,6 +178,37 @@ def bury_unstarted(tx: Connection, tasks: Sequence[UUID]) -> None:
     if tasks:
         tx.execute(statement("bury"), {"tasks": tasks, "poisoned": []})
         edges.follow(tx, tasks)
+
+
+def follow_cancelled(tx: Connection, tasks: Sequence[UUID]) -> None:
+    """Record what follows from tasks that somebody stopped, and the caller has moved."""
+    cancel_spawned(tx, tasks)
+    edges.follow(tx, tasks)
+
+
+def cancel_spawned(tx: Connection, parents: Sequence[UUID]) -> None:
+    """End what cancelled tasks spawned and is still open; what runs is asked to stop."""
+    if not parents:
+        return
+    found = tx.execute(
+        statement("cancel_spawned"),
+        {
+            "parents": parents,
+            "sources": STOPPABLE_AT_ONCE,
+            "target": target(Event.CANCEL),
+            "reason": "upstream_cancelled",
+        },
+    ).all()
+    edges.follow(tx, [row.id for row in found if row.at_once])
+
+
+def _without_circle(tx: Connection, ending: Ending) -> Ending:
+    """Turn a wait for a task that itself waits for the waiting one into a failure."""
+    awaited = ending.result.tasks if isinstance(ending.result, Waiting) else ()
+    if not awaited or not would_close_circle(tx, ending.claim.task_id, awaited):
+        return ending
+    verdict = judge(Standing(0, 1, RetryPolicy()), CIRCLE, 0.0)
+    return replace(ending, result=CIRCLE, verdict=verdict)
 
 
 def _judge_run(run: Run, result: Result, agent: str) -> Verdict:
@@ -198,6 +249,7 @@ def _row(ending: Ending) -> dict[str, object]:
         "files_changed": list(returned.files_changed) or None if returned else None,
         "cost_usd": result.cost_usd,
         "tokens": result.tokens,
+        "waits": True if isinstance(result, Waiting) else None,
     }
 
 

@@ -294,6 +294,19 @@ class Settings(BaseSettings):
     max_tasks_per_dag: Annotated[int, Span(1, 100_000)] = Field(
         default=1000, description="Tasks one graph may have."
     )
+    max_spawn_depth: Annotated[int, Span(0, 100)] = Field(
+        default=5,
+        description="Generations of tasks below a submitted one; 0 lets no task spawn others.",
+    )
+    max_children_per_task: Annotated[int, Span(1, 100_000)] = Field(
+        default=100, description="Tasks that one task may spawn."
+    )
+    max_artifact_bytes: Annotated[int, Span(1, 100_000_000)] = Field(
+        default=8_000_000, description="How large one artifact may be."
+    )
+    max_artifacts_per_task: Annotated[int, Span(1, 10_000)] = Field(
+        default=100, description="Artifacts that one task may make."
+    )
     slots_max: Annotated[int | None, Span(1, 100_000)] = Field(
         default=None, description="Tasks that may run at once in the whole system. Not set: no cap."
     )

@@ -29,6 +29,7 @@ def run_of(claim: Claim, row: Answer) -> Run:
         bundle=row.bundle,
         ceiling_usd=None if row.ceiling_usd is None else float(row.ceiling_usd),
         spent_usd=float(row.spent_usd),
+        is_linked=row.is_linked,
     )
 
 

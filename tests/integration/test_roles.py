@@ -20,6 +20,7 @@ VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
 RIGHTS: Mapping[str, tuple[str, str]] = {
     "agents": ("R", "RIU"),
     "api_keys": ("RIU", "R"),
+    "artifacts": ("R", "RIU"),
     "attempts": ("RU", "RIU"),
     "dags": ("RIU", "RIU"),
     "dag_triggers": ("RIU", "RU"),

@@ -124,10 +124,10 @@ SELECT id, state, expires_at, retry_at
  WHERE least(expires_at, retry_at) < clock() - CAST(:patience AS interval);
 
 -- name: I11
--- nothing is claimed before what it depends on
+-- nothing is claimed before what it depends on; earlier claims knew nothing of a later edge
 SELECT e.parent_id, e.child_id, a.epoch
   FROM task_edges e
-  JOIN attempts a ON a.task_id = e.child_id
+  JOIN attempts a ON a.task_id = e.child_id AND a.epoch > e.since_epoch
  WHERE e.satisfied_at IS NULL OR e.satisfied_at > a.claimed_at;
 
 -- name: I12
@@ -218,6 +218,14 @@ SELECT 'edge', e.child_id
   LEFT JOIN tasks p ON p.id = e.parent_id
  WHERE (e.user_id, e.dag_id) IS DISTINCT FROM (c.user_id, c.dag_id)
     OR (e.user_id, e.dag_id) IS DISTINCT FROM (p.user_id, p.dag_id)
+UNION ALL
+SELECT 'child', c.id
+  FROM tasks c
+  LEFT JOIN tasks p ON p.id = c.parent_id
+ WHERE c.parent_id IS NOT NULL AND (c.user_id, c.dag_id) IS DISTINCT FROM (p.user_id, p.dag_id)
+UNION ALL
+SELECT 'artifact', x.task_id FROM artifacts x LEFT JOIN tasks t ON t.id = x.task_id
+ WHERE x.user_id IS DISTINCT FROM t.user_id
 UNION ALL
 SELECT 'ledger', x.task_id FROM usage_ledger x LEFT JOIN tasks t ON t.id = x.task_id
  WHERE x.task_id IS NOT NULL AND x.user_id IS DISTINCT FROM t.user_id

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from typing import get_args
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,7 @@ from app.domain.results import (
     Stopped,
     Suspended,
     TimedOut,
+    Waiting,
 )
 from app.domain.retry import Escalation, RetryPolicy, Strategy
 from app.domain.verdicts import Standing, Verdict, is_poison, judge
@@ -101,6 +103,11 @@ CASES: dict[str, tuple[Standing, Result, Verdict]] = {
         FIRST_OF_THREE,
         Suspended("$1 of $1"),
         Verdict(Event.SUSPEND, "suspended", "budget_exceeded", "$1 of $1", spent=False),
+    ),
+    "waits for others": (
+        LAST_OF_THREE,
+        Waiting((UUID(int=1),)),
+        Verdict(Event.SUSPEND, "suspended", spent=False),
     ),
     "raised on the last attempt": (
         LAST_OF_THREE,

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -11,8 +11,10 @@ from app.domain.claims import Run
 from app.domain.ids import show_task
 from app.telemetry import get
 from overnight.context import Context, sound_cost
+from overnight.growth import Child, Content, Wish
 from overnight.handlers import Handler
 from overnight.jsonvalue import sound_object
+from workers.growth import Growth
 
 _log = get("overnight.handler")
 
@@ -23,7 +25,7 @@ class RunContext(Context):
     `deadline` is an instant of the monotonic clock.
     """
 
-    def __init__(self, run: Run, *, deadline: float) -> None:
+    def __init__(self, run: Run, *, deadline: float, growth: Growth | None = None) -> None:
         prompt = run.spec.get("prompt", "")
         super().__init__(
             task_id=show_task(run.claim.task_id),
@@ -35,7 +37,10 @@ class RunContext(Context):
             max_attempts=run.max_attempts,
             epoch=run.claim.epoch,
             ceiling_usd=run.ceiling_usd,
+            # Asked for when they are looked at; a task that stands alone has none.
+            inputs=None if run.is_linked else {},
         )
+        self._growth = growth
         self.cost_usd = 0.0
         self.reported_usd = 0.0
         self._spent_before = run.spent_usd
@@ -106,6 +111,25 @@ class RunContext(Context):
             for name, count in (("input", input_tokens), ("output", output_tokens)):
                 if count:
                     self.tokens[name] = self.tokens.get(name, 0) + count
+
+    @property
+    def growth(self) -> Growth:
+        """The way to the run's graph."""
+        if self._growth is None:
+            raise RuntimeError("this run stands outside of any house")
+        return self._growth
+
+    def _read_inputs(self) -> dict[str, Any]:
+        return self.growth.inputs()
+
+    def _look(self, children: Sequence[str] | None) -> list[Child]:
+        return self.growth.children(children)
+
+    def _spawn(self, wish: Wish) -> str:
+        return self.growth.spawn(wish)
+
+    def _keep(self, name: str, content: Content) -> str:
+        return self.growth.keep(name, content)
 
 
 @dataclass(frozen=True)

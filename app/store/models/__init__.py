@@ -9,9 +9,10 @@ task's epoch; each attempt that ran leaves rows in the *usage_ledger*, an append
 seconds per billing month, and what it cost in *spending*, per night. What a user should hear of
 once, such as hours running out, stands in *notices*. Every change of state leaves an *event*.
 Tasks that failed for good stand in *dead_letters*; answers from holders that had lost their claim
-in *stale_results*. *agents* are the workers that can be reached, gathered in *pools*; *pauses* say
-who stopped what from starting; *paces* say how long each type of task takes of late; *sweeps*
-remember when each maintenance sweep last ran.
+in *stale_results*; what runs made for others to read, besides their outputs, in *artifacts*.
+*agents* are the workers that can be reached, gathered in *pools*; *pauses* say who stopped what
+from starting; *paces* say how long each type of task takes of late; *sweeps* remember when each
+maintenance sweep last ran.
 
 Counters on lanes and dags, and all events, are written by triggers in the very statement that
 changes a task, so no code can forget them. Instants come from the database function `clock()`.
@@ -21,6 +22,7 @@ from app.store.models.base import Base
 from app.store.models.locks import HeldLock, LockWait
 from app.store.models.people import ApiKey, Lane, User
 from app.store.models.records import (
+    Artifact,
     Attempt,
     DeadLetter,
     LedgerEntry,
@@ -35,6 +37,7 @@ from app.store.models.work import Dag, DagTrigger, Task, TaskEdge
 __all__ = [
     "Agent",
     "ApiKey",
+    "Artifact",
     "Attempt",
     "Base",
     "Dag",

@@ -195,6 +195,30 @@ class DeadLetter(Base):
     note: Mapped[str | None]
 
 
+class Artifact(Base):
+    """Something a run made for others to read besides its output, under a name of its task.
+
+    A later run of the same task that gives the same name replaces the content and keeps the id.
+    """
+
+    __tablename__ = "artifacts"
+    __table_args__ = (
+        UniqueConstraint("task_id", "name", name="artifacts_once"),
+        CheckConstraint("kind IN ('bytes', 'json', 'text')", name="artifacts_kind_known"),
+        Index("artifacts_user", "user_id", "id"),
+    )
+
+    id: Mapped[UUID] = mapped_column(primary_key=True)
+    task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id"))
+    user_id: Mapped[UUID] = mapped_column(ForeignKey("users.id"))
+    epoch: Mapped[int]
+    name: Mapped[str]
+    kind: Mapped[str]
+    size: Mapped[int]
+    content: Mapped[bytes]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.clock())
+
+
 class StaleResult(Base):
     """An answer from a holder that had lost its claim: kept to be seen, never applied."""
 

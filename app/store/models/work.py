@@ -135,6 +135,10 @@ class Task(Base):
             "taken_from IS NULL OR (state = 'completed' AND epoch = 0)",
             name="tasks_taken_over_completed",
         ),
+        CheckConstraint("role = 'orchestrator'", name="tasks_role_known"),
+        CheckConstraint(
+            "(parent_id IS NULL) = (spawn_key IS NULL)", name="tasks_spawned_under_a_key"
+        ),
         Index(
             "tasks_ready",
             "user_id",
@@ -161,6 +165,14 @@ class Task(Base):
             postgresql_where=text(f"deadline_at IS NOT NULL AND {IS_WAITING}"),
         ),
         Index("tasks_dag", "dag_id", "state"),
+        # A repeated run of a parent finds its children by the keys it gave them.
+        Index(
+            "tasks_spawned",
+            "parent_id",
+            "spawn_key",
+            unique=True,
+            postgresql_where=text("parent_id IS NOT NULL"),
+        ),
         Index("tasks_user_recent", "user_id", text("id DESC")),
         Index(
             "tasks_idempotency",
@@ -176,7 +188,15 @@ class Task(Base):
     id: Mapped[UUID] = mapped_column(primary_key=True)
     user_id: Mapped[UUID] = mapped_column(ForeignKey("users.id"))
     dag_id: Mapped[UUID]
+    # Who spawned it, and under which key of its own.
     parent_id: Mapped[UUID | None] = mapped_column(ForeignKey("tasks.id"))
+    spawn_key: Mapped[str | None]
+    # A lone task whose graph has a row all the same, since others have joined it.
+    grown: Mapped[bool] = mapped_column(server_default=text("false"))
+    # `orchestrator` may spawn for other agents.
+    role: Mapped[str | None]
+    # Whose outputs it is given: the reference as written, and the id it stands for.
+    context_refs: Mapped[dict[str, Any] | None]
     # The task whose completion a fork took over: this one never ran, and cost nothing.
     taken_from: Mapped[UUID | None]
 
@@ -274,6 +294,8 @@ class TaskEdge(Base):
     user_id: Mapped[UUID] = mapped_column(ForeignKey("users.id"))
     condition: Mapped[str] = mapped_column(server_default=text("'success'"))
     on_unmet: Mapped[str] = mapped_column(server_default=text("'cancel'"))
+    # Claims of the child up to this epoch were made before the edge was.
+    since_epoch: Mapped[int] = mapped_column(server_default=text("0"))
     satisfied_at: Mapped[datetime | None]
 
 

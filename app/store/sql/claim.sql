@@ -224,6 +224,7 @@ SELECT id, user_id, dag_id, epoch, token, type, title, attempts, max_attempts, b
        reserved_seconds AS granted_seconds,
        (timeout_seconds IS NULL OR reserved_seconds < timeout_seconds) AS plan_limited,
        max_cost_usd AS ceiling_usd, cost_usd AS spent_usd,
+       (dag_id <> id OR grown OR context_refs IS NOT NULL) AS is_linked,
        CASE WHEN :begins AND attempts > 0 THEN spent_runs(id, forgiven_epoch) END AS failures
   FROM taken
  ORDER BY bundle, id;

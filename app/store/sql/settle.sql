@@ -7,7 +7,7 @@ WITH verdict AS MATERIALIZED (
         task_id uuid, epoch int, token uuid, sources text[], target text, is_final boolean, only_expired boolean,
         outcome text, reason text, message text, detail text, wait_seconds float8, spent boolean, billed boolean,
         run_alone boolean, ran_seconds float8, escalation text,
-        output jsonb, summary text, files_changed jsonb, cost_usd numeric, tokens jsonb)
+        output jsonb, summary text, files_changed jsonb, cost_usd numeric, tokens jsonb, waits boolean)
 ), held AS MATERIALIZED (
     -- A task whose owner asked for a stop does not come back, whatever ended its run.
     -- One that has used up a budget asks instead; unless somebody has raised it in the meantime.
@@ -15,7 +15,7 @@ WITH verdict AS MATERIALIZED (
            CASE WHEN v.escalation = 'priority' THEN greatest(t.priority - :escalated_priority, 0) ELSE 0 END AS lifted,
            CASE WHEN t.cancel_requested_at IS NOT NULL AND NOT v.is_final THEN 'cancelled'
                 WHEN short.budget IS NOT NULL THEN 'pending'
-                WHEN v.target = 'pending' THEN 'ready'
+                WHEN v.target = 'pending' AND v.waits IS NOT TRUE THEN 'ready'
                 ELSE v.target END AS goal
       FROM (SELECT * FROM verdict ORDER BY task_id) v
      -- OFFSET 0: each row is found by its key and judged as it is once it is locked.
@@ -23,7 +23,8 @@ WITH verdict AS MATERIALIZED (
      -- Less what was reported while it ran.
      CROSS JOIN LATERAL (SELECT greatest(round(v.cost_usd, 6) - t.run_cost_usd, 0) AS usd) news
      CROSS JOIN LATERAL (
-        SELECT CASE WHEN NOT v.is_final AND t.state = 'running' AND t.run_cost_usd + news.usd > 0
+        -- One that waits for others asks when it comes back, if it must.
+        SELECT CASE WHEN NOT v.is_final AND v.waits IS NOT TRUE AND t.state = 'running' AND t.run_cost_usd + news.usd > 0
                     THEN used_up_budget(t.user_id, t.dag_id, t.max_cost_usd, t.cost_usd, news.usd) END AS budget) short
      WHERE t.epoch = v.epoch
        AND t.token = v.token
@@ -38,7 +39,8 @@ WITH verdict AS MATERIALIZED (
            alone = t.alone OR h.run_alone,
            retry_at = CASE WHEN h.goal = 'retrying' THEN clock() + make_interval(secs => h.wait_seconds) END,
            finished_at = CASE WHEN h.is_final OR h.goal = 'cancelled' THEN clock() END,
-           failure_reason = CASE h.goal WHEN 'cancelled' THEN 'cancelled' WHEN 'pending' THEN 'budget_exceeded'
+           failure_reason = CASE h.goal WHEN 'cancelled' THEN 'cancelled'
+                                        WHEN 'pending' THEN CASE WHEN h.budget IS NOT NULL THEN 'budget_exceeded' END
                                         WHEN 'ready' THEN NULL ELSE h.reason END,
            -- what sent a task back to the queue is no error of its own
            error = CASE WHEN h.goal <> 'ready' THEN h.message END,
@@ -103,6 +105,41 @@ WITH verdict AS MATERIALIZED (
 SELECT h.task_id, h.goal,
        EXISTS (SELECT 1 FROM task_edges e WHERE e.parent_id = h.task_id) AS has_dependents
   FROM held h;
+
+-- name: cancel_spawned
+-- A cancelled task takes along what it spawned and is still open, however far down: what waits ends
+-- here, what runs is asked to stop.
+WITH RECURSIVE below AS (
+    SELECT id FROM tasks WHERE parent_id = ANY (CAST(:parents AS uuid[]))
+    UNION
+    SELECT t.id FROM below b JOIN tasks t ON t.parent_id = b.id
+), open AS MATERIALIZED (
+    SELECT t.id, t.epoch, t.state = ANY (CAST(:sources AS text[])) AS at_once
+      FROM (SELECT id FROM below ORDER BY id) b
+     CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = b.id OFFSET 0 FOR NO KEY UPDATE) t
+     WHERE t.finished_at IS NULL
+), closed AS (
+    UPDATE attempts a
+       SET ended_at = clock(), outcome = 'cancelled'
+      FROM open o
+     WHERE o.at_once AND a.task_id = o.id AND a.epoch = o.epoch AND a.ended_at IS NULL
+)
+UPDATE tasks t
+   SET state = CASE WHEN o.at_once THEN :target ELSE t.state END,
+       cancel_requested_at = coalesce(t.cancel_requested_at, clock()),
+       token = CASE WHEN NOT o.at_once THEN t.token END,
+       claimed_by = CASE WHEN NOT o.at_once THEN t.claimed_by END,
+       pool = CASE WHEN NOT o.at_once THEN t.pool END,
+       claimed_at = CASE WHEN NOT o.at_once THEN t.claimed_at END,
+       expires_at = CASE WHEN NOT o.at_once THEN t.expires_at END,
+       reserved_seconds = CASE WHEN NOT o.at_once THEN t.reserved_seconds END,
+       bundle = CASE WHEN NOT o.at_once THEN t.bundle END,
+       retry_at = NULL,
+       finished_at = CASE WHEN o.at_once THEN clock() END,
+       failure_reason = CASE WHEN o.at_once THEN :reason ELSE t.failure_reason END
+  FROM open o
+ WHERE t.id = o.id
+RETURNING t.id, o.at_once;
 
 -- name: bury
 -- Lay failed tasks into the dead letters with every run they spent.

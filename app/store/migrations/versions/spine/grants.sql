@@ -3,7 +3,7 @@
 GRANT SELECT ON
     users, lanes, api_keys, dags, tasks, task_edges, attempts, usage_ledger, events, dead_letters,
     stale_results, pools, pauses, agents, paces, sweeps, legal_moves, user_limits, graphs,
-    held_locks, lock_waits, spending, notices, dag_triggers
+    held_locks, lock_waits, spending, notices, dag_triggers, artifacts
 TO overnight_app, overnight_dispatcher;
 
 GRANT INSERT, UPDATE ON users, api_keys TO overnight_app;
@@ -12,7 +12,7 @@ GRANT UPDATE ON lanes, attempts TO overnight_app, overnight_dispatcher;
 GRANT INSERT, UPDATE ON pauses, spending TO overnight_app, overnight_dispatcher;
 GRANT INSERT ON usage_ledger, notices TO overnight_app, overnight_dispatcher;
 GRANT INSERT ON attempts, stale_results TO overnight_dispatcher;
-GRANT INSERT, UPDATE ON pools, agents, paces, sweeps TO overnight_dispatcher;
+GRANT INSERT, UPDATE ON artifacts, pools, agents, paces, sweeps TO overnight_dispatcher;
 GRANT UPDATE ON pools TO overnight_app;
 GRANT INSERT, UPDATE ON dag_triggers TO overnight_app;
 GRANT UPDATE ON dag_triggers TO overnight_dispatcher;

@@ -110,7 +110,7 @@ BEGIN
      WHERE l.user_id = d.user_id;
 
     -- Most tasks are graphs by themselves.
-    IF NOT EXISTS (SELECT FROM new_rows WHERE dag_id <> id) THEN
+    IF NOT EXISTS (SELECT FROM new_rows WHERE dag_id <> id OR grown) THEN
         RETURN NULL;
     END IF;
     UPDATE dags g
@@ -126,9 +126,9 @@ BEGIN
                    sum(sign * (state = 'dead_lettered')::int) AS dead,
                    sum(sign * (state = 'cancelled')::int) AS cancelled,
                    sum(sign * was_stopped(state, failure_reason)::int) AS stopped
-              FROM (SELECT 1 AS sign, dag_id, state, failure_reason FROM new_rows WHERE dag_id <> id
+              FROM (SELECT 1 AS sign, dag_id, state, failure_reason FROM new_rows WHERE dag_id <> id OR grown
                     UNION ALL
-                    SELECT -1, dag_id, state, failure_reason FROM old_rows WHERE dag_id <> id) change
+                    SELECT -1, dag_id, state, failure_reason FROM old_rows WHERE dag_id <> id OR grown) change
              GROUP BY dag_id
             HAVING sum(sign * (state = 'completed')::int) <> 0
                 OR sum(sign * (state = 'dead_lettered')::int) <> 0

@@ -58,7 +58,7 @@ DECLARE
     more constant numeric := coalesce(NEW.reserved_usd, 0) - coalesce(OLD.reserved_usd, 0);
 BEGIN
     UPDATE lanes SET night_reserved_usd = night_reserved_usd + more, parked_for = '{}' WHERE user_id = NEW.user_id;
-    IF NEW.dag_id <> NEW.id THEN
+    IF NEW.dag_id <> NEW.id OR NEW.grown THEN
         UPDATE dags SET reserved_usd = reserved_usd + more WHERE id = NEW.dag_id;
     END IF;
     RETURN NULL;
@@ -84,7 +84,7 @@ BEGIN
            night_spent_usd = night_spent_usd + more,
            parked_for = '{}'
      WHERE user_id = NEW.user_id;
-    UPDATE dags SET spent_usd = spent_usd + more WHERE id = NEW.dag_id AND NEW.dag_id <> NEW.task_id;
+    UPDATE dags SET spent_usd = spent_usd + more WHERE id = NEW.dag_id;
     UPDATE agents g
        SET budget_remaining_usd = g.budget_remaining_usd - more
       FROM attempts a

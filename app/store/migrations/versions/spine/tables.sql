@@ -334,6 +334,10 @@ CREATE TABLE tasks (
     user_id UUID NOT NULL,
     dag_id UUID NOT NULL,
     parent_id UUID,
+    spawn_key TEXT,
+    grown BOOLEAN DEFAULT false NOT NULL,
+    role TEXT,
+    context_refs JSONB,
     taken_from UUID,
     type TEXT NOT NULL,
     name TEXT,
@@ -405,6 +409,8 @@ CREATE TABLE tasks (
     CONSTRAINT tasks_awaits_budget_while_pending CHECK (awaits_budget IS NULL OR (awaits_budget IN ('agent', 'dag', 'night', 'task') AND state = 'pending' AND unmet = 0)),
     CONSTRAINT tasks_money_while_active CHECK (reserved_usd IS NULL OR state IN ('claimed', 'running', 'validating')),
     CONSTRAINT tasks_taken_over_completed CHECK (taken_from IS NULL OR (state = 'completed' AND epoch = 0)),
+    CONSTRAINT tasks_role_known CHECK (role = 'orchestrator'),
+    CONSTRAINT tasks_spawned_under_a_key CHECK ((parent_id IS NULL) = (spawn_key IS NULL)),
     FOREIGN KEY(user_id) REFERENCES users (id),
     FOREIGN KEY(parent_id) REFERENCES tasks (id)
 )
@@ -416,8 +422,27 @@ CREATE INDEX tasks_deadline ON tasks (deadline_at, id) WHERE deadline_at IS NOT 
 CREATE UNIQUE INDEX tasks_idempotency ON tasks (user_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
 CREATE INDEX tasks_ready ON tasks (user_id, sort_key, id) WHERE state = 'ready';
 CREATE INDEX tasks_retry ON tasks (retry_at) WHERE state = 'retrying';
+CREATE UNIQUE INDEX tasks_spawned ON tasks (parent_id, spawn_key) WHERE parent_id IS NOT NULL;
 CREATE INDEX tasks_urgent ON tasks (user_id) WHERE state IN ('created', 'pending', 'ready', 'retrying') AND priority < 30;
 CREATE INDEX tasks_user_recent ON tasks (user_id, id DESC);
+
+CREATE TABLE artifacts (
+    id UUID NOT NULL,
+    task_id UUID NOT NULL,
+    user_id UUID NOT NULL,
+    epoch INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    size INTEGER NOT NULL,
+    content BYTEA NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    PRIMARY KEY (id),
+    CONSTRAINT artifacts_once UNIQUE (task_id, name),
+    CONSTRAINT artifacts_kind_known CHECK (kind IN ('bytes', 'json', 'text')),
+    FOREIGN KEY(task_id) REFERENCES tasks (id),
+    FOREIGN KEY(user_id) REFERENCES users (id)
+);
+CREATE INDEX artifacts_user ON artifacts (user_id, id);
 
 CREATE TABLE dead_letters (
     id BIGINT GENERATED ALWAYS AS IDENTITY,
@@ -449,6 +474,7 @@ CREATE TABLE task_edges (
     user_id UUID NOT NULL,
     condition TEXT DEFAULT 'success' NOT NULL,
     on_unmet TEXT DEFAULT 'cancel' NOT NULL,
+    since_epoch INTEGER DEFAULT 0 NOT NULL,
     satisfied_at TIMESTAMP WITH TIME ZONE,
     PRIMARY KEY (parent_id, child_id),
     CONSTRAINT task_edges_not_to_itself CHECK (parent_id <> child_id),

@@ -1,0 +1,75 @@
+"""Keeping what a run made for others to read besides its output."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlalchemy import Connection
+
+from app.domain.claims import Claim
+from app.domain.errors import InvalidRequest
+from app.domain.ids import ArtifactId, new_artifact_id
+from app.faults import fault
+from app.outcome.holding import hold
+from app.settings import Settings
+from app.store.db import Db
+from app.store.statements import statement
+
+
+@dataclass(frozen=True)
+class Made:
+    """An artifact as its run hands it over; a name is kept once for each task."""
+
+    name: str
+    kind: Literal["bytes", "json", "text"]
+    content: bytes
+
+
+@dataclass(frozen=True)
+class ArtifactCaps:
+    """How much a task may keep."""
+
+    max_bytes: int = 8_000_000
+    max_per_task: int = 100
+
+    @classmethod
+    def of(cls, settings: Settings) -> "ArtifactCaps":
+        """Take the caps from the settings."""
+        return cls(settings.max_artifact_bytes, settings.max_artifacts_per_task)
+
+
+def keep(db: Db, claim: Claim, made: Made, caps: ArtifactCaps) -> ArtifactId:
+    """Keep an artifact for whoever holds the claim; the same name again replaces its content.
+
+    Holds the task's own row and no lane: whoever ends the claim waits for it, or comes first and
+    leaves nothing to write.
+    """
+    size = len(made.content)
+    if size > caps.max_bytes:
+        raise InvalidRequest("content", f"takes {size} bytes", legal=f"at most {caps.max_bytes}")
+    kept = db.atomically(lambda tx: _keep(tx, claim, made, caps))
+    fault("artifact.after_commit")
+    return kept
+
+
+def _keep(tx: Connection, claim: Claim, made: Made, caps: ArtifactCaps) -> ArtifactId:
+    holder = hold(tx, claim)
+    named = {"task_id": claim.task_id, "name": made.name}
+    others = tx.execute(statement("count_artifacts"), named).scalar_one()
+    if others >= caps.max_per_task:
+        raise InvalidRequest(
+            "name", f"the task has {others} artifacts", legal=f"at most {caps.max_per_task} names"
+        )
+    kept = tx.execute(
+        statement("keep_artifact"),
+        {
+            **named,
+            "artifact_id": new_artifact_id(),
+            "user_id": holder.user_id,
+            "epoch": claim.epoch,
+            "kind": made.kind,
+            "size": len(made.content),
+            "content": made.content,
+        },
+    ).scalar_one()
+    fault("artifact.before_commit")
+    return ArtifactId(kept)

@@ -1,0 +1,150 @@
+-- name: referred_tasks
+-- Tasks that a reference names: the user's own by id, and those of one graph by their name in it.
+SELECT id, name, state, dag_id
+  FROM tasks
+ WHERE id = ANY (CAST(:tasks AS uuid[]))
+   AND user_id = :user_id
+UNION
+SELECT id, name, state, dag_id
+  FROM tasks
+ WHERE dag_id = CAST(:dag_id AS uuid)
+   AND user_id = :user_id
+   AND name = ANY (CAST(:names AS text[]));
+
+-- name: referred_artifacts
+SELECT id FROM artifacts WHERE id = ANY (CAST(:artifacts AS uuid[])) AND user_id = :user_id;
+
+-- name: holder
+-- Who acts for a claim must still hold it, and does so until this transaction ends.
+SELECT id, user_id, dag_id, grown, type, priority, role, required_capabilities,
+       cancel_requested_at IS NOT NULL AS is_stopping
+  FROM tasks
+ WHERE id = :task_id
+   AND epoch = :epoch
+   AND token = :token
+   AND state = 'running'
+   FOR NO KEY UPDATE;
+
+-- name: find_spawned
+-- The child that an earlier run, or an unanswered call of this one, spawned under the same key.
+SELECT id, dag_id FROM tasks WHERE parent_id = :task_id AND spawn_key = :key;
+
+-- name: room_to_spawn
+-- How many generations stand above a task, how many it has spawned, and how large its graph is.
+WITH RECURSIVE above AS (
+    SELECT parent_id, 0 AS depth FROM tasks WHERE id = :task_id
+    UNION ALL
+    SELECT t.parent_id, a.depth + 1 FROM above a JOIN tasks t ON t.id = a.parent_id
+)
+SELECT (SELECT max(depth) FROM above) AS depth,
+       (SELECT count(*) FROM tasks WHERE parent_id = :task_id) AS children,
+       coalesce((SELECT total FROM dags WHERE id = :dag_id), 1) AS total;
+
+-- name: mark_grown
+-- A lone task is about to have company; before its graph has a row, or it would be counted twice.
+UPDATE tasks SET grown = true WHERE id = :task_id AND dag_id = id AND NOT grown RETURNING id;
+
+-- name: insert_grown_dag
+-- The graph of a task that was alone so far, under the id it has always had.
+INSERT INTO dags (id, user_id, title, created_by, total, open, spent_usd, reserved_usd)
+SELECT id, user_id, title, created_by, 1, 1, cost_usd, coalesce(reserved_usd, 0) FROM tasks WHERE id = :task_id;
+
+-- name: add_edges
+-- Later edges between tasks that exist, whose lane is held. What their parents became already counts
+-- at once. One that was met by a parent which has come back since, waits for it again.
+WITH wanted AS MATERIALIZED (
+    SELECT * FROM jsonb_to_recordset(CAST(:edges AS jsonb)) AS w(parent_id uuid, child_id uuid, condition text)
+), added AS (
+    INSERT INTO task_edges AS e (parent_id, child_id, dag_id, user_id, condition, since_epoch, satisfied_at)
+    SELECT w.parent_id, w.child_id, c.dag_id, c.user_id, w.condition, c.epoch,
+           CASE WHEN is_met(w.condition, 'cancel', p.state) THEN clock() END
+      FROM wanted w
+      JOIN tasks p ON p.id = w.parent_id
+      JOIN tasks c ON c.id = w.child_id
+        ON CONFLICT (parent_id, child_id) DO UPDATE
+       SET condition = excluded.condition, since_epoch = excluded.since_epoch, satisfied_at = NULL
+     WHERE e.satisfied_at IS NOT NULL AND excluded.satisfied_at IS NULL
+    RETURNING child_id, satisfied_at
+), unmet AS MATERIALIZED (
+    SELECT child_id, count(*)::int AS times FROM added WHERE satisfied_at IS NULL GROUP BY child_id
+)
+UPDATE tasks t
+   SET unmet = t.unmet + unmet.times
+  FROM unmet
+ WHERE t.id = unmet.child_id;
+
+-- name: weights_of_graph
+SELECT id, dependency_boost FROM tasks WHERE dag_id = :dag_id ORDER BY id;
+
+-- name: weigh
+-- Tasks that have not begun move in their line by what waits behind them now.
+UPDATE tasks t
+   SET dependency_boost = w.boost,
+       sort_key = sort_key(t.priority, t.priority_boost_per_minute, t.created_at, w.boost, t.deadline_at, clock())
+  FROM jsonb_to_recordset(CAST(:weights AS jsonb)) AS w(id uuid, boost float8)
+ WHERE t.id = w.id
+   AND t.state IN ('created', 'pending', 'ready', 'retrying');
+
+-- name: edge_ends
+-- Tasks that somebody wants to join by an edge; another user's look exactly like none.
+SELECT id, dag_id, title, state FROM tasks WHERE id = ANY (CAST(:tasks AS uuid[])) AND user_id = :user_id;
+
+-- name: reached_from
+-- Which of these tasks wait for one, however far down: it could never wait for them.
+WITH RECURSIVE below AS (
+    SELECT child_id FROM task_edges WHERE parent_id = :task_id
+    UNION
+    SELECT e.child_id FROM below b JOIN task_edges e ON e.parent_id = b.child_id
+)
+SELECT child_id FROM below WHERE child_id = ANY (CAST(:tasks AS uuid[]));
+
+-- name: children_of (planned anew)
+-- What a task has spawned and what became of it, in the order it was spawned.
+SELECT id, spawn_key, title, type, state, output, failure_reason, error
+  FROM tasks
+ WHERE parent_id = :task_id
+   AND (CAST(:tasks AS uuid[]) IS NULL OR id = ANY (CAST(:tasks AS uuid[])))
+ ORDER BY id;
+
+-- name: inputs_of
+-- Outputs of the tasks that one waited for.
+SELECT p.id, p.name, p.output
+  FROM task_edges e
+  JOIN tasks p ON p.id = e.parent_id
+ WHERE e.child_id = :task_id
+ ORDER BY p.id;
+
+-- name: refs_of
+SELECT context_refs FROM tasks WHERE id = :task_id;
+
+-- name: outputs_of
+SELECT id, output FROM tasks WHERE id = ANY (CAST(:tasks AS uuid[])) AND user_id = :user_id;
+
+-- name: contents_of
+SELECT id, kind, content FROM artifacts WHERE id = ANY (CAST(:artifacts AS uuid[])) AND user_id = :user_id;
+
+-- name: count_artifacts
+SELECT count(*) FROM artifacts WHERE task_id = :task_id AND name <> :name;
+
+-- name: keep_artifact
+-- The same name again is the same artifact with new content: a repeated run makes no second one.
+INSERT INTO artifacts AS a (id, task_id, user_id, epoch, name, kind, size, content)
+VALUES (:artifact_id, :task_id, :user_id, :epoch, :name, :kind, :size, :content)
+    ON CONFLICT ON CONSTRAINT artifacts_once DO UPDATE
+   SET epoch = excluded.epoch, kind = excluded.kind, size = excluded.size, content = excluded.content,
+       created_at = clock()
+RETURNING a.id;
+
+-- name: view_artifacts
+SELECT id, task_id, name, kind, size, created_at
+  FROM artifacts
+ WHERE task_id = :task_id AND user_id = :user_id
+ ORDER BY name;
+
+-- name: view_artifact
+SELECT id, task_id, name, kind, size, created_at, content
+  FROM artifacts
+ WHERE id = :artifact_id AND user_id = :user_id;
+
+-- name: graphs_of
+SELECT DISTINCT user_id, dag_id FROM tasks WHERE id = ANY (CAST(:tasks AS uuid[]));
