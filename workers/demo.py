@@ -61,6 +61,26 @@ def cost(ctx: Context) -> object:
     return {"usd": usd * calls}
 
 
+@handler("family")
+def family(ctx: Context) -> object:
+    """Spawn `children` tasks of the type `of`, wait for them, and return what became of them.
+
+    Each is given its number; a plan of the whole is kept as an artifact.
+    """
+    count = int(ctx.payload.get("children", 3))
+    kind = str(ctx.payload.get("of", "echo"))
+    plan = ctx.artifact("plan", json={"children": count, "of": kind})
+    given = ctx.payload.get("payload", {})
+    for number in range(1, count + 1):
+        ctx.spawn(f"{ctx.title} {number}", kind, payload={**given, "number": number})
+    children = ctx.wait_for()
+    return {
+        "plan": plan,
+        "states": [child.state for child in children],
+        "outputs": [child.output for child in children],
+    }
+
+
 @handler("crash")
 def crash(ctx: Context) -> object:
     """End its own process: `how` is `kill` (as the kernel would) or `exit`."""

@@ -28,6 +28,24 @@ def stubborn(ctx: Context) -> object:
     return _work(ctx, stubborn=True)
 
 
+@handler("brood")
+def brood(ctx: Context) -> object:
+    """Keep an artifact, spawn three, and wait for them; the same three however often it runs."""
+    note("start", ctx.idempotency_key, type=ctx.type)
+    try:
+        ctx.artifact("plan", json={"key": ctx.idempotency_key})
+        number = ctx.payload.get("number")
+        for place in range(3):
+            # Many tries: it is the parent that this is about.
+            ctx.spawn(f"child {place}", "quick", payload={"number": number}, max_attempts=20)
+        states = [child.state for child in ctx.wait_for()]
+    except BaseException as error:
+        note("end", ctx.idempotency_key, ok=False, error=type(error).__name__)
+        raise
+    note("end", ctx.idempotency_key, ok=True)
+    return {"key": ctx.idempotency_key, "states": states}
+
+
 @handler("poison")
 def poison(ctx: Context) -> object:
     """Kill the process it runs in."""

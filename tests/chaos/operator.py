@@ -2,21 +2,31 @@
 
 import os
 import sys
+from uuid import UUID
 
 from app.control.dead_letters import retry
 from app.domain.errors import Refused
-from app.domain.ids import parse_task
+from app.domain.ids import UserId, parse_task
 from app.faults import arm
+from app.intake.grow import NewEdge, add_edges
 from app.store.db import APP, DatabaseUnreachable, Db
 
 
 def main() -> int:
-    """Give one dead task another chance: `python -m tests.chaos.operator URL TASK`."""
-    url, task = sys.argv[1:]
+    """Give one dead task another chance, or let one wait for another.
+
+    `python -m tests.chaos.operator URL TASK [PARENT USER]`
+    """
+    url, task, *edge = sys.argv[1:]
     arm(os.environ.get("OVERNIGHT_FAULT"))
     db = Db.connect(url, role=APP, application_name="chaos-operator", pool_size=1)
     try:
-        retry(db, parse_task(task), actor="human:chaos", attempts=1)
+        if edge:
+            parent, user = edge
+            edges = [NewEdge(parse_task(parent), parse_task(task), "finished")]
+            add_edges(db, UserId(UUID(user)), edges, actor="human:chaos")
+        else:
+            retry(db, parse_task(task), actor="human:chaos", attempts=1)
     except (Refused, DatabaseUnreachable) as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -11,6 +11,7 @@ from typing import Final
 
 from app.domain.ids import show_task
 from app.faults import POINTS
+from app.intake.submit import Caps, Edge, NewTask, submit_graph
 from tests.chaos import checks
 from tests.chaos.load import Load, users
 from tests.chaos.report import Report
@@ -74,6 +75,8 @@ def _work(house: Stage, points: set[str], marks: Path, seconds: float, seed: int
             _forget_a_stop(house)
         if unstruck & {"dead_letter.before_commit", "dead_letter.after_commit"}:
             _revive_one(house)
+        if unstruck & {"edges.before_commit", "edges.after_commit"}:
+            _join_two(house)
         time.sleep(PAUSE_SECONDS)
     return load
 
@@ -100,16 +103,30 @@ def _forget_a_stop(house: Stage) -> None:
 def _revive_one(house: Stage) -> None:
     dead = house.house.rows("SELECT task_id FROM dead_letters WHERE resolution IS NULL LIMIT 1")
     for row in dead:
-        subprocess.run(
-            [
-                *(sys.executable, "-m", "tests.chaos.operator"),
-                *(house.postgres.url(), show_task(row["task_id"])),
-            ],
-            env={"OVERNIGHT_FAULT": house.faults["api"], "PYTHONPATH": str(ROOT)},
-            cwd=house.logs,
-            check=False,
-            capture_output=True,
-        )
+        _operate(house, show_task(row["task_id"]))
+
+
+def _join_two(house: Stage) -> None:
+    """Let in a graph that takes a while to begin, and one of its last tasks wait for the other."""
+    user = house.house.user()
+    tasks = [
+        NewTask("slow root", "agent", payload={"seconds": 4}, max_attempts=8),
+        *(NewTask(f"leaf {n}", "agent", max_attempts=8) for n in range(2)),
+    ]
+    _, parent, child = submit_graph(
+        house.house.app, user, tasks, Caps(), edges=[Edge(0, 1), Edge(0, 2)]
+    )
+    _operate(house, show_task(child.task_id), show_task(parent.task_id), str(user))
+
+
+def _operate(house: Stage, *words: str) -> None:
+    subprocess.run(
+        [*(sys.executable, "-m", "tests.chaos.operator"), house.postgres.url(), *words],
+        env={"OVERNIGHT_FAULT": house.faults["api"], "PYTHONPATH": str(ROOT)},
+        cwd=house.logs,
+        check=False,
+        capture_output=True,
+    )
 
 
 def _settle_down(house: Stage, load: Load, mode: str, seconds: float, report: Report) -> None:

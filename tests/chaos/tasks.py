@@ -20,6 +20,7 @@ KINDS: Final = {
     "stubborn": 1,
     "night": 4,
     "locked": 4,
+    "brood": 4,
     POISON: 1,
 }
 # What a locked task needs alone: its project, or keys and paths that get in each other's way.
@@ -76,6 +77,8 @@ def _fields(kind: str, random: Random, number: int) -> dict[str, Any]:
             return {"type": "agent", "payload": work, "required_capabilities": ["agent:night"]}
         case "locked":
             return {"type": "agent", "payload": work, **random.choice(LOCKED)}
+        case "brood":
+            return {"type": "brood", "payload": {"number": number}}
         case "poison":
             return {"type": POISON, "payload": {"number": number}, "max_attempts": 3}
         case _:

@@ -31,6 +31,16 @@ def test_a_stubborn_sleep_does_not_stop_when_asked() -> None:
     assert demo.sleep(context) == {"slept": 0.1}
 
 
+def test_a_family_comes_home_with_what_its_children_made() -> None:
+    answers = {"echo": {"said": "hello"}, "#2": ValueError("lost its way")}
+
+    ran = run(demo.family, context=MemoryContext({"children": 2}, answers=answers))
+
+    assert ran.output["states"] == ["completed", "dead_lettered"]
+    assert ran.output["outputs"] == [{"said": "hello"}, None]
+    assert ran.context.artifacts == {"plan": {"children": 2, "of": "echo"}}
+
+
 def test_flaky_fails_as_often_as_told() -> None:
     with pytest.raises(RuntimeError):
         run(demo.flaky, context=MemoryContext({"failures": 2}, attempt=2))

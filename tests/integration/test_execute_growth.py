@@ -1,0 +1,228 @@
+"""A worker's child carries out handlers that spawn, wait, read and keep."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from app.control.cancel import cancel
+from app.domain.ids import TaskId, UserId, parse_artifact, parse_task, show_task
+from app.events.wake import Waker
+from app.insight.artifacts import get_artifact
+from app.insight.tasks import get_task
+from app.store.db import Db
+from overnight import Context, Stopped, errors, handlers
+from tests.support.house import House
+from tests.support.invariants import told, violations
+from tests.support.workers import worker_settings
+from workers import child
+from workers.execute import carry_out
+from workers.loading import load_handlers
+
+NOWHERE = "redis://127.0.0.1:1/0"
+Register = Callable[..., None]
+
+
+@pytest.fixture
+def user(house: House) -> UserId:
+    house.agent()
+    return house.user()
+
+
+@pytest.fixture
+def worker(database_url: str, db: Db) -> Iterator[child.House]:
+    load_handlers(())
+    waker = Waker(NOWHERE)
+    settings = worker_settings(database_url, NOWHERE, max_spawn_depth=2, refill_seconds=0)
+    yield child.House(settings, db, waker)
+    waker.close()
+
+
+@pytest.fixture
+def register() -> Iterator[Register]:
+    named: list[str] = []
+
+    def add(**functions: handlers.HandlerFunction) -> None:
+        for name, function in functions.items():
+            handlers._handlers[name] = handlers.Handler(name, function)
+            named.append(name)
+
+    yield add
+    for name in named:
+        handlers._handlers.pop(name, None)
+
+
+def work_off(house: House, worker: child.House) -> None:
+    """Carry out whatever the gate gives, until it gives nothing more."""
+    while claims := house.claim().claims:
+        for one in claims:
+            carry_out(worker, [one.claim])
+    found = violations(house.owner)
+    assert not found, told(found)
+
+
+def done(house: House, worker: child.House, user: UserId, **fields: Any) -> dict[str, Any]:
+    task_id = house.task(user, **fields)
+    work_off(house, worker)
+    return dict(house.row(task_id))
+
+
+def test_a_family_ends_with_the_outputs_of_its_children(
+    house: House, worker: child.House, user: UserId
+) -> None:
+    row = done(house, worker, user, title="trip", type="family", payload={"children": 3})
+
+    assert (row["state"], row["attempts"], row["epoch"]) == ("completed", 1, 2)
+    assert row["output"]["outputs"] == [{"number": n} for n in (1, 2, 3)]
+    artifact = parse_artifact(row["output"]["plan"])
+    _, content = get_artifact(house.app, user, artifact)
+    assert content == {"children": 3, "of": "echo"}
+    children = house.rows(
+        "SELECT id, title, source, created_by FROM tasks WHERE parent_id = :id", id=row["id"]
+    )
+    assert sorted(one["title"] for one in children) == ["trip 1", "trip 2", "trip 3"]
+    assert {(one["source"], one["created_by"]) for one in children} == {("agent", "agent:family")}
+    assert get_task(house.app, user, TaskId(children[0]["id"])).parent_id == show_task(row["id"])
+    outcomes = house.rows(
+        "SELECT outcome FROM attempts WHERE task_id = :id ORDER BY epoch", id=row["id"]
+    )
+    assert [one["outcome"] for one in outcomes] == ["suspended", "completed"]
+
+
+def test_a_run_reads_those_it_waited_for_and_its_children(
+    house: House, worker: child.House, user: UserId, register: Register
+) -> None:
+    def parent(ctx: Context) -> object:
+        first = ctx.spawn("one", "echo", key="one", payload={"n": 1})
+        last = ctx.spawn("sum", "reader", depends_on=[first], context_refs=["task:one:output"])
+        ctx.wait_for(last)
+        return {"inputs": ctx.inputs, "children": [one.key for one in ctx.children]}
+
+    register(parent=parent, reader=lambda ctx: ctx.inputs)
+
+    row = done(house, worker, user, type="parent")
+
+    [inputs] = row["output"]["inputs"].values()
+    assert inputs == {"one": {"n": 1}, "task:one:output": {"n": 1}}
+    assert row["output"]["children"] == ["one", "#1"]
+
+
+def test_a_lone_task_asks_for_nothing_when_it_looks_at_its_inputs(
+    house: House, worker: child.House, user: UserId, register: Register
+) -> None:
+    register(looks=lambda ctx: ctx.inputs)
+    task_id = house.task(user, type="looks")
+    [claimed] = house.claim().claims
+    asked: list[str] = []
+    event.listen(worker.db.engine, "before_cursor_execute", lambda *words: asked.append(words[2]))
+
+    carry_out(worker, [claimed.claim])
+
+    assert house.row(task_id)["output"] == {}
+    assert not [sql for sql in asked if "inputs_of" in sql]
+
+
+@pytest.mark.parametrize(
+    ("fields", "refusal"),
+    [
+        ({"agent_name": "reviewer"}, errors.NotOrchestrator),
+        ({"priority": 9}, errors.InvalidRequest),
+        ({"context_refs": ["task:nobody:output"]}, errors.InvalidRequest),
+    ],
+)
+def test_a_refusal_is_an_error_the_handler_can_catch(
+    house: House,
+    worker: child.House,
+    user: UserId,
+    register: Register,
+    *,
+    fields: dict[str, Any],
+    refusal: type[errors.Refused],
+) -> None:
+    def tries(ctx: Context) -> object:
+        with pytest.raises(refusal) as refused:
+            ctx.spawn("a", "echo", **fields)
+        return str(refused.value)
+
+    register(tries=tries)
+
+    row = done(house, worker, user, type="tries")
+
+    assert row["state"] == "completed"
+    assert not house.rows("SELECT * FROM dags")
+
+
+def test_a_refusal_that_is_not_caught_ends_the_task(
+    house: House, worker: child.House, user: UserId, register: Register
+) -> None:
+    def deeper(ctx: Context) -> object:
+        return ctx.spawn("deeper", "deeper")
+
+    register(deeper=deeper)
+
+    row = done(house, worker, user, type="deeper")
+
+    assert row["state"] == "completed"
+    ends = house.rows("SELECT state, failure_reason FROM tasks ORDER BY id DESC LIMIT 1")
+    assert ends == [{"state": "dead_lettered", "failure_reason": "spawn_refused"}]
+    assert house.one("SELECT total FROM dags")["total"] == 3
+
+
+def test_a_cancelled_run_that_spawns_ends_as_cancelled(
+    house: House, worker: child.House, user: UserId, register: Register
+) -> None:
+    def late(ctx: Context) -> object:
+        cancel(house.app, user, parse_task(ctx.task_id), actor="human:test")
+        with pytest.raises(Stopped) as stopped:
+            ctx.spawn("a", "echo")
+        assert stopped.value.reason == "cancelled"
+        ctx.spawn("b", "echo")
+        return None
+
+    register(late=late)
+
+    row = done(house, worker, user, type="late")
+
+    assert row["state"] == "cancelled"
+    assert house.one("SELECT count(*) AS n FROM tasks")["n"] == 1
+
+
+def test_a_run_that_lost_its_claim_is_stopped_at_its_next_word(
+    house: House, worker: child.House, user: UserId, register: Register
+) -> None:
+    reasons: list[str] = []
+
+    def lost(ctx: Context) -> object:
+        house.run("UPDATE tasks SET epoch = epoch + 1 WHERE id = :id", id=parse_task(ctx.task_id))
+        for say in (lambda: ctx.spawn("a", "echo"), lambda: ctx.artifact("a", "text")):
+            with pytest.raises(Stopped) as stopped:
+                say()
+            reasons.append(stopped.value.reason)
+        return None
+
+    register(lost=lost)
+    task_id = house.task(user, type="lost")
+    [claimed] = house.claim().claims
+
+    carry_out(worker, [claimed.claim])
+
+    assert reasons == ["lost", "lost"]
+    assert house.state(task_id) == "running"
+    assert not house.rows("SELECT * FROM artifacts")
+    assert len(house.rows("SELECT * FROM stale_results")) == 1
+
+
+def test_an_anothers_task_is_not_waited_for(
+    house: House, worker: child.House, user: UserId, register: Register
+) -> None:
+    stranger = show_task(house.task(user))
+
+    def waits(ctx: Context) -> object:
+        with pytest.raises(errors.InvalidRequest, match="was not spawned by this task"):
+            ctx.wait_for(stranger)
+        return "ok"
+
+    register(waits=waits)
+
+    assert done(house, worker, user, type="waits")["output"] == "ok"

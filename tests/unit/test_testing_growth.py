@@ -1,0 +1,122 @@
+"""Handlers that spawn, wait and keep, tried in process."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from overnight import Context, Suspended, errors, handlers
+from overnight.testing import MemoryContext, run
+
+
+@pytest.fixture(autouse=True)
+def register() -> Iterator[None]:
+    def double(ctx: Context) -> object:
+        return {"n": 2 * ctx.payload["n"]}
+
+    def total(ctx: Context) -> object:
+        return {"n": sum(one["n"] for one in ctx.inputs.values())}
+
+    for kind, function in (("double", double), ("total", total)):
+        handlers._handlers[kind] = handlers.Handler(kind, function)
+    yield
+    for kind in ("double", "total"):
+        handlers._handlers.pop(kind)
+
+
+def spread(ctx: Context) -> object:
+    ids = [ctx.spawn(f"double {n}", "double", payload={"n": n}) for n in (1, 2, 3)]
+    return [child.output["n"] for child in ctx.wait_for(*ids)]
+
+
+def test_a_handler_that_waits_is_called_again_with_its_childrens_outputs() -> None:
+    done = run(spread)
+
+    assert (done.output, done.runs) == ([2, 4, 6], 2)
+    assert [one.wish.task.payload for one in done.context.spawned] == [{"n": 1}, {"n": 2}, {"n": 3}]
+
+
+def test_a_repeated_run_spawns_nothing_twice() -> None:
+    context = MemoryContext()
+    with pytest.raises(Suspended):
+        spread(context)
+    context.resume([])
+
+    with pytest.raises(Suspended):
+        spread(context)
+
+    assert len(context.spawned) == 3
+
+
+def test_children_may_be_answered_by_key_or_by_type_and_may_fail() -> None:
+    def mixed(ctx: Context) -> object:
+        ctx.spawn("a", "unknown", key="a")
+        ctx.spawn("b", "unknown", key="b")
+        ctx.spawn("c", "double", payload={})
+        return [(one.succeeded, one.output, one.error) for one in ctx.wait_for()]
+
+    done = run(mixed, context=MemoryContext(answers={"a": 1, "unknown": ValueError("no")}))
+
+    assert done.output == [[True, 1, None], [False, None, "no"], [False, None, "'n'"]]
+
+
+def test_children_read_those_before_them() -> None:
+    def chain(ctx: Context) -> object:
+        first = ctx.spawn("one", "double", key="one", payload={"n": 5})
+        last = ctx.spawn("sum", "total", depends_on=[first])
+        ctx.wait_for(last)
+        return ctx.inputs
+
+    done = run(chain)
+
+    assert list(done.output.values()) == [{"n": 10}]
+
+
+def test_artifacts_are_remembered() -> None:
+    def keeps(ctx: Context) -> object:
+        return [ctx.artifact("a", "text"), ctx.artifact("b", json=[1]), ctx.artifact("c", b"raw")]
+
+    done = run(keeps)
+
+    assert done.context.artifacts == {"a": "text", "b": [1], "c": b"raw"}
+    assert len(set(done.output)) == 3
+
+
+def test_a_handler_that_does_not_wait_runs_once() -> None:
+    def forgets(ctx: Context) -> object:
+        return ctx.spawn("later", "nobody has this")
+
+    done = run(forgets)
+
+    assert done.runs == 1
+    assert done.context.spawned[0].state == "ready"
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"key": "#1"}, "key"),
+        ({"key": "a:b"}, "key"),
+        ({"key": ""}, "key"),
+        ({"priority": 9}, "priority"),
+        ({"nonsense": 1}, "nonsense"),
+        ({"idempotency_key": "k"}, "idempotency_key"),
+    ],
+)
+def test_a_wrong_wish_names_its_field(fields: dict[str, object], field: str) -> None:
+    with pytest.raises(errors.InvalidRequest) as refusal:
+        MemoryContext().spawn("a", "echo", **fields)  # type: ignore[arg-type]
+
+    assert [one.field for one in refusal.value.fields] == [field]
+
+
+def test_only_own_children_are_waited_for() -> None:
+    with pytest.raises(errors.InvalidRequest, match="was not spawned by this task"):
+        MemoryContext().wait_for("task_00000000000000000000000009")
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"content": "a", "json": 1}, {"json": {1, 2}}, {"json": float("nan")}]
+)
+def test_an_artifact_that_cannot_be_kept_is_refused(arguments: dict[str, object]) -> None:
+    with pytest.raises(errors.InvalidRequest):
+        MemoryContext().artifact("a", **arguments)  # type: ignore[arg-type]
