@@ -5,7 +5,6 @@ from overnight.building import dag
 from overnight.client import Client
 from overnight.context import Context
 from overnight.errors import OvernightError
-from overnight.growth import Child
 from overnight.handlers import handler
 from overnight.models import Task
 from overnight.steering import (
@@ -16,12 +15,10 @@ from overnight.steering import (
     Retry,
     Snooze,
     Stopped,
-    Suspended,
 )
 
 __all__ = [
     "Cancel",
-    "Child",
     "Client",
     "Context",
     "Fail",
@@ -31,7 +28,6 @@ __all__ = [
     "Retry",
     "Snooze",
     "Stopped",
-    "Suspended",
     "Task",
     "dag",
     "errors",

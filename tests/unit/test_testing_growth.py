@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from overnight import Context, Suspended, errors, handlers
+from overnight import Context, errors, handlers
+from overnight.steering import Suspended
 from overnight.testing import MemoryContext, run
 
 
