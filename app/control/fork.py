@@ -115,12 +115,13 @@ def fork(
 
 @dataclass(frozen=True)
 class _Old:
-    """A graph as it stands; `specs` are those that speak of other tasks."""
+    """A graph as it stands; `specs` and `refs` are those that speak of other tasks."""
 
     states: Mapping[TaskId, State]
     spawners: Mapping[TaskId, TaskId]
     edges: Collection[Any]
     specs: Mapping[TaskId, Mapping[str, Any]]
+    refs: Mapping[TaskId, Mapping[str, str]]
 
     @property
     def pairs(self) -> list[tuple[TaskId, TaskId]]:
@@ -136,6 +137,7 @@ def _read(tx: Connection, user_id: UserId, dag_id: DagId) -> _Old:
         {TaskId(row.id): TaskId(row.parent_id) for row in rows if row.parent_id is not None},
         tx.execute(statement("edges_of_graph"), named).all(),
         {TaskId(row.id): row.spec for row in tx.execute(statement("specs_of_graph"), named)},
+        {TaskId(row.id): row.context_refs for row in tx.execute(statement("refs_of_graph"), named)},
     )
 
 
@@ -159,6 +161,12 @@ def _copy(tx: Connection, user_id: UserId, old: _Old, forked: Forked, actor: str
             "is_taken": one in taken,
             "unmet": unmet[one],
             "spec": repointed(old.specs[one], shown) if one in old.specs else None,
+            "context_refs": {
+                text: shown.get(whose, whose) for text, whose in old.refs.get(one, {}).items()
+            }
+            or None,
+            # Both were taken over.
+            "parent_id": str(names[old.spawners[one]]) if old.spawners.get(one) in names else None,
         }
         for one, new in names.items()
     ]

@@ -196,7 +196,7 @@ def cancel_spawned(tx: Connection, parents: Sequence[UUID]) -> None:
             "parents": parents,
             "sources": STOPPABLE_AT_ONCE,
             "target": target(Event.CANCEL),
-            "reason": "upstream_cancelled",
+            "reason": "parent_cancelled",
         },
     ).all()
     edges.follow(tx, [row.id for row in found if row.at_once])

@@ -12,7 +12,7 @@ from app.events.wake import Waker
 from app.insight.artifacts import get_artifact
 from app.insight.tasks import get_task
 from app.store.db import Db
-from overnight import Context, Stopped, errors, handlers
+from overnight import Context, Fail, Stopped, errors, handlers
 from tests.support.house import House
 from tests.support.invariants import told, violations
 from tests.support.workers import worker_settings
@@ -106,6 +106,21 @@ def test_a_run_reads_those_it_waited_for_and_its_children(
     [inputs] = row["output"]["inputs"].values()
     assert inputs == {"one": {"n": 1}, "task:one:output": {"n": 1}}
     assert row["output"]["children"] == ["one", "#1"]
+
+
+def test_a_parent_is_told_how_its_children_failed(
+    house: House, worker: child.House, user: UserId, register: Register
+) -> None:
+    def fails(ctx: Context) -> object:
+        raise Fail(f"number {ctx.payload['number']} is wrong")
+
+    register(fails=fails)
+
+    row = done(house, worker, user, type="family", payload={"children": 2, "of": "fails"})
+
+    assert row["state"] == "completed"
+    assert row["output"]["states"] == ["dead_lettered", "dead_lettered"]
+    assert house.one("SELECT status FROM dags")["status"] == "failed"
 
 
 def test_a_lone_task_asks_for_nothing_when_it_looks_at_its_inputs(

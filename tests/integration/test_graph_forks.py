@@ -106,7 +106,9 @@ def test_a_fork_names_copies_where_specs_named_tasks(house: House, user: UserId)
 
 def test_what_a_task_spawned_is_left_to_its_next_run(house: House, user: UserId) -> None:
     root, spawner, spawned = linked(house, user, 3, Edge(0, 1), Edge(2, 1))
-    house.run("UPDATE tasks SET parent_id = :p WHERE id = :id", p=spawner, id=spawned)
+    house.run(
+        "UPDATE tasks SET parent_id = :p, spawn_key = 'a' WHERE id = :id", p=spawner, id=spawned
+    )
     end(house, spawned, Returned())
     end(house, root, Returned())
     end(house, spawner, Returned())

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from app.control.cancel import cancel
+from app.control.dead_letters import retry
+from app.control.fork import fork
 from app.domain.claims import Run
 from app.domain.errors import (
     DagTooLarge,
@@ -19,7 +21,7 @@ from app.domain.errors import (
     TooManyChildren,
     TooManyPending,
 )
-from app.domain.ids import TaskId, UserId
+from app.domain.ids import TaskId, UserId, show_task
 from app.domain.results import Lost, Raised, Returned, Waiting
 from app.intake.grow import Seed, SpawnCaps, Spawned, spawn
 from app.intake.submit import Caps, NewTask
@@ -325,6 +327,44 @@ def test_a_task_may_be_suspended_more_often_than_it_may_fail(house: House, user:
     sound(house)
 
 
+def test_a_parent_hears_of_children_that_failed_or_were_cancelled(house: House, run: Run) -> None:
+    fails, stopped, never = (
+        plant(house.dispatcher, run, key).task_id for key in ("fails", "stopped", "never")
+    )
+    behind = plant(house.dispatcher, run, "behind", after=(never,)).task_id
+    wait(house, run, fails, stopped, behind)
+
+    [failing] = begin(house, fails)
+    house.settle(failing, Raised("auth_failure", "no key"))
+    cancel(house.app, run.user_id, stopped, actor=ACTOR)
+    assert house.row(run.claim.task_id)["unmet"] == 1
+    cancel(house.app, run.user_id, never, actor=ACTOR)
+
+    assert house.state(behind) == "cancelled"
+    assert house.state(run.claim.task_id) == "ready"
+    found = {one.key: (one.state, one.error) for one in children_of(house.app, run.claim.task_id)}
+    assert found["fails"] == ("dead_lettered", "no key")
+    assert found["stopped"] == ("cancelled", None)
+    assert house.one("SELECT status FROM dags")["status"] == "running"
+    sound(house)
+
+
+def test_a_child_that_came_back_is_waited_for_again(house: House, run: Run) -> None:
+    child = plant(house.dispatcher, run).task_id
+    wait(house, run, child)
+    [ran] = begin(house, child)
+    house.settle(ran, Raised("auth_failure", "no"))
+    retry(house.app, child, actor=ACTOR)
+    [again] = begin(house, run.claim.task_id)
+
+    wait(house, again, child)
+
+    assert house.row(run.claim.task_id)["unmet"] == 1
+    finish(house, child)
+    assert house.state(run.claim.task_id) == "ready"
+    sound(house)
+
+
 def test_a_lost_claim_cannot_suspend(house: House, run: Run) -> None:
     child = plant(house.dispatcher, run).task_id
     house.settle(run, Raised("auth_failure", "no"))
@@ -359,7 +399,7 @@ def test_cancelling_a_suspended_task_takes_its_open_children_along(house: House,
 
     states = [house.state(one) for one in (run.claim.task_id, waits, runs, done, grandchild)]
     assert states == ["cancelled", "cancelled", "running", "completed", "cancelled"]
-    assert house.row(waits)["failure_reason"] == "upstream_cancelled"
+    assert house.row(waits)["failure_reason"] == "parent_cancelled"
     assert house.row(runs)["cancel_requested_at"] is not None
     house.settle(ran, Raised("error", "stopped"))
     assert house.state(runs) == "cancelled"
@@ -404,4 +444,31 @@ def test_a_member_of_a_graph_spawns_into_that_graph(house: House, user: UserId) 
 
     assert house.row(child)["dag_id"] == house.row(last)["dag_id"]
     assert house.one("SELECT total FROM dags")["total"] == 3
+    sound(house)
+
+
+def test_a_fork_takes_a_family_over_or_leaves_its_children_to_be_spawned(
+    house: House, user: UserId
+) -> None:
+    parent, last = graph(house, user, 2, [(0, 1)])
+    [run] = begin(house, parent)
+    first = plant(house.dispatcher, run, "first", name="first").task_id
+    second = plant(house.dispatcher, run, "second", context_refs=["task:first:output"]).task_id
+    wait(house, run, first, second)
+    finish(house, first, output=1)
+    finish(house, second, output=2)
+    finish(house, parent)
+    finish(house, last)
+
+    whole = fork(house.app, user, last, LOOSE, actor=ACTOR)
+    anew = fork(house.app, user, parent, LOOSE, actor=ACTOR)
+
+    copy = house.row(whole.tasks[second])
+    assert (copy["parent_id"], copy["spawn_key"]) == (whole.tasks[parent], "second")
+    assert copy["context_refs"] == {"task:first:output": show_task(whole.tasks[first])}
+    read = inputs_of(house.app, user, whole.tasks[second])
+    assert read == {"first": 1, "task:first:output": 1}
+    assert set(anew.tasks) == {parent, last}
+    [again] = begin(house, anew.tasks[parent])
+    assert plant(house.dispatcher, again, "first").created
     sound(house)

@@ -76,14 +76,20 @@ SELECT g.id, g.title, g.budget_ceiling_usd
 -- name: specs_of_graph
 SELECT id, spec FROM tasks WHERE dag_id = :dag_id AND user_id = :user_id AND spec ? 'context_refs';
 
+-- name: refs_of_graph
+SELECT id, context_refs FROM tasks WHERE dag_id = :dag_id AND user_id = :user_id AND context_refs IS NOT NULL;
+
 -- name: fork_tasks
 -- Copy tasks into another graph: those taken over as they completed, at no cost; the others as
 -- new, with a deadline only if it can still be met.
-INSERT INTO tasks (id, user_id, dag_id, taken_from, type, name, title, description, project_id, payload, spec, tags, source,
+INSERT INTO tasks (id, user_id, dag_id, taken_from, parent_id, spawn_key, role, context_refs, type, name, title,
+                   description, project_id, payload, spec, tags, source,
                    created_by, state, unmet, priority, priority_boost_per_minute, dependency_boost, sort_key,
                    deadline_at, required_capabilities, locks, timeout_seconds, estimated_cost_usd, max_cost_usd,
                    max_attempts, retry, output, result_summary, files_changed, finished_at)
-SELECT c.id, o.user_id, :dag_id, CASE WHEN c.is_taken THEN o.id END, o.type, o.name, o.title, o.description, o.project_id,
+SELECT c.id, o.user_id, :dag_id, CASE WHEN c.is_taken THEN o.id END,
+       c.parent_id, CASE WHEN c.parent_id IS NOT NULL THEN o.spawn_key END, o.role, c.context_refs, o.type, o.name,
+       o.title, o.description, o.project_id,
        o.payload, coalesce(c.spec, o.spec), o.tags, 'fork', :created_by,
        CASE WHEN c.is_taken THEN 'completed' WHEN c.unmet = 0 THEN 'ready' ELSE 'pending' END, c.unmet,
        o.priority, o.priority_boost_per_minute, o.dependency_boost,
@@ -92,6 +98,7 @@ SELECT c.id, o.user_id, :dag_id, CASE WHEN c.is_taken THEN o.id END, o.type, o.n
        o.max_attempts, o.retry,
        CASE WHEN c.is_taken THEN o.output END, CASE WHEN c.is_taken THEN o.result_summary END,
        CASE WHEN c.is_taken THEN o.files_changed END, CASE WHEN c.is_taken THEN clock() END
-  FROM jsonb_to_recordset(CAST(:copies AS jsonb)) AS c(old_id uuid, id uuid, is_taken boolean, unmet int, spec jsonb)
+  FROM jsonb_to_recordset(CAST(:copies AS jsonb)) AS c(
+           old_id uuid, id uuid, is_taken boolean, unmet int, spec jsonb, context_refs jsonb, parent_id uuid)
   JOIN tasks o ON o.id = c.old_id
  CROSS JOIN LATERAL (SELECT CASE WHEN o.deadline_at > clock() THEN o.deadline_at END AS at) due;
