@@ -11,10 +11,11 @@ from app.api.translate import new_task
 from app.domain.claims import Run
 from app.domain.errors import InvalidRequest, Refused, StaleAttempt, TaskStopping
 from app.domain.ids import MalformedId, TaskId, parse_task, show_artifact, show_task
-from app.intake.grow import Seed, SpawnCaps, spawn
+from app.intake.grow import SOURCE, Seed, SpawnCaps, spawn
 from app.outcome.artifacts import ArtifactCaps, Made, keep
 from app.outcome.inputs import ChildView, children_of, inputs_of
 from app.store.db import DatabaseUnreachable
+from app.telemetry import Event, emit
 from overnight import errors
 from overnight.growth import Child, Content, Wish, refused
 from overnight.steering import Stopped
@@ -43,9 +44,11 @@ class Growth:
         caps = SpawnCaps.of(self._house.settings)
         run = self._run
         made = _asked(lambda: spawn(self._house.db, run.user_id, run.claim, seed, caps))
+        shown = show_task(made.task_id)
         if made.created:
+            emit(Event.TASK_ADDED, queue_id=shown, depth=None, source=SOURCE)
             self._house.waker.nudge()
-        return show_task(made.task_id)
+        return shown
 
     def children(self, named: Sequence[str] | None) -> list[Child]:
         """Return the run's own children, those named in that order, or all."""

@@ -30,6 +30,7 @@ STATUS_OF: dict[type[errors.Refused], int] = {
     errors.TaskAlreadyFinished: 400,
     errors.MonthlyLimitReached: 403,
     errors.TaskNotFound: 404,
+    errors.ArtifactNotFound: 404,
     errors.DagNotFound: 404,
     errors.TriggerNotFound: 404,
     errors.DagAlreadyFinished: 409,

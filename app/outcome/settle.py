@@ -207,8 +207,12 @@ def _without_circle(tx: Connection, ending: Ending) -> Ending:
     awaited = ending.result.tasks if isinstance(ending.result, Waiting) else ()
     if not awaited or not would_close_circle(tx, ending.claim.task_id, awaited):
         return ending
-    verdict = judge(Standing(0, 1, RetryPolicy()), CIRCLE, 0.0)
-    return replace(ending, result=CIRCLE, verdict=verdict)
+    spent = ending.result
+    result = replace(
+        CIRCLE, cost_usd=spent.cost_usd, tokens=spent.tokens, ran_seconds=spent.ran_seconds
+    )
+    verdict = judge(Standing(0, 1, RetryPolicy()), result, 0.0)
+    return replace(ending, result=result, verdict=verdict)
 
 
 def _judge_run(run: Run, result: Result, agent: str) -> Verdict:

@@ -348,3 +348,37 @@ def test_submits_and_refusals_are_logged(door: Door, caplog: pytest.LogCaptureFi
 
     assert f"queue=task_added queue_id={task['id']} depth=1 source=cli" in caplog.text
     assert "queue=submit_rejected reason=too_many_pending depth=1" in caplog.text
+
+
+@pytest.mark.parametrize("inside_spec", [False, True])
+def test_a_task_reads_what_it_refers_to(door: Door, *, inside_spec: bool) -> None:
+    door.house.agent()
+    first = door.created()
+    [run] = [door.house.start(one) for one in door.house.claim().claims]
+    assert run is not None
+    door.house.settle(run, Returned({"n": 1}))
+    refs = {"context_refs": [f"task:{first['id']}:output"]}
+
+    made = door.created(**({"spec": refs} if inside_spec else refs), role="orchestrator")
+
+    row = door.house.row(door.row_id(made["id"]))
+    assert row["context_refs"] == {f"task:{first['id']}:output": first["id"]}
+    assert row["role"] == "orchestrator"
+    assert made["parent_id"] is None
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"context_refs": ["task:nobody:output"]}, "context_refs"),
+        ({"context_refs": ["artifact:nothing"]}, "context_refs"),
+        ({"spec": {"context_refs": "task:a:output"}}, "spec.context_refs"),
+    ],
+)
+def test_a_reference_to_nothing_names_its_field(
+    door: Door, body: dict[str, Any], field: str
+) -> None:
+    answer = door.create(**body)
+
+    assert answer.status_code == 400
+    assert [one["field"] for one in answer.json()["errors"]] == [field]

@@ -378,10 +378,11 @@ def test_a_lost_claim_cannot_suspend(house: House, run: Run) -> None:
 def test_a_wait_for_a_task_that_waits_for_this_one_fails(house: House, run: Run) -> None:
     child = plant(house.dispatcher, run, after=(run.claim.task_id,)).task_id
 
-    wait(house, run, child)
+    house.settle(run, Waiting((child,), cost_usd=0.5))
 
     row = house.row(run.claim.task_id)
     assert (row["state"], row["failure_reason"]) == ("dead_lettered", "circular_dependency")
+    assert float(row["cost_usd"]) == 0.5
     assert "circular dependency" in row["error"]
     sound(house)
 
