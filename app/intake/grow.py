@@ -121,7 +121,7 @@ def _spawn(tx: Connection, user_id: UserId, claim: Claim, seed: Seed, caps: Spaw
     if known is not None:
         return Spawned(TaskId(known.id), created=False)
     _check_agent(parent, seed.task)
-    _check_growth(tx, parent, caps)
+    _check_growth(tx, user_id, parent, caps)
     check(tx, user_id, [replace(seed.task, context_refs=())], caps.caps, ())
     _found_graph(tx, parent)
     child = _insert(tx, user_id, parent, seed, caps.caps)
@@ -141,15 +141,17 @@ def _check_agent(parent: Row[Any], task: NewTask) -> None:
         raise NotOrchestrator("a task with the role orchestrator")
 
 
-def _check_growth(tx: Connection, parent: Row[Any], caps: SpawnCaps) -> None:
+def _check_growth(tx: Connection, user_id: UserId, parent: Row[Any], caps: SpawnCaps) -> None:
     named = {"task_id": parent.id, "dag_id": parent.dag_id}
     room = tx.execute(statement("room_to_spawn"), named).one()
     if room.depth >= caps.max_depth:
         raise SpawnTooDeep(caps.max_depth)
     if room.children >= caps.max_children:
         raise TooManyChildren(caps.max_children)
-    if room.total >= caps.caps.max_tasks_per_dag:
-        raise DagTooLarge(room.total, caps.caps.max_tasks_per_dag)
+    lane = lanes.read(tx, user_id)
+    largest = (lane.max_tasks_per_dag if lane else None) or caps.caps.max_tasks_per_dag
+    if room.total >= largest:
+        raise DagTooLarge(room.total, largest)
 
 
 def _found_graph(tx: Connection, parent: Row[Any]) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from httpx2 import Response
 
-from app.domain.ids import new_dag_id, show_dag
+from app.domain.ids import TaskId, new_dag_id, show_dag
 from app.domain.results import Returned
+from app.outcome.inputs import inputs_of
 from tests.support.door import Door, open_door
 from tests.support.graphs import begin
 from tests.support.house import House
@@ -390,4 +391,33 @@ def test_a_rehearsed_graph_is_judged_like_a_real_one_and_not_kept(door: Door) ->
     assert answer.status_code == 200, answer.text
     assert answer.json()["tasks"] == answer.json()["sure"] == 4
     assert refused.json()["code"] == "INVALID_GRAPH"
+    assert nothing_was_written(door)
+
+
+def test_a_name_in_a_reference_is_waited_for_and_read(door: Door) -> None:
+    dag = created(
+        door,
+        [
+            {"name": "research", "type": "echo"},
+            {"name": "report", "type": "echo", "context_refs": ["task:research:output"]},
+        ],
+    )
+    door.house.agent()
+    ids = {one["name"]: door.row_id(one["id"]) for one in read(door, dag["id"])["tasks"]}
+    assert door.house.state(ids["report"]) == "pending"
+
+    [run] = begin(door.house, TaskId(ids["research"]))
+    door.house.settle(run, Returned({"found": 3}))
+
+    assert inputs_of(door.house.dispatcher, door.user, TaskId(ids["report"])) == {
+        "research": {"found": 3},
+        "task:research:output": {"found": 3},
+    }
+
+
+def test_a_reference_to_a_name_that_is_not_there_writes_nothing(door: Door) -> None:
+    answer = create(door, [{"name": "a", "type": "echo", "context_refs": ["task:b:output"]}])
+
+    assert answer.status_code == 400
+    assert [field for field, _ in faults(answer)] == ["context_refs"]
     assert nothing_was_written(door)
