@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,15 +94,16 @@ def test_a_wrong_point_stops_a_process_at_its_start() -> None:
         load({"OVERNIGHT_FAULT": "nowhere=kill"})
 
 
-def test_every_point_stands_once_where_the_table_says() -> None:
-    stands = Counter(
+def test_every_point_stands_somewhere_and_the_table_names_them_all() -> None:
+    """One name may stand at several places: a graph's cancel is a cancel, a fork is let in too."""
+    stands = {
         name
         for path, _ in modules("app", "workers")
         for name in re.findall(r'fault\("([a-z_.]+)"\)', source(path))
         if path != Path("app/faults.py")
-    )
+    }
 
-    assert stands == Counter(list(POINTS))
+    assert stands == set(POINTS)
 
 
 def test_there_are_enough_points_to_matter() -> None:
