@@ -2,7 +2,7 @@
 
 from overnight import errors
 from overnight.building import dag
-from overnight.client import Client
+from overnight.client import AsyncClient, Client
 from overnight.context import Context
 from overnight.errors import OvernightError
 from overnight.handlers import handler
@@ -18,6 +18,7 @@ from overnight.steering import (
 )
 
 __all__ = [
+    "AsyncClient",
     "Cancel",
     "Client",
     "Context",

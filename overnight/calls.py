@@ -1,7 +1,8 @@
 """What each operation says over HTTP and how its answer is read; nothing is sent here."""
 
+import math
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
@@ -25,17 +26,30 @@ from overnight.models import (
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 TASKS = "/api/v1/tasks"
+# As long as one answer is asked to be held back: proxies end what is silent for a minute.
+LONGEST_HOLD_SECONDS = 30
+# A stream that has nothing to tell says so this often.
+HEARTBEAT_SECONDS = 15
 
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """One request to make, and the function that reads its successful answer."""
+    """One request to make, and the function that reads its successful answer.
+
+    A script makes it by `yield from`. The service may hold the answer back for `holds` seconds.
+    """
 
     method: str
     path: str
     read: Callable[[httpx2.Response], T]
     params: Mapping[str, str | int] = field(default_factory=dict)
     json: object = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    holds: float = 0.0
+
+    def __iter__(self) -> Generator["Call[T]", Any, T]:
+        answer: T = yield self
+        return answer
 
 
 @dataclass(frozen=True)
@@ -56,6 +70,25 @@ def create_task(fields: Mapping[str, Any]) -> Call[Task]:
 def get_task(task_id: str) -> Call[Task]:
     """Read one task."""
     return Call("GET", _of(task_id), _task)
+
+
+def wait_task(task_id: str, *, seconds: float) -> Call[Task]:
+    """Read one task once it has ended, or as it stands after so many seconds."""
+    held = max(0, min(math.ceil(seconds), LONGEST_HOLD_SECONDS))
+    return Call("GET", f"{_of(task_id)}/wait", _task, params={"timeout": held}, holds=held)
+
+
+def events(*, task_id: str | None, dag_id: str | None, after: int | None) -> Call[None]:
+    """Listen to what happens to your tasks, from after an event on; the answer never ends."""
+    asked = {"task_id": task_id, "dag_id": dag_id}
+    return Call(
+        "GET",
+        "/api/v1/events",
+        lambda _answer: None,
+        params={name: value for name, value in asked.items() if value is not None},
+        headers={} if after is None else {"Last-Event-ID": str(after)},
+        holds=HEARTBEAT_SECONDS,
+    )
 
 
 def list_tasks(*, status: str | None, limit: int, before: str | None) -> Call[Page]:

@@ -1,41 +1,96 @@
-"""The producer's way in: a client that speaks to the service over HTTP."""
+"""The producer's way in: clients that speak to the service over HTTP.
 
+`Client` waits for each answer, `AsyncClient` is awaited; what they can do is written once.
+"""
+
+import asyncio
+import copy
 import os
-import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Generic, Self, TypeVar
 
 import httpx2
 
 from overnight import calls
 from overnight.calls import Call
 from overnight.dags import Dags
-from overnight.errors import NotConfigured, NotUnderstood, TaskFailed, Unreachable, WaitTimedOut
-from overnight.models import (
-    Cancelled,
-    Explanation,
-    Forecast,
-    Plan,
-    QueueStatus,
-    Task,
-    TaskFields,
-    UserLimits,
-)
-from overnight.retrying import wait_before_next
+from overnight.drivers import Async, Patience, Sync
+from overnight.errors import NotConfigured
+from overnight.models import Event, Forecast, Plan, QueueStatus, UserLimits
+from overnight.operations import D, Group, operation, series
+from overnight.scripts import Script, Series
+from overnight.streaming import follow
+from overnight.tasks import Tasks
 
 T = TypeVar("T")
 TIMEOUT_SECONDS = 30.0
 RETRIES = 3
-PAGE = 100
 FORECASTS = 50
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
-class Client:
+class Operations(Group[D], Generic[D]):
+    """What every client can do; each further group of operations is one line here."""
+
+    def __init__(self, driver: D) -> None:
+        super().__init__(driver)
+        self.tasks: Tasks[D] = Tasks(driver)
+        self.dags: Dags[D] = Dags(driver)
+
+    @operation
+    def queue_status(self) -> Call[QueueStatus]:
+        """Return how much of yours runs and waits."""
+        return calls.queue_status()
+
+    @operation
+    def limits(self) -> Call[UserLimits]:
+        """Return what your plan allows and how much of it is used."""
+        return calls.limits()
+
+    @operation
+    def forecasts(self, *, limit: int = FORECASTS) -> Call[list[Forecast]]:
+        """Return what is expected of your running tasks and of those that come next."""
+        return calls.forecast_next(limit=limit)
+
+    @operation
+    def plan(
+        self,
+        tasks: Sequence[Mapping[str, Any]],
+        *,
+        edges: Sequence[tuple[int, int]] = (),
+        by_at: datetime | None = None,
+    ) -> Call[Plan]:
+        """Return what a batch would come to if it were queued now; nothing is.
+
+        Each task has the fields of a create; an edge is (parent, child), places from 0.
+        """
+        pairs = [{"parent": parent, "child": child} for parent, child in edges]
+        asked = {"tasks": list(tasks), "edges": pairs, "by_at": by_at}
+        return calls.plan(calls.plan_request(asked))
+
+    @series
+    def stream(self, *, dag_id: str | None = None, after: int | None = None) -> Series[Event]:
+        """Yield what happens to all your tasks, or to those of one graph, from now on.
+
+        A broken connection is opened again where it broke. `after` is the id of an event you
+        have seen already: what came since is told first.
+        """
+        yield from follow(dag_id=dag_id, after=after, retries=self.driver.patience.retries)
+
+    def with_options(self, *, timeout: float | None = None, retries: int | None = None) -> Self:
+        """Return a client with other patience; it shares the connections of this one."""
+        patience = self.driver.patience.but(timeout, retries)
+        other = copy.copy(self)
+        Operations.__init__(other, replace(self.driver, patience=patience))
+        return other
+
+
+class Client(Operations[Sync]):
     """A connection to the service; safe to share between threads.
 
     Address and key come from the arguments, else from OVERNIGHT_URL and
@@ -53,59 +108,16 @@ class Client:
         transport: httpx2.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._http = httpx2.Client(timeout=timeout, transport=transport, **_address(url, api_key))
-        self._retries = retries
-        self._sleep = sleep
-        self.tasks = Tasks(self)
-        self.dags = Dags(self)
+        http = httpx2.Client(transport=transport, **_address(url, api_key))
+        super().__init__(Sync(http, Patience(timeout, retries), sleep))
 
-    def queue_status(self) -> QueueStatus:
-        """Return how much of yours runs and waits."""
-        return self.call(calls.queue_status())
-
-    def limits(self) -> UserLimits:
-        """Return what your plan allows and how much of it is used."""
-        return self.call(calls.limits())
-
-    def forecasts(self, *, limit: int = FORECASTS) -> list[Forecast]:
-        """Return what is expected of your running tasks and of those that come next."""
-        return self.call(calls.forecast_next(limit=limit))
-
-    def plan(
-        self,
-        tasks: Sequence[Mapping[str, Any]],
-        *,
-        edges: Sequence[tuple[int, int]] = (),
-        by_at: datetime | None = None,
-    ) -> Plan:
-        """Return what a batch would come to if it were queued now; nothing is.
-
-        Each task has the fields of a create; an edge is (parent, child), places from 0.
-        """
-        pairs = [{"parent": parent, "child": child} for parent, child in edges]
-        asked = {"tasks": list(tasks), "edges": pairs, "by_at": by_at}
-        return self.call(calls.plan(calls.plan_request(asked)))
-
-    def call(self, call: Call[T]) -> T:
-        """Make one call, again if that can help, and return its answer or raise its error."""
-        sent = 0
-        while True:
-            outcome = self._send(call)
-            sent += 1
-            if isinstance(outcome, httpx2.Response) and outcome.is_success:
-                return self._read(call, outcome)
-            wait = wait_before_next(sent, outcome, random.random())  # noqa: S311 - no secret
-            if wait is None or sent > self._retries:
-                raise self._fault(outcome)
-            self._sleep(wait)
-
-    def pause(self, seconds: float) -> None:
-        """Wait between two looks at the same thing."""
-        self._sleep(seconds)
+    def call(self, script: Script[T]) -> T:
+        """Make one call, or play a longer script, and return its result."""
+        return self.driver.run(script)
 
     def close(self) -> None:
         """Give the connections back."""
-        self._http.close()
+        self.driver.http.close()
 
     def __enter__(self) -> Self:
         return self
@@ -118,91 +130,41 @@ class Client:
     ) -> None:
         self.close()
 
-    def _send(self, call: Call[Any]) -> httpx2.Response | httpx2.TransportError:
-        try:
-            return self._http.request(
-                call.method, call.path, params=dict(call.params), json=call.json
-            )
-        except httpx2.TransportError as error:
-            return error
 
-    def _read(self, call: Call[T], answer: httpx2.Response) -> T:
-        try:
-            return call.read(answer)
-        except ValueError as error:
-            message = f"{self._http.base_url} did not answer as an Overnight server does"
-            raise NotUnderstood(message) from error
+class AsyncClient(Operations[Async]):
+    """The same for programs that await: every operation of `Client`, under the same name."""
 
-    def _fault(self, outcome: httpx2.Response | httpx2.TransportError) -> Exception:
-        if isinstance(outcome, httpx2.Response):
-            return calls.refusal(outcome)
-        return Unreachable(f"no answer from {self._http.base_url}: {outcome or type(outcome)}")
-
-
-class Tasks:
-    """What can be done with tasks; reached as `client.tasks`."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    def create(self, title: str, **fields: Unpack[TaskFields]) -> Task:
-        """Queue a task and return it; `overnight.models.TaskCreate` describes the fields."""
-        return self._client.call(calls.create_task({"title": title, **fields}))
-
-    def get(self, task_id: str) -> Task:
-        """Return one task as it stands."""
-        return self._client.call(calls.get_task(task_id))
-
-    def list(self, *, status: str | None = None, limit: int | None = None) -> Iterator[Task]:
-        """Yield your tasks, newest first, fetching page after page as they are needed."""
-        cursor: str | None = None
-        left = limit
-        while left is None or left > 0:
-            size = PAGE if left is None else min(left, PAGE)
-            page = self._client.call(calls.list_tasks(status=status, limit=size, before=cursor))
-            yield from page.tasks
-            if page.cursor is None:
-                return
-            cursor = page.cursor
-            left = None if left is None else left - len(page.tasks)
-
-    def explain(self, task_id: str) -> Explanation:
-        """Return every reason a task is not running."""
-        return self._client.call(calls.explain_task(task_id))
-
-    def forecast(self, task_id: str) -> Forecast:
-        """Return when a task is expected to start and to end."""
-        return self._client.call(calls.forecast_task(task_id))
-
-    def cancel(self, task_id: str) -> Cancelled:
-        """Ask that a task be ended; one that runs is stopped at its next heartbeat."""
-        return self._client.call(calls.cancel_task(task_id))
-
-    def wait(
+    def __init__(
         self,
-        task_id: str,
+        url: str | None = None,
+        api_key: str | None = None,
         *,
-        timeout: float | None = None,
-        poll: float = 1.0,
-        check: bool = True,
-    ) -> Task:
-        """Return the task once it has ended, looking every `poll` seconds.
+        timeout: float = TIMEOUT_SECONDS,
+        retries: int = RETRIES,
+        transport: httpx2.AsyncBaseTransport | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        http = httpx2.AsyncClient(transport=transport, **_address(url, api_key))
+        super().__init__(Async(http, Patience(timeout, retries), sleep))
 
-        Raises TaskFailed if it ended without success (unless `check` is off), and
-        WaitTimedOut if it had not ended after `timeout` seconds; both carry the task.
-        """
-        began = time.monotonic()
-        while not (task := self.get(task_id)).is_final:
-            if timeout is None:
-                self._client.pause(poll)
-                continue
-            left = timeout - (time.monotonic() - began)
-            if left <= 0:
-                raise WaitTimedOut(task, timeout)
-            self._client.pause(min(poll, left))
-        if check and task.state != "completed":
-            raise TaskFailed(task)
-        return task
+    async def call(self, script: Script[T]) -> T:
+        """Make one call, or play a longer script, and return its result."""
+        return await self.driver.run(script)
+
+    async def close(self) -> None:
+        """Give the connections back."""
+        await self.driver.http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
 
 
 def _address(url: str | None, api_key: str | None) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """What can be done with graphs; reached as `client.dags`."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from overnight import dag_calls
+from overnight.calls import Call
 from overnight.dag_models import (
     Dag,
     DagCancelled,
@@ -18,56 +19,63 @@ from overnight.dag_models import (
 )
 from overnight.errors import DagFailed, DagWaitTimedOut
 from overnight.models import Plan
-
-if TYPE_CHECKING:
-    from overnight.client import Client
+from overnight.operations import D, Group, operation, series
+from overnight.scripts import Item, Pause, Series, Steps
 
 PAGE = 100
 
 
-class Dags:
+class Dags(Group[D]):
     """What can be done with graphs; reached as `client.dags`."""
 
-    def __init__(self, client: "Client") -> None:
-        self._client = client
-
-    def create(self, graph: DagCreate | Mapping[str, Any]) -> DagCreated:
+    @operation
+    def create(self, graph: DagCreate | Mapping[str, Any]) -> Call[DagCreated]:
         """Queue a graph, whole or not at all; `overnight.dag` builds one."""
-        return self._client.call(dag_calls.create_dag(graph))
+        return dag_calls.create_dag(graph)
 
-    def plan(self, graph: DagCreate | Mapping[str, Any], *, by_at: datetime | None = None) -> Plan:
+    @operation
+    def plan(
+        self, graph: DagCreate | Mapping[str, Any], *, by_at: datetime | None = None
+    ) -> Call[Plan]:
         """Return what a graph would come to if it were queued now; nothing is."""
-        return self._client.call(dag_calls.plan_dag(graph, by_at=by_at))
+        return dag_calls.plan_dag(graph, by_at=by_at)
 
-    def get(self, dag_id: str, *, tasks: bool = True) -> Dag:
+    @operation
+    def get(self, dag_id: str, *, tasks: bool = True) -> Call[Dag]:
         """Return one graph as it stands; without its tasks it is small however large it is."""
-        return self._client.call(dag_calls.get_dag(dag_id, tasks=tasks))
+        return dag_calls.get_dag(dag_id, tasks=tasks)
 
-    def list(self, *, status: str | None = None, limit: int | None = None) -> Iterator[DagSummary]:
+    @series
+    def list(self, *, status: str | None = None, limit: int | None = None) -> Series[DagSummary]:
         """Yield your graphs of several tasks, newest first, fetching pages as they are needed."""
         cursor: str | None = None
         left = limit
         while left is None or left > 0:
             size = PAGE if left is None else min(left, PAGE)
-            page = self._client.call(dag_calls.list_dags(status=status, limit=size, before=cursor))
-            yield from page.dags
+            page = yield from dag_calls.list_dags(status=status, limit=size, before=cursor)
+            for dag in page.dags:
+                yield Item(dag)
             if page.cursor is None:
                 return
             cursor = page.cursor
             left = None if left is None else left - len(page.dags)
 
-    def cancel(self, dag_id: str) -> DagCancelled:
+    @operation
+    def cancel(self, dag_id: str) -> Call[DagCancelled]:
         """Ask that everything of a graph be ended; what runs is stopped at its next heartbeat."""
-        return self._client.call(dag_calls.cancel_dag(dag_id))
+        return dag_calls.cancel_dag(dag_id)
 
-    def retry(self, task_id: str) -> DagRetried:
+    @operation
+    def retry(self, task_id: str) -> Call[DagRetried]:
         """Run a task again that ended badly, with all behind it that ended because of it."""
-        return self._client.call(dag_calls.retry_task(task_id))
+        return dag_calls.retry_task(task_id)
 
-    def fork(self, task_id: str, *, title: str | None = None) -> DagForked:
+    @operation
+    def fork(self, task_id: str, *, title: str | None = None) -> Call[DagForked]:
         """Make a new graph that runs a task and everything after it anew; the old one stays."""
-        return self._client.call(dag_calls.fork_task(task_id, title=title))
+        return dag_calls.fork_task(task_id, title=title)
 
+    @operation
     def wait(
         self,
         dag_id: str,
@@ -75,19 +83,19 @@ class Dags:
         timeout: float | None = None,
         poll: float = 1.0,
         check: bool = True,
-    ) -> Dag:
+    ) -> Steps[Dag]:
         """Return the graph, whole, once it has ended, looking every `poll` seconds.
 
         Raises DagFailed if it ended without success (unless `check` is off), and
         DagWaitTimedOut if it had not ended after `timeout` seconds; both carry the graph.
         """
         began = time.monotonic()
-        while not (seen := self.get(dag_id, tasks=False)).is_final:
+        while not (seen := (yield from dag_calls.get_dag(dag_id, tasks=False))).is_final:
             left = poll if timeout is None else timeout - (time.monotonic() - began)
             if left <= 0:
                 raise DagWaitTimedOut(seen, timeout or 0.0)
-            self._client.pause(min(poll, left))
-        dag = self.get(dag_id)
+            yield Pause(min(poll, left))
+        dag = yield from dag_calls.get_dag(dag_id)
         if check and dag.status is not DagStatus.COMPLETED:
             raise DagFailed(dag)
         return dag

@@ -18,6 +18,7 @@ OvernightError               base of all
 │   ├── DagTooLarge          the graph has as many tasks as it may
 │   ├── NotOrchestrator      only an orchestrator spawns for other agents
 │   ├── StaleAttempt         the attempt no longer holds its task
+│   ├── TooManyStreams       you listen or wait in too many places already
 │   ├── QueueFull            the whole system's cap; try again later
 │   └── Unavailable          the service is up, its database is not
 ├── Unreachable              no answer from the service
@@ -178,6 +179,12 @@ class StaleAttempt(Refused):
     code = "STALE_ATTEMPT"
 
 
+class TooManyStreams(Refused):
+    """You listen or wait over as many connections as one user may."""
+
+    code = "TOO_MANY_STREAMS"
+
+
 class QueueFull(Refused):
     """The whole system holds as much waiting work as is allowed."""
 
@@ -270,6 +277,7 @@ BY_CODE: dict[str, type[Refused]] = {
         DagTooLarge,
         NotOrchestrator,
         StaleAttempt,
+        TooManyStreams,
         QueueFull,
         Unavailable,
     )

@@ -319,6 +319,23 @@ class TaskResponse(BaseModel):
 Task = TaskResponse
 
 
+class Event(BaseModel):
+    """One change of a task's state, as the event stream tells it."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
+
+    id: int = Field(description="Its place among all events; a stream is resumed after it.")
+    kind: str = Field(description="What happened, such as task.completed.")
+    task_id: str = Field(description="The task it happened to.")
+    dag_id: str = Field(description="The graph the task belongs to.")
+    from_state: str | None = Field(None, description="Where the task stood before.")
+    state: str = Field(description="Where it stands since.")
+    status: TaskStatus = Field(description="The same in the small public set of words.")
+    epoch: int = Field(description="Which claim of the task it belongs to, from 1; 0 before any.")
+    reason: str | None = Field(None, description="The class of the failure, if it was one.")
+    at: datetime = Field(description="When it happened.")
+
+
 class Cancelled(BaseModel):
     """The answer to a cancel."""
 

@@ -56,7 +56,7 @@ def _until_ended(
         left = deadline - time.monotonic()
         if left <= 0:
             raise WaitTimedOut(task, timeout)
-        client.pause(min(pause, left))
+        time.sleep(min(pause, left))
         pause = min(pause * 1.5, LONGEST_PAUSE)
         task = _look_again(client, task_id)
     show(task)
@@ -74,7 +74,7 @@ def _look_again(client: "Client", task_id: str) -> "Task":
             passing = isinstance(error, Unreachable) or error.status in PASSING_STATUSES
             if not passing or time.monotonic() >= patient_until:
                 raise
-            client.pause(LONGEST_PAUSE)
+            time.sleep(LONGEST_PAUSE)
 
 
 @contextmanager

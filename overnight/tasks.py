@@ -1,0 +1,126 @@
+"""What can be done with tasks; reached as `client.tasks`."""
+
+import time
+from typing import Unpack
+
+from overnight import calls
+from overnight.calls import LONGEST_HOLD_SECONDS, Call
+from overnight.errors import Refused, TaskFailed, TooManyStreams, Unreachable, WaitTimedOut
+from overnight.models import Cancelled, Event, Explanation, Forecast, Task, TaskFields
+from overnight.operations import D, Group, operation, series
+from overnight.retrying import PATIENCE_SECONDS, is_passing
+from overnight.scripts import Item, Pause, Series, Steps
+from overnight.streaming import follow
+
+PAGE = 100
+NO_SUCH_ROUTE = "NOT_FOUND"
+
+
+class Tasks(Group[D]):
+    """What can be done with tasks; reached as `client.tasks`."""
+
+    @operation
+    def create(self, title: str, **fields: Unpack[TaskFields]) -> Call[Task]:
+        """Queue a task and return it; `overnight.models.TaskCreate` describes the fields."""
+        return calls.create_task({"title": title, **fields})
+
+    @operation
+    def get(self, task_id: str) -> Call[Task]:
+        """Return one task as it stands."""
+        return calls.get_task(task_id)
+
+    @series
+    def list(self, *, status: str | None = None, limit: int | None = None) -> Series[Task]:
+        """Yield your tasks, newest first, fetching page after page as they are needed."""
+        cursor: str | None = None
+        left = limit
+        while left is None or left > 0:
+            size = PAGE if left is None else min(left, PAGE)
+            page = yield from calls.list_tasks(status=status, limit=size, before=cursor)
+            for task in page.tasks:
+                yield Item(task)
+            if page.cursor is None:
+                return
+            cursor = page.cursor
+            left = None if left is None else left - len(page.tasks)
+
+    @operation
+    def explain(self, task_id: str) -> Call[Explanation]:
+        """Return every reason a task is not running."""
+        return calls.explain_task(task_id)
+
+    @operation
+    def forecast(self, task_id: str) -> Call[Forecast]:
+        """Return when a task is expected to start and to end."""
+        return calls.forecast_task(task_id)
+
+    @operation
+    def cancel(self, task_id: str) -> Call[Cancelled]:
+        """Ask that a task be ended; one that runs is stopped at its next heartbeat."""
+        return calls.cancel_task(task_id)
+
+    @series
+    def stream(self, task_id: str, *, after: int | None = None) -> Series[Event]:
+        """Yield what happened to a task and what happens, until it has ended.
+
+        A broken connection is opened again where it broke. `after` is the id of an event you
+        have seen already.
+        """
+        retries = self.driver.patience.retries
+        yield from follow(task_id=task_id, after=after or 0, retries=retries)
+
+    @operation
+    def wait(
+        self,
+        task_id: str,
+        *,
+        timeout: float | None = None,
+        poll: float = 1.0,
+        check: bool = True,
+    ) -> Steps[Task]:
+        """Return the task once it has ended; the service answers the moment it does.
+
+        Raises TaskFailed if it ended without success (unless `check` is off), and
+        WaitTimedOut if it had not ended after `timeout` seconds; both carry the task. A service
+        that cannot hold answers back is asked every `poll` seconds.
+        """
+        task = yield from _ended(task_id, timeout, poll)
+        if check and task.state != "completed":
+            raise TaskFailed(task)
+        return task
+
+
+def _ended(task_id: str, timeout: float | None, poll: float) -> Steps[Task]:
+    """Look at a task until it has ended."""
+    began = heard = time.monotonic()
+    holds = True
+    task: Task | None = None
+    while True:
+        asked = time.monotonic()
+        left = LONGEST_HOLD_SECONDS if timeout is None else max(0.0, timeout - (asked - began))
+        try:
+            if holds:
+                task = yield from calls.wait_task(task_id, seconds=left)
+            else:
+                task = yield from calls.get_task(task_id)
+            heard = time.monotonic()
+        except (Refused, Unreachable) as error:
+            if holds and _cannot_hold(error):
+                holds = False
+                continue
+            # A service that restarts must not end a wait that lasts all night.
+            if task is None or not is_passing(error) or asked - heard > PATIENCE_SECONDS:
+                raise
+        if task is not None and task.is_final:
+            return task
+        if task is not None and timeout is not None and time.monotonic() - began >= timeout:
+            raise WaitTimedOut(task, timeout)
+        if time.monotonic() - asked < poll:
+            yield Pause(poll if timeout is None else min(poll, left))
+
+
+def _cannot_hold(error: Exception) -> bool:
+    """Whether the service knows no waiting, or has enough who wait; asking still helps."""
+    if isinstance(error, TooManyStreams):
+        return True
+    return isinstance(error, Refused) and error.code == NO_SUCH_ROUTE
