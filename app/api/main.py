@@ -5,9 +5,10 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from app.api import dags, health, plan, problems, tasks, users
+from app.api import dags, health, listening, plan, problems, tasks, users
 from app.api.headers import BoundedBodies, PrivateAnswers
 from app.api.parts import Parts
+from app.events.feed import Feed
 from app.events.wake import Waker
 from app.settings import Settings
 from app.settings import load as load_settings
@@ -34,11 +35,13 @@ def create_app(settings: Settings, *, db: Db | None = None, waker: Waker | None 
         redirect_slashes=False,
         lifespan=_closing_what_is_ours,
     )
-    parts = Parts(settings, db or _database(settings), waker or _waker(settings))
+    store = db or _database(settings)
+    feed = Feed(store, per_user=settings.max_streams_per_user)
+    parts = Parts(settings, store, waker or _waker(settings), feed)
     api.state.parts = parts
     ours = ((parts.db, db), (parts.waker, waker))
     api.state.ours = [part for part, given in ours if given is None and part is not None]
-    for module in (tasks, dags, plan, users, health):
+    for module in (tasks, dags, listening, plan, users, health):
         api.include_router(module.router)
     problems.install(api)
     api.add_middleware(BoundedBodies)

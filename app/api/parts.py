@@ -5,6 +5,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from app.events.feed import Feed
 from app.events.wake import Waker
 from app.settings import Settings
 from app.store.db import Db
@@ -17,6 +18,7 @@ class Parts:
     settings: Settings
     db: Db
     waker: Waker | None
+    feed: Feed
 
     def nudge(self) -> None:
         """Wake the dispatchers if there is a bell; never waits, and may fail unnoticed."""

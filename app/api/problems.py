@@ -38,6 +38,7 @@ STATUS_OF: dict[type[errors.Refused], int] = {
     errors.NotDeadLettered: 409,
     errors.LockNotHeld: 409,
     errors.StaleAttempt: 409,
+    errors.TooManyStreams: 429,
     errors.QueueFull: 503,
 }
 CODE_OF = {413: "BODY_TOO_LARGE"}
@@ -89,7 +90,7 @@ def refused(_request: Request, error: Exception) -> Response:
             }
         ]
     headers = {}
-    if isinstance(error, errors.QueueFull):
+    if isinstance(error, errors.QueueFull | errors.TooManyStreams):
         headers["Retry-After"] = str(RETRY_QUEUE_SECONDS)
     return problem(
         STATUS_OF.get(type(error), HTTPStatus.BAD_REQUEST),

@@ -26,6 +26,7 @@ def api() -> None:
     import uvicorn
 
     from app.api.main import create_app
+    from app.api.server import Server
     from app.faults import arm
     from app.telemetry import Event, configure, emit
 
@@ -34,14 +35,16 @@ def api() -> None:
     arm(settings.fault)
     listener = _listen(settings.api_host, settings.api_port)
     address = f"http://{settings.api_host}:{listener.getsockname()[1]}"
-    server = uvicorn.Server(
+    served = create_app(settings)
+    server = Server(
+        served,
         uvicorn.Config(
-            create_app(settings),
+            served,
             log_config=None,
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=GRACE,
-        )
+        ),
     )
     # The server raises the signal again when it is done; being told to stop is no failure.
     signal.signal(signal.SIGTERM, _leave)

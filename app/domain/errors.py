@@ -18,6 +18,7 @@ Refused                      base of all; `code`, `message`, `details`
 ├── NotDeadLettered          only a dead letter can be resolved
 ├── LockNotHeld              only a lock that is held can be released
 ├── TooManyPending           the user's cap on waiting work
+├── TooManyStreams           the user's cap on open streams and waits
 ├── QueueFull                the whole system's cap
 ├── MonthlyLimitReached      the month's hours are used up
 ├── SpawnTooDeep             children of children end somewhere
@@ -207,6 +208,15 @@ class TooManyPending(Refused):
             pending=pending,
             limit=limit,
         )
+
+
+class TooManyStreams(Refused):
+    """The user listens or waits over as many connections as is allowed."""
+
+    code = "TOO_MANY_STREAMS"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"{limit} streams and waits are open; at most {limit} may", limit=limit)
 
 
 class QueueFull(Refused):

@@ -287,6 +287,9 @@ class Settings(BaseSettings):
     max_pending_per_user: Annotated[int, Span(10, 200)] = Field(
         default=50, description="Tasks a user may have waiting, unless the user has an own limit."
     )
+    max_streams_per_user: Annotated[int, Span(1, 10_000)] = Field(
+        default=20, description="Event streams and waits a user may hold open at one API process."
+    )
     queue_max_size: Annotated[int, Span(1, 100_000_000), Also("AG_QUEUE_MAX_SIZE")] = Field(
         default=1_000_000,
         description="Tasks the whole system may have waiting; 50 is the single-director mode.",

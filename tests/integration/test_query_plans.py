@@ -163,6 +163,12 @@ def _as_superuser(postgres: EmbeddedPostgres, command: str) -> None:
         ("next_pass", {"tasks_ready", "tasks_pkey", "lanes_pkey", "held_locks_pkey"}),
         ("waiting_now", {"tasks_ready"}),
         ("starving_lanes", {"tasks_ready"}),
+        ("events_touched", {"events_user"}),
+        ("events_of_user", {"events_user"}),
+        ("events_of_task", {"tasks_user_recent", "events_pkey"}),
+        ("events_of_dag", {"tasks_dag", "events_pkey"}),
+        ("last_event_of_task", {"tasks_user_recent", "events_pkey"}),
+        ("last_event_of_dag", {"tasks_dag", "events_pkey"}),
     ],
 )
 def test_a_hot_statement_uses_its_index(filled: Db, name: str, indexes: set[str]) -> None:
@@ -288,6 +294,7 @@ def _values(connection: Connection) -> dict[str, Any]:
         "offline": False,
         "horizon": 3600,
         "step": 0.1,
+        **dict.fromkeys(("after", "until"), 100),
         "after_at": None,
         "after_id": None,
         **{name: [uuid4() for _ in range(10)] for name in ("bundles", "tokens")},

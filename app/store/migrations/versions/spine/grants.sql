@@ -5,6 +5,8 @@ GRANT SELECT ON
     stale_results, pools, pauses, agents, paces, sweeps, legal_moves, user_limits, graphs,
     held_locks, lock_waits, spending, notices, dag_triggers, artifacts
 TO overnight_app, overnight_dispatcher;
+-- How far the log of events goes, for those who stream it.
+GRANT SELECT ON SEQUENCE events_id_seq TO overnight_app, overnight_dispatcher;
 
 GRANT INSERT, UPDATE ON users, api_keys TO overnight_app;
 GRANT INSERT, UPDATE ON dags, tasks, task_edges, dead_letters TO overnight_app, overnight_dispatcher;

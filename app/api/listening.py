@@ -1,0 +1,166 @@
+"""The routes that keep a caller waiting: the event stream, and the wait for one task.
+
+They are the only `async` ones: a thread each would soon leave none for everybody else. What they
+read, they read in short transactions between two waits.
+"""
+
+import time
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Annotated
+
+from anyio.to_thread import run_sync as _thread
+from fastapi import APIRouter, Header, Query
+from fastapi.responses import StreamingResponse
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.api.callers import Reader
+from app.api.parts import Parts, Use
+from app.domain.errors import DagNotFound, InvalidRequest, TaskNotFound
+from app.domain.ids import DagId, MalformedId, TaskId, parse_dag, parse_task
+from app.events.log import EventView, Topic, last_event, read_events
+from app.insight.tasks import TaskView, get_task
+from app.store.db import DatabaseUnreachable
+from overnight.calls import HEARTBEAT_SECONDS
+from overnight.models import Event, TaskResponse
+from overnight.streaming import END
+
+router = APIRouter(prefix="/api/v1", tags=["events"])
+Text = Annotated[str | None, Query(max_length=200)]
+PAGE = 500
+# After this long a stream ends by itself and is opened again, with the key looked at anew.
+LONGEST_SECONDS = 15 * 60
+LONGEST_WAIT_SECONDS = 60
+BIGGEST_ID = 2**63 - 1
+# Proxies keep answers back until they are whole, unless they are told not to.
+HEADERS = {"X-Accel-Buffering": "no"}
+AGAIN_AFTER_MILLISECONDS = 1000
+BEAT = ": beat\n\n"
+
+
+@router.get(
+    "/events",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {}}, "description": "Events, one by one."}},
+)
+async def stream_events(
+    *,
+    parts: Use,
+    caller: Reader,
+    task_id: Text = None,
+    dag_id: Text = None,
+    last_event_id: Annotated[str | None, Header(max_length=40)] = None,
+) -> StreamingResponse:
+    """Tell what happens to the caller's tasks, as server-sent events.
+
+    Last-Event-ID resumes after that event; without it the stream begins now.
+    """
+    if task_id is not None and dag_id is not None:
+        raise InvalidRequest("dag_id", "is given beside task_id", legal="one of the two")
+    topic = Topic(
+        caller.user_id,
+        task_id=None if task_id is None else _task_id(task_id),
+        dag_id=None if dag_id is None else _dag_id(dag_id),
+    )
+    after = _event_id(last_event_id)
+    if topic.is_bounded:
+        await _thread(partial(last_event, parts.db, topic))  # refuses what is not the caller's
+    parts.feed.admit(caller.user_id)
+    told = _told(parts, topic, after)
+    return StreamingResponse(told, media_type="text/event-stream", headers=HEADERS)
+
+
+@router.get("/tasks/{task_id}/wait", response_model=TaskResponse)
+async def wait_for_task(
+    task_id: str,
+    parts: Use,
+    caller: Reader,
+    timeout: Annotated[int, Query(ge=0, le=LONGEST_WAIT_SECONDS)] = 30,  # noqa: ASYNC109 - the word of the wire
+) -> TaskView:
+    """Tell how a task stands once it has ended, or when so many seconds have passed."""
+    named = _task_id(task_id)
+    look = partial(get_task, parts.db, caller.user_id, named)
+    deadline = time.monotonic() + timeout
+    task = await _thread(look)
+    if task.completed_at is not None or not timeout:
+        return task
+    parts.feed.admit(caller.user_id)
+    with parts.feed.listening(Topic(caller.user_id, named)) as listener:
+        # Looked at again after listening began: it may have ended in between.
+        while True:
+            task = await _thread(look)
+            left = deadline - time.monotonic()
+            if task.completed_at is not None or left <= 0 or parts.feed.is_closed:
+                return task
+            await listener.news(left)
+
+
+async def _told(parts: Parts, topic: Topic, after: int | None) -> AsyncIterator[str]:
+    """Write the stream; it ends when nothing can follow, and whenever the house must stop."""
+    ends_at = time.monotonic() + LONGEST_SECONDS
+    look = partial(last_event, parts.db, topic)
+    yield f"retry: {AGAIN_AFTER_MILLISECONDS}\n\n"
+    with parts.feed.listening(topic) as listener:
+        try:
+            while parts.feed.horizon is None and not parts.feed.is_closed:
+                if not await listener.news(HEARTBEAT_SECONDS):
+                    yield BEAT
+            cursor = after
+            if cursor is None:
+                cursor = parts.feed.horizon or 0
+                # Known from the first moment on where to resume, even if nothing happens.
+                yield f"id: {cursor}\n\n"
+            while not parts.feed.is_closed and time.monotonic() < ends_at:
+                last = await _thread(look) if topic.is_bounded else None
+                async for event in _news(parts, topic, cursor):
+                    yield _frame(event)
+                    cursor = event.id
+                if last is not None and cursor >= last:
+                    yield f"event: {END}\ndata: {{}}\n\n"
+                    return
+                if not await listener.news(HEARTBEAT_SECONDS):
+                    yield BEAT
+        except (DatabaseUnreachable, SQLAlchemyError):
+            return  # the listener comes back to where it was
+
+
+async def _news(parts: Parts, topic: Topic, after: int) -> AsyncIterator[EventView]:
+    """Read all that is certain after one event, a page at a time."""
+    while True:
+        until = parts.feed.horizon or 0
+        page = await _thread(
+            partial(read_events, parts.db, topic, after=after, until=until, limit=PAGE)
+        )
+        for event in page:
+            yield event
+        if len(page) < PAGE:
+            return
+        after = page[-1].id
+
+
+def _frame(event: EventView) -> str:
+    data = Event.model_validate(event).model_dump_json()
+    return f"id: {event.id}\nevent: {event.kind}\ndata: {data}\n\n"
+
+
+def _task_id(text: str) -> TaskId:
+    try:
+        return parse_task(text)
+    except MalformedId:
+        raise TaskNotFound from None
+
+
+def _dag_id(text: str) -> DagId:
+    try:
+        return parse_dag(text)
+    except MalformedId:
+        raise DagNotFound from None
+
+
+def _event_id(text: str | None) -> int | None:
+    """Read where to resume; browsers send an empty one where none was ever told."""
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and int(text) <= BIGGEST_ID):
+        raise InvalidRequest("Last-Event-ID", "is no event", legal="the id of an event, or 0")
+    return int(text)

@@ -1,0 +1,363 @@
+"""Event streams and waits: nothing lost, nothing twice, and nobody kept who wants to go."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx2
+import pytest
+from sqlalchemy import text
+
+from app.control.cancel import cancel
+from app.domain.ids import TaskId, parse_task, show_dag, show_task
+from app.domain.results import Returned
+from app.events.feed import Feed
+from app.events.log import Horizon, Topic, read_events
+from app.intake.submit import Edge, NewTask, submit_graph
+from app.store.db import Db
+from overnight import AsyncClient, Client, errors
+from overnight.models import Event
+from tests.chaos.proxy import FaultProxy
+from tests.support.house import LOOSE, House
+from tests.support.serving import Served, serve
+from tests.support.waiting import wait_until
+
+
+class Ears:
+    """Clients whose patience ends with the test, and the threads that listen with them."""
+
+    def __init__(self) -> None:
+        self._over = threading.Event()
+        self._clients: list[Client] = []
+        self._heard: list[Heard] = []
+
+    def client(self, url: str, key: str, retries: int = 0) -> Client:
+        opened = Client(url, key, retries=retries, sleep=self._sleep)
+        self._clients.append(opened)
+        return opened
+
+    def listen(self, stream: Iterator[Event]) -> "Heard":
+        self._heard.append(Heard(stream))
+        return self._heard[-1]
+
+    def close(self) -> None:
+        self._over.set()
+        for heard in self._heard:
+            heard.join(20)
+            assert not heard.is_alive()
+        for client in self._clients:
+            client.close()
+
+    def _sleep(self, seconds: float) -> None:
+        if self._over.wait(seconds):
+            raise InterruptedError("the test is over")
+
+
+@pytest.fixture
+def ears() -> Iterator[Ears]:
+    opened = Ears()
+    yield opened
+    opened.close()
+
+
+# After `ears`, so that the server is gone when they stop listening.
+@pytest.fixture
+def served(ears: Ears, house: House, database_url: str) -> Iterator[Served]:
+    with serve(house, database_url, OVERNIGHT_MAX_STREAMS_PER_USER="3") as api:
+        yield api
+
+
+@pytest.fixture
+def client(served: Served, ears: Ears) -> Client:
+    return ears.client(served.url, served.key)
+
+
+class Heard(threading.Thread):
+    """Listens in a thread of its own, and keeps what it hears."""
+
+    def __init__(self, stream: Iterator[Event]) -> None:
+        super().__init__(daemon=True)
+        self.events: list[Event] = []
+        self.error: Exception | None = None
+        self._stream = stream
+        self.start()
+
+    def run(self) -> None:
+        try:
+            for event in self._stream:
+                self.events.append(event)
+        except Exception as error:  # noqa: BLE001 - looked at by the test
+            self.error = error
+
+    def wait_for(self, count: int) -> list[Event]:
+        wait_until(lambda: len(self.events) >= count, what=f"{count} events")
+        return self.events
+
+    def ended(self) -> list[Event]:
+        self.join(20)
+        assert not self.is_alive(), f"still listening after {self.events}"
+        assert self.error is None, self.error
+        return self.events
+
+
+def feed(served: Served) -> Feed:
+    """The one who looks for all listeners."""
+    found: Feed = served.server._api.state.parts.feed
+    return found
+
+
+def listening(served: Served) -> int:
+    """How many listen at this moment."""
+    return len(feed(served)._listeners)
+
+
+def finished(served: Served, **fields: Any) -> TaskId:
+    """A task that has run from beginning to end."""
+    served.house.agent()
+    run = served.house.running(served.user, **fields)
+    served.house.settle(run, Returned({"hello": "world"}))
+    return run.claim.task_id
+
+
+def test_a_tasks_stream_tells_its_whole_life_and_ends(served: Served, client: Client) -> None:
+    task_id = finished(served)
+
+    told = list(client.tasks.stream(show_task(task_id)))
+
+    assert [event.state for event in told] == ["ready", "claimed", "running", "completed"]
+    assert [event.id for event in told] == sorted({event.id for event in told})
+    assert told[-1].status.is_final
+    assert {event.task_id for event in told} == {show_task(task_id)}
+
+
+def test_a_stream_tells_what_happens_as_it_happens(
+    served: Served, client: Client, ears: Ears
+) -> None:
+    served.house.task(served.user)
+    heard = ears.listen(client.stream())
+    wait_until(lambda: feed(served).horizon is not None, what="the first look, where it begins")
+
+    other = served.house.task(served.house.user())
+    task_id = served.house.task(served.user)
+    cancel(served.house.app, served.user, task_id, actor="test")
+
+    told = heard.wait_for(2)
+    assert [(event.task_id, event.state) for event in told] == [
+        (show_task(task_id), "ready"),
+        (show_task(task_id), "cancelled"),
+    ]
+    assert show_task(other) not in {event.task_id for event in told}
+
+
+def test_a_graphs_stream_ends_with_the_graph(served: Served, client: Client, ears: Ears) -> None:
+    tasks = [NewTask("a", "echo"), NewTask("b", "echo")]
+    [first, second] = submit_graph(
+        served.house.app, served.user, tasks, LOOSE, edges=[Edge(0, 1)], title="both"
+    )
+    heard = ears.listen(client.stream(dag_id=show_dag(first.dag_id), after=0))
+    heard.wait_for(2)
+
+    finished(served)
+    for one in (second, first):
+        cancel(served.house.app, served.user, one.task_id, actor="test")
+
+    told = heard.ended()
+    assert {event.dag_id for event in told} == {show_dag(first.dag_id)}
+    assert [event.state for event in told[-2:]] == ["cancelled", "cancelled"]
+
+
+def test_a_cut_connection_loses_nothing_and_repeats_nothing(served: Served, ears: Ears) -> None:
+    with FaultProxy() as proxy:
+        link = proxy.link(served.port)
+        client = ears.client(f"http://127.0.0.1:{link.port}", served.key, retries=3)
+        heard = ears.listen(client.stream(after=0))
+        expected = []
+        for number in range(12):
+            expected.append(show_task(served.house.task(served.user, title=str(number))))
+            if number % 4 == 1:
+                heard.wait_for(number)
+            if number % 4 == 2:
+                link.cut()
+
+        told = heard.wait_for(12)
+
+    assert [event.task_id for event in told] == expected
+
+
+def test_a_server_that_stops_sends_its_listeners_home_at_once(
+    house: House, database_url: str, ears: Ears
+) -> None:
+    with serve(house, database_url) as served:
+        client = ears.client(served.url, served.key)
+        heard = ears.listen(client.stream(after=0))
+        served.house.task(served.user)
+        heard.wait_for(1)
+        began = time.monotonic()
+
+    assert time.monotonic() - began < 4
+
+
+def test_an_event_that_commits_late_is_still_heard_in_its_place(
+    house: House, served: Served, client: Client, ears: Ears, connect: Callable[..., Db]
+) -> None:
+    heard = ears.listen(client.stream(after=0))
+    wait_until(lambda: listening(served) == 1, what="the stream to open")
+    slow = connect("slow", role="overnight_owner").engine.connect()
+    late = served.house.task(served.user)
+    heard.wait_for(1)
+    transaction = slow.begin()
+    slow.execute(
+        text("UPDATE tasks SET state = 'cancelled', finished_at = clock() WHERE id = :id"),
+        {"id": late},
+    )
+
+    other = served.house.user()
+    stranger = ears.client(served.url, served.another_key(other))
+    theirs = ears.listen(stranger.stream(after=0))
+    quick = served.house.task(other)
+    newest = house.one("SELECT max(id) AS id FROM events")["id"]
+    wait_until(
+        lambda: any(noted >= newest for noted, _ in feed(served)._horizon._notes),
+        what="a look at the log while the slow one writes",
+    )
+    told_before = list(theirs.events)
+    transaction.commit()
+    slow.close()
+
+    [cancelled] = heard.wait_for(2)[1:]
+    [quicker] = theirs.wait_for(1)
+    assert told_before == [], "an event was told that a smaller one could still follow"
+    assert (cancelled.task_id, quicker.task_id) == (show_task(late), show_task(quick))
+    assert cancelled.id < quicker.id
+
+
+def test_an_id_that_was_never_used_holds_nothing_up(house: House, app_db: Db) -> None:
+    user = house.user()
+    with house.owner.engine.connect() as lost:
+        lost.execute(text("SELECT nextval('events_id_seq')"))
+        lost.rollback()
+    task_id = house.task(user)
+    horizon = Horizon()
+
+    until = app_db.atomically(horizon.look)
+
+    assert until is not None
+    [event] = read_events(app_db, Topic(user), after=0, until=until)
+    assert parse_task(event.task_id) == task_id
+
+
+def test_a_wait_is_answered_the_moment_the_task_ends(served: Served, client: Client) -> None:
+    served.house.agent()
+    run = served.house.running(served.user)
+    waiting = threading.Timer(0.6, served.house.settle, (run, Returned(7)))
+    waiting.start()
+    began = time.monotonic()
+
+    task = client.tasks.wait(show_task(run.claim.task_id), timeout=20)
+
+    assert task.output == 7
+    assert time.monotonic() - began < 4
+    waiting.join()
+
+
+def test_a_wait_that_takes_too_long_tells_how_the_task_stands(
+    served: Served, client: Client
+) -> None:
+    task_id = show_task(served.house.task(served.user))
+
+    with pytest.raises(errors.WaitTimedOut) as late:
+        client.tasks.wait(task_id, timeout=1)
+
+    assert late.value.task.state == "ready"
+    assert listening(served) == 0
+
+
+def test_others_tasks_and_graphs_look_like_none(served: Served, client: Client) -> None:
+    theirs = served.house.task(served.house.user())
+
+    with pytest.raises(errors.TaskNotFound):
+        list(client.tasks.stream(show_task(theirs)))
+    with pytest.raises(errors.Refused, match="no such graph"):
+        list(client.stream(dag_id=show_dag(theirs)))
+    with pytest.raises(errors.TaskNotFound):
+        client.tasks.wait(show_task(theirs))
+
+
+def test_a_user_listens_in_so_many_places_and_no_more(
+    served: Served, client: Client, ears: Ears
+) -> None:
+    streams = [ears.listen(client.stream()) for _ in range(3)]
+    wait_until(lambda: listening(served) == 3, what="three streams")
+
+    with pytest.raises(errors.TooManyStreams):
+        next(client.stream())
+
+    assert all(stream.is_alive() for stream in streams)
+    task_id = show_task(served.house.task(served.user))
+    # A wait that cannot be held is answered by asking now and then.
+    cancel(served.house.app, served.user, parse_task(task_id), actor="test")
+    assert client.tasks.wait(task_id, check=False).state == "cancelled"
+
+
+def test_whoever_hangs_up_is_forgotten(served: Served, client: Client) -> None:
+    served.house.task(served.user)
+    stream = client.stream(after=0)
+    next(stream)
+    assert listening(served) == 1
+
+    stream.close()  # type: ignore[attr-defined]
+    served.house.task(served.user)
+
+    wait_until(lambda: listening(served) == 0, what="the stream to be let go")
+
+
+def test_many_listeners_share_a_few_connections(
+    house: House, database_url: str, owner_db: Db
+) -> None:
+    with serve(house, database_url, OVERNIGHT_MAX_STREAMS_PER_USER="100") as served:
+
+        async def follow(client: AsyncClient) -> Event:
+            async for event in client.stream(after=0):
+                return event
+            raise AssertionError("the stream ended")
+
+        async def all_of_them() -> list[Event]:
+            async with AsyncClient(served.url, served.key) as client:
+                listeners = [asyncio.create_task(follow(client)) for _ in range(60)]
+                await asyncio.to_thread(
+                    wait_until, lambda: listening(served) == 60, what="sixty listeners"
+                )
+                open_now.append(_connections(owner_db))
+                await asyncio.to_thread(house.task, served.user)
+                return await asyncio.gather(*listeners)
+
+        open_now: list[int] = []
+        told = asyncio.run(all_of_them())
+
+    assert len({event.id for event in told}) == 1
+    assert open_now[0] <= 10
+
+
+def _connections(db: Db) -> int:
+    with db.engine.begin() as tx:
+        sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'overnight-api'"
+        return int(tx.execute(text(sql)).scalar_one())
+
+
+@pytest.mark.parametrize("header", ["x", "-1", "1.5", "9" * 25, "٣"])
+def test_a_place_to_resume_that_is_none_is_refused(served: Served, header: str) -> None:
+    answer = httpx2.get(
+        f"{served.url}/api/v1/events",
+        headers={"X-API-Key": served.key, "Last-Event-ID": header.encode()},
+        trust_env=False,
+    )
+
+    assert answer.status_code == 400
+    assert answer.json()["code"] == "INVALID_REQUEST"
+
+
+def test_a_stream_needs_a_key(served: Served, ears: Ears) -> None:
+    with pytest.raises(errors.Unauthenticated):
+        next(ears.client(served.url, "wrong").stream())

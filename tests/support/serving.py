@@ -1,0 +1,67 @@
+"""The API behind a real socket, for what a test client cannot do: answers that do not end."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from app.api.main import create_app
+from app.api.server import Server
+from app.control.keys import issue
+from app.domain.ids import UserId
+from app.local.ports import free_port
+from app.settings import load
+from tests.support.house import House
+from tests.support.waiting import wait_until
+
+DEAD_REDIS = "redis://127.0.0.1:1/0"
+
+
+@dataclass
+class Served:
+    """An API process in all but name, and a user's key to it."""
+
+    house: House
+    server: Server
+    port: int
+    user: UserId
+    key: str
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def another_key(self, user: UserId) -> str:
+        """Give another user a key."""
+        return issue(self.house.app, user, name="test")
+
+
+@contextmanager
+def serve(house: House, database_url: str, **environ: str) -> Iterator[Served]:
+    """Serve the API on a port of this machine until the context ends."""
+    settings = load(
+        {"OVERNIGHT_DATABASE_URL": database_url, "OVERNIGHT_REDIS_URL": DEAD_REDIS, **environ},
+        dotenv=Path("no-such-file"),
+    )
+    port = free_port()
+    api = create_app(settings)
+    server = Server(
+        api,
+        uvicorn.Config(
+            api, host="127.0.0.1", port=port, log_config=None, timeout_graceful_shutdown=5
+        ),
+    )
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        wait_until(lambda: server.started, what="the API to listen")
+        user = house.user()
+        yield Served(house, server, port, user, issue(house.app, user, name="test"))
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive(), "the server did not stop"
