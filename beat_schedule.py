@@ -29,6 +29,11 @@ BEAT_SCHEDULE = {
         "schedule": EVERY.trigger_interval,
         "options": OPTIONS,
     },
+    "let in what programs left": {
+        "task": "upkeep.inbox",
+        "schedule": EVERY.inbox_interval,
+        "options": OPTIONS,
+    },
     "begin new billing cycles, turn night windows": {
         "task": "upkeep.reset",
         "schedule": EVERY.cycle_check_interval,

@@ -117,6 +117,11 @@ class Event(Enum):
     )
     DAG_FINISHED = (INFO, "dag_id state tasks", "The last task of a graph ended.")
 
+    INBOX_REFUSED = (
+        WARN,
+        "row error",
+        "A task left in a program's transaction cannot be let in; its row is kept.",
+    )
     SWEEP_RAN = (DEBUG, "sweep changed seconds", "A sweep made one pass.")
     SWEEP_FAILED = (ERROR, "sweep error", "A sweep ended with an error; the next tick repeats it.")
     CYCLE_RESET = (INFO, "user_id cycle_start cycle_end", "A user's billing cycle began anew.")

@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 from sqlalchemy.exc import OperationalError
 
-from app.api.translate import new_task
 from app.domain.claims import Run
 from app.domain.errors import InvalidRequest, Refused, StaleAttempt, TaskStopping
 from app.domain.ids import MalformedId, TaskId, parse_task, show_artifact, show_task
 from app.intake.grow import SOURCE, Seed, SpawnCaps, spawn
+from app.intake.translate import new_task
 from app.outcome.artifacts import ArtifactCaps, Made, keep
 from app.outcome.inputs import ChildView, children_of, inputs_of
 from app.store.db import DatabaseUnreachable

@@ -7,13 +7,13 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from app import telemetry
 from app.api.callers import Reader, Writer
 from app.api.parts import Parts, Use
-from app.api.translate import idempotency_key, new_task, workers_of
 from app.control.graphs import cancel_dag
 from app.domain.errors import DagNotFound, InvalidGraph, InvalidRequest, Refused
 from app.domain.ids import DagId, MalformedId, parse_dag, show_dag
 from app.insight.dags import DagView, OutlineView, get_dag, get_outline, list_dags, outline_of
 from app.insight.plan import PlanView, plan
 from app.intake.submit import Caps, Edge, NewTask, submit_dag
+from app.intake.translate import idempotency_key, new_task, workers_of
 from overnight.dag_models import (
     Dag,
     DagCancelled,

@@ -4,9 +4,9 @@ from fastapi import APIRouter
 
 from app.api.callers import Reader
 from app.api.parts import Use
-from app.api.translate import new_task, workers_of
 from app.insight.plan import PlanView, plan
 from app.intake.submit import Caps, Edge
+from app.intake.translate import new_task, workers_of
 from overnight.models import Plan, PlanRequest
 
 router = APIRouter(prefix="/api/v1/plan", tags=["plan"])

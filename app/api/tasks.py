@@ -8,7 +8,6 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from app import telemetry
 from app.api.callers import Reader, Writer
 from app.api.parts import Use
-from app.api.translate import idempotency_key, new_task, workers_of
 from app.control.cancel import cancel
 from app.control.fork import fork
 from app.control.graphs import retry
@@ -22,6 +21,7 @@ from app.insight.forecast import ForecastView, forecast_next, forecast_task
 from app.insight.queue import QueueStatusView, queue_status
 from app.insight.tasks import TaskView, get_task, list_tasks
 from app.intake.submit import Caps, submit
+from app.intake.translate import idempotency_key, new_task, workers_of
 from overnight.dag_models import DagFork, DagForked, DagRetried
 from overnight.models import (
     Cancelled,

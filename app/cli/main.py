@@ -21,6 +21,7 @@ from app.cli import (
     fairness,
     forecast,
     holding,
+    inbox,
     keys,
     local,
     locks,
@@ -125,6 +126,7 @@ app.add_typer(dags.app, name="dag", rich_help_panel=TASKS)
 app.add_typer(budgets.approvals, name="approvals", rich_help_panel=OPERATE)
 app.add_typer(budgets.budget, name="budget", rich_help_panel=OPERATE)
 app.add_typer(dead.app, name="dead", rich_help_panel=OPERATE)
+app.add_typer(inbox.app, name="inbox", rich_help_panel=OPERATE)
 app.add_typer(drill.app, name="drill", rich_help_panel=OPERATE)
 app.add_typer(users.app, name="user", rich_help_panel=OPERATE)
 # The same group under the name that some write.

@@ -14,6 +14,7 @@ Refused                      base of all; `code`, `message`, `details`
 ├── NotRetryable             only what failed for good or was cancelled can be tried again
 ├── AgentNotFound            no such agent
 ├── ArtifactNotFound         no such artifact, or another user's
+├── InboxRowNotFound         no such row in the inbox that could be retried or dropped
 ├── NotAwaitingApproval      only a task that asks for money can be given some
 ├── NotDeadLettered          only a dead letter can be resolved
 ├── LockNotHeld              only a lock that is held can be released
@@ -128,6 +129,15 @@ class ArtifactNotFound(Refused):
 
     def __init__(self) -> None:
         super().__init__("no such artifact")
+
+
+class InboxRowNotFound(Refused):
+    """No such row in the inbox, or one that is past this."""
+
+    code = "INBOX_ROW_NOT_FOUND"
+
+    def __init__(self, row_id: int, legal: str) -> None:
+        super().__init__(f"the inbox has no row {row_id} that {legal}", row_id=row_id)
 
 
 class NotAwaitingApproval(Refused):

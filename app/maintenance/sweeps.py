@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from app.dispatch.fill import fill
 from app.dispatch.publish import Publisher
 from app.faults import fault
+from app.intake.inbox import take_in
 from app.intake.submit import Caps
 from app.maintenance.audit import audit
 from app.maintenance.deadlines import end_passed, sharpen
@@ -98,6 +99,9 @@ SWEEPS: dict[str, Sweep] = {
         lambda db, s: fire_due(db, Caps.of(s)),
         lambda s: s.trigger_interval,
         "let in graphs that the end of another sets off",
+    ),
+    "inbox": Sweep(
+        take_in, lambda s: s.inbox_interval, "let in what programs left in their transactions"
     ),
     "reset": Sweep(
         lambda db, _: reset_cycles(db),

@@ -241,6 +241,9 @@ class Settings(BaseSettings):
     trigger_interval: Annotated[Seconds, clock(1, 60)] = Field(
         default=5, description="How often beat lets in graphs that the end of another sets off."
     )
+    inbox_interval: Annotated[Seconds, clock(1, 60)] = Field(
+        default=1.0, description="How often the inbox is looked through."
+    )
     cycle_check_interval: Annotated[Seconds, clock(1, 3600)] = Field(
         default=60,
         description="How often beat looks for billing cycles that ended and night windows that "

@@ -27,6 +27,7 @@ RIGHTS: Mapping[str, tuple[str, str]] = {
     "dead_letters": ("RIU", "RIU"),
     "events": ("R", "R"),
     "held_locks": ("R", "R"),
+    "inbox": ("R", "RU"),
     "lanes": ("RU", "RU"),
     "legal_moves": ("R", "R"),
     "lock_waits": ("R", "R"),

@@ -9,7 +9,8 @@ task's epoch; each attempt that ran leaves rows in the *usage_ledger*, an append
 seconds per billing month, and what it cost in *spending*, per night. What a user should hear of
 once, such as hours running out, stands in *notices*. Every change of state leaves an *event*.
 Tasks that failed for good stand in *dead_letters*; answers from holders that had lost their claim
-in *stale_results*; what runs made for others to read, besides their outputs, in *artifacts*.
+in *stale_results*; what runs made for others to read, besides their outputs, in *artifacts*. Tasks
+that programs left in their own transactions stand in the *inbox* until intake has taken them.
 *agents* are the workers that can be reached, gathered in *pools*; *pauses* say who stopped what
 from starting; *paces* say how long each type of task takes of late; *sweeps* remember when each
 maintenance sweep last ran.
@@ -19,6 +20,7 @@ changes a task, so no code can forget them. Instants come from the database func
 """
 
 from app.store.models.base import Base
+from app.store.models.inbox import InboxRow
 from app.store.models.locks import HeldLock, LockWait
 from app.store.models.people import ApiKey, Lane, User
 from app.store.models.records import (
@@ -44,6 +46,7 @@ __all__ = [
     "DagTrigger",
     "DeadLetter",
     "HeldLock",
+    "InboxRow",
     "Lane",
     "LedgerEntry",
     "LegalMove",

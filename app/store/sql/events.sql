@@ -18,11 +18,8 @@ SELECT virtualtransaction
 
 -- name: events_touched
 -- Whom of these users something happened to, in this part of the log.
-SELECT DISTINCT user_id, task_id, dag_id
-  FROM events
- WHERE user_id = ANY(CAST(:users AS uuid[]))
-   AND id > CAST(:after AS bigint)
-   AND id <= CAST(:until AS bigint);
+SELECT user_id, task_id, dag_id
+  FROM touched_tasks(CAST(:users AS uuid[]), CAST(:after AS bigint), CAST(:until AS bigint));
 
 -- name: events_of_user
 SELECT id, kind, task_id, dag_id, from_state, to_state, epoch, reason, at

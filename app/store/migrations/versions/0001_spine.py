@@ -12,7 +12,7 @@ depends_on = None
 SPINE = Path(__file__).parent / "spine"
 AS_OWNER = (
     *("clock", "spans", "tables", "billing", "priority", "lanes", "locks", "money"),
-    *("triggers", "events", "views", "moves", "grants"),
+    *("triggers", "events", "inbox", "views", "moves", "grants"),
 )
 
 

@@ -3,7 +3,7 @@
 GRANT SELECT ON
     users, lanes, api_keys, dags, tasks, task_edges, attempts, usage_ledger, events, dead_letters,
     stale_results, pools, pauses, agents, paces, sweeps, legal_moves, user_limits, graphs,
-    held_locks, lock_waits, spending, notices, dag_triggers, artifacts
+    held_locks, lock_waits, spending, notices, dag_triggers, artifacts, inbox
 TO overnight_app, overnight_dispatcher;
 -- How far the log of events goes, for those who stream it.
 GRANT SELECT ON SEQUENCE events_id_seq TO overnight_app, overnight_dispatcher;
@@ -18,3 +18,6 @@ GRANT INSERT, UPDATE ON artifacts, pools, agents, paces, sweeps TO overnight_dis
 GRANT UPDATE ON pools TO overnight_app;
 GRANT INSERT, UPDATE ON dag_triggers TO overnight_app;
 GRANT UPDATE ON dag_triggers TO overnight_dispatcher;
+GRANT UPDATE ON inbox TO overnight_dispatcher;
+-- Whoever is in the database may try; without a key nothing comes of it.
+GRANT EXECUTE ON FUNCTION overnight_inbox_submit TO PUBLIC;

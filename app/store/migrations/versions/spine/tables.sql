@@ -329,6 +329,28 @@ CREATE UNIQUE INDEX dags_idempotency ON dags (user_id, idempotency_key) WHERE id
 CREATE INDEX dags_user ON dags (user_id, id DESC);
 CREATE INDEX dags_with_budget ON dags (user_id) WHERE budget_ceiling_usd IS NOT NULL AND finished_at IS NULL;
 
+CREATE TABLE inbox (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    user_id UUID NOT NULL,
+    key_id TEXT NOT NULL,
+    task JSONB NOT NULL,
+    arrived_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    due_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    held_by TEXT,
+    outcome TEXT,
+    settled_at TIMESTAMP WITH TIME ZONE,
+    task_id UUID,
+    error TEXT,
+    settled_by TEXT,
+    PRIMARY KEY (id),
+    CONSTRAINT inbox_outcome_known CHECK (outcome IN ('accepted', 'dropped', 'refused')),
+    CONSTRAINT inbox_settled_exactly_with_outcome CHECK ((outcome IS NULL) = (settled_at IS NULL)),
+    CONSTRAINT inbox_task_exactly_when_accepted CHECK ((task_id IS NOT NULL) = (outcome IS NOT DISTINCT FROM 'accepted')),
+    FOREIGN KEY(user_id) REFERENCES users (id)
+);
+CREATE INDEX inbox_refused ON inbox (id) WHERE outcome = 'refused';
+CREATE INDEX inbox_waiting ON inbox (user_id, id) WHERE outcome IS NULL;
+
 CREATE TABLE tasks (
     id UUID NOT NULL,
     user_id UUID NOT NULL,

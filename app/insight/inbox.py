@@ -1,0 +1,41 @@
+"""The inbox as an operator sees it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from app.domain.ids import show_task
+from app.store.db import Db
+from app.store.statements import statement
+
+
+@dataclass(frozen=True)
+class InboxView:
+    """One row: what was left, and what became of it; no outcome means that it waits."""
+
+    id: int
+    user: str
+    key_id: str
+    title: str | None
+    task: Mapping[str, Any]
+    arrived_at: datetime
+    due_at: datetime
+    held_by: str | None
+    outcome: str | None
+    settled_at: datetime | None
+    settled_by: str | None
+    task_id: str | None
+    error: str | None
+
+
+def list_inbox(db: Db, *, resolved: bool = False, limit: int = 50) -> list[InboxView]:
+    """Return what waits and what was refused, oldest first; with `resolved` all there ever was."""
+    values = {"resolved": resolved, "limit": limit}
+    rows = db.atomically(lambda tx: tx.execute(statement("view_inbox"), values).mappings().all())
+    return [InboxView(**{**row, "task_id": _shown(row["task_id"])}) for row in rows]
+
+
+def _shown(task_id: UUID | None) -> str | None:
+    return None if task_id is None else show_task(task_id)

@@ -1,0 +1,136 @@
+"""Taking in what programs left in their own transactions: each row once, or kept with its error.
+
+A row and the task it becomes change in one transaction, so a death at any moment leaves either a
+row that waits or a task that exists, and never both or neither.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from pydantic import ValidationError
+from sqlalchemy import Connection
+from sqlalchemy.exc import DataError, IntegrityError
+
+from app.domain.errors import MonthlyLimitReached, QueueFull, Refused, TooManyPending
+from app.domain.ids import UserId, show_task
+from app.intake.submit import Caps, NewGraph, Submitted, let_in
+from app.intake.translate import new_task
+from app.settings import Settings
+from app.store import lanes
+from app.store.db import Db
+from app.store.statements import statement
+from app.telemetry import Event, emit
+from overnight.models import TaskCreate
+
+# A user's lane is locked while a batch goes in, and claims pass it over meanwhile.
+BATCH = 20
+USERS = 100
+HOLD_SECONDS = 5
+SOURCE = "inbox"
+# A limit passes; whoever is above it waits, with all that came after.
+PASSING = (TooManyPending, MonthlyLimitReached, QueueFull)
+# Whatever is wrong with a row itself: it must not stand in the way of the others.
+UNUSABLE = (Refused, ValueError, TypeError, RecursionError, DataError, IntegrityError)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """What one transaction did: how many rows it settled, what it let in, and why it stopped."""
+
+    settled: int
+    tasks: list[tuple[Submitted, str]]
+    refused: list[tuple[int, str]]
+    held_by: Refused | None = None
+
+
+def take_in(db: Db, settings: Settings) -> int:
+    """Let in every row that is due, a user's batch to a transaction; return how many were settled.
+
+    Rows that no task can be made of are kept with the reason. A limit holds its user's rows back
+    for a while, and the whole system's limit everybody's.
+    """
+    total = 0
+    heads = {"limit": USERS}
+    users = db.atomically(lambda tx: tx.execute(statement("inbox_heads"), heads).scalars().all())
+    for user_id in users:
+        while True:
+            batch = _take_batch(db, UserId(user_id), settings)
+            total += batch.settled
+            if isinstance(batch.held_by, QueueFull):
+                return total
+            if batch.settled < BATCH:
+                break
+    return total
+
+
+def _take_batch(db: Db, user_id: UserId, settings: Settings) -> _Batch:
+    batch = db.atomically(lambda tx: _take(tx, user_id, settings))
+    for submitted, source in batch.tasks:
+        emit(
+            Event.TASK_ADDED,
+            queue_id=show_task(submitted.task_id),
+            depth=submitted.depth,
+            source=source,
+        )
+    for row_id, error in batch.refused:
+        emit(Event.INBOX_REFUSED, row=row_id, error=error)
+    return batch
+
+
+def _take(tx: Connection, user_id: UserId, settings: Settings) -> _Batch:
+    # The lane first, as every submit does; behind it a user's rows are one sweep's alone.
+    lanes.lock(tx, [user_id])
+    rows = tx.execute(statement("read_inbox"), {"user_id": user_id, "limit": BATCH}).all()
+    batch = _Batch(0, [], [])
+    for settled, row in enumerate(rows):
+        try:
+            with tx.begin_nested():
+                submitted, source = _submit(tx, user_id, row.task, settings)
+        except PASSING as limit:
+            held = {"row_id": row.id, "seconds": HOLD_SECONDS, "reason": limit.code.lower()}
+            tx.execute(statement("hold_inbox"), held)
+            return _Batch(settled, batch.tasks, batch.refused, limit)
+        except UNUSABLE as error:
+            batch.refused.append((row.id, _told(error)))
+            _settle(tx, row.id, "refused", error=_told(error))
+        else:
+            _settle(tx, row.id, "accepted", task_id=submitted.task_id)
+            if submitted.created:
+                batch.tasks.append((submitted, source))
+    return _Batch(len(rows), batch.tasks, batch.refused)
+
+
+def _submit(
+    tx: Connection, user_id: UserId, fields: Mapping[str, Any], settings: Settings
+) -> tuple[Submitted, str]:
+    body = TaskCreate.model_validate({"source": SOURCE, **fields})
+    task = new_task(body, settings, body.idempotency_key)
+    [submitted] = let_in(tx, user_id, NewGraph([task]), Caps.of(settings))
+    return submitted, task.source
+
+
+def _settle(
+    tx: Connection,
+    row_id: int,
+    outcome: str,
+    *,
+    task_id: UUID | None = None,
+    error: str | None = None,
+) -> None:
+    tx.execute(
+        statement("settle_inbox"),
+        {"row_id": row_id, "outcome": outcome, "task_id": task_id, "error": error},
+    )
+
+
+def _told(error: Exception) -> str:
+    """Say what is wrong with a row, field by field, without repeating what it holds."""
+    if isinstance(error, ValidationError):
+        faults = error.errors(include_url=False, include_context=False, include_input=False)
+        places = [".".join(map(str, one["loc"])) or "task" for one in faults]
+        return "; ".join(f"{at}: {one['msg']}" for at, one in zip(places, faults, strict=True))
+    if isinstance(error, Refused):
+        return error.message
+    return "a value cannot be stored by the database"

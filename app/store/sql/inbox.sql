@@ -1,0 +1,60 @@
+-- The inbox: what programs left in their own transactions. A user's rows go in the order of their
+-- ids, under the user's lane; one that must wait makes those behind it wait.
+
+-- name: inbox_heads
+-- The users whose oldest row is due; a step of the index for each user, however long their lists.
+WITH RECURSIVE heads AS (
+    (SELECT user_id, id, due_at FROM inbox WHERE outcome IS NULL ORDER BY user_id, id LIMIT 1)
+    UNION ALL
+    SELECT following.user_id, following.id, following.due_at
+      FROM heads
+     CROSS JOIN LATERAL (SELECT i.user_id, i.id, i.due_at FROM inbox i
+                          WHERE i.outcome IS NULL AND i.user_id > heads.user_id
+                          ORDER BY i.user_id, i.id LIMIT 1) following
+)
+SELECT user_id FROM heads WHERE due_at <= clock() ORDER BY due_at, id LIMIT :limit;
+
+-- name: read_inbox
+SELECT id, key_id, task
+  FROM inbox
+ WHERE user_id = :user_id AND outcome IS NULL
+ ORDER BY id
+ LIMIT :limit
+   FOR NO KEY UPDATE;
+
+-- name: settle_inbox
+UPDATE inbox
+   SET outcome = :outcome,
+       settled_at = clock(),
+       settled_by = acting(),
+       task_id = CAST(:task_id AS uuid),
+       error = CAST(:error AS text)
+ WHERE id = :row_id;
+
+-- name: hold_inbox
+UPDATE inbox
+   SET due_at = clock() + make_interval(secs => :seconds),
+       held_by = :reason
+ WHERE id = :row_id;
+
+-- name: retry_inbox
+UPDATE inbox
+   SET outcome = NULL, settled_at = NULL, settled_by = NULL, error = NULL, due_at = clock()
+ WHERE id = :row_id AND outcome = 'refused'
+RETURNING id;
+
+-- name: drop_inbox
+UPDATE inbox
+   SET outcome = 'dropped', settled_at = clock(), settled_by = :actor
+ WHERE id = :row_id AND (outcome IS NULL OR outcome = 'refused')
+RETURNING id;
+
+-- name: view_inbox (planned anew)
+-- What waits or was refused, oldest first; with `resolved` everything.
+SELECT i.id, u.name AS "user", i.key_id, i.task ->> 'title' AS title, i.task, i.arrived_at, i.due_at,
+       i.held_by, i.outcome, i.settled_at, i.settled_by, i.task_id, i.error
+  FROM inbox i
+  JOIN users u ON u.id = i.user_id
+ WHERE CAST(:resolved AS boolean) OR i.outcome IS NULL OR i.outcome = 'refused'
+ ORDER BY i.id
+ LIMIT :limit;

@@ -1,0 +1,425 @@
+"""The inbox: a task exists if its program committed, exactly once, whatever dies in between."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Self
+
+import psycopg2
+import pytest
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.orm import Session
+from typer.testing import CliRunner
+
+from app.cli.main import app
+from app.control.keys import issue, revoke
+from app.domain.ids import UserId
+from app.intake.inbox import BATCH, HOLD_SECONDS, take_in
+from app.local.postgres import EmbeddedPostgres
+from app.settings import Settings, load
+from app.store.db import Db, driver_url
+from overnight import errors, inbox
+from tests.rules.test_docs import blocks
+from tests.support.house import House
+from tests.support.rivals import Rival, queue_up
+from tests.support.workers import ROOT
+
+SHOP = "shop"
+SETTINGS = load({})
+
+
+@pytest.fixture
+def user(house: House) -> UserId:
+    return house.user()
+
+
+@pytest.fixture
+def key(house: House, user: UserId) -> str:
+    return issue(house.app, user, name="shop")
+
+
+@pytest.fixture
+def shop(postgres: EmbeddedPostgres, database_url: str, house: House) -> Iterator[Engine]:
+    """A program of its own in the same database, with a role that has no rights of ours."""
+    house.run(
+        "DO $$ BEGIN CREATE TABLE orders (id int PRIMARY KEY);"
+        " EXCEPTION WHEN duplicate_table THEN NULL; END $$"
+    )
+    _superuser(
+        postgres,
+        f"DO $$ BEGIN CREATE ROLE {SHOP} LOGIN PASSWORD 'shop';"
+        " EXCEPTION WHEN duplicate_object THEN NULL; END $$",
+    )
+    house.run(f"GRANT SELECT, INSERT ON orders TO {SHOP}")
+    address = create_engine(driver_url(database_url)).url.set(username=SHOP, password="shop")
+    engine = create_engine(address)
+    yield engine
+    engine.dispose()
+
+
+def _superuser(postgres: EmbeddedPostgres, command: str) -> None:
+    connection = psycopg2.connect(postgres.superuser_url)
+    connection.autocommit = True
+    with connection.cursor() as cursor:
+        cursor.execute(command)
+    connection.close()
+
+
+def titles(house: House) -> list[str]:
+    return [row["title"] for row in house.rows("SELECT title FROM tasks ORDER BY id")]
+
+
+def left(house: House, number: int) -> dict[str, Any]:
+    return dict(house.one("SELECT * FROM inbox WHERE id = :id", id=number))
+
+
+def sweep(house: House, settings: Settings = SETTINGS) -> int:
+    return take_in(house.dispatcher, settings)
+
+
+def test_a_task_left_in_a_committed_transaction_is_let_in_once(
+    house: House, shop: Engine, user: UserId, key: str
+) -> None:
+    with shop.begin() as tx:
+        tx.execute(text("INSERT INTO orders VALUES (1)"))
+        row = inbox.submit(tx, "ship it", api_key=key, type="echo", payload={"order": 1})
+
+    assert (sweep(house), sweep(house)) == (1, 0)
+
+    [task] = house.rows("SELECT * FROM tasks")
+    assert (task["title"], task["user_id"], task["source"]) == ("ship it", user, "inbox")
+    assert task["payload"] == {"order": 1}
+    assert task["state"] == "ready"
+    assert (left(house, row)["outcome"], left(house, row)["task_id"]) == ("accepted", task["id"])
+
+
+def test_a_rolled_back_program_asked_for_nothing(house: House, shop: Engine, key: str) -> None:
+    with shop.connect() as connection:
+        connection.execute(text("INSERT INTO orders VALUES (1)"))
+        inbox.submit(connection, "never", api_key=key)
+        connection.rollback()
+
+    assert sweep(house) == 0
+    assert titles(house) == []
+
+
+def test_what_is_not_committed_yet_waits_and_holds_nobody_up(
+    house: House, shop: Engine, key: str
+) -> None:
+    with shop.connect() as slow:
+        inbox.submit(slow, "first", api_key=key)
+        with shop.begin() as quick:
+            inbox.submit(quick, "second", api_key=key)
+        assert sweep(house) == 1
+        slow.commit()
+
+    assert sweep(house) == 1
+    assert sorted(titles(house)) == ["first", "second"]
+
+
+def test_a_session_and_a_bare_connection_do_as_well(house: House, shop: Engine, key: str) -> None:
+    with Session(shop) as session, session.begin():
+        inbox.submit(session, "session", api_key=key)
+    bare = psycopg2.connect(
+        shop.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    )
+    with bare, bare.cursor() as cursor:
+        cursor.execute("INSERT INTO orders VALUES (7)")
+        inbox.submit(bare, "bare ☾", api_key=key)
+    bare.close()
+
+    assert sweep(house) == 2
+    assert titles(house) == ["session", "bare ☾"]
+
+
+def test_the_key_comes_from_the_environment(
+    house: House, shop: Engine, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OVERNIGHT_API_KEY", key)
+    with shop.begin() as tx:
+        inbox.submit(tx, "from outside")
+    monkeypatch.delenv("OVERNIGHT_API_KEY")
+
+    with shop.begin() as tx, pytest.raises(errors.NotConfigured):
+        inbox.submit(tx, "nobody's")
+
+    assert sweep(house) == 1
+
+
+def test_a_wrong_field_is_refused_before_anything_is_written(
+    house: House, shop: Engine, key: str
+) -> None:
+    with shop.begin() as tx:
+        tx.execute(text("INSERT INTO orders VALUES (1)"))
+        with pytest.raises(errors.InvalidRequest, match="priority"):
+            inbox.submit(tx, "x", api_key=key, priority=9)
+
+    assert house.rows("SELECT * FROM inbox") == []
+    assert house.rows("SELECT * FROM orders") == [{"id": 1}]
+
+
+def _revoked(house: House, key: str) -> str:
+    revoke(house.app, key.split("_")[2])
+    return key
+
+
+@pytest.mark.parametrize("spoil", [_revoked, lambda _house, key: key[:-10] + "x" + key[-9:]])
+def test_without_a_good_key_nothing_comes_in(
+    house: House, shop: Engine, key: str, spoil: Callable[[House, str], str]
+) -> None:
+    with pytest.raises(Exception, match="no valid API key"), shop.begin() as tx:
+        inbox.submit(tx, "x", api_key=spoil(house, key))
+
+    assert house.rows("SELECT * FROM inbox") == []
+
+
+def test_a_key_that_may_only_read_leaves_nothing(house: House, shop: Engine, user: UserId) -> None:
+    key = issue(house.app, user, name="reader", scopes=["tasks:read"])
+
+    with pytest.raises(Exception, match="tasks:write"), shop.begin() as tx:
+        inbox.submit(tx, "x", api_key=key)
+
+
+def test_neither_the_key_nor_its_stored_hash_is_sent(house: House, shop: Engine, key: str) -> None:
+    stored = house.one("SELECT hash FROM api_keys")["hash"]
+    sent: list[str] = []
+
+    class Cursor:
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            """Nothing to close."""
+
+        def execute(self, _sql: str, values: tuple[str, ...]) -> None:
+            sent.extend(values)
+
+        def fetchone(self) -> tuple[int]:
+            return (1,)
+
+    class Connection:
+        def cursor(self) -> Cursor:
+            return Cursor()
+
+    assert inbox.submit(Connection(), "x", api_key=key) == 1
+    assert not [word for word in sent if key.split("_")[3] in word or stored in word]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT * FROM inbox",
+        "SELECT * FROM api_keys",
+        "INSERT INTO inbox (user_id, key_id, task) SELECT gen_random_uuid(), 'x', '{}'",
+        "SELECT * FROM tasks",
+        "SELECT overnight_inbox_submit('x', 'y', '{}')",
+    ],
+)
+def test_a_program_gets_at_nothing_else(shop: Engine, key: str, statement: str) -> None:
+    with pytest.raises(Exception, match=r"permission denied|no valid API key"), shop.begin() as tx:
+        tx.execute(text(statement))
+
+
+def _leave(shop: Engine, key: str, task: object) -> int:
+    """Leave anything at all, as a program in another language might."""
+    sql = "SELECT overnight_inbox_submit(:id, :proof, CAST(:task AS jsonb))"
+    key_id, proof = inbox._shown(key)
+    with shop.begin() as tx:
+        values = {"id": key_id, "proof": proof, "task": json.dumps(task)}
+        return int(tx.execute(text(sql), values).scalar_one())
+
+
+@pytest.mark.parametrize("task", [[], 1, "x", {"title": "x", "payload": {"a": "b" * 1_100_000}}])
+def test_what_is_no_task_at_all_is_refused_at_once(
+    house: House, shop: Engine, key: str, task: object
+) -> None:
+    with pytest.raises(Exception, match="a JSON object of at most"):
+        _leave(shop, key, task)
+
+
+def test_a_bad_row_is_kept_with_its_error_and_blocks_nobody(
+    house: House, shop: Engine, key: str
+) -> None:
+    bad = [
+        _leave(shop, key, task)
+        for task in ({}, {"title": "x", "nope": 1}, {"title": "x", "priority": 9})
+    ]
+    with shop.begin() as tx:
+        inbox.submit(tx, "good", api_key=key)
+
+    assert sweep(house) == 4
+
+    assert titles(house) == ["good"]
+    told = [left(house, row)["error"] for row in bad]
+    assert "title" in told[0]
+    assert "nope" in told[1]
+    assert "priority" in told[2]
+    assert {left(house, row)["outcome"] for row in bad} == {"refused"}
+
+
+def test_a_full_queue_keeps_rows_waiting_in_their_order(
+    house: House, shop: Engine, user: UserId, key: str
+) -> None:
+    house.run("UPDATE users SET max_pending = 2 WHERE id = :id", id=user)
+    other = issue(house.app, house.user(), name="other")
+    with shop.begin() as tx:
+        for number in range(4):
+            inbox.submit(tx, str(number), api_key=key)
+        inbox.submit(tx, "another's", api_key=other)
+
+    assert sweep(house) == 3
+    assert sorted(titles(house)) == ["0", "1", "another's"]
+    [first, second] = house.rows("SELECT * FROM inbox WHERE outcome IS NULL ORDER BY id")
+    assert (first["held_by"], second["held_by"]) == ("too_many_pending", None)
+
+    house.run("UPDATE users SET max_pending = 10 WHERE id = :id", id=user)
+    assert sweep(house) == 0, "the line waits a while before it is tried again"
+    house.move_clock(timedelta(seconds=HOLD_SECONDS))
+    assert sweep(house) == 2
+    assert [title for title in titles(house) if title != "another's"] == ["0", "1", "2", "3"]
+
+
+def test_the_whole_systems_limit_holds_everybody(house: House, shop: Engine, key: str) -> None:
+    with shop.begin() as tx:
+        for number in range(3):
+            inbox.submit(tx, str(number), api_key=key)
+    tight = load({"OVERNIGHT_QUEUE_MAX_SIZE": "1"})
+
+    assert sweep(house, tight) == 1
+    assert house.one("SELECT held_by FROM inbox WHERE held_by IS NOT NULL")["held_by"] == (
+        "queue_full"
+    )
+
+
+def test_the_same_idempotency_key_is_one_task(house: House, shop: Engine, key: str) -> None:
+    with shop.begin() as tx:
+        rows = [inbox.submit(tx, "x", api_key=key, idempotency_key="order 1") for _ in range(2)]
+
+    assert sweep(house) == 2
+    [task] = house.rows("SELECT id FROM tasks")
+    assert {left(house, row)["task_id"] for row in rows} == {task["id"]}
+
+
+def test_a_long_list_goes_in_whole(house: House, shop: Engine, key: str) -> None:
+    with shop.begin() as tx:
+        for number in range(BATCH + 5):
+            inbox.submit(tx, str(number), api_key=key)
+
+    assert sweep(house) == BATCH + 5
+    assert titles(house) == [str(number) for number in range(BATCH + 5)]
+
+
+def test_two_sweeps_at_once_let_each_row_in_once(
+    house: House, shop: Engine, user: UserId, key: str, connect: Callable[..., Db]
+) -> None:
+    with shop.begin() as tx:
+        for number in range(10):
+            inbox.submit(tx, str(number), api_key=key)
+    rivals = [Rival(connect, f"sweep-{n}", take_in, SETTINGS) for n in range(2)]
+
+    with house.owner.engine.begin() as tx:
+        tx.execute(text("SELECT 1 FROM lanes WHERE user_id = :id FOR UPDATE"), {"id": user})
+        queue_up(connect, rivals)
+    counts = [rival.answer() for rival in rivals]
+
+    assert sum(counts) == 10
+    assert titles(house) == [str(number) for number in range(10)]
+
+
+def test_the_guide_does_what_it_says(
+    house: House, shop: Engine, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OVERNIGHT_API_KEY", key)
+    told: dict[str, Any] = {}
+    for block in blocks(Path("docs/guides/inbox.md"), "python"):
+        exec(block, told)
+
+    with shop.begin() as tx:
+        told["place_order"](tx, 12)
+
+    assert sweep(house) == 1
+    assert titles(house) == ["ship order 12"]
+
+
+@pytest.mark.parametrize(
+    ("point", "let_in"), [("intake.before_commit", 0), ("sweep.before_end", 3)]
+)
+def test_a_kill_neither_loses_nor_doubles(
+    *, house: House, shop: Engine, key: str, database_url: str, point: str, let_in: int
+) -> None:
+    with shop.begin() as tx:
+        for number in range(3):
+            inbox.submit(tx, str(number), api_key=key)
+
+    killed = _sweep_process(database_url, f"{point}=kill")
+
+    assert killed.returncode == -signal.SIGKILL
+    assert len(titles(house)) == let_in
+    assert _sweep_process(database_url).returncode == 0
+    assert titles(house) == ["0", "1", "2"]
+
+
+def _sweep_process(database_url: str, fault: str = "") -> subprocess.CompletedProcess[str]:
+    program = (
+        "from app.faults import arm; from app.maintenance.sweeps import run_sweep;"
+        "from app.settings import load; from app.store.db import DISPATCHER, Db; import sys;"
+        "arm(sys.argv[2] or None);"
+        "run_sweep(Db.connect(sys.argv[1], role=DISPATCHER), load({}), 'inbox', force=True)"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", program, database_url, fault],
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.usefixtures("operators_place")
+def test_an_operator_sees_and_resolves_what_was_refused(
+    house: House, shop: Engine, key: str
+) -> None:
+    bad = _leave(shop, key, {"title": "late", "type": "x" * 101})
+    hopeless = _leave(shop, key, {"nothing": True})
+    sweep(house)
+
+    shown = json.loads(_cli("inbox", "list", "--json"))
+    assert [row["id"] for row in shown] == [bad, hopeless]
+    assert "type" in shown[0]["error"]
+    assert "refused" in _cli("inbox", "list")
+
+    house.run('UPDATE inbox SET task = \'{"title": "late"}\' WHERE id = :id', id=bad)
+    _cli("inbox", "retry", str(bad))
+    _cli("inbox", "drop", str(hopeless))
+    assert sweep(house) == 1
+
+    assert titles(house) == ["late"]
+    assert _cli("inbox", "list", "--json").strip() == "[]"
+    every = json.loads(_cli("inbox", "list", "--all", "--json"))
+    assert [row["outcome"] for row in every] == ["accepted", "dropped"]
+    assert every[1]["settled_by"].startswith("human:")
+
+
+@pytest.mark.usefixtures("operators_place")
+def test_what_became_a_task_can_be_neither_retried_nor_dropped(
+    house: House, shop: Engine, key: str
+) -> None:
+    with shop.begin() as tx:
+        row = inbox.submit(tx, "x", api_key=key)
+    sweep(house)
+
+    for act in ("retry", "drop"):
+        refused = CliRunner().invoke(app, ["inbox", act, str(row)])
+        assert refused.exit_code == 1
+        assert f"no row {row}" in refused.stderr
+
+
+def _cli(*arguments: str) -> str:
+    ran = CliRunner().invoke(app, arguments)
+    assert ran.exit_code == 0, ran.output
+    return ran.stdout
