@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from json import JSONDecodeError
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING
 from app.cli.failures import Code, Failure
 
 if TYPE_CHECKING:
+    from app.cli.profiles import Profile
     from app.local.home import Home
     from app.settings import Settings
     from overnight import Client
 
 ADVICE = "Start one here with `overnight up`, or set OVERNIGHT_URL and OVERNIGHT_API_KEY."
 KEY_ADVICE = "Set OVERNIGHT_API_KEY, or name a file that holds the key with --api-key-file."
+_CHOSEN: ContextVar[str | None] = ContextVar("profile", default=None)
 
 
 @dataclass(frozen=True)
@@ -45,15 +48,21 @@ def home(known: "Settings") -> "Home":
 
 
 def find_server(url: str | None, key_file: Path | None) -> Server:
-    """Settle where to call and with which key: options, then environment, then the local home."""
+    """Settle where to call and with which key.
+
+    Options come first, then the environment, then the default profile, then the local home.
+    """
     known = settings()
     local = home(known)
     running = local.connection()
-    address = url or known.url or (running.api_url if running else None)
+    profile = None if url else _profile(known)
+    address = url or (profile.url if profile else None) or known.url
+    address = address or (running.api_url if running else None)
     if address is None:
         raise Failure("no server is known here", hint=ADVICE)
     if not address.startswith(("http://", "https://")):
         raise Failure(f"{address!r} is no http:// or https:// address", code=Code.USAGE)
+    key_file = key_file or (profile.api_key_file if profile else None)
     key = _read_key(key_file) if key_file else known.api_key
     # The local key opens the local door only; it is never shown to another server.
     if key is None and running and address.rstrip("/") == running.api_url.rstrip("/"):
@@ -61,6 +70,25 @@ def find_server(url: str | None, key_file: Path | None) -> Server:
     if key is None:
         raise Failure(f"no API key for {address}", hint=KEY_ADVICE, code=Code.NOT_AUTHENTICATED)
     return Server(address, key)
+
+
+@contextmanager
+def chosen_profile(name: str | None) -> Iterator[None]:
+    """Speak to the server of this profile while the context is open; None chooses nothing."""
+    before = _CHOSEN.set(name)
+    try:
+        yield
+    finally:
+        _CHOSEN.reset(before)
+
+
+def _profile(known: "Settings") -> "Profile | None":
+    """Return the profile in force: the one a command names, else one where no address is set."""
+    from app.cli import profiles
+
+    if name := _CHOSEN.get():
+        return profiles.find(name)
+    return None if known.url else profiles.find(known.profile)
 
 
 @contextmanager

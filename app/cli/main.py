@@ -14,6 +14,7 @@ from app.cli import (
     add,
     batch,
     budgets,
+    completing,
     dags,
     dead,
     drill,
@@ -28,6 +29,8 @@ from app.cli import (
     options,
     output,
     processes,
+    profiles,
+    shared,
     tasks,
     upkeep,
     users,
@@ -122,6 +125,8 @@ for panel, commands in COMMANDS.items():
         app.command(name, rich_help_panel=panel)(command)
 
 app.command("version")(print_version)
+app.command("completion")(completing.completion)
+app.add_typer(profiles.app, name="profile", rich_help_panel=TASKS)
 app.add_typer(dags.app, name="dag", rich_help_panel=TASKS)
 app.add_typer(budgets.approvals, name="approvals", rich_help_panel=OPERATE)
 app.add_typer(budgets.budget, name="budget", rich_help_panel=OPERATE)
@@ -134,6 +139,7 @@ app.add_typer(users.app, name="users", hidden=True)
 app.add_typer(locks.app, name="locks", rich_help_panel=OPERATE)
 app.add_typer(keys.app, name="key", rich_help_panel=OPERATE)
 app.add_typer(config, name="config", rich_help_panel=OPERATE)
+shared.give(app)
 
 
 def main() -> None:

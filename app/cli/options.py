@@ -5,13 +5,13 @@ from typing import Annotated
 
 import typer
 
-from app.cli import arguments
+from app.cli import arguments, completing
 
 Url = Annotated[
     str | None,
     typer.Option(
         "--url",
-        help="Where the server answers; else OVERNIGHT_URL, else the local home.",
+        help="Where the server answers; else OVERNIGHT_URL, a profile, or the local home.",
         rich_help_panel="Connection",
     ),
 ]
@@ -24,11 +24,23 @@ KeyFile = Annotated[
         rich_help_panel="Connection",
     ),
 ]
+Profile = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        metavar="NAME",
+        help="The server of this profile; else OVERNIGHT_PROFILE, else the default one.",
+        rich_help_panel="Connection",
+    ),
+]
+JsonLines = Annotated[bool, typer.Option("--jsonl", help="Print one JSON document per line.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 TaskRef = Annotated[
     str,
     typer.Argument(
-        metavar="ID", help="The task's id, or any beginning or ending that only it has."
+        metavar="ID",
+        help="The task's id, or any beginning or ending that only it has.",
+        autocompletion=completing.task_ids,
     ),
 ]
 WaitTimeout = Annotated[

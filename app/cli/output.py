@@ -3,7 +3,9 @@
 import json
 import sys
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TextIO
 
@@ -24,6 +26,7 @@ _COLOURS = {
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 # Joins emoji, and does nothing else.
 _JOINER = "\u200d"
+_IN_LINES = ContextVar("in_lines", default=False)
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -31,8 +34,21 @@ def is_terminal(stream: TextIO) -> bool:
     return stream.isatty()
 
 
+@contextmanager
+def in_lines() -> Iterator[None]:
+    """Print each item of a document on a line of its own while the context is open."""
+    before = _IN_LINES.set(True)
+    try:
+        yield
+    finally:
+        _IN_LINES.reset(before)
+
+
 def document(value: object) -> None:
     """Print one JSON document on stdout."""
+    if _IN_LINES.get():
+        documents(value if isinstance(value, list) else [value])
+        return
     _write(json.dumps(value, indent=2, ensure_ascii=False, default=_for_json))
 
 

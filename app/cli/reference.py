@@ -24,10 +24,12 @@ After this page you can use every command of `overnight`. It is written by
 - `@file` and `-` (stdin) stand for a long value. A secret is never an argument: a key comes from
   `OVERNIGHT_API_KEY`, from a file, or from the local home.
 - Durations are written `90`, `45s`, `30m`, `1h30m`.
-- The user's commands speak to the server that `--url` or `OVERNIGHT_URL` names, else to the one
-  that `overnight up` started under this home. The operator's commands act on the database that
-  `OVERNIGHT_DATABASE_URL` names, else on that house's own.
-- `overnight --install-completion` teaches your shell the commands.
+- The user's commands speak to the server that `--url`, `--profile` or `OVERNIGHT_URL` names, else
+  to that of the default profile, else to the one that `overnight up` started under this home. The
+  operator's commands act on the database that `OVERNIGHT_DATABASE_URL` names, else on that house's
+  own. `overnight profile add` names a server; profiles stand in
+  `~/.config/overnight/profiles.toml`.
+- `eval "$(overnight completion bash)"` teaches your shell the commands, and the ids of your tasks.
 
 | Exit code | Meaning |
 |---|---|

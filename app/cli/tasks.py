@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli import connection, locks, options, output, references, showing, watching
+from app.cli import completing, connection, locks, options, output, references, showing, watching
 from app.cli.failures import Code, Failure
 
 
@@ -16,9 +16,7 @@ def list_(
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
     as_json: options.Json = False,
-    jsonl: Annotated[
-        bool, typer.Option("--jsonl", help="Print one JSON document per line.")
-    ] = False,
+    jsonl: options.JsonLines = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
@@ -107,7 +105,10 @@ def limits(
 
 def queue_status(
     task: Annotated[
-        str | None, typer.Argument(metavar="ID", help="Show this task instead.")
+        str | None,
+        typer.Argument(
+            metavar="ID", help="Show this task instead.", autocompletion=completing.task_ids
+        ),
     ] = None,
     *,
     house: Annotated[

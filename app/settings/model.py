@@ -172,6 +172,11 @@ class Settings(BaseSettings):
         description="API the client and the user commands speak to. Not set: the one `overnight "
         "up` started under this home.",
     )
+    profile: str | None = Field(
+        default=None,
+        description="Profile the user commands speak to where no address is set. Not set: the "
+        "default one of `profiles.toml`.",
+    )
     api_key: Annotated[str | None, Secret()] = Field(
         default=None, description="Key the client and the user commands present to the API."
     )

@@ -1,0 +1,176 @@
+"""Profiles, completion and lines: what the user's commands have in common."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from app.cli.completing import task_ids
+from app.cli.failures import Code
+from app.cli.main import app
+from tests.rules.sources import ROOT
+from tests.support.canned import ALPHA, BETA, Service, canned_service, task
+
+ROUTE = "GET /api/v1/tasks"
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with canned_service() as served:
+        served.on(ROUTE, (200, [task(ALPHA), task(BETA, "completed", title="a\nb")]))
+        yield served
+
+
+@pytest.fixture(autouse=True)
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place without settings, with a configuration directory of its own."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments, prog_name="overnight")
+
+
+def add_profile(service: Service, name: str, key: str, *more: str) -> None:
+    file = Path(f"{name}.key").absolute()
+    file.write_text(f"{key}\n", encoding="utf-8")
+    added = run("profile", "add", name, "--url", service.url, "--api-key-file", str(file), *more)
+    assert added.exit_code == 0, added.output
+
+
+def test_a_profile_says_where_to_call_and_as_whom(service: Service) -> None:
+    add_profile(service, "work", "work-key")
+    add_profile(service, "home", "home-key")
+
+    listed = run("list", "--profile", "home", "--json")
+
+    assert listed.exit_code == 0, listed.output
+    assert service.keys == {"home-key"}
+
+
+def test_the_default_profile_is_used_where_nothing_else_is_said(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_profile(service, "work", "work-key", "--default")
+    add_profile(service, "home", "home-key")
+
+    assert run("list").exit_code == 0
+    monkeypatch.setenv("OVERNIGHT_PROFILE", "home")
+    assert run("list").exit_code == 0
+
+    assert service.keys == {"work-key", "home-key"}
+    rows = json.loads(run("profile", "list", "--json").stdout)
+    assert [(row["name"], row["default"]) for row in rows] == [("work", True), ("home", False)]
+
+
+def test_an_address_in_the_environment_comes_before_the_default_profile(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_profile(service, "work", "work-key", "--default")
+    monkeypatch.setenv("OVERNIGHT_URL", service.url)
+    monkeypatch.setenv("OVERNIGHT_API_KEY", "from-the-environment")
+
+    assert run("list").exit_code == 0
+    assert service.keys == {"from-the-environment"}
+    assert run("list", "--profile", "work").exit_code == 0
+    assert service.keys == {"from-the-environment", "work-key"}
+
+
+def test_a_profile_that_does_not_exist_is_told_with_those_that_do(service: Service) -> None:
+    add_profile(service, "work", "work-key")
+
+    refused = run("list", "--profile", "wrok")
+
+    assert refused.exit_code == Code.USAGE
+    assert "'wrok'" in refused.stderr
+    assert "Known are work" in refused.stderr
+
+
+@pytest.mark.parametrize("text", ["[work", 'work = "x"', "[work]\nkey = 1"])
+def test_a_file_that_makes_no_sense_is_told(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "config" / "overnight" / "profiles.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text(text, encoding="utf-8")
+
+    refused = run("list")
+
+    assert refused.exit_code == Code.USAGE
+    assert "profiles.toml" in refused.stderr
+
+
+@pytest.mark.parametrize("name", ["default", "a b", ""])
+def test_not_every_word_can_name_a_profile(name: str) -> None:
+    assert run("profile", "add", name, "--url", "http://x").exit_code == Code.USAGE
+
+
+def test_lines_hold_one_item_each(service: Service) -> None:
+    add_profile(service, "work", "k", "--default")
+
+    listed = run("list", "--jsonl").stdout.splitlines()
+    profiles = run("profile", "list", "--jsonl").stdout.splitlines()
+
+    assert [json.loads(line)["id"] for line in listed] == [ALPHA, BETA]
+    assert [json.loads(line)["name"] for line in profiles] == ["work"]
+    assert run("profile", "list", "--json", "--jsonl").exit_code == Code.USAGE
+
+
+def test_a_single_thing_is_one_line_too(service: Service) -> None:
+    add_profile(service, "work", "k", "--default")
+    service.on(f"GET /api/v1/tasks/{ALPHA}", (200, task(ALPHA)))
+
+    [line] = run("get", ALPHA, "--jsonl").stdout.splitlines()
+
+    assert json.loads(line)["id"] == ALPHA
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_is_given_its_script(shell: str) -> None:
+    shown = run("completion", shell)
+
+    assert shown.exit_code == 0
+    assert "_OVERNIGHT_COMPLETE" in shown.stdout
+    assert "complete" in shown.stdout
+
+
+def test_a_shell_that_is_not_known_is_refused() -> None:
+    assert run("completion", "tcsh").exit_code == Code.USAGE
+
+
+def test_task_ids_are_offered_with_what_they_are(service: Service) -> None:
+    add_profile(service, "work", "k", "--default")
+
+    assert task_ids("") == [(ALPHA, "ready: say hello"), (BETA, "completed: a\\nb")]
+    assert [name for name, _ in task_ids(BETA[:-1])] == [BETA]
+    assert task_ids("nothing") == []
+
+
+def test_the_shell_completes_the_ids_of_tasks(service: Service) -> None:
+    completed = subprocess.run(
+        [sys.executable, "-m", "app.cli.main"],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "OVERNIGHT_URL": service.url,
+            "OVERNIGHT_API_KEY": "k",
+            "_OVERNIGHT_COMPLETE": "complete_bash",
+            "COMP_WORDS": "overnight wait task_01J8K0000000000000000000B",
+            "COMP_CWORD": "2",
+        },
+    )
+
+    assert completed.stdout.split() == [BETA]
+
+
+def test_without_a_server_nothing_is_offered_and_nothing_is_said() -> None:
+    assert task_ids("") == []
