@@ -26,6 +26,7 @@ from app.cli import (
     keys,
     local,
     locks,
+    mcp,
     options,
     output,
     processes,
@@ -93,6 +94,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "explain": explain.explain,
         "forecast": forecast.forecast,
         "plan": forecast.plan,
+        "mcp": mcp.mcp,
     },
     QUEUE: {
         "queue": add.queue,

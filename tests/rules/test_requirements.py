@@ -10,6 +10,7 @@ import pytest
 from tests.rules.sources import read, told
 
 DEV, RUNTIME = Path("requirements/dev.txt"), Path("requirements/runtime.txt")
+MCP = Path("requirements/mcp.txt")
 PROJECT = tomllib.loads(read(Path("pyproject.toml")))
 
 
@@ -37,7 +38,7 @@ def pins(path: Path) -> dict[str, Pin]:
     return found
 
 
-@pytest.mark.parametrize("path", [DEV, RUNTIME], ids=str)
+@pytest.mark.parametrize("path", [DEV, RUNTIME, MCP], ids=str)
 def test_every_pin_carries_hashes(path: Path) -> None:
     bare = [pin.name for pin in pins(path).values() if not pin.hashes]
 
@@ -45,7 +46,7 @@ def test_every_pin_carries_hashes(path: Path) -> None:
     assert not bare, told(bare)
 
 
-@pytest.mark.parametrize("path", [DEV, RUNTIME], ids=str)
+@pytest.mark.parametrize("path", [DEV, RUNTIME, MCP], ids=str)
 def test_no_requirement_file_names_an_address_or_an_option(path: Path) -> None:
     named = [
         row
@@ -57,12 +58,14 @@ def test_no_requirement_file_names_an_address_or_an_option(path: Path) -> None:
 
 
 def test_development_runs_on_the_versions_that_are_shipped() -> None:
-    dev, runtime = pins(DEV), pins(RUNTIME)
+    dev = pins(DEV)
 
-    assert {name: dev.get(name) for name in runtime} == runtime
+    for shipped in (pins(RUNTIME), pins(MCP)):
+        assert {name: dev.get(name) for name in shipped} == shipped
+    assert pins(RUNTIME).keys() | {"mcp"} <= pins(MCP).keys()
 
 
-@pytest.mark.parametrize("path", [DEV, RUNTIME], ids=str)
+@pytest.mark.parametrize("path", [DEV, RUNTIME, MCP], ids=str)
 def test_the_build_backend_is_pinned_with_the_rest(path: Path) -> None:
     [backend] = PROJECT["build-system"]["requires"]
     name, _, version = backend.partition("==")

@@ -1,0 +1,168 @@
+"""The queue as tools: a real client session over stdio, against the real API."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from mcp import Client as McpClient
+from mcp import StdioServerParameters
+
+from app.domain.ids import parse_task, show_task
+from app.domain.results import Returned
+from overnight import AsyncClient
+from overnight.mcp_server import build
+from overnight.models import Task
+from tests.rules.sources import ROOT
+from tests.support.canned import task
+from tests.support.house import House
+from tests.support.serving import Served, serve
+
+TOOLS = {
+    "enqueue_task",
+    "get_task",
+    "list_tasks",
+    "wait_task",
+    "cancel_task",
+    "explain_task",
+    "get_limits",
+}
+
+
+@pytest.fixture
+def served(house: House, database_url: str) -> Iterator[Served]:
+    with serve(house, database_url) as api:
+        yield api
+
+
+def session(served: Served, work: Callable[[McpClient], Awaitable[None]], key: str = "") -> None:
+    """Start `overnight mcp` as an agent's host would, and speak to it."""
+    known = {name: value for name, value in os.environ.items() if name in {"PATH", "HOME"}}
+    program = StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "app.cli.main", "mcp"],
+        env={
+            **known,
+            "PYTHONPATH": str(ROOT),
+            "OVERNIGHT_URL": served.url,
+            "OVERNIGHT_API_KEY": key or served.key,
+        },
+        cwd=ROOT,
+    )
+
+    async def speak() -> None:
+        async with McpClient(program, read_timeout_seconds=30) as client:
+            await work(client)
+
+    asyncio.run(speak())
+
+
+async def call(client: McpClient, name: str, **arguments: Any) -> dict[str, Any]:
+    answer = await client.call_tool(name, arguments)
+    assert not answer.is_error, answer.content
+    assert answer.structured_content is not None
+    return dict(answer.structured_content)
+
+
+async def refused(client: McpClient, name: str, **arguments: Any) -> str:
+    answer = await client.call_tool(name, arguments)
+    assert answer.is_error
+    return str(answer.content)
+
+
+def test_an_agent_queues_looks_waits_and_cancels(served: Served) -> None:
+    async def work(client: McpClient) -> None:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert tools.keys() == TOOLS
+        assert all(tool.description for tool in tools.values())
+        hints = tools["cancel_task"].annotations
+        assert hints is not None
+        assert hints.destructive_hint
+
+        queued = await call(
+            client, "enqueue_task", title="read the logs", type="echo", payload={"n": 1}
+        )
+        assert queued["source"] == "mcp"
+        assert served.house.row(parse_task(queued["id"]))["payload"] == {"n": 1}
+        looked = await call(client, "get_task", task_id=queued["id"])
+        assert looked["state"] == "ready"
+        told = await call(client, "explain_task", task_id=queued["id"])
+        assert told["id"] == queued["id"]
+        waited = await call(client, "wait_task", task_id=queued["id"], timeout_seconds=1)
+        assert waited["state"] == "ready"
+        listed = await call(client, "list_tasks", status="pending")
+        assert [one["id"] for one in listed["tasks"]] == [queued["id"]]
+        limits = await call(client, "get_limits")
+        assert (limits["plan"]["plan"], limits["queue"]["pending"]) == ("team", 1)
+        document = await client.read_resource(f"task://{queued['id']}")
+        assert queued["id"] in str(document.contents)
+        ended = await call(client, "cancel_task", task_id=queued["id"])
+        assert ended["state"] == "cancelled"
+
+    session(served, work)
+
+
+def test_a_wait_brings_what_the_task_returned(served: Served) -> None:
+    served.house.agent()
+    run = served.house.running(served.user)
+
+    async def work(client: McpClient) -> None:
+        waiting = asyncio.create_task(
+            call(client, "wait_task", task_id=show_task(run.claim.task_id), timeout_seconds=30)
+        )
+        await asyncio.to_thread(served.house.settle, run, Returned({"answer": 42}))
+        assert (await waiting)["output"] == {"answer": 42}
+
+    session(served, work)
+
+
+def test_a_key_reaches_its_own_users_tasks_only(served: Served) -> None:
+    theirs = show_task(served.house.task(served.house.user()))
+
+    async def work(client: McpClient) -> None:
+        for tool in ("get_task", "cancel_task", "explain_task", "wait_task"):
+            assert "TASK_NOT_FOUND" in await refused(client, tool, task_id=theirs)
+        assert "INVALID_REQUEST" in await refused(client, "enqueue_task", title="x", priority=9)
+
+    session(served, work)
+
+
+def test_a_key_that_opens_nothing_is_told_by_the_tool(served: Served) -> None:
+    async def work(client: McpClient) -> None:
+        assert "UNAUTHENTICATED" in await refused(client, "get_limits")
+
+    session(served, work, key="wrong")
+
+
+class Running:
+    """A run that remembers what was asked of it."""
+
+    def __init__(self) -> None:
+        self.said: list[object] = []
+
+    async def spawn(self, title: str, fields: dict[str, Any]) -> Task:
+        self.said.append((title, fields))
+        return Task.model_validate(task(title=title))
+
+    async def progress(self, fraction: float | None, message: str | None) -> None:
+        self.said.append((fraction, message))
+
+
+def test_a_running_task_may_spawn_and_tell_how_far_it_is(served: Served) -> None:
+    running = Running()
+
+    async def work() -> None:
+        async with (
+            AsyncClient(served.url, served.key) as own,
+            McpClient(build(own, running)) as client,
+        ):
+            names = {tool.name for tool in (await client.list_tools()).tools}
+            assert names == TOOLS | {"spawn_subtask", "report_progress"}
+            await call(client, "spawn_subtask", title="a part", payload={"n": 1})
+            await call(client, "report_progress", fraction=0.5, message="half")
+
+    asyncio.run(work())
+
+    assert running.said == [("a part", {"payload": {"n": 1}}), (0.5, "half")]
