@@ -53,10 +53,10 @@ class Call(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Page:
-    """Some tasks, and where the next ones begin."""
+class Page(Generic[T]):
+    """Some of a list, and where the next of it begin."""
 
-    tasks: list[Task]
+    items: list[T]
     cursor: str | None
 
 
@@ -91,7 +91,7 @@ def events(*, task_id: str | None, dag_id: str | None, after: int | None) -> Cal
     )
 
 
-def list_tasks(*, status: str | None, limit: int, before: str | None) -> Call[Page]:
+def list_tasks(*, status: str | None, limit: int, before: str | None) -> Call[Page[Task]]:
     """Read one page of tasks, newest first."""
     asked: dict[str, str | int | None] = {"status": status, "limit": limit, "before": before}
     params = {name: value for name, value in asked.items() if value is not None}
@@ -182,7 +182,7 @@ def _task(answer: httpx2.Response) -> Task:
     return Task.model_validate(answer.json())
 
 
-def _page(answer: httpx2.Response) -> Page:
+def _page(answer: httpx2.Response) -> Page[Task]:
     tasks = [Task.model_validate(item) for item in answer.json()]
     return Page(tasks, answer.headers.get("X-Next-Cursor"))
 

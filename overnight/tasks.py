@@ -8,11 +8,11 @@ from overnight.calls import LONGEST_HOLD_SECONDS, Call
 from overnight.errors import Refused, TaskFailed, TooManyStreams, Unreachable, WaitTimedOut
 from overnight.models import Cancelled, Event, Explanation, Forecast, Task, TaskFields
 from overnight.operations import D, Group, operation, series
+from overnight.paging import paged
 from overnight.retrying import PATIENCE_SECONDS, is_passing
-from overnight.scripts import Item, Pause, Series, Steps
+from overnight.scripts import Pause, Series, Steps
 from overnight.streaming import follow
 
-PAGE = 100
 NO_SUCH_ROUTE = "NOT_FOUND"
 
 
@@ -32,17 +32,11 @@ class Tasks(Group[D]):
     @series
     def list(self, *, status: str | None = None, limit: int | None = None) -> Series[Task]:
         """Yield your tasks, newest first, fetching page after page as they are needed."""
-        cursor: str | None = None
-        left = limit
-        while left is None or left > 0:
-            size = PAGE if left is None else min(left, PAGE)
-            page = yield from calls.list_tasks(status=status, limit=size, before=cursor)
-            for task in page.tasks:
-                yield Item(task)
-            if page.cursor is None:
-                return
-            cursor = page.cursor
-            left = None if left is None else left - len(page.tasks)
+
+        def ask(size: int, cursor: str | None) -> Call[calls.Page[Task]]:
+            return calls.list_tasks(status=status, limit=size, before=cursor)
+
+        yield from paged(ask, limit)
 
     @operation
     def explain(self, task_id: str) -> Call[Explanation]:
