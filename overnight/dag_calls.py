@@ -2,14 +2,13 @@
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
 import httpx2
 
-from overnight.calls import Call, validated
+from overnight.calls import Call, Page, validated
 from overnight.dag_models import (
     Dag,
     DagCancelled,
@@ -27,14 +26,6 @@ from overnight.shape import NotAGraph, links_of
 DAGS = "/api/v1/dags"
 TASKS = "/api/v1/tasks"
 Fields = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class DagPage:
-    """Some graphs, and where the next ones begin."""
-
-    dags: list[DagSummary]
-    cursor: str | None
 
 
 def create_dag(graph: DagCreate | Fields) -> Call[DagCreated]:
@@ -62,7 +53,7 @@ def get_dag(dag_id: str, *, tasks: bool = True) -> Call[Dag]:
     return Call("GET", _of(dag_id), lambda answer: Dag.model_validate(answer.json()), params=params)
 
 
-def list_dags(*, status: str | None, limit: int, before: str | None) -> Call[DagPage]:
+def list_dags(*, status: str | None, limit: int, before: str | None) -> Call[Page[DagSummary]]:
     """Read one page of graphs, newest first."""
     asked: dict[str, str | int | None] = {"status": status, "limit": limit, "before": before}
     params = {name: value for name, value in asked.items() if value is not None}
@@ -108,6 +99,6 @@ def _of(dag_id: str) -> str:
     return f"{DAGS}/{quote(dag_id, safe='')}"
 
 
-def _page(answer: httpx2.Response) -> DagPage:
+def _page(answer: httpx2.Response) -> Page[DagSummary]:
     dags = [DagSummary.model_validate(item) for item in answer.json()]
-    return DagPage(dags, answer.headers.get("X-Next-Cursor"))
+    return Page(dags, answer.headers.get("X-Next-Cursor"))

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from overnight import dag_calls
-from overnight.calls import Call
+from overnight.calls import Call, Page
 from overnight.dag_models import (
     Dag,
     DagCancelled,
@@ -20,9 +20,8 @@ from overnight.dag_models import (
 from overnight.errors import DagFailed, DagWaitTimedOut
 from overnight.models import Plan
 from overnight.operations import D, Group, operation, series
-from overnight.scripts import Item, Pause, Series, Steps
-
-PAGE = 100
+from overnight.paging import paged
+from overnight.scripts import Pause, Series, Steps
 
 
 class Dags(Group[D]):
@@ -48,17 +47,11 @@ class Dags(Group[D]):
     @series
     def list(self, *, status: str | None = None, limit: int | None = None) -> Series[DagSummary]:
         """Yield your graphs of several tasks, newest first, fetching pages as they are needed."""
-        cursor: str | None = None
-        left = limit
-        while left is None or left > 0:
-            size = PAGE if left is None else min(left, PAGE)
-            page = yield from dag_calls.list_dags(status=status, limit=size, before=cursor)
-            for dag in page.dags:
-                yield Item(dag)
-            if page.cursor is None:
-                return
-            cursor = page.cursor
-            left = None if left is None else left - len(page.dags)
+
+        def ask(size: int, cursor: str | None) -> Call[Page[DagSummary]]:
+            return dag_calls.list_dags(status=status, limit=size, before=cursor)
+
+        yield from paged(ask, limit)
 
     @operation
     def cancel(self, dag_id: str) -> Call[DagCancelled]:

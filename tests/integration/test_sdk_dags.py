@@ -80,7 +80,7 @@ def test_a_graph_that_failed_says_which_task_did(door: Door, client: Client) -> 
 
 
 def test_graphs_are_listed_page_after_page(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("overnight.dags.PAGE", 2)
+    monkeypatch.setattr("overnight.paging.PAGE", 2)
     made = [client.dags.create({"title": str(n), "tasks": [{"name": "a"}]}).id for n in range(5)]
 
     assert [one.id for one in client.dags.list()] == made[::-1]
