@@ -1,0 +1,77 @@
+"""The whole house, heard from outside: a row left in a transaction, and what follows from it."""
+
+import signal
+import threading
+from collections.abc import Callable
+
+from app.control.keys import issue
+from overnight import inbox
+from overnight.models import Event
+from tests.support.house import House
+from tests.support.stack import SERVICES, Stack
+from tests.support.waiting import wait_until
+
+
+def test_a_row_left_in_a_transaction_is_run_and_every_step_is_heard(
+    build: Callable[..., Stack], house: House
+) -> None:
+    stack = build().start(*SERVICES).ready()
+    user, client = stack.user()
+    key = issue(house.app, user, name="shop")
+    heard: list[Event] = []
+
+    def listen() -> None:
+        for event in client.stream(after=0):
+            heard.append(event)
+            if event.status.is_final:
+                return
+
+    listener = threading.Thread(target=listen, daemon=True)
+    listener.start()
+
+    with house.owner.engine.begin() as tx:
+        row = inbox.submit(tx, "ship it", api_key=key, type="echo", payload={"order": 1})
+
+    wait_until(
+        lambda: house.one("SELECT task_id FROM inbox WHERE id = :id", id=row)["task_id"],
+        what="the row to become a task",
+    )
+    [task] = client.tasks.list()
+    done = client.tasks.wait(task.id, timeout=60)
+    listener.join(30)
+
+    assert done.output == {"order": 1}
+    states = [event.state for event in heard]
+    assert (states[0], states[-1]) == ("ready", "completed")
+    assert {event.task_id for event in heard} == {task.id}
+
+
+def test_an_api_that_is_killed_and_started_again_is_listened_to_further(
+    build: Callable[..., Stack], house: House
+) -> None:
+    stack = build().start("api").ready()
+    user, client = stack.user()
+    heard: list[str] = []
+
+    def listen() -> None:
+        for event in client.stream(after=0):
+            heard.append(event.task_id)
+            if len(heard) == 4:
+                return
+
+    listener = threading.Thread(target=listen, daemon=True)
+    listener.start()
+    first = [client.tasks.create(str(n)).id for n in range(2)]
+    wait_until(lambda: len(heard) == 2, what="two events")
+
+    stack.kill("api", signal.SIGKILL)
+    stack.ended("api")
+    meanwhile = house.task(user)
+    stack.start("api").ready()
+    second = client.tasks.create("after").id
+    listener.join(60)
+
+    assert not listener.is_alive()
+    assert [heard[0], heard[1], heard[3]] == [*first, second]
+    assert len(set(heard)) == 4
+    assert house.state(meanwhile) == "ready"
