@@ -30,6 +30,7 @@ from app.intake import references
 from app.settings import Settings
 from app.store import lanes
 from app.store.db import Db
+from app.store.hot import Call, ask
 from app.store.statements import statement
 
 SECONDS_PER_HOUR = 3600
@@ -263,8 +264,8 @@ def _check_edge(edge: Edge, count: int) -> None:
 
 def let_in(tx: Connection, user_id: UserId, graph: NewGraph, caps: Caps) -> list[Submitted]:
     """Let a graph that was checked in, in the caller's transaction; its lane is taken here."""
-    # The lane's lock makes the count and the idempotency look-up below final.
-    lanes.lock(tx, [user_id])
+    # Holding the lane makes the count and the idempotency look-up below final.
+    lane = lanes.read(tx, user_id, hold=True)
     existing = _already_submitted(tx, user_id, graph.tasks)
     fresh = [task for task in graph.tasks if task.idempotency_key not in existing]
     if existing and fresh and graph.edges:
@@ -274,7 +275,7 @@ def let_in(tx: Connection, user_id: UserId, graph: NewGraph, caps: Caps) -> list
             legal="the same graph again, or new keys",
         )
     new_part = replace(graph, tasks=fresh)
-    depth = check_caps(tx, user_id, len(fresh), caps, size=new_part.size) if fresh else None
+    depth = judge_caps(tx, lane, len(fresh), caps, size=new_part.size) if fresh else None
     made = _insert(tx, user_id, new_part, caps)
     fault("intake.before_commit")
     new = (replace(one, depth=depth) for one in made)
@@ -300,7 +301,7 @@ def _already_submitted(
         raise InvalidRequest(
             "idempotency_key", "two tasks of one request share a key", legal="a key for each"
         )
-    rows = tx.execute(statement("find_by_idempotency_keys"), {"user_id": user_id, "keys": keys})
+    rows = ask(tx, Call("find_by_idempotency_keys", {"user_id": user_id, "keys": keys}))
     return {
         row.idempotency_key: Submitted(TaskId(row.id), DagId(row.dag_id), created=False)
         for row in rows
@@ -311,7 +312,13 @@ def check_size(
     tx: Connection, user_id: UserId, size: int, caps: Caps, *, field_name: str = "tasks"
 ) -> lanes.LaneView:
     """Refuse a graph of more tasks than the user's may have; return the user's lane."""
-    lane = lanes.read(tx, user_id)
+    return judge_size(lanes.read(tx, user_id), size, caps, field_name=field_name)
+
+
+def judge_size(
+    lane: lanes.LaneView | None, size: int, caps: Caps, *, field_name: str = "tasks"
+) -> lanes.LaneView:
+    """Refuse a graph of more tasks than the lane's user may have, and a user there is not."""
     if lane is None:
         raise UserNotFound
     largest = lane.max_tasks_per_dag or caps.max_tasks_per_dag
@@ -334,7 +341,20 @@ def check_caps(
     `count` tasks would wait, in a graph of `size`. The caller holds the lane, or does not mind
     that the answer may be old.
     """
-    lane = check_size(tx, user_id, size, caps, field_name=field_name)
+    return judge_caps(tx, lanes.read(tx, user_id), count, caps, size=size, field_name=field_name)
+
+
+def judge_caps(
+    tx: Connection,
+    seen: lanes.LaneView | None,
+    count: int,
+    caps: Caps,
+    *,
+    size: int = 1,
+    field_name: str = "tasks",
+) -> int:
+    """Judge `count` more tasks by what was seen of the user's lane, as `check_caps` does."""
+    lane = judge_size(seen, size, caps, field_name=field_name)
     limit = lane.max_pending if lane.max_pending is not None else caps.max_pending_per_user
     if lane.waiting + count > limit:
         raise TooManyPending(lane.waiting, limit, count)
@@ -396,7 +416,7 @@ def _insert(tx: Connection, user_id: UserId, graph: NewGraph, caps: Caps) -> lis
                 "key": graph.key,
             },
         )
-    tx.execute(statement("insert_tasks"), {"user_id": user_id, "tasks": as_json(rows)})
+    ask(tx, Call("insert_tasks", {"user_id": user_id, "tasks": as_json(rows)}))
     if links:
         tx.execute(statement("insert_edges"), {"user_id": user_id, "edges": as_json(links)})
     return made

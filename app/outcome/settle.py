@@ -148,7 +148,17 @@ def record(tx: Connection, endings: Sequence[Ending], *, keep_stale: bool = True
 
 
 def _follow(tx: Connection, won: Sequence[Ending], rows: Sequence[Any]) -> None:
-    """Record what follows from the endings: buried tasks, and what waited for those that ended."""
+    """Record what follows from the endings: money spent, buried tasks, what waited for them."""
+    news = [
+        {"task_id": str(row.task_id), "epoch": row.epoch, "usd": str(row.news_usd)}
+        for row in rows
+        if row.news_usd > 0
+    ]
+    if news:
+        ask(tx, Call("record_spending", {"news": json.dumps(news)}))
+    told = [_escalation(one) for one in won if one.verdict.escalation is not None]
+    if told:
+        ask(tx, Call("tell_escalations", {"told": json.dumps(told)}))
     buried = [one for one in won if one.verdict.event is Event.BURY]
     if buried:
         tx.execute(
@@ -254,6 +264,17 @@ def _row(ending: Ending) -> dict[str, object]:
         "cost_usd": result.cost_usd,
         "tokens": result.tokens,
         "waits": True if isinstance(result, Waiting) else None,
+    }
+
+
+def _escalation(ending: Ending) -> dict[str, object]:
+    verdict = ending.verdict
+    return {
+        "task_id": str(ending.claim.task_id),
+        "epoch": ending.claim.epoch,
+        "rule": verdict.escalation,
+        "reason": verdict.reason,
+        "error": _short(verdict.message),
     }
 
 

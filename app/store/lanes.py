@@ -1,7 +1,7 @@
 """Lanes: taking a user's mutex, beginning a new billing month, turning a night window."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from uuid import UUID
 
@@ -36,6 +36,9 @@ class LaneView:
         return self.limit_seconds is not None and self.used_seconds >= self.limit_seconds
 
 
+SEEN = tuple(part.name for part in fields(LaneView))
+
+
 def lock(tx: Connection, users: Iterable[UUID]) -> None:
     """Hold these users' lanes until the transaction ends; first, before any of their tasks."""
     ask(tx, locking(users))
@@ -46,18 +49,21 @@ def locking(users: Iterable[UUID]) -> Call:
     return Call("lock_lanes", {"users": sorted(set(users))})
 
 
-def read(tx: Connection, user_id: UserId) -> LaneView | None:
-    """Return a user's lane as it is now, month and window, or None for an unknown user."""
-    row = tx.execute(statement("read_lane"), {"user_id": user_id}).mappings().one_or_none()
-    if row is None:
-        return None
-    if row["is_due"]:
+def read(tx: Connection, user_id: UserId, *, hold: bool = False) -> LaneView | None:
+    """Return a user's lane as it is now, month and window, or None for an unknown user.
+
+    With `hold` it is the caller's until the transaction ends, as `lock` makes it.
+    """
+    reading = Call("read_lane", {"user_id": user_id})
+    first = [locking([user_id])] if hold else []
+    rows = ask(tx, *first, reading)
+    if rows and rows[0].is_due:
         # Right even if beat never ran: whoever looks first begins the month, turns the window.
         lock(tx, [user_id])
         roll(tx, [user_id])
         windows.turn(tx, [user_id])
-        row = tx.execute(statement("read_lane"), {"user_id": user_id}).mappings().one()
-    return LaneView(**{key: value for key, value in row.items() if key != "is_due"})
+        rows = ask(tx, reading)
+    return LaneView(**{name: getattr(rows[0], name) for name in SEEN}) if rows else None
 
 
 def roll(tx: Connection, users: Iterable[UUID]) -> list[UUID]:
@@ -122,10 +128,9 @@ def look_afresh(db: Db, pool: str) -> None:
 
 def depth(tx: Connection) -> int:
     """Return how many tasks wait in the whole house."""
-    return int(tx.execute(statement("depth")).scalar_one())
+    return int(ask(tx, Call("depth"))[0].waiting)
 
 
 def depth_alone(tx: Connection) -> int:
     """Return how many tasks wait in the whole house, and let nobody else ask until this ends."""
-    tx.execute(statement("lock_depth"))
-    return depth(tx)
+    return int(ask(tx, Call("lock_depth"), Call("depth"))[0].waiting)

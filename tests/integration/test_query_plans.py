@@ -287,7 +287,7 @@ def _values(connection: Connection) -> dict[str, Any]:
         "progress": None,
         "result": "{}",
         "touched": 0,
-        "turns": empty,
+        **dict.fromkeys(("turns", "news", "told"), empty),
         "scope": "user",
         "key": "someone",
         "paused": True,

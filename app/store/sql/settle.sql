@@ -88,23 +88,27 @@ WITH verdict AS MATERIALIZED (
     SELECT user_id, task_id, epoch, period_started_at, 'usage', seconds, outcome FROM used
     UNION ALL
     SELECT user_id, task_id, epoch, period_started_at, 'refund', -seconds, outcome FROM used WHERE NOT billed
-), spent AS (
-    INSERT INTO spending AS s (task_id, epoch, night_started_at, user_id, dag_id, usd)
-    SELECT h.task_id, h.epoch, night.started_at, h.user_id, h.dag_id, h.news_usd
-      FROM held h
-     CROSS JOIN LATERAL night_now(h.user_id) night
-     WHERE h.news_usd > 0
-        ON CONFLICT (task_id, epoch, night_started_at) DO UPDATE SET usd = s.usd + excluded.usd
-), told AS (
-    INSERT INTO notices (user_id, kind, subject, task_id, detail)
-    SELECT h.user_id, 'task.escalated', h.task_id || ':' || h.epoch, h.task_id,
-           jsonb_build_object('rule', h.escalation, 'reason', h.reason, 'error', h.message)
-      FROM held h
-     WHERE h.escalation IS NOT NULL
 )
-SELECT h.task_id, h.goal,
+SELECT h.task_id, h.epoch, h.goal, h.news_usd,
        EXISTS (SELECT 1 FROM task_edges e WHERE e.parent_id = h.task_id) AS has_dependents
   FROM held h;
+
+-- name: record_spending
+-- What runs have cost more than was reported while they ran; their lanes are held.
+INSERT INTO spending AS s (task_id, epoch, night_started_at, user_id, dag_id, usd)
+SELECT t.id, news.epoch, night.started_at, t.user_id, t.dag_id, news.usd
+  FROM jsonb_to_recordset(CAST(:news AS jsonb)) AS news(task_id uuid, epoch int, usd numeric)
+  JOIN tasks t ON t.id = news.task_id
+ CROSS JOIN LATERAL night_now(t.user_id) night
+    ON CONFLICT (task_id, epoch, night_started_at) DO UPDATE SET usd = s.usd + excluded.usd;
+
+-- name: tell_escalations
+-- Tasks that keep failing are made known, by whatever rule.
+INSERT INTO notices (user_id, kind, subject, task_id, detail)
+SELECT t.user_id, 'task.escalated', t.id || ':' || told.epoch, t.id,
+       jsonb_build_object('rule', told.rule, 'reason', told.reason, 'error', told.error)
+  FROM jsonb_to_recordset(CAST(:told AS jsonb)) AS told(task_id uuid, epoch int, rule text, reason text, error text)
+  JOIN tasks t ON t.id = told.task_id;
 
 -- name: cancel_spawned
 -- A cancelled task takes along what it spawned and is still open, however far down: what waits ends
