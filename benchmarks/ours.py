@@ -15,7 +15,7 @@ from app.events.wake import Waker
 from app.intake.submit import Caps, NewTask, submit_graph
 from app.settings import Settings, load
 from app.settings.kinds import env_of
-from app.store.db import APP, DISPATCHER, Db, Timeouts
+from app.store.db import ADMIN, DISPATCHER, Db, Timeouts
 from benchmarks.arena import Arena
 from benchmarks.marks import Marks
 from benchmarks.waiting import wait_until
@@ -140,7 +140,7 @@ def our_house(
     with ExitStack() as stack:
         owner, app, dispatcher = (
             Db.connect(url, role=role, application_name="overnight-bench", timeouts=PATIENT)
-            for role in (OWNER, APP, DISPATCHER)
+            for role in (OWNER, ADMIN, DISPATCHER)
         )
         for db in (owner, app, dispatcher):
             stack.callback(db.close)

@@ -9,7 +9,8 @@ import pytest
 from app.local.postgres import EmbeddedPostgres
 from app.local.redis import EmbeddedRedis
 from app.store import migrate
-from app.store.db import APP, DISPATCHER, Db
+from app.store.db import ADMIN, DISPATCHER, Db
+from tests.support import logins
 from tests.support.house import House
 from tests.support.servers import postgres_server, redis_server
 
@@ -33,6 +34,8 @@ def template(postgres: EmbeddedPostgres) -> str:
     """A migrated database that every test's own is copied from."""
     _as_superuser(postgres, f"CREATE DATABASE {TEMPLATE} OWNER overnight")
     migrate.upgrade(postgres.url(TEMPLATE))
+    postgres.cluster.prepare_logins()
+    logins.know(postgres)
     return TEMPLATE
 
 
@@ -76,8 +79,8 @@ def db(connect: Callable[..., Db]) -> Db:
 
 @pytest.fixture
 def app_db(connect: Callable[..., Db]) -> Db:
-    """The test's database with the API's rights."""
-    return connect(role=APP)
+    """The test's database with the rights of the front door: users, keys and everybody's tasks."""
+    return connect(role=ADMIN)
 
 
 @pytest.fixture

@@ -1,11 +1,15 @@
-"""Who is calling: every request but the health checks shows an API key."""
+"""Who is calling: every request but the health checks shows an API key or a token."""
 
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
 
-from app.api.parts import Use
-from app.control.keys import Caller, authenticate
+from app.api.parts import Parts, Use
+from app.control.keys import PREFIX, Caller, authenticate
+from app.domain.scopes import ADMIN, EVERYTHING
+from app.insight.users import named_user
+from app.settings.kinds import is_loopback
 
 BEARER = "bearer "
 
@@ -21,27 +25,85 @@ class Forbidden(Exception):
         super().__init__(f"this key lacks the scope {scope}")
 
 
+class NotAnAdmin(Exception):
+    """What admins do is not there for anybody else."""
+
+
 def caller(request: Request, parts: Use) -> Caller:
-    """Return who presents the key of this request."""
-    key = _presented(request)
-    known = authenticate(parts.db, key) if key else None
+    """Return who presents the key or the token of this request, and serve only them."""
+    known = _known(request, parts)
     if known is None:
         raise Unauthenticated
+    if parts.rates is not None:
+        parts.rates.take(known.key_id or str(known.user_id))
+    parts.serve(known)
     return known
 
 
-def reader(known: Annotated[Caller, Depends(caller)]) -> Caller:
+Known = Annotated[Caller, Depends(caller)]
+
+
+def reader(known: Known) -> Caller:
     """Return a caller who may look at tasks."""
     return _with_scope(known, "tasks:read")
 
 
-def writer(known: Annotated[Caller, Depends(caller)]) -> Caller:
+def writer(known: Known) -> Caller:
     """Return a caller who may add and cancel tasks."""
     return _with_scope(known, "tasks:write")
 
 
+def key_reader(known: Known) -> Caller:
+    """Return a caller who may look at their keys."""
+    return _with_scope(known, "keys:read")
+
+
+def key_writer(known: Known) -> Caller:
+    """Return a caller who may make and end their keys."""
+    return _with_scope(known, "keys:write")
+
+
+def admin(known: Known) -> Caller:
+    """Return a caller who may act on everybody; to anybody else there is nothing here."""
+    if not (known.is_admin and known.may(ADMIN)):
+        raise NotAnAdmin
+    return known
+
+
 Reader = Annotated[Caller, Depends(reader)]
 Writer = Annotated[Caller, Depends(writer)]
+KeyReader = Annotated[Caller, Depends(key_reader)]
+KeyWriter = Annotated[Caller, Depends(key_writer)]
+Admin = Annotated[Caller, Depends(admin)]
+
+
+def _known(request: Request, parts: Parts) -> Caller | None:
+    shown = _presented(request)
+    if not shown:
+        return _trusted(request, parts)
+    if parts.tokens is not None and not shown.startswith(f"{PREFIX}_"):
+        # A token has no place in the header that is for keys.
+        return None if "x-api-key" in request.headers else parts.tokens.caller(parts.db, shown)
+    return authenticate(parts.db, shown)
+
+
+def _trusted(request: Request, parts: Parts) -> Caller | None:
+    """Return the user that a house without keys works for, if the call came from this machine.
+
+    A web page in a browser here comes from this machine too: it gives itself away by the name it
+    called, or by where it came from.
+    """
+    name = parts.settings.no_auth
+    if name is None:
+        return None
+    named = [urlsplit(f"//{request.headers.get('host', '')}").hostname or ""]
+    origin = request.headers.get("origin")
+    if origin is not None:
+        named.append(urlsplit(origin).hostname or "")
+    if not all(map(is_loopback, named)):
+        return None
+    found = named_user(parts.db, name)
+    return None if found is None else Caller(found.user_id, "", (EVERYTHING,), found.is_admin)
 
 
 def _presented(request: Request) -> str:

@@ -7,8 +7,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 PRIVATE = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
 }
 MAX_BODY_BYTES = 1024 * 1024
 # A graph comes whole, so it may be larger than any task.

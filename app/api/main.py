@@ -5,14 +5,15 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from app.api import dags, health, listening, plan, problems, tasks, users
+from app.api import admin, dags, health, keys, listening, plan, problems, tasks, users
 from app.api.headers import BoundedBodies, PrivateAnswers
-from app.api.parts import Parts
+from app.api.parts import Parts, Verifier
+from app.api.rates import Rates
 from app.events.feed import Feed
 from app.events.wake import Waker
 from app.settings import Settings
 from app.settings import load as load_settings
-from app.store.db import Db
+from app.store.db import ADMIN, APP, Db
 
 
 def app() -> FastAPI:
@@ -35,13 +36,21 @@ def create_app(settings: Settings, *, db: Db | None = None, waker: Waker | None 
         redirect_slashes=False,
         lifespan=_closing_what_is_ours,
     )
-    store = db or _database(settings)
-    feed = Feed(store, per_user=settings.max_streams_per_user)
-    parts = Parts(settings, store, waker or _waker(settings), feed)
+    store = db or _database(settings, APP, settings.database_pool_size)
+    parts = Parts(
+        settings,
+        store,
+        waker or _waker(settings),
+        Feed(store, per_user=settings.max_streams_per_user),
+        # Admins are few.
+        admin_db=_database(settings, ADMIN, 1),
+        tokens=_verifier(settings),
+        rates=_rates(settings),
+    )
     api.state.parts = parts
-    ours = ((parts.db, db), (parts.waker, waker))
+    ours = ((parts.db, db), (parts.waker, waker), (parts.admin_db, None), (parts.rates, None))
     api.state.ours = [part for part, given in ours if given is None and part is not None]
-    for module in (tasks, dags, listening, plan, users, health):
+    for module in (tasks, dags, listening, plan, users, keys, admin, health):
         api.include_router(module.router)
     problems.install(api)
     api.add_middleware(BoundedBodies)
@@ -57,13 +66,34 @@ async def _closing_what_is_ours(api: FastAPI) -> AsyncIterator[None]:
         part.close()
 
 
-def _database(settings: Settings) -> Db:
+def _database(settings: Settings, role: str, pool_size: int) -> Db:
     if settings.database_url is None:
         raise ValueError("OVERNIGHT_DATABASE_URL is not set; the API needs its database")
     return Db.connect(
         settings.database_url,
+        role=role,
         application_name="overnight-api",
-        pool_size=settings.database_pool_size,
+        pool_size=pool_size,
+    )
+
+
+def _verifier(settings: Settings) -> Verifier | None:
+    if not settings.jwt_algorithms:
+        return None
+    # Cryptography takes a while to load, and most houses know keys only.
+    from app.control.tokens import Tokens  # noqa: PLC0415
+
+    return Tokens.of(settings)
+
+
+def _rates(settings: Settings) -> Rates | None:
+    if settings.redis_url is None or not settings.rate_limit_per_second:
+        return None
+    return Rates(
+        settings.redis_url,
+        settings.redis_key_prefix,
+        per_second=settings.rate_limit_per_second,
+        burst=settings.rate_limit_burst,
     )
 
 

@@ -1,35 +1,56 @@
 """What every request may use: the settings, the database and the bell that wakes dispatchers."""
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import Annotated, Protocol
 
 from fastapi import Depends, Request
 
+from app.api.rates import Rates
+from app.control.keys import Caller
 from app.events.feed import Feed
 from app.events.wake import Waker
 from app.settings import Settings
 from app.store.db import Db
 
 
-@dataclass(frozen=True)
+class Verifier(Protocol):
+    """Whoever can tell a good token from a bad one."""
+
+    def caller(self, db: Db, token: str) -> Caller | None:
+        """Return whom a token was made out to, or None if it opens nothing."""
+
+
+@dataclass
 class Parts:
-    """The parts one API process is made of."""
+    """The parts one API process is made of; each request has a copy of its own.
+
+    `db` finds nothing until the caller is known, and then only what is the caller's. `admin_db`
+    knows no walls: the routes of admins use it, and nobody else.
+    """
 
     settings: Settings
     db: Db
     waker: Waker | None
     feed: Feed
+    admin_db: Db
+    tokens: Verifier | None = None
+    rates: Rates | None = None
 
     def nudge(self) -> None:
         """Wake the dispatchers if there is a bell; never waits, and may fail unnoticed."""
         if self.waker is not None:
             self.waker.nudge()
 
+    def serve(self, caller: Caller) -> None:
+        """Serve this caller from now on, and nobody else."""
+        self.db = self.db.acting_for(caller.served)
+        self.admin_db = self.admin_db.acting_for(caller.served)
+
 
 def parts(request: Request) -> Parts:
     """Return the parts of the process that serves this request."""
     found: Parts = request.app.state.parts
-    return found
+    return replace(found)
 
 
 Use = Annotated[Parts, Depends(parts)]

@@ -11,8 +11,10 @@ from sqlalchemy.exc import TimeoutError as PoolExhausted
 from starlette.exceptions import HTTPException
 
 from app import telemetry
-from app.api.callers import Forbidden, Unauthenticated
+from app.api.callers import Forbidden, NotAnAdmin, Unauthenticated
 from app.api.headers import PRIVATE
+from app.api.rates import TooManyRequests
+from app.api.wanted import Wanted
 from app.api.wording import explain
 from app.domain import errors
 from app.store.db import LOCK_TIMEOUT, DatabaseUnreachable, sqlstate
@@ -35,6 +37,8 @@ STATUS_OF: dict[type[errors.Refused], int] = {
     errors.TriggerNotFound: 404,
     errors.DagAlreadyFinished: 409,
     errors.NotRetryable: 409,
+    errors.KeyNotFound: 404,
+    errors.UserNotFound: 404,
     errors.NotDeadLettered: 409,
     errors.LockNotHeld: 409,
     errors.StaleAttempt: 409,
@@ -106,7 +110,10 @@ def invalid(request: Request, error: Exception) -> Response:
     """Answer a request whose shape is wrong: 422 for a body's fields, 400 for all else."""
     if not isinstance(error, RequestValidationError):
         raise error
-    wrong = [explain(fault, request.url.path) for fault in causes(error.errors())]
+    model = getattr(request.scope.get("endpoint"), "__annotations__", {}).get("body")
+    if not (isinstance(model, type) and issubclass(model, Wanted)):
+        model = None
+    wrong = [explain(fault, request.url.path, model) for fault in causes(error.errors())]
     in_body = all(fault["loc"][0] == "body" for fault in error.errors())
     unreadable = any(fault["type"] == "json_invalid" for fault in error.errors())
     return problem(
@@ -122,7 +129,7 @@ def unauthenticated(_request: Request, _error: Exception) -> Response:
     return problem(
         HTTPStatus.UNAUTHORIZED,
         "UNAUTHENTICATED",
-        "show a valid API key as Authorization: Bearer … or X-API-Key",
+        "show a valid API key as Authorization: Bearer … or X-API-Key, or a token as the former",
         headers={"WWW-Authenticate": 'Bearer realm="overnight"'},
     )
 
@@ -130,6 +137,23 @@ def unauthenticated(_request: Request, _error: Exception) -> Response:
 def forbidden(_request: Request, error: Exception) -> Response:
     """Answer a key that may not do this."""
     return problem(HTTPStatus.FORBIDDEN, "FORBIDDEN", str(error))
+
+
+def not_an_admin(request: Request, _error: Exception) -> Response:
+    """Answer as if the route were not there, as it is not for this caller."""
+    return plain_http(request, HTTPException(HTTPStatus.NOT_FOUND))
+
+
+def too_many(_request: Request, error: Exception) -> Response:
+    """Answer a key that asks more often than it may."""
+    if not isinstance(error, TooManyRequests):
+        raise error
+    return problem(
+        HTTPStatus.TOO_MANY_REQUESTS,
+        "TOO_MANY_REQUESTS",
+        str(error),
+        headers={"Retry-After": str(error.retry_after)},
+    )
 
 
 def plain_http(_request: Request, error: Exception) -> Response:
@@ -187,6 +211,8 @@ def install(app: FastAPI) -> None:
         (RequestValidationError, invalid),
         (Unauthenticated, unauthenticated),
         (Forbidden, forbidden),
+        (NotAnAdmin, not_an_admin),
+        (TooManyRequests, too_many),
         (HTTPException, plain_http),
         (DatabaseUnreachable, database_down),
         (PoolExhausted, database_down),

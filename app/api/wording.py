@@ -20,14 +20,21 @@ FORK = "/fork"
 NOT_JSON = frozenset({"model_attributes_type", "model_type", "dict_type", "dict_attributes_type"})
 
 
-def explain(fault: Mapping[str, Any], route: str) -> dict[str, str]:
-    """Turn one fault of pydantic into field, message and legal values."""
+def explain(
+    fault: Mapping[str, Any], route: str, model: type[BaseModel] | None = None
+) -> dict[str, str]:
+    """Turn one fault of pydantic into field, message and legal values.
+
+    `model` is what the body should have been, if it is nothing that a route is known to take.
+    """
     place, *path = fault["loc"]
     if fault["type"] == "json_invalid":
         return _wrong("body", f"is not JSON: {fault['ctx']['error']}", "one JSON object")
     if not path:
         return _wrong("body", _whole_body(fault), "one JSON object, sent as application/json")
     field = ".".join(map(str, path))
+    if model is not None and place == "body":
+        return _wrong(field, *_of_model(fault, path, model))
     if fault["type"] == "extra_forbidden":
         return _wrong(field, *_unknown(path, route))
     legal = say(_node(path, route), route) if place == "body" else _legal_in_query(fault)
@@ -68,6 +75,15 @@ def _wrong(field: str, message: str, legal: str) -> dict[str, str]:
     return {"field": field.encode(errors="backslashreplace").decode(), "message": message} | (
         {"legal": legal} if legal else {}
     )
+
+
+def _of_model(
+    fault: Mapping[str, Any], path: list[str | int], model: type[BaseModel]
+) -> tuple[str, str]:
+    if fault["type"] == "extra_forbidden":
+        return "is not a known field", f"one of {', '.join(model.model_fields)}"
+    node = model.model_json_schema().get("properties", {}).get(path[0], {})
+    return fault["msg"].removeprefix("Value error, "), say(node, "")
 
 
 def _whole_body(fault: Mapping[str, Any]) -> str:

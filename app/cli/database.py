@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 ADVICE = "Start the local house with `overnight up`, or set OVERNIGHT_DATABASE_URL."
 MISSING_TABLE = "42P01"
-# Users and keys are the API's own business; everything else is the dispatcher's.
-FRONT_DOOR = "overnight_app"
+# Users and keys are an admin's business; everything else is the dispatcher's.
+FRONT_DOOR = "overnight_admin"
 
 
 def settings() -> "Settings":
@@ -61,7 +61,13 @@ def opened(role: str = "overnight_dispatcher") -> Iterator["Db"]:
 
     address = url()
     with reaching():
-        db = Db.connect(address, role=role, application_name="overnight-cli", pool_size=1)
+        db = Db.connect(
+            address,
+            role=role,
+            application_name="overnight-cli",
+            pool_size=1,
+            actor=operator(),
+        )
         try:
             yield db
         finally:

@@ -8,9 +8,11 @@ import typer
 
 from app.cli import arguments, database, options, output, users
 from app.cli.failures import Failure
+from app.domain.scopes import EVERYTHING, SCOPES
 
-app = typer.Typer(help="Issue, list and revoke API keys.")
+app = typer.Typer(help="Issue, list, rotate and revoke API keys.")
 
+KeyId = Annotated[str, typer.Argument(metavar="ID", help="The key's id, as `key list` shows it.")]
 HEADERS = ("ID", "USER", "NAME", "ENDS IN", "SCOPES", "CREATED", "LAST USED", "STATE")
 
 
@@ -21,7 +23,7 @@ def issue(
     name: Annotated[str, typer.Option(help="What it is for.")] = "cli",
     scope: Annotated[
         list[str] | None,
-        typer.Option(help="A right, such as tasks:read; may be repeated. Default: all."),
+        typer.Option(help=f"A right, of {', '.join(SCOPES)}; may be repeated. Default: all."),
     ] = None,
     expires_in: Annotated[
         int | None,
@@ -30,8 +32,8 @@ def issue(
     as_json: options.Json = False,
 ) -> None:
     """Make a key for a user and print it: it cannot be shown again."""
-    from app.control.keys import EVERYTHING, key_id_of
     from app.control.keys import issue as make
+    from app.control.keys import key_id_of
 
     with database.opened(database.FRONT_DOOR) as db:
         key = make(
@@ -71,7 +73,7 @@ def list_(
             key.scopes,
             key.created_at,
             key.last_used_at,
-            _state(key.revoked_at, key.expires_at),
+            _state(key.revoked_at, key.expires_at, key.replaced_by),
         )
         for key in keys
     ]
@@ -79,10 +81,33 @@ def list_(
 
 
 @app.command()
+def rotate(
+    key_id: KeyId,
+    *,
+    grace: Annotated[
+        int,
+        typer.Option(
+            metavar="DURATION", help="How long the old key stays good.", parser=arguments.seconds
+        ),
+    ] = 86_400,
+    as_json: options.Json = False,
+) -> None:
+    """Make the key that takes over from another and print it; both are good for a while."""
+    from app.control.keys import key_id_of
+    from app.control.keys import rotate as hand_over
+
+    with database.opened(database.FRONT_DOOR) as db:
+        key = hand_over(db, key_id, grace=timedelta(seconds=grace))
+    if as_json:
+        output.document({"id": key_id_of(key), "replaces": key_id, "key": key})
+    else:
+        output.line(key)
+        output.note(f"Keep it now: it cannot be shown again. {key_id} ends when the grace does.")
+
+
+@app.command()
 def revoke(
-    key_id: Annotated[
-        str, typer.Argument(metavar="ID", help="The key's id, as `key list` shows it.")
-    ],
+    key_id: KeyId,
     *,
     as_json: options.Json = False,
 ) -> None:
@@ -99,7 +124,10 @@ def revoke(
         output.line(f"{key_id} revoked")
 
 
-def _state(revoked_at: datetime | None, expires_at: datetime | None) -> str:
+def _state(
+    revoked_at: datetime | None, expires_at: datetime | None, replaced_by: str | None
+) -> str:
     if revoked_at:
         return f"revoked {output.instant(revoked_at)}"
-    return f"until {output.instant(expires_at)}" if expires_at else "good"
+    follows = f", then {replaced_by}" if replaced_by else ""
+    return f"until {output.instant(expires_at)}{follows}" if expires_at else "good"

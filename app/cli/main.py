@@ -12,6 +12,7 @@ import typer
 
 from app.cli import (
     add,
+    audit,
     batch,
     budgets,
     completing,
@@ -140,6 +141,8 @@ app.add_typer(users.app, name="user", rich_help_panel=OPERATE)
 app.add_typer(users.app, name="users", hidden=True)
 app.add_typer(locks.app, name="locks", rich_help_panel=OPERATE)
 app.add_typer(keys.app, name="key", rich_help_panel=OPERATE)
+app.add_typer(keys.app, name="keys", hidden=True)
+app.add_typer(audit.app, name="audit", rich_help_panel=OPERATE)
 app.add_typer(config, name="config", rich_help_panel=OPERATE)
 shared.give(app)
 

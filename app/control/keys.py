@@ -6,10 +6,9 @@ database is asked. With that much randomness a plain SHA-256 is as good as a slo
 """
 
 import hashlib
-import hmac
 import secrets
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -17,11 +16,14 @@ from sqlalchemy import ColumnElement, Connection, func, or_, select, update
 from sqlalchemy.dialects import postgresql
 
 from app.control.users import create_user
+from app.domain.errors import InvalidRequest, KeyNotFound
 from app.domain.ids import UserId
 from app.domain.plans import PlanTier
+from app.domain.scopes import EVERYTHING, checked, reach
 from app.insight.users import find_user
-from app.store.db import Db
-from app.store.models import ApiKey, User
+from app.store.db import Db, Served
+from app.store.models import ApiKey
+from app.store.statements import statement
 
 PREFIX = "overnight_live"
 ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -29,14 +31,16 @@ ID_LENGTH = 12
 SECRET_LENGTH = 43
 CHECK_LENGTH = 6
 SECRET_BYTES = 32
-# Noting every use would make each read a write.
-USE_NOTED_EVERY = timedelta(minutes=1)
-EVERYTHING = "*"
+# Room to change a key in every place that has it, and no more.
+GRACE = timedelta(days=1)
+LONGEST_GRACE = timedelta(days=30)
+# Nobody can keep track of more, and every one of them opens the door.
+MOST_KEYS = 100
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Whoever presents a good key."""
+    """Whoever presents a good key, or a good token; `key_id` is empty for a token."""
 
     user_id: UserId
     key_id: str
@@ -45,7 +49,17 @@ class Caller:
 
     def may(self, scope: str) -> bool:
         """Whether the key was given this right."""
-        return EVERYTHING in self.scopes or scope in self.scopes
+        return reach(self.scopes, scope)
+
+    @property
+    def actor(self) -> str:
+        """The name under which this caller's acts are recorded."""
+        return f"user:{self.user_id}"
+
+    @property
+    def served(self) -> Served:
+        """What the database must know to serve this caller and nobody else."""
+        return Served(self.user_id, self.actor, self.key_id)
 
 
 @dataclass(frozen=True)
@@ -66,13 +80,60 @@ def issue(
     user_id: UserId,
     *,
     name: str,
-    scopes: Sequence[str] = (EVERYTHING,),
+    scopes: Collection[str] = (EVERYTHING,),
     expires_in: timedelta | None = None,
 ) -> str:
     """Make a key for a user and return it; this is the only time it can be seen."""
     key = new_key()
-    db.atomically(lambda tx: _register(tx, user_id, key, Card(name, scopes, expires_in)))
+    card = Card(name, checked(scopes), expires_in)
+
+    def work(tx: Connection) -> None:
+        _check_room(tx, user_id)
+        _register(tx, user_id, key, card)
+
+    db.atomically(work)
     return key
+
+
+def rotate(db: Db, key_id: str, *, grace: timedelta = GRACE, user_id: UserId | None = None) -> str:
+    """Make a key that takes over from another, which stays good for the grace, and return it.
+
+    The new one has the old one's name and rights, and lives as long as the old one was meant to.
+    With a `user_id` another user's key looks exactly like none. A key can be rotated once: the
+    loser of a race is told there is no such key in force.
+    """
+    if not timedelta() <= grace <= LONGEST_GRACE:
+        raise InvalidRequest("grace", f"{grace}", legal=f"0 seconds to {LONGEST_GRACE.days} days")
+    key = new_key()
+
+    def work(tx: Connection) -> None:
+        end = func.clock() + grace
+        old = tx.execute(
+            update(ApiKey)
+            .where(*_in_force(key_id, user_id), ApiKey.replaced_by.is_(None))
+            .values(replaced_by=key_id_of(key), expires_at=func.least(ApiKey.expires_at, end))
+            .returning(ApiKey.user_id, ApiKey.name, ApiKey.scopes, ApiKey.lifetime)
+        ).one_or_none()
+        if old is None:
+            raise KeyNotFound
+        _register(tx, UserId(old.user_id), key, Card(old.name, old.scopes, old.lifetime))
+
+    db.atomically(work)
+    return key
+
+
+def revoke(db: Db, key_id: str, *, user_id: UserId | None = None) -> bool:
+    """Make a key useless from this moment; False if there was nothing to revoke.
+
+    With a `user_id` another user's key looks exactly like none.
+    """
+    ending = (
+        update(ApiKey)
+        .where(*_in_force(key_id, user_id))
+        .values(revoked_at=func.clock())
+        .returning(ApiKey.id)
+    )
+    return db.atomically(lambda tx: tx.execute(ending).first() is not None)
 
 
 def authenticate(db: Db, key: str) -> Caller | None:
@@ -80,17 +141,6 @@ def authenticate(db: Db, key: str) -> Caller | None:
     if not is_well_formed(key):
         return None
     return db.atomically(lambda tx: _look_up(tx, key))
-
-
-def revoke(db: Db, key_id: str) -> bool:
-    """Make a key useless from this moment; False if there was nothing to revoke."""
-    statement = (
-        update(ApiKey)
-        .where(ApiKey.id == key_id, ApiKey.revoked_at.is_(None))
-        .values(revoked_at=func.clock())
-        .returning(ApiKey.id)
-    )
-    return db.atomically(lambda tx: tx.execute(statement).first() is not None)
 
 
 def seed_local_user(db: Db, *, name: str, plan: PlanTier, key: str | None) -> str:
@@ -146,43 +196,41 @@ def _register(tx: Connection, user_id: UserId, key: str, card: Card) -> None:
             last4=key.split("_")[3][-4:],
             scopes=list(card.scopes),
             expires_at=None if card.expires_in is None else func.clock() + card.expires_in,
+            lifetime=card.expires_in,
         )
         .on_conflict_do_nothing()
     )
 
 
+def _in_force(key_id: str, user_id: UserId | None) -> list[ColumnElement[bool]]:
+    """Return what holds of a key that can still be used, and is the user's if one is named."""
+    holds = [
+        ApiKey.id == key_id,
+        ApiKey.revoked_at.is_(None),
+        or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.clock()),
+    ]
+    return holds if user_id is None else [*holds, ApiKey.user_id == user_id]
+
+
+def _check_room(tx: Connection, user_id: UserId) -> None:
+    good = select(func.count()).where(
+        ApiKey.user_id == user_id,
+        ApiKey.revoked_at.is_(None),
+        or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.clock()),
+    )
+    if tx.execute(good).scalar_one() >= MOST_KEYS:
+        legal = f"at most {MOST_KEYS} keys in force; revoke one that is not needed"
+        raise InvalidRequest("keys", "no more keys can be made", legal=legal)
+
+
 def _look_up(tx: Connection, key: str) -> Caller | None:
-    row = tx.execute(
-        select(
-            ApiKey.hash,
-            ApiKey.user_id,
-            ApiKey.scopes,
-            User.is_admin,
-            _use_is_old().label("use_is_old"),
-        )
-        .join(User, User.id == ApiKey.user_id)
-        .where(
-            ApiKey.id == key_id_of(key),
-            ApiKey.revoked_at.is_(None),
-            or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.clock()),
-        )
-    ).first()
-    if row is None or not hmac.compare_digest(row.hash, _hash(key)):
+    named = {"key_id": key_id_of(key), "key_hash": _hash(key)}
+    row = tx.execute(statement("holder_of_key"), named).one_or_none()
+    if row is None:
         return None
     if row.use_is_old:
-        _note_use(tx, key_id_of(key))
+        tx.execute(statement("note_key_use"), {"key_id": key_id_of(key)})
     return Caller(UserId(row.user_id), key_id_of(key), tuple(row.scopes), row.is_admin)
-
-
-def _use_is_old() -> ColumnElement[bool]:
-    return or_(ApiKey.last_used_at.is_(None), ApiKey.last_used_at < func.clock() - USE_NOTED_EVERY)
-
-
-def _note_use(tx: Connection, key_id: str) -> None:
-    # Asked again in the update: of many requests at once, one writes.
-    tx.execute(
-        update(ApiKey).where(ApiKey.id == key_id, _use_is_old()).values(last_used_at=func.clock())
-    )
 
 
 def _hash(key: str) -> str:

@@ -15,6 +15,7 @@ Refused                      base of all; `code`, `message`, `details`
 ├── AgentNotFound            no such agent
 ├── ArtifactNotFound         no such artifact, or another user's
 ├── InboxRowNotFound         no such row in the inbox that could be retried or dropped
+├── KeyNotFound              no such key in force, or another user's
 ├── NotAwaitingApproval      only a task that asks for money can be given some
 ├── NotDeadLettered          only a dead letter can be resolved
 ├── LockNotHeld              only a lock that is held can be released
@@ -138,6 +139,15 @@ class InboxRowNotFound(Refused):
 
     def __init__(self, row_id: int, legal: str) -> None:
         super().__init__(f"the inbox has no row {row_id} that {legal}", row_id=row_id)
+
+
+class KeyNotFound(Refused):
+    """No such API key in force, or another user's: the two look exactly alike."""
+
+    code = "KEY_NOT_FOUND"
+
+    def __init__(self) -> None:
+        super().__init__("no such key in force")
 
 
 class NotAwaitingApproval(Refused):

@@ -8,6 +8,7 @@ what they missed when it is back.
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from uuid import UUID
 
 import anyio.to_thread
@@ -110,7 +111,10 @@ class Feed:
                 return []
             return touched(tx, users, after=before, until=now)
 
-        changed = await anyio.to_thread.run_sync(self._db.atomically, look)
+        # For all who listen at once; what each then reads, they read behind their own wall.
+        changed = await anyio.to_thread.run_sync(
+            partial(self._db.atomically, look, house_wide=True)
+        )
         if before is None and self._horizon.at is not None:
             self._wake_all()
         for found in changed:

@@ -57,7 +57,8 @@ def explain(db: Db, user_id: UserId, task_id: TaskId, terms: Terms) -> ExplainVi
     is none.
     """
     # A pass brings lanes to the present before it looks, and so does whoever explains one. Apart,
-    # so that no lane is held while the rest is read.
+    # so that no lane is held while the rest is read. Behind the user's wall that is the user's own;
+    # the dispatchers' next pass does it for the others.
     db.atomically(lambda tx: _catch_up(tx, user_id))
 
     def work(tx: Connection) -> tuple[Facts, list[Reason]]:
@@ -66,7 +67,7 @@ def explain(db: Db, user_id: UserId, task_id: TaskId, terms: Terms) -> ExplainVi
             facts, _outcomes(tx, user_id, task_id, facts, terms)
         )
 
-    facts, reasons = db.atomically(work, one_instant=True)
+    facts, reasons = db.atomically(work, one_instant=True, house_wide=True)
     task = facts.task
     return ExplainView(
         id=show_task(task["id"]),

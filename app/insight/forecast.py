@@ -64,7 +64,7 @@ def forecast_task(db: Db, user_id: UserId, task_id: TaskId, workers: Workers) ->
             raise TaskNotFound
         return dict(row), look(tx, user_id, workers, graphs=[row["dag_id"]], types=[row["type"]])
 
-    row, sight = db.atomically(work)
+    row, sight = db.atomically(work, house_wide=True)
     if State(row["state"]) in FINAL:
         return _over(row, sight)
     outlook = foresee(Rehearsal(sight.snapshot), sight.history, [task_id])
@@ -75,7 +75,7 @@ def forecast_next(
     db: Db, user_id: UserId, workers: Workers, *, limit: int = NEXT
 ) -> list[ForecastView]:
     """Foretell the user's running tasks and the next ready ones, in the order they are taken."""
-    sight = db.atomically(lambda tx: look(tx, user_id, workers))
+    sight = db.atomically(lambda tx: look(tx, user_id, workers), house_wide=True)
     running = [task for task in sight.snapshot.running if task.user == user_id]
     known = {task.id: task for task in sight.snapshot.waiting}
     ready = [known[task] for task in list(sight.places)[:limit] if task in known]

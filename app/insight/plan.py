@@ -5,8 +5,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from math import inf
 
-from sqlalchemy import Connection
-
 from app.domain.errors import InvalidRequest
 from app.domain.ids import UserId, new_task_id
 from app.domain.locks import keys_of
@@ -64,11 +62,9 @@ def plan(
     if not 1 <= len(tasks) <= LARGEST:
         raise InvalidRequest("tasks", f"a plan of {len(tasks)} tasks", legal=f"1 to {LARGEST}")
 
-    def work(tx: Connection) -> Sight:
-        check(tx, user_id, tasks, caps, edges)
-        return look(tx, user_id, workers, types={task.type for task in tasks})
-
-    sight = db.atomically(work)
+    db.atomically(lambda tx: check(tx, user_id, tasks, caps, edges))
+    types = {task.type for task in tasks}
+    sight = db.atomically(lambda tx: look(tx, user_id, workers, types=types), house_wide=True)
     weights = critical_path_weights(len(tasks), [(edge.parent, edge.child) for edge in edges])
     drafts = [
         _draft(task, user_id, caps, sight, weight)

@@ -9,6 +9,7 @@ from sqlalchemy import Row, select
 from app.domain.ids import UserId
 from app.store.db import Db
 from app.store.models import ApiKey, Lane, User
+from app.store.statements import statement
 from app.store.windows import window_of
 
 SECONDS_PER_HOUR = 3600
@@ -58,12 +59,29 @@ class KeyView:
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None
+    replaced_by: str | None
+
+
+@dataclass(frozen=True)
+class Named:
+    """A user who was found by name or id."""
+
+    user_id: UserId
+    is_admin: bool
 
 
 def find_user(db: Db, name: str) -> UserId | None:
     """Return the user of this name, if there is one."""
     found = db.atomically(lambda tx: tx.scalar(select(User.id).where(User.name == name)))
     return None if found is None else UserId(found)
+
+
+def named_user(db: Db, subject: str) -> Named | None:
+    """Return the user of this id or name, if there is one; asked before anybody is served."""
+    row = db.atomically(
+        lambda tx: tx.execute(statement("user_called"), {"subject": subject}).one_or_none()
+    )
+    return None if row is None else Named(UserId(row.user_id), row.is_admin)
 
 
 def list_users(db: Db) -> list[UserView]:
@@ -139,6 +157,7 @@ def list_keys(db: Db, user_id: UserId | None = None) -> list[KeyView]:
             ApiKey.expires_at,
             ApiKey.revoked_at,
             ApiKey.last_used_at,
+            ApiKey.replaced_by,
         )
         .join(User, User.id == ApiKey.user_id)
         .order_by(ApiKey.created_at.desc(), ApiKey.id)

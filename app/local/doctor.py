@@ -20,10 +20,10 @@ from app.local.probes import http_status, live_workers, seconds_since_last_sweep
 from app.masking import mask_text
 from app.settings import Settings
 from app.store import migrate
-from app.store.db import APP, DISPATCHER, DatabaseUnreachable, Db
+from app.store.db import ADMIN, APP, DISPATCHER, DatabaseUnreachable, Db
 
 LEAST_PYTHON = (3, 11)
-LEAST_POSTGRES = 14
+LEAST_POSTGRES = 16
 LEAST_REDIS = (6, 2)
 LEAST_SPACE = 1_000_000_000
 #: A tick may be late by a few periods before we call beat dead.
@@ -178,15 +178,20 @@ def _migrations(patient: Patient) -> str:
 
 
 def _roles(patient: Patient) -> str:
-    for role in (APP, DISPATCHER):
-        try:
-            patient.ask(
-                lambda db: db.atomically(lambda tx: tx.scalar(select(func.now()))), role=role
-            )
-        except (DatabaseUnreachable, SQLAlchemyError):
-            patient.ask(lambda db: db.engine.connect().close(), role=None)  # unreachable says so
-            _fail(f"cannot work as {role}", "run `overnight migrate` as the owner of the database")
-    return f"{APP}, {DISPATCHER}"
+    """Say which roles this login may take: the owner's all, a process's own only what it needs."""
+    taken = [role for role in (APP, ADMIN, DISPATCHER) if _can_be(patient, role)]
+    if not taken:
+        _fail("cannot work as any role", "run `overnight migrate` as the owner of the database")
+    return ", ".join(taken)
+
+
+def _can_be(patient: Patient, role: str) -> bool:
+    try:
+        patient.ask(lambda db: db.atomically(lambda tx: tx.scalar(select(func.now()))), role=role)
+    except (DatabaseUnreachable, SQLAlchemyError):
+        patient.ask(lambda db: db.engine.connect().close(), role=None)  # unreachable says so
+        return False
+    return True
 
 
 def _redis(patient: Patient) -> str:

@@ -11,7 +11,7 @@ from app.local.binaries import find_postgres, find_redis
 from app.local.guarded import Program
 from app.local.home import Connection, Home
 from app.local.post import Service
-from app.local.postgres import Cluster
+from app.local.postgres import API_LOGIN, SERVICE_LOGIN, Cluster
 from app.local.probes import http_status, live_workers
 from app.local.redis import RedisServer
 from app.settings import Settings
@@ -140,7 +140,7 @@ class House:
             name,
             Program(
                 [sys.executable, "-m", "app.cli.main", name],
-                env=self.environment(),
+                env=self.environment(name),
                 stop_signal=signal.SIGTERM,
                 grace=grace,
                 cwd=Path.cwd(),  # where a user's own handlers are found
@@ -149,11 +149,17 @@ class House:
             depends_on=tuple(server for server, own in ours if own),
         )
 
-    def environment(self) -> dict[str, str]:
+    def database_url_for(self, process: str) -> str:
+        """Say where a process finds Postgres; in one of ours each kind has a login of its own."""
+        if self.postgres is None or process == "migrate":
+            return self.database_url
+        return self.postgres.url(login=API_LOGIN if process == "api" else SERVICE_LOGIN)
+
+    def environment(self, process: str) -> dict[str, str]:
         """Say what a process of this house must know to find the others."""
         ours = {
             "OVERNIGHT_HOME": str(self.home.path),
-            "OVERNIGHT_DATABASE_URL": self.database_url,
+            "OVERNIGHT_DATABASE_URL": self.database_url_for(process),
             "OVERNIGHT_REDIS_URL": self.redis_url,
             "OVERNIGHT_API_PORT": str(self.api_port),
             "OVERNIGHT_FLOWER_PORT": str(self.flower_port),

@@ -24,6 +24,9 @@ from app.local.privileges import Identity, choose, unprivileged_user
 SUPERUSER = "postgres"
 OWNER = "overnight"
 DATABASE = "overnight"
+#: Who logs in for the API and for the other processes; the migration makes them.
+API_LOGIN = "overnight_api"
+SERVICE_LOGIN = "overnight_service"
 #: Postgres 18 takes about a second; a slow disk may take many.
 INITDB_TIMEOUT = 300.0
 
@@ -39,9 +42,9 @@ class Cluster:
     fsync: bool = True
     options: Mapping[str, str] = field(default_factory=dict)
 
-    def url(self, database: str = DATABASE) -> str:
-        """Address of a database as the application's own role, which is no superuser."""
-        return self._url(OWNER, database)
+    def url(self, database: str = DATABASE, login: str = OWNER) -> str:
+        """Address of a database for one of the application's own logins, none a superuser."""
+        return self._url(login, database)
 
     @property
     def superuser_url(self) -> str:
@@ -180,6 +183,21 @@ class Cluster:
         finally:
             connection.close()
 
+    def prepare_logins(self) -> None:
+        """Give the logins that the migration made their passwords; until then nobody comes in."""
+        connection = psycopg2.connect(self.superuser_url)
+        try:
+            with connection, connection.cursor() as cursor:
+                for login in (API_LOGIN, SERVICE_LOGIN):
+                    password = sql.Literal(self.credentials.password(f"postgres.{login}"))
+                    cursor.execute(
+                        sql.SQL("ALTER ROLE {} LOGIN NOSUPERUSER NOBYPASSRLS PASSWORD {}").format(
+                            sql.Identifier(login), password
+                        )
+                    )
+        finally:
+            connection.close()
+
     def _prepare_role(self, cursor: psycopg2.extensions.cursor) -> None:
         cursor.execute("SELECT FROM pg_roles WHERE rolname = %s", [OWNER])
         verb = sql.SQL("ALTER" if cursor.rowcount else "CREATE")
@@ -227,9 +245,9 @@ class EmbeddedPostgres(Embedded):
             options={"max_connections": str(max_connections)},
         )
 
-    def url(self, database: str = DATABASE) -> str:
-        """Address of a database as the application's own role."""
-        return self.cluster.url(database)
+    def url(self, database: str = DATABASE, login: str = OWNER) -> str:
+        """Address of a database for one of the application's own logins."""
+        return self.cluster.url(database, login)
 
     @property
     def superuser_url(self) -> str:

@@ -19,7 +19,7 @@ from app.local.lock import Holder, hold, holder_of, is_held
 from app.local.logfile import tail
 from app.local.supervisor import Supervisor
 from app.settings import Settings, current
-from app.store.db import DISPATCHER, Db
+from app.store.db import ADMIN, DISPATCHER, Db
 
 LOCAL_USER = "local"
 FIRST_TASK = """add "say hello" --type echo --payload '{"hello":"world"}' --wait"""
@@ -97,6 +97,8 @@ def _live(house: House, supervisor: Supervisor) -> int:
         house.postgres.prepare_owner()
     if supervisor.run_once(house.migration()) != 0:
         return _gave_up(supervisor, "the migration failed; see above")
+    if house.postgres:
+        house.postgres.prepare_logins()
     db = Db.connect(house.database_url, role=DISPATCHER, application_name="overnight-up")
     try:
         _seed(house)
@@ -115,7 +117,7 @@ def _live(house: House, supervisor: Supervisor) -> int:
 
 
 def _seed(house: House) -> None:
-    db = Db.connect(house.database_url, application_name="overnight-up")
+    db = Db.connect(house.database_url, role=ADMIN, application_name="overnight-up")
     try:
         key = seed_local_user(db, name=LOCAL_USER, plan=PlanTier.TEAM, key=house.home.api_key())
         house.home.keep_api_key(key)

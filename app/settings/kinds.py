@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from ipaddress import ip_address
 from math import isnan
 from pathlib import Path
 from types import UnionType
@@ -103,6 +104,20 @@ def word_of(value: object) -> object:
 Seconds = Annotated[float, BeforeValidator(seconds_of)]
 Names = Annotated[tuple[str, ...], BeforeValidator(names_of)]
 Word = BeforeValidator(word_of)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host, as a bind address or in a URL, can only be this machine.
+
+    >>> [is_loopback(host) for host in ("127.0.0.1", "[::1]", "localhost", "0.0.0.0", "a.example")]
+    [True, True, True, False, False]
+    """
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def mark_of(field: FieldInfo, kind: type[Mark]) -> Mark | None:

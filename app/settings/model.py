@@ -13,7 +13,15 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from app.faults import read as read_faults
+from app.settings.checks import (
+    long_secret,
+    place_of_keys,
+    points_of_fault,
+    psycopg2_address,
+    redis_address,
+    signatures,
+    web_address,
+)
 from app.settings.kinds import (
     PREFIX,
     Also,
@@ -25,6 +33,7 @@ from app.settings.kinds import (
     Word,
     clock,
     env_of,
+    is_loopback,
     legal_words,
     mark_of,
     shown,
@@ -46,38 +55,8 @@ class SettingRow(NamedTuple):
     description: str
 
 
-def _psycopg2_address(address: str | None) -> str | None:
-    """Name the driver: SQLAlchemy 2.1 would take `postgresql://` to mean psycopg 3."""
-    if address is None:
-        return None
-    scheme, _, rest = address.partition("://")
-    if scheme not in {"postgres", "postgresql", "postgresql+psycopg2"} or not rest:
-        raise ValueError("not a Postgres address")
-    return f"postgresql+psycopg2://{rest}"
-
-
-def _redis_address(address: str | None) -> str | None:
-    if address is not None and not address.startswith(("redis://", "rediss://")):
-        raise ValueError("not a Redis address")
-    return address
-
-
-def _web_address(address: str | None) -> str | None:
-    if address is None:
-        return None
-    if not address.startswith(("http://", "https://")):
-        raise ValueError("not a web address")
-    return address.rstrip("/")
-
-
-def _points_of_fault(words: str | None) -> str | None:
-    if words is not None:
-        read_faults(words)
-    return words
-
-
 WebAddress = Annotated[
-    str | None, AfterValidator(_web_address), Legal("an http:// or https:// address")
+    str | None, AfterValidator(web_address), Legal("an http:// or https:// address")
 ]
 
 
@@ -99,7 +78,7 @@ class Settings(BaseSettings):
     )
     fault: Annotated[
         str | None,
-        AfterValidator(_points_of_fault),
+        AfterValidator(points_of_fault),
         Legal("`point=mode,…`; a mode is kill, raise, drop or delay:SECONDS"),
     ] = Field(
         default=None,
@@ -122,7 +101,7 @@ class Settings(BaseSettings):
 
     database_url: Annotated[
         str | None,
-        AfterValidator(_psycopg2_address),
+        AfterValidator(psycopg2_address),
         Secret(),
         Legal("a postgresql:// or postgres:// address"),
     ] = Field(
@@ -134,7 +113,7 @@ class Settings(BaseSettings):
     )
     redis_url: Annotated[
         str | None,
-        AfterValidator(_redis_address),
+        AfterValidator(redis_address),
         Secret(),
         Legal("a redis:// or rediss:// address"),
     ] = Field(
@@ -179,6 +158,49 @@ class Settings(BaseSettings):
     )
     api_key: Annotated[str | None, Secret()] = Field(
         default=None, description="Key the client and the user commands present to the API."
+    )
+
+    no_auth: str | None = Field(
+        default=None,
+        description="Name of a user for whom every request without a key is served. Only where "
+        "the API listens on this machine alone; for trying things out.",
+    )
+    jwt_algorithms: Annotated[
+        Names,
+        AfterValidator(signatures),
+        Legal("HS256 alone, or any of RS256, ES256, EdDSA, separated by commas"),
+    ] = Field(
+        default=(),
+        description="Signatures of the bearer tokens (JWT) that the API takes besides keys. Not "
+        "set: none.",
+    )
+    jwt_secret: Annotated[
+        str | None, AfterValidator(long_secret), Secret(), Legal("32 bytes or more")
+    ] = Field(default=None, description="Secret that tokens are signed with under HS256.")
+    jwt_keys: Annotated[
+        str | None,
+        AfterValidator(place_of_keys),
+        Legal("a file, or an https:// address (http:// on this machine only)"),
+    ] = Field(
+        default=None,
+        description="Public keys that tokens are signed with: a PEM file, or a JWKS as a file or "
+        "at an address.",
+    )
+    jwt_issuer: str | None = Field(
+        default=None, description="Who must have made a token out (`iss`)."
+    )
+    jwt_audience: str | None = Field(
+        default=None, description="For whom a token must be made out (`aud`)."
+    )
+    jwt_leeway: Annotated[Seconds, Span(0, 30)] = Field(
+        default=10, description="Seconds by which the clock of a token's maker may differ."
+    )
+    rate_limit_per_second: Annotated[float, Span(0, 100_000)] = Field(
+        default=500,
+        description="Requests that one key may make per second in the long run; 0 for no limit.",
+    )
+    rate_limit_burst: Annotated[int, Span(1, 1_000_000)] = Field(
+        default=2000, description="Requests that one key may make at once after a rest."
     )
 
     handlers: Names = Field(
@@ -439,6 +461,28 @@ class Settings(BaseSettings):
                 f"{env_of('retry_initial_delay_sec')}={first:g} and "
                 f"{env_of('retry_max_delay_sec')}={longest:g}: the first wait is above the longest"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _stays_at_home_without_keys(self) -> "Settings":
+        if self.no_auth is not None and not is_loopback(self.api_host):
+            raise ValueError(
+                f"{env_of('no_auth')}={self.no_auth} and {env_of('api_host')}={self.api_host}: "
+                "without keys the API may listen on this machine only (127.0.0.1, ::1, localhost)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _knows_what_makes_a_token_good(self) -> "Settings":
+        if not self.jwt_algorithms:
+            return self
+        keys = "jwt_secret" if "HS256" in self.jwt_algorithms else "jwt_keys"
+        for name in ("jwt_issuer", "jwt_audience", keys):
+            if not getattr(self, name):
+                raise ValueError(
+                    f"{env_of('jwt_algorithms')}={','.join(self.jwt_algorithms)}: "
+                    f"{env_of(name)} must be set too"
+                )
         return self
 
     def with_origins(self, origins: dict[str, str]) -> "Settings":

@@ -1,6 +1,7 @@
 """The way to Postgres: connections with a role and time limits, and whole transactions."""
 
 import random
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,10 +20,14 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolExhausted
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from app.store.statements import prepare_named
+from app.domain.ids import UserId
+from app.store.statements import prepare_named, statement
 from app.store.watchdog import WATCHDOG
 
+# What each role may do stands in the migration's roles.sql and grants.sql.
 APP = "overnight_app"
+READER = "overnight_reader"
+ADMIN = "overnight_admin"
 DISPATCHER = "overnight_dispatcher"
 
 DEADLOCK = "40P01"
@@ -60,11 +65,28 @@ class Timeouts:
     silence: float = 20.0
 
 
-class Db:
-    """A pool of connections that all work with one role's rights."""
+@dataclass(frozen=True)
+class Served:
+    """Whom transactions serve, and in whose name: the wall lets through that user's rows only."""
 
-    def __init__(self, engine: Engine) -> None:
+    user_id: UserId
+    actor: str = ""
+    key_id: str = ""
+
+
+class Db:
+    """A pool of connections that all work with one role's rights.
+
+    With the role of the API every transaction stands behind a wall: it finds the rows of the user
+    it serves (`acting_for`), and without one, nothing.
+    """
+
+    def __init__(
+        self, engine: Engine, *, role: str | None = None, served: Served | None = None
+    ) -> None:
         self.engine = engine
+        self._role = role
+        self._served = served
 
     @classmethod
     def connect(
@@ -75,27 +97,48 @@ class Db:
         application_name: str = "overnight",
         pool_size: int = 5,
         timeouts: Timeouts | None = None,
+        actor: str | None = None,
     ) -> Self:
-        """Prepare a pool; the first connection is opened when it is first needed."""
+        """Prepare a pool; the first connection is opened when it is first needed.
+
+        `actor` is who is recorded for acts that name nobody else.
+        """
         engine = create_engine(
             driver_url(url),
             pool_size=pool_size,
             max_overflow=pool_size,
             pool_timeout=2,
             connect_args=connect_args(
-                role=role, application_name=application_name, timeouts=timeouts or Timeouts()
+                role=role,
+                application_name=application_name,
+                timeouts=timeouts or Timeouts(),
+                actor=actor,
             ),
         )
         _keep_watch(engine, timeouts or Timeouts())
         prepare_named(engine)
-        return cls(engine)
+        return cls(engine, role=role)
 
-    def atomically(self, work: Callable[[Connection], T], *, one_instant: bool = False) -> T:
+    def acting_for(self, served: Served) -> Self:
+        """Return the same pool, serving one user.
+
+        Other roles than the API's know no walls; for them it only names who is acting.
+        """
+        return type(self)(self.engine, role=self._role, served=served)
+
+    def atomically(
+        self,
+        work: Callable[[Connection], T],
+        *,
+        one_instant: bool = False,
+        house_wide: bool = False,
+    ) -> T:
         """Run `work` in one transaction and commit; deadlocks and lost races are tried again.
 
         `work` may run several times, so it must have no effect but on the database. With
         `one_instant` all its statements see the rows as they were when it began; that is for
-        several readings that must agree.
+        several readings that must agree. `house_wide` looks over the walls between users, and may
+        change nothing: for forecasts, which depend on everybody's work.
         """
         engine = self.engine
         if one_instant:
@@ -103,6 +146,7 @@ class Db:
         for attempt in range(1, TRIES + 1):
             try:
                 with engine.begin() as tx:
+                    self._take_place(tx, house_wide=house_wide)
                     return work(tx)
             except DBAPIError as error:
                 if sqlstate(error) in WORTH_RETRYING and attempt < TRIES:
@@ -114,6 +158,14 @@ class Db:
             except PoolExhausted as error:
                 raise DatabaseUnreachable("every connection is in use") from error
         raise AssertionError("the last try returns or raises")
+
+    def _take_place(self, tx: Connection, *, house_wide: bool) -> None:
+        """Stand behind the wall of the user who is served, until the transaction ends."""
+        if house_wide and self._role == APP:
+            tx.exec_driver_sql(f"SET LOCAL ROLE {READER}")
+        elif self._served is not None:
+            named = {name: str(value) for name, value in vars(self._served).items()}
+            tx.execute(statement("act_for"), named)
 
     def close(self) -> None:
         """Close every connection."""
@@ -158,12 +210,19 @@ def driver_url(url: str) -> str:
 
 
 def connect_args(
-    *, role: str | None, application_name: str, timeouts: Timeouts | None
+    *,
+    role: str | None,
+    application_name: str,
+    timeouts: Timeouts | None,
+    actor: str | None = None,
 ) -> Mapping[str, object]:
     """Return what libpq needs so that no connection hangs or works with too many rights."""
     options = {"timezone": "UTC"}
     if role is not None:
         options |= {"role": role, **STEADY_PLANS}
+    if actor is not None:
+        # What libpq takes for the end of an option is no part of a name.
+        options["overnight.actor"] = re.sub(r"[\\\s]", "_", actor)
     if timeouts is not None:
         options["statement_timeout"] = _milliseconds(timeouts.statement)
         options["lock_timeout"] = _milliseconds(timeouts.lock)

@@ -9,7 +9,7 @@ from app.domain.errors import Refused
 from app.domain.ids import UserId, parse_task
 from app.faults import arm
 from app.intake.grow import NewEdge, add_edges
-from app.store.db import APP, DatabaseUnreachable, Db
+from app.store.db import ADMIN, DatabaseUnreachable, Db
 
 
 def main() -> int:
@@ -19,7 +19,7 @@ def main() -> int:
     """
     url, task, *edge = sys.argv[1:]
     arm(os.environ.get("OVERNIGHT_FAULT"))
-    db = Db.connect(url, role=APP, application_name="chaos-operator", pool_size=1)
+    db = Db.connect(url, role=ADMIN, application_name="chaos-operator", pool_size=1)
     try:
         if edge:
             parent, user = edge

@@ -28,7 +28,7 @@ from app.local.postgres import EmbeddedPostgres
 from app.local.redis import EmbeddedRedis
 from app.settings import Settings
 from app.store import migrate
-from app.store.db import APP, DISPATCHER, Db
+from app.store.db import ADMIN, DISPATCHER, Db
 from tests.chaos.proxy import FaultProxy, Link
 from tests.chaos.truth import PLACE
 from tests.support.house import House
@@ -328,11 +328,11 @@ def stage(
         migrate.upgrade(postgres.url())
         roles = [
             stack.enter_context(_connected(postgres.url(), role))
-            for role in ("overnight_owner", DISPATCHER, APP)
+            for role in ("overnight_owner", DISPATCHER, ADMIN)
         ]
         producer_link = proxy.link(postgres.cluster.port)
         producer = stack.enter_context(
-            _connected(through(postgres.url(), producer_link), APP, "chaos-producer")
+            _connected(through(postgres.url(), producer_link), ADMIN, "chaos-producer")
         )
         made = Stage(
             postgres,

@@ -29,7 +29,7 @@ from app.maintenance.reset import reset_cycles
 from app.outcome.presence import leave
 from app.outcome.settle import settle, settle_all
 from app.outcome.start import start
-from app.store.db import APP, Db
+from app.store.db import ADMIN, Db
 from tests.support.house import AGENT, CLAIM_TTL, LEASE, LIVENESS, POOL, TERMS, House
 from tests.support.invariants import told, violations, watch_plans
 from tests.support.rivals import Rival, held_lane, held_pool, held_task, queue_up
@@ -103,7 +103,7 @@ def test_claims_plan_changes_resets_and_releases_at_once_break_no_limit(
     for user in users:
         for _ in range(60):
             house.task(user, timeout_seconds=60, locks=chance.choice(LOCKS), max_attempts=20)
-    operator, front = connect("operator"), connect("front", role=APP)
+    operator, front = connect("operator"), connect("front", role=ADMIN)
 
     def replan() -> None:
         user = chance.choice(users)
@@ -248,7 +248,7 @@ def test_a_downgrade_that_waited_for_a_claim_holds_from_the_next(
         return len(claim(db, POOL, holder="d", terms=Terms(CLAIM_TTL, LIVENESS)).claims)
 
     downgrade = Rival(
-        lambda name: connect(name, role=APP), "admin", change_plan, user, PlanTier.FREE
+        lambda name: connect(name, role=ADMIN), "admin", change_plan, user, PlanTier.FREE
     )
     with held_pool(connect, POOL), held_lane(connect, user):
         claiming = Rival(connect, "dispatcher", take)

@@ -13,7 +13,7 @@ from sqlalchemy import select
 
 from app.local.home import Connection, Home
 from app.local.lock import is_held
-from app.store.db import Db
+from app.store.db import ADMIN, Db
 from app.store.models import User
 from tests.support.waiting import wait_until
 
@@ -60,7 +60,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 
 def users(url: str) -> set[str]:
-    db = Db.connect(url)
+    db = Db.connect(url, role=ADMIN)
     try:
         return set(db.atomically(lambda tx: tx.scalars(select(User.name)).all()))
     finally:

@@ -268,6 +268,8 @@ def _values(connection: Connection) -> dict[str, Any]:
         "project": "site",
         **dict.fromkeys(("usd", "usd_left", "budget_usd"), 1),
         "agent_id": "worker",
+        **dict.fromkeys(("key_id", "key_hash", "subject"), "someone"),
+        **dict.fromkeys(("since", "within")),
         "escalated_priority": 20,
         "only": None,
         "users": list(users),

@@ -19,7 +19,7 @@ from app.domain.locks import LockScope
 from app.domain.retry import RetryPolicy, Strategy
 from app.intake.submit import Caps, Edge, NewTask, Submitted, submit, submit_graph
 from app.settings import load
-from app.store.db import APP, Db
+from app.store.db import ADMIN, Db
 from tests.support.house import LOOSE, House
 from tests.support.rivals import Rival, held_lane, queue_up
 
@@ -369,7 +369,7 @@ def test_nobody_submits_for_a_user_who_does_not_exist(house: House) -> None:
 def test_a_new_task_begins_its_history(house: House, connect: Callable[..., Db]) -> None:
     user = house.user()
 
-    made = submit(connect("front-door", role=APP), user, PLAIN, LOOSE)
+    made = submit(connect("front-door", role=ADMIN), user, PLAIN, LOOSE)
 
     event = house.one("SELECT * FROM events WHERE task_id = :id", id=made.task_id)
     assert (event["seq"], event["kind"], event["actor"]) == (1, "task.ready", "front-door")

@@ -8,7 +8,7 @@ from app.domain.ids import UserId
 from app.events.wake import Waker
 from app.intake.submit import NewTask, submit
 from app.local.postgres import EmbeddedPostgres
-from app.store.db import APP, DISPATCHER, DatabaseUnreachable, Db
+from app.store.db import ADMIN, DISPATCHER, DatabaseUnreachable, Db
 from tests.chaos.proxy import FaultProxy, Link, Mood
 from tests.chaos.stage import through
 from tests.support.house import LOOSE, House
@@ -46,7 +46,7 @@ def worker(database_url: str, link: Link) -> Iterator[child.House]:
 def test_a_submit_whose_answer_was_lost_is_one_task_when_repeated(
     house: House, user: UserId, database_url: str, link: Link
 ) -> None:
-    db = Db.connect(through(database_url, link), role=APP)
+    db = Db.connect(through(database_url, link), role=ADMIN)
     task = NewTask("a task", "echo", idempotency_key="once")
     link.become(Mood.FORGET_COMMIT)
     with pytest.raises(DatabaseUnreachable):

@@ -24,7 +24,7 @@ from app.intake.submit import NewTask
 from app.maintenance.reset import reset_cycles
 from app.outcome.heartbeat import Answer, heartbeat
 from app.store import lanes
-from app.store.db import APP, Db
+from app.store.db import ADMIN, Db
 from tests.support.house import AGENT, LEASE, LIVENESS, LOOSE, POOL, TERMS, House
 from tests.support.rivals import Rival, held_pool, held_task, meet_at_lane, queue_up
 
@@ -351,7 +351,7 @@ def test_a_claim_under_way_is_judged_by_the_window_before(
     user = evening.user()
     task_id = evening.task(user)
     claimer = Rival(connect, "claimer", _claim)
-    keeper = Rival(partial(connect, role=APP), "keeper", set_window, user, SHUT)
+    keeper = Rival(partial(connect, role=ADMIN), "keeper", set_window, user, SHUT)
 
     with held_task(connect, task_id):
         # the claim holds the lane and waits for the row; whoever sets the window waits for the lane
@@ -389,8 +389,8 @@ def test_two_who_set_a_window_at_once_leave_the_last_ones(
     meet_at_lane(
         connect,
         user,
-        Rival(partial(connect, role=APP), "keeper-1", set_window, user, SHUT),
-        Rival(partial(connect, role=APP), "keeper-2", set_window, user, None),
+        Rival(partial(connect, role=ADMIN), "keeper-1", set_window, user, SHUT),
+        Rival(partial(connect, role=ADMIN), "keeper-2", set_window, user, None),
     )
 
     lane = evening.lane(user)

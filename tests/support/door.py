@@ -15,6 +15,7 @@ from app.control.keys import issue
 from app.domain.ids import UserId, parse_task
 from app.settings import load
 from overnight import Client
+from tests.support import logins
 from tests.support.house import House
 
 TASKS = "/api/v1/tasks"
@@ -72,7 +73,7 @@ def open_door(house: House, database_url: str, **environ: str) -> Iterator[Door]
     """Open the API on the test's database; further settings go by their environment names."""
     settings = load(
         {
-            "OVERNIGHT_DATABASE_URL": database_url,
+            "OVERNIGHT_DATABASE_URL": logins.for_api(database_url),
             "OVERNIGHT_REDIS_URL": DEAD_REDIS,
             **environ,
         },

@@ -7,7 +7,7 @@ CREATE TABLE plan_history (
     max_active int NOT NULL,
     limit_seconds bigint
 );
-GRANT SELECT ON plan_history TO overnight_app, overnight_dispatcher;
+GRANT SELECT ON plan_history TO PUBLIC;
 INSERT INTO plan_history (user_id, since, max_active, limit_seconds)
 SELECT id, '-infinity', max_concurrent_agents, monthly_agent_hours_limit * 3600::bigint FROM users;
 

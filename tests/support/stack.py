@@ -17,6 +17,7 @@ from app.local.guarded import Guarded, Program
 from app.local.ports import free_port
 from app.settings import Settings
 from overnight import Client
+from tests.support import logins
 from tests.support.house import House
 from tests.support.waiting import wait_until
 from tests.support.workers import ROOT, environment, worker_settings
@@ -58,12 +59,20 @@ class Stack:
                 self.processes[name] = Guarded(
                     Program(
                         [sys.executable, "-m", "app.cli.main", command],
-                        env={**environment(self.settings), "PYTHONPATH": str(ROOT)},
+                        env={
+                            **environment(self.settings),
+                            "OVERNIGHT_DATABASE_URL": self._login(command),
+                            "PYTHONPATH": str(ROOT),
+                        },
                         cwd=self.logs,
                     ),
                     output=output,
                 )
         return self
+
+    def _login(self, command: str) -> str:
+        url = str(self.settings.database_url)
+        return logins.for_api(url) if command == "api" else logins.for_service(url)
 
     def ready(self) -> Self:
         """Wait until everything that was started can do its work."""

@@ -23,7 +23,8 @@ from app.domain.ids import TaskId, UserId
 from app.local.postgres import EmbeddedPostgres
 from app.local.redis import EmbeddedRedis
 from app.settings import Settings, load
-from app.store.db import APP, DISPATCHER, Db
+from app.store.db import ADMIN, DISPATCHER, Db
+from tests.support import logins
 from tests.support.house import House
 from tests.support.waiting import wait_until
 
@@ -42,7 +43,7 @@ def worker_settings(database_url: str, redis_url: str, **changes: object) -> Set
     """Return settings for one test: own database, own keys in Redis, short clocks."""
     named = {name.upper(): str(value) for name, value in changes.items()}
     values = {
-        "DATABASE_URL": database_url,
+        "DATABASE_URL": logins.for_service(database_url),
         "REDIS_URL": redis_url,
         "REDIS_KEY_PREFIX": f"test-{uuid4().hex[:8]}:",
         **SHORT_CLOCKS,
@@ -137,7 +138,7 @@ def working_house(postgres: EmbeddedPostgres, template: str) -> Iterator[House]:
     name = f"workers_{uuid4().hex[:8]}"
     _as_superuser(postgres, f"CREATE DATABASE {name} TEMPLATE {template} OWNER overnight")
     url = postgres.url(name)
-    house = House(*(Db.connect(url, role=role) for role in ("overnight_owner", DISPATCHER, APP)))
+    house = House(*(Db.connect(url, role=role) for role in ("overnight_owner", DISPATCHER, ADMIN)))
     try:
         yield house
     finally:

@@ -7,7 +7,8 @@ A *task* belongs to a *dag* (a lone task to a dag of one) and may wait on others
 wait for one is remembered in *lock_waits*. Each claim of a task opens an *attempt*, keyed by the
 task's epoch; each attempt that ran leaves rows in the *usage_ledger*, an append-only record in
 seconds per billing month, and what it cost in *spending*, per night. What a user should hear of
-once, such as hours running out, stands in *notices*. Every change of state leaves an *event*.
+once, such as hours running out, stands in *notices*. Every change of state leaves an *event*, and
+every change of what may be done (users, keys, pauses, budgets) a line in the *audit_log*.
 Tasks that failed for good stand in *dead_letters*; answers from holders that had lost their claim
 in *stale_results*; what runs made for others to read, besides their outputs, in *artifacts*. Tasks
 that programs left in their own transactions stand in the *inbox* until intake has taken them.
@@ -26,6 +27,7 @@ from app.store.models.people import ApiKey, Lane, User
 from app.store.models.records import (
     Artifact,
     Attempt,
+    AuditEntry,
     DeadLetter,
     LedgerEntry,
     Notice,
@@ -41,6 +43,7 @@ __all__ = [
     "ApiKey",
     "Artifact",
     "Attempt",
+    "AuditEntry",
     "Base",
     "Dag",
     "DagTrigger",

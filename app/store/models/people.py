@@ -1,6 +1,6 @@
 """Users, their lanes and their keys."""
 
-from datetime import datetime, time
+from datetime import datetime, time, timedelta
 from decimal import Decimal
 from uuid import UUID
 
@@ -14,7 +14,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
-from sqlalchemy.types import BigInteger, SmallInteger
+from sqlalchemy.types import BigInteger, Interval, SmallInteger
 
 from app.domain.plans import OnExhausted, PlanTier
 from app.domain.windows import AtClosing
@@ -149,3 +149,7 @@ class ApiKey(Base):
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]
+    # How long it was made to live; the key that takes over lives as long. None: without end.
+    lifetime: Mapped[timedelta | None] = mapped_column(Interval)
+    # The key that took over when this one was rotated; until it expires both are good.
+    replaced_by: Mapped[str | None]

@@ -26,6 +26,8 @@ from sqlalchemy.types import BigInteger
 
 from app.store.models.base import EMPTY_OBJECT, Base
 
+BY_PEOPLE = "starts_with(actor, 'user:') OR starts_with(actor, 'human:')"
+
 
 class Attempt(Base):
     """One claim of a task and what came of it; `spent` says whether it used up a try."""
@@ -142,6 +144,8 @@ class TaskEvent(Base):
     __table_args__ = (
         PrimaryKeyConstraint("task_id", "seq"),
         Index("events_user", "user_id", "id"),
+        # What people did; the moves that the house makes by itself are many times more.
+        Index("events_by_people", "at", postgresql_where=text(BY_PEOPLE)),
     )
 
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True))
@@ -232,3 +236,24 @@ class StaleResult(Base):
     outcome: Mapped[str]
     result: Mapped[dict[str, Any]]
     recorded_at: Mapped[datetime] = mapped_column(server_default=func.clock())
+
+
+class AuditEntry(Base):
+    """Somebody changed what may be done: who, what, to whom, and through which door.
+
+    Only triggers write here, in the statement that makes the change; rows are never changed.
+    """
+
+    __tablename__ = "audit_log"
+    __table_args__ = (Index("audit_log_at", "at"), Index("audit_log_user", "user_id", "at"))
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
+    at: Mapped[datetime] = mapped_column(server_default=func.clock())
+    actor: Mapped[str]
+    via: Mapped[str] = mapped_column(server_default=text("current_setting('application_name')"))
+    key_id: Mapped[str | None]
+    act: Mapped[str]
+    # Whom it concerns; None if everybody.
+    user_id: Mapped[UUID | None]
+    target: Mapped[str]
+    detail: Mapped[dict[str, Any]] = mapped_column(server_default=EMPTY_OBJECT)

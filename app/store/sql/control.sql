@@ -2,6 +2,12 @@
 -- Name the person behind this transaction in every event it causes.
 SELECT set_config('overnight.actor', :actor, true);
 
+-- name: act_for
+-- Serve one user until the transaction ends: the walls let through that user's rows, and what is
+-- done is recorded under the caller's name.
+SELECT set_config('overnight.user_id', :user_id, true), set_config('overnight.actor', :actor, true),
+       set_config('overnight.key_id', :key_id, true);
+
 -- name: owner_of
 SELECT user_id, state FROM tasks WHERE id = :task_id;
 

@@ -18,7 +18,7 @@ SELECT l.waiting, l.active, l.ready, l.used_seconds, l.reserved_seconds, l.limit
 
 -- name: depth
 -- How much work waits in the whole house, summed over the lanes, never over the tasks.
-SELECT coalesce(sum(waiting), 0) AS waiting FROM lanes;
+SELECT house_depth() AS waiting;
 
 -- name: lock_depth
 -- Near the house's cap, submits of different users count one after the other. After the lane's lock.

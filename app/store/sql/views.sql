@@ -103,3 +103,14 @@ SELECT p.scope, coalesce(u.name, p.target) AS target, p.note, p.paused_by, p.pau
  WHERE p.resumed_at IS NULL
    AND (CAST(:user_id AS uuid) IS NULL OR p.scope <> 'user' OR p.target = CAST(:user_id AS uuid)::text)
  ORDER BY p.id;
+
+-- name: view_audit (planned anew)
+-- What people did, newest first; each half of the trail is read from its end.
+SELECT t.at, t.actor, t.via, t.key_id, t.act, u.name AS "user", t.target, t.detail
+  FROM audit_trail t
+  LEFT JOIN users u ON u.id = t.user_id
+ WHERE (CAST(:user_id AS uuid) IS NULL OR t.user_id = CAST(:user_id AS uuid))
+   AND (CAST(:since AS timestamptz) IS NULL OR t.at >= CAST(:since AS timestamptz))
+   AND (CAST(:within AS interval) IS NULL OR t.at >= clock() - CAST(:within AS interval))
+ ORDER BY t.at DESC
+ LIMIT :limit;

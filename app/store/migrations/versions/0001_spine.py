@@ -10,9 +10,11 @@ branch_labels = None
 depends_on = None
 
 SPINE = Path(__file__).parent / "spine"
+ROLES = "overnight_app, overnight_reader, overnight_admin, overnight_dispatcher"
+LOGINS = "overnight_api, overnight_service"
 AS_OWNER = (
     *("clock", "spans", "tables", "billing", "priority", "lanes", "locks", "money"),
-    *("triggers", "events", "inbox", "views", "moves", "grants"),
+    *("triggers", "events", "inbox", "audit", "views", "moves", "grants", "walls"),
 )
 
 
@@ -23,13 +25,15 @@ def upgrade() -> None:
     for name in AS_OWNER:
         _run(name)
     op.execute("RESET ROLE")
-    op.execute("GRANT SELECT ON alembic_version TO overnight_app, overnight_dispatcher")
+    # The doctor looks before it chooses a role.
+    op.execute(f"GRANT SELECT ON alembic_version TO {ROLES}, {LOGINS}")
 
 
 def downgrade() -> None:
     """Drop every object the owner has; the roles stay, for other databases may use them."""
     op.execute("DROP OWNED BY overnight_owner")
-    op.execute("DROP OWNED BY overnight_app, overnight_dispatcher")
+    op.execute(f"DROP OWNED BY {ROLES}")
+    op.execute(f"REVOKE ALL ON alembic_version FROM {LOGINS}")
 
 
 def _run(name: str) -> None:

@@ -25,6 +25,21 @@ CREATE TABLE attempts (
  WITH (fillfactor = 80);
 CREATE INDEX attempts_claimed ON attempts USING brin (claimed_at);
 
+CREATE TABLE audit_log (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    actor TEXT NOT NULL,
+    via TEXT DEFAULT current_setting('application_name') NOT NULL,
+    key_id TEXT,
+    act TEXT NOT NULL,
+    user_id UUID,
+    target TEXT NOT NULL,
+    detail JSONB DEFAULT '{}' NOT NULL,
+    PRIMARY KEY (id)
+);
+CREATE INDEX audit_log_at ON audit_log (at);
+CREATE INDEX audit_log_user ON audit_log (user_id, at);
+
 CREATE TABLE events (
     id BIGINT GENERATED ALWAYS AS IDENTITY,
     task_id UUID NOT NULL,
@@ -40,6 +55,7 @@ CREATE TABLE events (
     at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
     PRIMARY KEY (task_id, seq)
 );
+CREATE INDEX events_by_people ON events (at) WHERE starts_with(actor, 'user:') OR starts_with(actor, 'human:');
 CREATE INDEX events_user ON events (user_id, id);
 
 CREATE TABLE held_locks (
@@ -266,6 +282,8 @@ CREATE TABLE api_keys (
     expires_at TIMESTAMP WITH TIME ZONE,
     revoked_at TIMESTAMP WITH TIME ZONE,
     last_used_at TIMESTAMP WITH TIME ZONE,
+    lifetime INTERVAL,
+    replaced_by TEXT,
     PRIMARY KEY (id),
     FOREIGN KEY(user_id) REFERENCES users (id),
     UNIQUE (hash)

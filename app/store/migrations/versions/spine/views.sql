@@ -1,6 +1,7 @@
 -- A user's limits and usage under the names of the plan's documents. The hours used are read
 -- from the lane, so there is no second copy that could disagree.
-CREATE VIEW user_limits AS
+-- Read with the rights of whoever asks, like all views here: behind the walls, not over them.
+CREATE VIEW user_limits WITH (security_invoker = true) AS
 SELECT u.id AS user_id,
        u.name,
        u.plan_tier,
@@ -13,7 +14,7 @@ SELECT u.id AS user_id,
   JOIN lanes l ON l.user_id = u.id;
 
 -- Every graph: those of several tasks, and lone tasks, which are their own.
-CREATE VIEW graphs AS
+CREATE VIEW graphs WITH (security_invoker = true) AS
 SELECT id, user_id, title, created_by, total, open, completed, dead, cancelled, status,
        budget_ceiling_usd, spent_usd, forked_from, created_at, finished_at
   FROM dags
@@ -32,3 +33,15 @@ LANGUAGE sql STABLE
 RETURN (SELECT jsonb_agg(jsonb_build_object('agent', agent, 'outcome', outcome) ORDER BY epoch)
           FROM attempts
          WHERE task_id = of_task AND spent AND epoch > after_epoch);
+
+-- Everything people did, newest last: what they changed, and what they did with tasks. A person is
+-- a user behind a key or an operator; processes act under names without a colon.
+CREATE VIEW audit_trail WITH (security_invoker = true) AS
+SELECT at, actor, via, key_id, act, user_id, target, detail
+  FROM audit_log
+UNION ALL
+SELECT at, actor, CASE WHEN starts_with(actor, 'user:') THEN 'overnight-api' ELSE 'overnight-cli' END, NULL, kind, user_id,
+       task_id::text,
+       jsonb_strip_nulls(jsonb_build_object('from', from_state, 'to', to_state, 'reason', reason))
+  FROM events
+ WHERE starts_with(actor, 'user:') OR starts_with(actor, 'human:');

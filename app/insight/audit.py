@@ -1,0 +1,42 @@
+"""What people did, to whom and through which door: the trail, newest first."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from app.domain.ids import UserId
+from app.masking import mask_value
+from app.store.db import Db
+from app.store.statements import statement
+
+
+@dataclass(frozen=True)
+class Act:
+    """One act: `actor` is `user:<id>` behind a key or a token, or `human:<name>` at a terminal.
+
+    `user` is whom it concerns, None if everybody; `detail` holds what was changed, as it was and
+    as it is.
+    """
+
+    at: datetime
+    actor: str
+    via: str
+    key_id: str | None
+    act: str
+    user: str | None
+    target: str
+    detail: dict[str, Any]
+
+
+def list_acts(
+    db: Db,
+    *,
+    user_id: UserId | None = None,
+    since: datetime | None = None,
+    within: timedelta | None = None,
+    limit: int = 100,
+) -> list[Act]:
+    """Return what was done last, to one user or to all: since an instant, or within a time."""
+    asked = {"user_id": user_id, "since": since, "within": within, "limit": limit}
+    rows = db.atomically(lambda tx: tx.execute(statement("view_audit"), asked).mappings().all())
+    return [Act(**{**row, "detail": mask_value("detail", row["detail"])}) for row in rows]

@@ -1,0 +1,11 @@
+-- name: holder_of_key
+-- Who shows this key, if it is good. Asked before anybody is served, so behind no wall but its own.
+SELECT user_id, scopes, is_admin, use_is_old FROM holder_of_key(:key_id, :key_hash);
+
+-- name: note_key_use
+-- Noting every use would make each read a write: at most once a minute.
+SELECT note_key_use(:key_id);
+
+-- name: user_called
+-- Whom the subject of a token names.
+SELECT user_id, is_admin FROM user_called(:subject);

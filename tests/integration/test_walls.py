@@ -1,0 +1,286 @@
+"""The wall between users that Postgres itself keeps, wherever a condition was forgotten."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg2
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError, ProgrammingError
+
+from app.control.keys import issue
+from app.domain.ids import UserId
+from app.domain.results import Raised, Returned
+from app.insight.explain import explain
+from app.insight.forecast import forecast_task
+from app.insight.snapshot import Workers
+from app.insight.tasks import get_task
+from app.local.postgres import API_LOGIN, SERVICE_LOGIN, EmbeddedPostgres
+from app.store.db import ADMIN, APP, DISPATCHER, READER, Db, Served
+from tests.support import logins
+from tests.support.house import LIVENESS, TERMS, House
+
+# Tables that hold nothing of any one user; every other one must have a wall.
+OPEN_TO_ALL = {"agents", "alembic_version", "legal_moves", "paces", "pools", "sweeps"}
+WORKERS = Workers(LIVENESS)
+
+UNWALLED = """
+    SELECT c.relname AS name
+      FROM pg_class c
+     WHERE c.relnamespace = 'public'::regnamespace
+       AND c.relkind IN ('r', 'p')
+       AND c.relname <> ALL (CAST(:open AS text[]))
+       AND NOT (c.relrowsecurity AND c.relforcerowsecurity
+                AND EXISTS (SELECT 1 FROM pg_policy p
+                             WHERE p.polrelid = c.oid
+                               AND p.polroles = ARRAY['overnight_app'::regrole::oid]
+                               AND pg_get_expr(p.polqual, p.polrelid) ~ 'acting_for|tasks'
+                               AND p.polwithcheck IS NOT NULL))
+     ORDER BY 1
+"""
+
+
+def unwalled(house: House) -> list[str]:
+    """Return the tables through which one user could see another's rows."""
+    return [row["name"] for row in house.rows(UNWALLED, open=sorted(OPEN_TO_ALL))]
+
+
+def walled(house: House) -> list[str]:
+    """Return the tables that have a wall."""
+    sql = "SELECT relname AS name FROM pg_class WHERE relforcerowsecurity ORDER BY 1"
+    return [row["name"] for row in house.rows(sql)]
+
+
+@pytest.fixture
+def front(postgres: EmbeddedPostgres, database_url: str) -> Iterator[Db]:
+    """The API's own way in: its login, its role, and two connections."""
+    db = Db.connect(logins.for_api(database_url), role=APP, application_name="api", pool_size=1)
+    yield db
+    db.close()
+
+
+def test_every_table_of_users_has_a_wall(house: House) -> None:
+    assert unwalled(house) == [], "wall it in walls.sql, or name it in OPEN_TO_ALL"
+
+
+def test_a_new_table_without_a_wall_is_noticed(house: House) -> None:
+    house.run("CREATE TABLE diaries (user_id uuid, secret text)")
+    assert unwalled(house) == ["diaries"]
+
+    # Enabled but not forced, or forced without a policy for the API, is no wall.
+    house.run("ALTER TABLE diaries ENABLE ROW LEVEL SECURITY")
+    assert unwalled(house) == ["diaries"]
+    house.run("ALTER TABLE diaries FORCE ROW LEVEL SECURITY")
+    assert unwalled(house) == ["diaries"]
+
+
+def _live(house: House) -> UserId:
+    """Let a user leave traces in every table that holds a user's rows."""
+    user = house.user(monthly_agent_hours_limit=10, night_budget_usd=100)
+    issue(house.app, user, name="laptop")
+    house.run("UPDATE users SET max_pending = 77 WHERE id = :id", id=user)
+    first = house.running(user, locks=("repo:site",))
+    house.task(user, locks=("repo:site",))
+    house.settle(first, Returned("done"))
+    house.settle(first, Returned("late"))
+    house.settle(house.running(user, max_attempts=1), Raised("error", "no"))
+    held = house.running(user, locks=("repo:held",))
+    other = house.task(user)
+    house.run(
+        "INSERT INTO pauses (scope, target, paused_by)"
+        " VALUES ('user', CAST(:u AS uuid)::text, 'human:x');"
+        "INSERT INTO spending (task_id, epoch, night_started_at, user_id, dag_id, usd)"
+        " VALUES (:a, 1, clock(), :u, :a, 1);"
+        "INSERT INTO dags (id, user_id, title, created_by)"
+        " VALUES (gen_random_uuid(), :u, 'd', 'x');"
+        "INSERT INTO task_edges (parent_id, child_id, dag_id, user_id)"
+        " SELECT :a, :b, id, :u FROM dags WHERE user_id = :u;"
+        "INSERT INTO notices (user_id, kind, subject) VALUES (:u, 'usage.50', 'month');"
+        "INSERT INTO lock_waits (user_id, key, holder_id, waiter_id, waiting, since)"
+        " VALUES (:u, 'k', :a, :b, 1, clock())",
+        u=user,
+        a=held.claim.task_id,
+        b=other,
+    )
+    return user
+
+
+@pytest.fixture
+def neighbours(house: House) -> tuple[UserId, UserId]:
+    house.agent()
+    return _live(house), _live(house)
+
+
+def _rows(db: Db, table: str) -> list[str]:
+    return db.atomically(
+        lambda tx: [row[0] for row in tx.execute(text(f"SELECT t::text FROM {table} t"))]
+    )
+
+
+def test_nobody_finds_or_changes_anything_of_a_neighbour(
+    house: House, front: Db, neighbours: tuple[UserId, UserId]
+) -> None:
+    mine, theirs = neighbours
+    for table in walled(house):
+        before = house.rows(f"SELECT t::text AS row FROM {table} t ORDER BY 1")
+        everything = [row["row"] for row in before]
+        of_each = [_rows(front.acting_for(Served(user)), table) for user in (mine, theirs)]
+        shared = set(of_each[0]) & set(of_each[1])
+
+        assert _rows(front, table) == [], table
+        assert of_each[0], f"{table}: nothing was seen, so nothing was proven"
+        assert not shared, table
+        assert sorted(of_each[0] + of_each[1]) == everything, table
+        assert _touched(front.acting_for(Served(mine)), table, house) <= len(of_each[0]), table
+        after = house.rows(f"SELECT t::text AS row FROM {table} t ORDER BY 1")
+        assert set(of_each[1]) <= {row["row"] for row in after}, table
+
+
+def _touched(db: Db, table: str, house: House) -> int:
+    """Try to change every row; return how many could be, 0 where the role may change none."""
+    column = house.one(
+        "SELECT attname AS name FROM pg_attribute WHERE attrelid = CAST(:t AS regclass)"
+        " AND attnum > 0 AND NOT attisdropped AND attgenerated = '' AND attidentity = ''"
+        " AND attname NOT IN ('id', 'task_id') LIMIT 1",
+        t=table,
+    )["name"]
+    try:
+        return db.atomically(
+            lambda tx: tx.execute(text(f"UPDATE {table} SET {column} = {column}")).rowcount
+        )
+    except ProgrammingError as refusal:
+        if "permission denied" not in str(refusal):
+            raise
+        return 0
+
+
+def test_nobody_writes_in_a_neighbours_name(
+    front: Db, house: House, neighbours: tuple[UserId, UserId]
+) -> None:
+    mine, theirs = neighbours
+    db = front.acting_for(Served(mine))
+    forged = (
+        "INSERT INTO api_keys (id, user_id, name, hash, last4) VALUES ('x', :u, 'x', 'x', 'x')",
+        "INSERT INTO dags (id, user_id, title, created_by) SELECT gen_random_uuid(), :u, 't', 'x'",
+        "INSERT INTO pauses (scope, target, paused_by) SELECT 'user', CAST(:u AS uuid)::text, 'x'",
+        "INSERT INTO pauses (scope, paused_by) SELECT 'all', 'x' WHERE :u IS NOT NULL",
+        "INSERT INTO usage_ledger (user_id, period_started_at, kind, seconds)"  # noqa: ISC004
+        " VALUES (:u, clock(), 'adjustment', -9)",
+        "UPDATE tasks SET user_id = :u",
+        "UPDATE api_keys SET user_id = :u",
+    )
+    for statement in forged:
+        with pytest.raises(DBAPIError, match="row-level security"):
+            db.atomically(lambda tx, sql=statement: tx.execute(text(sql), {"u": theirs}))
+
+
+def test_whom_a_connection_served_is_forgotten_with_the_transaction(
+    front: Db, neighbours: tuple[UserId, UserId]
+) -> None:
+    assert _rows(front.acting_for(Served(neighbours[0])), "tasks")
+
+    assert _rows(front, "tasks") == []
+
+
+def test_many_requests_on_few_connections_never_mix(
+    front: Db, neighbours: tuple[UserId, UserId]
+) -> None:
+    sql = text("SELECT DISTINCT user_id FROM tasks")
+
+    def seen(place: int) -> bool:
+        user = neighbours[place % 2]
+        db = front.acting_for(Served(user))
+        return db.atomically(lambda tx: tx.execute(sql).scalars().all()) == [user]
+
+    with ThreadPoolExecutor(4) as crowd:
+        assert all(crowd.map(seen, range(200)))
+
+
+def test_a_forecast_looks_over_the_walls_and_changes_nothing(
+    house: House, front: Db, neighbours: tuple[UserId, UserId]
+) -> None:
+    mine, _ = neighbours
+    task = house.task(mine)
+    db = front.acting_for(Served(mine))
+
+    assert forecast_task(db, mine, task, WORKERS).id == get_task(db, mine, task).id
+    assert explain(db, mine, task, TERMS).id == get_task(db, mine, task).id
+    with pytest.raises(ProgrammingError, match="permission denied"):
+        db.atomically(lambda tx: tx.execute(text("UPDATE tasks SET title = ''")), house_wide=True)
+    with pytest.raises(ProgrammingError, match="permission denied"):
+        db.atomically(lambda tx: tx.execute(text("SELECT hash FROM api_keys")), house_wide=True)
+
+
+@pytest.mark.parametrize(
+    ("login", "may"),
+    [(API_LOGIN, {APP, READER, ADMIN}), (SERVICE_LOGIN, {DISPATCHER})],
+)
+def test_each_login_takes_its_own_roles_only(
+    postgres: EmbeddedPostgres, database_url: str, login: str, may: set[str]
+) -> None:
+    url = {API_LOGIN: logins.for_api, SERVICE_LOGIN: logins.for_service}[login](database_url)
+    taken = set()
+    for role in (APP, READER, ADMIN, DISPATCHER, "overnight_owner", "overnight", "postgres"):
+        connection = psycopg2.connect(url)
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(f"SET ROLE {role}")
+                taken.add(role)
+        except psycopg2.errors.InsufficientPrivilege:
+            pass
+        finally:
+            connection.close()
+
+    assert taken == may
+
+
+def test_a_login_that_takes_no_role_can_do_nothing(database_url: str, template: str) -> None:
+    for url in (logins.for_api(database_url), logins.for_service(database_url)):
+        connection = psycopg2.connect(url)
+        try:
+            with connection.cursor() as cursor, pytest.raises(psycopg2.Error, match="denied"):
+                cursor.execute("SELECT count(*) FROM tasks")
+        finally:
+            connection.close()
+
+
+def test_views_show_no_more_than_their_reader_may_see(
+    house: House, front: Db, neighbours: tuple[UserId, UserId]
+) -> None:
+    views = [
+        row["name"]
+        for row in house.rows("SELECT viewname AS name FROM pg_views WHERE schemaname = 'public'")
+    ]
+    for view in views:
+        assert _rows(front, view) == [], view
+        for user in neighbours:
+            sql = text(f"SELECT DISTINCT user_id FROM {view}")
+            seen = front.acting_for(Served(user)).atomically(
+                lambda tx, sql=sql: tx.execute(sql).scalars().all()
+            )
+            assert seen == [user], view
+
+
+def test_functions_with_the_owners_eyes_look_nowhere_else(house: House) -> None:
+    """A function that ran with its caller's search path could be lent the owner's rights."""
+    sql = (
+        "SELECT proname AS name FROM pg_proc"
+        " WHERE pronamespace = 'public'::regnamespace AND prosecdef"
+        " AND NOT coalesce('search_path=public, pg_temp' = ANY (proconfig), false)"
+    )
+
+    assert house.rows(sql) == []
+
+
+def test_walls_cost_those_who_serve_the_house_nothing(connect: Callable[..., Db]) -> None:
+    """The plan of a claim knows nothing of walls: a policy that is true is planned away."""
+    sql = text("EXPLAIN (VERBOSE) SELECT * FROM tasks WHERE user_id = gen_random_uuid()")
+    dispatcher, front = connect(role=DISPATCHER), connect(role=APP)
+
+    plans = [
+        "\n".join(db.atomically(lambda tx: tx.execute(sql).scalars().all()))
+        for db in (dispatcher, front)
+    ]
+
+    assert "overnight.user_id" not in plans[0]
+    assert "overnight.user_id" in plans[1]
