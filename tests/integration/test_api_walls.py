@@ -1,0 +1,131 @@
+"""Every operation, those of tomorrow too: who may call it, and on whose things."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from httpx2 import Response
+
+from app.control.keys import issue, key_id_of
+from app.domain.ids import new_dag_id, new_task_id, show_dag, show_task
+from app.intake.submit import NewTask, submit_graph
+from tests.support.door import Door, open_door
+from tests.support.house import LOOSE, House
+from tests.support.operations import Operation, operations
+
+
+@pytest.fixture
+def door(house: House, database_url: str) -> Iterator[Door]:
+    with open_door(house, database_url) as door:
+        yield door
+
+
+def _dag(door: Door) -> str:
+    tasks = [NewTask(title="a", type="echo"), NewTask(title="b", type="echo")]
+    [first, _] = submit_graph(door.house.app, door.user, tasks, LOOSE, title="a graph")
+    return show_dag(first.dag_id)
+
+
+# How each kind of thing that a path can name is made, and what an id of nothing looks like.
+MAKERS: dict[str, tuple[Callable[[Door], str], Callable[[], str]]] = {
+    "task_id": (lambda door: door.created()["id"], lambda: show_task(new_task_id())),
+    "dag_id": (_dag, lambda: show_dag(new_dag_id())),
+    "key_id": (lambda door: key_id_of(door.key), lambda: "000000000000"),
+    "user_id": (lambda door: str(door.user), lambda: "6d0c1b1e-0000-4000-8000-000000000000"),
+}
+
+
+def _traces(door: Door) -> list[object]:
+    """Return everything that is a user's, but for what ticks by itself."""
+    tables = ("tasks", "dags", "task_edges", "dead_letters", "pauses", "audit_log", "events")
+    keys = "SELECT id, name, scopes, expires_at, revoked_at, replaced_by FROM api_keys ORDER BY 1"
+    return [
+        *(door.house.rows(f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables),
+        door.house.rows(keys),
+    ]
+
+
+def _plain(answer: Response) -> tuple[int, bytes, dict[str, str]]:
+    headers = {name: value for name, value in answer.headers.items() if name != "date"}
+    return answer.status_code, answer.content, headers
+
+
+def test_anothers_things_look_exactly_like_nothing(door: Door) -> None:
+    guest = door.guest()
+    named = [one for one in operations(door) if one.ids]
+    unknown = {name for one in named for name in one.ids} - MAKERS.keys()
+    assert not unknown, f"say in MAKERS how a foreign one is made: {sorted(unknown)}"
+    assert named
+
+    for operation in named:
+        foreign = {name: MAKERS[name][0](guest) for name in operation.ids}
+        nothing = {name: MAKERS[name][1]() for name in operation.ids}
+        before = _traces(guest)
+
+        theirs, none = (operation.call(door, ids) for ids in (foreign, nothing))
+
+        assert none.status_code == 404, f"{operation} on nothing: {none.status_code} {none.text}"
+        assert _plain(theirs) == _plain(none), str(operation)
+        assert _traces(guest) == before, f"{operation} left a trace on another user's things"
+
+
+def test_the_same_operations_do_find_ones_own_things(door: Door) -> None:
+    """Else the test above would prove nothing."""
+    mute = []
+    for operation in operations(door):
+        if operation.ids and not operation.is_admins:
+            own = {name: MAKERS[name][0](door) for name in operation.ids}
+            if "key_id" in own:
+                spare = issue(door.house.app, door.user, name="spare")
+                own["key_id"] = key_id_of(spare)
+            answer = operation.call(door, own)
+            if answer.status_code == 404:
+                mute.append(str(operation))
+
+    assert not mute
+
+
+def test_without_a_key_every_operation_is_closed(door: Door) -> None:
+    for operation in operations(door):
+        path = operation.path.format(**dict.fromkeys(operation.ids, "nothing"))
+        answer = door.http.request(operation.method, path, json=operation.body)
+
+        expected = {200, 503} if operation.is_open else {401}
+        assert answer.status_code in expected, str(operation)
+
+
+def test_a_key_without_the_right_is_refused_everywhere(door: Door) -> None:
+    """One that may only list its keys; what admins do is not even there for it."""
+    lister = door.guest(scopes=("keys:read",))
+
+    for operation in operations(door):
+        if operation.is_open or str(operation) == "GET /api/v1/keys":
+            continue
+        answer = operation.call(lister)
+
+        expected = (404, "NOT_FOUND") if operation.is_admins else (403, "FORBIDDEN")
+        assert (answer.status_code, answer.json()["code"]) == expected, str(operation)
+
+
+def test_what_admins_do_is_not_there_for_others(door: Door) -> None:
+    nowhere = door.ask("GET", "/api/v1/nowhere")
+    for_admins = [one for one in operations(door) if one.is_admins]
+    limited = door.guest(is_admin=True, scopes=("tasks:read", "tasks:write", "keys:write"))
+
+    assert for_admins
+    for operation in for_admins:
+        for caller in (door, limited):
+            assert _plain(operation.call(caller)) == _plain(nowhere), str(operation)
+
+
+def test_every_operation_that_changes_something_wants_a_right_to_write(door: Door) -> None:
+    reader = door.guest(scopes=("tasks:read", "keys:read"))
+    only_asks = {"POST /api/v1/plan"}
+    changing: list[Operation] = [
+        one
+        for one in operations(door)
+        if one.method != "GET" and str(one) not in only_asks and not one.is_admins
+    ]
+
+    assert changing
+    for operation in changing:
+        assert operation.call(reader).status_code == 403, str(operation)

@@ -1,0 +1,237 @@
+"""Keys over HTTP and at the terminal: made, listed, rotated, revoked; one's own, or an admin's."""
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from app.cli.failures import Code
+from app.control import keys
+from app.control.keys import authenticate, issue, key_id_of, rotate
+from app.domain.errors import InvalidRequest, KeyNotFound
+from app.domain.scopes import SCOPES, checked
+from tests.support.command import run
+from tests.support.door import TASKS, Door, open_door
+from tests.support.house import House
+
+KEYS = "/api/v1/keys"
+
+
+@pytest.fixture
+def door(house: House, database_url: str) -> Iterator[Door]:
+    with open_door(house, database_url) as door:
+        yield door
+
+
+def as_key(door: Door, key: str) -> Door:
+    return Door(door.http, door.house, door.user, key)
+
+
+def test_a_key_made_over_http_opens_the_door_as_far_as_it_says(door: Door) -> None:
+    made = door.ask(
+        "POST",
+        KEYS,
+        json={"name": "ci", "scopes": ["tasks:read"], "expires_in_seconds": 3600},
+    )
+
+    assert made.status_code == 201, made.text
+    new = as_key(door, made.json()["key"])
+    assert new.ask("GET", TASKS).status_code == 200
+    assert new.create().status_code == 403
+    assert new.ask("GET", KEYS).status_code == 403
+    door.house.move_clock(timedelta(hours=1))
+    assert new.ask("GET", TASKS).status_code == 401
+
+
+def test_the_list_tells_all_but_what_opens_a_door(door: Door) -> None:
+    door.ask("GET", TASKS)
+
+    [listed] = door.ask("GET", KEYS).json()
+
+    row = door.house.one("SELECT * FROM api_keys")
+    assert listed["id"] == key_id_of(door.key)
+    assert listed["last_used_at"] is not None
+    assert set(listed) == {*row} - {"hash", "user_id", "lifetime"}
+    assert row["hash"] not in json.dumps(listed)
+    assert door.key.split("_")[3] not in json.dumps(listed)
+
+
+def test_nobody_lists_anothers_keys(door: Door) -> None:
+    guest = door.guest()
+
+    mine, theirs = ({key["id"] for key in one.ask("GET", KEYS).json()} for one in (door, guest))
+
+    assert mine == {key_id_of(door.key)}
+    assert theirs == {key_id_of(guest.key)}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"name": ""},
+        {"name": "x" * 101},
+        {"name": "a\0b"},
+        {"name": "a", "scopes": []},
+        {"name": "a", "scopes": ["tasks:read", "everything"]},
+        {"name": "a", "scopes": "tasks:read"},
+        {"name": "a", "expires_in_seconds": 59},
+        {"name": "a", "expires_in_seconds": 10**12},
+        {"name": "a", "user_id": "6d0c1b1e-0000-4000-8000-000000000000"},
+        {"name": "a", "is_admin": True},
+        {"name": "a", "hash": "0"},
+    ],
+)
+def test_what_a_key_cannot_be_is_refused_by_field(door: Door, body: dict[str, object]) -> None:
+    answer = door.ask("POST", KEYS, json=body)
+
+    assert answer.status_code in {400, 422}, answer.text
+    [wrong] = answer.json()["errors"]
+    assert wrong["field"]
+    assert wrong["legal"]
+    assert len(door.ask("GET", KEYS).json()) == 1
+
+
+def test_an_unknown_scope_is_refused_with_those_there_are(door: Door) -> None:
+    answer = door.ask("POST", KEYS, json={"name": "a", "scopes": ["task:read"]})
+
+    assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST")
+    assert answer.json()["errors"][0]["legal"] == ", ".join(SCOPES)
+    with pytest.raises(InvalidRequest, match="is no scope"):
+        issue(door.house.app, door.user, name="a", scopes=("task:read",))
+    with pytest.raises(InvalidRequest, match="none is named"):
+        checked(())
+
+
+def test_a_key_hands_out_no_more_than_it_has(door: Door) -> None:
+    weak = as_key(
+        door, issue(door.house.app, door.user, name="weak", scopes=("keys:write", "tasks:read"))
+    )
+
+    refused = [
+        weak.ask("POST", KEYS, json={"name": "strong"}),
+        weak.ask("POST", KEYS, json={"name": "strong", "scopes": ["tasks:write"]}),
+        weak.ask("POST", KEYS, json={"name": "strong", "scopes": ["admin"]}),
+        weak.ask("POST", f"{KEYS}/{key_id_of(door.key)}/rotate"),
+    ]
+
+    assert [answer.status_code for answer in refused] == [400, 400, 400, 404]
+    assert weak.ask("POST", KEYS, json={"name": "like", "scopes": ["tasks:read"]}).is_success
+
+
+def test_a_rotated_key_and_its_successor_are_both_good_for_the_grace(door: Door) -> None:
+    old = door.key
+
+    made = door.ask("POST", f"{KEYS}/{key_id_of(old)}/rotate", json={"grace_seconds": 600})
+
+    assert made.status_code == 201, made.text
+    new = as_key(door, made.json()["key"])
+    assert [one.ask("GET", TASKS).status_code for one in (door, new)] == [200, 200]
+    listed = {key["id"]: key for key in new.ask("GET", KEYS).json()}
+    assert listed[key_id_of(old)]["replaced_by"] == made.json()["id"]
+    assert listed[made.json()["id"]]["expires_at"] is None
+    door.house.move_clock(timedelta(seconds=601))
+    assert [one.ask("GET", TASKS).status_code for one in (door, new)] == [401, 200]
+
+
+def test_a_key_is_rotated_once_and_only_by_its_owner(door: Door) -> None:
+    guest = door.guest()
+    path = f"{KEYS}/{key_id_of(door.key)}/rotate"
+
+    foreign, first, again = (one.ask("POST", path) for one in (guest, door, door))
+
+    assert [each.status_code for each in (foreign, first, again)] == [404, 201, 404]
+    assert foreign.content == again.content
+    assert door.ask("POST", f"{KEYS}/{first.json()['id']}/rotate").status_code == 201
+
+
+def test_a_successor_lives_as_long_as_the_old_one_was_meant_to(house: House) -> None:
+    user = house.user()
+    old = issue(house.app, user, name="monthly", expires_in=timedelta(days=30))
+    house.move_clock(timedelta(days=29))
+
+    new = rotate(house.app, key_id_of(old), grace=timedelta(days=7))
+
+    # The old one ends when it would have: a grace prolongs nothing.
+    house.move_clock(timedelta(days=2))
+    assert authenticate(house.app, old) is None
+    assert authenticate(house.app, new) is not None
+    house.move_clock(timedelta(days=28))
+    assert authenticate(house.app, new) is None
+
+
+def test_a_grace_out_of_range_is_refused(house: House) -> None:
+    key = issue(house.app, house.user(), name="a")
+
+    for grace in (timedelta(seconds=-1), timedelta(days=31)):
+        with pytest.raises(InvalidRequest, match="grace"):
+            rotate(house.app, key_id_of(key), grace=grace)
+    with pytest.raises(KeyNotFound):
+        rotate(house.app, "000000000000")
+
+
+def test_revoking_ends_a_key_even_the_one_that_asks(door: Door) -> None:
+    path = f"{KEYS}/{key_id_of(door.key)}"
+
+    revoked = door.ask("DELETE", path)
+
+    assert revoked.json() == {"id": key_id_of(door.key), "revoked": True}
+    assert door.ask("GET", TASKS).status_code == 401
+
+
+def test_nobody_has_keys_without_number(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "MOST_KEYS", 2)
+    assert door.ask("POST", KEYS, json={"name": "second"}).status_code == 201
+
+    refused = door.ask("POST", KEYS, json={"name": "third"})
+
+    assert refused.status_code == 400
+    assert "revoke one" in refused.json()["errors"][0]["legal"]
+
+
+def test_an_admin_manages_everybodys_keys(door: Door) -> None:
+    root = door.guest(is_admin=True)
+    name = door.house.one("SELECT name FROM users WHERE id = :id", id=door.user)["name"]
+    base = "/api/v1/admin"
+
+    made = root.ask("POST", f"{base}/users/{name}/keys", json={"name": "given"}).json()
+    listed = root.ask("GET", f"{base}/users/{door.user}/keys").json()
+    rotated = root.ask("POST", f"{base}/keys/{made['id']}/rotate")
+    ended = root.ask("DELETE", f"{base}/keys/{key_id_of(door.key)}")
+
+    assert as_key(door, made["key"]).ask("GET", TASKS).status_code == 200
+    assert {key["id"] for key in listed} == {made["id"], key_id_of(door.key)}
+    assert rotated.status_code == 201
+    assert ended.status_code == 200
+    assert door.ask("GET", TASKS).status_code == 401
+    assert root.ask("GET", f"{base}/users/nobody/keys").json()["code"] == "USER_NOT_FOUND"
+    assert root.ask("DELETE", f"{base}/keys/000000000000").json()["code"] == "KEY_NOT_FOUND"
+
+
+@pytest.mark.usefixtures("operators_place")
+def test_keys_are_rotated_at_the_terminal(house: House) -> None:
+    user = house.user(name="ada")
+    old = issue(house.app, user, name="laptop", scopes=("tasks:read",))
+
+    made = run("keys", "rotate", key_id_of(old), "--grace", "1h", "--json")
+    again = run("key", "rotate", key_id_of(old))
+    listed = run("keys", "list", "ada")
+
+    new = json.loads(made.stdout)
+    assert new["replaces"] == key_id_of(old)
+    caller = authenticate(house.app, new["key"])
+    assert caller is not None
+    assert caller.scopes == ("tasks:read",)
+    assert again.exit_code == Code.FAILED
+    assert f"then {new['id']}" in listed.stdout
+
+
+@pytest.mark.usefixtures("operators_place")
+def test_the_terminal_refuses_an_unknown_scope_with_those_there_are(house: House) -> None:
+    house.user(name="ada")
+
+    refused = run("key", "issue", "ada", "--scope", "task:read")
+
+    assert refused.exit_code == Code.USAGE
+    assert all(scope in refused.stderr for scope in SCOPES)
