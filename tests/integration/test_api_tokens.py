@@ -1,0 +1,349 @@
+"""Tokens made out elsewhere: one good kind, and every other answered alike."""
+
+import base64
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+from app.control.token_keys import TokenKeys, UnreadableKeys
+from app.control.tokens import Tokens
+from app.settings import SettingsError, load
+from tests.support.door import NO_FILE, TASKS, Door, open_door
+from tests.support.house import House
+
+ISSUER, AUDIENCE = "https://issuer.example", "overnight"
+SECRET = "a secret of more than thirty-two bytes, made for tests"
+RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+OTHER_RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+EC = ec.generate_private_key(ec.SECP256R1())
+ED = ed25519.Ed25519PrivateKey.generate()
+Private = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
+
+
+def public_pem(key: Private) -> str:
+    return (
+        key.public_key()
+        .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+        .decode()
+    )
+
+
+def jwk(key: Private, kid: str, **more: str) -> dict[str, Any]:
+    kind = {
+        rsa.RSAPrivateKey: jwt.algorithms.RSAAlgorithm,
+        ec.EllipticCurvePrivateKey: jwt.algorithms.ECAlgorithm,
+        ed25519.Ed25519PrivateKey: jwt.algorithms.OKPAlgorithm,
+    }
+    [algorithm] = [made for form, made in kind.items() if isinstance(key, form)]
+    return {**algorithm.to_jwk(key.public_key(), as_dict=True), "kid": kid, **more}
+
+
+def claims(**changes: object) -> dict[str, object]:
+    now = int(time.time())
+    said: dict[str, object] = {
+        "iss": ISSUER,
+        "aud": AUDIENCE,
+        "sub": "ada",
+        "nbf": now - 1,
+        "exp": now + 600,
+        "scope": "openid tasks:read tasks:write",
+        **changes,
+    }
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def signed(key: Any = RSA, algorithm: str = "RS256", headers: Any = None, **said: object) -> str:
+    return jwt.encode(claims(**said), key, algorithm=algorithm, headers=headers)
+
+
+def part(value: object) -> str:
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
+
+
+def by_hand(header: dict[str, object], key: bytes = b"", **said: object) -> str:
+    """Sign as no library would let us: with any header, and with any text as the secret."""
+    body = f"{part(header)}.{part(claims(**said))}"
+    signature = hmac.new(key, body.encode(), hashlib.sha256).digest()
+    return f"{body}.{base64.urlsafe_b64encode(signature).rstrip(b'=').decode()}"
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    path = tmp_path / "jwks.json"
+    path.write_text(json.dumps({"keys": [jwk(RSA, "one"), jwk(EC, "two"), jwk(ED, "three")]}))
+    return path
+
+
+@pytest.fixture
+def door(house: House, database_url: str, keys: Path) -> Iterator[Door]:
+    with opened(house, database_url, "RS256,ES256,EdDSA", KEYS=str(keys)) as door:
+        house.run("UPDATE users SET name = 'ada' WHERE id = :id", id=door.user)
+        yield door
+
+
+def opened(house: House, url: str, algorithms: str, **more: str) -> Any:
+    environ = {"ALGORITHMS": algorithms, "ISSUER": ISSUER, "AUDIENCE": AUDIENCE, **more}
+    return open_door(house, url, **{f"OVERNIGHT_JWT_{name}": v for name, v in environ.items()})
+
+
+def show(door: Door, token: str, method: str = "GET", **options: Any) -> Any:
+    return door.http.request(method, TASKS, headers={"Authorization": f"Bearer {token}"}, **options)
+
+
+@pytest.mark.parametrize(
+    ("key", "algorithm", "kid"),
+    [(RSA, "RS256", "one"), (EC, "ES256", "two"), (ED, "EdDSA", "three")],
+)
+def test_a_token_of_a_known_key_opens_the_door(
+    door: Door, key: Private, algorithm: str, kid: str
+) -> None:
+    for subject in ("ada", str(door.user)):
+        token = signed(key, algorithm, {"kid": kid}, sub=subject)
+
+        made = show(door, token, "POST", json={"title": "a task"})
+
+        assert made.status_code == 201, made.text
+    listed = show(door, signed(key, algorithm, {"kid": kid}))
+    assert listed.json() == door.ask("GET", TASKS).json()
+    # The key goes on to open it too.
+    assert len(listed.json()) == 2
+
+
+def test_a_token_reaches_no_further_than_its_scopes(door: Door) -> None:
+    reader = signed(headers={"kid": "one"}, scope="tasks:read email", scopes=None)
+    nothing = signed(headers={"kid": "one"}, scope=None)
+    listed = signed(headers={"kid": "one"}, scope=None, scopes=["tasks:read", 7, {"a": 1}])
+    odd = signed(headers={"kid": "one"}, scope=None, scopes=7)
+
+    assert show(door, reader).status_code == 200
+    assert show(door, reader, "POST", json={"title": "a"}).status_code == 403
+    assert show(door, listed).status_code == 200
+    assert [show(door, one).status_code for one in (nothing, odd)] == [403, 403]
+
+
+def test_a_token_alone_makes_nobody_an_admin(door: Door) -> None:
+    token = signed(headers={"kid": "one"}, scope="*")
+    headers = {"Authorization": f"Bearer {token}"}
+    assert door.http.get("/api/v1/admin/audit", headers=headers).status_code == 404
+
+    door.house.run("UPDATE users SET is_admin = true WHERE id = :id", id=door.user)
+
+    assert door.http.get("/api/v1/admin/audit", headers=headers).status_code == 200
+
+
+FUTURE = int(time.time()) + 10**6
+KID = {"kid": "one"}
+BAD: dict[str, Callable[[], str]] = {
+    "no signature, by name": lambda: by_hand({"alg": "none", "typ": "JWT"}),
+    "no signature at all": lambda: by_hand({"alg": "none"}).rpartition(".")[0] + ".",
+    "none in capitals": lambda: by_hand({"alg": "NONE", "kid": "one"}),
+    "no algorithm": lambda: by_hand({"typ": "JWT", "kid": "one"}),
+    "an algorithm that is no text": lambda: by_hand({"alg": ["RS256"], "kid": "one"}),
+    "the public key as a secret": lambda: by_hand(
+        {"alg": "HS256", "kid": "one"}, public_pem(RSA).encode()
+    ),
+    "a secret where keys are set": lambda: jwt.encode(claims(), SECRET, algorithm="HS256"),
+    "an algorithm that is not set": lambda: signed(RSA, "RS512", KID),
+    "another's key": lambda: signed(OTHER_RSA, headers=KID),
+    "an unknown key": lambda: signed(headers={"kid": "four"}),
+    "a key of another kind": lambda: signed(EC, "ES256", KID),
+    "a path for a key": lambda: signed(headers={"kid": "../../../../dev/null"}),
+    "an injection for a key": lambda: signed(headers={"kid": "one' OR '1'='1"}),
+    "a key that is no text": lambda: by_hand({"alg": "RS256", "kid": {"$ne": 1}}),
+    "its own key": lambda: signed(OTHER_RSA, headers={**KID, "jwk": jwk(OTHER_RSA, "one")}),
+    "the address of its own keys": lambda: signed(headers={**KID, "jku": "https://evil.example"}),
+    "the address of a certificate": lambda: signed(headers={**KID, "x5u": "https://evil.example"}),
+    "its own certificate": lambda: signed(headers={**KID, "x5c": ["MIIB"]}),
+    "rules that must be known": lambda: signed(headers={**KID, "crit": ["exp"]}),
+    "another type": lambda: signed(headers={**KID, "typ": "dpop+jwt"}),
+    "a wrong issuer": lambda: signed(headers=KID, iss="https://evil.example"),
+    "a wrong audience": lambda: signed(headers=KID, aud="somebody else"),
+    "an audience of others": lambda: signed(headers=KID, aud=["a", "b"]),
+    "no issuer": lambda: signed(headers=KID, iss=None),
+    "no audience": lambda: signed(headers=KID, aud=None),
+    "no subject": lambda: signed(headers=KID, sub=None),
+    "no end": lambda: signed(headers=KID, exp=None),
+    "no beginning": lambda: signed(headers=KID, nbf=None),
+    "ended just beyond the leeway": lambda: signed(headers=KID, exp=int(time.time()) - 31),
+    "not begun": lambda: signed(headers=KID, nbf=int(time.time()) + 60),
+    "made in the future": lambda: signed(headers=KID, iat=FUTURE),
+    "an end that is no time": lambda: signed(headers=KID, exp="tomorrow"),
+    "an end beyond all time": lambda: signed(headers=KID, exp=1e400),
+    "an unknown user": lambda: signed(headers=KID, sub="nobody"),
+    "a subject that is no text": lambda: signed(headers=KID, sub=None).replace("x", "x"),
+    "an empty subject": lambda: signed(headers=KID, sub=""),
+    "a subject with a NUL": lambda: signed(headers=KID, sub="a\0da"),
+    "a subject without end": lambda: signed(headers=KID, sub="a" * 300),
+    "one letter changed": lambda: signed(headers=KID)[:-8] + "AAAAAAAA",
+    "other claims, same signature": lambda: _regrown(signed(headers=KID)),
+    "two parts": lambda: signed(headers=KID).rpartition(".")[0],
+    "five parts": lambda: signed(headers=KID) + ".a.b",
+    "no token at all": lambda: "eyJhbGciOi",
+    "a hundred kilobytes": lambda: signed(headers=KID, more="x" * 100_000),
+    "a nest without end": lambda: f"{part(KID)}.{'W' * 5000}.AAAA",
+    "a header that is no object": lambda: f"{part([1])}.{part(claims())}.AAAA",
+}
+
+
+def _regrown(token: str) -> str:
+    head, _, signature = token.split(".")
+    return f"{head}.{part(claims(sub='root'))}.{signature}"
+
+
+def test_every_bad_token_is_answered_alike(door: Door) -> None:
+    assert show(door, signed(headers=KID)).status_code == 200
+    plain = door.http.get(TASKS)
+
+    answers = {name: show(door, make()) for name, make in BAD.items()}
+
+    assert len(BAD) >= 25
+    wrong = {
+        name: answer.status_code for name, answer in answers.items() if answer.status_code != 401
+    }
+    assert not wrong
+    assert {answer.content for answer in answers.values()} == {plain.content}
+    headers = [{**answer.headers} for answer in answers.values()]
+    assert all(each == headers[0] for each in headers)
+
+
+def test_a_token_may_be_late_by_the_leeway(door: Door) -> None:
+    late = signed(headers=KID, exp=int(time.time()) - 5)
+
+    assert show(door, late).status_code == 200
+
+
+def test_a_token_is_no_key(door: Door) -> None:
+    headers = {"X-API-Key": signed(headers=KID)}
+
+    assert door.http.get(TASKS, headers=headers).status_code == 401
+
+
+def test_without_the_setting_no_token_is_taken(house: House, database_url: str) -> None:
+    with open_door(house, database_url) as door:
+        house.run("UPDATE users SET name = 'ada' WHERE id = :id", id=door.user)
+
+        assert show(door, signed(headers=KID)).status_code == 401
+
+
+def test_a_shared_secret_works_alone(house: House, database_url: str, keys: Path) -> None:
+    with opened(house, database_url, "HS256", SECRET=SECRET) as door:
+        house.run("UPDATE users SET name = 'ada' WHERE id = :id", id=door.user)
+        good = jwt.encode(claims(), SECRET, algorithm="HS256")
+        bad = [
+            jwt.encode(claims(), SECRET + "!", algorithm="HS256"),
+            by_hand({"alg": "HS256"}),
+            by_hand({"alg": "none"}),
+            signed(headers=KID),
+        ]
+
+        assert show(door, good).status_code == 200
+        assert [show(door, token).status_code for token in bad] == [401] * 4
+
+
+def test_one_public_key_in_a_file_is_enough(tmp_path: Path) -> None:
+    pem = tmp_path / "key.pem"
+    pem.write_text(public_pem(ED))
+    tokens = Tokens(("EdDSA",), ISSUER, AUDIENCE, 0, TokenKeys.of(None, str(pem)))
+
+    assert tokens.claims(signed(ED, "EdDSA"))["sub"] == "ada"
+    # The key's own text is no secret that anything could be signed with.
+    assert tokens.claims(by_hand({"alg": "HS256"}, public_pem(ED).encode())) == {}
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"keys": []}', "[1]", "-----BEGIN PRIVATE KEY-----"])
+def test_a_file_without_a_public_key_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "keys"
+    path.write_text(text)
+
+    with pytest.raises(UnreadableKeys, match="OVERNIGHT_JWT_KEYS"):
+        TokenKeys.of(None, str(path))
+    with pytest.raises(UnreadableKeys):
+        TokenKeys.of(None, str(tmp_path / "none"))
+
+
+class _Issuer(BaseHTTPRequestHandler):
+    """Serves a key set and counts how often it is asked."""
+
+    keys: list[dict[str, Any]]
+    asked: int
+
+    def do_GET(self) -> None:
+        type(self).asked += 1
+        body = json.dumps({"keys": type(self).keys}).encode()
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_a_flood_of_unknown_keys_asks_the_issuer_once_a_minute() -> None:
+    _Issuer.keys, _Issuer.asked = [jwk(RSA, "one")], 0
+    server = HTTPServer(("127.0.0.1", 0), _Issuer)
+    Thread(target=server.serve_forever, daemon=True).start()
+    now = [0.0]
+    keys = TokenKeys.of(None, f"http://127.0.0.1:{server.server_port}/jwks")
+    keys.clock = lambda: now[0]
+    tokens = Tokens(("RS256",), ISSUER, AUDIENCE, 0, keys)
+    try:
+        assert tokens.claims(signed(headers=KID))
+        for number in range(100):
+            assert not tokens.claims(signed(headers={"kid": f"invented {number}"}))
+        assert _Issuer.asked == 1
+
+        # A key that the issuer brought in meanwhile is found a minute later.
+        _Issuer.keys = [jwk(RSA, "one"), jwk(OTHER_RSA, "new")]
+        now[0] += 61
+        assert tokens.claims(signed(OTHER_RSA, headers={"kid": "new"}))
+        assert _Issuer.asked == 2
+    finally:
+        server.shutdown()
+        server.server_close()
+    # While the issuer is away, what is known stays good.
+    now[0] += 10_000
+    assert tokens.claims(signed(headers=KID))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"JWT_ALGORITHMS": "HS256"}, "OVERNIGHT_JWT_ISSUER must be set too"),
+        (
+            {"JWT_ALGORITHMS": "HS256", "JWT_ISSUER": "a", "JWT_AUDIENCE": "b"},
+            "OVERNIGHT_JWT_SECRET must be set too",
+        ),
+        (
+            {"JWT_ALGORITHMS": "RS256", "JWT_ISSUER": "a", "JWT_AUDIENCE": "b"},
+            "OVERNIGHT_JWT_KEYS must be set too",
+        ),
+        ({"JWT_ALGORITHMS": "none"}, "must be HS256 alone"),
+        ({"JWT_ALGORITHMS": "HS256,RS256"}, "must be HS256 alone"),
+        ({"JWT_SECRET": "short"}, "32 bytes or more"),
+        ({"JWT_KEYS": "http://keys.example/jwks"}, "https://"),
+        ({"JWT_LEEWAY": "31"}, "OVERNIGHT_JWT_LEEWAY"),
+        ({"NO_AUTH": "ada", "API_HOST": "0.0.0.0"}, "may listen on this machine only"),
+        ({"NO_AUTH": "ada", "API_HOST": "192.0.2.7"}, "may listen on this machine only"),
+    ],
+)
+def test_settings_that_would_weaken_the_door_are_refused(
+    settings: dict[str, str], said: str
+) -> None:
+    environ = {f"OVERNIGHT_{name}": value for name, value in settings.items()}
+
+    with pytest.raises(SettingsError) as refusal:
+        load(environ, dotenv=NO_FILE)
+
+    assert said in str(refusal.value)
+    assert "short" not in str(refusal.value)
