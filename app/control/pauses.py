@@ -44,6 +44,7 @@ def pause(db: Db, target: Target, *, actor: str, note: str = "") -> bool:
 
     def work(tx: Connection) -> bool:
         _hold(tx, target)
+        tx.execute(statement("act_as"), {"actor": actor})
         begun = tx.execute(statement("begin_pause"), _named(target, actor) | {"note": note})
         is_new = begun.one_or_none() is not None
         _mark(tx, target, paused=True)
@@ -57,6 +58,7 @@ def resume(db: Db, target: Target, *, actor: str) -> bool:
 
     def work(tx: Connection) -> bool:
         _hold(tx, target)
+        tx.execute(statement("act_as"), {"actor": actor})
         ended = tx.execute(statement("end_pause"), _named(target, actor)).one_or_none()
         _mark(tx, target, paused=False)
         return ended is not None

@@ -22,6 +22,8 @@ ROOT = Path(__file__).parents[2]
 OVERNIGHT = Path(sys.executable).with_name("overnight")
 SERVERS = {"postgres", "redis"}
 LOOPBACK = "127.0.0.1:"
+# Everybody else logs in as overnight_service.
+LOGINS = {"api": "overnight_api", "migrate": "overnight"}
 VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)([^}]*)\}")
 
 
@@ -93,15 +95,18 @@ def test_the_settings_of_every_service_are_accepted(service: str, tmp_path: Path
     settings = load(filled, dotenv=tmp_path / "absent")
 
     assert settings.redis_url == "redis://:given@redis:6379/0"
-    assert settings.database_url == "postgresql+psycopg2://overnight:given@postgres:5432/overnight"
+    login = LOGINS.get(service, "overnight_service")
+    assert settings.database_url == f"postgresql+psycopg2://{login}:given@postgres:5432/overnight"
 
 
 def test_no_password_has_a_default() -> None:
     wanted = [(name, rest) for name, rest in VARIABLE.findall(compose_text()) if "PASS" in name]
 
     assert {name for name, _ in wanted} == {
+        "API_LOGIN_PASSWORD",
         "POSTGRES_PASSWORD",
         "REDIS_PASSWORD",
+        "SERVICE_LOGIN_PASSWORD",
         "FLOWER_PASSWORD",
     }
     assert [(name, rest) for name, rest in wanted if not rest.startswith(":?")] == []

@@ -1,0 +1,220 @@
+"""How much one caller may ask, how often, and what a house without keys lets in."""
+
+import gzip
+import json
+import time
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+from fastapi.testclient import TestClient
+from redis.exceptions import ConnectionError as Unreachable
+
+from app.api.main import create_app
+from app.api.rates import REST_SECONDS, Rates, TooManyRequests
+from app.local.redis import EmbeddedRedis
+from app.settings import load
+from tests.support import logins
+from tests.support.door import DEAD_REDIS, NO_FILE, TASKS, Door, open_door
+from tests.support.house import House
+from tests.support.operations import operations
+
+
+@pytest.fixture
+def door(house: House, database_url: str) -> Iterator[Door]:
+    with open_door(house, database_url) as door:
+        yield door
+
+
+def _prefix() -> str:
+    return f"test-{uuid4().hex[:8]}:"
+
+
+def test_a_caller_who_asks_too_often_is_told_when_to_come_back(
+    house: House, database_url: str, redis: EmbeddedRedis
+) -> None:
+    slow = {
+        "OVERNIGHT_REDIS_URL": redis.url,
+        "OVERNIGHT_REDIS_KEY_PREFIX": _prefix(),
+        "OVERNIGHT_RATE_LIMIT_PER_SECOND": "0.01",
+        "OVERNIGHT_RATE_LIMIT_BURST": "3",
+    }
+    with open_door(house, database_url, **slow) as door:
+        answers = [door.ask("GET", TASKS) for _ in range(4)]
+        other = door.guest().ask("GET", TASKS)
+
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+    refused = answers[-1]
+    assert refused.headers["content-type"] == "application/problem+json"
+    assert refused.json()["code"] == "TOO_MANY_REQUESTS"
+    assert 1 <= int(refused.headers["retry-after"]) <= 100
+    # Every key has a bucket of its own.
+    assert other.status_code == 200
+
+
+def test_what_is_shown_as_a_key_but_is_none_fills_no_bucket(
+    house: House, database_url: str, redis: EmbeddedRedis
+) -> None:
+    slow = {
+        "OVERNIGHT_REDIS_URL": redis.url,
+        "OVERNIGHT_REDIS_KEY_PREFIX": _prefix(),
+        "OVERNIGHT_RATE_LIMIT_PER_SECOND": "0.01",
+        "OVERNIGHT_RATE_LIMIT_BURST": "1",
+    }
+    with open_door(house, database_url, **slow) as door:
+        damaged = {"Authorization": f"Bearer {door.key[:-1]}"}
+        for _ in range(5):
+            assert door.http.get(TASKS, headers=damaged).status_code == 401
+
+        assert door.ask("GET", TASKS).status_code == 200
+
+
+def test_an_empty_bucket_fills_again(redis: EmbeddedRedis) -> None:
+    rates = Rates(redis.url, _prefix(), per_second=20, burst=1)
+    rates.take("ada")
+    with pytest.raises(TooManyRequests):
+        rates.take("ada")
+
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        try:
+            rates.take("ada")
+        except TooManyRequests:
+            continue
+        break
+    else:
+        pytest.fail("the bucket never filled")
+    rates.close()
+
+
+def test_without_redis_nobody_is_counted_and_hardly_anybody_waits() -> None:
+    now = [0.0]
+    rates = Rates(DEAD_REDIS, "x:", per_second=0.01, burst=1, clock=lambda: now[0])
+    asked = []
+    rates._take = lambda **_: asked.append(1) or _refuse()  # type: ignore[assignment]
+
+    for _ in range(100):
+        rates.take("ada")
+    assert len(asked) == 1
+
+    now[0] += REST_SECONDS
+    rates.take("ada")
+    assert len(asked) == 2
+    rates.close()
+
+
+def _refuse() -> int:
+    raise Unreachable("nobody there")
+
+
+def test_a_submit_goes_through_while_redis_is_down(house: House, database_url: str) -> None:
+    tight = {"OVERNIGHT_RATE_LIMIT_PER_SECOND": "0.01", "OVERNIGHT_RATE_LIMIT_BURST": "1"}
+    with open_door(house, database_url, **tight) as door:
+        assert [door.create().status_code for _ in range(3)] == [201] * 3
+
+
+@pytest.mark.parametrize(("limit", "status"), [(0, 400), (1, 200), (100, 200), (101, 400)])
+def test_a_page_has_at_most_a_hundred(door: Door, limit: int, status: int) -> None:
+    for path in (TASKS, f"{TASKS}/forecast"):
+        assert door.ask("GET", f"{path}?limit={limit}").status_code == status
+
+
+def test_every_list_has_an_end(door: Door) -> None:
+    """Every `limit` that the API describes has a largest value, those of later routes too."""
+    described = door.http.get("/api/v1/openapi.json").json()
+    loose = [
+        f"{method} {path}"
+        for path, methods in described["paths"].items()
+        for method, detail in methods.items()
+        for parameter in detail.get("parameters", ())
+        if parameter["name"] == "limit" and parameter["schema"].get("maximum", 10**9) > 1000
+    ]
+
+    assert operations(door)
+    assert not loose
+
+
+@pytest.mark.parametrize(("depth", "status"), [(31, 201), (33, 422)])
+def test_a_payload_nests_at_most_so_deep(door: Door, depth: int, status: int) -> None:
+    payload: dict[str, object] = {}
+    for _ in range(depth - 1):
+        payload = {"a": payload}
+
+    assert door.create(payload=payload).status_code == status
+
+
+def test_what_would_grow_when_unpacked_is_not_unpacked(door: Door) -> None:
+    bomb = gzip.compress(json.dumps({"title": "a" * 50_000_000}).encode())
+    headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+    started = time.monotonic()
+
+    answer = door.ask("POST", TASKS, content=bomb, headers=headers)
+
+    assert answer.status_code == 400
+    assert time.monotonic() - started < 2
+
+
+def test_every_answer_has_the_headers_that_keep_browsers_honest(door: Door) -> None:
+    for answer in (door.ask("GET", TASKS), door.http.get(TASKS), door.ask("GET", "/nowhere")):
+        assert answer.headers["x-frame-options"] == "DENY"
+        assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+        assert "access-control-allow-origin" not in answer.headers
+        assert "server" not in answer.headers
+
+
+@pytest.fixture
+def unlocked(house: House, database_url: str) -> Iterator[TestClient]:
+    """A house on this machine alone, working for one user without keys."""
+    house.user(name="ada")
+    settings = load(
+        {
+            "OVERNIGHT_DATABASE_URL": logins.for_api(database_url),
+            "OVERNIGHT_REDIS_URL": DEAD_REDIS,
+            "OVERNIGHT_NO_AUTH": "ada",
+        },
+        dotenv=NO_FILE,
+    )
+    with TestClient(create_app(settings), base_url="http://127.0.0.1:8000") as http:
+        yield http
+
+
+def test_a_house_without_keys_works_for_the_named_user(unlocked: TestClient, house: House) -> None:
+    made = unlocked.post(TASKS, json={"title": "mine"})
+
+    assert made.status_code == 201
+    owner = "SELECT u.name FROM tasks t JOIN users u ON u.id = t.user_id"
+    assert house.one(owner) == {"name": "ada"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Host": "localhost:8000"}, 200),
+        ({"Host": "[::1]:8000"}, 200),
+        ({"Origin": "http://localhost:3000"}, 200),
+        # A page elsewhere that had its own name answered with this machine's address.
+        ({"Host": "evil.example"}, 401),
+        ({"Host": "127.0.0.1.evil.example"}, 401),
+        ({"Host": ""}, 401),
+        # A page elsewhere that calls this machine by its address.
+        ({"Origin": "https://evil.example"}, 401),
+        ({"Origin": "null"}, 401),
+        # A key that is shown must be a good one.
+        ({"Authorization": "Bearer nonsense"}, 401),
+        ({"X-API-Key": "nonsense"}, 401),
+    ],
+)
+def test_a_house_without_keys_is_open_to_this_machine_alone(
+    unlocked: TestClient, headers: dict[str, str], status: int
+) -> None:
+    assert unlocked.get(TASKS, headers=headers).status_code == status
+
+
+def test_a_house_without_keys_and_without_that_user_is_shut(
+    unlocked: TestClient, house: House
+) -> None:
+    house.run("UPDATE users SET name = 'bob'")
+
+    assert unlocked.get(TASKS).status_code == 401
