@@ -1,8 +1,12 @@
 """Hide what must never be shown: passwords, keys and tokens, in names and in text."""
 
+import base64
+import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
+from urllib.parse import quote
 
 MASK = "***"
 
@@ -18,6 +22,56 @@ _NAMED_PASSWORD = re.compile(
 # Marks without which none of the patterns can match; most texts have none of them.
 _SUSPICIOUS = re.compile(r"[@=\s]")
 _CREDENTIALS = re.compile(r"(?P<head>\b(?:bearer|basic)\s+)[\w.~+/=-]{8,}", re.IGNORECASE)
+
+
+# Values that this process was trusted with, in every form they may take on their way out.
+_hidden: set[str] = set()
+
+
+def hide(value: str) -> None:
+    """Hide a value from now on wherever this process masks, also quoted or in base 64."""
+    encoded = base64.b64encode(value.encode()).decode().rstrip("=")
+    _hidden.update((value, quote(value, safe=""), json.dumps(value)[1:-1], encoded))
+
+
+def hide_in(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """Return a JSON value without the values that are hidden, in texts and in names."""
+    if not _hidden:
+        return value
+    if isinstance(value, str):
+        return _without_hidden(value)
+    if isinstance(value, Mapping):
+        return {_without_hidden(str(name)): hide_in(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [hide_in(inner) for inner in value]
+    return value
+
+
+def mask_names(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """Return a JSON value with what stands under a secret name hidden, and texts as they are.
+
+    >>> mask_names({"user": "ada", "login": [{"password": "hunter2"}]})
+    {'user': 'ada', 'login': [{'password': '***'}]}
+    """
+    if isinstance(value, Mapping):
+        return {
+            name: MASK if _is_told_by(name, inner) else mask_names(inner)
+            for name, inner in value.items()
+        }
+    return [mask_names(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _is_told_by(name: str, inner: object) -> bool:
+    # A reference to a secret is none.
+    is_reference = isinstance(inner, str) and inner.startswith("secret:")
+    return is_secret_name(name) and inner is not None and not is_reference
+
+
+def _without_hidden(text: str) -> str:
+    # The longest first: one secret may be a part of another.
+    for value in sorted(_hidden, key=len, reverse=True):
+        text = text.replace(value, MASK)
+    return text
 
 
 # Field names are few and come again with every line.
@@ -37,6 +91,8 @@ def mask_text(text: str) -> str:
     >>> mask_text("could not reach redis://app:hunter2@cache:6379/0")
     'could not reach redis://app:***@cache:6379/0'
     """
+    if _hidden:
+        text = _without_hidden(text)
     if not _SUSPICIOUS.search(text):
         return text
     for pattern in (_URL_PASSWORD, _NAMED_PASSWORD, _CREDENTIALS):

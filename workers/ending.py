@@ -18,7 +18,7 @@ from app.domain.results import (
     TimedOut,
     Waiting,
 )
-from app.masking import mask_text
+from app.masking import hide_in, mask_text
 from overnight import steering
 from workers.ladder import StopReason
 from workers.runners.python import Finished, RunContext
@@ -129,7 +129,7 @@ def _own_ending(finished: Finished, context: RunContext) -> Result:
     if finished.raised is not None:
         return _after_raising(finished.raised, context)
     try:
-        output = storable(finished.output)
+        output = hide_in(storable(finished.output))
     except UnfitOutput as error:
         return _raised(context, "invalid_output", str(error), "InvalidOutput")
     return Returned(

@@ -7,6 +7,7 @@ from typing import Any
 
 from app.domain.errors import TaskNotFound
 from app.domain.ids import TaskId, UserId, show_dag, show_task
+from app.masking import mask_names
 from app.store.db import Db
 from app.store.statements import statement
 
@@ -73,5 +74,6 @@ def _view(row: Mapping[str, Any]) -> DeadLetterView:
         dag_id=show_dag(same.pop("dag_id")),
         user=same.pop("user_name"),
         total_cost_usd=float(same.pop("total_cost_usd")),
+        payload=mask_names(same.pop("payload")),
         **same,
     )

@@ -9,6 +9,7 @@ from app.domain.errors import TaskNotFound
 from app.domain.ids import TaskId, UserId, show_dag, show_task
 from app.domain.lifecycle import State
 from app.domain.priority import priority_of
+from app.masking import mask_names
 from app.store.db import Db
 from app.store.statements import statement
 
@@ -120,7 +121,7 @@ def _view(row: Mapping[str, Any]) -> TaskView:
         title=row["title"],
         description=row["description"],
         type=row["type"],
-        payload=row["payload"],
+        payload=mask_names(row["payload"]),
         status=state.status.value,
         state=state.value,
         priority=priority_of(row["priority"]),

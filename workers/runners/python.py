@@ -9,12 +9,14 @@ from typing import Any
 
 from app.domain.claims import Run
 from app.domain.ids import show_task
+from app.masking import hide_in
 from app.telemetry import get
 from overnight.context import Context, sound_cost
 from overnight.growth import Child, Content, Wish
 from overnight.handlers import Handler
 from overnight.jsonvalue import sound_object
 from workers.growth import Growth
+from workers.secrets import resolve
 
 _log = get("overnight.handler")
 
@@ -41,6 +43,7 @@ class RunContext(Context):
             inputs=None if run.is_linked else {},
         )
         self._growth = growth
+        self.user_id = run.user_id
         self.cost_usd = 0.0
         self.reported_usd = 0.0
         self._spent_before = run.spent_usd
@@ -85,6 +88,7 @@ class RunContext(Context):
         """
         said = {"fraction": fraction, "message": message, **data}
         known = sound_object({name: value for name, value in said.items() if value is not None})
+        known = hide_in(known)
         with self._lock:
             self._news = json.loads(json.dumps(known))
 
@@ -144,6 +148,7 @@ def perform(handler: Handler, context: RunContext) -> Finished:
     """Run the handler to its end, whatever it does short of ending the process."""
     call: Callable[[Context], object] = handler.function
     try:
+        context.payload = resolve(context.payload, context.user_id)
         return Finished(output=call(context))
     except BaseException as error:  # noqa: BLE001 - sys.exit() in a handler must not end the worker
         return Finished(raised=error)

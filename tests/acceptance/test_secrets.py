@@ -1,0 +1,107 @@
+"""A secret given by reference reaches its handler and nothing else, however careless that is."""
+
+import base64
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from app.domain.ids import parse_task
+from app.local.redis import EmbeddedRedis
+from app.masking import mask_names
+from tests.support.house import House
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
+
+CANARY = 'canary/7"f3a9+Zq=never&told'
+FORMS = (CANARY, quote(CANARY, safe=""), base64.b64encode(CANARY.encode()).decode().rstrip("="))
+
+
+def _told(text: str) -> bool:
+    # A database or a log writes the quotation mark with a backslash.
+    plain = text.replace("\\", "")
+    return any(form in plain for form in FORMS)
+
+
+def _tables(house: House) -> dict[str, str]:
+    names = house.rows(
+        "SELECT relname AS name FROM pg_class"
+        " WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
+        " AND relname <> 'alembic_version'"
+    )
+    return {
+        row["name"]: "\n".join(
+            one["row"] for one in house.rows(f"SELECT t::text AS row FROM {row['name']} t")
+        )
+        for row in names
+    }
+
+
+def test_a_secret_by_reference_is_found_nowhere_afterwards(
+    build: Callable[..., Stack],
+    house: House,
+    redis: EmbeddedRedis,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SECRET_CANARY", CANARY)
+    stack = build(handlers="tests.support.leaky", log_level="debug")
+    stack.start("api", "dispatcher", "maintenance", "beat", "worker").ready()
+    _, client = stack.user()
+
+    task = client.tasks.create(
+        "sign in", type="leaky", payload={"login": {"token": "secret:CANARY", "name": "ada"}}
+    )
+    lost = client.tasks.create(
+        "no such", type="leaky", payload={"login": {"token": "secret:NOBODYS"}}
+    )
+    ours = client.tasks.create(
+        "not to be had", type="leaky", payload={"login": {"token": "secret:OVERNIGHT_DATABASE_URL"}}
+    )
+    for one in (task, lost, ours):
+        row = parse_task(one.id)
+        wait_until(lambda row=row: house.row(row)["finished_at"], timeout=60, what="an end")
+
+    # It did arrive.
+    row = house.row(parse_task(task.id))
+    assert row["state"] == "completed", row["error"]
+    assert row["output"]["digest"] == hashlib.sha256(CANARY.encode()).hexdigest()
+    assert row["result_summary"] == "signed in with ***"
+    assert row["payload"]["login"]["token"] == "secret:CANARY"
+    for refused in (lost, ours):
+        ended = house.row(parse_task(refused.id))
+        assert (ended["state"], ended["attempts"]) == ("dead_lettered", 1)
+        assert "this worker has no secret" in ended["error"]
+
+    # And it is nowhere else.
+    tables = _tables(house)
+    assert "secret:CANARY" in tables["tasks"]
+    assert "was not accepted" in tables["attempts"]
+    assert [name for name, text in tables.items() if _told(text)] == []
+    logs = {path.name: path.read_text(errors="replace") for path in tmp_path.glob("*.log")}
+    assert "signing in with ***" in logs["worker.log"]
+    assert "printed ***" in logs["worker.log"]
+    assert "complained ***" in logs["worker.log"]
+    assert [name for name, text in logs.items() if _told(text)] == []
+    answers = [
+        client._http.get(path).text
+        for path in (
+            f"/api/v1/tasks/{task.id}",
+            "/api/v1/tasks",
+            f"/api/v1/tasks/{task.id}/explain",
+        )
+    ]
+    assert "secret:CANARY" in answers[0]
+    assert [answer for answer in answers if _told(answer)] == []
+    # Redis writes down every command that changed anything.
+    written = [path for path in (redis.directory / "redis").rglob("*") if path.is_file()]
+    assert written
+    assert [path.name for path in written if _told(path.read_text(errors="replace"))] == []
+
+
+def test_what_stands_under_the_name_of_a_secret_is_not_shown_again() -> None:
+    shown = mask_names({"password": "hunter2", "api_key": None, "token": "secret:X", "tokens": 3})
+
+    assert shown == {"password": "***", "api_key": None, "token": "secret:X", "tokens": 3}
