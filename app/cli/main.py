@@ -32,6 +32,7 @@ from app.cli import (
     output,
     processes,
     profiles,
+    redis_acl,
     shared,
     tasks,
     upkeep,
@@ -106,6 +107,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     OPERATE: {
         "migrate": upkeep.migrate,
         "sweep": upkeep.sweep,
+        "redis-acl": redis_acl.redis_acl,
         "fairness": fairness.fairness,
         "pause": holding.pause,
         "resume": holding.resume,

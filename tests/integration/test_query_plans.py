@@ -268,7 +268,7 @@ def _values(connection: Connection) -> dict[str, Any]:
         "project": "site",
         **dict.fromkeys(("usd", "usd_left", "budget_usd"), 1),
         "agent_id": "worker",
-        **dict.fromkeys(("key_id", "key_hash", "subject"), "someone"),
+        **dict.fromkeys(("key_id", "key_hash", "subject", "digest"), "someone"),
         **dict.fromkeys(("since", "within")),
         "escalated_priority": 20,
         "only": None,

@@ -9,3 +9,7 @@ SELECT note_key_use(:key_id);
 -- name: user_called
 -- Whom the subject of a token names.
 SELECT user_id, is_admin FROM user_called(:subject);
+
+-- name: holder_of_claim
+-- Whose run shows this token, and whether it still holds its task.
+SELECT standing, user_id, token FROM holder_of_claim(:task_id, :epoch, :digest);

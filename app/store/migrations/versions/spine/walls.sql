@@ -90,3 +90,24 @@ RETURN (SELECT coalesce(sum(waiting), 0) FROM lanes);
 REVOKE EXECUTE ON FUNCTION holder_of_key, note_key_use, user_called, house_depth FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION holder_of_key, note_key_use, user_called TO overnight_app, overnight_admin;
 GRANT EXECUTE ON FUNCTION house_depth TO overnight_app, overnight_admin, overnight_dispatcher;
+
+-- Whether a claim's token is good, by its digest: whose run it is and the token of the claim itself
+-- while it is held, 'superseded' if a later claim holds the task, 'over' if nobody does. Whoever
+-- knows no digest learns nothing, not even that there is such a task.
+CREATE FUNCTION holder_of_claim(of_task uuid, of_epoch int, digest text)
+RETURNS TABLE (standing text, user_id uuid, token uuid)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+    SELECT CASE WHEN t.token = a.token AND t.expires_at > clock() THEN 'held'
+                WHEN t.epoch > a.epoch AND t.token IS NOT NULL THEN 'superseded'
+                ELSE 'over' END,
+           a.user_id,
+           CASE WHEN t.token = a.token AND t.expires_at > clock() THEN a.token END
+      FROM attempts a
+      JOIN tasks t ON t.id = a.task_id
+     WHERE a.task_id = of_task
+       AND a.epoch = of_epoch
+       AND encode(sha256(convert_to(concat_ws('|', 'overnight-claim', a.task_id, a.epoch, a.token), 'UTF8')), 'hex') = digest
+$$;
+REVOKE EXECUTE ON FUNCTION holder_of_claim FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION holder_of_claim TO overnight_app, overnight_admin, overnight_dispatcher;

@@ -1,0 +1,152 @@
+"""The printed access list is enough for every process, and for nothing else."""
+
+import json
+from collections.abc import Iterator
+from urllib.parse import quote, urlsplit
+from uuid import uuid4
+
+import pytest
+from redis import Redis
+from redis.exceptions import RedisError
+
+from app.api.rates import Rates, TooManyRequests
+from app.cli.processes import beat_arguments, maintenance_arguments
+from app.dispatch.celery_settings import agent_queue
+from app.dispatch.publish import Publisher
+from app.dispatch.redis_acl import API, SERVICE
+from app.events.wake import Listener, Waker
+from app.local.postgres import EmbeddedPostgres
+from app.local.redis import EmbeddedRedis
+from tests.support.command import run
+from tests.support.servers import redis_server
+from tests.support.waiting import wait_until
+from tests.support.workers import Shift, running, running_worker, worker_settings, working_house
+
+PREFIX = f"acl-{uuid4().hex[:6]}:"
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[tuple[EmbeddedRedis, dict[str, str]]]:
+    """A Redis of our own that knows the printed users, and the address of each."""
+    with pytest.MonkeyPatch.context() as patch, redis_server() as server:
+        patch.setenv("OVERNIGHT_REDIS_KEY_PREFIX", PREFIX)
+        printed = json.loads(run("redis-acl", "--json").stdout)
+        place = urlsplit(server.url)
+        with Redis.from_url(server.url) as root:
+            for line in printed["acl"][1:]:
+                _, name, *rules = line.split()
+                root.execute_command("ACL", "SETUSER", name, *rules)
+        yield (
+            server,
+            {
+                name: f"redis://{name}:{quote(word)}@{place.hostname}:{place.port}/0"
+                for name, word in printed["passwords"].items()
+            },
+        )
+
+
+def _refusals(server: EmbeddedRedis) -> list[object]:
+    with Redis.from_url(server.url) as root:
+        return [(entry["reason"], entry["object"], entry["username"]) for entry in root.acl_log()]
+
+
+def test_a_whole_house_works_under_the_list(
+    guarded: tuple[EmbeddedRedis, dict[str, str]], postgres: EmbeddedPostgres, template: str
+) -> None:
+    server, urls = guarded
+    with working_house(postgres, template) as house:
+        url = house.owner.engine.url.render_as_string(hide_password=False)
+        settings = worker_settings(
+            url,
+            urls[SERVICE],
+            redis_key_prefix=PREFIX,
+            lease_check_interval=1,
+            dispatch_tick_interval=1,
+        )
+        publisher = Publisher(settings)
+        shift = Shift(house, settings, publisher, house.user())
+        with (
+            running_worker(settings) as worker,
+            running(maintenance_arguments(), settings),
+            running(beat_arguments(), settings),
+        ):
+            # Beat asks maintenance to dispatch, and that sends the message.
+            task = house.task(shift.user, type="echo", payload={"hello": "acl"})
+            wait_until(
+                lambda: house.state(task) == "completed" or _refusals(server),
+                timeout=60,
+                what="the task to be run",
+            )
+            assert _refusals(server) == []
+            row = house.row(task)
+            assert row["output"] == {"hello": "acl"}
+            wait_until(
+                lambda: house.rows("SELECT 1 FROM sweeps WHERE name = 'reap'"),
+                timeout=60,
+                what="beat and maintenance to have swept",
+            )
+            # Remote control reaches the worker and its answer comes back.
+            pinged = publisher._celery.control.ping(timeout=5)
+            assert len(pinged) >= 1, worker.said()
+        publisher.close()
+    waker = Waker(urls[API], PREFIX)
+    ear = Listener(urls[SERVICE], PREFIX)
+    ear._heard(0.01)
+    waker.nudge()
+    wait_until(lambda: ear._heard(0.2), what="the bell to be heard")
+    waker.close()
+    ear.close()
+    rates = Rates(urls[API], PREFIX, per_second=0.01, burst=1)
+    rates.take("ada")
+    with pytest.raises(TooManyRequests):
+        rates.take("ada")
+    rates.close()
+
+    assert _refusals(server) == []
+
+
+def test_nothing_else_is_let_through(guarded: tuple[EmbeddedRedis, dict[str, str]]) -> None:
+    _, urls = guarded
+    refused = {
+        SERVICE: (
+            ("FLUSHALL",),
+            ("CONFIG", "GET", "*"),
+            ("KEYS", "*"),
+            ("EVAL", "return 1", "0"),
+            ("ACL", "LIST"),
+            ("SHUTDOWN",),
+            ("GET", "somebody-elses"),
+            ("LPUSH", "other:agents.default", "x"),
+            ("SUBSCRIBE", "other:wake"),
+            ("MODULE", "LIST"),
+            ("MONITOR",),
+        ),
+        API: (
+            ("LPUSH", f"{PREFIX}{agent_queue('default')}", "forged"),
+            ("LLEN", f"{PREFIX}{agent_queue('default')}"),
+            ("PUBLISH", f"/0.{PREFIX}celery.pidbox", "shutdown"),
+            ("GET", f"{PREFIX}rate:ada"),
+            ("FLUSHALL",),
+            ("KEYS", "*"),
+            ("INFO",),
+            ("SUBSCRIBE", f"{PREFIX}wake"),
+        ),
+    }
+    for name, commands in refused.items():
+        with Redis.from_url(urls[name]) as client:
+            assert client.ping()
+            for command in commands:
+                with pytest.raises(RedisError, match=r"(?i)noperm|permission"):
+                    client.execute_command(*command)
+
+
+def test_the_list_holds_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = json.loads(run("redis-acl", "--json").stdout)
+    plain = run("redis-acl")
+
+    assert printed["acl"][0] == "user default off"
+    assert not any(
+        word in line for line in printed["acl"] for word in printed["passwords"].values()
+    )
+    assert len(plain.stdout.splitlines()) == len(printed["acl"])
+    assert API in plain.stderr
