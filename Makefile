@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv up test lint chaos proof bench clean requirements
+.PHONY: help venv up test lint chaos proof bench audit sbom clean requirements
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 22
@@ -36,11 +36,17 @@ bench: venv ## measure this machine against other queues (QUICK=1 rehearses, NAM
 	@benchmarks/peers/install
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(NAME)
 
+audit: venv ## compare the pinned requirements with known advisories (STRICT=1 fails offline)
+	@scripts/audit
+
+sbom: venv ## write what a release is made of to dist/sbom.cdx.json (CycloneDX)
+	@$(BIN)/python scripts/sbom.py
+
 # The servers of a running `overnight up` live in .overnight: stop them before taking it away.
 clean: ## stop everything; remove .venv, caches and all local data
 	@[ ! -d .overnight ] || PYTHON="$(PYTHON)" scripts/venv
 	@[ ! -d .overnight ] || OVERNIGHT_HOME=.overnight $(BIN)/overnight down
-	rm -rf .overnight .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .overnight .venv .venv-peers .venv-audit .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	rm -rf build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -20,6 +20,7 @@ OvernightError               base of all
 │   ├── StaleAttempt         the attempt no longer holds its task
 │   ├── TooManyStreams       you listen or wait in too many places already
 │   ├── QueueFull            the whole system's cap; try again later
+│   ├── TooManyRequests      this key asks too often; `retry_after` says when to come back
 │   └── Unavailable          the service is up, its database is not
 ├── Unreachable              no answer from the service
 ├── NotUnderstood            something answered, but not an Overnight service
@@ -191,6 +192,12 @@ class QueueFull(Refused):
     code = "QUEUE_FULL"
 
 
+class TooManyRequests(Refused):
+    """This key asks more often than it may; `retry_after` says when to come back."""
+
+    code = "TOO_MANY_REQUESTS"
+
+
 class Unavailable(Refused):
     """The service is up, but its database cannot be reached just now."""
 
@@ -279,6 +286,7 @@ BY_CODE: dict[str, type[Refused]] = {
         StaleAttempt,
         TooManyStreams,
         QueueFull,
+        TooManyRequests,
         Unavailable,
     )
 }

@@ -1,13 +1,16 @@
 """The pinned requirements: complete, hashed, in step with each other, and without an address."""
 
+import json
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tests.rules.sources import read, told
+from tests.rules.sources import ROOT, read, told
 
 DEV, RUNTIME = Path("requirements/dev.txt"), Path("requirements/runtime.txt")
 MCP = Path("requirements/mcp.txt")
@@ -87,3 +90,64 @@ def _name(requirement: str) -> str:
     found = re.match(r"[A-Za-z0-9_.-]+", requirement)
     assert found, requirement
     return re.sub(r"[-_.]+", "-", found[0]).lower()
+
+
+# The first version without a fault that was worth a name; checked here, where no network is needed.
+FIXED_IN = {
+    "celery": "5.2.2",  # CVE-2021-23727
+    "cryptography": "44.0.1",  # CVE-2024-12797
+    "flower": "1.2.0",  # CVE-2022-30034
+    "h11": "0.16.0",  # CVE-2025-43859
+    "jinja2": "3.1.6",  # CVE-2025-27516
+    "pyjwt": "2.4.0",  # CVE-2022-29217
+    "redis": "4.5.5",  # CVE-2023-28858, CVE-2023-28859
+    "starlette": "0.49.1",  # CVE-2025-54121, CVE-2025-62727
+    "tornado": "6.5",  # CVE-2025-47287
+}
+
+
+def known_bad(found: dict[str, Pin]) -> list[str]:
+    """Return the pins that are older than the version in which a known fault was put right."""
+    return [
+        f"{name}=={found[name].version}: use {fixed} or newer"
+        for name, fixed in FIXED_IN.items()
+        if name in found and _number(found[name].version) < _number(fixed)
+    ]
+
+
+def _number(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", version)]
+
+
+@pytest.mark.parametrize("path", [DEV, RUNTIME], ids=str)
+def test_no_pin_has_a_fault_that_was_put_right_since(path: Path) -> None:
+    assert not known_bad(pins(path)), told(known_bad(pins(path)))
+
+
+def test_a_planted_pin_with_a_known_fault_is_found() -> None:
+    planted = {**pins(RUNTIME), "celery": Pin("celery", "5.2.1", [])}
+
+    assert known_bad(planted) == ["celery==5.2.1: use 5.2.2 or newer"]
+
+
+def test_the_bill_of_materials_names_every_pin(tmp_path: Path) -> None:
+    written = tmp_path / "sbom.json"
+    for _ in range(2):
+        before = written.read_text() if written.exists() else None
+        subprocess.run(
+            [sys.executable, ROOT / "scripts/sbom.py", written], check=True, capture_output=True
+        )
+    made = json.loads(written.read_text())
+
+    assert written.read_text() == before, "the same pins make the same document"
+    assert (made["bomFormat"], made["specVersion"]) == ("CycloneDX", "1.6")
+    named = {one["name"]: one for one in made["components"]}
+    assert {name: one["version"] for name, one in named.items()} == {
+        name: pin.version for name, pin in pins(RUNTIME).items()
+    }
+    assert all(one["hashes"] for one in named.values())
+    refs = {one["bom-ref"] for one in made["components"]} | {made["metadata"]["component"]["purl"]}
+    links = {one["ref"]: one["dependsOn"] for one in made["dependencies"]}
+    assert links.keys() == refs
+    assert all(target in refs for targets in links.values() for target in targets)
+    assert named["celery"]["purl"] in links[made["metadata"]["component"]["purl"]]

@@ -43,7 +43,7 @@ def worker_settings(database_url: str, redis_url: str, **changes: object) -> Set
     """Return settings for one test: own database, own keys in Redis, short clocks."""
     named = {name.upper(): str(value) for name, value in changes.items()}
     values = {
-        "DATABASE_URL": logins.for_service(database_url),
+        "DATABASE_URL": database_url,
         "REDIS_URL": redis_url,
         "REDIS_KEY_PREFIX": f"test-{uuid4().hex[:8]}:",
         **SHORT_CLOCKS,
@@ -111,11 +111,12 @@ def worker_command(settings: Settings) -> list[str]:
 @contextmanager
 def running(arguments: Sequence[str], settings: Settings, **more: str) -> Iterator[Worker]:
     """Run another of Celery's programs until the end of the block."""
+    login = logins.for_service(str(settings.database_url))
     with tempfile.NamedTemporaryFile(prefix="overnight-celery-", suffix=".log") as output:
         process = subprocess.Popen(
             [sys.executable, *CELERY, *arguments],
             cwd=ROOT,
-            env=environment(settings) | more,
+            env=environment(settings) | {"OVERNIGHT_DATABASE_URL": login} | more,
             stdout=output,
             stderr=output,
             start_new_session=True,

@@ -1,0 +1,33 @@
+"""The page on security promises nothing that no test stands behind."""
+
+import re
+from pathlib import Path
+
+from app.domain.scopes import SCOPES
+from tests.rules.sources import read, told
+
+PAGE = read(Path("docs/security.md"))
+
+
+def test_every_test_the_page_names_exists() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", PAGE)
+    missing = [
+        f"{path}::{name}"
+        for path, name in named
+        if not Path(path).exists() or (name and f"def {name}(" not in read(Path(path)))
+    ]
+
+    assert len(named) > 15
+    assert not missing, told(missing)
+
+
+def test_every_risk_has_a_test() -> None:
+    rows = re.findall(r"(?m)^\| (\d+) .+\| `tests/", PAGE)
+
+    assert rows == [str(number) for number in range(1, 11)]
+
+
+def test_the_page_lists_exactly_the_scopes_there_are() -> None:
+    listed = dict(re.findall(r"(?m)^\| `([a-z:*]+)` \| (.+) \|$", PAGE))
+
+    assert listed == SCOPES
