@@ -15,7 +15,8 @@ from typing import Any, TextIO
 from app.domain.ids import UserId
 from app.masking import hide, mask_text
 
-REFERENCE = re.compile(r"secret:([A-Z][A-Z0-9_]{0,63})")
+# No two underscores together: behind them stands whose a secret is, and that is not to be chosen.
+REFERENCE = re.compile(r"secret:(?=.{1,64}$)([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*)")
 # Hiding a shorter one would hide parts of other words, and it could be guessed anyway.
 SHORTEST = 8
 

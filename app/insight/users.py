@@ -13,6 +13,8 @@ from app.store.statements import statement
 from app.store.windows import window_of
 
 SECONDS_PER_HOUR = 3600
+# Keys that were revoked stay listed, and a user may have revoked many.
+MOST_LISTED = 1_000
 
 
 @dataclass(frozen=True)
@@ -144,8 +146,8 @@ def _window(row: Row[*tuple[Any, ...]]) -> WindowView | None:
     )
 
 
-def list_keys(db: Db, user_id: UserId | None = None) -> list[KeyView]:
-    """Return the keys of one user or of all, newest first."""
+def list_keys(db: Db, user_id: UserId | None = None, *, limit: int = MOST_LISTED) -> list[KeyView]:
+    """Return the keys of one user or of all, newest first and no more than anyone would read."""
     question = (
         select(
             ApiKey.id,
@@ -161,6 +163,7 @@ def list_keys(db: Db, user_id: UserId | None = None) -> list[KeyView]:
         )
         .join(User, User.id == ApiKey.user_id)
         .order_by(ApiKey.created_at.desc(), ApiKey.id)
+        .limit(limit)
     )
     if user_id is not None:
         question = question.where(ApiKey.user_id == user_id)

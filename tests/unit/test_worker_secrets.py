@@ -1,0 +1,104 @@
+"""Secrets by reference: what can be named, whose it is, and what becomes of it in words."""
+
+import io
+import sys
+from uuid import UUID
+
+import pytest
+
+from app import masking
+from app.domain.ids import UserId
+from app.masking import hide, hide_in, mask_text
+from workers.secrets import SecretMissing, resolve
+
+ADA, BOB = UserId(UUID(int=1)), UserId(UUID(int=2))
+
+
+@pytest.fixture(autouse=True)
+def nothing_hidden_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test hides must not be hidden from the others."""
+    monkeypatch.setattr(masking, "_hidden", set())
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+
+
+def test_references_are_replaced_however_deep_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SECRET_GIT", "a long secret")
+    payload = {"a": ["secret:GIT", {"b": "secret:GIT"}], "c": "my secret:GIT", "d": 7, "e": None}
+
+    given = resolve(payload, ADA)
+
+    assert given == {
+        "a": ["a long secret", {"b": "a long secret"}],
+        "c": "my secret:GIT",
+        "d": 7,
+        "e": None,
+    }
+    assert payload["a"] == ["secret:GIT", {"b": "secret:GIT"}]
+
+
+def test_a_users_own_secret_comes_before_everybodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_GIT", "everybody's own")
+    monkeypatch.setenv(f"SECRET_GIT__{str(ADA).replace('-', '_')}", "only for ada")
+
+    assert resolve("secret:GIT", ADA) == "only for ada"
+    assert resolve("secret:GIT", BOB) == "everybody's own"
+
+
+@pytest.mark.parametrize("name", ["NOBODYS", "SHORT", "PATH", "OVERNIGHT_DATABASE_URL"])
+def test_what_is_no_secret_of_the_worker_cannot_be_had(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("SECRET_SHORT", "1234567")
+    monkeypatch.setenv("OVERNIGHT_DATABASE_URL", "postgresql://me:hidden@here/there")
+
+    with pytest.raises(SecretMissing, match=f"SECRET_{name}") as refusal:
+        resolve(f"secret:{name}", ADA)
+
+    assert refusal.value.error_class == "auth_failure"
+    assert "1234567" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["secret:", "secret:git", "secret:GIT ", "secret:A-B", "SECRET:GIT"]
+)
+def test_what_is_no_reference_stays_as_it_is(text: str) -> None:
+    assert resolve(text, ADA) == text
+
+
+def test_anothers_own_secret_cannot_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were a reference to hold the id as well, whoever guessed it could have the secret."""
+    bobs = f"GIT__{BOB}".replace("-", "_")
+    monkeypatch.setenv(f"SECRET_{bobs}", "only for bob")
+
+    with pytest.raises(SecretMissing):
+        resolve("secret:GIT", ADA)
+    for name in (bobs, bobs.upper()):
+        assert resolve(f"secret:{name}", ADA) == f"secret:{name}"
+
+
+def test_a_hidden_value_is_hidden_in_every_form_and_in_names() -> None:
+    hide('pa"ss/word+1')
+    hide('pa"ss/word+1 and more')
+
+    assert mask_text('x pa"ss/word+1 y') == "x *** y"
+    assert mask_text('pa"ss/word+1 and more') == "***"
+    assert mask_text("q=pa%22ss%2Fword%2B1") == "q=***"
+    assert mask_text('{"a": "pa\\"ss/word+1"}') == '{"a": "***"}'
+    assert mask_text("cGEic3Mvd29yZCsx") == "***"
+    assert hide_in({'pa"ss/word+1': ['pa"ss/word+1', 1]}) == {"***": ["***", 1]}
+
+
+def test_what_is_printed_is_hidden_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    spoken = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", spoken)
+    monkeypatch.setenv("SECRET_GIT", "a long secret")
+
+    for _ in range(2):
+        resolve("secret:GIT", ADA)
+    print("with a long secret")  # noqa: T201 - that is the point
+    sys.stdout.flush()
+
+    assert spoken.getvalue() == "with ***\n"
