@@ -5,13 +5,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+import psycopg2
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
+from sqlalchemy.engine import make_url
 
 from app.api.main import app, create_app
 from app.control.keys import issue, new_key
 from app.events.wake import Listener
+from app.local.postgres import EmbeddedPostgres
 from app.local.redis import EmbeddedRedis
 from app.settings import load
 from app.store.db import Db
@@ -158,15 +161,11 @@ def test_an_outdated_schema_is_not_ready(
 
 
 def test_connections_cut_by_the_server_are_replaced(
-    house: House, database_url: str, connect: Callable[..., Db]
+    house: House, database_url: str, postgres: EmbeddedPostgres
 ) -> None:
     with open_door(house, database_url) as door:
         door.created()
-        _as_login(
-            connect,
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND application_name = 'overnight-api'",
-        )
+        _cut_the_api(postgres, database_url)
 
         answers = [door.create().status_code for _ in range(3)]
 
@@ -187,3 +186,18 @@ def _as_login(connect: Callable[..., Db], sql: str) -> None:
     """Run one statement with the rights of the login itself, not of one of its roles."""
     with connect(role=None).engine.begin() as tx:
         tx.execute(text(sql))
+
+
+def _cut_the_api(postgres: EmbeddedPostgres, database_url: str) -> None:
+    """End the API's connections; only a superuser may end those of another login."""
+    root = psycopg2.connect(postgres.superuser_url)
+    try:
+        with root, root.cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = %s AND application_name = 'overnight-api'",
+                [make_url(database_url).database],
+            )
+            assert cursor.rowcount
+    finally:
+        root.close()
