@@ -95,6 +95,11 @@ def _live(house: House) -> UserId:
         " VALUES (gen_random_uuid(), :u, 'd', 'x');"
         "INSERT INTO task_edges (parent_id, child_id, dag_id, user_id)"
         " SELECT :a, :b, id, :u FROM dags WHERE user_id = :u;"
+        "INSERT INTO artifacts (id, task_id, user_id, epoch, name, kind, size, content)"
+        " VALUES (gen_random_uuid(), :a, :u, 1, 'a', 'text', 1, 'a');"
+        "INSERT INTO dag_triggers (id, user_id, dag_id, is_lone, condition, graph, created_by)"
+        " SELECT gen_random_uuid(), :u, id, false, 'finished', '{}', 'x' FROM dags"
+        " WHERE user_id = :u;"
         "INSERT INTO notices (user_id, kind, subject) VALUES (:u, 'usage.50', 'month');"
         "INSERT INTO lock_waits (user_id, key, holder_id, waiter_id, waiting, since)"
         " VALUES (:u, 'k', :a, :b, 1, clock())",
