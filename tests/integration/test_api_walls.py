@@ -77,7 +77,8 @@ def test_the_same_operations_do_find_ones_own_things(door: Door) -> None:
             if "key_id" in own:
                 spare = issue(door.house.app, door.user, name="spare")
                 own["key_id"] = key_id_of(spare)
-            answer = operation.call(door, own)
+            # Those that would keep a caller waiting are told not to.
+            answer = operation.call(door, own, params={"timeout": 0})
             if answer.status_code == 404:
                 mute.append(str(operation))
 

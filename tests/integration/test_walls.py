@@ -100,6 +100,7 @@ def _live(house: House) -> UserId:
         "INSERT INTO dag_triggers (id, user_id, dag_id, is_lone, condition, graph, created_by)"
         " SELECT gen_random_uuid(), :u, id, false, 'finished', '{}', 'x' FROM dags"
         " WHERE user_id = :u;"
+        "INSERT INTO inbox (user_id, key_id, task) VALUES (:u, 'k', '{}');"
         "INSERT INTO notices (user_id, kind, subject) VALUES (:u, 'usage.50', 'month');"
         "INSERT INTO lock_waits (user_id, key, holder_id, waiter_id, waiting, since)"
         " VALUES (:u, 'k', :a, :b, 1, clock())",
