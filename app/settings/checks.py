@@ -3,7 +3,7 @@
 from urllib.parse import urlsplit
 
 from app.faults import read as read_faults
-from app.settings.kinds import is_loopback
+from app.settings.kinds import env_of, is_loopback
 
 SIGNATURES = frozenset({"HS256", "RS256", "ES256", "EdDSA"})
 LEAST_SECRET_BYTES = 32
@@ -63,3 +63,23 @@ def place_of_keys(place: str | None) -> str | None:
         if not is_loopback(host):
             raise ValueError("keys must not come over an open line")
     return place
+
+
+def stays_at_home(no_auth: str | None, host: str) -> None:
+    """Refuse to serve requests without keys to anybody but this machine."""
+    if no_auth is not None and not is_loopback(host):
+        raise ValueError(
+            f"{env_of('no_auth')}={no_auth} and {env_of('api_host')}={host}: "
+            "without keys the API may listen on this machine only (127.0.0.1, ::1, localhost)"
+        )
+
+
+def whole_rules(algorithms: tuple[str, ...], known: set[str]) -> None:
+    """Refuse to take tokens while anything that makes one good is left open."""
+    keys = "jwt_secret" if "HS256" in algorithms else "jwt_keys"
+    missing = [name for name in ("jwt_issuer", "jwt_audience", keys) if name not in known]
+    if algorithms and missing:
+        raise ValueError(
+            f"{env_of('jwt_algorithms')}={','.join(algorithms)}: "
+            f"{env_of(missing[0])} must be set too"
+        )

@@ -20,7 +20,9 @@ from app.settings.checks import (
     psycopg2_address,
     redis_address,
     signatures,
+    stays_at_home,
     web_address,
+    whole_rules,
 )
 from app.settings.kinds import (
     PREFIX,
@@ -33,7 +35,6 @@ from app.settings.kinds import (
     Word,
     clock,
     env_of,
-    is_loopback,
     legal_words,
     mark_of,
     shown,
@@ -464,25 +465,10 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
-    def _stays_at_home_without_keys(self) -> "Settings":
-        if self.no_auth is not None and not is_loopback(self.api_host):
-            raise ValueError(
-                f"{env_of('no_auth')}={self.no_auth} and {env_of('api_host')}={self.api_host}: "
-                "without keys the API may listen on this machine only (127.0.0.1, ::1, localhost)"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _knows_what_makes_a_token_good(self) -> "Settings":
-        if not self.jwt_algorithms:
-            return self
-        keys = "jwt_secret" if "HS256" in self.jwt_algorithms else "jwt_keys"
-        for name in ("jwt_issuer", "jwt_audience", keys):
-            if not getattr(self, name):
-                raise ValueError(
-                    f"{env_of('jwt_algorithms')}={','.join(self.jwt_algorithms)}: "
-                    f"{env_of(name)} must be set too"
-                )
+    def _keeps_the_door_shut(self) -> "Settings":
+        stays_at_home(self.no_auth, self.api_host)
+        names = ("jwt_issuer", "jwt_audience", "jwt_secret", "jwt_keys")
+        whole_rules(self.jwt_algorithms, {name for name in names if getattr(self, name)})
         return self
 
     def with_origins(self, origins: dict[str, str]) -> "Settings":
