@@ -23,7 +23,7 @@ BROKER: Final = (
     *("hset", "hget", "hdel", "sadd", "srem", "smembers"),
     *("multi", "exec", "watch", "unwatch"),
     *("evalsha", "script|load", "script|exists", "time", "info"),
-    *("publish", "subscribe", "unsubscribe", "psubscribe", "punsubscribe"),
+    *("publish", "subscribe", "unsubscribe", "psubscribe", "punsubscribe", "pubsub|numsub"),
 )
 # Commands to workers, their answers, and the events that Flower listens to.
 REMOTE_CONTROL: Final = ("celery.pidbox", "reply.celery.pidbox", "celeryev/*")

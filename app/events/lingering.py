@@ -5,6 +5,7 @@ there the dispatcher can see that somebody is waiting, and send everybody off, b
 a message that one of their processes is to take.
 """
 
+import time
 from collections.abc import Iterable
 from enum import Enum
 from types import TracebackType
@@ -29,7 +30,7 @@ class Ear:
 
     def __init__(self, redis_url: str, prefix: str, pool: str) -> None:
         self._channels = {prefix + WAKE: Heard.LOOK, _channel(prefix, pool): Heard.LEAVE}
-        self._subscription = impatient(redis_url).pubsub(ignore_subscribe_messages=True)
+        self._subscription = impatient(redis_url).pubsub()
         self._news = Heard.LOOK
 
     def __enter__(self) -> Self:
@@ -54,17 +55,19 @@ class Ear:
     def wait(self, seconds: float) -> Heard:
         """Wait so long for a word; of several, the one that sends the slot off counts."""
         news, self._news = self._news, Heard.NOTHING
-        try:
-            patience = seconds if news is Heard.NOTHING else 0.0
-            while message := self._subscription.get_message(timeout=patience):
-                patience = 0.0
-                news = max(news, self._meaning(message["channel"]), key=list(Heard).index)
-        except redis.RedisError:
-            return Heard.LEAVE
+        until = time.monotonic() + seconds
+        while news is not Heard.LEAVE:
+            # Once something is heard, only what has come with it is taken in.
+            left = until - time.monotonic() if news is Heard.NOTHING else 0.0
+            try:
+                message = self._subscription.get_message(timeout=max(0.0, left))
+            except redis.RedisError:
+                return Heard.LEAVE
+            if message is None:
+                break
+            if message["type"] == "message":
+                news = self._channels[message["channel"].decode()]
         return news
-
-    def _meaning(self, channel: bytes) -> Heard:
-        return self._channels[channel.decode()]
 
 
 def somebody_lingers(client: redis.Redis, prefix: str, pools: Iterable[str]) -> bool:

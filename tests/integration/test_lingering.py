@@ -166,8 +166,9 @@ def test_what_is_not_quick_keeps_its_turn_and_its_message(
 ) -> None:
     slot = _carrying_out(house, worker, "first")
     _lingers(worker, client)
-    long = house.task(house.user(), type="never seen")
-    behind = house.task(house.user(), type="quick", title="behind")
+    user = house.user()
+    long = house.task(user, type="never seen")
+    behind = house.task(user, type="quick", title="behind")
     _have_it_look(worker, looks)
 
     send_off(client, worker.settings.redis_key_prefix, POOL)
