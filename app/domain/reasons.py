@@ -25,6 +25,7 @@ class Code(StrEnum):
     LOCK = "lock"
     NO_WORKER = "no_worker"
     NO_CAPABLE_AGENT = "no_capable_agent"
+    HANDLER = "handler"
     SLOTS = "slots"
     SLOTS_MAX = "slots_max"
     BEHIND = "behind"

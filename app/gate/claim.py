@@ -85,13 +85,17 @@ class Terms:
 
 @dataclass(frozen=True)
 class Capacity:
-    """The free slots of a pool, who offers them, and what all of those can do."""
+    """The free slots of a pool, who offers them, and what all of those can do.
+
+    `elsewhere` are the types that not all of them know, but some worker of the house does.
+    """
 
     free: int = 0
     agents: Sequence[str] = ()
     capabilities: Sequence[str] = ()
     lanes_due: bool = False
     usd_left: Decimal | None = None
+    elsewhere: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -244,7 +248,29 @@ def offered(row: Answer, terms: Terms) -> Capacity:
     # Any worker of the pool may get the message, so only what all can do may be promised.
     shared = set.intersection(*map(set, row.capabilities)) if row.capabilities else set()
     # The same for money: whichever of them gets the message must be able to pay.
-    return Capacity(free, row.agents, sorted(shared), row.lanes_due, row.usd_left)
+    return Capacity(
+        free,
+        row.agents,
+        sorted(shared),
+        row.lanes_due,
+        row.usd_left,
+        elsewhere(row.types, row.house_types),
+    )
+
+
+def elsewhere(
+    here: Sequence[Sequence[str]] | None, house: Sequence[Sequence[str]] | None
+) -> list[str]:
+    """Return the types that a pool leaves to others, from what its workers and all workers know.
+
+    One that nobody knows may go anywhere, to end there with a word about it.
+
+    >>> elsewhere([["echo"], ["echo", "sleep"]], [["echo"], ["echo", "sleep"], ["film"]])
+    ['film', 'sleep']
+    """
+    known = {type_ for types in house or () for type_ in types}
+    shared = set.intersection(*map(set, here)) if here else set()
+    return sorted(known - shared)
 
 
 def _house(tx: Connection, pool: str, terms: Terms, *locks: Call) -> Answer:
@@ -297,6 +323,7 @@ def question(
         # Everyone's share; if some have less, the next pass gives the rest to the others.
         "per_lane": ceil(want.limit / len(users)),
         "capabilities": list(capacity.capabilities),
+        "elsewhere": list(capacity.elsewhere),
         "usd_left": capacity.usd_left,
     }
 

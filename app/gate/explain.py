@@ -14,8 +14,6 @@ themselves when they finish are not looked at: those are not free now.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -26,7 +24,9 @@ from app.domain.lifecycle import ACTIVE, FINAL, State
 from app.domain.pauses import Scope
 from app.domain.reasons import Code, Reason, at, lasting, listed
 from app.gate.explain_edges import blocked, in_vain
-from app.gate.next_pass import Offer, Outcome, Stage
+from app.gate.facts import Facts, Pool
+from app.gate.next_pass import Outcome, Stage
+from app.gate.pools import capable, paused, pool_reasons
 
 # What a budget is the budget of, in a sentence.
 OF = {
@@ -37,58 +37,6 @@ OF = {
 }
 
 
-@dataclass(frozen=True)
-class Pause:
-    """A pause in force; `target` names the pool or the user."""
-
-    scope: Scope
-    target: str | None
-    note: str | None
-    since: datetime
-
-
-@dataclass(frozen=True)
-class Pool:
-    """A pool: its slots as a pass counts them, and whether it is paused."""
-
-    offer: Offer
-    paused: bool
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        return self.offer.pool
-
-    @property
-    def is_live(self) -> bool:
-        """Whether any worker of it is alive and takes on work."""
-        return bool(self.offer.capabilities)
-
-    @property
-    def has_room(self) -> bool:
-        """Whether a slot of its own is free; the house's cap is judged by itself."""
-        return self.offer.slots > self.offer.busy
-
-
-@dataclass(frozen=True)
-class Facts:
-    """All that the judgement of one task rests on, read at one instant.
-
-    `task` holds the columns of the task, its user's lane and window; see `explain_task`.
-    """
-
-    task: Mapping[str, Any]
-    parents: Sequence[Mapping[str, Any]] = ()
-    locks: Sequence[Mapping[str, Any]] = ()
-    pauses: Sequence[Pause] = ()
-    pools: Sequence[Pool] = ()
-    slots_max: int | None = None
-    # What the user said of the night, and whether this server can read its zone.
-    window: str = ""
-    zone_is_known: bool = True
-    needs: frozenset[str] = field(default=frozenset())
-
-
 def held_back(facts: Facts) -> list[Reason]:
     """Return everything that holds a task back, whoever else waits."""
     state = State(facts.task["state"])
@@ -96,13 +44,13 @@ def held_back(facts: Facts) -> list[Reason]:
         return [_ended(facts)]
     if state in ACTIVE:
         return [_active(facts.task)]
-    judges = (_waits, _deadline, _pauses, _window, _plan, _hours, _money, _locks, _pools)
+    judges = (_waits, _deadline, _pauses, _window, _plan, _hours, _money, _locks, pool_reasons)
     return [reason for judge in judges for reason in judge(facts)]
 
 
 def open_pools(facts: Facts) -> list[Pool]:
     """Return the pools whose next pass could take the task."""
-    return [pool for pool in _capable(facts) if not pool.paused and pool.offer.capacity.free > 0]
+    return [pool for pool in capable(facts) if not pool.paused and pool.offer.capacity.free > 0]
 
 
 def behind(facts: Facts, outcomes: Sequence[Outcome]) -> list[Reason]:
@@ -211,7 +159,7 @@ def _money(facts: Facts) -> Iterator[Reason]:
         return
     needs, ceiling, spent = task["needs_usd"], task["max_cost_usd"], task["cost_usd"]
     dag, night = task["dag_left_usd"], task["night_left_usd"]
-    purses = [pool.offer.capacity.usd_left for pool in _capable(facts) if not pool.paused]
+    purses = [pool.offer.capacity.usd_left for pool in capable(facts) if not pool.paused]
     limited = [left for left in purses if left is not None]
     agent = max(limited) if limited and len(limited) == len(purses) else None
     if ceiling is not None and 0 < spent >= ceiling:
@@ -252,24 +200,9 @@ def _deadline(facts: Facts) -> Iterator[Reason]:
 def _pauses(facts: Facts) -> Iterator[Reason]:
     for pause in facts.pauses:
         if pause.scope is Scope.ALL:
-            yield _paused(pause, "everything is", "--all")
+            yield paused(pause, "everything is", "--all")
         elif pause.scope is Scope.USER and facts.task["paused"]:
-            yield _paused(pause, "the user is", f"--user {pause.target}")
-
-
-def _paused(pause: Pause, what: str, option: str) -> Reason:
-    note = f" ({pause.note})" if pause.note else ""
-    return Reason(
-        Code.PAUSED,
-        f"{what} paused since {at(pause.since)}{note}: an operator ends it with"
-        f" `overnight resume {option}`",
-        {
-            "scope": pause.scope.value,
-            "target": pause.target,
-            "since": pause.since,
-            "note": pause.note,
-        },
-    )
+            yield paused(pause, "the user is", f"--user {pause.target}")
 
 
 def _window(facts: Facts) -> Iterator[Reason]:
@@ -350,82 +283,6 @@ def _locks(facts: Facts) -> Iterator[Reason]:
                 "expires_at": lock["expires_at"],
             },
         )
-
-
-def _pools(facts: Facts) -> Iterator[Reason]:
-    live = [pool for pool in facts.pools if pool.is_live]
-    capable = _capable(facts)
-    is_open = [pool for pool in capable if not pool.paused]
-    if not live:
-        yield Reason(
-            Code.NO_WORKER,
-            "no worker is alive and taking on work: start one with `overnight worker`",
-            {"pools": [pool.name for pool in facts.pools]},
-        )
-    elif not capable:
-        yield _incapable(facts, live)
-    elif not is_open:
-        named = {pool.name for pool in capable}
-        for pause in facts.pauses:
-            if pause.scope is Scope.POOL and pause.target in named:
-                what = f"the pool {pause.target}, which could run it, is"
-                yield _paused(pause, what, f"--pool {pause.target}")
-    elif not any(pool.has_room for pool in is_open):
-        yield _busy(is_open)
-    if facts.slots_max is not None and facts.pools:
-        in_house = max(pool.offer.in_house for pool in facts.pools)
-        if in_house >= facts.slots_max:
-            yield Reason(
-                Code.SLOTS_MAX,
-                f"{in_house} of the {facts.slots_max} slots that all pools may use together are"
-                " busy: one must come free",
-                {"busy": in_house, "slots_max": facts.slots_max},
-            )
-
-
-def _busy(pools: Sequence[Pool]) -> Reason:
-    counted = [
-        {"pool": pool.name, "busy": pool.offer.busy, "slots": pool.offer.slots} for pool in pools
-    ]
-    told = [f"{one['pool']} ({one['busy']} of {one['slots']} busy)" for one in counted]
-    return Reason(
-        Code.SLOTS,
-        f"no slot is free in {listed(told)}: one must come free, or a worker join",
-        {"pools": counted},
-    )
-
-
-def _incapable(facts: Facts, live: Sequence[Pool]) -> Reason:
-    missing = {pool.name: sorted(facts.needs - _shared(pool)) for pool in live}
-    mixed = [
-        pool.name
-        for pool in live
-        if any(facts.needs <= set(worker) for worker in pool.offer.capabilities)
-    ]
-    nearest = min(missing, key=lambda name: (len(missing[name]), name))
-    lacks = f"no pool offers all of {', '.join(sorted(facts.needs))}"
-    if mixed:
-        advice = (
-            f"some workers of {listed(mixed)} do, but any worker of a pool may get its tasks:"
-            " give those a pool of their own"
-        )
-    else:
-        wants = ",".join(missing[nearest])
-        advice = f"{nearest} lacks {wants}; start a worker with `--capabilities {wants}`"
-    return Reason(
-        Code.NO_CAPABLE_AGENT,
-        f"{lacks}: {advice}",
-        {"needs": sorted(facts.needs), "missing": missing, "mixed_pools": mixed},
-    )
-
-
-def _capable(facts: Facts) -> list[Pool]:
-    return [pool for pool in facts.pools if pool.is_live and facts.needs <= _shared(pool)]
-
-
-def _shared(pool: Pool) -> frozenset[str]:
-    """Return what all of a pool's workers can do: any of them may get the message."""
-    return frozenset(pool.offer.capacity.capabilities)
 
 
 def _active(task: Mapping[str, Any]) -> Reason:

@@ -64,6 +64,7 @@ class Offer:
     busy: int
     in_house: int
     capabilities: Sequence[Sequence[str]]
+    types: Sequence[Sequence[str]]
     capacity: Capacity
 
 
@@ -77,6 +78,7 @@ def offer_of(tx: Connection, pool: str, terms: Terms) -> Offer:
         busy=row.singles + row.bundles,
         in_house=row.in_house,
         capabilities=row.capabilities or (),
+        types=row.types or (),
         capacity=offered(row, terms),
     )
 

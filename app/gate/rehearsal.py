@@ -4,10 +4,10 @@ The rules are those of `claim.sql`, replayed without a database: among users wit
 the fewest active first, then the longest since served, then the larger plan; inside a user the
 stored order; one holder per lock, and per path with all below it; a task's whole timeout must fit
 what is left of the month; nothing starts past its deadline or outside of its user's window; a pool
-takes only what its workers can do. Slots that fall free at the same moment are filled one after the
-other. Not rehearsed: work that comes in later, failures and retries, runs that a window calls back,
-the urgency that a deadline adds as it nears, bundles (quick tasks pass one by one, which takes the
-slots as long), and what a pass that fills many slots at once leaves to the next.
+takes only what its workers can do and know. Slots that fall free at the same moment are filled one
+after the other. Not rehearsed: work that comes in later, failures and retries, runs that a window
+calls back, the urgency that a deadline adds as it nears, bundles (quick tasks pass one by one,
+which takes the slots as long), and what a pass that fills many slots at once leaves to the next.
 """
 
 from collections import defaultdict
@@ -26,8 +26,9 @@ from app.gate.durations import Night
 HORIZON = 31 * 24 * 3600.0
 
 User = Hashable
-# What the gate tells apart among one user's tasks: the capabilities needed, the time granted.
-Kind = tuple[frozenset[str], float]
+# What the gate tells apart among one user's tasks: the capabilities needed, the time granted, and
+# a type that not every pool knows.
+Kind = tuple[frozenset[str], float, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +62,15 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
-    """A pool that is open: its slots, free or not, and what all of its workers can do."""
+    """A pool that is open: its slots, free or not, and what all of its workers can do.
+
+    `elsewhere` are the types it leaves to workers that know them.
+    """
 
     name: str
     slots: int
     capabilities: frozenset[str] = frozenset()
+    elsewhere: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +132,7 @@ class Rehearsal:
         # Numbered so that a lane's number settles the ties the gate settles by weight and id.
         self.lanes = sorted(snapshot.lanes, key=lambda lane: (-lane.weight, str(lane.user)))
         self.lane_of = {lane.user: number for number, lane in enumerate(self.lanes)}
+        self.told_apart = frozenset[str]().union(*(pool.elsewhere for pool in snapshot.pools))
         # In the order a user's tasks are taken, so that a task's number is its rank.
         self.tasks = sorted(
             (task for task in snapshot.waiting if task.user in self.lane_of),
@@ -148,7 +154,7 @@ class Rehearsal:
             if self.unmet[number] == 0 and task.ready_in <= 0:
                 lane = self.task_lane[number]
                 # Appended in order, so that each list is a heap already.
-                self.ready[lane].setdefault(_kind(self.lanes[lane], task), []).append(number)
+                self.ready[lane].setdefault(self.kind(self.lanes[lane], task), []).append(number)
             elif self.unmet[number] == 0:
                 self.later.append(number)
 
@@ -165,10 +171,14 @@ class Rehearsal:
         play.run({self.number[name] for name in names if name in self.number})
         return Played(play.spans, play.starts, is_cut=play.starts >= most)
 
-
-def _kind(lane: LaneState, task: Waiting) -> Kind:
-    # Without a limit on hours no task is too long, so all lengths may share a heap.
-    return task.needs, 0.0 if lane.seconds_left is None else task.granted
+    def kind(self, lane: LaneState, task: Waiting) -> Kind:
+        """Return what the gate sees of a task; those it cannot tell apart share a queue."""
+        return (
+            task.needs,
+            # Without a limit on hours no task is too long.
+            0.0 if lane.seconds_left is None else task.granted,
+            task.type if task.type in self.told_apart else "",
+        )
 
 
 class _Lane:
@@ -278,7 +288,7 @@ class _Play:
         """Put a task where the gate will find it."""
         lane = self.lanes[lane_number]
         task = self.tasks[entry % self.many]
-        heappush(lane.heaps.setdefault(_kind(lane.state, task), []), entry)
+        heappush(lane.heaps.setdefault(self.stage.kind(lane.state, task), []), entry)
 
     def _queue(self, number: int) -> None:
         """Something about a lane has changed: every pool may look into it again."""
@@ -297,7 +307,7 @@ class _Play:
                 lane = self.lanes[number]
                 if version != lane.version or self._is_shut(number):
                     continue
-                heap = self._first(number, pool.capabilities)
+                heap = self._first(number, pool)
                 # A lane with nothing for this pool steps aside until something changes.
                 if heap is not None:
                     self._start(number, heappop(heap), pool.name, asked)
@@ -314,13 +324,13 @@ class _Play:
             self._later(at, partial(self._queue, number))
         return True
 
-    def _first(self, number: int, capabilities: frozenset[str]) -> list[int] | None:
+    def _first(self, number: int, pool: PoolState) -> list[int] | None:
         """Return the heap on whose top stands the first task that may start now."""
         lane = self.lanes[number]
         fit = [
             heap
-            for (needs, granted), heap in lane.heaps.items()
-            if granted <= lane.left and needs <= capabilities
+            for (needs, granted, type_), heap in lane.heaps.items()
+            if granted <= lane.left and needs <= pool.capabilities and type_ not in pool.elsewhere
         ]
         # Whoever steps aside may let another in, on top of any of the heaps.
         while any(heap and self._steps_aside(lane, number, heap) for heap in fit):
@@ -335,7 +345,7 @@ class _Play:
             heappop(heap)
         elif taken:
             kinds = lane.waiters.setdefault(taken[0], {})
-            heappush(kinds.setdefault(_kind(lane.state, task), []), heappop(heap))
+            heappush(kinds.setdefault(self.stage.kind(lane.state, task), []), heappop(heap))
         else:
             return False
         # It may have been woken for another lock, whose next waiter must not sleep on.

@@ -14,7 +14,8 @@ from app.domain.pauses import Scope
 from app.domain.reasons import Reason
 from app.domain.windows import is_zone
 from app.gate.claim import CYCLES_PER_PASS, Terms
-from app.gate.explain import Facts, Pause, Pool, behind, held_back, open_pools
+from app.gate.explain import behind, held_back, open_pools
+from app.gate.facts import Facts, Pause, Pool
 from app.gate.next_pass import Outcome, Stage, look_ahead, offer_of
 from app.insight.pauses import pauses_of
 from app.insight.tasks import MAX_POSITION
@@ -122,8 +123,19 @@ def _facts(tx: Connection, user_id: UserId, task_id: TaskId, terms: Terms) -> Fa
             for one in pauses_of(tx, user_id)
         ],
         pools=[
-            Pool(offer_of(tx, pool["name"], terms), pool["paused"])
-            for pool in _rows(tx, statement("explain_pools"), limit=POOLS)
+            Pool(
+                offer_of(tx, pool["name"], terms),
+                pool["paused"],
+                draining=pool["draining"],
+                knowing=pool["knowing"],
+            )
+            for pool in _rows(
+                tx,
+                statement("explain_pools"),
+                limit=POOLS,
+                type=row["type"],
+                liveness=terms.liveness.total_seconds(),
+            )
         ],
         slots_max=terms.slots_max,
         window="" if window is None else str(window),

@@ -1,6 +1,6 @@
 """The house as a rehearsal needs it, read through indexes and never further than it must be."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -14,6 +14,7 @@ from app.domain.errors import UserNotFound
 from app.domain.graphs import is_met_by_success
 from app.domain.ids import UserId
 from app.domain.windows import AtClosing, Nights, Window, hours, is_zone
+from app.gate.claim import elsewhere
 from app.gate.durations import Observed
 from app.gate.rehearsal import LaneState, PoolState, Running, Snapshot, Waiting
 from app.insight.tasks import MAX_POSITION
@@ -61,6 +62,8 @@ class Sight:
     places: Mapping[UUID, int]
     lanes_left_out: int
     lets_in: float = 0.0
+    # The workers that live, also those whose pool is paused and those that drain.
+    workers: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)
@@ -106,9 +109,10 @@ def look(
     read = Counter(row["user_id"] for row in ready)
     kinds = {row["type"] for row in (*running, *waiting.values())} | set(types)
     windows = _windows(lanes)
+    present = _rows(tx, statement("forecast_pools"), liveness=workers.liveness.total_seconds())
     snapshot = Snapshot(
         # To pause everything is to have no pool at all.
-        pools=[] if lanes[0]["all_paused"] else _pools(tx, workers),
+        pools=[] if lanes[0]["all_paused"] else _pools(present),
         lanes=[
             replace(
                 _lane(row, row["ready"] - read[row["user_id"]]),
@@ -131,6 +135,7 @@ def look(
         places={task: place for place, task in enumerate(own, start=1)},
         lanes_left_out=max(0, lanes[0]["lanes_in_all"] - len(lanes)),
         lets_in=windows.lets_in(user_id, lanes[0]["now"]),
+        workers=present,
     )
 
 
@@ -151,20 +156,27 @@ def _ready(
     )
 
 
-def _pools(tx: Connection, workers: Workers) -> list[PoolState]:
-    liveness = workers.liveness.total_seconds()
-    agents = _rows(tx, statement("forecast_pools"), liveness=liveness)
-    pools: dict[str, PoolState] = {}
-    for agent in agents:
-        name, can = agent["name"], frozenset(agent["capabilities"])
-        known = pools.get(name)
-        # As the gate sees it: any worker may get the message, so only what all can do counts.
-        pools[name] = (
-            PoolState(name, agent["slots"], can)
-            if known is None
-            else PoolState(name, known.slots + agent["slots"], known.capabilities & can)
+def _pools(workers: Sequence[Mapping[str, Any]]) -> list[PoolState]:
+    """Return the open pools as the gate sees them: only what all of a pool's workers can do counts.
+
+    Any of them may get the message.
+    """
+    known = [worker["types"] for worker in workers]
+    pools: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for worker in workers:
+        if not worker["paused"] and not worker["draining"]:
+            pools[worker["name"]].append(worker)
+    return [
+        PoolState(
+            name,
+            slots=sum(worker["slots"] for worker in here),
+            capabilities=frozenset.intersection(
+                *(frozenset(worker["capabilities"]) for worker in here)
+            ),
+            elsewhere=frozenset(elsewhere([worker["types"] for worker in here], known)),
         )
-    return list(pools.values())
+        for name, here in pools.items()
+    ]
 
 
 def _lane(row: Mapping[str, Any], unread: int) -> LaneState:

@@ -45,20 +45,19 @@ def end_overdue(db: Db, *, grace: timedelta, kill: Callable[[Claim, UUID | None]
 
 
 def retire_agents(db: Db, *, silence: timedelta) -> int:
-    """Write off workers that fell silent, and let their pools look at every lane again."""
+    """Write off workers that fell silent, and let all pools look at every lane again."""
 
-    def work(tx: Connection) -> tuple[int, list[str]]:
+    def work(tx: Connection) -> int:
         gone = tx.execute(statement("retire_agents"), {"silence": silence.total_seconds()}).all()
-        pools = sorted({agent.pool for agent in gone})
-        for pool in pools:
-            tx.execute(statement("wake_lanes"), {"pool": pool})
+        if gone:
+            tx.execute(statement("wake_all_lanes"))
         for agent in gone:
             emit(Event.WORKER_LEFT, worker=agent.id, pool=agent.pool, reason="silent")
-        return len(gone), pools
+        return len(gone)
 
-    count, pools = db.atomically(work)
-    for pool in pools:
-        lanes.look_afresh(db, pool)
+    count = db.atomically(work)
+    if count:
+        lanes.look_afresh(db)
     return count
 
 

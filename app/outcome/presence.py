@@ -25,7 +25,7 @@ class AgentCard:
 
 
 def join(db: Db, card: AgentCard) -> str:
-    """Announce a worker and return its status; lanes its pool gave up on are looked into again.
+    """Announce a worker and return its status; lanes that pools gave up on are looked into again.
 
     One that was draining before it was away is draining still.
     """
@@ -46,11 +46,12 @@ def join(db: Db, card: AgentCard) -> str:
                 "budget_usd": card.budget_usd,
             },
         )
-        tx.execute(statement("wake_lanes"), {"pool": card.pool})
+        tx.execute(statement("wake_all_lanes"))
         return str(joined.scalar_one())
 
     status = db.atomically(work)
-    lanes.look_afresh(db, card.pool)
+    # Which types are left to which pool depends on what all workers know.
+    lanes.look_afresh(db)
     return status
 
 
@@ -68,14 +69,13 @@ def beat(db: Db, agent_id: str, *, liveness: timedelta | None = None) -> str | N
 def leave(db: Db, agent_id: str) -> None:
     """Take a worker's slots away at once, because it is shutting down.
 
-    What it could not do held its whole pool back, so the pool looks into every lane again.
+    What it could not do held its whole pool back, and what only it knew was left to it by the other
+    pools: all look into every lane again.
     """
 
-    def work(tx: Connection) -> Sequence[str]:
-        pools = tx.execute(statement("leave_agent"), {"id": agent_id}).scalars().all()
-        for pool in pools:
-            tx.execute(statement("wake_lanes"), {"pool": pool})
-        return pools
+    def work(tx: Connection) -> None:
+        tx.execute(statement("leave_agent"), {"id": agent_id})
+        tx.execute(statement("wake_all_lanes"))
 
-    for pool in db.atomically(work):
-        lanes.look_afresh(db, pool)
+    db.atomically(work)
+    lanes.look_afresh(db)

@@ -116,14 +116,17 @@ def wake(tx: Connection, user_id: UUID) -> None:
     tx.execute(statement("wake_lane"), {"user_id": user_id})
 
 
-def look_afresh(db: Db, pool: str) -> None:
-    """Have a pool look into every lane again, once a change of its workers is committed.
+def look_afresh(db: Db, pool: str | None = None) -> None:
+    """Have a pool, or all, look into every lane again, once a change of workers is committed.
 
     A pass under way may still set lanes aside for what the workers could do before, so it is
     waited for. Only then are the lanes woken, apart: whoever holds a pool waits for no lane.
     """
     db.atomically(lambda tx: tx.execute(statement("lock_pools"), {"pool": pool}))
-    db.atomically(lambda tx: tx.execute(statement("wake_lanes"), {"pool": pool}))
+    if pool is None:
+        db.atomically(lambda tx: tx.execute(statement("wake_all_lanes")))
+    else:
+        db.atomically(lambda tx: tx.execute(statement("wake_lanes"), {"pool": pool}))
 
 
 def depth(tx: Connection) -> int:

@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 from app.cli.main import app
 from app.control.cancel import cancel
-from app.control.drain import drain
 from app.control.pauses import EVERYTHING, Target, pause
 from app.control.windows import set_window
 from app.domain.errors import TaskNotFound
@@ -256,65 +255,6 @@ def test_a_lock_names_its_holder_and_since_when(house: House) -> None:
     assert reason.details["key"] == "path:src"
     assert reason.details["held_by"] == show_task(run.claim.task_id)
     assert reason.details["since"] == house.row(run.claim.task_id)["claimed_at"]
-
-
-def test_without_a_worker_nothing_starts(house: House) -> None:
-    user = house.user()
-    task = house.task(user)
-
-    assert only(house, user, task).code == "no_worker"
-
-    house.agent(agent_id="leaving")
-    drain(house.dispatcher, "leaving")
-    assert only(house, user, task).code == "no_worker"
-
-
-def test_a_missing_capability_is_named_pool_by_pool(house: House) -> None:
-    house.agent()
-    house.agent(agent_id="gpu-host", pool="gpu", capabilities=["gpu"])
-    user = house.user()
-    task = house.task(user, required_capabilities=["gpu", "big"])
-
-    reason = only(house, user, task)
-
-    assert reason.code == "no_capable_agent"
-    assert reason.details["missing"] == {POOL: ["big", "gpu"], "gpu": ["big"]}
-    assert "start a worker with `--capabilities big`" in reason.message
-
-
-def test_a_capability_that_not_all_of_a_pool_have_is_none(house: House) -> None:
-    house.agent()
-    house.agent(agent_id="gpu-host", capabilities=["gpu"])
-    user = house.user()
-    task = house.task(user, required_capabilities=["gpu"])
-
-    reason = only(house, user, task)
-
-    assert reason.details["mixed_pools"] == [POOL]
-    assert "give those a pool of their own" in reason.message
-
-
-def test_a_full_pool_says_how_many_are_busy(house: House) -> None:
-    house.agent(slots=1)
-    user = house.user()
-    house.running(user)
-    task = house.task(user)
-
-    reason = only(house, user, task)
-
-    assert reason.code == "slots"
-    assert reason.details["pools"] == [{"pool": POOL, "busy": 1, "slots": 1}]
-
-
-def test_the_cap_of_the_house_is_a_reason_of_its_own(house: House) -> None:
-    house.agent()
-    user = house.user()
-    house.running(user)
-    task = house.task(user)
-
-    reason = only(house, user, task, Terms(CLAIM_TTL, LIVENESS, slots_max=1))
-
-    assert (reason.code, dict(reason.details)) == ("slots_max", {"busy": 1, "slots_max": 1})
 
 
 def test_who_comes_later_is_behind_for_a_slot(house: House) -> None:

@@ -39,7 +39,7 @@ EVENING = datetime(2026, 11, 16, 20, 0, tzinfo=UTC)
 LATER = EVENING + timedelta(hours=2)
 GPU_POOL = "gpu"
 QUICK = "quick"
-FOR_A_SLOT = {"no_worker", "no_capable_agent", "slots", "slots_max", "behind"}
+FOR_A_SLOT = {"no_worker", "no_capable_agent", "handler", "slots", "slots_max", "behind"}
 
 
 class Undone(Db):
@@ -104,6 +104,7 @@ class Worker:
     capabilities: Sequence[str]
     status: str
     usd: Decimal | None = None
+    types: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -177,6 +178,7 @@ people = st.one_of(
     _people(paused=st.just(value=True)),
     _people(at_once=st.just(0)),
 )
+known_types = st.sampled_from([*[("slow", QUICK)] * 3, ("slow",), (QUICK,), ()])
 hands = st.builds(
     Worker,
     pool=st.sampled_from([POOL, GPU_POOL]),
@@ -184,6 +186,7 @@ hands = st.builds(
     capabilities=st.sampled_from([(), ("gpu",), ("gpu", "big")]),
     status=st.just("alive"),
     usd=st.one_of(*[st.none()] * 3, st.sampled_from([Decimal(0), Decimal(1)])),
+    types=known_types,
 )
 odd_hands = st.builds(
     Worker,
@@ -191,6 +194,7 @@ odd_hands = st.builds(
     slots=st.integers(0, 3),
     capabilities=st.sampled_from([(), ("gpu",)]),
     status=st.sampled_from(["alive", "draining", "silent", "offline"]),
+    types=known_types,
 )
 places = st.builds(
     Place,
@@ -307,6 +311,7 @@ def _build(house: House, crowd: list[Person], place: Place, terms: Terms) -> dic
             agent_id=f"host-{number}",
             pool=worker.pool,
             capabilities=worker.capabilities,
+            types=worker.types,
         )
         house.run(
             "UPDATE agents SET budget_remaining_usd = :usd WHERE id = :id",

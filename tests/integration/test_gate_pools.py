@@ -1,14 +1,19 @@
-"""Several pools at one user's lane: the pools' own locks do not stand between them."""
+"""Several pools at one user's lane: what each takes and leaves, and that none overruns a limit."""
 
 import threading
 from collections.abc import Callable
+from datetime import timedelta
+from uuid import UUID
 
+from app.control.drain import drain
 from app.domain.results import Returned
-from app.gate.claim import claim
+from app.gate.claim import claim, claim_one
+from app.maintenance.reap import retire_agents
+from app.outcome.presence import leave
 from app.outcome.settle import settle
 from app.outcome.start import start
 from app.store.db import Db
-from tests.support.house import AGENT, LEASE, TERMS, House
+from tests.support.house import AGENT, LEASE, POOL, TERMS, House
 from tests.support.invariants import violations
 
 POOLS = ("red", "green", "blue", "white")
@@ -44,3 +49,86 @@ def test_claimers_of_four_pools_never_exceed_a_limit_of_three(
         thread.join()
 
     assert violations(house.owner, drained=True) == {}
+
+
+def taken(house: House, pool: str) -> set[UUID]:
+    return {one.claim.task_id for one in house.claim(pool=pool).claims}
+
+
+def test_a_pool_leaves_a_type_to_the_workers_that_know_it(house: House) -> None:
+    house.agent(types=["echo"])
+    house.agent(agent_id="studio", pool="films", types=["echo", "film"])
+    user = house.user()
+    film = house.task(user, type="film")
+
+    assert taken(house, POOL) == set()
+    assert taken(house, "films") == {film}
+
+
+def test_a_type_that_nobody_knows_may_go_anywhere(house: House) -> None:
+    house.agent(types=["echo"])
+    user = house.user()
+    task = house.task(user, type="film")
+
+    assert taken(house, POOL) == {task}
+
+
+def test_a_type_that_not_all_of_a_pool_know_waits_for_the_others(house: House) -> None:
+    house.agent(types=["echo"])
+    house.agent(agent_id="newer", types=["echo", "film"])
+    user = house.user()
+    film = house.task(user, type="film")
+
+    assert taken(house, POOL) == set()
+
+    leave(house.dispatcher, AGENT)
+    assert taken(house, POOL) == {film}
+
+
+def test_a_draining_worker_still_keeps_its_types_from_others(house: House) -> None:
+    house.agent(types=["echo"])
+    house.agent(agent_id="studio", pool="films", types=["film"])
+    drain(house.dispatcher, "studio")
+    user = house.user()
+    house.task(user, type="film")
+
+    assert taken(house, POOL) == set()
+
+
+def test_a_lane_is_looked_into_again_when_the_last_who_knew_a_type_left(house: House) -> None:
+    house.agent(types=["echo"])
+    house.agent(agent_id="studio", pool="films", types=["film"])
+    user = house.user()
+    film = house.task(user, type="film")
+    assert taken(house, POOL) == set()
+    assert house.lane(user)["parked_for"] == [POOL]
+
+    leave(house.dispatcher, "studio")
+
+    assert taken(house, POOL) == {film}
+
+
+def test_a_lane_is_looked_into_again_when_the_last_who_knew_a_type_fell_silent(
+    house: House,
+) -> None:
+    house.agent(types=["echo"])
+    house.agent(agent_id="studio", pool="films", types=["film"])
+    user = house.user()
+    film = house.task(user, type="film")
+    assert taken(house, POOL) == set()
+    house.run("UPDATE agents SET last_heartbeat_at = clock() - interval '1 h' WHERE id = 'studio'")
+
+    assert retire_agents(house.dispatcher, silence=timedelta(minutes=1)) == 1
+
+    assert taken(house, POOL) == {film}
+
+
+def test_whoever_runs_a_task_itself_is_asked_for_no_handler(house: House) -> None:
+    house.agent(agent_id="studio", pool="films", types=["film"])
+    user = house.user()
+    film = house.task(user, type="film")
+
+    claimed = claim_one(house.dispatcher, holder="me", terms=TERMS)
+
+    assert claimed is not None
+    assert claimed.claim.task_id == film

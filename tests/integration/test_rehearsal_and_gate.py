@@ -162,12 +162,14 @@ class Playing:
     crowd=st.lists(people, min_size=1, max_size=4),
     slots=st.integers(1, 4),
     gpu_slots=st.integers(0, 1),
+    # The types whose minutes the workers of each pool know.
+    known=st.sampled_from([(range(0), range(0)), (range(15), range(41)), (range(41), range(15))]),
 )
 def test_the_rehearsal_starts_what_the_gate_starts_and_in_its_order(
-    house: House, crowd: list[Person], slots: int, gpu_slots: int
+    house: House, crowd: list[Person], slots: int, gpu_slots: int, known: tuple[range, range]
 ) -> None:
     house.run(FORGET)
-    pools = _pools(house, slots, gpu_slots)
+    pools = _pools(house, slots, gpu_slots, known)
     users = [_move_in(house, person) for person in crowd]
     sight = house.app.atomically(lambda tx: look(tx, users[0], Workers(LIVENESS)))
 
@@ -179,11 +181,14 @@ def test_the_rehearsal_starts_what_the_gate_starts_and_in_its_order(
     assert tonight == happened
 
 
-def _pools(house: House, slots: int, gpu_slots: int) -> list[str]:
-    house.agent(slots=slots)
+def _pools(house: House, slots: int, gpu_slots: int, known: tuple[range, range]) -> list[str]:
+    here, there = ([str(minutes) for minutes in types] for types in known)
+    house.agent(slots=slots, types=here)
     if not gpu_slots:
         return [POOL]
-    house.agent(slots=gpu_slots, agent_id="gpu-host", pool=GPU_POOL, capabilities=["gpu"])
+    house.agent(
+        slots=gpu_slots, agent_id="gpu-host", pool=GPU_POOL, capabilities=["gpu"], types=there
+    )
     return [POOL, GPU_POOL]
 
 

@@ -60,9 +60,10 @@ class House:
         agent_id: str = AGENT,
         pool: str = POOL,
         capabilities: Sequence[str] = (),
+        types: Sequence[str] = (),
     ) -> str:
         """Let a worker join."""
-        join(self.dispatcher, AgentCard(agent_id, pool, capabilities, slots))
+        join(self.dispatcher, AgentCard(agent_id, pool, capabilities, slots, types=types))
         return agent_id
 
     def task(self, user: UserId, caps: Caps = LOOSE, **fields: Any) -> TaskId:

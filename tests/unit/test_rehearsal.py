@@ -152,6 +152,13 @@ def test_a_pool_takes_only_what_its_workers_can_do() -> None:
     assert starts(jobs, pools=pools) == {2: 0, 1: 0}
 
 
+def test_a_pool_leaves_types_to_those_who_know_them() -> None:
+    pools = [PoolState("default", 1, elsewhere=frozenset({"60"})), PoolState("studio", 1)]
+    jobs = [task(1, seconds=60), task(2, seconds=60), task(3)]
+
+    assert starts(jobs, pools=pools) == {3: 0, 1: 0, 2: 60}
+
+
 def test_the_whole_house_has_a_cap_of_its_own() -> None:
     assert starts([task(1), task(2)], slots=9, slots_max=1) == {1: 0, 2: 10}
 

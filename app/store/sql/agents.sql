@@ -23,7 +23,7 @@ UPDATE agents
 RETURNING status;
 
 -- name: leave_agent
-UPDATE agents SET status = 'offline' WHERE id = :id RETURNING pool;
+UPDATE agents SET status = 'offline' WHERE id = :id;
 
 -- name: lock_agents
 -- Workers that could be meant by a name: the whole id, its beginning or its end.

@@ -17,14 +17,21 @@ SELECT pg_advisory_xact_lock(hashtext('overnight.slots'));
 -- the whole house. Bounded by the slots there are. The slots of draining workers do not count, so
 -- neither does what they still run in the pool. Also whether the pool is there and open, whether
 -- everything is paused, and whether any lane is due for its new month, its night window or the end
--- of its night.
-SELECT offer.slots, offer.agents, offer.capabilities, offer.usd_left, held.singles, held.bundles, held.in_house,
+-- of its night. Types come as the different sets that workers know: mostly all know the same.
+SELECT offer.slots, offer.agents, offer.capabilities, offer.types, offer.usd_left,
+       held.singles, held.bundles, held.in_house,
+       -- A draining worker lives: its types are not anybody's to fail.
+       (SELECT jsonb_agg(DISTINCT types)
+          FROM agents
+         WHERE (status = 'active' OR status = 'draining')
+           AND last_heartbeat_at > clock() - make_interval(secs => :liveness)) AS house_types,
        EXISTS (SELECT 1 FROM pools WHERE name = :pool AND NOT paused) AS is_open,
        EXISTS (SELECT 1 FROM pauses WHERE scope = 'all' AND resumed_at IS NULL) AS paused,
        EXISTS (SELECT 1 FROM lanes WHERE due_at <= clock()) AS lanes_due
   FROM (SELECT coalesce(sum(slots), 0)::int AS slots,
                coalesce(array_agg(id), '{}') AS agents,
                jsonb_agg(capabilities) AS capabilities,
+               jsonb_agg(DISTINCT types) AS types,
                min(budget_remaining_usd) AS usd_left
           FROM agents
          WHERE pool = :pool
@@ -116,6 +123,7 @@ WITH held AS MATERIALIZED (
            AND coalesce(t.deadline_at > clock(), true)
            AND coalesce(t.created_at < lane.carried_until, true)
            AND t.required_capabilities <@ CAST(:capabilities AS text[])
+           AND t.type <> ALL (CAST(:elsewhere AS text[]))
            AND least(coalesce(t.timeout_seconds, lane.max_task_seconds), lane.max_task_seconds) <= lane.seconds_left
            AND (CAST(:only AS uuid) IS NULL OR t.id = CAST(:only AS uuid))
            AND (t.locks IS NULL OR lane.held_keys IS NULL

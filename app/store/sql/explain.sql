@@ -47,7 +47,17 @@ SELECT h.key, h.task_id, o.claimed_at AS since, o.expires_at
  LIMIT :limit;
 
 -- name: explain_pools
-SELECT name, paused FROM pools ORDER BY name LIMIT :limit;
+-- The pools, and of the workers that live how many know a type and how many drain.
+SELECT p.name, p.paused,
+       count(a.id) FILTER (WHERE :type = ANY (a.types)) AS knowing,
+       coalesce(array_agg(a.id ORDER BY a.id) FILTER (WHERE a.status = 'draining'), '{}') AS draining
+  FROM pools p
+  LEFT JOIN agents a ON a.pool = p.name
+                    AND (a.status = 'active' OR a.status = 'draining')
+                    AND a.last_heartbeat_at > clock() - make_interval(secs => :liveness)
+ GROUP BY p.name
+ ORDER BY p.name
+ LIMIT :limit;
 
 -- name: lanes_to_serve
 -- The lanes that lock_lanes_to_serve would hold if nobody else held one, in its order; those in

@@ -1,10 +1,9 @@
 -- name: forecast_pools
--- The workers behind every open pool.
-SELECT p.name, a.slots, a.capabilities
+-- The workers that live, and how things stand with each and its pool.
+SELECT p.name, a.slots, a.capabilities, a.types, p.paused, a.status = 'draining' AS draining
   FROM pools p
   JOIN agents a ON a.pool = p.name
- WHERE NOT p.paused
-   AND a.status = 'active'
+ WHERE (a.status = 'active' OR a.status = 'draining')
    AND a.last_heartbeat_at > clock() - make_interval(secs => :liveness)
  ORDER BY p.name;
 

@@ -144,12 +144,22 @@ UPDATE lanes l
 UPDATE lanes SET parked_for = '{}' WHERE user_id = :user_id AND parked_for <> '{}';
 
 -- name: wake_lanes
--- Let every pool look into every lane again (a worker with new capabilities has come). Locked in
--- user order like everywhere else.
+-- Let a pool look into every lane again (what its workers can do has changed). Locked in user order
+-- like everywhere else.
 WITH parked AS MATERIALIZED (
     SELECT user_id FROM lanes WHERE :pool = ANY (parked_for) ORDER BY user_id FOR NO KEY UPDATE
 )
 UPDATE lanes l
    SET parked_for = array_remove(l.parked_for, :pool)
+  FROM parked
+ WHERE l.user_id = parked.user_id;
+
+-- name: wake_all_lanes
+-- The same for every pool: which types are left to which depends on what all workers know.
+WITH parked AS MATERIALIZED (
+    SELECT user_id FROM lanes WHERE parked_for <> '{}' ORDER BY user_id FOR NO KEY UPDATE
+)
+UPDATE lanes l
+   SET parked_for = '{}'
   FROM parked
  WHERE l.user_id = parked.user_id;

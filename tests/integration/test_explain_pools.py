@@ -1,0 +1,98 @@
+"""Why no pool has a slot for a task: workers, what they can do and know, and how busy they are."""
+
+from app.control.drain import drain
+from app.gate.claim import Terms
+from tests.integration.test_explain import only
+from tests.support.house import CLAIM_TTL, LIVENESS, POOL, House
+
+
+def test_without_a_worker_nothing_starts(house: House) -> None:
+    user = house.user()
+    task = house.task(user)
+
+    assert only(house, user, task).code == "no_worker"
+
+    house.agent(agent_id="leaving")
+    drain(house.dispatcher, "leaving")
+    assert only(house, user, task).code == "no_worker"
+
+
+def test_a_missing_capability_is_named_pool_by_pool(house: House) -> None:
+    house.agent()
+    house.agent(agent_id="gpu-host", pool="gpu", capabilities=["gpu"])
+    user = house.user()
+    task = house.task(user, required_capabilities=["gpu", "big"])
+
+    reason = only(house, user, task)
+
+    assert reason.code == "no_capable_agent"
+    assert reason.details["missing"] == {POOL: ["big", "gpu"], "gpu": ["big"]}
+    assert "start a worker with `--capabilities big`" in reason.message
+
+
+def test_a_capability_that_not_all_of_a_pool_have_is_none(house: House) -> None:
+    house.agent()
+    house.agent(agent_id="gpu-host", capabilities=["gpu"])
+    user = house.user()
+    task = house.task(user, required_capabilities=["gpu"])
+
+    reason = only(house, user, task)
+
+    assert reason.details["mixed_pools"] == [POOL]
+    assert "give those a pool of their own" in reason.message
+
+
+def test_a_type_that_only_others_know_names_them(house: House) -> None:
+    house.agent(types=["echo"])
+    house.agent(agent_id="studio", pool="films", types=["film"])
+    user = house.user()
+    film = house.task(user, type="film", required_capabilities=[])
+    drain(house.dispatcher, "studio")
+
+    reason = only(house, user, film)
+
+    assert reason.code == "handler"
+    assert reason.message.startswith(
+        "the workers of default do not know the type 'film', only those of films (draining) do:"
+    )
+    assert reason.details == {
+        "type": "film",
+        "known_by": ["films"],
+        "types": {POOL: ["echo"]},
+        "mixed_pools": [],
+    }
+
+
+def test_a_type_that_not_all_of_a_pool_know_is_told(house: House) -> None:
+    house.agent(types=["echo"])
+    house.agent(agent_id="newer", types=["echo", "film"])
+    user = house.user()
+    film = house.task(user, type="film")
+
+    reason = only(house, user, film)
+
+    assert reason.details["mixed_pools"] == [POOL]
+    assert "not all workers of default know the type 'film'" in reason.message
+
+
+def test_a_full_pool_says_how_many_are_busy(house: House) -> None:
+    house.agent(slots=1)
+    user = house.user()
+    house.running(user)
+    task = house.task(user)
+
+    reason = only(house, user, task)
+
+    assert reason.code == "slots"
+    assert reason.details["pools"] == [{"pool": POOL, "busy": 1, "slots": 1}]
+
+
+def test_the_cap_of_the_house_is_a_reason_of_its_own(house: House) -> None:
+    house.agent()
+    user = house.user()
+    house.running(user)
+    task = house.task(user)
+
+    reason = only(house, user, task, Terms(CLAIM_TTL, LIVENESS, slots_max=1))
+
+    assert (reason.code, dict(reason.details)) == ("slots_max", {"busy": 1, "slots_max": 1})
