@@ -101,7 +101,7 @@ def list_own_tasks(
 @router.get("/queue-status", response_model=QueueStatus)
 def read_queue_status(parts: Use, caller: Reader) -> QueueStatusView:
     """Tell how much of the caller's runs and waits, against what the plan allows."""
-    return queue_status(parts.db, caller.user_id)
+    return queue_status(parts.db, caller.user_id, Terms.of(parts.settings))
 
 
 @router.get("/forecast", response_model=list[Forecast])

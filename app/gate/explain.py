@@ -146,10 +146,16 @@ def _approval(task: Mapping[str, Any]) -> Reason:
     spent = task["cost_usd"]
     return Reason(
         Code.APPROVAL,
-        f"it has cost ${spent:.2f} and reached {OF[budget]}: `overnight approve` lets it go on with"
-        " more, `overnight stop` ends it",
-        {"budget": budget.value, "cost_usd": spent, "since": task["updated_at"]},
+        f"it has cost ${spent:.2f} and reached {OF[budget]}: ask an operator, who lets it go on"
+        f" with `overnight approve` or ends it with `overnight stop`{_by_itself(task, budget)}",
+        {"budget": budget.value, "cost_usd": float(spent), "since": task["updated_at"]},
     )
+
+
+def _by_itself(task: Mapping[str, Any], budget: Budget) -> str:
+    if budget is not Budget.NIGHT or task["night_ends_at"] is None:
+        return ""
+    return f"; by itself it goes on when the next night begins at {at(task['night_ends_at'])}"
 
 
 def _money(facts: Facts) -> Iterator[Reason]:
@@ -163,27 +169,56 @@ def _money(facts: Facts) -> Iterator[Reason]:
     limited = [left for left in purses if left is not None]
     agent = max(limited) if limited and len(limited) == len(purses) else None
     if ceiling is not None and 0 < spent >= ceiling:
-        yield _unpaid(Budget.TASK, needs, ceiling - spent)
+        yield _unpaid(task, Budget.TASK, ceiling - spent, ceiling)
     if dag is not None and (dag <= 0 or needs > dag):
-        yield _unpaid(Budget.DAG, needs, dag)
+        yield _unpaid(task, Budget.DAG, dag, task["dag_limit_usd"])
     if agent is not None and (agent <= 0 or needs > agent):
-        yield _unpaid(Budget.AGENT, needs, agent)
+        yield _unpaid(task, Budget.AGENT, agent)
     if night is not None and (night <= 0 or needs > night):
-        yield _unpaid(Budget.NIGHT, needs, night)
+        yield _unpaid(task, Budget.NIGHT, night, task["night_limit_usd"])
 
 
-def _unpaid(budget: Budget, needs: Decimal, left: Decimal) -> Reason:
-    raised = {
-        Budget.TASK: "approve more",
-        Budget.DAG: "an operator can raise it with `overnight budget dag`",
-        Budget.AGENT: "an operator can raise it with `overnight budget agent`",
-        Budget.NIGHT: "wait for the next, or an operator raises it with `overnight budget user`",
+def _unpaid(
+    task: Mapping[str, Any], budget: Budget, left: Decimal, limit: Decimal | None = None
+) -> Reason:
+    needs: Decimal = task["needs_usd"]
+    details = {
+        "budget": budget.value,
+        "needs_usd": float(needs),
+        "left_usd": float(left),
+        "limit_usd": None if limit is None else float(limit),
+    }
+    if budget is Budget.NIGHT:
+        details["next_night_at"] = task["night_ends_at"]
+    wants = f"needs ${needs:.2f}, and " if needs else ""
+    if limit == 0:
+        stands = f"{OF[budget]} is $0.00: it pays for nothing"
+    elif limit is not None and needs > limit:
+        return Reason(
+            Code.BUDGET,
+            f"needs ${needs:.2f}, more than the whole of {OF[budget]}, ${limit:.2f}: lower its"
+            f" estimate, or {_raising(budget)}",
+            details,
+        )
+    elif left <= 0:
+        stands = f"{OF[budget]} is used up or promised to runs"
+        stands += f", ${limit:.2f}" if limit is not None else ""
+    else:
+        stands = f"${left:.2f} is left of {OF[budget]}"
+    if budget is Budget.NIGHT and limit:
+        wait = f"the next night begins at {at(task['night_ends_at'])}, or "
+    else:
+        wait = ""
+    return Reason(Code.BUDGET, f"{wants}{stands}: {wait}{_raising(budget)}", details)
+
+
+def _raising(budget: Budget) -> str:
+    return {
+        Budget.TASK: "ask an operator to approve more with `overnight approve`",
+        Budget.DAG: "ask an operator to raise it with `overnight budget dag`",
+        Budget.AGENT: "ask an operator to raise it with `overnight budget agent`",
+        Budget.NIGHT: "ask an operator to raise it with `overnight budget user`",
     }[budget]
-    return Reason(
-        Code.BUDGET,
-        f"needs ${needs:.2f}, ${max(left, Decimal(0)):.2f} left of {OF[budget]}: {raised}",
-        {"budget": budget.value, "needs_usd": needs, "left_usd": left},
-    )
 
 
 def _deadline(facts: Facts) -> Iterator[Reason]:
@@ -229,13 +264,18 @@ def _window(facts: Facts) -> Iterator[Reason]:
 
 def _plan(facts: Facts) -> Iterator[Reason]:
     active, most = facts.task["active"], facts.task["max_active"]
-    if active >= most:
-        yield Reason(
-            Code.PLAN_CONCURRENCY,
-            f"{active} of the {most} tasks your plan allows at once are running: one must end"
-            " first, or the plan be raised",
-            {"active": active, "max_active": most},
+    if active < most:
+        return
+    if most == 0:
+        said = "you may run no task at all: an operator can change it with `overnight user limits`"
+    else:
+        allowed = "the 1 task" if most == 1 else f"the {most} tasks"
+        are = "is" if active == 1 else "are"
+        said = (
+            f"{active} of {allowed} your plan allows at once {are} running: one must end first, or"
+            " the plan be raised"
         )
+    yield Reason(Code.PLAN_CONCURRENCY, said, {"active": active, "max_active": most})
 
 
 def _hours(facts: Facts) -> Iterator[Reason]:
@@ -248,16 +288,28 @@ def _hours(facts: Facts) -> Iterator[Reason]:
     if needs <= left:
         return
     resets = task["resets_at"]
-    stands = f"needs {lasting(needs)}, {lasting(left)} left until {at(resets)}"
-    if needs > limit:
-        advice = f"more than the {lasting(limit)} of a whole month: lower its timeout"
+    if limit == 0:
+        said = "you have no hours at all: an operator can give some with `overnight user limits`"
+    elif needs > limit:
+        said = (
+            f"needs {lasting(needs)}, more than the {lasting(limit)} of a whole month: lower its"
+            " timeout"
+        )
+    elif used >= limit:
+        said = f"the month's {lasting(limit)} are used up: they come back at {at(resets)}"
     elif reserved and needs <= left + reserved:
-        advice = "lower its timeout, or wait for what is promised to running tasks"
+        said = (
+            f"needs {lasting(needs)}, {lasting(left)} left until {at(resets)}: lower its timeout,"
+            f" or wait for what is promised to running tasks ({lasting(reserved)})"
+        )
     else:
-        advice = "lower its timeout or wait"
+        said = (
+            f"needs {lasting(needs)}, {lasting(left)} left until {at(resets)}: lower its timeout"
+            " or wait"
+        )
     yield Reason(
         Code.MONTHLY_HOURS,
-        f"{stands}: {advice}",
+        said,
         {
             "needs_seconds": needs,
             "left_seconds": max(0.0, left),

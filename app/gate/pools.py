@@ -6,6 +6,9 @@ from app.domain.pauses import Scope
 from app.domain.reasons import Code, Reason, at, listed
 from app.gate.facts import Facts, Pause, Pool
 
+# Of the workers that drain, how many are named.
+NAMED = 3
+
 
 def paused(pause: Pause, what: str, option: str) -> Reason:
     """Say what is paused, since when, and how an operator ends it."""
@@ -29,11 +32,7 @@ def pool_reasons(facts: Facts) -> Iterator[Reason]:
     able, fit = _able(facts), capable(facts)
     is_open = [pool for pool in fit if not pool.paused]
     if not live:
-        yield Reason(
-            Code.NO_WORKER,
-            "no worker is alive and taking on work: start one with `overnight worker`",
-            {"pools": [pool.name for pool in facts.pools]},
-        )
+        yield _nobody(facts)
     elif not able:
         yield _incapable(facts, live)
     elif not fit:
@@ -55,6 +54,24 @@ def pool_reasons(facts: Facts) -> Iterator[Reason]:
                 " busy: one must come free",
                 {"busy": in_house, "slots_max": facts.slots_max},
             )
+
+
+def _nobody(facts: Facts) -> Reason:
+    draining = [agent for pool in facts.pools for agent in pool.draining]
+    why = "no worker is alive: start one with `overnight worker`"
+    if draining:
+        one = len(draining) == 1
+        why = (
+            f"{'the only worker that lives drains' if one else 'all workers that live drain'}"
+            f" ({listed(draining[:NAMED], len(draining))}) and"
+            f" {'takes' if one else 'take'} on nothing new: `overnight drain {draining[0]} --undo`"
+            " gives it work again, or start another with `overnight worker`"
+        )
+    return Reason(
+        Code.NO_WORKER,
+        why,
+        {"pools": [pool.name for pool in facts.pools], "draining": draining},
+    )
 
 
 def _busy(pools: Sequence[Pool]) -> Reason:

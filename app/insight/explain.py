@@ -1,7 +1,7 @@
 """Why one of a user's tasks is not running: the facts are read, and the gate's judgement shown."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -28,6 +28,7 @@ from app.store.windows import window_of
 PARENTS = 10
 LOCKS = 100
 POOLS = 100
+HEAD = 100
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,22 @@ def explain(db: Db, user_id: UserId, task_id: TaskId, terms: Terms) -> ExplainVi
     )
 
 
+def explain_next(tx: Connection, user_id: UserId, terms: Terms) -> list[Reason]:
+    """Return what keeps the user's next task, whichever that is, from starting; nothing if it may.
+
+    Locks and what single tasks require are left out: another task might go. So are other users.
+    """
+    asked = {"user_id": user_id, "limit": HEAD}
+    row = dict(tx.execute(statement("explain_draft"), asked).mappings().one())
+    which = "the first that waits" if row["is_real"] else "even the shortest task"
+    return [
+        replace(reason, message=f"{which} {reason.message}")
+        if reason.message.startswith("needs ")
+        else reason
+        for reason in held_back(_house_of(tx, user_id, row, terms))
+    ]
+
+
 def _catch_up(tx: Connection, user_id: UserId) -> None:
     lanes.read(tx, user_id)
     lanes.roll_due(tx, CYCLES_PER_PASS)
@@ -109,15 +126,22 @@ def _facts(tx: Connection, user_id: UserId, task_id: TaskId, terms: Terms) -> Fa
     )
     if State(row["state"]) not in WAITING:
         return Facts(row, parents)
-    window = window_of(row)
-    return Facts(
-        task=row,
+    return replace(
+        _house_of(tx, user_id, row, terms),
         parents=parents,
         locks=(
             _rows(tx, statement("explain_locks"), task_id=task_id, limit=LOCKS)
             if row["locks"]
             else ()
         ),
+    )
+
+
+def _house_of(tx: Connection, user_id: UserId, row: Mapping[str, Any], terms: Terms) -> Facts:
+    """Read what a user's tasks have around them: pauses, the window, the pools."""
+    window = window_of(row)
+    return Facts(
+        task=row,
         pauses=[
             Pause(Scope(one.scope), one.target, one.note, one.paused_at)
             for one in pauses_of(tx, user_id)

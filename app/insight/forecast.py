@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from app.domain.errors import TaskNotFound
 from app.domain.ids import TaskId, UserId, show_task
 from app.domain.lifecycle import FINAL, State
+from app.domain.reasons import listed
 from app.gate.outlook import Outlook, foresee
 from app.gate.rehearsal import HORIZON, Rehearsal
 from app.insight.snapshot import Sight, Workers, look
@@ -110,7 +111,7 @@ def notes_on(sight: Sight, outlook: Outlook, types: Sequence[str]) -> list[str]:
     if sight.lane["all_paused"]:
         notes.append("everything is paused: nothing starts before that ends")
     elif not sight.snapshot.pools:
-        notes.append("no worker is alive: nothing starts before one joins")
+        notes.append(_nobody(sight))
     if sight.lane["paused"]:
         notes.append("the user is paused: nothing starts before that ends")
     if sight.lane["ready"] > len(sight.places):
@@ -120,6 +121,18 @@ def notes_on(sight: Sight, outlook: Outlook, types: Sequence[str]) -> list[str]:
     if sight.lanes_left_out:
         notes.append(f"{sight.lanes_left_out} users further back were left out of the rehearsal")
     return notes
+
+
+def _nobody(sight: Sight) -> str:
+    """Say why no pool takes on work."""
+    paused = sorted({worker["name"] for worker in sight.workers if worker["paused"]})
+    if paused:
+        pools = "the pool {} is" if len(paused) == 1 else "the pools {} are"
+        return f"{pools.format(listed(paused))} paused: nothing starts before that ends"
+    if sight.workers:
+        who = "the only worker drains" if len(sight.workers) == 1 else "all workers drain"
+        return f"{who}: nothing starts before another joins or `overnight drain --undo`"
+    return "no worker is alive: nothing starts before one joins"
 
 
 def _at(sight: Sight, seconds: float | None) -> datetime | None:

@@ -1,20 +1,25 @@
 """A user's queue and limits at a glance, read from the lane and never by counting tasks."""
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection
 
+from app.domain.budgets import Budget
 from app.domain.errors import UserNotFound
 from app.domain.ids import UserId
 from app.domain.pauses import Scope
+from app.domain.reasons import Code, Reason
+from app.gate.claim import Terms
+from app.insight.explain import explain_next
 from app.insight.pauses import PauseView, pauses_of
 from app.store import lanes
 from app.store.db import Db
 from app.store.statements import statement
 
 SECONDS_PER_HOUR = 3600
+NO_SLOTS = Terms(claim_ttl=timedelta(0), liveness=timedelta(0))
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,7 @@ class HoldView:
 class QueueStatusView:
     """How full a user's queue is; a limit of None means without limit.
 
-    `held_by` is what keeps new tasks from starting whatever the plan allows.
+    `held_by` is what keeps new tasks from starting.
     """
 
     running: int
@@ -57,21 +62,34 @@ class UserLimitsView:
     night_budget_usd: float | None
 
 
-def queue_status(db: Db, user_id: UserId) -> QueueStatusView:
-    """Return how full the user's queue is."""
-    row, pauses = db.atomically(lambda tx: (_limits(tx, user_id), pauses_of(tx, user_id)))
-    limit = row["monthly_agent_hours_limit"]
-    has_hours = limit is None or row["used_seconds"] < limit * SECONDS_PER_HOUR
-    # A paused pool holds up nobody whose tasks another pool can run.
-    is_held = row["window_closed"] or any(one.scope != Scope.POOL for one in pauses)
+def queue_status(db: Db, user_id: UserId, terms: Terms | None = None) -> QueueStatusView:
+    """Return how full the user's queue is, and what keeps the next task from starting.
+
+    Without terms only the user is judged, for callers that bring a slot of their own.
+    """
+
+    def work(tx: Connection) -> tuple[dict[str, Any], list[PauseView], list[Reason]]:
+        row = _limits(tx, user_id)
+        return row, pauses_of(tx, user_id), explain_next(tx, user_id, terms or NO_SLOTS)
+
+    row, pauses, reasons = db.atomically(work)
+    if terms is None:
+        reasons = [reason for reason in reasons if not _is_for_a_slot(reason)]
     return QueueStatusView(
         running=row["active"],
         pending=row["waiting"],
         max_concurrent=row["max_concurrent_agents"],
-        can_start_more=has_hours and not is_held and row["active"] < row["max_concurrent_agents"],
+        can_start_more=not reasons,
         monthly_hours_used=_hours(row),
-        monthly_hours_limit=limit,
-        held_by=_holds(row, pauses),
+        monthly_hours_limit=row["monthly_agent_hours_limit"],
+        held_by=[
+            *_holds(row, pauses),
+            *(
+                HoldView(one.code.value, one.message)
+                for one in reasons
+                if one.code not in {Code.PAUSED, Code.WINDOW}
+            ),
+        ],
     )
 
 
@@ -101,6 +119,14 @@ def has_hours_left(db: Db, user_id: UserId) -> bool:
         raise UserNotFound
     limit = lane.limit_seconds
     return limit is None or lane.used_seconds + lane.reserved_seconds < limit
+
+
+def _is_for_a_slot(reason: Reason) -> bool:
+    return (
+        reason.code in {Code.NO_WORKER, Code.SLOTS, Code.SLOTS_MAX}
+        or reason.details.get("scope") == Scope.POOL
+        or reason.details.get("budget") == Budget.AGENT
+    )
 
 
 def _holds(row: dict[str, Any], pauses: list[PauseView]) -> list[HoldView]:

@@ -16,7 +16,7 @@ from app.events.patience import impatient
 from app.local.binaries import find_postgres, find_redis
 from app.local.errors import LocalError
 from app.local.home import Connection, Home
-from app.local.probes import http_status, live_workers, seconds_since_last_sweep
+from app.local.probes import draining_workers, http_status, live_workers, seconds_since_last_sweep
 from app.masking import mask_text
 from app.settings import Settings
 from app.store import migrate
@@ -219,10 +219,18 @@ def _api(patient: Patient) -> str:
 
 
 def _workers(patient: Patient) -> str:
-    count = patient.ask(lambda db: live_workers(db, patient.settings.worker_liveness))
+    liveness = patient.settings.worker_liveness
+    count = patient.ask(lambda db: live_workers(db, liveness))
+    draining = patient.ask(lambda db: draining_workers(db, liveness))
+    aside = f", {len(draining)} draining" if draining else ""
+    if not count and draining:
+        _fail(
+            f"none takes on work{aside}",
+            f"`overnight drain {draining[0]} --undo`, or start a worker with `overnight worker`",
+        )
     if not count:
         _fail("none has been heard from", f"{START_IT}, or a worker with `overnight worker`")
-    return f"{count} alive"
+    return f"{count} alive{aside}"
 
 
 def _beat(patient: Patient) -> str:

@@ -27,10 +27,19 @@ def http_status(url: str) -> int | None:
 
 
 def live_workers(db: Db, liveness: float) -> int:
-    """Count the workers that have been heard from within so many seconds."""
+    """Count the workers that take on work and were heard from within so many seconds."""
+    return len(_heard(db, liveness, "active"))
+
+
+def draining_workers(db: Db, liveness: float) -> list[str]:
+    """Name the workers that were heard from but take on nothing new."""
+    return _heard(db, liveness, "draining")
+
+
+def _heard(db: Db, liveness: float, status: str) -> list[str]:
     heard = Agent.last_heartbeat_at > func.clock() - timedelta(seconds=liveness)
-    question = select(func.count()).where(Agent.status == "active", heard)
-    return db.atomically(lambda tx: tx.scalar(question)) or 0
+    question = select(Agent.id).where(Agent.status == status, heard).order_by(Agent.id)
+    return db.atomically(lambda tx: list(tx.scalars(question)))
 
 
 def seconds_since_last_sweep(db: Db) -> float | None:

@@ -234,6 +234,24 @@ def test_hours_that_will_never_do_are_told_as_such(house: House) -> None:
     assert "more than the 1 h of a whole month" in only(house, user, task).message
 
 
+def test_hours_that_are_used_up_or_not_there_are_told_as_such(house: House) -> None:
+    house.agent()
+    user = house.user(monthly_agent_hours_limit=1)
+    task = house.task(user, timeout_seconds=60)
+    house.run("UPDATE lanes SET used_seconds = 3600")
+    assert only(house, user, task).message.startswith("the month's 1 h are used up: they come back")
+
+    house.run("UPDATE users SET monthly_agent_hours_limit = 0")
+    assert only(house, user, task).message.startswith("you have no hours at all: an operator can")
+
+
+def test_a_plan_without_any_slot_is_told_as_such(house: House) -> None:
+    house.agent()
+    user = house.user(max_concurrent_agents=0)
+
+    assert only(house, user, house.task(user)).message.startswith("you may run no task at all")
+
+
 def test_hours_promised_to_a_run_may_come_back(house: House) -> None:
     house.agent()
     user = house.user(PlanTier.PRO, monthly_agent_hours_limit=1)

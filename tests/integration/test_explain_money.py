@@ -1,6 +1,7 @@
 """Explain where money is what a task waits for."""
 
 from app.domain.ids import TaskId, UserId
+from app.domain.reasons import at
 from app.domain.results import Suspended
 from app.insight.explain import ReasonView, explain
 from tests.support.house import TERMS, House
@@ -13,14 +14,46 @@ def only(house: House, user: UserId, task: TaskId) -> ReasonView:
 
 def test_a_budget_that_cannot_pay_is_named(house: House) -> None:
     house.agent()
-    user = house.user(night_budget_usd=1)
+    user = house.user(night_budget_usd=3)
+    house.running(user, max_cost_usd=2.0)
     task = house.task(user, max_cost_usd=2.5)
 
     reason = only(house, user, task)
 
+    begins = reason.details["next_night_at"]
     assert reason.code == "budget"
-    assert reason.message.startswith("needs $2.50, $1.00 left of the night's budget: ")
-    assert reason.details["budget"] == "night"
+    assert reason.message == (
+        "needs $2.50, and $1.00 is left of the night's budget: the next night begins at"
+        f" {at(begins)}, or ask an operator to raise it with `overnight budget user`"
+    )
+    assert reason.details == {
+        "budget": "night",
+        "needs_usd": 2.5,
+        "left_usd": 1.0,
+        "limit_usd": 3.0,
+        "next_night_at": begins,
+    }
+    assert begins > house.one("SELECT clock() AS now")["now"]
+
+
+def test_a_task_that_costs_more_than_a_whole_night_is_told_so(house: House) -> None:
+    house.agent()
+    user = house.user(night_budget_usd=1)
+    task = house.task(user, max_cost_usd=2.5)
+
+    assert only(house, user, task).message.startswith(
+        "needs $2.50, more than the whole of the night's budget, $1.00: lower its estimate, or ask"
+    )
+
+
+def test_a_night_without_any_money_pays_for_nothing(house: House) -> None:
+    house.agent()
+    user = house.user(night_budget_usd=0)
+    task = house.task(user)
+
+    assert only(house, user, task).message.startswith(
+        "the night's budget is $0.00: it pays for nothing: ask an operator"
+    )
 
 
 def test_a_task_that_reached_its_ceiling_asks(house: House) -> None:
@@ -32,4 +65,5 @@ def test_a_task_that_reached_its_ceiling_asks(house: House) -> None:
     reason = only(house, user, run.claim.task_id)
 
     assert reason.code == "approval"
-    assert reason.message.startswith("it has cost $1.25 and reached its own ceiling: ")
+    assert reason.message.startswith("it has cost $1.25 and reached its own ceiling: ask an oper")
+    assert reason.details["cost_usd"] == 1.25

@@ -14,7 +14,13 @@ def test_without_a_worker_nothing_starts(house: House) -> None:
 
     house.agent(agent_id="leaving")
     drain(house.dispatcher, "leaving")
-    assert only(house, user, task).code == "no_worker"
+    reason = only(house, user, task)
+    assert reason.code == "no_worker"
+    assert reason.message.startswith(
+        "the only worker that lives drains (leaving) and takes on nothing new:"
+        " `overnight drain leaving --undo`"
+    )
+    assert reason.details["draining"] == ["leaving"]
 
 
 def test_a_missing_capability_is_named_pool_by_pool(house: House) -> None:

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.control.drain import drain
-from app.control.pauses import EVERYTHING, pause, resume
+from app.control.drain import drain, undrain
+from app.control.pauses import EVERYTHING, Target, pause, resume
 from app.domain.errors import InvalidRequest, TaskNotFound, TooManyPending
 from app.domain.ids import UserId, parse_task
 from app.domain.results import Raised, Returned, Suspended
@@ -16,7 +16,7 @@ from app.insight.plan import _draft, plan
 from app.insight.snapshot import Workers, look
 from app.intake.submit import Caps, Edge, NewTask, submit, submit_graph
 from tests.support.door import Door, open_door
-from tests.support.house import LIVENESS, LOOSE, House
+from tests.support.house import AGENT, LIVENESS, LOOSE, POOL, House
 from workers.pace import Pace
 
 WORKERS = Workers(LIVENESS)
@@ -84,6 +84,15 @@ def test_without_workers_nothing_is_promised(house: House) -> None:
 
     assert found.start.p10_at is found.finish.p50_at is None
     assert found.notes == ["no worker is alive: nothing starts before one joins"]
+
+    house.agent()
+    drain(house.dispatcher, AGENT)
+    [note] = forecast_task(house.app, user, task, WORKERS).notes
+    assert note.startswith("the only worker drains: ")
+    undrain(house.dispatcher, AGENT)
+    pause(house.dispatcher, Target(pool=POOL), actor="human:me")
+    [note] = forecast_task(house.app, user, task, WORKERS).notes
+    assert note == "the pool default is paused: nothing starts before that ends"
 
 
 def test_a_run_under_way_is_foretold_to_its_end(house: House) -> None:

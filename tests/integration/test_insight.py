@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 
 from app.control.cancel import cancel
+from app.control.drain import drain
 from app.domain.errors import TaskNotFound, UserNotFound
 from app.domain.ids import TaskId, UserId, show_dag, show_task
 from app.domain.lifecycle import State, states_of
@@ -20,7 +21,7 @@ from app.maintenance.sweeps import run_sweep
 from app.outcome.heartbeat import heartbeat
 from app.outcome.presence import beat, leave
 from app.settings import load
-from tests.support.house import LEASE, House
+from tests.support.house import AGENT, LEASE, TERMS, House
 
 
 def test_a_place_in_the_queue_is_counted_in_the_gates_order(house: House) -> None:
@@ -168,6 +169,35 @@ def test_a_queue_at_a_glance(house: House) -> None:
     assert (empty.running, empty.pending, empty.can_start_more) == (0, 0, True)
     assert (full.running, full.pending, full.can_start_more) == (1, 1, False)
     assert (full.max_concurrent, full.monthly_hours_limit) == (1, 10)
+
+
+def holds(house: House, user: UserId) -> tuple[bool, list[str]]:
+    status = queue_status(house.app, user, TERMS)
+    return status.can_start_more, [hold.code for hold in status.held_by]
+
+
+def test_more_can_start_only_where_a_worker_has_a_free_slot(house: House) -> None:
+    user = house.user()
+    assert holds(house, user) == (False, ["no_worker"])
+    house.agent(slots=1)
+    assert holds(house, user) == (True, [])
+    house.running(user)
+    assert holds(house, user) == (False, ["slots"])
+    drain(house.dispatcher, AGENT)
+    assert holds(house, user) == (False, ["no_worker"])
+
+
+def test_more_can_start_only_if_hours_and_money_suffice_for_one_that_waits(house: House) -> None:
+    house.agent()
+    user = house.user(monthly_agent_hours_limit=1, night_budget_usd=1)
+    assert holds(house, user) == (True, [])
+    house.task(user, timeout_seconds=7200)
+    assert holds(house, user) == (False, ["monthly_hours"])
+    house.task(user, timeout_seconds=60, max_cost_usd=2.0)
+    # The other is short enough but too dear.
+    assert holds(house, user) == (False, ["monthly_hours"])
+    house.task(user, timeout_seconds=60)
+    assert holds(house, user) == (True, [])
 
 
 def test_hours_are_shown_as_they_are_used(house: House) -> None:

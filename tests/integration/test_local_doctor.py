@@ -100,6 +100,11 @@ def test_a_migrated_database_with_a_live_worker_and_beat_is_well(
 
     assert ailing(findings(chosen)) == {"api", "flower"}
 
+    db.atomically(lambda tx: tx.execute(update(Agent).values(status="draining")))
+    workers = findings(chosen)["workers"]
+    assert workers.detail == "none takes on work, 1 draining"
+    assert workers.advice.startswith("`overnight drain a:1:b --undo`")
+
     db.atomically(lambda tx: tx.execute(update(Agent).values(last_heartbeat_at="epoch")))
     db.atomically(lambda tx: tx.execute(update(SweepRun).values(started_at="epoch")))
     db.close()

@@ -8,8 +8,9 @@ SELECT t.id, t.type, t.state, t.unmet, t.created_at, t.updated_at, t.claimed_at,
        l.active, l.max_active, l.limit_seconds, l.used_seconds, l.reserved_seconds, l.resets_at, l.paused,
        l.window_closed, l.window_turns_at, l.carried_until, l.parked_for,
        t.awaits_budget, t.cost_usd, t.max_cost_usd, next_cost(t.estimated_cost_usd, t.max_cost_usd, t.cost_usd) AS needs_usd,
-       g.budget_ceiling_usd - g.spent_usd - g.reserved_usd AS dag_left_usd,
-       l.night_limit_usd - l.night_spent_usd - l.night_reserved_usd AS night_left_usd,
+       g.budget_ceiling_usd - g.spent_usd - g.reserved_usd AS dag_left_usd, g.budget_ceiling_usd AS dag_limit_usd,
+       l.night_limit_usd - l.night_spent_usd - l.night_reserved_usd AS night_left_usd, l.night_limit_usd,
+       CASE WHEN l.night_limit_usd IS NOT NULL THEN (SELECT ends_at FROM night_now(t.user_id)) END AS night_ends_at,
        u.window_zone, u.window_from, u.window_to, u.window_at_closing,
        CASE WHEN t.state = 'ready' THEN
             (SELECT count(*) FROM (SELECT 1 FROM tasks o
@@ -23,6 +24,36 @@ SELECT t.id, t.type, t.state, t.unmet, t.created_at, t.updated_at, t.claimed_at,
   LEFT JOIN dags g ON g.id = t.dag_id
  WHERE t.user_id = :user_id
    AND t.id = :task_id;
+
+-- name: explain_draft
+-- The same of the user's next task: of those at the head of the queue the first that hours, money
+-- and window let go, else the first; without any, the shortest there can be.
+SELECT 'ready' AS state, '' AS type, 0 AS unmet, NULL AS awaits_budget, NULL::timestamptz AS deadline_at, NULL::text[] AS locks,
+       '{}'::text[] AS required_capabilities, 0::numeric AS cost_usd, NULL::numeric AS max_cost_usd,
+       head.granted IS NOT NULL AS is_real, coalesce(head.granted, 1) AS granted,
+       coalesce(head.created_at, clock()) AS created_at, coalesce(head.usd, 0) AS needs_usd,
+       l.active, l.max_active, l.limit_seconds, l.used_seconds, l.reserved_seconds, l.resets_at, l.paused,
+       l.window_closed, l.window_turns_at, l.carried_until, l.parked_for,
+       NULL::numeric AS dag_left_usd, NULL::numeric AS dag_limit_usd,
+       l.night_limit_usd - l.night_spent_usd - l.night_reserved_usd AS night_left_usd, l.night_limit_usd,
+       CASE WHEN l.night_limit_usd IS NOT NULL THEN (SELECT ends_at FROM night_now(l.user_id)) END AS night_ends_at,
+       u.window_zone, u.window_from, u.window_to, u.window_at_closing, clock() AS now
+  FROM lanes l
+  JOIN users u ON u.id = l.user_id
+  LEFT JOIN LATERAL (
+    SELECT first.*
+      FROM (SELECT least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS granted, t.created_at,
+                   next_cost(t.estimated_cost_usd, t.max_cost_usd, t.cost_usd) AS usd, t.sort_key, t.id
+              FROM tasks t
+             WHERE t.user_id = l.user_id
+               AND t.state = 'ready'
+             ORDER BY t.sort_key, t.id
+             LIMIT :limit) first
+     ORDER BY coalesce(granted <= l.limit_seconds - l.used_seconds - l.reserved_seconds, true)
+              AND coalesce(usd <= l.night_limit_usd - l.night_spent_usd - l.night_reserved_usd, true)
+              AND coalesce(created_at < l.carried_until, true) DESC, sort_key, id
+     LIMIT 1) head ON true
+ WHERE l.user_id = :user_id;
 
 -- name: explain_parents
 -- What a task still waits for, or waited for in vain; the first few, for the row itself counts them.
