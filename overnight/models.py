@@ -403,6 +403,7 @@ class Forecast(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
     id: str = Field(description="The task's name.")
+    title: str = Field("", description="What people read in lists.")
     type: str = Field(description="Which handler runs it.")
     state: str = Field(description="Where it stands.")
     queue_position: int | None = Field(

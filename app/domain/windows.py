@@ -18,6 +18,7 @@ from zoneinfo import ZoneInfo
 from app.domain.errors import InvalidRequest
 
 _TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)")
+_UTC_DAY = (ZoneInfo("UTC"), time(0))
 _SECOND = timedelta(seconds=1)
 # Days around the instant: a window is shorter than a day, but a zone may skip a whole one.
 _DAYS_BACK, _DAYS_ON = 3, 4
@@ -147,6 +148,21 @@ class Nights:
         found = hours(self._window, self._instant + timedelta(seconds=last))
         self._opens.append((found.opens_at - self._instant).total_seconds())
         self._closes.append((found.closes_at - self._instant).total_seconds())
+
+
+def night_after(window: Window | None, instant: datetime) -> datetime:
+    """Return when the next night begins that money is counted for: as the window opens.
+
+    Without a window, or where its zone cannot be read, a night is a day in UTC.
+
+    >>> night_after(None, datetime(2026, 7, 1, 12, tzinfo=UTC))
+    datetime.datetime(2026, 7, 2, 0, 0, tzinfo=datetime.timezone.utc)
+    """
+    is_known = window is not None and is_zone(window.zone)
+    zone, opens = (ZoneInfo(window.zone), window.opens) if window and is_known else _UTC_DAY
+    today = instant.astimezone(zone).date()
+    beginnings = (instant_of(zone, today + timedelta(days=days), opens) for days in range(3))
+    return next(begins for begins in beginnings if begins > instant)
 
 
 def instant_of(zone: ZoneInfo, day: date, wall: time) -> datetime:

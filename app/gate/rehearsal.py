@@ -3,11 +3,13 @@
 The rules are those of `claim.sql`, replayed without a database: among users with room and hours
 the fewest active first, then the longest since served, then the larger plan; inside a user the
 stored order; one holder per lock, and per path with all below it; a task's whole timeout must fit
-what is left of the month; nothing starts past its deadline or outside of its user's window; a pool
-takes only what its workers can do and know. Slots that fall free at the same moment are filled one
-after the other. Not rehearsed: work that comes in later, failures and retries, runs that a window
-calls back, the urgency that a deadline adds as it nears, bundles (quick tasks pass one by one,
-which takes the slots as long), and what a pass that fills many slots at once leaves to the next.
+what is left of the month and its estimate what is left of the night's budget; nothing starts past
+its deadline or outside of its user's window; a pool takes only what its workers can do and know.
+Slots that fall free at the same moment are filled one after the other. Runs are taken to cost their
+estimate. Not rehearsed: work that comes in later, failures and retries, runs that a window calls
+back, the urgency that a deadline adds as it nears, the budgets of tasks, graphs and agents, bundles
+(quick tasks pass one by one, which takes the slots as long), and what a pass that fills many slots
+at once leaves to the next.
 """
 
 from collections import defaultdict
@@ -26,9 +28,9 @@ from app.gate.durations import Night
 HORIZON = 31 * 24 * 3600.0
 
 User = Hashable
-# What the gate tells apart among one user's tasks: the capabilities needed, the time granted, and
-# a type that not every pool knows.
-Kind = tuple[frozenset[str], float, str]
+# What the gate tells apart among one user's tasks: the capabilities needed, the time granted, the
+# money thought to be needed, and a type that not every pool knows.
+Kind = tuple[frozenset[str], float, float, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class Waiting:
     needs: frozenset[str] = frozenset()
     ready_in: float = 0.0
     start_by: float = inf
+    usd: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class Running:
     elapsed: float = 0.0
     locks: tuple[str, ...] = ()
     holds_slot: bool = True
+    usd: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,9 @@ class LaneState:
     `month_seconds` comes back at `resets_in`. `unread` tasks wait behind those of the
     snapshot and are taken to be like them. `weight` settles a tie, the heavier first. `opens`
     returns the first moment, not before the one it is given, at which this user's tasks may start.
+    `usd_left` is what the night's budget holds beyond what is promised, None without one; from
+    `night_ends_in` on each night has `night_usd`, and `next_night` returns the first moment after
+    the one it is given at which another begins.
     """
 
     user: User
@@ -93,6 +100,10 @@ class LaneState:
     paused: bool = False
     unread: int = 0
     opens: Callable[[float], float] | None = None
+    usd_left: float | None = None
+    night_usd: float = 0.0
+    night_ends_in: float = inf
+    next_night: Callable[[float], float] | None = None
 
 
 @dataclass(frozen=True)
@@ -177,6 +188,8 @@ class Rehearsal:
             task.needs,
             # Without a limit on hours no task is too long.
             0.0 if lane.seconds_left is None else task.granted,
+            # Nor too dear without a budget.
+            0.0 if lane.usd_left is None else task.usd,
             task.type if task.type in self.told_apart else "",
         )
 
@@ -189,11 +202,13 @@ class _Lane:
         "heaps",
         "held",
         "left",
+        "promised_usd",
         "reserved",
         "reset_at",
         "served",
         "state",
         "unread",
+        "usd_left",
         "version",
         "waiters",
     )
@@ -204,6 +219,8 @@ class _Lane:
         self.served = state.served
         self.left = inf if state.seconds_left is None else state.seconds_left
         self.reserved = 0.0
+        self.usd_left = inf if state.usd_left is None else state.usd_left
+        self.promised_usd = 0.0
         self.reset_at = 0.0
         self.unread = state.unread
         self.version = 0
@@ -216,7 +233,7 @@ class _Lane:
 
     @property
     def has_room(self) -> bool:
-        return self.active < self.state.max_active and self.left > 0
+        return self.active < self.state.max_active and self.left > 0 and self.usd_left > 0
 
 
 class _Play:
@@ -263,6 +280,8 @@ class _Play:
         for number, lane in enumerate(self.lanes):
             if lane.state.resets_in < inf and lane.state.seconds_left is not None:
                 self._later(lane.state.resets_in, partial(self._new_month, number))
+            if lane.state.night_ends_in < inf and lane.state.usd_left is not None:
+                self._later(lane.state.night_ends_in, partial(self._new_night, number))
             self._queue(number)
 
     def _resume(self, run: Running) -> None:
@@ -276,6 +295,7 @@ class _Play:
             lane = self.lanes[number]
             lane.active += 1
             lane.reserved += run.granted
+            lane.promised_usd += run.usd
             lane.held.update(run.locks)
         self.spans[run.id] = Span(-run.elapsed, rest)
         pool = run.pool if run.holds_slot else None
@@ -329,8 +349,11 @@ class _Play:
         lane = self.lanes[number]
         fit = [
             heap
-            for (needs, granted, type_), heap in lane.heaps.items()
-            if granted <= lane.left and needs <= pool.capabilities and type_ not in pool.elsewhere
+            for (needs, granted, usd, type_), heap in lane.heaps.items()
+            if granted <= lane.left
+            and usd <= lane.usd_left
+            and needs <= pool.capabilities
+            and type_ not in pool.elsewhere
         ]
         # Whoever steps aside may let another in, on top of any of the heaps.
         while any(heap and self._steps_aside(lane, number, heap) for heap in fit):
@@ -370,6 +393,8 @@ class _Play:
         lane.active += 1
         lane.left -= task.granted
         lane.reserved += task.granted
+        lane.usd_left -= task.usd
+        lane.promised_usd += task.usd
         lane.served = next(self.turn)
         lane.held.update(task.locks)
         self.free[pool] -= 1
@@ -403,6 +428,7 @@ class _Play:
             lane = self.lanes[number]
             lane.active -= 1
             lane.reserved -= task.granted
+            lane.promised_usd -= task.usd
             # The month pays for what was used of it, and gets the rest of the promise back.
             lane.left += task.granted - (self.clock - max(started, lane.reset_at))
             lane.held.difference_update(task.locks)
@@ -425,4 +451,12 @@ class _Play:
         lane = self.lanes[number]
         lane.left = lane.state.month_seconds - lane.reserved
         lane.reset_at = self.clock
+        self._queue(number)
+
+    def _new_night(self, number: int) -> None:
+        lane = self.lanes[number]
+        # What was promised to runs of the last night is spent in the new one.
+        lane.usd_left = lane.state.night_usd - lane.promised_usd
+        if lane.state.next_night is not None:
+            self._later(lane.state.next_night(self.clock), partial(self._new_night, number))
         self._queue(number)

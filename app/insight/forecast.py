@@ -8,12 +8,13 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
+from app.domain.budgets import Budget
 from app.domain.errors import TaskNotFound
 from app.domain.ids import TaskId, UserId, show_task
 from app.domain.lifecycle import FINAL, State
 from app.domain.reasons import listed
 from app.gate.outlook import Outlook, foresee
-from app.gate.rehearsal import HORIZON, Rehearsal
+from app.gate.rehearsal import HORIZON, Rehearsal, Waiting
 from app.insight.snapshot import Sight, Workers, look
 from app.store.db import Db
 from app.store.statements import statement
@@ -44,6 +45,7 @@ class ForecastView:
     """
 
     id: str
+    title: str
     type: str
     state: str
     queue_position: int | None
@@ -76,15 +78,22 @@ def forecast_next(
     db: Db, user_id: UserId, workers: Workers, *, limit: int = NEXT
 ) -> list[ForecastView]:
     """Foretell the user's running tasks and the next ready ones, in the order they are taken."""
-    sight = db.atomically(lambda tx: look(tx, user_id, workers), house_wide=True)
-    running = [task for task in sight.snapshot.running if task.user == user_id]
-    known = {task.id: task for task in sight.snapshot.waiting}
-    ready = [known[task] for task in list(sight.places)[:limit] if task in known]
-    rows: list[dict[str, Any]] = [
-        {"id": task.id, "type": task.type, "state": state.value}
-        for tasks, state in ((running, State.RUNNING), (ready, State.READY))
-        for task in tasks
-    ]
+
+    def work(tx: Connection) -> tuple[list[dict[str, Any]], Sight]:
+        sight = look(tx, user_id, workers)
+        running = [task for task in sight.snapshot.running if task.user == user_id]
+        known = {task.id: task for task in sight.snapshot.waiting}
+        ready = [known[task] for task in list(sight.places)[:limit] if task in known]
+        named = {"tasks": [task.id for task in (*running, *ready)]}
+        titles = {row.id: row.title for row in tx.execute(statement("forecast_titles"), named)}
+        return [
+            {"id": task.id, "type": task.type, "state": state.value, "title": titles[task.id]}
+            for tasks, state in ((running, State.RUNNING), (ready, State.READY))
+            for task in tasks
+            if task.id in titles
+        ], sight
+
+    rows, sight = db.atomically(work, house_wide=True)
     outlook = foresee(Rehearsal(sight.snapshot), sight.history, [row["id"] for row in rows])
     return [_view(sight, outlook, row) for row in rows[:limit]]
 
@@ -101,10 +110,13 @@ def expected_last(sight: Sight, outlook: Outlook) -> Expected:
     return Expected(*(_at(sight, outlook.last_finish(share)) for share in SHARES))
 
 
-def notes_on(sight: Sight, outlook: Outlook, types: Sequence[str]) -> list[str]:
-    """Return what limits the trust in a forecast of tasks of these types."""
+def notes_on(
+    sight: Sight, outlook: Outlook, waiting: Sequence[Waiting], types: Sequence[str] = ()
+) -> list[str]:
+    """Return what limits the trust in a forecast of these tasks, and of tasks of these types."""
     notes = []
-    unseen = sorted({type_ for type_ in types if not sight.history.knows(type_)})
+    known = {*types, *(task.type for task in waiting)}
+    unseen = sorted(type_ for type_ in known if not sight.history.knows(type_))
     if unseen:
         names = ", ".join(unseen)
         notes.append(f"no run of type {names} was seen yet: its timeout is taken for its duration")
@@ -116,6 +128,14 @@ def notes_on(sight: Sight, outlook: Outlook, types: Sequence[str]) -> list[str]:
         notes.append("the user is paused: nothing starts before that ends")
     if sight.lane["ready"] > len(sight.places):
         notes.append(f"only the first {len(sight.places)} of the user's tasks were rehearsed")
+    if sight.lane["has_graph_budgets"]:
+        notes.append("budgets of graphs are not rehearsed: they may keep tasks waiting for longer")
+    if any(task.usd for task in waiting):
+        if any(worker["has_budget"] for worker in sight.workers):
+            notes.append("budgets of agents are not rehearsed: they may keep tasks waiting")
+        most = sight.lane["night_usd"]
+        if most is not None and any(task.usd > most for task in waiting):
+            notes.append(f"one needs more than the ${most:.2f} of a whole night: it does not start")
     if outlook.is_cut:
         notes.append("the rehearsal was broken off after its share of starts: later ones are blank")
     if sight.lanes_left_out:
@@ -141,15 +161,17 @@ def _at(sight: Sight, seconds: float | None) -> datetime | None:
 
 def _view(sight: Sight, outlook: Outlook, row: Mapping[str, Any]) -> ForecastView:
     start, finish = expected(sight, outlook, row["id"])
-    notes = notes_on(sight, outlook, [row["type"]])
-    if row.get("awaits_budget") is not None:
-        notes = [
-            "it has used up a budget and asks for more: nothing starts before somebody answers"
-        ]
+    waiting = [task for task in sight.snapshot.waiting if task.id == row["id"]]
+    notes = notes_on(sight, outlook, waiting, [row["type"]])
+    if row.get("awaits_budget") == Budget.NIGHT:
+        notes.append("it has used up the night's budget and goes on when the next night begins")
+    elif row.get("awaits_budget") is not None:
+        notes.append("it asks for more money: nothing starts before an operator approves it")
     if finish.p50_at is None and not notes:
         notes = [f"it is not expected to start within {DAYS} days"]
     return ForecastView(
         id=show_task(row["id"]),
+        title=row["title"],
         type=row["type"],
         state=row["state"],
         queue_position=sight.places.get(row["id"]),
@@ -167,6 +189,7 @@ def _over(row: Mapping[str, Any], sight: Sight) -> ForecastView:
     began, ended = row["started_at"], row["finished_at"]
     return ForecastView(
         id=show_task(row["id"]),
+        title=row["title"],
         type=row["type"],
         state=row["state"],
         queue_position=None,

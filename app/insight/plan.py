@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from decimal import Decimal
 from math import inf
 
+from app.domain.budgets import next_cost
 from app.domain.errors import InvalidRequest
 from app.domain.ids import UserId, new_task_id
 from app.domain.locks import keys_of
@@ -97,7 +99,7 @@ def plan(
         ],
         nights=outlook.nights,
         made_at=sight.now,
-        notes=notes_on(sight, outlook, [task.type for task in tasks]),
+        notes=notes_on(sight, outlook, drafts),
     )
 
 
@@ -122,8 +124,13 @@ def _draft(
         locks=keys_of(task.locks, task.project_id, caps.lock_scope) or (),
         needs=frozenset(task.required_capabilities),
         ready_in=sight.lets_in,
+        usd=float(next_cost(_dollars(task.estimated_cost_usd), _dollars(task.max_cost_usd))),
         start_by=_start_by(task, sight.now),
     )
+
+
+def _dollars(usd: float | None) -> Decimal | None:
+    return None if usd is None else Decimal(str(usd))
 
 
 def _start_by(task: NewTask, now: datetime) -> float:

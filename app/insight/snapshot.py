@@ -4,16 +4,18 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from math import inf
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, TextClause
 
+from app.domain.budgets import Budget
 from app.domain.errors import UserNotFound
 from app.domain.graphs import is_met_by_success
 from app.domain.ids import UserId
-from app.domain.windows import AtClosing, Nights, Window, hours, is_zone
+from app.domain.windows import AtClosing, Nights, Window, hours, is_zone, night_after
 from app.gate.claim import elsewhere
 from app.gate.durations import Observed
 from app.gate.rehearsal import LaneState, PoolState, Running, Snapshot, Waiting
@@ -72,6 +74,8 @@ class _Windows:
 
     opens: Mapping[UUID, Nights]
     late: Mapping[UUID, Late]
+    # When the money of a new night comes.
+    paid_in: Mapping[UUID, float]
 
     def lets_in(self, user_id: UUID, made_at: datetime) -> float:
         """Return in how many seconds the user's window takes a task that was made then."""
@@ -117,12 +121,13 @@ def look(
             replace(
                 _lane(row, row["ready"] - read[row["user_id"]]),
                 opens=windows.opens.get(row["user_id"]),
+                night_ends_in=windows.paid_in[row["user_id"]],
             )
             for row in lanes
         ],
         running=_running(running),
         waiting=[_waiting(row, windows) for row in waiting.values()],
-        edges=[_edge(row) for row in edges],
+        edges=[*map(_edge, edges), *_asking(waiting.values())],
         slots_max=workers.slots_max,
     )
     own = [row["id"] for row in ready if row["user_id"] == user_id]
@@ -196,16 +201,26 @@ def _lane(row: Mapping[str, Any], unread: int) -> LaneState:
         resets_in=inf if is_due else row["resets_in"],
         paused=row["paused"],
         unread=max(0, unread),
+        usd_left=row["usd_left"],
+        night_usd=row["night_usd"] or 0.0,
+        next_night=partial(_next_night, window_of(row), row["now"]),
     )
+
+
+def _next_night(window: Window | None, now: datetime, moment: float) -> float:
+    return (night_after(window, now + timedelta(seconds=moment)) - now).total_seconds()
 
 
 def _windows(lanes: Sequence[Mapping[str, Any]]) -> _Windows:
     opens: dict[UUID, Nights] = {}
     late: dict[UUID, Late] = {}
+    paid_in: dict[UUID, float] = {}
     # Many users keep the same hours.
     known: dict[Window, Nights] = {}
     for row in lanes:
         window, now = window_of(row), row["now"]
+        ends_at = row["night_ends_at"] or night_after(window, now)
+        paid_in[row["user_id"]] = (ends_at - now).total_seconds()
         if window is None:
             continue
         nights = known.setdefault(window, Nights(window, now))
@@ -214,7 +229,7 @@ def _windows(lanes: Sequence[Mapping[str, Any]]) -> _Windows:
         elif nights(0) > 0:
             # What waits now was made before every closing to come; only the last one matters.
             late[row["user_id"]] = Late(hours(window, now).closed_at, nights(0))
-    return _Windows(opens, late)
+    return _Windows(opens, late, paid_in)
 
 
 def _running(rows: Sequence[Mapping[str, Any]]) -> list[Running]:
@@ -230,6 +245,7 @@ def _running(rows: Sequence[Mapping[str, Any]]) -> list[Running]:
                 granted=float(row["reserved_seconds"]),
                 elapsed=row["elapsed"],
                 locks=_locks(row),
+                usd=row["usd"],
                 holds_slot=row["bundle"] is None or row["bundle"] not in bundles,
             )
         )
@@ -238,6 +254,10 @@ def _running(rows: Sequence[Mapping[str, Any]]) -> list[Running]:
 
 
 def _waiting(row: Mapping[str, Any], windows: _Windows) -> Waiting:
+    ready_in = max(row["ready_in"], windows.lets_in(row["user_id"], row["created_at"]))
+    if row["awaits_budget"] == Budget.NIGHT:
+        # A new night lets it go on by itself.
+        ready_in = max(ready_in, windows.paid_in.get(row["user_id"], inf))
     return Waiting(
         id=row["id"],
         user=row["user_id"],
@@ -246,7 +266,8 @@ def _waiting(row: Mapping[str, Any], windows: _Windows) -> Waiting:
         granted=float(row["granted"]),
         locks=_locks(row),
         needs=frozenset(row["required_capabilities"]),
-        ready_in=max(row["ready_in"], windows.lets_in(row["user_id"], row["created_at"])),
+        ready_in=ready_in,
+        usd=row["usd"],
         start_by=inf if row["start_by"] is None else row["start_by"],
     )
 
@@ -261,6 +282,15 @@ def awaited(parent: UUID, condition: str, on_unmet: str) -> UUID:
 
 def _edge(row: Mapping[str, Any]) -> tuple[UUID, UUID]:
     return awaited(row["parent_id"], row["condition"], row["on_unmet"]), row["child_id"]
+
+
+def _asking(rows: Iterable[Mapping[str, Any]]) -> list[tuple[UUID, UUID]]:
+    """Let what asks for more money wait for an answer that nobody foresees."""
+    return [
+        (NOBODY, row["id"])
+        for row in rows
+        if row["awaits_budget"] is not None and row["awaits_budget"] != Budget.NIGHT
+    ]
 
 
 def _locks(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -156,7 +156,7 @@ def test_what_asks_for_money_is_promised_to_nobody(house: House) -> None:
     waits = forecast_task(house.app, user, child.task_id, WORKERS)
 
     assert (asks.start.p10_at, waits.start.p10_at) == (None, None)
-    assert "asks for more" in asks.notes[0]
+    assert "asks for more" in asks.notes[-1]
 
 
 def test_a_retry_waits_for_its_moment(house: House) -> None:
@@ -215,6 +215,23 @@ def test_what_is_paused_is_not_expected_until_it_is_resumed(house: House) -> Non
     assert held.start.p90_at is None
     assert held.notes == ["everything is paused: nothing starts before that ends"]
     assert forecast_task(house.app, user, task, WORKERS).start.p90_at is not None
+
+
+def test_what_the_night_cannot_pay_waits_for_the_next(house: House) -> None:
+    house.agent()
+    seen(house, minutes=10)
+    user = house.user(night_budget_usd=3)
+    first, second = (house.task(user, max_cost_usd=2.0) for _ in range(2))
+    third = house.task(user, max_cost_usd=4.0)
+
+    views = {task: forecast_task(house.app, user, task, WORKERS) for task in (first, second, third)}
+
+    midnight = house.one("SELECT ends_at FROM night_now(:id)", id=user)["ends_at"]
+    assert views[first].start.p50_at == views[first].made_at
+    assert views[second].start.p10_at == views[second].start.p90_at == midnight
+    assert views[third].start.p50_at is None
+    [note] = views[third].notes
+    assert note.startswith("one needs more than the $3.00 of a whole night")
 
 
 def test_what_a_draining_worker_runs_is_in_nobodys_way(house: House) -> None:

@@ -22,7 +22,7 @@ from tests.support.house import LIVENESS, LOOSE, POOL, House
 FORGET = "; ".join(
     f"DELETE FROM {table}"
     for table in (
-        *("events", "usage_ledger", "attempts", "task_edges", "tasks", "dags", "lanes"),
+        *("events", "usage_ledger", "attempts", "task_edges", "spending", "tasks", "dags", "lanes"),
         *("users", "agents", "pools"),
     )
 )
@@ -43,6 +43,7 @@ class Job:
     needs_gpu: bool
     after: bool
     start_within: float | None
+    usd: float | None
 
     def new(self, now: datetime) -> NewTask:
         within = self.start_within
@@ -55,6 +56,7 @@ class Job:
             timeout_seconds=self.timeout * MINUTE,
             required_capabilities=["gpu"] if self.needs_gpu else [],
             deadline_at=None if within is None else now + timedelta(minutes=within),
+            max_cost_usd=self.usd,
         )
 
 
@@ -65,6 +67,7 @@ class Person:
     plan: PlanTier
     at_once: int
     hours: int | None
+    night_usd: float | None
     jobs: Sequence[Job]
 
     def edges(self) -> list[Edge]:
@@ -90,12 +93,14 @@ jobs = st.builds(
     after=st.sampled_from([False, False, True]),
     # Nothing ends on a half minute, so no start falls on a deadline.
     start_within=st.sampled_from([None, None, None, 10.5, 60.5]),
+    usd=st.sampled_from([None, None, 0.5, 1.0, 3.0]),
 )
 people = st.builds(
     Person,
     plan=st.sampled_from(PlanTier),
     at_once=st.integers(1, 3),
     hours=st.sampled_from([None, None, 3]),
+    night_usd=st.sampled_from([None, None, 2.0]),
     jobs=st.lists(jobs, min_size=1, max_size=7),
 )
 
@@ -119,10 +124,13 @@ class Playing:
     order: list[tuple[float, UUID]] = field(default_factory=list)
     ends: list[tuple[float, int, Claimed]] = field(default_factory=list)
 
-    def play(self, pools: Sequence[str]) -> list[tuple[float, UUID]]:
+    def play(self, pools: Sequence[str], *, next_night: float) -> list[tuple[float, UUID]]:
+        """Let a day pass; a night that begins in it brings new money."""
         self._fill(pools)
-        while self.ends:
-            self._pass_until(self.ends[0][0])
+        moments = [next_night]
+        while self.ends or moments:
+            self._pass_until(min([*moments, *(end for end, _, _ in self.ends[:1])]))
+            moments = [moment for moment in moments if moment > self.clock]
             while self.ends and self.ends[0][0] == self.clock:
                 self._end(heappop(self.ends)[2])
             self._fill(pools)
@@ -154,7 +162,8 @@ class Playing:
             s=seconds,
             id=claimed.claim.task_id,
         )
-        assert self.house.settle(run, Returned(ran_seconds=seconds))
+        cost = float(self.house.row(claimed.claim.task_id)["max_cost_usd"] or 0)
+        assert self.house.settle(run, Returned(ran_seconds=seconds, cost_usd=cost))
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -174,11 +183,13 @@ def test_the_rehearsal_starts_what_the_gate_starts_and_in_its_order(
     sight = house.app.atomically(lambda tx: look(tx, users[0], Workers(LIVENESS)))
 
     foretold = Rehearsal(sight.snapshot).play(AsToldNight()).spans
-    happened = Playing(house).play(pools)
+    [next_night] = {lane.night_ends_in for lane in sight.snapshot.lanes}
+    happened = Playing(house).play(pools, next_night=next_night)
 
-    # The rehearsal goes on into the next month, when hours are back; the night ends before.
-    tonight = [(span.start, task) for task, span in foretold.items() if span.start < DAY]
-    assert tonight == happened
+    # The rehearsal goes on into further nights and the next month, when money and hours are back.
+    end = next_night + DAY
+    tonight = [(span.start, task) for task, span in foretold.items() if span.start < end]
+    assert tonight == [(start, task) for start, task in happened if start < end]
 
 
 def _pools(house: House, slots: int, gpu_slots: int, known: tuple[range, range]) -> list[str]:
@@ -198,6 +209,7 @@ def _move_in(house: House, person: Person) -> UserId:
         max_concurrent_agents=person.at_once,
         max_task_duration_minutes=90,
         monthly_agent_hours_limit=person.hours,
+        night_budget_usd=person.night_usd,
     )
     now = house.one("SELECT clock() AS now")["now"]
     tasks = [job.new(now) for job in person.jobs]

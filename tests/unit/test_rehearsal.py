@@ -152,6 +152,18 @@ def test_a_pool_takes_only_what_its_workers_can_do() -> None:
     assert starts(jobs, pools=pools) == {2: 0, 1: 0}
 
 
+def test_money_that_no_longer_fits_waits_for_the_new_night() -> None:
+    rich = lane(
+        usd_left=2.0, night_usd=2.0, night_ends_in=1000, next_night=lambda moment: moment + 500
+    )
+    jobs = [task(1, usd=1.5), task(2, usd=1.0), task(3, usd=0.5), task(4, usd=3.0), task(5)]
+
+    begun = starts(jobs, [rich], slots=5)
+
+    # The third fits and uses the night up, so that even what is free waits for the next.
+    assert begun == {1: 0, 3: 0, 2: 1000, 5: 1000}
+
+
 def test_a_pool_leaves_types_to_those_who_know_them() -> None:
     pools = [PoolState("default", 1, elsewhere=frozenset({"60"})), PoolState("studio", 1)]
     jobs = [task(1, seconds=60), task(2, seconds=60), task(3)]

@@ -1,6 +1,6 @@
 -- name: forecast_pools
 -- The workers that live, and how things stand with each and its pool.
-SELECT p.name, a.slots, a.capabilities, a.types, p.paused, a.status = 'draining' AS draining
+SELECT p.name, a.slots, a.capabilities, a.types, a.budget_remaining_usd IS NOT NULL AS has_budget, p.paused, a.status = 'draining' AS draining
   FROM pools p
   JOIN agents a ON a.pool = p.name
  WHERE (a.status = 'active' OR a.status = 'draining')
@@ -9,7 +9,7 @@ SELECT p.name, a.slots, a.capabilities, a.types, p.paused, a.status = 'draining'
 
 -- name: forecast_active
 -- What holds a slot now; bounded by the slots there are.
-SELECT id, user_id, dag_id, type, bundle, locks, reserved_seconds,
+SELECT id, user_id, dag_id, type, bundle, locks, reserved_seconds, coalesce(reserved_usd, 0)::float8 AS usd,
        -- A draining worker's slots are no part of its pool any more, and neither is what holds them.
        CASE WHEN claimed_by <> ALL (ARRAY(SELECT id FROM agents WHERE status = 'draining')) THEN pool
             ELSE '' END AS pool,
@@ -24,6 +24,14 @@ SELECT user_id, max_active, max_task_seconds, limit_seconds, reserved_seconds, p
        (limit_seconds - used_seconds - reserved_seconds)::float8 AS seconds_left,
        extract(epoch FROM last_served_at)::float8 AS served,
        extract(epoch FROM resets_at - clock())::float8 AS resets_in,
+       night_budget_usd::float8 AS night_usd,
+       -- A night that is over counts as closed, whether or not anyone has noticed yet.
+       (night_limit_usd - night_reserved_usd
+        - CASE WHEN night_ends_at <= clock() THEN 0 ELSE night_spent_usd END)::float8 AS usd_left,
+       CASE WHEN night_ends_at > clock() THEN night_ends_at END AS night_ends_at,
+       user_id = :user_id AND EXISTS (SELECT 1 FROM dags g
+                                       WHERE g.user_id = lanes.user_id AND g.budget_ceiling_usd IS NOT NULL
+                                         AND g.finished_at IS NULL) AS has_graph_budgets,
        EXISTS (SELECT 1 FROM pauses WHERE scope = 'all' AND resumed_at IS NULL) AS all_paused,
        clock() AS now,
        count(*) OVER () AS lanes_in_all
@@ -40,6 +48,7 @@ SELECT top.*
   FROM lanes l
  CROSS JOIN LATERAL (
     SELECT t.id, t.user_id, t.dag_id, t.type, t.sort_key, t.locks, t.required_capabilities, t.state, t.created_at,
+           t.awaits_budget, next_cost(t.estimated_cost_usd, t.max_cost_usd, t.cost_usd)::float8 AS usd,
            0::float8 AS ready_in,
            least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS granted,
            extract(epoch FROM t.deadline_at - clock())::float8 AS start_by
@@ -53,6 +62,7 @@ SELECT top.*
 -- name: forecast_retries
 -- The next tasks that will be ready again.
 SELECT t.id, t.user_id, t.dag_id, t.type, t.sort_key, t.locks, t.required_capabilities, t.state, t.created_at,
+       t.awaits_budget, next_cost(t.estimated_cost_usd, t.max_cost_usd, t.cost_usd)::float8 AS usd,
        greatest(0, extract(epoch FROM t.retry_at - clock()))::float8 AS ready_in,
        least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS granted,
        extract(epoch FROM t.deadline_at - clock())::float8 AS start_by
@@ -64,8 +74,10 @@ SELECT t.id, t.user_id, t.dag_id, t.type, t.sort_key, t.locks, t.required_capabi
 
 -- name: forecast_pending
 -- What the graphs of those tasks will release. A graph in which nothing is ready, running or
--- about to be tried again releases nothing; a task that asks for money waits for a person.
+-- about to be tried again releases nothing; a task that asks for money waits for a person, or for
+-- the next night.
 SELECT t.id, t.user_id, t.dag_id, t.type, t.sort_key, t.locks, t.required_capabilities, t.state, t.created_at,
+       t.awaits_budget, next_cost(t.estimated_cost_usd, t.max_cost_usd, t.cost_usd)::float8 AS usd,
        0::float8 AS ready_in,
        least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS granted,
        extract(epoch FROM t.deadline_at - clock())::float8 AS start_by
@@ -73,7 +85,6 @@ SELECT t.id, t.user_id, t.dag_id, t.type, t.sort_key, t.locks, t.required_capabi
   JOIN lanes l ON l.user_id = t.user_id
  WHERE t.dag_id = ANY (CAST(:graphs AS uuid[]))
    AND t.state = 'pending'
-   AND t.awaits_budget IS NULL
  LIMIT :limit;
 
 -- name: forecast_edges
@@ -87,7 +98,10 @@ SELECT type, recent FROM paces WHERE type = ANY (CAST(:types AS text[])) AND rec
 
 -- name: forecast_task
 -- One task and where it stands; another user's looks exactly like none.
-SELECT id, dag_id, type, state, awaits_budget, claimed_at, started_at, finished_at
+SELECT id, dag_id, type, title, state, awaits_budget, claimed_at, started_at, finished_at
   FROM tasks
  WHERE user_id = :user_id
    AND id = :task_id;
+
+-- name: forecast_titles
+SELECT id, title FROM tasks WHERE id = ANY (CAST(:tasks AS uuid[]));
