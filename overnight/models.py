@@ -304,6 +304,13 @@ class TaskResponse(BaseModel):
     )
     agent_name: str | None = Field(None, description="The agent that must run it, if one is named.")
     timeout_seconds: int | None = Field(None, description="How long one run may take.")
+    effective_timeout_seconds: int | None = Field(
+        None, description="How long it may take with the plan's own limit counted."
+    )
+    deadline_at: datetime | None = Field(None, description="Not started by then, the task fails.")
+    estimated_cost_usd: float | None = Field(
+        None, description="What a run is thought to cost; null is as much as it may."
+    )
     cancel_requested_at: datetime | None = Field(
         None, description="When a stop of the running task was asked for."
     )
@@ -350,7 +357,7 @@ class Hold(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
-    code: str = Field(description="A word for programs: paused or window.")
+    code: str = Field(description="A word for programs, as explain has them: paused, slots, …")
     message: str = Field(description="The same for people, with since when or until when.")
 
 
@@ -385,6 +392,23 @@ class UserLimits(BaseModel):
     billing_cycle_resets_at: datetime | None = Field(
         None, description="When the hours start again from zero."
     )
+    monthly_agent_hours_promised: float = Field(
+        0.0, description="Hours kept free for what runs; what is not used comes back."
+    )
+    on_exhausted: str = Field(
+        "reject", description="What becomes of new tasks without hours: reject or hold."
+    )
+    pending: int = Field(0, description="Tasks that wait, for whatever reason.")
+    pending_limit: int | None = Field(None, description="How many may wait.")
+    night_budget_usd: float | None = Field(
+        None, description="What a night may cost; null is no limit."
+    )
+    night_spent_usd: float = Field(0.0, description="What this night has cost.")
+    night_left_usd: float | None = Field(
+        None, description="What it can still pay, promises to runs taken off; null is no limit."
+    )
+    next_night_at: datetime | None = Field(None, description="When the next budget begins.")
+    window: str | None = Field(None, description="When your tasks may start; null is always.")
 
 
 class Expected(BaseModel):

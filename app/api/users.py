@@ -13,4 +13,5 @@ router = APIRouter(prefix="/api/v1/users", tags=["users"])
 @router.get("/me/limits", response_model=UserLimits)
 def read_limits(parts: Use, caller: Reader) -> UserLimitsView:
     """Tell what the caller's plan allows and how much of it is used."""
-    return user_limits(parts.db, caller.user_id)
+    house = parts.settings.max_pending_per_user
+    return user_limits(parts.db, caller.user_id, house_pending=house)

@@ -1,10 +1,12 @@
 """`overnight add`: queue a task, and wait for it if asked; `queue` takes a bare prompt."""
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from app.cli import arguments, connection, options, output, showing, watching
+from app.cli.failures import Code, Failure
 
 if TYPE_CHECKING:
     from overnight import Task
@@ -16,7 +18,14 @@ Strategy = Literal["exponential", "quadratic", "fixed", "immediate"]
 def add(
     title: Annotated[str, typer.Argument(metavar="TITLE", help="What people read in lists.")],
     *,
-    type_: Annotated[str | None, typer.Option("--type", help="Which handler runs it.")] = None,
+    type_: Annotated[
+        str | None,
+        typer.Option(
+            "--type",
+            help="Which handler runs it; OVERNIGHT_DEFAULT_TYPE of the server if left out.",
+            show_default="echo",
+        ),
+    ] = None,
     payload: Annotated[
         dict[str, object] | None,
         typer.Option(
@@ -73,6 +82,18 @@ def add(
         float | None,
         typer.Option(metavar="USD", min=0, help="What it may cost before it pauses and asks."),
     ] = None,
+    estimated_cost: Annotated[
+        float | None,
+        typer.Option(metavar="USD", min=0, help="What a run is thought to cost; else all it may."),
+    ] = None,
+    deadline: Annotated[
+        datetime | None,
+        typer.Option(
+            metavar="DURATION|INSTANT",
+            help="Not started by then, it fails: 8h, 07:00 (here) or 2030-01-31T07:00Z.",
+            parser=arguments.deadline,
+        ),
+    ] = None,
     lock: Annotated[
         list[str] | None,
         typer.Option(
@@ -94,6 +115,8 @@ def add(
     api_key_file: options.KeyFile = None,
 ) -> None:
     """Queue a task; prints its id, or with --wait how it ended."""
+    if priority is not None and priority_score is not None:
+        raise Failure("--priority and --priority-score exclude each other", code=Code.USAGE)
     policy = {"strategy": retry, "initial_delay_sec": retry_delay}
     with connection.client(url, api_key_file) as client:
         task = client.tasks.create(
@@ -111,6 +134,8 @@ def add(
             required_capabilities=capability,
             agent_name=agent,
             max_cost_usd=max_cost,
+            estimated_cost_usd=estimated_cost,
+            deadline_at=deadline,
             locks=lock,
             tags=tag,
             idempotency_key=idempotency_key,
@@ -130,7 +155,14 @@ def queue(
         ),
     ],
     *,
-    type_: Annotated[str | None, typer.Option("--type", help="Which handler runs it.")] = None,
+    type_: Annotated[
+        str | None,
+        typer.Option(
+            "--type",
+            help="Which handler runs it; OVERNIGHT_DEFAULT_TYPE of the server if left out.",
+            show_default="echo",
+        ),
+    ] = None,
     model: Annotated[str | None, typer.Option(help="The model the agent should use.")] = None,
     timeout: Annotated[
         int | None,

@@ -15,7 +15,7 @@ _LONGEST = 10 * 365 * _UNITS["d"]
 
 
 def seconds(text: str | int) -> int:
-    """Read a duration such as `90`, `45s`, `30m` or `1h30m`, and return its seconds.
+    """Read a duration such as `90`, `45s`, `30m`, `1h30m` or `2d`, and return its seconds.
 
     A default passes through here too, and is a number already.
 
@@ -26,13 +26,15 @@ def seconds(text: str | int) -> int:
         return text
     match = _DURATION.fullmatch(text.strip().lower())
     if match is None or not any(match.groups()):
-        raise typer.BadParameter(f"{text!r} is no duration; write 90, 45s, 30m or 1h30m")
+        raise typer.BadParameter(f"{text!r} is no duration; write 90, 45s, 30m, 1h30m or 2d")
     total = sum(
         int(number or 0) * unit
         for number, unit in zip(match.groups(), _UNITS.values(), strict=True)
     )
-    if not 0 < total <= _LONGEST:
-        raise typer.BadParameter(f"{text!r} is out of range; the shortest duration is 1s")
+    if total > _LONGEST:
+        raise typer.BadParameter(f"{text!r} is too long; the longest duration is 3650d")
+    if total <= 0:
+        raise typer.BadParameter(f"{text!r} is too short; the shortest duration is 1s")
     return total
 
 
@@ -49,6 +51,21 @@ def instant(text: str) -> datetime:
         message = f"{text!r} is no instant; write 07:00 or 2030-01-31T07:00Z"
         raise typer.BadParameter(message) from error
     return at.astimezone()
+
+
+def coming(text: str) -> datetime:
+    """Read an instant that lies ahead."""
+    at = instant(text)
+    if at <= datetime.now().astimezone():
+        raise typer.BadParameter(f"{text!r} has passed; name a time that is still to come")
+    return at
+
+
+def deadline(text: str) -> datetime:
+    """Read an instant that lies ahead, or a duration from now such as `8h`."""
+    if _DURATION.fullmatch(text.strip().lower()) and text.strip():
+        return datetime.now().astimezone() + timedelta(seconds=seconds(text))
+    return coming(text)
 
 
 def _same_time_tomorrow(at: datetime) -> datetime:

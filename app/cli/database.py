@@ -1,5 +1,6 @@
 """The operator's way to Postgres: the one the settings name, or the local house's own."""
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,6 +61,9 @@ def opened(role: str = "overnight_dispatcher") -> Iterator["Db"]:
     from app.store.db import Db
 
     address = url()
+    if not logging.getLogger().handlers:
+        # A person reads what a command prints; what it would log is for processes.
+        logging.getLogger().addHandler(logging.NullHandler())
     with reaching():
         db = Db.connect(
             address,

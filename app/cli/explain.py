@@ -1,6 +1,6 @@
 """`overnight explain`: every reason a task is not running."""
 
-from app.cli import connection, options, output, references, showing
+from app.cli import connection, house, options, output, references, showing
 
 HEADERS = ("REASON", "WHY")
 
@@ -8,13 +8,18 @@ HEADERS = ("REASON", "WHY")
 def explain(
     task: options.TaskRef,
     *,
+    of_house: house.House = False,
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
     """Tell every reason a task is not running, and what can be done about it."""
-    with connection.client(url, api_key_file) as client:
-        found = client.tasks.explain(references.resolve(client, task))
+    if of_house:
+        house.refuse_connection(url, api_key_file)
+        found = house.explain(task)
+    else:
+        with connection.client(url, api_key_file) as client:
+            found = client.tasks.explain(references.resolve(client, task))
     if as_json:
         output.document(showing.plain(found))
         return

@@ -6,16 +6,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli import arguments, connection, options, output, references, showing
+from app.cli import arguments, connection, house, options, output, references, showing
 from app.cli.failures import Code, Failure
+from app.domain.reasons import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from overnight.models import Expected, Forecast, Plan
 
-HEADERS = ("ID", "STATE", "POSITION", "STARTS", "9 IN 10 BY", "ENDS", "9 IN 10 BY", "RUNS SEEN")
-STEPS = ("TITLE", "TYPE", "STARTS", "9 IN 10 BY", "ENDS", "9 IN 10 BY")
+# Short times and short names, so that eighty columns hold them.
+HEADERS = ("TASK", "STATE", "NO", "STARTS", "OR BY", "ENDS", "OR BY", "TITLE")
+STEPS = ("STARTS", "OR BY", "ENDS", "OR BY", "TYPE", "TITLE")
+LEGEND = "Times are UTC; the first is as likely too early as too late, OR BY is met 9 times in 10."
+# The end of an id tells tasks apart, and every command takes it for the whole.
+SHORT_ID = 8
+SHORT_TITLE = 18
+NAMED = 5
 
 
 def forecast(
@@ -25,11 +32,18 @@ def forecast(
     ] = None,
     *,
     limit: Annotated[int, typer.Option(min=1, max=100, help="How many at most.")] = 50,
+    of_house: house.House = False,
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
     """Tell when your tasks will start and end, as the gate's own rules have it."""
+    if of_house:
+        house.refuse_connection(url, api_key_file)
+        if task is None:
+            raise Failure("--house needs the id of a task", code=Code.USAGE)
+        _show(house.forecast(task), as_json=as_json)
+        return
     with connection.client(url, api_key_file) as client:
         if task is not None:
             found = client.tasks.forecast(references.resolve(client, task))
@@ -40,7 +54,9 @@ def forecast(
         output.document([showing.plain(one) for one in all_found])
         return
     output.table(HEADERS, [_row(one) for one in all_found], empty="Nothing of yours waits.")
-    _explain(note for one in all_found for note in one.notes)
+    if all_found:
+        output.note(LEGEND)
+    _explain_each(all_found)
 
 
 def plan(
@@ -56,8 +72,9 @@ def plan(
         datetime | None,
         typer.Option(
             metavar="INSTANT",
-            help="Say how many will be done by then, such as 07:00 or 2030-01-31T07:00Z.",
-            parser=arguments.instant,
+            help="Say how many will be done by then, such as 07:00 (in this machine's time zone)"
+            " or 2030-01-31T07:00Z.",
+            parser=arguments.coming,
         ),
     ] = None,
     as_json: options.Json = False,
@@ -72,9 +89,11 @@ def plan(
         output.document(showing.plain(answer))
         return
     rows = [
-        (step.title, step.type, *_band(step.start), *_band(step.finish)) for step in answer.steps
+        (*_band(step.start), *_band(step.finish), step.type, _cut(step.title))
+        for step in answer.steps
     ]
     output.table(STEPS, rows)
+    output.note(LEGEND)
     _explain(answer.notes)
     output.line(verdict(answer))
 
@@ -87,9 +106,11 @@ def verdict(answer: "Plan") -> str:
         return f"{sure} will finish by {by} (9 times in 10), {likely} probably."
     middle, latest = answer.finish.p50_at, answer.finish.p90_at
     if middle is None:
-        return f"Not all of the {answer.tasks} will finish within a month."
+        who = "It will not" if answer.tasks == 1 else f"Not all of the {answer.tasks} will"
+        return f"{who} finish within a month."
     late = f", 9 times in 10 by {output.instant(latest)}" if latest else ""
-    return f"All {answer.tasks} will probably finish by {output.instant(middle)}{late}."
+    who = "It" if answer.tasks == 1 else f"All {answer.tasks}"
+    return f"{who} will probably finish by {output.instant(middle)}{late}."
 
 
 def _batch(text: str) -> tuple[list[dict[str, Any]], list[tuple[int, int]]]:
@@ -117,6 +138,7 @@ def _show(found: "Forecast", *, as_json: bool) -> None:
     output.record(
         {
             "id": found.id,
+            "title": found.title,
             "state": found.state,
             "position": found.queue_position,
             "starts": found.start.p50_at,
@@ -131,12 +153,37 @@ def _show(found: "Forecast", *, as_json: bool) -> None:
 
 
 def _row(one: "Forecast") -> tuple[object, ...]:
-    seen = one.observed_runs or "none"
-    return (one.id, one.state, one.queue_position, *_band(one.start), *_band(one.finish), seen)
+    return (
+        one.id[-SHORT_ID:],
+        one.state,
+        one.queue_position,
+        *_band(one.start),
+        *_band(one.finish),
+        _cut(one.title),
+    )
 
 
-def _band(at: "Expected") -> tuple[datetime | None, datetime | None]:
-    return at.p50_at, at.p90_at
+def _band(at: "Expected") -> tuple[str | None, str | None]:
+    return _short(at.p50_at), _short(at.p90_at)
+
+
+def _short(at: datetime | None) -> str | None:
+    return None if at is None else output.short_instant(at)
+
+
+def _cut(title: str) -> str:
+    return title if len(title) <= SHORT_TITLE else f"{title[: SHORT_TITLE - 1]}…"
+
+
+def _explain_each(all_found: "Sequence[Forecast]") -> None:
+    """Say each note once: for all, or for the tasks that it is about."""
+    about: dict[str, list[str]] = {}
+    for one in all_found:
+        for note in one.notes:
+            about.setdefault(note, []).append(one.id[-SHORT_ID:])
+    for note, ids in about.items():
+        whose = "" if len(ids) == len(all_found) else f"{listed(ids[:NAMED], len(ids))}: "
+        output.note(f"Note: {whose}{note}.")
 
 
 def _explain(notes: "Iterable[str]") -> None:

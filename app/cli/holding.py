@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from app.cli import database, options, output, users
-from app.cli.failures import Failure
 
 if TYPE_CHECKING:
     from app.control.pauses import Target
@@ -40,6 +39,8 @@ def pause(
     from app.insight.pauses import list_pauses
 
     if user is None and pool is None and not everything:
+        if note:
+            raise typer.BadParameter("--note says why one of --user, --pool and --all is paused")
         with database.opened() as db:
             found = list_pauses(db)
         if as_json:
@@ -51,7 +52,14 @@ def pause(
     with database.opened() as db:
         target = _target(db, user, pool, everything=everything)
         begun = pauses.pause(db, target, actor=database.operator(), note=note)
-    _report(user or pool, target.scope.value, as_json=as_json, paused=True, changed=begun)
+    _report(
+        user or pool,
+        target.scope.value,
+        as_json=as_json,
+        paused=True,
+        changed=begun,
+        note=f'; its note is now "{note}"' if note else "",
+    )
 
 
 def resume(
@@ -63,11 +71,19 @@ def resume(
 ) -> None:
     """End a pause; others that are in force stay."""
     from app.control import pauses
+    from app.domain.reasons import listed
+    from app.insight.pauses import list_pauses
 
     with database.opened() as db:
         target = _target(db, user, pool, everything=everything)
         ended = pauses.resume(db, target, actor=database.operator())
+        left = list_pauses(db)
     _report(user or pool, target.scope.value, as_json=as_json, paused=False, changed=ended)
+    if left and not as_json:
+        still = listed(
+            ["everything" if one.target is None else f"{one.scope} {one.target}" for one in left]
+        )
+        output.note(f"Still paused: {still}.")
 
 
 def workers(
@@ -124,14 +140,14 @@ def _target(db: "Db", user: str | None, pool: str | None, *, everything: bool) -
     return EVERYTHING if pool is None else Target(pool=pool)
 
 
-def _report(name: str | None, scope: str, *, as_json: bool, paused: bool, changed: bool) -> None:
+def _report(
+    name: str | None, scope: str, *, as_json: bool, paused: bool, changed: bool, note: str = ""
+) -> None:
     if as_json:
         output.document({"scope": scope, "target": name, "paused": paused, "changed": changed})
         return
     what = "everything" if name is None else f"{scope} {name}"
     if changed:
         output.line(f"Paused {what}." if paused else f"Resumed {what}.")
-    elif paused:
-        output.note(f"{what} was paused already.")
     else:
-        raise Failure(f"{what} was not paused")
+        output.note(f"{what} was paused already{note}." if paused else f"{what} was not paused.")

@@ -1,6 +1,6 @@
 """`overnight locks`: what tasks hold alone, who waits for it, and how to take it from a holder."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +9,7 @@ import typer
 
 from app.cli import database, options, output, references, users
 from app.cli.failures import Code, Failure
+from app.cli.output import quoted
 
 if TYPE_CHECKING:
     from app.domain.ids import TaskId
@@ -83,6 +84,10 @@ def release(user: UserName, task: options.TaskRef, *, as_json: options.Json = Fa
         )
     else:
         output.line(f"{show_task(task_id)} released {', '.join(released.keys)}")
+        output.note(
+            "It is back in the queue and may take them again: `overnight pause"
+            f" --user {quoted(user)}` keeps it there."
+        )
 
 
 @app.command("cleanup-stale")
@@ -102,7 +107,7 @@ def cleanup_stale(
     if as_json:
         output.document({"cleaned": freed, "max_age_seconds": seconds})
     else:
-        output.line(f"{freed} stale locks taken back")
+        output.line(f"{freed} stale {'lock' if freed == 1 else 'locks'} taken back")
 
 
 @app.command("check-project")
@@ -142,12 +147,27 @@ def show_house(*, as_json: bool) -> None:
     output.record(
         {
             "pending": f"{pending.total}, {pending.high} of them high",
-            "slots": f"{active.slots_used} of {active.slots_max}",
-            "by user": active.by_user or None,
-            "by project": active.by_project or None,
+            "slots": _slots(active.slots_used, active.slots_max),
+            "by user": _counts(active.by_user),
+            "by project": _counts(active.by_project),
             "locks": str(len(status.locks)),
         }
     )
+
+
+def _slots(used: int, most: int) -> str:
+    """Say how many slots are in use.
+
+    >>> _slots(1, 2), _slots(1, 0)
+    ('1 of 2 in use', '1 in use, 0 offered: workers drain or are gone, or the cap was lowered')
+    """
+    if used <= most:
+        return f"{used} of {most} in use"
+    return f"{used} in use, {most} offered: workers drain or are gone, or the cap was lowered"
+
+
+def _counts(of: "Mapping[str, int]") -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(of.items()))
 
 
 def _clean(db: "Db", seconds: float, *, project: str | None = None) -> int:

@@ -1,6 +1,7 @@
 """What commands print: tables for people, plain columns for pipes, JSON for programs."""
 
 import json
+import shlex
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -109,6 +110,15 @@ def printable(text: str) -> str:
     return "".join(_visible(character) for character in text)
 
 
+def quoted(word: str) -> str:
+    """Write a word as a shell takes it, for commands that are to be copied.
+
+    >>> quoted("ada"), quoted("Ada Lovelace")
+    ('ada', "'Ada Lovelace'")
+    """
+    return shlex.quote(word)
+
+
 def instant(at: datetime) -> str:
     """Write an instant for people, in UTC to the second.
 
@@ -116,6 +126,15 @@ def instant(at: datetime) -> str:
     '2026-11-16 07:00:00Z'
     """
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
+
+
+def short_instant(at: datetime) -> str:
+    """Write an instant for a narrow column: in UTC to the minute, with the year left out.
+
+    >>> short_instant(datetime(2026, 11, 16, 7, 0, tzinfo=UTC))
+    '11-16 07:00'
+    """
+    return f"{at.astimezone(UTC):%m-%d %H:%M}"
 
 
 def _for_json(value: object) -> str:

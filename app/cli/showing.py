@@ -1,13 +1,15 @@
 """How tasks look on the screen and in JSON."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from app.cli import output
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from app.insight.queue import UserLimitsView
     from overnight import Task
+    from overnight.models import UserLimits
 
 HEADERS = ("ID", "STATE", "TYPE", "CREATED", "TITLE")
 
@@ -34,7 +36,8 @@ def show_task(task: "Task", *, as_json: bool) -> None:
             "locks": task.locks or None,
             "tags": task.tags,
             "attempts": f"{task.attempts} of {task.max_attempts}",
-            "timeout": f"{task.timeout_seconds} s" if task.timeout_seconds else None,
+            "timeout": _timeout(task),
+            "deadline": task.deadline_at,
             "created": task.created_at,
             "started": task.started_at,
             "ended": task.completed_at,
@@ -44,7 +47,10 @@ def show_task(task: "Task", *, as_json: bool) -> None:
             "agent": task.agent_name,
             "cost": f"${task.cost_usd:.4f}" if task.cost_usd else None,
             "may cost": None if task.max_cost_usd is None else f"${task.max_cost_usd:.4f}",
-            "progress": task.progress,
+            "estimated": (
+                None if task.estimated_cost_usd is None else f"${task.estimated_cost_usd:.4f} a run"
+            ),
+            "progress": _progress(task.progress),
             "payload": task.payload,
             "summary": task.result_summary,
             "files": task.files_changed,
@@ -53,6 +59,54 @@ def show_task(task: "Task", *, as_json: bool) -> None:
             "output": task.output,
         }
     )
+
+
+def tasks(count: int) -> str:
+    """Count tasks in words.
+
+    >>> tasks(1), tasks(3)
+    ('1 task', '3 tasks')
+    """
+    return f"{count} {'task' if count == 1 else 'tasks'}"
+
+
+def without_hours(on_exhausted: str) -> str:
+    """Say what becomes of new tasks when the month's hours are used up."""
+    return "new tasks wait" if on_exhausted == "hold" else "new tasks are refused"
+
+
+def night(limits: "UserLimits | UserLimitsView") -> dict[str, object]:
+    """Say what this night may cost, has cost and can still pay."""
+    if limits.night_budget_usd is None:
+        return {"a night": "no budget"}
+    return {
+        "a night": f"${limits.night_budget_usd:.2f}",
+        "spent": f"${limits.night_spent_usd:.2f} tonight",
+        "left": f"${limits.night_left_usd or 0:.2f}, promises to runs taken off",
+        "next night": limits.next_night_at,
+    }
+
+
+def _timeout(task: "Task") -> str | None:
+    asked, granted = task.timeout_seconds, task.effective_timeout_seconds
+    if asked is None:
+        return None if granted is None else f"{granted} s, your plan's"
+    if granted is None or asked <= granted:
+        return f"{asked} s"
+    return f"{granted} s: your plan allows no more of the {asked} s"
+
+
+def _progress(told: "dict[str, Any] | None") -> object:
+    """Say how far a run is, as its handler told it.
+
+    >>> _progress({"fraction": 0.4, "message": "page 4"})
+    '40 %, page 4'
+    """
+    if not told or not set(told) <= {"fraction", "message", "at"}:
+        return told
+    fraction = told.get("fraction")
+    parts = [f"{fraction:.0%}".replace("%", " %")] if isinstance(fraction, (int, float)) else []
+    return ", ".join([*parts, *([str(told["message"])] if told.get("message") else [])])
 
 
 def row(task: "Task") -> tuple[object, ...]:

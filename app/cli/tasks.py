@@ -1,11 +1,26 @@
 """The user's commands besides `add`: look at tasks, wait for them, cancel them, see the limits."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli import completing, connection, locks, options, output, references, showing, watching
+from app.cli import (
+    completing,
+    connection,
+    house,
+    locks,
+    options,
+    output,
+    references,
+    showing,
+    watching,
+)
 from app.cli.failures import Code, Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from overnight import Task
 
 
 def list_(
@@ -15,6 +30,10 @@ def list_(
         typer.Option(help="Only those in this status or state, such as pending or dead_lettered."),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
+    user: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="This user's, read from the database; for operators."),
+    ] = None,
     as_json: options.Json = False,
     jsonl: options.JsonLines = False,
     url: options.Url = None,
@@ -23,25 +42,38 @@ def list_(
     """List your tasks, newest first."""
     if as_json and jsonl:
         raise Failure("--json and --jsonl exclude each other", code=Code.USAGE)
+    if user is not None:
+        house.refuse_connection(url, api_key_file)
+        _show_list(house.tasks_of(user, status=status, limit=limit), as_json=as_json, jsonl=jsonl)
+        return
     with connection.client(url, api_key_file) as client:
-        tasks = client.tasks.list(status=status, limit=limit)
-        if jsonl:
-            output.documents(showing.plain(task) for task in tasks)
-        elif as_json:
-            output.document([showing.plain(task) for task in tasks])
-        else:
-            rows = [showing.row(task) for task in tasks]
-            output.table(showing.HEADERS, rows, empty="No tasks.")
+        found = client.tasks.list(status=status, limit=limit)
+        _show_list(found, as_json=as_json, jsonl=jsonl)
+
+
+def _show_list(tasks: "Iterable[Task]", *, as_json: bool, jsonl: bool) -> None:
+    if jsonl:
+        output.documents(showing.plain(task) for task in tasks)
+    elif as_json:
+        output.document([showing.plain(task) for task in tasks])
+    else:
+        rows = [showing.row(task) for task in tasks]
+        output.table(showing.HEADERS, rows, empty="No tasks.")
 
 
 def get(
     task: options.TaskRef,
     *,
+    of_house: house.House = False,
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
     """Show one task, whole."""
+    if of_house:
+        house.refuse_connection(url, api_key_file)
+        showing.show_task(house.get(task), as_json=as_json)
+        return
     with connection.client(url, api_key_file) as client:
         found = client.tasks.get(references.resolve(client, task))
         showing.show_task(found, as_json=as_json)
@@ -95,10 +127,16 @@ def limits(
     output.record(
         {
             "plan": answer.plan.value,
-            "at once": f"{answer.max_concurrent_agents} tasks",
+            "at once": showing.tasks(answer.max_concurrent_agents),
             "longest run": f"{answer.max_task_duration_minutes} min",
             "hours used": _hours(answer.monthly_agent_hours_used, answer.monthly_agent_hours_limit),
+            "hours promised": f"{answer.monthly_agent_hours_promised:.2f}, to what runs",
             "hours return": answer.billing_cycle_resets_at,
+            "without hours": showing.without_hours(answer.on_exhausted),
+            "waiting": f"{answer.pending}"
+            + (f" of {answer.pending_limit}" if answer.pending_limit is not None else ""),
+            "may start": answer.window or "at any time",
+            **showing.night(answer),
         }
     )
 
@@ -111,7 +149,7 @@ def queue_status(
         ),
     ] = None,
     *,
-    house: Annotated[
+    of_house: Annotated[
         bool, typer.Option("--house", help="Everybody's, read from the database; for operators.")
     ] = False,
     as_json: options.Json = False,
@@ -119,9 +157,9 @@ def queue_status(
     api_key_file: options.KeyFile = None,
 ) -> None:
     """Show how much of yours runs and waits."""
-    if house and task is not None:
+    if of_house and task is not None:
         raise Failure("--house and a task exclude each other", code=Code.USAGE)
-    if house:
+    if of_house:
         locks.show_house(as_json=as_json)
         return
     if task is not None:

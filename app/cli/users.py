@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli import database, options, output
+from app.cli import database, options, output, showing
 from app.cli.failures import Code, Failure
 from app.domain.plans import OnExhausted, PlanTier
 from app.domain.windows import AtClosing
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Add users, look at them and change what they may do, and when.")
 
-HEADERS = ("NAME", "PLAN", "RUNNING", "WAITING", "HOURS USED", "OF", "WINDOW", "PAUSED", "ID")
+HEADERS = ("NAME", "PLAN", "RUNS", "WAIT", "HOURS", "NIGHT", "WINDOW", "STATE")
 # Python refuses to read a number of thousands of digits; no limit has as many as these.
 MOST_DIGITS = 18
 UserName = Annotated[str, typer.Argument(metavar="NAME", help="The user's name.")]
@@ -37,8 +37,6 @@ def add(
     from app.control.users import create_user
 
     name = name.strip()
-    if not name:
-        raise typer.BadParameter("a user needs a name")
     with database.opened(database.FRONT_DOOR) as db:
         try:
             user_id = create_user(db, name=name, plan=plan)
@@ -48,7 +46,7 @@ def add(
         output.document({"id": str(user_id), "name": name, "plan": plan.value})
     else:
         output.line(str(user_id))
-        output.note(f"Give them a key with `overnight key issue {name}`.")
+        output.note(f"Give them a key with `overnight key issue {output.quoted(name)}`.")
 
 
 @app.command("list")
@@ -64,20 +62,25 @@ def list_(*, as_json: options.Json = False) -> None:
     rows = [
         (
             user.name,
-            user.plan,
-            f"{user.running} of {user.max_concurrent_agents}",
+            user.plan + ("*" if user.exceptions else ""),
+            f"{user.running}/{user.max_concurrent_agents}",
             user.waiting,
-            f"{user.monthly_agent_hours_used:.2f}",
-            "no limit"
-            if user.monthly_agent_hours_limit is None
-            else user.monthly_agent_hours_limit,
-            None if user.window is None else f"{user.window.said} ({user.window.at_closing})",
-            user.paused,
-            user.id,
+            f"{user.monthly_agent_hours_used:.2f}"
+            + (
+                ""
+                if user.monthly_agent_hours_limit is None
+                else f"/{user.monthly_agent_hours_limit}"
+            ),
+            None if user.night_budget_usd is None else f"${user.night_budget_usd:.2f}",
+            None if user.window is None else user.window.said,
+            "paused" if user.paused else "open",
         )
         for user in users
     ]
     output.table(HEADERS, rows, empty="No users.")
+    for user in users:
+        if user.exceptions:
+            output.note(f"* {user.name} has exceptions to the plan: {', '.join(user.exceptions)}")
 
 
 @app.command()
@@ -145,6 +148,30 @@ def limits(
 
 
 @app.command()
+def rename(
+    name: UserName,
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The name from now on.")],
+    *,
+    as_json: options.Json = False,
+) -> None:
+    """Give a user another name; keys, tasks and limits stay."""
+    from sqlalchemy.exc import IntegrityError
+
+    from app.control.users import rename_user
+
+    new = new.strip()
+    with database.opened(database.FRONT_DOOR) as db:
+        try:
+            rename_user(db, known(db, name), new, actor=database.operator())
+        except IntegrityError as error:
+            raise Failure(f"there is a user {new!r} already") from error
+    if as_json:
+        output.document({"name": new, "was": name})
+    else:
+        output.line(f"{name} is {new} now.")
+
+
+@app.command()
 def notices(
     name: UserName,
     *,
@@ -170,15 +197,17 @@ def _number_or(given: str | None, word: str, option: str) -> "int | Lifted | Non
         return None
     if given == word:
         return Lifted.LIFTED
-    if given.isdecimal() and len(given) <= MOST_DIGITS:
+    if given.isascii() and given.isdecimal() and len(given) <= MOST_DIGITS:
         return int(given)
-    raise Failure(f"{option}: {given!r} is neither a number nor {word!r}", code=Code.USAGE)
+    legal = f"a whole number from 0 or {word!r}"
+    raise Failure(f"{option}: {given!r} is not legal; write {legal}", code=Code.USAGE)
 
 
 def _show_limits(db: "Db", name: str, user_id: "UserId", *, as_json: bool) -> None:
     from app.insight.queue import user_limits
 
-    view = user_limits(db, user_id)
+    house = database.settings().max_pending_per_user
+    view = user_limits(db, user_id, house_pending=house)
     if as_json:
         output.document({"name": name, **asdict(view)})
         return
@@ -187,15 +216,18 @@ def _show_limits(db: "Db", name: str, user_id: "UserId", *, as_json: bool) -> No
         {
             "name": name,
             "plan": view.plan,
-            "at once": f"{view.max_concurrent_agents} tasks",
+            "at once": showing.tasks(view.max_concurrent_agents),
             "longest run": f"{view.max_task_duration_minutes} min",
             "hours used": f"{view.monthly_agent_hours_used:.2f}"
             + (", no limit" if limit is None else f" of {limit}"),
-            "may wait": "as the house says" if view.max_pending is None else view.max_pending,
             "in one graph": view.max_tasks_per_dag,
+            "hours promised": f"{view.monthly_agent_hours_promised:.2f}, to what runs",
             "hours return": view.billing_cycle_resets_at,
-            "without hours": "new tasks wait" if view.on_exhausted == "hold" else "refused",
-            "a night": None if view.night_budget_usd is None else f"${view.night_budget_usd:.2f}",
+            "without hours": showing.without_hours(view.on_exhausted),
+            "waiting": f"{view.pending} of {view.pending_limit}"
+            + (", as the house says" if view.max_pending is None else ""),
+            "may start": view.window or "at any time",
+            **showing.night(view),
         }
     )
 
@@ -215,33 +247,43 @@ def window(
         typer.Option("--to", metavar="HH:MM", help="When it ends; the next day if before --from."),
     ] = None,
     at_closing: Annotated[
-        AtClosing,
+        AtClosing | None,
         typer.Option(
             help="At closing time, runs are handed back (stop) or finish; what was waiting by "
-            "then may still start (continue)."
+            "then may still start (continue).",
+            show_default="finish",
         ),
-    ] = AtClosing.FINISH,
+    ] = None,
     off: Annotated[bool, typer.Option("--off", help="Let work start at any time.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Give a user a night window outside of which no work starts; it holds at once."""
+    """Show a user's night window, or give one outside of which no work starts; it holds at once."""
     from app.control.windows import set_window
     from app.insight.users import list_users
 
-    wanted = _window(zone, opens, closes, at_closing, off=off)
+    is_look = zone is opens is closes is at_closing is None and not off
+    wanted = None if is_look else _window(zone, opens, closes, at_closing, off=off)
     with database.opened(database.FRONT_DOOR) as db:
-        set_window(db, known(db, name), wanted)
+        user_id = known(db, name)
+        if not is_look:
+            set_window(db, user_id, wanted)
         [user] = [one for one in list_users(db) if one.name == name]
     if as_json:
         output.document({"name": name, "window": user.window and asdict(user.window)})
     elif user.window is None:
         output.line(f"{name}'s work may start at any time.")
     else:
-        output.line(f"{name}'s work may start {user.window.said}; at closing: {at_closing}.")
+        closing = user.window.at_closing
+        output.line(f"{name}'s work may start {user.window.said}; at closing: {closing}.")
 
 
 def _window(
-    zone: str | None, opens: str | None, closes: str | None, at_closing: AtClosing, *, off: bool
+    zone: str | None,
+    opens: str | None,
+    closes: str | None,
+    at_closing: AtClosing | None,
+    *,
+    off: bool,
 ) -> "Window | None":
     from app.domain.windows import parse_window
 
@@ -252,7 +294,7 @@ def _window(
     if zone is None or opens is None or closes is None:
         raise typer.BadParameter("a window needs --zone, --from and --to; --off takes it away")
     with database.reaching():
-        return parse_window(zone, opens, closes, at_closing)
+        return parse_window(zone, opens, closes, at_closing or AtClosing.FINISH)
 
 
 def known(db: "Db", name: str) -> "UserId":

@@ -36,7 +36,7 @@ EVERYTHING = Target()
 
 
 def pause(db: Db, target: Target, *, actor: str, note: str = "") -> bool:
-    """Let nothing new start; False if it was paused already, which keeps its first reason.
+    """Let nothing new start; False if it was paused already: only a new note then takes its place.
 
     A claim under way ends first: after the commit no claim is made. Claims made before may still
     start, and runs go on.
@@ -47,6 +47,8 @@ def pause(db: Db, target: Target, *, actor: str, note: str = "") -> bool:
         tx.execute(statement("act_as"), {"actor": actor})
         begun = tx.execute(statement("begin_pause"), _named(target, actor) | {"note": note})
         is_new = begun.one_or_none() is not None
+        if note and not is_new:
+            tx.execute(statement("renote_pause"), _named(target, actor) | {"note": note})
         _mark(tx, target, paused=True)
         return is_new
 

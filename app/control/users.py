@@ -5,6 +5,7 @@ for one user is a change of a column. Every change holds from the next claim on 
 that runs already.
 """
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 
@@ -20,6 +21,7 @@ from app.telemetry import Event, emit
 
 # What the columns can hold, and more than anybody needs.
 MOST = 1_000_000
+NAME = re.compile(r"[\w.@+-]{1,100}")
 
 
 class Lifted(Enum):
@@ -62,9 +64,24 @@ class Overrides:
         return columns
 
 
+def checked_name(name: str) -> str:
+    """Return a name a user may have, or refuse it; it stands in commands, logs and addresses."""
+    if not NAME.fullmatch(name):
+        legal = "1 to 100 letters, digits and . _ - @ +, such as ada.lovelace"
+        raise InvalidRequest("name", f"{name!r} cannot be a user's name", legal=legal)
+    return name
+
+
+def rename_user(db: Db, user_id: UserId, name: str, *, actor: str = "operator") -> None:
+    """Give a user another name; everything else goes by the id."""
+    columns: dict[str, object] = {"name": checked_name(name)}
+    db.atomically(lambda tx: _change(tx, user_id, columns))
+    _tell(user_id, actor, columns)
+
+
 def create_user(db: Db, *, name: str, plan: PlanTier, is_admin: bool = False) -> UserId:
     """Make a user with a copy of the plan's limits; a lane opens beside it by itself."""
-    values = {"name": name, "is_admin": is_admin, **_columns(plan, PLAN_LIMITS[plan])}
+    values = {"name": checked_name(name), "is_admin": is_admin, **_columns(plan, PLAN_LIMITS[plan])}
     return UserId(
         db.atomically(
             lambda tx: tx.execute(insert(User).values(values).returning(User.id)).scalar_one()

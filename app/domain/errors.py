@@ -32,6 +32,9 @@ Refused                      base of all; `code`, `message`, `details`
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from app.domain.reasons import at
 
 
 class Refused(Exception):
@@ -253,12 +256,12 @@ class MonthlyLimitReached(Refused):
 
     code = "MONTHLY_LIMIT_REACHED"
 
-    def __init__(self, used_hours: float, limit_hours: float, resets_at: str) -> None:
+    def __init__(self, used_hours: float, limit_hours: float, resets_at: datetime) -> None:
         super().__init__(
-            f"{used_hours:.2f} of {limit_hours:g} hours are used; they return {resets_at}",
+            f"{used_hours:.2f} of {limit_hours:g} hours are used; they return at {at(resets_at)}",
             used_hours=round(used_hours, 2),
             limit_hours=limit_hours,
-            resets_at=resets_at,
+            resets_at=resets_at.isoformat(),
         )
 
 

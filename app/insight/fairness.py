@@ -1,6 +1,6 @@
 """The receipts of fairness: who waited how long for what share, and who is waiting too long."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, RowMapping, func, select
@@ -15,6 +15,7 @@ MOST_WAITING = 10_000
 MOST_STARVING = 100
 DAY = timedelta(hours=24)
 PATIENCE = timedelta(minutes=15)
+SHORTEST = 1.0
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,22 @@ def fairness(
         # where: connections are set up for looking up single rows.
         tx.execute(select(func.set_config("enable_bitmapscan", "on", True)))  # noqa: FBT003 - SQL
         seconds = _within_reach(tx, since.total_seconds())
-        limits = {row.name: row.max_active for row in tx.execute(statement("lane_limits"))}
+        lanes = {row.name: row for row in tx.execute(statement("lane_limits"))}
+        limits = {name: row.max_active for name, row in lanes.items()}
         spells = _spells(tx, seconds)
         now: datetime = tx.execute(select(func.clock())).scalar_one()
         until = now.timestamp()
-        found = receipts(spells, limits, until - seconds, until)
+        # Before the first task there was nothing to share: looked at in a few hundred moments, a
+        # short life would fall between two of them.
+        first = min((spell.ready for spell in spells), default=until - seconds)
+        begun = max(until - seconds, min(first, until - SHORTEST))
+        found = [
+            # Of a long queue only its head was read.
+            replace(one, waiting=lanes[one.user].ready if one.user in lanes else one.waiting)
+            for one in receipts(spells, limits, begun, until)
+        ]
         return FairnessView(
-            since_at=now - timedelta(seconds=seconds),
+            since_at=now - timedelta(seconds=until - begun),
             until_at=now,
             is_shortened=seconds < since.total_seconds(),
             starts=sum(receipt.started for receipt in found),

@@ -84,13 +84,14 @@ def forecast_next(
         running = [task for task in sight.snapshot.running if task.user == user_id]
         known = {task.id: task for task in sight.snapshot.waiting}
         ready = [known[task] for task in list(sight.places)[:limit] if task in known]
-        named = {"tasks": [task.id for task in (*running, *ready)]}
-        titles = {row.id: row.title for row in tx.execute(statement("forecast_titles"), named)}
+        states = {
+            **{task.id: State.RUNNING for task in running},
+            **{task.id: State.READY for task in ready},
+        }
+        found = tx.execute(statement("forecast_titles"), {"tasks": list(states)}).mappings()
+        rows = {row["id"]: dict(row) for row in found}
         return [
-            {"id": task.id, "type": task.type, "state": state.value, "title": titles[task.id]}
-            for tasks, state in ((running, State.RUNNING), (ready, State.READY))
-            for task in tasks
-            if task.id in titles
+            rows[task] | {"state": state.value} for task, state in states.items() if task in rows
         ], sight
 
     rows, sight = db.atomically(work, house_wide=True)

@@ -17,6 +17,7 @@ from app.insight.pauses import PauseView, pauses_of
 from app.store import lanes
 from app.store.db import Db
 from app.store.statements import statement
+from app.store.windows import window_of
 
 SECONDS_PER_HOUR = 3600
 NO_SLOTS = Terms(claim_ttl=timedelta(0), liveness=timedelta(0))
@@ -48,7 +49,11 @@ class QueueStatusView:
 
 @dataclass(frozen=True)
 class UserLimitsView:
-    """What a user's plan allows and what is used of it; a cap that is None is the house's."""
+    """What a user's plan allows and what is used of it; a cap that is None is the house's.
+
+    `pending_limit` is the cap in force, if the house's is known. `night_left_usd` is what tonight
+    can still promise, None without a budget; hours and money are promised to runs while they run.
+    """
 
     plan: str
     max_concurrent_agents: int
@@ -60,6 +65,13 @@ class UserLimitsView:
     max_tasks_per_dag: int | None
     on_exhausted: str
     night_budget_usd: float | None
+    pending: int
+    pending_limit: int | None
+    monthly_agent_hours_promised: float
+    night_spent_usd: float
+    night_left_usd: float | None
+    next_night_at: datetime | None
+    window: str | None
 
 
 def queue_status(db: Db, user_id: UserId, terms: Terms | None = None) -> QueueStatusView:
@@ -93,9 +105,11 @@ def queue_status(db: Db, user_id: UserId, terms: Terms | None = None) -> QueueSt
     )
 
 
-def user_limits(db: Db, user_id: UserId) -> UserLimitsView:
-    """Return the user's plan and this month's usage."""
+def user_limits(db: Db, user_id: UserId, *, house_pending: int | None = None) -> UserLimitsView:
+    """Return the user's plan, this month's usage and tonight's money."""
     row = db.atomically(lambda tx: _limits(tx, user_id))
+    window = window_of(row)
+    night, spent = row["night_limit_usd"], row["night_spent_usd"]
     return UserLimitsView(
         plan=row["plan"],
         max_concurrent_agents=row["max_concurrent_agents"],
@@ -109,6 +123,15 @@ def user_limits(db: Db, user_id: UserId) -> UserLimitsView:
         night_budget_usd=(
             None if row["night_budget_usd"] is None else float(row["night_budget_usd"])
         ),
+        pending=row["waiting"],
+        pending_limit=house_pending if row["max_pending"] is None else row["max_pending"],
+        monthly_agent_hours_promised=round(row["reserved_seconds"] / SECONDS_PER_HOUR, 2),
+        night_spent_usd=float(spent),
+        night_left_usd=(
+            None if night is None else max(0.0, float(night - spent - row["night_reserved_usd"]))
+        ),
+        next_night_at=row["next_night_at"],
+        window=None if window is None else f"{window} ({window.at_closing.value})",
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
 
 from sqlalchemy import Connection, TextClause
@@ -20,6 +20,7 @@ from app.gate.claim import elsewhere
 from app.gate.durations import Observed
 from app.gate.rehearsal import LaneState, PoolState, Running, Snapshot, Waiting
 from app.insight.tasks import MAX_POSITION
+from app.settings import Settings
 from app.store.statements import statement
 from app.store.windows import window_of
 
@@ -39,6 +40,11 @@ class Workers:
 
     liveness: timedelta
     slots_max: int | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Count those that the gate would count."""
+        return cls(timedelta(seconds=settings.worker_liveness), settings.slots_max)
 
 
 @dataclass(frozen=True)

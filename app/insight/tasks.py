@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from app.domain.errors import TaskNotFound
@@ -59,6 +60,9 @@ class TaskView:
     wait_reason: str | None
     agent_name: str | None
     timeout_seconds: int | None
+    effective_timeout_seconds: int
+    deadline_at: datetime | None
+    estimated_cost_usd: float | None
     cancel_requested_at: datetime | None
     created_by: str
     source: str
@@ -109,6 +113,23 @@ def list_tasks(
     return [_view(dict(row)) for row in rows]
 
 
+def owner_of(db: Db, task_id: TaskId) -> UserId:
+    """Return whose task it is; for operators, who may look at anybody's."""
+    named = {"task_id": task_id}
+    row = db.atomically(lambda tx: tx.execute(statement("owner_of"), named).one_or_none())
+    if row is None:
+        raise TaskNotFound
+    return UserId(row.user_id)
+
+
+def recent_tasks(db: Db, *, limit: int) -> list[TaskId]:
+    """Return the newest tasks of the whole house."""
+    found = db.atomically(
+        lambda tx: tx.execute(statement("recent_tasks"), {"limit": limit}).scalars().all()
+    )
+    return [TaskId(task) for task in found]
+
+
 def _view(row: Mapping[str, Any]) -> TaskView:
     shown = show_task(row["id"])
     state = State(row["state"])
@@ -144,14 +165,21 @@ def _view(row: Mapping[str, Any]) -> TaskView:
         progress=row["progress"],
         tags=row["tags"],
         cost_usd=float(row["cost_usd"]),
-        max_cost_usd=None if row["max_cost_usd"] is None else float(row["max_cost_usd"]),
+        max_cost_usd=_usd(row["max_cost_usd"]),
         wait_reason=None if row["awaits_budget"] is None else APPROVAL,
         agent_name=_agent_name(row["required_capabilities"]),
         timeout_seconds=row["timeout_seconds"],
+        effective_timeout_seconds=row["effective_timeout_seconds"],
+        deadline_at=row["deadline_at"],
+        estimated_cost_usd=_usd(row["estimated_cost_usd"]),
         cancel_requested_at=row["cancel_requested_at"],
         created_by=row["created_by"],
         source=row["source"],
     )
+
+
+def _usd(amount: Decimal | None) -> float | None:
+    return None if amount is None else float(amount)
 
 
 def _agent_name(capabilities: Collection[str]) -> str | None:

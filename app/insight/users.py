@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import Row, select
 
 from app.domain.ids import UserId
+from app.domain.plans import PLAN_LIMITS, OnExhausted, PlanTier
 from app.store.db import Db
 from app.store.models import ApiKey, Lane, User
 from app.store.statements import statement
@@ -45,6 +46,8 @@ class UserView:
     waiting: int
     paused: bool
     window: WindowView | None
+    night_budget_usd: float | None
+    exceptions: list[str]
     created_at: datetime
 
 
@@ -97,6 +100,9 @@ def list_users(db: Db) -> list[UserView]:
             User.max_concurrent_agents,
             User.max_task_duration_minutes,
             User.monthly_agent_hours_limit,
+            User.max_pending,
+            User.on_exhausted,
+            User.night_budget_usd,
             Lane.used_seconds,
             Lane.active,
             Lane.waiting,
@@ -126,10 +132,28 @@ def list_users(db: Db) -> list[UserView]:
             waiting=row.waiting,
             paused=row.paused,
             window=_window(row),
+            night_budget_usd=None if row.night_budget_usd is None else float(row.night_budget_usd),
+            exceptions=_exceptions(row),
             created_at=row.created_at,
         )
         for row in rows
     ]
+
+
+def _exceptions(row: Row[*tuple[Any, ...]]) -> list[str]:
+    """Say in which limits a user differs from the plan's template."""
+    plan = PLAN_LIMITS[PlanTier(row.plan_tier)]
+    hours = row.monthly_agent_hours_limit
+    differs = {
+        f"{row.max_concurrent_agents} at once": row.max_concurrent_agents
+        != plan.max_concurrent_agents,
+        f"{row.max_task_duration_minutes} min a run": row.max_task_duration_minutes
+        != plan.max_task_duration_minutes,
+        f"{'unlimited' if hours is None else hours} hours": hours != plan.monthly_agent_hours,
+        f"{row.max_pending} waiting": row.max_pending is not None,
+        "waits for hours": row.on_exhausted != OnExhausted.REJECT,
+    }
+    return [said for said, is_other in differs.items() if is_other]
 
 
 def _window(row: Row[*tuple[Any, ...]]) -> WindowView | None:

@@ -10,7 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Literal, Self
 from uuid import UUID
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, func, select
 
 from app.domain.errors import (
     InvalidRequest,
@@ -24,6 +24,7 @@ from app.domain.ids import DagId, TaskId, UserId, lone_dag_id, new_dag_id, new_t
 from app.domain.locks import LockScope, keys_of
 from app.domain.plans import OnExhausted
 from app.domain.priority import DEFAULT_SCORE, critical_path_weights
+from app.domain.reasons import at
 from app.domain.retry import RetryPolicy
 from app.faults import fault
 from app.intake import references
@@ -225,6 +226,7 @@ def check(
     """Refuse what a submit of these tasks would refuse now, and let nothing in."""
     graph = NewGraph(tasks, edges)
     check_graph(graph)
+    _check_deadlines(tx, tasks)
     check_caps(tx, user_id, len(tasks), caps, size=graph.size)
 
 
@@ -274,6 +276,7 @@ def let_in(tx: Connection, user_id: UserId, graph: NewGraph, caps: Caps) -> list
             "some tasks of this graph were submitted before and some were not",
             legal="the same graph again, or new keys",
         )
+    _check_deadlines(tx, fresh)
     new_part = replace(graph, tasks=fresh)
     depth = judge_caps(tx, lane, len(fresh), caps, size=new_part.size) if fresh else None
     made = _insert(tx, user_id, new_part, caps)
@@ -306,6 +309,16 @@ def _already_submitted(
         row.idempotency_key: Submitted(TaskId(row.id), DagId(row.dag_id), created=False)
         for row in rows
     }
+
+
+def _check_deadlines(tx: Connection, tasks: Sequence[NewTask]) -> None:
+    """Refuse what could not start in time even now."""
+    first = min((task.deadline_at for task in tasks if task.deadline_at), default=None)
+    if first is None:
+        return
+    now: datetime = tx.execute(select(func.clock())).scalar_one()
+    if first <= now:
+        raise InvalidRequest("deadline_at", f"{at(first)} has passed", legal=f"after {at(now)}")
 
 
 def check_size(
@@ -366,7 +379,7 @@ def judge_caps(
         raise MonthlyLimitReached(
             float(lane.used_seconds) / SECONDS_PER_HOUR,
             lane.limit_seconds / SECONDS_PER_HOUR,
-            lane.resets_at.isoformat(),
+            lane.resets_at,
         )
     depth = lanes.depth(tx)
     if depth + count + NEAR_FULL > caps.queue_max_size:

@@ -18,13 +18,16 @@ def test_a_window_is_given_shown_and_taken_away() -> None:
     run("user", "add", "ada")
 
     given = run("user", "window", "ada", *BERLIN, "--at-closing", "stop")
+    looked = run("user", "window", "ada")
     listed = run("user", "list")
     as_json = json.loads(run("user", "list", "--json").stdout)[0]["window"]
     taken = run("user", "window", "ada", "--off", "--json")
 
     assert given.exit_code == 0, given.stderr
     assert given.stdout == "ada's work may start 22:00-06:00 Europe/Berlin; at closing: stop.\n"
-    assert "22:00-06:00 Europe/Berlin (stop)" in listed.stdout
+    assert "22:00-06:00 Europe/Berlin" in listed.stdout
+    assert max(map(len, listed.stdout.splitlines())) < 80
+    assert looked.stdout == given.stdout
     assert (as_json["zone"], as_json["opens"], as_json["at_closing"]) == (
         "Europe/Berlin",
         "22:00:00",
@@ -41,7 +44,7 @@ def test_a_window_is_given_shown_and_taken_away() -> None:
         (("--zone", "UTC", "--from", "ten", "--to", "06:00"), "HH:MM"),
         (("--zone", "UTC", "--from", "22:00", "--to", "22:00"), "another time"),
         (("--zone", "UTC"), "--from"),
-        ((), "--off"),
+        (("--at-closing", "stop"), "--off"),
         (("--off", "--zone", "UTC"), "--off"),
         ((*BERLIN, "--at-closing", "panic"), "finish"),
     ],
@@ -90,7 +93,7 @@ def test_what_is_paused_is_listed_until_it_is_resumed(
     assert [one["note"] for one in listed] == ["the disk is full"]
     assert "the disk is full" in shown
     assert json.loads(resumed.stdout)["changed"] is True
-    assert twice.exit_code == Code.FAILED
+    assert (twice.exit_code, twice.stderr) == (0, f"{said} was not paused.\n")
     assert "Nothing is paused." in run("pause").stderr
 
 
@@ -130,3 +133,27 @@ def test_a_worker_nobody_knows_is_not_drained() -> None:
     assert refused.exit_code == Code.FAILED
     assert "there is no worker 'nobody'" in refused.stderr
     assert "No workers." in run("workers").stderr
+
+
+def test_a_note_alone_pauses_nothing() -> None:
+    refused = run("pause", "--note", "the disk is full")
+
+    assert refused.exit_code == Code.USAGE
+    assert "--user" in refused.stderr
+
+
+def test_a_second_pause_brings_a_new_note_and_a_resume_tells_what_is_left(house: House) -> None:
+    house.user(name="ada")
+    run("pause", "--user", "ada", "--note", "unpaid")
+
+    again = run("pause", "--user", "ada", "--note", "still unpaid")
+    noted = json.loads(run("pause", "--json").stdout)[0]["note"]
+    run("pause", "--all")
+    resumed = run("resume", "--all")
+
+    assert again.stderr == 'user ada was paused already; its note is now "still unpaid".\n'
+    assert noted == "still unpaid"
+    assert (resumed.stdout, resumed.stderr) == (
+        "Resumed everything.\n",
+        "Still paused: user ada.\n",
+    )

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,41 @@ def run(*arguments: str, given: str | None = None) -> Result:
     return CliRunner().invoke(app, arguments, input=given, prog_name="overnight")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("--priority", "1", "--priority-score", "7"), "exclude each other"),
+        (("--deadline", "2020-01-31T07:00Z"), "has passed"),
+        (("--deadline", "soon"), "is no instant"),
+        (("--timeout", "9999d"), "too long; the longest duration is 3650d"),
+        (("--timeout", "0s"), "too short; the shortest duration is 1s"),
+    ],
+)
+def test_add_refuses_what_cannot_be_meant(arguments: tuple[str, ...], word: str) -> None:
+    refused = run("add", "say hello", *arguments)
+
+    assert refused.exit_code == Code.USAGE
+    assert word in " ".join(refused.stderr.split())
+
+
+def test_get_shows_the_timeout_in_force_the_deadline_and_the_estimate(service: Service) -> None:
+    more = {
+        "timeout_seconds": 7200,
+        "effective_timeout_seconds": 1800,
+        "deadline_at": "2030-01-31T07:00:00Z",
+        "estimated_cost_usd": 0.5,
+        "progress": {"fraction": 0.4, "message": "page 4"},
+    }
+    service.on(f"GET /api/v1/tasks/{ALPHA}", (200, task() | more))
+
+    shown = run("get", ALPHA).stdout
+
+    assert "1800 s: your plan allows no more of the 7200 s" in shown
+    assert "2030-01-31 07:00:00Z" in shown
+    assert "$0.5000 a run" in shown
+    assert "40 %, page 4" in shown
+
+
 def test_add_prints_the_id_alone_on_stdout(service: Service) -> None:
     service.on("POST /api/v1/tasks", (201, task()))
 
@@ -50,23 +86,26 @@ def test_add_sends_everything_that_was_said_and_nothing_else(service: Service) -
 
     added = run(
         *("add", "say hello", "--type", "echo", "--payload", '{"hello":"world"}'),
-        *("--description", "more", "--prompt", "do it", "--project", "p1", "--priority", "2"),
+        *("--description", "more", "--prompt", "do it", "--project", "p1"),
         *("--priority-score", "7", "--timeout", "30m", "--max-attempts", "5"),
         *("--retry", "fixed", "--retry-delay", "45s", "--capability", "gpu"),
         *("--capability", "web", "--lock", "k", "--tag", "a", "--tag", "b"),
-        *("--idempotency-key", "once"),
+        *("--idempotency-key", "once", "--deadline", "2030-01-31T07:00Z"),
+        *("--max-cost", "2", "--estimated-cost", "0.5"),
     )
 
     assert added.exit_code == 0, added.stderr
     [(_, _, sent)] = service.asked
+    assert datetime.fromisoformat(sent.pop("deadline_at")) == datetime(2030, 1, 31, 7, tzinfo=UTC)
     assert sent == {
+        "max_cost_usd": 2.0,
+        "estimated_cost_usd": 0.5,
         "title": "say hello",
         "type": "echo",
         "payload": {"hello": "world"},
         "description": "more",
         "prompt": "do it",
         "project_id": "p1",
-        "priority": 2,
         "priority_score": 7,
         "timeout_seconds": 1800,
         "max_attempts": 5,
@@ -324,6 +363,15 @@ def test_limits_and_queue_status_show_what_is_used(service: Service) -> None:
         "monthly_agent_hours_limit": 100,
         "monthly_agent_hours_used": 12.5,
         "billing_cycle_resets_at": "2026-12-01T00:00:00Z",
+        "monthly_agent_hours_promised": 1.5,
+        "on_exhausted": "hold",
+        "pending": 5,
+        "pending_limit": 50,
+        "night_budget_usd": 4.0,
+        "night_spent_usd": 1.25,
+        "night_left_usd": 2.0,
+        "next_night_at": "2026-11-17T00:00:00Z",
+        "window": "22:00-06:00 Europe/Berlin (stop)",
     }
     status = {
         "running": 2,
@@ -337,7 +385,11 @@ def test_limits_and_queue_status_show_what_is_used(service: Service) -> None:
     service.on("GET /api/v1/users/me/limits", (200, limits))
     service.on("GET /api/v1/tasks/queue-status", (200, status))
 
-    assert "12.50 of 100" in run("limits").stdout
+    shown = run("limits").stdout
+    for said in ("12.50 of 100", "1.50, to what runs", "new tasks wait", "5 of 50", "(stop)"):
+        assert said in shown
+    for said in ("$4.00", "$1.25 tonight", "$2.00, promises", "2026-11-17 00:00:00Z"):
+        assert said in shown
     assert "2 of 3" in run("queue-status").stdout
     assert "no limit" in run("queue-status").stdout
     assert "everything is paused" in run("queue-status").stdout

@@ -1,6 +1,7 @@
 """Refusals: the code the wire shows, the sentence a person reads, the values behind it."""
 
 import re
+from datetime import UTC, datetime
 
 import pytest
 
@@ -64,10 +65,10 @@ KINDS = sorted(Refused.__subclasses__(), key=lambda kind: kind.__name__)
             {"depth": 1001, "limit": 1000},
         ),
         (
-            MonthlyLimitReached(10.00694, 10.0, "2026-12-01"),
+            MonthlyLimitReached(10.00694, 10.0, datetime(2026, 12, 1, tzinfo=UTC)),
             "MONTHLY_LIMIT_REACHED",
-            "10.01 of 10 hours are used; they return 2026-12-01",
-            {"used_hours": 10.01, "limit_hours": 10.0, "resets_at": "2026-12-01"},
+            "10.01 of 10 hours are used; they return at 2026-12-01 00:00Z",
+            {"used_hours": 10.01, "limit_hours": 10.0, "resets_at": "2026-12-01T00:00:00+00:00"},
         ),
         (
             StaleAttempt(),

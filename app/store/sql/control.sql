@@ -67,11 +67,18 @@ SELECT name
    FOR UPDATE;
 
 -- name: begin_pause
--- A pause that is in force already keeps its first reason.
+-- A pause that is in force already goes on.
 INSERT INTO pauses (scope, target, note, paused_by)
 VALUES (:scope, CAST(:key AS text), nullif(:note, ''), :actor)
     ON CONFLICT (scope, coalesce(target, '')) WHERE resumed_at IS NULL DO NOTHING
 RETURNING id;
+
+-- name: renote_pause
+UPDATE pauses
+   SET note = :note
+ WHERE scope = :scope
+   AND coalesce(target, '') = coalesce(CAST(:key AS text), '')
+   AND resumed_at IS NULL;
 
 -- name: end_pause
 UPDATE pauses

@@ -46,7 +46,7 @@ SELECT u.name, head.locks, extract(epoch FROM head.updated_at)::float8 AS ready,
  LIMIT :limit;
 
 -- name: lane_limits
-SELECT u.name, l.max_active FROM lanes l JOIN users u ON u.id = l.user_id;
+SELECT u.name, l.max_active, l.ready FROM lanes l JOIN users u ON u.id = l.user_id;
 
 -- name: starving_lanes
 -- Users the gate would serve, and has not for too long, while it served others. A lane that every

@@ -104,4 +104,4 @@ SELECT id, dag_id, type, title, state, awaits_budget, claimed_at, started_at, fi
    AND id = :task_id;
 
 -- name: forecast_titles
-SELECT id, title FROM tasks WHERE id = ANY (CAST(:tasks AS uuid[]));
+SELECT id, title, type FROM tasks WHERE id = ANY (CAST(:tasks AS uuid[]));

@@ -1,12 +1,14 @@
 -- name: view_task (planned anew)
 -- One task as its owner sees it.
 SELECT t.*, :max_position AS max_position,
+       least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS effective_timeout_seconds,
        CASE WHEN t.state = 'ready' THEN
             (SELECT count(*) FROM (SELECT 1 FROM tasks o
                                     WHERE o.user_id = t.user_id AND o.state = 'ready'
                                       AND (o.sort_key, o.id) < (t.sort_key, t.id)
                                     LIMIT :max_position) ahead) END AS ahead
   FROM tasks t
+  JOIN lanes l ON l.user_id = t.user_id
  WHERE t.user_id = :user_id
    AND t.id = :task_id;
 
@@ -14,21 +16,29 @@ SELECT t.*, :max_position AS max_position,
 -- The newest of a user's tasks, a page at a time. Positions are counted no further than anyone
 -- would read, so that a page costs the same behind any backlog.
 SELECT t.*, :max_position AS max_position,
+       least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS effective_timeout_seconds,
        CASE WHEN t.state = 'ready' THEN
             (SELECT count(*) FROM (SELECT 1 FROM tasks o
                                     WHERE o.user_id = t.user_id AND o.state = 'ready'
                                       AND (o.sort_key, o.id) < (t.sort_key, t.id)
                                     LIMIT :max_position) ahead) END AS ahead
   FROM tasks t
+  JOIN lanes l ON l.user_id = t.user_id
  WHERE t.user_id = :user_id
    AND (CAST(:states AS text[]) IS NULL OR t.state = ANY (CAST(:states AS text[])))
    AND (CAST(:before AS uuid) IS NULL OR t.id < CAST(:before AS uuid))
  ORDER BY t.id DESC
  LIMIT :limit;
 
+-- name: recent_tasks
+SELECT id FROM tasks ORDER BY id DESC LIMIT :limit;
+
 -- name: view_limits
 SELECT u.plan_tier AS plan, u.max_concurrent_agents, u.max_task_duration_minutes, u.monthly_agent_hours_limit,
-       u.max_pending, u.max_tasks_per_dag, u.on_exhausted, u.night_budget_usd, l.active, l.waiting, l.ready, l.eligible, l.used_seconds,
+       u.max_pending, u.max_tasks_per_dag, u.on_exhausted, u.night_budget_usd, l.active, l.waiting, l.ready, l.eligible, l.used_seconds, l.reserved_seconds,
+       l.night_limit_usd, l.night_spent_usd, l.night_reserved_usd,
+       CASE WHEN l.night_limit_usd IS NOT NULL THEN (SELECT ends_at FROM night_now(u.id)) END AS next_night_at,
+       u.window_zone, u.window_from, u.window_to, u.window_at_closing,
        l.resets_at AS billing_cycle_resets_at, l.window_closed, l.window_turns_at, l.carried_until
   FROM users u
   JOIN lanes l ON l.user_id = u.id
