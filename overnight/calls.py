@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx2
 from pydantic import BaseModel, ValidationError
 
-from overnight import errors
+from overnight import errors, faults
 from overnight.models import (
     Cancelled,
     Explanation,
@@ -193,13 +193,21 @@ def validated(model: type[M], fields: Mapping[str, Any]) -> M:
         return model.model_validate(dict(fields))
     except ValidationError as error:
         wrong = [
-            errors.FieldError(".".join(map(str, item["loc"])), item["msg"])
-            for item in causes(
-                error.errors(include_url=False, include_context=False, include_input=False)
-            )
+            _wrong(model, item)
+            for item in causes(error.errors(include_url=False, include_input=False))
         ]
         message = "; ".join(f"{item.field}: {item.message}" for item in wrong)
         raise errors.InvalidRequest(message, status=422, fields=wrong) from None
+
+
+def _wrong(model: type[BaseModel], fault: Mapping[str, Any]) -> errors.FieldError:
+    """Word one fault as the service would."""
+    *place, name = fault["loc"] or ("body",)
+    field = ".".join(map(str, fault["loc"]))
+    if fault["type"] == "extra_forbidden":
+        known = faults.fields_at(model, place)
+        return errors.FieldError(field, faults.unknown(name, known), f"one of {', '.join(known)}")
+    return errors.FieldError(field, faults.said(fault), faults.legal(fault))
 
 
 def causes(faults: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -1,6 +1,7 @@
 """Bringing in the Python handlers a worker is told to have."""
 
 import importlib
+import sys
 import traceback
 from collections.abc import Iterable
 from typing import Final
@@ -9,6 +10,7 @@ from app.telemetry import Event, emit
 from overnight.handlers import registered
 
 DEMO: Final = "workers.demo"
+CANNOT_IMPORT: Final = 3
 
 
 class HandlersNotLoaded(Exception):
@@ -35,3 +37,17 @@ def _import(module: str) -> None:
         importlib.import_module(module)
     except (Exception, SystemExit) as error:
         raise HandlersNotLoaded(module, error) from error
+
+
+def main() -> int:
+    """Try to import the modules that were named, and say which cannot be and why."""
+    try:
+        load_handlers(sys.argv[1:])
+    except HandlersNotLoaded as error:
+        sys.stdout.write(f"{error}\n")
+        return CANNOT_IMPORT
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

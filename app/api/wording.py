@@ -1,6 +1,5 @@
 """Telling a sender which field is wrong and what would do, from the models themselves."""
 
-import difflib
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from overnight.dag_models import DagFork, DagPlanRequest
+from overnight.faults import said, unknown
 from overnight.models import PlanRequest, TaskCreate
 
 # Whose body a path takes; all others take a task.
@@ -38,7 +38,7 @@ def explain(
     if fault["type"] == "extra_forbidden":
         return _wrong(field, *_unknown(path, route))
     legal = say(_node(path, route), route) if place == "body" else _legal_in_query(fault)
-    return _wrong(field, fault["msg"].removeprefix("Value error, "), legal)
+    return _wrong(field, said(fault), legal)
 
 
 def say(node: Mapping[str, Any], route: str = "") -> str:
@@ -94,9 +94,7 @@ def _whole_body(fault: Mapping[str, Any]) -> str:
 
 def _unknown(path: list[str | int], route: str) -> tuple[str, str]:
     known = list(_object_branch(_node(path[:-1], route), route).get("properties", {}))
-    near = difflib.get_close_matches(str(path[-1]), known, n=1, cutoff=0.0)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return f"is not a known field{hint}", f"one of {', '.join(known)}"
+    return unknown(path[-1], known), f"one of {', '.join(known)}"
 
 
 def _legal_in_query(fault: Mapping[str, Any]) -> str:

@@ -104,7 +104,9 @@ def client(url: str | None, key_file: Path | None) -> Iterator["Client"]:
         try:
             yield opened
         except OvernightError as error:
-            raise told(error) from error
+            failure = told(error)
+            failure.word = getattr(error, "code", "") or failure.word
+            raise failure from error
         except (ValidationError, JSONDecodeError, UnicodeDecodeError) as error:
             message = f"{server.url} did not answer as an Overnight server does"
             raise Failure(message, hint=ADVICE) from error
@@ -120,7 +122,12 @@ def told(error: Exception) -> Failure:
         case errors.Unauthenticated():
             return Failure(error.message, hint=KEY_ADVICE, code=Code.NOT_AUTHENTICATED)
         case errors.InvalidRequest():
-            legal = [f"{wrong.field}: {wrong.legal}" for wrong in error.fields if wrong.legal]
+            legal = [
+                f"{wrong.field}: {wrong.legal}"
+                for wrong in error.fields
+                # A refusal of the service may say it already.
+                if wrong.legal and wrong.legal not in error.message
+            ]
             hint = f"Legal is {'; '.join(legal)}." if legal else ""
             return Failure(error.message, hint=hint, code=Code.USAGE)
         case errors.WaitTimedOut():

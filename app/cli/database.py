@@ -95,9 +95,9 @@ def reaching() -> Iterator[None]:
             raise
         raise Failure("the database is not set up", hint="Run `overnight migrate`.") from error
     except InvalidRequest as refusal:
-        raise Failure(refusal.message, code=Code.USAGE) from refusal
+        raise Failure(refusal.message, code=Code.USAGE, word=refusal.code) from refusal
     except Refused as refusal:
-        raise Failure(refusal.message) from refusal
+        raise Failure(refusal.message, word=refusal.code) from refusal
 
 
 def _first_line(error: Exception) -> str:

@@ -1,5 +1,6 @@
 """How a command fails: one line saying what, one saying what to do, and a code for scripts."""
 
+import json
 from enum import IntEnum
 
 from app.cli.output import note
@@ -19,17 +20,24 @@ class Code(IntEnum):
 
 
 class Failure(Exception):
-    """An expected fault, told in one line without a traceback."""
+    """An expected fault, told in one line without a traceback; `word` names it for programs."""
 
-    def __init__(self, message: str, *, hint: str = "", code: Code = Code.FAILED) -> None:
+    def __init__(
+        self, message: str, *, hint: str = "", code: Code = Code.FAILED, word: str = ""
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
         self.code = code
+        self.word = word or code.name
 
 
-def tell(message: str, hint: str = "") -> None:
+def tell(message: str, hint: str = "", *, word: str = "", as_json: bool = False) -> None:
     """Say on stderr what went wrong and, if known, what to do about it."""
+    if as_json:
+        error = {"code": word, "message": " ".join(message.split()), "hint": hint or None}
+        note(json.dumps({"error": error}, ensure_ascii=False))
+        return
     note(f"Error: {' '.join(message.split())}")
     if hint:
         note(hint)

@@ -18,12 +18,13 @@ After this page you can use every command of `overnight`. It is written by
 `python -m app.cli.reference`; do not edit it by hand.
 
 - On a terminal lists are tables; into a pipe they are plain aligned columns. `--json` prints
-  exactly one JSON document on stdout, `--jsonl` one per line; messages go to stderr. `NO_COLOR`
-  is honoured.
+  exactly one JSON document on stdout, `--jsonl` one per line; messages go to stderr, and with
+  either a failure is told there as `{"error": {"code", "message", "hint"}}`. `NO_COLOR` is
+  honoured.
 - A task goes by its id or by any beginning or ending of it that no other has.
 - `@file` and `-` (stdin) stand for a long value. A secret is never an argument: a key comes from
   `OVERNIGHT_API_KEY`, from a file, or from the local home.
-- Durations are written `90`, `45s`, `30m`, `1h30m`.
+- Durations are written `90`, `45s`, `30m`, `1h30m`, `2d`.
 - The user's commands speak to the server that `--url`, `--profile` or `OVERNIGHT_URL` names, else
   to that of the default profile, else to the one that `overnight up` started under this home. The
   operator's commands act on the database that `OVERNIGHT_DATABASE_URL` names, else on that house's

@@ -24,6 +24,8 @@ class Root(TyperGroup):
     ) -> Any:  # noqa: ANN401
         """Run one command line and leave with the code that says how it went."""
         code: object
+        given = sys.argv[1:] if args is None else args
+        as_json = "--json" in given or "--jsonl" in given
         try:
             code = super().main(
                 args=args,
@@ -34,12 +36,12 @@ class Root(TyperGroup):
                 **extra,
             )
         except Failure as failure:
-            tell(failure.message, failure.hint)
+            tell(failure.message, failure.hint, word=failure.word, as_json=as_json)
             code = failure.code
         except typer.TyperException as misuse:
             # A group called bare has shown its help already and has nothing to add.
             if message := misuse.format_message():
-                tell(message, _usage_hint(misuse))
+                tell(message, _usage_hint(misuse), word=Code.USAGE.name, as_json=as_json)
             code = misuse.exit_code
         except typer.Abort:
             tell("declined")

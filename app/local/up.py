@@ -4,6 +4,7 @@ import os
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from contextlib import ExitStack
@@ -29,6 +30,8 @@ STOP_TIMEOUT = 120.0
 HURRY_AFTER = 60.0
 INTERRUPTED = 130
 TAIL = 30
+# How `workers.loading` ends when a module cannot be imported.
+CANNOT_IMPORT = 3
 
 
 def up(settings: Settings, *, detach: bool = False) -> int:
@@ -78,13 +81,26 @@ def _up_here(settings: Settings, home: Home, console: Console) -> int:
         with ExitStack() as stack:
             stack.callback(console.close)
             held = stack.enter_context(hold(home.lock))
-            supervisor = stack.enter_context(Supervisor(home.logs, console, held=[held]))
-            return _live(House.plan(settings, home), supervisor)
+            _check_handlers(settings)
+            with Supervisor(home.logs, console, held=[held]) as supervisor:
+                code = _live(House.plan(settings, home), supervisor)
+            console.say("Overnight has stopped.")
+            return code
     except HouseIsRunning as running:
         sys.stderr.write(_refusal(running, home))
     except LocalError as problem:
         sys.stderr.write(f"cannot start: {problem}\n")
     return 1
+
+
+def _check_handlers(settings: Settings) -> None:
+    """Refuse to start with handlers that no worker could import; a worker would fall for ever."""
+    if not settings.handlers:
+        return
+    asked = [sys.executable, "-m", "workers.loading", *settings.handlers]
+    tried = subprocess.run(asked, capture_output=True, text=True, check=False)
+    if tried.returncode == CANNOT_IMPORT:
+        raise LocalError(tried.stdout.strip())
 
 
 def _live(house: House, supervisor: Supervisor) -> int:

@@ -118,6 +118,16 @@ def test_add_sends_everything_that_was_said_and_nothing_else(service: Service) -
     }
 
 
+def test_a_refusal_tells_programs_its_code(service: Service) -> None:
+    refusal = problem(429, "TOO_MANY_PENDING", "50 tasks are waiting; at most 50 may")
+    service.on("POST /api/v1/tasks", refusal)
+
+    refused = run("add", "say hello", "--json")
+
+    assert refused.exit_code == Code.LIMITED
+    assert json.loads(refused.stderr)["error"]["code"] == "TOO_MANY_PENDING"
+
+
 def test_a_bare_add_leaves_every_default_to_the_service(service: Service) -> None:
     service.on("POST /api/v1/tasks", (201, task()))
 
@@ -173,7 +183,10 @@ def test_a_waited_task_that_ended_badly_exits_5(service: Service, state: str) ->
 
     assert waited.exit_code == Code.ENDED_BADLY
     assert json.loads(waited.stdout)["state"] == state
-    [line] = waited.stderr.splitlines()
+    error = json.loads(waited.stderr)["error"]
+    assert error["code"] == "ENDED_BADLY"
+    assert error["message"] == f"{ALPHA} ended as {state}: boom at line 1"
+    [line] = run("wait", ALPHA).stderr.splitlines()
     assert line == f"Error: {ALPHA} ended as {state}: boom at line 1"
 
 

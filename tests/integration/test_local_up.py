@@ -125,6 +125,7 @@ def test_ctrl_c_while_starting_leaves_nothing_behind(terminal: Terminal, tmp_pat
 
     assert up.wait(60) == 130
     assert all(map(is_gone, everyone))
+    assert (tmp_path / "said").read_text().splitlines()[-1].endswith("Overnight has stopped.")
 
 
 def test_a_house_that_cannot_start_says_why(terminal: Terminal, tmp_path: Path) -> None:
@@ -135,3 +136,16 @@ def test_a_house_that_cannot_start_says_why(terminal: Terminal, tmp_path: Path) 
 
         assert refused.returncode == 1
         assert "OVERNIGHT_PG_BIN" in refused.stderr
+
+
+def test_handlers_that_cannot_be_imported_end_the_start_at_once(terminal: Terminal) -> None:
+    terminal.env["OVERNIGHT_HANDLERS"] = "no_such_module"
+
+    refused = terminal.type("up")
+
+    assert refused.returncode == 1
+    assert refused.stderr == (
+        "cannot start: OVERNIGHT_HANDLERS: cannot import 'no_such_module': ModuleNotFoundError:"
+        " No module named 'no_such_module'\n"
+    )
+    assert "starting in" not in refused.stdout

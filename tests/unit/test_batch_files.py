@@ -68,18 +68,18 @@ def test_a_file_holds_graphs_and_tasks_in_their_order(text: str, held: list[str]
         ),
         (
             GRAPH.replace("type: echo", "priority: 9"),
-            "f.yaml:4: tasks.0.priority: Input should be less than or equal to 4 (legal: a whole",
+            "f.yaml:4: tasks.0.priority: is too large (legal: a whole",
         ),
-        ("- title: a\n- priority: 1\n", "f.yaml:2: 1.title: Field required"),
+        ("- title: a\n- priority: 1\n", "f.yaml:2: 1.title: is missing"),
         ("- 7\n", "f.yaml:1: 0: is neither a task nor a graph (legal: an object with a title)"),
         ("dags: 7\n", "f.yaml:1: dags: is no list (legal: a list)"),
         (
             "dags: []\nodd: 1\n",
             "f.yaml:2: odd: is not a known field (legal: dags and tasks)",
         ),
-        ("dags: [{title: x}]\n", "f.yaml:1: dags.0.tasks: Field required"),
+        ("dags: [{title: x}]\n", "f.yaml:1: dags.0.tasks: is missing"),
         ("", "f.yaml: holds no task (legal: a graph, or a list of tasks)"),
-        ('{\n "title": "x",\n "priority": 7}', "f.yaml:3: priority: Input should be less"),
+        ('{\n "title": "x",\n "priority": 7}', "f.yaml:3: priority: is too large"),
     ],
 )
 def test_a_fault_names_its_line_and_field(text: str, told: str) -> None:

@@ -1,5 +1,6 @@
 """The command tree: its help, its reference page, its manners when misused."""
 
+import json
 import os
 import socket
 import subprocess
@@ -104,7 +105,7 @@ def test_the_shell_completes_commands() -> None:
         (["add", "x", "--timeout", "soon"], "is no duration"),
         (["add", "x", "--payload", "[]"], "JSON object"),
         (["add", "x", "--retry", "never"], "--retry"),
-        (["list", "--json", "--jsonl"], "exclude each other"),
+        (["add", "x", "--priority", "1", "--priority-score", "2"], "exclude each other"),
         (["sweep"], "Missing argument 'NAME'"),
         (["dead"], "Missing command"),
     ],
@@ -118,6 +119,17 @@ def test_misuse_is_told_in_a_line_with_exit_2(arguments: list[str], words: str) 
     assert first.startswith("Error: ")
     assert words in first
     assert len(rest) <= 1
+
+
+def test_misuse_is_told_to_programs_in_json() -> None:
+    refused = run("list", "--json", "--jsonl")
+
+    assert refused.exit_code == Code.USAGE
+    assert json.loads(refused.stderr)["error"] == {
+        "code": "USAGE",
+        "message": "--json and --jsonl exclude each other",
+        "hint": None,
+    }
 
 
 def test_a_wrong_setting_is_told_like_a_wrong_option() -> None:

@@ -112,6 +112,19 @@ def test_a_given_key_is_kept() -> None:
     assert service.bodies()[0]["idempotency_key"] == "naïve 日本"
 
 
+def test_an_unknown_field_is_told_with_what_was_probably_meant() -> None:
+    client = Service().client()
+
+    with pytest.raises(errors.InvalidRequest) as refusal:
+        client.plan([{"titel": "a"}])
+
+    told = {wrong.field: (wrong.message, wrong.legal) for wrong in refusal.value.fields}
+    assert told["tasks.0.title"] == ("is missing", "")
+    message, legal = told["tasks.0.titel"]
+    assert message == "is not a known field; did you mean title?"
+    assert legal.startswith("one of title, ")
+
+
 def test_a_wrong_field_is_refused_before_anything_is_sent() -> None:
     service = Service(ok())
 
