@@ -19,7 +19,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from overnight.jsonvalue import sound_text
-from overnight.models import Deadline, Number, TaskCreate, TaskStatus, Text
+from overnight.models import Deadline, Number, TaskCreate, Text
+from overnight.words import TaskStatus
 
 # More than any service lets in; what it does let in is told with the refusal.
 MOST_TASKS = 100_000

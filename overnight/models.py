@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Annotated, Any, Literal, Self, TypedDict
 
 from pydantic import (
@@ -16,43 +15,10 @@ from pydantic import (
 )
 
 from overnight.jsonvalue import sound_object, sound_text
+from overnight.words import PlanTier, RetryStrategy, TaskStatus
 
 WEEK_SECONDS = 7 * 24 * 3600
 DAY_SECONDS = 24 * 3600
-
-
-class TaskStatus(StrEnum):
-    """Where a task stands, in the small public set of words."""
-
-    PENDING = "pending"
-    CLAIMED = "claimed"
-    RUNNING = "running"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-    @property
-    def is_final(self) -> bool:
-        """Whether the task has ended."""
-        return self in {TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED}
-
-
-class PlanTier(StrEnum):
-    """The plan a user is on."""
-
-    FREE = "free"
-    PRO = "pro"
-    TEAM = "team"
-    ENTERPRISE = "enterprise"
-
-
-class RetryStrategy(StrEnum):
-    """How the wait between two runs grows."""
-
-    EXPONENTIAL = "exponential"
-    QUADRATIC = "quadratic"
-    FIXED = "fixed"
-    IMMEDIATE = "immediate"
 
 
 def _year_we_can_keep(instant: datetime) -> datetime:
