@@ -46,16 +46,18 @@ def test_nothing_new_starts_until_it_is_resumed(house: House, kind: str) -> None
 
 
 @KINDS
-def test_a_second_pause_changes_nothing_and_keeps_the_first_reason(house: House, kind: str) -> None:
+def test_a_second_pause_brings_a_note_and_changes_nothing_else(house: House, kind: str) -> None:
     user = house.user()
     house.agent()
     target = _target(kind, user)
     pause(house.dispatcher, target, actor=ME, note="first")
 
+    assert pause(house.dispatcher, target, actor="human:other") is False
+    assert [one.note for one in list_pauses(house.dispatcher)] == ["first"]
     assert pause(house.dispatcher, target, actor="human:other", note="second") is False
 
     [kept] = list_pauses(house.dispatcher)
-    assert (kept.scope, kept.note, kept.paused_by) == (kind, "first", ME)
+    assert (kept.scope, kept.note, kept.paused_by) == (kind, "second", ME)
     assert resume(house.dispatcher, target, actor=ME) is True
     assert resume(house.dispatcher, target, actor=ME) is False
     assert list_pauses(house.dispatcher) == []
