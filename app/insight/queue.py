@@ -79,12 +79,11 @@ def queue_status(db: Db, user_id: UserId, terms: Terms | None = None) -> QueueSt
 
     Without terms only the user is judged, for callers that bring a slot of their own.
     """
-
-    def work(tx: Connection) -> tuple[dict[str, Any], list[PauseView], list[Reason]]:
-        row = _limits(tx, user_id)
-        return row, pauses_of(tx, user_id), explain_next(tx, user_id, terms or NO_SLOTS)
-
-    row, pauses, reasons = db.atomically(work)
+    # Looking brings the lane to the present; what is judged then depends on everybody's work.
+    row, pauses = db.atomically(lambda tx: (_limits(tx, user_id), pauses_of(tx, user_id)))
+    reasons = db.atomically(
+        lambda tx: explain_next(tx, user_id, terms or NO_SLOTS), house_wide=True
+    )
     if terms is None:
         reasons = [reason for reason in reasons if not _is_for_a_slot(reason)]
     return QueueStatusView(
