@@ -5,10 +5,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import (
-    Numeric,
-    text,
-)
+from sqlalchemy import Numeric, text
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, TIMESTAMP
 from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.types import Text, UserDefinedType
@@ -16,6 +13,8 @@ from sqlalchemy.types import Text, UserDefinedType
 from app.domain.lifecycle import ACTIVE, FINAL, WAITING, State
 
 Instant = TIMESTAMP(timezone=True)
+# One amount is bounded where it comes in; sums of many have room.
+USD = Numeric(18, 6)
 EMPTY_ARRAY = text("'{}'")
 EMPTY_OBJECT = text("'{}'")
 

@@ -9,7 +9,6 @@ from sqlalchemy import (
     Computed,
     ForeignKey,
     Index,
-    Numeric,
     func,
     text,
 )
@@ -18,7 +17,7 @@ from sqlalchemy.types import BigInteger, Interval, SmallInteger
 
 from app.domain.plans import OnExhausted, PlanTier
 from app.domain.windows import AtClosing
-from app.store.models.base import EMPTY_ARRAY, Base, words
+from app.store.models.base import EMPTY_ARRAY, USD, Base, words
 
 
 class User(Base):
@@ -58,7 +57,7 @@ class User(Base):
     window_from: Mapped[time | None]
     window_to: Mapped[time | None]
     window_at_closing: Mapped[str] = mapped_column(server_default=text("'finish'"))
-    night_budget_usd: Mapped[Decimal | None] = mapped_column(Numeric(12, 6))
+    night_budget_usd: Mapped[Decimal | None] = mapped_column(USD)
     billing_anchor_at: Mapped[datetime] = mapped_column(server_default=func.clock())
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock())
 
@@ -114,9 +113,9 @@ class Lane(Base):
     # user's, and what was allowed on top of it.
     night_started_at: Mapped[datetime | None]
     night_ends_at: Mapped[datetime | None]
-    night_spent_usd: Mapped[Decimal] = mapped_column(Numeric(12, 6), server_default=text("0"))
-    night_reserved_usd: Mapped[Decimal] = mapped_column(Numeric(12, 6), server_default=text("0"))
-    night_limit_usd: Mapped[Decimal | None] = mapped_column(Numeric(12, 6))
+    night_spent_usd: Mapped[Decimal] = mapped_column(USD, server_default=text("0"))
+    night_reserved_usd: Mapped[Decimal] = mapped_column(USD, server_default=text("0"))
+    night_limit_usd: Mapped[Decimal | None] = mapped_column(USD)
     # The next instant at which the lane changes by itself: a new month, the window, or the end of
     # the night that is paid for.
     due_at: Mapped[datetime] = mapped_column(

@@ -15,7 +15,6 @@ from sqlalchemy import (
     ForeignKey,
     Identity,
     Index,
-    Numeric,
     PrimaryKeyConstraint,
     UniqueConstraint,
     func,
@@ -24,7 +23,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import BigInteger
 
-from app.store.models.base import EMPTY_OBJECT, Base
+from app.store.models.base import EMPTY_OBJECT, USD, Base
 
 BY_PEOPLE = "starts_with(actor, 'user:') OR starts_with(actor, 'human:')"
 
@@ -60,7 +59,7 @@ class Attempt(Base):
     error_class: Mapped[str | None]
     error: Mapped[str | None]
     detail: Mapped[str | None]
-    cost_usd: Mapped[Decimal] = mapped_column(Numeric(12, 6), server_default=text("0"))
+    cost_usd: Mapped[Decimal] = mapped_column(USD, server_default=text("0"))
     tokens_used: Mapped[dict[str, Any]] = mapped_column(server_default=EMPTY_OBJECT)
 
 
@@ -112,7 +111,7 @@ class Spending(Base):
     night_started_at: Mapped[datetime]
     user_id: Mapped[UUID]
     dag_id: Mapped[UUID]
-    usd: Mapped[Decimal] = mapped_column(Numeric(12, 6))
+    usd: Mapped[Decimal] = mapped_column(USD)
 
 
 class Notice(Base):
@@ -189,7 +188,7 @@ class DeadLetter(Base):
     dag_id: Mapped[UUID]
     user_id: Mapped[UUID] = mapped_column(ForeignKey("users.id"))
     failure_history: Mapped[dict[str, Any]]
-    total_cost_usd: Mapped[Decimal] = mapped_column(Numeric(12, 6))
+    total_cost_usd: Mapped[Decimal] = mapped_column(USD)
     poison_pill: Mapped[bool] = mapped_column(server_default=text("false"))
     dead_lettered_at: Mapped[datetime] = mapped_column(server_default=func.clock())
     reviewed: Mapped[bool] = mapped_column(server_default=text("false"))

@@ -8,7 +8,6 @@ from sqlalchemy import (
     ForeignKey,
     Identity,
     Index,
-    Numeric,
     PrimaryKeyConstraint,
     func,
     text,
@@ -18,7 +17,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import BigInteger, Float
 
 from app.domain.pauses import Scope
-from app.store.models.base import EMPTY_ARRAY, Base, words
+from app.store.models.base import EMPTY_ARRAY, USD, Base, words
 
 
 class Pool(Base):
@@ -50,7 +49,7 @@ class Agent(Base):
     types: Mapped[list[str]] = mapped_column(server_default=EMPTY_ARRAY)
     slots: Mapped[int]
     # What its runs may still cost; NULL for no limit. It may go below zero: runs report afterwards.
-    budget_remaining_usd: Mapped[Decimal | None] = mapped_column(Numeric(12, 6))
+    budget_remaining_usd: Mapped[Decimal | None] = mapped_column(USD)
     status: Mapped[str] = mapped_column(server_default=text("'active'"))
     joined_at: Mapped[datetime] = mapped_column(server_default=func.clock())
     last_heartbeat_at: Mapped[datetime] = mapped_column(server_default=func.clock())

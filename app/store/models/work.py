@@ -10,7 +10,6 @@ from sqlalchemy import (
     Computed,
     ForeignKey,
     Index,
-    Numeric,
     PrimaryKeyConstraint,
     func,
     text,
@@ -28,6 +27,7 @@ from app.store.models.base import (
     IS_ACTIVE,
     IS_WAITING,
     STORED_STATES,
+    USD,
     Base,
     Spans,
     words,
@@ -88,9 +88,9 @@ class Dag(Base):
             persisted=True,
         )
     )
-    budget_ceiling_usd: Mapped[Decimal | None] = mapped_column(Numeric(12, 6))
-    spent_usd: Mapped[Decimal] = mapped_column(Numeric(12, 6), server_default=text("0"))
-    reserved_usd: Mapped[Decimal] = mapped_column(Numeric(12, 6), server_default=text("0"))
+    budget_ceiling_usd: Mapped[Decimal | None] = mapped_column(USD)
+    spent_usd: Mapped[Decimal] = mapped_column(USD, server_default=text("0"))
+    reserved_usd: Mapped[Decimal] = mapped_column(USD, server_default=text("0"))
     # The graph this one began as a fork of.
     forked_from: Mapped[UUID | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock())
@@ -229,8 +229,8 @@ class Task(Base):
         Spans("textmultirange"), Computed("lock_spans(user_id, locks)", persisted=True)
     )
     timeout_seconds: Mapped[int | None]
-    estimated_cost_usd: Mapped[Decimal | None] = mapped_column(Numeric(12, 6))
-    max_cost_usd: Mapped[Decimal | None] = mapped_column(Numeric(12, 6))
+    estimated_cost_usd: Mapped[Decimal | None] = mapped_column(USD)
+    max_cost_usd: Mapped[Decimal | None] = mapped_column(USD)
     # Which budget it has used up, and waits for somebody to raise.
     awaits_budget: Mapped[str | None]
 
@@ -242,8 +242,8 @@ class Task(Base):
     expires_at: Mapped[datetime | None]
     reserved_seconds: Mapped[int | None]
     # What the run may still cost by its estimate, and what it has cost so far.
-    reserved_usd: Mapped[Decimal | None] = mapped_column(Numeric(12, 6))
-    run_cost_usd: Mapped[Decimal] = mapped_column(Numeric(12, 6), server_default=text("0"))
+    reserved_usd: Mapped[Decimal | None] = mapped_column(USD)
+    run_cost_usd: Mapped[Decimal] = mapped_column(USD, server_default=text("0"))
     # Short tasks travel together; the message they share. One that a crash found in company
     # runs alone from then on.
     bundle: Mapped[UUID | None]
@@ -264,7 +264,7 @@ class Task(Base):
     files_changed: Mapped[dict[str, Any] | None]
     failure_reason: Mapped[str | None]
     error: Mapped[str | None]
-    cost_usd: Mapped[Decimal] = mapped_column(Numeric(12, 6), server_default=text("0"))
+    cost_usd: Mapped[Decimal] = mapped_column(USD, server_default=text("0"))
     tokens_used: Mapped[dict[str, Any]] = mapped_column(server_default=EMPTY_OBJECT)
 
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock())
