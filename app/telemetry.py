@@ -34,6 +34,11 @@ class Event(Enum):
         "queue_id error attempt final",
         "A task could not be handed over; `final=true` if it will not be tried again.",
     )
+    AGENT_URL_IGNORED = (
+        WARN,
+        "user_id",
+        "A submit named an agent by its address; whichever is free first gets the work.",
+    )
     SUBMIT_REJECTED = (WARN, "reason depth", "A submit was refused because a limit was reached.")
 
     TASK_STARTED = (INFO, "queue_id epoch worker user_id type", "A worker won the start of a run.")

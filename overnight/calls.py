@@ -11,9 +11,9 @@ import httpx2
 from pydantic import BaseModel, ValidationError
 
 from overnight import errors, faults
+from overnight.explain_models import Explanation
 from overnight.models import (
     Cancelled,
-    Explanation,
     Forecast,
     Plan,
     PlanRequest,

@@ -10,7 +10,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -26,6 +25,7 @@ from overnight.operations import D, Group, operation, series
 from overnight.scripts import Script, Series
 from overnight.streaming import follow
 from overnight.tasks import Tasks
+from overnight.version import VERSION
 
 T = TypeVar("T")
 TIMEOUT_SECONDS = 30.0
@@ -184,7 +184,4 @@ def _address(url: str | None, api_key: str | None) -> dict[str, Any]:
 
 
 def _user_agent() -> str:
-    try:
-        return f"overnight-python/{version('overnight')}"
-    except PackageNotFoundError:
-        return "overnight-python"
+    return f"overnight-python/{VERSION}"

@@ -16,7 +16,8 @@ from pydantic import BaseModel, Field
 
 from overnight.client import AsyncClient
 from overnight.errors import OvernightError, Refused, WaitTimedOut
-from overnight.models import Cancelled, Explanation, QueueStatus, Task, UserLimits
+from overnight.explain_models import Explanation
+from overnight.models import Cancelled, QueueStatus, Task, UserLimits
 
 INSTRUCTIONS = """\
 Overnight runs long work through the night. Queue a task with enqueue_task, and look at it with

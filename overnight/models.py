@@ -185,6 +185,14 @@ class TaskCreate(BaseModel):
         "api", description="Through which door it came: api, cli, web, scheduler."
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _named_by_its_type(cls, given: object) -> object:
+        # Who speaks of a task_type knows no titles: the type is what people will read.
+        if isinstance(given, dict) and "title" not in given and "task_type" in given:
+            return {**given, "title": given["task_type"]}
+        return given
+
     @model_validator(mode="after")
     def _one_prompt(self) -> Self:
         if self.prompt is not None and "prompt" in self.spec:
@@ -282,6 +290,15 @@ class TaskResponse(BaseModel):
     )
     created_by: str = Field("", description="Who asked for it.")
     source: str = Field("", description="Through which door it came.")
+    workflow_id: str = Field("", description="The same as dag_id.")
+    task_type: str = Field("", description="The same as type.")
+    error_info: dict[str, Any] | None = Field(
+        None, description="The latest failure: its reason, its message and the attempts so far."
+    )
+    lease_owner: str | None = Field(None, description="The worker that has it now.")
+    lease_expires_at: datetime | None = Field(
+        None, description="When that worker must have been heard of again."
+    )
 
     @property
     def is_final(self) -> bool:
@@ -407,33 +424,6 @@ class Forecast(BaseModel):
     nights: int = Field(description="How many times the queue was rehearsed.")
     made_at: datetime = Field(description="When this was foretold.")
     notes: list[str] = Field(default_factory=list, description="What limits the trust in it.")
-
-
-class Reason(BaseModel):
-    """One reason a task is not running."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
-
-    code: str = Field(description="A word for programs, such as lock or monthly_hours.")
-    message: str = Field(description="What it is and what can be done about it, for people.")
-    details: dict[str, Any] = Field(default_factory=dict, description="The facts behind it.")
-
-
-class Explanation(BaseModel):
-    """Why a task is not running, in the words of the gate that lets tasks start."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
-
-    id: str = Field(description="The task's name.")
-    state: str = Field(description="Where it stands.")
-    queue_position: int | None = Field(
-        None, description="Its place among your own startable tasks, from 1, while it waits."
-    )
-    starts_next: bool = Field(
-        description="Whether nothing holds it: it starts with the gate's next pass."
-    )
-    reasons: list[Reason] = Field(description="Everything that holds it, the first thing first.")
-    made_at: datetime = Field(description="When this was true.")
 
 
 class PlanEdge(BaseModel):

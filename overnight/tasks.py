@@ -6,7 +6,8 @@ from typing import Unpack
 from overnight import calls
 from overnight.calls import LONGEST_HOLD_SECONDS, Call
 from overnight.errors import Refused, TaskFailed, TooManyStreams, Unreachable, WaitTimedOut
-from overnight.models import Cancelled, Event, Explanation, Forecast, Task, TaskFields
+from overnight.explain_models import Explanation
+from overnight.models import Cancelled, Event, Forecast, Task, TaskFields
 from overnight.operations import D, Group, operation, series
 from overnight.paging import paged
 from overnight.retrying import PATIENCE_SECONDS, is_passing

@@ -43,7 +43,7 @@ def create_dag(
 ) -> OutlineView:
     """Queue a graph, whole or not at all; the same idempotency key again answers 200 with it."""
     key = idempotency_key(body.idempotency_key, idempotency)
-    tasks, edges = _drafts(body, parts)
+    tasks, edges = drafts(body, parts)
     try:
         submitted = submit_dag(
             parts.db,
@@ -83,7 +83,7 @@ def create_dag(
 @router.post("/plan", response_model=Plan)
 def rehearse_dag(body: DagPlanRequest, parts: Use, caller: Reader) -> PlanView:
     """Rehearse a graph behind what waits already; nothing is queued."""
-    tasks, edges = _drafts(body, parts)
+    tasks, edges = drafts(body, parts)
     return plan(
         parts.db,
         caller.user_id,
@@ -144,7 +144,7 @@ def cancel_own_dag(dag_id: str, parts: Use, caller: Writer) -> DagCancelled:
     return DagCancelled(cancelled=done.stopped, stopping=done.asked, status=DagStatus(dag.status))
 
 
-def _drafts(body: DagCreate, parts: Parts) -> tuple[list[NewTask], list[Edge]]:
+def drafts(body: DagCreate, parts: Parts) -> tuple[list[NewTask], list[Edge]]:
     """Return tasks and edges as intake takes them; what is no graph is refused by its fields."""
     try:
         links = links_of(body)

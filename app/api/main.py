@@ -5,7 +5,22 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from app.api import admin, dags, health, keys, listening, plan, problems, tasks, users
+from app.api import (
+    admin,
+    dags,
+    dead_letters,
+    health,
+    holding,
+    keys,
+    listening,
+    plan,
+    problems,
+    queue,
+    records,
+    tasks,
+    triggers,
+    users,
+)
 from app.api.headers import BoundedBodies, PrivateAnswers
 from app.api.parts import Parts, Verifier
 from app.api.rates import Rates
@@ -14,6 +29,11 @@ from app.events.wake import Waker
 from app.settings import Settings
 from app.settings import load as load_settings
 from app.store.db import ADMIN, APP, Db
+
+ROUTES = (
+    *(tasks, dags, listening, records, dead_letters, triggers, plan, users, holding, queue),
+    *(keys, admin, health),
+)
 
 
 def app() -> FastAPI:
@@ -50,7 +70,7 @@ def create_app(settings: Settings, *, db: Db | None = None, waker: Waker | None 
     api.state.parts = parts
     ours = ((parts.db, db), (parts.waker, waker), (parts.admin_db, None), (parts.rates, None))
     api.state.ours = [part for part, given in ours if given is None and part is not None]
-    for module in (tasks, dags, listening, plan, users, keys, admin, health):
+    for module in ROUTES:
         api.include_router(module.router)
     problems.install(api)
     api.add_middleware(BoundedBodies)

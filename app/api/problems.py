@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 
 from app import telemetry
 from app.api.callers import Forbidden, NotAnAdmin, Unauthenticated
+from app.api.editing import PreconditionRequired
 from app.api.headers import PRIVATE
 from app.api.rates import TooManyRequests
 from app.api.wanted import Wanted
@@ -19,6 +20,7 @@ from app.api.wording import explain
 from app.domain import errors
 from app.store.db import LOCK_TIMEOUT, DatabaseUnreachable, sqlstate
 from overnight.calls import causes
+from overnight.control_models import Asked
 
 MEDIA_TYPE = "application/problem+json"
 STATEMENT_TIMEOUT = "57014"
@@ -40,6 +42,12 @@ STATUS_OF: dict[type[errors.Refused], int] = {
     errors.KeyNotFound: 404,
     errors.UserNotFound: 404,
     errors.NotDeadLettered: 409,
+    errors.NotAwaitingApproval: 409,
+    errors.NotEditable: 409,
+    errors.StaleEdition: 412,
+    errors.PoolNotFound: 404,
+    errors.WorkerNotFound: 404,
+    errors.AgentNotFound: 404,
     errors.LockNotHeld: 409,
     errors.StaleAttempt: 409,
     errors.TooManyStreams: 429,
@@ -111,7 +119,7 @@ def invalid(request: Request, error: Exception) -> Response:
     if not isinstance(error, RequestValidationError):
         raise error
     model = getattr(request.scope.get("endpoint"), "__annotations__", {}).get("body")
-    if not (isinstance(model, type) and issubclass(model, Wanted)):
+    if not (isinstance(model, type) and issubclass(model, Wanted | Asked)):
         model = None
     wrong = [explain(fault, request.url.path, model) for fault in causes(error.errors())]
     in_body = all(fault["loc"][0] == "body" for fault in error.errors())
@@ -142,6 +150,15 @@ def forbidden(_request: Request, error: Exception) -> Response:
 def not_an_admin(request: Request, _error: Exception) -> Response:
     """Answer as if the route were not there, as it is not for this caller."""
     return plain_http(request, HTTPException(HTTPStatus.NOT_FOUND))
+
+
+def precondition_required(_request: Request, _error: Exception) -> Response:
+    """Answer an edit that does not say what it is an edit of."""
+    return problem(
+        HTTPStatus.PRECONDITION_REQUIRED,
+        "PRECONDITION_REQUIRED",
+        "an edit names what it was made from: send the task's ETag as If-Match, or * for any",
+    )
 
 
 def too_many(_request: Request, error: Exception) -> Response:
@@ -212,6 +229,7 @@ def install(app: FastAPI) -> None:
         (Unauthenticated, unauthenticated),
         (Forbidden, forbidden),
         (NotAnAdmin, not_an_admin),
+        (PreconditionRequired, precondition_required),
         (TooManyRequests, too_many),
         (HTTPException, plain_http),
         (DatabaseUnreachable, database_down),

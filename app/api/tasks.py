@@ -5,27 +5,30 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
-from app import telemetry
+from app.api.accepting import accept
 from app.api.callers import Reader, Writer
+from app.api.editing import changes_of, editions_in, show_edition
+from app.api.naming import states_named, task_cursor, task_named
+from app.api.paging import PAGE, Before, Limit, page_of
 from app.api.parts import Use
 from app.control.cancel import cancel
+from app.control.edit import edit
 from app.control.fork import fork
 from app.control.graphs import retry
-from app.domain.errors import InvalidRequest, Refused, TaskNotFound
-from app.domain.ids import MalformedId, TaskId, parse_task, show_dag, show_task
-from app.domain.lifecycle import ALIASES, State, Status, states_of
+from app.domain.ids import show_dag, show_task
 from app.gate.claim import Terms
 from app.insight.dags import get_outline
 from app.insight.explain import ExplainView, explain
 from app.insight.forecast import ForecastView, forecast_next, forecast_task
 from app.insight.queue import QueueStatusView, queue_status
 from app.insight.tasks import TaskView, get_task, list_tasks
-from app.intake.submit import Caps, submit
+from app.intake.submit import Caps
 from app.intake.translate import idempotency_key, new_task, workers_of
+from overnight.control_models import TaskChanges
 from overnight.dag_models import DagFork, DagForked, DagRetried
+from overnight.explain_models import Explanation
 from overnight.models import (
     Cancelled,
-    Explanation,
     Forecast,
     QueueStatus,
     TaskCreate,
@@ -34,8 +37,6 @@ from overnight.models import (
 
 router = APIRouter(prefix="/api/v1/tasks", tags=["tasks"])
 Text = Annotated[str | None, Query(max_length=200)]
-PAGE = 50
-MAX_PAGE = 100
 
 
 @router.post("", status_code=201, response_model=TaskResponse)
@@ -49,23 +50,13 @@ def create_task(
 ) -> TaskView:
     """Queue a task; the same idempotency key again answers 200 with the task of the first time."""
     task = new_task(body, parts.settings, idempotency_key(body.idempotency_key, idempotency))
-    try:
-        submitted = submit(parts.db, caller.user_id, task, Caps.of(parts.settings))
-    except Refused as refusal:
-        _tell_of(refusal)
-        raise
-    if submitted.created:
-        telemetry.emit(
-            telemetry.Event.TASK_ADDED,
-            queue_id=show_task(submitted.task_id),
-            depth=submitted.depth,
-            source=task.source,
-        )
-        parts.nudge()
-    else:
+    submitted = accept(parts, caller, task)
+    if not submitted.created:
         response.status_code = 200
     response.headers["Location"] = f"{router.prefix}/{show_task(submitted.task_id)}"
-    return get_task(parts.db, caller.user_id, submitted.task_id)
+    task_made = get_task(parts.db, caller.user_id, submitted.task_id)
+    show_edition(response, task_made)
+    return task_made
 
 
 @router.get("", response_model=list[TaskResponse])
@@ -76,25 +67,19 @@ def list_own_tasks(
     parts: Use,
     caller: Reader,
     status: Text = None,
-    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = PAGE,
-    before: Text = None,
+    limit: Limit = PAGE,
+    before: Before = None,
 ) -> list[TaskView]:
     """List the caller's tasks, newest first; the Link header leads to the next page."""
     # One more than asked for tells whether another page follows.
     found = list_tasks(
         parts.db,
         caller.user_id,
-        states=_states(status),
+        states=states_named(status),
         limit=limit + 1,
-        before=_cursor(before),
+        before=task_cursor(before),
     )
-    page = found[:limit]
-    if len(found) > limit:
-        cursor = page[-1].id
-        url = request.url.include_query_params(before=cursor)
-        response.headers["X-Next-Cursor"] = cursor
-        response.headers["Link"] = f'<{url.path}?{url.query}>; rel="next"'
-    return page
+    return page_of(request, response, found, limit, lambda task: task.id)
 
 
 # Before the route of one task, which would take the word for an id.
@@ -105,9 +90,7 @@ def read_queue_status(parts: Use, caller: Reader) -> QueueStatusView:
 
 
 @router.get("/forecast", response_model=list[Forecast])
-def read_forecasts(
-    parts: Use, caller: Reader, limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = PAGE
-) -> list[ForecastView]:
+def read_forecasts(parts: Use, caller: Reader, limit: Limit = PAGE) -> list[ForecastView]:
     """Foretell the caller's running tasks and those that come next, in their order."""
     return forecast_next(parts.db, caller.user_id, workers_of(parts.settings), limit=limit)
 
@@ -116,32 +99,62 @@ def read_forecasts(
 def read_forecast(task_id: str, parts: Use, caller: Reader) -> ForecastView:
     """Tell when one task is expected to start and to end."""
     workers = workers_of(parts.settings)
-    return forecast_task(parts.db, caller.user_id, _task_id(task_id), workers)
+    return forecast_task(parts.db, caller.user_id, task_named(task_id), workers)
 
 
 @router.get("/{task_id}/explain", response_model=Explanation)
 def explain_task(task_id: str, parts: Use, caller: Reader) -> ExplainView:
     """Tell every reason a task is not running, and what can be done about it."""
-    return explain(parts.db, caller.user_id, _task_id(task_id), Terms.of(parts.settings))
+    return explain(parts.db, caller.user_id, task_named(task_id), Terms.of(parts.settings))
 
 
 @router.get("/{task_id}", response_model=TaskResponse)
-def read_task(task_id: str, parts: Use, caller: Reader) -> TaskView:
-    """Tell how one task stands."""
-    return get_task(parts.db, caller.user_id, _task_id(task_id))
+def read_task(task_id: str, response: Response, parts: Use, caller: Reader) -> TaskView:
+    """Tell how one task stands; its ETag is what an edit of it must name."""
+    task = get_task(parts.db, caller.user_id, task_named(task_id))
+    show_edition(response, task)
+    return task
+
+
+@router.patch("/{task_id}", response_model=TaskResponse)
+def edit_task(
+    *,
+    task_id: str,
+    body: TaskChanges,
+    response: Response,
+    parts: Use,
+    caller: Writer,
+    if_match: Annotated[str | None, Header(max_length=1_000)] = None,
+) -> TaskView:
+    """Change a task that nobody has yet, if it is still as If-Match names it."""
+    named = task_named(task_id)
+    get_task(parts.db, caller.user_id, named)  # refuses what is not the caller's, whatever it says
+    editions = editions_in(if_match)
+    edit(
+        parts.db,
+        caller.user_id,
+        named,
+        changes_of(body),
+        editions=editions,
+        actor=f"user:{caller.user_id}",
+    )
+    parts.nudge()
+    task = get_task(parts.db, caller.user_id, named)
+    show_edition(response, task)
+    return task
 
 
 @router.delete("/{task_id}")
 def cancel_task(task_id: str, parts: Use, caller: Writer) -> Cancelled:
     """End a task: at once if it waits, at its next heartbeat if it runs. Nothing is deleted."""
-    state = cancel(parts.db, caller.user_id, _task_id(task_id), actor=f"user:{caller.user_id}")
+    state = cancel(parts.db, caller.user_id, task_named(task_id), actor=f"user:{caller.user_id}")
     return Cancelled(state=state.value)
 
 
 @router.post("/{task_id}/retry")
 def retry_task(task_id: str, parts: Use, caller: Writer) -> DagRetried:
     """Run a task again that failed or was cancelled, and what ended because of it."""
-    named = _task_id(task_id)
+    named = task_named(task_id)
     back = retry(parts.db, caller.user_id, named, actor=f"user:{caller.user_id}")
     parts.nudge()
     dag_id = get_task(parts.db, caller.user_id, named).dag_id
@@ -163,7 +176,7 @@ def fork_task(
     forked = fork(
         parts.db,
         caller.user_id,
-        _task_id(task_id),
+        task_named(task_id),
         Caps.of(parts.settings),
         actor=f"user:{caller.user_id}",
         title=asked.title,
@@ -178,36 +191,3 @@ def fork_task(
     return DagForked.model_validate(
         {**asdict(outline), "forked_from": show_dag(forked.forked_from)}
     )
-
-
-def _task_id(text: str) -> TaskId:
-    """Read an id; one that cannot be an id names no task, like any other unknown one."""
-    try:
-        return parse_task(text)
-    except MalformedId:
-        raise TaskNotFound from None
-
-
-def _states(word: str | None) -> frozenset[State] | None:
-    if word is None:
-        return None
-    try:
-        return states_of(word.lower())
-    except ValueError:
-        legal = ", ".join(sorted({*Status, *State, *ALIASES}))
-        raise InvalidRequest("status", "is no status of a task", legal=legal) from None
-
-
-def _cursor(text: str | None) -> TaskId | None:
-    if text is None:
-        return None
-    try:
-        return parse_task(text)
-    except MalformedId:
-        legal = "the X-Next-Cursor of the page before"
-        raise InvalidRequest("before", "is no cursor", legal=legal) from None
-
-
-def _tell_of(refusal: Refused) -> None:
-    depth = refusal.details.get("depth", refusal.details.get("pending"))
-    telemetry.emit(telemetry.Event.SUBMIT_REJECTED, reason=refusal.code.lower(), depth=depth)

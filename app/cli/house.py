@@ -10,7 +10,8 @@ from app.cli.failures import Code, Failure
 if TYPE_CHECKING:
     from app.domain.ids import TaskId, UserId
     from app.store.db import Db
-    from overnight.models import Explanation, Forecast, Task
+    from overnight.explain_models import Explanation
+    from overnight.models import Forecast, Task
 
 House = Annotated[
     bool,
@@ -31,7 +32,7 @@ def explain(given: str) -> "Explanation":
     """Tell why any user's task is not running."""
     from app.gate.claim import Terms
     from app.insight.explain import explain as judge
-    from overnight.models import Explanation
+    from overnight.explain_models import Explanation
 
     terms = Terms.of(database.settings())
     with database.opened() as db:

@@ -2,9 +2,11 @@
 
 from sqlalchemy import Connection
 
+from app.control.edit import Changes, apply
 from app.control.revive import FRESH_ATTEMPTS, check_attempts, revive
 from app.domain.errors import NotDeadLettered, TaskNotFound
-from app.domain.ids import TaskId
+from app.domain.ids import TaskId, UserId
+from app.domain.lifecycle import State
 from app.faults import fault
 from app.store import lanes
 from app.store.db import Db
@@ -12,13 +14,22 @@ from app.store.statements import statement
 
 
 def retry(
-    db: Db, task_id: TaskId, *, actor: str, note: str = "", attempts: int = FRESH_ATTEMPTS
+    db: Db,
+    task_id: TaskId,
+    *,
+    actor: str,
+    note: str = "",
+    attempts: int = FRESH_ATTEMPTS,
+    user_id: UserId | None = None,
 ) -> None:
-    """Bring a dead task back with `attempts` more tries, and with it what its death cancelled."""
+    """Bring a dead task back with `attempts` more tries, and with it what its death cancelled.
+
+    With a `user_id`, here and below, another user's task looks exactly like none.
+    """
     check_attempts(attempts)
 
     def work(tx: Connection) -> None:
-        _resolve(tx, task_id, "retry", actor, note)
+        _resolve(tx, task_id, "retry", actor=actor, note=note, user_id=user_id)
         revive(tx, task_id, attempts)
         fault("dead_letter.before_commit")
 
@@ -26,16 +37,53 @@ def retry(
     fault("dead_letter.after_commit")
 
 
-def discard(db: Db, task_id: TaskId, *, actor: str, note: str = "") -> None:
+def modify_and_retry(
+    db: Db,
+    task_id: TaskId,
+    changes: Changes,
+    *,
+    actor: str,
+    note: str = "",
+    attempts: int = FRESH_ATTEMPTS,
+    user_id: UserId | None = None,
+) -> None:
+    """Change a dead task, then bring it back like `retry`; both or neither."""
+    check_attempts(attempts)
+
+    def work(tx: Connection) -> None:
+        owner = _resolve(tx, task_id, "modify_and_retry", actor=actor, note=note, user_id=user_id)
+        apply(tx, owner, task_id, changes, {State.DEAD_LETTERED})
+        revive(tx, task_id, attempts)
+        fault("dead_letter.before_commit")
+
+    db.atomically(work)
+    fault("dead_letter.after_commit")
+
+
+def discard(
+    db: Db, task_id: TaskId, *, actor: str, note: str = "", user_id: UserId | None = None
+) -> None:
     """Close a dead letter for good; the task stays as it ended."""
-    db.atomically(lambda tx: _resolve(tx, task_id, "cancel", actor, note))
+    db.atomically(
+        lambda tx: _resolve(tx, task_id, "cancel", actor=actor, note=note, user_id=user_id)
+    )
 
 
-def _resolve(tx: Connection, task_id: TaskId, resolution: str, actor: str, note: str) -> None:
+def _resolve(
+    tx: Connection,
+    task_id: TaskId,
+    resolution: str,
+    *,
+    actor: str,
+    note: str,
+    user_id: UserId | None,
+) -> UserId:
+    """Close a task's dead letter and return whose it is; the lane stays held."""
     row = tx.execute(statement("owner_of"), {"task_id": task_id}).one_or_none()
-    if row is None:
+    if row is None or user_id not in (None, row.user_id):
         raise TaskNotFound
-    lanes.lock(tx, [row.user_id])
+    owner = UserId(row.user_id)
+    lanes.lock(tx, [owner])
     tx.execute(statement("act_as"), {"actor": actor})
     closed = tx.execute(
         statement("resolve_dead_letter"),
@@ -43,3 +91,4 @@ def _resolve(tx: Connection, task_id: TaskId, resolution: str, actor: str, note:
     ).one_or_none()
     if closed is None:
         raise NotDeadLettered(row.state)
+    return owner

@@ -18,6 +18,8 @@ Refused                      base of all; `code`, `message`, `details`
 ├── KeyNotFound              no such key in force, or another user's
 ├── NotAwaitingApproval      only a task that asks for money can be given some
 ├── NotDeadLettered          only a dead letter can be resolved
+├── NotEditable              only a task that nobody has can be changed
+├── StaleEdition             the task was changed since it was read
 ├── LockNotHeld              only a lock that is held can be released
 ├── TooManyPending           the user's cap on waiting work
 ├── TooManyStreams           the user's cap on open streams and waits
@@ -151,6 +153,24 @@ class KeyNotFound(Refused):
 
     def __init__(self) -> None:
         super().__init__("no such key in force")
+
+
+class NotEditable(Refused):
+    """Only a task that waits, and that nobody has, can be changed."""
+
+    code = "NOT_EDITABLE"
+
+    def __init__(self, state: str) -> None:
+        super().__init__(f"only a waiting task can be changed; it is {state}", state=state)
+
+
+class StaleEdition(Refused):
+    """The task was changed since it was read; whoever edits it should look again first."""
+
+    code = "PRECONDITION_FAILED"
+
+    def __init__(self) -> None:
+        super().__init__("the task has changed since; read it again, and send its new ETag")
 
 
 class NotAwaitingApproval(Refused):

@@ -11,11 +11,15 @@ from app.masking import mask_names
 from app.store.db import Db
 from app.store.statements import statement
 
+# Groups are made of so many of the newest; whoever has more has other worries.
+LOOKED_AT = 10_000
+
 
 @dataclass(frozen=True)
 class DeadLetterView:
     """One dead letter; `failure_history` has an entry for every attempt that was spent."""
 
+    id: int
     task_id: str
     dag_id: str
     user: str
@@ -25,6 +29,7 @@ class DeadLetterView:
     attempts: int
     failure_reason: str | None
     error: str | None
+    fingerprint: str
     failure_history: list[dict[str, Any]]
     total_cost_usd: float
     poison_pill: bool
@@ -36,33 +41,90 @@ class DeadLetterView:
     note: str | None
 
 
+@dataclass(frozen=True)
+class DeadLetterGroupView:
+    """Open dead letters that failed in the same way; `task_ids` names the latest of them."""
+
+    fingerprint: str
+    type: str
+    failure_reason: str | None
+    error: str | None
+    count: int
+    total_cost_usd: float
+    first_at: datetime
+    last_at: datetime
+    task_ids: list[str]
+
+
 def list_dead_letters(
-    db: Db, *, user_id: UserId | None = None, resolved: bool = False, limit: int = 50
+    db: Db,
+    *,
+    user_id: UserId | None = None,
+    resolved: bool = False,
+    fingerprint: str | None = None,
+    before: int | None = None,
+    limit: int = 50,
 ) -> list[DeadLetterView]:
     """Return the newest dead letters, of one user or of all; resolved ones only if asked for."""
-    return _read(db, user_id=user_id, task_id=None, resolved=resolved, limit=limit)
+    return _read(
+        db,
+        user_id=user_id,
+        task_id=None,
+        resolved=resolved,
+        limit=limit,
+        fingerprint=fingerprint,
+        before_id=before,
+    )
 
 
-def get_dead_letter(db: Db, task_id: TaskId) -> DeadLetterView:
+def group_dead_letters(
+    db: Db, *, user_id: UserId | None = None, limit: int = 50
+) -> list[DeadLetterGroupView]:
+    """Return the open dead letters by how they failed, the most frequent way first."""
+    asked = {"user_id": user_id, "look": LOOKED_AT, "limit": limit}
+    rows = db.atomically(
+        lambda tx: tx.execute(statement("group_dead_letters"), asked).mappings().all()
+    )
+    return [
+        DeadLetterGroupView(
+            **{
+                **row,
+                "total_cost_usd": float(row["total_cost_usd"]),
+                "task_ids": [show_task(one) for one in row["task_ids"]],
+            }
+        )
+        for row in rows
+    ]
+
+
+def get_dead_letter(db: Db, task_id: TaskId, *, user_id: UserId | None = None) -> DeadLetterView:
     """Return a task's newest dead letter, resolved or not."""
-    letters = _read(db, user_id=None, task_id=task_id, resolved=True, limit=1)
+    letters = _read(db, user_id=user_id, task_id=task_id, resolved=True, limit=1)
     if not letters:
         raise TaskNotFound
     return letters[0]
 
 
 def _read(
-    db: Db, *, user_id: UserId | None, task_id: TaskId | None, resolved: bool, limit: int
+    db: Db,
+    *,
+    user_id: UserId | None,
+    task_id: TaskId | None,
+    resolved: bool,
+    limit: int,
+    fingerprint: str | None = None,
+    before_id: int | None = None,
 ) -> list[DeadLetterView]:
+    asked = {
+        "user_id": user_id,
+        "task_id": task_id,
+        "resolved": resolved,
+        "limit": limit,
+        "fingerprint": fingerprint,
+        "before_id": before_id,
+    }
     rows = db.atomically(
-        lambda tx: (
-            tx.execute(
-                statement("view_dead_letters"),
-                {"user_id": user_id, "task_id": task_id, "resolved": resolved, "limit": limit},
-            )
-            .mappings()
-            .all()
-        )
+        lambda tx: tx.execute(statement("view_dead_letters"), asked).mappings().all()
     )
     return [_view(dict(row)) for row in rows]
 

@@ -24,7 +24,9 @@ class NoticeView:
     at: datetime
 
 
-def list_notices(db: Db, user_id: UserId, *, limit: int = 50) -> list[NoticeView]:
+def list_notices(
+    db: Db, user_id: UserId, *, before: int | None = None, limit: int = 50
+) -> list[NoticeView]:
     """Return a user's newest notices."""
     question = (
         select(Notice.id, Notice.kind, Notice.subject, Notice.task_id, Notice.detail, Notice.at)
@@ -32,6 +34,8 @@ def list_notices(db: Db, user_id: UserId, *, limit: int = 50) -> list[NoticeView
         .order_by(Notice.id.desc())
         .limit(limit)
     )
+    if before is not None:
+        question = question.where(Notice.id < before)
     rows = db.atomically(lambda tx: tx.execute(question).all())
     return [
         NoticeView(

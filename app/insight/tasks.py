@@ -66,6 +66,11 @@ class TaskView:
     cancel_requested_at: datetime | None
     created_by: str
     source: str
+    workflow_id: str
+    task_type: str
+    error_info: Mapping[str, Any] | None
+    lease_owner: str | None
+    lease_expires_at: datetime | None
 
 
 def get_task(db: Db, user_id: UserId, task_id: TaskId) -> TaskView:
@@ -133,7 +138,7 @@ def recent_tasks(db: Db, *, limit: int) -> list[TaskId]:
 def _view(row: Mapping[str, Any]) -> TaskView:
     shown = show_task(row["id"])
     state = State(row["state"])
-    position = _position(row)
+    position = position_of(row)
     return TaskView(
         id=shown,
         queue_id=shown,
@@ -175,6 +180,11 @@ def _view(row: Mapping[str, Any]) -> TaskView:
         cancel_requested_at=row["cancel_requested_at"],
         created_by=row["created_by"],
         source=row["source"],
+        workflow_id=show_dag(row["dag_id"]),
+        task_type=row["type"],
+        error_info=_error_info(row),
+        lease_owner=row["claimed_by"],
+        lease_expires_at=row["expires_at"],
     )
 
 
@@ -182,11 +192,18 @@ def _usd(amount: Decimal | None) -> float | None:
     return None if amount is None else float(amount)
 
 
+def _error_info(row: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    if row["failure_reason"] is None and row["error"] is None:
+        return None
+    return {"reason": row["failure_reason"], "message": row["error"], "attempts": row["attempts"]}
+
+
 def _agent_name(capabilities: Collection[str]) -> str | None:
     named = (one for one in capabilities if one.startswith(AGENT_PREFIX))
     return next((one.removeprefix(AGENT_PREFIX) for one in named), None)
 
 
-def _position(row: Mapping[str, Any]) -> int | None:
+def position_of(row: Mapping[str, Any]) -> int | None:
+    """Return a waiting task's place, unless it is further back than anyone would read."""
     ahead: int | None = row["ahead"]
     return None if ahead is None or ahead >= row["max_position"] else ahead + 1

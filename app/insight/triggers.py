@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from app.domain.ids import DagId, UserId, show_dag, show_trigger
+from app.domain.errors import TriggerNotFound
+from app.domain.ids import DagId, TriggerId, UserId, show_dag, show_trigger
 from app.store.db import Db
 from app.store.statements import statement
 
@@ -31,7 +32,21 @@ def list_triggers(
     db: Db, user_id: UserId, *, dag_id: DagId | None = None, limit: int = 50
 ) -> list[TriggerView]:
     """Return a user's triggers, those of one graph or all, the newest first."""
-    named = {"user_id": user_id, "dag_id": dag_id, "limit": limit}
+    return _read(db, user_id, dag_id, None, limit)
+
+
+def get_trigger(db: Db, user_id: UserId, trigger_id: TriggerId) -> TriggerView:
+    """Return one trigger; another user's looks exactly like none."""
+    found = _read(db, user_id, None, trigger_id, 1)
+    if not found:
+        raise TriggerNotFound
+    return found[0]
+
+
+def _read(
+    db: Db, user_id: UserId, dag_id: DagId | None, trigger_id: TriggerId | None, limit: int
+) -> list[TriggerView]:
+    named = {"user_id": user_id, "dag_id": dag_id, "trigger_id": trigger_id, "limit": limit}
     rows = db.atomically(lambda tx: tx.execute(statement("list_triggers"), named).mappings().all())
     return [
         TriggerView(

@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import Row, select
 
+from app.domain.errors import UserNotFound
 from app.domain.ids import UserId
 from app.domain.plans import PLAN_LIMITS, OnExhausted, PlanTier
 from app.store.db import Db
@@ -89,8 +90,22 @@ def named_user(db: Db, subject: str) -> Named | None:
     return None if row is None else Named(UserId(row.user_id), row.is_admin)
 
 
-def list_users(db: Db) -> list[UserView]:
-    """Return every user, by name."""
+def get_user(db: Db, user_id: UserId) -> UserView:
+    """Return one user."""
+    found = list_users(db, user_id)
+    if not found:
+        raise UserNotFound
+    return found[0]
+
+
+def list_users(
+    db: Db,
+    user_id: UserId | None = None,
+    *,
+    after: str | None = None,
+    limit: int | None = None,
+) -> list[UserView]:
+    """Return every user by name, or one; those after a name, and so many, if that is asked for."""
     question = (
         select(
             User.id,
@@ -116,7 +131,12 @@ def list_users(db: Db) -> list[UserView]:
         )
         .join(Lane, Lane.user_id == User.id)
         .order_by(User.name)
+        .limit(limit)
     )
+    if user_id is not None:
+        question = question.where(User.id == user_id)
+    if after is not None:
+        question = question.where(User.name > after)
     rows = db.atomically(lambda tx: tx.execute(question).all())
     return [
         UserView(

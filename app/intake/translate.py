@@ -1,6 +1,6 @@
 """From a task as it came over the wire to a task as intake takes it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -14,8 +14,14 @@ from app.intake.submit import NewTask
 from app.settings import Settings
 from overnight import models
 from overnight.dag_models import DagTask
+from overnight.queue_models import QueueSubmit
 
 MAX_KEY = 255
+MAX_TITLE = 120
+UNTITLED = "a prompt"
+MAX_PROJECT = 100
+# What an object that describes a project may call it by, the surest first.
+PROJECT_NAMES = ("id", "project_id", "name", "path")
 
 
 def new_task(body: models.TaskCreate, settings: Settings, key: str | None) -> NewTask:
@@ -45,6 +51,24 @@ def new_task(body: models.TaskCreate, settings: Settings, key: str | None) -> Ne
         role=body.role,
     )
     return task if body.created_by is None else replace(task, created_by=body.created_by)
+
+
+def prompted_task(body: QueueSubmit, settings: Settings, source: str | None) -> NewTask:
+    """Make a task of a prompt; what else was said travels in the spec to whoever runs it."""
+    told = ("prompt", "model", "session_id", "project", "env", "thinking", "source_job")
+    asked = body.model_dump(include=set(told), exclude_none=True)
+    first_line = next((line.strip() for line in body.prompt.splitlines() if line.strip()), "")
+    return NewTask(
+        title=first_line[:MAX_TITLE] or UNTITLED,
+        type=settings.default_type,
+        spec=asked,
+        project_id=_project_id(body.project),
+        timeout_seconds=body.timeout_seconds,
+        max_attempts=settings.max_attempts,
+        retry=retry_policy(None, settings),
+        source=source or NewTask.source,
+        created_by=f"cron:{body.source_job}" if body.source_job else NewTask.created_by,
+    )
 
 
 def workers_of(settings: Settings) -> Workers:
@@ -85,6 +109,17 @@ def retry_policy(asked: models.RetryPolicy | None, settings: Settings) -> RetryP
         poison_attempts=settings.poison_attempts,
         poison_distinct_agents=settings.poison_distinct_agents,
     )
+
+
+def _project_id(project: str | Mapping[str, object] | None) -> str | None:
+    """Return the one word for a project by which its tasks are kept apart."""
+    if project is None or isinstance(project, str):
+        return project
+    for name in PROJECT_NAMES:
+        value = project.get(name)
+        if isinstance(value, str) and 0 < len(value) <= MAX_PROJECT:
+            return value
+    return None
 
 
 def _capabilities(body: models.TaskCreate) -> tuple[str, ...]:

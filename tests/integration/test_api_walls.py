@@ -1,12 +1,23 @@
 """Every operation, those of tomorrow too: who may call it, and on whose things."""
 
 from collections.abc import Callable, Iterator
+from uuid import uuid4
 
 import pytest
 from httpx2 import Response
 
 from app.control.keys import issue, key_id_of
-from app.domain.ids import new_dag_id, new_task_id, show_dag, show_task
+from app.domain.ids import (
+    ArtifactId,
+    new_dag_id,
+    new_task_id,
+    new_trigger_id,
+    parse_task,
+    show_artifact,
+    show_dag,
+    show_task,
+    show_trigger,
+)
 from app.intake.submit import NewTask, submit_graph
 from tests.support.door import Door, open_door
 from tests.support.house import LOOSE, House
@@ -25,10 +36,32 @@ def _dag(door: Door) -> str:
     return show_dag(first.dag_id)
 
 
+def _trigger(door: Door) -> str:
+    graph = {"title": "next", "tasks": [{"name": "a", "title": "a"}]}
+    path = f"/api/v1/dags/{_dag(door)}/triggers"
+    made: str = door.ask("POST", path, json={"graph": graph}).json()["id"]
+    return made
+
+
+def _artifact(door: Door) -> str:
+    task = parse_task(door.created()["id"])
+    new = uuid4()
+    door.house.run(
+        "INSERT INTO artifacts (id, task_id, user_id, epoch, name, kind, size, content)"
+        " VALUES (:id, :t, :u, 1, 'a', 'text', 1, 'a')",
+        id=new,
+        t=task,
+        u=door.user,
+    )
+    return show_artifact(ArtifactId(new))
+
+
 # How each kind of thing that a path can name is made, and what an id of nothing looks like.
 MAKERS: dict[str, tuple[Callable[[Door], str], Callable[[], str]]] = {
     "task_id": (lambda door: door.created()["id"], lambda: show_task(new_task_id())),
     "dag_id": (_dag, lambda: show_dag(new_dag_id())),
+    "trigger_id": (_trigger, lambda: show_trigger(new_trigger_id())),
+    "artifact_id": (_artifact, lambda: show_artifact(ArtifactId(uuid4()))),
     "key_id": (lambda door: key_id_of(door.key), lambda: "000000000000"),
     "user_id": (lambda door: str(door.user), lambda: "6d0c1b1e-0000-4000-8000-000000000000"),
 }

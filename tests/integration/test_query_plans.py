@@ -137,6 +137,11 @@ def _as_superuser(postgres: EmbeddedPostgres, command: str) -> None:
         ("cancel", {"tasks_pkey", "attempts_pkey"}),
         ("request_cancel", {"tasks_pkey"}),
         ("view_task", {"tasks_user_recent", "tasks_ready"}),
+        ("view_entries", {"tasks_ready", "tasks_user_recent", "tasks_pkey"}),
+        ("oldest_entry", {"tasks_ready"}),
+        ("view_attempts", {"attempts_pkey"}),
+        ("hold_task", {"tasks_user_recent"}),
+        ("edit_task", {"tasks_user_recent"}),
         ("view_tasks", {"tasks_user_recent", "tasks_ready"}),
         ("find_dag_by_idempotency_key", {"dags_idempotency"}),
         ("view_dag", {"dags_user", "tasks_user_recent"}),
@@ -319,6 +324,9 @@ def _values(connection: Connection) -> dict[str, Any]:
         "size": 1,
         "content": b"x",
         **dict.fromkeys(("claims", "verdicts"), held),
+        **dict.fromkeys(("fingerprint", "description", "tags", "payload", "spec", "priority")),
+        **dict.fromkeys(("before_id", "before_epoch", "timeout_seconds", "deadline_at")),
+        **dict.fromkeys(("with_timeout", "with_deadline"), False),
     }
 
 

@@ -181,3 +181,29 @@ UPDATE dead_letters
        note = nullif(:note, '')
  WHERE task_id = :task_id AND resolution IS NULL
 RETURNING id;
+
+-- name: hold_task
+-- One of a user's tasks as it stands, and nobody else's to change until this transaction ends.
+SELECT id, state, title, description, priority, deadline_at, tags, timeout_seconds
+  FROM tasks
+ WHERE user_id = :user_id
+   AND id = :task_id
+   FOR NO KEY UPDATE;
+
+-- name: edit_task
+-- Change what people said of a task that nobody runs; its place in the line follows.
+UPDATE tasks
+   SET title = coalesce(CAST(:title AS text), title),
+       description = coalesce(CAST(:description AS text), description),
+       priority = coalesce(CAST(:priority AS smallint), priority),
+       tags = coalesce(CAST(:tags AS text[]), tags),
+       payload = coalesce(CAST(:payload AS jsonb), payload),
+       spec = coalesce(CAST(:spec AS jsonb), spec),
+       timeout_seconds = CASE WHEN :with_timeout THEN CAST(:timeout_seconds AS int) ELSE timeout_seconds END,
+       deadline_at = CASE WHEN :with_deadline THEN CAST(:deadline_at AS timestamptz) ELSE deadline_at END,
+       sort_key = sort_key(coalesce(CAST(:priority AS smallint), priority), priority_boost_per_minute, created_at,
+                           dependency_boost,
+                           CASE WHEN :with_deadline THEN CAST(:deadline_at AS timestamptz) ELSE deadline_at END, clock())
+ WHERE id = :task_id
+   AND user_id = :user_id
+   AND state = ANY (CAST(:sources AS text[]));

@@ -73,5 +73,6 @@ SELECT id, dag_id, condition, graph ->> 'title' AS title, jsonb_array_length(gra
   FROM dag_triggers
  WHERE user_id = :user_id
    AND (CAST(:dag_id AS uuid) IS NULL OR dag_id = CAST(:dag_id AS uuid))
+   AND (CAST(:trigger_id AS uuid) IS NULL OR id = CAST(:trigger_id AS uuid))
  ORDER BY created_at DESC, id DESC
  LIMIT :limit;

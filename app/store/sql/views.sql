@@ -45,16 +45,52 @@ SELECT u.plan_tier AS plan, u.max_concurrent_agents, u.max_task_duration_minutes
  WHERE u.id = :user_id;
 
 -- name: view_dead_letters (planned anew)
-SELECT d.task_id, d.dag_id, u.name AS user_name, t.title, t.type, t.payload, t.attempts, t.failure_reason,
-       t.error, d.failure_history, d.total_cost_usd, d.poison_pill, d.dead_lettered_at, d.reviewed,
-       d.resolution, d.resolved_at, d.resolved_by, d.note
+SELECT d.id, d.task_id, d.dag_id, u.name AS user_name, t.title, t.type, t.payload, t.attempts, t.failure_reason,
+       t.error, error_fingerprint(t.type, t.failure_reason, t.error) AS fingerprint, d.failure_history,
+       d.total_cost_usd, d.poison_pill, d.dead_lettered_at, d.reviewed, d.resolution, d.resolved_at, d.resolved_by,
+       d.note
   FROM dead_letters d
   JOIN tasks t ON t.id = d.task_id
   JOIN users u ON u.id = d.user_id
  WHERE (CAST(:user_id AS uuid) IS NULL OR d.user_id = CAST(:user_id AS uuid))
    AND (CAST(:task_id AS uuid) IS NULL OR d.task_id = CAST(:task_id AS uuid))
    AND (:resolved OR d.resolution IS NULL)
+   AND (CAST(:fingerprint AS text) IS NULL
+        OR error_fingerprint(t.type, t.failure_reason, t.error) = CAST(:fingerprint AS text))
+   AND (CAST(:before_id AS bigint) IS NULL OR d.id < CAST(:before_id AS bigint))
  ORDER BY d.id DESC
+ LIMIT :limit;
+
+-- name: group_dead_letters (planned anew)
+-- The newest open dead letters by how they failed, the largest group first.
+WITH letters AS (
+    SELECT d.id, d.task_id, d.total_cost_usd, d.dead_lettered_at, t.type, t.failure_reason, t.error,
+           error_fingerprint(t.type, t.failure_reason, t.error) AS fingerprint
+      FROM dead_letters d
+      JOIN tasks t ON t.id = d.task_id
+     WHERE d.resolution IS NULL
+       AND (CAST(:user_id AS uuid) IS NULL OR d.user_id = CAST(:user_id AS uuid))
+     ORDER BY d.id DESC
+     LIMIT :look
+)
+SELECT fingerprint, min(type) AS type, min(failure_reason) AS failure_reason,
+       (array_agg(error ORDER BY id DESC))[1] AS error, count(*) AS count,
+       sum(total_cost_usd) AS total_cost_usd, min(dead_lettered_at) AS first_at, max(dead_lettered_at) AS last_at,
+       (array_agg(task_id ORDER BY id DESC))[1:10] AS task_ids
+  FROM letters
+ GROUP BY fingerprint
+ ORDER BY count(*) DESC, max(id) DESC
+ LIMIT :limit;
+
+-- name: view_attempts (planned anew)
+-- A task's claims, the latest first; one empty row for a task without any, none for no task.
+SELECT a.epoch, a.pool, a.agent, a.granted_seconds, a.claimed_at, a.started_at, a.ended_at, a.outcome, a.spent,
+       a.error_class, a.error, a.cost_usd, a.tokens_used
+  FROM tasks t
+  LEFT JOIN attempts a ON a.task_id = t.id AND (CAST(:before_epoch AS int) IS NULL OR a.epoch < CAST(:before_epoch AS int))
+ WHERE t.id = :task_id
+   AND t.user_id = :user_id
+ ORDER BY a.epoch DESC
  LIMIT :limit;
 
 -- name: view_workers
@@ -124,3 +160,33 @@ SELECT t.at, t.actor, t.via, t.key_id, t.act, u.name AS "user", t.target, t.deta
    AND (CAST(:within AS interval) IS NULL OR t.at >= clock() - CAST(:within AS interval))
  ORDER BY t.at DESC
  LIMIT :limit;
+
+-- name: view_entries (planned anew)
+-- A user's tasks that have not ended: those that somebody has, then those that wait, the next to
+-- start first. Each part is found by an index of its own; tasks that can not start yet have none,
+-- so they are looked for only while the lane says that there are some.
+SELECT t.*, :max_position AS max_position,
+       CASE WHEN t.state = 'ready' THEN row_number() OVER (PARTITION BY open.part ORDER BY t.sort_key, t.id) - 1 END AS ahead
+  FROM ((SELECT id, 1 AS part FROM tasks
+          WHERE user_id = :user_id AND state IN ('claimed', 'running', 'validating')
+          ORDER BY id LIMIT :limit)
+        UNION ALL
+        (SELECT id, 2 FROM tasks
+          WHERE user_id = :user_id AND state = 'ready'
+          ORDER BY sort_key, id LIMIT :limit)
+        UNION ALL
+        (SELECT id, 3 FROM tasks
+          WHERE user_id = :user_id AND state IN ('created', 'pending', 'retrying')
+          ORDER BY id DESC
+          LIMIT (SELECT least(waiting - ready, :limit) FROM lanes WHERE user_id = :user_id))) open
+  JOIN tasks t ON t.id = open.id
+ ORDER BY open.part, CASE WHEN open.part = 2 THEN t.sort_key END, t.id
+ LIMIT :limit;
+
+-- name: oldest_entry
+-- For how many seconds the oldest of a user's startable tasks has waited; of those that come next,
+-- for nobody's place is further back than a thousand.
+SELECT extract(epoch FROM clock() - min(created_at))
+  FROM (SELECT created_at FROM tasks
+         WHERE user_id = :user_id AND state = 'ready'
+         ORDER BY sort_key, id LIMIT 1000) next;

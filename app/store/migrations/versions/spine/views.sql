@@ -45,3 +45,10 @@ SELECT at, actor, CASE WHEN starts_with(actor, 'user:') THEN 'overnight-api' ELS
        jsonb_strip_nulls(jsonb_build_object('from', from_state, 'to', to_state, 'reason', reason))
   FROM events
  WHERE starts_with(actor, 'user:') OR starts_with(actor, 'human:');
+
+-- The same for failures of the same kind: numbers, ids and quoted words differ from one to the next.
+CREATE FUNCTION error_fingerprint(type text, reason text, error text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN left(md5(concat_ws('|', type, reason,
+       regexp_replace(regexp_replace(left(error, 500), '''[^'']*''|"[^"]*"', '?', 'g'),
+                      '[0-9a-fA-F-]*[0-9][0-9a-zA-Z-]*', '#', 'g'))), 12);

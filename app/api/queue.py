@@ -1,0 +1,85 @@
+"""The routes of the single queue: prompts in, entries out, in the words of its design."""
+
+from fastapi import APIRouter, Response
+
+from app import telemetry
+from app.api.accepting import accept
+from app.api.callers import Reader, Writer
+from app.api.naming import task_named
+from app.api.paging import MAX_PAGE, Limit
+from app.api.parts import Parts, Use
+from app.control.cancel import cancel
+from app.control.keys import Caller
+from app.domain.ids import show_task
+from app.insight.entries import WORD_OF, QueuedTaskView, get_entry, list_entries
+from app.insight.tasks import get_task
+from app.intake.translate import prompted_task
+from overnight.queue_models import (
+    QueueAccepted,
+    QueueCancelled,
+    QueuedTask,
+    QueueListing,
+    QueueSubmit,
+    ServiceStatus,
+)
+from overnight.version import VERSION
+
+router = APIRouter(tags=["queue"])
+WEB = "web"
+
+
+@router.post("/api/queue/task", status_code=201)
+def queue_prompt(
+    body: QueueSubmit, response: Response, parts: Use, caller: Writer
+) -> QueueAccepted:
+    """Queue a prompt for whichever agent is free first."""
+    return _accepted(body, body.source, response, parts, caller)
+
+
+@router.post("/api/task", status_code=201)
+def queue_prompt_of_page(
+    body: QueueSubmit, response: Response, parts: Use, caller: Writer
+) -> QueueAccepted:
+    """Queue a prompt that a person wrote on a web page; the same, with the source `web`."""
+    return _accepted(body, WEB, response, parts, caller)
+
+
+@router.get("/api/queue", response_model=QueueListing)
+def read_queue(parts: Use, caller: Reader, limit: Limit = MAX_PAGE) -> dict[str, object]:
+    """Tell how full the queue is, and list the caller's entries that have not ended."""
+    figures, entries = list_entries(parts.db, caller.user_id, limit=limit)
+    return {**vars(figures), "max_size": parts.settings.queue_max_size, "tasks": entries}
+
+
+@router.get("/api/queue/{task_id}", response_model=QueuedTask)
+def read_entry(task_id: str, parts: Use, caller: Reader) -> QueuedTaskView:
+    """Tell how one entry stands: its position while it waits, who has it once it is dispatched."""
+    return get_entry(parts.db, caller.user_id, task_named(task_id))
+
+
+@router.post("/api/queue/{task_id}/cancel")
+def cancel_entry(task_id: str, parts: Use, caller: Writer) -> QueueCancelled:
+    """Cancel an entry: at once if it waits, at its next heartbeat if an agent has it."""
+    named = task_named(task_id)
+    state = cancel(parts.db, caller.user_id, named, actor=f"user:{caller.user_id}")
+    return QueueCancelled(queue_id=show_task(named), state=WORD_OF[state.status])
+
+
+@router.get("/status", response_model=ServiceStatus)
+def read_status(parts: Use, caller: Reader) -> dict[str, object]:
+    """Tell what this service is, and how full its queue is."""
+    figures, _ = list_entries(parts.db, caller.user_id, limit=0)
+    queue = {**vars(figures), "max_size": parts.settings.queue_max_size}
+    return {"version": VERSION, "queue": queue}
+
+
+def _accepted(
+    body: QueueSubmit, source: str | None, response: Response, parts: Parts, caller: Caller
+) -> QueueAccepted:
+    if body.agent_url is not None:
+        telemetry.emit(telemetry.Event.AGENT_URL_IGNORED, user_id=caller.user_id)
+    submitted = accept(parts, caller, prompted_task(body, parts.settings, source))
+    task = get_task(parts.db, caller.user_id, submitted.task_id)
+    response.headers["Location"] = f"/api/queue/{task.id}"
+    status = next(word for status, word in WORD_OF.items() if status == task.status)
+    return QueueAccepted(queue_id=task.id, position=task.position, state=status)

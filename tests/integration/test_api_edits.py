@@ -1,0 +1,119 @@
+"""Editing a waiting task over HTTP: only what its editor saw, and only while nobody has it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from httpx2 import Response
+
+from tests.support.door import TASKS, Door, open_door
+from tests.support.house import House
+
+
+@pytest.fixture
+def door(house: House, database_url: str) -> Iterator[Door]:
+    with open_door(house, database_url) as door:
+        yield door
+
+
+def edit(door: Door, task_id: str, tag: str | None, **changes: Any) -> Response:
+    headers = {} if tag is None else {"If-Match": tag}
+    return door.ask("PATCH", f"{TASKS}/{task_id}", json=changes, headers=headers)
+
+
+def test_a_waiting_task_is_changed_by_who_has_seen_it(door: Door) -> None:
+    made = door.create(timeout_seconds=60, deadline_at="2999-01-01T00:00:00Z")
+    task_id = made.json()["id"]
+    tag = door.ask("GET", f"{TASKS}/{task_id}").headers["etag"]
+
+    answer = edit(
+        door,
+        task_id,
+        tag,
+        title="better",
+        description="more",
+        priority=1,
+        tags=["night"],
+        timeout_seconds=90,
+        deadline_at=None,
+    )
+
+    task = answer.json()
+    assert answer.status_code == 200, answer.text
+    assert made.headers["etag"] == tag
+    assert (task["title"], task["description"], task["priority"]) == ("better", "more", 1)
+    assert (task["tags"], task["timeout_seconds"], task["deadline_at"]) == (["night"], 90, None)
+    assert answer.headers["etag"] == door.ask("GET", f"{TASKS}/{task_id}").headers["etag"] != tag
+
+
+def test_what_is_left_out_stays(door: Door) -> None:
+    made = door.create(timeout_seconds=60, deadline_at="2999-01-01T00:00:00Z", tags=["a"])
+
+    task = edit(door, made.json()["id"], made.headers["etag"], title="x").json()
+
+    assert (task["timeout_seconds"], task["tags"]) == (60, ["a"])
+    assert task["deadline_at"].startswith("2999")
+
+
+def test_a_more_urgent_task_moves_to_the_front(door: Door) -> None:
+    door.created()
+    last = door.create()
+    assert last.json()["position"] == 2
+
+    assert edit(door, last.json()["id"], last.headers["etag"], priority=2).json()["position"] == 1
+
+
+def test_an_edit_of_what_has_changed_since_is_refused(door: Door) -> None:
+    made = door.create()
+    task_id, tag = made.json()["id"], made.headers["etag"]
+    edit(door, task_id, tag, title="mine")
+
+    answer = edit(door, task_id, tag, title="yours")
+
+    assert (answer.status_code, answer.json()["code"]) == (412, "PRECONDITION_FAILED")
+    assert door.ask("GET", f"{TASKS}/{task_id}").json()["title"] == "mine"
+    assert edit(door, task_id, "*", title="yours").json()["title"] == "yours"
+
+
+def test_an_edit_says_what_it_is_of(door: Door) -> None:
+    task_id = door.created()["id"]
+
+    blind, odd = edit(door, task_id, None, title="x"), edit(door, task_id, "abc", title="x")
+
+    assert (blind.status_code, blind.json()["code"]) == (428, "PRECONDITION_REQUIRED")
+    assert (odd.status_code, odd.json()["errors"][0]["field"]) == (400, "If-Match")
+
+
+def test_one_of_several_tags_is_enough(door: Door) -> None:
+    made = door.create()
+
+    tags = f'"other", {made.headers["etag"]}'
+
+    assert edit(door, made.json()["id"], tags, title="x").status_code == 200
+
+
+def test_a_task_that_somebody_has_is_not_changed(door: Door) -> None:
+    door.house.agent()
+    task_id = door.created()["id"]
+    door.house.claim()
+
+    answer = edit(door, task_id, "*", title="x")
+
+    assert (answer.status_code, answer.json()["code"]) == (409, "NOT_EDITABLE")
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"state": "completed"}, "state"),
+        ({"title": ""}, "title"),
+        ({"priority": 5}, "priority"),
+        ({"timeout_seconds": 0}, "timeout_seconds"),
+        ({"deadline_at": "tomorrow"}, "deadline_at"),
+        ({"payload": {}}, "payload"),
+    ],
+)
+def test_a_wrong_change_is_named(door: Door, changes: dict[str, Any], field: str) -> None:
+    answer = edit(door, door.created()["id"], "*", **changes)
+
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, field)

@@ -1,0 +1,114 @@
+"""What holds a user's work, over HTTP: locks, pauses, budgets; and triggers."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from app.domain.ids import show_task
+from app.domain.results import Returned, Suspended
+from tests.support.door import TASKS, Door, open_door
+from tests.support.house import House
+
+GRAPH = {"title": "after", "tasks": [{"name": "a", "title": "report"}]}
+
+
+@pytest.fixture
+def door(house: House, database_url: str) -> Iterator[Door]:
+    with open_door(house, database_url) as door:
+        yield door
+
+
+def test_a_user_sees_the_locks_of_their_own_tasks(door: Door) -> None:
+    house = door.house
+    house.agent()
+    run = house.running(door.user, locks=("repo:site",))
+    waiting = house.task(door.user, locks=("repo:site",))
+    house.running(door.guest().user, locks=("repo:other",))
+
+    [lock] = door.ask("GET", "/api/v1/locks").json()
+    house.settle(run, Returned("done"))
+    [wait] = door.ask("GET", "/api/v1/locks/waits").json()
+
+    assert (lock["key"], lock["task_id"]) == ("repo:site", show_task(run.claim.task_id))
+    assert lock["waiting_tasks"] == [show_task(waiting)]
+    assert wait["waiting_task_id"] == show_task(waiting)
+
+
+def test_a_user_holds_their_own_work_and_lets_it_go(door: Door) -> None:
+    held = door.ask("POST", "/api/v1/users/me/pause", json={"note": "moving house"})
+    again = door.ask("POST", "/api/v1/users/me/pause")
+
+    assert held.json() == {"paused": True, "changed": True}
+    assert again.json() == {"paused": True, "changed": False}
+    [pause] = door.ask("GET", "/api/v1/pauses").json()
+    assert (pause["scope"], pause["note"]) == ("user", "moving house")
+    assert door.ask("GET", "/api/v1/users/me").json()["paused"] is True
+    assert door.guest().ask("GET", "/api/v1/pauses").json() == []
+
+    freed = door.ask("POST", "/api/v1/users/me/resume")
+    assert freed.json() == {"paused": False, "changed": True}
+    assert door.ask("GET", "/api/v1/pauses").json() == []
+
+
+def asking(door: Door) -> str:
+    """Return a task that has used up its ceiling."""
+    door.house.agent()
+    dear = door.house.running(door.user, max_cost_usd=1.0)
+    door.house.settle(dear, Suspended("too dear", cost_usd=1.25))
+    return show_task(dear.claim.task_id)
+
+
+def test_a_user_allows_a_task_more_money(door: Door) -> None:
+    task_id = asking(door)
+
+    [asks] = door.ask("GET", "/api/v1/approvals").json()
+    answer = door.ask("POST", f"/api/v1/approvals/{task_id}/approve", json={"usd": 2})
+
+    assert (asks["task_id"], asks["budget"], asks["spent_usd"]) == (task_id, "task", 1.25)
+    assert answer.json() == {"budget": "task", "resumed": 1}
+    assert door.ask("GET", f"{TASKS}/{task_id}").json()["state"] == "ready"
+    again = door.ask("POST", f"/api/v1/approvals/{task_id}/approve", json={"usd": 2})
+    assert (again.status_code, again.json()["code"]) == (409, "NOT_AWAITING_APPROVAL")
+
+
+def test_a_user_stops_a_task_that_asks_for_money(door: Door) -> None:
+    task_id = asking(door)
+
+    answer = door.ask("POST", f"/api/v1/approvals/{task_id}/stop")
+
+    assert answer.json() == {"cancelled": True, "state": "cancelled"}
+    task = door.ask("GET", f"{TASKS}/{task_id}").json()
+    assert (task["state"], task["failure_reason"]) == ("cancelled", "budget_exceeded")
+
+
+def test_a_trigger_is_added_listed_read_and_dropped(door: Door) -> None:
+    dag_id = door.created()["dag_id"]
+
+    made = door.ask(
+        "POST", f"/api/v1/dags/{dag_id}/triggers", json={"when": "finished", "graph": GRAPH}
+    )
+
+    assert made.status_code == 201, made.text
+    shown = made.json()
+    assert (shown["dag_id"], shown["when"], shown["title"]) == (dag_id, "finished", "after")
+    assert shown["tasks"] == 1
+    assert door.ask("GET", made.headers["location"]).json() == shown
+    assert door.ask("GET", "/api/v1/triggers", params={"dag_id": dag_id}).json() == [shown]
+    assert door.ask("DELETE", made.headers["location"]).json()["dropped"] is True
+    again = door.ask("DELETE", made.headers["location"])
+    assert (again.status_code, again.json()["code"]) == (404, "TRIGGER_NOT_FOUND")
+
+
+def test_a_trigger_of_a_graph_that_is_none_is_refused(door: Door) -> None:
+    dag_id = door.created()["dag_id"]
+    circle = {
+        "title": "c",
+        "tasks": [
+            {"name": "a", "title": "a", "depends_on": ["b"]},
+            {"name": "b", "title": "b", "depends_on": ["a"]},
+        ],
+    }
+
+    answer = door.ask("POST", f"/api/v1/dags/{dag_id}/triggers", json={"graph": circle})
+
+    assert (answer.status_code, answer.json()["code"]) == (422, "INVALID_GRAPH")

@@ -1,0 +1,239 @@
+"""The single queue over HTTP, in the words of its design."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from httpx2 import Response
+
+from app.domain.results import Raised, Returned
+from tests.support.door import Door, open_door
+from tests.support.house import House
+
+QUEUE = "/api/queue"
+
+
+@pytest.fixture
+def door(house: House, database_url: str) -> Iterator[Door]:
+    with open_door(house, database_url) as door:
+        yield door
+
+
+def put(door: Door, prompt: str = "tidy up", **fields: Any) -> Response:
+    return door.ask("POST", f"{QUEUE}/task", json={"prompt": prompt, **fields})
+
+
+def entry(door: Door, queue_id: str) -> dict[str, Any]:
+    answer = door.ask("GET", f"{QUEUE}/{queue_id}")
+    assert answer.status_code == 200, answer.text
+    shown: dict[str, Any] = answer.json()
+    return shown
+
+
+def test_a_prompt_is_queued_and_told_its_place(door: Door) -> None:
+    first, second = put(door).json(), put(door)
+
+    assert second.status_code == 201
+    assert second.json()["state"] == "pending"
+    assert (first["position"], second.json()["position"]) == (1, 2)
+    assert second.headers["location"] == f"{QUEUE}/{second.json()['queue_id']}"
+
+
+def test_all_that_was_said_travels_to_the_runner_and_back(door: Door) -> None:
+    said = {
+        "model": "sonnet",
+        "timeout_seconds": 1800,
+        "session_id": "s-1",
+        "project": {"name": "site", "root": "/srv/site"},
+        "env": {"CI": "1"},
+        "thinking": False,
+        "source": "scheduler",
+        "source_job": "nightly-maintenance",
+    }
+
+    queue_id = put(door, "Perform nightly maintenance\nwith care", **said).json()["queue_id"]
+
+    row = door.house.row(door.row_id(queue_id))
+    told = {
+        name: value for name, value in said.items() if name not in ("timeout_seconds", "source")
+    }
+    assert row["spec"] == {"prompt": "Perform nightly maintenance\nwith care", **told}
+    assert row["title"] == "Perform nightly maintenance"
+    assert (row["project_id"], row["timeout_seconds"]) == ("site", 1800)
+    assert (row["source"], row["created_by"]) == ("scheduler", "cron:nightly-maintenance")
+    shown = entry(door, queue_id)
+    assert said.items() <= shown.items()
+    assert shown["attempts"] == 0
+
+
+def test_an_entry_says_who_has_it_once_it_is_dispatched(door: Door) -> None:
+    house = door.house
+    queue_id = put(door).json()["queue_id"]
+    waiting = entry(door, queue_id)
+    house.agent(agent_id="https://localhost:9000")
+    [claimed] = house.claim().claims
+    sent = entry(door, queue_id)
+    run = house.start(claimed)
+    assert run is not None
+    works = entry(door, queue_id)
+    house.settle(run, Returned("done"))
+
+    assert (waiting["state"], waiting["task_id"], waiting["agent_url"]) == ("pending", None, None)
+    assert (sent["state"], sent["task_id"], sent["position"]) == ("dispatching", queue_id, None)
+    assert sent["dispatched_at"] is not None
+    assert sent["agent_url"]
+    assert (works["state"], works["attempts"]) == ("working", 1)
+    assert entry(door, queue_id)["state"] == "completed"
+
+
+def test_a_failed_entry_keeps_its_error(door: Door) -> None:
+    house = door.house
+    house.agent()
+    queue_id = put(door).json()["queue_id"]
+    [claimed] = house.claim().claims
+    run = house.start(claimed)
+    assert run is not None
+    house.settle(run, Raised("auth_failure", "no such key"))
+
+    shown = entry(door, queue_id)
+
+    assert (shown["state"], shown["last_error"]) == ("failed", "no such key")
+
+
+def test_the_queue_lists_what_has_not_ended_in_its_order(door: Door) -> None:
+    house = door.house
+    house.agent(slots=1)
+    ids = [put(door, f"prompt {n}").json()["queue_id"] for n in range(4)]
+    house.claim(limit=1)
+    door.ask("POST", f"{QUEUE}/{ids[3]}/cancel")
+    put(door.guest())
+
+    shown = door.ask("GET", QUEUE).json()
+
+    assert [one["queue_id"] for one in shown["tasks"]] == ids[:3]
+    assert [one["state"] for one in shown["tasks"]] == ["dispatching", "pending", "pending"]
+    assert [one["position"] for one in shown["tasks"]] == [None, 1, 2]
+    assert (shown["depth"], shown["dispatched_count"], shown["max_size"]) == (3, 1, 1_000_000)
+
+
+def test_a_task_that_waits_for_another_is_listed_last(door: Door) -> None:
+    graph = {
+        "title": "two",
+        "tasks": [
+            {"name": "a", "title": "a"},
+            {"name": "b", "title": "b", "depends_on": ["a"]},
+        ],
+    }
+    assert door.ask("POST", "/api/v1/dags", json=graph).status_code == 201
+    put(door)
+
+    shown = door.ask("GET", QUEUE).json()["tasks"]
+
+    assert [one["prompt"] for one in shown] == ["a", "tidy up", "b"]
+    assert shown[2]["position"] is None
+
+
+def test_a_queued_entry_is_cancelled_at_once(door: Door) -> None:
+    queue_id = put(door).json()["queue_id"]
+
+    answer = door.ask("POST", f"{QUEUE}/{queue_id}/cancel")
+
+    assert answer.json() == {"queue_id": queue_id, "state": "cancelled", "cancelled": True}
+    again = door.ask("POST", f"{QUEUE}/{queue_id}/cancel")
+    assert (again.status_code, again.json()["code"]) == (400, "TASK_ALREADY_COMPLETED")
+
+
+def test_what_a_page_submits_comes_from_the_web(door: Door) -> None:
+    answer = door.ask("POST", "/api/task", json={"prompt": "hello", "source": "cli"})
+
+    assert answer.status_code == 201
+    assert set(answer.json()) == {"queue_id", "position", "state"}
+    assert entry(door, answer.json()["queue_id"])["source"] == "web"
+
+
+def test_a_full_queue_answers_503(house: House, database_url: str) -> None:
+    with open_door(house, database_url, AG_QUEUE_MAX_SIZE="2") as door:
+        put(door), put(door)
+
+        answer = put(door)
+
+        assert (answer.status_code, answer.json()["code"]) == (503, "QUEUE_FULL")
+        assert answer.headers["retry-after"]
+        assert door.ask("GET", "/status").json()["queue"]["depth"] == 2
+
+
+def test_the_status_tells_how_full_the_queue_is(door: Door) -> None:
+    put(door)
+    door.house.run("UPDATE tasks SET created_at = created_at - interval '5 minutes'")
+
+    shown = door.ask("GET", "/status").json()
+
+    assert shown["type"] == "view"
+    assert shown["interfaces"] == ["statusable", "observable", "taskable"]
+    assert shown["version"]
+    queue = shown["queue"]
+    assert (queue["depth"], queue["max_size"], queue["dispatched_count"]) == (1, 1_000_000, 0)
+    assert 300 <= queue["oldest_age_seconds"] < 400
+
+
+def test_an_address_of_an_agent_is_taken_and_not_heeded(door: Door) -> None:
+    answer = put(door, agent_url="https://localhost:9000")
+
+    assert answer.status_code == 201
+    assert "agent_url" not in door.house.row(door.row_id(answer.json()["queue_id"]))["spec"]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "prompt"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": "x", "modle": "sonnet"}, "modle"),
+        ({"prompt": "x", "timeout_seconds": 0}, "timeout_seconds"),
+        ({"prompt": "x", "thinking": "yes"}, "thinking"),
+        ({"prompt": "x", "env": {"A": 1}}, "env.A"),
+        ({"prompt": "x", "source": "The Web"}, "source"),
+    ],
+)
+def test_a_wrong_field_is_named(door: Door, body: dict[str, Any], field: str) -> None:
+    answer = door.ask("POST", f"{QUEUE}/task", json=body)
+
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["field"] == field
+
+
+def test_workflow_words_are_taken_and_returned(door: Door) -> None:
+    answer = door.ask(
+        "POST",
+        "/api/v1/tasks",
+        json={
+            "agent_name": "FitmentAgent",
+            "task_type": "generate_fitment",
+            "payload": {"sku": 1},
+            "max_attempts": 3,
+        },
+    )
+
+    task = answer.json()
+    assert answer.status_code == 201
+    assert (task["title"], task["type"]) == ("generate_fitment", "generate_fitment")
+    assert task["task_type"] == task["type"]
+    assert task["workflow_id"] == task["dag_id"]
+    assert task["agent_name"] == "FitmentAgent"
+    assert (task["error_info"], task["lease_owner"], task["lease_expires_at"]) == (None, None, None)
+
+
+def test_the_holder_and_the_failure_are_told_under_workflow_words(door: Door) -> None:
+    house = door.house
+    house.agent()
+    task_id = door.created()["id"]
+    [claimed] = house.claim().claims
+    held = door.ask("GET", f"/api/v1/tasks/{task_id}").json()
+    run = house.start(claimed)
+    assert run is not None
+    house.settle(run, Raised("auth_failure", "no"))
+    ended = door.ask("GET", f"/api/v1/tasks/{task_id}").json()
+
+    assert held["lease_owner"]
+    assert held["lease_expires_at"]
+    assert ended["error_info"] == {"reason": "auth_failure", "message": "no", "attempts": 1}
