@@ -16,7 +16,9 @@ from typing import Any, Generic, Self, TypeVar
 import httpx2
 
 from overnight import calls
+from overnight.admin import Admin
 from overnight.calls import Call
+from overnight.control import Account, DeadLetters, Locks, Spending, Triggers
 from overnight.dags import Dags
 from overnight.drivers import Async, Patience, Sync
 from overnight.errors import NotConfigured
@@ -41,6 +43,12 @@ class Operations(Group[D], Generic[D]):
         super().__init__(driver)
         self.tasks: Tasks[D] = Tasks(driver)
         self.dags: Dags[D] = Dags(driver)
+        self.dead_letters: DeadLetters[D] = DeadLetters(driver)
+        self.locks: Locks[D] = Locks(driver)
+        self.usage: Spending[D] = Spending(driver)
+        self.triggers: Triggers[D] = Triggers(driver)
+        self.me: Account[D] = Account(driver)
+        self.admin: Admin[D] = Admin(driver)
 
     @operation
     def queue_status(self) -> Call[QueueStatus]:

@@ -1,7 +1,8 @@
 """What travels when somebody looks after tasks: what happened to them, and what holds them."""
 
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -123,6 +124,18 @@ class TaskChanges(Asked):
         le=WEEK_SECONDS,
         description="How long one run may take; null leaves it to the plan.",
     )
+
+
+class EditFields(TypedDict, total=False):
+    """The fields of TaskChanges, for editors; None takes a deadline or a timeout away."""
+
+    title: str
+    description: str
+    priority: int
+    priority_score: int
+    deadline_at: datetime | None
+    tags: Sequence[str]
+    timeout_seconds: int | None
 
 
 class TaskMending(TaskChanges):

@@ -11,6 +11,10 @@ OvernightError               base of all
 │   ├── DagNotFound          no such graph, or another user's
 │   ├── DagAlreadyFinished   too late to cancel
 │   ├── NotRetryable         only what failed or was cancelled can be tried again
+│   ├── NotEditable          only a task that nobody has can be changed
+│   ├── PreconditionFailed   the task has changed since it was read
+│   ├── NotDeadLettered      only an open dead letter can be resolved
+│   ├── NotAwaitingApproval  only a task that asks for money can be given some
 │   ├── TooManyPending       the user's cap on waiting work
 │   ├── MonthlyLimitReached  the month's hours are used up
 │   ├── SpawnTooDeep         a task so far down spawns no further ones
@@ -131,6 +135,30 @@ class NotRetryable(Refused):
     """Only a task that failed for good or was cancelled can be tried again."""
 
     code = "NOT_RETRYABLE"
+
+
+class NotEditable(Refused):
+    """Only a task that waits, and that nobody has, can be changed."""
+
+    code = "NOT_EDITABLE"
+
+
+class PreconditionFailed(Refused):
+    """The task has changed since it was read."""
+
+    code = "PRECONDITION_FAILED"
+
+
+class NotDeadLettered(Refused):
+    """The task is in no open dead letter."""
+
+    code = "NOT_DEAD_LETTERED"
+
+
+class NotAwaitingApproval(Refused):
+    """The task asks for no money."""
+
+    code = "NOT_AWAITING_APPROVAL"
 
 
 class TooManyPending(Refused):
@@ -277,6 +305,10 @@ BY_CODE: dict[str, type[Refused]] = {
         DagNotFound,
         DagAlreadyFinished,
         NotRetryable,
+        NotEditable,
+        PreconditionFailed,
+        NotDeadLettered,
+        NotAwaitingApproval,
         TooManyPending,
         MonthlyLimitReached,
         SpawnTooDeep,

@@ -1,10 +1,13 @@
 """What can be done with tasks; reached as `client.tasks`."""
 
+import builtins
 import time
 from typing import Unpack
 
 from overnight import calls
 from overnight.calls import LONGEST_HOLD_SECONDS, Call
+from overnight.control_calls import asked, path, read_list, send
+from overnight.control_models import Artifact, Attempt, EditFields, TaskChanges
 from overnight.errors import Refused, TaskFailed, TooManyStreams, Unreachable, WaitTimedOut
 from overnight.explain_models import Explanation
 from overnight.models import Cancelled, Event, Forecast, Task, TaskFields
@@ -48,6 +51,34 @@ class Tasks(Group[D]):
     def forecast(self, task_id: str) -> Call[Forecast]:
         """Return when a task is expected to start and to end."""
         return calls.forecast_task(task_id)
+
+    @operation
+    def edit(self, task_id: str, *, etag: str = "*", **changes: Unpack[EditFields]) -> Call[Task]:
+        """Change a task that nobody has yet; an ETag refuses it if the task has changed since."""
+        body = asked(TaskChanges, changes)
+        return send(Task, "PATCH", path("tasks", task_id), body, {"If-Match": etag})
+
+    @operation
+    def attempts(self, task_id: str, *, limit: int = 50) -> Call[builtins.list[Attempt]]:
+        """Return the latest claims of a task: who ran it, how it ended, what it cost."""
+        return read_list(Attempt, path("tasks", task_id, "attempts"), limit=limit)
+
+    @operation
+    def events(
+        self, task_id: str, *, after: int = 0, limit: int = 100
+    ) -> Call[builtins.list[Event]]:
+        """Return what happened to a task so far, the oldest first."""
+        return read_list(Event, path("tasks", task_id, "events"), after=after, limit=limit)
+
+    @operation
+    def artifacts(self, task_id: str) -> Call[builtins.list[Artifact]]:
+        """Return what the runs of a task made for others to read."""
+        return read_list(Artifact, path("tasks", task_id, "artifacts"))
+
+    @operation
+    def artifact(self, artifact_id: str) -> Call[bytes]:
+        """Return what one artifact holds."""
+        return Call("GET", path("artifacts", artifact_id, "content"), lambda answer: answer.content)
 
     @operation
     def cancel(self, task_id: str) -> Call[Cancelled]:

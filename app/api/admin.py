@@ -7,7 +7,7 @@ from pydantic import AwareDatetime
 
 from app.api.callers import Admin
 from app.api.keys import MadeKey, Revoked, ShownKey, shown
-from app.api.parts import Use
+from app.api.parts import Parts, Use
 from app.api.wanted import USUAL, NewKey, Rotation
 from app.control.keys import issue, key_id_of, revoke, rotate
 from app.domain.errors import KeyNotFound, UserNotFound
@@ -23,7 +23,7 @@ MAX_PAGE = 1000
 @router.get("/users/{user_id}/keys")
 def list_keys_of(user_id: str, parts: Use, _caller: Admin) -> list[ShownKey]:
     """List a user's keys; the user goes by id or name."""
-    return [shown(key) for key in list_keys(parts.admin_db, _user(parts, user_id))]
+    return [shown(key) for key in list_keys(parts.admin_db, user_named(parts, user_id))]
 
 
 @router.post("/users/{user_id}/keys", status_code=201)
@@ -31,7 +31,7 @@ def make_key_for(user_id: str, body: NewKey, parts: Use, _caller: Admin) -> Made
     """Make a key for a user; it is shown this once."""
     key = issue(
         parts.admin_db,
-        _user(parts, user_id),
+        user_named(parts, user_id),
         name=body.name,
         scopes=body.scopes,
         expires_in=body.expires_in,
@@ -64,11 +64,12 @@ def list_audit(
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = PAGE,
 ) -> list[Act]:
     """Tell what people did, newest first: to one user or to all, since an instant."""
-    concerned = None if user is None else _user(parts, user)
+    concerned = None if user is None else user_named(parts, user)
     return list_acts(parts.admin_db, user_id=concerned, since=since, limit=limit)
 
 
-def _user(parts: Use, named: str) -> UserId:
+def user_named(parts: Parts, named: str) -> UserId:
+    """Return the user of this id or name."""
     found = named_user(parts.admin_db, named)
     if found is None:
         raise UserNotFound

@@ -7,6 +7,8 @@ from fastapi import FastAPI
 
 from app.api import (
     admin,
+    admin_house,
+    admin_users,
     dags,
     dead_letters,
     health,
@@ -32,7 +34,7 @@ from app.store.db import ADMIN, APP, Db
 
 ROUTES = (
     *(tasks, dags, listening, records, dead_letters, triggers, plan, users, holding, queue),
-    *(keys, admin, health),
+    *(keys, admin, admin_users, admin_house, health),
 )
 
 

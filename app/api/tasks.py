@@ -7,6 +7,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from app.api.accepting import accept
 from app.api.callers import Reader, Writer
+from app.api.choosing import Choice
 from app.api.editing import changes_of, editions_in, show_edition
 from app.api.naming import states_named, task_cursor, task_named
 from app.api.paging import PAGE, Before, Limit, page_of
@@ -67,6 +68,7 @@ def list_own_tasks(
     parts: Use,
     caller: Reader,
     status: Text = None,
+    chosen: Choice,
     limit: Limit = PAGE,
     before: Before = None,
 ) -> list[TaskView]:
@@ -76,6 +78,7 @@ def list_own_tasks(
         parts.db,
         caller.user_id,
         states=states_named(status),
+        chosen=chosen,
         limit=limit + 1,
         before=task_cursor(before),
     )

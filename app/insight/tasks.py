@@ -90,11 +90,31 @@ def get_task(db: Db, user_id: UserId, task_id: TaskId) -> TaskView:
     return _view(dict(row))
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """Which tasks are meant: those for which everything that is named holds.
+
+    `titled` is found anywhere in a title, whatever its case; the range ends before `made_until`.
+    """
+
+    of_type: str | None = None
+    of_tag: str | None = None
+    of_project: str | None = None
+    of_source: str | None = None
+    made_from: datetime | None = None
+    made_until: datetime | None = None
+    titled: str | None = None
+
+
+ALL = Chosen()
+
+
 def list_tasks(
     db: Db,
     user_id: UserId,
     *,
     states: Collection[State] | None = None,
+    chosen: Chosen = ALL,
     limit: int = 50,
     before: TaskId | None = None,
 ) -> list[TaskView]:
@@ -104,6 +124,7 @@ def list_tasks(
             tx.execute(
                 statement("view_tasks"),
                 {
+                    **vars(chosen),
                     "user_id": user_id,
                     "states": None if states is None else sorted(states),
                     "before": before,

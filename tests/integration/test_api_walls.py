@@ -62,6 +62,7 @@ MAKERS: dict[str, tuple[Callable[[Door], str], Callable[[], str]]] = {
     "dag_id": (_dag, lambda: show_dag(new_dag_id())),
     "trigger_id": (_trigger, lambda: show_trigger(new_trigger_id())),
     "artifact_id": (_artifact, lambda: show_artifact(ArtifactId(uuid4()))),
+    "worker_id": (lambda _door: "a-worker", lambda: "no-worker"),
     "key_id": (lambda door: key_id_of(door.key), lambda: "000000000000"),
     "user_id": (lambda door: str(door.user), lambda: "6d0c1b1e-0000-4000-8000-000000000000"),
 }

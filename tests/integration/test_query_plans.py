@@ -326,6 +326,8 @@ def _values(connection: Connection) -> dict[str, Any]:
         **dict.fromkeys(("claims", "verdicts"), held),
         **dict.fromkeys(("fingerprint", "description", "tags", "payload", "spec", "priority")),
         **dict.fromkeys(("before_id", "before_epoch", "timeout_seconds", "deadline_at")),
+        **dict.fromkeys(("of_type", "of_tag", "of_project", "of_source", "titled")),
+        **dict.fromkeys(("made_from", "made_until")),
         **dict.fromkeys(("with_timeout", "with_deadline"), False),
     }
 

@@ -19,7 +19,7 @@ ROLES = (APP, READER, ADMIN, DISPATCHER)
 # Per table what the app, the reader, the admin and the dispatcher may do: R reads, I inserts,
 # U updates. Nobody deletes. Whose rows the app sees is told in test_walls.py.
 RIGHTS: Mapping[str, tuple[str | None, str | None, str | None, str | None]] = {
-    "agents": ("R", "R", "R", "RIU"),
+    "agents": ("R", "R", "RU", "RIU"),
     "api_keys": ("RIU", None, "RIU", "R"),
     "artifacts": ("R", "R", "R", "RIU"),
     "attempts": ("RU", "R", "RU", "RIU"),

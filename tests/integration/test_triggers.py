@@ -22,7 +22,7 @@ from app.intake.submit import Edge, NewGraph, NewTask, submit_graph
 from app.intake.triggers import add_trigger, drop_trigger, restored, stored
 from app.maintenance.triggers import PATIENCE, fire_due
 from app.outcome.settle import settle
-from app.store.db import Db
+from app.store.db import Db, Served
 from tests.support.graphs import begin
 from tests.support.house import AGENT, LOOSE, House
 from tests.support.invariants import told, violations
@@ -270,7 +270,7 @@ def test_a_trigger_said_at_the_moment_of_the_end_is_not_lost(
     dag, task = pipeline
     [run] = begin(house, task)
     rivals = [
-        Rival(_as_app(connect), "person", add_trigger, user, dag, REPORT, LOOSE, actor=ME),
+        Rival(_as_app(connect, user), "person", add_trigger, user, dag, REPORT, LOOSE, actor=ME),
         Rival(connect, "worker", settle, run, Returned(), agent=AGENT),
     ]
 
@@ -280,8 +280,8 @@ def test_a_trigger_said_at_the_moment_of_the_end_is_not_lost(
     sound(house)
 
 
-def _as_app(connect: Callable[..., Db]) -> Callable[..., Db]:
-    return lambda name: connect(name, role="overnight_app")
+def _as_app(connect: Callable[..., Db], user: UserId) -> Callable[..., Db]:
+    return lambda name: connect(name, role="overnight_app").acting_for(Served(user))
 
 
 DYING_SWEEP = """

@@ -26,6 +26,13 @@ SELECT t.*, :max_position AS max_position,
   JOIN lanes l ON l.user_id = t.user_id
  WHERE t.user_id = :user_id
    AND (CAST(:states AS text[]) IS NULL OR t.state = ANY (CAST(:states AS text[])))
+   AND (CAST(:of_type AS text) IS NULL OR t.type = CAST(:of_type AS text))
+   AND (CAST(:of_tag AS text) IS NULL OR CAST(:of_tag AS text) = ANY (t.tags))
+   AND (CAST(:of_project AS text) IS NULL OR t.project_id = CAST(:of_project AS text))
+   AND (CAST(:of_source AS text) IS NULL OR t.source = CAST(:of_source AS text))
+   AND (CAST(:made_from AS timestamptz) IS NULL OR t.created_at >= CAST(:made_from AS timestamptz))
+   AND (CAST(:made_until AS timestamptz) IS NULL OR t.created_at < CAST(:made_until AS timestamptz))
+   AND (CAST(:titled AS text) IS NULL OR strpos(lower(t.title), lower(CAST(:titled AS text))) > 0)
    AND (CAST(:before AS uuid) IS NULL OR t.id < CAST(:before AS uuid))
  ORDER BY t.id DESC
  LIMIT :limit;

@@ -22,7 +22,7 @@ GRANT UPDATE ON lanes, attempts TO overnight_app, overnight_admin, overnight_dis
 GRANT INSERT ON usage_ledger, notices TO overnight_app, overnight_admin, overnight_dispatcher;
 GRANT INSERT ON attempts, stale_results TO overnight_dispatcher;
 GRANT INSERT, UPDATE ON artifacts, pools, agents, paces, sweeps TO overnight_dispatcher;
-GRANT UPDATE ON pools TO overnight_admin;
+GRANT UPDATE ON pools, agents TO overnight_admin;
 GRANT INSERT, UPDATE ON dag_triggers TO overnight_app, overnight_admin;
 GRANT UPDATE ON dag_triggers TO overnight_dispatcher;
 GRANT UPDATE ON inbox TO overnight_dispatcher;

@@ -1,0 +1,147 @@
+"""What admins do over HTTP: users, workers, locks, pauses, fairness."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from app.domain.ids import show_task
+from app.domain.results import Returned
+from tests.support.door import TASKS, Door, open_door
+from tests.support.house import AGENT, House
+
+ADMIN = "/api/v1/admin"
+
+
+@pytest.fixture
+def door(house: House, database_url: str) -> Iterator[Door]:
+    with open_door(house, database_url) as door:
+        yield door
+
+
+@pytest.fixture
+def boss(door: Door) -> Door:
+    return door.guest(is_admin=True)
+
+
+def test_a_user_is_made_listed_and_read(boss: Door) -> None:
+    made = boss.ask("POST", f"{ADMIN}/users", json={"name": "ada", "plan": "pro"})
+
+    assert made.status_code == 201, made.text
+    user = made.json()
+    assert (user["name"], user["plan"], user["max_concurrent_agents"]) == ("ada", "pro", 3)
+    assert boss.ask("GET", made.headers["location"]).json() == user
+    assert boss.ask("GET", f"{ADMIN}/users/ada").json() == user
+    first = boss.ask("GET", f"{ADMIN}/users", params={"limit": 1})
+    rest = boss.ask("GET", first.headers["link"][1:].split(">")[0])
+    assert [one["name"] for one in first.json()] == ["ada"]
+    assert rest.json()[0]["name"] > "ada"
+
+
+def test_two_users_never_share_a_name(boss: Door) -> None:
+    boss.ask("POST", f"{ADMIN}/users", json={"name": "ada"})
+
+    again = boss.ask("POST", f"{ADMIN}/users", json={"name": "ada"})
+
+    assert (again.status_code, again.json()["errors"][0]["field"]) == (400, "name")
+
+
+def test_a_user_is_changed_in_one_request(boss: Door, door: Door) -> None:
+    changes = {
+        "plan": "pro",
+        "max_concurrent_agents": 7,
+        "monthly_agent_hours_limit": None,
+        "max_pending": 5,
+        "on_exhausted": "hold",
+        "night_budget_usd": 12.5,
+        "window": {"zone": "Europe/Berlin", "opens": "22:00", "closes": "06:00"},
+    }
+
+    answer = boss.ask("PATCH", f"{ADMIN}/users/{door.user}", json=changes)
+
+    user = answer.json()
+    assert answer.status_code == 200, answer.text
+    assert (user["plan"], user["max_concurrent_agents"]) == ("pro", 7)
+    assert user["monthly_agent_hours_limit"] is None
+    assert (user["window"]["zone"], user["window"]["opens"]) == ("Europe/Berlin", "22:00")
+    row = door.house.one("SELECT * FROM users WHERE id = :id", id=door.user)
+    assert (row["max_pending"], row["on_exhausted"]) == (5, "hold")
+    assert float(row["night_budget_usd"]) == 12.5
+    taken_back = boss.ask("PATCH", f"{ADMIN}/users/{door.user}", json={"window": None})
+    assert taken_back.json()["window"] is None
+    acts = boss.ask("GET", f"{ADMIN}/audit", params={"user": str(door.user)}).json()
+    assert {act["actor"] for act in acts} >= {f"user:{boss.user}"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"plan": "gold"},
+        {"max_concurrent_agents": -1},
+        {"plan_tier": "pro"},
+        {"window": {"zone": "Mars/Olympus", "opens": "22:00", "closes": "06:00"}},
+    ],
+)
+def test_a_wrong_change_changes_nothing(boss: Door, door: Door, changes: dict[str, Any]) -> None:
+    before = boss.ask("GET", f"{ADMIN}/users/{door.user}").json()
+
+    answer = boss.ask("PATCH", f"{ADMIN}/users/{door.user}", json={"max_pending": 1, **changes})
+
+    assert answer.status_code in {400, 422}
+    assert boss.ask("GET", f"{ADMIN}/users/{door.user}").json() == before
+
+
+def test_workers_are_listed_drained_and_given_work_again(boss: Door) -> None:
+    boss.house.agent(slots=3)
+
+    [worker] = boss.ask("GET", f"{ADMIN}/workers").json()
+    drained = boss.ask("POST", f"{ADMIN}/workers/{AGENT}/drain")
+
+    assert (worker["id"], worker["slots"], worker["busy"]) == (AGENT, 3, 0)
+    assert drained.json() == {"worker_id": AGENT, "draining": True}
+    assert boss.ask("GET", f"{ADMIN}/workers").json()[0]["status"] == "draining"
+    assert boss.ask("POST", f"{ADMIN}/workers/{AGENT}/undrain").json()["draining"] is False
+    unknown = boss.ask("POST", f"{ADMIN}/workers/nobody/drain")
+    assert (unknown.status_code, unknown.json()["code"]) == (404, "WORKER_NOT_FOUND")
+
+
+def test_an_admin_takes_a_lock_from_its_holder(boss: Door, door: Door) -> None:
+    house = door.house
+    house.agent()
+    run = house.running(door.user, locks=("repo:site",))
+    task_id = show_task(run.claim.task_id)
+
+    [lock] = boss.ask("GET", f"{ADMIN}/locks").json()
+    answer = boss.ask("POST", f"{ADMIN}/locks/{task_id}/release")
+
+    assert (lock["key"], lock["task_id"]) == ("repo:site", task_id)
+    assert answer.json() == {"task_id": task_id, "released": ["repo:site"]}
+    assert not house.settle(run, Returned("too late"))
+    assert door.ask("GET", f"{TASKS}/{task_id}").json()["state"] == "ready"
+    again = boss.ask("POST", f"{ADMIN}/locks/{task_id}/release")
+    assert (again.status_code, again.json()["code"]) == (409, "LOCK_NOT_HELD")
+
+
+def test_an_admin_pauses_a_user_and_everything(boss: Door, door: Door) -> None:
+    one = boss.ask("POST", f"{ADMIN}/pause", json={"user": str(door.user), "note": "bills"})
+    everything = boss.ask("POST", f"{ADMIN}/pause", json={})
+
+    assert one.json() == everything.json() == {"paused": True, "changed": True}
+    assert [pause["scope"] for pause in door.ask("GET", "/api/v1/pauses").json()] == ["user", "all"]
+    assert len(boss.ask("GET", f"{ADMIN}/pauses").json()) == 2
+    boss.ask("POST", f"{ADMIN}/resume", json={})
+    boss.ask("POST", f"{ADMIN}/resume", json={"user": str(door.user)})
+    assert door.ask("GET", "/api/v1/pauses").json() == []
+    unknown = boss.ask("POST", f"{ADMIN}/pause", json={"pool": "nowhere"})
+    assert (unknown.status_code, unknown.json()["code"]) == (404, "POOL_NOT_FOUND")
+
+
+def test_fairness_tells_of_every_user(boss: Door, door: Door) -> None:
+    door.house.agent()
+    door.house.settle(door.house.running(door.user), Returned("done"))
+
+    shown = boss.ask("GET", f"{ADMIN}/fairness", params={"hours": 2}).json()
+
+    assert shown["starts"] == 1
+    assert len(shown["users"]) == 1
+    assert shown["starving"] == []

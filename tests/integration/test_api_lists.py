@@ -1,0 +1,67 @@
+"""Choosing tasks in a list, over HTTP."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.door import TASKS, Door, open_door
+from tests.support.house import House
+
+
+@pytest.fixture
+def door(house: House, database_url: str) -> Iterator[Door]:
+    with open_door(house, database_url) as door:
+        yield door
+
+
+def titles(door: Door, **params: Any) -> list[str]:
+    answer = door.ask("GET", TASKS, params=params)
+    assert answer.status_code == 200, answer.text
+    return [task["title"] for task in answer.json()]
+
+
+def test_a_list_is_narrowed_by_everything_that_is_named(door: Door) -> None:
+    door.created(title="Nightly build", type="echo", tags=["ci"], project_id="site", source="cli")
+    door.created(title="nightly report", type="sleep", tags=["ci", "mail"], project_id="site")
+    door.created(title="100% done_deal", type="sleep")
+
+    assert titles(door, type="sleep") == ["100% done_deal", "nightly report"]
+    assert titles(door, tag="ci") == ["nightly report", "Nightly build"]
+    assert titles(door, project_id="site", type="echo") == ["Nightly build"]
+    assert titles(door, source="cli") == ["Nightly build"]
+    assert titles(door, title="NIGHTLY") == ["nightly report", "Nightly build"]
+    assert titles(door, title="%") == titles(door, title="_") == ["100% done_deal"]
+    assert titles(door, tag="nothing") == []
+    assert titles(door.guest(), tag="ci") == []
+
+
+def test_a_list_covers_the_time_it_is_asked_about(door: Door) -> None:
+    first = door.created(title="first")
+    door.house.run("UPDATE tasks SET created_at = created_at - interval '1 day'")
+    second = door.created(title="second")
+
+    assert titles(door, created_after=second["created_at"]) == ["second"]
+    assert titles(door, created_before=second["created_at"]) == ["first"]
+    assert titles(door, created_after="2001-01-01T00:00:00Z") == ["second", "first"]
+    assert first["id"] != second["id"]
+
+
+def test_a_choice_goes_on_over_pages(door: Door) -> None:
+    for n in range(5):
+        door.created(title=f"t{n}", tags=["odd" if n % 2 else "even"])
+
+    first = door.ask("GET", TASKS, params={"tag": "even", "limit": 2})
+    rest = door.ask("GET", first.headers["link"][1:].split(">")[0])
+
+    assert [one["title"] for one in first.json() + rest.json()] == ["t4", "t2", "t0"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("created_after", "yesterday"), ("created_before", "2020-01-01"), ("title", "a\0b")],
+)
+def test_a_choice_that_makes_no_sense_is_refused(door: Door, name: str, value: str) -> None:
+    answer = door.ask("GET", TASKS, params={name: value})
+
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, name)
