@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Literal, TypedDict
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from overnight.control_models import Asked, Lock, Me, Note, Told
 from overnight.models import Number, Text, Whole, Word
@@ -16,6 +16,8 @@ MOST = 1_000_000
 
 class UserCreate(Asked):
     """A user to be made, with the limits of a plan."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "ada", "plan": "pro"}]})
 
     name: Annotated[Text, Field(min_length=1, max_length=100)] = Field(
         description="The name they go by; nobody else's."
@@ -39,6 +41,10 @@ class WindowSet(Asked):
 
 class UserChanges(Asked):
     """What to change of a user; what is left out stays. A plan brings its limits with it."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"max_concurrent_agents": 7, "night_budget_usd": 12.5}]}
+    )
 
     plan: Plan | None = Field(None, description="The plan to put them on, with its limits.")
     max_concurrent_agents: Whole | None = Field(
@@ -128,6 +134,8 @@ class Drained(Told):
 
 class PauseTarget(Asked):
     """What is to be paused or resumed: a user, a pool, or with neither everything."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"note": "a new release"}]})
 
     user: Word | None = Field(None, description="A user's id or name.")
     pool: Word | None = Field(None, description="A pool's name.")

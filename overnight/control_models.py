@@ -108,6 +108,12 @@ class DeadLetterGroup(Told):
 class TaskChanges(Asked):
     """What may be changed of a task that nobody runs; what is left out stays as it is."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"title": "a better title", "priority": 2, "tags": ["night"]}]
+        }
+    )
+
     title: Title | None = Field(None, description="What people read.")
     description: Description | None = Field(None, description="More about it.")
     priority: Whole | None = Field(None, ge=1, le=4, description="1 critical to 4 low.")
@@ -147,6 +153,12 @@ class TaskMending(TaskChanges):
 
 class Resolution(Asked):
     """What becomes of a dead letter."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"resolution": "retry", "note": "the key is there now", "attempts": 3}]
+        }
+    )
 
     resolution: Literal["retry", "cancel", "modify_and_retry"] = Field(
         description="Run it again, let it rest, or change it and run it again."
@@ -231,6 +243,8 @@ class LockWait(Told):
 class Pausing(Asked):
     """Why nothing new should start."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"note": "moving house"}]})
+
     note: Note = Field("", description="Why; shown to whoever asks what holds a task.")
 
 
@@ -267,6 +281,8 @@ class Approval(Told):
 
 class Approving(Asked):
     """How much more may be spent."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"usd": 2.5}]})
 
     usd: Number = Field(ge=0.01, le=999_999, description="How many dollars more.")
 

@@ -102,6 +102,10 @@ class DagEdge(BaseModel):
 class DagTask(TaskCreate):
     """One task of a graph: the fields of a create, a name, and what it waits for."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"name": "build", "title": "build the site"}]}
+    )
+
     name: Name = Field(description="What the other tasks of the graph call it.")
     title: Title = Field("", description="What people read; left out, the name.")
     after: tuple[After, ...] = Field(

@@ -89,7 +89,11 @@ class RetryPolicy(BaseModel):
 class TaskCreate(BaseModel):
     """A task to be queued; only the title is needed."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        json_schema_extra={"examples": [{"title": "say hello", "payload": {"hello": "world"}}]},
+    )
 
     title: Annotated[Text, Field(min_length=1, max_length=500)] = Field(
         description="What people read in lists and reports."

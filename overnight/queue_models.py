@@ -15,6 +15,18 @@ VariableName = Annotated[Text, Field(min_length=1, max_length=255)]
 class QueueSubmit(Asked):
     """Work for an agent; only the prompt is needed."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "prompt": "Perform nightly maintenance",
+                    "model": "sonnet",
+                    "timeout_seconds": 1800,
+                }
+            ]
+        }
+    )
+
     prompt: Annotated[Text, Field(min_length=1, max_length=200_000)] = Field(
         description="What the agent is asked to do."
     )

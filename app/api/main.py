@@ -23,6 +23,7 @@ from app.api import (
     triggers,
     users,
 )
+from app.api.describing import REFUSALS, describe
 from app.api.headers import BoundedBodies, PrivateAnswers
 from app.api.parts import Parts, Verifier
 from app.api.rates import Rates
@@ -56,6 +57,7 @@ def create_app(settings: Settings, *, db: Db | None = None, waker: Waker | None 
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        responses=REFUSALS,
         lifespan=_closing_what_is_ours,
     )
     store = db or _database(settings, APP, settings.database_pool_size)
@@ -75,6 +77,7 @@ def create_app(settings: Settings, *, db: Db | None = None, waker: Waker | None 
     for module in ROUTES:
         api.include_router(module.router)
     problems.install(api)
+    describe(api)
     api.add_middleware(BoundedBodies)
     api.add_middleware(PrivateAnswers)
     return api
