@@ -107,8 +107,6 @@ UPDATE tasks
        deadline_at = CASE WHEN deadline_at > clock() THEN deadline_at END,
        sort_key = sort_key(priority, priority_boost_per_minute, created_at, dependency_boost,
                            CASE WHEN deadline_at > clock() THEN deadline_at END, clock()),
-       -- One that died at its ceiling could not pay for another run: it asks first.
-       awaits_budget = CASE WHEN cost_usd > 0 AND cost_usd >= max_cost_usd AND unmet = 0 THEN 'task' END,
        max_attempts = CASE WHEN state = 'dead_lettered' THEN attempts + :budget
                            WHEN id = :task_id THEN greatest(max_attempts, attempts + :budget)
                            ELSE max_attempts END,
@@ -119,13 +117,13 @@ UPDATE tasks
 RETURNING id;
 
 -- name: admit_unblocked
--- Revived tasks that wait for nobody are ready at once.
+-- Tasks that wait for nobody are ready at once; one that has spent all it may asks for more first.
 UPDATE tasks
-   SET state = :target
+   SET state = CASE WHEN cost_usd > 0 AND cost_usd >= max_cost_usd THEN state ELSE :target END,
+       awaits_budget = CASE WHEN cost_usd > 0 AND cost_usd >= max_cost_usd THEN 'task' END
  WHERE id = ANY (CAST(:tasks AS uuid[]))
    AND state = ANY (CAST(:sources AS text[]))
-   AND unmet = 0
-   AND awaits_budget IS NULL;
+   AND unmet = 0;
 
 -- name: doomed_dependents
 -- What was cancelled in consequence of how this task ended, however far down; but not what waits

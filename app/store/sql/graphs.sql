@@ -50,9 +50,14 @@ WITH RECURSIVE ended AS MATERIALIZED (
 )
 UPDATE tasks t
    SET unmet = t.unmet - c.times,
+       -- One that waited for others after it had spent all it may, asks for more before it goes on.
        state = CASE WHEN c.reason IS NOT NULL THEN :cancelled
-                    WHEN t.unmet = c.times AND t.state = ANY (CAST(:sources AS text[])) THEN :target
-                    ELSE t.state END,
+                    WHEN t.unmet > c.times OR t.state <> ALL (CAST(:sources AS text[])) THEN t.state
+                    WHEN t.cost_usd > 0 AND t.cost_usd >= t.max_cost_usd THEN t.state
+                    ELSE :target END,
+       awaits_budget = CASE WHEN c.reason IS NULL AND t.unmet = c.times AND t.state = ANY (CAST(:sources AS text[]))
+                             AND t.cost_usd > 0 AND t.cost_usd >= t.max_cost_usd THEN 'task'
+                            ELSE t.awaits_budget END,
        finished_at = CASE WHEN c.reason IS NOT NULL THEN clock() ELSE t.finished_at END,
        failure_reason = coalesce(c.reason, t.failure_reason)
   FROM change c
