@@ -10,14 +10,14 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from app.domain.claims import Claim, Claimed, Run
-from app.domain.ids import UserId
+from app.domain.ids import TaskId, UserId, show_task
 from app.domain.lifecycle import FINAL, MOVES, WAITING, Event, State, sources, target
 from app.domain.priority import score
 from app.domain.results import Expired, Interrupted, Raised, Result, Returned, Waiting
 from app.domain.retry import RetryPolicy
 from app.domain.verdicts import Standing, Verdict, judge
 from app.faults import fault
-from app.outcome.waiting import suspend, would_close_circle
+from app.outcome.waiting import strangers_among, suspend, would_close_circle
 from app.store import edges, lanes
 from app.store.db import Db
 from app.store.hot import Call, ask
@@ -33,6 +33,7 @@ CIRCLE = Raised(
     "Would create circular dependency: a task that it waits for waits for it",
     retryable=False,
 )
+STRANGER = Raised("invalid_wait", "was not spawned by this task", retryable=False)
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def record(tx: Connection, endings: Sequence[Ending], *, keep_stale: bool = True
         lanes.end_nights(tx, payers)
     if any(isinstance(one.result, Waiting) for one in endings):
         ask(tx, locking)
-        endings = [_without_circle(tx, one) for one in endings]
+        endings = [_sound_wait(tx, one) for one in endings]
     verdicts = {
         "verdicts": json.dumps([_said(_row(one)) for one in endings]),
         "escalated_priority": score(ESCALATED_PRIORITY),
@@ -212,14 +213,20 @@ def cancel_spawned(tx: Connection, parents: Sequence[UUID]) -> None:
     edges.follow(tx, [row.id for row in found if row.at_once])
 
 
-def _without_circle(tx: Connection, ending: Ending) -> Ending:
-    """Turn a wait for a task that itself waits for the waiting one into a failure."""
-    awaited = ending.result.tasks if isinstance(ending.result, Waiting) else ()
-    if not awaited or not would_close_circle(tx, ending.claim.task_id, awaited):
+def _sound_wait(tx: Connection, ending: Ending) -> Ending:
+    """Turn a wait that cannot be kept into a failure of the run, and of no other."""
+    if not isinstance(ending.result, Waiting):
+        return ending
+    task_id, awaited = ending.claim.task_id, ending.result.tasks
+    if strangers := strangers_among(tx, task_id, awaited):
+        failure = replace(STRANGER, message=f"{show_task(TaskId(strangers[0]))} {STRANGER.message}")
+    elif would_close_circle(tx, task_id, awaited):
+        failure = CIRCLE
+    else:
         return ending
     spent = ending.result
     result = replace(
-        CIRCLE, cost_usd=spent.cost_usd, tokens=spent.tokens, ran_seconds=spent.ran_seconds
+        failure, cost_usd=spent.cost_usd, tokens=spent.tokens, ran_seconds=spent.ran_seconds
     )
     verdict = judge(Standing(0, 1, RetryPolicy()), result, 0.0)
     return replace(ending, result=result, verdict=verdict)

@@ -21,13 +21,23 @@ def would_close_circle(tx: Connection, task_id: TaskId, tasks: Sequence[UUID]) -
     return bool(tx.execute(statement("reached_from"), named).all())
 
 
+def strangers_among(tx: Connection, task_id: TaskId, tasks: Sequence[UUID]) -> list[UUID]:
+    """Return those that the task has not spawned: what they come to is none of its business."""
+    named = {"task_id": task_id, "tasks": list(tasks)}
+    return list(tx.execute(statement("strangers_among"), named).scalars())
+
+
 def suspend(tx: Connection, waiting: Mapping[TaskId, Sequence[UUID]]) -> None:
     """Let tasks that were just suspended wait for others; who need not wait any more is ready.
 
     Their lanes are held since before the move: an awaited task that ended before counts at once,
     and one that ends later finds the edge.
     """
-    links = [Link(one, task_id, CONDITION) for task_id, tasks in waiting.items() for one in tasks]
+    links = [
+        Link(one, task_id, CONDITION)
+        for task_id, tasks in waiting.items()
+        for one in dict.fromkeys(tasks)
+    ]
     graphs.add_edges(tx, links)
     named = {"tasks": list(waiting)}
     tx.execute(

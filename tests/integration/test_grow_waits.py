@@ -1,15 +1,16 @@
-"""A task that waits for what it spawned: within its ceiling."""
+"""A task that waits for what it spawned: for its own children only, and within its ceiling."""
 
 import pytest
 
 from app.control.budgets import approve
 from app.domain.claims import Run
-from app.domain.ids import TaskId, UserId
-from app.domain.results import Returned, Waiting
+from app.domain.ids import TaskId, UserId, new_task_id, show_task
+from app.domain.results import Result, Returned, Waiting
 from app.intake.grow import Seed, SpawnCaps, spawn
 from app.intake.submit import NewTask
+from app.outcome.settle import settle_all
 from tests.support.graphs import begin, end, sound
-from tests.support.house import LOOSE, House
+from tests.support.house import AGENT, LOOSE, House
 
 ACTOR = "human:test"
 
@@ -18,6 +19,11 @@ ACTOR = "human:test"
 def user(house: House) -> UserId:
     house.agent()
     return house.user()
+
+
+@pytest.fixture
+def run(house: House, user: UserId) -> Run:
+    return house.running(user, title="parent")
 
 
 def plant(house: House, run: Run) -> TaskId:
@@ -47,4 +53,43 @@ def test_a_suspended_task_that_has_spent_all_it_may_asks_before_it_goes_on(
     approve(house.app, task, 1.0, actor=ACTOR)
     [again] = begin(house, task)
     house.settle(again, Returned("done"))
+    sound(house)
+
+
+def test_a_child_that_is_named_twice_is_waited_for_once(house: House, run: Run) -> None:
+    child = plant(house, run)
+
+    assert house.settle(run, Waiting((child, child)))
+
+    assert house.row(run.claim.task_id)["unmet"] == 1
+    end(house, child, Returned())
+    assert house.state(run.claim.task_id) == "ready"
+    sound(house)
+
+
+@pytest.mark.parametrize("whose", ["own", "another graph's", "another user's", "nobody's"])
+def test_a_wait_for_a_task_it_did_not_spawn_fails_and_spoils_no_other_end(
+    house: House, run: Run, whose: str
+) -> None:
+    mate = house.running(run.user_id)
+    child = plant(house, run)
+    stranger = {
+        "own": run.claim.task_id,
+        "another graph's": mate.claim.task_id,
+        "another user's": house.task(house.user()),
+        "nobody's": new_task_id(),
+    }[whose]
+
+    ends: list[tuple[Run, Result]] = [
+        (run, Waiting((child, stranger), cost_usd=0.5)),
+        (mate, Returned("fine")),
+    ]
+    settled = settle_all(house.dispatcher, ends, agent=AGENT)
+
+    assert len(settled.won) == 2
+    row = house.row(run.claim.task_id)
+    assert (row["state"], row["failure_reason"]) == ("dead_lettered", "invalid_wait")
+    assert show_task(stranger) in row["error"]
+    assert not house.rows("SELECT * FROM task_edges")
+    assert house.state(mate.claim.task_id) == "completed"
     sound(house)

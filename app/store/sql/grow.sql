@@ -106,6 +106,12 @@ SELECT id, spawn_key, title, type, state, output, failure_reason, error
    AND (CAST(:tasks AS uuid[]) IS NULL OR id = ANY (CAST(:tasks AS uuid[])))
  ORDER BY id;
 
+-- name: strangers_among
+-- Which of these a task has not spawned itself.
+SELECT id
+  FROM unnest(CAST(:tasks AS uuid[])) named(id)
+ WHERE NOT EXISTS (SELECT 1 FROM tasks t WHERE t.id = named.id AND t.parent_id = :task_id);
+
 -- name: inputs_of
 -- Outputs of the tasks that one waited for.
 SELECT p.id, p.name, p.output
