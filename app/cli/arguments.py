@@ -76,7 +76,10 @@ def _same_time_tomorrow(at: datetime) -> datetime:
 def text_of(given: str) -> str:
     """Return the text itself, or what `@file` or `-` (stdin) holds."""
     if given == "-":
-        return sys.stdin.read()
+        try:
+            return sys.stdin.read()
+        except UnicodeDecodeError as error:
+            raise typer.BadParameter("cannot read stdin: it is not UTF-8 text") from error
     if not given.startswith("@"):
         return given
     path = Path(given[1:]).expanduser()
@@ -92,7 +95,7 @@ def json_object(given: str) -> dict[str, object]:
     """Read a JSON object from the text itself, from `@file` or from `-` (stdin)."""
     try:
         value = json.loads(text_of(given), parse_constant=_refuse_constant)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"not valid JSON: {error}") from error
     if not isinstance(value, dict):
         raise typer.BadParameter('the payload must be a JSON object, such as {"hello": "world"}')

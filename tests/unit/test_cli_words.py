@@ -1,5 +1,6 @@
 """What people type and what they are shown, without a server."""
 
+import io
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,17 @@ def test_a_payload_may_stand_in_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[1]", "1", "{", "", '{"a": NaN}', "@no-such-file", "[" * 100_000]
+    "text",
+    [
+        "[1]",
+        "1",
+        "{",
+        "",
+        '{"a": NaN}',
+        "@no-such-file",
+        "[" * 100_000,
+        f'{{"a": {"9" * 5000}}}',
+    ],
 )
 def test_a_payload_that_is_no_json_object_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter):
@@ -47,6 +58,14 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(typer.BadParameter, match="not UTF-8"):
         arguments.text_of(f"@{file}")
+
+
+def test_input_that_is_not_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = io.TextIOWrapper(io.BytesIO(b"\xff\xfe\x00"), encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", noise)
+
+    with pytest.raises(typer.BadParameter, match="not UTF-8"):
+        arguments.text_of("-")
 
 
 @pytest.mark.parametrize(
