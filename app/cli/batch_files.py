@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Path = tuple[str | int, ...]
 MOST_VALUES = 1_000_000
 DEEPEST = 64
+TOO_MUCH = "holds more, or is nested deeper, than any batch"
 CORE = {
     "null": (r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
     "bool": (r"^(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
@@ -91,9 +92,9 @@ def read(text: str) -> list[Document]:
     """Read the text of a file."""
     if text.lstrip()[:1] in ("{", "["):
         try:
-            value = json.loads(text, parse_constant=_refuse_constant)
-        except (json.JSONDecodeError, RecursionError):
-            pass  # YAML, too, may begin with a bracket
+            value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_each_once)
+        except (ValueError, RecursionError):
+            pass  # YAML, too, may begin with a bracket, and says where a fault is
         else:
             return [Document(value, _lines_if_any(text))]
     return list(_documents(text))
@@ -232,6 +233,15 @@ def _refuse_constant(name: str) -> None:
     raise Unreadable(f"{name} is no JSON number")
 
 
+def _each_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise Unreadable(f"{key!r} is given twice")
+        found[key] = value
+    return found
+
+
 def _documents(text: str) -> Iterator[Document]:
     import yaml
 
@@ -255,10 +265,26 @@ def _loader() -> "type[yaml.SafeLoader]":
 
     # The one written in C where there is one: a large batch then takes a moment, not minutes.
     base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    loader: type[yaml.SafeLoader] = type("Core", (base,), {"yaml_implicit_resolvers": {}})
+    loader: type[yaml.SafeLoader] = type("Core", (_Shallow, base), {"yaml_implicit_resolvers": {}})
     for name, (pattern, firsts) in CORE.items():
         loader.add_implicit_resolver(TAG + name, re.compile(pattern), firsts)
     return loader
+
+
+class _Shallow:
+    """Ends the reading of what is nested too deep: the loader in C would overrun its stack."""
+
+    _depth = 0
+
+    def descend_resolver(self, parent: Any, index: object) -> None:  # noqa: ANN401, ARG002
+        """Hear that a node begins; there is nothing to resolve by where it stands."""
+        self._depth += 1
+        if self._depth > DEEPEST + 1:
+            raise Unreadable(TOO_MUCH, parent.start_mark.line + 1)
+
+    def ascend_resolver(self) -> None:
+        """Hear that a node has ended."""
+        self._depth -= 1
 
 
 class _Reader:
@@ -276,7 +302,7 @@ class _Reader:
         self.lines.setdefault(path, line)
         self._left -= 1
         if self._left < 0 or depth > DEEPEST:
-            raise Unreadable("holds more, or is nested deeper, than any batch", line)
+            raise Unreadable(TOO_MUCH, line)
         match node:
             case yaml.SequenceNode():
                 items = enumerate(node.value)
@@ -319,8 +345,16 @@ def _scalar(kind: str, text: str, line: int) -> object:
             # As many digits as Python reads at once; JSON would be refused likewise.
             if len(text) > 4_000:  # noqa: PLR2004
                 raise Unreadable("a number has too many digits", line)
-            return int(text)
+            return _number(int, text, line)
         case "float":
-            return float(text)
+            return _number(float, text, line)
         case _:
             raise Unreadable(f"the tag {kind} is not understood here", line)
+
+
+def _number(kind: type[int] | type[float], text: str, line: int) -> float:
+    try:
+        return kind(text)
+    except ValueError:
+        # Only where a tag asks for it: the file's own numbers are known by their look.
+        raise Unreadable(f"{text!r} is no number", line) from None

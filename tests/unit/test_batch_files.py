@@ -108,6 +108,13 @@ def test_every_fault_of_a_file_is_told() -> None:
         (f"n: {'9' * 5000}\n", 1, "too many digits"),
         ('{"a": NaN}', None, "NaN is no JSON number"),
         ("[" * 3000, None, "neither|nested"),
+        ("[" * 200_000, 1, "nested deeper"),
+        ("- " * 200_000, 1, "nested deeper"),
+        (f'{{"n": {"9" * 5000}}}', 1, "too many digits"),
+        ('{"title": "a", "title": "b"}', None, "'title' is given twice"),
+        ('[{"title": "g", "tasks": [{"name": "a", "name": "b"}]}]', None, "'name' is given twice"),
+        ("title: a\ntimeout_seconds: !!int soon\n", 2, "'soon' is no number"),
+        ("title: a\nmax_cost_usd: !!float much\n", 2, "'much' is no number"),
     ],
 )
 def test_what_is_no_batch_is_told_with_its_line(text: str, line: int | None, words: str) -> None:
