@@ -12,7 +12,7 @@ from app.domain.errors import DagNotFound, InvalidGraph, InvalidRequest, Refused
 from app.domain.ids import DagId, MalformedId, parse_dag, show_dag
 from app.insight.dags import DagView, OutlineView, get_dag, get_outline, list_dags, outline_of
 from app.insight.plan import PlanView, plan
-from app.intake.submit import Caps, Edge, NewTask, submit_dag
+from app.intake.submit import Caps, Edge, NewGraph, NewTask, submit_dag
 from app.intake.translate import idempotency_key, new_task, workers_of
 from overnight.dag_models import (
     Dag,
@@ -145,14 +145,17 @@ def cancel_own_dag(dag_id: str, parts: Use, caller: Writer) -> DagCancelled:
 
 
 def drafts(body: DagCreate, parts: Parts) -> tuple[list[NewTask], list[Edge]]:
-    """Return tasks and edges as intake takes them; what is no graph is refused by its fields."""
+    """Return tasks and edges as intake takes them; what is no graph is refused by its fields.
+
+    The edges are all there will be: who reads the output of another waits for it too.
+    """
     try:
         links = links_of(body)
     except NotAGraph as error:
         raise InvalidGraph([vars(fault) for fault in error.faults]) from error
     tasks = [new_task(task, parts.settings, None) for task in body.tasks]
     edges = [Edge(link.parent, link.child, link.condition, link.on_unmet) for link in links]
-    return tasks, edges
+    return tasks, list(NewGraph(tasks, edges).edges)
 
 
 def _dag_id(text: str) -> DagId:

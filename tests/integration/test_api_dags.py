@@ -403,6 +403,8 @@ def test_a_name_in_a_reference_is_waited_for_and_read(door: Door) -> None:
         ],
     )
     door.house.agent()
+    assert (dag["roots"], dag["leaves"]) == (["research"], ["report"])
+    assert dag["critical_path"] == {"tasks": ["research", "report"], "weight": 2}
     ids = {one["name"]: door.row_id(one["id"]) for one in read(door, dag["id"])["tasks"]}
     assert door.house.state(ids["report"]) == "pending"
 
@@ -413,6 +415,19 @@ def test_a_name_in_a_reference_is_waited_for_and_read(door: Door) -> None:
         "research": {"found": 3},
         "task:research:output": {"found": 3},
     }
+
+
+def test_a_rehearsal_lets_a_task_wait_for_what_it_reads(door: Door) -> None:
+    door.house.agent()
+    tasks = [
+        {"name": "research", "type": "echo"},
+        {"name": "report", "type": "echo", "context_refs": ["task:research:output"]},
+    ]
+
+    plan = door.ask("POST", f"{DAGS}/plan", json={"title": "a page", "tasks": tasks}).json()
+
+    research, report = plan["steps"]
+    assert report["start"]["p50_at"] > research["start"]["p50_at"]
 
 
 def test_a_reference_to_a_name_that_is_not_there_writes_nothing(door: Door) -> None:
