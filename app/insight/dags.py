@@ -143,11 +143,16 @@ def outline_of(
 def get_outline(db: Db, user_id: UserId, dag_id: DagId) -> OutlineView:
     """Return what the maker of a graph was told, as it holds now."""
     dag = get_dag(db, user_id, dag_id)
+    tasks: dict[str, str] = {}
+    for task in dag.tasks:
+        # A name stays with the first that bore it: what was spawned later may be called the same.
+        name = task.name if task.name and task.name not in tasks else task.id
+        tasks[name] = task.id
     return OutlineView(
         id=dag.id,
         title=dag.title,
         status=dag.status,
-        tasks={task.name or task.id: task.id for task in dag.tasks},
+        tasks=tasks,
         roots=dag.roots,
         leaves=dag.leaves,
         critical_path=dag.critical_path or ChainView([], 0),

@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 from httpx2 import Response
 
-from app.domain.ids import TaskId, new_dag_id, show_dag
+from app.domain.ids import TaskId, new_dag_id, show_dag, show_task
 from app.domain.results import Returned
+from app.intake.grow import Seed, SpawnCaps, spawn
+from app.intake.submit import NewTask
 from app.outcome.inputs import inputs_of
 from tests.support.door import Door, open_door
 from tests.support.graphs import begin
-from tests.support.house import House
+from tests.support.house import LOOSE, House
 
 DAGS = "/api/v1/dags"
 DIAMOND = [
@@ -157,6 +159,19 @@ def test_the_same_key_answers_with_the_first_graph(door: Door) -> None:
     assert by_header.json() == first
     assert theirs.status_code == 201
     assert door.house.one("SELECT count(*) AS n FROM dags")["n"] == 2
+
+
+def test_the_first_graph_is_answered_by_the_names_it_was_given(door: Door) -> None:
+    tasks = [{"name": "plan", "type": "echo"}, {"name": "act", "type": "echo"}]
+    first = created(door, tasks, idempotency_key="tonight")
+    door.house.agent()
+    [run] = begin(door.house, TaskId(door.row_id(first["tasks"]["act"])))
+    seed = Seed(NewTask("a plan of its own", "echo", name="plan"), "plan")
+    child = spawn(door.house.dispatcher, door.user, run.claim, seed, SpawnCaps(LOOSE)).task_id
+
+    again = create(door, tasks, idempotency_key="tonight").json()
+
+    assert again["tasks"] == {**first["tasks"], show_task(child): show_task(child)}
 
 
 def test_two_keys_that_differ_are_refused(door: Door) -> None:
