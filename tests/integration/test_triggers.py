@@ -18,6 +18,7 @@ from app.domain.ids import DagId, TaskId, TriggerId, UserId
 from app.domain.results import Raised, Returned
 from app.domain.retry import RetryPolicy, Strategy
 from app.insight.triggers import TriggerView, list_triggers
+from app.intake.grow import Seed, SpawnCaps, spawn
 from app.intake.submit import Edge, NewGraph, NewTask, submit_graph
 from app.intake.triggers import add_trigger, drop_trigger, restored, stored
 from app.maintenance.triggers import PATIENCE, fire_due
@@ -167,6 +168,28 @@ def test_a_failure_that_was_retried_at_once_has_still_set_off(
     end(house, task, Returned())
     assert fire_due(house.dispatcher, LOOSE) == 1
     assert reports(house) == 2
+    sound(house)
+
+
+def test_a_lone_task_that_grew_after_its_failure_has_still_set_off(
+    house: House, user: UserId
+) -> None:
+    run = house.running(user)
+    task = run.claim.task_id
+    arm(house, user, run.dag_id, "failed")
+    arm(house, user, run.dag_id, "completed")
+    house.settle(run, FATAL)
+    retry(house.app, user, task, actor=ME)
+    [again] = begin(house, task)
+    seed = Seed(NewTask("child", "echo"), "#1")
+    child = spawn(house.dispatcher, user, again.claim, seed, SpawnCaps(LOOSE)).task_id
+
+    assert fire_due(house.dispatcher, LOOSE) == 1
+
+    house.settle(again, Returned())
+    assert fire_due(house.dispatcher, LOOSE) == 0
+    end(house, child, Returned())
+    assert fire_due(house.dispatcher, LOOSE) == 1
     sound(house)
 
 

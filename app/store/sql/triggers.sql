@@ -19,20 +19,22 @@ UPDATE dag_triggers
 RETURNING id;
 
 -- name: set_off_lone
--- Triggers that wait for a lone task which has ended as they want, at any time since.
+-- Triggers that wait for a lone task which has ended as they want, at any time since. One that was
+-- brought back and has grown since was alone when it ended: after that its graph's row tells.
 UPDATE dag_triggers g
    SET due_at = clock()
  WHERE g.is_lone
    AND g.due_at IS NULL
    AND g.dropped_at IS NULL
-   AND NOT EXISTS (SELECT 1 FROM dags WHERE dags.id = g.dag_id)
    AND EXISTS (SELECT 1
                  FROM events e
+                 LEFT JOIN dags grown ON grown.id = g.dag_id
                 WHERE e.task_id = g.dag_id
                   AND e.to_state = ANY (CASE g.condition WHEN 'completed' THEN ARRAY['completed']
                                                          WHEN 'failed' THEN ARRAY['dead_lettered']
                                                          ELSE ARRAY['completed', 'dead_lettered', 'cancelled'] END)
-                  AND e.at >= g.created_at);
+                  AND e.at >= g.created_at
+                  AND coalesce(e.at < grown.created_at, true));
 
 -- name: due_triggers
 -- Read without locks: the firing statement looks again. One that was refused waits a while.
