@@ -240,6 +240,12 @@ def _check_edge(ends: dict[UUID, Row[Any]], edge: NewEdge) -> None:
             f"{show_task(child.id)} is {child.state}, and can no longer be made to wait",
             legal="a child that is pending",
         )
+    if child.awaits_budget is not None:
+        raise InvalidRequest(
+            "edges",
+            f"{show_task(child.id)} asks for more money, and cannot be made to wait",
+            legal="a child that waits for other tasks",
+        )
     never = {
         "success": {State.DEAD_LETTERED, State.CANCELLED},
         "failure": {State.COMPLETED, State.CANCELLED},

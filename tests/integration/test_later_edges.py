@@ -6,12 +6,13 @@ import pytest
 
 from app.domain.errors import InvalidRequest, TaskNotFound
 from app.domain.ids import TaskId, UserId
-from app.domain.results import Returned
+from app.domain.results import Returned, Suspended
 from app.intake.grow import NewEdge, add_edges
+from app.intake.submit import NewTask, submit_graph
 from app.outcome.settle import settle
 from app.store.db import Db
 from tests.support.graphs import begin, graph
-from tests.support.house import AGENT, House
+from tests.support.house import AGENT, LOOSE, House
 from tests.support.invariants import told, violations
 from tests.support.rivals import Rival, meet_at_lane
 
@@ -126,6 +127,19 @@ def test_what_is_no_longer_pending_cannot_be_made_to_wait(house: House, user: Us
 
     with pytest.raises(InvalidRequest, match="is ready, and can no longer be made to wait"):
         add(house.app, user, (a, b))
+
+
+def test_what_asks_for_money_cannot_be_made_to_wait(house: House, user: UserId) -> None:
+    tasks = [NewTask("dear", "echo", max_cost_usd=1.0), NewTask("other", "echo")]
+    made = submit_graph(house.app, user, tasks, LOOSE, title="a graph")
+    dear, other = (one.task_id for one in made)
+    [run] = begin(house, dear)
+    house.settle(run, Suspended(cost_usd=1.2))
+
+    with pytest.raises(InvalidRequest, match="asks for more money, and cannot be made to wait"):
+        add(house.app, user, (other, dear))
+
+    sound(house)
 
 
 def test_a_parent_that_never_ends_so_is_refused(house: House, user: UserId) -> None:

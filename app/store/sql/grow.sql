@@ -87,7 +87,10 @@ UPDATE tasks t
 
 -- name: edge_ends
 -- Tasks that somebody wants to join by an edge; another user's look exactly like none.
-SELECT id, dag_id, title, state FROM tasks WHERE id = ANY (CAST(:tasks AS uuid[])) AND user_id = :user_id;
+SELECT id, dag_id, title, state, awaits_budget
+  FROM tasks
+ WHERE id = ANY (CAST(:tasks AS uuid[]))
+   AND user_id = :user_id;
 
 -- name: reached_from
 -- Which of these tasks wait for one, however far down: it could never wait for them.
