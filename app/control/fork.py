@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from app.domain.errors import InvalidRequest, TaskNotFound
 from app.domain.graphs import spawned_by, to_run_again
-from app.domain.ids import DagId, TaskId, UserId, new_dag_id, new_task_id, show_task
+from app.domain.ids import DagId, TaskId, UserId, new_dag_id, new_task_id, show_dag, show_task
 from app.domain.lifecycle import State
 from app.faults import fault
 from app.intake.submit import Caps, check_caps, dag_of
@@ -68,7 +68,7 @@ def fork(
             raise TaskNotFound
         known = dag_of(tx, user_id, idempotency_key)
         if known is not None:
-            return Forked(known, {}, frozenset(), DagId(graph.id), created=False)
+            return Forked(known, {}, frozenset(), _origin(tx, user_id, known), created=False)
         old = _read(tx, user_id, DagId(graph.id))
         again = to_run_again(task_id, old.states, old.pairs)
         # Whoever runs anew spawns anew: what it spawned then is neither taken over nor waited for.
@@ -111,6 +111,17 @@ def fork(
     forked = db.atomically(work)
     fault("intake.after_commit")
     return forked
+
+
+def _origin(tx: Connection, user_id: UserId, dag_id: DagId) -> DagId:
+    """Return which graph a fork was made from; a graph that is no fork has taken the key."""
+    named = {"user_id": user_id, "dag_id": dag_id}
+    origin = tx.execute(statement("view_dag"), named).one().forked_from
+    if origin is None:
+        raise InvalidRequest(
+            "idempotency_key", f"{show_dag(dag_id)} was created under it", legal="a key of its own"
+        )
+    return DagId(origin)
 
 
 @dataclass(frozen=True)

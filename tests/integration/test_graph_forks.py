@@ -10,7 +10,7 @@ from app.domain.errors import (
 from app.domain.graphs import Condition
 from app.domain.ids import UserId, show_task
 from app.domain.results import Raised, Returned
-from app.intake.submit import Caps, Edge
+from app.intake.submit import Caps, Edge, NewTask, submit_dag
 from tests.support.graphs import end, linked, sound, states, status
 from tests.support.house import LOOSE, House
 
@@ -142,4 +142,27 @@ def test_a_fork_that_exceeds_a_cap_leaves_nothing_behind(house: House, user: Use
         fork(house.app, user, root, Caps(100, max_tasks_per_dag=2), actor=ME)
 
     assert house.one("SELECT count(*) AS n FROM tasks")["n"] == before
+    assert house.one("SELECT count(*) AS n FROM dags")["n"] == 1
+
+
+def test_a_fork_under_a_known_key_is_said_to_come_from_where_it_did(
+    house: House, user: UserId
+) -> None:
+    [first] = linked(house, user, 1)
+    [second] = linked(house, user, 1)
+    made = fork(house.app, user, first, LOOSE, actor=ME, idempotency_key="once")
+
+    again = fork(house.app, user, second, LOOSE, actor=ME, idempotency_key="once")
+
+    assert (again.dag_id, again.created) == (made.dag_id, False)
+    assert again.forked_from == made.forked_from == house.row(first)["dag_id"]
+
+
+def test_a_fork_under_the_key_of_a_create_is_refused(house: House, user: UserId) -> None:
+    tasks = [NewTask("only", "echo")]
+    dag = submit_dag(house.app, user, tasks, LOOSE, title="a graph", idempotency_key="once")
+
+    with pytest.raises(InvalidRequest, match="was created under it"):
+        fork(house.app, user, dag.tasks[0], LOOSE, actor=ME, idempotency_key="once")
+
     assert house.one("SELECT count(*) AS n FROM dags")["n"] == 1
