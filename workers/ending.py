@@ -6,7 +6,7 @@ import traceback
 from typing import TypedDict, assert_never
 
 from app.domain.claims import Run
-from app.domain.ids import parse_task
+from app.domain.ids import MalformedId, parse_task
 from app.domain.results import (
     Deferred,
     Interrupted,
@@ -145,7 +145,7 @@ def _after_raising(error: BaseException, context: RunContext) -> Result:
         case steering.Cancel() | steering.Stopped(reason="cancelled"):
             return Stopped(**spending(context))
         case steering.Suspended():
-            return Waiting(tuple(parse_task(one) for one in error.tasks), **spending(context))
+            return _waiting(error, context)
         case steering.Snooze() | steering.RateLimited():
             return Deferred(error.after_seconds, error.error_class, **spending(context))
         case steering.Retry():
@@ -154,6 +154,14 @@ def _after_raising(error: BaseException, context: RunContext) -> Result:
             return _failure(context, error, retryable=False)
         case _:
             return _failure(context, error)
+
+
+def _waiting(error: steering.Suspended, context: RunContext) -> Result:
+    try:
+        tasks = tuple(parse_task(one) for one in error.tasks)
+    except MalformedId as wrong:
+        return _raised(context, "invalid_wait", str(wrong), "Suspended", retryable=False)
+    return Waiting(tasks, **spending(context))
 
 
 def _failure(

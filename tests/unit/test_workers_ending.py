@@ -7,6 +7,7 @@ from app.domain.ids import DagId, TaskId, UserId
 from app.domain.results import Deferred, Interrupted, Raised, Result, Returned, Stopped, TimedOut
 from app.domain.retry import RetryPolicy
 from overnight import Cancel, Fail, InvalidOutput, RateLimited, Retry, Snooze
+from overnight.steering import Suspended
 from workers.ending import MAX_OUTPUT_BYTES, UnfitOutput, ending_of, no_handler, storable
 from workers.ladder import StopReason
 from workers.runners.python import Finished, RunContext
@@ -70,6 +71,7 @@ def test_a_handler_steers_its_task_without_failing(
         (SystemExit(3), "error", "SystemExit", None, None),
         (KeyboardInterrupt(), "error", "KeyboardInterrupt", None, None),
         (MemoryError(), "error", "MemoryError", None, None),
+        (Suspended(["no id"]), "invalid_wait", "Suspended", False, None),
     ],
 )
 def test_whatever_a_handler_raises_becomes_a_failure_in_words(
