@@ -30,6 +30,13 @@ def sound_object(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
+def sound_value(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """Return any JSON value that is stored and given back unchanged, else say where it is not."""
+    for path, inner in _walk(value):
+        _refuse_unsound(path, inner)
+    return value
+
+
 def _walk(value: object) -> Iterator[tuple[str, object]]:
     """Yield every value inside, with where it stands; deeper than allowed is an error.
 

@@ -63,6 +63,11 @@ def key_writer(known: Known) -> Caller:
     return _with_scope(known, "keys:write")
 
 
+def agent_runner(known: Known) -> Caller:
+    """Return a caller who may have agents of their own claim tasks."""
+    return _with_scope(known, "agents:run")
+
+
 def admin(known: Known) -> Caller:
     """Return a caller who may act on everybody; to anybody else there is nothing here."""
     if not (known.is_admin and known.may(ADMIN)):
@@ -74,11 +79,12 @@ Reader = Annotated[Caller, Depends(reader)]
 Writer = Annotated[Caller, Depends(writer)]
 KeyReader = Annotated[Caller, Depends(key_reader)]
 KeyWriter = Annotated[Caller, Depends(key_writer)]
+AgentRunner = Annotated[Caller, Depends(agent_runner)]
 Admin = Annotated[Caller, Depends(admin)]
 
 
 def _known(request: Request, parts: Parts) -> Caller | None:
-    shown = _presented(request)
+    shown = presented(request)
     if not shown:
         return _trusted(request, parts)
     if parts.tokens is not None and not shown.startswith(f"{PREFIX}_"):
@@ -106,7 +112,8 @@ def _trusted(request: Request, parts: Parts) -> Caller | None:
     return None if found is None else Caller(found.user_id, "", (EVERYTHING,), found.is_admin)
 
 
-def _presented(request: Request) -> str:
+def presented(request: Request) -> str:
+    """Return the key or the token that a request shows, or nothing."""
     header = request.headers.get("authorization", "")
     if header.lower().startswith(BEARER):
         return header[len(BEARER) :].strip()

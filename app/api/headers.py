@@ -17,6 +17,8 @@ MAX_BODY_BYTES = 1024 * 1024
 # A graph comes whole, so it may be larger than any task.
 GRAPHS = "/api/v1/dags"
 MAX_GRAPH_BYTES = 16 * 1024 * 1024
+# So may what a run keeps; how large an artifact may be the settings say.
+ARTIFACTS = "/artifacts"
 
 
 class PrivateAnswers:
@@ -52,7 +54,9 @@ class BoundedBodies:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        most = MAX_GRAPH_BYTES if scope["path"].startswith(GRAPHS) else MAX_BODY_BYTES
+        path = scope["path"]
+        is_large = path.startswith(GRAPHS) or path.endswith(ARTIFACTS)
+        most = MAX_GRAPH_BYTES if is_large else MAX_BODY_BYTES
         # Nineteen digits tell enough; more would only be work.
         declared = dict(scope["headers"]).get(b"content-length", b"")[:19]
         is_too_large = declared.isdigit() and int(declared) > most

@@ -3,12 +3,14 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from anyio import CapacityLimiter
 from fastapi import FastAPI
 
 from app.api import (
     admin,
     admin_house,
     admin_users,
+    agents,
     dags,
     dead_letters,
     health,
@@ -19,6 +21,7 @@ from app.api import (
     problems,
     queue,
     records,
+    runs,
     tasks,
     triggers,
     users,
@@ -27,14 +30,16 @@ from app.api.describing import REFUSALS, describe
 from app.api.headers import BoundedBodies, PrivateAnswers
 from app.api.parts import Parts, Verifier
 from app.api.rates import Rates
+from app.events.bell import Bell
 from app.events.feed import Feed
 from app.events.wake import Waker
 from app.settings import Settings
 from app.settings import load as load_settings
-from app.store.db import ADMIN, APP, Db
+from app.store.db import ADMIN, APP, GATE, Db
 
 ROUTES = (
     *(tasks, dags, listening, records, dead_letters, triggers, plan, users, holding, queue),
+    *(agents, runs),
     *(keys, admin, admin_users, admin_house, health),
 )
 
@@ -68,11 +73,20 @@ def create_app(settings: Settings, *, db: Db | None = None, waker: Waker | None 
         Feed(store, per_user=settings.max_streams_per_user),
         # Admins are few.
         admin_db=_database(settings, ADMIN, 1),
+        gate_db=_database(settings, GATE, settings.database_pool_size),
+        bell=Bell(store, per_user=settings.max_streams_per_user),
+        claim_places=CapacityLimiter(settings.database_pool_size),
         tokens=_verifier(settings),
         rates=_rates(settings),
     )
     api.state.parts = parts
-    ours = ((parts.db, db), (parts.waker, waker), (parts.admin_db, None), (parts.rates, None))
+    ours = (
+        (parts.db, db),
+        (parts.waker, waker),
+        (parts.admin_db, None),
+        (parts.gate_db, None),
+        (parts.rates, None),
+    )
     api.state.ours = [part for part, given in ours if given is None and part is not None]
     for module in ROUTES:
         api.include_router(module.router)

@@ -3,10 +3,12 @@
 from dataclasses import dataclass, replace
 from typing import Annotated, Protocol
 
+from anyio import CapacityLimiter
 from fastapi import Depends, Request
 
 from app.api.rates import Rates
 from app.control.keys import Caller
+from app.events.bell import Bell
 from app.events.feed import Feed
 from app.events.wake import Waker
 from app.settings import Settings
@@ -25,7 +27,9 @@ class Parts:
     """The parts one API process is made of; each request has a copy of its own.
 
     `db` finds nothing until the caller is known, and then only what is the caller's. `admin_db`
-    knows no walls: the routes of admins use it, and nobody else.
+    knows no walls: the routes of admins use it, and nobody else. Nor does `gate_db`, through which
+    agents outside register and claim: the gate must see everybody's work. `claim_places` is how
+    many do so at once; the others wait without a thread.
     """
 
     settings: Settings
@@ -33,6 +37,9 @@ class Parts:
     waker: Waker | None
     feed: Feed
     admin_db: Db
+    gate_db: Db
+    bell: Bell
+    claim_places: CapacityLimiter
     tokens: Verifier | None = None
     rates: Rates | None = None
 
@@ -45,6 +52,7 @@ class Parts:
         """Serve this caller from now on, and nobody else."""
         self.db = self.db.acting_for(caller.served)
         self.admin_db = self.admin_db.acting_for(caller.served)
+        self.gate_db = self.gate_db.acting_for(caller.served)
 
 
 def parts(request: Request) -> Parts:

@@ -17,8 +17,10 @@ from app.api.headers import PRIVATE
 from app.api.rates import TooManyRequests
 from app.api.wanted import Wanted
 from app.api.wording import explain
+from app.control.claim_tokens import ClaimOver
 from app.domain import errors
 from app.store.db import LOCK_TIMEOUT, DatabaseUnreachable, sqlstate
+from overnight.agent_models import Said
 from overnight.calls import causes
 from overnight.control_models import Asked
 
@@ -47,9 +49,12 @@ STATUS_OF: dict[type[errors.Refused], int] = {
     errors.StaleEdition: 412,
     errors.PoolNotFound: 404,
     errors.WorkerNotFound: 404,
-    errors.AgentNotFound: 404,
     errors.LockNotHeld: 409,
     errors.StaleAttempt: 409,
+    errors.TaskStopping: 409,
+    errors.NotStarted: 409,
+    errors.AgentNotFound: 404,
+    errors.AgentOffline: 409,
     errors.TooManyStreams: 429,
     errors.QueueFull: 503,
 }
@@ -105,7 +110,7 @@ def refused(_request: Request, error: Exception) -> Response:
     if isinstance(error, errors.QueueFull | errors.TooManyStreams):
         headers["Retry-After"] = str(RETRY_QUEUE_SECONDS)
     return problem(
-        STATUS_OF.get(type(error), HTTPStatus.BAD_REQUEST),
+        _status_of(type(error)),
         error.code,
         error.message,
         wrong=wrong,
@@ -114,12 +119,18 @@ def refused(_request: Request, error: Exception) -> Response:
     )
 
 
+def _status_of(kind: type[errors.Refused]) -> int:
+    """Return the status of a refusal, or of the kind that it is one of."""
+    known = (STATUS_OF[one] for one in kind.__mro__ if one in STATUS_OF)
+    return next(known, HTTPStatus.BAD_REQUEST)
+
+
 def invalid(request: Request, error: Exception) -> Response:
     """Answer a request whose shape is wrong: 422 for a body's fields, 400 for all else."""
     if not isinstance(error, RequestValidationError):
         raise error
     model = getattr(request.scope.get("endpoint"), "__annotations__", {}).get("body")
-    if not (isinstance(model, type) and issubclass(model, Wanted | Asked)):
+    if not (isinstance(model, type) and issubclass(model, Wanted | Asked | Said)):
         model = None
     wrong = [explain(fault, request.url.path, model) for fault in causes(error.errors())]
     in_body = all(fault["loc"][0] == "body" for fault in error.errors())
@@ -227,6 +238,7 @@ def install(app: FastAPI) -> None:
         (errors.Refused, refused),
         (RequestValidationError, invalid),
         (Unauthenticated, unauthenticated),
+        (ClaimOver, unauthenticated),
         (Forbidden, forbidden),
         (NotAnAdmin, not_an_admin),
         (PreconditionRequired, precondition_required),

@@ -19,4 +19,5 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop, listeners first."""
         self._api.state.parts.feed.close()
+        self._api.state.parts.bell.close()
         await super().shutdown(sockets)

@@ -26,6 +26,24 @@ class ClaimOver(Exception):
     """The token was never good, or its claim has ended; which of the two is not told."""
 
 
+class ClaimEnded(ClaimOver):
+    """The token was good, so that its holder may know: the claim it was made for has ended."""
+
+    def __init__(self, user_id: UserId, epoch: int) -> None:
+        super().__init__()
+        self.user_id = user_id
+        self.epoch = epoch
+
+
+class Superseded(StaleAttempt):
+    """The token was good, but a later attempt has the task now."""
+
+    def __init__(self, user_id: UserId, epoch: int) -> None:
+        super().__init__()
+        self.user_id = user_id
+        self.epoch = epoch
+
+
 @dataclass(frozen=True)
 class Holder:
     """A run that holds its task: the claim to act with, and whose task it is."""
@@ -65,9 +83,9 @@ def verify(db: Db, task_id: TaskId, shown: str) -> Holder:
         case "held":
             return Holder(Claim(task_id, int(found[2]), row.token), UserId(row.user_id))
         case "superseded":
-            raise StaleAttempt
+            raise Superseded(UserId(row.user_id), int(found[2]))
         case "over":
-            raise ClaimOver
+            raise ClaimEnded(UserId(row.user_id), int(found[2]))
         case _:
             assert_never(standing)
 

@@ -12,7 +12,8 @@ Refused                      base of all; `code`, `message`, `details`
 ├── TriggerNotFound          no such trigger, or it has fired
 ├── DagAlreadyFinished       too late to cancel it
 ├── NotRetryable             only what failed for good or was cancelled can be tried again
-├── AgentNotFound            no such agent
+├── AgentNotFound            no such agent, or another user's
+├── AgentOffline             the agent has left, or was silent for too long
 ├── ArtifactNotFound         no such artifact, or another user's
 ├── InboxRowNotFound         no such row in the inbox that could be retried or dropped
 ├── KeyNotFound              no such key in force, or another user's
@@ -30,6 +31,7 @@ Refused                      base of all; `code`, `message`, `details`
 ├── DagTooLarge              a graph's cap on its tasks
 ├── NotOrchestrator          only an orchestrator spawns for other agents
 ├── TaskStopping             its owner has asked the task to stop
+├── NotStarted               the claim is good, but its run has not begun
 └── StaleAttempt             the claim is no longer held
 """
 
@@ -126,6 +128,15 @@ class AgentNotFound(Refused):
 
     def __init__(self) -> None:
         super().__init__("no such agent")
+
+
+class AgentOffline(Refused):
+    """The agent has left, or was silent for so long that it was written off."""
+
+    code = "AGENT_OFFLINE"
+
+    def __init__(self) -> None:
+        super().__init__("the agent is offline; register it again")
 
 
 class ArtifactNotFound(Refused):
@@ -337,6 +348,15 @@ class TaskStopping(Refused):
 
     def __init__(self) -> None:
         super().__init__("the task was asked to stop")
+
+
+class NotStarted(Refused):
+    """The claim is held, but nobody has said that its run begins."""
+
+    code = "NOT_STARTED"
+
+    def __init__(self) -> None:
+        super().__init__("the claim has not been started; start it first")
 
 
 class StaleAttempt(Refused):

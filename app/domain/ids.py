@@ -43,6 +43,11 @@ def new_artifact_id() -> ArtifactId:
     return ArtifactId(ULID().to_uuid())
 
 
+def new_agent_id() -> str:
+    """Make the id of a new agent outside the house, as everybody sees it."""
+    return f"agent_{_ulid(ULID().to_uuid())}"
+
+
 def lone_dag_id(task: TaskId) -> DagId:
     """Return the graph of a lone task: it is its own."""
     return DagId(task)

@@ -96,6 +96,8 @@ class Capacity:
     lanes_due: bool = False
     usd_left: Decimal | None = None
     elsewhere: Sequence[str] = ()
+    # The only types it takes; None for whatever its capabilities cover.
+    types: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,36 @@ def take_next(
     want = Want(0, [bundle], terms.bundling.tasks, holder=agent, lease=lease, spare=1)
     rows = _choose(tx, pool, capacity, terms, want)
     return Begun([run_of(_fence(row), row) for row in rows], idle=capacity.free - bool(rows))
+
+
+def claim_for(
+    db: Db, pool: str, *, agent: str, terms: Terms, serves: UserId | None, types: Sequence[str]
+) -> Claimed | None:
+    """Claim one task for a free slot of an agent that asks for it, and commit; None if none may go.
+
+    The agent has a pool to itself. It may serve one user alone, and take some types only.
+    """
+
+    def work(tx: Connection) -> Claimed | None:
+        capacity = _capacity(tx, pool, terms, Call("lock_pool", {"pool": pool}))
+        if capacity.free <= 0 or agent not in capacity.agents:
+            return None
+        # What it takes it says itself; nobody else's handlers matter.
+        capacity = replace(capacity, types=types or None, elsewhere=())
+        if serves is not None:
+            lanes.lock(tx, [serves])
+            lanes.read(tx, serves)
+        elif capacity.lanes_due:
+            _catch_up(tx)
+        want = Want(1, [uuid4()], 1, holder=agent, user_id=serves)
+        for _ in range(LOOKS_PER_PASS):
+            rows = _choose(tx, pool, capacity, terms, want)
+            if rows or serves is not None or not _more(tx, pool):
+                break
+            want = replace(want, spare=want.spare * WIDER)
+        return _claimed(rows[0]) if rows else None
+
+    return db.atomically(work)
 
 
 def claim_one(
@@ -324,6 +356,7 @@ def question(
         "per_lane": ceil(want.limit / len(users)),
         "capabilities": list(capacity.capabilities),
         "elsewhere": list(capacity.elsewhere),
+        "types": None if capacity.types is None else list(capacity.types),
         "usd_left": capacity.usd_left,
     }
 

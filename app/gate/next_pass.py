@@ -57,7 +57,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Offer:
-    """A pool's slots as a pass counts them: all, busy, and what is free within the house's cap."""
+    """A pool's slots as a pass counts them: all, busy, and what is free within the house's cap.
+
+    An agent outside may serve one user alone.
+    """
 
     pool: str
     slots: int
@@ -66,10 +69,22 @@ class Offer:
     capabilities: Sequence[Sequence[str]]
     types: Sequence[Sequence[str]]
     capacity: Capacity
+    serves: UUID | None = None
 
 
-def offer_of(tx: Connection, pool: str, terms: Terms) -> Offer:
-    """Count a pool's slots as a pass would, but hold nothing meanwhile."""
+def offer_of(
+    tx: Connection,
+    pool: str,
+    terms: Terms,
+    *,
+    is_outside: bool = False,
+    types: Sequence[str] | None = None,
+    serves: UUID | None = None,
+) -> Offer:
+    """Count a pool's slots as a pass would, but hold nothing meanwhile.
+
+    An agent outside takes the types it says, or all, and may serve one user alone.
+    """
     asked = {"pool": pool, "liveness": terms.liveness.total_seconds()}
     row = tx.execute(statement("pool_capacity"), asked).one()
     return Offer(
@@ -79,7 +94,10 @@ def offer_of(tx: Connection, pool: str, terms: Terms) -> Offer:
         in_house=row.in_house,
         capabilities=row.capabilities or (),
         types=row.types or (),
-        capacity=offered(row, terms),
+        capacity=offered(row, terms)
+        if not is_outside
+        else replace(offered(row, terms), types=types, elsewhere=()),
+        serves=serves,
     )
 
 
@@ -101,7 +119,8 @@ def look_ahead(
     want = wanted(capacity, terms, limit=limit, holder=NOBODY)
     passed_over: list[UUID] = []
     for _ in range(LOOKS_PER_PASS):
-        lanes = _lanes(tx, pool, want, passed_over)
+        served = [] if offer.serves is None else [offer.serves]
+        lanes = served or _lanes(tx, pool, want, passed_over)
         if not lanes:
             break
         asked = question(lanes, capacity, terms, want) | {

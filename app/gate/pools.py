@@ -122,6 +122,9 @@ def _unknown(facts: Facts) -> Reason:
             "any worker of a pool may get its tasks: give all of them the handler, or those that"
             " have it a pool of their own"
         )
+    elif not knowing and not any(type_ in pool.offer.capacity.elsewhere for pool in able):
+        known = f"{named} {'takes' if len(able) == 1 else 'take'} no tasks of the type {type_!r}"
+        advice = "register an agent that does, or start a worker with the handler"
     else:
         others = [f"{pool.name} ({_hindrance(facts, pool)})" for pool in knowing]
         holders = listed(others) if others else "other pools"
@@ -154,8 +157,17 @@ def _able(facts: Facts) -> list[Pool]:
 def capable(facts: Facts) -> list[Pool]:
     """Return those of them that do not leave the task's type to others."""
     return [
-        pool for pool in _able(facts) if facts.task["type"] not in pool.offer.capacity.elsewhere
+        pool
+        for pool in _able(facts)
+        if facts.task["type"] not in pool.offer.capacity.elsewhere
+        and _takes(pool, facts.task["type"])
     ]
+
+
+def _takes(pool: Pool, kind: str) -> bool:
+    """Whether a pool takes tasks of a type: agents outside may name the only ones they take."""
+    types = pool.offer.capacity.types
+    return types is None or kind in types
 
 
 def _types(pool: Pool) -> list[str]:

@@ -75,6 +75,8 @@ class PoolState:
     slots: int
     capabilities: frozenset[str] = frozenset()
     elsewhere: frozenset[str] = frozenset()
+    # The only user it works for, if there is one.
+    serves: User | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,8 +318,9 @@ class _Play:
         lane.version += 1
         if lane.has_room and not lane.state.paused:
             place = (lane.active, lane.served, number, lane.version)
-            for queue in self.queues:
-                heappush(queue, place)
+            for pool, queue in zip(self.pools, self.queues, strict=True):
+                if pool.serves is None or pool.serves == lane.state.user:
+                    heappush(queue, place)
 
     def _fill(self, asked: set[int]) -> None:
         """Fill the free slots of every pool in turn."""

@@ -148,7 +148,14 @@ def _house_of(tx: Connection, user_id: UserId, row: Mapping[str, Any], terms: Te
         ],
         pools=[
             Pool(
-                offer_of(tx, pool["name"], terms),
+                offer_of(
+                    tx,
+                    pool["name"],
+                    terms,
+                    is_outside=pool["is_outside"],
+                    types=pool["only_types"],
+                    serves=pool["serves"],
+                ),
                 pool["paused"],
                 draining=pool["draining"],
                 knowing=pool["knowing"],
@@ -156,6 +163,7 @@ def _house_of(tx: Connection, user_id: UserId, row: Mapping[str, Any], terms: Te
             for pool in _rows(
                 tx,
                 statement("explain_pools"),
+                user_id=user_id,
                 limit=POOLS,
                 type=row["type"],
                 liveness=terms.liveness.total_seconds(),

@@ -184,10 +184,20 @@ def _pools(workers: Sequence[Mapping[str, Any]]) -> list[PoolState]:
             capabilities=frozenset.intersection(
                 *(frozenset(worker["capabilities"]) for worker in here)
             ),
-            elsewhere=frozenset(elsewhere([worker["types"] for worker in here], known)),
+            elsewhere=_left_to_others(here, known),
+            serves=here[0]["serves"],
         )
         for name, here in pools.items()
     ]
+
+
+def _left_to_others(
+    here: Sequence[Mapping[str, Any]], known: Sequence[Sequence[str]]
+) -> frozenset[str]:
+    """Return the types that a pool leaves to others; an agent outside may take whatever comes."""
+    if here[0]["is_outside"] and not here[0]["types"]:
+        return frozenset()
+    return frozenset(elsewhere([worker["types"] for worker in here], known))
 
 
 def _lane(row: Mapping[str, Any], unread: int) -> LaneState:

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from sqlalchemy import Connection
 
+from app.domain.claims import Claim
 from app.store import lanes
 from app.store.db import Db
 from app.store.statements import statement
@@ -64,6 +65,12 @@ def beat(db: Db, agent_id: str, *, liveness: timedelta | None = None) -> str | N
     known = {"id": agent_id, "liveness": liveness and liveness.total_seconds()}
     row = db.atomically(lambda tx: tx.execute(statement("beat_agent"), known).one_or_none())
     return None if row is None else str(row.status)
+
+
+def beat_holder(db: Db, claim: Claim) -> None:
+    """Say that the agent outside lives that holds a claim; the house's workers do so themselves."""
+    named = {"task_id": claim.task_id, "epoch": claim.epoch}
+    db.atomically(lambda tx: tx.execute(statement("beat_holder"), named))
 
 
 def leave(db: Db, agent_id: str) -> None:

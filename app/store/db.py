@@ -29,6 +29,7 @@ APP = "overnight_app"
 READER = "overnight_reader"
 ADMIN = "overnight_admin"
 DISPATCHER = "overnight_dispatcher"
+GATE = "overnight_gate"
 
 DEADLOCK = "40P01"
 SERIALIZATION = "40001"

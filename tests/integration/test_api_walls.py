@@ -9,6 +9,7 @@ from httpx2 import Response
 from app.control.keys import issue, key_id_of
 from app.domain.ids import (
     ArtifactId,
+    new_agent_id,
     new_dag_id,
     new_task_id,
     new_trigger_id,
@@ -22,6 +23,7 @@ from app.intake.submit import NewTask, submit_graph
 from tests.support.door import Door, open_door
 from tests.support.house import LOOSE, House
 from tests.support.operations import Operation, operations
+from tests.support.outside import outsider
 
 
 @pytest.fixture
@@ -64,6 +66,7 @@ MAKERS: dict[str, tuple[Callable[[Door], str], Callable[[], str]]] = {
     "artifact_id": (_artifact, lambda: show_artifact(ArtifactId(uuid4()))),
     "worker_id": (lambda _door: "a-worker", lambda: "no-worker"),
     "key_id": (lambda door: key_id_of(door.key), lambda: "000000000000"),
+    "agent_id": (lambda door: outsider(door).id, new_agent_id),
     "user_id": (lambda door: str(door.user), lambda: "6d0c1b1e-0000-4000-8000-000000000000"),
 }
 
@@ -97,7 +100,8 @@ def test_anothers_things_look_exactly_like_nothing(door: Door) -> None:
 
         theirs, none = (operation.call(door, ids) for ids in (foreign, nothing))
 
-        assert none.status_code == 404, f"{operation} on nothing: {none.status_code} {none.text}"
+        expected = 401 if operation.is_runs else 404
+        assert none.status_code == expected, f"{operation} on nothing: {none.text}"
         assert _plain(theirs) == _plain(none), str(operation)
         assert _traces(guest) == before, f"{operation} left a trace on another user's things"
 
@@ -138,6 +142,8 @@ def test_a_key_without_the_right_is_refused_everywhere(door: Door) -> None:
         answer = operation.call(lister)
 
         expected = (404, "NOT_FOUND") if operation.is_admins else (403, "FORBIDDEN")
+        if operation.is_runs:
+            expected = (401, "UNAUTHENTICATED")
         assert (answer.status_code, answer.json()["code"]) == expected, str(operation)
 
 
@@ -159,7 +165,7 @@ def test_every_operation_that_changes_something_wants_a_right_to_write(door: Doo
     changing: list[Operation] = [
         one
         for one in operations(door)
-        if one.method != "GET" and str(one) not in only_asks and not one.is_admins
+        if one.method != "GET" and str(one) not in only_asks and not one.is_admins | one.is_runs
     ]
 
     assert changing

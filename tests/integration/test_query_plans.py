@@ -320,6 +320,8 @@ def _values(connection: Connection) -> dict[str, Any]:
         "graph": "{}",
         **{name: [uuid4()] for name in ("artifacts",)},
         "names": ["a word"],
+        "models": [],
+        "serves": None,
         "artifact_id": uuid4(),
         "size": 1,
         "content": b"x",

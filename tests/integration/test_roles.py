@@ -11,43 +11,43 @@ from app.control.users import create_user
 from app.domain.plans import PlanTier
 from app.domain.results import Returned
 from app.outcome.presence import AgentCard, join
-from app.store.db import ADMIN, APP, DISPATCHER, READER, Db
+from app.store.db import ADMIN, APP, DISPATCHER, GATE, READER, Db
 from tests.support.house import AGENT, House
 
 VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
-ROLES = (APP, READER, ADMIN, DISPATCHER)
-# Per table what the app, the reader, the admin and the dispatcher may do: R reads, I inserts,
-# U updates. Nobody deletes. Whose rows the app sees is told in test_walls.py.
-RIGHTS: Mapping[str, tuple[str | None, str | None, str | None, str | None]] = {
-    "agents": ("R", "R", "RU", "RIU"),
-    "api_keys": ("RIU", None, "RIU", "R"),
-    "artifacts": ("R", "R", "R", "RIU"),
-    "attempts": ("RU", "R", "RU", "RIU"),
-    "audit_log": ("R", None, "R", "R"),
-    "dags": ("RIU", "R", "RIU", "RIU"),
-    "dag_triggers": ("RIU", "R", "RIU", "RU"),
-    "dead_letters": ("RIU", "R", "RIU", "RIU"),
-    "events": ("R", "R", "R", "R"),
-    "held_locks": ("R", "R", "R", "R"),
-    "inbox": ("R", "R", "R", "RU"),
-    "lanes": ("RU", "R", "RU", "RU"),
-    "legal_moves": ("R", "R", "R", "R"),
-    "lock_waits": ("R", "R", "R", "R"),
-    "notices": ("RI", "R", "RI", "RI"),
-    "paces": ("R", "R", "R", "RIU"),
-    "pauses": ("RIU", "R", "RIU", "RIU"),
-    "pools": ("R", "R", "RU", "RIU"),
-    "spending": ("RIU", "R", "RIU", "RIU"),
-    "stale_results": ("R", "R", "R", "RI"),
-    "sweeps": ("R", "R", "R", "RIU"),
-    "task_edges": ("RIU", "R", "RIU", "RIU"),
-    "tasks": ("RIU", "R", "RIU", "RIU"),
-    "usage_ledger": ("RI", "R", "RI", "RI"),
-    "users": ("R", "R", "RIU", "R"),
-    "alembic_version": ("R", "R", "R", "R"),
-    "audit_trail": ("R", None, "R", "R"),
-    "user_limits": ("R", "R", "R", "R"),
-    "graphs": ("R", "R", "R", "R"),
+ROLES = (APP, READER, ADMIN, DISPATCHER, GATE)
+# Per table what the app, the reader, the admin, the dispatcher and the gate may do: R reads, I
+# inserts, U updates. Nobody deletes. Whose rows the app sees is told in test_walls.py.
+RIGHTS: Mapping[str, tuple[str | None, ...]] = {
+    "agents": ("R", "R", "RU", "RIU", "RIU"),
+    "api_keys": ("RIU", None, "RIU", "R", None),
+    "artifacts": ("RIU", "R", "R", "RIU", "R"),
+    "attempts": ("RU", "R", "RU", "RIU", "RI"),
+    "audit_log": ("R", None, "R", "R", None),
+    "dags": ("RIU", "R", "RIU", "RIU", "RU"),
+    "dag_triggers": ("RIU", "R", "RIU", "RU", "R"),
+    "dead_letters": ("RIU", "R", "RIU", "RIU", "R"),
+    "events": ("R", "R", "R", "R", "R"),
+    "held_locks": ("R", "R", "R", "R", "R"),
+    "inbox": ("R", "R", "R", "RU", "R"),
+    "lanes": ("RU", "R", "RU", "RU", "RU"),
+    "legal_moves": ("R", "R", "R", "R", "R"),
+    "lock_waits": ("R", "R", "R", "R", "R"),
+    "notices": ("RI", "R", "RI", "RI", "RI"),
+    "paces": ("R", "R", "R", "RIU", "R"),
+    "pauses": ("RIU", "R", "RIU", "RIU", "R"),
+    "pools": ("R", "R", "RU", "RIU", "RIU"),
+    "spending": ("RIU", "R", "RIU", "RIU", "R"),
+    "stale_results": ("RI", "R", "R", "RI", "R"),
+    "sweeps": ("R", "R", "R", "RIU", "R"),
+    "task_edges": ("RIU", "R", "RIU", "RIU", "R"),
+    "tasks": ("RIU", "R", "RIU", "RIU", "RU"),
+    "usage_ledger": ("RI", "R", "RI", "RI", "R"),
+    "users": ("R", "R", "RIU", "R", "R"),
+    "alembic_version": ("R", "R", "R", "R", "R"),
+    "audit_trail": ("R", None, "R", "R", None),
+    "user_limits": ("R", "R", "R", "R", "R"),
+    "graphs": ("R", "R", "R", "R", "R"),
 }
 
 

@@ -16,7 +16,7 @@ from app.insight.forecast import forecast_task
 from app.insight.snapshot import Workers
 from app.insight.tasks import get_task
 from app.local.postgres import API_LOGIN, SERVICE_LOGIN, EmbeddedPostgres
-from app.store.db import ADMIN, APP, DISPATCHER, READER, Db, Served
+from app.store.db import ADMIN, APP, DISPATCHER, GATE, READER, Db, Served
 from tests.support import logins
 from tests.support.house import LIVENESS, TERMS, House
 
@@ -219,14 +219,14 @@ def test_a_forecast_looks_over_the_walls_and_changes_nothing(
 
 @pytest.mark.parametrize(
     ("login", "may"),
-    [(API_LOGIN, {APP, READER, ADMIN}), (SERVICE_LOGIN, {DISPATCHER})],
+    [(API_LOGIN, {APP, READER, ADMIN, GATE}), (SERVICE_LOGIN, {DISPATCHER})],
 )
 def test_each_login_takes_its_own_roles_only(
     postgres: EmbeddedPostgres, database_url: str, login: str, may: set[str]
 ) -> None:
     url = {API_LOGIN: logins.for_api, SERVICE_LOGIN: logins.for_service}[login](database_url)
     taken = set()
-    for role in (APP, READER, ADMIN, DISPATCHER, "overnight_owner", "overnight", "postgres"):
+    for role in (APP, READER, ADMIN, DISPATCHER, GATE, "overnight_owner", "overnight", "postgres"):
         connection = psycopg2.connect(url)
         try:
             with connection.cursor() as cursor:

@@ -21,6 +21,7 @@ class Operation:
     path: str
     ids: tuple[str, ...]
     body: object | None
+    is_runs: bool = False
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -58,7 +59,9 @@ def _operations(described: dict[str, Any]) -> Iterator[Operation]:
             content = detail.get("requestBody", {}).get("content", {})
             schema = next((kind.get("schema", {}) for kind in content.values()), None)
             body = None if schema is None else sample(schema, described)
-            yield Operation(method.upper(), path, ids, body)
+            # Those of runs are opened by the token of a claim, and by no key.
+            is_runs = "runs" in detail.get("tags", ())
+            yield Operation(method.upper(), path, ids, body, is_runs)
 
 
 def sample(schema: Mapping[str, Any], described: Mapping[str, Any]) -> Any:

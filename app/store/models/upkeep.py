@@ -2,6 +2,7 @@
 
 from datetime import datetime
 from decimal import Decimal
+from uuid import UUID
 
 from sqlalchemy import (
     CheckConstraint,
@@ -21,17 +22,28 @@ from app.store.models.base import EMPTY_ARRAY, USD, Base, words
 
 
 class Pool(Base):
-    """A Celery queue of like workers; its row is locked while its free slots are counted."""
+    """A Celery queue of like workers, or one agent that asks for work itself (`pull`).
+
+    Its row is locked while its free slots are counted.
+    """
 
     __tablename__ = "pools"
+    __table_args__ = (CheckConstraint("kind IN ('celery', 'pull')", name="pools_kind_known"),)
 
     name: Mapped[str] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(server_default=text("'celery'"))
+    # The only user whose tasks are done here; NULL for everybody's.
+    serves: Mapped[UUID | None] = mapped_column(ForeignKey("users.id"))
     paused: Mapped[bool] = mapped_column(server_default=text("false"))
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock())
 
 
 class Agent(Base):
-    """A worker that can be reached; one row per boot, so a restarted one is another agent."""
+    """A worker that can be reached; one row per boot, so a restarted one is another agent.
+
+    Agents outside the house, which ask for work over HTTP, have an owner and a name instead, and
+    keep their row.
+    """
 
     __tablename__ = "agents"
     __table_args__ = (
@@ -39,6 +51,12 @@ class Agent(Base):
         CheckConstraint("slots >= 0", name="agents_slots_not_negative"),
         Index("agents_pool", "pool", postgresql_where=text("status = 'active'")),
         Index("agents_draining", "pool", postgresql_where=text("status = 'draining'")),
+        CheckConstraint(
+            "num_nonnulls(owner_id, name, claim_ttl_seconds, stale_after_seconds)"
+            " = CASE kind WHEN 'pull' THEN 4 ELSE 0 END",
+            name="agents_outside_have_owners",
+        ),
+        Index("agents_of_owner", "owner_id", "name", unique=True),
         {"postgresql_with": {"fillfactor": 50}},
     )
 
@@ -53,6 +71,13 @@ class Agent(Base):
     status: Mapped[str] = mapped_column(server_default=text("'active'"))
     joined_at: Mapped[datetime] = mapped_column(server_default=func.clock())
     last_heartbeat_at: Mapped[datetime] = mapped_column(server_default=func.clock())
+    owner_id: Mapped[UUID | None] = mapped_column(ForeignKey("users.id"))
+    name: Mapped[str | None]
+    models: Mapped[list[str]] = mapped_column(server_default=EMPTY_ARRAY)
+    # How long its claims wait for their start, and after how much silence it, or a run of its,
+    # counts as gone. Workers of the house go by the settings.
+    claim_ttl_seconds: Mapped[int | None]
+    stale_after_seconds: Mapped[int | None]
     # Kept beside the status, so that a worker which was away for a while is still draining.
     drain_requested_at: Mapped[datetime | None]
 

@@ -24,7 +24,7 @@ SELECT offer.slots, offer.agents, offer.capabilities, offer.types, offer.usd_lef
        (SELECT jsonb_agg(DISTINCT types)
           FROM agents
          WHERE (status = 'active' OR status = 'draining')
-           AND last_heartbeat_at > clock() - make_interval(secs => :liveness)) AS house_types,
+           AND last_heartbeat_at > clock() - make_interval(secs => coalesce(stale_after_seconds, :liveness))) AS house_types,
        EXISTS (SELECT 1 FROM pools WHERE name = :pool AND NOT paused) AS is_open,
        EXISTS (SELECT 1 FROM pauses WHERE scope = 'all' AND resumed_at IS NULL) AS paused,
        EXISTS (SELECT 1 FROM lanes WHERE due_at <= clock()) AS lanes_due
@@ -36,7 +36,7 @@ SELECT offer.slots, offer.agents, offer.capabilities, offer.types, offer.usd_lef
           FROM agents
          WHERE pool = :pool
            AND status = 'active'
-           AND last_heartbeat_at > clock() - make_interval(secs => :liveness)) offer
+           AND last_heartbeat_at > clock() - make_interval(secs => coalesce(stale_after_seconds, :liveness))) offer
  CROSS JOIN (SELECT count(*) FILTER (WHERE here AND bundle IS NULL) AS singles,
                     count(DISTINCT bundle) FILTER (WHERE here) AS bundles,
                     count(*) FILTER (WHERE bundle IS NULL) + count(DISTINCT bundle) AS in_house
@@ -124,6 +124,7 @@ WITH held AS MATERIALIZED (
            AND coalesce(t.created_at < lane.carried_until, true)
            AND t.required_capabilities <@ CAST(:capabilities AS text[])
            AND t.type <> ALL (CAST(:elsewhere AS text[]))
+           AND (CAST(:types AS text[]) IS NULL OR t.type = ANY (CAST(:types AS text[])))
            AND least(coalesce(t.timeout_seconds, lane.max_task_seconds), lane.max_task_seconds) <= lane.seconds_left
            AND (CAST(:only AS uuid) IS NULL OR t.id = CAST(:only AS uuid))
            AND (t.locks IS NULL OR lane.held_keys IS NULL

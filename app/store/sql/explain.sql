@@ -78,14 +78,17 @@ SELECT h.key, h.task_id, o.claimed_at AS since, o.expires_at
  LIMIT :limit;
 
 -- name: explain_pools
--- The pools, and of the workers that live how many know a type and how many drain.
-SELECT p.name, p.paused,
+-- The pools, and of the workers that live how many know a type and how many drain. An agent outside
+-- that serves one user is none of the others' business.
+SELECT p.name, p.paused, p.serves, p.kind = 'pull' AS is_outside,
        count(a.id) FILTER (WHERE :type = ANY (a.types)) AS knowing,
-       coalesce(array_agg(a.id ORDER BY a.id) FILTER (WHERE a.status = 'draining'), '{}') AS draining
+       coalesce(array_agg(a.id ORDER BY a.id) FILTER (WHERE a.status = 'draining'), '{}') AS draining,
+       (SELECT nullif(o.types, '{}') FROM agents o WHERE o.pool = p.name AND p.kind = 'pull' LIMIT 1) AS only_types
   FROM pools p
   LEFT JOIN agents a ON a.pool = p.name
                     AND (a.status = 'active' OR a.status = 'draining')
-                    AND a.last_heartbeat_at > clock() - make_interval(secs => :liveness)
+                    AND a.last_heartbeat_at > clock() - make_interval(secs => coalesce(a.stale_after_seconds, :liveness))
+ WHERE p.serves IS NULL OR p.serves = :user_id
  GROUP BY p.name
  ORDER BY p.name
  LIMIT :limit;

@@ -74,8 +74,9 @@ SELECT u.name, extract(epoch FROM clock() - head.updated_at)::float8 AS waited
                  FROM pools p
                  JOIN agents a ON a.pool = p.name
                 WHERE NOT p.paused
+                  AND p.kind = 'celery'
                   AND NOT (p.name = ANY (l.parked_for))
                   AND a.status = 'active'
-                  AND a.last_heartbeat_at > clock() - make_interval(secs => :liveness))
+                  AND a.last_heartbeat_at > clock() - make_interval(secs => coalesce(a.stale_after_seconds, :liveness)))
  ORDER BY waited DESC
  LIMIT :limit;

@@ -1,10 +1,11 @@
 -- name: forecast_pools
 -- The workers that live, and how things stand with each and its pool.
-SELECT p.name, a.slots, a.capabilities, a.types, a.budget_remaining_usd IS NOT NULL AS has_budget, p.paused, a.status = 'draining' AS draining
+SELECT p.name, p.serves, p.kind = 'pull' AS is_outside, a.slots, a.capabilities, a.types,
+       a.budget_remaining_usd IS NOT NULL AS has_budget, p.paused, a.status = 'draining' AS draining
   FROM pools p
   JOIN agents a ON a.pool = p.name
  WHERE (a.status = 'active' OR a.status = 'draining')
-   AND a.last_heartbeat_at > clock() - make_interval(secs => :liveness)
+   AND a.last_heartbeat_at > clock() - make_interval(secs => coalesce(a.stale_after_seconds, :liveness))
  ORDER BY p.name;
 
 -- name: forecast_active

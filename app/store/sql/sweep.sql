@@ -10,8 +10,10 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.att
        EXISTS (SELECT 1
                  FROM agents g
                 WHERE g.id = t.claimed_by
+                  -- One that came back under its name is another process.
+                  AND g.joined_at <= t.started_at
                   AND g.status <> 'offline'
-                  AND g.last_heartbeat_at > clock() - make_interval(secs => :liveness)) AS agent_alive,
+                  AND g.last_heartbeat_at > clock() - make_interval(secs => coalesce(g.stale_after_seconds, :liveness))) AS agent_alive,
        spent_runs(t.id, t.forgiven_epoch) AS failures
   FROM tasks t
  WHERE t.state IN ('claimed', 'running', 'validating')
@@ -116,5 +118,5 @@ UPDATE sweeps SET finished_at = clock(), touched = :touched WHERE name = :name;
 UPDATE agents
    SET status = 'offline'
  WHERE status <> 'offline'
-   AND last_heartbeat_at <= clock() - make_interval(secs => :silence)
+   AND last_heartbeat_at <= clock() - make_interval(secs => greatest(stale_after_seconds, :silence))
 RETURNING id, pool;

@@ -104,7 +104,7 @@ SELECT a.epoch, a.pool, a.agent, a.granted_seconds, a.claimed_at, a.started_at, 
 SELECT count(*) AS workers, coalesce(sum(slots), 0) AS slots
   FROM agents
  WHERE status = 'active'
-   AND last_heartbeat_at > clock() - make_interval(secs => :liveness);
+   AND last_heartbeat_at > clock() - make_interval(secs => coalesce(stale_after_seconds, :liveness));
 
 -- name: view_sweeps
 SELECT name, extract(epoch FROM clock() - started_at)::float8 AS seconds_ago FROM sweeps ORDER BY name;
@@ -113,6 +113,7 @@ SELECT name, extract(epoch FROM clock() - started_at)::float8 AS seconds_ago FRO
 SELECT name
   FROM pools
  WHERE NOT paused
+   AND kind = 'celery'
    AND NOT EXISTS (SELECT 1 FROM pauses WHERE scope = 'all' AND resumed_at IS NULL)
  ORDER BY name;
 
@@ -138,7 +139,7 @@ SELECT count(*)
 -- The workers, and how many tasks each runs.
 SELECT g.id, g.kind, g.pool, g.slots, g.status, g.capabilities, g.types, g.joined_at,
        g.last_heartbeat_at AS last_seen_at,
-       g.last_heartbeat_at > clock() - make_interval(secs => :liveness) AS is_alive,
+       g.last_heartbeat_at > clock() - make_interval(secs => coalesce(g.stale_after_seconds, :liveness)) AS is_alive,
        coalesce(b.busy, 0) AS busy
   FROM agents g
   LEFT JOIN (SELECT claimed_by, count(*) AS busy

@@ -10,7 +10,7 @@ branch_labels = None
 depends_on = None
 
 SPINE = Path(__file__).parent / "spine"
-ROLES = "overnight_app, overnight_reader, overnight_admin, overnight_dispatcher"
+ROLES = "overnight_app, overnight_reader, overnight_admin, overnight_dispatcher, overnight_gate"
 LOGINS = "overnight_api, overnight_service"
 AS_OWNER = (
     *("clock", "spans", "tables", "billing", "priority", "lanes", "locks", "money"),

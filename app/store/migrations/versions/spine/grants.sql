@@ -10,7 +10,7 @@ GRANT SELECT ON
     users, lanes, dags, tasks, task_edges, attempts, usage_ledger, events, dead_letters,
     stale_results, pools, pauses, agents, paces, sweeps, legal_moves, user_limits, graphs,
     held_locks, lock_waits, spending, notices, dag_triggers, artifacts, inbox
-TO overnight_reader;
+TO overnight_reader, overnight_gate;
 -- How far the log of events goes, for those who stream it.
 GRANT SELECT ON SEQUENCE events_id_seq TO overnight_app, overnight_reader, overnight_admin, overnight_dispatcher;
 
@@ -20,9 +20,16 @@ GRANT INSERT, UPDATE ON dags, tasks, task_edges, dead_letters, pauses, spending
    TO overnight_app, overnight_admin, overnight_dispatcher;
 GRANT UPDATE ON lanes, attempts TO overnight_app, overnight_admin, overnight_dispatcher;
 GRANT INSERT ON usage_ledger, notices TO overnight_app, overnight_admin, overnight_dispatcher;
-GRANT INSERT ON attempts, stale_results TO overnight_dispatcher;
-GRANT INSERT, UPDATE ON artifacts, pools, agents, paces, sweeps TO overnight_dispatcher;
+GRANT INSERT ON attempts TO overnight_dispatcher, overnight_gate;
+-- What a run says from outside goes as its owner, behind the wall.
+GRANT INSERT ON stale_results TO overnight_app, overnight_dispatcher;
+GRANT INSERT, UPDATE ON artifacts TO overnight_app, overnight_dispatcher;
+GRANT INSERT, UPDATE ON pools, agents TO overnight_dispatcher, overnight_gate;
+GRANT INSERT, UPDATE ON paces, sweeps TO overnight_dispatcher;
 GRANT UPDATE ON pools, agents TO overnight_admin;
+-- A claim brings lanes to the present before it looks into them, and ends nothing.
+GRANT UPDATE ON tasks, lanes, dags TO overnight_gate;
+GRANT INSERT ON notices TO overnight_gate;
 GRANT INSERT, UPDATE ON dag_triggers TO overnight_app, overnight_admin;
 GRANT UPDATE ON dag_triggers TO overnight_dispatcher;
 GRANT UPDATE ON inbox TO overnight_dispatcher;

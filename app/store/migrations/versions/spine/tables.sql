@@ -162,13 +162,6 @@ CREATE TABLE pauses (
 );
 CREATE UNIQUE INDEX pauses_in_force ON pauses (scope, coalesce(target, '')) WHERE resumed_at IS NULL;
 
-CREATE TABLE pools (
-    name TEXT NOT NULL,
-    paused BOOLEAN DEFAULT false NOT NULL,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
-    PRIMARY KEY (name)
-);
-
 CREATE TABLE spending (
     task_id UUID NOT NULL,
     epoch INTEGER NOT NULL,
@@ -249,27 +242,6 @@ CREATE TABLE users (
     UNIQUE (name)
 );
 CREATE INDEX idx_users_plan ON users (plan_tier);
-
-CREATE TABLE agents (
-    id TEXT NOT NULL,
-    kind TEXT DEFAULT 'celery' NOT NULL,
-    pool TEXT NOT NULL,
-    capabilities TEXT[] DEFAULT '{}' NOT NULL,
-    types TEXT[] DEFAULT '{}' NOT NULL,
-    slots INTEGER NOT NULL,
-    budget_remaining_usd NUMERIC(18, 6),
-    status TEXT DEFAULT 'active' NOT NULL,
-    joined_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
-    last_heartbeat_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
-    drain_requested_at TIMESTAMP WITH TIME ZONE,
-    PRIMARY KEY (id),
-    CONSTRAINT agents_status_known CHECK (status IN ('active', 'draining', 'offline')),
-    CONSTRAINT agents_slots_not_negative CHECK (slots >= 0),
-    FOREIGN KEY(pool) REFERENCES pools (name)
-)
- WITH (fillfactor = 50);
-CREATE INDEX agents_draining ON agents (pool) WHERE status = 'draining';
-CREATE INDEX agents_pool ON agents (pool) WHERE status = 'active';
 
 CREATE TABLE api_keys (
     id TEXT NOT NULL,
@@ -369,6 +341,17 @@ CREATE TABLE inbox (
 CREATE INDEX inbox_refused ON inbox (id) WHERE outcome = 'refused';
 CREATE INDEX inbox_waiting ON inbox (user_id, id) WHERE outcome IS NULL;
 
+CREATE TABLE pools (
+    name TEXT NOT NULL,
+    kind TEXT DEFAULT 'celery' NOT NULL,
+    serves UUID,
+    paused BOOLEAN DEFAULT false NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    PRIMARY KEY (name),
+    CONSTRAINT pools_kind_known CHECK (kind IN ('celery', 'pull')),
+    FOREIGN KEY(serves) REFERENCES users (id)
+);
+
 CREATE TABLE tasks (
     id UUID NOT NULL,
     user_id UUID NOT NULL,
@@ -465,6 +448,35 @@ CREATE INDEX tasks_retry ON tasks (retry_at) WHERE state = 'retrying';
 CREATE UNIQUE INDEX tasks_spawned ON tasks (parent_id, spawn_key) WHERE parent_id IS NOT NULL;
 CREATE INDEX tasks_urgent ON tasks (user_id) WHERE state IN ('created', 'pending', 'ready', 'retrying') AND priority < 30;
 CREATE INDEX tasks_user_recent ON tasks (user_id, id DESC);
+
+CREATE TABLE agents (
+    id TEXT NOT NULL,
+    kind TEXT DEFAULT 'celery' NOT NULL,
+    pool TEXT NOT NULL,
+    capabilities TEXT[] DEFAULT '{}' NOT NULL,
+    types TEXT[] DEFAULT '{}' NOT NULL,
+    slots INTEGER NOT NULL,
+    budget_remaining_usd NUMERIC(18, 6),
+    status TEXT DEFAULT 'active' NOT NULL,
+    joined_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    last_heartbeat_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    owner_id UUID,
+    name TEXT,
+    models TEXT[] DEFAULT '{}' NOT NULL,
+    claim_ttl_seconds INTEGER,
+    stale_after_seconds INTEGER,
+    drain_requested_at TIMESTAMP WITH TIME ZONE,
+    PRIMARY KEY (id),
+    CONSTRAINT agents_status_known CHECK (status IN ('active', 'draining', 'offline')),
+    CONSTRAINT agents_slots_not_negative CHECK (slots >= 0),
+    CONSTRAINT agents_outside_have_owners CHECK (num_nonnulls(owner_id, name, claim_ttl_seconds, stale_after_seconds) = CASE kind WHEN 'pull' THEN 4 ELSE 0 END),
+    FOREIGN KEY(pool) REFERENCES pools (name),
+    FOREIGN KEY(owner_id) REFERENCES users (id)
+)
+ WITH (fillfactor = 50);
+CREATE INDEX agents_draining ON agents (pool) WHERE status = 'draining';
+CREATE UNIQUE INDEX agents_of_owner ON agents (owner_id, name);
+CREATE INDEX agents_pool ON agents (pool) WHERE status = 'active';
 
 CREATE TABLE artifacts (
     id UUID NOT NULL,

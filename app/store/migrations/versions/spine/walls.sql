@@ -35,7 +35,7 @@ BEGIN
                        -- Nobody but an operator stops more than himself.
                        CASE walled.name WHEN 'pauses' THEN 'scope = ''user'' AND target = (SELECT acting_for())::text'
                                         ELSE own END);
-        EXECUTE format('CREATE POLICY whole_house ON %I TO overnight_owner, overnight_admin, overnight_dispatcher'
+        EXECUTE format('CREATE POLICY whole_house ON %I TO overnight_owner, overnight_admin, overnight_dispatcher, overnight_gate'
                        ' USING (true) WITH CHECK (true)', walled.name);
         EXECUTE format('CREATE POLICY looks_only ON %I FOR SELECT TO overnight_reader USING (true)', walled.name);
     END LOOP;

@@ -1,0 +1,351 @@
+"""What a run says from outside: started, still here, done, failed, and what it grows.
+
+Every route here is opened by the token of one claim, and by nothing else. A token that was never
+good is answered with 401. One whose claim is over is answered with 409 STALE_ATTEMPT: whatever it
+brings is kept aside and changes nothing.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Annotated, TypedDict
+from uuid import uuid4
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from app.api.callers import Unauthenticated, presented
+from app.api.parts import Parts, Use
+from app.control.claim_tokens import ClaimEnded, Holder, Superseded, verify
+from app.domain.claims import Run
+from app.domain.errors import InvalidRequest, StaleAttempt, TaskNotFound
+from app.domain.ids import MalformedId, TaskId, parse_task, show_artifact, show_task
+from app.domain.results import (
+    Deferred,
+    Interrupted,
+    Raised,
+    Result,
+    Returned,
+    Stopped,
+    Suspended,
+    TimedOut,
+    Waiting,
+)
+from app.insight.tasks import TaskView, get_task
+from app.intake.grow import Seed, SpawnCaps, spawn
+from app.intake.translate import new_task
+from app.outcome import held
+from app.outcome.artifacts import ArtifactCaps, Made, keep
+from app.outcome.heartbeat import Answer, Cost, heartbeat
+from app.outcome.held import Held
+from app.outcome.inputs import children_of
+from app.outcome.presence import beat_holder
+from app.outcome.start import start
+from app.store.db import Db, Served
+from overnight.agent_models import (
+    ArtifactKeep,
+    ArtifactKept,
+    Awaited,
+    Beat,
+    BeatAnswer,
+    Child,
+    Extension,
+    Failure,
+    Ok,
+    Release,
+    Spawn,
+    Spent,
+    Started,
+    TaskResult,
+)
+from overnight.growth import NUMBERED
+from overnight.models import TaskResponse
+
+router = APIRouter(prefix="/api/v1/tasks/{task_id}", tags=["runs"])
+# Classes of failure after which a known wait spends no attempt.
+NOT_YET = frozenset({"rate_limit", "snooze"})
+
+
+class Spending(TypedDict):
+    """Money and tokens a run reported."""
+
+    cost_usd: float
+    tokens: dict[str, int]
+
+
+# How a claim is known to have ended that its holder reports as ended a second time, because it
+# heard no answer the first time. Nobody but the holder ends a claim so.
+REPEATS: dict[type[Spent], frozenset[str]] = {
+    TaskResult: frozenset({"completed"}),
+    Failure: frozenset({"failed", "deferred"}),
+    Release: frozenset({"interrupted", "suspended"}),
+    Awaited: frozenset({"suspended"}),
+}
+
+
+@dataclass
+class Call:
+    """A call of a run: what serves it, and the token it showed, good or not."""
+
+    parts: Parts
+    task_id: TaskId
+    token: str
+
+    @property
+    def db(self) -> Db:
+        """The database, as the run's owner sees it once the token was looked at."""
+        return self.parts.db
+
+    @property
+    def usual(self) -> timedelta:
+        """The lease of runs whose agent has none of its own."""
+        return timedelta(seconds=self.parts.settings.lease_seconds)
+
+    def holder(self) -> Holder:
+        """Return the claim and serve its owner from now on; StaleAttempt if it is over."""
+        try:
+            found = verify(self.db, self.task_id, self.token)
+        except (ClaimEnded, Superseded) as over:
+            actor = f"claim:{self.task_id}:{over.epoch}"
+            self.parts.db = self.db.acting_for(Served(over.user_id, actor))
+            raise Over(over.epoch) from None
+        self.parts.db = self.db.acting_for(found.served)
+        return found
+
+    def begun(self) -> Held:
+        """Return the run, if it has begun and still holds its task."""
+        claim = self.holder().claim
+        return held.begun(self.db, claim, self.usual)
+
+
+class Over(StaleAttempt):
+    """The claim was this token's, and is over."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__()
+        self.epoch = epoch
+
+
+def call(task_id: str, request: Request, parts: Use) -> Call:
+    """Read which run calls; whether its token is good each route asks for itself."""
+    token = presented(request)
+    if not token:
+        raise Unauthenticated
+    try:
+        named = parse_task(task_id)
+    except MalformedId:
+        raise TaskNotFound from None
+    if parts.rates is not None:
+        parts.rates.take(f"claim:{named}")
+    return Call(parts, named, token)
+
+
+Running = Annotated[Call, Depends(call)]
+
+
+@router.post("/start")
+def start_run(run: Running) -> Started:
+    """Begin a claimed task; until then it can be handed back for nothing, and nobody pays.
+
+    A second time the answer is the same.
+    """
+    claim = run.holder().claim
+    found = held.held(run.db, claim, run.usual)
+    if not found.has_begun and not start(run.db, claim, holder=found.agent, lease=found.lease):
+        raise StaleAttempt
+    return Started(
+        lease_seconds=found.lease.total_seconds(), timeout_seconds=found.run.granted_seconds
+    )
+
+
+@router.post("/heartbeat")
+def beat_run(run: Running, body: Beat | None = None) -> BeatAnswer:
+    """Take a run's sign of life with its progress and cost; tell it to go on, or why not."""
+    said = body or Beat()
+    found = run.begun()
+    owner = found.run.user_id
+    answer = heartbeat(
+        run.db,
+        found.run.claim,
+        lease=found.lease,
+        progress=said.progress,
+        cost=None if said.cost_usd is None else Cost(owner, said.cost_usd),
+    )
+    beat_holder(run.parts.gate_db, found.run.claim)
+    return _answered(answer, found.lease)
+
+
+@router.post("/extend")
+def extend_run(body: Extension, run: Running) -> BeatAnswer:
+    """Let a run be silent for so many seconds from now, once."""
+    found = run.begun()
+    lease = timedelta(seconds=body.seconds)
+    return _answered(heartbeat(run.db, found.run.claim, lease=lease), lease)
+
+
+@router.post("/complete")
+def complete_run(body: TaskResult, run: Running) -> Ok:
+    """Record a run's end: its output and what it cost. The same again is no error."""
+    if body.status == "failed":
+        return _failed(
+            run,
+            Failure(
+                cost_usd=body.cost_usd, tokens=body.tokens, error=body.error or "the run failed"
+            ),
+        )
+
+    def result(_: Run) -> Result:
+        return Returned(
+            output=body.output,
+            summary=body.summary,
+            files_changed=tuple(body.files_changed),
+            **_spending(body),
+        )
+
+    return _ended(run, body, result)
+
+
+@router.post("/fail")
+def fail_run(body: Failure, run: Running) -> Ok:
+    """Record a failed run; whether it is tried again the task's policy says, or the report."""
+    return _failed(run, body)
+
+
+@router.post("/release")
+def release_run(run: Running, body: Release | None = None) -> Ok:
+    """Give a run, or a claim that has not begun, back; no attempt is spent."""
+    said = body or Release()
+
+    def result(_: Run) -> Result:
+        match said.reason:
+            case "cancelled":
+                return Stopped(**_spending(said))
+            case "budget":
+                return Suspended(**_spending(said))
+            case reason:
+                return Interrupted(reason, **_spending(said))
+
+    return _ended(run, said, result, needs_start=said.reason in {"cancelled", "budget"})
+
+
+@router.post("/suspend")
+def suspend_run(body: Awaited, run: Running) -> Ok:
+    """End a run until other tasks have ended; it goes on as a new run, no attempt spent."""
+    tasks = tuple(_tasks("tasks", body.tasks))
+    return _ended(run, body, lambda _: Waiting(tasks, **_spending(body)))
+
+
+@router.post("/spawn", status_code=201, response_model=TaskResponse)
+def spawn_child(body: Spawn, run: Running, response: Response) -> TaskView:
+    """Add a task to the run's graph; the same key again answers 200 with the first."""
+    holder = run.holder()
+    key = body.key or f"{NUMBERED}{uuid4().hex}"
+    own = body.task.model_fields_set
+    task = new_task(body.task, run.parts.settings, None)
+    seed = Seed(
+        task=task if key.startswith(NUMBERED) else replace(task, name=key),
+        key=key,
+        depends_on=_tasks("depends_on", body.depends_on),
+        inherits_priority=not own & {"priority", "priority_score"},
+    )
+    caps = SpawnCaps.of(run.parts.settings)
+    made = spawn(run.db, holder.user_id, holder.claim, seed, caps)
+    if made.created:
+        run.parts.nudge()
+    else:
+        response.status_code = 200
+    return get_task(run.db, holder.user_id, made.task_id)
+
+
+@router.get("/children")
+def list_children(run: Running) -> list[Child]:
+    """List what the task has spawned, in this run or an earlier one, as it stands now."""
+    run.holder()
+    return [
+        Child(
+            id=show_task(one.task_id),
+            **{name: value for name, value in vars(one).items() if name != "task_id"},
+        )
+        for one in children_of(run.db, run.task_id)
+    ]
+
+
+@router.post("/artifacts", status_code=201)
+def keep_artifact(body: ArtifactKeep, run: Running) -> ArtifactKept:
+    """Keep something for others to read; the same name again replaces its content."""
+    holder = run.holder()
+    made = Made(body.name, body.kind, _content(body))
+    kept = keep(run.db, holder.claim, made, ArtifactCaps.of(run.parts.settings))
+    return ArtifactKept(id=show_artifact(kept))
+
+
+def _answered(answer: Answer, lease: timedelta) -> BeatAnswer:
+    if answer is Answer.LOST:
+        raise StaleAttempt
+    return BeatAnswer(answer=answer.value, lease_seconds=lease.total_seconds())
+
+
+def _failed(run: Call, body: Failure) -> Ok:
+    def result(of: Run) -> Result:
+        if body.error_class in NOT_YET and body.retry_after is not None:
+            return Deferred(body.retry_after, body.error_class, **_spending(body))
+        if body.error_class == "timeout":
+            return TimedOut(by_plan=of.plan_limited, **_spending(body))
+        return Raised(
+            error_class=body.error_class,
+            message=body.error,
+            error_type=body.error_type,
+            detail=body.detail,
+            retryable=body.retryable,
+            wait_seconds=body.retry_after,
+            **_spending(body),
+        )
+
+    return _ended(run, body, result)
+
+
+def _ended(
+    run: Call, said: Spent, result: Callable[[Run], Result], *, needs_start: bool = True
+) -> Ok:
+    """End a run as it says; what it says too late is kept aside, unless it was heard before."""
+    try:
+        claim = run.holder().claim
+    except Over as over:
+        if not held.has_ended(run.db, run.task_id, over.epoch, REPEATS[type(said)]):
+            held.keep_late(run.db, run.task_id, over.epoch, said.model_dump(mode="json"))
+            raise StaleAttempt from None
+        return Ok()
+    find = held.begun if needs_start else held.held
+    found = find(run.db, claim, run.usual)
+    held.end(run.db, found, result(found.run))
+    # A slot is free, and others may have waited for just this task.
+    run.parts.nudge()
+    return Ok()
+
+
+def _spending(said: Spent) -> Spending:
+    tokens = said.tokens.model_dump(exclude_defaults=True)
+    return {"cost_usd": said.cost_usd, "tokens": tokens}
+
+
+def _tasks(field: str, texts: list[str]) -> list[TaskId]:
+    try:
+        return [parse_task(text) for text in texts]
+    except MalformedId as error:
+        raise InvalidRequest(field, str(error), legal="ids as they were answered") from None
+
+
+def _content(body: ArtifactKeep) -> bytes:
+    if body.kind == "bytes":
+        try:
+            return base64.b64decode(body.content, validate=True)
+        except binascii.Error:
+            raise InvalidRequest("content", "is no base 64", legal="bytes in base 64") from None
+    if body.kind == "json":
+        try:
+            json.loads(body.content)
+        except ValueError as error:
+            raise InvalidRequest("content", f"is no JSON: {error}", legal="JSON as text") from None
+    return body.content.encode()

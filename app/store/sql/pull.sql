@@ -1,0 +1,103 @@
+-- name: known_agent
+-- An agent outside by its owner and name.
+SELECT id, pool FROM agents WHERE owner_id = :user_id AND name = :name;
+
+-- name: name_of_user
+SELECT name FROM users WHERE id = :user_id;
+
+-- name: ensure_pull_pool
+-- The pool of one agent; it serves one user, or everybody.
+INSERT INTO pools AS p (name, kind, serves)
+VALUES (:pool, 'pull', CAST(:serves AS uuid))
+    ON CONFLICT (name) DO UPDATE SET serves = excluded.serves;
+
+-- name: register_agent
+-- One that comes back under its name keeps what is left of its budget. It is another process: what
+-- the one before still held is lost with it, and a drain was that one's.
+INSERT INTO agents AS g (id, kind, pool, owner_id, name, capabilities, types, models, slots, budget_remaining_usd,
+                         claim_ttl_seconds, stale_after_seconds)
+VALUES (:id, 'pull', :pool, :user_id, :name, CAST(:capabilities AS text[]), CAST(:types AS text[]), CAST(:models AS text[]),
+        :slots, CAST(:budget_usd AS numeric), :claim_ttl, :silence)
+    ON CONFLICT (owner_id, name) DO UPDATE
+   SET capabilities = excluded.capabilities, types = excluded.types, models = excluded.models, slots = excluded.slots,
+       claim_ttl_seconds = excluded.claim_ttl_seconds, stale_after_seconds = excluded.stale_after_seconds,
+       status = 'active', drain_requested_at = NULL, joined_at = clock(), last_heartbeat_at = clock()
+RETURNING g.id;
+
+-- name: seat_of_agent
+-- What an agent that shows itself may be given; silence is over with that.
+UPDATE agents g
+   SET last_heartbeat_at = clock()
+ WHERE g.id = :id
+   AND g.owner_id = :user_id
+   AND g.status <> 'offline'
+RETURNING g.id, g.status, g.pool, g.types, g.claim_ttl_seconds, g.stale_after_seconds,
+          (SELECT p.serves FROM pools p WHERE p.name = g.pool) AS serves;
+
+-- name: own_agent
+SELECT id, pool, status FROM agents WHERE id = :id AND owner_id = :user_id;
+
+-- name: drain_own_agent
+UPDATE agents
+   SET status = 'draining', drain_requested_at = coalesce(drain_requested_at, clock())
+ WHERE id = :id
+   AND status <> 'offline'
+RETURNING id;
+
+-- name: beat_holder
+-- An agent outside shows itself by each of its runs too.
+UPDATE agents g
+   SET last_heartbeat_at = clock()
+  FROM tasks t
+ WHERE t.id = :task_id
+   AND t.epoch = :epoch
+   AND g.id = t.claimed_by
+   AND g.kind = 'pull'
+   AND g.status <> 'offline';
+
+-- name: view_own_agents
+-- A user's agents outside the house, and how many tasks each runs.
+SELECT g.id, g.name, g.pool, g.status, g.capabilities, g.types, g.models, g.slots, g.budget_remaining_usd,
+       g.claim_ttl_seconds, g.stale_after_seconds, g.joined_at, g.last_heartbeat_at AS last_seen_at,
+       g.last_heartbeat_at > clock() - make_interval(secs => g.stale_after_seconds) AS is_alive,
+       p.serves IS NULL AS serves_everyone,
+       (SELECT count(*) FROM tasks t
+         WHERE t.state IN ('claimed', 'running', 'validating') AND t.claimed_by = g.id) AS busy
+  FROM agents g
+  JOIN pools p ON p.name = g.pool
+ WHERE g.owner_id = :user_id
+   AND (CAST(:agent_id AS text) IS NULL OR g.id = CAST(:agent_id AS text))
+ ORDER BY g.name;
+
+-- name: agents_with_work
+-- Which of the agents that wait might find something; each looks for itself then. Lanes that are due
+-- may hold work that nobody sees before their turn.
+SELECT w.pool
+  FROM unnest(CAST(:names AS text[]), CAST(:users AS uuid[])) AS w(pool, serves)
+  JOIN pools p ON p.name = w.pool AND NOT p.paused
+ WHERE NOT EXISTS (SELECT 1 FROM pauses WHERE scope = 'all' AND resumed_at IS NULL)
+   AND CASE WHEN w.serves IS NULL
+            THEN EXISTS (SELECT 1 FROM lanes l WHERE l.eligible AND NOT (w.pool = ANY (l.parked_for)))
+                 OR EXISTS (SELECT 1 FROM lanes l WHERE l.due_at <= clock())
+            ELSE EXISTS (SELECT 1 FROM lanes l
+                          WHERE l.user_id = w.serves
+                            AND (l.due_at <= clock() OR (l.eligible AND NOT (w.pool = ANY (l.parked_for)))))
+        END;
+
+-- name: held_claim
+-- A claim and all that its holder needs to carry it out and to judge its end, whether it has begun or not.
+SELECT t.id, t.state, t.claimed_by, t.user_id, t.dag_id, t.type, t.title, t.description, t.payload, t.spec,
+       t.attempts, t.max_attempts, CAST(t.retry AS text) AS retry, t.bundle, t.reserved_seconds AS granted_seconds,
+       (t.timeout_seconds IS NULL OR t.reserved_seconds < t.timeout_seconds) AS plan_limited,
+       t.max_cost_usd AS ceiling_usd, t.cost_usd - t.run_cost_usd AS spent_usd,
+       (t.dag_id <> t.id OR t.grown OR t.context_refs IS NOT NULL) AS is_linked,
+       CASE WHEN t.attempts > 0 THEN spent_runs(t.id, t.forgiven_epoch) END AS failures,
+       (SELECT g.stale_after_seconds FROM agents g WHERE g.id = t.claimed_by) AS lease_seconds
+  FROM tasks t
+ WHERE t.id = :task_id
+   AND t.epoch = :epoch
+   AND t.token = :token;
+
+-- name: outcome_of_claim
+-- How a claim ended, for a holder that asks again because it heard no answer.
+SELECT outcome, agent FROM attempts WHERE task_id = :task_id AND epoch = :epoch;

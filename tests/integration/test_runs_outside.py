@@ -1,0 +1,264 @@
+"""What a run says from outside, fenced by the token of its claim."""
+
+import base64
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from app.control.cancel import cancel
+from app.maintenance.reap import reap
+from tests.support.door import Door, open_door
+from tests.support.house import LIVENESS, House
+from tests.support.outside import TASKS, Outsider, outsider
+
+OVER = timedelta(seconds=91)
+
+
+@pytest.fixture
+def door(house: House, database_url: str) -> Iterator[Door]:
+    with open_door(house, database_url) as door:
+        yield door
+
+
+@pytest.fixture
+def agent(door: Door) -> Outsider:
+    door.created(type="echo", max_attempts=3)
+    return outsider(door)
+
+
+def row(agent: Outsider, work: dict[str, Any]) -> Any:
+    return agent.door.house.row(agent.door.row_id(work["task_id"]))
+
+
+def test_a_task_is_claimed_run_and_completed_over_http(agent: Outsider) -> None:
+    work = agent.work()
+
+    started = agent.say(work, "start")
+    beat = agent.say(work, "heartbeat", progress={"fraction": 0.5}, cost_usd=0.25)
+    done = agent.say(
+        work,
+        "complete",
+        output={"words": 3},
+        summary="wrote it",
+        files_changed=["a.py"],
+        cost_usd=0.5,
+        tokens={"input": 10, "output": 5},
+    )
+
+    assert started.json() == {"lease_seconds": 90, "timeout_seconds": work["timeout_seconds"]}
+    assert beat.json() == {"answer": "continue", "lease_seconds": 90}
+    assert (done.status_code, done.json()) == (200, {"ok": True})
+    shown = agent.door.ask("GET", f"{TASKS}/{work['task_id']}").json()
+    assert (shown["status"], shown["output"]) == ("completed", {"words": 3})
+    assert (shown["result_summary"], shown["files_changed"]) == ("wrote it", ["a.py"])
+    assert shown["cost_usd"] == 0.5
+    attempt = agent.door.house.one("SELECT * FROM attempts")
+    assert attempt["tokens_used"] == {"input": 10, "output": 5}
+    assert attempt["agent"] == agent.id
+
+
+def test_starting_twice_is_starting_once(agent: Outsider) -> None:
+    work = agent.begin()
+    began = row(agent, work)["started_at"]
+
+    assert agent.say(work, "start").status_code == 200
+    assert row(agent, work)["started_at"] == began
+
+
+@pytest.mark.parametrize("what", ["complete", "fail", "heartbeat"])
+def test_a_claim_must_be_started_before_it_can_end(agent: Outsider, what: str) -> None:
+    work = agent.work()
+
+    answer = agent.say(work, what)
+
+    assert (answer.status_code, answer.json()["code"]) == (409, "NOT_STARTED")
+    assert row(agent, work)["state"] == "claimed"
+
+
+@pytest.mark.parametrize(
+    "what", ["start", "heartbeat", "complete", "fail", "release", "spawn", "artifacts", "extend"]
+)
+def test_only_the_claims_own_token_opens_its_doors(agent: Outsider, what: str) -> None:
+    agent.door.created()
+    work, other = agent.begin(), agent.begin()
+    bodies: dict[str, dict[str, Any]] = {
+        "spawn": {"task": {"title": "x"}},
+        "artifacts": {"name": "a", "content": "b"},
+        "extend": {"seconds": 5},
+    }
+    body = bodies.get(what, {})
+    before = row(agent, work)
+
+    for token in ("", agent.door.key, work["token"][:-1] + "x", "overnight_claim_x"):
+        assert agent.say({**work, "token": token}, what, **body).status_code == 401
+    assert agent.say({**work, "token": other["token"]}, what, **body).status_code == 404
+
+    assert row(agent, work) == before
+
+
+@pytest.mark.parametrize("what", ["start", "heartbeat", "complete", "fail", "release"])
+def test_a_run_that_lost_its_claim_changes_nothing(agent: Outsider, what: str) -> None:
+    work = agent.begin()
+    agent.door.house.move_clock(OVER)
+    reap(agent.door.house.dispatcher, liveness=LIVENESS)
+    agent.door.house.run(
+        "UPDATE tasks SET state = 'ready', retry_at = NULL WHERE state = 'retrying'"
+    )
+    again = outsider(agent.door).begin()
+    before = row(agent, work)
+
+    late = agent.say(work, what)
+
+    assert (late.status_code, late.json()["code"]) == (409, "STALE_ATTEMPT")
+    assert row(agent, work) == before
+    assert agent.say(again, "complete", output=2).status_code == 200
+
+
+def test_a_late_result_is_kept_aside(agent: Outsider) -> None:
+    work = agent.begin()
+    agent.door.house.move_clock(OVER)
+    reap(agent.door.house.dispatcher, liveness=LIVENESS)
+
+    agent.say(work, "complete", output="late")
+
+    [kept] = agent.door.house.rows("SELECT * FROM stale_results")
+    assert (kept["agent"], kept["result"]["output"]) == (agent.id, "late")
+
+
+def test_a_completion_that_is_sent_again_is_no_error(agent: Outsider) -> None:
+    work = agent.begin()
+
+    first = agent.say(work, "complete", output=1)
+    again = agent.say(work, "complete", output=1)
+    other = agent.say(work, "fail", error="no, it failed")
+
+    assert (first.json(), again.json()) == ({"ok": True}, {"ok": True})
+    assert other.json()["code"] == "STALE_ATTEMPT"
+    assert row(agent, work)["output"] == 1
+
+
+def test_failing_follows_the_policy_or_the_report(agent: Outsider) -> None:
+    work = agent.begin()
+
+    assert agent.say(work, "fail", error="boom", retry_after=30).status_code == 200
+
+    failed = row(agent, work)
+    assert (failed["state"], failed["attempts"], failed["error"]) == ("retrying", 1, "boom")
+    agent.door.house.run("UPDATE tasks SET state = 'ready', retry_at = NULL")
+    work = agent.begin()
+    agent.say(work, "fail", error="never", error_class="auth_failure", retryable=False)
+    assert row(agent, work)["state"] == "dead_lettered"
+
+
+def test_a_rate_limit_spends_no_attempt(agent: Outsider) -> None:
+    work = agent.begin()
+
+    agent.say(work, "fail", error_class="rate_limit", retry_after=60)
+
+    waiting = row(agent, work)
+    assert (waiting["state"], waiting["attempts"]) == ("retrying", 0)
+
+
+def test_completing_as_failed_is_failing(agent: Outsider) -> None:
+    work = agent.begin()
+
+    agent.say(work, "complete", status="failed", error="no luck")
+
+    assert (row(agent, work)["state"], row(agent, work)["error"]) == ("retrying", "no luck")
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_what_is_released_goes_to_others_and_costs_nothing(
+    agent: Outsider, *, starts: bool
+) -> None:
+    work = agent.begin() if starts else agent.work()
+
+    assert agent.say(work, "release").status_code == 200
+
+    back = row(agent, work)
+    assert (back["state"], back["attempts"]) == ("ready", 0)
+    assert agent.door.house.lane(agent.door.user)["used_seconds"] == 0
+    assert agent.say(work, "release").status_code == 200, "no answer was heard"
+    assert agent.work()["epoch"] == work["epoch"] + 1
+
+
+def test_a_run_hears_that_it_was_cancelled(agent: Outsider) -> None:
+    work = agent.begin()
+    cancel(agent.door.house.app, agent.door.user, row(agent, work)["id"], actor="user:x")
+
+    assert agent.say(work, "heartbeat").json()["answer"] == "cancel"
+
+    assert agent.say(work, "release", reason="cancelled").status_code == 200
+    assert row(agent, work)["state"] == "cancelled"
+
+
+def test_a_run_hears_that_its_money_is_used_up(door: Door) -> None:
+    door.created(max_cost_usd=1)
+    agent = outsider(door)
+    work = agent.begin()
+
+    assert agent.say(work, "heartbeat", cost_usd=1.5).json()["answer"] == "budget"
+
+    assert agent.say(work, "release", reason="budget", cost_usd=1.5).status_code == 200
+    assert row(agent, work)["awaits_budget"] == "task"
+
+
+def test_beats_and_extensions_move_the_end_of_the_lease(agent: Outsider) -> None:
+    work = agent.begin()
+    for _ in range(3):
+        agent.door.house.move_clock(timedelta(seconds=80))
+        assert agent.say(work, "heartbeat").status_code == 200
+
+    assert agent.say(work, "extend", seconds=600).json()["lease_seconds"] == 600
+
+    agent.door.house.move_clock(timedelta(seconds=500))
+    assert reap(agent.door.house.dispatcher, liveness=LIVENESS) == 0
+    assert agent.say(work, "complete").status_code == 200
+
+
+def test_a_run_spawns_waits_and_reads_what_came_of_it(agent: Outsider) -> None:
+    work = agent.begin()
+
+    child = agent.say(work, "spawn", task={"title": "part", "type": "echo"}, key="part")
+    again = agent.say(work, "spawn", task={"title": "other"}, key="part")
+    assert (child.status_code, again.status_code) == (201, 200)
+    assert child.json()["id"] == again.json()["id"]
+    assert agent.say(work, "suspend", tasks=[child.json()["id"]]).status_code == 200
+    assert row(agent, work)["state"] == "pending"
+
+    part = agent.begin()
+    assert part["task_id"] == child.json()["id"]
+    agent.say(part, "complete", output="made")
+    parent = agent.begin()
+
+    assert parent["task_id"] == work["task_id"]
+    assert parent["inputs"] == {"part": "made"}
+    headers = {"Authorization": f"Bearer {parent['token']}"}
+    answer = agent.door.http.get(f"{TASKS}/{work['task_id']}/children", headers=headers)
+    [seen] = answer.json()
+    assert (seen["key"], seen["state"], seen["output"]) == ("part", "completed", "made")
+
+
+def test_a_run_keeps_artifacts(agent: Outsider) -> None:
+    work = agent.begin()
+    content = base64.b64encode(b"\x00\x01").decode()
+
+    kept = agent.say(work, "artifacts", name="raw", kind="bytes", content=content)
+    wrong = agent.say(work, "artifacts", name="bad", kind="json", content="{")
+
+    assert kept.status_code == 201
+    [stored] = agent.door.house.rows("SELECT * FROM artifacts")
+    assert (stored["name"], bytes(stored["content"])) == ("raw", b"\x00\x01")
+    assert (wrong.status_code, wrong.json()["errors"][0]["field"]) == (400, "content")
+
+
+def test_a_wrong_report_names_its_field(agent: Outsider) -> None:
+    work = agent.begin()
+
+    answer = agent.say(work, "complete", result=1)
+
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["field"] == "result"
+    assert row(agent, work)["state"] == "running"

@@ -1,0 +1,50 @@
+"""An agent outside the house, as its HTTP calls; for tests of what each of them does."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from httpx2 import Response
+
+from tests.support.door import Door
+
+AGENTS = "/api/v1/agents"
+TASKS = "/api/v1/tasks"
+
+
+@dataclass
+class Outsider:
+    """A registered agent and the door it knocks at."""
+
+    door: Door
+    id: str
+
+    def claim(self, wait: int = 0) -> Response:
+        """Ask for work."""
+        return self.door.ask("POST", f"{AGENTS}/{self.id}/claim", params={"wait": wait})
+
+    def work(self) -> dict[str, Any]:
+        """Ask for work that must be there."""
+        answer = self.claim()
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def begin(self) -> dict[str, Any]:
+        """Claim and start."""
+        work = self.work()
+        answer = self.say(work, "start")
+        assert answer.status_code == 200, answer.text
+        return work
+
+    def say(self, work: dict[str, Any], what: str, **body: Any) -> Response:
+        """Report about a claim with its token, and with no key."""
+        headers = {"Authorization": f"Bearer {work['token']}"}
+        path = f"{TASKS}/{work['task_id']}/{what}"
+        return self.door.http.post(path, headers=headers, json=body)
+
+
+def outsider(door: Door, name: str = "laptop", **fields: Any) -> Outsider:
+    """Register an agent."""
+    answer = door.ask("POST", AGENTS, json={"name": name, **fields})
+    assert answer.status_code in (200, 201), answer.text
+    return Outsider(door, answer.json()["id"])
