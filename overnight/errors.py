@@ -21,6 +21,10 @@ OvernightError               base of all
 │   ├── TooManyChildren      the task has spawned as many as it may
 │   ├── DagTooLarge          the graph has as many tasks as it may
 │   ├── NotOrchestrator      only an orchestrator spawns for other agents
+│   ├── AgentNotFound        no such agent, or another user's
+│   ├── AgentOffline         the agent left or fell silent, and must register again
+│   ├── NotStarted           a claim that must be started first
+│   ├── TaskStopping         the task was asked to stop
 │   ├── StaleAttempt         the attempt no longer holds its task
 │   ├── TooManyStreams       you listen or wait in too many places already
 │   ├── QueueFull            the whole system's cap; try again later
@@ -293,6 +297,30 @@ class DuplicateHandler(OvernightError):
         self.second = second
 
 
+class AgentNotFound(Refused):
+    """No such agent, or another user's."""
+
+    code = "AGENT_NOT_FOUND"
+
+
+class AgentOffline(Refused):
+    """The agent left or fell silent, and must register again."""
+
+    code = "AGENT_OFFLINE"
+
+
+class NotStarted(Refused):
+    """The claim is good, but its run has not begun."""
+
+    code = "NOT_STARTED"
+
+
+class TaskStopping(Refused):
+    """The task was asked to stop: it begins nothing new."""
+
+    code = "TASK_STOPPING"
+
+
 BY_CODE: dict[str, type[Refused]] = {
     kind.code: kind
     for kind in (
@@ -315,6 +343,10 @@ BY_CODE: dict[str, type[Refused]] = {
         TooManyChildren,
         DagTooLarge,
         NotOrchestrator,
+        AgentNotFound,
+        AgentOffline,
+        NotStarted,
+        TaskStopping,
         StaleAttempt,
         TooManyStreams,
         QueueFull,

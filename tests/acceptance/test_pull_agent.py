@@ -1,0 +1,135 @@
+"""The example agent as a process: killed, put to sleep, stopped; nothing is lost or doubled."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.domain.ids import parse_task
+from app.maintenance.promote import promote
+from app.maintenance.reap import reap
+from overnight import Client
+from tests.support.house import LIVENESS, House
+from tests.support.serving import Served, serve
+from tests.support.waiting import wait_until
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "pull_agent.py"
+LEASE_SECONDS = 2
+REPORT = {"sections": ["one", "two"], "seconds": 0.5}
+Start = Callable[[str], "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def served(house: House, database_url: str) -> Iterator[Served]:
+    with serve(house, database_url) as served:
+        yield served
+
+
+@pytest.fixture
+def start(served: Served, tmp_path: Path) -> Iterator[Start]:
+    with ExitStack() as stack:
+
+        def one(name: str) -> "subprocess.Popen[bytes]":
+            log = stack.enter_context((tmp_path / f"{name}.log").open("wb"))
+            process = subprocess.Popen(
+                [sys.executable, str(EXAMPLE), name, str(LEASE_SECONDS)],
+                env={
+                    **os.environ,
+                    "OVERNIGHT_URL": served.url,
+                    "OVERNIGHT_API_KEY": served.key,
+                    "PYTHONPATH": str(EXAMPLE.parents[1]),
+                },
+                stderr=log,
+            )
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            return process
+
+        yield one
+
+
+def submit(served: Served) -> str:
+    with Client(served.url, served.key) as client:
+        return client.tasks.create("a report", type="slow-report", payload=REPORT).id
+
+
+def row(house: House, task: str) -> Any:
+    return house.row(parse_task(task))
+
+
+def runs(house: House, task: str, by: str | None = None) -> bool:
+    """Whether a task runs, maybe at the agent of this name."""
+    found = house.rows(
+        "SELECT g.name FROM tasks t JOIN agents g ON g.id = t.claimed_by"
+        " WHERE t.id = :id AND t.state = 'running'",
+        id=parse_task(task),
+    )
+    return bool(found) and (by is None or found[0]["name"] == by)
+
+
+def done(house: House, task: str) -> bool:
+    """Sweep as maintenance does, and say whether the task is done."""
+    reap(house.dispatcher, liveness=LIVENESS)
+    promote(house.dispatcher)
+    return str(row(house, task)["state"]) == "completed"
+
+
+def test_a_killed_agents_task_is_done_by_another(
+    house: House, served: Served, start: Start
+) -> None:
+    task = submit(served)
+    first = start("first")
+    wait_until(lambda: runs(house, task), what="the first run")
+
+    first.kill()
+    start("second")
+
+    wait_until(lambda: done(house, task), what="the second run")
+    attempts = house.rows("SELECT outcome FROM attempts ORDER BY epoch")
+    assert [one["outcome"] for one in attempts] == ["worker_lost", "completed"]
+    assert row(house, task)["output"]["run"] == f"{task}:2"
+    assert len(house.rows("SELECT * FROM artifacts")) == 1
+
+
+def test_a_sleepers_result_is_not_taken(
+    house: House, served: Served, start: Start, tmp_path: Path
+) -> None:
+    task = submit(served)
+    sleeper = start("sleeper")
+    wait_until(lambda: runs(house, task), what="the first run")
+
+    sleeper.send_signal(signal.SIGSTOP)
+    other = start("other")
+    wait_until(lambda: done(house, task), what="the other's run")
+    before = row(house, task)
+    sleeper.send_signal(signal.SIGCONT)
+
+    log = tmp_path / "sleeper.log"
+    wait_until(lambda: "no longer ours" in log.read_text(), what="the sleeper to notice")
+    assert row(house, task) == before
+    assert before["output"]["run"] == f"{task}:2"
+    other.terminate()
+    assert other.wait(20) == 0
+    again = submit(served)
+    wait_until(lambda: done(house, again), what="the sleeper to work on")
+
+
+def test_an_agent_that_is_told_to_stop_hands_its_task_back(
+    house: House, served: Served, start: Start
+) -> None:
+    task = submit(served)
+    agent = start("polite")
+    wait_until(lambda: runs(house, task), what="the run")
+
+    agent.terminate()
+
+    assert agent.wait(20) == 0
+    found = row(house, task)
+    assert (found["state"], found["attempts"]) == ("ready", 0)
+    assert house.one("SELECT status FROM agents")["status"] == "offline"
