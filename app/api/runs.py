@@ -18,7 +18,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from app.api.callers import Unauthenticated, presented
 from app.api.parts import Parts, Use
-from app.control.claim_tokens import ClaimEnded, Holder, Superseded, verify
+from app.control.claim_tokens import PREFIX, ClaimEnded, Holder, Superseded, verify
 from app.domain.claims import Run
 from app.domain.errors import InvalidRequest, StaleAttempt, TaskNotFound
 from app.domain.ids import MalformedId, TaskId, parse_task, show_artifact, show_task
@@ -85,17 +85,17 @@ REPEATS: dict[type[Spent], frozenset[str]] = {
 }
 
 
-@dataclass
+@dataclass(frozen=True)
 class Call:
-    """A call of a run: what serves it, and the token it showed, good or not."""
+    """A call of a run: what serves its owner, and the claim that its token is for, held or over."""
 
     parts: Parts
     task_id: TaskId
-    token: str
+    shown: "Holder | Over"
 
     @property
     def db(self) -> Db:
-        """The database, as the run's owner sees it once the token was looked at."""
+        """The database, as the run's owner sees it."""
         return self.parts.db
 
     @property
@@ -104,15 +104,10 @@ class Call:
         return timedelta(seconds=self.parts.settings.lease_seconds)
 
     def holder(self) -> Holder:
-        """Return the claim and serve its owner from now on; StaleAttempt if it is over."""
-        try:
-            found = verify(self.db, self.task_id, self.token)
-        except (ClaimEnded, Superseded) as over:
-            actor = f"claim:{self.task_id}:{over.epoch}"
-            self.parts.db = self.db.acting_for(Served(over.user_id, actor))
-            raise Over(over.epoch) from None
-        self.parts.db = self.db.acting_for(found.served)
-        return found
+        """Return the claim, or raise StaleAttempt if it is over."""
+        if isinstance(self.shown, Over):
+            raise self.shown
+        return self.shown
 
     def begun(self) -> Held:
         """Return the run, if it has begun and still holds its task."""
@@ -129,9 +124,9 @@ class Over(StaleAttempt):
 
 
 def call(task_id: str, request: Request, parts: Use) -> Call:
-    """Read which run calls; whether its token is good each route asks for itself."""
+    """Return whose run calls, and serve its owner; a token that never was good opens nothing."""
     token = presented(request)
-    if not token:
+    if not token.startswith(PREFIX):
         raise Unauthenticated
     try:
         named = parse_task(task_id)
@@ -139,7 +134,15 @@ def call(task_id: str, request: Request, parts: Use) -> Call:
         raise TaskNotFound from None
     if parts.rates is not None:
         parts.rates.take(f"claim:{named}")
-    return Call(parts, named, token)
+    try:
+        found = verify(parts.db, named, token)
+    except (ClaimEnded, Superseded) as over:
+        # Each route says for itself what becomes of what came too late.
+        actor = f"claim:{named}:{over.epoch}"
+        parts.db = parts.db.acting_for(Served(over.user_id, actor))
+        return Call(parts, named, Over(over.epoch))
+    parts.db = parts.db.acting_for(found.served)
+    return Call(parts, named, found)
 
 
 Running = Annotated[Call, Depends(call)]

@@ -18,7 +18,8 @@ from app.domain.ids import TaskId, UserId
 from app.store.db import Db, Served
 from app.store.statements import statement
 
-SHAPE = re.compile(r"overnight_claim_([0-9a-f]{32})_([1-9][0-9]{0,8})_([0-9a-f]{64})")
+PREFIX = "overnight_claim_"
+SHAPE = re.compile(PREFIX + r"([0-9a-f]{32})_([1-9][0-9]{0,8})_([0-9a-f]{64})")
 Standing = Literal["held", "superseded", "over"]
 
 
@@ -59,7 +60,7 @@ class Holder:
 
 def issue(claim: Claim) -> str:
     """Return the token of a claim; the same claim always has the same."""
-    return f"overnight_claim_{claim.task_id.hex}_{claim.epoch}_{_digest(claim)}"
+    return f"{PREFIX}{claim.task_id.hex}_{claim.epoch}_{_digest(claim)}"
 
 
 def verify(db: Db, task_id: TaskId, shown: str) -> Holder:

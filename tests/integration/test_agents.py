@@ -150,6 +150,15 @@ def test_an_agent_gets_only_what_it_can_and_takes(door: Door) -> None:
     assert laptop.work()["task_id"] == named["id"]
 
 
+def test_workers_leave_a_type_to_the_agent_that_names_it(door: Door) -> None:
+    door.house.agent()
+    agent = outsider(door, types=["film"])
+    door.created(type="film")
+
+    assert door.house.claim().claims == []
+    assert agent.claim().status_code == 200
+
+
 def test_an_agent_without_money_gets_nothing(door: Door) -> None:
     door.created(estimated_cost_usd=1)
 
