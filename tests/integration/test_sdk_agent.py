@@ -1,5 +1,6 @@
 """The SDK's agent: the same handlers as a worker's, over the real API."""
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -7,8 +8,10 @@ from typing import Any
 import pytest
 
 import overnight
-from overnight import handlers
+from overnight import agent_calls, handlers
 from overnight.agents import Agent
+from overnight.mcp_server import Run
+from overnight.outside_run import ClaimedRun
 from tests.support.door import Door, open_door
 from tests.support.house import House
 from tests.support.serving import serve
@@ -162,3 +165,23 @@ def test_a_waiting_agent_is_woken_by_work(
             thread.join(20)
             assert not thread.is_alive()
     assert len(house.rows("SELECT * FROM attempts")) == 1
+
+
+def test_a_run_has_hands_for_the_mcp_server(house: House, database_url: str) -> None:
+    with serve(house, database_url) as served, overnight.Client(served.url, served.key) as client:
+        card = client.call(agent_calls.register({"name": "laptop"}))
+        parent = client.tasks.create("parent", type="echo")
+        work = client.call(agent_calls.claim(card.id, wait=0))
+        assert work is not None
+        client.call(agent_calls.start(work.task_id, work.token))
+
+        async def speak() -> overnight.Task:
+            async with overnight.AsyncClient(served.url, served.key) as other:
+                run: Run = ClaimedRun(other, work.task_id, work.token)
+                await run.progress(0.5, "half")
+                return await run.spawn("child", {"type": "echo"})
+
+        child = asyncio.run(speak())
+
+        assert child.parent_id == parent.id
+        assert client.tasks.get(parent.id).progress == {"fraction": 0.5, "message": "half"}
