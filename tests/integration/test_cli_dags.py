@@ -101,7 +101,7 @@ def test_faults_are_told_by_file_line_and_field_and_nothing_is_queued(
 
     assert shown.exit_code == Code.USAGE
     assert shown.stdout == ""
-    assert "night.yaml:7: tasks.1.priority: Input should be less" in shown.stderr
+    assert "night.yaml:7: tasks.1.priority: is too large" in shown.stderr
     assert door.house.one("SELECT count(*) AS n FROM tasks")["n"] == 0
 
 

@@ -341,6 +341,8 @@ def test_a_batch_never_overruns_its_limit_under_the_worst_plan(house: House) -> 
                 "usd_left": None,
                 "holder": "d",
                 "begins": False,
+                "elsewhere": [],
+                "types": None,
                 "ttl": 60,
                 "sources": ["ready"],
                 "target": "claimed",
