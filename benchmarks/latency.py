@@ -84,7 +84,7 @@ def _ours(place: Arena, jobs: int, asked: Asked) -> tuple[dict[str, list[float]]
             house.processes(*names, marks=marks),
             Client(f"http://127.0.0.1:{port}", key, retries=0) as client,
         ):
-            wait_until(lambda: _answers(client), what="the API", pause=0.1)
+            wait_until(lambda: answers(client), what="the API", pause=0.1)
 
             def directly(label: int) -> None:
                 submit(house.app, user, noop(label), ROOMY)
@@ -102,7 +102,8 @@ def _ours(place: Arena, jobs: int, asked: Asked) -> tuple[dict[str, list[float]]
     return {US: direct, US_BY_HTTP: http}, stages
 
 
-def _answers(client: Client) -> bool:
+def answers(client: Client) -> bool:
+    """Whether the API serves requests yet."""
     try:
         client.queue_status()
     except Unreachable:

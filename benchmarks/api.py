@@ -1,0 +1,92 @@
+"""Milliseconds a create takes over HTTP, alone and beside seven others; nothing runs the tasks."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from app.control.keys import issue
+from app.control.users import create_user
+from app.domain.plans import PlanTier
+from app.intake.submit import submit
+from app.local.ports import free_port
+from benchmarks.arena import Arena
+from benchmarks.asked import Asked
+from benchmarks.latency import SHARES, answers
+from benchmarks.ours import ROOMY, Ours, noop, our_house
+from benchmarks.outcome import Outcome, percentile
+from benchmarks.waiting import wait_until
+from overnight import Client
+
+ALONE = "one caller"
+BESIDE = "eight callers"
+INSIDE = "without HTTP"
+CALLERS = 8
+WARM_UP = 10
+
+
+def measure(asked: Asked, place: Arena) -> Outcome:
+    """Create tasks over HTTP from one caller and from eight, and by intake itself beside them."""
+    calls = asked.jobs or asked.choose(20, 500)
+    reached: dict[tuple[str, str], list[float]] = {}
+    rates: list[float] = []
+    outcome = Outcome()
+    for number in range(asked.rounds_or(3)):
+        waits, rate = _round(place, calls, asked)
+        rates.append(rate)
+        for who, times in waits.items():
+            shown = {share: percentile(times, part) for share, part in SHARES.items()}
+            for share, value in shown.items():
+                reached.setdefault((who, share), []).append(value)
+            words = ", ".join(f"{share} {value:.1f} ms" for share, value in shown.items())
+            print(f"  round {number + 1}: {who:<14} {words}", flush=True)
+    for (who, share), values in reached.items():
+        outcome.figure(who, f"POST /api/v1/tasks, {share}", "ms", values, "less")
+        if who != INSIDE:
+            outcome.ratio(f"{who} / {INSIDE}, {share}", values, reached[INSIDE, share])
+    outcome.figure(BESIDE, "POST /api/v1/tasks", "requests/s", rates)
+    return outcome
+
+
+def _round(place: Arena, calls: int, asked: Asked) -> tuple[dict[str, list[float]], float]:
+    """Return how long each create took, and how many a second eight callers had answered."""
+    port = free_port()
+    # Nobody is to be held back by the limit on requests.
+    roomy = {"rate_limit_per_second": "1000000", "rate_limit_burst": "1000000"}
+    with our_house(place, {**asked.settings, **roomy, "api_port": str(port)}) as house:
+        user = create_user(house.app, name="ada", plan=PlanTier.ENTERPRISE)
+        house.run("UPDATE users SET max_pending = 1000000")
+        key = issue(house.app, user, name="bench")
+        with (
+            house.processes("api"),
+            Client(f"http://127.0.0.1:{port}", key, retries=0) as client,
+        ):
+            wait_until(lambda: answers(client), what="the API", pause=0.1)
+            _created(client, WARM_UP)
+            with place.watch(ALONE):
+                alone = _created(client, calls)
+            with place.watch(BESIDE), ThreadPoolExecutor(CALLERS) as callers:
+                began = time.perf_counter()
+                each = [callers.submit(_created, client, calls // CALLERS) for _ in range(CALLERS)]
+                beside = [wait for one in each for wait in one.result()]
+                rate = len(beside) / (time.perf_counter() - began)
+            with place.watch(INSIDE):
+                inside = _submitted(house, calls)
+    return {ALONE: alone, BESIDE: beside, INSIDE: inside}, rate
+
+
+def _created(client: Client, calls: int) -> list[float]:
+    waits = []
+    for _ in range(calls):
+        began = time.perf_counter()
+        client.tasks.create("nothing", type="noop")
+        waits.append((time.perf_counter() - began) * 1000)
+    return waits
+
+
+def _submitted(house: Ours, calls: int) -> list[float]:
+    [user] = [row["id"] for row in house.rows("SELECT id FROM users")]
+    waits = []
+    for _ in range(calls):
+        began = time.perf_counter()
+        submit(house.app, user, noop(), ROOMY)
+        waits.append((time.perf_counter() - began) * 1000)
+    return waits
