@@ -107,7 +107,7 @@ class Building:
     ) -> Step:
         """Add a task; left out, its name is made from its title. Return it for others' `after`."""
         step = Step(name or self._name_for(title), self)
-        waits = [after] if isinstance(after, (Step, Waiting)) else list(after)
+        waits = [after] if isinstance(after, (Step, Waiting, str)) else list(after)
         task = {
             "name": step.name,
             "title": title,
@@ -150,6 +150,8 @@ class Building:
             self.submit(self._client)
 
     def _after(self, one: "Step | Waiting") -> object:
+        if not isinstance(one, (Step, Waiting)):
+            raise TypeError(f"after takes what task() returned, not {one!r}")
         waiting = one if isinstance(one, Waiting) else Waiting(one, "success")
         if waiting.step._graph is not self:  # noqa: SLF001 - ours as well
             raise ValueError(f"{waiting.step.name!r} is a task of another graph")

@@ -89,12 +89,19 @@ def content_of(content: str | bytes | None, json_value: object) -> Content:
             raise refused(
                 "json", f"cannot be written as JSON: {error}", "what JSON can hold"
             ) from None
-        return Content("json", text.encode())
+        return Content("json", _utf8("json", text))
     if json_value is not None:
         raise refused("content", "is given beside json", "one of the two")
     if isinstance(content, bytes):
         return Content("bytes", content)
-    return Content("text", content.encode())
+    return Content("text", _utf8("content", content))
+
+
+def _utf8(field: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise refused(field, "holds half a character", "text that UTF-8 can write") from None
 
 
 def value_of(content: Content) -> Any:  # noqa: ANN401 - whatever was kept

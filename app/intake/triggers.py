@@ -107,13 +107,17 @@ def stored(graph: NewGraph) -> dict[str, Any]:
 
 
 def restored(kept: Mapping[str, Any]) -> NewGraph:
-    """Return the graph that a trigger has kept."""
-    return NewGraph(
-        [_task(task) for task in kept["tasks"]],
-        [Edge(**edge) for edge in kept["edges"]],
-        kept["title"],
-        kept["budget_usd"],
-    )
+    """Return the graph that a trigger has kept, perhaps under another release."""
+    try:
+        return NewGraph(
+            [_task(task) for task in kept["tasks"]],
+            [Edge(**edge) for edge in kept["edges"]],
+            kept["title"],
+            kept["budget_usd"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        legal = "drop the trigger and add it again"
+        raise InvalidRequest("graph", f"cannot be read any more: {error}", legal=legal) from error
 
 
 def _task(kept: Mapping[str, Any]) -> NewTask:

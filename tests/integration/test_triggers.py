@@ -213,6 +213,20 @@ def test_a_graph_that_a_cap_keeps_out_is_tried_again(
     assert (only(house, user).refusal, reports(house)) == (None, 1)
 
 
+def test_a_graph_that_cannot_be_read_any_more_keeps_nobody_waiting(
+    house: House, user: UserId, pipeline: tuple[DagId, TaskId]
+) -> None:
+    dag, task = pipeline
+    old = arm(house, user, dag)
+    arm(house, user, dag)
+    house.run("UPDATE dag_triggers SET graph = graph - 'tasks' WHERE id = :id", id=old)
+    end(house, task, Returned())
+
+    assert fire_due(house.dispatcher, LOOSE) == 1
+    told = house.one("SELECT refusal FROM dag_triggers WHERE id = :id", id=old)["refusal"]
+    assert "graph: cannot be read any more" in told
+
+
 def test_a_trigger_that_is_dropped_never_fires(
     house: House, user: UserId, pipeline: tuple[DagId, TaskId]
 ) -> None:

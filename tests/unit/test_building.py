@@ -1,6 +1,7 @@
 """Building a graph in Python, and what its shape comes to."""
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -98,6 +99,15 @@ def test_a_task_of_another_graph_cannot_be_waited_for() -> None:
 
     with pytest.raises(ValueError, match="another graph"):
         dag("two").task("b", after=[stranger])
+
+
+@pytest.mark.parametrize("after", ["a", ["a"], [None]])
+def test_only_what_a_task_returned_can_be_waited_for(after: Any) -> None:
+    graph = dag("one")
+    graph.task("a")
+
+    with pytest.raises(TypeError, match=r"what task\(\) returned"):
+        graph.task("b", after=after)
 
 
 def test_an_id_is_known_only_after_the_submit() -> None:

@@ -116,7 +116,14 @@ def test_only_own_children_are_waited_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"content": "a", "json": 1}, {"json": {1, 2}}, {"json": float("nan")}]
+    "arguments",
+    [
+        {"content": "a", "json": 1},
+        {"json": {1, 2}},
+        {"json": float("nan")},
+        {"content": "\ud800"},
+        {"json": ["\ud800"]},
+    ],
 )
 def test_an_artifact_that_cannot_be_kept_is_refused(arguments: dict[str, object]) -> None:
     with pytest.raises(errors.InvalidRequest):
