@@ -295,13 +295,17 @@ def elsewhere(
 ) -> list[str]:
     """Return the types that a pool leaves to others, from what its workers and all workers know.
 
-    One that nobody knows may go anywhere, to end there with a word about it.
+    One that nobody knows may go anywhere, to end there with a word about it. A worker that names
+    no types takes whatever the others take.
 
-    >>> elsewhere([["echo"], ["echo", "sleep"]], [["echo"], ["echo", "sleep"], ["film"]])
+    >>> elsewhere([["echo"], ["echo", "sleep"], []], [["echo"], ["echo", "sleep"], ["film"]])
     ['film', 'sleep']
+    >>> elsewhere([[]], [["film"]])
+    []
     """
     known = {type_ for types in house or () for type_ in types}
-    shared = set.intersection(*map(set, here)) if here else set()
+    named = [set(types) for types in here or () if types]
+    shared = set.intersection(*named) if named else known
     return sorted(known - shared)
 
 
