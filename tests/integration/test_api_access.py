@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from app.api.main import ROUTES
 from app.control.keys import issue, key_id_of, new_key, revoke
 from app.domain.ids import new_task_id, show_task
 from tests.support.door import TASKS, Door, open_door
@@ -191,31 +192,9 @@ def test_what_is_not_there_is_told_as_a_problem(
 
 
 def test_no_route_is_hidden_from_the_description(door: Door) -> None:
+    """What is described is listed in docs/reference/http.md, which a test keeps current."""
     described = door.http.get("/api/v1/openapi.json").json()["paths"]
+    served = {route.path for module in ROUTES for route in module.router.routes}
 
-    assert set(described) == {
-        "/api/v1/dags",
-        "/api/v1/dags/plan",
-        "/api/v1/dags/{dag_id}",
-        "/api/v1/events",
-        "/api/v1/admin/audit",
-        "/api/v1/admin/keys/{key_id}",
-        "/api/v1/admin/keys/{key_id}/rotate",
-        "/api/v1/admin/users/{user_id}/keys",
-        "/api/v1/keys",
-        "/api/v1/keys/{key_id}",
-        "/api/v1/keys/{key_id}/rotate",
-        "/api/v1/plan",
-        "/api/v1/tasks",
-        "/api/v1/tasks/forecast",
-        "/api/v1/tasks/queue-status",
-        "/api/v1/tasks/{task_id}",
-        "/api/v1/tasks/{task_id}/explain",
-        "/api/v1/tasks/{task_id}/fork",
-        "/api/v1/tasks/{task_id}/forecast",
-        "/api/v1/tasks/{task_id}/retry",
-        "/api/v1/tasks/{task_id}/wait",
-        "/api/v1/users/me/limits",
-        "/health",
-        "/ready",
-    }
+    assert len(served) > 50
+    assert set(described) == served
