@@ -106,8 +106,10 @@ class Building:
         **fields: Unpack[StepFields],
     ) -> Step:
         """Add a task; left out, its name is made from its title. Return it for others' `after`."""
+        if self._created is not None:
+            raise ValueError("the graph was submitted already; begin another")
         step = Step(name or self._name_for(title), self)
-        waits = [after] if isinstance(after, (Step, Waiting, str)) else list(after)
+        waits = [after] if isinstance(after, (Step, Waiting, str)) else list(after or ())
         task = {
             "name": step.name,
             "title": title,

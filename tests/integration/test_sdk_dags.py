@@ -38,6 +38,8 @@ def test_leaving_the_block_submits_the_graph(client: Client) -> None:
     assert page.created.tasks == {"research": research.id, "build": build.id}
     assert client.tasks.get(build.id).state == "pending"
     assert page.submit(client) is page.created
+    with pytest.raises(ValueError, match="submitted already"):
+        page.task("Too late", type="echo")
 
 
 def test_half_a_graph_is_never_submitted(client: Client) -> None:
