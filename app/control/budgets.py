@@ -5,7 +5,6 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, Row, update
-from sqlalchemy.exc import DataError
 
 from app.domain.budgets import Budget
 from app.domain.errors import (
@@ -26,7 +25,7 @@ from app.store.statements import statement
 from app.telemetry import Event as Said
 from app.telemetry import emit
 
-# What the columns can hold, and more than a night should cost.
+# More than a night should cost.
 MOST_USD = 999_999.0
 
 
@@ -63,12 +62,7 @@ def approve(
             resumed = _let_go_on(tx, row.user_id, budget, task_id=task_id)
         return Approved(budget, resumed)
 
-    try:
-        approved = db.atomically(work)
-    except DataError as error:
-        # Together with what was allowed before it is more than the columns can hold.
-        legal = f"{MOST_USD:.0f} at most, with what was spent or allowed before"
-        raise InvalidRequest("usd", str(usd), legal=legal) from error
+    approved = db.atomically(work)
     emit(Said.BUDGET_RAISED, budget=approved.budget, usd=usd, actor=actor, task_id=task_id)
     return approved
 

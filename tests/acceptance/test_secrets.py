@@ -86,7 +86,7 @@ def test_a_secret_by_reference_is_found_nowhere_afterwards(
     assert "complained ***" in logs["worker.log"]
     assert [name for name, text in logs.items() if _told(text)] == []
     answers = [
-        client._http.get(path).text
+        client.driver.http.get(path).text
         for path in (
             f"/api/v1/tasks/{task.id}",
             "/api/v1/tasks",
