@@ -165,7 +165,7 @@ def _found_graph(tx: Connection, parent: Row[Any]) -> None:
 def _insert(tx: Connection, user_id: UserId, parent: Row[Any], seed: Seed, caps: Caps) -> TaskId:
     dag_id = DagId(parent.dag_id)
     task_id = new_task_id()
-    read = references.resolve(tx, user_id, seed.task.context_refs, {}, dag_id=dag_id)
+    [read] = references.resolve(tx, user_id, [seed.task.context_refs], {}, dag_id=dag_id)
     before = list(dict.fromkeys([*seed.depends_on, *read.after]))
     unmet = _unmet(tx, user_id, dag_id, before)
     task = replace(seed.task, source=SOURCE, created_by=f"agent:{parent.type}"[:100])

@@ -57,21 +57,33 @@ def within(tasks: Sequence[tuple[str | None, Sequence[str]]]) -> list[tuple[int,
 def resolve(
     tx: Connection,
     user_id: UserId,
-    references: Sequence[str],
+    readers: Sequence[Sequence[str]],
     named: Mapping[str, TaskId],
     *,
     dag_id: DagId | None = None,
-) -> Resolved:
-    """Find what references stand for; what is not the user's own looks exactly like nothing.
+) -> list[Resolved]:
+    """Find what the references of each reader stand for, with one look for all of them.
 
-    `named` are tasks of the same request, which need not be written yet. With a `dag_id`, tasks
-    of that graph may be named too, and those that are not over yet are waited for.
+    What is not the user's own looks exactly like nothing. `named` are tasks of the same request,
+    which need not be written yet. With a `dag_id`, tasks of that graph may be named too, and
+    those that are not over yet are waited for.
     """
-    if not references:
-        return Resolved()
-    wanted = {text: _read(text) for text in references}
-    tasks = _tasks(tx, user_id, wanted.values(), dag_id)
-    artifacts = _artifacts(tx, user_id, wanted.values())
+    wanted = [{text: _read(text) for text in references} for references in readers]
+    every = [reference for one in wanted for reference in one.values()]
+    tasks = _tasks(tx, user_id, every, dag_id)
+    artifacts = _artifacts(tx, user_id, every)
+    return [
+        _resolved(one, named, tasks, artifacts, dag_id) if one else Resolved() for one in wanted
+    ]
+
+
+def _resolved(
+    wanted: Mapping[str, Reference],
+    named: Mapping[str, TaskId],
+    tasks: Mapping[TaskId | str, Sequence["_Found"]],
+    artifacts: Collection[UUID],
+    dag_id: DagId | None,
+) -> Resolved:
     stored: dict[str, str] = {}
     after: list[TaskId] = []
     for text, reference in wanted.items():
@@ -110,16 +122,23 @@ def _read(text: str) -> Reference:
 
 def _tasks(
     tx: Connection, user_id: UserId, wanted: Collection[Reference], dag_id: DagId | None
-) -> list[_Found]:
+) -> dict[TaskId | str, list[_Found]]:
+    """Look up the tasks that are referred to, and keep them by their ids and by their names."""
     ids = [one.task_id for one in wanted if isinstance(one, OutputOf)]
     names = [one.name for one in wanted if isinstance(one, OutputOfNamed)] if dag_id else []
     if not ids and not names:
-        return []
+        return {}
     rows = tx.execute(
         statement("referred_tasks"),
         {"user_id": user_id, "tasks": ids, "names": names, "dag_id": dag_id},
     )
-    return [_Found(TaskId(row.id), row.name, row.state, row.dag_id) for row in rows]
+    found: dict[TaskId | str, list[_Found]] = {}
+    for row in rows:
+        one = _Found(TaskId(row.id), row.name, row.state, row.dag_id)
+        found.setdefault(one.id, []).append(one)
+        if one.name is not None and one.dag_id == dag_id:
+            found.setdefault(one.name, []).append(one)
+    return found
 
 
 def _artifacts(tx: Connection, user_id: UserId, wanted: Collection[Reference]) -> set[UUID]:
@@ -130,13 +149,13 @@ def _artifacts(tx: Connection, user_id: UserId, wanted: Collection[Reference]) -
     return set(rows.scalars())
 
 
-def _one(tasks: Sequence[_Found], reference: OutputOf | OutputOfNamed) -> _Found:
+def _one(
+    tasks: Mapping[TaskId | str, Sequence[_Found]], reference: OutputOf | OutputOfNamed
+) -> _Found:
     if isinstance(reference, OutputOf):
-        matching = [one for one in tasks if one.id == reference.task_id]
-        said = show_task(reference.task_id)
+        matching, said = tasks.get(reference.task_id, ()), show_task(reference.task_id)
     else:
-        matching = [one for one in tasks if one.name == reference.name]
-        said = repr(reference.name)
+        matching, said = tasks.get(reference.name, ()), repr(reference.name)
     if not matching:
         raise _unknown(f"there is no task {said}")
     if len(matching) > 1:

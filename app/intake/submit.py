@@ -401,10 +401,10 @@ def _insert(tx: Connection, user_id: UserId, graph: NewGraph, caps: Caps) -> lis
         unmet[edge.child] += 1
     weights = critical_path_weights(len(tasks), [(edge.parent, edge.child) for edge in edges])
     named = {task.name: one for task, one in zip(tasks, ids, strict=True) if task.name is not None}
+    reads = references.resolve(tx, user_id, [task.context_refs for task in tasks], named)
     rows = [
-        row_of(task, one, caps, unmet=waits, weight=weight)
-        | {"context_refs": references.resolve(tx, user_id, task.context_refs, named).stored}
-        for task, one, waits, weight in zip(tasks, made, unmet, weights, strict=True)
+        row_of(task, one, caps, unmet=waits, weight=weight) | {"context_refs": read.stored}
+        for task, one, waits, weight, read in zip(tasks, made, unmet, weights, reads, strict=True)
     ]
     links = [
         {

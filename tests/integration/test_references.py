@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from app.domain.claims import Run
 from app.domain.errors import ArtifactNotFound, InvalidRequest, StaleAttempt
@@ -194,3 +195,23 @@ def test_anothers_artifact_looks_like_none(house: House, run: Run) -> None:
 
     with pytest.raises(InvalidRequest, match="there is no artifact"):
         house.task(house.user(), context_refs=[f"artifact:{show_artifact(theirs)}"])
+
+
+def test_a_large_graph_is_looked_up_at_once(house: House, user: UserId) -> None:
+    reference = f"task:{show_task(completed(house, user, 7))}:output"
+    asked: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, sql: str, *_: Any) -> None:
+        asked.append(sql)
+
+    event.listen(house.app.engine, "after_cursor_execute", note)
+    try:
+        made(
+            house,
+            user,
+            *(NewTask(f"reader {n}", "echo", context_refs=[reference]) for n in range(30)),
+        )
+    finally:
+        event.remove(house.app.engine, "after_cursor_execute", note)
+
+    assert len([sql for sql in asked if "referred_tasks" in sql]) == 1
