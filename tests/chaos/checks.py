@@ -4,7 +4,7 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import psycopg2
@@ -156,13 +156,16 @@ def falsely_blamed(stage: Stage, truth: Truth, blamed_pids: set[int]) -> list[st
 
 
 def replay(stage: Stage) -> Findings:
-    """Send old messages once more, and whatever still lies in Redis: nothing may come of it."""
+    """Send old messages once more, and have them taken with whatever still lies in Redis.
+
+    Nothing may come of it: `moved` says so once the workers have ended, and with them what they
+    were still looking at.
+    """
     rows = stage.house.rows(
         "SELECT a.task_id, a.epoch, a.token, a.user_id, a.pool, t.type FROM attempts a"
         " JOIN tasks t ON t.id = a.task_id ORDER BY a.claimed_at DESC LIMIT :limit",
         limit=REPLAYED,
     )
-    before = _footprint(stage)
     arrived = stage.publish(rows)
     if arrived < len(rows):
         return {"replay": [f"{len(rows) - arrived} messages could not be sent"]}
@@ -170,9 +173,12 @@ def replay(stage: Stage) -> Findings:
         wait_until(lambda: not _queued(stage), timeout=60, what="the queues to be empty", pause=0.2)
     except AssertionError as error:
         return {"replay": [str(error), str(_queued(stage))]}
-    # The last messages have left the queue, but a worker may still be looking at them.
-    time.sleep(1)
-    after = _footprint(stage)
+    return {}
+
+
+def moved(stage: Stage, before: Mapping[str, object]) -> Findings:
+    """What has changed since the footprint `before`, when only old messages were sent."""
+    after = footprint(stage)
     return {} if after == before else {"replay changed something": [f"{before} -> {after}"]}
 
 
@@ -185,7 +191,8 @@ def _queued(stage: Stage) -> dict[str, int]:
     return {pool: length for pool, length in lengths.items() if length}
 
 
-def _footprint(stage: Stage) -> dict[str, object]:
+def footprint(stage: Stage) -> dict[str, object]:
+    """How much has happened so far: any move, run, entry or late result adds to it."""
     return dict(
         stage.house.one(
             "SELECT (SELECT sum(revision) FROM tasks) AS revisions,"

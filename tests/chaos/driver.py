@@ -85,6 +85,7 @@ def _check(
     report.add(director.findings)
     report.add(checks.invariants(house, record, drained=drained))
     report.add(checks.promises(house, record))
+    before = checks.footprint(house)
     if drained:
         # While runs go on, neither record is complete.
         report.add(checks.ground_truth(house, truth, director.blamed_pids))
@@ -93,6 +94,8 @@ def _check(
     report.consequences["innocent runs recorded as crashes of their own"] = len(blamed)
     report.notes += [f"taken for a crash: {key}" for key in blamed]
     report.add(checks.leftovers(house, house.retire()))
+    if drained:
+        report.add(checks.moved(house, before))
     findings, errors = checks.servers_log(house)
     report.add(findings)
     for text, count in errors.most_common(8):
