@@ -101,6 +101,11 @@ def told() -> Iterator[None]:
         raise ToolError(str(error)) from error
 
 
+Prompt = Annotated[str | None, Field(description="What an agent is asked to do.")]
+Type = Annotated[str | None, Field(description="Which handler runs it; left out, the default one.")]
+Payload = Annotated[dict[str, Any] | None, Field(description="What the handler works on.")]
+
+
 class Desk:
     """What any agent with a key may do."""
 
@@ -111,13 +116,9 @@ class Desk:
         self,
         title: Annotated[str, Field(description="What people read in lists and reports.")],
         *,
-        prompt: Annotated[str | None, Field(description="What an agent is asked to do.")] = None,
-        type: Annotated[  # noqa: A002 - the word the wire uses
-            str | None, Field(description="Which handler runs it; left out, the default one.")
-        ] = None,
-        payload: Annotated[
-            dict[str, Any] | None, Field(description="What the handler works on.")
-        ] = None,
+        prompt: Prompt = None,
+        type: Type = None,  # noqa: A002 - the word the wire uses
+        payload: Payload = None,
         description: Annotated[str | None, Field(description="More about it.")] = None,
         project_id: Annotated[
             str | None, Field(description="Tasks of one project run one after the other.")
@@ -218,13 +219,9 @@ class Bench:
         self,
         title: Annotated[str, Field(description="What people read.")],
         *,
-        prompt: Annotated[str | None, Field(description="What an agent is asked to do.")] = None,
-        type: Annotated[  # noqa: A002 - the word the wire uses
-            str | None, Field(description="Which handler runs it.")
-        ] = None,
-        payload: Annotated[
-            dict[str, Any] | None, Field(description="What the handler works on.")
-        ] = None,
+        prompt: Prompt = None,
+        type: Type = None,  # noqa: A002 - the word the wire uses
+        payload: Payload = None,
     ) -> Task:
         """Queue a subtask in the graph of the task you are running."""
         fields = {"prompt": prompt, "type": type, "payload": payload}
