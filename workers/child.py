@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 
+from app.dispatch.celery_settings import agent_queue
 from app.events.lingering import Ear
 from app.events.wake import Waker
 from app.settings import Settings, current
@@ -25,8 +26,8 @@ class House:
     @cached_property
     def ear(self) -> Ear:
         """What a slot of this process hears with while it lingers."""
-        settings = self.settings
-        return Ear(settings.redis_url or "", settings.redis_key_prefix, settings.pool)
+        settings, pool = self.settings, self.settings.pool
+        return Ear(settings.redis_url or "", settings.redis_key_prefix, pool, agent_queue(pool))
 
 
 @cache

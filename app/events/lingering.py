@@ -2,7 +2,7 @@
 
 A lingering slot hears the pings that wake the dispatcher. It also listens on a channel of its pool:
 there the dispatcher can see that somebody is waiting, and send everybody off, because Celery holds
-a message that one of their processes is to take.
+a message that one of their processes is to take. While messages wait in the queue, nobody lingers.
 """
 
 import time
@@ -28,19 +28,20 @@ class Heard(Enum):
 class Ear:
     """One slot's ear: open while it lingers, used as a context; without Redis it hears `LEAVE`."""
 
-    def __init__(self, redis_url: str, prefix: str, pool: str) -> None:
+    def __init__(self, redis_url: str, prefix: str, pool: str, queue: str) -> None:
         self._channels = {prefix + WAKE: Heard.LOOK, _channel(prefix, pool): Heard.LEAVE}
-        self._subscription = impatient(redis_url).pubsub()
+        self._queue = prefix + queue
+        self._redis = impatient(redis_url)
+        self._subscription = self._redis.pubsub()
         self._news = Heard.LOOK
 
     def __enter__(self) -> Self:
         try:
             self._subscription.subscribe(*self._channels)
+            # Whatever was said before the ear was open may have been for us.
+            self._news = Heard.LEAVE if self._redis.llen(self._queue) else Heard.LOOK
         except redis.RedisError:
             self._news = Heard.LEAVE
-        else:
-            # Whatever was said before the ear was open may have been for us.
-            self._news = Heard.LOOK
         return self
 
     def __exit__(

@@ -151,7 +151,7 @@ def test_an_agent_gets_only_what_it_can_and_takes(door: Door) -> None:
 
 
 def test_workers_leave_a_type_to_the_agent_that_names_it(door: Door) -> None:
-    door.house.agent()
+    door.house.agent(types=["echo"])
     agent = outsider(door, types=["film"])
     door.created(type="film")
 

@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 from redis import Redis
 
+from app.dispatch.celery_settings import agent_queue
 from app.dispatch.loop import dispatch
 from app.dispatch.publish import Publisher
 from app.domain.claims import Run
@@ -27,6 +28,7 @@ from workers.shutdown import DRAIN
 
 NOBODY_LISTENS = "redis://127.0.0.1:1/0"
 LONG = 20.0
+QUEUE = agent_queue("default")
 
 
 @pytest.fixture
@@ -86,14 +88,14 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_an_ear_that_opens_looks_once(redis: EmbeddedRedis, prefix: str) -> None:
     """Whatever was said before may have been for it."""
-    with Ear(redis.url, prefix, "default") as ear:
+    with Ear(redis.url, prefix, "default", QUEUE) as ear:
         assert _words(ear, 2) == [Heard.LOOK, Heard.NOTHING]
 
 
 def test_an_ear_hears_pings_and_its_own_pool_alone(
     redis: EmbeddedRedis, client: Redis, prefix: str
 ) -> None:
-    with Ear(redis.url, prefix, "default") as ear:
+    with Ear(redis.url, prefix, "default", QUEUE) as ear:
         _words(ear, 2)
         send_off(client, prefix, "gpu")
         client.publish(f"{prefix}wake", "")
@@ -107,7 +109,7 @@ def test_an_ear_hears_pings_and_its_own_pool_alone(
 def test_the_dispatcher_sees_whether_somebody_lingers(
     redis: EmbeddedRedis, client: Redis, prefix: str
 ) -> None:
-    ear = Ear(redis.url, prefix, "default")
+    ear = Ear(redis.url, prefix, "default", QUEUE)
     seen = [somebody_lingers(client, prefix, ["default"])]
     with ear:
         seen += [somebody_lingers(client, prefix, pools) for pools in (["default"], ["gpu"])]
@@ -116,8 +118,17 @@ def test_the_dispatcher_sees_whether_somebody_lingers(
     assert seen == [False, True, False]
 
 
+def test_nobody_lingers_while_messages_wait(
+    redis: EmbeddedRedis, client: Redis, prefix: str
+) -> None:
+    client.rpush(prefix + QUEUE, "a message")
+
+    with Ear(redis.url, prefix, "default", QUEUE) as ear:
+        assert ear.wait(LONG) is Heard.LEAVE
+
+
 def test_without_redis_nobody_lingers() -> None:
-    with Ear(NOBODY_LISTENS, "x:", "default") as ear:
+    with Ear(NOBODY_LISTENS, "x:", "default", QUEUE) as ear:
         assert ear.wait(LONG) is Heard.LEAVE
 
 
