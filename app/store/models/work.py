@@ -20,7 +20,6 @@ from sqlalchemy.types import Float, SmallInteger
 from app.domain.budgets import Budget
 from app.domain.graphs import Condition, OnUnmet, When
 from app.store.models.base import (
-    ACTIVE_STATES,
     EMPTY_ARRAY,
     EMPTY_OBJECT,
     FINAL_STATES,
@@ -115,11 +114,16 @@ class Task(Base):
         CheckConstraint(
             "(retry_at IS NOT NULL) = (state = 'retrying')", name="tasks_retry_at_while_retrying"
         ),
+        # Whoever has a token is active, as said above. Postgres reads these anew for every
+        # statement, so it pays to be brief.
         CheckConstraint(
-            f"unmet = 0 OR state NOT IN ('ready', 'retrying', 'completed', {ACTIVE_STATES})",
+            "unmet = 0 OR (token IS NULL AND state NOT IN ('ready', 'retrying', 'completed'))",
             name="tasks_blocked_until_met",
         ),
-        CheckConstraint(f"bundle IS NULL OR {IS_ACTIVE}", name="tasks_bundle_only_while_active"),
+        CheckConstraint(
+            "token IS NOT NULL OR num_nonnulls(bundle, reserved_usd) = 0",
+            name="tasks_bundle_and_money_only_while_active",
+        ),
         CheckConstraint("unmet >= 0", name="tasks_unmet_not_negative"),
         CheckConstraint("attempts BETWEEN 0 AND max_attempts", name="tasks_attempts_in_budget"),
         CheckConstraint("priority BETWEEN 0 AND 100", name="tasks_priority_in_range"),
@@ -130,7 +134,6 @@ class Task(Base):
             f" OR (awaits_budget IN ({words(Budget)}) AND state = 'pending' AND unmet = 0)",
             name="tasks_awaits_budget_while_pending",
         ),
-        CheckConstraint(f"reserved_usd IS NULL OR {IS_ACTIVE}", name="tasks_money_while_active"),
         CheckConstraint(
             "taken_from IS NULL OR (state = 'completed' AND epoch = 0)",
             name="tasks_taken_over_completed",

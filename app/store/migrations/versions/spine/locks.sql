@@ -1,6 +1,6 @@
--- Locks are held exactly while their task is claimed, running or validating: the statement that
--- moves the state writes and removes them, and the table itself refuses a second holder. Tasks
--- without locks never get past the triggers' conditions.
+-- Locks are held exactly while their task is claimed, running or validating, which is while it has
+-- a token: the statement that moves the state writes and removes them, and the table itself refuses
+-- a second holder. Tasks without locks never get past the triggers' conditions.
 
 CREATE FUNCTION hold_locks() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
@@ -50,15 +50,11 @@ END
 $$;
 
 CREATE TRIGGER tasks_hold_locks AFTER UPDATE OF state ON tasks
-    FOR EACH ROW WHEN (NEW.locks IS NOT NULL
-                       AND NEW.state IN ('claimed', 'running', 'validating')
-                       AND OLD.state NOT IN ('claimed', 'running', 'validating'))
+    FOR EACH ROW WHEN (NEW.locks IS NOT NULL AND NEW.token IS NOT NULL AND OLD.token IS NULL)
     EXECUTE FUNCTION hold_locks();
 CREATE TRIGGER tasks_hold_locks_at_once AFTER INSERT ON tasks
-    FOR EACH ROW WHEN (NEW.locks IS NOT NULL AND NEW.state IN ('claimed', 'running', 'validating'))
+    FOR EACH ROW WHEN (NEW.locks IS NOT NULL AND NEW.token IS NOT NULL)
     EXECUTE FUNCTION hold_locks();
 CREATE TRIGGER tasks_free_locks AFTER UPDATE OF state ON tasks
-    FOR EACH ROW WHEN (OLD.locks IS NOT NULL
-                       AND OLD.state IN ('claimed', 'running', 'validating')
-                       AND NEW.state NOT IN ('claimed', 'running', 'validating'))
+    FOR EACH ROW WHEN (OLD.locks IS NOT NULL AND OLD.token IS NOT NULL AND NEW.token IS NULL)
     EXECUTE FUNCTION free_locks();
