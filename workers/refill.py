@@ -97,8 +97,8 @@ class Refill:
             return []
         if begun.runs:
             fault("refill.after_commit")
-            if begun.idle:
-                # Others could take some of what this slot found.
+            if begun.idle and len(begun.runs) > 1:
+                # Others could take some of what this slot found; one alone was all there was.
                 self._house.waker.nudge()
         return list(begun.runs)
 

@@ -2,11 +2,13 @@
 
 A lingering slot hears the pings that wake the dispatcher. It also listens on a channel of its pool:
 there the dispatcher can see that somebody is waiting, and send everybody off, because Celery holds
-a message that one of their processes is to take. While messages wait in the queue, nobody lingers.
+a message that one of their processes is to take. While messages wait in the queue, nobody lingers;
+and one of a pool is enough: more would wake up for the same task.
 """
 
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from enum import Enum
 from types import TracebackType
 from typing import Self
@@ -30,18 +32,21 @@ class Ear:
 
     def __init__(self, redis_url: str, prefix: str, pool: str, queue: str) -> None:
         self._channels = {prefix + WAKE: Heard.LOOK, _channel(prefix, pool): Heard.LEAVE}
+        self._prefix = prefix
+        self._pool = pool
         self._queue = prefix + queue
         self._redis = impatient(redis_url)
         self._subscription = self._redis.pubsub()
         self._news = Heard.LOOK
 
     def __enter__(self) -> Self:
-        try:
-            self._subscription.subscribe(*self._channels)
-            # Whatever was said before the ear was open may have been for us.
-            self._news = Heard.LEAVE if self._redis.llen(self._queue) else Heard.LOOK
-        except redis.RedisError:
-            self._news = Heard.LEAVE
+        self._news = Heard.LEAVE
+        with suppress(redis.RedisError):
+            if not somebody_lingers(self._redis, self._prefix, [self._pool]):
+                self._subscription.subscribe(*self._channels)
+                if not self._redis.llen(self._queue):
+                    # Whatever was said before the ear was open may have been for us.
+                    self._news = Heard.LOOK
         return self
 
     def __exit__(

@@ -127,6 +127,15 @@ def test_nobody_lingers_while_messages_wait(
         assert ear.wait(LONG) is Heard.LEAVE
 
 
+def test_one_of_a_pool_lingers_at_a_time(redis: EmbeddedRedis, prefix: str) -> None:
+    with Ear(redis.url, prefix, "default", QUEUE) as first:
+        with Ear(redis.url, prefix, "default", QUEUE) as second:
+            assert second.wait(LONG) is Heard.LEAVE
+        with Ear(redis.url, prefix, "gpu", agent_queue("gpu")) as elsewhere:
+            assert elsewhere.wait(LONG) is Heard.LOOK
+        assert first.wait(LONG) is Heard.LOOK
+
+
 def test_without_redis_nobody_lingers() -> None:
     with Ear(NOBODY_LISTENS, "x:", "default", QUEUE) as ear:
         assert ear.wait(LONG) is Heard.LEAVE
