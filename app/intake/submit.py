@@ -267,7 +267,7 @@ def _check_edge(edge: Edge, count: int) -> None:
 def let_in(tx: Connection, user_id: UserId, graph: NewGraph, caps: Caps) -> list[Submitted]:
     """Let a graph that was checked in, in the caller's transaction; its lane is taken here."""
     # Holding the lane makes the count and the idempotency look-up below final.
-    lane = lanes.read(tx, user_id, hold=True)
+    lane = lanes.read(tx, user_id, hold=True, with_depth=True)
     existing = _already_submitted(tx, user_id, graph.tasks)
     fresh = [task for task in graph.tasks if task.idempotency_key not in existing]
     if existing and fresh and graph.edges:
@@ -354,7 +354,8 @@ def check_caps(
     `count` tasks would wait, in a graph of `size`. The caller holds the lane, or does not mind
     that the answer may be old.
     """
-    return judge_caps(tx, lanes.read(tx, user_id), count, caps, size=size, field_name=field_name)
+    seen = lanes.read(tx, user_id, with_depth=True)
+    return judge_caps(tx, seen, count, caps, size=size, field_name=field_name)
 
 
 def judge_caps(
@@ -381,7 +382,7 @@ def judge_caps(
             lane.limit_seconds / SECONDS_PER_HOUR,
             lane.resets_at,
         )
-    depth = lanes.depth(tx)
+    depth = lane.house_depth if lane.house_depth is not None else lanes.depth(tx)
     if depth + count + NEAR_FULL > caps.queue_max_size:
         depth = lanes.depth_alone(tx)
     if depth + count > caps.queue_max_size:

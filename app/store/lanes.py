@@ -17,7 +17,10 @@ from app.store.statements import statement
 
 @dataclass(frozen=True)
 class LaneView:
-    """What intake must know of a lane; the limits None mean without limit."""
+    """What intake must know of a lane; the limits None mean without limit.
+
+    `house_depth` is how much waits in the whole house, if it was asked.
+    """
 
     waiting: int
     active: int
@@ -29,6 +32,7 @@ class LaneView:
     max_pending: int | None
     max_tasks_per_dag: int | None
     on_exhausted: str
+    house_depth: int | None
 
     @property
     def is_exhausted(self) -> bool:
@@ -49,12 +53,14 @@ def locking(users: Iterable[UUID]) -> Call:
     return Call("lock_lanes", {"users": sorted(set(users))})
 
 
-def read(tx: Connection, user_id: UserId, *, hold: bool = False) -> LaneView | None:
+def read(
+    tx: Connection, user_id: UserId, *, hold: bool = False, with_depth: bool = False
+) -> LaneView | None:
     """Return a user's lane as it is now, month and window, or None for an unknown user.
 
     With `hold` it is the caller's until the transaction ends, as `lock` makes it.
     """
-    reading = Call("read_lane", {"user_id": user_id})
+    reading = Call("read_lane", {"user_id": user_id, "with_depth": with_depth})
     first = [locking([user_id])] if hold else []
     rows = ask(tx, *first, reading)
     if rows and rows[0].is_due:

@@ -14,9 +14,11 @@ from app.store.hot import Call, ask
 from tests.support.house import House
 from tests.support.rivals import Rival, held_lane, queue_up
 
+NOBODY = {"user_id": "nobody", "with_depth": False}
+
 
 def _lane(db: Db, user: UserId) -> Any:
-    read = Call("read_lane", {"user_id": user})
+    read = Call("read_lane", {"user_id": user, "with_depth": False})
     [row] = db.atomically(lambda tx: ask(tx, lanes.locking([user]), read))
     return row
 
@@ -56,7 +58,7 @@ def test_what_was_written_is_undone_with_the_transaction(house: House) -> None:
 
 def test_an_error_is_sqlalchemys_and_tells_its_kind(house: House) -> None:
     with pytest.raises(DataError) as caught:
-        house.dispatcher.atomically(lambda tx: ask(tx, Call("read_lane", {"user_id": "nobody"})))
+        house.dispatcher.atomically(lambda tx: ask(tx, Call("read_lane", NOBODY)))
 
     assert caught.value.orig is not None
 

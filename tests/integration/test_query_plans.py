@@ -330,7 +330,7 @@ def _values(connection: Connection) -> dict[str, Any]:
         **dict.fromkeys(("before_id", "before_epoch", "timeout_seconds", "deadline_at")),
         **dict.fromkeys(("of_type", "of_tag", "of_project", "of_source", "titled")),
         **dict.fromkeys(("made_from", "made_until")),
-        **dict.fromkeys(("with_timeout", "with_deadline"), False),
+        **dict.fromkeys(("with_timeout", "with_deadline", "with_depth"), False),
     }
 
 

@@ -8,10 +8,11 @@ SELECT user_id
    FOR NO KEY UPDATE;
 
 -- name: read_lane
--- What intake must know before it lets a task in.
+-- What intake must know before it lets a task in; with the depth of the whole house, if that is asked.
 SELECT l.waiting, l.active, l.ready, l.used_seconds, l.reserved_seconds, l.limit_seconds,
        l.resets_at, l.due_at <= clock() AS is_due,
-       u.max_pending, u.max_tasks_per_dag, u.on_exhausted
+       u.max_pending, u.max_tasks_per_dag, u.on_exhausted,
+       CASE WHEN :with_depth THEN house_depth() END AS house_depth
   FROM lanes l
   JOIN users u ON u.id = l.user_id
  WHERE l.user_id = :user_id;
