@@ -21,6 +21,7 @@ from sqlalchemy.exc import TimeoutError as PoolExhausted
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.domain.ids import UserId
+from app.store.link import Link
 from app.store.statements import prepare_named, statement
 from app.store.watchdog import WATCHDOG
 
@@ -109,12 +110,15 @@ class Db:
             pool_size=pool_size,
             max_overflow=pool_size,
             pool_timeout=2,
-            connect_args=connect_args(
-                role=role,
-                application_name=application_name,
-                timeouts=timeouts or Timeouts(),
-                actor=actor,
-            ),
+            connect_args={
+                "connection_factory": Link,
+                **connect_args(
+                    role=role,
+                    application_name=application_name,
+                    timeouts=timeouts or Timeouts(),
+                    actor=actor,
+                ),
+            },
         )
         _keep_watch(engine, timeouts or Timeouts())
         prepare_named(engine)

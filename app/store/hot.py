@@ -10,11 +10,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, cast
 
 import psycopg2
-from psycopg2.extras import NamedTupleCursor
 from sqlalchemy import Connection
 from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPIModule
 from sqlalchemy.exc import DBAPIError
 
+from app.store.link import NamedRows
 from app.store.statements import learn, prepared
 
 
@@ -40,7 +40,7 @@ def ask(tx: Connection, *calls: Call) -> Sequence[Answer]:
     link = tx.connection.dbapi_connection
     if link is None:
         raise ValueError("the connection was given up before the transaction ended")
-    cursor = link.cursor(cursor_factory=NamedTupleCursor)
+    cursor = link.cursor(cursor_factory=NamedRows)
     try:
         for call in calls:
             learn(tx, cursor, call.name)

@@ -90,12 +90,11 @@ def violations(
     look = Look(drained, acked, patience, codes)
 
     def work(tx: Connection) -> dict[str, list[Row]]:
-        # One snapshot for all, so that a busy house is judged at one instant.
-        tx.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         tx.exec_driver_sql(WHOLE_TABLES)
         return violations_seen(tx, look)
 
-    return db.atomically(work)
+    # One snapshot for all, so that a busy house is judged at one instant.
+    return db.atomically(work, one_instant=True)
 
 
 def violations_seen(tx: Connection, look: Look) -> dict[str, list[Row]]:

@@ -1,0 +1,88 @@
+"""Connections that begin a transaction with its first statement instead of a trip before it.
+
+The driver begins a transaction by itself, but with a question of its own, which takes as long as a
+small statement. Here the beginning travels with the first statement, whatever that is: with the
+one that checks that the connection is alive, if there is one.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+from psycopg2.extensions import (
+    ISOLATION_LEVEL_AUTOCOMMIT,
+    ISOLATION_LEVEL_READ_COMMITTED,
+    ISOLATION_LEVEL_REPEATABLE_READ,
+    TRANSACTION_STATUS_IDLE,
+    connection,
+    cursor,
+)
+from psycopg2.extras import NamedTupleCursor
+from psycopg2.sql import Composable
+
+# What a transaction begins with, by the driver's name for how far it is shielded from others.
+BEGINNINGS: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        ISOLATION_LEVEL_AUTOCOMMIT: "",
+        ISOLATION_LEVEL_READ_COMMITTED: "BEGIN; ",
+        ISOLATION_LEVEL_REPEATABLE_READ: "BEGIN ISOLATION LEVEL REPEATABLE READ; ",
+    }
+)
+Query = str | bytes | Composable
+Values = Sequence[Any] | Mapping[str, Any] | None
+
+
+class Link(connection):
+    """A connection whose statements begin transactions; it ends only those that have begun."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - as the driver has it
+        super().__init__(*args, **kwargs)
+        self.autocommit = True
+        self.cursor_factory = Cursor
+        self._beginning = BEGINNINGS[ISOLATION_LEVEL_READ_COMMITTED]
+
+    @property
+    def beginning(self) -> str:
+        """What the next statement must open with."""
+        return self._beginning if self.get_transaction_status() == TRANSACTION_STATUS_IDLE else ""
+
+    def set_isolation_level(self, level: int | None) -> None:
+        """Choose how the next transaction is shielded; one that only asked for life is ended."""
+        self.rollback()
+        self._beginning = BEGINNINGS[ISOLATION_LEVEL_READ_COMMITTED if level is None else level]
+
+    def commit(self) -> None:
+        """Make what was written count."""
+        self._end("COMMIT")
+
+    def rollback(self) -> None:
+        """Undo what was written."""
+        self._end("ROLLBACK")
+
+    def _end(self, word: str) -> None:
+        if self.get_transaction_status() != TRANSACTION_STATUS_IDLE:
+            with self.cursor(cursor_factory=cursor) as plain:
+                plain.execute(word)
+
+
+class Cursor(cursor):
+    """A cursor whose first statement begins the transaction."""
+
+    connection: Link
+
+    def execute(self, query: Query, vars: Values = None) -> None:  # noqa: A002 - the driver's name
+        """Execute a statement, in a transaction."""
+        if beginning := self.connection.beginning:
+            query = query.as_string(self) if isinstance(query, Composable) else query
+            query = beginning.encode() + query if isinstance(query, bytes) else beginning + query
+        super().execute(query, vars)
+
+    def executemany(self, query: Query, vars_list: Iterable[Values]) -> None:
+        """Execute a statement for each of many values, in a transaction."""
+        if beginning := self.connection.beginning:
+            super().execute(beginning)
+        super().executemany(query, vars_list)
+
+
+class NamedRows(Cursor, NamedTupleCursor):
+    """The same, with rows whose columns are read by their names."""
