@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from datetime import timedelta
 
-from app.gate.claim import Terms, claim
+from app.gate.claim import CLAIMS_PER_PASS, Terms, claim
 from app.outcome.presence import AgentCard, join
 from app.outcome.settle import release
 from benchmarks.arena import Arena
@@ -18,10 +18,11 @@ from benchmarks.plain_claim import PlainQueue
 US = "overnight"
 PLAIN = "plain claim"
 SIZES = {1_000: "1k", 10_000: "10k", 100_000: "100k", 1_000_000: "1M"}
-BATCHES = (1, 10, 100)
+#: The last is what a dispatcher takes in one pass.
+BATCHES = (1, 10, 100, CLAIMS_PER_PASS)
 USERS = 10_000
 #: Twice the largest claim: a pool is never full, and no larger than a real one.
-SLOTS = 200
+SLOTS = 2 * CLAIMS_PER_PASS
 POOL = "default"
 FOREVER = timedelta(days=365)
 
