@@ -321,18 +321,20 @@ def _house(tx: Connection, pool: str, terms: Terms, *locks: Call) -> Answer:
 def _choose(
     tx: Connection, pool: str, capacity: Capacity, terms: Terms, want: Want
 ) -> Sequence[Answer]:
-    locked = _lanes(tx, pool, want)
+    locked, room = _lanes(tx, pool, want)
     if not locked:
         return []
+    most = min(want.limit, room)
     event = Event.TAKE if want.lease else Event.CLAIM
     # A second statement, so that it judges rows as they are now that the lanes are held.
     asked = {
         **question(locked, capacity, terms, want),
+        "limit": most,
         "pool": pool,
         "aside": want.aside or pool,
         "bundles": want.bundles,
         # Postgres would open its source of randomness anew for each.
-        "tokens": [uuid4() for _ in range(want.limit)],
+        "tokens": [uuid4() for _ in range(most)],
         "holder": want.holder,
         "begins": want.lease is not None,
         "ttl": (want.lease or terms.claim_ttl).total_seconds(),
@@ -365,12 +367,14 @@ def question(
     }
 
 
-def _lanes(tx: Connection, pool: str, want: Want) -> Sequence[UUID]:
+def _lanes(tx: Connection, pool: str, want: Want) -> tuple[Sequence[UUID], int]:
+    """Hold the lanes to be looked into; return them and how many tasks they have room for."""
     if want.user_id is not None:
-        return [want.user_id]
+        return [want.user_id], want.limit
     few = want.singles + want.spare
     asked = {"pool": want.aside or pool, "few": few, "limit": want.limit}
-    return [row.user_id for row in ask(tx, Call("lock_lanes_to_serve", asked))]
+    rows = ask(tx, Call("lock_lanes_to_serve", asked))
+    return [row.user_id for row in rows], sum(row.room for row in rows)
 
 
 def _claimed(row: Answer) -> Claimed:

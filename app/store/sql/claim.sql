@@ -51,7 +51,8 @@ SELECT offer.slots, offer.agents, offer.capabilities, offer.types, offer.usd_lef
 -- Users with room and ready work, the least served first: at least `few` of them, and as many as
 -- should have room for `limit` tasks. Lanes that are locked (by a submit, say) are passed over and
 -- met on the next pass; lanes this pool looked into in vain wait until something about them
--- changes. Nothing is judged here: the next statement sees fresh rows.
+-- changes. Nothing is judged here: the next statement sees fresh rows. Each lane says for how many of
+-- its tasks there is room, so that no more is prepared for than can come.
 WITH next AS MATERIALIZED (
     SELECT user_id, active, last_served_at, plan_weight, least(ready, max_active - active) AS room
       FROM lanes
@@ -60,9 +61,10 @@ WITH next AS MATERIALIZED (
      ORDER BY active, last_served_at, plan_weight DESC
      LIMIT CAST(:limit AS int) + CAST(:few AS int)
 )
-SELECT held.user_id
+SELECT held.user_id, greatest(held.room, 0) AS room
   FROM (SELECT user_id FROM next ORDER BY active, last_served_at, plan_weight DESC) wanted
- CROSS JOIN LATERAL (SELECT user_id FROM lanes WHERE user_id = wanted.user_id FOR NO KEY UPDATE SKIP LOCKED) held
+ CROSS JOIN LATERAL (SELECT user_id, least(ready, max_active - active) AS room
+                       FROM lanes WHERE user_id = wanted.user_id FOR NO KEY UPDATE SKIP LOCKED) held
  LIMIT (SELECT greatest(CAST(:few AS int), ceil(CAST(:limit AS int) / avg(room))::int) FROM next);
 
 -- name: claim
