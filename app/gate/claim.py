@@ -121,6 +121,14 @@ class Want:
     spare: int = 10
 
 
+@dataclass(frozen=True)
+class Held:
+    """The lanes a pass holds, and for how many of their tasks there is room."""
+
+    users: Sequence[UUID]
+    room: int
+
+
 def claim(db: Db, pool: str, *, holder: str, terms: Terms, limit: int = 100) -> Taken:
     """Claim tasks for every free slot of a pool, at most `limit`, and commit."""
 
@@ -162,14 +170,18 @@ def take_next(
     seen it free, so the pool is not held against other agents. Only quick tasks are taken: a long
     one is sent by itself, in a message of its own.
     """
+    want = Want(0, [bundle], terms.bundling.tasks, holder=agent, lease=lease, spare=1)
     lock = Call("share_pool" if slot_is_ours else "lock_pool", {"pool": pool})
-    capacity = _capacity(tx, pool, terms, lock)
+    look = Call("look_and_lock", {**_of_pool(pool, terms), **_of_lanes(pool, want)})
+    [seen] = ask(tx, lock, *_alone(terms), look)
+    capacity = _offered_now(seen, terms)
     if capacity.free <= 0 or agent not in capacity.agents:
         return Begun()
+    held = Held(seen.users, seen.room)
     if capacity.lanes_due:
         _catch_up(tx)
-    want = Want(0, [bundle], terms.bundling.tasks, holder=agent, lease=lease, spare=1)
-    rows = _choose(tx, pool, capacity, terms, want)
+        held = _hold(tx, pool, want)
+    rows = _choose(tx, pool, capacity, terms, want, held=held)
     return Begun([run_of(_fence(row), row) for row in rows], idle=capacity.free - bool(rows))
 
 
@@ -268,7 +280,10 @@ def _more(tx: Connection, pool: str) -> bool:
 
 
 def _capacity(tx: Connection, pool: str, terms: Terms, lock: Call) -> Capacity:
-    row = _house(tx, pool, terms, lock)
+    return _offered_now(_house(tx, pool, terms, lock), terms)
+
+
+def _offered_now(row: Answer, terms: Terms) -> Capacity:
     return offered(row, terms) if row.is_open and not row.paused else Capacity()
 
 
@@ -311,24 +326,32 @@ def elsewhere(
 
 def _house(tx: Connection, pool: str, terms: Terms, *locks: Call) -> Answer:
     """Count the slots of a pool and of the house; with a cap on the house, alone."""
-    asked = {"pool": pool, "liveness": terms.liveness.total_seconds()}
-    # Another pool's pass must not count the same house at the same time.
-    alone: list[Call] = [] if terms.slots_max is None else [Call("lock_house")]
-    [row] = ask(tx, *locks, *alone, Call("pool_capacity", asked))
+    [row] = ask(tx, *locks, *_alone(terms), Call("pool_capacity", _of_pool(pool, terms)))
     return row
 
 
+def _alone(terms: Terms) -> Sequence[Call]:
+    """Return what keeps other pools' passes from counting the same house at the same time."""
+    return () if terms.slots_max is None else (Call("lock_house"),)
+
+
 def _choose(
-    tx: Connection, pool: str, capacity: Capacity, terms: Terms, want: Want
+    tx: Connection,
+    pool: str,
+    capacity: Capacity,
+    terms: Terms,
+    want: Want,
+    *,
+    held: Held | None = None,
 ) -> Sequence[Answer]:
-    locked, room = _lanes(tx, pool, want)
-    if not locked:
+    held = _hold(tx, pool, want) if held is None else held
+    if not held.users:
         return []
-    most = min(want.limit, room)
+    most = min(want.limit, held.room)
     event = Event.TAKE if want.lease else Event.CLAIM
     # A second statement, so that it judges rows as they are now that the lanes are held.
     asked = {
-        **question(locked, capacity, terms, want),
+        **question(held.users, capacity, terms, want),
         "limit": most,
         "pool": pool,
         "aside": want.aside or pool,
@@ -367,14 +390,20 @@ def question(
     }
 
 
-def _lanes(tx: Connection, pool: str, want: Want) -> tuple[Sequence[UUID], int]:
-    """Hold the lanes to be looked into; return them and how many tasks they have room for."""
+def _hold(tx: Connection, pool: str, want: Want) -> Held:
     if want.user_id is not None:
-        return [want.user_id], want.limit
+        return Held([want.user_id], want.limit)
+    rows = ask(tx, Call("lock_lanes_to_serve", _of_lanes(pool, want)))
+    return Held([row.user_id for row in rows], sum(row.room for row in rows))
+
+
+def _of_pool(pool: str, terms: Terms) -> dict[str, object]:
+    return {"pool": pool, "liveness": terms.liveness.total_seconds()}
+
+
+def _of_lanes(pool: str, want: Want) -> dict[str, object]:
     few = want.singles + want.spare
-    asked = {"pool": want.aside or pool, "few": few, "limit": want.limit}
-    rows = ask(tx, Call("lock_lanes_to_serve", asked))
-    return [row.user_id for row in rows], sum(row.room for row in rows)
+    return {"aside": want.aside or pool, "few": few, "limit": want.limit}
 
 
 def _claimed(row: Answer) -> Claimed:

@@ -4,11 +4,11 @@ Each is prepared the first time a connection uses it: planning a statement of th
 about as much as running it for a hundred tasks. Those with filters that may be left out say
 `(planned anew)`: one plan for all cases would be good for none. One that judges exactly as another
 does says `(begins as claim through chosen)`: it opens with that one's words, up to the end of that
-part, so that the two cannot come to differ.
+part, so that the two cannot come to differ; and it may go on so with a second one's.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -18,9 +18,9 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.engine.interfaces import DBAPICursor, ExecutionContext
 
 FOLDER = Path(__file__).parent / "sql"
-NAME = re.compile(
-    r"^-- name: (\w+)(?: \((?:(planned anew)|begins as (\w+) through (\w+))\))?\n", re.MULTILINE
-)
+NAME = re.compile(r"^-- name: (\w+)(?: \((?:(planned anew)|begins as ([\w ]+))\))?\n", re.MULTILINE)
+HEAD = re.compile(r"\A(?:--.*\n)*WITH ")
+PARTS = re.compile(r"(\w+) through (\w+)")
 PARAMETER = re.compile(r"%\((\w+)\)s")
 #: The execution option that names a statement, and the place where a connection keeps its own.
 PREPARED = "overnight_prepared"
@@ -42,20 +42,19 @@ def sources() -> dict[str, str]:
             raise ValueError(f"two statements are called {part.name}")
         found[part.name] = part.body
     opened = {
-        part.name: f"{_opening(found[part.like], part.through)}\n{part.body}"
+        part.name: f"{_openings(part.models, found)}\n{part.body}"
         for part in _parts()
-        if part.like
+        if part.models
     }
     return found | opened
 
 
 class _Part(NamedTuple):
-    """One named statement as it stands in its file; `like` is whose opening it shares."""
+    """One named statement as it stands in its file; `models` are those whose opening it shares."""
 
     name: str
     planned_anew: str | None
-    like: str | None
-    through: str
+    models: str | None
     body: str
 
 
@@ -67,9 +66,20 @@ def _planned_anew() -> set[str]:
 def _parts() -> Iterator[_Part]:
     for file in sorted(FOLDER.glob("*.sql")):
         _, *parts = NAME.split(file.read_text())
-        for place in range(0, len(parts), 5):
-            name, anew, like, through, body = parts[place : place + 5]
-            yield _Part(name, anew, like, through or "", body.strip())
+        for place in range(0, len(parts), 4):
+            name, anew, models, body = parts[place : place + 4]
+            yield _Part(name, anew, models, body.strip())
+
+
+def _openings(models: str, found: Mapping[str, str]) -> str:
+    r"""Join the openings of other statements, which are named like `claim through chosen`.
+
+    >>> found = {"x": "WITH a AS (\n)", "y": "-- b\nWITH b AS (\n)"}
+    >>> _openings("x through a and y through b", found)
+    'WITH a AS (\n), b AS (\n)'
+    """
+    openings = [_opening(found[name], part) for name, part in PARTS.findall(models)]
+    return ", ".join([openings[0], *(HEAD.sub("", one) for one in openings[1:])])
 
 
 def _opening(body: str, through: str) -> str:

@@ -320,7 +320,7 @@ def test_a_batch_never_overruns_its_limit_under_the_worst_plan(house: House) -> 
         for switch in ("hashjoin", "mergejoin", "material", "hashagg"):
             tx.execute(text(f"SET LOCAL enable_{switch} = off"))
         users = tx.execute(
-            statement("lock_lanes_to_serve"), {"pool": POOL, "few": 20, "limit": 3}
+            statement("lock_lanes_to_serve"), {"aside": POOL, "few": 20, "limit": 3}
         ).scalars()
         rows = tx.execute(
             statement("claim"),

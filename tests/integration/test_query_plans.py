@@ -108,6 +108,7 @@ def _as_superuser(postgres: EmbeddedPostgres, command: str) -> None:
         ("lock_due_lanes", {"lanes_due"}),
         ("roll_lanes", {"usage_ledger_user_period"}),
         ("pool_capacity", {"tasks_active", "lanes_due", "pauses_in_force"}),
+        ("look_and_lock", {"tasks_active", "lanes_due", "pauses_in_force", "lanes_pick"}),
         ("claim", {"tasks_ready", "tasks_pkey", "lanes_pkey", "held_locks_pkey"}),
         ("start", {"tasks_pkey", "attempts_pkey"}),
         ("heartbeat", {"tasks_pkey"}),

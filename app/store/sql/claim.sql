@@ -18,34 +18,37 @@ SELECT pg_advisory_xact_lock(hashtext('overnight.slots'));
 -- neither does what they still run in the pool. Also whether the pool is there and open, whether
 -- everything is paused, and whether any lane is due for its new month, its night window or the end
 -- of its night. Types come as the different sets that workers know: mostly all know the same.
-SELECT offer.slots, offer.agents, offer.capabilities, offer.types, offer.usd_left,
-       held.singles, held.bundles, held.in_house,
-       -- A draining worker lives: its types are not anybody's to fail.
-       (SELECT jsonb_agg(DISTINCT types)
-          FROM agents
-         WHERE (status = 'active' OR status = 'draining')
-           AND last_heartbeat_at > clock() - make_interval(secs => coalesce(stale_after_seconds, :liveness))) AS house_types,
-       EXISTS (SELECT 1 FROM pools WHERE name = :pool AND NOT paused) AS is_open,
-       EXISTS (SELECT 1 FROM pauses WHERE scope = 'all' AND resumed_at IS NULL) AS paused,
-       EXISTS (SELECT 1 FROM lanes WHERE due_at <= clock()) AS lanes_due
-  FROM (SELECT coalesce(sum(slots), 0)::int AS slots,
-               coalesce(array_agg(id), '{}') AS agents,
-               jsonb_agg(capabilities) AS capabilities,
-               jsonb_agg(DISTINCT types) AS types,
-               min(budget_remaining_usd) AS usd_left
-          FROM agents
-         WHERE pool = :pool
-           AND status = 'active'
-           AND last_heartbeat_at > clock() - make_interval(secs => coalesce(stale_after_seconds, :liveness))) offer
- CROSS JOIN (SELECT count(*) FILTER (WHERE here AND bundle IS NULL) AS singles,
-                    count(DISTINCT bundle) FILTER (WHERE here) AS bundles,
-                    count(*) FILTER (WHERE bundle IS NULL) + count(DISTINCT bundle) AS in_house
-               FROM (SELECT bundle,
-                            pool = :pool
-                            AND claimed_by <> ALL (ARRAY(SELECT id FROM agents
-                                                          WHERE pool = :pool AND status = 'draining')) AS here
-                       FROM tasks
-                      WHERE state IN ('claimed', 'running', 'validating')) active) held;
+WITH house AS (
+    SELECT offer.slots, offer.agents, offer.capabilities, offer.types, offer.usd_left,
+           held.singles, held.bundles, held.in_house,
+           -- A draining worker lives: its types are not anybody's to fail.
+           (SELECT jsonb_agg(DISTINCT types)
+              FROM agents
+             WHERE (status = 'active' OR status = 'draining')
+               AND last_heartbeat_at > clock() - make_interval(secs => coalesce(stale_after_seconds, :liveness))) AS house_types,
+           EXISTS (SELECT 1 FROM pools WHERE name = :pool AND NOT paused) AS is_open,
+           EXISTS (SELECT 1 FROM pauses WHERE scope = 'all' AND resumed_at IS NULL) AS paused,
+           EXISTS (SELECT 1 FROM lanes WHERE due_at <= clock()) AS lanes_due
+      FROM (SELECT coalesce(sum(slots), 0)::int AS slots,
+                   coalesce(array_agg(id), '{}') AS agents,
+                   jsonb_agg(capabilities) AS capabilities,
+                   jsonb_agg(DISTINCT types) AS types,
+                   min(budget_remaining_usd) AS usd_left
+              FROM agents
+             WHERE pool = :pool
+               AND status = 'active'
+               AND last_heartbeat_at > clock() - make_interval(secs => coalesce(stale_after_seconds, :liveness))) offer
+     CROSS JOIN (SELECT count(*) FILTER (WHERE here AND bundle IS NULL) AS singles,
+                        count(DISTINCT bundle) FILTER (WHERE here) AS bundles,
+                        count(*) FILTER (WHERE bundle IS NULL) + count(DISTINCT bundle) AS in_house
+                   FROM (SELECT bundle,
+                                pool = :pool
+                                AND claimed_by <> ALL (ARRAY(SELECT id FROM agents
+                                                              WHERE pool = :pool AND status = 'draining')) AS here
+                           FROM tasks
+                          WHERE state IN ('claimed', 'running', 'validating')) active) held
+)
+SELECT * FROM house;
 
 -- name: lock_lanes_to_serve
 -- Users with room and ready work, the least served first: at least `few` of them, and as many as
@@ -57,15 +60,24 @@ WITH next AS MATERIALIZED (
     SELECT user_id, active, last_served_at, plan_weight, least(ready, max_active - active) AS room
       FROM lanes
      WHERE eligible
-       AND NOT (:pool = ANY (parked_for))
+       AND NOT (:aside = ANY (parked_for))
      ORDER BY active, last_served_at, plan_weight DESC
      LIMIT CAST(:limit AS int) + CAST(:few AS int)
+), locked AS MATERIALIZED (
+    SELECT held.user_id, greatest(held.room, 0) AS room
+      FROM (SELECT user_id FROM next ORDER BY active, last_served_at, plan_weight DESC) wanted
+     CROSS JOIN LATERAL (SELECT user_id, least(ready, max_active - active) AS room
+                           FROM lanes WHERE user_id = wanted.user_id FOR NO KEY UPDATE SKIP LOCKED) held
+     LIMIT (SELECT greatest(CAST(:few AS int), ceil(CAST(:limit AS int) / avg(room))::int) FROM next)
 )
-SELECT held.user_id, greatest(held.room, 0) AS room
-  FROM (SELECT user_id FROM next ORDER BY active, last_served_at, plan_weight DESC) wanted
- CROSS JOIN LATERAL (SELECT user_id, least(ready, max_active - active) AS room
-                       FROM lanes WHERE user_id = wanted.user_id FOR NO KEY UPDATE SKIP LOCKED) held
- LIMIT (SELECT greatest(CAST(:few AS int), ceil(CAST(:limit AS int) / avg(room))::int) FROM next);
+SELECT user_id, room FROM locked;
+
+-- name: look_and_lock (begins as pool_capacity through house and lock_lanes_to_serve through locked)
+-- Both at once, for a slot that knows what it wants before it knows what there is.
+SELECT house.*,
+       ARRAY(SELECT user_id FROM locked) AS users,
+       (SELECT coalesce(sum(room), 0)::int FROM locked) AS room
+  FROM house;
 
 -- name: claim
 -- Fill the free slots with ready tasks of the locked lanes, in fair order, within every limit. A slot
