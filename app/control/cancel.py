@@ -1,4 +1,8 @@
-"""Stopping a task: at once if nobody runs it, by asking its holder if somebody does."""
+"""Stopping tasks: at once if nobody runs them, by asking the holder if somebody does."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
 
 from sqlalchemy import Connection
 
@@ -11,6 +15,17 @@ from app.store import lanes
 from app.store.db import Db
 from app.store.statements import statement
 
+# Why a task ended that its owner stopped by itself.
+CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """Which tasks ended at once, and which of them run and were asked to stop."""
+
+    ended: Sequence[UUID]
+    asked: Sequence[UUID]
+
 
 def cancel(db: Db, user_id: UserId, task_id: TaskId, *, actor: str) -> State:
     """Cancel one of the user's tasks and return its state; `running` means it was asked to stop.
@@ -21,21 +36,12 @@ def cancel(db: Db, user_id: UserId, task_id: TaskId, *, actor: str) -> State:
     def work(tx: Connection) -> State:
         lanes.lock(tx, [user_id])
         tx.execute(statement("act_as"), {"actor": actor})
-        mine = {"user_id": user_id, "tasks": [task_id]}
-        stopped = tx.execute(
-            statement("cancel"),
-            {
-                **mine,
-                "sources": STOPPABLE_AT_ONCE,
-                "target": target(Event.CANCEL),
-                "reason": "cancelled",
-            },
-        ).one_or_none()
+        stopped = stop(tx, user_id, [task_id], reason=CANCELLED)
         fault("cancel.before_commit")
-        if stopped is not None:
-            follow_cancelled(tx, [task_id])
+        if stopped.ended:
+            follow_cancelled(tx, stopped.ended)
             return State.CANCELLED
-        if tx.execute(statement("request_cancel"), mine).one_or_none() is not None:
+        if stopped.asked:
             return State.RUNNING
         row = tx.execute(statement("owner_of"), {"task_id": task_id}).one_or_none()
         if row is None or row.user_id != user_id:
@@ -45,3 +51,30 @@ def cancel(db: Db, user_id: UserId, task_id: TaskId, *, actor: str) -> State:
     state = db.atomically(work)
     fault("cancel.after_commit")
     return state
+
+
+def stop(tx: Connection, user_id: UserId, tasks: Sequence[UUID], *, reason: str) -> Stopped:
+    """Stop those of a user's tasks that are open; all others stay as they are.
+
+    The caller holds the lane, has named who acts, and records what follows from those that ended.
+    """
+    ended: Sequence[UUID] = (
+        tx.execute(
+            statement("cancel"),
+            {
+                "user_id": user_id,
+                "tasks": list(tasks),
+                "sources": STOPPABLE_AT_ONCE,
+                "target": target(Event.CANCEL),
+                "reason": reason,
+            },
+        )
+        .scalars()
+        .all()
+    )
+    # After the cancel: a claim that was started meanwhile is asked like any other run.
+    others = set(tasks) - set(ended)
+    if not others:
+        return Stopped(ended, ())
+    named = {"user_id": user_id, "tasks": sorted(others)}
+    return Stopped(ended, tx.execute(statement("request_cancel"), named).scalars().all())

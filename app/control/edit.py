@@ -64,19 +64,31 @@ def edit(
     def work(tx: Connection) -> None:
         lanes.lock(tx, [user_id])
         tx.execute(statement("act_as"), {"actor": actor})
-        named = {"user_id": user_id, "task_id": task_id}
-        row = tx.execute(statement("hold_task"), named).mappings().one_or_none()
-        if row is None:
-            raise TaskNotFound
-        if ANY not in editions and edition_of(dict(row)) not in editions:
-            raise StaleEdition
-        if State(row["state"]) not in WAITING:
-            raise NotEditable(row["state"])
-        apply(tx, user_id, task_id, changes, WAITING)
+        amend(tx, user_id, task_id, changes, editions=editions)
         # What could not start before may now.
         lanes.wake(tx, user_id)
 
     db.atomically(work)
+
+
+def amend(
+    tx: Connection,
+    user_id: UserId,
+    task_id: TaskId,
+    changes: Changes,
+    *,
+    editions: Collection[str] = (ANY,),
+) -> None:
+    """Do what `edit` does in a transaction that holds the lane; the caller wakes the lane."""
+    named = {"user_id": user_id, "task_id": task_id}
+    row = tx.execute(statement("hold_task"), named).mappings().one_or_none()
+    if row is None:
+        raise TaskNotFound
+    if ANY not in editions and edition_of(dict(row)) not in editions:
+        raise StaleEdition
+    if State(row["state"]) not in WAITING:
+        raise NotEditable(row["state"])
+    apply(tx, user_id, task_id, changes, WAITING)
 
 
 def apply(

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from app.control.cancel import stop
 from app.control.revive import FRESH_ATTEMPTS, check_attempts, revive
 from app.domain.errors import DagAlreadyFinished, DagNotFound, NotRetryable, TaskNotFound
 from app.domain.graphs import STOPPED
 from app.domain.ids import DagId, TaskId, UserId
-from app.domain.lifecycle import MOVES, OPEN, Event, State, target
+from app.domain.lifecycle import MOVES, OPEN, Event, State
 from app.faults import fault
-from app.outcome.settle import STOPPABLE_AT_ONCE
 from app.store import edges, lanes
 from app.store.db import Db
 from app.store.statements import statement
@@ -38,30 +38,13 @@ def cancel_dag(db: Db, user_id: UserId, dag_id: DagId, *, actor: str) -> Cancell
         ).all()
         if not members:
             raise DagNotFound
-        mine = {
-            "user_id": user_id,
-            "tasks": [one.id for one in members if State(one.state) in OPEN],
-        }
-        stopped = (
-            tx.execute(
-                statement("cancel"),
-                {
-                    **mine,
-                    "sources": STOPPABLE_AT_ONCE,
-                    "target": target(Event.CANCEL),
-                    "reason": STOPPED,
-                },
-            )
-            .scalars()
-            .all()
-        )
-        # After the cancel: a claim that was started meanwhile is asked like any other run.
-        asked = tx.execute(statement("request_cancel"), mine).all()
-        if not stopped and not asked:
+        still_open = [one.id for one in members if State(one.state) in OPEN]
+        stopped = stop(tx, user_id, still_open, reason=STOPPED)
+        if not stopped.ended and not stopped.asked:
             raise DagAlreadyFinished(_status(tx, dag_id))
-        edges.follow(tx, stopped)
+        edges.follow(tx, stopped.ended)
         fault("cancel.before_commit")
-        return CancelledDag(len(stopped), len(asked))
+        return CancelledDag(len(stopped.ended), len(stopped.asked))
 
     cancelled = db.atomically(work)
     fault("cancel.after_commit")
@@ -88,24 +71,37 @@ def retry(
     def work(tx: Connection) -> list[TaskId]:
         lanes.lock(tx, [user_id])
         tx.execute(statement("act_as"), {"actor": actor})
-        row = tx.execute(statement("owner_of"), {"task_id": task_id}).one_or_none()
-        if row is None or row.user_id != user_id:
-            raise TaskNotFound
-        if State(row.state) not in MOVES[Event.REVIVE].sources:
-            raise NotRetryable(row.state)
-        closed = tx.execute(
-            statement("resolve_dead_letter"),
-            {"task_id": task_id, "resolution": "retry", "actor": actor, "note": note},
-        ).one_or_none()
-        if closed is None and row.state == State.DEAD_LETTERED:
-            raise NotRetryable("in a dead letter that was closed for good")
-        back = revive(tx, task_id, attempts)
+        back = bring_back(tx, user_id, task_id, actor=actor, note=note, attempts=attempts)
         fault("dead_letter.before_commit")
         return back
 
     back = db.atomically(work)
     fault("dead_letter.after_commit")
     return back
+
+
+def bring_back(
+    tx: Connection,
+    user_id: UserId,
+    task_id: TaskId,
+    *,
+    actor: str,
+    note: str = "",
+    attempts: int = FRESH_ATTEMPTS,
+) -> list[TaskId]:
+    """Do what `retry` does in a transaction that holds the lane and has named who acts."""
+    row = tx.execute(statement("owner_of"), {"task_id": task_id}).one_or_none()
+    if row is None or row.user_id != user_id:
+        raise TaskNotFound
+    if State(row.state) not in MOVES[Event.REVIVE].sources:
+        raise NotRetryable(row.state)
+    closed = tx.execute(
+        statement("resolve_dead_letter"),
+        {"task_id": task_id, "resolution": "retry", "actor": actor, "note": note},
+    ).one_or_none()
+    if closed is None and row.state == State.DEAD_LETTERED:
+        raise NotRetryable("in a dead letter that was closed for good")
+    return revive(tx, task_id, attempts)
 
 
 def _status(tx: Connection, dag_id: DagId) -> str:
