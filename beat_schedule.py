@@ -34,6 +34,11 @@ BEAT_SCHEDULE = {
         "schedule": EVERY.inbox_interval,
         "options": OPTIONS,
     },
+    "go on with bulk operations": {
+        "task": "upkeep.bulk",
+        "schedule": EVERY.bulk_interval,
+        "options": OPTIONS,
+    },
     "begin new billing cycles, turn night windows": {
         "task": "upkeep.reset",
         "schedule": EVERY.cycle_check_interval,

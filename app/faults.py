@@ -61,6 +61,8 @@ POINTS: Final[Mapping[str, str]] = {
     "timeouts.before_kill": "overdue runs are settled and still run",
     "promote.before_commit": "due retries are made ready",
     "promote.after_commit": "due retries are committed",
+    "bulk.before_commit": "a chunk of a bulk operation has moved its rows",
+    "bulk.after_commit": "a chunk of a bulk operation is committed, and the next not begun",
     "reset.before_commit": "billing months are begun",
     "reset.after_commit": "billing months are committed",
     "audit.after_look": "the audit has a suspicion and has repaired nothing",

@@ -122,6 +122,22 @@ class Event(Enum):
     )
     DAG_FINISHED = (INFO, "dag_id state tasks", "The last task of a graph ended.")
 
+    BULK_STARTED = (
+        INFO,
+        "bulk_id action total user_id",
+        "Something is to be done to many tasks; `total` is how many the filter chose.",
+    )
+    BULK_COMPLETED = (
+        INFO,
+        "bulk_id changed skipped refused",
+        "A bulk operation has dealt with every task it was meant for.",
+    )
+    BULK_STUCK = (
+        ERROR,
+        "bulk_id error",
+        "A bulk operation could not go on; it is tried again with the next pass.",
+    )
+
     INBOX_REFUSED = (
         WARN,
         "row error",

@@ -40,6 +40,8 @@ STATUS_OF: dict[type[errors.Refused], int] = {
     errors.DagNotFound: 404,
     errors.TriggerNotFound: 404,
     errors.DagAlreadyFinished: 409,
+    errors.BulkNotFound: 404,
+    errors.BulkAlreadyFinished: 409,
     errors.NotRetryable: 409,
     errors.KeyNotFound: 404,
     errors.UserNotFound: 404,

@@ -7,6 +7,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from app.domain.errors import TaskAlreadyFinished, TaskNotFound
+from app.domain.graphs import STOPPED
 from app.domain.ids import TaskId, UserId
 from app.domain.lifecycle import Event, State, target
 from app.faults import fault
@@ -14,9 +15,6 @@ from app.outcome.settle import STOPPABLE_AT_ONCE, follow_cancelled
 from app.store import lanes
 from app.store.db import Db
 from app.store.statements import statement
-
-# Why a task ended that its owner stopped by itself.
-CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ def cancel(db: Db, user_id: UserId, task_id: TaskId, *, actor: str) -> State:
     def work(tx: Connection) -> State:
         lanes.lock(tx, [user_id])
         tx.execute(statement("act_as"), {"actor": actor})
-        stopped = stop(tx, user_id, [task_id], reason=CANCELLED)
+        stopped = stop(tx, user_id, [task_id], reason=STOPPED)
         fault("cancel.before_commit")
         if stopped.ended:
             follow_cancelled(tx, stopped.ended)

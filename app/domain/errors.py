@@ -11,6 +11,8 @@ Refused                      base of all; `code`, `message`, `details`
 ├── DagNotFound              no such graph
 ├── TriggerNotFound          no such trigger, or it has fired
 ├── DagAlreadyFinished       too late to cancel it
+├── BulkNotFound             no such bulk operation, or another user's
+├── BulkAlreadyFinished      too late to cancel it
 ├── NotRetryable             only what failed for good or was cancelled can be tried again
 ├── AgentNotFound            no such agent, or another user's
 ├── AgentOffline             the agent has left, or was silent for too long
@@ -218,6 +220,24 @@ class DagAlreadyFinished(Refused):
 
     def __init__(self, status: str) -> None:
         super().__init__(f"the graph has already ended: {status}", status=status)
+
+
+class BulkNotFound(Refused):
+    """No such bulk operation, or another user's: the two look exactly alike."""
+
+    code = "BULK_NOT_FOUND"
+
+    def __init__(self) -> None:
+        super().__init__("no such bulk operation")
+
+
+class BulkAlreadyFinished(Refused):
+    """The bulk operation has ended, so there is nothing left to cancel."""
+
+    code = "BULK_ALREADY_FINISHED"
+
+    def __init__(self, state: str) -> None:
+        super().__init__(f"the bulk operation has already ended: {state}", state=state)
 
 
 class NotRetryable(Refused):

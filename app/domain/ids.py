@@ -10,6 +10,7 @@ TaskId = NewType("TaskId", UUID)
 DagId = NewType("DagId", UUID)
 TriggerId = NewType("TriggerId", UUID)
 ArtifactId = NewType("ArtifactId", UUID)
+BulkId = NewType("BulkId", UUID)
 
 # Ids are written and read several times for every task, so two letters (ten bits) at a time.
 _LETTERS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -43,6 +44,11 @@ def new_artifact_id() -> ArtifactId:
     return ArtifactId(ULID().to_uuid())
 
 
+def new_bulk_id() -> BulkId:
+    """Make the id of a new bulk operation."""
+    return BulkId(ULID().to_uuid())
+
+
 def new_agent_id() -> str:
     """Make the id of a new agent outside the house, as everybody sees it."""
     return f"agent_{_ulid(ULID().to_uuid())}"
@@ -72,6 +78,11 @@ def show_artifact(artifact: UUID) -> str:
     return f"art_{_ulid(artifact)}"
 
 
+def show_bulk(bulk: UUID) -> str:
+    """Write a bulk operation's id as people see it."""
+    return f"bulk_{_ulid(bulk)}"
+
+
 def parse_task(text: str) -> TaskId:
     """Read a task's id as people write it, or raise MalformedId."""
     return TaskId(_parse(text, "task_"))
@@ -95,6 +106,11 @@ def parse_trigger(text: str) -> TriggerId:
 def parse_artifact(text: str) -> ArtifactId:
     """Read an artifact's id as people write it, or raise MalformedId."""
     return ArtifactId(_parse(text, "art_"))
+
+
+def parse_bulk(text: str) -> BulkId:
+    """Read a bulk operation's id as people write it, or raise MalformedId."""
+    return BulkId(_parse(text, "bulk_"))
 
 
 def _ulid(uuid: UUID) -> str:

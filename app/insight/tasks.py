@@ -109,6 +109,20 @@ class Chosen:
 ALL = Chosen()
 
 
+@dataclass(frozen=True)
+class Selection:
+    """What the list's whole filter chooses: by where tasks stand, and by all else."""
+
+    states: frozenset[State] | None = None
+    chosen: Chosen = ALL
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What the statements that choose tasks want to know."""
+        states = None if self.states is None else sorted(self.states)
+        return {**vars(self.chosen), "states": states}
+
+
 def list_tasks(
     db: Db,
     user_id: UserId,
@@ -124,9 +138,8 @@ def list_tasks(
             tx.execute(
                 statement("view_tasks"),
                 {
-                    **vars(chosen),
+                    **Selection(None if states is None else frozenset(states), chosen).parameters,
                     "user_id": user_id,
-                    "states": None if states is None else sorted(states),
                     "before": before,
                     "limit": limit,
                     "max_position": MAX_POSITION,

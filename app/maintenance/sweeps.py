@@ -15,6 +15,7 @@ from app.faults import fault
 from app.intake.inbox import take_in
 from app.intake.submit import Caps
 from app.maintenance.audit import audit
+from app.maintenance.bulk import work_off
 from app.maintenance.deadlines import end_passed, sharpen
 from app.maintenance.promote import promote
 from app.maintenance.reap import end_overdue, reap, retire_agents
@@ -102,6 +103,9 @@ SWEEPS: dict[str, Sweep] = {
     ),
     "inbox": Sweep(
         take_in, lambda s: s.inbox_interval, "let in what programs left in their transactions"
+    ),
+    "bulk": Sweep(
+        lambda db, _: work_off(db), lambda s: s.bulk_interval, "go on with bulk operations"
     ),
     "reset": Sweep(
         lambda db, _: reset_cycles(db),

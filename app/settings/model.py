@@ -272,6 +272,9 @@ class Settings(BaseSettings):
     inbox_interval: Annotated[Seconds, clock(1, 60)] = Field(
         default=1.0, description="How often the inbox is looked through."
     )
+    bulk_interval: Annotated[Seconds, clock(1, 60)] = Field(
+        default=2, description="How often beat has bulk operations gone on with."
+    )
     cycle_check_interval: Annotated[Seconds, clock(1, 3600)] = Field(
         default=60,
         description="How often beat looks for billing cycles that ended and night windows that "

@@ -18,7 +18,9 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.engine.interfaces import DBAPICursor, ExecutionContext
 
 FOLDER = Path(__file__).parent / "sql"
-NAME = re.compile(r"^-- name: (\w+)(?: \((?:(planned anew)|begins as ([\w ]+))\))?\n", re.MULTILINE)
+NAME = re.compile(
+    r"^-- name: (\w+)(?: \((planned anew)\))?(?: \(begins as ([\w ]+)\))?\n", re.MULTILINE
+)
 HEAD = re.compile(r"\A(?:--.*\n)*WITH ")
 PARTS = re.compile(r"(\w+) through (\w+)")
 PARAMETER = re.compile(r"%\((\w+)\)s")

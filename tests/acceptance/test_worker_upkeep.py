@@ -24,6 +24,7 @@ EVERY_SECOND = dict.fromkeys(
         "timeout_check_interval",
         "promote_interval",
         "trigger_interval",
+        "bulk_interval",
         "cycle_check_interval",
         "dispatch_tick_interval",
         "audit_interval",

@@ -9,9 +9,12 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from app.control.bulk import Order, start
+from app.domain.bulk import Action
 from app.domain.ids import show_task
 from app.faults import POINTS
 from app.intake.submit import Caps, Edge, NewTask, submit_graph
+from overnight.bulk_models import TaskFilter
 from tests.chaos import checks
 from tests.chaos.load import Load, users
 from tests.chaos.report import Report
@@ -77,6 +80,8 @@ def _work(house: Stage, points: set[str], marks: Path, seconds: float, seed: int
             _revive_one(house)
         if unstruck & {"edges.before_commit", "edges.after_commit"}:
             _join_two(house)
+        if unstruck & {"bulk.before_commit", "bulk.after_commit"}:
+            _move_up(house)
         time.sleep(PAUSE_SECONDS)
     return load
 
@@ -117,6 +122,15 @@ def _join_two(house: Stage) -> None:
         house.house.app, user, tasks, Caps(), edges=[Edge(0, 1), Edge(0, 2)]
     )
     _operate(house, show_task(child.task_id), show_task(parent.task_id), str(user))
+
+
+def _move_up(house: Stage) -> None:
+    """Let in a few tasks, and have all of them go earlier."""
+    user = house.house.user()
+    tasks = [NewTask(f"late {n}", "agent", max_attempts=8) for n in range(3)]
+    submit_graph(house.house.app, user, tasks, Caps())
+    order = Order(Action.REPRIORITISE, TaskFilter(title="late"), priority=20)
+    start(house.house.app, user, order, actor=f"user:{user}")
 
 
 def _operate(house: Stage, *words: str) -> None:

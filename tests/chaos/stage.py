@@ -47,6 +47,7 @@ CLOCKS: Final[dict[str, object]] = {
     "timeout_check_interval": 1,
     "promote_interval": 0.5,
     "trigger_interval": 0.5,
+    "bulk_interval": 0.5,
     "dispatch_tick_interval": 2,
     "cycle_check_interval": 2,
     "audit_interval": 5,

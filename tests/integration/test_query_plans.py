@@ -172,6 +172,9 @@ def _as_superuser(postgres: EmbeddedPostgres, command: str) -> None:
         ("starving_lanes", {"tasks_ready"}),
         ("inbox_heads", {"inbox_waiting"}),
         ("read_inbox", {"inbox_waiting"}),
+        ("bulk_newest_first", {"tasks_user_recent", "events_pkey"}),
+        ("bulk_oldest_first", {"tasks_user_recent", "events_pkey"}),
+        ("running_bulks", {"bulk_operations_running"}),
         ("events_of_user", {"events_user"}),
         ("events_of_task", {"tasks_user_recent", "events_pkey"}),
         ("events_of_dag", {"tasks_dag", "events_pkey"}),
@@ -331,6 +334,12 @@ def _values(connection: Connection) -> dict[str, Any]:
         **dict.fromkeys(("before_id", "before_epoch", "timeout_seconds", "deadline_at")),
         **dict.fromkeys(("of_type", "of_tag", "of_project", "of_source", "titled")),
         **dict.fromkeys(("made_from", "made_until")),
+        **dict.fromkeys(("bulk_id", "ceiling"), one.id),
+        **dict.fromkeys(("last_event", "total", "done", "changed", "skipped"), 0),
+        "action": "cancel",
+        **dict.fromkeys(("filter", "refused"), "{}"),
+        "applies_to": ["ready"],
+        "cursor": None,
         **dict.fromkeys(("with_timeout", "with_deadline", "with_depth"), False),
     }
 

@@ -24,6 +24,7 @@ RIGHTS: Mapping[str, tuple[str | None, ...]] = {
     "artifacts": ("RIU", "R", "R", "RIU", "R"),
     "attempts": ("RU", "R", "RU", "RIU", "RI"),
     "audit_log": ("R", None, "R", "R", None),
+    "bulk_operations": ("RIU", "R", "RIU", "RU", "R"),
     "dags": ("RIU", "R", "RIU", "RIU", "RU"),
     "dag_triggers": ("RIU", "R", "RIU", "RU", "R"),
     "dead_letters": ("RIU", "R", "RIU", "RIU", "R"),

@@ -101,6 +101,9 @@ def _live(house: House) -> UserId:
         " SELECT gen_random_uuid(), :u, id, false, 'finished', '{}', 'x' FROM dags"
         " WHERE user_id = :u;"
         "INSERT INTO inbox (user_id, key_id, task) VALUES (:u, 'k', '{}');"
+        "INSERT INTO bulk_operations"
+        " (id, user_id, action, filter, created_by, key_id, total, last_event)"
+        " VALUES (gen_random_uuid(), :u, 'cancel', '{}', 'x', 'k', 0, 0);"
         "INSERT INTO notices (user_id, kind, subject) VALUES (:u, 'usage.50', 'month');"
         "INSERT INTO lock_waits (user_id, key, holder_id, waiter_id, waiting, since)"
         " VALUES (:u, 'k', :a, :b, 1, clock())",

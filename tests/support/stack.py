@@ -31,6 +31,7 @@ CLOCKS: dict[str, object] = {
     "timeout_check_interval": 1,
     "promote_interval": 0.5,
     "trigger_interval": 0.5,
+    "bulk_interval": 0.5,
     "dispatch_tick_interval": 2,
     "poll_interval": 1,
     "cancel_grace": 1,

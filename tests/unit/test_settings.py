@@ -58,6 +58,7 @@ def origin(settings: Settings, name: str) -> str:
         ("lease_check_interval", 5.0, "seconds from 1 to 60"),
         ("promote_interval", 5.0, "seconds from 1 to 60"),
         ("trigger_interval", 5.0, "seconds from 1 to 60"),
+        ("bulk_interval", 2.0, "seconds from 1 to 60"),
         ("agent_heartbeat_interval_sec", 30.0, "seconds from 1 to 300"),
         ("agent_stale_after_sec", 90.0, "seconds from 5 to 3600"),
         ("agent_poll_interval_sec", 5.0, "seconds from 1 to 300"),

@@ -11,7 +11,8 @@ once, such as hours running out, stands in *notices*. Every change of state leav
 every change of what may be done (users, keys, pauses, budgets) a line in the *audit_log*.
 Tasks that failed for good stand in *dead_letters*; answers from holders that had lost their claim
 in *stale_results*; what runs made for others to read, besides their outputs, in *artifacts*. Tasks
-that programs left in their own transactions stand in the *inbox* until intake has taken them.
+that programs left in their own transactions stand in the *inbox* until intake has taken them. What
+is to be done to many tasks at once, and how far it has got, stands in *bulk_operations*.
 *agents* are the workers that can be reached, gathered in *pools*; *pauses* say who stopped what
 from starting; *paces* say how long each type of task takes of late; *sweeps* remember when each
 maintenance sweep last ran.
@@ -21,6 +22,7 @@ changes a task, so no code can forget them. Instants come from the database func
 """
 
 from app.store.models.base import Base
+from app.store.models.bulk import BulkOperation
 from app.store.models.inbox import InboxRow
 from app.store.models.locks import HeldLock, LockWait
 from app.store.models.people import ApiKey, Lane, User
@@ -45,6 +47,7 @@ __all__ = [
     "Attempt",
     "AuditEntry",
     "Base",
+    "BulkOperation",
     "Dag",
     "DagTrigger",
     "DeadLetter",

@@ -13,8 +13,22 @@ SELECT t.*, :max_position AS max_position,
    AND t.id = :task_id;
 
 -- name: view_tasks (planned anew)
--- The newest of a user's tasks, a page at a time. Positions are counted no further than anyone
--- would read, so that a page costs the same behind any backlog.
+-- The newest of a user's tasks, a page at a time; what is chosen is the same for bulk operations.
+-- Positions are counted no further than anyone would read, so that a page costs the same behind any
+-- backlog.
+WITH chosen AS (
+    SELECT t.*
+      FROM tasks t
+     WHERE t.user_id = :user_id
+       AND (CAST(:states AS text[]) IS NULL OR t.state = ANY (CAST(:states AS text[])))
+       AND (CAST(:of_type AS text) IS NULL OR t.type = CAST(:of_type AS text))
+       AND (CAST(:of_tag AS text) IS NULL OR CAST(:of_tag AS text) = ANY (t.tags))
+       AND (CAST(:of_project AS text) IS NULL OR t.project_id = CAST(:of_project AS text))
+       AND (CAST(:of_source AS text) IS NULL OR t.source = CAST(:of_source AS text))
+       AND (CAST(:made_from AS timestamptz) IS NULL OR t.created_at >= CAST(:made_from AS timestamptz))
+       AND (CAST(:made_until AS timestamptz) IS NULL OR t.created_at < CAST(:made_until AS timestamptz))
+       AND (CAST(:titled AS text) IS NULL OR strpos(lower(t.title), lower(CAST(:titled AS text))) > 0)
+)
 SELECT t.*, :max_position AS max_position,
        least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS effective_timeout_seconds,
        CASE WHEN t.state = 'ready' THEN
@@ -22,18 +36,9 @@ SELECT t.*, :max_position AS max_position,
                                     WHERE o.user_id = t.user_id AND o.state = 'ready'
                                       AND (o.sort_key, o.id) < (t.sort_key, t.id)
                                     LIMIT :max_position) ahead) END AS ahead
-  FROM tasks t
+  FROM chosen t
   JOIN lanes l ON l.user_id = t.user_id
- WHERE t.user_id = :user_id
-   AND (CAST(:states AS text[]) IS NULL OR t.state = ANY (CAST(:states AS text[])))
-   AND (CAST(:of_type AS text) IS NULL OR t.type = CAST(:of_type AS text))
-   AND (CAST(:of_tag AS text) IS NULL OR CAST(:of_tag AS text) = ANY (t.tags))
-   AND (CAST(:of_project AS text) IS NULL OR t.project_id = CAST(:of_project AS text))
-   AND (CAST(:of_source AS text) IS NULL OR t.source = CAST(:of_source AS text))
-   AND (CAST(:made_from AS timestamptz) IS NULL OR t.created_at >= CAST(:made_from AS timestamptz))
-   AND (CAST(:made_until AS timestamptz) IS NULL OR t.created_at < CAST(:made_until AS timestamptz))
-   AND (CAST(:titled AS text) IS NULL OR strpos(lower(t.title), lower(CAST(:titled AS text))) > 0)
-   AND (CAST(:before AS uuid) IS NULL OR t.id < CAST(:before AS uuid))
+ WHERE CAST(:before AS uuid) IS NULL OR t.id < CAST(:before AS uuid)
  ORDER BY t.id DESC
  LIMIT :limit;
 

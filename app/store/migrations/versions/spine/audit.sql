@@ -54,3 +54,7 @@ CREATE TRIGGER agents_audit_drain AFTER UPDATE OF drain_requested_at ON agents
     EXECUTE FUNCTION record_act('worker.drained', 'id');
 CREATE TRIGGER ledger_audit_adjustment AFTER INSERT ON usage_ledger
     FOR EACH ROW WHEN (NEW.kind = 'adjustment') EXECUTE FUNCTION record_act('usage.adjusted', 'id');
+CREATE TRIGGER bulk_operations_audit_new AFTER INSERT ON bulk_operations
+    FOR EACH ROW EXECUTE FUNCTION record_act('bulk.started', 'id');
+CREATE TRIGGER bulk_operations_audit_cancelled AFTER UPDATE OF state ON bulk_operations
+    FOR EACH ROW WHEN (NEW.state = 'cancelled') EXECUTE FUNCTION record_act('bulk.cancelled', 'id');

@@ -262,6 +262,40 @@ CREATE TABLE api_keys (
 );
 CREATE INDEX api_keys_user ON api_keys (user_id);
 
+CREATE TABLE bulk_operations (
+    id UUID NOT NULL,
+    user_id UUID NOT NULL,
+    action TEXT NOT NULL,
+    filter JSONB NOT NULL,
+    priority SMALLINT,
+    created_by TEXT NOT NULL,
+    key_id TEXT NOT NULL,
+    idempotency_key TEXT,
+    state TEXT DEFAULT 'running' NOT NULL,
+    total INTEGER NOT NULL,
+    done INTEGER DEFAULT 0 NOT NULL,
+    changed INTEGER DEFAULT 0 NOT NULL,
+    skipped INTEGER DEFAULT 0 NOT NULL,
+    refused JSONB DEFAULT '{}' NOT NULL,
+    cursor UUID,
+    ceiling UUID,
+    last_event BIGINT NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    worked_at TIMESTAMP WITH TIME ZONE,
+    finished_at TIMESTAMP WITH TIME ZONE,
+    cancelled_by TEXT,
+    PRIMARY KEY (id),
+    CONSTRAINT bulk_operations_action_known CHECK (action IN ('cancel', 'reprioritise', 'retry')),
+    CONSTRAINT bulk_operations_state_known CHECK (state IN ('cancelled', 'completed', 'running')),
+    CONSTRAINT bulk_operations_finished_exactly_when_not_running CHECK ((finished_at IS NULL) = (state = 'running')),
+    CONSTRAINT bulk_operations_priority_exactly_where_it_is_set CHECK ((priority IS NOT NULL) = (action = 'reprioritise')),
+    CONSTRAINT bulk_operations_counts_not_negative CHECK (least(total, done, changed, skipped) >= 0),
+    FOREIGN KEY(user_id) REFERENCES users (id)
+);
+CREATE UNIQUE INDEX bulk_operations_idempotency ON bulk_operations (user_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
+CREATE INDEX bulk_operations_running ON bulk_operations (user_id, id) WHERE state = 'running';
+CREATE INDEX bulk_operations_user ON bulk_operations (user_id, id DESC);
+
 CREATE TABLE dag_triggers (
     id UUID NOT NULL,
     user_id UUID NOT NULL,

@@ -1,0 +1,195 @@
+"""Working off bulk operations, a chunk to a transaction.
+
+A chunk holds the user's lane and the operation's row, moves its tasks as the single commands do,
+and writes how far it got. Whoever dies leaves the cursor where it was; two at once take turns.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, assert_never
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from app.control.bulk import selected_by
+from app.control.cancel import stop
+from app.control.edit import Changes, amend
+from app.control.graphs import bring_back
+from app.domain.bulk import Action, applies_to, is_newest_first, reason_of
+from app.domain.errors import Refused
+from app.domain.graphs import STOPPED
+from app.domain.ids import BulkId, TaskId, UserId, show_bulk
+from app.faults import fault
+from app.outcome.settle import follow_cancelled
+from app.store import lanes
+from app.store.db import DatabaseUnreachable, Db
+from app.store.statements import statement
+from app.telemetry import Event, emit
+from overnight.bulk_models import TaskFilter
+
+# A user's lane is locked while a chunk is moved, and claims pass it over meanwhile.
+CHUNK: Final = 50
+# How many rows a chunk looks at to find them.
+LOOK: Final = 2_000
+# Users served in a pass, and chunks beyond the first that each of them gets: the other sweeps wait.
+USERS: Final = 100
+FURTHER_CHUNKS: Final = 40
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """What one transaction did; `ended` tells how the operation stands if this was the last."""
+
+    changed: int = 0
+    ended: Any = None
+    is_last: bool = False
+
+
+@dataclass
+class _Tally:
+    """How the tasks of a chunk fared."""
+
+    changed: int = 0
+    skipped: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+
+
+def work_off(db: Db) -> int:
+    """Go on with the oldest bulk operation of each user; return how many tasks were changed.
+
+    Everybody gets a chunk before anybody gets a second. One that cannot go on keeps nobody else
+    waiting, and is tried again in the next pass.
+    """
+    heads = db.atomically(lambda tx: tx.execute(statement("running_bulks"), {"limit": USERS}).all())
+    running = [(BulkId(row.id), UserId(row.user_id)) for row in heads]
+    left = len(running) + FURTHER_CHUNKS
+    total = 0
+    while running and left > 0:
+        served = running[:left]
+        left -= len(served)
+        chunks = [(one, _work_chunk(db, *one)) for one in served]
+        total += sum(chunk.changed for _, chunk in chunks)
+        running = [one for one, chunk in chunks if not chunk.is_last]
+    return total
+
+
+def _work_chunk(db: Db, bulk_id: BulkId, user_id: UserId) -> _Chunk:
+    try:
+        chunk = db.atomically(partial(_chunk, bulk_id=bulk_id, user_id=user_id))
+    except DatabaseUnreachable:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is this operation's alone
+        emit(Event.BULK_STUCK, bulk_id=show_bulk(bulk_id), error=error)
+        return _Chunk(is_last=True)
+    fault("bulk.after_commit")
+    if chunk.ended is not None:
+        emit(
+            Event.BULK_COMPLETED,
+            bulk_id=show_bulk(bulk_id),
+            changed=chunk.ended.changed,
+            skipped=chunk.ended.skipped,
+            refused=sum(chunk.ended.refused.values()),
+        )
+    return chunk
+
+
+def _chunk(tx: Connection, bulk_id: BulkId, user_id: UserId) -> _Chunk:
+    # The lane first, as everywhere; behind it an operation is one worker's alone.
+    lanes.lock(tx, [user_id])
+    named = {"bulk_id": bulk_id}
+    row = tx.execute(statement("hold_bulk"), named).one_or_none()
+    if row is None:
+        return _Chunk(is_last=True)
+    served = {"user_id": str(user_id), "actor": row.created_by, "key_id": row.key_id}
+    tx.execute(statement("act_for"), served)
+    page = _page(tx, user_id, row)
+    tally = _apply(tx, user_id, bulk_id, row, page.tasks)
+    tx.execute(
+        statement("advance_bulk"),
+        {
+            **named,
+            "cursor": page.cursor,
+            "done": len(page.tasks) + page.passed_over,
+            "changed": tally.changed,
+            "skipped": tally.skipped + page.passed_over,
+            "refused": json.dumps(Counter(row.refused) + tally.refused),
+        },
+    )
+    fault("bulk.before_commit")
+    if page.cursor is not None:
+        return _Chunk(tally.changed)
+    return _Chunk(tally.changed, tx.execute(statement("end_bulk"), named).one(), is_last=True)
+
+
+def _page(tx: Connection, user_id: UserId, row: Any) -> Any:  # noqa: ANN401 - rows of SQLAlchemy
+    """Return the next tasks the action applies to, and where to go on."""
+    action = Action(row.action)
+    newest_first = is_newest_first(action)
+    found = statement("bulk_newest_first") if newest_first else statement("bulk_oldest_first")
+    wanted = selected_by(TaskFilter.model_validate(row.filter))
+    return tx.execute(
+        found,
+        {
+            **wanted.parameters,
+            "user_id": user_id,
+            "applies_to": applies_to(action),
+            "priority": row.priority,
+            "cursor": row.cursor,
+            "ceiling": row.ceiling,
+            "last_event": row.last_event,
+            "look": LOOK,
+            "limit": CHUNK,
+        },
+    ).one()
+
+
+def _apply(
+    tx: Connection,
+    user_id: UserId,
+    bulk_id: BulkId,
+    row: Any,  # noqa: ANN401 - a row of SQLAlchemy
+    tasks: Sequence[UUID],
+) -> _Tally:
+    """Do the action to each of these tasks, by the moves of the single commands."""
+    tally = _Tally()
+    if not tasks:
+        return tally
+    action = Action(row.action)
+    match action:
+        case Action.CANCEL:
+            stopped = stop(tx, user_id, tasks, reason=STOPPED)
+            follow_cancelled(tx, stopped.ended)
+            tally.changed = len(stopped.ended) + len(stopped.asked)
+            # Settled by its worker since it was chosen.
+            tally.skipped = len(tasks) - tally.changed
+        case Action.RETRY:
+            note = show_bulk(bulk_id)
+            move = partial(bring_back, actor=row.created_by, note=note)
+            _each(tx, user_id, tasks, tally, move)
+        case Action.REPRIORITISE:
+            _each(tx, user_id, tasks, tally, partial(amend, changes=Changes(priority=row.priority)))
+            lanes.wake(tx, user_id)
+        case _:
+            assert_never(action)
+    return tally
+
+
+def _each(
+    tx: Connection,
+    user_id: UserId,
+    tasks: Sequence[UUID],
+    tally: _Tally,
+    move: partial[Any],
+) -> None:
+    """Move tasks one by one; a refusal takes back what it had begun, and is counted."""
+    for task in tasks:
+        try:
+            with tx.begin_nested():
+                move(tx, user_id, TaskId(task))
+        except Refused as refusal:
+            tally.refused[reason_of(refusal)] += 1
+        else:
+            tally.changed += 1

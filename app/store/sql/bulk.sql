@@ -1,0 +1,153 @@
+-- Bulk operations: one action on all that the list's own filter chooses. A chunk looks at so many
+-- rows and moves so few that it is short behind any backlog, and the cursor says where the next begins.
+
+-- name: count_chosen (planned anew) (begins as view_tasks through chosen)
+-- How many tasks are chosen, and to how many of them the action applies.
+SELECT count(*) AS total,
+       count(*) FILTER (WHERE c.state = ANY (CAST(:applies_to AS text[]))
+                          AND (CAST(:priority AS smallint) IS NULL OR c.priority <> CAST(:priority AS smallint)))
+       AS applies
+  FROM chosen c;
+
+-- name: sample_chosen (planned anew) (begins as view_tasks through chosen)
+SELECT c.id
+  FROM chosen c
+ WHERE c.state = ANY (CAST(:applies_to AS text[]))
+   AND (CAST(:priority AS smallint) IS NULL OR c.priority <> CAST(:priority AS smallint))
+ ORDER BY c.id DESC
+ LIMIT :limit;
+
+-- name: bulk_of_key
+SELECT id FROM bulk_operations WHERE user_id = :user_id AND idempotency_key = :key;
+
+-- name: start_bulk
+-- Under the lane: no task comes in between the look at what there is and the commit.
+INSERT INTO bulk_operations (id, user_id, action, filter, priority, created_by, key_id, idempotency_key, total, ceiling,
+                             last_event)
+SELECT :bulk_id, :user_id, :action, CAST(:filter AS jsonb), CAST(:priority AS smallint), :actor, :key_id,
+       CAST(:key AS text), :total,
+       (SELECT id FROM tasks WHERE user_id = :user_id ORDER BY id DESC LIMIT 1),
+       coalesce((SELECT id FROM events WHERE user_id = :user_id ORDER BY id DESC LIMIT 1), 0);
+
+-- name: running_bulks
+-- The oldest operation of each user who has one; who was served last comes last.
+SELECT id, user_id
+  FROM (SELECT DISTINCT ON (user_id) id, user_id, worked_at
+          FROM bulk_operations
+         WHERE state = 'running'
+         ORDER BY user_id, id) oldest
+ ORDER BY worked_at NULLS FIRST, id
+ LIMIT :limit;
+
+-- name: hold_bulk
+-- An operation that still runs, and nobody else's to go on with until this transaction ends.
+SELECT action, filter, priority, created_by, key_id, cursor, ceiling, last_event, refused
+  FROM bulk_operations
+ WHERE id = :bulk_id
+   AND state = 'running'
+   FOR NO KEY UPDATE;
+
+-- name: bulk_newest_first (planned anew) (begins as view_tasks through chosen)
+-- The next chunk: what the action applies to, where to go on, and how many were passed over on the
+-- way. Without a cursor to go on from there is nothing left.
+, reach AS MATERIALIZED (
+    SELECT id
+      FROM tasks
+     WHERE user_id = :user_id
+       AND id <= CAST(:ceiling AS uuid)
+       AND (CAST(:cursor AS uuid) IS NULL OR id < CAST(:cursor AS uuid))
+     ORDER BY id DESC
+    OFFSET :look - 1
+     LIMIT 1
+), found AS MATERIALIZED (
+    SELECT c.id, c.state = ANY (CAST(:applies_to AS text[]))
+                 AND (CAST(:priority AS smallint) IS NULL OR c.priority <> CAST(:priority AS smallint)) AS applies
+      FROM chosen c
+     WHERE c.id <= CAST(:ceiling AS uuid)
+       AND (CAST(:cursor AS uuid) IS NULL OR c.id < CAST(:cursor AS uuid))
+       AND c.id >= coalesce((SELECT id FROM reach), CAST('00000000-0000-0000-0000-000000000000' AS uuid))
+       -- What came in later, under whatever id, began with a later event.
+       AND NOT EXISTS (SELECT 1 FROM events e
+                        WHERE e.task_id = c.id AND e.from_state IS NULL AND e.id > :last_event)
+), due AS MATERIALIZED (
+    SELECT id FROM found WHERE applies ORDER BY id DESC LIMIT :limit
+), last AS MATERIALIZED (
+    SELECT CASE WHEN (SELECT count(*) FROM due) < :limit THEN (SELECT id FROM reach)
+                ELSE (SELECT id FROM due ORDER BY id LIMIT 1) END AS id
+)
+SELECT ARRAY(SELECT id FROM due ORDER BY id DESC) AS tasks,
+       last.id AS cursor,
+       (SELECT count(*) FROM found f WHERE NOT f.applies AND (last.id IS NULL OR NOT f.id < last.id)) AS passed_over
+  FROM last;
+
+-- name: bulk_oldest_first (planned anew) (begins as view_tasks through chosen)
+-- The same from the other end.
+, reach AS MATERIALIZED (
+    SELECT id
+      FROM tasks
+     WHERE user_id = :user_id
+       AND id <= CAST(:ceiling AS uuid)
+       AND (CAST(:cursor AS uuid) IS NULL OR id > CAST(:cursor AS uuid))
+     ORDER BY id
+    OFFSET :look - 1
+     LIMIT 1
+), found AS MATERIALIZED (
+    SELECT c.id, c.state = ANY (CAST(:applies_to AS text[]))
+                 AND (CAST(:priority AS smallint) IS NULL OR c.priority <> CAST(:priority AS smallint)) AS applies
+      FROM chosen c
+     WHERE c.id <= coalesce((SELECT id FROM reach), CAST(:ceiling AS uuid))
+       AND (CAST(:cursor AS uuid) IS NULL OR c.id > CAST(:cursor AS uuid))
+       -- What came in later, under whatever id, began with a later event.
+       AND NOT EXISTS (SELECT 1 FROM events e
+                        WHERE e.task_id = c.id AND e.from_state IS NULL AND e.id > :last_event)
+), due AS MATERIALIZED (
+    SELECT id FROM found WHERE applies ORDER BY id LIMIT :limit
+), last AS MATERIALIZED (
+    SELECT CASE WHEN (SELECT count(*) FROM due) < :limit THEN (SELECT id FROM reach)
+                ELSE (SELECT id FROM due ORDER BY id DESC LIMIT 1) END AS id
+)
+SELECT ARRAY(SELECT id FROM due ORDER BY id) AS tasks,
+       last.id AS cursor,
+       (SELECT count(*) FROM found f WHERE NOT f.applies AND (last.id IS NULL OR NOT f.id > last.id)) AS passed_over
+  FROM last;
+
+-- name: advance_bulk
+UPDATE bulk_operations
+   SET cursor = coalesce(CAST(:cursor AS uuid), cursor),
+       done = done + :done,
+       changed = changed + :changed,
+       skipped = skipped + :skipped,
+       refused = CAST(:refused AS jsonb),
+       worked_at = clock()
+ WHERE id = :bulk_id;
+
+-- name: end_bulk
+-- What was chosen once and was not met any more needed nothing.
+UPDATE bulk_operations
+   SET state = 'completed',
+       finished_at = clock(),
+       skipped = skipped + greatest(total - done, 0),
+       done = greatest(total, done),
+       total = greatest(total, done)
+ WHERE id = :bulk_id
+   AND state = 'running'
+RETURNING changed, skipped, refused;
+
+-- name: cancel_bulk
+UPDATE bulk_operations
+   SET state = 'cancelled', finished_at = clock(), cancelled_by = :actor
+ WHERE id = :bulk_id
+   AND user_id = :user_id
+   AND state = 'running'
+RETURNING id;
+
+-- name: view_bulks (planned anew)
+-- A user's bulk operations or one of them, newest first, a page at a time.
+SELECT id, action, filter, priority, state, greatest(total, done) AS total, done, changed, skipped, refused, created_by,
+       created_at, finished_at
+  FROM bulk_operations
+ WHERE user_id = :user_id
+   AND (CAST(:bulk_id AS uuid) IS NULL OR id = CAST(:bulk_id AS uuid))
+   AND (CAST(:before AS uuid) IS NULL OR id < CAST(:before AS uuid))
+ ORDER BY id DESC
+ LIMIT :limit;
