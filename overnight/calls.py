@@ -4,6 +4,7 @@ import math
 import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
@@ -91,10 +92,10 @@ def events(*, task_id: str | None, dag_id: str | None, after: int | None) -> Cal
     )
 
 
-def list_tasks(*, status: str | None, limit: int, before: str | None) -> Call[Page[Task]]:
-    """Read one page of tasks, newest first."""
-    asked: dict[str, str | int | None] = {"status": status, "limit": limit, "before": before}
-    params = {name: value for name, value in asked.items() if value is not None}
+def list_tasks(chosen: Mapping[str, Any], *, limit: int, before: str | None) -> Call[Page[Task]]:
+    """Read one page of the tasks that are chosen, newest first."""
+    asked = {**chosen, "limit": limit, "before": before}
+    params = {name: _said(value) for name, value in asked.items() if value is not None}
     return Call("GET", TASKS, _page, params=params)
 
 
@@ -172,6 +173,10 @@ def retry_after(answer: httpx2.Response) -> float | None:
     """Return the seconds the service asks to wait; only the plain number is understood."""
     text = answer.headers.get("Retry-After", "")
     return float(text) if text.isdigit() else None
+
+
+def _said(value: Any) -> str | int:  # noqa: ANN401 - whatever a query may say
+    return value.isoformat() if isinstance(value, datetime) else value
 
 
 def _of(task_id: str) -> str:

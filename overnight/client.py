@@ -17,6 +17,7 @@ import httpx2
 
 from overnight import calls
 from overnight.admin import Admin
+from overnight.bulk import Bulk
 from overnight.calls import Call
 from overnight.control import Account, DeadLetters, Locks, Spending, Triggers
 from overnight.dags import Dags
@@ -24,6 +25,7 @@ from overnight.drivers import Async, Patience, Sync
 from overnight.errors import NotConfigured
 from overnight.models import Event, Forecast, Plan, QueueStatus, UserLimits
 from overnight.operations import D, Group, operation, series
+from overnight.queue import Queue
 from overnight.scripts import Script, Series
 from overnight.streaming import follow
 from overnight.tasks import Tasks
@@ -43,6 +45,8 @@ class Operations(Group[D], Generic[D]):
         super().__init__(driver)
         self.tasks: Tasks[D] = Tasks(driver)
         self.dags: Dags[D] = Dags(driver)
+        self.bulk: Bulk[D] = Bulk(driver)
+        self.queue: Queue[D] = Queue(driver)
         self.dead_letters: DeadLetters[D] = DeadLetters(driver)
         self.locks: Locks[D] = Locks(driver)
         self.usage: Spending[D] = Spending(driver)

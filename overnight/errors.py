@@ -10,6 +10,8 @@ OvernightError               base of all
 │   ├── TaskAlreadyCompleted too late to cancel
 │   ├── DagNotFound          no such graph, or another user's
 │   ├── DagAlreadyFinished   too late to cancel
+│   ├── BulkNotFound         no such bulk operation, or another user's
+│   ├── BulkAlreadyFinished  too late to cancel it
 │   ├── NotRetryable         only what failed or was cancelled can be tried again
 │   ├── NotEditable          only a task that nobody has can be changed
 │   ├── PreconditionFailed   the task has changed since it was read
@@ -35,6 +37,7 @@ OvernightError               base of all
 ├── NotConfigured            no address or no key to call with
 ├── WaitTimedOut             the task had not ended in time; `task` is how it stood
 ├── DagWaitTimedOut          the graph had not ended in time; `dag` is how it stood
+├── BulkWaitTimedOut         the operation had not ended in time; `bulk` is how it stood
 ├── TaskFailed               the awaited task ended without success; `task` says how
 ├── DagFailed                the awaited graph ended without success; `dag` says how
 └── DuplicateHandler         two functions want the same type of task
@@ -48,6 +51,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from overnight.bulk_models import BulkOperation
     from overnight.dag_models import Dag
     from overnight.models import Task
 
@@ -133,6 +137,18 @@ class DagAlreadyFinished(Refused):
     """Everything in the graph has ended, so there is nothing left to cancel."""
 
     code = "DAG_ALREADY_FINISHED"
+
+
+class BulkNotFound(Refused):
+    """No such bulk operation, or another user's."""
+
+    code = "BULK_NOT_FOUND"
+
+
+class BulkAlreadyFinished(Refused):
+    """The bulk operation has ended, so there is nothing left to cancel."""
+
+    code = "BULK_ALREADY_FINISHED"
 
 
 class NotRetryable(Refused):
@@ -265,6 +281,15 @@ class DagWaitTimedOut(OvernightError):
         self.dag = dag
 
 
+class BulkWaitTimedOut(OvernightError):
+    """The bulk operation had not ended in time; it goes on, and `bulk` is how it stood."""
+
+    def __init__(self, bulk: BulkOperation, seconds: float) -> None:
+        done = f"{bulk.done} of {bulk.total} tasks"
+        super().__init__(f"{bulk.id} is still {bulk.state} after {seconds:g} s, {done} done")
+        self.bulk = bulk
+
+
 class DagFailed(OvernightError):
     """The awaited graph ended without success; `dag` says how."""
 
@@ -332,6 +357,8 @@ BY_CODE: dict[str, type[Refused]] = {
         TaskAlreadyCompleted,
         DagNotFound,
         DagAlreadyFinished,
+        BulkNotFound,
+        BulkAlreadyFinished,
         NotRetryable,
         NotEditable,
         PreconditionFailed,

@@ -5,6 +5,7 @@ import time
 from typing import Unpack
 
 from overnight import calls
+from overnight.bulk_models import FilterFields
 from overnight.calls import LONGEST_HOLD_SECONDS, Call
 from overnight.control_calls import asked, path, read_list, send
 from overnight.control_models import Artifact, Attempt, EditFields, TaskChanges
@@ -34,11 +35,15 @@ class Tasks(Group[D]):
         return calls.get_task(task_id)
 
     @series
-    def list(self, *, status: str | None = None, limit: int | None = None) -> Series[Task]:
-        """Yield your tasks, newest first, fetching page after page as they are needed."""
+    def list(self, *, limit: int | None = None, **chosen: Unpack[FilterFields]) -> Series[Task]:
+        """Yield your tasks, newest first, fetching page after page as they are needed.
+
+        Only those for which all that is named holds: status, type, tag, project_id, source,
+        created_after, created_before, title.
+        """
 
         def ask(size: int, cursor: str | None) -> Call[calls.Page[Task]]:
-            return calls.list_tasks(status=status, limit=size, before=cursor)
+            return calls.list_tasks(chosen, limit=size, before=cursor)
 
         yield from paged(ask, limit)
 

@@ -11,6 +11,7 @@ from app.api import (
     admin_house,
     admin_users,
     agents,
+    bulk,
     dags,
     dead_letters,
     health,
@@ -38,7 +39,7 @@ from app.settings import load as load_settings
 from app.store.db import ADMIN, APP, GATE, Db
 
 ROUTES = (
-    *(tasks, dags, listening, records, dead_letters, triggers, plan, users, holding, queue),
+    *(tasks, bulk, dags, listening, records, dead_letters, triggers, plan, users, holding, queue),
     *(agents, runs),
     *(keys, admin, admin_users, admin_house, health),
 )

@@ -2,6 +2,7 @@
 
 from app.domain.errors import (
     ArtifactNotFound,
+    BulkNotFound,
     DagNotFound,
     InvalidRequest,
     TaskNotFound,
@@ -9,11 +10,13 @@ from app.domain.errors import (
 )
 from app.domain.ids import (
     ArtifactId,
+    BulkId,
     DagId,
     MalformedId,
     TaskId,
     TriggerId,
     parse_artifact,
+    parse_bulk,
     parse_dag,
     parse_task,
     parse_trigger,
@@ -56,6 +59,14 @@ def trigger_named(text: str) -> TriggerId:
         raise TriggerNotFound from None
 
 
+def bulk_named(text: str) -> BulkId:
+    """Read the id of a bulk operation."""
+    try:
+        return parse_bulk(text)
+    except MalformedId:
+        raise BulkNotFound from None
+
+
 def states_named(word: str | None) -> frozenset[State] | None:
     """Read a status, a state or an alias as the states it covers; None is all of them."""
     if word is None:
@@ -73,6 +84,17 @@ def task_cursor(text: str | None) -> TaskId | None:
         return None
     try:
         return parse_task(text)
+    except MalformedId:
+        legal = "the X-Next-Cursor of the page before"
+        raise InvalidRequest("before", "is no cursor", legal=legal) from None
+
+
+def bulk_cursor(text: str | None) -> BulkId | None:
+    """Read where a page of bulk operations begins."""
+    if text is None:
+        return None
+    try:
+        return parse_bulk(text)
     except MalformedId:
         legal = "the X-Next-Cursor of the page before"
         raise InvalidRequest("before", "is no cursor", legal=legal) from None

@@ -10,11 +10,13 @@ from app.control.keys import issue, key_id_of
 from app.domain.ids import (
     ArtifactId,
     new_agent_id,
+    new_bulk_id,
     new_dag_id,
     new_task_id,
     new_trigger_id,
     parse_task,
     show_artifact,
+    show_bulk,
     show_dag,
     show_task,
     show_trigger,
@@ -58,12 +60,19 @@ def _artifact(door: Door) -> str:
     return show_artifact(ArtifactId(new))
 
 
+def _bulk(door: Door) -> str:
+    wanted = {"action": "cancel", "filter": {"tag": "none"}}
+    made: str = door.ask("POST", "/api/v1/tasks/bulk", json=wanted).json()["id"]
+    return made
+
+
 # How each kind of thing that a path can name is made, and what an id of nothing looks like.
 MAKERS: dict[str, tuple[Callable[[Door], str], Callable[[], str]]] = {
     "task_id": (lambda door: door.created()["id"], lambda: show_task(new_task_id())),
     "dag_id": (_dag, lambda: show_dag(new_dag_id())),
     "trigger_id": (_trigger, lambda: show_trigger(new_trigger_id())),
     "artifact_id": (_artifact, lambda: show_artifact(ArtifactId(uuid4()))),
+    "bulk_id": (_bulk, lambda: show_bulk(new_bulk_id())),
     "worker_id": (lambda _door: "a-worker", lambda: "no-worker"),
     "key_id": (lambda door: key_id_of(door.key), lambda: "000000000000"),
     "agent_id": (lambda door: outsider(door).id, new_agent_id),
@@ -74,6 +83,7 @@ MAKERS: dict[str, tuple[Callable[[Door], str], Callable[[], str]]] = {
 def _traces(door: Door) -> list[object]:
     """Return everything that is a user's, but for what ticks by itself."""
     tables = ("tasks", "dags", "task_edges", "dead_letters", "pauses", "audit_log", "events")
+    tables += ("bulk_operations",)
     keys = "SELECT id, name, scopes, expires_at, revoked_at, replaced_by FROM api_keys ORDER BY 1"
     return [
         *(door.house.rows(f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables),

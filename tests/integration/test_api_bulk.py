@@ -1,0 +1,202 @@
+"""Bulk operations over HTTP and from Python: told beforehand, begun, followed, stopped."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from httpx2 import ASGITransport, Response
+
+from app.domain.ids import show_task
+from app.domain.results import Raised
+from app.maintenance.bulk import work_off
+from overnight import AsyncClient, errors
+from overnight.bulk_models import BulkOperation
+from tests.support.door import TASKS, Door, open_door
+from tests.support.house import House
+
+BULK = "/api/v1/bulk"
+
+
+@pytest.fixture
+def door(house: House, database_url: str) -> Iterator[Door]:
+    house.agent()
+    with open_door(house, database_url) as door:
+        yield door
+
+
+def ask(door: Door, action: str, headers: dict[str, str] | None = None, **body: Any) -> Response:
+    return door.ask("POST", f"{TASKS}/bulk", json={"action": action, **body}, headers=headers or {})
+
+
+def dead(door: Door) -> str:
+    run = door.house.running(door.user, max_attempts=1)
+    door.house.settle(run, Raised("auth_failure", "no"))
+    return show_task(run.claim.task_id)
+
+
+def test_a_preview_tells_and_changes_nothing(door: Door) -> None:
+    ids = [door.created(tags=["night"])["id"] for _ in range(7)]
+    door.ask("DELETE", f"{TASKS}/{ids[0]}")
+
+    answer = ask(door, "cancel", filter={"tag": "night"}, preview=True)
+
+    assert answer.status_code == 200
+    assert answer.json() == {
+        "action": "cancel",
+        "total": 7,
+        "applies": 6,
+        "sample": ids[:1:-1],
+    }
+    assert "location" not in answer.headers
+    assert door.ask("GET", BULK).json() == []
+
+
+def test_an_operation_is_begun_followed_and_listed(door: Door) -> None:
+    failed = [dead(door) for _ in range(2)]
+
+    answer = ask(door, "retry", filter={"status": "failed"})
+
+    begun = answer.json()
+    assert answer.status_code == 202
+    assert answer.headers["location"] == f"{BULK}/{begun['id']}"
+    assert (begun["state"], begun["total"], begun["done"]) == ("running", 2, 0)
+    assert begun["filter"] == {"status": "failed"}
+    work_off(door.house.dispatcher)
+    ended = door.ask("GET", answer.headers["location"]).json()
+    assert (ended["state"], ended["done"], ended["changed"]) == ("completed", 2, 2)
+    assert ended["refused"] == {}
+    assert ended["finished_at"] is not None
+    states = [door.ask("GET", f"{TASKS}/{task}").json()["state"] for task in failed]
+    assert states == ["ready", "ready"]
+    other = ask(door, "reprioritise", filter={"type": "echo"}, priority=1).json()
+    first = door.ask("GET", BULK, params={"limit": 1})
+    rest = door.ask("GET", first.headers["link"][1:].split(">")[0])
+    assert [one["id"] for one in first.json() + rest.json()] == [other["id"], begun["id"]]
+    assert other["priority_score"] == 5
+
+
+def test_an_operation_is_stopped_once(door: Door) -> None:
+    begun = ask(door, "cancel", filter={"tag": "a"}).json()
+
+    stopped = door.ask("POST", f"{BULK}/{begun['id']}/cancel")
+    again = door.ask("POST", f"{BULK}/{begun['id']}/cancel")
+
+    assert (stopped.status_code, stopped.json()["state"]) == (200, "cancelled")
+    assert (again.status_code, again.json()["code"]) == (409, "BULK_ALREADY_FINISHED")
+
+
+def test_a_repeated_request_begins_one_operation(door: Door) -> None:
+    key = {"Idempotency-Key": "tonight"}
+
+    first, again = (ask(door, "cancel", key, filter={"tag": "a"}) for _ in range(2))
+
+    assert (first.status_code, again.status_code) == (202, 200)
+    assert first.json()["id"] == again.json()["id"]
+    assert again.headers["location"] == first.headers["location"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "field"),
+    [
+        ({"action": "cancel"}, 400, "filter"),
+        ({"action": "cancel", "filter": {}, "preview": True}, 400, "filter"),
+        ({"action": "cancel", "filter": {"tag": "a"}, "everything": True}, 400, "everything"),
+        ({"action": "reprioritise", "filter": {"tag": "a"}}, 400, "priority"),
+        ({"action": "retry", "filter": {"tag": "a"}, "priority": 1}, 400, "priority"),
+        ({"action": "retry", "filter": {"status": "gone"}}, 400, "filter.status"),
+        ({"action": "delete", "filter": {"tag": "a"}}, 422, "action"),
+        ({"action": "retry", "filter": {"state": "failed"}}, 422, "filter.state"),
+        ({"action": "retry", "filter": {"title": ""}}, 422, "filter.title"),
+        ({"action": "retry", "filter": {"title": "a\0"}}, 422, "filter.title"),
+        ({"action": "retry", "everything": "yes"}, 422, "everything"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_its_field(
+    door: Door, body: dict[str, Any], status: int, field: str
+) -> None:
+    answer = door.ask("POST", f"{TASKS}/bulk", json=body)
+
+    assert answer.status_code == status, answer.text
+    assert [one["field"] for one in answer.json()["errors"]] == [field]
+    assert door.house.rows("SELECT 1 FROM bulk_operations") == []
+
+
+def test_the_whole_is_used_from_python(door: Door) -> None:
+    kept = door.created(title="keep")["id"]
+    failed = dead(door)
+    seen: list[BulkOperation] = []
+    with door.client(sleep=lambda _: work_off(door.house.dispatcher)) as client:
+        would = client.bulk.preview("retry", status="failed")
+        started = client.bulk.start("retry", status="failed")
+        ended = client.bulk.wait(started.id, on_progress=seen.append)
+
+        assert (would.total, would.applies, would.sample) == (1, 1, [failed])
+        assert (ended.state, ended.changed) == ("completed", 1)
+        assert [one.is_final for one in seen] == [False, True]
+        assert client.bulk.get(started.id) == ended
+        moved = client.bulk.start("reprioritise", everything=True, priority_score=7)
+        assert [one.id for one in client.bulk.list()] == [moved.id, started.id]
+        assert client.bulk.cancel(moved.id).state == "cancelled"
+        assert client.tasks.get(kept).priority == 3
+        with pytest.raises(errors.BulkAlreadyFinished):
+            client.bulk.cancel(moved.id)
+        with pytest.raises(errors.BulkNotFound):
+            client.bulk.get("bulk_00000000000000000000000000")
+        with pytest.raises(errors.InvalidRequest, match="everything"):
+            client.bulk.start("cancel")
+        with pytest.raises(errors.InvalidRequest, match="action"):
+            client.bulk.start("delete", everything=True)
+
+
+def test_a_wait_that_takes_too_long_says_how_far_it_got(door: Door) -> None:
+    with door.client(sleep=lambda _: None) as client:
+        client.tasks.create("a task")
+        started = client.bulk.start("cancel", title="task")
+
+        with pytest.raises(errors.BulkWaitTimedOut, match="0 of 1 tasks done") as late:
+            client.bulk.wait(started.id, timeout=0)
+
+    assert late.value.bulk.id == started.id
+
+
+def test_a_list_takes_every_filter_from_python(door: Door) -> None:
+    one = door.created(title="One", type="echo", tags=["a"], project_id="p", source="cli")
+    door.created(title="two", type="other")
+    with door.client() as client:
+        for chosen in (
+            {"title": "one"},
+            {"type": "echo"},
+            {"tag": "a"},
+            {"project_id": "p"},
+            {"source": "cli"},
+        ):
+            assert [task.id for task in client.tasks.list(**chosen)] == [one["id"]], chosen
+        at = client.tasks.get(one["id"]).created_at
+        assert [task.id for task in client.tasks.list(created_before=at)] == []
+        assert len(list(client.tasks.list(created_after=at, status="pending", tag=None))) == 2
+
+
+def test_the_queue_of_prompts_is_used_from_python(door: Door) -> None:
+    with door.client() as client:
+        entry = client.queue.submit("tidy up", model="sonnet", timeout_seconds=60)
+
+        assert (entry.position, entry.state) == (1, "pending")
+        assert [task.prompt for task in client.queue.list().tasks] == ["tidy up"]
+        assert client.queue.get(entry.queue_id).model == "sonnet"
+        assert client.queue.cancel(entry.queue_id).state == "cancelled"
+        assert client.queue.status().queue.depth == 0
+        with pytest.raises(errors.InvalidRequest):
+            client.queue.submit("")
+
+
+def test_the_awaited_client_does_the_same(door: Door) -> None:
+    async def work() -> str:
+        url, key = str(door.http.base_url), door.key
+        app = ASGITransport(door.http.app)
+        async with AsyncClient(url, key, transport=app, retries=0) as client:
+            started = await client.bulk.start("cancel", tag="none")
+            work_off(door.house.dispatcher)
+            return (await client.bulk.wait(started.id)).state
+
+    assert asyncio.run(work()) == "completed"
