@@ -53,6 +53,16 @@ def instant(text: str) -> datetime:
     return at.astimezone()
 
 
+def moment(text: str) -> datetime:
+    """Read an instant of any time: `2030-01-31T07:00Z`, `07:00` (the last one), or `8h` ago."""
+    if _DURATION.fullmatch(text.strip().lower()) and text.strip():
+        return datetime.now().astimezone() - timedelta(seconds=seconds(text))
+    at = instant(text)
+    if _CLOCK.fullmatch(text.strip()):
+        return (at.replace(tzinfo=None) - timedelta(days=1)).astimezone()
+    return at
+
+
 def coming(text: str) -> datetime:
     """Read an instant that lies ahead."""
     at = instant(text)

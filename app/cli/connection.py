@@ -136,6 +136,9 @@ def told(error: Exception) -> Failure:
         case errors.DagWaitTimedOut():
             hint = f"It goes on; `overnight dag show {error.dag.id} --watch` takes up the wait."
             return Failure(str(error), hint=hint, code=Code.WAITED_IN_VAIN)
+        case errors.BulkWaitTimedOut():
+            hint = f"It goes on; `overnight bulk show {error.bulk.id} --watch` takes up the wait."
+            return Failure(str(error), hint=hint, code=Code.WAITED_IN_VAIN)
         case errors.TaskFailed() | errors.DagFailed():
             return Failure(str(error), code=Code.ENDED_BADLY)
         case errors.Unreachable():

@@ -15,6 +15,7 @@ from app.cli import (
     audit,
     batch,
     budgets,
+    bulk,
     completing,
     dags,
     dead,
@@ -133,6 +134,7 @@ app.command("version")(print_version)
 app.command("completion")(completing.completion)
 app.add_typer(profiles.app, name="profile", rich_help_panel=TASKS)
 app.add_typer(dags.app, name="dag", rich_help_panel=TASKS)
+app.add_typer(bulk.app, name="bulk", rich_help_panel=TASKS)
 app.add_typer(budgets.approvals, name="approvals", rich_help_panel=OPERATE)
 app.add_typer(budgets.budget, name="budget", rich_help_panel=OPERATE)
 app.add_typer(dead.app, name="dead", rich_help_panel=OPERATE)

@@ -1,4 +1,4 @@
-"""Which task or graph a person means: its whole id, or any beginning or ending only it has."""
+"""What a person means: its whole id, or any beginning or ending that only it has."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -8,7 +8,7 @@ from app.cli.failures import Code, Failure
 if TYPE_CHECKING:
     from overnight import Client
 
-PREFIX, DAG_PREFIX = "task_", "dag_"
+PREFIX, DAG_PREFIX, BULK_PREFIX = "task_", "dag_", "bulk_"
 WHOLE = 26
 # Short names are for what one is busy with; older tasks have their whole id.
 RECENT = 500
@@ -29,6 +29,14 @@ def resolve_dag(client: "Client", given: str) -> str:
         return DAG_PREFIX + _name(given)
     recent = [dag.id for dag in client.dags.list(limit=RECENT)]
     return choose(given, recent, among="recent graphs")
+
+
+def resolve_bulk(client: "Client", given: str) -> str:
+    """Return the id of the one bulk operation of the caller's that `given` names."""
+    if is_whole(given):
+        return BULK_PREFIX + _name(given)
+    recent = [bulk.id for bulk in client.bulk.list(limit=RECENT)]
+    return choose(given, recent, among="recent bulk operations")
 
 
 def is_whole(given: str) -> bool:
@@ -73,7 +81,7 @@ def choose(given: str, ids: Sequence[str], *, among: str) -> str:
 
 def _name(task_id: str) -> str:
     text = task_id.strip()
-    for prefix in (PREFIX, DAG_PREFIX):
+    for prefix in (PREFIX, DAG_PREFIX, BULK_PREFIX):
         if text.lower().startswith(prefix):
             return text[len(prefix) :].upper()
     return text.upper()

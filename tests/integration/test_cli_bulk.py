@@ -1,0 +1,170 @@
+"""`overnight bulk` against the real API."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from app.cli import output
+from app.cli.failures import Code
+from app.cli.main import app
+from app.domain.ids import show_task
+from app.domain.results import Raised
+from app.maintenance.bulk import work_off
+from tests.support.door import Door, open_door
+from tests.support.house import House
+
+
+@pytest.fixture
+def door(house: House, database_url: str) -> Iterator[Door]:
+    with open_door(house, database_url) as door:
+        door.house.agent()
+        yield door
+
+
+@pytest.fixture(autouse=True)
+def place(door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place whose commands reach this API and nothing else; waiting lets maintenance work."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("OVERNIGHT_URL", "http://testserver")
+    monkeypatch.setenv("OVERNIGHT_API_KEY", door.key)
+
+    def sleep(_seconds: float) -> None:
+        work_off(door.house.dispatcher)
+
+    monkeypatch.setattr("overnight.Client", lambda *_, **__: door.client(sleep=sleep))
+
+
+@pytest.fixture
+def person(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody who can be asked, and who looks at what is drawn."""
+    monkeypatch.setattr(output, "is_terminal", lambda stream: stream is not sys.stdout)
+
+
+def run(*words: str, given: str | None = None) -> Result:
+    return CliRunner().invoke(app, ("bulk", *words), input=given, prog_name="overnight")
+
+
+def read(*words: str) -> Any:
+    shown = run(*words, "--json")
+    assert shown.exit_code == 0, shown.stderr
+    return json.loads(shown.stdout)
+
+
+def state(door: Door, task: str) -> str:
+    return door.house.state(door.row_id(task))
+
+
+def dead(door: Door) -> str:
+    run_ = door.house.running(door.user, max_attempts=1)
+    door.house.settle(run_, Raised("auth_failure", "no"))
+    return show_task(run_.claim.task_id)
+
+
+def test_a_preview_shows_the_count_and_changes_nothing(door: Door) -> None:
+    task = door.created(tags=["a"])["id"]
+
+    shown = run("cancel", "--tag", "a", "--preview")
+
+    assert shown.exit_code == 0
+    assert [line.split() for line in shown.stdout.splitlines()] == [
+        ["action", "cancel"],
+        ["chosen", "1"],
+        ["applies", "to", "1"],
+        ["such", "as", task],
+    ]
+    assert read("cancel", "--tag", "a", "--preview") == {
+        "action": "cancel",
+        "total": 1,
+        "applies": 1,
+        "sample": [task],
+    }
+    assert state(door, task) == "ready"
+
+
+def test_failed_tasks_are_retried_without_a_question(door: Door) -> None:
+    failed = dead(door)
+
+    told = read("retry", "--state", "failed", "--yes")
+
+    assert told["preview"]["applies"] == 1
+    assert (told["operation"]["state"], told["operation"]["changed"]) == ("completed", 1)
+    assert state(door, failed) == "ready"
+    plain = run("show", told["operation"]["id"][-6:])
+    assert "1 of 1" in plain.stdout
+    assert "status=failed" in plain.stdout
+
+
+@pytest.mark.usefixtures("person")
+@pytest.mark.parametrize(("answer", "code"), [("y\n", Code.OK), ("n\n", Code.WAITED_IN_VAIN)])
+def test_a_person_is_asked_and_may_decline(door: Door, answer: str, code: Code) -> None:
+    task = door.created(title="late", priority=4)["id"]
+
+    shown = run("reprioritise", "--title", "LATE", "--priority", "2", given=answer)
+
+    assert shown.exit_code == code, shown.stderr
+    assert "1 task chosen, reprioritise applies to 1." in shown.stderr
+    assert door.house.row(door.row_id(task))["priority"] == (20 if code is Code.OK else 70)
+    assert ("completed" in shown.stdout) is (code is Code.OK)
+
+
+def test_where_nobody_can_be_asked_yes_is_wanted(door: Door) -> None:
+    task = door.created()["id"]
+
+    shown = run("cancel", "--type", "echo")
+
+    assert shown.exit_code == Code.USAGE
+    assert "--yes" in shown.stderr
+    assert state(door, task) == "ready"
+
+
+def test_without_a_filter_nothing_happens(door: Door) -> None:
+    task = door.created()["id"]
+
+    bare = run("cancel", "--yes")
+    everything = run("cancel", "--everything", "--yes")
+
+    assert bare.exit_code == Code.USAGE
+    assert "--everything" in bare.stderr
+    assert everything.exit_code == 0, everything.stderr
+    assert state(door, task) == "cancelled"
+
+
+def test_nothing_to_do_is_said_and_begins_nothing(door: Door) -> None:
+    door.created()
+
+    shown = run("retry", "--type", "echo", "--yes")
+
+    assert shown.exit_code == 0
+    assert shown.stdout == ""
+    assert "Nothing to retry: 1 task chosen, retry applies to 0." in shown.stderr
+    assert read("list") == []
+
+
+def test_one_is_begun_listed_and_stopped(door: Door) -> None:
+    door.created()
+    begun = read("cancel", "--created-after", "1h", "--yes", "--no-wait")["operation"]
+
+    listed = run("list")
+    stopped = run("cancel", begun["id"])
+
+    assert begun["state"] == "running"
+    assert begun["id"] in listed.stdout
+    assert "0 of 1" in listed.stdout
+    assert stopped.exit_code == 0
+    assert "cancelled" in stopped.stdout
+    again = run("cancel", begun["id"], "--json")
+    assert json.loads(again.stderr)["error"]["code"] == "BULK_ALREADY_FINISHED"
+    assert run("cancel", begun["id"], "--type", "echo").exit_code == Code.USAGE
+    assert run("show", begun["id"], "--watch").exit_code == 0
+
+
+def test_a_priority_is_wanted_to_reprioritise() -> None:
+    assert run("reprioritise", "--type", "echo").exit_code == Code.USAGE

@@ -1,0 +1,52 @@
+"""What a bulk action applies to, in which order it goes, and how refusals are counted."""
+
+from datetime import datetime, timedelta
+
+import pytest
+import typer
+
+from app.api import reference
+from app.cli.arguments import moment
+from app.domain.bulk import APPLIES_TO, Action, is_newest_first, reason_of
+from app.domain.errors import InvalidRequest, NotRetryable
+from app.domain.lifecycle import FINAL, State
+from overnight.bulk_models import FilterFields, TaskFilter
+
+
+def test_every_action_applies_somewhere_and_none_to_what_completed() -> None:
+    assert set(APPLIES_TO) == set(Action)
+    assert all(APPLIES_TO.values())
+    assert not any(State.COMPLETED in states for states in APPLIES_TO.values())
+    assert APPLIES_TO[Action.RETRY] < FINAL
+    assert not APPLIES_TO[Action.CANCEL] & FINAL
+    assert APPLIES_TO[Action.REPRIORITISE] < APPLIES_TO[Action.CANCEL]
+
+
+def test_only_retries_begin_with_the_oldest() -> None:
+    assert [action for action in Action if not is_newest_first(action)] == [Action.RETRY]
+
+
+def test_a_refusal_is_counted_by_its_reason() -> None:
+    assert reason_of(NotRetryable("running")) == "NOT_RETRYABLE"
+    assert reason_of(InvalidRequest("task_id", "waits", legal="none")) == "UPSTREAM_ENDED"
+
+
+def test_the_client_knows_every_field_of_the_filter() -> None:
+    assert set(FilterFields.__annotations__) == set(TaskFilter.model_fields)
+
+
+def test_the_filter_is_the_lists_own() -> None:
+    listing = reference.described()["paths"]["/api/v1/tasks"]["get"]
+    asked = {one["name"] for one in listing["parameters"] if one["in"] == "query"}
+
+    assert asked - {"limit", "before"} == set(TaskFilter.model_fields)
+
+
+def test_a_moment_lies_behind_unless_it_is_written_out() -> None:
+    now = datetime.now().astimezone()
+
+    assert timedelta(hours=7.9) < now - moment("8h") < timedelta(hours=8.1)
+    assert timedelta() <= now - moment("07:00") <= timedelta(hours=25)
+    assert moment("2030-01-31T07:00Z").year == 2030
+    with pytest.raises(typer.BadParameter):
+        moment("yesterday")
