@@ -1,4 +1,4 @@
-"""The guide to the Python client, run as it stands against a real server."""
+"""The guides to the Python client, run as they stand against a real server."""
 
 import subprocess
 import sys
@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from app.domain.results import Returned
+from app.maintenance.bulk import work_off
 from tests.rules.sources import ROOT
 from tests.rules.test_docs import blocks
 from tests.support.house import House
-from tests.support.serving import serve
+from tests.support.serving import Served, serve
 
 GUIDE = Path("docs/guides/sdk.md")
+BULK_GUIDE = Path("docs/guides/bulk.md")
 
 
 @contextmanager
@@ -37,24 +39,56 @@ def echoing(house: House) -> Iterator[None]:
         worker.join()
 
 
-def test_the_guide_runs_as_it_stands(house: House, database_url: str, tmp_path: Path) -> None:
-    program = tmp_path / "guide.py"
-    program.write_text("\n".join(blocks(GUIDE, "py")), encoding="utf-8")
+@contextmanager
+def sweeping(house: House) -> Iterator[None]:
+    """Let maintenance go on with bulk operations."""
+    over = threading.Event()
 
+    def work() -> None:
+        while not over.wait(0.05):
+            work_off(house.dispatcher)
+
+    maintenance = threading.Thread(target=work)
+    maintenance.start()
+    try:
+        yield
+    finally:
+        over.set()
+        maintenance.join()
+
+
+def ran_as_it_stands(page: Path, served: Served, folder: Path) -> subprocess.CompletedProcess[str]:
+    program = folder / "guide.py"
+    program.write_text("\n".join(blocks(page, "py")), encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, "-W", "error", program],
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={
+            "PYTHONPATH": str(ROOT),
+            "OVERNIGHT_URL": served.url,
+            "OVERNIGHT_API_KEY": served.key,
+        },
+    )
+
+
+def test_the_guide_to_many_tasks_runs_as_it_stands(
+    house: House, database_url: str, tmp_path: Path
+) -> None:
+    with serve(house, database_url) as served, sweeping(house):
+        ran = ran_as_it_stands(BULK_GUIDE, served, tmp_path)
+
+    assert ran.returncode == 0, ran.stderr
+    first, *_, last = ran.stdout.splitlines()
+    assert (first, last) == ("3 of 3", "3")
+
+
+def test_the_guide_runs_as_it_stands(house: House, database_url: str, tmp_path: Path) -> None:
     with serve(house, database_url) as served, echoing(house):
-        ran = subprocess.run(
-            [sys.executable, "-W", "error", program],
-            cwd=ROOT,
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=100,
-            env={
-                "PYTHONPATH": str(ROOT),
-                "OVERNIGHT_URL": served.url,
-                "OVERNIGHT_API_KEY": served.key,
-            },
-        )
+        ran = ran_as_it_stands(GUIDE, served, tmp_path)
 
     assert ran.returncode == 0, ran.stderr
     assert [line.split()[-1] for line in ran.stdout.splitlines()][-1] == "completed"
