@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 
 from app.cli.processes import beat_arguments, flower_arguments, maintenance_arguments
+from app.control.bulk import Order, start
 from app.dispatch.publish import Publisher
+from app.domain.bulk import Action
 from app.domain.ids import show_task
+from app.insight.bulk import get_bulk
 from app.local.ports import free_port
 from app.local.postgres import EmbeddedPostgres
 from app.local.redis import EmbeddedRedis
 from app.maintenance.sweeps import SWEEPS
+from overnight.bulk_models import TaskFilter
 from tests.support.waiting import wait_until
 from tests.support.workers import Shift, running, running_worker, worker_settings, working_house
 
@@ -116,6 +120,18 @@ def test_a_failed_run_is_promoted_and_tried_again(shift: Shift) -> None:
 
     row = shift.reaches(task_id, "completed", timeout=30)
     assert row["output"] == {"attempts": 2}
+
+
+def test_a_bulk_operation_is_worked_off_by_itself(shift: Shift) -> None:
+    user = shift.house.user(max_concurrent_agents=1)
+    tasks = [shift.house.task(user, type="not-known-here") for _ in range(60)]
+    order = Order(Action.CANCEL, TaskFilter(type="not-known-here"))
+
+    bulk_id = start(shift.house.app, user, order, actor=f"user:{user}").bulk_id
+
+    for task_id in tasks:
+        shift.reaches(task_id, "cancelled", timeout=30)
+    wait_until(lambda: get_bulk(shift.house.app, user, bulk_id).finished_at, what="its end")
 
 
 def test_flower_shows_who_runs_what_but_neither_payload_nor_token(shift: Shift) -> None:

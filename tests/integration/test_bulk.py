@@ -332,6 +332,22 @@ def test_two_workers_do_nothing_twice(
     sound(house)
 
 
+def test_a_worker_that_comes_after_a_stop_does_nothing(
+    house: House, user: UserId, connect: Callable[..., Db]
+) -> None:
+    task = house.task(user)
+    bulk_id = begin(house, user, order("cancel", type="echo"))
+    worker = Rival(connect, "worker", work_off)
+
+    with held_lane(connect, user):
+        queue_up(connect, [worker])
+        cancel_bulk(house.app, user, bulk_id, actor=ME)
+
+    assert worker.answer() == 0
+    assert house.state(task) == "ready"
+    assert seen(house, user, bulk_id).done == 0
+
+
 def test_a_submit_that_waits_for_the_start_is_not_touched(
     house: House, user: UserId, connect: Callable[..., Db]
 ) -> None:

@@ -9,17 +9,22 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
+from app.control.bulk import Order
+from app.control.bulk import start as start_bulk
 from app.control.cancel import cancel
 from app.control.dead_letters import retry
 from app.control.users import change_plan
+from app.domain.bulk import Action
 from app.domain.ids import DagId, TaskId, UserId, new_task_id
 from app.domain.plans import PlanLimits, PlanTier
 from app.domain.results import Interrupted, Raised, Returned
 from app.intake.submit import NewGraph, NewTask
 from app.intake.triggers import add_trigger
 from app.local.postgres import EmbeddedPostgres
+from app.maintenance.bulk import work_off
 from app.maintenance.triggers import fire_due
 from app.store.db import Db
+from overnight.bulk_models import TaskFilter
 from tests.support.graphs import begin, graph
 from tests.support.house import LOOSE, House
 from tests.support.invariants import (
@@ -48,6 +53,7 @@ def _lies() -> dict[str, list[str]]:
 
 
 LIES = _lies()
+MOVE_UP = Order(Action.REPRIORITISE, TaskFilter(type="echo"), priority=20)
 
 
 @dataclass(frozen=True)
@@ -117,6 +123,8 @@ def history(house: House) -> History:
         "blocked": blocked,
         "waiting": house.task(other),
     }
+    start_bulk(house.app, other, MOVE_UP, actor=f"user:{other}")
+    assert work_off(house.dispatcher) == 1
     return History(house, names)
 
 

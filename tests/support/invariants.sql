@@ -455,3 +455,11 @@ SELECT t.id, t.condition, g.status
  WHERE (t.due_at IS NULL AND t.dropped_at IS NULL AND g.finished_at IS NOT NULL
         AND t.condition IN ('finished', g.status))
     OR (t.fired_at IS NOT NULL AND (t.due_at IS NULL OR f.user_id IS DISTINCT FROM t.user_id));
+
+-- name: H13
+-- a bulk operation has dealt with what it counts, and once completed with all that was chosen
+SELECT b.id, b.state, b.total, b.done, b.changed, b.skipped, b.refused
+  FROM bulk_operations b
+ CROSS JOIN LATERAL (SELECT coalesce(sum(CAST(value AS int)), 0) AS refusals FROM jsonb_each_text(b.refused)) r
+ WHERE b.done <> b.changed + b.skipped + r.refusals
+    OR (b.state = 'completed' AND b.done <> b.total);

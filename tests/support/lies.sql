@@ -175,3 +175,8 @@ INSERT INTO held_locks (user_id, key, task_id) SELECT user_id, 'repository', id 
 UPDATE dag_triggers SET due_at = NULL;
 UPDATE dag_triggers SET fired_dag_id = gen_random_uuid();
 UPDATE dag_triggers SET user_id = :other;
+
+-- name: H13
+UPDATE bulk_operations SET changed = changed + 1;
+UPDATE bulk_operations SET refused = '{"NOT_RETRYABLE": 1}';
+UPDATE bulk_operations SET total = total + 1;
