@@ -140,6 +140,7 @@ def _page(tx: Connection, user_id: UserId, row: Any) -> Any:  # noqa: ANN401 - r
             "cursor": row.cursor,
             "ceiling": row.ceiling,
             "last_event": row.last_event,
+            "began_at": row.created_at,
             "look": LOOK,
             "limit": CHUNK,
         },

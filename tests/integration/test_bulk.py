@@ -15,7 +15,7 @@ from app.control.dead_letters import discard
 from app.domain.bulk import Action
 from app.domain.errors import BulkAlreadyFinished, BulkNotFound, InvalidRequest
 from app.domain.ids import BulkId, TaskId, UserId, show_bulk
-from app.domain.results import Raised
+from app.domain.results import Raised, Returned
 from app.insight.bulk import BulkView, get_bulk, list_bulks
 from app.insight.tasks import Chosen, list_tasks
 from app.intake import submit as submitting
@@ -24,6 +24,7 @@ from app.maintenance import bulk as working
 from app.maintenance.bulk import work_off
 from app.store.db import Db
 from overnight.bulk_models import TaskFilter
+from tests.support.graphs import begin as begin_run
 from tests.support.house import LOOSE, House
 from tests.support.invariants import told, violations
 from tests.support.rivals import Rival, held_lane, meet_at_lane, queue_up
@@ -138,10 +139,7 @@ def test_a_refused_retry_takes_back_what_it_began(house: House, user: UserId) ->
     """A dead letter is resolved before the edges are looked at."""
     tasks = [NewTask("a", "echo", max_attempts=1), NewTask("b", "echo")]
     parent, child = submit_graph(house.app, user, tasks, LOOSE, edges=[Edge(0, 1)])
-    [claimed] = house.claim().claims
-    run = house.start(claimed)
-    assert run is not None
-    house.settle(run, FATAL)
+    house.settle(*begin_run(house, parent.task_id), FATAL)
     assert house.state(child.task_id) == "cancelled"
 
     bulk_id = begin(house, user, order("retry", title="b"))
@@ -167,6 +165,25 @@ def test_a_chain_is_cancelled_and_brought_back_task_by_task(house: House, user: 
     assert counts(seen(house, user, back)) == (5, 5, 0, {})
     assert [house.state(task) for task in chain] == ["ready", *["pending"] * 4]
     sound(house)
+
+
+def test_a_task_that_came_back_and_failed_again_is_left_alone(
+    house: House, user: UserId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(working, "CHUNK", 1)
+    monkeypatch.setattr(working, "FURTHER_CHUNKS", 0)
+    tasks = [NewTask(name, "echo", max_attempts=1) for name in ("a", "b")]
+    parent, child = submit_graph(house.app, user, tasks, LOOSE, edges=[Edge(0, 1)])
+    house.settle(*begin_run(house, parent.task_id), FATAL)
+    bulk_id = begin(house, user, order("retry", type="echo"))
+    assert work_off(house.dispatcher) == 1
+    house.settle(*begin_run(house, parent.task_id), Returned())
+    house.settle(*begin_run(house, child.task_id), FATAL)
+
+    finish(house)
+
+    assert house.state(child.task_id) == "dead_lettered"
+    assert counts(seen(house, user, bulk_id)) == (2, 1, 1, {})
 
 
 def test_waiting_tasks_are_moved_up_and_the_others_skipped(house: House, user: UserId) -> None:

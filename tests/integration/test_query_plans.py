@@ -340,6 +340,7 @@ def _values(connection: Connection) -> dict[str, Any]:
         **dict.fromkeys(("filter", "refused"), "{}"),
         "applies_to": ["ready"],
         "cursor": None,
+        "began_at": one.updated_at,
         **dict.fromkeys(("with_timeout", "with_deadline", "with_depth"), False),
     }
 

@@ -41,7 +41,7 @@ SELECT id, user_id
 
 -- name: hold_bulk
 -- An operation that still runs, and nobody else's to go on with until this transaction ends.
-SELECT action, filter, priority, created_by, key_id, cursor, ceiling, last_event, refused
+SELECT action, filter, priority, created_by, key_id, cursor, ceiling, last_event, refused, created_at
   FROM bulk_operations
  WHERE id = :bulk_id
    AND state = 'running'
@@ -81,7 +81,8 @@ SELECT ARRAY(SELECT id FROM due ORDER BY id DESC) AS tasks,
   FROM last;
 
 -- name: bulk_oldest_first (planned anew) (begins as view_tasks through chosen)
--- The same from the other end.
+-- The same from the other end, for retries: what was brought back or has ended since the operation
+-- began is left alone, or a task that came back with another could be tried twice.
 , reach AS MATERIALIZED (
     SELECT id
       FROM tasks
@@ -96,6 +97,7 @@ SELECT ARRAY(SELECT id FROM due ORDER BY id DESC) AS tasks,
                  AND (CAST(:priority AS smallint) IS NULL OR c.priority <> CAST(:priority AS smallint)) AS applies
       FROM chosen c
      WHERE c.id <= coalesce((SELECT id FROM reach), CAST(:ceiling AS uuid))
+       AND c.updated_at <= CAST(:began_at AS timestamptz)
        AND (CAST(:cursor AS uuid) IS NULL OR c.id > CAST(:cursor AS uuid))
        -- What came in later, under whatever id, began with a later event.
        AND NOT EXISTS (SELECT 1 FROM events e
