@@ -24,6 +24,8 @@ class Progress(StrEnum):
     CANCELLED = "cancelled"
 
 
+#: Why a task is refused a retry that waits for another which has ended otherwise.
+UPSTREAM_ENDED: Final = "UPSTREAM_ENDED"
 #: The states in which each action has something to do; a task in any other is passed over.
 APPLIES_TO: Final[Mapping[Action, frozenset[State]]] = {
     Action.RETRY: MOVES[Event.REVIVE].sources,
@@ -52,5 +54,5 @@ def is_newest_first(action: Action) -> bool:
 
 def reason_of(refusal: Refused) -> str:
     """Return the word under which a refusal is counted."""
-    # The moves refuse one field only: a task that waits for another which has ended otherwise.
-    return "UPSTREAM_ENDED" if isinstance(refusal, InvalidRequest) else refusal.code
+    # The moves of bulk operations refuse no other field.
+    return UPSTREAM_ENDED if isinstance(refusal, InvalidRequest) else refusal.code

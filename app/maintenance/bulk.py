@@ -18,7 +18,7 @@ from app.control.bulk import selected_by
 from app.control.cancel import stop
 from app.control.edit import Changes, amend
 from app.control.graphs import bring_back
-from app.domain.bulk import Action, applies_to, is_newest_first, reason_of
+from app.domain.bulk import UPSTREAM_ENDED, Action, applies_to, is_newest_first, reason_of
 from app.domain.errors import Refused
 from app.domain.graphs import STOPPED
 from app.domain.ids import BulkId, TaskId, UserId, show_bulk
@@ -185,12 +185,29 @@ def _each(
     tally: _Tally,
     move: partial[Any],
 ) -> None:
-    """Move tasks one by one; a refusal takes back what it had begun, and is counted."""
-    for task in tasks:
-        try:
-            with tx.begin_nested():
-                move(tx, user_id, TaskId(task))
-        except Refused as refusal:
-            tally.refused[reason_of(refusal)] += 1
-        else:
-            tally.changed += 1
+    """Move tasks one by one; a refusal takes back what it had begun, and is counted.
+
+    One that another of them stands in the way of is tried again once that was moved.
+    """
+    waiting = list(tasks)
+    while waiting:
+        later = [task for task in waiting if not _moved(tx, user_id, task, tally, move)]
+        if len(later) == len(waiting):
+            tally.refused[UPSTREAM_ENDED] += len(later)
+            return
+        waiting = later
+
+
+def _moved(tx: Connection, user_id: UserId, task: UUID, tally: _Tally, move: partial[Any]) -> bool:
+    """Move one task, and count how it fared; False if another stands in its way."""
+    try:
+        with tx.begin_nested():
+            move(tx, user_id, TaskId(task))
+    except Refused as refusal:
+        reason = reason_of(refusal)
+        if reason == UPSTREAM_ENDED:
+            return False
+        tally.refused[reason] += 1
+    else:
+        tally.changed += 1
+    return True

@@ -167,6 +167,23 @@ def test_a_chain_is_cancelled_and_brought_back_task_by_task(house: House, user: 
     sound(house)
 
 
+def test_a_graph_comes_back_though_its_first_task_waits_for_its_last(
+    house: House, user: UserId
+) -> None:
+    tasks = [NewTask(f"step {n}", "echo") for n in range(4)]
+    edges = [Edge(n + 1, n) for n in range(3)]
+    chain = [one.task_id for one in submit_graph(house.app, user, tasks, LOOSE, edges=edges)]
+    begin(house, user, order("cancel", title="step"))
+    finish(house)
+
+    bulk_id = begin(house, user, order("retry", title="step"))
+    finish(house)
+
+    assert counts(seen(house, user, bulk_id)) == (4, 4, 0, {})
+    assert [house.state(task) for task in chain] == [*["pending"] * 3, "ready"]
+    sound(house)
+
+
 def test_a_task_that_came_back_and_failed_again_is_left_alone(
     house: House, user: UserId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
