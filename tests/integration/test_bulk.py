@@ -1,37 +1,27 @@
-"""Bulk operations: each chosen task once, by the single moves, whoever dies or comes second."""
+"""Bulk operations: each chosen task once, by the moves of the single commands."""
 
-import signal
-import subprocess
-import sys
-from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from app.control.bulk import Order, Started, cancel_bulk, preview, start
+from app.control.bulk import Order, cancel_bulk, preview, start
 from app.control.cancel import cancel
 from app.control.dead_letters import discard
 from app.domain.bulk import Action
 from app.domain.errors import BulkAlreadyFinished, BulkNotFound, InvalidRequest
-from app.domain.ids import BulkId, TaskId, UserId, show_bulk
-from app.domain.results import Raised, Returned
-from app.insight.bulk import BulkView, get_bulk, list_bulks
+from app.domain.ids import TaskId, UserId, show_bulk
+from app.domain.results import Returned
+from app.insight.bulk import list_bulks
 from app.insight.tasks import Chosen, list_tasks
 from app.intake import submit as submitting
 from app.intake.submit import Edge, NewTask, submit_graph
 from app.maintenance import bulk as working
 from app.maintenance.bulk import work_off
-from app.store.db import Db
 from overnight.bulk_models import TaskFilter
+from tests.support.bulk import FATAL, ME, begin, counts, dead, finish, moves, order, seen, sound
 from tests.support.graphs import begin as begin_run
 from tests.support.house import LOOSE, House
-from tests.support.invariants import told, violations
-from tests.support.rivals import Rival, held_lane, meet_at_lane, queue_up
-from tests.support.workers import ROOT
-
-ME = "human:me"
-FATAL = Raised("auth_failure", "wrong key")
 
 
 @pytest.fixture
@@ -45,45 +35,6 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a chunk move two tasks, and look at three to find them."""
     monkeypatch.setattr(working, "CHUNK", 2)
     monkeypatch.setattr(working, "LOOK", 3)
-
-
-def order(action: Action | str, priority: int | None = None, **fields: Any) -> Order:
-    return Order(Action(action), TaskFilter(**fields), priority)
-
-
-def begin(house: House, user: UserId, wanted: Order, **options: Any) -> BulkId:
-    return start(house.app, user, wanted, actor=ME, **options).bulk_id
-
-
-def seen(house: House, user: UserId, bulk_id: BulkId) -> BulkView:
-    return get_bulk(house.app, user, bulk_id)
-
-
-def counts(view: BulkView) -> tuple[int, int, int, dict[str, int]]:
-    return view.total, view.changed, view.skipped, dict(view.refused)
-
-
-def finish(house: House) -> int:
-    total = 0
-    while house.rows("SELECT 1 FROM bulk_operations WHERE state = 'running'"):
-        total += work_off(house.dispatcher)
-    return total
-
-
-def dead(house: House, user: UserId, **fields: Any) -> TaskId:
-    run = house.running(user, max_attempts=1, **fields)
-    house.settle(run, FATAL)
-    return run.claim.task_id
-
-
-def moves(house: House, task: UUID, to_state: str) -> list[str]:
-    sql = "SELECT actor FROM events WHERE task_id = :id AND to_state = :state"
-    return [row["actor"] for row in house.rows(sql, id=task, state=to_state)]
-
-
-def sound(house: House) -> None:
-    found = violations(house.dispatcher)
-    assert not found, told(found)
 
 
 def test_what_the_filter_chooses_is_cancelled_and_nothing_else(house: House, user: UserId) -> None:
@@ -347,96 +298,6 @@ def test_a_cancelled_operation_goes_no_further(
         cancel_bulk(house.app, user, bulk_id, actor=ME)
     with pytest.raises(BulkNotFound):
         cancel_bulk(house.app, house.user(), bulk_id, actor=ME)
-
-
-def test_two_workers_do_nothing_twice(
-    house: House, user: UserId, connect: Callable[..., Db], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(working, "CHUNK", 2)
-    tasks = [dead(house, user) for _ in range(5)]
-    bulk_id = begin(house, user, order("retry", status="failed"))
-    rivals = [Rival(connect, f"worker-{n}", work_off) for n in (1, 2)]
-
-    answers = meet_at_lane(connect, user, *rivals)
-
-    assert sum(answers) == 5
-    assert counts(seen(house, user, bulk_id)) == (5, 5, 0, {})
-    assert all(moves(house, task, "ready")[1:] == [ME] for task in tasks)
-    assert len(house.rows("SELECT 1 FROM dead_letters WHERE resolution = 'retry'")) == 5
-    sound(house)
-
-
-def test_a_worker_that_comes_after_a_stop_does_nothing(
-    house: House, user: UserId, connect: Callable[..., Db]
-) -> None:
-    task = house.task(user)
-    bulk_id = begin(house, user, order("cancel", type="echo"))
-    worker = Rival(connect, "worker", work_off)
-
-    with held_lane(connect, user):
-        queue_up(connect, [worker])
-        cancel_bulk(house.app, user, bulk_id, actor=ME)
-
-    assert worker.answer() == 0
-    assert house.state(task) == "ready"
-    assert seen(house, user, bulk_id).done == 0
-
-
-def test_a_submit_that_waits_for_the_start_is_not_touched(
-    house: House, user: UserId, connect: Callable[..., Db]
-) -> None:
-    house.task(user)
-    asks = Rival(
-        lambda name: connect(name, role="overnight_admin"),
-        "asks",
-        start,
-        user,
-        order("cancel", type="echo"),
-        actor=ME,
-    )
-    submits = Rival(
-        lambda name: connect(name, role="overnight_admin"),
-        "submits",
-        submit_graph,
-        user,
-        [NewTask("late", "echo")],
-        LOOSE,
-    )
-
-    with held_lane(connect, user):
-        # Its id is made, and perhaps its time of birth, before the operation begins.
-        queue_up(connect, [asks, submits])
-    started: Started = asks.answer()
-    [late] = submits.answer()
-    finish(house)
-
-    assert house.state(late.task_id) == "ready"
-    assert counts(seen(house, user, started.bulk_id)) == (1, 1, 0, {})
-
-
-@pytest.mark.parametrize("point", ["bulk.before_commit", "bulk.after_commit"])
-def test_a_killed_worker_leaves_off_where_the_next_goes_on(
-    house: House, user: UserId, database_url: str, point: str
-) -> None:
-    tasks = [dead(house, user) for _ in range(5)]
-    bulk_id = begin(house, user, order("retry", status="failed"))
-    program = (
-        "from app import faults\n"
-        "from app.maintenance import bulk\n"
-        "from app.store.db import DISPATCHER, Db\n"
-        f"faults.arm('{point}=kill'); bulk.CHUNK = 2\n"
-        f"bulk.work_off(Db.connect({database_url!r}, role=DISPATCHER))"
-    )
-
-    died = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False)
-    half = seen(house, user, bulk_id)
-    finish(house)
-
-    assert died.returncode == -signal.SIGKILL
-    assert half.done == (2 if point == "bulk.after_commit" else 0)
-    assert counts(seen(house, user, bulk_id)) == (5, 5, 0, {})
-    assert all(len(moves(house, task, "ready")) == 2 for task in tasks)
-    sound(house)
 
 
 def test_one_that_cannot_go_on_keeps_nobody_waiting(house: House, user: UserId) -> None:

@@ -1,0 +1,115 @@
+"""Bulk operations when two come at once, or one dies: nothing is done twice, nothing is left."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from app.control.bulk import Started, cancel_bulk, start
+from app.domain.ids import UserId
+from app.intake.submit import NewTask, submit_graph
+from app.maintenance import bulk as working
+from app.maintenance.bulk import work_off
+from app.store.db import Db
+from tests.support.bulk import ME, begin, counts, dead, finish, moves, order, seen, sound
+from tests.support.house import LOOSE, House
+from tests.support.rivals import Rival, held_lane, meet_at_lane, queue_up
+from tests.support.workers import ROOT
+
+
+@pytest.fixture
+def user(house: House) -> UserId:
+    house.agent()
+    return house.user()
+
+
+def test_two_workers_do_nothing_twice(
+    house: House, user: UserId, connect: Callable[..., Db], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(working, "CHUNK", 2)
+    tasks = [dead(house, user) for _ in range(5)]
+    bulk_id = begin(house, user, order("retry", status="failed"))
+    rivals = [Rival(connect, f"worker-{n}", work_off) for n in (1, 2)]
+
+    answers = meet_at_lane(connect, user, *rivals)
+
+    assert sum(answers) == 5
+    assert counts(seen(house, user, bulk_id)) == (5, 5, 0, {})
+    assert all(moves(house, task, "ready")[1:] == [ME] for task in tasks)
+    assert len(house.rows("SELECT 1 FROM dead_letters WHERE resolution = 'retry'")) == 5
+    sound(house)
+
+
+def test_a_worker_that_comes_after_a_stop_does_nothing(
+    house: House, user: UserId, connect: Callable[..., Db]
+) -> None:
+    task = house.task(user)
+    bulk_id = begin(house, user, order("cancel", type="echo"))
+    worker = Rival(connect, "worker", work_off)
+
+    with held_lane(connect, user):
+        queue_up(connect, [worker])
+        cancel_bulk(house.app, user, bulk_id, actor=ME)
+
+    assert worker.answer() == 0
+    assert house.state(task) == "ready"
+    assert seen(house, user, bulk_id).done == 0
+
+
+def test_a_submit_that_waits_for_the_start_is_not_touched(
+    house: House, user: UserId, connect: Callable[..., Db]
+) -> None:
+    house.task(user)
+    asks = Rival(
+        lambda name: connect(name, role="overnight_admin"),
+        "asks",
+        start,
+        user,
+        order("cancel", type="echo"),
+        actor=ME,
+    )
+    submits = Rival(
+        lambda name: connect(name, role="overnight_admin"),
+        "submits",
+        submit_graph,
+        user,
+        [NewTask("late", "echo")],
+        LOOSE,
+    )
+
+    with held_lane(connect, user):
+        # Its id is made, and perhaps its time of birth, before the operation begins.
+        queue_up(connect, [asks, submits])
+    started: Started = asks.answer()
+    [late] = submits.answer()
+    finish(house)
+
+    assert house.state(late.task_id) == "ready"
+    assert counts(seen(house, user, started.bulk_id)) == (1, 1, 0, {})
+
+
+@pytest.mark.parametrize("point", ["bulk.before_commit", "bulk.after_commit"])
+def test_a_killed_worker_leaves_off_where_the_next_goes_on(
+    house: House, user: UserId, database_url: str, point: str
+) -> None:
+    tasks = [dead(house, user) for _ in range(5)]
+    bulk_id = begin(house, user, order("retry", status="failed"))
+    program = (
+        "from app import faults\n"
+        "from app.maintenance import bulk\n"
+        "from app.store.db import DISPATCHER, Db\n"
+        f"faults.arm('{point}=kill'); bulk.CHUNK = 2\n"
+        f"bulk.work_off(Db.connect({database_url!r}, role=DISPATCHER))"
+    )
+
+    died = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False)
+    half = seen(house, user, bulk_id)
+    finish(house)
+
+    assert died.returncode == -signal.SIGKILL
+    assert half.done == (2 if point == "bulk.after_commit" else 0)
+    assert counts(seen(house, user, bulk_id)) == (5, 5, 0, {})
+    assert all(len(moves(house, task, "ready")) == 2 for task in tasks)
+    sound(house)

@@ -1,0 +1,64 @@
+"""Bulk operations for tests, in a few words."""
+
+from typing import Any
+from uuid import UUID
+
+from app.control.bulk import Order, start
+from app.domain.bulk import Action
+from app.domain.ids import BulkId, TaskId, UserId
+from app.domain.results import Raised
+from app.insight.bulk import BulkView, get_bulk
+from app.maintenance.bulk import work_off
+from overnight.bulk_models import TaskFilter
+from tests.support.house import House
+from tests.support.invariants import told, violations
+
+ME = "human:me"
+FATAL = Raised("auth_failure", "wrong key")
+
+
+def order(action: Action | str, priority: int | None = None, **fields: Any) -> Order:
+    """Say what to do to which tasks."""
+    return Order(Action(action), TaskFilter(**fields), priority)
+
+
+def begin(house: House, user: UserId, wanted: Order, **options: Any) -> BulkId:
+    """Begin an operation as the user."""
+    return start(house.app, user, wanted, actor=ME, **options).bulk_id
+
+
+def seen(house: House, user: UserId, bulk_id: BulkId) -> BulkView:
+    """Return how an operation stands."""
+    return get_bulk(house.app, user, bulk_id)
+
+
+def counts(view: BulkView) -> tuple[int, int, int, dict[str, int]]:
+    """Return what an operation came to: total, changed, skipped, refused."""
+    return view.total, view.changed, view.skipped, dict(view.refused)
+
+
+def finish(house: House) -> int:
+    """Work off all that runs; return how many tasks were changed."""
+    total = 0
+    while house.rows("SELECT 1 FROM bulk_operations WHERE state = 'running'"):
+        total += work_off(house.dispatcher)
+    return total
+
+
+def dead(house: House, user: UserId, **fields: Any) -> TaskId:
+    """Make a task that has failed for good."""
+    run = house.running(user, max_attempts=1, **fields)
+    house.settle(run, FATAL)
+    return run.claim.task_id
+
+
+def moves(house: House, task: UUID, to_state: str) -> list[str]:
+    """Return who moved a task into a state, in order."""
+    sql = "SELECT actor FROM events WHERE task_id = :id AND to_state = :state ORDER BY seq"
+    return [row["actor"] for row in house.rows(sql, id=task, state=to_state)]
+
+
+def sound(house: House) -> None:
+    """Fail if any invariant is broken."""
+    found = violations(house.dispatcher)
+    assert not found, told(found)
