@@ -89,7 +89,7 @@ RETURN (SELECT coalesce(sum(waiting), 0) FROM lanes);
 
 REVOKE EXECUTE ON FUNCTION holder_of_key, note_key_use, user_called, house_depth FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION holder_of_key, note_key_use, user_called TO overnight_app, overnight_admin;
-GRANT EXECUTE ON FUNCTION house_depth TO overnight_app, overnight_admin, overnight_dispatcher;
+GRANT EXECUTE ON FUNCTION house_depth TO overnight_app, overnight_reader, overnight_admin, overnight_gate, overnight_dispatcher;
 
 -- Whether a claim's token is good, by its digest: whose run it is and the token of the claim itself
 -- while it is held, 'superseded' if a later claim holds the task, 'over' if nobody does. Whoever
