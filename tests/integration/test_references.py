@@ -100,8 +100,14 @@ def test_names_that_read_each_other_are_a_circle(house: House, user: UserId) -> 
         ("task:research:error", "is not a reference"),
         ("artifact:nonsense", "does not start with 'art_'"),
         ("task:research:output", "no task of this request is called 'research'"),
-        (f"task:{show_task(new_task_id())}:output", "there is no task task_"),
-        (f"artifact:{show_artifact(new_artifact_id())}", "there is no artifact art_"),
+        pytest.param(
+            f"task:{show_task(new_task_id())}:output", "there is no task task_", id="unknown task"
+        ),
+        pytest.param(
+            f"artifact:{show_artifact(new_artifact_id())}",
+            "there is no artifact art_",
+            id="unknown artifact",
+        ),
     ],
 )
 def test_a_reference_to_nothing_is_refused_with_its_field(

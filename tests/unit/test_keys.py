@@ -43,15 +43,17 @@ def test_one_wrong_character_anywhere_is_noticed(place: int) -> None:
         "____",
         "overnight_live_",
         "Bearer x",
-        "overnight_test_" + new_key().removeprefix("overnight_live_"),
-        new_key() + "\n",
-        " " + new_key(),
-        new_key()[:-1],
-        new_key().upper(),
+        pytest.param(
+            "overnight_test_" + new_key().removeprefix("overnight_live_"), id="another prefix"
+        ),
+        pytest.param(new_key() + "\n", id="a line end after it"),
+        pytest.param(" " + new_key(), id="a space before it"),
+        pytest.param(new_key()[:-1], id="cut short"),
+        pytest.param(new_key().upper(), id="in capitals"),
         "é" * 80,
         "\x00",
-        "x" * 100_000,
-        new_key().replace("_", "__"),
+        pytest.param("x" * 100_000, id="far too long"),
+        pytest.param(new_key().replace("_", "__"), id="doubled underscores"),
     ],
 )
 def test_a_text_that_is_no_key_is_refused_without_asking_the_database(text: str) -> None:
