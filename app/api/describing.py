@@ -43,10 +43,21 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def describe(api: FastAPI) -> None:
-    """Have the app describe, beside its operations, who may call them and how it refuses."""
-    # Kept by the app, which serves it from then on.
-    described = api.openapi()
+#: Every app of a process has the same routes, and describing them takes half a second.
+_kept: dict[str, Any] = {}
+
+
+class DescribedApi(FastAPI):
+    """An app that describes, beside its operations, who may call them and how it refuses."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the description, which the first app of a process makes for all."""
+        if not _kept:
+            _kept.update(_completed(super().openapi()))
+        return _kept
+
+
+def _completed(described: dict[str, Any]) -> dict[str, Any]:
     parts = described.setdefault("components", {})
     parts["securitySchemes"] = SCHEMES
     for model in (Problem, WrongField):
@@ -56,3 +67,4 @@ def describe(api: FastAPI) -> None:
     for path, methods in described["paths"].items():
         for operation in methods.values():
             operation["security"] = [] if path in OPEN else [{"key": []}, {"bearer": []}]
+    return described

@@ -27,7 +27,7 @@ from app.api import (
     triggers,
     users,
 )
-from app.api.describing import REFUSALS, describe
+from app.api.describing import REFUSALS, DescribedApi
 from app.api.headers import BoundedBodies, PrivateAnswers
 from app.api.parts import Parts, Verifier
 from app.api.rates import Rates
@@ -55,7 +55,7 @@ def create_app(settings: Settings, *, db: Db | None = None, waker: Waker | None 
 
     The database need not be up yet: until it is, requests are answered with 503.
     """
-    api = FastAPI(
+    api = DescribedApi(
         title="Overnight",
         summary="Queue work before bed; find it done in the morning.",
         openapi_url="/api/v1/openapi.json",
@@ -92,7 +92,7 @@ def create_app(settings: Settings, *, db: Db | None = None, waker: Waker | None 
     for module in ROUTES:
         api.include_router(module.router)
     problems.install(api)
-    describe(api)
+    api.openapi()  # now, while nobody waits for the loop
     api.add_middleware(BoundedBodies)
     api.add_middleware(PrivateAnswers)
     return api
