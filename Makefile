@@ -21,8 +21,8 @@ lint: venv ## style, types and import layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint ## lint, then every test but the long ones
-	$(BIN)/pytest
+test: lint ## lint, then every test but the long ones, in two processes
+	$(BIN)/pytest -n 2
 
 chaos: venv ## break everything for a minute and check what is left (SECONDS=, SEED=)
 	$(BIN)/python -m tests.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED))

@@ -43,7 +43,7 @@ def test_make_test_ends_with_pytest_over_everything() -> None:
         "ruff format --check .",
         "mypy",
         "lint-imports",
-        "pytest",
+        "pytest -n 2",
     ]
 
 
