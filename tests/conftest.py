@@ -1,7 +1,8 @@
 """Servers for the session, a database for each test."""
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from itertools import count
 
 import psycopg2
 import pytest
@@ -12,9 +13,10 @@ from app.store import migrate
 from app.store.db import ADMIN, DISPATCHER, Db
 from tests.support import logins
 from tests.support.house import House
-from tests.support.servers import postgres_server, redis_server
+from tests.support.servers import Superuser, postgres_server, redis_server
 
 TEMPLATE = "template_overnight"
+NUMBERS = count(1)
 
 
 @pytest.fixture(scope="session")
@@ -30,26 +32,32 @@ def redis() -> Iterator[EmbeddedRedis]:
 
 
 @pytest.fixture(scope="session")
-def template(postgres: EmbeddedPostgres) -> str:
+def template(postgres: EmbeddedPostgres, as_superuser: Superuser) -> str:
     """A migrated database that every test's own is copied from."""
-    _as_superuser(postgres, f"CREATE DATABASE {TEMPLATE} OWNER overnight")
+    as_superuser.run(f"CREATE DATABASE {TEMPLATE} OWNER overnight")
     migrate.upgrade(postgres.url(TEMPLATE))
     postgres.cluster.prepare_logins()
     logins.know(postgres)
     return TEMPLATE
 
 
+@pytest.fixture(scope="session")
+def as_superuser(postgres: EmbeddedPostgres) -> Iterator[Superuser]:
+    """Lay out databases; one connection serves the whole session."""
+    with closing(Superuser(postgres.superuser_url)) as superuser:
+        yield superuser
+
+
 @pytest.fixture
 def database_url(
-    postgres: EmbeddedPostgres, template: str, request: pytest.FixtureRequest
+    postgres: EmbeddedPostgres, template: str, as_superuser: Superuser
 ) -> Iterator[str]:
     """A fresh, migrated database, dropped afterwards."""
-    name = f"test_{abs(hash(request.node.nodeid)):x}"
-    _as_superuser(postgres, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-    _as_superuser(postgres, f"CREATE DATABASE {name} TEMPLATE {template} OWNER overnight")
+    name = f"test_{next(NUMBERS)}"
+    as_superuser.run(f"CREATE DATABASE {name} TEMPLATE {template} OWNER overnight")
     yield postgres.url(name)
     with suppress(psycopg2.OperationalError):
-        _as_superuser(postgres, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        as_superuser.run(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
 
 @pytest.fixture
@@ -93,13 +101,3 @@ def owner_db(connect: Callable[..., Db]) -> Db:
 def house(owner_db: Db, db: Db, app_db: Db) -> House:
     """Short words for what tests do all the time."""
     return House(owner=owner_db, dispatcher=db, app=app_db)
-
-
-def _as_superuser(postgres: EmbeddedPostgres, command: str) -> None:
-    connection = psycopg2.connect(postgres.superuser_url)
-    try:
-        connection.autocommit = True
-        with connection.cursor() as cursor:
-            cursor.execute(command)
-    finally:
-        connection.close()

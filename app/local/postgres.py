@@ -233,6 +233,7 @@ class EmbeddedPostgres(Embedded):
         port: int | None = None,
         fsync: bool = True,
         max_connections: int = 100,
+        settings: Mapping[str, str] | None = None,
         binaries: PostgresBinaries | None = None,
     ) -> None:
         super().__init__(directory, log=directory / "postgres.log")
@@ -242,7 +243,7 @@ class EmbeddedPostgres(Embedded):
             credentials=Credentials(directory / "credentials.json"),
             binaries=binaries or find_postgres(),
             fsync=fsync,
-            options={"max_connections": str(max_connections)},
+            options={"max_connections": str(max_connections), **(settings or {})},
         )
 
     def url(self, database: str = DATABASE, login: str = OWNER) -> str:

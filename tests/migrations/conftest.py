@@ -1,27 +1,20 @@
 """Databases as an operator first meets them: empty."""
 
 from collections.abc import Iterator
+from itertools import count
 
-import psycopg2
 import pytest
 
 from app.local.postgres import EmbeddedPostgres
+from tests.support.servers import Superuser
+
+NUMBERS = count(1)
 
 
 @pytest.fixture
-def empty_url(postgres: EmbeddedPostgres, request: pytest.FixtureRequest) -> Iterator[str]:
+def empty_url(postgres: EmbeddedPostgres, as_superuser: Superuser) -> Iterator[str]:
     """An empty database of the application's own login, dropped afterwards."""
-    name = f"empty_{abs(hash(request.node.nodeid)):x}"
-    _as_superuser(postgres, f"CREATE DATABASE {name} OWNER overnight")
+    name = f"empty_{next(NUMBERS)}"
+    as_superuser.run(f"CREATE DATABASE {name} OWNER overnight")
     yield postgres.url(name)
-    _as_superuser(postgres, f"DROP DATABASE {name} WITH (FORCE)")
-
-
-def _as_superuser(postgres: EmbeddedPostgres, command: str) -> None:
-    connection = psycopg2.connect(postgres.superuser_url)
-    connection.autocommit = True
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute(command)
-    finally:
-        connection.close()
+    as_superuser.run(f"DROP DATABASE {name} WITH (FORCE)")

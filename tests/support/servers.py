@@ -5,8 +5,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg2
+
 from app.local.postgres import EmbeddedPostgres
 from app.local.redis import EmbeddedRedis
+
+#: Every test makes connections anew, and a password of random bytes needs no stretching.
+QUICK_LOGINS = {"scram_iterations": "1"}
 
 
 @contextmanager
@@ -14,9 +19,41 @@ def postgres_server() -> Iterator[EmbeddedPostgres]:
     """Run a Postgres for the length of a session; its guard ends it even if pytest is killed."""
     with (
         _scratch("postgres") as directory,
-        EmbeddedPostgres(directory, fsync=False, max_connections=200) as server,
+        EmbeddedPostgres(
+            directory, fsync=False, max_connections=200, settings=QUICK_LOGINS
+        ) as server,
     ):
         yield server
+
+
+class Superuser:
+    """A connection that lays out databases, opened anew when a test has crashed the server."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._connection = self._connected()
+
+    def run(self, command: str) -> None:
+        """Run one command outside any transaction."""
+        try:
+            self._execute("SELECT 1")
+        except (psycopg2.OperationalError, psycopg2.InterfaceError):
+            self.close()
+            self._connection = self._connected()
+        self._execute(command)
+
+    def close(self) -> None:
+        """Leave the server."""
+        self._connection.close()
+
+    def _connected(self) -> psycopg2.extensions.connection:
+        connection = psycopg2.connect(self._url)
+        connection.autocommit = True
+        return connection
+
+    def _execute(self, command: str) -> None:
+        with self._connection.cursor() as cursor:
+            cursor.execute(command)
 
 
 @contextmanager
