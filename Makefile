@@ -21,6 +21,8 @@ lint: venv ## style, types and import layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The tests start hundreds of processes: each would compile every module if none were kept.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: lint ## lint, then every test but the long ones, in two processes
 	$(BIN)/pytest -n 2
 
