@@ -1,6 +1,6 @@
--- name: view_task (planned anew)
+-- name: view_task
 -- One task as its owner sees it.
-SELECT t.*, :max_position AS max_position,
+SELECT t.*, CAST(:max_position AS int) AS max_position,
        least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS effective_timeout_seconds,
        CASE WHEN t.state = 'ready' THEN
             (SELECT count(*) FROM (SELECT 1 FROM tasks o
