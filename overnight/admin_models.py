@@ -6,11 +6,10 @@ from typing import Annotated, Literal, TypedDict
 
 from pydantic import ConfigDict, Field
 
-from overnight.control_models import Asked, Lock, Me, Note, Told
+from overnight.control_models import Asked, Lock, Me, Note, Told, WindowSet
 from overnight.models import Number, Text, Whole, Word
 
 Plan = Literal["free", "pro", "team", "enterprise"]
-Wall = Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
 MOST = 1_000_000
 
 
@@ -25,17 +24,6 @@ class UserCreate(Asked):
     plan: Plan = Field("free", description="The plan whose limits they begin with.")
     is_admin: bool = Field(
         default=False, strict=True, description="Whether they look after others."
-    )
-
-
-class WindowSet(Asked):
-    """The hours in which a user's work may start."""
-
-    zone: Word = Field(description="Whose wall clock, such as Europe/Berlin.")
-    opens: Wall = Field(description="When it opens, as HH:MM.")
-    closes: Wall = Field(description="When it closes, as HH:MM.")
-    at_closing: Literal["stop", "finish", "continue"] = Field(
-        "finish", description="What becomes of the work when it closes."
     )
 
 

@@ -26,6 +26,7 @@ from overnight.control_models import (
     Trigger,
     TriggerCreate,
     Usage,
+    WindowSet,
 )
 from overnight.dag_models import DagCreate
 from overnight.models import Cancelled
@@ -181,6 +182,19 @@ class Account(Group[D]):
     def resume(self) -> Call[Held]:
         """Let your work start again."""
         return send(Held, "POST", path("users", "me", "resume"))
+
+    @operation
+    def set_window(
+        self, zone: str, opens: str, closes: str, *, at_closing: str = "finish"
+    ) -> Call[Me]:
+        """Let your work start only from one wall-clock time to another, such as 22:00 to 06:00."""
+        said = {"zone": zone, "opens": opens, "closes": closes, "at_closing": at_closing}
+        return send(Me, "PUT", path("users", "me", "window"), asked(WindowSet, said))
+
+    @operation
+    def drop_window(self) -> Call[Me]:
+        """Let your work start at any time."""
+        return send(Me, "DELETE", path("users", "me", "window"))
 
     @operation
     def pauses(self) -> Call[list[Pause]]:

@@ -13,6 +13,7 @@ Note = Annotated[Text, Field(max_length=2_000)]
 Tags = Annotated[tuple[Word, ...], Field(max_length=50)]
 Title = Annotated[Text, Field(min_length=1, max_length=500)]
 Description = Annotated[Text, Field(max_length=100_000)]
+Wall = Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
 
 
 class Asked(BaseModel):
@@ -292,6 +293,23 @@ class Approved(Told):
 
     budget: str = Field(description="Which budget was raised.")
     resumed: int = Field(description="How many tasks go on.")
+
+
+class WindowSet(Asked):
+    """The hours in which a user's work may start."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"zone": "Europe/Berlin", "opens": "22:00", "closes": "06:00"}]
+        }
+    )
+
+    zone: Word = Field(description="Whose wall clock, such as Europe/Berlin.")
+    opens: Wall = Field(description="When it opens, as HH:MM.")
+    closes: Wall = Field(description="When it closes, as HH:MM.")
+    at_closing: Literal["stop", "finish", "continue"] = Field(
+        "finish", description="What becomes of the work when it closes."
+    )
 
 
 class Window(Told):

@@ -7,14 +7,13 @@ from app.api.admin import user_named
 from app.api.callers import Admin
 from app.api.paging import PAGE, Before, Limit, page_of
 from app.api.parts import Parts, Use
-from app.api.users import window_of
+from app.api.users import window_of, window_said
 from app.control.budgets import set_night_budget
 from app.control.users import Lifted, Overrides, change_plan, create_user, override_limits
 from app.control.windows import set_window
 from app.domain.errors import InvalidRequest
 from app.domain.ids import UserId
 from app.domain.plans import OnExhausted, PlanTier
-from app.domain.windows import parse_window
 from app.insight.users import UserView, get_user, list_users
 from overnight.admin_models import UserChanges, UserCreate, UserDetail
 
@@ -61,11 +60,8 @@ def change_user(user_id: str, body: UserChanges, parts: Use, caller: Admin) -> U
     named = user_named(parts, user_id)
     actor = f"user:{caller.user_id}"
     given = body.model_fields_set
-    window = body.window
     # Judged before anything is written, for what follows is several transactions.
-    hours = None
-    if window is not None:
-        hours = parse_window(window.zone, window.opens, window.closes, window.at_closing)
+    hours = None if body.window is None else window_said(body.window)
     if body.plan is not None:
         change_plan(parts.admin_db, named, PlanTier(body.plan), actor=actor)
     _override(parts, named, body, actor)

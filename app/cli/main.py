@@ -38,6 +38,7 @@ from app.cli import (
     tasks,
     upkeep,
     users,
+    window,
 )
 from app.cli.failures import Code, tell
 from app.cli.tree import Root
@@ -103,6 +104,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "queue": add.queue,
         "queue-status": tasks.queue_status,
         "queue-cancel": tasks.cancel,
+        "window": window.window,
     },
     HOUSE: {"up": local.up, "down": local.down, "doctor": local.doctor},
     OPERATE: {

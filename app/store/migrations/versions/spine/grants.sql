@@ -15,6 +15,8 @@ TO overnight_reader, overnight_gate;
 GRANT SELECT ON SEQUENCE events_id_seq TO overnight_app, overnight_reader, overnight_admin, overnight_dispatcher;
 
 GRANT INSERT, UPDATE ON users TO overnight_admin;
+-- Everybody says in which hours their own work may start; what they may use is not theirs to change.
+GRANT UPDATE (window_zone, window_from, window_to, window_at_closing) ON users TO overnight_app;
 GRANT INSERT, UPDATE ON api_keys TO overnight_app, overnight_admin;
 GRANT INSERT, UPDATE ON dags, tasks, task_edges, dead_letters, pauses, spending
    TO overnight_app, overnight_admin, overnight_dispatcher;

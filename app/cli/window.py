@@ -1,0 +1,52 @@
+"""`overnight window`: in which hours one's own work may start, asked of the service."""
+
+from typing import Annotated
+
+import typer
+
+from app.cli import connection, options, output, showing
+from app.domain.windows import AtClosing
+
+
+def window(
+    *,
+    zone: Annotated[
+        str | None, typer.Option(help="The time zone, an IANA name such as Europe/Berlin.")
+    ] = None,
+    opens: Annotated[
+        str | None, typer.Option("--from", metavar="HH:MM", help="When work may begin to start.")
+    ] = None,
+    closes: Annotated[
+        str | None,
+        typer.Option("--to", metavar="HH:MM", help="When it ends; the next day if before --from."),
+    ] = None,
+    at_closing: Annotated[
+        AtClosing | None,
+        typer.Option(help="What becomes of the work at closing time.", show_default="finish"),
+    ] = None,
+    off: Annotated[bool, typer.Option("--off", help="Let work start at any time.")] = False,
+    as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
+) -> None:
+    """Show your night window, or give yourself one outside of which none of your work starts."""
+    named = [zone, opens, closes]
+    if off and (any(named) or at_closing):
+        raise typer.BadParameter("--off takes the window away; leave the other options out")
+    if (any(named) or at_closing) and not all(named):
+        raise typer.BadParameter("a window needs --zone, --from and --to; --off takes it away")
+    with connection.client(url, api_key_file) as client:
+        if off:
+            me = client.me.drop_window()
+        elif zone and opens and closes:
+            rule = (at_closing or AtClosing.FINISH).value
+            me = client.me.set_window(zone, opens, closes, at_closing=rule)
+        else:
+            me = client.me.get()
+    if as_json:
+        output.document({"window": me.window and showing.plain(me.window)})
+    elif me.window is None:
+        output.line("Your work may start at any time.")
+    else:
+        hours = f"{me.window.opens}-{me.window.closes} {me.window.zone}"
+        output.line(f"Your work may start {hours}; at closing: {me.window.at_closing}.")

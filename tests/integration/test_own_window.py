@@ -1,0 +1,131 @@
+"""A user's own night window: set by its user over HTTP, from Python and by command."""
+
+import json
+import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import ProgrammingError
+
+from app.store.db import APP, Db, Served
+from tests.support import logins
+from tests.support.command import run
+from tests.support.door import Door, open_door
+from tests.support.house import House
+from tests.support.serving import serve
+
+WINDOW = "/api/v1/users/me/window"
+BERLIN = {"zone": "Europe/Berlin", "opens": "22:00", "closes": "06:00"}
+
+
+@pytest.fixture
+def door(house: House, database_url: str) -> Iterator[Door]:
+    with open_door(house, database_url) as door:
+        yield door
+
+
+def test_a_user_says_when_their_work_may_start(door: Door) -> None:
+    guest = door.guest()
+
+    given = door.ask("PUT", WINDOW, json={**BERLIN, "at_closing": "stop"})
+
+    assert given.status_code == 200, given.text
+    shown = given.json()["window"]
+    assert shown.pop("turns_at") is not None
+    assert shown == {**BERLIN, "at_closing": "stop"}
+    limits = door.ask("GET", "/api/v1/users/me/limits").json()
+    assert limits["window"] == "22:00-06:00 Europe/Berlin (stop)"
+    assert guest.ask("GET", "/api/v1/users/me").json()["window"] is None
+    trail = door.house.rows("SELECT actor, act FROM audit_log WHERE act = 'user.changed'")
+    assert trail == [{"actor": f"user:{door.user}", "act": "user.changed"}]
+
+    gone = door.ask("DELETE", WINDOW)
+    assert (gone.status_code, gone.json()["window"]) == (200, None)
+
+
+def test_a_closed_window_holds_the_gate_and_says_so(door: Door) -> None:
+    door.house.agent()
+    now = door.house.one("SELECT clock() AT TIME ZONE 'UTC' AS now")["now"]
+    later = f"{(now.hour + 2) % 24:02}:00"
+    until = f"{(now.hour + 3) % 24:02}:00"
+    door.ask("PUT", WINDOW, json={"zone": "UTC", "opens": later, "closes": until})
+    door.created()
+
+    assert door.house.claim().claims == []
+    [held] = door.ask("GET", "/api/v1/tasks/queue-status").json()["held_by"]
+    assert held["code"] == "window"
+
+    door.ask("DELETE", WINDOW)
+    assert len(door.house.claim().claims) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"zone": "Mars/Olympus"}, "zone"),
+        ({"opens": "25:00"}, "opens"),
+        ({"closes": "22:00"}, "closes"),
+        ({"at_closing": "panic"}, "at_closing"),
+        ({"closed": "06:00"}, "closed"),
+    ],
+)
+def test_a_wrong_window_is_refused_by_its_field(
+    door: Door, change: dict[str, str], field: str
+) -> None:
+    answer = door.ask("PUT", WINDOW, json=BERLIN | change)
+
+    assert answer.status_code in (400, 422)
+    assert answer.json()["code"] == "INVALID_REQUEST"
+    assert answer.json()["errors"][0]["field"] == field
+
+
+def test_a_key_that_only_reads_sets_no_window(door: Door) -> None:
+    looker = door.guest(("tasks:read",))
+
+    assert looker.ask("PUT", WINDOW, json=BERLIN).status_code == 403
+    assert looker.ask("DELETE", WINDOW).status_code == 403
+
+
+def test_nothing_but_the_window_of_oneself_can_be_changed(house: House, database_url: str) -> None:
+    me, _other = house.user(), house.user()
+    front = Db.connect(logins.for_api(database_url), role=APP, application_name="api", pool_size=1)
+    try:
+        mine = front.acting_for(Served(me))
+        for change in ("max_concurrent_agents = 50", "plan_tier = 'team'", "is_admin = true"):
+            sql = text(f"UPDATE users SET {change}")
+            with pytest.raises(ProgrammingError, match="permission denied"):
+                mine.atomically(partial(Connection.execute, statement=sql))
+        sql = text("UPDATE users SET window_at_closing = 'stop' RETURNING id")
+        changed = mine.atomically(lambda tx: tx.execute(sql).scalars().all())
+    finally:
+        front.close()
+
+    assert changed == [me]
+
+
+def test_the_client_and_the_command_set_it_too(
+    house: House, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serve(house, database_url) as served:
+        monkeypatch.chdir(tmp_path)
+        for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("OVERNIGHT_URL", served.url)
+        monkeypatch.setenv("OVERNIGHT_API_KEY", served.key)
+
+        none = run("window")
+        given = run("window", "--zone", "Europe/Berlin", "--from", "22:00", "--to", "06:00")
+        shown = json.loads(run("window", "--json").stdout)["window"]
+        half = run("window", "--zone", "Europe/Berlin")
+        wrong = run("window", "--zone", "Mars", "--from", "22:00", "--to", "06:00")
+        off = run("window", "--off")
+
+    assert none.stdout == "Your work may start at any time.\n"
+    assert given.stdout == "Your work may start 22:00-06:00 Europe/Berlin; at closing: finish.\n"
+    assert (shown["opens"], shown["at_closing"]) == ("22:00", "finish")
+    assert half.exit_code == wrong.exit_code == 2
+    assert "Mars" in wrong.stderr
+    assert off.stdout == none.stdout
