@@ -8,6 +8,7 @@ from overnight.admin_models import (
     HeldLock,
     LockReleased,
     PauseTarget,
+    Pool,
     UserChanges,
     UserCreate,
     UserDetail,
@@ -57,6 +58,11 @@ class Admin(Group[D]):
     def workers(self) -> Call[list[Worker]]:
         """Return the workers, by pool."""
         return read_list(Worker, path("admin", "workers"))
+
+    @operation
+    def pools(self) -> Call[list[Pool]]:
+        """Return the pools, by name."""
+        return read_list(Pool, path("admin", "pools"))
 
     @operation
     def drain(self, worker_id: str) -> Call[Drained]:

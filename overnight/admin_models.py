@@ -113,6 +113,21 @@ class Worker(Told):
     last_seen_at: datetime = Field(description="When it was last heard of.")
 
 
+class Pool(Told):
+    """A pool: like workers that share a queue, or one agent that asks for work itself."""
+
+    name: str = Field(description="Its name.")
+    kind: str = Field(description="celery, or pull for an agent outside the house.")
+    serves: str | None = Field(None, description="The only user it works for; null is everybody.")
+    paused: bool = Field(description="Whether nothing new starts in it.")
+    workers: int = Field(description="How many workers of it live.")
+    slots: int = Field(description="How many tasks they run at once, the draining ones left out.")
+    busy: int = Field(description="How many tasks it has now.")
+    draining: int = Field(description="How many of the workers are given nothing new.")
+    capabilities: list[str] = Field(description="What all of its workers offer.")
+    created_at: datetime = Field(description="When it was first served.")
+
+
 class Drained(Told):
     """A worker that is given nothing new, or work again."""
 

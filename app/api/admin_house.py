@@ -19,6 +19,7 @@ from app.insight.dead_letters import DeadLetterGroupView, group_dead_letters
 from app.insight.fairness import FairnessView, fairness
 from app.insight.locks import LockView, list_locks
 from app.insight.pauses import PauseView, list_pauses
+from app.insight.pools import PoolView, list_pools
 from app.insight.workers import WorkerView, list_workers
 from app.maintenance.locks import killing, release_lock
 from app.store.statements import statement
@@ -28,6 +29,7 @@ from overnight.admin_models import (
     HeldLock,
     LockReleased,
     PauseTarget,
+    Pool,
     Worker,
 )
 from overnight.control_models import DeadLetterGroup, Held, Pause
@@ -45,6 +47,13 @@ def list_all_workers(
     """List the workers by pool: their slots, how many are busy, and whether they live."""
     liveness = timedelta(seconds=parts.settings.worker_liveness)
     return list_workers(parts.admin_db, liveness=liveness, offline=offline)
+
+
+@router.get("/pools", response_model=list[Pool])
+def list_all_pools(parts: Use, _caller: Admin) -> list[PoolView]:
+    """List the pools: whom each serves, its slots, how many are busy, and whether it is paused."""
+    liveness = timedelta(seconds=parts.settings.worker_liveness)
+    return list_pools(parts.admin_db, liveness=liveness)
 
 
 @router.post("/workers/{worker_id}/drain")

@@ -20,6 +20,7 @@ PoolOption = Annotated[
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="Everything.")]
 WORKERS = ("WORKER", "POOL", "SLOTS", "BUSY", "STATUS", "LAST SEEN")
+POOLS = ("POOL", "KIND", "SERVES", "WORKERS", "SLOTS", "BUSY", "STATE")
 PAUSES = ("PAUSED", "NAME", "SINCE", "BY", "WHY")
 
 
@@ -105,6 +106,31 @@ def workers(
         for worker in found
     ]
     output.table(WORKERS, rows, empty="No workers.")
+
+
+def pools(*, as_json: options.Json = False) -> None:
+    """List the pools: whom each serves, its workers and slots, and how many are busy."""
+    from app.insight.pools import list_pools
+
+    liveness = timedelta(seconds=database.settings().worker_liveness)
+    with database.opened() as db:
+        found = list_pools(db, liveness=liveness)
+    if as_json:
+        output.document([asdict(pool) for pool in found])
+        return
+    rows = [
+        (
+            pool.name,
+            pool.kind,
+            pool.serves or "everybody",
+            pool.workers,
+            pool.slots,
+            pool.busy,
+            "paused" if pool.paused else "open",
+        )
+        for pool in found
+    ]
+    output.table(POOLS, rows, empty="No pools.")
 
 
 def drain(

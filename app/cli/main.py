@@ -115,6 +115,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "pause": holding.pause,
         "resume": holding.resume,
         "workers": holding.workers,
+        "pools": holding.pools,
         "drain": holding.drain,
         "approve": budgets.approve,
         "stop": budgets.stop,

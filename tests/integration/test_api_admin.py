@@ -105,6 +105,36 @@ def test_workers_are_listed_drained_and_given_work_again(boss: Door) -> None:
     assert (unknown.status_code, unknown.json()["code"]) == (404, "WORKER_NOT_FOUND")
 
 
+def test_pools_are_listed_with_what_all_of_their_workers_can_do(boss: Door, door: Door) -> None:
+    house = door.house
+    house.agent(slots=3, agent_id="one", capabilities=("gpu", "web"))
+    house.agent(slots=2, agent_id="two", capabilities=("gpu",))
+    house.agent(slots=4, agent_id="three", pool="night")
+    boss.ask("POST", f"{ADMIN}/workers/two/drain")
+    boss.ask("POST", f"{ADMIN}/pause", json={"pool": "night"})
+    house.running(door.user)
+
+    day, night = boss.ask("GET", f"{ADMIN}/pools").json()
+
+    assert (day["name"], day["kind"], day["serves"]) == ("default", "celery", None)
+    assert (day["workers"], day["slots"], day["busy"], day["draining"]) == (2, 3, 1, 1)
+    assert day["capabilities"] == ["gpu"]
+    assert (night["name"], night["slots"], night["busy"], night["paused"]) == ("night", 4, 0, True)
+    assert door.ask("GET", f"{ADMIN}/pools").status_code == 404
+    with boss.client() as client:
+        assert [pool.name for pool in client.admin.pools()] == ["default", "night"]
+
+
+def test_the_pool_of_an_agent_outside_names_whom_it_serves(boss: Door, door: Door) -> None:
+    made = door.ask("POST", "/api/v1/agents", json={"name": "laptop"})
+    assert made.status_code == 201, made.text
+
+    [pool] = boss.ask("GET", f"{ADMIN}/pools").json()
+
+    [user] = door.house.rows("SELECT name FROM users WHERE id = :id", id=door.user)
+    assert (pool["kind"], pool["serves"], pool["workers"]) == ("pull", user["name"], 1)
+
+
 def test_an_admin_takes_a_lock_from_its_holder(boss: Door, door: Door) -> None:
     house = door.house
     house.agent()

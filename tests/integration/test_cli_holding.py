@@ -127,6 +127,20 @@ def test_a_worker_is_listed_and_drained(house: House) -> None:
     assert undone.stdout == f"{AGENT} is active.\n"
 
 
+def test_the_pools_are_listed_with_their_slots(house: House) -> None:
+    none = run("pools").stderr
+    house.agent(slots=4)
+    run("pause", "--pool", "default")
+
+    shown = run("pools").stdout
+    [pool] = json.loads(run("pools", "--json").stdout)
+
+    assert "No pools." in none
+    assert "default" in shown
+    assert "everybody" in shown
+    assert (pool["workers"], pool["slots"], pool["paused"]) == (1, 4, True)
+
+
 def test_a_worker_nobody_knows_is_not_drained() -> None:
     refused = run("drain", "nobody")
 

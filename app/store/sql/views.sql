@@ -154,6 +154,30 @@ SELECT g.id, g.kind, g.pool, g.slots, g.status, g.capabilities, g.types, g.joine
  WHERE :offline OR g.status <> 'offline'
  ORDER BY g.pool, g.id;
 
+-- name: view_pools
+-- The pools: who serves each and for whom, what all of its workers can do, and how much of it is busy.
+SELECT p.name, p.kind, u.name AS serves, p.paused, count(a.id) AS workers,
+       coalesce(sum(a.slots) FILTER (WHERE a.status = 'active'), 0) AS slots,
+       coalesce(b.busy, 0) AS busy, count(a.id) FILTER (WHERE a.status = 'draining') AS draining,
+       ARRAY(SELECT c
+               FROM agents o CROSS JOIN unnest(o.capabilities) c
+              WHERE o.id = ANY (array_agg(a.id))
+              GROUP BY c
+             HAVING count(DISTINCT o.id) = count(DISTINCT a.id)
+              ORDER BY c) AS capabilities,
+       p.created_at
+  FROM pools p
+  LEFT JOIN users u ON u.id = p.serves
+  LEFT JOIN agents a ON a.pool = p.name
+                    AND a.status IN ('active', 'draining')
+                    AND a.last_heartbeat_at > clock() - make_interval(secs => coalesce(a.stale_after_seconds, :liveness))
+  LEFT JOIN (SELECT pool, count(*) AS busy
+               FROM tasks
+              WHERE state IN ('claimed', 'running', 'validating')
+              GROUP BY pool) b ON b.pool = p.name
+ GROUP BY p.name, u.name, b.busy
+ ORDER BY p.name;
+
 -- name: view_pauses (planned anew)
 -- The pauses in force that keep a user waiting; all of them without a user.
 SELECT p.scope, coalesce(u.name, p.target) AS target, p.note, p.paused_by, p.paused_at
