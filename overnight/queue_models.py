@@ -119,6 +119,20 @@ class QueueCancelled(BaseModel):
     cancelled: bool = Field(default=True, description="The cancel was accepted.")
 
 
+class JobStatus(BaseModel):
+    """A job of your scheduler, and what became of it the last time."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
+
+    name: str = Field(description="Its name, as it came in source_job.")
+    last_run_at: datetime = Field(description="When it last submitted something.")
+    last_status: str = Field(
+        description="queued; or skipped_queue_full or skipped_monthly_limit if it was refused."
+    )
+    last_queue_id: str | None = Field(None, description="The entry it made, if it was queued.")
+    is_running: bool = Field(description="Whether that entry has not ended.")
+
+
 class ServiceStatus(BaseModel):
     """What this service is, and how full its queue is."""
 
@@ -130,3 +144,6 @@ class ServiceStatus(BaseModel):
     )
     version: str = Field(description="Its version.")
     queue: QueueFigures = Field(description="How full the queue is.")
+    jobs: list[JobStatus] = Field(
+        default_factory=list, description="Your scheduler's jobs, the latest first."
+    )

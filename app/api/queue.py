@@ -11,8 +11,9 @@ from app.api.parts import Parts, Use
 from app.control.cancel import cancel
 from app.control.keys import Caller
 from app.domain.ids import show_task
-from app.insight.entries import WORD_OF, QueuedTaskView, get_entry, list_entries
+from app.insight.entries import WORD_OF, QueuedTaskView, get_entry, list_entries, list_jobs
 from app.insight.tasks import get_task
+from app.intake.jobs import noting
 from app.intake.translate import prompted_task
 from overnight.queue_models import (
     QueueAccepted,
@@ -67,10 +68,11 @@ def cancel_entry(task_id: str, parts: Use, caller: Writer) -> QueueCancelled:
 
 @router.get("/status", response_model=ServiceStatus)
 def read_status(parts: Use, caller: Reader) -> dict[str, object]:
-    """Tell what this service is, and how full its queue is."""
+    """Tell what this service is, how full its queue is, and what became of a scheduler's jobs."""
     figures, _ = list_entries(parts.db, caller.user_id, limit=0)
     queue = {**vars(figures), "max_size": parts.settings.queue_max_size}
-    return {"version": VERSION, "queue": queue}
+    jobs = list_jobs(parts.db, caller.user_id, limit=MAX_PAGE)
+    return {"version": VERSION, "queue": queue, "jobs": jobs}
 
 
 def _accepted(
@@ -78,7 +80,9 @@ def _accepted(
 ) -> QueueAccepted:
     if body.agent_url is not None:
         telemetry.emit(telemetry.Event.AGENT_URL_IGNORED, user_id=caller.user_id)
-    submitted = accept(parts, caller, prompted_task(body, parts.settings, source))
+    with noting(parts.db, caller.user_id, body.source_job) as noted:
+        submitted = accept(parts, caller, prompted_task(body, parts.settings, source))
+        noted.task_id = submitted.task_id
     task = get_task(parts.db, caller.user_id, submitted.task_id)
     response.headers["Location"] = f"/api/queue/{task.id}"
     status = next(word for status, word in WORD_OF.items() if status == task.status)

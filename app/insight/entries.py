@@ -59,6 +59,17 @@ class FiguresView:
     dispatched_count: int
 
 
+@dataclass(frozen=True)
+class JobView:
+    """A scheduler's job; `is_running` while what it submitted last has not ended."""
+
+    name: str
+    last_run_at: datetime
+    last_status: str
+    last_queue_id: str | None
+    is_running: bool
+
+
 def get_entry(db: Db, user_id: UserId, task_id: TaskId) -> QueuedTaskView:
     """Return one entry; another user's looks exactly like none."""
     named = {"user_id": user_id, "task_id": task_id, "max_position": MAX_POSITION}
@@ -89,6 +100,22 @@ def list_entries(
         return figures, [_entry(dict(row)) for row in rows]
 
     return db.atomically(work)
+
+
+def list_jobs(db: Db, user_id: UserId, *, limit: int) -> list[JobView]:
+    """Return what became of the latest submits of the user's scheduler, the latest first."""
+    named = {"user_id": user_id, "limit": limit}
+    rows = db.atomically(lambda tx: tx.execute(statement("view_jobs"), named).all())
+    return [
+        JobView(
+            name=row.name,
+            last_run_at=row.last_run_at,
+            last_status=row.last_status,
+            last_queue_id=None if row.task_id is None else show_task(row.task_id),
+            is_running=row.state is not None and not State(row.state).is_final,
+        )
+        for row in rows
+    ]
 
 
 def _entry(row: Mapping[str, Any]) -> QueuedTaskView:

@@ -7,6 +7,7 @@ import pytest
 from httpx2 import Response
 
 from app.domain.results import Raised, Returned
+from app.intake import jobs
 from tests.support.door import Door, open_door
 from tests.support.house import House
 
@@ -174,6 +175,63 @@ def test_the_status_tells_how_full_the_queue_is(door: Door) -> None:
     queue = shown["queue"]
     assert (queue["depth"], queue["max_size"], queue["dispatched_count"]) == (1, 1_000_000, 0)
     assert 300 <= queue["oldest_age_seconds"] < 400
+
+
+def test_the_status_tells_what_became_of_a_schedulers_jobs(house: House, database_url: str) -> None:
+    job = {"source": "scheduler", "source_job": "nightly-maintenance"}
+    with open_door(house, database_url, AG_QUEUE_MAX_SIZE="1") as door:
+        queue_id = put(door, **job).json()["queue_id"]
+        [first] = door.ask("GET", "/status").json()["jobs"]
+        refused = put(door, **job)
+        put(door, source_job="report")
+        put(door, "", source_job="wrong")
+        latest, second = door.ask("GET", "/status").json()["jobs"]
+
+        assert refused.status_code == 503
+        assert first.pop("last_run_at")
+        assert first == {
+            "name": "nightly-maintenance",
+            "last_status": "queued",
+            "last_queue_id": queue_id,
+            "is_running": True,
+        }
+        assert (second["last_status"], second["last_queue_id"]) == ("skipped_queue_full", None)
+        assert (latest["name"], second["is_running"]) == ("report", False)
+        assert door.guest().ask("GET", "/status").json()["jobs"] == []
+        door.ask("POST", f"{QUEUE}/{queue_id}/cancel")
+        again = put(door, **job).json()["queue_id"]
+        door.house.run("UPDATE tasks SET state = 'cancelled', finished_at = clock()")
+        [over, _] = door.ask("GET", "/status").json()["jobs"]
+        assert (over["last_queue_id"], over["is_running"]) == (again, False)
+
+
+@pytest.mark.parametrize(
+    ("columns", "word"),
+    [
+        ({"max_pending": 0}, "skipped_queue_full"),
+        ({"monthly_agent_hours_limit": 0}, "skipped_monthly_limit"),
+    ],
+)
+def test_a_job_that_a_limit_refuses_is_skipped(
+    door: Door, columns: dict[str, int], word: str
+) -> None:
+    poor = door.guest(**columns)
+
+    assert put(poor, source_job="nightly").status_code in (400, 403)
+
+    [job] = poor.ask("GET", "/status").json()["jobs"]
+    assert (job["last_status"], job["last_queue_id"]) == (word, None)
+
+
+def test_endless_names_of_jobs_leave_no_endless_rows(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "MOST_JOBS", 2)
+
+    for name in ("a", "b", "c", "a"):
+        assert put(door, source_job=name).status_code == 201
+
+    assert [job["name"] for job in door.ask("GET", "/status").json()["jobs"]] == ["a", "b"]
 
 
 def test_an_address_of_an_agent_is_taken_and_not_heeded(door: Door) -> None:

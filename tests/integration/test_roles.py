@@ -38,6 +38,7 @@ RIGHTS: Mapping[str, tuple[str | None, ...]] = {
     "paces": ("R", "R", "R", "RIU", "R"),
     "pauses": ("RIU", "R", "RIU", "RIU", "R"),
     "pools": ("R", "R", "RU", "RIU", "RIU"),
+    "source_jobs": ("RIU", "R", "R", "R", "R"),
     "spending": ("RIU", "R", "RIU", "RIU", "R"),
     "stale_results": ("RI", "R", "R", "RI", "R"),
     "sweeps": ("R", "R", "R", "RIU", "R"),

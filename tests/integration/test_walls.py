@@ -104,6 +104,8 @@ def _live(house: House) -> UserId:
         "INSERT INTO bulk_operations"
         " (id, user_id, action, filter, created_by, key_id, total, last_event)"
         " VALUES (gen_random_uuid(), :u, 'cancel', '{}', 'x', 'k', 0, 0);"
+        "INSERT INTO source_jobs (user_id, name, last_status, last_run_at)"
+        " VALUES (:u, 'nightly', 'skipped_queue_full', clock());"
         "INSERT INTO notices (user_id, kind, subject) VALUES (:u, 'usage.50', 'month');"
         "INSERT INTO lock_waits (user_id, key, holder_id, waiter_id, waiting, since)"
         " VALUES (:u, 'k', :a, :b, 1, clock())",

@@ -15,7 +15,7 @@ that programs left in their own transactions stand in the *inbox* until intake h
 is to be done to many tasks at once, and how far it has got, stands in *bulk_operations*.
 *agents* are the workers that can be reached, gathered in *pools*; *pauses* say who stopped what
 from starting; *paces* say how long each type of task takes of late; *sweeps* remember when each
-maintenance sweep last ran.
+maintenance sweep last ran; *source_jobs* what became of the latest submit of a scheduler's job.
 
 Counters on lanes and dags, and all events, are written by triggers in the very statement that
 changes a task, so no code can forget them. Instants come from the database function `clock()`.
@@ -37,7 +37,7 @@ from app.store.models.records import (
     StaleResult,
     TaskEvent,
 )
-from app.store.models.upkeep import Agent, LegalMove, Pace, Pause, Pool, SweepRun
+from app.store.models.upkeep import Agent, LegalMove, Pace, Pause, Pool, SourceJob, SweepRun
 from app.store.models.work import Dag, DagTrigger, Task, TaskEdge
 
 __all__ = [
@@ -61,6 +61,7 @@ __all__ = [
     "Pace",
     "Pause",
     "Pool",
+    "SourceJob",
     "Spending",
     "StaleResult",
     "SweepRun",

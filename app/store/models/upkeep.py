@@ -138,6 +138,24 @@ class SweepRun(Base):
     touched: Mapped[int | None]
 
 
+class SourceJob(Base):
+    """A scheduler's job, by the name it gives itself, and what became of its latest submit."""
+
+    __tablename__ = "source_jobs"
+    __table_args__ = (
+        PrimaryKeyConstraint("user_id", "name"),
+        CheckConstraint(
+            "(task_id IS NOT NULL) = (last_status = 'queued')", name="source_jobs_task_when_queued"
+        ),
+    )
+
+    user_id: Mapped[UUID] = mapped_column(ForeignKey("users.id"))
+    name: Mapped[str]
+    last_status: Mapped[str]
+    last_run_at: Mapped[datetime]
+    task_id: Mapped[UUID | None]
+
+
 class LegalMove(Base):
     """The table of moves as the database knows it; a trigger refuses every other one."""
 

@@ -3,13 +3,13 @@
 GRANT SELECT ON
     users, lanes, api_keys, audit_log, dags, tasks, task_edges, attempts, usage_ledger, events, dead_letters,
     stale_results, pools, pauses, agents, paces, sweeps, legal_moves, user_limits, graphs, audit_trail,
-    held_locks, lock_waits, spending, notices, dag_triggers, artifacts, inbox, bulk_operations
+    held_locks, lock_waits, spending, notices, dag_triggers, artifacts, inbox, bulk_operations, source_jobs
 TO overnight_app, overnight_admin, overnight_dispatcher;
 -- Keys and the audit log are no part of any forecast.
 GRANT SELECT ON
     users, lanes, dags, tasks, task_edges, attempts, usage_ledger, events, dead_letters,
     stale_results, pools, pauses, agents, paces, sweeps, legal_moves, user_limits, graphs,
-    held_locks, lock_waits, spending, notices, dag_triggers, artifacts, inbox, bulk_operations
+    held_locks, lock_waits, spending, notices, dag_triggers, artifacts, inbox, bulk_operations, source_jobs
 TO overnight_reader, overnight_gate;
 -- How far the log of events goes, for those who stream it.
 GRANT SELECT ON SEQUENCE events_id_seq TO overnight_app, overnight_reader, overnight_admin, overnight_dispatcher;
@@ -35,5 +35,6 @@ GRANT INSERT ON notices TO overnight_gate;
 GRANT INSERT, UPDATE ON dag_triggers, bulk_operations TO overnight_app, overnight_admin;
 GRANT UPDATE ON dag_triggers, bulk_operations TO overnight_dispatcher;
 GRANT UPDATE ON inbox TO overnight_dispatcher;
+GRANT INSERT, UPDATE ON source_jobs TO overnight_app;
 -- Whoever is in the database may try; without a key nothing comes of it.
 GRANT EXECUTE ON FUNCTION overnight_inbox_submit TO PUBLIC;

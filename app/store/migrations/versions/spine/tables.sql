@@ -386,6 +386,17 @@ CREATE TABLE pools (
     FOREIGN KEY(serves) REFERENCES users (id)
 );
 
+CREATE TABLE source_jobs (
+    user_id UUID NOT NULL,
+    name TEXT NOT NULL,
+    last_status TEXT NOT NULL,
+    last_run_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    task_id UUID,
+    PRIMARY KEY (user_id, name),
+    CONSTRAINT source_jobs_task_when_queued CHECK ((task_id IS NOT NULL) = (last_status = 'queued')),
+    FOREIGN KEY(user_id) REFERENCES users (id)
+);
+
 CREATE TABLE tasks (
     id UUID NOT NULL,
     user_id UUID NOT NULL,

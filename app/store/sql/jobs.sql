@@ -1,0 +1,20 @@
+-- The jobs of schedulers outside: what became of each one's latest submit.
+
+-- name: note_job
+-- One that is known always; new ones up to so many, for a submit that was refused writes here too.
+INSERT INTO source_jobs AS j (user_id, name, last_status, last_run_at, task_id)
+SELECT :user_id, :name, :status, clock(), CAST(:task_id AS uuid)
+ WHERE EXISTS (SELECT 1 FROM source_jobs WHERE user_id = :user_id AND name = :name)
+    OR (SELECT count(*) FROM source_jobs WHERE user_id = :user_id) < :limit
+    ON CONFLICT (user_id, name) DO UPDATE
+   SET last_status = excluded.last_status, last_run_at = excluded.last_run_at, task_id = excluded.task_id
+ WHERE j.last_run_at <= excluded.last_run_at;
+
+-- name: view_jobs
+-- The latest first, and whether what each submitted last is still under way.
+SELECT j.name, j.last_status, j.last_run_at, j.task_id, t.state
+  FROM source_jobs j
+  LEFT JOIN tasks t ON t.id = j.task_id
+ WHERE j.user_id = :user_id
+ ORDER BY j.last_run_at DESC, j.name
+ LIMIT :limit;
