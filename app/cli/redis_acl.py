@@ -7,7 +7,7 @@ from app.cli import connection, options, output
 
 
 def redis_acl(*, as_json: options.Json = False) -> None:
-    """Print an access list for Redis with new passwords: one user for the API, one for the rest."""
+    """Print an access list for Redis with new passwords: for the API, for Flower, for the rest."""
     from app.dispatch.redis_acl import acl_users
 
     known = connection.settings()

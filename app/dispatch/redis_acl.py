@@ -1,22 +1,25 @@
 """The least that Redis must let each kind of process do: the users of its access list.
 
 Whoever may write to the broker's keys can start anything in the workers' fleet, so the API has a
-user that cannot: it may ring the bell and count requests.
+user that cannot: it may ring the bell and count requests. Flower has one that asks workers how they
+are and hears what they tell, and can put no task into any queue.
 """
 
 import hashlib
 from dataclasses import dataclass
 from typing import Final
 
+from app.dispatch.celery_settings import MAINTENANCE_QUEUE, agent_queue
 from app.events.wake import CHANNEL
 
 API: Final = "overnight_api"
 SERVICE: Final = "overnight_service"
+FLOWER: Final = "overnight_flower"
 # What every client says when it comes in.
 GREETING: Final = ("auth", "hello", "ping", "select", "client|setname", "client|setinfo")
 BELL: Final = ("publish",)
 COUNTING: Final = ("evalsha", "script|load", "script|exists", "time", "hmget", "hset", "pexpire")
-# What Celery's workers, beat, Flower and the publisher of the dispatcher send.
+# What Celery's workers, beat and the publisher of the dispatcher send.
 BROKER: Final = (
     *("lpush", "rpush", "brpop", "llen", "del", "get", "set"),
     *("zadd", "zrem", "zrange", "zrevrangebyscore", "zrangebyscore"),
@@ -28,13 +31,20 @@ BROKER: Final = (
 # Commands to workers, their answers, and the events that Flower listens to.
 REMOTE_CONTROL: Final = ("celery.pidbox", "reply.celery.pidbox", "celeryev/*")
 
+# What carries questions to workers and their answers: who listens, the answers' own queues, and
+# what was read of them and not acknowledged.
+ASKING: Final = ("_kombu.binding", "celeryev.", "*.reply.celery.pidbox", "unacked")
+
 
 @dataclass(frozen=True)
 class AclUser:
-    """One user of the list: which keys and channels, and what may be done with them."""
+    """One user of the list: which keys and channels, and what may be done with them.
+
+    Keys are patterns as Redis writes them, `~` before those that may be written too.
+    """
 
     name: str
-    keys: str
+    keys: tuple[str, ...]
     channels: tuple[str, ...]
     commands: tuple[str, ...]
 
@@ -43,7 +53,7 @@ class AclUser:
         digest = hashlib.sha256(password.encode()).hexdigest()
         rules = (
             f"#{digest}",
-            f"~{self.keys}",
+            *self.keys,
             *(f"&{channel}" for channel in self.channels),
             "-@all",
             *(f"+{command}" for command in sorted({*GREETING, *self.commands})),
@@ -55,7 +65,10 @@ def acl_users(prefix: str, database: int = 0) -> tuple[AclUser, ...]:
     """Return the users for a house whose keys begin with this prefix, in this database."""
     # A pattern to listen to must stand in the list letter by letter.
     heard = tuple(f"{prefix}/{database}.{name}" for name in REMOTE_CONTROL)
+    read = tuple(f"%R~{prefix}{name}*" for name in (agent_queue(""), MAINTENANCE_QUEUE))
+    asked = tuple(f"~{prefix}{name}*" for name in ASKING)
     return (
-        AclUser(API, f"{prefix}rate:*", (f"{prefix}{CHANNEL}",), (*BELL, *COUNTING)),
-        AclUser(SERVICE, f"{prefix}*", (f"{prefix}*", *heard), BROKER),
+        AclUser(API, (f"~{prefix}rate:*",), (f"{prefix}{CHANNEL}",), (*BELL, *COUNTING)),
+        AclUser(SERVICE, (f"~{prefix}*",), (f"{prefix}*", *heard), BROKER),
+        AclUser(FLOWER, (*read, *asked), heard, BROKER),
     )

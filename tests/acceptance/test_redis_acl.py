@@ -10,14 +10,17 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from app.api.rates import Rates, TooManyRequests
-from app.cli.processes import beat_arguments, maintenance_arguments
+from app.cli.processes import beat_arguments, flower_arguments, maintenance_arguments
 from app.dispatch.celery_settings import agent_queue
 from app.dispatch.publish import Publisher
-from app.dispatch.redis_acl import API, SERVICE
-from app.events.wake import Listener, Waker
+from app.dispatch.redis_acl import API, FLOWER, SERVICE
+from app.domain.ids import show_task
+from app.events.wake import CHANNEL, Listener, Waker
+from app.local.ports import free_port
 from app.local.postgres import EmbeddedPostgres
 from app.local.redis import EmbeddedRedis
 from tests.support.command import run
+from tests.support.flower import SIGN_IN, Flower
 from tests.support.servers import redis_server
 from tests.support.waiting import wait_until
 from tests.support.workers import Shift, running, running_worker, worker_settings, working_house
@@ -105,6 +108,49 @@ def test_a_whole_house_works_under_the_list(
     assert _refusals(server) == []
 
 
+def test_flower_shows_workers_and_tasks_under_the_list(
+    guarded: tuple[EmbeddedRedis, dict[str, str]], postgres: EmbeddedPostgres, template: str
+) -> None:
+    server, urls = guarded
+    with working_house(postgres, template) as house:
+        url = house.owner.engine.url.render_as_string(hide_password=False)
+        ours = {"redis_key_prefix": PREFIX, "flower_port": free_port()}
+        settings = worker_settings(url, urls[SERVICE], dispatch_tick_interval=1, **ours)
+        looking = worker_settings(url, urls[FLOWER], **ours)
+        flower = Flower(looking.flower_port)
+        shift = Shift(house, settings, Publisher(settings), house.user())
+        with (
+            running(flower_arguments(looking), looking, FLOWER_BASIC_AUTH=SIGN_IN) as process,
+            running_worker(settings),
+        ):
+            wait_until(flower.is_up, what="Flower to answer", timeout=60)
+
+            def shown() -> object:
+                # Workers tell of their messages once Flower has asked them to.
+                task_id = shift.send("echo", {"hello": "flower"})
+                shift.reaches(task_id, "completed", timeout=30)
+                return flower.get("/api/tasks").get(f"{show_task(task_id)}:1")
+
+            seen = wait_until(
+                lambda: shown() or _refusals(server),
+                what=f"Flower to see a task:\n{process.said()[-2000:]}",
+                timeout=60,
+                pause=1,
+            )
+            workers = flower.get("/api/workers?refresh=1")
+            queues = flower.status("/broker")
+        shift.publisher.close()
+
+    assert _refusals(server) == []
+    assert isinstance(seen, dict)
+    assert seen["state"] in {"RECEIVED", "STARTED", "SUCCESS"}
+    [worker] = [told for name, told in workers.items() if name.startswith("default.")]
+    # What it was asked for and answered itself, not only what it told.
+    assert worker["stats"]["pool"]["max-concurrency"] == 1
+    assert [queue["name"] for queue in worker["active_queues"]] == [agent_queue("default")]
+    assert queues == 200
+
+
 def test_nothing_else_is_let_through(guarded: tuple[EmbeddedRedis, dict[str, str]]) -> None:
     _, urls = guarded
     refused = {
@@ -120,6 +166,16 @@ def test_nothing_else_is_let_through(guarded: tuple[EmbeddedRedis, dict[str, str
             ("SUBSCRIBE", "other:wake"),
             ("MODULE", "LIST"),
             ("MONITOR",),
+        ),
+        FLOWER: (
+            ("LPUSH", f"{PREFIX}{agent_queue('default')}", "forged"),
+            ("LPUSH", f"{PREFIX}maintenance", "forged"),
+            ("DEL", f"{PREFIX}{agent_queue('default')}"),
+            ("BRPOP", f"{PREFIX}{agent_queue('default')}", "1"),
+            ("GET", f"{PREFIX}rate:ada"),
+            ("PUBLISH", f"{PREFIX}{CHANNEL}", "ring"),
+            ("FLUSHALL",),
+            ("KEYS", "*"),
         ),
         API: (
             ("LPUSH", f"{PREFIX}{agent_queue('default')}", "forged"),
