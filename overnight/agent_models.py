@@ -147,7 +147,9 @@ class TaskResult(Spent):
     status: Literal["completed", "failed"] = "completed"
     output: Sound = None
     summary: Text | None = Field(None, max_length=10_000)
-    files_changed: list[Annotated[Text, Field(max_length=4096)]] = Field([], max_length=10_000)
+    files_changed: list[Annotated[Text, Field(max_length=4096)]] | None = Field(
+        None, max_length=10_000
+    )
     error: Text | None = Field(None, max_length=10_000)
 
 

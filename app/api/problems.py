@@ -60,6 +60,8 @@ STATUS_OF: dict[type[errors.Refused], int] = {
     errors.TooManyStreams: 429,
     errors.QueueFull: 503,
 }
+# What a page shows as it comes.
+TITLE_OF = {errors.QueueFull.code: "Queue is full. Please try again later."}
 CODE_OF = {413: "BODY_TOO_LARGE"}
 RETRY_QUEUE_SECONDS = 5
 RETRY_DATABASE_SECONDS = 2
@@ -77,7 +79,7 @@ def problem(
     """Write one refusal; `wrong` lists the fields at fault, `details` adds members of its own."""
     body: dict[str, object] = {
         "type": f"urn:overnight:problem:{code.lower().replace('_', '-')}",
-        "title": code.replace("_", " ").capitalize(),
+        "title": TITLE_OF.get(code, code.replace("_", " ").capitalize()),
         "status": status,
         "detail": detail,
         "code": code,

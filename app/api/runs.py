@@ -203,7 +203,7 @@ def complete_run(body: TaskResult, run: Running) -> Ok:
         return Returned(
             output=body.output,
             summary=body.summary,
-            files_changed=tuple(body.files_changed),
+            files_changed=tuple(body.files_changed or ()),
             **_spending(body),
         )
 

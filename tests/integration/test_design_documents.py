@@ -1,0 +1,370 @@
+"""The two documents that fix the wire, followed in their order: every route, field, word and code.
+
+The first is the design of the user limits, the second that of the work queue.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from app.domain.plans import PLAN_LIMITS, PlanTier
+from app.maintenance.reap import end_overdue
+from tests.support.command import run
+from tests.support.door import TASKS, Door, open_door
+from tests.support.house import House
+from tests.support.outside import outsider
+from tests.support.serving import serve
+
+LIMITS = "/api/v1/users/me/limits"
+QUEUE = "/api/queue"
+INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+TASK_FIELDS = {
+    *("id", "title", "status", "priority", "queue_position", "created_at", "started_at"),
+    *("completed_at", "result_summary", "failure_reason"),
+}
+ENTRY_FIELDS = {
+    *("queue_id", "state", "created_at", "prompt", "model", "timeout_seconds", "session_id"),
+    *("project", "env", "thinking", "dispatched_at", "task_id", "agent_url", "attempts"),
+    *("last_error", "source", "source_job"),
+}
+
+
+@pytest.fixture
+def door(house: House, database_url: str) -> Iterator[Door]:
+    with open_door(house, database_url) as door:
+        yield door
+
+
+def create(door: Door, **more: Any) -> dict[str, Any]:
+    body = {"title": "Fix the login", "description": "It loops", "project_id": str(uuid4())}
+    answer = door.ask("POST", TASKS, json={**body, **more})
+    assert answer.status_code == 201, answer.text
+    task: dict[str, Any] = answer.json()
+    return task
+
+
+def read(door: Door, task_id: str) -> dict[str, Any]:
+    task: dict[str, Any] = door.ask("GET", f"{TASKS}/{task_id}").json()
+    return task
+
+
+def pass_time(house: House, by: timedelta) -> None:
+    """Let time pass for runs that go on giving signs of life."""
+    house.run("UPDATE tasks SET expires_at = expires_at + :by WHERE state = 'running'", by=by)
+    house.move_clock(by)
+
+
+def code(answer: Any) -> tuple[int, str]:
+    return answer.status_code, answer.json()["code"]
+
+
+def test_a_task_is_created_read_listed_and_completed(door: Door) -> None:
+    agent = outsider(door)
+    task = create(door)
+
+    assert set(task) >= TASK_FIELDS
+    assert (task["status"], task["priority"], task["queue_position"]) == ("pending", 3, 1)
+    assert INSTANT.fullmatch(task["created_at"])
+    none = ("started_at", "completed_at", "result_summary", "failure_reason")
+    assert [task[name] for name in none] == [None] * 4
+    assert read(door, task["id"]) == task
+
+    work = agent.work()
+    assert [one["id"] for one in door.ask("GET", f"{TASKS}?status=claimed").json()] == [task["id"]]
+    agent.say(work, "start")
+    running = read(door, task["id"])
+    assert (running["status"], running["queue_position"]) == ("running", None)
+    assert INSTANT.fullmatch(running["started_at"])
+
+    result = {"summary": "Fixed", "files_changed": ["login.py"], "error": None}
+    done = agent.say(work, "complete", status="completed", **result)
+    assert (done.status_code, done.json()) == (200, {"ok": True})
+    ended = read(door, task["id"])
+    assert (ended["status"], ended["result_summary"]) == ("completed", "Fixed")
+    assert ended["files_changed"] == ["login.py"]
+    assert INSTANT.fullmatch(ended["completed_at"])
+    assert door.guest().ask("GET", TASKS).json() == []
+    for status in ("pending", "claimed", "running", "failed", "cancelled"):
+        assert door.ask("GET", f"{TASKS}?status={status}").json() == []
+
+
+def test_every_field_of_a_result_may_be_null(door: Door) -> None:
+    agent = outsider(door)
+    task = create(door)
+    work = agent.begin()
+
+    nothing = dict.fromkeys(("summary", "files_changed", "error"))
+    done = agent.say(work, "complete", status="completed", **nothing)
+
+    assert (done.status_code, done.json()) == (200, {"ok": True}), done.text
+    assert read(door, task["id"])["status"] == "completed"
+
+
+def test_a_failed_result_fails_the_task_and_says_why(door: Door) -> None:
+    agent = outsider(door)
+    task = create(door, max_attempts=1)
+
+    told = agent.say(agent.begin(), "complete", status="failed", error="no network")
+
+    assert (told.status_code, told.json()) == (200, {"ok": True})
+    failed = read(door, task["id"])
+    assert (failed["status"], failed["failure_reason"]) == ("failed", "error")
+    assert failed["error"] == "no network"
+    assert len(door.ask("GET", f"{TASKS}?status=failed").json()) == 1
+
+
+def test_a_task_that_outlasts_the_plan_fails_as_a_timeout(door: Door) -> None:
+    agent = outsider(door)
+    task = create(door)
+    work = agent.begin()
+    assert work["timeout_seconds"] == 240 * 60
+
+    pass_time(door.house, timedelta(minutes=241))
+    end_overdue(door.house.dispatcher, grace=timedelta(0), kill=lambda _claim, _child: None)
+
+    failed = read(door, task["id"])
+    assert (failed["status"], failed["failure_reason"], failed["error"]) == (
+        "failed",
+        "plan_timeout",
+        "Timeout",
+    )
+    late = agent.say(work, "complete", status="completed")
+    assert code(late) == (409, "STALE_ATTEMPT")
+
+
+@pytest.mark.parametrize("priority", [0, 5, "3", 2.5])
+def test_a_priority_is_one_to_four(door: Door, priority: object) -> None:
+    body = {"title": "x", "description": "x", "project_id": "x", "priority": priority}
+
+    answer = door.ask("POST", TASKS, json=body)
+
+    assert code(answer) == (422, "INVALID_REQUEST")
+    assert answer.json()["errors"][0]["field"] == "priority"
+
+
+def test_a_task_is_cancelled_once(door: Door) -> None:
+    task = create(door)
+
+    answer = door.ask("DELETE", f"{TASKS}/{task['id']}")
+
+    assert answer.json()["cancelled"] is True
+    assert read(door, task["id"])["status"] == "cancelled"
+    again = door.ask("DELETE", f"{TASKS}/{task['id']}")
+    assert code(again) == (400, "TASK_ALREADY_COMPLETED")
+
+
+@pytest.mark.parametrize("tier", list(PlanTier))
+def test_the_queue_and_the_limits_are_told_for_every_plan(door: Door, tier: PlanTier) -> None:
+    plan = PLAN_LIMITS[tier]
+    user = door.guest(
+        plan_tier=tier.value,
+        max_concurrent_agents=plan.max_concurrent_agents,
+        max_task_duration_minutes=plan.max_task_duration_minutes,
+        monthly_agent_hours_limit=plan.monthly_agent_hours,
+    )
+    agent = outsider(user, slots=50)
+    create(user)
+    create(user)
+    agent.begin()
+
+    status = user.ask("GET", f"{TASKS}/queue-status").json()
+    limits = user.ask("GET", LIMITS).json()
+
+    most = plan.max_concurrent_agents
+    assert (
+        status.items()
+        >= {
+            "running": 1,
+            "pending": 1,
+            "max_concurrent": most,
+            "can_start_more": most > 1,
+            "monthly_hours_used": 0.0,
+            "monthly_hours_limit": plan.monthly_agent_hours,
+        }.items()
+    )
+    assert INSTANT.fullmatch(limits.pop("billing_cycle_resets_at"))
+    assert (
+        limits.items()
+        >= {
+            "plan": tier.value,
+            "max_concurrent_agents": most,
+            "max_task_duration_minutes": plan.max_task_duration_minutes,
+            "monthly_agent_hours_limit": plan.monthly_agent_hours,
+            "monthly_agent_hours_used": 0.0,
+        }.items()
+    )
+    # At the cap one may still queue; the gate alone holds it.
+    assert create(user)["status"] == "pending"
+    assert (agent.claim().status_code == 204) == (most == 1)
+
+
+def test_hours_are_charged_and_used_up(door: Door) -> None:
+    user = door.guest(monthly_agent_hours_limit=1, max_task_duration_minutes=60)
+    agent = outsider(user)
+    create(user)
+    work = agent.begin()
+    pass_time(door.house, timedelta(minutes=59))
+    agent.say(work, "complete", status="completed")
+    assert user.ask("GET", LIMITS).json()["monthly_agent_hours_used"] == 0.98
+    door.house.run("UPDATE lanes SET used_seconds = 3600 WHERE user_id = :u", u=user.user)
+
+    refused = user.create()
+
+    assert code(refused) == (403, "MONTHLY_LIMIT_REACHED")
+
+
+def test_fifty_tasks_may_wait_and_no_more(door: Door) -> None:
+    for _ in range(50):
+        door.created()
+
+    assert code(door.create()) == (400, "TOO_MANY_PENDING")
+    assert door.ask("GET", f"{TASKS}/queue-status").json()["pending"] == 50
+
+
+def test_nobody_gets_at_anybody_elses_tasks(door: Door) -> None:
+    task_id = create(door)["id"]
+    other = door.guest()
+
+    for method, path in (("GET", ""), ("DELETE", ""), ("GET", "/explain"), ("POST", "/retry")):
+        assert code(other.ask(method, f"{TASKS}/{task_id}{path}")) == (404, "TASK_NOT_FOUND")
+    for method, path in (("GET", ""), ("POST", "/cancel")):
+        assert code(other.ask(method, f"{QUEUE}/{task_id}{path}")) == (404, "TASK_NOT_FOUND")
+    # The report of a run is for whoever holds the claim, and opened by no user's key.
+    told = door.ask("POST", f"{TASKS}/{task_id}/complete", json={"status": "completed"})
+    assert told.status_code == 401
+    for path in (TASKS, f"{TASKS}/queue-status", LIMITS, QUEUE, "/status"):
+        assert door.http.get(path).status_code == 401
+
+
+def test_a_prompt_goes_through_the_queue(door: Door) -> None:
+    agent = outsider(door)
+    asked = {
+        "prompt": "Perform nightly maintenance...",
+        "model": "sonnet",
+        "timeout_seconds": 1800,
+        "session_id": "session-1",
+        "project": {"name": "site"},
+        "env": {"CI": "1"},
+        "thinking": True,
+        "source": "scheduler",
+        "source_job": "nightly-maintenance",
+    }
+
+    answer = door.ask("POST", f"{QUEUE}/task", json=asked)
+
+    assert answer.status_code == 201
+    accepted = answer.json()
+    queue_id = accepted["queue_id"]
+    assert accepted == {"queue_id": queue_id, "position": 1, "state": "pending"}
+    entry = door.ask("GET", f"{QUEUE}/{queue_id}").json()
+    assert set(entry) >= ENTRY_FIELDS
+    assert asked.items() <= entry.items()
+    assert (entry["state"], entry["position"], entry["attempts"]) == ("pending", 1, 0)
+    assert (entry["task_id"], entry["agent_url"], entry["dispatched_at"]) == (None, None, None)
+
+    work = agent.work()
+    sent = door.ask("GET", f"{QUEUE}/{queue_id}").json()
+    assert (sent["state"], sent["position"]) == ("dispatching", None)
+    assert (sent["task_id"], sent["attempts"]) == (queue_id, 1)
+    assert INSTANT.fullmatch(sent["dispatched_at"])
+    assert sent["agent_url"]
+    agent.say(work, "start")
+    assert door.ask("GET", f"{QUEUE}/{queue_id}").json()["state"] == "working"
+    agent.say(work, "complete", status="completed")
+    ended = door.ask("GET", f"{QUEUE}/{queue_id}").json()
+    assert (ended["state"], ended["task_id"]) == ("completed", queue_id)
+    assert door.ask("GET", QUEUE).json()["tasks"] == []
+
+
+def test_an_agent_that_is_busy_sends_the_task_to_the_back(door: Door) -> None:
+    agent = outsider(door)
+    first = door.ask("POST", f"{QUEUE}/task", json={"prompt": "first"}).json()["queue_id"]
+    work = agent.work()
+
+    assert agent.say(work, "release", reason="shutdown").status_code == 200
+
+    back = door.ask("GET", f"{QUEUE}/{first}").json()
+    assert (back["state"], back["task_id"], back["agent_url"]) == ("pending", None, None)
+    assert door.ask("GET", f"{TASKS}/{first}").json()["attempts"] == 0
+
+
+def test_the_queue_is_first_in_first_out_and_outlives_the_process(
+    house: House, database_url: str
+) -> None:
+    with open_door(house, database_url) as before:
+        ids = [
+            before.ask("POST", f"{QUEUE}/task", json={"prompt": word}).json()["queue_id"]
+            for word in ("first", "second", "third")
+        ]
+    with open_door(house, database_url) as after:
+        after.headers = before.headers
+        shown = after.ask("GET", QUEUE).json()
+
+        assert shown["depth"] == 3
+        assert [one["queue_id"] for one in shown["tasks"]] == ids
+        assert [one["position"] for one in shown["tasks"]] == [1, 2, 3]
+
+
+def test_a_queue_at_its_size_refuses_in_the_words_of_the_design(
+    house: House, database_url: str
+) -> None:
+    with open_door(house, database_url, AG_QUEUE_MAX_SIZE="2") as door:
+        for route in (f"{QUEUE}/task", "/api/task"):
+            door.ask("POST", route, json={"prompt": "x"})
+
+        refused = door.ask("POST", "/api/task", json={"prompt": "x"})
+
+        assert code(refused) == (503, "QUEUE_FULL")
+        assert refused.json()["title"] == "Queue is full. Please try again later."
+        assert refused.json()["detail"] == "queue is at capacity (2 tasks)"
+        assert refused.headers["retry-after"]
+        status = door.ask("GET", "/status").json()
+        assert status["queue"]["depth"] == status["queue"]["max_size"] == 2
+        web = door.ask("GET", QUEUE).json()["tasks"][1]
+        assert web["source"] == "web"
+
+
+def test_the_settings_of_the_queue_go_by_their_old_names(house: House, database_url: str) -> None:
+    old = {
+        "AG_QUEUE_MAX_SIZE": "50",
+        "AG_QUEUE_MAX_ATTEMPTS": "5",
+        "AG_QUEUE_DISPATCH_TIMEOUT": "30s",
+        "AG_QUEUE_DIR": "~/.agency/queue",
+    }
+    with open_door(house, database_url, **old) as door:
+        queue_id = door.ask("POST", f"{QUEUE}/task", json={"prompt": "x"}).json()["queue_id"]
+
+        assert door.ask("GET", "/status").json()["queue"]["max_size"] == 50
+        assert read(door, queue_id)["max_attempts"] == 5
+
+
+def test_the_commands_of_the_queue(
+    house: House, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serve(house, database_url, AG_QUEUE_MAX_SIZE="1") as served:
+        monkeypatch.chdir(tmp_path)
+        for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("OVERNIGHT_URL", served.url)
+        monkeypatch.setenv("OVERNIGHT_API_KEY", served.key)
+
+        queued = run("queue", "Task prompt here", "--model", "sonnet", "--timeout", "30m")
+        queue_id = queued.stdout.strip()
+        one = json.loads(run("queue-status", queue_id, "--json").stdout)
+        whole = json.loads(run("queue-status", "--json").stdout)
+        full = run("queue", "one too many")
+        cancelled = run("queue-cancel", queue_id)
+
+    assert (one["queue_id"], one["status"], one["timeout_seconds"]) == (queue_id, "pending", 1800)
+    assert one["source"] == "cli"
+    assert whole["pending"] == 1
+    assert full.exit_code != 0
+    assert full.stderr.splitlines()[0] == "Error: queue is at capacity (1 tasks)"
+    assert cancelled.stdout == f"{queue_id} cancelled\n"
