@@ -12,6 +12,7 @@ from app.insight.budgets import ApprovalView, list_approvals
 from app.insight.locks import LockView, LockWaitView, list_lock_waits, list_locks
 from app.insight.pauses import PauseView, pauses_of
 from app.insight.usage import LedgerView, UsageView, list_ledger, usage
+from app.insight.users import get_user
 from overnight.control_models import (
     Approval,
     Approved,
@@ -59,10 +60,12 @@ def pause_own_work(parts: Use, caller: Writer, body: Pausing = UNSAID) -> Held:
 
 @router.post("/users/me/resume")
 def resume_own_work(parts: Use, caller: Writer) -> Held:
-    """Let the caller's work start again; pauses of others stay in force."""
-    changed = pauses.resume(parts.db, Target(caller.user_id), actor=f"user:{caller.user_id}")
+    """Let the caller's work start again; pauses that others began stay in force."""
+    me = Target(caller.user_id)
+    changed = pauses.resume(parts.db, me, actor=f"user:{caller.user_id}", own=True)
     parts.nudge()
-    return Held(paused=False, changed=changed)
+    # One that an operator began is not theirs to end.
+    return Held(paused=get_user(parts.db, caller.user_id).paused, changed=changed)
 
 
 @router.get("/approvals", response_model=list[Approval])

@@ -47,6 +47,8 @@ def pause(db: Db, target: Target, *, actor: str, note: str = "") -> bool:
         tx.execute(statement("act_as"), {"actor": actor})
         begun = tx.execute(statement("begin_pause"), _named(target, actor) | {"note": note})
         is_new = begun.one_or_none() is not None
+        if not is_new:
+            tx.execute(statement("take_over_pause"), _named(target, actor))
         if note and not is_new:
             tx.execute(statement("renote_pause"), _named(target, actor) | {"note": note})
         _mark(tx, target, paused=True)
@@ -55,15 +57,20 @@ def pause(db: Db, target: Target, *, actor: str, note: str = "") -> bool:
     return db.atomically(work)
 
 
-def resume(db: Db, target: Target, *, actor: str) -> bool:
-    """Let work start again; False if it was not paused. Other pauses stay in force."""
+def resume(db: Db, target: Target, *, actor: str, own: bool = False) -> bool:
+    """Let work start again; False if it was not paused. Other pauses stay in force.
+
+    With `own` only a pause that the same actor began is ended: no user ends an operator's.
+    """
 
     def work(tx: Connection) -> bool:
         _hold(tx, target)
         tx.execute(statement("act_as"), {"actor": actor})
-        ended = tx.execute(statement("end_pause"), _named(target, actor)).one_or_none()
-        _mark(tx, target, paused=False)
-        return ended is not None
+        named = _named(target, actor) | {"own": own}
+        is_ended = tx.execute(statement("end_pause"), named).one_or_none() is not None
+        if is_ended or not own:
+            _mark(tx, target, paused=False)
+        return is_ended
 
     return db.atomically(work)
 

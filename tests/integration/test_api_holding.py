@@ -50,6 +50,32 @@ def test_a_user_holds_their_own_work_and_lets_it_go(door: Door) -> None:
     assert door.ask("GET", "/api/v1/pauses").json() == []
 
 
+def test_a_user_cannot_end_what_an_operator_has_paused(door: Door) -> None:
+    boss = door.guest(is_admin=True)
+    boss.ask("POST", "/api/v1/admin/pause", json={"user": str(door.user), "note": "bills"})
+
+    tried = door.ask("POST", "/api/v1/users/me/resume")
+
+    assert tried.json() == {"paused": True, "changed": False}
+    assert [one["note"] for one in door.ask("GET", "/api/v1/pauses").json()] == ["bills"]
+    freed = boss.ask("POST", "/api/v1/admin/resume", json={"user": str(door.user)})
+    assert freed.json() == {"paused": False, "changed": True}
+
+
+def test_an_operators_pause_outlives_the_users_own(door: Door) -> None:
+    boss = door.guest(is_admin=True)
+    door.ask("POST", "/api/v1/users/me/pause", json={"note": "supper"})
+    boss.ask("POST", "/api/v1/admin/pause", json={"user": str(door.user), "note": "bills"})
+
+    tried = door.ask("POST", "/api/v1/users/me/resume")
+
+    assert tried.json() == {"paused": True, "changed": False}
+    sql = "SELECT act, actor FROM audit_log WHERE user_id = :u AND act IN ('paused', 'resumed')"
+    acts = door.house.rows(sql, u=door.user)
+    assert {act["act"] for act in acts} == {"paused"}
+    assert f"user:{boss.user}" in {act["actor"] for act in acts}
+
+
 def asking(door: Door) -> str:
     """Return a task that has used up its ceiling."""
     door.house.agent()

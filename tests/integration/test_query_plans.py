@@ -306,6 +306,7 @@ def _values(connection: Connection) -> dict[str, Any]:
         "key": "someone",
         "paused": True,
         "begins": True,
+        "own": True,
         "offline": False,
         "horizon": 3600,
         "step": 0.1,

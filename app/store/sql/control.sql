@@ -80,12 +80,24 @@ UPDATE pauses
    AND coalesce(target, '') = coalesce(CAST(:key AS text), '')
    AND resumed_at IS NULL;
 
+-- name: take_over_pause
+-- One that its user began, and an operator too: from now on only an operator ends it.
+UPDATE pauses
+   SET paused_by = :actor
+ WHERE scope = :scope
+   AND coalesce(target, '') = coalesce(CAST(:key AS text), '')
+   AND resumed_at IS NULL
+   AND paused_by = 'user:' || CAST(:key AS text)
+   AND paused_by <> :actor;
+
 -- name: end_pause
+-- Whoever ends his own ends no operator's.
 UPDATE pauses
    SET resumed_at = clock(), resumed_by = :actor
  WHERE scope = :scope
    AND coalesce(target, '') = coalesce(CAST(:key AS text), '')
    AND resumed_at IS NULL
+   AND (NOT :own OR paused_by = :actor)
 RETURNING id;
 
 -- name: pause_lane

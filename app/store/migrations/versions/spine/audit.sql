@@ -42,7 +42,9 @@ CREATE TRIGGER api_keys_audit_rotated AFTER UPDATE ON api_keys
 CREATE TRIGGER pauses_audit_new AFTER INSERT ON pauses
     FOR EACH ROW EXECUTE FUNCTION record_act('paused', 'target');
 CREATE TRIGGER pauses_audit AFTER UPDATE ON pauses
-    FOR EACH ROW EXECUTE FUNCTION record_act('resumed', 'target');
+    FOR EACH ROW WHEN (NEW.resumed_at IS NOT NULL) EXECUTE FUNCTION record_act('resumed', 'target');
+CREATE TRIGGER pauses_audit_changed AFTER UPDATE ON pauses
+    FOR EACH ROW WHEN (NEW.resumed_at IS NULL) EXECUTE FUNCTION record_act('paused', 'target');
 CREATE TRIGGER dead_letters_audit AFTER UPDATE ON dead_letters
     FOR EACH ROW WHEN (OLD.resolution IS DISTINCT FROM NEW.resolution)
     EXECUTE FUNCTION record_act('dead_letter.resolved', 'task_id');
