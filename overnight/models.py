@@ -162,6 +162,11 @@ class TaskCreate(BaseModel):
         max_length=100,
         description="What it reads: task:ID:output of a task that has completed, or artifact:ID.",
     )
+    workflow_id: Word | None = Field(
+        None,
+        validation_alias=AliasChoices("workflow_id", "dag_id"),
+        description="A graph of yours that it joins; left out, it is one by itself.",
+    )
     role: Literal["orchestrator"] | None = Field(
         None, description="An orchestrator may spawn tasks for other agents than its own."
     )
@@ -236,6 +241,7 @@ class TaskFields(ChildFields, total=False):
 
     type: str | None
     idempotency_key: str | None
+    workflow_id: str | None
 
 
 class TaskResponse(BaseModel):

@@ -4,14 +4,22 @@ from app import telemetry
 from app.api.parts import Parts
 from app.control.keys import Caller
 from app.domain.errors import Refused
-from app.domain.ids import show_task
+from app.domain.ids import DagId, show_task
+from app.intake.join import join
 from app.intake.submit import Caps, NewTask, Submitted, submit
 
 
-def accept(parts: Parts, caller: Caller, task: NewTask) -> Submitted:
-    """Queue a task of the caller's; a refusal is logged, and a new task wakes the dispatchers."""
+def accept(parts: Parts, caller: Caller, task: NewTask, dag_id: DagId | None = None) -> Submitted:
+    """Queue a task of the caller's; a refusal is logged, and a new task wakes the dispatchers.
+
+    With a graph it becomes one more task of that.
+    """
+    caps = Caps.of(parts.settings)
     try:
-        submitted = submit(parts.db, caller.user_id, task, Caps.of(parts.settings))
+        if dag_id is None:
+            submitted = submit(parts.db, caller.user_id, task, caps)
+        else:
+            submitted = join(parts.db, caller.user_id, dag_id, task, caps)
     except Refused as refusal:
         depth = refusal.details.get("depth", refusal.details.get("pending"))
         telemetry.emit(telemetry.Event.SUBMIT_REJECTED, reason=refusal.code.lower(), depth=depth)

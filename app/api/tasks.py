@@ -9,7 +9,7 @@ from app.api.accepting import accept
 from app.api.callers import Reader, Writer
 from app.api.choosing import Choice
 from app.api.editing import changes_of, editions_in, show_edition
-from app.api.naming import states_named, task_cursor, task_named
+from app.api.naming import dag_named, states_named, task_cursor, task_named
 from app.api.paging import PAGE, Before, Limit, page_of
 from app.api.parts import Use
 from app.control.cancel import cancel
@@ -50,8 +50,10 @@ def create_task(
     idempotency: Annotated[str | None, Header(alias="Idempotency-Key")] = None,
 ) -> TaskView:
     """Queue a task; the same idempotency key again answers 200 with the task of the first time."""
-    task = new_task(body, parts.settings, idempotency_key(body.idempotency_key, idempotency))
-    submitted = accept(parts, caller, task)
+    alone = body.model_copy(update={"workflow_id": None})
+    task = new_task(alone, parts.settings, idempotency_key(body.idempotency_key, idempotency))
+    graph = None if body.workflow_id is None else dag_named(body.workflow_id)
+    submitted = accept(parts, caller, task, graph)
     if not submitted.created:
         response.status_code = 200
     response.headers["Location"] = f"{router.prefix}/{show_task(submitted.task_id)}"

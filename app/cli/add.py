@@ -105,6 +105,9 @@ def add(
         list[str] | None,
         typer.Option(metavar="WORD", help="A word to find it by; may be repeated."),
     ] = None,
+    dag: Annotated[
+        str | None, typer.Option(metavar="ID", help="A graph of yours that it joins.")
+    ] = None,
     idempotency_key: Annotated[
         str | None, typer.Option(help="A second add with the same key gives the first task.")
     ] = None,
@@ -138,6 +141,7 @@ def add(
             deadline_at=deadline,
             locks=lock,
             tags=tag,
+            workflow_id=dag,
             idempotency_key=idempotency_key,
             source="cli",
         )

@@ -6,7 +6,7 @@ can come in, between the look and the write. A lock on the graph alone would kee
 but not an edge and the completion of its parent.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 from uuid import UUID
@@ -123,8 +123,15 @@ def _spawn(tx: Connection, user_id: UserId, claim: Claim, seed: Seed, caps: Spaw
     _check_agent(parent, seed.task)
     _check_growth(tx, user_id, parent, caps)
     check(tx, user_id, [replace(seed.task, context_refs=())], caps.caps, ())
-    _found_graph(tx, parent)
-    child = _insert(tx, user_id, parent, seed, caps.caps)
+    if parent.dag_id == parent.id and not parent.grown:
+        found_graph(tx, parent.id)
+    task = replace(seed.task, source=SOURCE, created_by=f"agent:{parent.type}"[:100])
+    if seed.inherits_priority:
+        task = replace(task, priority=parent.priority)
+    born = {"parent_id": parent.id, "spawn_key": seed.key}
+    child = insert_into(
+        tx, user_id, parent.dag_id, task, caps.caps, depends_on=seed.depends_on, born=born
+    )
     fault("spawn.before_commit")
     return Spawned(child, created=True)
 
@@ -154,28 +161,35 @@ def _check_growth(tx: Connection, user_id: UserId, parent: Row[Any], caps: Spawn
         raise DagTooLarge(room.total, largest)
 
 
-def _found_graph(tx: Connection, parent: Row[Any]) -> None:
-    """Give a lone task's graph its row, now that another task joins."""
-    if parent.dag_id == parent.id and not parent.grown:
-        named = {"task_id": parent.id}
-        tx.execute(statement("mark_grown"), named).one()
-        tx.execute(statement("insert_grown_dag"), named)
+def found_graph(tx: Connection, task_id: UUID) -> None:
+    """Give a lone task's graph its row, now that another task joins; its lane is held."""
+    named = {"task_id": task_id}
+    tx.execute(statement("mark_grown"), named).one()
+    tx.execute(statement("insert_grown_dag"), named)
 
 
-def _insert(tx: Connection, user_id: UserId, parent: Row[Any], seed: Seed, caps: Caps) -> TaskId:
-    dag_id = DagId(parent.dag_id)
+def insert_into(
+    tx: Connection,
+    user_id: UserId,
+    dag_id: DagId,
+    task: NewTask,
+    caps: Caps,
+    *,
+    depends_on: Sequence[TaskId] = (),
+    born: Mapping[str, object] | None = None,
+) -> TaskId:
+    """Let one more task into a graph that has a row, behind others of it; its lane is held.
+
+    `born` is what a spawned task has besides: its parent, and its key among the children.
+    """
     task_id = new_task_id()
-    [read] = references.resolve(tx, user_id, [seed.task.context_refs], {}, dag_id=dag_id)
-    before = list(dict.fromkeys([*seed.depends_on, *read.after]))
+    [read] = references.resolve(tx, user_id, [task.context_refs], {}, dag_id=dag_id)
+    before = list(dict.fromkeys([*depends_on, *read.after]))
     unmet = _unmet(tx, user_id, dag_id, before)
-    task = replace(seed.task, source=SOURCE, created_by=f"agent:{parent.type}"[:100])
-    if seed.inherits_priority:
-        task = replace(task, priority=parent.priority)
     made = Submitted(task_id, dag_id, created=True)
     row = row_of(task, made, caps, unmet=len(unmet), weight=0.0) | {
         "context_refs": read.stored,
-        "parent_id": parent.id,
-        "spawn_key": seed.key,
+        **(born or {}),
     }
     tx.execute(statement("insert_tasks"), {"user_id": user_id, "tasks": as_json([row])})
     if before:

@@ -26,6 +26,9 @@ PROJECT_NAMES = ("id", "project_id", "name", "path")
 
 def new_task(body: models.TaskCreate, settings: Settings, key: str | None) -> NewTask:
     """Fill in what the sender left to the service."""
+    if body.workflow_id is not None:
+        legal = "left out, for where this task belongs is settled"
+        raise InvalidRequest("workflow_id", "names another graph", legal=legal)
     task = NewTask(
         title=body.title,
         type=body.type or settings.default_type,

@@ -46,8 +46,21 @@ UPDATE tasks SET grown = true WHERE id = :task_id AND dag_id = id AND NOT grown 
 
 -- name: insert_grown_dag
 -- The graph of a task that was alone so far, under the id it has always had.
-INSERT INTO dags (id, user_id, title, created_by, total, open, spent_usd, reserved_usd)
-SELECT id, user_id, title, created_by, 1, 1, cost_usd, coalesce(reserved_usd, 0) FROM tasks WHERE id = :task_id;
+INSERT INTO dags (id, user_id, title, created_by, total, open, completed, dead, cancelled, stopped, finished_at,
+                  spent_usd, reserved_usd)
+SELECT id, user_id, title, created_by, 1, (is_active(state) OR is_waiting(state))::int, (state = 'completed')::int,
+       (state = 'dead_lettered')::int, (state = 'cancelled')::int, was_stopped(state, failure_reason)::int, finished_at,
+       cost_usd, coalesce(reserved_usd, 0)
+  FROM tasks
+ WHERE id = :task_id;
+
+-- name: graph_to_join
+-- A graph of the user's, whose lane is held, and how large it is; a lone task's has no row yet.
+SELECT g.id, g.total, false AS is_lone FROM dags g WHERE g.id = :dag_id AND g.user_id = :user_id
+UNION ALL
+SELECT t.id, 1, true
+  FROM tasks t
+ WHERE t.id = :dag_id AND t.dag_id = t.id AND NOT t.grown AND t.user_id = :user_id;
 
 -- name: add_edges
 -- Later edges between tasks that exist, whose lane is held. What their parents became already counts
