@@ -11,6 +11,7 @@ from app.api.parts import Parts, Use
 from app.control.cancel import cancel
 from app.control.keys import Caller
 from app.domain.ids import show_task
+from app.domain.lifecycle import Status
 from app.insight.entries import WORD_OF, QueuedTaskView, get_entry, list_entries, list_jobs
 from app.insight.tasks import get_task
 from app.intake.jobs import noting
@@ -27,6 +28,7 @@ from overnight.version import VERSION
 
 router = APIRouter(tags=["queue"])
 WEB = "web"
+FIRST = 1
 
 
 @router.post("/api/queue/task", status_code=201)
@@ -85,5 +87,6 @@ def _accepted(
         noted.task_id = submitted.task_id
     task = get_task(parts.db, caller.user_id, submitted.task_id)
     response.headers["Location"] = f"/api/queue/{task.id}"
-    status = next(word for status, word in WORD_OF.items() if status == task.status)
-    return QueueAccepted(queue_id=task.id, position=task.position, state=status)
+    # A worker may have taken it meanwhile: then it went in as the next to start.
+    position = task.position if task.status == Status.PENDING else FIRST
+    return QueueAccepted(queue_id=task.id, position=position, state=WORD_OF[Status.PENDING])

@@ -6,8 +6,13 @@ from typing import Any
 import pytest
 from httpx2 import Response
 
+from app.api import queue
+from app.api.accepting import accept
+from app.api.parts import Parts
+from app.control.keys import Caller
 from app.domain.results import Raised, Returned
 from app.intake import jobs
+from app.intake.submit import NewTask, Submitted
 from tests.support.door import Door, open_door
 from tests.support.house import House
 
@@ -38,6 +43,23 @@ def test_a_prompt_is_queued_and_told_its_place(door: Door) -> None:
     assert second.json()["state"] == "pending"
     assert (first["position"], second.json()["position"]) == (1, 2)
     assert second.headers["location"] == f"{QUEUE}/{second.json()['queue_id']}"
+
+
+def test_an_entry_is_accepted_as_pending_however_quick_a_worker_is(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def taken_at_once(parts: Parts, caller: Caller, task: NewTask) -> Submitted:
+        submitted = accept(parts, caller, task)
+        assert len(door.house.claim().claims) == 1
+        return submitted
+
+    door.house.agent()
+    monkeypatch.setattr(queue, "accept", taken_at_once)
+
+    accepted = put(door).json()
+
+    assert (accepted["state"], accepted["position"]) == ("pending", 1)
+    assert entry(door, accepted["queue_id"])["state"] == "dispatching"
 
 
 def test_all_that_was_said_travels_to_the_runner_and_back(door: Door) -> None:
