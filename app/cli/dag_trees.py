@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from app.cli import output
+from app.cli import output, references
 from app.cli.watching import LONGEST_PAUSE, PASSING_STATUSES, PATIENCE
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ def lines(dag: "Dag") -> Iterator[str]:
     width = max((min(len(name), WIDEST) for name, _, _ in rows), default=0)
     for name, task, also_after in rows:
         also = f"  (also after {', '.join(also_after)})" if also_after else ""
-        told = f"{name:<{width}}  {task.state:<13}  {_detail(task)}{output.printable(also)}"
+        which = f"{name:<{width}}  {references.short(task.id)}"
+        told = f"{which}  {task.state:<13}  {_detail(task)}{output.printable(also)}"
         yield told.rstrip()
 
 

@@ -39,7 +39,7 @@ TaskRef = Annotated[
     str,
     typer.Argument(
         metavar="ID",
-        help="The task's id, or any beginning or ending that only it has.",
+        help="The task's id, any beginning or ending that only it has, or GRAPH/TASK.",
         autocompletion=completing.task_ids,
     ),
 ]

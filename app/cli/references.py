@@ -1,4 +1,7 @@
-"""What a person means: its whole id, or any beginning or ending that only it has."""
+"""What a person means: its whole id, or any beginning or ending that only it has.
+
+A task of a graph also goes by `GRAPH/TASK`, both by id or part of it, the task also by its name.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,10 +16,15 @@ WHOLE = 26
 # Short names are for what one is busy with; older tasks have their whole id.
 RECENT = 500
 SHOWN = 5
+# The ending of an id is random: so much of it names one among all that a person ever has.
+SHORT = 8
 
 
 def resolve(client: "Client", given: str) -> str:
     """Return the id of the one task of the caller's that `given` names."""
+    graph, slash, task = given.rpartition("/")
+    if slash:
+        return _in_graph(client, graph, task)
     if is_whole(given):
         return whole(given)
     recent = [task.id for task in client.tasks.list(limit=RECENT)]
@@ -37,6 +45,15 @@ def resolve_bulk(client: "Client", given: str) -> str:
         return BULK_PREFIX + _name(given)
     recent = [bulk.id for bulk in client.bulk.list(limit=RECENT)]
     return choose(given, recent, among="recent bulk operations")
+
+
+def short(task_id: str) -> str:
+    """Return the ending of an id by which commands know it, too.
+
+    >>> short("task_01J8K0000000000000000000AB")
+    '000000AB'
+    """
+    return _name(task_id)[-SHORT:]
 
 
 def is_whole(given: str) -> bool:
@@ -73,10 +90,18 @@ def choose(given: str, ids: Sequence[str], *, among: str) -> str:
         return named[0]
     if not named:
         raise Failure(
-            f"none of the {among} is named {given!r}", hint="Older ones go by their whole id."
+            f"none of the {among} is named {given!r}",
+            hint="Older ones go by their whole id, tasks of a graph also by GRAPH/TASK.",
         )
     shown = ", ".join(named[:SHOWN]) + (", …" if len(named) > SHOWN else "")
     raise Failure(f"{given!r} names {len(named)} {among}: {shown}", code=Code.USAGE)
+
+
+def _in_graph(client: "Client", graph: str, task: str) -> str:
+    """Return the id of the one task of a graph that goes by this name, or by this part of an id."""
+    tasks = client.dags.get(resolve_dag(client, graph)).tasks
+    called = [one.id for one in tasks if one.name == task]
+    return called[0] if called else choose(task, [one.id for one in tasks], among="graph's tasks")
 
 
 def _name(task_id: str) -> str:

@@ -206,9 +206,23 @@ def test_a_graph_is_shown_as_a_tree(door: Door) -> None:
 
     head, *tree = shown.stdout.splitlines()
     assert head == f"a page  ({dag['id']}, running, 1 of 3 ended, $0.00 of $5.00)"
-    assert tree[0].split()[:-1] == ["└─", "✓", "research", "completed"]
-    assert tree[1].split() == ["└─", "○", "design", "ready"]
-    assert tree[2].split() == [*["└─", "…", "build", "pending"], *["(also", "after", "research)"]]
+    first, second, third = (dag["tasks"][name][-8:] for name in ("research", "design", "build"))
+    assert tree[0].split()[:-1] == ["└─", "✓", "research", first, "completed"]
+    assert tree[1].split() == ["└─", "○", "design", second, "ready"]
+    assert tree[2].split() == ["└─", "…", "build", third, "pending", "(also", "after", "research)"]
+
+
+def test_a_shown_task_goes_by_its_short_id_and_by_its_name() -> None:
+    dag = queued()
+    design = dag["tasks"]["design"]
+    shown = run("dag", "show", dag["id"]).stdout.splitlines()
+    [short] = [line.split()[3] for line in shown if " design " in line]
+
+    assert read("get", short)["id"] == design
+    assert read("get", f"{dag['id']}/design")["id"] == design
+    assert read("get", f"{dag['id'][-6:]}/{short.lower()}")["id"] == design
+    unknown = run("get", f"{dag['id']}/desing")
+    assert "none of the graph's tasks is named 'desing'" in unknown.stderr
 
 
 def test_a_watched_graph_ends_with_the_whole_tree(

@@ -15,7 +15,7 @@ from overnight.dag_models import Dag, DagCounts, DagEdgeState, DagStatus, DagTas
 def task(number: int, state: str, **fields: Any) -> DagTaskState:
     return DagTaskState(
         **{
-            "id": f"task_{number}",
+            "id": f"task_01J8K00000000000000000000{number}",
             "name": f"step-{number}",
             "title": "a step",
             "type": "echo",
@@ -59,10 +59,10 @@ def test_each_line_says_what_one_wants_to_know() -> None:
 
     assert list(dag_trees.lines(dag)) == [
         "a night  (dag_1, running, 3 of 4 ended, 1 failed, 2 cancelled, $0.50)",
-        "└─ ✓ step-1           completed      1m02s  attempt 2 of 3",
-        "   └─ ▶ step-2        running        3.2s  40% page 4",
-        "      └─ ✗ step-3     dead_lettered  1h06m  timeout",
-        "         └─ … step-4  pending",
+        "└─ ✓ step-1           00000001  completed      1m02s  attempt 2 of 3",
+        "   └─ ▶ step-2        00000002  running        3.2s  40% page 4",
+        "      └─ ✗ step-3     00000003  dead_lettered  1h06m  timeout",
+        "         └─ … step-4  00000004  pending",
     ]
 
 
