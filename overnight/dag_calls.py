@@ -65,10 +65,10 @@ def cancel_dag(dag_id: str) -> Call[DagCancelled]:
     return Call("DELETE", _of(dag_id), lambda answer: DagCancelled.model_validate(answer.json()))
 
 
-def retry_task(task_id: str) -> Call[DagRetried]:
-    """Run a task again that ended badly, and everything that ended because of it."""
-    path = f"{TASKS}/{quote(task_id, safe='')}/retry"
-    return Call("POST", path, lambda answer: DagRetried.model_validate(answer.json()))
+def retry(named: str) -> Call[DagRetried]:
+    """Run a task again that ended badly and what ended because of it; of a graph, all that did."""
+    path = _of(named) if named.startswith("dag_") else f"{TASKS}/{quote(named, safe='')}"
+    return Call("POST", f"{path}/retry", lambda answer: DagRetried.model_validate(answer.json()))
 
 
 def fork_task(task_id: str, *, title: str | None) -> Call[DagForked]:

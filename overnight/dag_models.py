@@ -298,7 +298,7 @@ class DagRetried(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
     dag_id: str = Field(description="The graph, which runs again.")
-    tasks: list[str] = Field(description="Ids of the tasks that came back, the asked one first.")
+    tasks: list[str] = Field(description="Ids of the tasks that came back, an asked one first.")
 
 
 class DagFork(BaseModel):

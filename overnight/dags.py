@@ -59,9 +59,12 @@ class Dags(Group[D]):
         return dag_calls.cancel_dag(dag_id)
 
     @operation
-    def retry(self, task_id: str) -> Call[DagRetried]:
-        """Run a task again that ended badly, with all behind it that ended because of it."""
-        return dag_calls.retry_task(task_id)
+    def retry(self, named: str) -> Call[DagRetried]:
+        """Run a task again that ended badly, with all behind it that ended because of it.
+
+        Given the id of a graph, everything of it that ended badly; what completed stays.
+        """
+        return dag_calls.retry(named)
 
     @operation
     def fork(self, task_id: str, *, title: str | None = None) -> Call[DagForked]:

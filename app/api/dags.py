@@ -7,9 +7,9 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from app import telemetry
 from app.api.callers import Reader, Writer
 from app.api.parts import Parts, Use
-from app.control.graphs import cancel_dag
+from app.control.graphs import cancel_dag, retry_dag
 from app.domain.errors import DagNotFound, InvalidGraph, InvalidRequest, Refused
-from app.domain.ids import DagId, MalformedId, parse_dag, show_dag
+from app.domain.ids import DagId, MalformedId, parse_dag, show_dag, show_task
 from app.insight.dags import DagView, OutlineView, get_dag, get_outline, list_dags, outline_of
 from app.insight.plan import PlanView, plan
 from app.intake.submit import Caps, Edge, NewGraph, NewTask, submit_dag
@@ -20,6 +20,7 @@ from overnight.dag_models import (
     DagCreate,
     DagCreated,
     DagPlanRequest,
+    DagRetried,
     DagStatus,
     DagSummary,
 )
@@ -142,6 +143,15 @@ def cancel_own_dag(dag_id: str, parts: Use, caller: Writer) -> DagCancelled:
     done = cancel_dag(parts.db, caller.user_id, named, actor=f"user:{caller.user_id}")
     dag = get_dag(parts.db, caller.user_id, named, with_tasks=False)
     return DagCancelled(cancelled=done.stopped, stopping=done.asked, status=DagStatus(dag.status))
+
+
+@router.post("/{dag_id}/retry")
+def retry_own_dag(dag_id: str, parts: Use, caller: Writer) -> DagRetried:
+    """Run everything of a graph again that failed or was cancelled; what completed stays."""
+    named = _dag_id(dag_id)
+    back = retry_dag(parts.db, caller.user_id, named, actor=f"user:{caller.user_id}")
+    parts.nudge()
+    return DagRetried(dag_id=show_dag(named), tasks=[show_task(one) for one in back])
 
 
 def drafts(body: DagCreate, parts: Parts) -> tuple[list[NewTask], list[Edge]]:

@@ -126,20 +126,32 @@ def cancel(
 
 @app.command()
 def retry(
-    task: options.TaskRef,
+    named: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID",
+            help="A graph's id, or a task's, or any beginning or ending that only it has.",
+        ),
+    ],
     *,
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Run a task again that failed or was cancelled, with all that ended because of it."""
+    """Run a task again that failed or was cancelled, with all that ended because of it.
+
+    Of a graph, everything that failed or was cancelled.
+    """
     with connection.client(url, api_key_file) as client:
-        answer = client.dags.retry(references.resolve(client, task))
+        answer = client.dags.retry(references.resolve_either(client, named))
     if as_json:
         output.document(showing.plain(answer))
     else:
         output.line(answer.dag_id)
-        output.note(f"{len(answer.tasks)} tasks came back; follow them with `overnight dag show`.")
+        output.note(
+            f"{showing.tasks(len(answer.tasks))} came back;"
+            f" `overnight dag show {answer.dag_id}` follows them."
+        )
 
 
 @app.command()

@@ -47,6 +47,21 @@ def resolve_bulk(client: "Client", given: str) -> str:
     return choose(given, recent, among="recent bulk operations")
 
 
+def resolve_either(client: "Client", given: str) -> str:
+    """Return the id of the one task or graph of the caller's that `given` names.
+
+    A whole id without its prefix is a task's, and so is what names a lone task and its graph of
+    one, which have the same letters.
+    """
+    if given.strip().lower().startswith(DAG_PREFIX) and "/" not in given:
+        return resolve_dag(client, given)
+    if is_whole(given) or "/" in given or given.strip().lower().startswith(PREFIX):
+        return resolve(client, given)
+    recent = [task.id for task in client.tasks.list(limit=RECENT)]
+    recent += [dag.id for dag in client.dags.list(limit=RECENT)]
+    return choose(given, recent, among="recent tasks and graphs")
+
+
 def short(task_id: str) -> str:
     """Return the ending of an id by which commands know it, too.
 

@@ -56,23 +56,22 @@ def stop(tx: Connection, user_id: UserId, tasks: Sequence[UUID], *, reason: str)
 
     The caller holds the lane, has named who acts, and records what follows from those that ended.
     """
-    ended: Sequence[UUID] = (
-        tx.execute(
-            statement("cancel"),
-            {
-                "user_id": user_id,
-                "tasks": list(tasks),
-                "sources": STOPPABLE_AT_ONCE,
-                "target": target(Event.CANCEL),
-                "reason": reason,
-            },
-        )
-        .scalars()
-        .all()
-    )
+    stopped = tx.execute(
+        statement("cancel"),
+        {
+            "user_id": user_id,
+            "tasks": list(tasks),
+            "sources": STOPPABLE_AT_ONCE,
+            "target": target(Event.CANCEL),
+            "reason": reason,
+        },
+    ).all()
+    ended = [one.id for one in stopped]
+    # One instant for all: by it a retry knows what was cancelled together.
+    asked_at = max((one.at for one in stopped), default=None)
     # After the cancel: a claim that was started meanwhile is asked like any other run.
     others = set(tasks) - set(ended)
     if not others:
         return Stopped(ended, ())
-    named = {"user_id": user_id, "tasks": sorted(others)}
+    named = {"user_id": user_id, "tasks": sorted(others), "asked_at": asked_at}
     return Stopped(ended, tx.execute(statement("request_cancel"), named).scalars().all())

@@ -87,7 +87,7 @@ def _resolve(
     tx.execute(statement("act_as"), {"actor": actor})
     closed = tx.execute(
         statement("resolve_dead_letter"),
-        {"task_id": task_id, "resolution": resolution, "actor": actor, "note": note},
+        {"tasks": [task_id], "resolution": resolution, "actor": actor, "note": note},
     ).one_or_none()
     if closed is None:
         raise NotDeadLettered(row.state)

@@ -1,12 +1,18 @@
-"""What a person asks of a graph: stop all of it, or try a part of it again."""
+"""What a person asks of a graph: stop all of it, or try it again, whole or in part."""
 
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
 from app.control.cancel import stop
-from app.control.revive import FRESH_ATTEMPTS, check_attempts, revive
-from app.domain.errors import DagAlreadyFinished, DagNotFound, NotRetryable, TaskNotFound
+from app.control.revive import FRESH_ATTEMPTS, check_attempts, revive, revive_all
+from app.domain.errors import (
+    DagAlreadyFinished,
+    DagNotFound,
+    DagNotRetryable,
+    NotRetryable,
+    TaskNotFound,
+)
 from app.domain.graphs import STOPPED
 from app.domain.ids import DagId, TaskId, UserId
 from app.domain.lifecycle import MOVES, OPEN, Event, State
@@ -62,9 +68,10 @@ def retry(
 ) -> list[TaskId]:
     """Try a dead-lettered or cancelled task again, with all behind it that ended because of it.
 
-    Returns what came back, the task first. Its dead letter is resolved, its graph runs again, and
-    what completed stays as it is. Another user's task looks exactly like none; one that has not
-    ended so raises NotRetryable; one that waits for another that ended raises InvalidRequest.
+    What was cancelled together with it comes back too. Returns what came back, the task first. Its
+    dead letter is resolved, its graph runs again, and what completed stays as it is. Another user's
+    task looks exactly like none; one that has not ended so raises NotRetryable; one that waits for
+    another that ended raises InvalidRequest.
     """
     check_attempts(attempts)
 
@@ -97,11 +104,50 @@ def bring_back(
         raise NotRetryable(row.state)
     closed = tx.execute(
         statement("resolve_dead_letter"),
-        {"task_id": task_id, "resolution": "retry", "actor": actor, "note": note},
+        {"tasks": [task_id], "resolution": "retry", "actor": actor, "note": note},
     ).one_or_none()
     if closed is None and row.state == State.DEAD_LETTERED:
         raise NotRetryable("in a dead letter that was closed for good")
     return revive(tx, task_id, attempts)
+
+
+def retry_dag(
+    db: Db,
+    user_id: UserId,
+    dag_id: DagId,
+    *,
+    actor: str,
+    note: str = "",
+    attempts: int = FRESH_ATTEMPTS,
+) -> list[TaskId]:
+    """Try everything of a graph again that failed for good or was cancelled; return what came back.
+
+    What completed stays as it is, and so does what waits in vain for something that stays: a
+    fallback nobody needed, or what hangs on a dead letter that was closed for good. Another user's
+    graph looks exactly like none; one with nothing to bring back raises DagNotRetryable.
+    """
+    check_attempts(attempts)
+
+    def work(tx: Connection) -> list[TaskId]:
+        lanes.lock(tx, [user_id])
+        tx.execute(statement("act_as"), {"actor": actor})
+        mine = {"user_id": user_id, "dag_id": dag_id}
+        if tx.execute(statement("tasks_of_graph"), mine).first() is None:
+            raise DagNotFound
+        ended = tx.execute(statement("badly_ended"), mine).scalars().all()
+        back = revive_all(tx, ended, attempts)
+        if not back:
+            raise DagNotRetryable(_status(tx, dag_id))
+        tx.execute(
+            statement("resolve_dead_letter"),
+            {"tasks": back, "resolution": "retry", "actor": actor, "note": note},
+        )
+        fault("dead_letter.before_commit")
+        return back
+
+    back = db.atomically(work)
+    fault("dead_letter.after_commit")
+    return back
 
 
 def _status(tx: Connection, dag_id: DagId) -> str:

@@ -252,6 +252,15 @@ class NotRetryable(Refused):
         )
 
 
+class DagNotRetryable(NotRetryable):
+    """Nothing of the graph has failed for good or was cancelled, so nothing can come back."""
+
+    def __init__(self, status: str) -> None:
+        super(NotRetryable, self).__init__(
+            f"nothing of the graph can be retried; it is {status}", status=status
+        )
+
+
 class NotDeadLettered(Refused):
     """Only a task in the dead letters can be resolved."""
 

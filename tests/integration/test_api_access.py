@@ -24,6 +24,7 @@ EVERYWHERE = [
     ("GET", "/api/v1/dags"),
     ("GET", "/api/v1/dags/dag_01J00000000000000000000000"),
     ("DELETE", "/api/v1/dags/dag_01J00000000000000000000000"),
+    ("POST", "/api/v1/dags/dag_01J00000000000000000000000/retry"),
     ("POST", f"{TASKS}/task_01J00000000000000000000000/retry"),
     ("POST", f"{TASKS}/task_01J00000000000000000000000/fork"),
     ("GET", "/api/v1/users/me/limits"),

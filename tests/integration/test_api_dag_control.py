@@ -99,6 +99,22 @@ def test_a_failed_task_is_retried_with_what_ended_because_of_it(door: Door) -> N
     assert (again.status_code, again.json()["code"]) == (409, "NOT_RETRYABLE")
 
 
+def test_a_cancelled_graph_is_retried_whole(door: Door) -> None:
+    names = made(door)
+    door.ask("DELETE", f"{DAGS}/{names['dag']}")
+
+    answer = door.ask("POST", f"{DAGS}/{names['dag']}/retry")
+
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["dag_id"] == names["dag"]
+    assert {names["dag"], *answer.json()["tasks"]} == set(names.values())
+    assert states(door, names["dag"])["first"] == "ready"
+    again = door.ask("POST", f"{DAGS}/{names['dag']}/retry")
+    assert (again.status_code, again.json()["code"]) == (409, "NOT_RETRYABLE")
+    unknown = door.ask("POST", f"{DAGS}/{show_dag(new_dag_id())}/retry")
+    assert (unknown.status_code, unknown.json()["code"]) == (404, "DAG_NOT_FOUND")
+
+
 def test_a_fork_runs_a_part_anew_and_leaves_the_old_graph_alone(door: Door) -> None:
     names = failed(door)
     before = states(door, names["dag"])
@@ -177,6 +193,7 @@ def test_a_key_that_may_only_read_changes_nothing(door: Door) -> None:
     reader = door.guest(scopes=("tasks:read",))
 
     assert reader.ask("DELETE", f"{DAGS}/dag_x").status_code == 403
+    assert reader.ask("POST", f"{DAGS}/dag_x/retry").status_code == 403
     assert reader.ask("POST", f"{TASKS}/task_x/retry").status_code == 403
     assert reader.ask("POST", f"{TASKS}/task_x/fork").status_code == 403
 
@@ -193,6 +210,7 @@ def test_the_client_does_all_of_it(door: Door) -> None:
     assert (stopped.cancelled, stopped.status) == (3, "cancelled")
     with pytest.raises(errors.DagAlreadyFinished):
         client.dags.cancel(forked.id)
+    assert len(client.dags.retry(forked.id).tasks) == 3
     with pytest.raises(errors.NotRetryable):
         client.dags.retry(names["second"])
 
@@ -209,3 +227,6 @@ def test_the_shell_does_all_of_it(door: Door) -> None:
     assert forked.stdout.startswith("dag_"), forked.stderr
     assert stopped.stdout.endswith(" is cancelled: 3 cancelled\n"), stopped.stderr
     assert "has already ended" in run("dag", "cancel", forked.stdout.strip()).stderr
+    back = run("dag", "retry", forked.stdout.strip()[-8:])
+    assert back.stdout == forked.stdout, back.stderr
+    assert back.stderr.startswith("3 tasks came back; ")

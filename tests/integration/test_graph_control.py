@@ -7,7 +7,7 @@ import pytest
 from app.control.cancel import cancel
 from app.control.dead_letters import discard
 from app.control.fork import fork
-from app.control.graphs import CancelledDag, cancel_dag, retry
+from app.control.graphs import CancelledDag, cancel_dag, retry, retry_dag
 from app.domain.errors import (
     DagAlreadyFinished,
     DagNotFound,
@@ -79,6 +79,8 @@ def test_another_users_graph_looks_like_none(house: House, user: UserId) -> None
     for dag in (dag_of(house, task), DagId(uuid4())):
         with pytest.raises(DagNotFound):
             cancel_dag(house.app, stranger, dag, actor=ME)
+        with pytest.raises(DagNotFound):
+            retry_dag(house.app, stranger, dag, actor=ME)
     for unknown in (task, TaskId(uuid4())):
         with pytest.raises(TaskNotFound):
             retry(house.app, stranger, unknown, actor=ME)
@@ -196,3 +198,98 @@ def test_only_what_ended_badly_can_be_retried(house: House, user: UserId) -> Non
             retry(house.app, user, task, actor=ME)
     with pytest.raises(InvalidRequest, match="attempts"):
         retry(house.app, user, waiting, actor=ME, attempts=0)
+
+
+def test_a_graph_cancelled_whole_comes_back_whole(house: House, user: UserId) -> None:
+    root, running, below, clean_up = linked(
+        house, user, 4, Edge(0, 1), Edge(1, 2), Edge(2, 3, CLEAN_UP)
+    )
+    end(house, root, Returned())
+    [run] = begin(house, running)
+    cancel_dag(house.app, user, dag_of(house, root), actor=ME)
+    house.settle(run, Stopped())
+
+    back = retry_dag(house.app, user, dag_of(house, root), actor="human:ada")
+
+    assert set(back) == {running, below, clean_up}
+    assert states(house, root, running, below, clean_up) == [
+        *("completed", "ready", "pending", "pending")
+    ]
+    assert status(house, root) == "running"
+    for task in (running, below, clean_up):
+        end(house, task, Returned())
+    assert status(house, root) == "completed"
+    sound(house)
+
+
+def test_a_retried_task_brings_back_what_was_cancelled_together_with_it(
+    house: House, user: UserId
+) -> None:
+    root, below, clean_up, beside, before = linked(
+        house, user, 5, Edge(0, 1), Edge(0, 2, CLEAN_UP), Edge(0, 4)
+    )
+    cancel(house.app, user, before, actor=ME)
+    [run] = begin(house, root)
+    cancel_dag(house.app, user, dag_of(house, root), actor=ME)
+    house.settle(run, Stopped())
+
+    back = retry(house.app, user, root, actor=ME)
+
+    assert (back[0], set(back)) == (root, {root, below, clean_up})
+    assert states(house, root, below, clean_up) == ["ready", "pending", "pending"]
+    assert states(house, beside, before) == ["cancelled", "cancelled"]
+    sound(house)
+
+
+def test_a_retried_graph_leaves_what_completed_and_what_is_closed(
+    house: House, user: UserId
+) -> None:
+    done, failed, closed, below_failed, below_closed, fallback = linked(
+        house, user, 6, Edge(0, 1), Edge(0, 2), Edge(1, 3), Edge(2, 4), Edge(1, 5, FALLBACK)
+    )
+    end(house, done, Returned())
+    end(house, failed, FATAL)
+    end(house, closed, FATAL)
+    end(house, fallback, FATAL)
+    discard(house.app, closed, actor="operator:ada")
+
+    back = retry_dag(house.app, user, dag_of(house, done), actor=ME, note="key renewed")
+
+    assert set(back) == {failed, below_failed, fallback}
+    assert states(house, failed, below_failed, fallback) == ["ready", "pending", "pending"]
+    assert states(house, done, closed, below_closed) == ["completed", "dead_lettered", "cancelled"]
+    letters = house.rows("SELECT resolution, count(*) AS n FROM dead_letters GROUP BY 1 ORDER BY 1")
+    assert [(one["resolution"], one["n"]) for one in letters] == [("cancel", 1), ("retry", 2)]
+    end(house, failed, Returned())
+    assert states(house, below_failed, fallback) == ["ready", "cancelled"]
+    sound(house)
+
+
+def test_a_graph_with_nothing_to_bring_back_is_not_retried(house: House, user: UserId) -> None:
+    task, fallback = linked(house, user, 2, Edge(0, 1, FALLBACK))
+
+    with pytest.raises(NotRetryable, match="it is running"):
+        retry_dag(house.app, user, dag_of(house, task), actor=ME)
+    end(house, task, Returned())
+    with pytest.raises(NotRetryable, match="it is completed"):
+        retry_dag(house.app, user, dag_of(house, task), actor=ME)
+
+    assert house.state(fallback) == "cancelled"
+
+
+def test_a_retried_graph_keeps_the_tries_its_tasks_had(house: House, user: UserId) -> None:
+    run = house.running(user, max_attempts=1)
+    task = run.claim.task_id
+    cancel_dag(house.app, user, dag_of(house, task), actor=ME)
+    house.settle(run, Stopped())
+    waiting = house.task(user, max_attempts=1)
+    cancel_dag(house.app, user, dag_of(house, waiting), actor=ME)
+
+    for one in (task, waiting):
+        retry_dag(house.app, user, dag_of(house, one), actor=ME)
+
+    attempts = house.row(task)["attempts"]
+    assert house.row(task)["max_attempts"] in {1, attempts + 3}
+    assert house.row(task)["max_attempts"] > attempts
+    assert house.row(waiting)["max_attempts"] == 1
+    sound(house)

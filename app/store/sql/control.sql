@@ -31,19 +31,20 @@ WITH target AS MATERIALIZED (
            failure_reason = :reason
       FROM target
      WHERE t.id = target.id
-    RETURNING t.id
+    RETURNING t.id, t.cancel_requested_at AS at
 ), closed AS (
     UPDATE attempts a
        SET ended_at = clock(), outcome = 'cancelled'
       FROM target
      WHERE a.task_id = target.id AND a.epoch = target.epoch AND a.ended_at IS NULL
 )
-SELECT id FROM ended;
+SELECT id, at FROM ended;
 
 -- name: request_cancel
--- Ask the holders of running tasks to stop; their next heartbeat hears of it.
+-- Ask the holders of running tasks to stop; their next heartbeat hears of it. Those stopped in the
+-- same breath as others have their instant.
 UPDATE tasks t
-   SET cancel_requested_at = coalesce(t.cancel_requested_at, clock())
+   SET cancel_requested_at = coalesce(t.cancel_requested_at, CAST(:asked_at AS timestamptz), clock())
   FROM (SELECT * FROM unnest(CAST(:tasks AS uuid[])) id ORDER BY id) named
  -- OFFSET 0: each row is found by its key and judged as it is once it is locked.
  CROSS JOIN LATERAL (SELECT id, user_id, state FROM tasks WHERE id = named.id OFFSET 0 FOR NO KEY UPDATE) held
@@ -108,7 +109,7 @@ UPDATE pools SET paused = :paused WHERE name = :pool;
 
 -- name: revive
 -- A person gives a task that has ended another budget of attempts; edges still unmet keep it
--- waiting. What was only cancelled along with it keeps the budget it had.
+-- waiting. What was only cancelled along with it keeps the budget it had, if any is left.
 UPDATE tasks
    SET state = :target,
        finished_at = NULL,
@@ -120,7 +121,8 @@ UPDATE tasks
        sort_key = sort_key(priority, priority_boost_per_minute, created_at, dependency_boost,
                            CASE WHEN deadline_at > clock() THEN deadline_at END, clock()),
        max_attempts = CASE WHEN state = 'dead_lettered' THEN attempts + :budget
-                           WHEN id = :task_id THEN greatest(max_attempts, attempts + :budget)
+                           WHEN id = CAST(:task_id AS uuid) THEN greatest(max_attempts, attempts + :budget)
+                           WHEN attempts >= max_attempts THEN attempts + :budget
                            ELSE max_attempts END,
        -- Whoever brings a dead task back no longer holds its runs against it.
        forgiven_epoch = CASE WHEN state = 'dead_lettered' THEN epoch ELSE forgiven_epoch END
@@ -137,28 +139,33 @@ UPDATE tasks
    AND state = ANY (CAST(:sources AS text[]))
    AND unmet = 0;
 
--- name: doomed_dependents
--- What was cancelled in consequence of how this task ended, however far down; but not what waits
--- for another that has ended otherwise than it wants, or it would be open for ever.
-WITH RECURSIVE behind AS (
-    SELECT child_id FROM task_edges WHERE parent_id = :task_id AND satisfied_at IS NULL
+-- name: to_revive
+-- These tasks, and what was cancelled in consequence of how they ended or in the same breath as
+-- they were, however far down; but not what waits for another that has ended otherwise than it
+-- wants and stays so, or it would be open for ever.
+WITH RECURSIVE acts AS MATERIALIZED (
+    SELECT cancel_requested_at AS at
+      FROM tasks
+     WHERE id = ANY (CAST(:tasks AS uuid[])) AND state = 'cancelled'
+), behind (id) AS (
+    SELECT id FROM unnest(CAST(:tasks AS uuid[])) id
     UNION
-    SELECT e.child_id
+    SELECT child.id
       FROM behind b
-     CROSS JOIN LATERAL (SELECT child_id FROM task_edges
-                          WHERE parent_id = b.child_id AND satisfied_at IS NULL OFFSET 0) e
+     CROSS JOIN LATERAL (SELECT child_id, satisfied_at FROM task_edges WHERE parent_id = b.id OFFSET 0) e
+     CROSS JOIN LATERAL (SELECT id, state, failure_reason, cancel_requested_at
+                           FROM tasks WHERE id = e.child_id OFFSET 0) child
+     WHERE child.state = 'cancelled'
+       AND (e.satisfied_at IS NULL AND NOT was_stopped(child.state, child.failure_reason)
+            OR child.cancel_requested_at IN (SELECT at FROM acts))
 ), doomed AS MATERIALIZED (
-    SELECT t.id
-      FROM behind b
-      JOIN tasks t ON t.id = b.child_id
-     WHERE t.state = 'cancelled' AND NOT was_stopped(t.state, t.failure_reason)
+    SELECT id FROM behind
 ), hopeless AS (
     SELECT e.child_id
       FROM doomed d
       JOIN task_edges e ON e.child_id = d.id AND e.satisfied_at IS NULL
       JOIN tasks parent ON parent.id = e.parent_id
      WHERE parent.state IN ('completed', 'cancelled', 'dead_lettered')
-       AND parent.id <> :task_id
        AND parent.id NOT IN (SELECT id FROM doomed)
     UNION
     SELECT e.child_id
@@ -167,6 +174,22 @@ WITH RECURSIVE behind AS (
                           WHERE parent_id = h.child_id AND satisfied_at IS NULL OFFSET 0) e
 )
 SELECT id FROM doomed WHERE id NOT IN (SELECT child_id FROM hopeless);
+
+-- name: reopen_edges
+-- Tasks that come back together wait for each other as before, whatever had met their edges; runs
+-- of before are not held against the edge.
+WITH reopened AS (
+    UPDATE task_edges e
+       SET satisfied_at = NULL, since_epoch = (SELECT epoch FROM tasks WHERE id = e.child_id)
+     WHERE e.parent_id = ANY (CAST(:tasks AS uuid[]))
+       AND e.child_id = ANY (CAST(:tasks AS uuid[]))
+       AND e.satisfied_at IS NOT NULL
+    RETURNING e.child_id
+)
+UPDATE tasks t
+   SET unmet = t.unmet + r.times
+  FROM (SELECT child_id, count(*)::int AS times FROM reopened GROUP BY child_id) r
+ WHERE t.id = r.child_id;
 
 -- name: waits_in_vain
 -- A parent of this task that has ended otherwise than the edge wants, if there is one.
@@ -179,6 +202,15 @@ SELECT p.id, p.state, e.condition
  ORDER BY p.id
  LIMIT 1;
 
+-- name: badly_ended
+-- What somebody stopped of a graph, and what failed for good unless its dead letter was closed.
+SELECT t.id
+  FROM tasks t
+ WHERE t.dag_id = :dag_id AND t.user_id = :user_id
+   AND (was_stopped(t.state, t.failure_reason)
+        OR t.state = 'dead_lettered'
+           AND EXISTS (SELECT 1 FROM dead_letters d WHERE d.task_id = t.id AND d.resolution IS NULL));
+
 -- name: tasks_of_graph
 SELECT id, state, parent_id FROM tasks WHERE dag_id = :dag_id AND user_id = :user_id;
 
@@ -189,7 +221,7 @@ SELECT status FROM graphs WHERE id = :dag_id;
 UPDATE dead_letters
    SET resolution = :resolution, resolved_at = clock(), resolved_by = :actor, reviewed = true,
        note = nullif(:note, '')
- WHERE task_id = :task_id AND resolution IS NULL
+ WHERE task_id = ANY (CAST(:tasks AS uuid[])) AND resolution IS NULL
 RETURNING id;
 
 -- name: hold_task
