@@ -3,6 +3,7 @@
 import pytest
 
 from app.control.fork import fork
+from app.control.graphs import retry
 from app.domain.errors import (
     InvalidRequest,
     TooManyPending,
@@ -166,3 +167,16 @@ def test_a_fork_under_the_key_of_a_create_is_refused(house: House, user: UserId)
         fork(house.app, user, dag.tasks[0], LOOSE, actor=ME, idempotency_key="once")
 
     assert house.one("SELECT count(*) AS n FROM dags")["n"] == 1
+
+
+def test_a_fork_has_the_tries_that_were_asked_for(house: House, user: UserId) -> None:
+    task = house.task(user, max_attempts=2)
+    for _ in range(2):
+        end(house, task, FATAL)
+        retry(house.app, user, task, actor=ME)
+    assert house.row(task)["max_attempts"] > 2
+
+    forked = fork(house.app, user, task, LOOSE, actor=ME)
+
+    assert house.row(forked.tasks[task])["max_attempts"] == 2
+    sound(house)

@@ -259,6 +259,8 @@ class Task(Base):
     forgiven_epoch: Mapped[int] = mapped_column(server_default=text("0"))
     attempts: Mapped[int] = mapped_column(server_default=text("0"))
     max_attempts: Mapped[int] = mapped_column(server_default=text("3"))
+    # What its maker asked for, once a retry by hand has raised max_attempts.
+    asked_attempts: Mapped[int | None]
     retry: Mapped[dict[str, Any]] = mapped_column(server_default=EMPTY_OBJECT)
     retry_at: Mapped[datetime | None]
 

@@ -124,6 +124,7 @@ UPDATE tasks
                            WHEN id = CAST(:task_id AS uuid) THEN greatest(max_attempts, attempts + :budget)
                            WHEN attempts >= max_attempts THEN attempts + :budget
                            ELSE max_attempts END,
+       asked_attempts = coalesce(asked_attempts, max_attempts),
        -- Whoever brings a dead task back no longer holds its runs against it.
        forgiven_epoch = CASE WHEN state = 'dead_lettered' THEN epoch ELSE forgiven_epoch END
  WHERE id = ANY (CAST(:tasks AS uuid[]))

@@ -86,7 +86,8 @@ SELECT id, context_refs FROM tasks WHERE dag_id = :dag_id AND user_id = :user_id
 
 -- name: fork_tasks
 -- Copy tasks into another graph: those taken over as they completed, at no cost; the others as
--- new, with a deadline only if it can still be met.
+-- new, with as many tries as were asked for, whatever retries by hand have added since, and with a
+-- deadline only if it can still be met.
 INSERT INTO tasks (id, user_id, dag_id, taken_from, parent_id, spawn_key, role, context_refs, type, name, title,
                    description, project_id, payload, spec, tags, source,
                    created_by, state, unmet, priority, priority_boost_per_minute, dependency_boost, sort_key,
@@ -100,7 +101,7 @@ SELECT c.id, o.user_id, :dag_id, CASE WHEN c.is_taken THEN o.id END,
        o.priority, o.priority_boost_per_minute, o.dependency_boost,
        sort_key(o.priority, o.priority_boost_per_minute, clock(), o.dependency_boost, due.at, clock()),
        due.at, o.required_capabilities, o.locks, o.timeout_seconds, o.estimated_cost_usd, o.max_cost_usd,
-       o.max_attempts, o.retry,
+       coalesce(o.asked_attempts, o.max_attempts), o.retry,
        CASE WHEN c.is_taken THEN o.output END, CASE WHEN c.is_taken THEN o.result_summary END,
        CASE WHEN c.is_taken THEN o.files_changed END, CASE WHEN c.is_taken THEN clock() END
   FROM jsonb_to_recordset(CAST(:copies AS jsonb)) AS c(

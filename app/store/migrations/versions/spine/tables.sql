@@ -450,6 +450,7 @@ CREATE TABLE tasks (
     forgiven_epoch INTEGER DEFAULT 0 NOT NULL,
     attempts INTEGER DEFAULT 0 NOT NULL,
     max_attempts INTEGER DEFAULT 3 NOT NULL,
+    asked_attempts INTEGER,
     retry JSONB DEFAULT '{}' NOT NULL,
     retry_at TIMESTAMP WITH TIME ZONE,
     output JSONB,
