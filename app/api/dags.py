@@ -149,7 +149,8 @@ def cancel_own_dag(dag_id: str, parts: Use, caller: Writer) -> DagCancelled:
 def retry_own_dag(dag_id: str, parts: Use, caller: Writer) -> DagRetried:
     """Run everything of a graph again that failed or was cancelled; what completed stays."""
     named = _dag_id(dag_id)
-    back = retry_dag(parts.db, caller.user_id, named, actor=f"user:{caller.user_id}")
+    caps, actor = Caps.of(parts.settings), f"user:{caller.user_id}"
+    back = retry_dag(parts.db, caller.user_id, named, actor=actor, caps=caps)
     parts.nudge()
     return DagRetried(dag_id=show_dag(named), tasks=[show_task(one) for one in back])
 

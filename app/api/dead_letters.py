@@ -20,6 +20,7 @@ from app.insight.dead_letters import (
     list_dead_letters,
 )
 from app.insight.tasks import get_task
+from app.intake.submit import Caps
 from overnight.control_models import DeadLetter, DeadLetterGroup, Resolution, Resolved
 
 router = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"])
@@ -77,11 +78,12 @@ def resolve_dead_letter(task_id: str, body: Resolution, parts: Use, caller: Writ
         raise InvalidRequest("changes", f"go with no {body.resolution}", legal="modify_and_retry")
     actor = f"user:{caller.user_id}"
     db, user_id, note = parts.db, caller.user_id, body.note
+    caps = Caps.of(parts.settings)
     if body.resolution == "cancel":
         dead_letters.discard(db, named, actor=actor, note=note, user_id=user_id)
     elif body.resolution == "retry":
         dead_letters.retry(
-            db, named, actor=actor, note=note, attempts=body.attempts, user_id=user_id
+            db, named, actor=actor, note=note, attempts=body.attempts, user_id=user_id, caps=caps
         )
     else:
         changes = changes_of(body.changes)
@@ -89,7 +91,14 @@ def resolve_dead_letter(task_id: str, body: Resolution, parts: Use, caller: Writ
             legal = "at least one field to change"
             raise InvalidRequest("changes", "nothing is to be changed", legal=legal)
         dead_letters.modify_and_retry(
-            db, named, changes, actor=actor, note=note, attempts=body.attempts, user_id=user_id
+            db,
+            named,
+            changes,
+            actor=actor,
+            note=note,
+            attempts=body.attempts,
+            user_id=user_id,
+            caps=caps,
         )
     if body.resolution != "cancel":
         parts.nudge()

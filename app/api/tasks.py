@@ -160,7 +160,8 @@ def cancel_task(task_id: str, parts: Use, caller: Writer) -> Cancelled:
 def retry_task(task_id: str, parts: Use, caller: Writer) -> DagRetried:
     """Run a task again that failed or was cancelled, and what ended because of it."""
     named = task_named(task_id)
-    back = retry(parts.db, caller.user_id, named, actor=f"user:{caller.user_id}")
+    caps, actor = Caps.of(parts.settings), f"user:{caller.user_id}"
+    back = retry(parts.db, caller.user_id, named, actor=actor, caps=caps)
     parts.nudge()
     dag_id = get_task(parts.db, caller.user_id, named).dag_id
     return DagRetried(dag_id=dag_id, tasks=[show_task(one) for one in back])

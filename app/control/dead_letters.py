@@ -8,6 +8,7 @@ from app.domain.errors import NotDeadLettered, TaskNotFound
 from app.domain.ids import TaskId, UserId
 from app.domain.lifecycle import State
 from app.faults import fault
+from app.intake.submit import Caps
 from app.store import lanes
 from app.store.db import Db
 from app.store.statements import statement
@@ -21,6 +22,7 @@ def retry(
     note: str = "",
     attempts: int = FRESH_ATTEMPTS,
     user_id: UserId | None = None,
+    caps: Caps | None = None,
 ) -> None:
     """Bring a dead task back with `attempts` more tries, and with it what its death cancelled.
 
@@ -29,8 +31,8 @@ def retry(
     check_attempts(attempts)
 
     def work(tx: Connection) -> None:
-        _resolve(tx, task_id, "retry", actor=actor, note=note, user_id=user_id)
-        revive(tx, task_id, attempts)
+        owner = _resolve(tx, task_id, "retry", actor=actor, note=note, user_id=user_id)
+        revive(tx, owner, task_id, attempts, caps)
         fault("dead_letter.before_commit")
 
     db.atomically(work)
@@ -46,6 +48,7 @@ def modify_and_retry(
     note: str = "",
     attempts: int = FRESH_ATTEMPTS,
     user_id: UserId | None = None,
+    caps: Caps | None = None,
 ) -> None:
     """Change a dead task, then bring it back like `retry`; both or neither."""
     check_attempts(attempts)
@@ -53,7 +56,7 @@ def modify_and_retry(
     def work(tx: Connection) -> None:
         owner = _resolve(tx, task_id, "modify_and_retry", actor=actor, note=note, user_id=user_id)
         apply(tx, owner, task_id, changes, {State.DEAD_LETTERED})
-        revive(tx, task_id, attempts)
+        revive(tx, owner, task_id, attempts, caps)
         fault("dead_letter.before_commit")
 
     db.atomically(work)

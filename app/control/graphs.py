@@ -17,6 +17,7 @@ from app.domain.graphs import STOPPED
 from app.domain.ids import DagId, TaskId, UserId
 from app.domain.lifecycle import MOVES, OPEN, Event, State
 from app.faults import fault
+from app.intake.submit import Caps
 from app.store import edges, lanes
 from app.store.db import Db
 from app.store.statements import statement
@@ -65,20 +66,24 @@ def retry(
     actor: str,
     note: str = "",
     attempts: int = FRESH_ATTEMPTS,
+    caps: Caps | None = None,
 ) -> list[TaskId]:
     """Try a dead-lettered or cancelled task again, with all behind it that ended because of it.
 
     What was cancelled together with it comes back too. Returns what came back, the task first. Its
     dead letter is resolved, its graph runs again, and what completed stays as it is. Another user's
     task looks exactly like none; one that has not ended so raises NotRetryable; one that waits for
-    another that ended raises InvalidRequest.
+    another that ended raises InvalidRequest. What comes back counts as waiting work: beyond the
+    `caps` nothing does.
     """
     check_attempts(attempts)
 
     def work(tx: Connection) -> list[TaskId]:
         lanes.lock(tx, [user_id])
         tx.execute(statement("act_as"), {"actor": actor})
-        back = bring_back(tx, user_id, task_id, actor=actor, note=note, attempts=attempts)
+        back = bring_back(
+            tx, user_id, task_id, actor=actor, note=note, attempts=attempts, caps=caps
+        )
         fault("dead_letter.before_commit")
         return back
 
@@ -95,6 +100,7 @@ def bring_back(
     actor: str,
     note: str = "",
     attempts: int = FRESH_ATTEMPTS,
+    caps: Caps | None = None,
 ) -> list[TaskId]:
     """Do what `retry` does in a transaction that holds the lane and has named who acts."""
     row = tx.execute(statement("owner_of"), {"task_id": task_id}).one_or_none()
@@ -108,7 +114,7 @@ def bring_back(
     ).one_or_none()
     if closed is None and row.state == State.DEAD_LETTERED:
         raise NotRetryable("in a dead letter that was closed for good")
-    return revive(tx, task_id, attempts)
+    return revive(tx, user_id, task_id, attempts, caps)
 
 
 def retry_dag(
@@ -119,12 +125,14 @@ def retry_dag(
     actor: str,
     note: str = "",
     attempts: int = FRESH_ATTEMPTS,
+    caps: Caps | None = None,
 ) -> list[TaskId]:
     """Try everything of a graph again that failed for good or was cancelled; return what came back.
 
     What completed stays as it is, and so does what waits in vain for something that stays: a
     fallback nobody needed, or what hangs on a dead letter that was closed for good. Another user's
-    graph looks exactly like none; one with nothing to bring back raises DagNotRetryable.
+    graph looks exactly like none; one with nothing to bring back raises DagNotRetryable, and one
+    with more than the `caps` allow to wait comes back not even in part.
     """
     check_attempts(attempts)
 
@@ -135,7 +143,7 @@ def retry_dag(
         if tx.execute(statement("tasks_of_graph"), mine).first() is None:
             raise DagNotFound
         ended = tx.execute(statement("badly_ended"), mine).scalars().all()
-        back = revive_all(tx, ended, attempts)
+        back = revive_all(tx, user_id, ended, attempts, caps)
         if not back:
             raise DagNotRetryable(_status(tx, dag_id))
         tx.execute(

@@ -6,8 +6,9 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from app.domain.errors import InvalidRequest
-from app.domain.ids import TaskId, show_task
+from app.domain.ids import TaskId, UserId, show_task
 from app.domain.lifecycle import Event, sources, target
+from app.intake.submit import Caps, check_caps
 from app.store.statements import statement
 
 FRESH_ATTEMPTS = 3
@@ -19,11 +20,14 @@ def check_attempts(attempts: int) -> None:
         raise InvalidRequest("attempts", f"{attempts} more tries", legal="1 or more")
 
 
-def revive(tx: Connection, task_id: TaskId, attempts: int) -> list[TaskId]:
+def revive(
+    tx: Connection, user_id: UserId, task_id: TaskId, attempts: int, caps: Caps | None
+) -> list[TaskId]:
     """Bring an ended task back with so many more tries; return it and what came back with it.
 
-    The caller holds the owner's lane and has named who acts. What a failure has set going and has
-    run since is not called back.
+    The caller holds the owner's lane and has named who acts. What comes back waits, so the caps on
+    waiting work hold as for a submit; an operator, who needs no leave, gives none. What a failure
+    has set going and has run since is not called back.
     """
     in_vain = tx.execute(statement("waits_in_vain"), {"task_id": task_id}).first()
     if in_vain is not None:
@@ -33,12 +37,19 @@ def revive(tx: Connection, task_id: TaskId, attempts: int) -> list[TaskId]:
             legal="that task first, or one whose edges can still be met",
         )
     behind = [one for one in _with_all_behind(tx, [task_id]) if one != task_id]
+    if caps is not None:
+        check_caps(tx, user_id, 1 + len(behind), caps, field_name="task_id")
     return _bring_back(tx, [task_id, *behind], attempts, asked=task_id)
 
 
-def revive_all(tx: Connection, tasks: Sequence[UUID], attempts: int) -> list[TaskId]:
+def revive_all(
+    tx: Connection, user_id: UserId, tasks: Sequence[UUID], attempts: int, caps: Caps | None
+) -> list[TaskId]:
     """Bring these back, as `revive` does, but for those that wait in vain; return who came."""
-    return _bring_back(tx, _with_all_behind(tx, tasks), attempts)
+    back = _with_all_behind(tx, tasks)
+    if back and caps is not None:
+        check_caps(tx, user_id, len(back), caps, field_name="dag_id")
+    return _bring_back(tx, back, attempts)
 
 
 def _with_all_behind(tx: Connection, tasks: Sequence[UUID]) -> list[UUID]:

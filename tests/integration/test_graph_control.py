@@ -6,6 +6,7 @@ import pytest
 
 from app.control.cancel import cancel
 from app.control.dead_letters import discard
+from app.control.dead_letters import retry as retry_letter
 from app.control.fork import fork
 from app.control.graphs import CancelledDag, cancel_dag, retry, retry_dag
 from app.domain.errors import (
@@ -14,11 +15,12 @@ from app.domain.errors import (
     InvalidRequest,
     NotRetryable,
     TaskNotFound,
+    TooManyPending,
 )
 from app.domain.graphs import Condition
 from app.domain.ids import DagId, TaskId, UserId, show_task
 from app.domain.results import Raised, Returned, Stopped
-from app.intake.submit import Edge
+from app.intake.submit import Caps, Edge
 from tests.support.graphs import begin, dag_of, end, linked, sound, states, status
 from tests.support.house import LOOSE, House
 
@@ -292,4 +294,25 @@ def test_a_retried_graph_keeps_the_tries_its_tasks_had(house: House, user: UserI
     assert house.row(task)["max_attempts"] in {1, attempts + 3}
     assert house.row(task)["max_attempts"] > attempts
     assert house.row(waiting)["max_attempts"] == 1
+    sound(house)
+
+
+def test_what_comes_back_counts_as_waiting_work(house: House, user: UserId) -> None:
+    root, child = linked(house, user, 2, Edge(0, 1))
+    end(house, root, FATAL)
+    dag = dag_of(house, root)
+    house.task(user)
+
+    for again in (
+        lambda caps: retry(house.app, user, root, actor=ME, caps=caps),
+        lambda caps: retry_dag(house.app, user, dag, actor=ME, caps=caps),
+        lambda caps: retry_letter(house.app, root, actor=ME, user_id=user, caps=caps),
+    ):
+        with pytest.raises(TooManyPending) as refused:
+            again(Caps(max_pending_per_user=2))
+        assert refused.value.details["pending"] == 1
+    assert states(house, root, child) == ["dead_lettered", "cancelled"]
+    assert house.one("SELECT resolution FROM dead_letters")["resolution"] is None
+
+    assert len(retry(house.app, user, root, actor=ME, caps=Caps(max_pending_per_user=3))) == 2
     sound(house)

@@ -7,11 +7,12 @@ from sqlalchemy import Connection
 
 from app.control.fork import Forked, fork
 from app.control.graphs import CancelledDag, cancel_dag, retry
+from app.domain.errors import TooManyPending
 from app.domain.graphs import Condition
 from app.domain.ids import UserId
 from app.domain.results import Raised, Returned
 from app.gate.claim import claim
-from app.intake.submit import Edge
+from app.intake.submit import Caps, Edge, NewTask, submit
 from app.outcome.settle import settle
 from app.outcome.start import start
 from app.store.db import Db
@@ -170,4 +171,25 @@ def test_forks_of_one_graph_at_once_are_two_graphs(
     assert isinstance(first, Forked)
     assert first.dag_id != second.dag_id
     assert house.one("SELECT count(*) AS n FROM tasks")["n"] == 6
+    sound(house)
+
+
+def test_a_retry_and_a_submit_never_exceed_the_cap_together(
+    house: House, user: UserId, connect: Callable[..., Db]
+) -> None:
+    [task] = linked(house, user, 1)
+    end(house, task, FATAL)
+    caps = Caps(max_pending_per_user=1)
+    late = Rival(connect, "person", retry, user, task, actor=ME, caps=caps)
+
+    with pytest.raises(TooManyPending):
+        meet_at_lane(
+            connect,
+            user,
+            Rival(connect, "producer", submit, user, NewTask("new", "echo"), caps),
+            late,
+        )
+
+    assert house.state(task) == "dead_lettered"
+    assert house.one("SELECT waiting FROM lanes WHERE user_id = :u", u=user)["waiting"] == 1
     sound(house)
