@@ -5,7 +5,6 @@
 
 import asyncio
 import copy
-import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +21,7 @@ from overnight.calls import Call
 from overnight.control import Account, DeadLetters, Locks, Spending, Triggers
 from overnight.dags import Dags
 from overnight.drivers import Async, Patience, Sync
-from overnight.errors import NotConfigured
+from overnight.finding import Known, find
 from overnight.models import Event, Forecast, Plan, QueueStatus, UserLimits
 from overnight.operations import D, Group, operation, series
 from overnight.queue import Queue
@@ -105,9 +104,10 @@ class Operations(Group[D], Generic[D]):
 class Client(Operations[Sync]):
     """A connection to the service; safe to share between threads.
 
-    Address and key come from the arguments, else from OVERNIGHT_URL and
-    OVERNIGHT_API_KEY. Requests that met a passing fault (no connection, 429, 503) are
-    sent again up to `retries` times; a create carries a key that makes it one task.
+    Address and key come from the arguments, else from OVERNIGHT_URL and OVERNIGHT_API_KEY, else
+    from a profile, else from the house that runs on this machine. Requests that met a
+    passing fault (no connection, 429, 503) are sent again up to `retries` times; a create carries a
+    key that makes it one task.
     """
 
     def __init__(
@@ -180,18 +180,13 @@ class AsyncClient(Operations[Async]):
 
 
 def _address(url: str | None, api_key: str | None) -> dict[str, Any]:
-    """Return where to call and as whom, from what was given or the environment."""
-    url = url or os.environ.get("OVERNIGHT_URL")
-    api_key = api_key or os.environ.get("OVERNIGHT_API_KEY")
-    if not url:
-        raise NotConfigured("no address: give Client(url=…) or set OVERNIGHT_URL")
-    if not api_key:
-        raise NotConfigured("no key: give Client(api_key=…) or set OVERNIGHT_API_KEY")
+    """Return where to call and as whom, from what was given or can be found."""
+    server = find(Known.here(), url=url, api_key=api_key)
     return {
-        "base_url": url,
-        "headers": {"Authorization": f"Bearer {api_key}", "User-Agent": _user_agent()},
+        "base_url": server.url,
+        "headers": {"Authorization": f"Bearer {server.api_key}", "User-Agent": _user_agent()},
         # A proxy of the environment cannot reach our own machine.
-        "trust_env": httpx2.URL(url).host not in LOOPBACK,
+        "trust_env": httpx2.URL(server.url).host not in LOOPBACK,
     }
 
 

@@ -261,7 +261,7 @@ class NotUnderstood(OvernightError):
 
 
 class NotConfigured(OvernightError):
-    """No address or no key: neither given nor in the environment."""
+    """No address or no key: neither given nor found in any of the places they may stand."""
 
 
 class WaitTimedOut(OvernightError):

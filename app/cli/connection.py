@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from json import JSONDecodeError
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,22 +10,14 @@ from typing import TYPE_CHECKING
 from app.cli.failures import Code, Failure
 
 if TYPE_CHECKING:
-    from app.cli.profiles import Profile
     from app.local.home import Home
     from app.settings import Settings
     from overnight import Client
+    from overnight.finding import Server
 
 ADVICE = "Start one here with `overnight up`, or set OVERNIGHT_URL and OVERNIGHT_API_KEY."
 KEY_ADVICE = "Set OVERNIGHT_API_KEY, or name a file that holds the key with --api-key-file."
 _CHOSEN: ContextVar[str | None] = ContextVar("profile", default=None)
-
-
-@dataclass(frozen=True)
-class Server:
-    """Where to call, and as whom."""
-
-    url: str
-    api_key: str
 
 
 def settings() -> "Settings":
@@ -47,29 +38,25 @@ def home(known: "Settings") -> "Home":
     return Home.find(known.home)
 
 
-def find_server(url: str | None, key_file: Path | None) -> Server:
-    """Settle where to call and with which key.
+def find_server(url: str | None, key_file: Path | None) -> "Server":
+    """Settle where to call and with which key, as a program's client would.
 
-    Options come first, then the environment, then the default profile, then the local home.
+    Options come first, then the settings, then the default profile, then the local home.
     """
-    known = settings()
-    local = home(known)
-    running = local.connection()
-    profile = None if url else _profile(known)
-    address = url or (profile.url if profile else None) or known.url
-    address = address or (running.api_url if running else None)
-    if address is None:
-        raise Failure("no server is known here", hint=ADVICE)
-    if not address.startswith(("http://", "https://")):
-        raise Failure(f"{address!r} is no http:// or https:// address", code=Code.USAGE)
-    key_file = key_file or (profile.api_key_file if profile else None)
-    key = _read_key(key_file) if key_file else known.api_key
-    # The local key opens the local door only; it is never shown to another server.
-    if key is None and running and address.rstrip("/") == running.api_url.rstrip("/"):
-        key = local.api_key()
-    if key is None:
-        raise Failure(f"no API key for {address}", hint=KEY_ADVICE, code=Code.NOT_AUTHENTICATED)
-    return Server(address, key)
+    from overnight.errors import NotConfigured
+    from overnight.finding import Known, NoKey, NoServer, find
+
+    said = settings()
+    known = Known(said.url, said.api_key, said.profile, said.home)
+    try:
+        return find(known, url=url, key_file=key_file, profile=_CHOSEN.get())
+    except NoServer as error:
+        raise Failure("no server is known here", hint=ADVICE) from error
+    except NoKey as error:
+        message = str(error).partition(": give")[0]
+        raise Failure(message, hint=KEY_ADVICE, code=Code.NOT_AUTHENTICATED) from error
+    except NotConfigured as error:
+        raise Failure(str(error), code=Code.USAGE) from error
 
 
 @contextmanager
@@ -80,15 +67,6 @@ def chosen_profile(name: str | None) -> Iterator[None]:
         yield
     finally:
         _CHOSEN.reset(before)
-
-
-def _profile(known: "Settings") -> "Profile | None":
-    """Return the profile in force: the one a command names, else one where no address is set."""
-    from app.cli import profiles
-
-    if name := _CHOSEN.get():
-        return profiles.find(name)
-    return None if known.url else profiles.find(known.profile)
 
 
 @contextmanager
@@ -153,13 +131,3 @@ def _limit_advice(error: Exception) -> str:
     if isinstance(error, errors.QueueFull):
         return "Try again later."
     return "`overnight limits` shows what your plan allows."
-
-
-def _read_key(path: Path) -> str:
-    try:
-        key = path.expanduser().read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise Failure(f"cannot read the API key from {path}: {error}", code=Code.USAGE) from error
-    if not key:
-        raise Failure(f"{path} holds no API key", code=Code.USAGE)
-    return key

@@ -1,61 +1,25 @@
-"""Profiles: servers one speaks to often, each with its address and its key, under one name.
-
-They stand in `profiles.toml` under the user's configuration directory:
-
-    default = "work"
-
-    [work]
-    url = "https://overnight.example"
-    api_key_file = "~/.config/overnight/work.key"
-"""
+"""`overnight profile`: name the servers one speaks to often."""
 
 import json
-import os
-import tomllib
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from app.cli import options, output
 from app.cli.failures import Code, Failure
 
+if TYPE_CHECKING:
+    from overnight.profiles import Profile
+
 app = typer.Typer(help="Name the servers you speak to.")
-DEFAULT = "default"
-
-
-@dataclass(frozen=True)
-class Profile:
-    """One server under a name, and the file that holds its key."""
-
-    name: str
-    url: str
-    api_key_file: Path | None = None
-
-
-def path() -> Path:
-    """Return where the profiles stand, whether or not there are any."""
-    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(base).expanduser() / "overnight" / "profiles.toml"
-
-
-def find(name: str | None) -> Profile | None:
-    """Return the profile of this name, or without a name the default one, if there is one."""
-    known, default = _read()
-    wanted = name or default
-    if wanted is None:
-        return None
-    if wanted not in known:
-        legal = f"Known are {', '.join(sorted(known))}." if known else "There are none."
-        hint = f"{legal} They stand in {path()}."
-        raise Failure(f"there is no profile {wanted!r}", hint=hint, code=Code.USAGE)
-    return known[wanted]
 
 
 @app.command("list")
 def list_(*, as_json: options.Json = False) -> None:
     """List the profiles."""
+    from overnight.profiles import path
+
     known, default = _read()
     rows = [
         {
@@ -87,6 +51,8 @@ def add(
     ] = False,
 ) -> None:
     """Add a profile, or change one."""
+    from overnight.profiles import DEFAULT, Profile, path
+
     if name == DEFAULT or not name.isidentifier():
         raise Failure(f"{name!r} cannot name a profile; use a word such as work", code=Code.USAGE)
     known, before = _read()
@@ -95,25 +61,19 @@ def add(
     output.line(f"profile {name} in {path()}")
 
 
-def _read() -> tuple[dict[str, Profile], str | None]:
-    """Return every profile, and the name of the default one."""
+def _read() -> "tuple[dict[str, Profile], str | None]":
+    from overnight.errors import NotConfigured
+    from overnight.profiles import read
+
     try:
-        told = tomllib.loads(path().read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}, None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise Failure(f"cannot read {path()}: {error}", code=Code.USAGE) from error
-    default = told.pop(DEFAULT, None)
-    known = {}
-    for name, fields in told.items():
-        if not isinstance(fields, dict) or not isinstance(fields.get("url"), str):
-            raise Failure(f"profile {name!r} in {path()} has no url", code=Code.USAGE)
-        key_file = fields.get("api_key_file")
-        known[name] = Profile(name, fields["url"], Path(key_file) if key_file else None)
-    return known, default
+        return read()
+    except NotConfigured as error:
+        raise Failure(str(error), code=Code.USAGE) from error
 
 
-def _write(known: dict[str, Profile], default: str | None) -> None:
+def _write(known: "dict[str, Profile]", default: str | None) -> None:
+    from overnight.profiles import DEFAULT, path
+
     # A basic string of TOML is written as one of JSON.
     lines = [] if default is None else [f"{DEFAULT} = {json.dumps(default)}"]
     for one in known.values():

@@ -22,6 +22,7 @@ from app.local.credentials import Credentials, write_private
 from app.local.errors import PortTaken
 from app.local.lock import holder_of
 from app.local.ports import free_port, is_free
+from overnight.finding import find_home
 
 #: Root's Postgres runs as another user and must be able to walk through, but not to look around.
 MODE_FOR_ROOT, MODE = 0o711, 0o700
@@ -58,11 +59,7 @@ class Home:
         A relative `configured` is looked for in `start` and all directories above it; if it is
         nowhere, the home is the one that would be made in `start`.
         """
-        start = (start or Path.cwd()).absolute()
-        for directory in (start, *start.parents):
-            if (directory / configured / "home.json").exists():
-                return cls(directory / configured)
-        return cls(start / configured)
+        return cls(find_home(configured, start))
 
     def prepare(self) -> None:
         """Make the home and its directories, closed to everybody else."""

@@ -91,7 +91,7 @@ def test_a_profile_that_does_not_exist_is_told_with_those_that_do(service: Servi
 
     assert refused.exit_code == Code.USAGE
     assert "'wrok'" in refused.stderr
-    assert "Known are work" in refused.stderr
+    assert "known are work" in refused.stderr
 
 
 @pytest.mark.parametrize("text", ["[work", 'work = "x"', "[work]\nkey = 1"])

@@ -1,7 +1,9 @@
 """The client against a transport that answers as told."""
 
 import json
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -10,6 +12,8 @@ import overnight
 from overnight import errors
 from overnight.client import Client
 from overnight.retrying import MAX_WAIT_SECONDS, wait_before_next
+from tests.support.command import run
+from tests.support.living_home import living_home
 
 URL = "http://overnight.test"
 TASK = {
@@ -325,14 +329,59 @@ def test_address_and_key_come_from_the_environment(monkeypatch: pytest.MonkeyPat
     assert service.requests[0].headers["authorization"] == "Bearer from-the-environment"
 
 
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A place that says nothing of any server."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_a_client_finds_the_house_of_this_machine_from_any_place_below(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (nowhere / "deep").mkdir()
+    monkeypatch.chdir(nowhere / "deep")
+
+    with living_home(nowhere / ".overnight", api_key="local-key", api_url=URL):
+        service = Service(ok())
+        Client(transport=httpx2.MockTransport(service)).tasks.get("task_01")
+        with pytest.raises(errors.NotConfigured, match="no API key for http://elsewhere"):
+            Client("http://elsewhere")
+
+    assert service.requests[0].headers["authorization"] == "Bearer local-key"
+    # The file of a house that was killed is still there.
+    with pytest.raises(errors.NotConfigured, match="no server is known"):
+        Client()
+
+
+def test_a_client_knows_the_profiles_of_the_command_line(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = nowhere / "work.key"
+    key.write_text("work-key\n", encoding="utf-8")
+    assert run("profile", "add", "work", "--url", URL, "--api-key-file", str(key)).exit_code == 0
+    monkeypatch.setenv("OVERNIGHT_PROFILE", "work")
+    service = Service(ok())
+
+    with Client(transport=httpx2.MockTransport(service)) as client:
+        client.tasks.get("task_01")
+
+    assert service.requests[0].headers["authorization"] == "Bearer work-key"
+    monkeypatch.setenv("OVERNIGHT_PROFILE", "play")
+    with pytest.raises(errors.NotConfigured, match=r"no profile 'play'.*known are work"):
+        Client()
+
+
 @pytest.mark.parametrize(
     "make", [lambda: Client(api_key="k"), lambda: Client(URL)], ids=["no url", "no key"]
 )
 def test_a_client_that_knows_no_address_or_key_says_so(
-    make: Callable[[], Client], monkeypatch: pytest.MonkeyPatch
+    make: Callable[[], Client], nowhere: Path
 ) -> None:
-    monkeypatch.delenv("OVERNIGHT_URL", raising=False)
-    monkeypatch.delenv("OVERNIGHT_API_KEY", raising=False)
+    assert not list(nowhere.iterdir())
 
     with pytest.raises(errors.NotConfigured, match="OVERNIGHT_"):
         make()
