@@ -75,8 +75,13 @@ def get_task(task_id: str) -> Call[Task]:
 
 def wait_task(task_id: str, *, seconds: float) -> Call[Task]:
     """Read one task once it has ended, or as it stands after so many seconds."""
-    held = max(0, min(math.ceil(seconds), LONGEST_HOLD_SECONDS))
+    held = held_for(seconds)
     return Call("GET", f"{_of(task_id)}/wait", _task, params={"timeout": held}, holds=held)
+
+
+def held_for(seconds: float) -> int:
+    """Return for how many whole seconds an answer may be held back when so many are left."""
+    return max(0, min(math.ceil(seconds), LONGEST_HOLD_SECONDS))
 
 
 def events(*, task_id: str | None, dag_id: str | None, after: int | None) -> Call[None]:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import httpx2
 
-from overnight.calls import Call, Page, validated
+from overnight.calls import Call, Page, held_for, validated
 from overnight.dag_models import (
     Dag,
     DagCancelled,
@@ -51,6 +51,19 @@ def get_dag(dag_id: str, *, tasks: bool = True) -> Call[Dag]:
     """Read one graph, with its tasks and edges or without."""
     params = {} if tasks else {"tasks": "false"}
     return Call("GET", _of(dag_id), lambda answer: Dag.model_validate(answer.json()), params=params)
+
+
+def wait_dag(dag_id: str, *, seconds: float) -> Call[Dag]:
+    """Read one graph, without its tasks, once it has ended or when so many seconds have passed."""
+    held = held_for(seconds)
+    path = f"{_of(dag_id)}/wait"
+    return Call(
+        "GET",
+        path,
+        lambda answer: Dag.model_validate(answer.json()),
+        params={"timeout": held},
+        holds=held,
+    )
 
 
 def list_dags(*, status: str | None, limit: int, before: str | None) -> Call[Page[DagSummary]]:

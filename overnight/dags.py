@@ -1,6 +1,5 @@
 """What can be done with graphs; reached as `client.dags`."""
 
-import time
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -21,7 +20,8 @@ from overnight.errors import DagFailed, DagWaitTimedOut
 from overnight.models import Plan
 from overnight.operations import D, Group, operation, series
 from overnight.paging import paged
-from overnight.scripts import Pause, Series, Steps
+from overnight.scripts import Series, Steps
+from overnight.waiting import until_ended
 
 
 class Dags(Group[D]):
@@ -80,17 +80,19 @@ class Dags(Group[D]):
         poll: float = 1.0,
         check: bool = True,
     ) -> Steps[Dag]:
-        """Return the graph, whole, once it has ended, looking every `poll` seconds.
+        """Return the graph, whole, once it has ended; the service answers the moment it does.
 
         Raises DagFailed if it ended without success (unless `check` is off), and
-        DagWaitTimedOut if it had not ended after `timeout` seconds; both carry the graph.
+        DagWaitTimedOut if it had not ended after `timeout` seconds; both carry the graph. A
+        service that cannot hold answers back is asked every `poll` seconds.
         """
-        began = time.monotonic()
-        while not (seen := (yield from dag_calls.get_dag(dag_id, tasks=False))).is_final:
-            left = poll if timeout is None else timeout - (time.monotonic() - began)
-            if left <= 0:
-                raise DagWaitTimedOut(seen, timeout or 0.0)
-            yield Pause(min(poll, left))
+        yield from until_ended(
+            lambda seconds: dag_calls.wait_dag(dag_id, seconds=seconds),
+            lambda: dag_calls.get_dag(dag_id, tasks=False),
+            timeout=timeout,
+            poll=poll,
+            late=DagWaitTimedOut,
+        )
         dag = yield from dag_calls.get_dag(dag_id)
         if check and dag.status is not DagStatus.COMPLETED:
             raise DagFailed(dag)

@@ -1,24 +1,21 @@
 """What can be done with tasks; reached as `client.tasks`."""
 
 import builtins
-import time
 from typing import Unpack
 
 from overnight import calls
 from overnight.bulk_models import FilterFields
-from overnight.calls import LONGEST_HOLD_SECONDS, Call
+from overnight.calls import Call
 from overnight.control_calls import asked, path, read_list, send
 from overnight.control_models import Artifact, Attempt, EditFields, TaskChanges
-from overnight.errors import Refused, TaskFailed, TooManyStreams, Unreachable, WaitTimedOut
+from overnight.errors import TaskFailed, WaitTimedOut
 from overnight.explain_models import Explanation
 from overnight.models import Cancelled, Event, Forecast, Task, TaskFields
 from overnight.operations import D, Group, operation, series
 from overnight.paging import paged
-from overnight.retrying import PATIENCE_SECONDS, is_passing
-from overnight.scripts import Pause, Series, Steps
+from overnight.scripts import Series, Steps
 from overnight.streaming import follow
-
-NO_SUCH_ROUTE = "NOT_FOUND"
+from overnight.waiting import until_ended
 
 
 class Tasks(Group[D]):
@@ -115,43 +112,13 @@ class Tasks(Group[D]):
         WaitTimedOut if it had not ended after `timeout` seconds; both carry the task. A service
         that cannot hold answers back is asked every `poll` seconds.
         """
-        task = yield from _ended(task_id, timeout, poll)
+        task = yield from until_ended(
+            lambda seconds: calls.wait_task(task_id, seconds=seconds),
+            lambda: calls.get_task(task_id),
+            timeout=timeout,
+            poll=poll,
+            late=WaitTimedOut,
+        )
         if check and task.state != "completed":
             raise TaskFailed(task)
         return task
-
-
-def _ended(task_id: str, timeout: float | None, poll: float) -> Steps[Task]:
-    """Look at a task until it has ended."""
-    began = heard = time.monotonic()
-    holds = True
-    task: Task | None = None
-    while True:
-        asked = time.monotonic()
-        left = LONGEST_HOLD_SECONDS if timeout is None else max(0.0, timeout - (asked - began))
-        try:
-            if holds:
-                task = yield from calls.wait_task(task_id, seconds=left)
-            else:
-                task = yield from calls.get_task(task_id)
-            heard = time.monotonic()
-        except (Refused, Unreachable) as error:
-            if holds and _cannot_hold(error):
-                holds = False
-                continue
-            # A service that restarts must not end a wait that lasts all night.
-            if task is None or not is_passing(error) or asked - heard > PATIENCE_SECONDS:
-                raise
-        if task is not None and task.is_final:
-            return task
-        if task is not None and timeout is not None and time.monotonic() - began >= timeout:
-            raise WaitTimedOut(task, timeout)
-        if time.monotonic() - asked < poll:
-            yield Pause(poll if timeout is None else min(poll, left))
-
-
-def _cannot_hold(error: Exception) -> bool:
-    """Whether the service knows no waiting, or has enough who wait; asking still helps."""
-    if isinstance(error, TooManyStreams):
-        return True
-    return isinstance(error, Refused) and error.code == NO_SUCH_ROUTE

@@ -1,13 +1,13 @@
-"""The routes that keep a caller waiting: the event stream, and the wait for one task.
+"""The routes that keep a caller waiting: the event stream, and the wait for a task or a graph.
 
 They are the only `async` ones: a thread each would soon leave none for everybody else. What they
 read, they read in short transactions between two waits.
 """
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from anyio.to_thread import run_sync as _thread
 from fastapi import APIRouter, Header, Query
@@ -19,13 +19,16 @@ from app.api.parts import Parts, Use
 from app.domain.errors import DagNotFound, InvalidRequest, TaskNotFound
 from app.domain.ids import DagId, MalformedId, TaskId, parse_dag, parse_task
 from app.events.log import EventView, Topic, last_event, read_events
+from app.insight.dags import DagView, get_dag
 from app.insight.tasks import TaskView, get_task
 from app.store.db import DatabaseUnreachable
 from overnight.calls import HEARTBEAT_SECONDS
+from overnight.dag_models import Dag
 from overnight.models import Event, TaskResponse
 from overnight.streaming import END
 
 router = APIRouter(prefix="/api/v1", tags=["events"])
+V = TypeVar("V", TaskView, DagView)
 Text = Annotated[str | None, Query(max_length=200)]
 PAGE = 500
 # After this long a stream ends by itself and is opened again, with the key looked at anew.
@@ -80,19 +83,42 @@ async def wait_for_task(
     """Tell how a task stands once it has ended, or when so many seconds have passed."""
     named = _task_id(task_id)
     look = partial(get_task, parts.db, caller.user_id, named)
-    deadline = time.monotonic() + timeout
-    task = await _thread(look)
-    if task.completed_at is not None or not timeout:
-        return task
-    parts.feed.admit(caller.user_id)
-    with parts.feed.listening(Topic(caller.user_id, named)) as listener:
+    return await _ended(parts, Topic(caller.user_id, named), look, timeout)
+
+
+@router.get("/dags/{dag_id}/wait", response_model=Dag)
+async def wait_for_dag(
+    dag_id: str,
+    parts: Use,
+    caller: Reader,
+    timeout: Annotated[int, Query(ge=0, le=LONGEST_WAIT_SECONDS)] = 30,  # noqa: ASYNC109 - the word of the wire
+) -> DagView:
+    """Tell how a graph stands, without its tasks, once it has ended or so many seconds passed."""
+    named = _dag_id(dag_id)
+    look = partial(get_dag, parts.db, caller.user_id, named, with_tasks=False)
+    return await _ended(parts, Topic(caller.user_id, dag_id=named), look, timeout)
+
+
+async def _ended(parts: Parts, topic: Topic, look: Callable[[], V], seconds: float) -> V:
+    """Look until what is looked at has ended, so many seconds have passed, or the house stops."""
+    deadline = time.monotonic() + seconds
+    seen = await _thread(look)
+    if _has_ended(seen) or not seconds:
+        return seen
+    parts.feed.admit(topic.user_id)
+    with parts.feed.listening(topic) as listener:
         # Looked at again after listening began: it may have ended in between.
         while True:
-            task = await _thread(look)
+            seen = await _thread(look)
             left = deadline - time.monotonic()
-            if task.completed_at is not None or left <= 0 or parts.feed.is_closed:
-                return task
+            if _has_ended(seen) or left <= 0 or parts.feed.is_closed:
+                return seen
             await listener.news(left)
+
+
+def _has_ended(seen: TaskView | DagView) -> bool:
+    ended_at = seen.completed_at if isinstance(seen, TaskView) else seen.finished_at
+    return ended_at is not None
 
 
 async def _told(parts: Parts, topic: Topic, after: int | None) -> AsyncIterator[str]:

@@ -1,13 +1,12 @@
 """A graph on a terminal: a tree with states, durations and progress, live if asked."""
 
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from app.cli import output, references
-from app.cli.watching import LONGEST_PAUSE, PASSING_STATUSES, PATIENCE
+from app.cli.watching import LONGEST_PAUSE, patiently
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -44,8 +43,8 @@ def watch(client: "Client", dag_id: str, *, silently: bool) -> "Dag":
         dag = client.dags.get(dag_id)
         while not dag.is_final:
             tell(dag)
-            time.sleep(LONGEST_PAUSE)
-            dag = _look_again(client, dag_id)
+            # The end is told at once; whoever looks also wants to see what happens before it.
+            dag = _look_again(client, dag_id, None if silently else LONGEST_PAUSE)
         tell(dag)
     return dag
 
@@ -139,18 +138,17 @@ def _drawn(dag: "Dag") -> "Text":
     return drawn
 
 
-def _look_again(client: "Client", dag_id: str) -> "Dag":
-    from overnight.errors import Refused, Unreachable
+def _look_again(client: "Client", dag_id: str, seconds: float | None) -> "Dag":
+    """Return the graph once it has ended, or as it stands after so many seconds."""
+    from overnight.errors import DagWaitTimedOut
 
-    patient_until = time.monotonic() + PATIENCE
-    while True:
+    def look() -> "Dag":
         try:
+            return client.dags.wait(dag_id, timeout=seconds, poll=LONGEST_PAUSE, check=False)
+        except DagWaitTimedOut:
             return client.dags.get(dag_id)
-        except (Unreachable, Refused) as error:
-            passing = isinstance(error, Unreachable) or error.status in PASSING_STATUSES
-            if not passing or time.monotonic() >= patient_until:
-                raise
-            time.sleep(LONGEST_PAUSE)
+
+    return patiently(look)
 
 
 @contextmanager

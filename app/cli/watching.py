@@ -4,14 +4,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from app.cli import output, showing
 
 if TYPE_CHECKING:
     from overnight import Client, Task
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
+    Shown = Callable[[Task], None]
+
+T = TypeVar("T")
+LONGEST_PAUSE = 1.0
 # A server that restarts must not end a wait that lasts all night.
 PATIENCE = 60.0
 PASSING_STATUSES = frozenset({429, 502, 503, 504})
@@ -42,34 +45,46 @@ def wait(client: "Client", task_id: str, timeout: float) -> "Task":
         raise
 
 
-def _until_ended(
-    client: "Client", task_id: str, timeout: float, show: Callable[["Task"], None]
-) -> "Task":
+def _until_ended(client: "Client", task_id: str, timeout: float, show: "Shown | None") -> "Task":
     from overnight.errors import WaitTimedOut
 
     deadline = time.monotonic() + timeout
-    pause = FIRST_PAUSE
     # At the first look a silent server is most likely not there at all.
     task = client.tasks.get(task_id)
     while not task.is_final:
-        show(task)
+        if show is not None:
+            show(task)
         left = deadline - time.monotonic()
         if left <= 0:
             raise WaitTimedOut(task, timeout)
-        time.sleep(min(pause, left))
-        pause = min(pause * 1.5, LONGEST_PAUSE)
-        task = _look_again(client, task_id)
-    show(task)
+        # The end is told at once; whoever looks also wants to see what happens before it.
+        task = _look_again(client, task_id, left if show is None else min(left, LONGEST_PAUSE))
+    if show is not None:
+        show(task)
     return task
 
 
-def _look_again(client: "Client", task_id: str) -> "Task":
+def _look_again(client: "Client", task_id: str, seconds: float) -> "Task":
+    """Return the task once it has ended, or as it stands after so many seconds."""
+    from overnight.errors import WaitTimedOut
+
+    def look() -> "Task":
+        try:
+            return client.tasks.wait(task_id, timeout=seconds, poll=LONGEST_PAUSE, check=False)
+        except WaitTimedOut as late:
+            return late.task
+
+    return patiently(look)
+
+
+def patiently(look: Callable[[], T]) -> T:
+    """Look again and again while a server that was there is away for a moment."""
     from overnight.errors import Refused, Unreachable
 
     patient_until = time.monotonic() + PATIENCE
     while True:
         try:
-            return client.tasks.get(task_id)
+            return look()
         except (Unreachable, Refused) as error:
             passing = isinstance(error, Unreachable) or error.status in PASSING_STATUSES
             if not passing or time.monotonic() >= patient_until:
@@ -78,10 +93,10 @@ def _look_again(client: "Client", task_id: str) -> "Task":
 
 
 @contextmanager
-def _shown() -> Iterator[Callable[["Task"], None]]:
-    """Give a function that shows how the task stands; silent unless a person looks."""
+def _shown() -> "Iterator[Shown | None]":
+    """Give a function that shows how the task stands; None unless a person looks."""
     if not output.is_terminal(sys.stderr):
-        yield lambda _task: None
+        yield None
         return
     from rich.console import Console
 

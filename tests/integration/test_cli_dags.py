@@ -178,6 +178,7 @@ def test_waiting_ends_with_the_last_and_tells_the_worst(
             door.house.settle(started, Raised("error", "boom"))
 
     monkeypatch.setattr("overnight.Client", lambda *_, **__: door.client(sleep=end_all))
+    monkeypatch.setattr("overnight.calls.LONGEST_HOLD_SECONDS", 0)
 
     shown = run("batch", "-", "--wait", given=GRAPH)
 
@@ -230,8 +231,14 @@ def test_a_watched_graph_ends_with_the_whole_tree(
 ) -> None:
     dag = queued()
     names = iter(("research", "design", "build"))
-    pause = "app.cli.dag_trees.time.sleep"
-    monkeypatch.setattr(pause, lambda _: settle(door, dag["tasks"][next(names)]))
+
+    def step(_: float) -> None:
+        settle(door, dag["tasks"][next(names)])
+
+    # Nothing is held back, and the pause of a watcher lasts until the next task has ended.
+    monkeypatch.setattr("overnight.calls.LONGEST_HOLD_SECONDS", 0)
+    monkeypatch.setattr("app.cli.dag_trees.LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr("overnight.Client", lambda *_, **__: door.client(sleep=step))
 
     shown = run("dag", "show", dag["id"], "--watch")
 

@@ -262,6 +262,23 @@ def test_a_wait_is_answered_the_moment_the_task_ends(served: Served, client: Cli
     waiting.join()
 
 
+def test_a_wait_for_a_graph_is_answered_the_moment_it_ends(served: Served, client: Client) -> None:
+    served.house.agent()
+    run = served.house.running(served.user)
+    dag_id = show_dag(served.house.row(run.claim.task_id)["dag_id"])
+    with pytest.raises(errors.DagWaitTimedOut):
+        client.dags.wait(dag_id, timeout=0)
+    ending = threading.Timer(0.6, served.house.settle, (run, Returned(7)))
+    ending.start()
+    began = time.monotonic()
+
+    dag = client.dags.wait(dag_id, timeout=20, poll=20)
+
+    assert (dag.status, [task.state for task in dag.tasks]) == ("completed", ["completed"])
+    assert time.monotonic() - began < 4
+    ending.join()
+
+
 def test_a_wait_that_takes_too_long_tells_how_the_task_stands(
     served: Served, client: Client
 ) -> None:
@@ -283,6 +300,8 @@ def test_others_tasks_and_graphs_look_like_none(served: Served, client: Client) 
         list(client.stream(dag_id=show_dag(theirs)))
     with pytest.raises(errors.TaskNotFound):
         client.tasks.wait(show_task(theirs))
+    with pytest.raises(errors.Refused, match="no such graph"):
+        client.dags.wait(show_dag(theirs))
 
 
 def test_a_user_listens_in_so_many_places_and_no_more(

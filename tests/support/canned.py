@@ -62,6 +62,8 @@ class Service:
         self.asked.append((method, path, body))
         self.keys.add(key)
         waiting = self.answers.get(f"{method} {path.partition('?')[0]}")
+        if not waiting and path.partition("?")[0].endswith("/wait"):
+            return problem(404, "NOT_FOUND", "as a service says that holds nothing back")
         if not waiting:
             return problem(404, "TASK_NOT_FOUND", "no such task")
         return waiting.pop(0) if len(waiting) > 1 else waiting[0]
