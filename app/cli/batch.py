@@ -52,7 +52,7 @@ def batch(
         raise Failure("--dry-run and --wait exclude each other", code=Code.USAGE)
     if by is not None and not dry_run:
         raise Failure("--by asks about a rehearsal: give --dry-run too", code=Code.USAGE)
-    name, found = _read(file)
+    name, found = read(file)
     with connection.client(url, api_key_file) as client:
         if dry_run:
             _rehearse(client, name, found, by, as_json=as_json)
@@ -64,7 +64,7 @@ def batch(
                 _show(made, as_json=as_json)
 
 
-def _read(file: str) -> tuple[str, list[batch_files.Entry]]:
+def read(file: str) -> tuple[str, list[batch_files.Entry]]:
     """Return the name of the file for messages, and what it holds; any fault ends the command."""
     name = STDIN if file == "-" else file
     text = arguments.text_of(file if file == "-" else f"@{file}")

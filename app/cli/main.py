@@ -36,6 +36,7 @@ from app.cli import (
     redis_acl,
     shared,
     tasks,
+    triggers,
     upkeep,
     users,
     window,
@@ -138,6 +139,7 @@ app.command("completion")(completing.completion)
 app.add_typer(profiles.app, name="profile", rich_help_panel=TASKS)
 app.add_typer(dags.app, name="dag", rich_help_panel=TASKS)
 app.add_typer(bulk.app, name="bulk", rich_help_panel=TASKS)
+app.add_typer(triggers.app, name="trigger", rich_help_panel=TASKS)
 app.add_typer(budgets.approvals, name="approvals", rich_help_panel=OPERATE)
 app.add_typer(budgets.budget, name="budget", rich_help_panel=OPERATE)
 app.add_typer(dead.app, name="dead", rich_help_panel=OPERATE)

@@ -11,10 +11,12 @@ from app.cli.failures import Code, Failure
 if TYPE_CHECKING:
     from overnight import Client
 
-PREFIX, DAG_PREFIX, BULK_PREFIX = "task_", "dag_", "bulk_"
+PREFIX, DAG_PREFIX = "task_", "dag_"
+BULK_PREFIX, TRIGGER_PREFIX = "bulk_", "trigger_"
 WHOLE = 26
 # Short names are for what one is busy with; older tasks have their whole id.
 RECENT = 500
+RECENT_TRIGGERS = 100
 SHOWN = 5
 # The ending of an id is random: so much of it names one among all that a person ever has.
 SHORT = 8
@@ -45,6 +47,14 @@ def resolve_bulk(client: "Client", given: str) -> str:
         return BULK_PREFIX + _name(given)
     recent = [bulk.id for bulk in client.bulk.list(limit=RECENT)]
     return choose(given, recent, among="recent bulk operations")
+
+
+def resolve_trigger(client: "Client", given: str) -> str:
+    """Return the id of the one trigger of the caller's that `given` names."""
+    if is_whole(given):
+        return TRIGGER_PREFIX + _name(given)
+    recent = [one.id for one in client.triggers.list(limit=RECENT_TRIGGERS)]
+    return choose(given, recent, among="recent triggers")
 
 
 def resolve_either(client: "Client", given: str) -> str:
@@ -121,7 +131,7 @@ def _in_graph(client: "Client", graph: str, task: str) -> str:
 
 def _name(task_id: str) -> str:
     text = task_id.strip()
-    for prefix in (PREFIX, DAG_PREFIX, BULK_PREFIX):
+    for prefix in (PREFIX, DAG_PREFIX, BULK_PREFIX, TRIGGER_PREFIX):
         if text.lower().startswith(prefix):
             return text[len(prefix) :].upper()
     return text.upper()

@@ -274,3 +274,38 @@ def test_a_graph_nobody_knows_is_told_plainly() -> None:
     assert unknown.exit_code == short.exit_code == Code.FAILED
     assert "no such graph" in unknown.stderr
     assert "none of the recent graphs is named 'zz'" in short.stderr
+
+
+def test_a_trigger_is_added_listed_and_removed(tmp_path: Path) -> None:
+    dag = queued()
+    (tmp_path / "tell.yaml").write_text("title: tell\ntasks: [{name: tell}]\n", encoding="utf-8")
+
+    added = run("trigger", "add", dag["id"][-8:], "tell.yaml", "--when", "finished")
+    listed = run("trigger", "list", "--dag", dag["id"])
+    removed = run("trigger", "remove", added.stdout.strip()[-8:])
+
+    assert added.stdout.startswith("trigger_"), added.stderr
+    assert added.stderr == f"'tell' is let in when {dag['id']} is finished.\n"
+    _, line = listed.stdout.splitlines()
+    words = [added.stdout.strip(), dag["id"], "finished", "waiting", "1", "tell"]
+    assert line.split() == words
+    assert removed.stdout == f"{added.stdout.strip()} removed\n", removed.stderr
+    assert read("trigger", "list")[0]["dropped_at"] is not None
+    assert " removed " in run("trigger", "list").stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "told"),
+    [
+        (GRAPH, ["--when", "ended"], "--when: 'ended' is no end of a graph"),
+        (f"{GRAPH}---\n{GRAPH}", [], "stdin holds 2 graphs and 0 tasks"),
+        ("title: alone\n", [], "stdin holds 0 graphs and 1 task"),
+    ],
+)
+def test_what_no_trigger_can_let_in_is_refused(text: str, words: list[str], told: str) -> None:
+    dag = queued()
+
+    shown = run("trigger", "add", dag["id"], "-", *words, given=text)
+
+    assert shown.exit_code == Code.USAGE
+    assert told in shown.stderr

@@ -8,16 +8,18 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from app.cli import batch_files
 from app.domain.results import Returned
+from app.maintenance.triggers import fire_due
 from overnight import handlers, testing
 from overnight.dag_models import DagCreate
 from overnight.drawing import draw
 from tests.support.door import Door, open_door
-from tests.support.house import House
+from tests.support.house import LOOSE, House
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PAGE = EXAMPLES.parent / "docs" / "graphs.md"
@@ -184,6 +186,21 @@ def test_the_page_shows_what_the_service_answers(door: Door) -> None:
 
     assert answer.status_code == 201
     assert {name: answer.json()[name] for name in expected} == expected
+
+
+def test_the_page_shows_how_one_graph_sets_off_another(door: Door) -> None:
+    [block] = _blocks("py")
+    client = door.client()
+    said: dict[str, Any] = {"client": client}
+
+    exec(compile(block, str(PAGE), "exec"), said)
+    play(door)
+    assert fire_due(door.house.dispatcher, LOOSE) == 1
+
+    [trigger] = client.triggers.list()
+    assert trigger.id == said["trigger"].id
+    assert trigger.fired_dag_id is not None
+    assert client.dags.get(trigger.fired_dag_id).title == "Tell the client"
 
 
 def test_the_page_shows_how_a_fault_is_told() -> None:
