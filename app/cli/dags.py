@@ -16,6 +16,7 @@ DagRef = Annotated[
     ),
 ]
 FORMATS = ("svg", "dot", "mermaid", "ascii")
+SUFFIXES = {".svg": "svg", ".dot": "dot", ".gv": "dot", ".mmd": "mermaid", ".txt": "ascii"}
 
 
 @app.command("list")
@@ -78,8 +79,13 @@ def graph(
     dag: DagRef,
     *,
     form: Annotated[
-        str, typer.Option("--format", metavar="|".join(FORMATS), help="What to draw it as.")
-    ] = "svg",
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="|".join(FORMATS),
+            help="What to draw it as; else what the file's suffix says, else svg.",
+        ),
+    ] = None,
     file: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Where to; else stdout.")
     ] = None,
@@ -87,9 +93,7 @@ def graph(
     api_key_file: options.KeyFile = None,
 ) -> None:
     """Draw a graph, top to bottom."""
-    if form not in FORMATS:
-        legal = f"Legal is {', '.join(FORMATS)}."
-        raise Failure(f"--format: {form!r} is no format", hint=legal, code=Code.USAGE)
+    form = _form(form, file)
     with connection.client(url, api_key_file) as client:
         found = client.dags.get(references.resolve_dag(client, dag))
     from overnight.drawing import FORMS
@@ -103,6 +107,25 @@ def graph(
     except OSError as error:
         raise Failure(f"cannot write {file}: {error.strerror}", code=Code.USAGE) from error
     output.note(f"Drew {len(found.tasks)} tasks to {file}.")
+
+
+def _form(form: str | None, file: Path | None) -> str:
+    """Return what to draw a graph as: as asked for, else as the file is named."""
+    if form is None:
+        if file is None:
+            return "svg"
+        if file.suffix.lower() not in SUFFIXES:
+            known = ", ".join(SUFFIXES)
+            raise Failure(
+                f"-o: {file.name!r} does not say what to draw",
+                hint=f"End it in {known}, or give --format.",
+                code=Code.USAGE,
+            )
+        return SUFFIXES[file.suffix.lower()]
+    if form not in FORMATS:
+        legal = f"Legal is {', '.join(FORMATS)}."
+        raise Failure(f"--format: {form!r} is no format", hint=legal, code=Code.USAGE)
+    return form
 
 
 @app.command()

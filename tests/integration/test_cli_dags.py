@@ -153,6 +153,8 @@ def test_a_dry_run_queues_nothing(door: Door) -> None:
         (["batch", "x", "--by", "07:00"], "give --dry-run too"),
         (["batch", "missing.yaml"], "cannot read missing.yaml"),
         (["dag", "graph", "x", "--format", "png"], "is no format"),
+        (["dag", "graph", "x", "-o", "x.png"], "'x.png' does not say what to draw"),
+        (["dag", "graph", "x", "-o", "x"], "End it in .svg, .dot, .gv, .mmd"),
     ],
 )
 def test_misuse_is_told_in_a_line(words: list[str], told: str) -> None:
@@ -265,6 +267,19 @@ def test_a_graph_is_drawn(form: str, tmp_path: Path) -> None:
     assert "research" in shown.stdout
     if form == "svg":
         assert ET.fromstring(shown.stdout).tag.endswith("svg")
+
+
+@pytest.mark.parametrize(
+    ("name", "form"), [("x.svg", "svg"), ("x.dot", "dot"), ("x.MMD", "mermaid"), ("x.txt", "ascii")]
+)
+def test_a_file_is_drawn_as_its_suffix_says(name: str, form: str, tmp_path: Path) -> None:
+    dag = queued()
+
+    kept = run("dag", "graph", dag["id"], "-o", name)
+
+    assert kept.exit_code == 0, kept.stderr
+    drawn = run("dag", "graph", dag["id"], "--format", form).stdout
+    assert (tmp_path / name).read_text(encoding="utf-8") == drawn
 
 
 def test_a_graph_nobody_knows_is_told_plainly() -> None:
