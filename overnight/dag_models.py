@@ -251,6 +251,9 @@ class DagTaskState(BaseModel):
     failure_reason: str | None = Field(None, description="The class of the latest failure.")
     error: str | None = Field(None, description="The message of the latest failure.")
     cost_usd: float = Field(0.0, description="What all its runs have cost.")
+    wait_reason: str | None = Field(
+        None, description="Why it is pending after a run: approval, or children."
+    )
 
     @property
     def label(self) -> str:

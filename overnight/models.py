@@ -284,7 +284,9 @@ class TaskResponse(BaseModel):
     cost_usd: float = Field(0.0, description="What all its runs have cost.")
     max_cost_usd: float | None = Field(None, description="What they may; null is no limit.")
     wait_reason: str | None = Field(
-        None, description="`approval` while it has used up a budget and asks for more."
+        None,
+        description="Why it is pending after a run: `approval` while it has used up a budget and"
+        " asks for more, `children` while it waits for tasks that it spawned.",
     )
     agent_name: str | None = Field(None, description="The agent that must run it, if one is named.")
     timeout_seconds: int | None = Field(None, description="How long one run may take.")

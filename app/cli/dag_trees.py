@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from app.cli import output, references
+from app.cli import output, references, showing
 from app.cli.watching import LONGEST_PAUSE, patiently
 
 if TYPE_CHECKING:
@@ -107,6 +107,8 @@ def duration(seconds: float) -> str:
 
 def _detail(task: "DagTaskState") -> str:
     parts = []
+    if task.wait_reason is not None:
+        parts.append(showing.WAITS.get(task.wait_reason, task.wait_reason))
     if task.run_seconds is not None:
         parts.append(duration(task.run_seconds))
     if task.state in ("running", "validating") and task.progress:

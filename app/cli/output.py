@@ -191,7 +191,7 @@ def _draw(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         # An id that is cut cannot be copied.
         drawn.add_column(header, no_wrap=header == "ID", overflow="fold")
     for row in rows:
-        drawn.add_row(*(Text(cell, style=_COLOURS.get(cell, "")) for cell in row))
+        drawn.add_row(*(Text(cell, style=colour(cell)) for cell in row))
     Console(file=sys.stdout).print(drawn)
 
 

@@ -9,8 +9,10 @@ if TYPE_CHECKING:
 
     from app.insight.queue import UserLimitsView
     from overnight import Task
+    from overnight.dag_models import DagTaskState
     from overnight.models import UserLimits
 
+WAITS = {"approval": "asks for money", "children": "waits for its children"}
 HEADERS = ("ID", "STATE", "TYPE", "CREATED", "TITLE")
 
 
@@ -28,7 +30,7 @@ def show_task(task: "Task", *, as_json: bool) -> None:
         {
             "id": task.id,
             "title": task.title,
-            "state": task.state,
+            "state": standing(task),
             "type": task.type,
             "priority": f"{task.priority} (score {task.priority_score})",
             "position": task.queue_position,
@@ -43,7 +45,6 @@ def show_task(task: "Task", *, as_json: bool) -> None:
             "ended": task.completed_at,
             "retry at": task.retry_at,
             "stop asked": task.cancel_requested_at,
-            "waits for": task.wait_reason,
             "agent": task.agent_name,
             "cost": f"${task.cost_usd:.4f}" if task.cost_usd else None,
             "may cost": None if task.max_cost_usd is None else f"${task.max_cost_usd:.4f}",
@@ -59,6 +60,13 @@ def show_task(task: "Task", *, as_json: bool) -> None:
             "output": task.output,
         }
     )
+
+
+def standing(task: "Task | DagTaskState") -> str:
+    """Say where a task stands, and why it waits if it has run before."""
+    if task.wait_reason is None:
+        return task.state
+    return f"{task.state} ({WAITS.get(task.wait_reason, task.wait_reason)})"
 
 
 def tasks(count: int) -> str:
@@ -111,4 +119,4 @@ def _progress(told: "dict[str, Any] | None") -> object:
 
 def row(task: "Task") -> tuple[object, ...]:
     """Return a task's line in a list, under HEADERS."""
-    return (task.id, task.state, task.type, task.created_at, task.title)
+    return (task.id, standing(task), task.type, task.created_at, task.title)

@@ -48,6 +48,7 @@ class DagTaskView:
     failure_reason: str | None
     error: str | None
     cost_usd: float
+    wait_reason: str | None
 
 
 @dataclass(frozen=True)
@@ -232,4 +233,5 @@ def _task(row: Mapping[str, Any]) -> DagTaskView:
         failure_reason=row["failure_reason"],
         error=row["error"],
         cost_usd=float(row["cost_usd"]),
+        wait_reason=row["wait_reason"],
     )

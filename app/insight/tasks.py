@@ -17,7 +17,6 @@ from app.store.statements import statement
 # Nobody reads a place further back, and counting on would cost more the longer the queue.
 MAX_POSITION = 1_000
 # What a task waits for that has used up a budget.
-APPROVAL = "approval"
 # An agent is named by a capability.
 AGENT_PREFIX = "agent:"
 
@@ -205,7 +204,7 @@ def _view(row: Mapping[str, Any]) -> TaskView:
         tags=row["tags"],
         cost_usd=float(row["cost_usd"]),
         max_cost_usd=_usd(row["max_cost_usd"]),
-        wait_reason=None if row["awaits_budget"] is None else APPROVAL,
+        wait_reason=row["wait_reason"],
         agent_name=_agent_name(row["required_capabilities"]),
         timeout_seconds=row["timeout_seconds"],
         effective_timeout_seconds=row["effective_timeout_seconds"],

@@ -2,13 +2,17 @@
 
 import pytest
 
+from app.cli.showing import standing
 from app.control.budgets import approve
 from app.domain.claims import Run
-from app.domain.ids import TaskId, UserId, new_task_id, show_task
+from app.domain.ids import DagId, TaskId, UserId, new_task_id, show_task
 from app.domain.results import Result, Returned, Waiting
+from app.insight.dags import get_dag
+from app.insight.tasks import get_task, list_tasks
 from app.intake.grow import Seed, SpawnCaps, spawn
 from app.intake.submit import NewTask
 from app.outcome.settle import settle_all
+from overnight import Task
 from tests.support.graphs import begin, end, sound
 from tests.support.house import AGENT, LOOSE, House
 
@@ -93,3 +97,19 @@ def test_a_wait_for_a_task_it_did_not_spawn_fails_and_spoils_no_other_end(
     assert not house.rows("SELECT * FROM task_edges")
     assert house.state(mate.claim.task_id) == "completed"
     sound(house)
+
+
+def test_a_suspended_task_says_that_it_waits_for_its_children(house: House, run: Run) -> None:
+    task = run.claim.task_id
+    child = plant(house, run)
+    house.settle(run, Waiting((child,)))
+
+    shown = get_task(house.app, run.user_id, task)
+    [listed] = [one for one in list_tasks(house.app, run.user_id, limit=5) if one.id == shown.id]
+    drawn = get_dag(house.app, run.user_id, DagId(house.row(task)["dag_id"]))
+
+    assert (shown.state, shown.wait_reason, listed.wait_reason) == ("pending", *["children"] * 2)
+    assert [one.wait_reason for one in drawn.tasks] == ["children", None]
+    assert standing(Task.model_validate(shown)) == "pending (waits for its children)"
+    end(house, child, Returned())
+    assert get_task(house.app, run.user_id, task).wait_reason is None

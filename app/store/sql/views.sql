@@ -1,6 +1,7 @@
 -- name: view_task
 -- One task as its owner sees it.
 SELECT t.*, CAST(:max_position AS int) AS max_position,
+       wait_reason(t.id, t.state, t.epoch, t.unmet, t.awaits_budget) AS wait_reason,
        least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS effective_timeout_seconds,
        CASE WHEN t.state = 'ready' THEN
             (SELECT count(*) FROM (SELECT 1 FROM tasks o
@@ -30,6 +31,7 @@ WITH chosen AS (
        AND (CAST(:titled AS text) IS NULL OR strpos(lower(t.title), lower(CAST(:titled AS text))) > 0)
 )
 SELECT t.*, :max_position AS max_position,
+       wait_reason(t.id, t.state, t.epoch, t.unmet, t.awaits_budget) AS wait_reason,
        least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS effective_timeout_seconds,
        CASE WHEN t.state = 'ready' THEN
             (SELECT count(*) FROM (SELECT 1 FROM tasks o
@@ -203,6 +205,7 @@ SELECT t.at, t.actor, t.via, t.key_id, t.act, u.name AS "user", t.target, t.deta
 -- start first. Each part is found by an index of its own; tasks that can not start yet have none,
 -- so they are looked for only while the lane says that there are some.
 SELECT t.*, :max_position AS max_position,
+       wait_reason(t.id, t.state, t.epoch, t.unmet, t.awaits_budget) AS wait_reason,
        CASE WHEN t.state = 'ready' THEN row_number() OVER (PARTITION BY open.part ORDER BY t.sort_key, t.id) - 1 END AS ahead
   FROM ((SELECT id, 1 AS part FROM tasks
           WHERE user_id = :user_id AND state IN ('claimed', 'running', 'validating')

@@ -34,6 +34,18 @@ RETURN (SELECT jsonb_agg(jsonb_build_object('agent', agent, 'outcome', outcome) 
           FROM attempts
          WHERE task_id = of_task AND spent AND epoch > after_epoch);
 
+-- Why a pending task that has run before goes on waiting: it asks for money, or it waits for tasks
+-- that it spawned.
+CREATE FUNCTION wait_reason(task uuid, state text, epoch int, unmet int, awaits_budget text) RETURNS text
+LANGUAGE sql STABLE
+RETURN CASE WHEN awaits_budget IS NOT NULL THEN 'approval'
+            WHEN state = 'pending' AND epoch > 0 AND unmet > 0
+                 AND EXISTS (SELECT 1
+                               FROM task_edges e
+                               JOIN tasks child ON child.id = e.parent_id
+                              WHERE e.child_id = task AND e.satisfied_at IS NULL AND child.parent_id = task)
+            THEN 'children' END;
+
 -- Everything people did, newest last: what they changed, and what they did with tasks. A person is
 -- a user behind a key or an operator; processes act under names without a colon.
 CREATE VIEW audit_trail WITH (security_invoker = true) AS
