@@ -13,6 +13,7 @@ from pydantic import (
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
+    field_validator,
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
@@ -99,6 +100,16 @@ class DagEdge(BaseModel):
     )
 
 
+def _or_one_alone(schema: dict[str, Any]) -> None:
+    """Describe one item where a list of them may stand, too."""
+    told: dict[str, Any] = {
+        name: schema.pop(name) for name in ("description", "default") if name in schema
+    }
+    whole = dict(schema)
+    schema.clear()
+    schema.update(told, anyOf=[whole, whole["items"]])
+
+
 class DagTask(TaskCreate):
     """One task of a graph: the fields of a create, a name, and what it waits for."""
 
@@ -112,7 +123,9 @@ class DagTask(TaskCreate):
         (),
         max_length=MOST_TASKS,
         validation_alias=AliasChoices("after", "depends_on"),
-        description="The tasks it waits for: names, or objects with task and condition.",
+        description="The tasks it waits for: names, or objects with task and condition; one alone"
+        " needs no list.",
+        json_schema_extra=_or_one_alone,
     )
     on_unmet: Policy | None = Field(
         None,
@@ -122,6 +135,11 @@ class DagTask(TaskCreate):
     idempotency_key: None = Field(
         None, description="Not here: a graph goes in whole, under a key of its own."
     )
+
+    @field_validator("after", mode="before")
+    @classmethod
+    def _one_alone(cls, given: object) -> object:
+        return [given] if isinstance(given, (str, Mapping, After)) else given
 
     @model_validator(mode="before")
     @classmethod

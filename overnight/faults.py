@@ -58,6 +58,8 @@ def said(fault: Mapping[str, Any]) -> str:
     >>> said({"type": "less_than_equal", "msg": "Input should be less than or equal to 4"})
     'is too large'
     """
+    if fault["type"] == "too_short" and not (fault.get("ctx") or {}).get("actual_length", 1):
+        return "is empty"
     return WORDS.get(fault["type"], str(fault["msg"]).removeprefix("Value error, "))
 
 

@@ -63,7 +63,8 @@ def say(node: Mapping[str, Any], route: str = "") -> str:
             return "null"
         case "array":
             items = say(_resolved(node.get("items", {}), route), route)
-            return f"a list of at most {node.get('maxItems', 'any number')}, each {items}"
+            least = f"{node['minItems']} to " if node.get("minItems") else "at most "
+            return f"a list of {least}{node.get('maxItems', 'any number')}, each {items}"
         case "object":
             return "a JSON object"
         case _:

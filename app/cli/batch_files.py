@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from overnight.dag_models import DagCreate
     from overnight.models import TaskCreate
+    from overnight.shape import Fault
 
 Path = tuple[str | int, ...]
 MOST_VALUES = 1_000_000
@@ -163,7 +164,6 @@ def _parts(document: Document, wrong: list[Wrong]) -> Iterator[tuple[Path, objec
 def _entry(document: Document, place: Path, value: object, wrong: list[Wrong]) -> Entry | None:
     from overnight.dag_models import DagCreate
     from overnight.models import TaskCreate
-    from overnight.shape import NotAGraph, links_of
 
     if not isinstance(value, dict):
         message, legal = "is neither a task nor a graph", "an object with a title"
@@ -171,19 +171,58 @@ def _entry(document: Document, place: Path, value: object, wrong: list[Wrong]) -
         return None
     is_dag = "tasks" in value or place[:1] == ("dags",)
     made = _made(DagCreate if is_dag else TaskCreate, value)
-    if isinstance(made, list):
-        entry = Entry(TaskCreate(title="?"), document, place)
-        wrong += [entry.wrong(fault["field"], fault["message"], fault["legal"]) for fault in made]
-        return None
-    entry = Entry(made, document, place)
-    if isinstance(made, DagCreate):
+    entry = Entry(TaskCreate(title="?") if isinstance(made, list) else made, document, place)
+    told = made if isinstance(made, list) else []
+    # What can be read of a graph is looked at even so, or its faults would come one by one.
+    graph = _rough(value) if is_dag and isinstance(made, list) else made
+    faults = [entry.wrong(fault["field"], fault["message"], fault["legal"]) for fault in told]
+    if isinstance(graph, DagCreate):
+        faults += [
+            entry.wrong(fault.field, fault.message, fault.legal) for fault in _faults_of(graph)
+        ]
+    wrong += sorted(faults, key=lambda fault: fault.line or 0)
+    return None if isinstance(made, list) else entry
+
+
+def _faults_of(graph: "DagCreate") -> "Sequence[Fault]":
+    from overnight.shape import NotAGraph, links_of
+
+    try:
+        links_of(graph)
+    except NotAGraph as error:
+        return error.faults
+    return ()
+
+
+def _rough(value: dict[str, Any]) -> "DagCreate | None":
+    """Return who waits for whom in a graph with faulty fields, as far as that can be read.
+
+    Without the name of every task nothing could be said about the others.
+    """
+    from pydantic import ValidationError
+
+    from overnight.dag_models import DagCreate, DagEdge, DagTask
+
+    def readable(kind: "type[DagTask | DagEdge]", fields: object) -> bool:
         try:
-            links_of(made)
-        except NotAGraph as error:
-            wrong += [
-                entry.wrong(fault.field, fault.message, fault.legal) for fault in error.faults
-            ]
-    return entry
+            kind.model_validate(fields)
+        except ValidationError:
+            return False
+        return True
+
+    try:
+        tasks = []
+        for task in value["tasks"]:
+            named = {"name": task["name"]}
+            waiting = {key: task[key] for key in ("after", "depends_on") if key in task}
+            tasks.append({**named, **waiting} if readable(DagTask, {**named, **waiting}) else named)
+        edges = value.get("edges", [])
+        sound = all(readable(DagEdge, edge) for edge in edges)
+        return DagCreate.model_validate(
+            {"title": "?", "tasks": tasks, "edges": edges if sound else []}
+        )
+    except (ValidationError, KeyError, TypeError):
+        return None
 
 
 def _made(

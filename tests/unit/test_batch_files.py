@@ -70,6 +70,10 @@ def test_a_file_holds_graphs_and_tasks_in_their_order(text: str, held: list[str]
             GRAPH.replace("type: echo", "priority: 9"),
             "f.yaml:4: tasks.0.priority: is too large (legal: a whole",
         ),
+        (
+            "title: g\ntasks: []\n",
+            "f.yaml:2: tasks: is empty (legal: a list of 1 to 100000, each a JSON object)",
+        ),
         ("- title: a\n- priority: 1\n", "f.yaml:2: 1.title: is missing"),
         ("- 7\n", "f.yaml:1: 0: is neither a task nor a graph (legal: an object with a title)"),
         ("dags: 7\n", "f.yaml:1: dags: is no list (legal: a list)"),
@@ -92,6 +96,31 @@ def test_every_fault_of_a_file_is_told() -> None:
     text = "- title: a\n  priority: 9\n- title: b\n  odd: 1\n"
 
     assert [fault.partition(": ")[0] for fault in faults(text)] == ["f.yaml:2", "f.yaml:4"]
+
+
+def test_faulty_fields_and_a_faulty_graph_are_told_at_once() -> None:
+    text = (
+        "title: g\ntasks:\n- name: a\n  priority: 9\n- name: b\n  after: aa\n"
+        "- name: c\n  after: [7]\n- name: a\n"
+    )
+
+    told = [fault.partition(" (legal")[0] for fault in faults(text)]
+
+    assert told == [
+        "f.yaml:4: tasks.0.priority: is too large",
+        "f.yaml:6: tasks.1.after.0: no task of this graph is called 'aa'; did you mean 'a'?",
+        "f.yaml:8: tasks.2.after.0: is not a JSON object",
+        "f.yaml:9: tasks.3.name: 'a' is the name of tasks.0 already",
+    ]
+
+
+@pytest.mark.parametrize("after", ["a", "[a]", "{task: a, condition: success}"])
+def test_one_task_to_wait_for_needs_no_list(after: str) -> None:
+    [entry], wrong = entries(read(f"title: g\ntasks:\n- name: a\n- name: b\n  after: {after}\n"))
+
+    assert not wrong
+    assert isinstance(entry.what, DagCreate)
+    assert [one.task for one in entry.what.tasks[1].after] == ["a"]
 
 
 @pytest.mark.parametrize(
