@@ -19,7 +19,9 @@ PoolOption = Annotated[
     str | None, typer.Option("--pool", metavar="NAME", help="The workers of this pool.")
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="Everything.")]
-WORKERS = ("WORKER", "POOL", "SLOTS", "BUSY", "STATUS", "LAST SEEN")
+# A worker runs in the house; an agent runs outside and pulls its work.
+KINDS = {"celery": "worker", "pull": "agent"}
+WORKERS = ("WORKER", "KIND", "POOL", "SLOTS", "BUSY", "STATUS", "LAST SEEN")
 POOLS = ("POOL", "KIND", "SERVES", "WORKERS", "SLOTS", "BUSY", "STATE")
 PAUSES = ("PAUSED", "NAME", "SINCE", "BY", "WHY")
 
@@ -102,7 +104,15 @@ def workers(
         output.document([asdict(worker) for worker in found])
         return
     rows = [
-        (worker.id, worker.pool, worker.slots, worker.busy, worker.status, worker.last_seen_at)
+        (
+            worker.id,
+            KINDS.get(worker.kind, worker.kind),
+            worker.pool,
+            worker.slots,
+            worker.busy,
+            worker.status,
+            worker.last_seen_at,
+        )
         for worker in found
     ]
     output.table(WORKERS, rows, empty="No workers.")

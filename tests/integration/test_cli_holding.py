@@ -5,6 +5,7 @@ import json
 import pytest
 
 from app.cli.failures import Code
+from app.control.agents import OutsideCard, register
 from tests.support.command import run
 from tests.support.house import AGENT, House
 
@@ -120,7 +121,9 @@ def test_a_worker_is_listed_and_drained(house: House) -> None:
     after = json.loads(run("workers", "--json").stdout)
     undone = run("drain", AGENT, "--undo")
 
-    assert AGENT in before
+    header, line = before.splitlines()
+    assert header.split()[:3] == ["WORKER", "KIND", "POOL"]
+    assert line.split()[:2] == [AGENT, "worker"]
     assert "active" in before
     assert json.loads(drained.stdout) == {"worker": AGENT, "status": "draining"}
     assert [(one["slots"], one["busy"], one["status"]) for one in after] == [(4, 0, "draining")]
@@ -139,6 +142,14 @@ def test_the_pools_are_listed_with_their_slots(house: House) -> None:
     assert "default" in shown
     assert "everybody" in shown
     assert (pool["workers"], pool["slots"], pool["paused"]) == (1, 4, True)
+
+
+def test_an_agent_outside_is_told_from_a_worker(house: House) -> None:
+    register(house.dispatcher, house.user(), OutsideCard("mine"))
+
+    _, line = run("workers").stdout.splitlines()
+
+    assert line.split()[1] == "agent"
 
 
 def test_a_worker_nobody_knows_is_not_drained() -> None:
