@@ -101,7 +101,7 @@ class Event(Enum):
         INFO,
         (
             "user_id actor plan_tier max_concurrent_agents monthly_agent_hours_limit max_pending"
-            " max_tasks_per_dag"
+            " max_tasks_per_dag disabled"
         ),
         "An operator changed a user's plan, or made an exception to it.",
     )

@@ -55,6 +55,16 @@ class Admin(Group[D]):
         return send(UserDetail, "PATCH", path("admin", "users", user), body)
 
     @operation
+    def disable_user(self, user: str) -> Call[UserDetail]:
+        """Shut a user out: no key opens anything, nothing new starts; what runs may end."""
+        return send(UserDetail, "POST", path("admin", "users", user, "disable"))
+
+    @operation
+    def enable_user(self, user: str) -> Call[UserDetail]:
+        """Let a user in again, with the keys and limits they had."""
+        return send(UserDetail, "POST", path("admin", "users", user, "enable"))
+
+    @operation
     def workers(self) -> Call[list[Worker]]:
         """Return the workers, by pool."""
         return read_list(Worker, path("admin", "workers"))

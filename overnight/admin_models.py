@@ -83,6 +83,7 @@ class UserDetail(Me):
     monthly_agent_hours_limit: float | None = Field(None, description="Hours a month.")
     monthly_agent_hours_used: float = Field(description="Hours used in this billing month.")
     created_at: datetime = Field(description="Since when they are here.")
+    disabled_at: datetime | None = Field(None, description="Since when they are shut out, if so.")
 
 
 class HeldLock(Lock):

@@ -1,4 +1,4 @@
-"""The routes by which admins look after users: list, make, read, change. To others, nowhere."""
+"""The routes by which admins look after users: list, make, change, shut out. To others, nowhere."""
 
 from fastapi import APIRouter, Request, Response
 from sqlalchemy.exc import IntegrityError
@@ -9,7 +9,15 @@ from app.api.paging import PAGE, Before, Limit, page_of
 from app.api.parts import Parts, Use
 from app.api.users import window_of, window_said
 from app.control.budgets import set_night_budget
-from app.control.users import Lifted, Overrides, change_plan, create_user, override_limits
+from app.control.users import (
+    Lifted,
+    Overrides,
+    change_plan,
+    create_user,
+    disable_user,
+    enable_user,
+    override_limits,
+)
 from app.control.windows import set_window
 from app.domain.errors import InvalidRequest
 from app.domain.ids import UserId
@@ -69,6 +77,25 @@ def change_user(user_id: str, body: UserChanges, parts: Use, caller: Admin) -> U
         set_night_budget(parts.admin_db, named, body.night_budget_usd, actor=actor)
     if "window" in given:
         set_window(parts.admin_db, named, hours)
+    parts.nudge()
+    return _detail(get_user(parts.admin_db, named))
+
+
+@router.post("/{user_id}/disable")
+def disable(user_id: str, parts: Use, caller: Admin) -> UserDetail:
+    """Shut a user out: no key opens anything, nothing new starts; what runs may end."""
+    named = user_named(parts, user_id)
+    if named == caller.user_id:
+        raise InvalidRequest("user_id", "that is you", legal="any other user")
+    disable_user(parts.admin_db, named, actor=f"user:{caller.user_id}")
+    return _detail(get_user(parts.admin_db, named))
+
+
+@router.post("/{user_id}/enable")
+def enable(user_id: str, parts: Use, caller: Admin) -> UserDetail:
+    """Let a user in again, with the keys and limits they had."""
+    named = user_named(parts, user_id)
+    enable_user(parts.admin_db, named, actor=f"user:{caller.user_id}")
     parts.nudge()
     return _detail(get_user(parts.admin_db, named))
 

@@ -109,7 +109,9 @@ def _trusted(request: Request, parts: Parts) -> Caller | None:
     if not all(map(is_loopback, named)):
         return None
     found = named_user(parts.db, name)
-    return None if found is None else Caller(found.user_id, "", (EVERYTHING,), found.is_admin)
+    if found is None or found.is_disabled:
+        return None
+    return Caller(found.user_id, "", (EVERYTHING,), found.is_admin)
 
 
 def presented(request: Request) -> str:

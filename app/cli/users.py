@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from app.control.users import Lifted
     from app.domain.ids import UserId
     from app.domain.windows import Window
+    from app.insight.users import UserView
     from app.store.db import Db
 
 app = typer.Typer(help="Add users, look at them and change what they may do, and when.")
@@ -73,7 +74,7 @@ def list_(*, as_json: options.Json = False) -> None:
             ),
             None if user.night_budget_usd is None else f"${user.night_budget_usd:.2f}",
             None if user.window is None else user.window.said,
-            "paused" if user.paused else "open",
+            _standing(user),
         )
         for user in users
     ]
@@ -169,6 +170,42 @@ def rename(
         output.document({"name": new, "was": name})
     else:
         output.line(f"{name} is {new} now.")
+
+
+@app.command()
+def disable(name: UserName, *, as_json: options.Json = False) -> None:
+    """Shut a user out: no key opens anything, nothing new starts; what runs may end."""
+    from app.control.users import disable_user
+
+    with database.opened(database.FRONT_DOOR) as db:
+        changed = disable_user(db, known(db, name), actor=database.operator())
+    _shut(name, disabled=True, changed=changed, as_json=as_json)
+
+
+@app.command()
+def enable(name: UserName, *, as_json: options.Json = False) -> None:
+    """Let a user in again, with the keys and limits they had."""
+    from app.control.users import enable_user
+
+    with database.opened(database.FRONT_DOOR) as db:
+        changed = enable_user(db, known(db, name), actor=database.operator())
+    _shut(name, disabled=False, changed=changed, as_json=as_json)
+
+
+def _shut(name: str, *, disabled: bool, changed: bool, as_json: bool) -> None:
+    stands = "disabled" if disabled else "enabled"
+    if as_json:
+        output.document({"name": name, "disabled": disabled, "changed": changed})
+    elif changed:
+        output.line(f"{name} is {stands}.")
+    else:
+        output.note(f"{name} was {stands} already.")
+
+
+def _standing(user: "UserView") -> str:
+    if user.disabled_at is not None:
+        return "disabled"
+    return "paused" if user.paused else "open"
 
 
 @app.command()

@@ -61,7 +61,7 @@ class Tokens:
         if "\0" in subject:
             return None
         found = named_user(db, subject)
-        if found is None:
+        if found is None or found.is_disabled:
             return None
         return Caller(found.user_id, "", scopes_in(claims), found.is_admin)
 

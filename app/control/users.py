@@ -7,9 +7,10 @@ that runs already.
 
 import re
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import ColumnElement, Connection, func, insert, select, update
 
 from app.domain.errors import InvalidRequest, UserNotFound
 from app.domain.ids import UserId
@@ -87,6 +88,37 @@ def create_user(db: Db, *, name: str, plan: PlanTier, is_admin: bool = False) ->
             lambda tx: tx.execute(insert(User).values(values).returning(User.id)).scalar_one()
         )
     )
+
+
+def disable_user(db: Db, user_id: UserId, *, actor: str = "operator") -> bool:
+    """Shut a user out; False if they were already.
+
+    From this moment no key or token of theirs opens anything and nothing of theirs is claimed. What
+    runs may end, what waits goes on waiting, and nothing is taken away.
+    """
+    return _shut(db, user_id, func.clock(), actor)
+
+
+def enable_user(db: Db, user_id: UserId, *, actor: str = "operator") -> bool:
+    """Let a user in again, with the keys and limits they had; False if they were not shut out."""
+    return _shut(db, user_id, None, actor)
+
+
+def _shut(db: Db, user_id: UserId, at: ColumnElement[datetime] | None, actor: str) -> bool:
+    def work(tx: Connection) -> bool:
+        lanes.lock(tx, [user_id])
+        known = tx.execute(select(User.disabled_at).where(User.id == user_id)).one_or_none()
+        if known is None:
+            raise UserNotFound
+        if (known.disabled_at is None) == (at is None):
+            return False
+        _change(tx, user_id, {"disabled_at": at})
+        return True
+
+    changed = db.atomically(work)
+    if changed:
+        emit(Event.LIMITS_CHANGED, user_id=user_id, actor=actor, disabled=at is not None)
+    return changed
 
 
 def change_plan(

@@ -50,6 +50,7 @@ class UserView:
     night_budget_usd: float | None
     exceptions: list[str]
     created_at: datetime
+    disabled_at: datetime | None
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class Named:
 
     user_id: UserId
     is_admin: bool
+    is_disabled: bool = False
 
 
 def find_user(db: Db, name: str) -> UserId | None:
@@ -87,7 +89,7 @@ def named_user(db: Db, subject: str) -> Named | None:
     row = db.atomically(
         lambda tx: tx.execute(statement("user_called"), {"subject": subject}).one_or_none()
     )
-    return None if row is None else Named(UserId(row.user_id), row.is_admin)
+    return None if row is None else Named(UserId(row.user_id), row.is_admin, row.is_disabled)
 
 
 def get_user(db: Db, user_id: UserId) -> UserView:
@@ -128,6 +130,7 @@ def list_users(
             User.window_to,
             User.window_at_closing,
             User.created_at,
+            User.disabled_at,
         )
         .join(Lane, Lane.user_id == User.id)
         .order_by(User.name)
@@ -155,6 +158,7 @@ def list_users(
             night_budget_usd=None if row.night_budget_usd is None else float(row.night_budget_usd),
             exceptions=_exceptions(row),
             created_at=row.created_at,
+            disabled_at=row.disabled_at,
         )
         for row in rows
     ]

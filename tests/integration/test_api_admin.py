@@ -175,3 +175,46 @@ def test_fairness_tells_of_every_user(boss: Door, door: Door) -> None:
     assert shown["starts"] == 1
     assert len(shown["users"]) == 1
     assert shown["starving"] == []
+
+
+def test_a_disabled_user_is_shut_out_and_what_runs_ends(boss: Door, door: Door) -> None:
+    door.house.agent()
+    waiting = door.created(type="echo")
+    [claimed] = door.house.claim().claims
+    run = door.house.start(claimed)
+    later = door.created(type="echo")
+    assert run is not None
+
+    shut = boss.ask("POST", f"{ADMIN}/users/{door.user}/disable")
+
+    assert shut.status_code == 200, shut.text
+    assert shut.json()["disabled_at"] is not None
+    refused = door.ask("GET", TASKS)
+    assert (refused.status_code, refused.json()["code"]) == (401, "UNAUTHENTICATED")
+    assert door.house.settle(run, Returned("done"))
+    assert door.house.state(door.row_id(waiting["id"])) == "completed"
+    assert not door.house.claim().claims
+
+    back = boss.ask("POST", f"{ADMIN}/users/{door.user}/enable")
+
+    assert back.json()["disabled_at"] is None
+    assert door.ask("GET", TASKS).status_code == 200
+    [again] = door.house.claim().claims
+    assert show_task(again.claim.task_id) == later["id"]
+
+
+def test_nobody_shuts_themselves_out(boss: Door, door: Door) -> None:
+    assert boss.ask("POST", f"{ADMIN}/users/{boss.user}/disable").status_code == 400
+    assert door.ask("POST", f"{ADMIN}/users/{boss.user}/disable").status_code == 404
+    assert boss.ask("GET", TASKS).status_code == 200
+
+
+def test_a_change_of_plan_lets_nobody_in_again(boss: Door, door: Door) -> None:
+    boss.client().admin.disable_user(str(door.user))
+    boss.client().admin.change_user(str(door.user), plan="pro")
+
+    lane = door.house.one("SELECT max_active FROM lanes WHERE user_id = :u", u=door.user)
+    assert lane["max_active"] == 0
+    assert boss.client().admin.enable_user(str(door.user)).disabled_at is None
+    lane = door.house.one("SELECT max_active FROM lanes WHERE user_id = :u", u=door.user)
+    assert lane["max_active"] == 3

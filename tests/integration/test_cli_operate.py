@@ -237,3 +237,17 @@ def _status(url: str) -> int:
             return int(answer.status)
     except OSError:
         return 0
+
+
+def test_a_user_is_disabled_and_enabled() -> None:
+    run("user", "add", "ada")
+
+    shut = run("user", "disable", "ada")
+    again = run("user", "disable", "ada")
+    listed = run("user", "list").stdout
+    opened = run("user", "enable", "ada", "--json")
+
+    assert shut.stdout == "ada is disabled.\n", shut.stderr
+    assert again.stderr == "ada was disabled already.\n"
+    assert listed.splitlines()[1].split()[-1] == "disabled"
+    assert json.loads(opened.stdout) == {"name": "ada", "disabled": False, "changed": True}

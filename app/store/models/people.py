@@ -60,6 +60,8 @@ class User(Base):
     night_budget_usd: Mapped[Decimal | None] = mapped_column(USD)
     billing_anchor_at: Mapped[datetime] = mapped_column(server_default=func.clock())
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock())
+    # Since when the user is shut out: no key opens anything, and nothing new starts.
+    disabled_at: Mapped[datetime | None]
 
 
 class Lane(Base):

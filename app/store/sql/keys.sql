@@ -8,7 +8,7 @@ SELECT note_key_use(:key_id);
 
 -- name: user_called
 -- Whom the subject of a token names.
-SELECT user_id, is_admin FROM user_called(:subject);
+SELECT user_id, is_admin, is_disabled FROM user_called(:subject);
 
 -- name: holder_of_claim
 -- Whose run shows this token, and whether it still holds its task.

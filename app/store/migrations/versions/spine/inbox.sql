@@ -11,6 +11,7 @@ DECLARE
 BEGIN
     SELECT k.user_id INTO sender
       FROM api_keys k
+      JOIN users u ON u.id = k.user_id AND u.disabled_at IS NULL
      WHERE k.id = sender_key_id
        AND encode(sha256(convert_to('overnight inbox ' || k.hash, 'UTF8')), 'hex') = proof
        AND k.revoked_at IS NULL

@@ -174,7 +174,8 @@ AS $$
 BEGIN
     UPDATE lanes
        SET plan_weight = plan_weight(NEW.plan_tier),
-           max_active = NEW.max_concurrent_agents,
+           -- Nothing of a user who is shut out starts; what runs may end.
+           max_active = CASE WHEN NEW.disabled_at IS NULL THEN NEW.max_concurrent_agents ELSE 0 END,
            max_task_seconds = NEW.max_task_duration_minutes * 60,
            limit_seconds = NEW.monthly_agent_hours_limit * 3600::bigint,
            parked_for = '{}'
@@ -183,7 +184,8 @@ BEGIN
 END
 $$;
 CREATE TRIGGER users_widen_lane
-    AFTER UPDATE OF plan_tier, max_concurrent_agents, max_task_duration_minutes, monthly_agent_hours_limit ON users
+    AFTER UPDATE OF plan_tier, max_concurrent_agents, max_task_duration_minutes, monthly_agent_hours_limit, disabled_at
+    ON users
     FOR EACH ROW EXECUTE FUNCTION widen_lane();
 
 -- Only Python knows when a window opens; a lane whose window was changed is due at once, and the

@@ -229,6 +229,7 @@ CREATE TABLE users (
     night_budget_usd NUMERIC(18, 6),
     billing_anchor_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    disabled_at TIMESTAMP WITH TIME ZONE,
     PRIMARY KEY (id),
     CONSTRAINT users_plan_tier_known CHECK (plan_tier IN ('enterprise', 'free', 'pro', 'team')),
     CONSTRAINT users_on_exhausted_known CHECK (on_exhausted IN ('hold', 'reject')),

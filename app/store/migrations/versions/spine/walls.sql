@@ -58,6 +58,7 @@ AS $$
        AND k.hash = key_hash
        AND k.revoked_at IS NULL
        AND (k.expires_at IS NULL OR k.expires_at > clock())
+       AND u.disabled_at IS NULL
 $$;
 
 -- Asked again in the update: of many requests at once, one writes.
@@ -71,10 +72,10 @@ AS $$
 $$;
 
 -- Whom a token's subject names: a user's id, or else a name.
-CREATE FUNCTION user_called(subject text) RETURNS TABLE (user_id uuid, is_admin boolean)
+CREATE FUNCTION user_called(subject text) RETURNS TABLE (user_id uuid, is_admin boolean, is_disabled boolean)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
-    SELECT u.id, u.is_admin
+    SELECT u.id, u.is_admin, u.disabled_at IS NOT NULL
       FROM users u
      WHERE u.id = (SELECT subject::uuid WHERE subject ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$')
         OR u.name = subject
