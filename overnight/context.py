@@ -62,6 +62,21 @@ class Context(ABC):
             raise Stopped(self.stop_reason)
 
     @property
+    def environ(self) -> dict[str, str]:
+        """What a program started by this run finds in its environment, to act for the run.
+
+        `overnight mcp` then lets an agent spawn subtasks and tell how far it is. The token is a
+        secret of this run, and worth nothing once the run is over.
+        """
+        token = self._claim_token()
+        named = {"OVERNIGHT_TASK_ID": self.task_id}
+        return named if token is None else {**named, "OVERNIGHT_CLAIM_TOKEN": token}
+
+    def _claim_token(self) -> str | None:
+        """Return the token of the claim this run goes by, if it has one."""
+        return None
+
+    @property
     def inputs(self) -> dict[str, Any]:
         """The outputs this task may read.
 

@@ -7,6 +7,7 @@ by the claim it runs under, which `Run` stands for.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
 
 from mcp.server import MCPServer
@@ -18,6 +19,7 @@ from overnight.client import AsyncClient
 from overnight.errors import OvernightError, Refused, WaitTimedOut
 from overnight.explain_models import Explanation
 from overnight.models import Cancelled, QueueStatus, Task, UserLimits
+from overnight.outside_run import ClaimedRun
 
 INSTRUCTIONS = """\
 Overnight runs long work through the night. Queue a task with enqueue_task, and look at it with
@@ -84,9 +86,21 @@ def build(client: AsyncClient, run: Run | None = None) -> MCPServer[Any]:
     return server
 
 
-async def serve(url: str, api_key: str, run: Run | None = None) -> None:
-    """Serve over standard input and output until the other side hangs up."""
+@dataclass(frozen=True)
+class Held:
+    """The task that an agent runs inside of, and the token of its claim."""
+
+    task_id: str
+    token: str
+
+
+async def serve(url: str, api_key: str, held: Held | None = None) -> None:
+    """Serve over standard input and output until the other side hangs up.
+
+    An agent inside a running task may also do what that run may.
+    """
     async with AsyncClient(url, api_key) as client:
+        run = None if held is None else ClaimedRun(client, held.task_id, held.token)
         await build(client, run).run_stdio_async()
 
 

@@ -65,6 +65,9 @@ class OutsideContext(Context):
         self.cost_usd = 0.0
         self.tokens = {"input": 0, "output": 0}
 
+    def _claim_token(self) -> str | None:
+        return self._work.token
+
     @property
     def stop_reason(self) -> str | None:
         """Why the run should end, or None."""

@@ -160,6 +160,10 @@ class Settings(BaseSettings):
     api_key: Annotated[str | None, Secret()] = Field(
         default=None, description="Key the client and the user commands present to the API."
     )
+    task_id: str | None = Field(default=None, description="Task in whose run `overnight mcp` acts.")
+    claim_token: Annotated[str | None, Secret()] = Field(
+        default=None, description="Token of that run's claim; both come from `ctx.environ`."
+    )
 
     no_auth: str | None = Field(
         default=None,

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from tests.rules.sources import ROOT
 from tests.support.canned import task
 from tests.support.house import House
 from tests.support.serving import Served, serve
+from workers.runners.python import RunContext
 
 TOOLS = {
     "enqueue_task",
@@ -37,7 +38,12 @@ def served(house: House, database_url: str) -> Iterator[Served]:
         yield api
 
 
-def session(served: Served, work: Callable[[McpClient], Awaitable[None]], key: str = "") -> None:
+def session(
+    served: Served,
+    work: Callable[[McpClient], Awaitable[None]],
+    key: str = "",
+    environ: Mapping[str, str] | None = None,
+) -> None:
     """Start `overnight mcp` as an agent's host would, and speak to it."""
     known = {name: value for name, value in os.environ.items() if name in {"PATH", "HOME"}}
     program = StdioServerParameters(
@@ -48,6 +54,7 @@ def session(served: Served, work: Callable[[McpClient], Awaitable[None]], key: s
             "PYTHONPATH": str(ROOT),
             "OVERNIGHT_URL": served.url,
             "OVERNIGHT_API_KEY": key or served.key,
+            **(environ or {}),
         },
         cwd=ROOT,
     )
@@ -134,6 +141,23 @@ def test_a_key_that_opens_nothing_is_told_by_the_tool(served: Served) -> None:
         assert "UNAUTHENTICATED" in await refused(client, "get_limits")
 
     session(served, work, key="wrong")
+
+
+def test_an_agent_inside_a_run_acts_for_it_without_being_told_how(served: Served) -> None:
+    served.house.agent()
+    run = served.house.running(served.user)
+    context = RunContext(run, deadline=0.0)
+
+    async def work(client: McpClient) -> None:
+        tools = {tool.name for tool in (await client.list_tools()).tools}
+        assert tools == TOOLS | {"spawn_subtask", "report_progress"}
+        child = await call(client, "spawn_subtask", title="a part", type="echo")
+        assert child["parent_id"] == context.task_id
+        assert (await call(client, "report_progress", fraction=0.5))["said"]
+
+    session(served, work, environ=context.environ)
+
+    assert served.house.row(run.claim.task_id)["progress"]["fraction"] == 0.5
 
 
 class Running:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
+from app.control.claim_tokens import issue
 from app.domain.claims import Run
 from app.domain.ids import show_task
 from app.masking import hide_in
@@ -42,6 +43,7 @@ class RunContext(Context):
             # Asked for when they are looked at; a task that stands alone has none.
             inputs=None if run.is_linked else {},
         )
+        self._claim = run.claim
         self._growth = growth
         self.user_id = run.user_id
         self.cost_usd = 0.0
@@ -52,6 +54,9 @@ class RunContext(Context):
         self._stop_reason: str | None = None
         self._news: dict[str, Any] | None = None
         self._lock = Lock()
+
+    def _claim_token(self) -> str | None:
+        return issue(self._claim)
 
     @property
     def stop_reason(self) -> str | None:
