@@ -125,10 +125,18 @@ def _unknown(facts: Facts) -> Reason:
     elif not knowing and not any(type_ in pool.offer.capacity.elsewhere for pool in able):
         known = f"{named} {'takes' if len(able) == 1 else 'take'} no tasks of the type {type_!r}"
         advice = "register an agent that does, or start a worker with the handler"
+    elif not knowing:
+        known = (
+            f"the workers of {named} do not know the type {type_!r}, and the agents outside that"
+            " do are away"
+        )
+        advice = f"start one of them again, or workers of {able[0].name} with the handler"
     else:
         others = [f"{pool.name} ({_hindrance(facts, pool)})" for pool in knowing]
-        holders = listed(others) if others else "other pools"
-        known = f"the workers of {named} do not know the type {type_!r}, only those of {holders} do"
+        known = (
+            f"the workers of {named} do not know the type {type_!r}, only those of"
+            f" {listed(others)} do"
+        )
         advice = f"undo that, or start workers of {able[0].name} with the handler"
     return Reason(
         Code.HANDLER,

@@ -173,6 +173,7 @@ def _pools(workers: Sequence[Mapping[str, Any]]) -> list[PoolState]:
     Any of them may get the message.
     """
     known = [worker["types"] for worker in workers]
+    known += (workers[0]["lately"] or []) if workers else []
     pools: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for worker in workers:
         if not worker["paused"] and not worker["draining"]:

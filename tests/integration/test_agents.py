@@ -292,3 +292,22 @@ def test_explain_counts_nobody_elses_agents_and_no_other_types(door: Door) -> No
     assert "takes no tasks of the type 'echo'" in told.reasons[0].message
     outsider(door, "echoes", types=["echo"])
     assert explain(door.house.app, door.user, task, TERMS).starts_next
+
+
+def test_what_only_an_agent_that_left_knows_waits_for_it_for_a_day(door: Door) -> None:
+    house = door.house
+    house.agent(types=["echo"])
+    away = outsider(door, types=["film"])
+    task = parse_task(door.created(type="film")["id"])
+    door.ask("DELETE", f"{AGENTS}/{away.id}")
+
+    assert not house.claim().claims
+    [reason] = explain(house.app, door.user, task, TERMS).reasons
+    assert reason.code == "handler"
+    assert "the agents outside that do are away" in reason.message
+
+    house.move_clock(timedelta(days=1))
+    house.run("UPDATE agents SET last_heartbeat_at = clock() WHERE kind = 'celery'")
+    house.run("UPDATE lanes SET parked_for = '{}'")
+    [claimed] = house.claim().claims
+    assert claimed.claim.task_id == task

@@ -21,11 +21,13 @@ SELECT pg_advisory_xact_lock(hashtext('overnight.slots'));
 WITH house AS (
     SELECT offer.slots, offer.agents, offer.capabilities, offer.types, offer.usd_left,
            held.singles, held.bundles, held.in_house,
-           -- A draining worker lives: its types are not anybody's to fail.
+           -- A draining worker lives: its types are not anybody's to fail. An agent outside comes
+           -- and goes, and what it alone knows waits for it for a day.
            (SELECT jsonb_agg(DISTINCT types)
               FROM agents
              WHERE (status = 'active' OR status = 'draining')
-               AND last_heartbeat_at > clock() - make_interval(secs => coalesce(stale_after_seconds, :liveness))) AS house_types,
+               AND last_heartbeat_at > clock() - make_interval(secs => coalesce(stale_after_seconds, :liveness))
+                OR kind = 'pull' AND last_heartbeat_at > clock() - interval '1 day') AS house_types,
            EXISTS (SELECT 1 FROM pools WHERE name = :pool AND NOT paused) AS is_open,
            EXISTS (SELECT 1 FROM pauses WHERE scope = 'all' AND resumed_at IS NULL) AS paused,
            EXISTS (SELECT 1 FROM lanes WHERE due_at <= clock()) AS lanes_due

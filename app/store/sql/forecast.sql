@@ -1,7 +1,10 @@
 -- name: forecast_pools
 -- The workers that live, and how things stand with each and its pool.
 SELECT p.name, p.serves, p.kind = 'pull' AS is_outside, a.slots, a.capabilities, a.types,
-       a.budget_remaining_usd IS NOT NULL AS has_budget, p.paused, a.status = 'draining' AS draining
+       a.budget_remaining_usd IS NOT NULL AS has_budget, p.paused, a.status = 'draining' AS draining,
+       -- What agents outside know that were here lately; as the gate has it.
+       (SELECT jsonb_agg(DISTINCT types) FROM agents
+         WHERE kind = 'pull' AND last_heartbeat_at > clock() - interval '1 day') AS lately
   FROM pools p
   JOIN agents a ON a.pool = p.name
  WHERE (a.status = 'active' OR a.status = 'draining')
