@@ -167,15 +167,22 @@ def _apply(
             # Settled by its worker since it was chosen.
             tally.skipped = len(tasks) - tally.changed
         case Action.RETRY:
-            note = show_bulk(bulk_id)
-            move = partial(bring_back, actor=row.created_by, note=note)
-            _each(tx, user_id, tasks, tally, move)
+            again = partial(bring_back, actor=row.created_by, note=show_bulk(bulk_id))
+            _each(tx, user_id, tasks, tally, partial(_once, came=set(), again=again))
         case Action.REPRIORITISE:
             _each(tx, user_id, tasks, tally, partial(amend, changes=Changes(priority=row.priority)))
             lanes.wake(tx, user_id)
         case _:
             assert_never(action)
     return tally
+
+
+def _once(
+    tx: Connection, user_id: UserId, task_id: TaskId, *, came: set[UUID], again: partial[Any]
+) -> None:
+    """Bring a task back, unless it came back together with another of them."""
+    if task_id not in came:
+        came.update(again(tx, user_id, task_id))
 
 
 def _each(

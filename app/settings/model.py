@@ -153,9 +153,7 @@ class Settings(BaseSettings):
         "up` started under this home.",
     )
     profile: str | None = Field(
-        default=None,
-        description="Profile the user commands speak to where no address is set. Not set: the "
-        "default one of `profiles.toml`.",
+        default=None, description="Profile to use where no address is set; else the default one."
     )
     api_key: Annotated[str | None, Secret()] = Field(
         default=None, description="Key the client and the user commands present to the API."

@@ -113,7 +113,9 @@ def test_a_chain_is_cancelled_and_brought_back_task_by_task(house: House, user: 
     finish(house)
 
     assert counts(seen(house, user, stopped)) == (5, 5, 0, {})
-    assert counts(seen(house, user, back)) == (5, 5, 0, {})
+    # What came back with its parent in one chunk is left alone in the next.
+    total, changed, skipped, refused = counts(seen(house, user, back))
+    assert (total, changed + skipped, refused) == (5, 5, {})
     assert [house.state(task) for task in chain] == ["ready", *["pending"] * 4]
     sound(house)
 
