@@ -15,14 +15,11 @@ from app.api.callers import Forbidden, NotAnAdmin, Unauthenticated
 from app.api.editing import PreconditionRequired
 from app.api.headers import PRIVATE
 from app.api.rates import TooManyRequests
-from app.api.wanted import Wanted
 from app.api.wording import explain
 from app.control.claim_tokens import ClaimOver
 from app.domain import errors
 from app.store.db import LOCK_TIMEOUT, DatabaseUnreachable, sqlstate
-from overnight.agent_models import Said
 from overnight.calls import causes
-from overnight.control_models import Asked
 
 MEDIA_TYPE = "application/problem+json"
 STATEMENT_TIMEOUT = "57014"
@@ -106,7 +103,7 @@ def refused(_request: Request, error: Exception) -> Response:
         wrong = [
             {
                 "field": details.pop("field"),
-                "message": error.message,
+                "message": error.fault,
                 "legal": details.pop("legal"),
             }
         ]
@@ -133,10 +130,8 @@ def invalid(request: Request, error: Exception) -> Response:
     """Answer a request whose shape is wrong: 422 for a body's fields, 400 for all else."""
     if not isinstance(error, RequestValidationError):
         raise error
-    model = getattr(request.scope.get("endpoint"), "__annotations__", {}).get("body")
-    if not (isinstance(model, type) and issubclass(model, Wanted | Asked | Said)):
-        model = None
-    wrong = [explain(fault, request.url.path, model) for fault in causes(error.errors())]
+    body = getattr(request.scope.get("endpoint"), "__annotations__", {}).get("body", object)
+    wrong = [explain(fault, body) for fault in causes(error.errors())]
     in_body = all(fault["loc"][0] == "body" for fault in error.errors())
     unreadable = any(fault["type"] == "json_invalid" for fault in error.errors())
     return problem(

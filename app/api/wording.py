@@ -1,31 +1,21 @@
 """Telling a sender which field is wrong and what would do, from the models themselves."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import cache
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 
-from overnight.dag_models import DagFork, DagPlanRequest
 from overnight.faults import said, unknown
-from overnight.models import PlanRequest, TaskCreate
 
-# Whose body a path takes; all others take a task.
-BODIES: dict[str, type[BaseModel]] = {
-    "/api/v1/plan": PlanRequest,
-    "/api/v1/dags": DagPlanRequest,
-    "/api/v1/dags/plan": DagPlanRequest,
-}
-FORK = "/fork"
+Schema = Mapping[str, Any]
 NOT_JSON = frozenset({"model_attributes_type", "model_type", "dict_type", "dict_attributes_type"})
 
 
-def explain(
-    fault: Mapping[str, Any], route: str, model: type[BaseModel] | None = None
-) -> dict[str, str]:
+def explain(fault: Mapping[str, Any], kind: Hashable) -> dict[str, str]:
     """Turn one fault of pydantic into field, message and legal values.
 
-    `model` is what the body should have been, if it is nothing that a route is known to take.
+    `kind` is what the body should have been, as its route declares it.
     """
     place, *path = fault["loc"]
     if fault["type"] == "json_invalid":
@@ -33,24 +23,26 @@ def explain(
     if not path:
         return _wrong("body", _whole_body(fault), "one JSON object, sent as application/json")
     field = ".".join(map(str, path))
-    if model is not None and place == "body":
-        return _wrong(field, *_of_model(fault, path, model))
+    if place != "body":
+        return _wrong(field, said(fault), _legal_in_query(fault))
+    schema = _schema(kind)
     if fault["type"] == "extra_forbidden":
-        return _wrong(field, *_unknown(path, route))
-    legal = say(_node(path, route), route) if place == "body" else _legal_in_query(fault)
-    return _wrong(field, said(fault), legal)
+        return _wrong(field, *_unknown(path, schema))
+    return _wrong(field, said(fault), say(_node(path, schema), schema))
 
 
-def say(node: Mapping[str, Any], route: str = "") -> str:
-    """Say in words what a JSON schema allows.
+def say(node: Schema, schema: Schema | None = None) -> str:
+    """Say in words what a JSON schema allows; `schema` is the whole that the node is part of.
 
     >>> say({"type": "integer", "minimum": 1, "maximum": 4})
     'a whole number from 1 to 4'
     """
     if "anyOf" in node:
-        return " or ".join(say(_resolved(each, route), route) for each in node["anyOf"])
+        return " or ".join(say(_resolved(each, schema), schema) for each in node["anyOf"])
     if "enum" in node:
-        return f"one of {', '.join(node['enum'])}"
+        return f"one of {', '.join(map(str, node['enum']))}"
+    if "const" in node:
+        return str(node["const"])
     match node.get("type"):
         case "integer" | "number" as kind:
             noun = "a whole number" if kind == "integer" else "a number"
@@ -62,7 +54,7 @@ def say(node: Mapping[str, Any], route: str = "") -> str:
         case "null":
             return "null"
         case "array":
-            items = say(_resolved(node.get("items", {}), route), route)
+            items = say(_resolved(node.get("items", {}), schema), schema)
             least = f"{node['minItems']} to " if node.get("minItems") else "at most "
             return f"a list of {least}{node.get('maxItems', 'any number')}, each {items}"
         case "object":
@@ -78,23 +70,14 @@ def _wrong(field: str, message: str, legal: str) -> dict[str, str]:
     )
 
 
-def _of_model(
-    fault: Mapping[str, Any], path: list[str | int], model: type[BaseModel]
-) -> tuple[str, str]:
-    if fault["type"] == "extra_forbidden":
-        return "is not a known field", f"one of {', '.join(model.model_fields)}"
-    node = model.model_json_schema().get("properties", {}).get(path[0], {})
-    return fault["msg"].removeprefix("Value error, "), say(node, "")
-
-
 def _whole_body(fault: Mapping[str, Any]) -> str:
     if fault["type"] == "missing" or fault["type"] in NOT_JSON:
         return "is not a JSON object"
     return str(fault["msg"].removeprefix("Value error, "))
 
 
-def _unknown(path: list[str | int], route: str) -> tuple[str, str]:
-    known = list(_object_branch(_node(path[:-1], route), route).get("properties", {}))
+def _unknown(path: list[str | int], schema: Schema) -> tuple[str, str]:
+    known = list(_object_branch(_node(path[:-1], schema), schema).get("properties", {}))
     return unknown(path[-1], known), f"one of {', '.join(known)}"
 
 
@@ -107,41 +90,40 @@ def _legal_in_query(fault: Mapping[str, Any]) -> str:
 
 
 @cache
-def _schema(route: str) -> dict[str, Any]:
-    other = DagFork if route.endswith(FORK) else TaskCreate
-    return BODIES.get(route, other).model_json_schema()
+def _schema(kind: Any) -> Schema:  # noqa: ANN401 - a type, or several joined
+    return TypeAdapter[Any](kind).json_schema()
 
 
-def _resolved(node: Mapping[str, Any], route: str) -> dict[str, Any]:
+def _resolved(node: Schema, schema: Schema | None) -> Schema:
     """Follow a reference to what it stands for."""
-    if "$ref" in node:
-        found: dict[str, Any] = _schema(route)["$defs"][node["$ref"].rpartition("/")[2]]
+    if "$ref" in node and schema is not None:
+        found: Schema = schema["$defs"][node["$ref"].rpartition("/")[2]]
         return found
-    return dict(node)
+    return node
 
 
-def _node(path: list[str | int], route: str) -> dict[str, Any]:
+def _node(path: list[str | int], schema: Schema) -> Schema:
     """Return the part of the schema a path leads to, or an empty one."""
-    node = _schema(route)
+    node = _resolved(schema, schema)
     for step in path:
-        node = _object_branch(node, route)
+        node = _object_branch(node, schema)
         inner = (
             node.get("items", {})
             if isinstance(step, int)
             else node.get("properties", {}).get(step, {})
         )
-        node = _resolved(inner, route)
+        node = _resolved(inner, schema)
     return node
 
 
-def _object_branch(node: dict[str, Any], route: str) -> dict[str, Any]:
+def _object_branch(node: Schema, schema: Schema) -> Schema:
     """Return the branch of a choice that has fields, else its first real one."""
-    branches = [_resolved(each, route) for each in node.get("anyOf", ())]
+    branches = [_resolved(each, schema) for each in node.get("anyOf", ())]
     real = [each for each in branches if each.get("type") != "null"]
     return next((each for each in real if "properties" in each), next(iter(real), node))
 
 
-def _say_text(node: Mapping[str, Any]) -> str:
+def _say_text(node: Schema) -> str:
     if node.get("format") == "date-time":
         return "an instant with an offset, such as 2030-01-31T07:00:00Z"
     if "pattern" in node:
@@ -150,7 +132,7 @@ def _say_text(node: Mapping[str, Any]) -> str:
     return f"text{span} characters" if span else "text"
 
 
-def _span(node: Mapping[str, Any], least: str, most: str) -> str:
+def _span(node: Schema, least: str, most: str) -> str:
     if least in node and most in node:
         return f" from {node[least]:g} to {node[most]:g}"
     if most in node:

@@ -235,12 +235,11 @@ def _made(
     from overnight.calls import causes
     from overnight.dag_models import DagCreate
 
-    route = "/api/v1/dags" if kind is DagCreate else "/api/v1/tasks"
     try:
         return kind.model_validate(_from_here(value) if kind is DagCreate else _marked(value))
     except ValidationError as error:
         faults = causes(error.errors(include_url=False, include_input=False))
-        told = [explain({**fault, "loc": ("body", *fault["loc"])}, route) for fault in faults]
+        told = [explain({**fault, "loc": ("body", *fault["loc"])}, kind) for fault in faults]
         return [{"legal": "", **fault} for fault in told]
 
 

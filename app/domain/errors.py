@@ -55,12 +55,13 @@ class Refused(Exception):
 
 
 class InvalidRequest(Refused):
-    """A field is wrong; `field` names it and `legal` says what would do."""
+    """A field is wrong; `field` names it, `fault` says what is, and `legal` what would do."""
 
     code = "INVALID_REQUEST"
 
     def __init__(self, field: str, message: str, *, legal: str) -> None:
         super().__init__(f"{field}: {message}; legal: {legal}", field=field, legal=legal)
+        self.fault = message
 
 
 class InvalidGraph(Refused):
