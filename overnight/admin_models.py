@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypedDict
 from pydantic import ConfigDict, Field
 
 from overnight.control_models import Asked, Lock, Me, Note, Told, WindowSet
-from overnight.models import Number, Text, Whole, Word
+from overnight.kinds import Number, Text, Whole, Word
 
 Plan = Literal["free", "pro", "team", "enterprise"]
 MOST = 1_000_000

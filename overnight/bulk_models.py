@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypedDict
 from pydantic import ConfigDict, Field, StrictBool
 
 from overnight.control_models import Asked, Told
-from overnight.models import Deadline, Text, Whole
+from overnight.kinds import Deadline, Text, Whole
 
 Chosen = Annotated[Text, Field(min_length=1, max_length=500)]
 

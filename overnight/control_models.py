@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypedDict
 from pydantic import BaseModel, ConfigDict, Field
 
 from overnight.dag_models import DagCreate
-from overnight.models import WEEK_SECONDS, Deadline, JsonObject, Number, Text, Whole, Word
+from overnight.kinds import WEEK_SECONDS, Deadline, Described, JsonObject, Number, Text, Whole, Word
 
 Note = Annotated[Text, Field(max_length=2_000)]
 Tags = Annotated[tuple[Word, ...], Field(max_length=50)]
@@ -16,7 +16,7 @@ Description = Annotated[Text, Field(max_length=100_000)]
 Wall = Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
 
 
-class Asked(BaseModel):
+class Asked(Described):
     """Common ground of request bodies: a field that is not known is refused, never ignored."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -20,7 +20,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from overnight.jsonvalue import sound_text
-from overnight.models import Deadline, Number, TaskCreate, Text
+from overnight.kinds import Deadline, Number, Text
+from overnight.models import TaskCreate
 from overnight.words import TaskStatus
 
 # More than any service lets in; what it does let in is told with the refusal.

@@ -15,6 +15,11 @@ def sound_text(text: str) -> str:
     """Return the text if the database can store it, else say which character it cannot."""
     if "\x00" in text:
         raise ValueError("holds a NUL character (\\u0000), which the database cannot store")
+    return whole_text(text)
+
+
+def whole_text(text: str) -> str:
+    """Return the text if every character is one, so that it can be written as bytes."""
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise ValueError("holds half a surrogate pair, which is no character")
     return text

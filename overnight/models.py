@@ -1,44 +1,38 @@
 """What travels between a producer and the service, field by field."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, Literal, Self, TypedDict
 
 from pydantic import (
     AfterValidator,
     AliasChoices,
-    AwareDatetime,
     BaseModel,
     ConfigDict,
     Field,
     model_validator,
 )
 
-from overnight.jsonvalue import sound_object, sound_text
+from overnight.jsonvalue import sound_text
+from overnight.kinds import (
+    DAY_SECONDS,
+    WEEK_SECONDS,
+    Deadline,
+    Described,
+    JsonObject,
+    LockKey,
+    Number,
+    Text,
+    Whole,
+    Word,
+)
 from overnight.words import PlanTier, RetryStrategy, TaskStatus
 
-WEEK_SECONDS = 7 * 24 * 3600
-DAY_SECONDS = 24 * 3600
+# The pattern first: behind a check of our own it would not be described.
+Asker = Annotated[str, Field(pattern=r"^(human|agent|cron):\S{1,100}$"), AfterValidator(sound_text)]
 
 
-def _year_we_can_keep(instant: datetime) -> datetime:
-    # Near the ends of the calendar a change of zone leaves what Python can hold.
-    if not datetime(2000, 1, 1, tzinfo=UTC) <= instant < datetime(3000, 1, 1, tzinfo=UTC):
-        raise ValueError("must lie between the years 2000 and 2999")
-    return instant
-
-
-# Strict: JSON has numbers of its own, so "3" and true are mistakes and not priorities.
-Whole = Annotated[int, Field(strict=True)]
-Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Text = Annotated[str, AfterValidator(sound_text)]
-Word = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(sound_text)]
-LockKey = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(sound_text)]
-JsonObject = Annotated[dict[str, Any], AfterValidator(sound_object)]
-Deadline = Annotated[AwareDatetime, AfterValidator(_year_we_can_keep)]
-
-
-class RetryPolicy(BaseModel):
+class RetryPolicy(Described):
     """What should happen when a run fails."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -86,7 +80,7 @@ class RetryPolicy(BaseModel):
     )
 
 
-class TaskCreate(BaseModel):
+class TaskCreate(Described):
     """A task to be queued; only the title is needed."""
 
     model_config = ConfigDict(
@@ -187,7 +181,7 @@ class TaskCreate(BaseModel):
         description="What a run is thought to cost, kept free in every budget while it runs; left"
         " out, as much as it may.",
     )
-    created_by: Annotated[Text, Field(pattern=r"^(human|agent|cron):\S{1,100}$")] | None = Field(
+    created_by: Asker | None = Field(
         None, description="Who asks, as human:, agent: or cron: and a name."
     )
     source: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")] = Field(
@@ -438,7 +432,7 @@ class Forecast(BaseModel):
     notes: list[str] = Field(default_factory=list, description="What limits the trust in it.")
 
 
-class PlanEdge(BaseModel):
+class PlanEdge(Described):
     """One dependency inside a batch; both are places in its list, from 0."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
 from overnight.control_models import Asked
-from overnight.models import WEEK_SECONDS, JsonObject, Text, Whole, Word
+from overnight.kinds import WEEK_SECONDS, JsonObject, Text, Whole, Word
 
 Variable = Annotated[Text, Field(max_length=32_768)]
 VariableName = Annotated[Text, Field(min_length=1, max_length=255)]

@@ -3,7 +3,6 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import AwareDatetime
 
 from app.api.callers import Admin
 from app.api.keys import MadeKey, Revoked, ShownKey, shown
@@ -14,6 +13,7 @@ from app.domain.errors import KeyNotFound, UserNotFound
 from app.domain.ids import UserId
 from app.insight.audit import Act, list_acts
 from app.insight.users import list_keys, named_user
+from overnight.kinds import Deadline
 
 router = APIRouter(prefix="/api/v1/admin", tags=["admin"])
 PAGE = 100
@@ -59,9 +59,11 @@ def list_audit(
     *,
     parts: Use,
     _caller: Admin,
-    user: Annotated[str | None, Query(max_length=200)] = None,
-    since: AwareDatetime | None = None,
-    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = PAGE,
+    user: Annotated[
+        str | None, Query(max_length=200, description="Only what was done to this user.")
+    ] = None,
+    since: Annotated[Deadline | None, Query(description="Only what was done since then.")] = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="How many at most.")] = PAGE,
 ) -> list[Act]:
     """Tell what people did, newest first: to one user or to all, since an instant."""
     concerned = None if user is None else user_named(parts, user)

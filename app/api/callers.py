@@ -7,6 +7,7 @@ from fastapi import Depends, Request
 
 from app.api.parts import Parts, Use
 from app.control.keys import PREFIX, Caller, authenticate
+from app.domain.errors import InvalidRequest
 from app.domain.scopes import ADMIN, EVERYTHING
 from app.insight.users import named_user
 from app.settings.kinds import is_loopback
@@ -37,6 +38,7 @@ def caller(request: Request, parts: Use) -> Caller:
     if parts.rates is not None:
         parts.rates.take(known.key_id or str(known.user_id))
     parts.serve(known)
+    _check_query(request)
     return known
 
 
@@ -81,6 +83,13 @@ KeyReader = Annotated[Caller, Depends(key_reader)]
 KeyWriter = Annotated[Caller, Depends(key_writer)]
 AgentRunner = Annotated[Caller, Depends(agent_runner)]
 Admin = Annotated[Caller, Depends(admin)]
+
+
+def _check_query(request: Request) -> None:
+    """Refuse what Postgres could not even be asked for."""
+    for name, value in request.query_params.multi_items():
+        if "\0" in value:
+            raise InvalidRequest(name, "holds a NUL character", legal="text without one")
 
 
 def _known(request: Request, parts: Parts) -> Caller | None:

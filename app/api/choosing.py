@@ -4,9 +4,8 @@ from typing import Annotated
 
 from fastapi import Depends, Query
 
-from app.domain.errors import InvalidRequest
 from app.insight.tasks import Chosen
-from overnight.models import Deadline
+from overnight.kinds import Deadline
 
 LONGEST = 500
 Word = Annotated[str | None, Query(max_length=LONGEST)]
@@ -23,11 +22,7 @@ def choice(
     created_before: Annotated[Instant, Query(description="Made before then.")] = None,
     title: Annotated[Word, Query(description="Whose title has these words.")] = None,
 ) -> Chosen:
-    """Read which tasks are meant; a text that no task can have is refused."""
-    words = {"type": type, "tag": tag, "project_id": project_id, "source": source, "title": title}
-    for name, word in words.items():
-        if word is not None and "\0" in word:
-            raise InvalidRequest(name, "holds a NUL character", legal="text without one")
+    """Read which tasks are meant."""
     return Chosen(
         of_type=type,
         of_tag=tag,

@@ -3,18 +3,21 @@
 from datetime import timedelta
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from app.control.keys import GRACE, LONGEST_GRACE
-from app.domain.scopes import EVERYTHING
+from app.domain.scopes import EVERYTHING, SCOPES
 from overnight.jsonvalue import sound_text
+from overnight.kinds import Described, Whole
 
 YEARS_SECONDS = 10 * 365 * 86_400
 Name = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(sound_text)]
-Scopes = Annotated[list[str], Field(min_length=1, max_length=20)]
+# Described here and judged by `scopes`, where a refusal names those there are.
+Scope = Annotated[str, Field(json_schema_extra={"enum": list(SCOPES)})]
+Scopes = Annotated[list[Scope], Field(min_length=1, max_length=20)]
 
 
-class Wanted(BaseModel):
+class Wanted(Described):
     """Common ground: a field that is not known is refused, never ignored."""
 
     model_config = ConfigDict(extra="forbid")
@@ -23,9 +26,13 @@ class Wanted(BaseModel):
 class NewKey(Wanted):
     """A key to be made."""
 
-    name: Name
-    scopes: Scopes = [EVERYTHING]
-    expires_in_seconds: int | None = Field(default=None, ge=60, le=YEARS_SECONDS)
+    name: Name = Field(description="What you call it.")
+    scopes: Scopes = Field(
+        default=[EVERYTHING], description="What it may be used for; no more than the key shown."
+    )
+    expires_in_seconds: Whole | None = Field(
+        default=None, ge=60, le=YEARS_SECONDS, description="How long it is good; null is for ever."
+    )
 
     @property
     def expires_in(self) -> timedelta | None:
@@ -37,8 +44,11 @@ class NewKey(Wanted):
 class Rotation(Wanted):
     """How a key is handed over to the next."""
 
-    grace_seconds: int = Field(
-        default=int(GRACE.total_seconds()), ge=0, le=int(LONGEST_GRACE.total_seconds())
+    grace_seconds: Whole = Field(
+        default=int(GRACE.total_seconds()),
+        ge=0,
+        le=int(LONGEST_GRACE.total_seconds()),
+        description="How long the old key stays good.",
     )
 
     @property

@@ -37,7 +37,7 @@ def test_only_a_title_is_needed() -> None:
         ("priority", 0),
         ("priority", 5),
         ("priority", "3"),
-        ("priority", 3.0),
+        ("priority", 3.5),
         ("priority", True),
         ("priority", 10**30),
         ("priority_score", -1),
