@@ -5,7 +5,7 @@ from sqlalchemy.exc import IntegrityError
 
 from app.api.admin import user_named
 from app.api.callers import Admin
-from app.api.paging import PAGE, Before, Limit, page_of
+from app.api.paging import PAGE, BeforeName, Limit, page_of
 from app.api.parts import Parts, Use
 from app.api.users import window_of, window_said
 from app.control.budgets import set_night_budget
@@ -36,7 +36,7 @@ def list_all_users(
     parts: Use,
     _caller: Admin,
     limit: Limit = PAGE,
-    before: Before = None,
+    before: BeforeName = None,
 ) -> list[UserDetail]:
     """List every user, by name; the Link header leads to the next page."""
     found = list_users(parts.admin_db, after=before, limit=limit + 1)

@@ -13,6 +13,7 @@ from anyio.to_thread import run_sync as _thread
 from fastapi import APIRouter, Query, Request, Response
 
 from app.api.callers import AgentRunner, Forbidden
+from app.api.describing import again
 from app.api.parts import Parts, Use
 from app.control import agents
 from app.control.agents import OutsideCard, Seat, take_seat
@@ -33,7 +34,12 @@ FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 5.0
 
 
-@router.post("", status_code=201, response_model=Agent)
+@router.post(
+    "",
+    status_code=201,
+    response_model=Agent,
+    responses=again(Agent, "The agent of this name, changed."),
+)
 def register_agent(
     body: AgentRegister, response: Response, parts: Use, caller: AgentRunner
 ) -> AgentView:
@@ -107,7 +113,9 @@ async def claim_work(
     request: Request,
     parts: Use,
     caller: AgentRunner,
-    wait: Annotated[int, Query(ge=0, le=LONGEST_WAIT_SECONDS)] = 0,
+    wait: Annotated[
+        int, Query(ge=0, le=LONGEST_WAIT_SECONDS, description="How many seconds to wait for work.")
+    ] = 0,
 ) -> Work | Response:
     """Claim a task for one of the agent's free slots, waiting so many seconds for it; or 204."""
     deadline = time.monotonic() + wait

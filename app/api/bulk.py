@@ -1,13 +1,12 @@
 """The routes of bulk operations: one action for all that the list's own filter chooses."""
 
-from typing import Annotated
-
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from app import telemetry
 from app.api.callers import Reader, Writer
+from app.api.keying import IdempotencyKey
 from app.api.naming import bulk_cursor, bulk_named
-from app.api.paging import PAGE, Before, Limit, page_of
+from app.api.paging import PAGE, BeforeBulk, Limit, page_of
 from app.api.parts import Use
 from app.control.bulk import Order, cancel_bulk, preview, start
 from app.domain.bulk import Action
@@ -24,7 +23,12 @@ router = APIRouter(prefix="/api/v1", tags=["bulk"])
     "/tasks/bulk",
     status_code=202,
     response_model=BulkOperation | BulkPreview,
-    responses={200: {"model": BulkPreview, "description": "What would be done."}},
+    responses={
+        200: {
+            "model": BulkPreview | BulkOperation,
+            "description": "What would be done; or, of a key that was known, what is.",
+        }
+    },
 )
 def begin_bulk(
     *,
@@ -32,7 +36,7 @@ def begin_bulk(
     response: Response,
     parts: Use,
     caller: Writer,
-    idempotency: Annotated[str | None, Header(alias="Idempotency-Key")] = None,
+    idempotency: IdempotencyKey = None,
 ) -> BulkView | BulkPreview:
     """Retry, cancel or reprioritise all tasks that a filter chooses, or tell how many it would."""
     order = order_of(body)
@@ -74,7 +78,7 @@ def list_own_bulks(
     parts: Use,
     caller: Reader,
     limit: Limit = PAGE,
-    before: Before = None,
+    before: BeforeBulk = None,
 ) -> list[BulkView]:
     """List the caller's bulk operations, newest first."""
     found = list_bulks(parts.db, caller.user_id, limit=limit + 1, before=bulk_cursor(before))

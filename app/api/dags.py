@@ -2,14 +2,18 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from app import telemetry
 from app.api.callers import Reader, Writer
+from app.api.describing import again
+from app.api.keying import IdempotencyKey
+from app.api.naming import dag_cursor, dag_named
+from app.api.paging import PAGE, BeforeDag, Limit, page_of
 from app.api.parts import Parts, Use
 from app.control.graphs import cancel_dag, retry_dag
-from app.domain.errors import DagNotFound, InvalidGraph, InvalidRequest, Refused
-from app.domain.ids import DagId, MalformedId, parse_dag, show_dag, show_task
+from app.domain.errors import InvalidGraph, InvalidRequest, Refused
+from app.domain.ids import show_dag, show_task
 from app.insight.dags import DagView, OutlineView, get_dag, get_outline, list_dags, outline_of
 from app.insight.plan import PlanView, plan
 from app.intake.submit import Caps, Edge, NewGraph, NewTask, submit_dag
@@ -28,19 +32,25 @@ from overnight.models import Plan
 from overnight.shape import NotAGraph, links_of
 
 router = APIRouter(prefix="/api/v1/dags", tags=["dags"])
-Text = Annotated[str | None, Query(max_length=200)]
-PAGE = 50
-MAX_PAGE = 100
+KNOWN = again(DagCreated, "The graph of the first time; the idempotency key was known.")
+Word = Annotated[
+    str | None,
+    Query(
+        max_length=200,
+        description="Only where they stand so.",
+        json_schema_extra={"enum": list(DagStatus)},
+    ),
+]
 
 
-@router.post("", status_code=201, response_model=DagCreated)
+@router.post("", status_code=201, response_model=DagCreated, responses=KNOWN)
 def create_dag(
     *,
     body: DagCreate,
     response: Response,
     parts: Use,
     caller: Writer,
-    idempotency: Annotated[str | None, Header(alias="Idempotency-Key")] = None,
+    idempotency: IdempotencyKey = None,
 ) -> OutlineView:
     """Queue a graph, whole or not at all; the same idempotency key again answers 200 with it."""
     key = idempotency_key(body.idempotency_key, idempotency)
@@ -103,9 +113,9 @@ def list_own_dags(
     response: Response,
     parts: Use,
     caller: Reader,
-    status: Text = None,
-    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = PAGE,
-    before: Text = None,
+    status: Word = None,
+    limit: Limit = PAGE,
+    before: BeforeDag = None,
 ) -> list[DagView]:
     """List the caller's graphs of several tasks, newest first; Link leads to the next page."""
     # One more than asked for tells whether another page follows.
@@ -114,15 +124,9 @@ def list_own_dags(
         caller.user_id,
         status=_status(status),
         limit=limit + 1,
-        before=_cursor(before),
+        before=dag_cursor(before),
     )
-    page = found[:limit]
-    if len(found) > limit:
-        cursor = page[-1].id
-        url = request.url.include_query_params(before=cursor)
-        response.headers["X-Next-Cursor"] = cursor
-        response.headers["Link"] = f'<{url.path}?{url.query}>; rel="next"'
-    return page
+    return page_of(request, response, found, limit, lambda dag: dag.id)
 
 
 @router.get("/{dag_id}", response_model=Dag)
@@ -133,13 +137,13 @@ def read_dag(
     tasks: Annotated[bool, Query(description="Whether to tell of its tasks and edges.")] = True,  # noqa: FBT002 - a query
 ) -> DagView:
     """Tell how one graph stands, with its tasks and edges."""
-    return get_dag(parts.db, caller.user_id, _dag_id(dag_id), with_tasks=tasks)
+    return get_dag(parts.db, caller.user_id, dag_named(dag_id), with_tasks=tasks)
 
 
 @router.delete("/{dag_id}")
 def cancel_own_dag(dag_id: str, parts: Use, caller: Writer) -> DagCancelled:
     """End what waits of a graph, and ask what runs to stop. Nothing is deleted."""
-    named = _dag_id(dag_id)
+    named = dag_named(dag_id)
     done = cancel_dag(parts.db, caller.user_id, named, actor=f"user:{caller.user_id}")
     dag = get_dag(parts.db, caller.user_id, named, with_tasks=False)
     return DagCancelled(cancelled=done.stopped, stopping=done.asked, status=DagStatus(dag.status))
@@ -148,7 +152,7 @@ def cancel_own_dag(dag_id: str, parts: Use, caller: Writer) -> DagCancelled:
 @router.post("/{dag_id}/retry")
 def retry_own_dag(dag_id: str, parts: Use, caller: Writer) -> DagRetried:
     """Run everything of a graph again that failed or was cancelled; what completed stays."""
-    named = _dag_id(dag_id)
+    named = dag_named(dag_id)
     caps, actor = Caps.of(parts.settings), f"user:{caller.user_id}"
     back = retry_dag(parts.db, caller.user_id, named, actor=actor, caps=caps)
     parts.nudge()
@@ -169,27 +173,9 @@ def drafts(body: DagCreate, parts: Parts) -> tuple[list[NewTask], list[Edge]]:
     return tasks, list(NewGraph(tasks, edges).edges)
 
 
-def _dag_id(text: str) -> DagId:
-    """Read an id; one that cannot be an id names no graph, like any other unknown one."""
-    try:
-        return parse_dag(text)
-    except MalformedId:
-        raise DagNotFound from None
-
-
 def _status(word: str | None) -> str | None:
     if word is None:
         return None
     if word.lower() in list(DagStatus):
         return word.lower()
     raise InvalidRequest("status", "is no status of a graph", legal=", ".join(DagStatus))
-
-
-def _cursor(text: str | None) -> DagId | None:
-    if text is None:
-        return None
-    try:
-        return parse_dag(text)
-    except MalformedId:
-        legal = "the X-Next-Cursor of the page before"
-        raise InvalidRequest("before", "is no cursor", legal=legal) from None

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request, Response
 from app.api.callers import Reader, Writer
 from app.api.editing import changes_of
 from app.api.naming import number_cursor, task_named
-from app.api.paging import PAGE, Before, Limit, page_of
+from app.api.paging import PAGE, BeforeNumber, Limit, page_of
 from app.api.parts import Use
 from app.control import dead_letters
 from app.domain.errors import InvalidRequest, NotDeadLettered, TaskNotFound
@@ -38,7 +38,7 @@ def list_own_dead_letters(
         str | None, Query(max_length=40, description="Only those of one group.")
     ] = None,
     limit: Limit = PAGE,
-    before: Before = None,
+    before: BeforeNumber = None,
 ) -> list[DeadLetterView]:
     """List the caller's tasks that failed for good and wait for a person, the latest first."""
     found = list_dead_letters(

@@ -10,6 +10,19 @@ from app.domain.priority import score
 from app.insight.tasks import TaskView
 from overnight.control_models import TaskChanges, TaskMending
 
+#: The header of an edit, as the description has it.
+IF_MATCH = {
+    "parameters": [
+        {
+            "name": "If-Match",
+            "in": "header",
+            "required": True,
+            "description": "The ETag of the task as it was read, or * for whatever it is now.",
+            "schema": {"type": "string", "pattern": r'^(\*|"[^"]{1,100}"(, ?"[^"]{1,100}"){0,9})$'},
+            "example": "*",
+        }
+    ]
+}
 _TAGS = re.compile(r'\s*"([^"]{1,100})"\s*(?:,|$)')
 MOST_TAGS = 10
 

@@ -1,4 +1,4 @@
-"""Headers that keep answers private and unguessed by browsers, and bodies within bounds."""
+"""What holds for every request: private answers, bodies within bounds, paths that can be asked."""
 
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
@@ -77,3 +77,19 @@ class BoundedBodies:
 
 def _too_large(most: int) -> HTTPException:
     return HTTPException(413, f"a request body holds at most {most} bytes")
+
+
+class SoundPaths:
+    """Has a NUL character in a path name nothing, as any other strange one does.
+
+    Postgres cannot even be asked for it.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if "\0" in scope.get("path", ""):
+            scope = {**scope, "path": scope["path"].replace("\0", "\N{REPLACEMENT CHARACTER}")}
+        await self._app(scope, receive, send)

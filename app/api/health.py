@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 from fastapi import APIRouter, Response
+from pydantic import BaseModel, ConfigDict, Field
 from redis import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -15,16 +16,44 @@ from app.store.db import DatabaseUnreachable
 
 router = APIRouter(tags=["health"])
 REDIS_PATIENCE_SECONDS = 0.5
-Part = dict[str, Any]
+State = dict[str, Any]
+
+
+class Alive(BaseModel):
+    """A process that answers."""
+
+    status: str = Field("ok", description="That it does.")
+
+
+class Part(BaseModel):
+    """One thing that the service stands on; what is not known of it is left out."""
+
+    model_config = ConfigDict(extra="allow")
+
+    ok: bool = Field(description="Whether it is as it should be.")
+
+
+class Readiness(BaseModel):
+    """Whether requests can be served, and how each part stands."""
+
+    ready: bool = Field(description="Whether they can.")
+    database: Part = Field(description="Whether Postgres answers.")
+    migrations: Part = Field(description="Whether its schema is this release's.")
+    redis: Part = Field(description="Whether Redis answers; not needed.")
+    workers: Part = Field(description="Whether anybody works, and on how many slots; not needed.")
 
 
 @router.get("/health")
-def live() -> dict[str, str]:
+def live() -> Alive:
     """Tell that the process answers; nothing else is asked."""
-    return {"status": "ok"}
+    return Alive()
 
 
-@router.get("/ready")
+@router.get(
+    "/ready",
+    response_model=Readiness,
+    responses={503: {"model": Readiness, "description": "Requests cannot be served now."}},
+)
 def ready(response: Response, parts: Use) -> dict[str, Any]:
     """Tell, part by part, whether requests can be served.
 
@@ -46,7 +75,7 @@ def ready(response: Response, parts: Use) -> dict[str, Any]:
     }
 
 
-def _workers(parts: Use) -> Part | None:
+def _workers(parts: Use) -> State | None:
     """Return the state of the workers, or None if the database cannot tell."""
     try:
         liveness = timedelta(seconds=parts.settings.worker_liveness)
@@ -56,7 +85,7 @@ def _workers(parts: Use) -> Part | None:
     return {"ok": known.workers > 0, "workers": known.workers, "slots": known.slots}
 
 
-def _migrations(parts: Use) -> Part:
+def _migrations(parts: Use) -> State:
     try:
         current = parts.db.atomically(migrate.revision)
     except (DatabaseUnreachable, SQLAlchemyError):

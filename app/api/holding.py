@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request, Response
 
 from app.api.callers import Reader, Writer
 from app.api.naming import number_cursor, task_named
-from app.api.paging import MAX_PAGE, PAGE, Before, Limit, page_of
+from app.api.paging import MAX_PAGE, PAGE, BeforeNumber, Limit, page_of
 from app.api.parts import Use
 from app.control import budgets, pauses
 from app.control.pauses import Target
@@ -105,7 +105,7 @@ def read_ledger(
     parts: Use,
     caller: Reader,
     limit: Limit = PAGE,
-    before: Before = None,
+    before: BeforeNumber = None,
 ) -> list[LedgerView]:
     """List what was charged to the caller's current month and given back, the latest first."""
     found = list_ledger(parts.db, caller.user_id, before=number_cursor(before), limit=limit + 1)

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Annotated
 
 from fastapi import APIRouter
+from pydantic import Field
 
 from app.api.callers import KeyReader, KeyWriter
 from app.api.parts import Use
@@ -18,33 +20,33 @@ router = APIRouter(prefix="/api/v1/keys", tags=["keys"])
 
 @dataclass(frozen=True)
 class ShownKey:
-    """One key without anything that would open a door; `replaced_by` is who took over."""
+    """One key without anything that would open a door."""
 
-    id: str
-    name: str
-    last4: str
-    scopes: list[str]
-    created_at: datetime
-    expires_at: datetime | None
-    revoked_at: datetime | None
-    last_used_at: datetime | None
-    replaced_by: str | None
+    id: Annotated[str, Field(description="Its id.")]
+    name: Annotated[str, Field(description="What its owner calls it.")]
+    last4: Annotated[str, Field(description="The last letters of its secret, to know it by.")]
+    scopes: Annotated[list[str], Field(description="What it may be used for.")]
+    created_at: Annotated[datetime, Field(description="When it was made.")]
+    expires_at: Annotated[datetime | None, Field(description="When it ends; null is never.")]
+    revoked_at: Annotated[datetime | None, Field(description="When it was ended, if it was.")]
+    last_used_at: Annotated[datetime | None, Field(description="When it last opened a door.")]
+    replaced_by: Annotated[str | None, Field(description="The key that took over from it.")]
 
 
 @dataclass(frozen=True)
 class MadeKey:
     """A new key, for the only time that it is shown."""
 
-    id: str
-    key: str
+    id: Annotated[str, Field(description="Its id.")]
+    key: Annotated[str, Field(description="The key itself; only its hash is kept.")]
 
 
 @dataclass(frozen=True)
 class Revoked:
     """A key that opens nothing any more."""
 
-    id: str
-    revoked: bool = True
+    id: Annotated[str, Field(description="Its id.")]
+    revoked: Annotated[bool, Field(description="It opens nothing.")] = True
 
 
 def shown(view: KeyView) -> ShownKey:

@@ -7,7 +7,7 @@ read, they read in short transactions between two waits.
 import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from anyio.to_thread import run_sync as _thread
 from fastapi import APIRouter, Header, Query
@@ -29,7 +29,6 @@ from overnight.streaming import END
 
 router = APIRouter(prefix="/api/v1", tags=["events"])
 V = TypeVar("V", TaskView, DagView)
-Text = Annotated[str | None, Query(max_length=200)]
 PAGE = 500
 # After this long a stream ends by itself and is opened again, with the key looked at anew.
 LONGEST_SECONDS = 15 * 60
@@ -39,20 +38,48 @@ BIGGEST_ID = 2**63 - 1
 HEADERS = {"X-Accel-Buffering": "no"}
 AGAIN_AFTER_MILLISECONDS = 1000
 BEAT = ": beat\n\n"
+#: What one event of a stream is to whoever reads it.
+HEARD: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string", "description": "Where to resume: send it as Last-Event-ID."},
+        "event": {"type": "string", "description": "What happened; `end` is the last."},
+        "data": {"type": "string", "description": "An Event as JSON."},
+        "retry": {"type": "string", "description": "Milliseconds to wait before resuming."},
+    },
+    "examples": [{"id": "1204", "event": "task.completed", "data": '{"id": 1204, …}'}],
+}
 
 
 @router.get(
     "/events",
     response_class=StreamingResponse,
-    responses={200: {"content": {"text/event-stream": {}}, "description": "Events, one by one."}},
+    responses={
+        200: {
+            "description": "Events, one by one, each with an Event as its data.",
+            "content": {"text/event-stream": {"schema": HEARD, "example": HEARD["examples"][0]}},
+        }
+    },
 )
 async def stream_events(
     *,
     parts: Use,
     caller: Reader,
-    task_id: Text = None,
-    dag_id: Text = None,
-    last_event_id: Annotated[str | None, Header(max_length=40)] = None,
+    task_id: Annotated[
+        str | None, Query(max_length=200, description="Only what happens to this task.")
+    ] = None,
+    dag_id: Annotated[
+        str | None, Query(max_length=200, description="Only what happens in this graph.")
+    ] = None,
+    last_event_id: Annotated[
+        str | None,
+        Header(
+            alias="Last-Event-ID",
+            max_length=40,
+            description="The last event that was heard; the stream goes on after it.",
+            json_schema_extra={"pattern": "^[0-9]{0,18}$"},
+        ),
+    ] = None,
 ) -> StreamingResponse:
     """Tell what happens to the caller's tasks, as server-sent events.
 
@@ -78,7 +105,9 @@ async def wait_for_task(
     task_id: str,
     parts: Use,
     caller: Reader,
-    timeout: Annotated[int, Query(ge=0, le=LONGEST_WAIT_SECONDS)] = 30,  # noqa: ASYNC109 - the word of the wire
+    timeout: Annotated[  # noqa: ASYNC109 - the word of the wire
+        int, Query(ge=0, le=LONGEST_WAIT_SECONDS, description="How many seconds to wait.")
+    ] = 30,
 ) -> TaskView:
     """Tell how a task stands once it has ended, or when so many seconds have passed."""
     named = _task_id(task_id)
@@ -91,7 +120,9 @@ async def wait_for_dag(
     dag_id: str,
     parts: Use,
     caller: Reader,
-    timeout: Annotated[int, Query(ge=0, le=LONGEST_WAIT_SECONDS)] = 30,  # noqa: ASYNC109 - the word of the wire
+    timeout: Annotated[  # noqa: ASYNC109 - the word of the wire
+        int, Query(ge=0, le=LONGEST_WAIT_SECONDS, description="How many seconds to wait.")
+    ] = 30,
 ) -> DagView:
     """Tell how a graph stands, without its tasks, once it has ended or so many seconds passed."""
     named = _dag_id(dag_id)

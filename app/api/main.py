@@ -28,7 +28,7 @@ from app.api import (
     users,
 )
 from app.api.describing import REFUSALS, DescribedApi
-from app.api.headers import BoundedBodies, PrivateAnswers
+from app.api.headers import BoundedBodies, PrivateAnswers, SoundPaths
 from app.api.parts import Parts, Verifier
 from app.api.rates import Rates
 from app.events.bell import Bell
@@ -93,6 +93,7 @@ def create_app(settings: Settings, *, db: Db | None = None, waker: Waker | None 
         api.include_router(module.router)
     problems.install(api)
     api.openapi()  # now, while nobody waits for the loop
+    api.add_middleware(SoundPaths)
     api.add_middleware(BoundedBodies)
     api.add_middleware(PrivateAnswers)
     return api

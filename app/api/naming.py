@@ -23,6 +23,7 @@ from app.domain.ids import (
 )
 from app.domain.lifecycle import ALIASES, State, Status, states_of
 
+TASK_WORDS = sorted({*Status, *State, *ALIASES})
 # A number of so many digits fits every column that holds one.
 MOST_DIGITS = 18
 
@@ -74,7 +75,7 @@ def states_named(word: str | None) -> frozenset[State] | None:
     try:
         return states_of(word.lower())
     except ValueError:
-        legal = ", ".join(sorted({*Status, *State, *ALIASES}))
+        legal = ", ".join(TASK_WORDS)
         raise InvalidRequest("status", "is no status of a task", legal=legal) from None
 
 
@@ -95,6 +96,17 @@ def bulk_cursor(text: str | None) -> BulkId | None:
         return None
     try:
         return parse_bulk(text)
+    except MalformedId:
+        legal = "the X-Next-Cursor of the page before"
+        raise InvalidRequest("before", "is no cursor", legal=legal) from None
+
+
+def dag_cursor(text: str | None) -> DagId | None:
+    """Read where a page of graphs begins."""
+    if text is None:
+        return None
+    try:
+        return parse_dag(text)
     except MalformedId:
         legal = "the X-Next-Cursor of the page before"
         raise InvalidRequest("before", "is no cursor", legal=legal) from None

@@ -1,9 +1,12 @@
 """The route of plans: what a batch would come to, before it is queued."""
 
+from collections.abc import Iterator
+
 from fastapi import APIRouter
 
 from app.api.callers import Reader
 from app.api.parts import Use
+from app.domain.errors import InvalidGraph
 from app.insight.plan import PlanView, plan
 from app.intake.submit import Caps, Edge
 from app.intake.translate import new_task, workers_of
@@ -15,6 +18,8 @@ router = APIRouter(prefix="/api/v1/plan", tags=["plan"])
 @router.post("", response_model=Plan)
 def rehearse_batch(body: PlanRequest, parts: Use, caller: Reader) -> PlanView:
     """Rehearse a batch behind what waits already; nothing is queued."""
+    if wrong := list(_leading_nowhere(body)):
+        raise InvalidGraph(wrong)
     return plan(
         parts.db,
         caller.user_id,
@@ -24,3 +29,16 @@ def rehearse_batch(body: PlanRequest, parts: Use, caller: Reader) -> PlanView:
         edges=[Edge(edge.parent, edge.child) for edge in body.edges],
         by_at=body.by_at,
     )
+
+
+def _leading_nowhere(body: PlanRequest) -> Iterator[dict[str, str]]:
+    """Name the ends of edges that no task of the batch stands at."""
+    last = len(body.tasks) - 1
+    for place, edge in enumerate(body.edges):
+        for end in ("parent", "child"):
+            if getattr(edge, end) > last:
+                yield {
+                    "field": f"edges.{place}.{end}",
+                    "message": "names no task of the batch",
+                    "legal": f"a whole number from 0 to {last}",
+                }

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 
 from app import telemetry
 from app.api.callers import Forbidden, NotAnAdmin, Unauthenticated
+from app.api.describing import methods_of
 from app.api.editing import PreconditionRequired
 from app.api.headers import PRIVATE
 from app.api.rates import TooManyRequests
@@ -183,7 +184,7 @@ def too_many(_request: Request, error: Exception) -> Response:
     )
 
 
-def plain_http(_request: Request, error: Exception) -> Response:
+def plain_http(request: Request, error: Exception) -> Response:
     """Answer what the framework refuses by itself: unknown paths, wrong methods, bad bodies."""
     if not isinstance(error, HTTPException):
         raise error
@@ -192,6 +193,11 @@ def plain_http(_request: Request, error: Exception) -> Response:
         return problem(400, errors.InvalidRequest.code, "body: cannot be read as JSON", wrong=wrong)
     # The name of 413 differs between versions of Python; a code must not.
     code = CODE_OF.get(error.status_code, HTTPStatus(error.status_code).name)
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        # The framework would name the methods of the first route of this path alone.
+        allowed = ", ".join(sorted(methods_of(request.app, request.url.path)))
+        detail = f"this path knows no such method; legal: {allowed}"
+        return problem(error.status_code, code, detail, headers={"Allow": allowed})
     return problem(error.status_code, code, error.detail, headers=error.headers)
 
 

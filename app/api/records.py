@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from app.api.callers import Reader
 from app.api.naming import artifact_named, number_cursor, task_named
-from app.api.paging import PAGE, Before, Limit, page_of
+from app.api.paging import PAGE, BeforeNumber, Limit, page_of
 from app.api.parts import Use
 from app.events.log import EventView, Topic, last_event, read_events
 from app.insight.artifacts import ArtifactView, get_artifact, list_artifacts
@@ -31,7 +31,7 @@ def read_attempts(
     parts: Use,
     caller: Reader,
     limit: Limit = PAGE,
-    before: Before = None,
+    before: BeforeNumber = None,
 ) -> list[AttemptView]:
     """List the claims of a task, the latest first: who ran it, how it ended, what it cost."""
     cursor = number_cursor(before)
@@ -79,9 +79,12 @@ def read_artifact(artifact_id: str, parts: Use, caller: Reader) -> ArtifactView:
         200: {
             "description": "The content, to be saved.",
             "content": {
-                "application/json": {},
-                "text/plain": {},
-                "application/octet-stream": {},
+                "application/json": {"schema": {}, "example": {"pages": 12}},
+                "text/plain": {"schema": {"type": "string"}, "example": "twelve pages"},
+                "application/octet-stream": {
+                    "schema": {"type": "string", "contentMediaType": "application/octet-stream"},
+                    "example": "any bytes",
+                },
             },
         }
     },
@@ -105,7 +108,7 @@ def read_notices(
     parts: Use,
     caller: Reader,
     limit: Limit = PAGE,
-    before: Before = None,
+    before: BeforeNumber = None,
 ) -> list[NoticeView]:
     """List what the caller should hear of, the latest first: hours running out, failing tasks."""
     found = list_notices(parts.db, caller.user_id, before=number_cursor(before), limit=limit + 1)

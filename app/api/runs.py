@@ -6,7 +6,6 @@ brings is kept aside and changes nothing.
 """
 
 import base64
-import binascii
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from uuid import uuid4
 from fastapi import APIRouter, Depends, Request, Response
 
 from app.api.callers import Unauthenticated, presented
+from app.api.describing import again
 from app.api.parts import Parts, Use
 from app.control.claim_tokens import PREFIX, ClaimEnded, Holder, Superseded, verify
 from app.domain.claims import Run
@@ -240,7 +240,12 @@ def suspend_run(body: Awaited, run: Running) -> Ok:
     return _ended(run, body, lambda _: Waiting(tasks, **_spending(body)))
 
 
-@router.post("/spawn", status_code=201, response_model=TaskResponse)
+@router.post(
+    "/spawn",
+    status_code=201,
+    response_model=TaskResponse,
+    responses=again(TaskResponse, "The task that this key spawned before."),
+)
 def spawn_child(body: Spawn, run: Running, response: Response) -> TaskView:
     """Add a task to the run's graph; the same key again answers 200 with the first."""
     holder = run.holder()
@@ -344,11 +349,11 @@ def _content(body: ArtifactKeep) -> bytes:
     if body.kind == "bytes":
         try:
             return base64.b64decode(body.content, validate=True)
-        except binascii.Error:
+        except ValueError:
             raise InvalidRequest("content", "is no base 64", legal="bytes in base 64") from None
     if body.kind == "json":
         try:
             json.loads(body.content)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidRequest("content", f"is no JSON: {error}", legal="JSON as text") from None
     return body.content.encode()

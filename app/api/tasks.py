@@ -8,9 +8,11 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from app.api.accepting import accept
 from app.api.callers import Reader, Writer
 from app.api.choosing import Choice
-from app.api.editing import changes_of, editions_in, show_edition
-from app.api.naming import dag_named, states_named, task_cursor, task_named
-from app.api.paging import PAGE, Before, Limit, page_of
+from app.api.describing import again
+from app.api.editing import IF_MATCH, changes_of, editions_in, show_edition
+from app.api.keying import IdempotencyKey
+from app.api.naming import TASK_WORDS, dag_named, states_named, task_cursor, task_named
+from app.api.paging import PAGE, BeforeTask, Limit, page_of
 from app.api.parts import Use
 from app.control.cancel import cancel
 from app.control.edit import edit
@@ -37,17 +39,26 @@ from overnight.models import (
 )
 
 router = APIRouter(prefix="/api/v1/tasks", tags=["tasks"])
-Text = Annotated[str | None, Query(max_length=200)]
+KNOWN = again(TaskResponse, "The task of the first time; the idempotency key was known.")
+KNOWN_FORK = again(DagForked, "The fork of the first time; the idempotency key was known.")
+Word = Annotated[
+    str | None,
+    Query(
+        max_length=200,
+        description="Only where they stand so: a status, a state, or another word for one.",
+        json_schema_extra={"enum": TASK_WORDS},
+    ),
+]
 
 
-@router.post("", status_code=201, response_model=TaskResponse)
+@router.post("", status_code=201, response_model=TaskResponse, responses=KNOWN)
 def create_task(
     *,
     body: TaskCreate,
     response: Response,
     parts: Use,
     caller: Writer,
-    idempotency: Annotated[str | None, Header(alias="Idempotency-Key")] = None,
+    idempotency: IdempotencyKey = None,
 ) -> TaskView:
     """Queue a task; the same idempotency key again answers 200 with the task of the first time."""
     alone = body.model_copy(update={"workflow_id": None})
@@ -69,10 +80,10 @@ def list_own_tasks(
     response: Response,
     parts: Use,
     caller: Reader,
-    status: Text = None,
+    status: Word = None,
     chosen: Choice,
     limit: Limit = PAGE,
-    before: Before = None,
+    before: BeforeTask = None,
 ) -> list[TaskView]:
     """List the caller's tasks, newest first; the Link header leads to the next page."""
     # One more than asked for tells whether another page follows.
@@ -121,7 +132,7 @@ def read_task(task_id: str, response: Response, parts: Use, caller: Reader) -> T
     return task
 
 
-@router.patch("/{task_id}", response_model=TaskResponse)
+@router.patch("/{task_id}", response_model=TaskResponse, openapi_extra=IF_MATCH)
 def edit_task(
     *,
     task_id: str,
@@ -129,7 +140,8 @@ def edit_task(
     response: Response,
     parts: Use,
     caller: Writer,
-    if_match: Annotated[str | None, Header(max_length=1_000)] = None,
+    # Described as needed; who leaves it out is told so with a status of its own.
+    if_match: Annotated[str | None, Header(max_length=1_000, include_in_schema=False)] = None,
 ) -> TaskView:
     """Change a task that nobody has yet, if it is still as If-Match names it."""
     named = task_named(task_id)
@@ -167,7 +179,7 @@ def retry_task(task_id: str, parts: Use, caller: Writer) -> DagRetried:
     return DagRetried(dag_id=dag_id, tasks=[show_task(one) for one in back])
 
 
-@router.post("/{task_id}/fork", status_code=201)
+@router.post("/{task_id}/fork", status_code=201, responses=KNOWN_FORK)
 def fork_task(
     *,
     task_id: str,
@@ -175,7 +187,7 @@ def fork_task(
     parts: Use,
     caller: Writer,
     body: DagFork | None = None,
-    idempotency: Annotated[str | None, Header(alias="Idempotency-Key")] = None,
+    idempotency: IdempotencyKey = None,
 ) -> DagForked:
     """Make a new graph that runs a task and all after it anew; the old one stays as it is."""
     asked = body or DagFork()

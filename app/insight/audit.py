@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from app.domain.ids import UserId
 from app.masking import mask_value
@@ -18,14 +20,16 @@ class Act:
     as it is.
     """
 
-    at: datetime
-    actor: str
-    via: str
-    key_id: str | None
-    act: str
-    user: str | None
-    target: str
-    detail: dict[str, Any]
+    at: Annotated[datetime, Field(description="When it was done.")]
+    actor: Annotated[str, Field(description="Who did it: user: and an id, or human: and a name.")]
+    via: Annotated[str, Field(description="Through which process.")]
+    key_id: Annotated[str | None, Field(description="The key that was shown, if one was.")]
+    act: Annotated[str, Field(description="What was done.")]
+    user: Annotated[str | None, Field(description="Whom it concerns; null is everybody.")]
+    target: Annotated[str, Field(description="What it was done to.")]
+    detail: Annotated[
+        dict[str, Any], Field(description="What was changed, as it was and as it is.")
+    ]
 
 
 def list_acts(

@@ -1,14 +1,18 @@
 """What the API says of itself, held to what it does."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
+import httpx2
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 
+from app.api.describing import EXAMPLES
 from tests.support.door import Door, open_door
+from tests.support.furnished import furnish
 from tests.support.house import House
-from tests.support.operations import operations
+from tests.support.serving import serve
 
 JSON = {"Content-Type": "application/json"}
 
@@ -56,30 +60,147 @@ def test_refusals_are_what_they_are_said_to_be(door: Door, described: dict[str, 
     assert [answer.status_code for answer in answers] == [401, 404, 405, 422, 400, 404, 400]
 
 
+def test_every_path_tells_all_its_methods(door: Door, described: dict[str, Any]) -> None:
+    for path, methods in described["paths"].items():
+        answer = door.ask("OPTIONS", path)
+        allowed = set(answer.headers["allow"].lower().split(", "))
+
+        assert answer.status_code == 405, path
+        assert allowed == set(methods), path
+
+
+def test_whatever_is_described_is_described_in_words(described: dict[str, Any]) -> None:
+    bare = []
+    for path, methods in described["paths"].items():
+        for method, operation in methods.items():
+            told = [(operation, "")] + [
+                (one, f" {one['name']}") for one in operation.get("parameters", ())
+            ]
+            told += [(one, f" {status}") for status, one in operation["responses"].items()]
+            bare += [f"{method} {path}{name}" for one, name in told if not one.get("description")]
+    for name, schema in described["components"]["schemas"].items():
+        if not _says(schema, described):
+            bare.append(name)
+        bare += [
+            f"{name}.{field}"
+            for field, one in schema.get("properties", {}).items()
+            if not _says(one, described)
+        ]
+
+    assert not bare, bare
+
+
+def _says(schema: dict[str, Any], described: dict[str, Any]) -> bool:
+    """Whether a schema, or what it refers to, says what it is."""
+    if "anyOf" in schema and "description" not in schema:
+        return any(_says(one, described) for one in schema["anyOf"])
+    name = schema.get("$ref", "").rpartition("/")[2]
+    whole = described["components"]["schemas"].get(name, {})
+    return bool(schema.get("description") or whole.get("description"))
+
+
+def _bodies(described: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield everything that operations take and everything that they answer if all is well."""
+    for path, methods in described["paths"].items():
+        for method, operation in methods.items():
+            bodies = {"body": operation.get("requestBody", {})} | {
+                status: one
+                for status, one in operation["responses"].items()
+                if status.startswith("2")
+            }
+            for name, body in bodies.items():
+                for kind, content in body.get("content", {}).items():
+                    yield f"{method} {path} {name} {kind}", content
+
+
+def test_every_body_has_an_example_that_fits_it(described: dict[str, Any]) -> None:
+    bodies = dict(_bodies(described))
+
+    assert len(bodies) > 100
+    assert not [name for name, content in bodies.items() if "example" not in content]
+    for content in bodies.values():
+        jsonschema.validate(content["example"], _resolved(content["schema"], described))
+
+
 def test_every_example_fits_its_schema(described: dict[str, Any]) -> None:
     schemas = described["components"]["schemas"]
     shown = {name: one["examples"] for name, one in schemas.items() if "examples" in one}
 
-    assert len(shown) >= 8
+    assert len(shown) > 70
     for name, examples in shown.items():
         for example in examples:
             jsonschema.validate(example, _resolved(schemas[name], described))
 
 
-def test_examples_are_taken_by_the_operations_they_stand_for(
-    door: Door, described: dict[str, Any]
-) -> None:
-    boss = door.guest(is_admin=True)
-    sent = 0
-    for operation in operations(door):
-        if operation.ids or operation.body is None:
-            continue
-        content = described["paths"][operation.path][operation.method.lower()]["requestBody"]
-        reference = content["content"]["application/json"]["schema"].get("$ref", "")
-        schema = described["components"]["schemas"].get(reference.rpartition("/")[2], {})
-        for example in schema.get("examples", ()):
-            answer = boss.ask(operation.method, operation.path, json=example)
-            assert answer.is_success, f"{operation}: {answer.text}"
-            sent += 1
+def test_examples_of_answers_leave_no_field_out(described: dict[str, Any]) -> None:
+    """A field that was added later shows in the example too."""
+    schemas = described["components"]["schemas"]
+    answered = {
+        name
+        for place, content in _bodies(described)
+        if " body " not in place
+        for name in _names(content["schema"])
+    }
 
-    assert sent >= 5
+    assert len(answered) > 50
+    for name in answered:
+        known = schemas[name]["properties"].keys()
+        assert schemas[name]["examples"][0].keys() >= known, name
+
+
+def _names(schema: dict[str, Any]) -> list[str]:
+    """Return the name of what a body is, or is a list of."""
+    name = schema.get("items", schema).get("$ref", "").rpartition("/")[2]
+    return [name] if name else []
+
+
+def test_no_example_stands_for_what_is_not_there(described: dict[str, Any]) -> None:
+    assert json.loads(EXAMPLES.read_text()).keys() <= described["components"]["schemas"].keys()
+
+
+def test_examples_are_taken_by_the_operations_they_stand_for(
+    house: House, database_url: str, described: dict[str, Any]
+) -> None:
+    sent = []
+    with serve(house, database_url) as served, httpx2.Client(base_url=served.url) as http:
+        furnished = furnish(served, is_admin=True)
+        names = {
+            **{name: values[0] for name, values in furnished.named.items()},
+            "user_id": furnished.foreign["user_id"][0],
+        }
+        for path, methods in described["paths"].items():
+            for method, operation in methods.items():
+                if "requestBody" not in operation:
+                    continue
+                example = operation["requestBody"]["content"]["application/json"]["example"]
+                ids, key = dict(names), served.key
+                if "runs" in operation["tags"]:
+                    ids["task_id"], key = furnished.runs[path.rpartition("/")[2]]
+                elif "/approvals/" in path:
+                    ids["task_id"] = furnished.awaiting[0]
+                elif "/dead-letters/" in path:
+                    ids["task_id"] = furnished.buried[0]
+                if path.endswith("/suspend"):
+                    example = {**example, "tasks": [_spawned(http, *furnished.runs["suspend"])]}
+                if "/admin/keys/" in path:
+                    ids["key_id"] = furnished.foreign["key_id"][0]
+                headers = {"Authorization": f"Bearer {key}", "If-Match": "*"}
+                url = path.format(**ids)
+                answer = http.request(method, url, headers=headers, json=example, timeout=30)
+                documented = operation["responses"]
+
+                assert answer.is_success, f"{method} {path}: {answer.text}"
+                assert str(answer.status_code) in documented, f"{method} {path}"
+                sent.append(path)
+
+    assert len(sent) > 28
+
+
+def _spawned(http: httpx2.Client, task: str, token: str) -> str:
+    """Have a run spawn a child that it can wait for."""
+    headers = {"Authorization": f"Bearer {token}"}
+    body = {"task": {"title": "a child"}}
+    answer = http.post(f"/api/v1/tasks/{task}/spawn", headers=headers, json=body)
+    assert answer.is_success, answer.text
+    child: str = answer.json()["id"]
+    return child
