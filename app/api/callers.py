@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
 
+from app.api.headers import add_headers
 from app.api.parts import Parts, Use
 from app.control.keys import PREFIX, Caller, authenticate
 from app.domain.errors import InvalidRequest
@@ -36,7 +37,7 @@ def caller(request: Request, parts: Use) -> Caller:
     if known is None:
         raise Unauthenticated
     if parts.rates is not None:
-        parts.rates.take(known.key_id or str(known.user_id))
+        add_headers(request, parts.rates.take(known.key_id or str(known.user_id)))
     parts.serve(known)
     _check_query(request)
     return known

@@ -71,6 +71,8 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     "5XX": _refusal("The service cannot answer now; Retry-After says when to come back."),
 }
 REFUSALS["4XX"]["headers"] = {
+    "RateLimit": _header("How many requests are left, and in how many seconds there are more."),
+    "RateLimit-Policy": _header("How many requests there may be in how many seconds."),
     "Allow": _header("With 405: the methods that the path knows."),
     "Retry-After": _header("With 429: in how many seconds to come back."),
     "WWW-Authenticate": _header("With 401: how to show who one is."),

@@ -1,7 +1,11 @@
 """What holds for every request: private answers, bodies within bounds, paths that can be asked."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 PRIVATE = {
@@ -21,19 +25,25 @@ MAX_GRAPH_BYTES = 16 * 1024 * 1024
 ARTIFACTS = "/artifacts"
 
 
+def add_headers(request: Request, headers: Mapping[str, str]) -> None:
+    """Have the answer to this request bear these headers, whoever writes it."""
+    request.state.added_headers = headers
+
+
 class PrivateAnswers:
-    """Adds the headers above to every answer that does not set them itself."""
+    """Adds the headers above, and those of one request, to every answer that lacks them."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
+        state: dict[str, Any] = scope.setdefault("state", {})
 
         async def send_privately(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in PRIVATE.items():
+                for name, value in (PRIVATE | state.get("added_headers", {})).items():
                     headers.setdefault(name, value)
             await send(message)
 

@@ -180,7 +180,7 @@ def too_many(_request: Request, error: Exception) -> Response:
         HTTPStatus.TOO_MANY_REQUESTS,
         "TOO_MANY_REQUESTS",
         str(error),
-        headers={"Retry-After": str(error.retry_after)},
+        headers={**error.headers, "Retry-After": str(error.retry_after)},
     )
 
 

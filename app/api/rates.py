@@ -6,7 +6,7 @@ for a while it is not even asked.
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from redis import RedisError
@@ -16,14 +16,20 @@ from app.events.patience import impatient
 SCRIPT = Path(__file__).with_name("bucket.lua")
 PATIENCE_SECONDS = 0.05
 REST_SECONDS = 5.0
+#: What the limit is called in the headers that tell of it.
+POLICY = "requests"
 
 
 class TooManyRequests(Exception):
-    """The caller's bucket is empty; `retry_after` is in how many seconds it no longer is."""
+    """The caller's bucket is empty; `retry_after` is in how many seconds it no longer is.
 
-    def __init__(self, retry_after: int) -> None:
+    `headers` tell the same, as the caller hears it with every answer.
+    """
+
+    def __init__(self, retry_after: int, headers: Mapping[str, str]) -> None:
         super().__init__(f"too many requests; try again in {retry_after} s")
         self.retry_after = retry_after
+        self.headers = headers
 
 
 class Rates:
@@ -42,20 +48,31 @@ class Rates:
         self._take = self._redis.register_script(SCRIPT.read_text())
         self._prefix = f"{prefix}rate:"
         self._limits = [per_second, burst]
+        self._policy = f'"{POLICY}";q={burst};w={math.ceil(burst / per_second)}'
         self._clock = clock
         self._asks_again_at = 0.0
 
-    def take(self, name: str) -> None:
-        """Count one request of this caller, or refuse it; without Redis none is refused."""
+    def take(self, name: str) -> Mapping[str, str]:
+        """Count one request of this caller, or refuse it; return headers that tell what is left.
+
+        Without Redis none is refused, and nothing is known.
+        """
         if self._clock() < self._asks_again_at:
-            return
+            return {}
         try:
-            milliseconds = int(self._take(keys=[self._prefix + name], args=self._limits))
+            milliseconds, left = self._take(keys=[self._prefix + name], args=self._limits)
         except RedisError:
             self._asks_again_at = self._clock() + REST_SECONDS
-            return
+            return {}
         if milliseconds:
-            raise TooManyRequests(max(1, math.ceil(milliseconds / 1000)))
+            seconds = max(1, math.ceil(milliseconds / 1000))
+            raise TooManyRequests(seconds, self._told(0, seconds))
+        per_second, burst = self._limits
+        return self._told(left, math.ceil((burst - left) / per_second))
+
+    def _told(self, left: int, seconds: int) -> dict[str, str]:
+        """Tell how many requests are left, and in how many seconds there are more."""
+        return {"RateLimit-Policy": self._policy, "RateLimit": f'"{POLICY}";r={left};t={seconds}'}
 
     def close(self) -> None:
         """Leave Redis."""

@@ -17,6 +17,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from app.api.callers import Unauthenticated, presented
 from app.api.describing import again
+from app.api.headers import add_headers
 from app.api.parts import Parts, Use
 from app.control.claim_tokens import PREFIX, ClaimEnded, Holder, Superseded, verify
 from app.domain.claims import Run
@@ -133,7 +134,7 @@ def call(task_id: str, request: Request, parts: Use) -> Call:
     except MalformedId:
         raise TaskNotFound from None
     if parts.rates is not None:
-        parts.rates.take(f"claim:{named}")
+        add_headers(request, parts.rates.take(f"claim:{named}"))
     try:
         found = verify(parts.db, named, token)
     except (ClaimEnded, Superseded) as over:

@@ -69,6 +69,28 @@ def test_what_is_shown_as_a_key_but_is_none_fills_no_bucket(
         assert door.ask("GET", TASKS).status_code == 200
 
 
+def test_every_answer_tells_how_many_requests_are_left(
+    house: House, database_url: str, redis: EmbeddedRedis
+) -> None:
+    tight = {
+        "OVERNIGHT_REDIS_URL": redis.url,
+        "OVERNIGHT_REDIS_KEY_PREFIX": _prefix(),
+        "OVERNIGHT_RATE_LIMIT_PER_SECOND": "0.01",
+        "OVERNIGHT_RATE_LIMIT_BURST": "3",
+    }
+    with open_door(house, database_url, **tight) as door:
+        paths = (TASKS, f"{TASKS}/nothing", "/api/v1/events?task_id=nothing", TASKS)
+        answers = [door.ask("GET", path) for path in paths]
+        stranger = door.http.get(TASKS)
+
+    assert [answer.status_code for answer in answers] == [200, 404, 404, 429]
+    assert {answer.headers["ratelimit-policy"] for answer in answers} == {'"requests";q=3;w=300'}
+    told = [answer.headers["ratelimit"] for answer in answers]
+    assert told[:3] == [f'"requests";r={left};t={100 * (3 - left)}' for left in (2, 1, 0)]
+    assert told[3] == f'"requests";r=0;t={answers[3].headers["retry-after"]}'
+    assert "ratelimit" not in stranger.headers
+
+
 def test_an_empty_bucket_fills_again(redis: EmbeddedRedis) -> None:
     rates = Rates(redis.url, _prefix(), per_second=20, burst=1)
     rates.take("ada")
