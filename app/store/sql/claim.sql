@@ -227,7 +227,9 @@ WITH held AS MATERIALIZED (
       FROM addressed
      WHERE t.id = addressed.id
        AND t.state = ANY (CAST(:sources AS text[]))
-    RETURNING t.*
+    RETURNING t.id, t.user_id, t.dag_id, t.epoch, t.token, t.type, t.title, t.attempts, t.max_attempts, t.bundle,
+              t.payload, t.spec, t.retry, t.reserved_seconds, t.timeout_seconds, t.max_cost_usd, t.cost_usd, t.grown,
+              t.context_refs, t.forgiven_epoch, t.started_at
 ), opened AS (
     INSERT INTO attempts (task_id, epoch, user_id, token, pool, agent, bundle, granted_seconds, started_at)
     SELECT id, epoch, user_id, token, :pool, :holder, bundle, reserved_seconds, started_at FROM taken

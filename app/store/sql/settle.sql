@@ -19,7 +19,9 @@ WITH verdict AS MATERIALIZED (
                 ELSE v.target END AS goal
       FROM (SELECT * FROM verdict ORDER BY task_id) v
      -- OFFSET 0: each row is found by its key and judged as it is once it is locked.
-     CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = v.task_id OFFSET 0 FOR NO KEY UPDATE) t
+     CROSS JOIN LATERAL (SELECT user_id, dag_id, state, epoch, token, expires_at, started_at, reserved_seconds, priority,
+                                cancel_requested_at, max_cost_usd, cost_usd, run_cost_usd
+                           FROM tasks WHERE id = v.task_id OFFSET 0 FOR NO KEY UPDATE) t
      -- Less what was reported while it ran.
      CROSS JOIN LATERAL (SELECT greatest(round(v.cost_usd, 6) - t.run_cost_usd, 0) AS usd) news
      CROSS JOIN LATERAL (
