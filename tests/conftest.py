@@ -1,5 +1,6 @@
 """Servers for the session, a database for each test."""
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from itertools import count
@@ -7,6 +8,7 @@ from itertools import count
 import psycopg2
 import pytest
 
+from app import telemetry
 from app.local.postgres import EmbeddedPostgres
 from app.local.redis import EmbeddedRedis
 from app.store import migrate
@@ -95,6 +97,16 @@ def app_db(connect: Callable[..., Db]) -> Db:
 def owner_db(connect: Callable[..., Db]) -> Db:
     """The test's database with its owner's rights: for factories and for moving the clock."""
     return connect(role="overnight_owner")
+
+
+@pytest.fixture(autouse=True)
+def silence() -> Iterator[None]:
+    """Let nobody speak into the streams of a test that is over: they are closed by then."""
+    yield
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        if isinstance(handler, telemetry._Handler):
+            root.removeHandler(handler)
 
 
 @pytest.fixture

@@ -262,7 +262,7 @@ def test_every_unknown_name_is_told_at_once(door: Door) -> None:
         ({"title": "x", "tasks": [{"title": "t"}]}, "tasks.0.name", "text that matches"),
         ({"title": "x", "tasks": [{"name": "a b"}]}, "tasks.0.name", "text that matches"),
         ({"title": "x", "tasks": [{"name": "a", "aftr": []}]}, "tasks.0.aftr", "after"),
-        ({"title": "x", "tasks": [{"name": "a", "after": "b"}]}, "tasks.0.after", "a list"),
+        ({"title": "x", "tasks": [{"name": "a", "after": 7}]}, "tasks.0.after", "list"),
         (
             {"title": "x", "tasks": [{"name": "a", "after": [7]}]},
             "tasks.0.after.0",

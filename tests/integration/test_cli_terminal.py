@@ -106,13 +106,16 @@ def test_a_person_sees_a_table_in_colour_unless_they_do_not_want_it(service: Ser
     assert ALPHA in plain
 
 
-def test_a_person_sees_each_state_a_waited_task_goes_through(service: Service) -> None:
-    states = ("ready", "claimed", "running", "completed")
+def test_a_person_sees_how_a_waited_task_goes_on(service: Service) -> None:
+    """Once a second, so not every state has to be seen."""
+    states = ("ready", "claimed", "running", "running", "completed")
     service.on(f"GET /api/v1/tasks/{ALPHA}", *((200, task(state=state)) for state in states))
 
     drawn = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", on_a_terminal("wait", ALPHA))
 
-    assert re.findall(rf"{ALPHA} (\w+)", drawn) == list(states)
+    seen = list(dict.fromkeys(re.findall(rf"{ALPHA} (\w+)", drawn)))
+    assert (seen[0], seen[-1]) == ("ready", "completed")
+    assert "running" in seen
 
 
 @pytest.mark.parametrize("arguments", [("add", "caf\udce9"), ("user", "add", "caf\udce9")])

@@ -1,10 +1,10 @@
 """The gate and the night window: exact at the instant, whatever the clocks on the wall do."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, time, timedelta
 from functools import partial
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import Connection
@@ -293,14 +293,14 @@ def test_a_window_that_closes_in_the_middle_of_a_pass_is_closed(
     user = evening.user(**NIGHT)
     evening.set_clock(CLOSES - TICK)
     evening.task(user)
-    lock_lanes = gate._lanes
+    hold = gate._hold
 
-    def then_close(tx: Connection, pool: str, want: gate.Want) -> Sequence[UUID]:
-        locked = lock_lanes(tx, pool, want)
+    def then_close(tx: Connection, pool: str, want: gate.Want) -> gate.Held:
+        held = hold(tx, pool, want)
         evening.set_clock(CLOSES)
-        return locked
+        return held
 
-    monkeypatch.setattr(gate, "_lanes", then_close)
+    monkeypatch.setattr(gate, "_hold", then_close)
 
     assert claimed(evening) == 0
 

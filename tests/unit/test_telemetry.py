@@ -32,9 +32,6 @@ def speak() -> Iterator[Speak]:
 
     yield begin
     root.setLevel(before)
-    for handler in root.handlers[:]:
-        if isinstance(handler, telemetry._Handler):
-            root.removeHandler(handler)
     telemetry._voice.speak("logfmt", "", telemetry.utc_stamp)
 
 
