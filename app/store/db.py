@@ -42,7 +42,9 @@ STEADY_PLANS = {
 } | {"plan_cache_mode": "force_generic_plan"}
 WORTH_RETRYING = frozenset({DEADLOCK, SERIALIZATION, LOCK_TIMEOUT})
 TRIES = 4
+# What a connection's entry in the pool remembers.
 LAST_USED = "overnight_last_used"
+WATCHED = "overnight_watched"
 
 T = TypeVar("T")
 
@@ -160,6 +162,9 @@ class Db:
                 if is_disconnect(error):
                     raise DatabaseUnreachable(str(error.orig)) from error
                 raise
+            except PsycopgError as error:
+                # Lost between the question for life and the first statement.
+                raise DatabaseUnreachable(str(error)) from error
             except PoolExhausted as error:
                 raise DatabaseUnreachable("every connection is in use") from error
         raise AssertionError("the last try returns or raises")
@@ -183,20 +188,22 @@ def _keep_watch(engine: Engine, timeouts: Timeouts) -> None:
     def take(connection: DBAPIConnection, record: ConnectionPoolEntry, *_: object) -> None:
         descriptor = connection.fileno()
         if time.monotonic() - record.info.get(LAST_USED, 0.0) > timeouts.trust:
-            WATCHDOG.watch(descriptor, timeouts.ping)
+            ticket = WATCHDOG.watch(descriptor, timeouts.ping)
             try:
                 # One that a restarted server dropped is replaced before it is used.
                 engine.dialect.do_ping(connection)
             except PsycopgError as error:
-                WATCHDOG.release(descriptor)
+                WATCHDOG.release(ticket)
                 raise DisconnectionError from error
-        WATCHDOG.watch(descriptor, timeouts.silence)
+        record.info[WATCHED] = WATCHDOG.watch(descriptor, timeouts.silence)
 
     def give_back(
         connection: DBAPIConnection | None, record: ConnectionPoolEntry, *_: object
     ) -> None:
+        # Also of one that broke: another connection may have its descriptor by now.
+        if (ticket := record.info.pop(WATCHED, None)) is not None:
+            WATCHDOG.release(ticket)
         if connection is not None and not connection.closed:
-            WATCHDOG.release(connection.fileno())
             record.info[LAST_USED] = time.monotonic()
 
     event.listen(engine, "checkout", take)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import psutil
 import pytest
@@ -13,8 +14,8 @@ from sqlalchemy import Connection, text
 
 from app.local.postgres import EmbeddedPostgres
 from app.store.db import DatabaseUnreachable, Db, Timeouts
-from app.store.watchdog import Watchdog
-from tests.support.servers import postgres_server
+from app.store.watchdog import WATCHDOG, Watchdog
+from tests.support.servers import Superuser, postgres_server
 
 
 @contextmanager
@@ -95,3 +96,58 @@ def test_a_child_forked_while_the_watchdog_was_at_work_can_still_be_watched() ->
     _, status = os.waitpid(child, 0)
 
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_whoever_ends_a_watch_ends_nobody_elses() -> None:
+    watchdog = Watchdog()
+    broken = watchdog.watch(7, 60)
+    next_to_have_the_number = watchdog.watch(7, 60)
+
+    watchdog.release(broken)
+    still_watched = set(watchdog._watches)
+    watchdog.release(next_to_have_the_number)
+
+    assert (still_watched, set(watchdog._watches)) == ({7}, set())
+
+
+def test_a_connection_that_broke_is_watched_no_longer(
+    database_url: str, as_superuser: Superuser
+) -> None:
+    db = Db.connect(database_url, role="overnight_owner")
+    descriptors = []
+
+    def break_off(tx: Connection) -> None:
+        link = tx.connection.dbapi_connection
+        assert link is not None
+        descriptors.append(link.fileno())
+        as_superuser.run(f"SELECT pg_terminate_backend({link.get_backend_pid()})")
+        tx.execute(text("SELECT 1"))
+
+    with pytest.raises(DatabaseUnreachable):
+        db.atomically(break_off)
+
+    assert descriptors
+    assert not WATCHDOG._watches.keys() & set(descriptors)
+    assert db.atomically(one) == 1
+    db.close()
+
+
+def test_a_line_lost_before_an_instant_is_an_unreachable_database(
+    database_url: str, as_superuser: Superuser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = Db.connect(database_url, role="overnight_owner", pool_size=1)
+    db.atomically(one)
+    ping = db.engine.dialect.do_ping
+
+    def live_and_die(link: Any) -> bool:
+        alive = ping(link)
+        as_superuser.run(f"SELECT pg_terminate_backend({link.get_backend_pid()})")
+        return alive
+
+    monkeypatch.setattr(db.engine.dialect, "do_ping", live_and_die)
+    with pytest.raises(DatabaseUnreachable):
+        db.atomically(one, one_instant=True)
+    monkeypatch.undo()
+
+    assert db.atomically(one) == 1
+    db.close()
