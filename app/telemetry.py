@@ -143,6 +143,11 @@ class Event(Enum):
         "row error",
         "A task left in a program's transaction cannot be let in; its row is kept.",
     )
+    INBOX_STUCK = (
+        ERROR,
+        "user_id error",
+        "A user's rows of the inbox could not be gone through; the next pass tries again.",
+    )
     SWEEP_RAN = (DEBUG, "sweep changed seconds", "A sweep made one pass.")
     SWEEP_FAILED = (ERROR, "sweep error", "A sweep ended with an error; the next tick repeats it.")
     CYCLE_RESET = (INFO, "user_id cycle_start cycle_end", "A user's billing cycle began anew.")

@@ -1,5 +1,6 @@
 """The inbox as an operator sees it."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,17 +10,21 @@ from uuid import UUID
 from app.domain.ids import show_task
 from app.store.db import Db
 from app.store.statements import statement
+from overnight.jsonvalue import sound_value
 
 
 @dataclass(frozen=True)
 class InboxView:
-    """One row: what was left, and what became of it; no outcome means that it waits."""
+    """One row: what was left, and what became of it; no outcome means that it waits.
+
+    What cannot be read as a task's fields is shown as the text it is.
+    """
 
     id: int
     user: str
     key_id: str
     title: str | None
-    task: Mapping[str, Any]
+    task: Mapping[str, Any] | str
     arrived_at: datetime
     due_at: datetime
     held_by: str | None
@@ -34,7 +39,18 @@ def list_inbox(db: Db, *, resolved: bool = False, limit: int = 50) -> list[Inbox
     """Return what waits and what was refused, oldest first; with `resolved` all there ever was."""
     values = {"resolved": resolved, "limit": limit}
     rows = db.atomically(lambda tx: tx.execute(statement("view_inbox"), values).mappings().all())
-    return [InboxView(**{**row, "task_id": _shown(row["task_id"])}) for row in rows]
+    return [
+        InboxView(**{**row, "task": _read(row["task"]), "task_id": _shown(row["task_id"])})
+        for row in rows
+    ]
+
+
+def _read(left: str) -> Mapping[str, Any] | str:
+    try:
+        fields: Mapping[str, Any] = sound_value(json.loads(left))
+    except (ValueError, RecursionError):
+        return left
+    return fields
 
 
 def _shown(task_id: UUID | None) -> str | None:

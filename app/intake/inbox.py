@@ -4,7 +4,7 @@ A row and the task it becomes change in one transaction, so a death at any momen
 row that waits or a task that exists, and never both or neither.
 """
 
-from collections.abc import Mapping
+import json
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -13,26 +13,43 @@ from pydantic import ValidationError
 from sqlalchemy import Connection
 from sqlalchemy.exc import DataError, IntegrityError
 
-from app.domain.errors import MonthlyLimitReached, QueueFull, Refused, TooManyPending
+from app.domain.errors import (
+    InvalidRequest,
+    MonthlyLimitReached,
+    QueueFull,
+    Refused,
+    TooManyPending,
+)
 from app.domain.ids import UserId, show_task
 from app.intake.submit import Caps, NewGraph, Submitted, let_in
 from app.intake.translate import new_task
 from app.settings import Settings
 from app.store import lanes
-from app.store.db import Db
+from app.store.db import DatabaseUnreachable, Db
 from app.store.statements import statement
 from app.telemetry import Event, emit
+from overnight.jsonvalue import MAX_DEPTH
 from overnight.models import TaskCreate
 
 # A user's lane is locked while a batch goes in, and claims pass it over meanwhile.
 BATCH = 20
 USERS = 100
+# Batches in a pass beyond everybody's first: the next pass, and with it whoever came since, waits.
+FURTHER_BATCHES = 100
 HOLD_SECONDS = 5
 SOURCE = "inbox"
 # A limit passes; whoever is above it waits, with all that came after.
 PASSING = (TooManyPending, MonthlyLimitReached, QueueFull)
 # Whatever is wrong with a row itself: it must not stand in the way of the others.
-UNUSABLE = (Refused, ValueError, TypeError, RecursionError, DataError, IntegrityError)
+UNUSABLE = (
+    Refused,
+    ValueError,
+    TypeError,
+    ArithmeticError,
+    RecursionError,
+    DataError,
+    IntegrityError,
+)
 
 
 @dataclass(frozen=True)
@@ -46,27 +63,38 @@ class _Batch:
 
 
 def take_in(db: Db, settings: Settings) -> int:
-    """Let in every row that is due, a user's batch to a transaction; return how many were settled.
+    """Let in the rows that are due, a user's batch to a transaction; return how many were settled.
 
-    Rows that no task can be made of are kept with the reason. A limit holds its user's rows back
-    for a while, and the whole system's limit everybody's.
+    Everybody gets a batch before anybody gets a second. Rows that no task can be made of are kept
+    with the reason. A limit holds its user's rows back for a while, and the whole system's limit
+    everybody's. A user whose rows cannot be gone through keeps nobody else waiting.
     """
-    total = 0
     heads = {"limit": USERS}
     users = db.atomically(lambda tx: tx.execute(statement("inbox_heads"), heads).scalars().all())
-    for user_id in users:
-        while True:
-            batch = _take_batch(db, UserId(user_id), settings)
+    waiting = [UserId(user_id) for user_id in users]
+    left = len(waiting) + FURTHER_BATCHES
+    total = 0
+    while waiting and left > 0:
+        served, waiting = waiting[:left], []
+        left -= len(served)
+        for user_id in served:
+            batch = _take_batch(db, user_id, settings)
             total += batch.settled
             if isinstance(batch.held_by, QueueFull):
                 return total
-            if batch.settled < BATCH:
-                break
+            if batch.settled == BATCH:
+                waiting.append(user_id)
     return total
 
 
 def _take_batch(db: Db, user_id: UserId, settings: Settings) -> _Batch:
-    batch = db.atomically(lambda tx: _take(tx, user_id, settings))
+    try:
+        batch = db.atomically(lambda tx: _take(tx, user_id, settings))
+    except DatabaseUnreachable:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is this user's alone
+        emit(Event.INBOX_STUCK, user_id=user_id, error=error)
+        return _Batch(0, [], [])
     for submitted, source in batch.tasks:
         emit(
             Event.TASK_ADDED,
@@ -74,8 +102,8 @@ def _take_batch(db: Db, user_id: UserId, settings: Settings) -> _Batch:
             depth=submitted.depth,
             source=source,
         )
-    for row_id, error in batch.refused:
-        emit(Event.INBOX_REFUSED, row=row_id, error=error)
+    for row_id, reason in batch.refused:
+        emit(Event.INBOX_REFUSED, row=row_id, error=reason)
     return batch
 
 
@@ -103,12 +131,25 @@ def _take(tx: Connection, user_id: UserId, settings: Settings) -> _Batch:
 
 
 def _submit(
-    tx: Connection, user_id: UserId, fields: Mapping[str, Any], settings: Settings
+    tx: Connection, user_id: UserId, left: str, settings: Settings
 ) -> tuple[Submitted, str]:
-    body = TaskCreate.model_validate({"source": SOURCE, **fields})
+    body = TaskCreate.model_validate({"source": SOURCE, **_read(left)})
     task = new_task(body, settings, body.idempotency_key)
     [submitted] = let_in(tx, user_id, NewGraph([task]), Caps.of(settings))
     return submitted, task.source
+
+
+def _read(left: str) -> dict[str, Any]:
+    """Read what a row holds; Postgres keeps numbers and depths that Python does not read."""
+    try:
+        fields: dict[str, Any] = json.loads(left)
+    except (ValueError, RecursionError):
+        raise InvalidRequest(
+            "task",
+            "is nested too deep or holds a number with too many digits",
+            legal=f"at most {MAX_DEPTH} levels, numbers within 64 bits",
+        ) from None
+    return fields
 
 
 def _settle(

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from app.cli.main import app
 from app.control.keys import issue, revoke
 from app.domain.ids import UserId
+from app.intake import inbox as intake
 from app.intake.inbox import BATCH, HOLD_SECONDS, take_in
 from app.local.postgres import EmbeddedPostgres
 from app.settings import Settings, load
@@ -226,10 +227,14 @@ def test_a_program_gets_at_nothing_else(shop: Engine, key: str, statement: str) 
 
 def _leave(shop: Engine, key: str, task: object) -> int:
     """Leave anything at all, as a program in another language might."""
+    return _leave_text(shop, key, json.dumps(task))
+
+
+def _leave_text(shop: Engine, key: str, task: str) -> int:
     sql = "SELECT overnight_inbox_submit(:id, :proof, CAST(:task AS jsonb))"
     key_id, proof = inbox._shown(key)
     with shop.begin() as tx:
-        values = {"id": key_id, "proof": proof, "task": json.dumps(task)}
+        values = {"id": key_id, "proof": proof, "task": task}
         return int(tx.execute(text(sql), values).scalar_one())
 
 
@@ -259,6 +264,74 @@ def test_a_bad_row_is_kept_with_its_error_and_blocks_nobody(
     assert "nope" in told[1]
     assert "priority" in told[2]
     assert {left(house, row)["outcome"] for row in bad} == {"refused"}
+
+
+UNREADABLE = {
+    "deep": '{"title": "a", "payload": {"a": ' + "[" * 3000 + "]" * 3000 + "}}",
+    "digits": '{"title": "a", "payload": {"a": ' + "9" * 5000 + "}}",
+    "huge": '{"title": "a", "payload": {"a": 1e100000}}',
+    "beyond a float": '{"title": "a", "max_cost_usd": 1e400, "priority": 1e400}',
+}
+
+
+@pytest.mark.usefixtures("operators_place")
+@pytest.mark.parametrize("odd", UNREADABLE)
+def test_a_row_that_cannot_be_read_is_refused_and_holds_nobody_up(
+    house: House, shop: Engine, key: str, odd: str
+) -> None:
+    other = issue(house.app, house.user(), name="other")
+    bad = _leave_text(shop, key, UNREADABLE[odd])
+    with shop.begin() as tx:
+        inbox.submit(tx, "behind", api_key=key)
+        inbox.submit(tx, "another's", api_key=other)
+
+    assert sweep(house) == 3
+
+    assert sorted(titles(house)) == ["another's", "behind"]
+    kept = house.one("SELECT outcome, error FROM inbox WHERE id = :id", id=bad)
+    assert kept["outcome"] == "refused"
+    assert kept["error"]
+    assert "refused" in _cli("inbox", "list")
+    [shown] = json.loads(_cli("inbox", "list", "--json"))
+    assert shown["id"] == bad
+
+
+def test_everybody_gets_a_batch_before_anybody_gets_a_second(
+    house: House, shop: Engine, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "FURTHER_BATCHES", 0)
+    other = issue(house.app, house.user(), name="other")
+    for _ in range(BATCH + 1):
+        _leave(shop, key, {"no": "title"})
+    with shop.begin() as tx:
+        inbox.submit(tx, "another's", api_key=other)
+
+    assert sweep(house) == BATCH + 1
+    assert titles(house) == ["another's"]
+    assert sweep(house) == 1
+
+
+def test_a_user_whose_rows_cannot_be_gone_through_holds_nobody_up(
+    house: House, shop: Engine, user: UserId, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = issue(house.app, house.user(), name="other")
+    with shop.begin() as tx:
+        inbox.submit(tx, "stuck", api_key=key)
+        inbox.submit(tx, "another's", api_key=other)
+    house.run(
+        "CREATE FUNCTION break_one() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE EXCEPTION 'broken' USING ERRCODE = 'XX000'; END $$;"
+        "CREATE TRIGGER break_one BEFORE INSERT ON tasks FOR EACH ROW"
+        " WHEN (NEW.title = 'stuck') EXECUTE FUNCTION break_one()"
+    )
+    try:
+        assert sweep(house) == 1
+    finally:
+        house.run("DROP FUNCTION break_one CASCADE")
+
+    assert titles(house) == ["another's"]
+    assert f"inbox_stuck user_id={user}" in caplog.text
+    assert sweep(house) == 1
 
 
 def test_a_full_queue_keeps_rows_waiting_in_their_order(

@@ -15,7 +15,8 @@ WITH RECURSIVE heads AS (
 SELECT user_id FROM heads WHERE due_at <= clock() ORDER BY due_at, id LIMIT :limit;
 
 -- name: read_inbox
-SELECT id, key_id, task
+-- As text: what one row holds may be more than its reader can take, and must spoil no other.
+SELECT id, key_id, CAST(task AS text) AS task
   FROM inbox
  WHERE user_id = :user_id AND outcome IS NULL
  ORDER BY id
@@ -51,7 +52,7 @@ RETURNING id;
 
 -- name: view_inbox (planned anew)
 -- What waits or was refused, oldest first; with `resolved` everything.
-SELECT i.id, u.name AS "user", i.key_id, i.task ->> 'title' AS title, i.task, i.arrived_at, i.due_at,
+SELECT i.id, u.name AS "user", i.key_id, i.task ->> 'title' AS title, CAST(i.task AS text) AS task, i.arrived_at, i.due_at,
        i.held_by, i.outcome, i.settled_at, i.settled_by, i.task_id, i.error
   FROM inbox i
   JOIN users u ON u.id = i.user_id
