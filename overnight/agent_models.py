@@ -101,6 +101,9 @@ class Work(BaseModel):
     payload: dict[str, Any] = Field(description="What to work on.")
     spec: dict[str, Any] = Field(description="How to work: prompt, model, env, …")
     inputs: dict[str, Any] = Field(description="Outputs of the tasks it waited for, by name.")
+    base64_inputs: list[str] = Field(
+        default=[], description="Names of the inputs that are bytes, and stand there in base 64."
+    )
     timeout_seconds: int = Field(description="How long the run may take, from its start.")
     ceiling_usd: float | None = Field(description="What all runs of the task may cost together.")
     spent_usd: float = Field(description="What earlier runs have cost.")

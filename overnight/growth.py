@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from overnight import errors
 from overnight.calls import validated
-from overnight.jsonvalue import sound_text
+from overnight.jsonvalue import sound_text, sound_value
 from overnight.models import TaskCreate
 
 FINAL = frozenset({"completed", "dead_lettered", "cancelled"})
@@ -85,9 +85,10 @@ def content_of(content: str | bytes | None, json_value: object) -> Content:
     if content is None:
         try:
             text = json.dumps(json_value, allow_nan=False, ensure_ascii=False)
+            sound_value(json.loads(text))
         except (TypeError, ValueError, RecursionError) as error:
             raise refused(
-                "json", f"cannot be written as JSON: {error}", "what JSON can hold"
+                "json", f"cannot be kept as JSON: {error}", "what JSON can hold"
             ) from None
         return Content("json", _utf8("json", text))
     if json_value is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 32
+MAX_WHERE = 200
 # Beyond 64 bits most languages lose digits without a word.
 SMALLEST, LARGEST = -(2**63), 2**64 - 1
 
@@ -42,24 +43,30 @@ def sound_value(value: Any) -> Any:  # noqa: ANN401 - any JSON value
     return value
 
 
-def _walk(value: object) -> Iterator[tuple[str, object]]:
-    """Yield every value inside, with where it stands; deeper than allowed is an error.
+def _walk(value: object) -> Iterator[tuple[list[object], object]]:
+    """Yield every value inside, with the keys that lead to it; deeper than allowed is an error.
 
-    A list of what is still to see, not recursion: the depth is the sender's choice.
+    A list of what is half seen, not recursion: the depth is the sender's choice. So is the length,
+    hence nothing is made for an item before its turn.
     """
-    unseen: list[tuple[str, int, object]] = [("", 0, value)]
-    while unseen:
-        path, depth, inner = unseen.pop()
-        yield path, inner
-        if not isinstance(inner, dict | list | tuple):
-            continue
-        if depth >= MAX_DEPTH:
-            raise ValueError(f"is nested deeper than {MAX_DEPTH} levels")
-        pairs = inner.items() if isinstance(inner, dict) else enumerate(inner)
-        unseen += [(f"{path}.{key}"[:200], depth + 1, item) for key, item in pairs]
+    levels: list[Iterator[tuple[object, object]]] = [iter([("", value)])]
+    path: list[object] = [""]
+    while levels:
+        for key, inner in levels[-1]:
+            path[-1] = key
+            yield path, inner
+            if isinstance(inner, dict | list | tuple):
+                if len(levels) > MAX_DEPTH:
+                    raise ValueError(f"is nested deeper than {MAX_DEPTH} levels")
+                levels.append(iter(inner.items() if isinstance(inner, dict) else enumerate(inner)))
+                path.append("")
+                break
+        else:
+            levels.pop()
+            path.pop()
 
 
-def _refuse_unsound(path: str, value: object) -> None:
+def _refuse_unsound(path: list[object], value: object) -> None:
     try:
         match value:
             case str():
@@ -77,7 +84,8 @@ def _refuse_unsound(path: str, value: object) -> None:
             case _:
                 raise ValueError(f"is a {type(value).__name__}, which JSON does not know")  # noqa: TRY301
     except ValueError as error:
-        where = path.removeprefix(".").encode("ascii", "backslashreplace").decode()
+        keys = ".".join(map(str, path[1:]))[:MAX_WHERE]
+        where = keys.encode("ascii", "backslashreplace").decode()
         raise ValueError(f"{where or 'the object'} {error}") from None
 
 

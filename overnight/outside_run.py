@@ -52,7 +52,7 @@ class OutsideContext(Context):
             attempt=work.attempt,
             max_attempts=work.max_attempts,
             epoch=work.epoch,
-            inputs=work.inputs,
+            inputs=_inputs(work),
             ceiling_usd=work.ceiling_usd,
         )
         self._client = client
@@ -159,7 +159,7 @@ class OutsideContext(Context):
             raise Stopped("cancelled") from None
 
     def _read_inputs(self) -> dict[str, Any]:
-        return dict(self._work.inputs)
+        return _inputs(self._work)
 
     def _look(self, children: Sequence[str] | None) -> list[Child]:
         found = [Child(**one.model_dump()) for one in self._asked(agent_calls.children)]
@@ -184,6 +184,11 @@ class OutsideContext(Context):
         text = content.raw.decode() if is_text else base64.b64encode(content.raw).decode()
         said = {"name": name, "kind": content.kind, "content": text}
         return self._asked(agent_calls.keep, said).id
+
+
+def _inputs(work: Work) -> dict[str, Any]:
+    """Return what a run may read, bytes as bytes again."""
+    return work.inputs | {name: base64.b64decode(work.inputs[name]) for name in work.base64_inputs}
 
 
 class ClaimedRun:

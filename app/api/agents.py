@@ -5,6 +5,7 @@ may claim everybody's. The wait for work is `async`: it holds neither a thread n
 """
 
 import time
+from base64 import b64encode
 from datetime import timedelta
 from functools import partial
 from typing import Annotated
@@ -17,14 +18,16 @@ from app.api.describing import again
 from app.api.parts import Parts, Use
 from app.control import agents
 from app.control.agents import OutsideCard, Seat, take_seat
-from app.control.claim_tokens import issue
+from app.control.claim_tokens import Holder, issue
 from app.control.keys import Caller
 from app.domain.ids import show_dag, show_task
+from app.domain.results import Raised
 from app.domain.scopes import HOUSE_AGENTS
 from app.gate.claim import Terms, claim_for
 from app.insight.agents import AgentView, get_agent, list_agents
-from app.outcome.held import held
+from app.outcome.held import Held, end, held
 from app.outcome.inputs import inputs_of
+from app.outcome.start import start
 from overnight.agent_models import Agent, AgentBeat, AgentRegister, Ok, Work
 
 router = APIRouter(prefix="/api/v1/agents", tags=["agents"])
@@ -116,7 +119,7 @@ async def claim_work(
     wait: Annotated[
         int, Query(ge=0, le=LONGEST_WAIT_SECONDS, description="How many seconds to wait for work.")
     ] = 0,
-) -> Work | Response:
+) -> Response:
     """Claim a task for one of the agent's free slots, waiting so many seconds for it; or 204."""
     deadline = time.monotonic() + wait
     seat = await _thread(partial(take_seat, parts.gate_db, caller.user_id, agent_id))
@@ -136,30 +139,46 @@ async def claim_work(
                 if work is None:
                     await waiting.rest(min(pause, max(0.0, deadline - time.monotonic())))
                     pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-    return Response(status_code=204) if work is None else work
+    if work is None:
+        return Response(status_code=204)
+    return Response(work, media_type="application/json")
 
 
-def _claim(parts: Parts, caller: Caller, seat: Seat) -> Work | None:
-    """Look once through the gate, on the agent's own terms."""
+def _claim(parts: Parts, caller: Caller, seat: Seat) -> bytes | None:
+    """Look through the gate, on the agent's own terms; return the work as the answer tells it.
+
+    A task that cannot be told has failed: nobody could ever be given it.
+    """
     # Looked at anew each time: it may have been drained, or changed, while it waited.
     seat = take_seat(parts.gate_db, caller.user_id, seat.agent_id)
     if seat.is_draining:
         return None
     usual = Terms.of(parts.settings)
-    claimed = claim_for(
-        parts.gate_db,
-        seat.pool,
-        agent=seat.agent_id,
-        terms=Terms(seat.claim_ttl, usual.liveness, usual.slots_max),
-        serves=seat.serves,
-        types=seat.types,
-    )
-    if claimed is None:
-        return None
-    found = held(parts.gate_db, claimed.claim, seat.lease)
+    while True:
+        claimed = claim_for(
+            parts.gate_db,
+            seat.pool,
+            agent=seat.agent_id,
+            terms=Terms(seat.claim_ttl, usual.liveness, usual.slots_max),
+            serves=seat.serves,
+            types=seat.types,
+        )
+        if claimed is None:
+            return None
+        found = held(parts.gate_db, claimed.claim, seat.lease)
+        try:
+            return _told(parts, seat, found)
+        except (ValueError, RecursionError) as error:
+            _give_up(parts, found, error)
+
+
+def _told(parts: Parts, seat: Seat, found: Held) -> bytes:
+    """Write the work as JSON, before anybody is told that there is some."""
     run = found.run
     task_id = run.claim.task_id
-    return Work(
+    inputs = inputs_of(parts.gate_db, run.user_id, task_id) if run.is_linked else {}
+    raw = {name: value for name, value in inputs.items() if isinstance(value, bytes)}
+    work = Work(
         task_id=show_task(task_id),
         dag_id=show_dag(run.dag_id),
         epoch=run.claim.epoch,
@@ -170,7 +189,8 @@ def _claim(parts: Parts, caller: Caller, seat: Seat) -> Work | None:
         description=found.description,
         payload=run.payload,
         spec=run.spec,
-        inputs=inputs_of(parts.gate_db, run.user_id, task_id) if run.is_linked else {},
+        inputs=inputs | {name: b64encode(value).decode() for name, value in raw.items()},
+        base64_inputs=list(raw),
         timeout_seconds=run.granted_seconds,
         ceiling_usd=run.ceiling_usd,
         spent_usd=run.spent_usd,
@@ -178,6 +198,19 @@ def _claim(parts: Parts, caller: Caller, seat: Seat) -> Work | None:
         lease_seconds=seat.lease.total_seconds(),
         token=issue(run.claim),
     )
+    return work.model_dump_json().encode()
+
+
+def _give_up(parts: Parts, found: Held, error: Exception) -> None:
+    """Fail a task whose claim cannot be told, for good; another claim would end the same way."""
+    run = found.run
+    message = f"what the task reads cannot be given to an agent: {type(error).__name__}"
+    failure = Raised(
+        error_class="invalid_input", message=message, error_type="InvalidInput", retryable=False
+    )
+    db = parts.db.acting_for(Holder(run.claim, run.user_id).served)
+    if start(db, run.claim, holder=found.agent, lease=found.lease):
+        end(db, found, failure)
 
 
 def _check_house(caller: Caller) -> None:

@@ -6,7 +6,6 @@ brings is kept aside and changes nothing.
 """
 
 import base64
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -352,9 +351,4 @@ def _content(body: ArtifactKeep) -> bytes:
             return base64.b64decode(body.content, validate=True)
         except ValueError:
             raise InvalidRequest("content", "is no base 64", legal="bytes in base 64") from None
-    if body.kind == "json":
-        try:
-            json.loads(body.content)
-        except (ValueError, RecursionError) as error:
-            raise InvalidRequest("content", f"is no JSON: {error}", legal="JSON as text") from None
     return body.content.encode()

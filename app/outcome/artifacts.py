@@ -1,5 +1,6 @@
 """Keeping what a run made for others to read besides its output."""
 
+import json
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +14,7 @@ from app.outcome.holding import hold
 from app.settings import Settings
 from app.store.db import Db
 from app.store.statements import statement
+from overnight.jsonvalue import MAX_DEPTH, sound_value
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,27 @@ def keep(db: Db, claim: Claim, made: Made, caps: ArtifactCaps) -> ArtifactId:
     size = len(made.content)
     if size > caps.max_bytes:
         raise InvalidRequest("content", f"takes {size} bytes", legal=f"at most {caps.max_bytes}")
+    _judge(made)
     kept = db.atomically(lambda tx: _keep(tx, claim, made, caps))
     fault("artifact.after_commit")
     return kept
+
+
+def _judge(made: Made) -> None:
+    """Refuse what its readers could not be given: they may be programs in any language."""
+    if made.kind == "bytes":
+        return
+    try:
+        text = made.content.decode()
+        if made.kind == "json":
+            sound_value(json.loads(text))
+    except UnicodeDecodeError:
+        raise InvalidRequest("content", "is no UTF-8", legal="text in UTF-8") from None
+    except RecursionError:
+        legal = f"at most {MAX_DEPTH} levels"
+        raise InvalidRequest("content", "is nested too deep", legal=legal) from None
+    except ValueError as error:
+        raise InvalidRequest("content", f"is no JSON: {error}", legal="JSON as text") from None
 
 
 def _keep(tx: Connection, claim: Claim, made: Made, caps: ArtifactCaps) -> ArtifactId:

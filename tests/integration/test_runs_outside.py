@@ -262,3 +262,68 @@ def test_a_wrong_report_names_its_field(agent: Outsider) -> None:
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["field"] == "result"
     assert row(agent, work)["state"] == "running"
+
+
+def read_by_another(agent: Outsider, kind: str, content: str) -> str:
+    """Keep an artifact, and have a task read it; return the reference."""
+    work = agent.begin()
+    kept = agent.say(work, "artifacts", name="a", kind=kind, content=content)
+    assert kept.status_code == 201, kept.text
+    agent.say(work, "complete", output=1)
+    reference = f"artifact:{kept.json()['id']}"
+    agent.door.created(type="echo", title="reader", max_attempts=2, context_refs=[reference])
+    return reference
+
+
+def test_a_task_that_reads_bytes_is_given_them_in_base_64(agent: Outsider) -> None:
+    content = base64.b64encode(b"\x89PNG\xff").decode()
+    reference = read_by_another(agent, "bytes", content)
+
+    work = agent.work()
+
+    assert work["inputs"] == {reference: content}
+    assert work["base64_inputs"] == [reference]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "NaN",
+        '{"a": -Infinity}',
+        '{"a": 1e400}',
+        "[" * 33 + "]" * 33,
+        "[" * 480 + "]" * 480,
+        '"\\ud800"',
+        '{"a": "\\u0000"}',
+        "9" * 4200,
+        "\ufeff{}",
+    ],
+)
+def test_json_that_its_readers_could_not_be_given_is_not_kept(
+    agent: Outsider, content: str
+) -> None:
+    work = agent.begin()
+
+    answer = agent.say(work, "artifacts", name="a", kind="json", content=content)
+
+    assert answer.status_code == 400, answer.text
+    assert [one["field"] for one in answer.json()["errors"]] == ["content"]
+    assert not agent.door.house.rows("SELECT 1 FROM artifacts")
+
+
+@pytest.mark.parametrize(
+    "content", [b'"\\ud800"', b"[" * 480 + b"]" * 480, b"[" * 9000 + b"]" * 9000, b"{"]
+)
+def test_a_task_that_cannot_be_told_fails_and_the_next_is_claimed(
+    agent: Outsider, content: bytes
+) -> None:
+    read_by_another(agent, "json", "[]")
+    agent.door.house.run("UPDATE artifacts SET content = :content", content=content)
+    agent.door.created(type="echo", title="behind")
+
+    work = agent.work()
+
+    assert work["title"] == "behind"
+    failed = agent.door.house.one("SELECT * FROM tasks WHERE title = 'reader'")
+    assert (failed["state"], failed["failure_reason"]) == ("dead_lettered", "invalid_input")
+    assert agent.claim().status_code == 204

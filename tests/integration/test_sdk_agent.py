@@ -81,6 +81,26 @@ def test_what_a_handler_raises_means_what_it_means_in_a_worker(
     assert (row["state"], row["attempts"]) == (state, attempts)
 
 
+def test_a_handler_reads_bytes_as_bytes(door: Door) -> None:
+    @overnight.handler("make")
+    def make(ctx: overnight.Context) -> str:
+        return ctx.artifact("raw", b"\x89\xff")
+
+    @overnight.handler("read")
+    def read(ctx: overnight.Context) -> list[int]:
+        [content] = ctx.inputs.values()
+        return list(content)
+
+    made = door.created(type="make")
+    one = agent(door)
+    one.run_one()
+    kept = shown(door, made)["output"]
+    reader = door.created(type="read", context_refs=[f"artifact:{kept}"])
+    one.run_one()
+
+    assert shown(door, reader)["output"] == [0x89, 0xFF]
+
+
 def test_an_output_that_cannot_be_kept_is_invalid(door: Door) -> None:
     @overnight.handler("echo")
     def echo(_: overnight.Context) -> object:
