@@ -138,6 +138,11 @@ class Event(Enum):
         "A bulk operation could not go on; it is tried again with the next pass.",
     )
 
+    TRIGGER_STUCK = (
+        ERROR,
+        "trigger_id error",
+        "A trigger could not fire, for no reason its owner could help; it is tried again later.",
+    )
     INBOX_REFUSED = (
         WARN,
         "row error",

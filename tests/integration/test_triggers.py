@@ -14,14 +14,14 @@ from app.control.cancel import cancel
 from app.control.graphs import retry
 from app.domain.errors import DagNotFound, InvalidRequest, TriggerNotFound
 from app.domain.graphs import When
-from app.domain.ids import DagId, TaskId, TriggerId, UserId
+from app.domain.ids import DagId, TaskId, TriggerId, UserId, show_trigger
 from app.domain.results import Raised, Returned
 from app.domain.retry import RetryPolicy, Strategy
 from app.insight.triggers import TriggerView, list_triggers
 from app.intake.grow import Seed, SpawnCaps, spawn
 from app.intake.submit import Edge, NewGraph, NewTask, submit_graph
 from app.intake.triggers import add_trigger, drop_trigger, restored, stored
-from app.maintenance.triggers import PATIENCE, fire_due
+from app.maintenance.triggers import PATIENCE, UNFORESEEN, fire_due
 from app.outcome.settle import settle
 from app.store.db import Db, Served
 from tests.support.graphs import begin
@@ -225,6 +225,38 @@ def test_a_graph_that_cannot_be_read_any_more_keeps_nobody_waiting(
     assert fire_due(house.dispatcher, LOOSE) == 1
     told = house.one("SELECT refusal FROM dag_triggers WHERE id = :id", id=old)["refusal"]
     assert "graph: cannot be read any more" in told
+
+
+def test_an_error_that_is_no_refusal_is_its_own_triggers_alone(
+    *,
+    house: House,
+    user: UserId,
+    pipeline: tuple[DagId, TaskId],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    dag, task = pipeline
+    broken = arm(house, user, dag)
+    arm(house, user, dag)
+    # The driver cannot read such a number.
+    house.run(
+        "UPDATE dag_triggers SET graph = jsonb_set(graph, '{budget_usd}', '1e100000')"
+        " WHERE id = :id",
+        id=broken,
+    )
+    end(house, task, Returned())
+
+    assert fire_due(house.dispatcher, LOOSE) == 1
+    assert f"trigger_stuck trigger_id={show_trigger(broken)}" in caplog.text
+    kept = house.one("SELECT refusal, fired_at FROM dag_triggers WHERE id = :id", id=broken)
+    assert (kept["refusal"], kept["fired_at"]) == (UNFORESEEN, None)
+
+    caplog.clear()
+    assert fire_due(house.dispatcher, LOOSE) == 0
+    assert "trigger_stuck" not in caplog.text, "it is not tried with every pass"
+    house.run("UPDATE dag_triggers SET graph = jsonb_set(graph, '{budget_usd}', '1')")
+    house.move_clock(PATIENCE + timedelta(seconds=1))
+    assert fire_due(house.dispatcher, LOOSE) == 1
+    sound(house)
 
 
 def test_a_trigger_that_is_dropped_never_fires(
