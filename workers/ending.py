@@ -1,7 +1,6 @@
 """Putting into words how a handler ended; pure, so every case can be listed."""
 
 import json
-import re
 import traceback
 from typing import TypedDict, assert_never
 
@@ -20,6 +19,7 @@ from app.domain.results import (
 )
 from app.masking import hide_in, mask_text
 from overnight import steering
+from overnight.jsonvalue import sound_value
 from workers.ladder import StopReason
 from workers.runners.python import Finished, RunContext
 
@@ -28,8 +28,6 @@ MAX_MESSAGE = 2000
 MAX_DETAIL = 4000
 FRAMES_SHOWN = 8
 MAX_SUMMARY = 10_000
-# NUL as JSON writes it, not a backslash that happens to stand before "u0000".
-_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 # Asked to stop for a reason that is not the task's: an output that came all the same counts.
 _MAY_FINISH = frozenset(
@@ -120,9 +118,11 @@ def storable(output: object) -> object:
         raise UnfitOutput(f"the output cannot be written as JSON: {error}") from error
     if size > MAX_OUTPUT_BYTES:
         raise UnfitOutput(f"the output takes {size} bytes; at most {MAX_OUTPUT_BYTES} are kept")
-    if _NUL.search(text):
-        raise UnfitOutput("the output holds a NUL character, which the database cannot store")
-    return json.loads(text)
+    try:
+        # As for runs outside: what is kept must be readable by whoever lists tasks.
+        return sound_value(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise UnfitOutput(f"the output cannot be kept: {error}") from error
 
 
 def _own_ending(finished: Finished, context: RunContext) -> Result:

@@ -7,6 +7,7 @@ from app.domain.ids import DagId, TaskId, UserId
 from app.domain.results import Deferred, Interrupted, Raised, Result, Returned, Stopped, TimedOut
 from app.domain.retry import RetryPolicy
 from overnight import Cancel, Fail, InvalidOutput, RateLimited, Retry, Snooze
+from overnight.jsonvalue import MAX_DEPTH
 from overnight.steering import Suspended
 from workers.ending import MAX_OUTPUT_BYTES, UnfitOutput, ending_of, no_handler, storable
 from workers.ladder import StopReason
@@ -159,13 +160,26 @@ def test_an_output_is_stored_up_to_its_last_allowed_byte() -> None:
         storable(fits + "x")
 
 
-def test_an_output_deeper_than_python_can_walk_is_refused() -> None:
+def _nested(depth: int) -> list[object]:
     output: list[object] = []
-    for _ in range(100_000):
+    for _ in range(depth - 1):
         output = [output]
+    return output
 
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 300, 900, 100_000])
+def test_an_output_deeper_than_a_list_of_tasks_can_show_is_refused(depth: int) -> None:
+    deepest = _nested(MAX_DEPTH)
+
+    assert storable(deepest) == deepest
     with pytest.raises(UnfitOutput):
-        storable(output)
+        storable(_nested(depth))
+
+
+@pytest.mark.parametrize("number", [2**64, -(2**63) - 1, 10**4000])
+def test_a_number_beyond_64_bits_is_refused(number: int) -> None:
+    with pytest.raises(UnfitOutput, match="beyond 64 bits"):
+        storable({"n": number})
 
 
 def test_a_backslash_before_u0000_is_no_nul() -> None:
