@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from app.domain.errors import DagNotFound
 from app.domain.ids import DagId, TaskId, UserId, show_dag, show_task
 from app.domain.lifecycle import State
+from app.masking import mask_names
 from app.store.db import Db
 from app.store.statements import statement
 from overnight.shape import ends_of, longest_chain
@@ -229,7 +230,7 @@ def _task(row: Mapping[str, Any]) -> DagTaskView:
         started_at=row["started_at"],
         completed_at=row["finished_at"],
         run_seconds=row["run_seconds"],
-        progress=row["progress"],
+        progress=mask_names(row["progress"]),
         failure_reason=row["failure_reason"],
         error=row["error"],
         cost_usd=float(row["cost_usd"]),

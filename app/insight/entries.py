@@ -11,6 +11,7 @@ from app.domain.errors import TaskNotFound, UserNotFound
 from app.domain.ids import TaskId, UserId, show_task
 from app.domain.lifecycle import State, Status
 from app.insight.tasks import MAX_POSITION, position_of
+from app.masking import mask_names, mask_text
 from app.store import lanes
 from app.store.db import Db
 from app.store.statements import statement
@@ -120,7 +121,7 @@ def list_jobs(db: Db, user_id: UserId, *, limit: int) -> list[JobView]:
 
 def _entry(row: Mapping[str, Any]) -> QueuedTaskView:
     state = State(row["state"])
-    spec = row["spec"]
+    spec = mask_names(row["spec"])
     shown = show_task(row["id"])
     is_dispatched = row["epoch"] > 0 and state.status is not Status.PENDING
     return QueuedTaskView(
@@ -157,4 +158,5 @@ def _project(value: object) -> str | dict[str, Any] | None:
 def _env(value: object) -> dict[str, str] | None:
     if not isinstance(value, dict):
         return None
-    return {name: each for name, each in value.items() if isinstance(each, str)}
+    # A variable's name may say nothing of the password in its address.
+    return {name: mask_text(each) for name, each in value.items() if isinstance(each, str)}

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from app.domain.ids import show_task
+from app.masking import mask_names
 from app.store.db import Db
 from app.store.statements import statement
 from overnight.jsonvalue import sound_value
@@ -47,10 +48,11 @@ def list_inbox(db: Db, *, resolved: bool = False, limit: int = 50) -> list[Inbox
 
 def _read(left: str) -> Mapping[str, Any] | str:
     try:
-        fields: Mapping[str, Any] = sound_value(json.loads(left))
+        fields = sound_value(json.loads(left))
     except (ValueError, RecursionError):
         return left
-    return fields
+    shown: Mapping[str, Any] = mask_names(fields)
+    return shown
 
 
 def _shown(task_id: UUID | None) -> str | None:

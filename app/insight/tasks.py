@@ -200,7 +200,7 @@ def _view(row: Mapping[str, Any]) -> TaskView:
         attempts=row["attempts"],
         max_attempts=row["max_attempts"],
         retry_at=row["retry_at"],
-        progress=row["progress"],
+        progress=mask_names(row["progress"]),
         tags=row["tags"],
         cost_usd=float(row["cost_usd"]),
         max_cost_usd=_usd(row["max_cost_usd"]),

@@ -15,6 +15,7 @@ from app.intake import jobs
 from app.intake.submit import NewTask, Submitted
 from tests.support.door import Door, open_door
 from tests.support.house import House
+from tests.support.outside import outsider
 
 QUEUE = "/api/queue"
 
@@ -87,6 +88,20 @@ def test_all_that_was_said_travels_to_the_runner_and_back(door: Door) -> None:
     shown = entry(door, queue_id)
     assert said.items() <= shown.items()
     assert shown["attempts"] == 0
+
+
+def test_secrets_of_an_entry_reach_the_runner_and_nobody_else(door: Door) -> None:
+    env = {"API_KEY": "hunter2-key", "DB": "postgres://a:hunter2-url@db/x", "CI": "1"}
+    project = {"name": "site", "token": "hunter2-token"}
+
+    queue_id = put(door, env=env, project=project).json()["queue_id"]
+
+    for path in (f"/api/queue/{queue_id}", "/api/queue"):
+        assert "hunter2" not in door.ask("GET", path).text
+    shown = entry(door, queue_id)
+    assert shown["env"] == {"API_KEY": "***", "DB": "postgres://a:***@db/x", "CI": "1"}
+    assert shown["project"] == {"name": "site", "token": "***"}
+    assert outsider(door).work()["spec"]["env"] == env
 
 
 def test_an_entry_says_who_has_it_once_it_is_dispatched(door: Door) -> None:

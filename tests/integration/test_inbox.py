@@ -457,13 +457,15 @@ def _sweep_process(database_url: str, fault: str = "") -> subprocess.CompletedPr
 def test_an_operator_sees_and_resolves_what_was_refused(
     house: House, shop: Engine, key: str
 ) -> None:
-    bad = _leave(shop, key, {"title": "late", "type": "x" * 101})
+    late = {"title": "late", "type": "x" * 101, "payload": {"password": "hunter2"}}
+    bad = _leave(shop, key, late)
     hopeless = _leave(shop, key, {"nothing": True})
     sweep(house)
 
     shown = json.loads(_cli("inbox", "list", "--json"))
     assert [row["id"] for row in shown] == [bad, hopeless]
     assert "type" in shown[0]["error"]
+    assert shown[0]["task"] == late | {"payload": {"password": "***"}}
     assert "refused" in _cli("inbox", "list")
 
     house.run('UPDATE inbox SET task = \'{"title": "late"}\' WHERE id = :id', id=bad)

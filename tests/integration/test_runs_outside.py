@@ -264,6 +264,19 @@ def test_a_wrong_report_names_its_field(agent: Outsider) -> None:
     assert row(agent, work)["state"] == "running"
 
 
+def test_what_progress_says_under_a_secret_name_is_not_shown(agent: Outsider) -> None:
+    work = agent.begin()
+    progress = {"step": 1, "login": [{"password": "hunter2"}]}
+
+    assert agent.say(work, "heartbeat", progress=progress).status_code == 200
+
+    paths = [f"{TASKS}/{work['task_id']}", TASKS, f"/api/v1/dags/{work['dag_id']}"]
+    for path in paths:
+        shown = agent.door.ask("GET", path)
+        assert shown.status_code == 200, shown.text
+        assert '"login":[{"password":"***"}]' in shown.text, path
+
+
 def read_by_another(agent: Outsider, kind: str, content: str) -> str:
     """Keep an artifact, and have a task read it; return the reference."""
     work = agent.begin()
