@@ -22,7 +22,12 @@ _NAMED_PASSWORD = re.compile(
 # Marks without which none of the patterns can match; most texts have none of them.
 _SUSPICIOUS = re.compile(r"[@=\s]")
 _CREDENTIALS = re.compile(r"(?P<head>\b(?:bearer|basic)\s+)[\w.~+/=-]{8,}", re.IGNORECASE)
-
+# Where Postgres quotes what it was given, on the lines after its message: the row that a rule
+# refused, the key that was there before, the place in a statement or in JSON.
+_QUOTED_ROW = re.compile(r"(?P<head>Failing row contains )\(.*\)(?=\.(?:\n|\Z))", re.DOTALL)
+_QUOTED_LINE = re.compile(
+    r"(?P<head>\n(?:LINE \d+: |DETAIL:  Key \(.*?\)=|CONTEXT:  JSON data, line \d+: )).*"
+)
 
 # Values that this process was trusted with, in every form they may take on their way out.
 _hidden: set[str] = set()
@@ -74,6 +79,15 @@ def _without_hidden(text: str) -> str:
     return text
 
 
+def _without_rows(text: str) -> str:
+    """Take out of an error of the database what it quotes of people's data."""
+    if "\n" not in text:
+        return text
+    for pattern in (_QUOTED_ROW, _QUOTED_LINE):
+        text = pattern.sub(rf"\g<head>{MASK}", text)
+    return text
+
+
 # Field names are few and come again with every line.
 @lru_cache(maxsize=1024)
 def is_secret_name(name: str) -> bool:
@@ -106,8 +120,8 @@ def mask_value(name: str, value: object) -> object:
         return value
     if is_secret_name(name):
         return MASK
-    if isinstance(value, str):
-        return mask_text(value)
+    if isinstance(value, str | BaseException):
+        return mask_text(_without_rows(str(value)))
     if isinstance(value, Mapping):
         return {key: mask_value(str(key), inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

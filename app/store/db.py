@@ -112,6 +112,8 @@ class Db:
             pool_size=pool_size,
             max_overflow=pool_size,
             pool_timeout=2,
+            # Errors are logged, and parameters are what people sent.
+            hide_parameters=True,
             connect_args={
                 "connection_factory": Link,
                 **connect_args(

@@ -53,6 +53,7 @@ def _connected(url: str) -> Connection:
     engine = create_engine(
         driver_url(url),
         poolclass=NullPool,
+        hide_parameters=True,
         connect_args=connect_args(role=None, application_name="overnight-migrate", timeouts=None),
     )
     return engine.connect()

@@ -201,3 +201,24 @@ def _cut_the_api(postgres: EmbeddedPostgres, database_url: str) -> None:
             assert cursor.rowcount
     finally:
         root.close()
+
+
+def test_a_busy_database_puts_no_payload_into_the_log(
+    house: House, database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = {"name": "b", "title": "b", "payload": {"pin": "s3cr3t-0815"}}
+    with open_door(house, database_url) as door:
+        dag = door.created()["dag_id"]
+        path = f"/api/v1/dags/{dag}/triggers"
+        holder = psycopg2.connect(database_url)
+        try:
+            with holder.cursor() as cursor:
+                cursor.execute("SET ROLE overnight_owner")
+                cursor.execute("LOCK TABLE dag_triggers IN SHARE MODE")
+            answer = door.ask("POST", path, json={"graph": {"title": "g", "tasks": [task]}})
+        finally:
+            holder.close()
+
+    assert answer.status_code == 503, answer.text
+    assert "lock timeout" in caplog.text
+    assert "s3cr3t" not in caplog.text

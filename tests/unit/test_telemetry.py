@@ -257,6 +257,41 @@ def test_text_keeps_all_but_its_passwords(text: str, shown: str) -> None:
     assert mask_text(text) == shown
 
 
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (
+            "new row\nDETAIL:  Failing row contains (1, a).\n (b), null).\n\n[SQL: x]",
+            "new row\nDETAIL:  Failing row contains ***.\n\n[SQL: x]",
+        ),
+        (
+            "duplicate key\nDETAIL:  Key (user_id, key)=(1, mine (2)) already exists.\n\n[SQL: x]",
+            "duplicate key\nDETAIL:  Key (user_id, key)=***\n\n[SQL: x]",
+        ),
+        (
+            "syntax error\nLINE 1: SELECT 'mine'\n               ^\n",
+            "syntax error\nLINE 1: ***\n               ^\n",
+        ),
+        (
+            "invalid input syntax for type json\nCONTEXT:  JSON data, line 1: {mine\n",
+            "invalid input syntax for type json\nCONTEXT:  JSON data, line 1: ***\n",
+        ),
+        ("one line: Failing row contains (1).", "one line: Failing row contains (1)."),
+    ],
+)
+def test_what_the_database_quotes_of_peoples_data_is_not_logged(said: str, shown: str) -> None:
+    assert mask_value("error", said) == shown
+    assert mask_value("error", ValueError(said)) == shown
+
+
+def test_an_exception_given_as_a_field_shows_no_password(speak: Speak) -> None:
+    lines = speak()
+
+    emit(Event.SWEEP_FAILED, sweep="reap", error=OSError("redis://app:hunter2@cache:6379/0"))
+
+    assert "redis://app:***@cache:6379/0" in lines()[-1]
+
+
 def test_secrets_are_masked_however_deep_they_lie() -> None:
     given = {"headers": [{"authorization": "x"}, {"via": "redis://a:b@c"}], "password": None}
 
