@@ -56,7 +56,7 @@ def show(task: options.TaskRef, *, as_json: options.Json = False) -> None:
 
 @app.command()
 def retry(task: options.TaskRef, *, note: Note = "", as_json: options.Json = False) -> None:
-    """Give a dead task, and what waited for it, another chance."""
+    """Give a dead task, and what waited for it, another chance; no cap on waiting work holds it."""
     from app.control.dead_letters import retry as revive
 
     with database.opened() as db:

@@ -23,6 +23,7 @@ from app.domain.errors import Refused
 from app.domain.graphs import STOPPED
 from app.domain.ids import BulkId, TaskId, UserId, show_bulk
 from app.faults import fault
+from app.intake.submit import Caps
 from app.outcome.settle import follow_cancelled
 from app.store import lanes
 from app.store.db import DatabaseUnreachable, Db
@@ -37,6 +38,8 @@ LOOK: Final = 2_000
 # Users served in a pass, and chunks beyond the first that each of them gets: the other sweeps wait.
 USERS: Final = 100
 FURTHER_CHUNKS: Final = 40
+# What holds for whoever names no caps.
+USUAL: Final = Caps()
 
 
 @dataclass(frozen=True)
@@ -57,11 +60,12 @@ class _Tally:
     refused: Counter[str] = field(default_factory=Counter)
 
 
-def work_off(db: Db) -> int:
+def work_off(db: Db, caps: Caps = USUAL) -> int:
     """Go on with the oldest bulk operation of each user; return how many tasks were changed.
 
     Everybody gets a chunk before anybody gets a second. One that cannot go on keeps nobody else
-    waiting, and is tried again in the next pass.
+    waiting, and is tried again in the next pass. What comes back counts as waiting work: beyond
+    the `caps` nothing does, as if each task had been retried by itself.
     """
     heads = db.atomically(lambda tx: tx.execute(statement("running_bulks"), {"limit": USERS}).all())
     running = [(BulkId(row.id), UserId(row.user_id)) for row in heads]
@@ -70,15 +74,15 @@ def work_off(db: Db) -> int:
     while running and left > 0:
         served = running[:left]
         left -= len(served)
-        chunks = [(one, _work_chunk(db, *one)) for one in served]
+        chunks = [(one, _work_chunk(db, *one, caps)) for one in served]
         total += sum(chunk.changed for _, chunk in chunks)
         running = [one for one, chunk in chunks if not chunk.is_last]
     return total
 
 
-def _work_chunk(db: Db, bulk_id: BulkId, user_id: UserId) -> _Chunk:
+def _work_chunk(db: Db, bulk_id: BulkId, user_id: UserId, caps: Caps) -> _Chunk:
     try:
-        chunk = db.atomically(partial(_chunk, bulk_id=bulk_id, user_id=user_id))
+        chunk = db.atomically(partial(_chunk, bulk_id=bulk_id, user_id=user_id, caps=caps))
     except DatabaseUnreachable:
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, it is this operation's alone
@@ -96,7 +100,7 @@ def _work_chunk(db: Db, bulk_id: BulkId, user_id: UserId) -> _Chunk:
     return chunk
 
 
-def _chunk(tx: Connection, bulk_id: BulkId, user_id: UserId) -> _Chunk:
+def _chunk(tx: Connection, bulk_id: BulkId, user_id: UserId, caps: Caps) -> _Chunk:
     # The lane first, as everywhere; behind it an operation is one worker's alone.
     lanes.lock(tx, [user_id])
     named = {"bulk_id": bulk_id}
@@ -106,7 +110,8 @@ def _chunk(tx: Connection, bulk_id: BulkId, user_id: UserId) -> _Chunk:
     served = {"user_id": str(user_id), "actor": row.created_by, "key_id": row.key_id}
     tx.execute(statement("act_for"), served)
     page = _page(tx, user_id, row)
-    tally = _apply(tx, user_id, bulk_id, row, page.tasks)
+    again = partial(bring_back, actor=row.created_by, note=show_bulk(bulk_id), caps=caps)
+    tally = _apply(tx, user_id, row, page.tasks, again)
     tx.execute(
         statement("advance_bulk"),
         {
@@ -150,11 +155,14 @@ def _page(tx: Connection, user_id: UserId, row: Any) -> Any:  # noqa: ANN401 - r
 def _apply(
     tx: Connection,
     user_id: UserId,
-    bulk_id: BulkId,
     row: Any,  # noqa: ANN401 - a row of SQLAlchemy
     tasks: Sequence[UUID],
+    again: partial[Any],
 ) -> _Tally:
-    """Do the action to each of these tasks, by the moves of the single commands."""
+    """Do the action to each of these tasks, by the moves of the single commands.
+
+    `again` is the one that brings a task back.
+    """
     tally = _Tally()
     if not tasks:
         return tally
@@ -167,7 +175,6 @@ def _apply(
             # Settled by its worker since it was chosen.
             tally.skipped = len(tasks) - tally.changed
         case Action.RETRY:
-            again = partial(bring_back, actor=row.created_by, note=show_bulk(bulk_id))
             _each(tx, user_id, tasks, tally, partial(_once, came=set(), again=again))
         case Action.REPRIORITISE:
             _each(tx, user_id, tasks, tally, partial(amend, changes=Changes(priority=row.priority)))

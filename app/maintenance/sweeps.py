@@ -105,7 +105,9 @@ SWEEPS: dict[str, Sweep] = {
         take_in, lambda s: s.inbox_interval, "let in what programs left in their transactions"
     ),
     "bulk": Sweep(
-        lambda db, _: work_off(db), lambda s: s.bulk_interval, "go on with bulk operations"
+        lambda db, s: work_off(db, Caps.of(s)),
+        lambda s: s.bulk_interval,
+        "go on with bulk operations",
     ),
     "reset": Sweep(
         lambda db, _: reset_cycles(db),

@@ -15,7 +15,7 @@ from app.domain.results import Returned
 from app.insight.bulk import list_bulks
 from app.insight.tasks import Chosen, list_tasks
 from app.intake import submit as submitting
-from app.intake.submit import Edge, NewTask, submit_graph
+from app.intake.submit import Caps, Edge, NewTask, submit_graph
 from app.maintenance import bulk as working
 from app.maintenance.bulk import work_off
 from overnight.bulk_models import TaskFilter
@@ -83,6 +83,39 @@ def test_failed_tasks_are_retried_and_what_is_closed_is_refused(house: House, us
     ]
     letter = house.one("SELECT * FROM dead_letters WHERE task_id = :id", id=first)
     assert (letter["resolution"], letter["note"]) == ("retry", show_bulk(bulk_id))
+    sound(house)
+
+
+def test_a_bulk_retry_keeps_to_the_users_cap(house: House, user: UserId) -> None:
+    """A task that brings others back counts with them."""
+    house.run("UPDATE users SET max_pending = 4 WHERE id = :id", id=user)
+    pair = [NewTask("a", "echo"), NewTask("b", "echo")]
+    graph = submit_graph(house.app, user, pair, LOOSE, edges=[Edge(0, 1)])
+    for one in graph[::-1]:
+        cancel(house.app, user, one.task_id, actor=ME)
+    for _ in range(5):
+        cancel(house.app, user, house.task(user), actor=ME)
+
+    bulk_id = begin(house, user, order("retry", status="cancelled"))
+    finish(house)
+
+    assert counts(seen(house, user, bulk_id)) == (7, 4, 0, {"TOO_MANY_PENDING": 3})
+    assert house.lane(user)["waiting"] == 4
+    sound(house)
+
+
+def test_a_bulk_retry_keeps_to_the_houses_cap(house: House, user: UserId) -> None:
+    tasks = [dead(house, user) for _ in range(4)]
+    house.task(house.user())
+
+    bulk_id = begin(house, user, order("retry", status="failed"))
+    work_off(house.dispatcher, Caps(queue_max_size=3))
+
+    assert counts(seen(house, user, bulk_id)) == (4, 2, 0, {"QUEUE_FULL": 2})
+    states = [house.state(task) for task in tasks]
+    assert states == ["ready"] * 2 + ["dead_lettered"] * 2
+    left = house.rows("SELECT task_id FROM dead_letters WHERE resolved_at IS NULL ORDER BY task_id")
+    assert [row["task_id"] for row in left] == tasks[2:]
     sound(house)
 
 
