@@ -19,6 +19,7 @@ OvernightError               base of all
 │   ├── NotAwaitingApproval  only a task that asks for money can be given some
 │   ├── TooManyPending       the user's cap on waiting work
 │   ├── MonthlyLimitReached  the month's hours are used up
+│   ├── UserDisabled         the task's owner is shut out, and it brings in no more
 │   ├── SpawnTooDeep         a task so far down spawns no further ones
 │   ├── TooManyChildren      the task has spawned as many as it may
 │   ├── DagTooLarge          the graph has as many tasks as it may
@@ -185,6 +186,12 @@ class TooManyPending(Refused):
     """You already have as much waiting work as is allowed."""
 
     code = "TOO_MANY_PENDING"
+
+
+class UserDisabled(Refused):
+    """The task's owner is shut out: it may end and report, but spawn nothing."""
+
+    code = "USER_DISABLED"
 
 
 class MonthlyLimitReached(Refused):
@@ -366,6 +373,7 @@ BY_CODE: dict[str, type[Refused]] = {
         NotAwaitingApproval,
         TooManyPending,
         MonthlyLimitReached,
+        UserDisabled,
         SpawnTooDeep,
         TooManyChildren,
         DagTooLarge,

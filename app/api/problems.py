@@ -33,6 +33,7 @@ STATUS_OF: dict[type[errors.Refused], int] = {
     errors.TooManyPending: 400,
     errors.TaskAlreadyFinished: 400,
     errors.MonthlyLimitReached: 403,
+    errors.UserDisabled: 403,
     errors.TaskNotFound: 404,
     errors.ArtifactNotFound: 404,
     errors.DagNotFound: 404,

@@ -94,7 +94,8 @@ def disable_user(db: Db, user_id: UserId, *, actor: str = "operator") -> bool:
     """Shut a user out; False if they were already.
 
     From this moment no key or token of theirs opens anything and nothing of theirs is claimed. What
-    runs may end, what waits goes on waiting, and nothing is taken away.
+    runs may end, but spawn nothing; what waits goes on waiting, as do triggers, rows of the inbox
+    and bulk operations; and nothing is taken away.
     """
     return _shut(db, user_id, func.clock(), actor)
 

@@ -4,6 +4,7 @@ Refused                      base of all; `code`, `message`, `details`
 ├── InvalidRequest           a field is wrong; names it and a legal value
 ├── InvalidGraph             tasks that cannot be one graph; names every field at fault
 ├── UserNotFound             no such user
+├── UserDisabled             whose tasks they are is shut out, and brings in no more
 ├── PoolNotFound             no such pool
 ├── WorkerNotFound           no such worker, or several could be meant
 ├── TaskNotFound             no such task, or another user's
@@ -81,6 +82,15 @@ class UserNotFound(Refused):
 
     def __init__(self) -> None:
         super().__init__("no such user")
+
+
+class UserDisabled(Refused):
+    """The owner is shut out: what runs may end and report, but bring in nothing new."""
+
+    code = "USER_DISABLED"
+
+    def __init__(self) -> None:
+        super().__init__("the task's owner is disabled; what runs may end, but add no tasks")
 
 
 class PoolNotFound(Refused):

@@ -21,6 +21,7 @@ from app.domain.errors import (
     SpawnTooDeep,
     TaskNotFound,
     TooManyChildren,
+    UserDisabled,
 )
 from app.domain.ids import DagId, TaskId, UserId, new_task_id, show_task
 from app.domain.lifecycle import State
@@ -149,8 +150,10 @@ def _check_agent(parent: Row[Any], task: NewTask) -> None:
 
 
 def _check_growth(tx: Connection, user_id: UserId, parent: Row[Any], caps: SpawnCaps) -> None:
-    named = {"task_id": parent.id, "dag_id": parent.dag_id}
+    named = {"task_id": parent.id, "dag_id": parent.dag_id, "user_id": user_id}
     room = tx.execute(statement("room_to_spawn"), named).one()
+    if room.is_disabled:
+        raise UserDisabled
     if room.depth >= caps.max_depth:
         raise SpawnTooDeep(caps.max_depth)
     if room.children >= caps.max_children:

@@ -13,7 +13,7 @@ from app.control.bulk import Order
 from app.control.bulk import start as start_bulk
 from app.control.cancel import cancel
 from app.control.dead_letters import retry
-from app.control.users import change_plan
+from app.control.users import change_plan, disable_user
 from app.domain.bulk import Action
 from app.domain.ids import DagId, TaskId, UserId, new_task_id
 from app.domain.plans import PlanLimits, PlanTier
@@ -188,6 +188,23 @@ def test_without_a_history_of_plans_the_limits_of_now_count(house: House) -> Non
     change_plan(house.app, user, PlanTier.FREE)
 
     assert (before, violations(house.dispatcher).keys()) == ({}, {"I06"})
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_runs_begun_before_their_user_was_shut_out_break_nothing(
+    house: House, *, watched: bool
+) -> None:
+    if watched:
+        watch_plans(house.owner)
+    user = house.user()
+    house.agent()
+    run = house.running(user)
+
+    disable_user(house.app, user)
+    at_once = violations(house.dispatcher)
+    house.run("UPDATE attempts SET claimed_at = clock() WHERE task_id = :id", id=run.claim.task_id)
+
+    assert (at_once, violations(house.dispatcher, codes={"I06"}).keys()) == ({}, {"I06"})
 
 
 def _seen_after(liar: Db, lie: str, names: dict[str, UserId | TaskId]) -> set[str]:

@@ -25,10 +25,17 @@ Row = Mapping[str, Any]
 
 FOLDER = Path(__file__).parent
 ENTRY = re.compile(r"^-- name: (?P<code>\w+)\n-- (?P<sentence>.+)\n(?P<sql>[^;]+);", re.MULTILINE)
-# For runs in which no plan changes: the limits of now have always been in force.
+# For runs in which no plan changes: the limits of now have always been in force, but that whoever
+# is shut out may have nothing claimed since.
 PLANS_OF_NOW = """
     CREATE TEMP TABLE plan_history ON COMMIT DROP AS
-    SELECT 1 AS id, user_id, timestamptz '-infinity' AS since, max_active, limit_seconds FROM lanes
+    SELECT 1 AS id, l.user_id, timestamptz '-infinity' AS since,
+           u.max_concurrent_agents AS max_active, l.limit_seconds
+      FROM lanes l JOIN users u ON u.id = l.user_id
+    UNION ALL
+    SELECT 2, l.user_id, u.disabled_at, 0, l.limit_seconds
+      FROM lanes l JOIN users u ON u.id = l.user_id
+     WHERE u.disabled_at IS NOT NULL
 """
 
 # The house plans for a few rows out of many; here whole tables meet, so they meet by hashing.

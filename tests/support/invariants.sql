@@ -301,7 +301,8 @@ SELECT u.id AS user_id, l.active, l.ready, l.waiting, l.reserved_seconds, l.used
        (coalesce(t.active, 0), coalesce(t.ready, 0), coalesce(t.waiting, 0), coalesce(t.reserved, 0),
         coalesce(e.used, 0))
     OR (l.max_active, l.max_task_seconds, l.limit_seconds) IS DISTINCT FROM
-       (u.max_concurrent_agents, u.max_task_duration_minutes * 60, u.monthly_agent_hours_limit * 3600::bigint);
+       (CASE WHEN u.disabled_at IS NULL THEN u.max_concurrent_agents ELSE 0 END,
+        u.max_task_duration_minutes * 60, u.monthly_agent_hours_limit * 3600::bigint);
 
 -- name: H02
 -- a graph's counters count exactly its members

@@ -1,5 +1,6 @@
 -- Keep every user's limits with the instant they came into force. A claim is judged by the limits
--- of its own instant, and only the database knows exactly when a change of plan took hold.
+-- of its own instant, and only the database knows exactly when a change of plan took hold. Who is
+-- shut out may have nothing claimed.
 CREATE TABLE plan_history (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     user_id uuid NOT NULL,
@@ -9,7 +10,9 @@ CREATE TABLE plan_history (
 );
 GRANT SELECT ON plan_history TO PUBLIC;
 INSERT INTO plan_history (user_id, since, max_active, limit_seconds)
-SELECT id, '-infinity', max_concurrent_agents, monthly_agent_hours_limit * 3600::bigint FROM users;
+SELECT id, '-infinity', CASE WHEN disabled_at IS NULL THEN max_concurrent_agents ELSE 0 END,
+       monthly_agent_hours_limit * 3600::bigint
+  FROM users;
 
 CREATE FUNCTION keep_plan() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
@@ -17,7 +20,8 @@ AS $$
 BEGIN
     INSERT INTO plan_history (user_id, since, max_active, limit_seconds)
     VALUES (NEW.id, CASE TG_OP WHEN 'INSERT' THEN '-infinity' ELSE clock() END,
-            NEW.max_concurrent_agents, NEW.monthly_agent_hours_limit * 3600::bigint);
+            CASE WHEN NEW.disabled_at IS NULL THEN NEW.max_concurrent_agents ELSE 0 END,
+            NEW.monthly_agent_hours_limit * 3600::bigint);
     RETURN NULL;
 END
 $$;

@@ -30,21 +30,25 @@ SELECT :bulk_id, :user_id, :action, CAST(:filter AS jsonb), CAST(:priority AS sm
        coalesce((SELECT id FROM events WHERE user_id = :user_id ORDER BY id DESC LIMIT 1), 0);
 
 -- name: running_bulks
--- The oldest operation of each user who has one; who was served last comes last.
+-- The oldest operation of each user who has one; who was served last comes last. Those of users who
+-- are shut out rest.
 SELECT id, user_id
   FROM (SELECT DISTINCT ON (user_id) id, user_id, worked_at
           FROM bulk_operations
          WHERE state = 'running'
          ORDER BY user_id, id) oldest
+ WHERE NOT EXISTS (SELECT 1 FROM users u WHERE u.id = oldest.user_id AND u.disabled_at IS NOT NULL)
  ORDER BY worked_at NULLS FIRST, id
  LIMIT :limit;
 
 -- name: hold_bulk
--- An operation that still runs, and nobody else's to go on with until this transaction ends.
+-- An operation that still runs, and nobody else's to go on with until this transaction ends. The lane
+-- is held: nobody is shut out meanwhile.
 SELECT action, filter, priority, created_by, key_id, cursor, ceiling, last_event, refused, created_at
-  FROM bulk_operations
+  FROM bulk_operations b
  WHERE id = :bulk_id
    AND state = 'running'
+   AND NOT EXISTS (SELECT 1 FROM users u WHERE u.id = b.user_id AND u.disabled_at IS NOT NULL)
    FOR NO KEY UPDATE;
 
 -- name: bulk_newest_first (planned anew) (begins as view_tasks through chosen)

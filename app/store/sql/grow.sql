@@ -30,7 +30,8 @@ SELECT id, user_id, dag_id, grown, type, priority, role, required_capabilities,
 SELECT id, dag_id FROM tasks WHERE parent_id = :task_id AND spawn_key = :key;
 
 -- name: room_to_spawn
--- How many generations stand above a task, how many it has spawned, and how large its graph is.
+-- How many generations stand above a task, how many it has spawned, how large its graph is, and
+-- whether its owner is shut out.
 WITH RECURSIVE above AS (
     SELECT parent_id, 0 AS depth FROM tasks WHERE id = :task_id
     UNION ALL
@@ -38,7 +39,8 @@ WITH RECURSIVE above AS (
 )
 SELECT (SELECT max(depth) FROM above) AS depth,
        (SELECT count(*) FROM tasks WHERE parent_id = :task_id) AS children,
-       coalesce((SELECT total FROM dags WHERE id = :dag_id), 1) AS total;
+       coalesce((SELECT total FROM dags WHERE id = :dag_id), 1) AS total,
+       EXISTS (SELECT 1 FROM users WHERE id = :user_id AND disabled_at IS NOT NULL) AS is_disabled;
 
 -- name: mark_grown
 -- A lone task is about to have company; before its graph has a row, or it would be counted twice.

@@ -3,6 +3,7 @@
 
 -- name: inbox_heads
 -- The users whose oldest row is due; a step of the index for each user, however long their lists.
+-- Rows of users who are shut out wait.
 WITH RECURSIVE heads AS (
     (SELECT user_id, id, due_at FROM inbox WHERE outcome IS NULL ORDER BY user_id, id LIMIT 1)
     UNION ALL
@@ -12,13 +13,19 @@ WITH RECURSIVE heads AS (
                           WHERE i.outcome IS NULL AND i.user_id > heads.user_id
                           ORDER BY i.user_id, i.id LIMIT 1) following
 )
-SELECT user_id FROM heads WHERE due_at <= clock() ORDER BY due_at, id LIMIT :limit;
+SELECT user_id
+  FROM heads
+ WHERE due_at <= clock()
+   AND NOT EXISTS (SELECT 1 FROM users u WHERE u.id = heads.user_id AND u.disabled_at IS NOT NULL)
+ ORDER BY due_at, id
+ LIMIT :limit;
 
 -- name: read_inbox
 -- As text: what one row holds may be more than its reader can take, and must spoil no other.
 SELECT id, key_id, CAST(task AS text) AS task
   FROM inbox
  WHERE user_id = :user_id AND outcome IS NULL
+   AND NOT EXISTS (SELECT 1 FROM users WHERE users.id = :user_id AND users.disabled_at IS NOT NULL)
  ORDER BY id
  LIMIT :limit
    FOR NO KEY UPDATE;

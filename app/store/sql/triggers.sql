@@ -37,24 +37,27 @@ UPDATE dag_triggers g
                   AND coalesce(e.at < grown.created_at, true));
 
 -- name: due_triggers
--- Read without locks: the firing statement looks again. One that was refused waits a while.
+-- Read without locks: the firing statement looks again. One that was refused waits a while, one of a
+-- user who is shut out until they are let in again.
 SELECT id, user_id
-  FROM dag_triggers
+  FROM dag_triggers g
  WHERE due_at IS NOT NULL
    AND fired_at IS NULL
    AND dropped_at IS NULL
    AND (refused_at IS NULL OR refused_at <= clock() - make_interval(secs => :gap))
+   AND NOT EXISTS (SELECT 1 FROM users u WHERE u.id = g.user_id AND u.disabled_at IS NOT NULL)
  ORDER BY due_at
  LIMIT :limit;
 
 -- name: due_trigger
 -- Hold a trigger that is still to be fired; whoever comes second finds nothing.
 SELECT graph, created_by
-  FROM dag_triggers
+  FROM dag_triggers g
  WHERE id = :trigger_id
    AND due_at IS NOT NULL
    AND fired_at IS NULL
    AND dropped_at IS NULL
+   AND NOT EXISTS (SELECT 1 FROM users u WHERE u.id = g.user_id AND u.disabled_at IS NOT NULL)
    FOR NO KEY UPDATE;
 
 -- name: trigger_fired
