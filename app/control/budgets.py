@@ -128,6 +128,7 @@ def set_agent_budget(db: Db, agent_id: str, usd: float | None, *, actor: str) ->
     _check_usd(usd)
 
     def work(tx: Connection) -> str:
+        tx.execute(statement("act_as"), {"actor": actor})
         asked = {"agent_id": agent_id, "usd": usd}
         pool: str | None = tx.execute(statement("set_agent_budget"), asked).scalar_one_or_none()
         if pool is None:

@@ -1,156 +1,152 @@
-"""Every act of a person leaves a line: who, what, to whom, through which door."""
+"""Every act of a person that changes something stands in the trail: who did what, and to whom."""
 
-import json
-from collections.abc import Iterator
-from datetime import timedelta
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
-from app.control.dead_letters import discard
-from app.control.keys import issue, key_id_of, revoke
-from app.control.pauses import Target, pause, resume
-from app.control.users import change_plan, create_user
-from app.control.windows import set_window
-from app.domain.plans import PlanTier
-from app.domain.results import Raised
-from app.insight.audit import Act, list_acts
-from tests.support.command import run
+from app.control.budgets import set_agent_budget
+from app.control.edit import ANY, Changes, edit
+from app.control.inbox import drop_row, retry_row
+from app.domain.ids import TaskId
+from app.domain.results import Returned
+from app.maintenance.bulk import work_off
+from tests.support.bulk import sound
 from tests.support.door import TASKS, Door, open_door
-from tests.support.house import House
+from tests.support.house import AGENT, House
+from tests.support.outside import AGENTS, outsider
 
-AUDIT = "/api/v1/admin/audit"
+GRAPH = {"title": "second", "tasks": [{"name": "b", "title": "b", "payload": {"pin": "0815"}}]}
 
 
 @pytest.fixture
 def door(house: House, database_url: str) -> Iterator[Door]:
     with open_door(house, database_url) as door:
         yield door
+    sound(house)
 
 
-def _acts(house: House, **filters: object) -> list[Act]:
-    return list_acts(house.app, **filters)  # type: ignore[arg-type]
+def trail(house: House, beginning: str) -> list[Mapping[str, Any]]:
+    """Return the acts whose names begin so, in their order."""
+    sql = "SELECT * FROM audit_log WHERE starts_with(act, :beginning) ORDER BY id"
+    return house.rows(sql, beginning=beginning)
 
 
-def _said(acts: list[Act]) -> list[str]:
-    return [act.act for act in reversed(acts)]
+def key_of(door: Door) -> str:
+    return door.key.split("_")[2]
 
 
-def test_what_a_caller_does_is_recorded_with_the_key_that_was_shown(door: Door) -> None:
-    task = door.created()
-    made = door.ask("POST", "/api/v1/keys", json={"name": "ci"}).json()
-    door.ask("DELETE", f"/api/v1/keys/{made['id']}")
-    door.ask("DELETE", f"{TASKS}/{task['id']}")
+def test_triggers_are_added_and_dropped_on_record_without_their_payloads(door: Door) -> None:
+    dag = door.created()["dag_id"]
+    made = door.ask("POST", f"/api/v1/dags/{dag}/triggers", json={"graph": GRAPH})
+    assert made.status_code == 201, made.text
 
-    acts = [act for act in _acts(door.house) if act.actor == f"user:{door.user}"]
+    door.ask("DELETE", f"/api/v1/triggers/{made.json()['id']}")
 
-    assert _said(acts) == ["task.ready", "key.issued", "key.revoked", "task.cancelled"]
-    by_act = {act.act: act for act in acts}
-    assert by_act["key.issued"].key_id == key_id_of(door.key)
-    assert by_act["key.issued"].target == made["id"]
-    assert by_act["key.issued"].detail["name"] == "ci"
-    assert by_act["task.cancelled"].detail == {
-        "from": "ready",
-        "to": "cancelled",
-        "reason": "cancelled",
-    }
-    assert {act.via for act in acts} == {"overnight-api"}
+    acts = trail(door.house, "trigger.")
+    assert [one["act"] for one in acts] == ["trigger.added", "trigger.dropped"]
+    who = (f"user:{door.user}", key_of(door), door.user)
+    assert {(one["actor"], one["key_id"], one["user_id"]) for one in acts} == {who}
+    assert "0815" not in str(acts)
+    assert set(acts[1]["detail"]) == {"dropped_at"}
 
 
-def test_no_line_holds_what_opens_a_door(door: Door) -> None:
-    door.ask("POST", "/api/v1/keys", json={"name": "ci"})
-    hashes = [row["hash"] for row in door.house.rows("SELECT hash FROM api_keys")]
+def test_agents_outside_come_drain_and_leave_on_record(door: Door) -> None:
+    admin = door.guest(is_admin=True)
+    agent = admin.ask("POST", AGENTS, json={"name": "house", "serves": "everyone"}).json()
+    admin.ask("POST", f"{AGENTS}/{agent['id']}/drain")
+    admin.ask("POST", AGENTS, json={"name": "house"})
+    admin.ask("DELETE", f"{AGENTS}/{agent['id']}")
+    admin.ask("DELETE", f"{AGENTS}/{agent['id']}")
 
-    written = json.dumps([act.detail for act in _acts(door.house)], default=str)
+    acts = [*trail(door.house, "agent."), *trail(door.house, "worker.")]
 
-    assert hashes
-    assert not any(one in written for one in hashes)
-
-
-def test_looking_and_failing_leave_no_line(door: Door) -> None:
-    before = len(_acts(door.house))
-
-    door.ask("GET", TASKS)
-    door.ask("DELETE", f"{TASKS}/nonsense")
-    door.ask("DELETE", "/api/v1/keys/000000000000")
-    door.create(priority=99)
-    door.ask("GET", "/api/v1/keys")
-
-    assert len(_acts(door.house)) == before
-
-
-def test_what_an_admin_does_to_another_is_told_apart(door: Door) -> None:
-    root = door.guest(is_admin=True)
-
-    made = root.ask("POST", f"/api/v1/admin/users/{door.user}/keys", json={"name": "given"})
-
-    [act] = [one for one in _acts(door.house, user_id=door.user) if one.target == made.json()["id"]]
-    name = door.house.one("SELECT name FROM users WHERE id = :id", id=door.user)["name"]
-    assert (act.actor, act.user, act.key_id) == (f"user:{root.user}", name, key_id_of(root.key))
-
-
-def test_every_change_of_what_may_be_done_leaves_a_line(house: House) -> None:
-    user = create_user(house.app, name="ada", plan=PlanTier.FREE)
-    change_plan(house.app, user, PlanTier.PRO)
-    set_window(house.app, user, None)
-    key = issue(house.app, user, name="laptop")
-    revoke(house.app, key_id_of(key))
-    pause(house.dispatcher, Target(user_id=user), actor="human:bob", note="calm")
-    resume(house.dispatcher, Target(user_id=user), actor="human:bob")
-    house.agent()
-    doomed = house.running(user, max_attempts=1)
-    house.settle(doomed, Raised("error", "no luck"))
-    discard(house.dispatcher, doomed.claim.task_id, actor="human:bob")
-
-    acts = _acts(house, user_id=user)
-
-    assert _said(acts) == [
-        *("user.created", "user.changed", "key.issued", "key.revoked", "paused", "resumed"),
-        "dead_letter.resolved",
+    assert [(one["act"], one["detail"].get("serves")) for one in acts] == [
+        ("agent.registered", "everyone"),
+        ("agent.registered", str(admin.user)),
+        ("agent.removed", None),
+        ("worker.drained", None),
     ]
-    assert {act.actor for act in acts[:3]} == {"human:bob"}
-    changed = next(act for act in acts if act.act == "user.changed")
-    assert changed.detail["plan_tier"] == ["free", "pro"]
-    assert "name" not in changed.detail
+    who = (f"user:{admin.user}", key_of(admin), admin.user, agent["id"])
+    seen = {(one["actor"], one["key_id"], one["user_id"], one["target"]) for one in acts}
+    assert seen == {who}
 
 
-def test_a_month_ago_is_left_out_when_only_this_week_is_asked(house: House) -> None:
-    house.user(name="ada")
-    house.move_clock(timedelta(days=30))
-    house.user(name="bob")
+def test_an_agent_that_was_only_silent_was_removed_by_nobody(door: Door) -> None:
+    agent = outsider(door)
+    door.house.run("UPDATE agents SET status = 'offline' WHERE id = :id", id=agent.id)
 
-    assert [act.user for act in _acts(house, within=timedelta(days=7))] == ["bob"]
-    assert [act.user for act in _acts(house)] == ["bob", "ada"]
-    assert [act.user for act in _acts(house, limit=1)] == ["bob"]
+    assert trail(door.house, "agent.removed") == []
 
 
-def test_admins_read_the_trail_over_http(door: Door) -> None:
-    root = door.guest(is_admin=True)
-    name = door.house.one("SELECT name FROM users WHERE id = :id", id=door.user)["name"]
+def test_a_budget_that_is_set_is_told_and_one_that_is_spent_is_not(house: House) -> None:
+    house.agent()
+    house.run("UPDATE agents SET budget_remaining_usd = 5 WHERE id = :id", id=AGENT)
+    user = house.user()
+    house.settle(house.running(user), Returned(cost_usd=1.0))
+    spent = house.one("SELECT budget_remaining_usd AS usd FROM agents WHERE id = :id", id=AGENT)
 
-    every = root.ask("GET", AUDIT)
-    one = root.ask("GET", f"{AUDIT}?user={name}")
-    none = root.ask("GET", AUDIT, params={"since": "2999-01-01T00:00:00Z"})
+    set_agent_budget(house.dispatcher, AGENT, 9.0, actor="human:me")
 
-    assert every.status_code == 200, every.text
-    assert len(every.json()) > len(one.json()) > 0
-    assert {act["user"] for act in one.json()} == {name}
-    assert none.json() == []
-    assert root.ask("GET", f"{AUDIT}?limit=1001").status_code == 400
-    assert root.ask("GET", f"{AUDIT}?since=yesterday").status_code == 400
+    _, act = trail(house, "budget.set")
+    assert (spent["usd"], act["target"], act["actor"]) == (4, AGENT, "human:me")
+    assert act["detail"] == {"budget_remaining_usd": [4.0, 9.0]}
 
 
-@pytest.mark.usefixtures("operators_place")
-def test_what_operators_do_at_the_terminal_bears_their_name(house: House) -> None:
-    run("user", "add", "ada")
-    run("key", "issue", "ada")
-    run("user", "plan", "ada", "pro")
+def test_what_operators_do_with_the_inbox_is_on_record(house: House) -> None:
+    user = house.user()
+    house.run(
+        "INSERT INTO inbox (user_id, key_id, task, outcome, settled_at, error)"
+        " VALUES (:id, 'k', '{\"pin\": \"0815\"}', 'refused', clock(), 'no')",
+        id=user,
+    )
+    [row] = house.rows("SELECT id FROM inbox")
 
-    listed = run("audit", "list", "--user", "ada", "--since", "1h", "--json")
-    table = run("audit", "list")
+    retry_row(house.dispatcher, row["id"])
+    drop_row(house.dispatcher, row["id"], actor="human:me")
 
-    acts = json.loads(listed.stdout)
-    assert [act["act"] for act in acts] == ["user.changed", "key.issued", "user.created"]
-    assert all(act["actor"].startswith("human:") for act in acts)
-    assert {act["via"] for act in acts} == {"overnight-cli"}
-    assert "plan_tier=free→pro" in table.stdout
-    assert run("audit", "list", "--user", "nobody").exit_code != 0
+    acts = trail(house, "inbox.")
+    assert [(one["act"], one["user_id"]) for one in acts] == [
+        ("inbox.retried", user),
+        ("inbox.dropped", user),
+    ]
+    assert "0815" not in str(acts)
+
+
+def test_an_edit_tells_what_it_changed_but_no_payload(door: Door) -> None:
+    task = door.created(priority_score=50)
+    path = f"{TASKS}/{task['id']}"
+    edition = door.ask("GET", path).headers["ETag"]
+
+    titled = door.ask("PATCH", path, json={"title": "better"}, headers={"If-Match": edition})
+    assert titled.status_code == 200, titled.text
+    changes = Changes(payload={"pin": "0815"})
+    named = TaskId(door.row_id(task["id"]))
+    edit(door.house.app, door.user, named, changes, editions=[ANY], actor="human:me")
+    door.ask(
+        "POST",
+        f"{TASKS}/bulk",
+        json={"action": "reprioritise", "priority_score": 7, "filter": {"title": "better"}},
+    )
+    work_off(door.house.dispatcher)
+
+    me, key = f"user:{door.user}", key_of(door)
+    acts = trail(door.house, "task.edited")
+    assert [(one["actor"], one["key_id"], one["detail"]) for one in acts] == [
+        (me, key, {"title": [task["title"], "better"]}),
+        ("human:me", None, {"payload": "changed"}),
+        (me, key, {"priority": [50, 7]}),
+    ]
+    assert {one["user_id"] for one in acts} == {door.user}
+
+
+def test_who_asked_a_run_to_stop_is_on_record_once(door: Door) -> None:
+    task = door.created()
+    work = outsider(door).begin()
+    assert work["task_id"] == task["id"]
+
+    for _ in range(2):
+        door.ask("DELETE", f"{TASKS}/{task['id']}")
+
+    [act] = trail(door.house, "task.asked_to_stop")
+    assert (act["actor"], act["target"]) == (f"user:{door.user}", str(door.row_id(task["id"])))

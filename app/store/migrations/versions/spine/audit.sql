@@ -2,12 +2,18 @@
 -- changes it, so that no code can forget it; nobody may write it otherwise, or change it. What people
 -- do with tasks stands in the events, with the same names; audit_trail shows both.
 
+-- Whether a person acts, and not a process of ours or a run.
+CREATE FUNCTION by_person() RETURNS boolean
+LANGUAGE sql STABLE
+RETURN starts_with(acting(), 'user:') OR starts_with(acting(), 'human:');
+
 CREATE FUNCTION record_act() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 DECLARE
-    -- Neither a hash nor what changes by itself belongs into it.
-    untold constant text[] := ARRAY['hash', 'last4', 'last_used_at', 'failure_history', 'last_heartbeat_at'];
+    -- Neither a hash nor what changes by itself belongs into it, nor the work that people bring.
+    untold constant text[] := ARRAY['hash', 'last4', 'last_used_at', 'failure_history', 'last_heartbeat_at', 'graph',
+                                    'task'];
     before constant jsonb := CASE WHEN TG_OP = 'UPDATE' THEN to_jsonb(OLD) - untold ELSE '{}' END;
     after constant jsonb := to_jsonb(NEW) - untold;
     changed jsonb;
@@ -16,14 +22,45 @@ BEGIN
       INTO changed
       FROM jsonb_each(after)
      WHERE value IS DISTINCT FROM before -> key AND (TG_OP = 'UPDATE' OR value <> 'null');
+    IF TG_ARGV[0] = 'agent.registered' THEN
+        -- Whose work an agent may be given stands with its pool.
+        changed := changed || (SELECT jsonb_build_object('serves', coalesce(serves::text, 'everyone'))
+                                 FROM pools WHERE name = after ->> 'pool');
+    END IF;
     IF changed IS NOT NULL THEN
         INSERT INTO audit_log (actor, key_id, act, user_id, target, detail)
         VALUES (acting(), nullif(current_setting('overnight.key_id', true), ''), TG_ARGV[0],
                 CASE TG_TABLE_NAME
                     WHEN 'users' THEN (after ->> 'id')::uuid
+                    WHEN 'agents' THEN (after ->> 'owner_id')::uuid
                     WHEN 'pauses' THEN CASE WHEN after ->> 'scope' = 'user' THEN (after ->> 'target')::uuid END
                     ELSE (after ->> 'user_id')::uuid END,
                 coalesce(after ->> TG_ARGV[1], 'everything'), changed);
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+-- What a person changes of a task without moving it, which no event tells: its own words, and that a
+-- run is to stop.
+CREATE FUNCTION record_edit() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+DECLARE
+    told constant text[] := ARRAY['title', 'description', 'priority', 'tags', 'timeout_seconds', 'deadline_at',
+                                  'cancel_requested_at', 'payload', 'spec'];
+    before constant jsonb := to_jsonb(OLD);
+    changed jsonb;
+BEGIN
+    -- That the work itself was changed is told, but not what it was.
+    SELECT jsonb_object_agg(key, CASE WHEN key IN ('payload', 'spec') THEN '"changed"'
+                                      ELSE jsonb_build_array(before -> key, value) END)
+      INTO changed
+      FROM jsonb_each(to_jsonb(NEW))
+     WHERE key = ANY (told) AND value IS DISTINCT FROM before -> key;
+    IF changed IS NOT NULL THEN
+        INSERT INTO audit_log (actor, key_id, act, user_id, target, detail)
+        VALUES (acting(), nullif(current_setting('overnight.key_id', true), ''), TG_ARGV[0], NEW.user_id, NEW.id, changed);
     END IF;
     RETURN NULL;
 END
@@ -51,9 +88,38 @@ CREATE TRIGGER dead_letters_audit AFTER UPDATE ON dead_letters
 CREATE TRIGGER dags_audit_budget AFTER UPDATE OF budget_ceiling_usd ON dags
     FOR EACH ROW WHEN (OLD.budget_ceiling_usd IS DISTINCT FROM NEW.budget_ceiling_usd)
     EXECUTE FUNCTION record_act('budget.set', 'id');
+-- One that registers again is another process: the drain was the former's.
 CREATE TRIGGER agents_audit_drain AFTER UPDATE OF drain_requested_at ON agents
-    FOR EACH ROW WHEN (OLD.drain_requested_at IS DISTINCT FROM NEW.drain_requested_at)
+    FOR EACH ROW WHEN (OLD.drain_requested_at IS DISTINCT FROM NEW.drain_requested_at AND OLD.joined_at = NEW.joined_at)
     EXECUTE FUNCTION record_act('worker.drained', 'id');
+CREATE TRIGGER agents_audit_new AFTER INSERT ON agents
+    FOR EACH ROW WHEN (NEW.kind = 'pull') EXECUTE FUNCTION record_act('agent.registered', 'id');
+CREATE TRIGGER agents_audit_again AFTER UPDATE OF joined_at ON agents
+    FOR EACH ROW WHEN (NEW.kind = 'pull') EXECUTE FUNCTION record_act('agent.registered', 'id');
+-- A sweep that finds an agent silent is no person.
+CREATE TRIGGER agents_audit_removed AFTER UPDATE OF status ON agents
+    FOR EACH ROW WHEN (NEW.kind = 'pull' AND NEW.status = 'offline' AND OLD.status <> 'offline' AND by_person())
+    EXECUTE FUNCTION record_act('agent.removed', 'id');
+-- What a run costs is taken off by a trigger, whoever ends it.
+CREATE TRIGGER agents_audit_budget AFTER UPDATE OF budget_remaining_usd ON agents
+    FOR EACH ROW WHEN (OLD.budget_remaining_usd IS DISTINCT FROM NEW.budget_remaining_usd AND pg_trigger_depth() = 0)
+    EXECUTE FUNCTION record_act('budget.set', 'id');
+CREATE TRIGGER dag_triggers_audit_new AFTER INSERT ON dag_triggers
+    FOR EACH ROW EXECUTE FUNCTION record_act('trigger.added', 'id');
+CREATE TRIGGER dag_triggers_audit_dropped AFTER UPDATE OF dropped_at ON dag_triggers
+    FOR EACH ROW WHEN (OLD.dropped_at IS NULL AND NEW.dropped_at IS NOT NULL)
+    EXECUTE FUNCTION record_act('trigger.dropped', 'id');
+CREATE TRIGGER inbox_audit_retried AFTER UPDATE OF outcome ON inbox
+    FOR EACH ROW WHEN (OLD.outcome = 'refused' AND NEW.outcome IS NULL) EXECUTE FUNCTION record_act('inbox.retried', 'id');
+CREATE TRIGGER inbox_audit_dropped AFTER UPDATE OF outcome ON inbox
+    FOR EACH ROW WHEN (NEW.outcome = 'dropped') EXECUTE FUNCTION record_act('inbox.dropped', 'id');
+-- Only an edit sets a title; only asking a run to stop sets the instant and leaves the state.
+CREATE TRIGGER tasks_audit_edit AFTER UPDATE OF title ON tasks
+    FOR EACH ROW WHEN (by_person()) EXECUTE FUNCTION record_edit('task.edited');
+CREATE TRIGGER tasks_audit_asked AFTER UPDATE OF cancel_requested_at ON tasks
+    FOR EACH ROW WHEN (OLD.cancel_requested_at IS NULL AND NEW.cancel_requested_at IS NOT NULL AND OLD.state = NEW.state
+                       AND by_person())
+    EXECUTE FUNCTION record_edit('task.asked_to_stop');
 CREATE TRIGGER ledger_audit_adjustment AFTER INSERT ON usage_ledger
     FOR EACH ROW WHEN (NEW.kind = 'adjustment') EXECUTE FUNCTION record_act('usage.adjusted', 'id');
 CREATE TRIGGER bulk_operations_audit_new AFTER INSERT ON bulk_operations
