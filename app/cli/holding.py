@@ -1,4 +1,4 @@
-"""What an operator holds back: pauses of users, pools or everything, and workers that drain."""
+"""What is held back: pauses of users, pools, everything or one's own work; draining workers."""
 
 from dataclasses import asdict
 from datetime import timedelta
@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli import database, options, output, users
+from app.cli import connection, database, options, output, users
 
 if TYPE_CHECKING:
     from app.control.pauses import Target
     from app.store.db import Db
+    from overnight.control_models import Held
 
 UserOption = Annotated[
     str | None, typer.Option("--user", metavar="NAME", help="The tasks of this user.")
@@ -19,6 +20,7 @@ PoolOption = Annotated[
     str | None, typer.Option("--pool", metavar="NAME", help="The workers of this pool.")
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="Everything.")]
+MeOption = Annotated[bool, typer.Option("--me", help="Your own tasks, as the API key in use may.")]
 # A worker runs in the house; an agent runs outside and pulls its work.
 KINDS = {"celery": "worker", "pull": "agent"}
 WORKERS = ("WORKER", "KIND", "POOL", "SLOTS", "BUSY", "STATUS", "LAST SEEN")
@@ -31,6 +33,7 @@ def pause(
     user: UserOption = None,
     pool: PoolOption = None,
     everything: AllOption = False,
+    me: MeOption = False,
     note: Annotated[str, typer.Option(help="Why; shown to those who wait.")] = "",
     as_json: options.Json = False,
 ) -> None:
@@ -41,6 +44,12 @@ def pause(
     from app.control import pauses
     from app.insight.pauses import list_pauses
 
+    if me:
+        _check_alone(user, pool, everything=everything)
+        with connection.client(None, None) as client:
+            held = client.me.pause(note=note)
+        _report_own(held, "Paused your work.", "Your work was paused already.", as_json=as_json)
+        return
     if user is None and pool is None and not everything:
         if note:
             raise typer.BadParameter("--note says why one of --user, --pool and --all is paused")
@@ -70,6 +79,7 @@ def resume(
     user: UserOption = None,
     pool: PoolOption = None,
     everything: AllOption = False,
+    me: MeOption = False,
     as_json: options.Json = False,
 ) -> None:
     """End a pause; others that are in force stay."""
@@ -77,6 +87,14 @@ def resume(
     from app.domain.reasons import listed
     from app.insight.pauses import list_pauses
 
+    if me:
+        _check_alone(user, pool, everything=everything)
+        with connection.client(None, None) as client:
+            held = client.me.resume()
+        theirs = "An operator has paused your work, and only an operator ends that."
+        same = theirs if held.paused else "Your work was not paused."
+        _report_own(held, "Resumed your work.", same, as_json=as_json)
+        return
     with database.opened() as db:
         target = _target(db, user, pool, everything=everything)
         ended = pauses.resume(db, target, actor=database.operator())
@@ -166,11 +184,27 @@ def drain(
         output.line(f"{known} is {status}.")
 
 
+def _check_alone(user: str | None, pool: str | None, *, everything: bool) -> None:
+    """Refuse to pause oneself and something else: the one asks the service, the other is ours."""
+    if user is not None or pool is not None or everything:
+        raise typer.BadParameter("--me goes without --user, --pool and --all")
+
+
+def _report_own(held: "Held", changed: str, same: str, *, as_json: bool) -> None:
+    if as_json:
+        told = {"paused": held.paused, "changed": held.changed}
+        output.document({"scope": "user", "target": "me", **told})
+    elif held.changed:
+        output.line(changed)
+    else:
+        output.note(same)
+
+
 def _target(db: "Db", user: str | None, pool: str | None, *, everything: bool) -> "Target":
     from app.control.pauses import EVERYTHING, Target
 
     if (user is not None) + (pool is not None) + everything != 1:
-        raise typer.BadParameter("name one of --user NAME, --pool NAME and --all")
+        raise typer.BadParameter("name one of --user NAME, --pool NAME, --all and --me")
     if user is not None:
         return Target(user_id=users.known(db, user))
     return EVERYTHING if pool is None else Target(pool=pool)

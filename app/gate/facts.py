@@ -11,12 +11,16 @@ from app.gate.next_pass import Offer
 
 @dataclass(frozen=True)
 class Pause:
-    """A pause in force; `target` names the pool or the user."""
+    """A pause in force; `target` names the pool or the user.
+
+    `is_own` tells a pause that the user began, and may end without an operator.
+    """
 
     scope: Scope
     target: str | None
     note: str | None
     since: datetime
+    is_own: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,13 @@ NAMED = 3
 
 
 def paused(pause: Pause, what: str, option: str) -> Reason:
-    """Say what is paused, since when, and how an operator ends it."""
+    """Say what is paused, since when, and how whoever may end it does so."""
+    by_user = "its user ends it with `overnight resume --me`, an operator with"
+    ends = by_user if pause.is_own else "an operator ends it with"
     note = f" ({pause.note})" if pause.note else ""
     return Reason(
         Code.PAUSED,
-        f"{what} paused since {at(pause.since)}{note}: an operator ends it with"
-        f" `overnight resume {option}`",
+        f"{what} paused since {at(pause.since)}{note}: {ends} `overnight resume {option}`",
         {
             "scope": pause.scope.value,
             "target": pause.target,

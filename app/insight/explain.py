@@ -143,7 +143,13 @@ def _house_of(tx: Connection, user_id: UserId, row: Mapping[str, Any], terms: Te
     return Facts(
         task=row,
         pauses=[
-            Pause(Scope(one.scope), one.target, one.note, one.paused_at)
+            Pause(
+                Scope(one.scope),
+                one.target,
+                one.note,
+                one.paused_at,
+                is_own=one.scope == Scope.USER and one.paused_by == f"user:{user_id}",
+            )
             for one in pauses_of(tx, user_id)
         ],
         pools=[

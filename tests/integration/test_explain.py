@@ -128,6 +128,22 @@ def test_a_pause_says_since_when_and_why(house: House, scope: str) -> None:
     assert "`overnight resume --" in reason.message
 
 
+def test_a_pause_of_ones_own_says_how_one_ends_it_oneself(house: House) -> None:
+    house.agent()
+    user = house.user(name="ada")
+    task = house.task(user)
+    pause(house.app, Target(user_id=user), actor=f"user:{user}")
+
+    own = only(house, user, task).message
+    pause(house.app, Target(user_id=user), actor="human:operator")
+
+    both = (
+        "its user ends it with `overnight resume --me`, an operator with `overnight resume --user"
+    )
+    assert f"{both} ada`" in own
+    assert "--me" not in only(house, user, task).message
+
+
 def test_a_paused_pool_holds_nobody_whom_another_can_serve(house: House) -> None:
     house.agent()
     house.agent(agent_id="other", pool="other")

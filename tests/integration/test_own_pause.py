@@ -1,0 +1,43 @@
+"""A user's own pause: begun and ended by command, and never over an operator's."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from app.control.pauses import Target, pause
+from app.domain.ids import show_task
+from tests.support.command import run
+from tests.support.house import House
+from tests.support.serving import serve
+
+
+def test_a_user_pauses_and_resumes_their_own_work(
+    house: House, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serve(house, database_url) as served:
+        monkeypatch.chdir(tmp_path)
+        for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("OVERNIGHT_URL", served.url)
+        monkeypatch.setenv("OVERNIGHT_API_KEY", served.key)
+
+        paused = run("pause", "--me", "--note", "a holiday")
+        again = run("pause", "--me")
+        task = house.task(served.user)
+        told = run("explain", show_task(task), "--json")
+        resumed = json.loads(run("resume", "--me", "--json").stdout)
+        twice = run("resume", "--me")
+        pause(house.app, Target(user_id=served.user), actor="human:operator")
+        refused = run("resume", "--me")
+        both = run("pause", "--me", "--all")
+
+    assert (paused.stdout, paused.stderr) == ("Paused your work.\n", "")
+    assert again.stderr == "Your work was paused already.\n"
+    assert "overnight resume --me" in json.loads(told.stdout)["reasons"][0]["message"]
+    assert resumed == {"scope": "user", "target": "me", "paused": False, "changed": True}
+    assert twice.stderr == "Your work was not paused.\n"
+    assert "only an operator ends that" in refused.stderr
+    assert house.lane(served.user)["paused"]
+    assert (both.exit_code, "--me goes without" in both.stderr) == (2, True)
