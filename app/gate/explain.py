@@ -266,7 +266,13 @@ def _plan(facts: Facts) -> Iterator[Reason]:
     active, most = facts.task["active"], facts.task["max_active"]
     if active < most:
         return
-    if most == 0:
+    shut = facts.task["disabled_at"]
+    if shut is not None:
+        said = (
+            f"the user is disabled since {at(shut)}: an operator lets them in again with"
+            " `overnight user enable`"
+        )
+    elif most == 0:
         said = "you may run no task at all: an operator can change it with `overnight user limits`"
     else:
         allowed = "the 1 task" if most == 1 else f"the {most} tasks"

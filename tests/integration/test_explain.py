@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from app.cli.main import app
 from app.control.cancel import cancel
 from app.control.pauses import EVERYTHING, Target, pause
+from app.control.users import disable_user
 from app.control.windows import set_window
 from app.domain.errors import TaskNotFound
 from app.domain.ids import TaskId, UserId, show_task
@@ -206,6 +207,15 @@ def test_a_zone_that_cannot_be_read_is_told(house: House) -> None:
     assert reason.code == "window"
     assert "cannot read its time zone" in reason.message
     assert reason.details["opens_at"] is None
+
+
+def test_a_disabled_user_is_told_from_one_without_a_plan(house: House) -> None:
+    house.agent()
+    user, none = house.user(), house.user(max_concurrent_agents=0)
+    disable_user(house.app, user)
+
+    assert "overnight user enable" in only(house, user, house.task(user)).message
+    assert "overnight user limits" in only(house, none, house.task(none)).message
 
 
 def test_a_full_plan_says_how_full(house: House) -> None:

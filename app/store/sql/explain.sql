@@ -11,7 +11,7 @@ SELECT t.id, t.type, t.state, t.unmet, t.created_at, t.updated_at, t.claimed_at,
        g.budget_ceiling_usd - g.spent_usd - g.reserved_usd AS dag_left_usd, g.budget_ceiling_usd AS dag_limit_usd,
        l.night_limit_usd - l.night_spent_usd - l.night_reserved_usd AS night_left_usd, l.night_limit_usd,
        CASE WHEN l.night_limit_usd IS NOT NULL THEN (SELECT ends_at FROM night_now(t.user_id)) END AS night_ends_at,
-       u.window_zone, u.window_from, u.window_to, u.window_at_closing,
+       u.window_zone, u.window_from, u.window_to, u.window_at_closing, u.disabled_at,
        CASE WHEN t.state = 'ready' THEN
             (SELECT count(*) FROM (SELECT 1 FROM tasks o
                                     WHERE o.user_id = t.user_id AND o.state = 'ready'
@@ -37,7 +37,7 @@ SELECT 'ready' AS state, '' AS type, 0 AS unmet, NULL AS awaits_budget, NULL::ti
        NULL::numeric AS dag_left_usd, NULL::numeric AS dag_limit_usd,
        l.night_limit_usd - l.night_spent_usd - l.night_reserved_usd AS night_left_usd, l.night_limit_usd,
        CASE WHEN l.night_limit_usd IS NOT NULL THEN (SELECT ends_at FROM night_now(l.user_id)) END AS night_ends_at,
-       u.window_zone, u.window_from, u.window_to, u.window_at_closing, clock() AS now
+       u.window_zone, u.window_from, u.window_to, u.window_at_closing, u.disabled_at, clock() AS now
   FROM lanes l
   JOIN users u ON u.id = l.user_id
   LEFT JOIN LATERAL (
