@@ -5,7 +5,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli import arguments, batch_files, connection, forecast, options, output, showing
+from app.cli import (
+    arguments,
+    batch_files,
+    connection,
+    forecast,
+    options,
+    output,
+    showing,
+    watching,
+)
 from app.cli.failures import Code, Failure
 
 if TYPE_CHECKING:
@@ -57,7 +66,7 @@ def batch(
         if dry_run:
             _rehearse(client, name, found, by, as_json=as_json)
         else:
-            made = _submit(client, name, found)
+            made = _submit(client, name, found, as_json=as_json)
             if wait:
                 _wait(client, made, wait_timeout, as_json=as_json)
             else:
@@ -89,7 +98,7 @@ def _refusal(name: str, wrong: list[batch_files.Wrong]) -> Failure:
 
 
 def _submit(
-    client: "Client", name: str, found: list[batch_files.Entry]
+    client: "Client", name: str, found: list[batch_files.Entry], *, as_json: bool
 ) -> "list[DagCreated | Task]":
     from overnight import OvernightError, errors
     from overnight.dag_models import DagCreate
@@ -102,10 +111,10 @@ def _submit(
             else:
                 fields: dict[str, Any] = entry.what.model_dump(exclude_unset=True)
                 made.append(client.tasks.create(**fields))
-        except OvernightError as error:
+        except (OvernightError, KeyboardInterrupt) as error:
             if made:
                 output.note(f"{len(made)} of {len(found)} were queued before this:")
-                _show(made, as_json=False)
+                _show(made, as_json=as_json)
             if isinstance(error, errors.InvalidRequest) and error.fields:
                 wrong = [entry.wrong(one.field, one.message, one.legal) for one in error.fields]
                 raise _refusal(name, wrong) from error
@@ -176,18 +185,19 @@ def _wait(
     deadline = time.monotonic() + timeout
     ended: list[Any] = []
     bad: list[Exception] = []
-    for one in made:
-        left = max(0.0, deadline - time.monotonic())
-        if isinstance(one, TaskResponse):
-            task = client.tasks.wait(one.id, timeout=left, check=False)
-            ended.append(task)
-            if task.state != "completed":
-                bad.append(errors.TaskFailed(task))
-        else:
-            dag = client.dags.wait(one.id, timeout=left, check=False)
-            ended.append(dag)
-            if dag.status != "completed":
-                bad.append(errors.DagFailed(dag))
+    waited_for = [one.id for one in made]
+    with watching.breaking_off(waited_for):
+        for one in made:
+            left = max(0.0, deadline - time.monotonic())
+            if isinstance(one, TaskResponse):
+                task = client.tasks.wait(one.id, timeout=left, check=False)
+                ended.append(task)
+                bad += [errors.TaskFailed(task)] if task.state != "completed" else []
+            else:
+                dag = client.dags.wait(one.id, timeout=left, check=False)
+                ended.append(dag)
+                bad += [errors.DagFailed(dag)] if dag.status != "completed" else []
+            waited_for.remove(one.id)
     if as_json:
         output.document(_document(ended))
     else:

@@ -84,6 +84,8 @@ def client(url: str | None, key_file: Path | None) -> Iterator["Client"]:
         except OvernightError as error:
             failure = told(error)
             failure.word = getattr(error, "code", "") or failure.word
+            # What was added on the way, such as the ids of what goes on, comes before the advice.
+            failure.hint = "\n".join([*getattr(error, "__notes__", ()), failure.hint]).strip()
             raise failure from error
         except (ValidationError, JSONDecodeError, UnicodeDecodeError) as error:
             message = f"{server.url} did not answer as an Overnight server does"

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from app.cli import output, references, showing
-from app.cli.watching import LONGEST_PAUSE, patiently
+from app.cli.watching import LONGEST_PAUSE, breaking_off, patiently
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -39,7 +39,7 @@ def show(dag: "Dag") -> None:
 
 def watch(client: "Client", dag_id: str, *, silently: bool) -> "Dag":
     """Look at a graph until it has ended, showing how it goes; return it as it ended."""
-    with _watched(silently=silently) as tell:
+    with breaking_off([dag_id]), _watched(silently=silently) as tell:
         dag = client.dags.get(dag_id)
         while not dag.is_final:
             tell(dag)

@@ -39,5 +39,5 @@ def tell(message: str, hint: str = "", *, word: str = "", as_json: bool = False)
         note(json.dumps({"error": error}, ensure_ascii=False))
         return
     note(f"Error: {' '.join(message.split())}")
-    if hint:
-        note(hint)
+    for line in hint.splitlines():
+        note(line)

@@ -2,11 +2,11 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from app.cli import output, showing
+from app.cli import output, references, showing
 
 if TYPE_CHECKING:
     from overnight import Client, Task
@@ -18,6 +18,8 @@ LONGEST_PAUSE = 1.0
 # A server that restarts must not end a wait that lasts all night.
 PATIENCE = 60.0
 PASSING_STATUSES = frozenset({429, 502, 503, 504})
+# More of them than fit on a screen help nobody.
+MOST_NAMED = 10
 
 
 def wait_and_show(client: "Client", task_id: str, timeout: float, *, as_json: bool) -> None:
@@ -37,12 +39,47 @@ def wait_and_show(client: "Client", task_id: str, timeout: float, *, as_json: bo
 
 def wait(client: "Client", task_id: str, timeout: float) -> "Task":
     """Return the task once it has ended; WaitTimedOut carries how it stood at the end."""
+    with breaking_off([task_id]), _shown() as show:
+        return _until_ended(client, task_id, timeout, show)
+
+
+@contextmanager
+def breaking_off(waited_for: Sequence[str]) -> Iterator[None]:
+    """Name what goes on when a wait for it breaks off, or its ids would be lost.
+
+    The list may shrink meanwhile. Whoever interrupts is told at once; an error carries the
+    advice along, except for the one that it names itself.
+    """
+    from overnight.errors import DagWaitTimedOut, OvernightError, WaitTimedOut
+
     try:
-        with _shown() as show:
-            return _until_ended(client, task_id, timeout, show)
+        yield
     except KeyboardInterrupt:
-        output.note(f"{task_id} goes on; `overnight wait {task_id}` takes up the wait again.")
+        for advice in _taking_up(waited_for):
+            output.note(advice)
         raise
+    except (WaitTimedOut, DagWaitTimedOut) as late:
+        named = late.task.id if isinstance(late, WaitTimedOut) else late.dag.id
+        _advise(late, [one for one in waited_for if one != named])
+        raise
+    except OvernightError as error:
+        _advise(error, waited_for)
+        raise
+
+
+def _advise(error: Exception, ids: Sequence[str]) -> None:
+    for advice in _taking_up(ids):
+        error.add_note(advice)
+
+
+def _taking_up(ids: Sequence[str]) -> Iterator[str]:
+    """Say for each task and graph how to wait for it again."""
+    for one in ids[:MOST_NAMED]:
+        is_dag = one.startswith(references.DAG_PREFIX)
+        command = f"overnight dag show {one} --watch" if is_dag else f"overnight wait {one}"
+        yield f"{one} goes on; `{command}` takes up the wait again."
+    if len(ids) > MOST_NAMED:
+        yield f"So do {len(ids) - MOST_NAMED} more; `overnight list` shows them."
 
 
 def _until_ended(client: "Client", task_id: str, timeout: float, show: "Shown | None") -> "Task":

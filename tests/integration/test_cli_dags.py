@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from app.cli.failures import Code
 from app.cli.main import app
 from app.domain.results import Raised, Returned
+from overnight import errors
 from tests.support.door import Door, open_door
 from tests.support.graphs import begin
 from tests.support.house import House
@@ -187,6 +188,31 @@ def test_waiting_ends_with_the_last_and_tells_the_worst(
     assert shown.exit_code == Code.ENDED_BADLY
     assert "failed" in shown.stdout
     assert "research (error)" in shown.stderr
+
+
+def test_a_server_that_goes_away_during_a_wait_leaves_the_ids(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise errors.Unreachable("no answer")
+
+    monkeypatch.setattr("overnight.dag_calls.wait_dag", away)
+
+    shown = run("batch", "-", "--wait", "--json", given=GRAPH)
+
+    [dag] = read("dag", "list")
+    told = json.loads(shown.stderr)["error"]
+    assert (shown.exit_code, told["message"]) == (Code.FAILED, "no answer")
+    advice = f"{dag['id']} goes on; `overnight dag show {dag['id']} --watch` takes up the wait"
+    assert told["hint"].startswith(advice)
+
+
+def test_a_wait_in_vain_names_what_else_goes_on() -> None:
+    shown = run("batch", "-", "--wait", "--wait-timeout", "1", given=f"{GRAPH}---\n{GRAPH}")
+
+    assert shown.exit_code == Code.WAITED_IN_VAIN
+    for dag in read("dag", "list"):
+        assert f"`overnight dag show {dag['id']} --watch`" in shown.stderr
 
 
 def test_graphs_are_listed(door: Door) -> None:

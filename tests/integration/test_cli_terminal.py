@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from app.cli.failures import Code
-from tests.support.canned import ALPHA, KEY, Service, canned_service, task
+from tests.support.canned import ALPHA, BETA, KEY, Service, canned_service, task
 from tests.support.waiting import wait_until
 
 
@@ -57,6 +57,24 @@ def test_an_interrupted_wait_exits_130_and_says_that_the_task_goes_on(service: S
     assert out == b""
     assert b"goes on" in err
     assert b"Traceback" not in err
+
+
+def test_an_interrupted_wait_for_a_batch_names_all_that_goes_on(service: Service) -> None:
+    service.on("POST /api/v1/tasks", (201, task(ALPHA)), (201, task(BETA)))
+    service.on(f"GET /api/v1/tasks/{ALPHA}", (200, task(ALPHA, state="completed")))
+    service.on(f"GET /api/v1/tasks/{BETA}", (200, task(BETA, state="running")))
+    Path("night.yaml").write_text("- title: a\n- title: b\n", encoding="utf-8")
+    waiting = start("batch", "night.yaml", "--wait", stderr=subprocess.PIPE)
+    wait_until(
+        lambda: any(path.endswith(BETA) for _, path, _ in service.asked),
+        what="the first look at the second task",
+    )
+
+    waiting.send_signal(signal.SIGINT)
+    said = waiting.communicate(timeout=30)[1].decode()
+
+    assert waiting.returncode == Code.INTERRUPTED
+    assert said == f"{BETA} goes on; `overnight wait {BETA}` takes up the wait again.\n"
 
 
 def test_a_reader_that_leaves_early_is_met_in_silence(service: Service) -> None:
