@@ -30,6 +30,9 @@ def add(
     name: UserName,
     *,
     plan: Annotated[PlanTier, typer.Option(help="What the user may use.")] = PlanTier.FREE,
+    admin: Annotated[
+        bool, typer.Option("--admin", help="Let them act on every user under /api/v1/admin.")
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Add a user; `overnight key issue` then gives them a key."""
@@ -40,11 +43,11 @@ def add(
     name = name.strip()
     with database.opened(database.FRONT_DOOR) as db:
         try:
-            user_id = create_user(db, name=name, plan=plan)
+            user_id = create_user(db, name=name, plan=plan, is_admin=admin)
         except IntegrityError as error:
             raise Failure(f"there is a user {name!r} already") from error
     if as_json:
-        output.document({"id": str(user_id), "name": name, "plan": plan.value})
+        output.document({"id": str(user_id), "name": name, "plan": plan.value, "is_admin": admin})
     else:
         output.line(str(user_id))
         output.note(f"Give them a key with `overnight key issue {output.quoted(name)}`.")
@@ -192,6 +195,30 @@ def enable(name: UserName, *, as_json: options.Json = False) -> None:
     _shut(name, disabled=False, changed=changed, as_json=as_json)
 
 
+@app.command("admin")
+def admin_(
+    name: UserName,
+    *,
+    revoke: Annotated[
+        bool, typer.Option("--revoke", help="Make them a user like any other again.")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Make a user an admin, who acts on every user under /api/v1/admin; it holds at once."""
+    from app.control.users import appoint_admin
+
+    with database.opened(database.FRONT_DOOR) as db:
+        user_id = known(db, name)
+        changed = appoint_admin(db, user_id, is_admin=not revoke, actor=database.operator())
+    if as_json:
+        output.document({"name": name, "is_admin": not revoke, "changed": changed})
+        return
+    if changed:
+        output.line(f"{name} is {'no longer' if revoke else 'now'} an admin.")
+    else:
+        output.note(f"{name} was {'no' if revoke else 'an'} admin before.")
+
+
 def _shut(name: str, *, disabled: bool, changed: bool, as_json: bool) -> None:
     stands = "disabled" if disabled else "enabled"
     if as_json:
@@ -205,7 +232,8 @@ def _shut(name: str, *, disabled: bool, changed: bool, as_json: bool) -> None:
 def _standing(user: "UserView") -> str:
     if user.disabled_at is not None:
         return "disabled"
-    return "paused" if user.paused else "open"
+    stands = "paused" if user.paused else "open"
+    return f"{stands}, admin" if user.is_admin else stands
 
 
 @app.command()

@@ -105,6 +105,27 @@ def enable_user(db: Db, user_id: UserId, *, actor: str = "operator") -> bool:
     return _shut(db, user_id, None, actor)
 
 
+def appoint_admin(db: Db, user_id: UserId, *, is_admin: bool, actor: str = "operator") -> bool:
+    """Make a user an admin, or one like any other again; False if they were so already.
+
+    Keys that hold the admin scope open the admins' doors, or no longer do, from this moment on.
+    """
+
+    def work(tx: Connection) -> bool:
+        lanes.lock(tx, [user_id])
+        was = tx.scalar(select(User.is_admin).where(User.id == user_id))
+        if was is None:
+            raise UserNotFound
+        if was != is_admin:
+            _change(tx, user_id, {"is_admin": is_admin})
+        return bool(was != is_admin)
+
+    changed = db.atomically(work)
+    if changed:
+        emit(Event.LIMITS_CHANGED, user_id=user_id, actor=actor, is_admin=is_admin)
+    return changed
+
+
 def _shut(db: Db, user_id: UserId, at: ColumnElement[datetime] | None, actor: str) -> bool:
     def work(tx: Connection) -> bool:
         lanes.lock(tx, [user_id])

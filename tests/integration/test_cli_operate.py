@@ -251,3 +251,30 @@ def test_a_user_is_disabled_and_enabled() -> None:
     assert again.stderr == "ada was disabled already.\n"
     assert listed.splitlines()[1].split()[-1] == "disabled"
     assert json.loads(opened.stdout) == {"name": "ada", "disabled": False, "changed": True}
+
+
+def test_an_admin_is_made_and_is_one_no_more(app_db: Db) -> None:
+    def is_admin(key: str) -> bool:
+        caller = authenticate(app_db, key)
+        assert caller is not None
+        return caller.is_admin
+
+    first = json.loads(run("user", "add", "grace", "--admin", "--json").stdout)
+    run("user", "add", "ada")
+    grace, ada = (run("key", "issue", name).stdout.strip() for name in ("grace", "ada"))
+    assert first["is_admin"]
+    assert (is_admin(grace), is_admin(ada)) == (True, False)
+
+    appointed = run("user", "admin", "ada")
+    again = run("user", "admin", "ada")
+    assert appointed.stdout == "ada is now an admin.\n", appointed.stderr
+    assert again.stderr == "ada was an admin before.\n"
+    assert is_admin(ada)
+    assert "open, admin" in run("user", "list").stdout.splitlines()[1]
+
+    revoked = json.loads(run("user", "admin", "ada", "--revoke", "--json").stdout)
+    assert revoked == {"name": "ada", "is_admin": False, "changed": True}
+    assert not is_admin(ada)
+    assert run("user", "admin", "nobody").exit_code == Code.FAILED
+    acts = json.loads(run("audit", "list", "--user", "ada", "--json").stdout)
+    assert acts[0]["detail"] == {"is_admin": [True, False]}
