@@ -20,6 +20,7 @@ from app.cli.failures import Code, Failure
 if TYPE_CHECKING:
     from overnight import Client, Task
     from overnight.dag_models import DagCreated
+    from overnight.models import Plan
 
 HEADERS = ("ID", "TASKS", "TITLE")
 STDIN = "stdin"
@@ -64,7 +65,7 @@ def batch(
     name, found = read(file)
     with connection.client(url, api_key_file) as client:
         if dry_run:
-            _rehearse(client, name, found, by, as_json=as_json)
+            _show_plans(rehearsed(client, name, found, by), as_json=as_json)
         else:
             made = _submit(client, name, found, as_json=as_json)
             if wait:
@@ -75,8 +76,17 @@ def batch(
 
 def read(file: str) -> tuple[str, list[batch_files.Entry]]:
     """Return the name of the file for messages, and what it holds; any fault ends the command."""
-    name = STDIN if file == "-" else file
-    text = arguments.text_of(file if file == "-" else f"@{file}")
+    name = name_of(file)
+    return name, parsed(name, arguments.text_of(file if file == "-" else f"@{file}"))
+
+
+def name_of(file: str) -> str:
+    """Return what a file is called in messages."""
+    return STDIN if file == "-" else file
+
+
+def parsed(name: str, text: str) -> list[batch_files.Entry]:
+    """Return what the text of a file holds; any fault ends the command."""
     try:
         found, wrong = batch_files.entries(batch_files.read(text))
     except batch_files.Unreadable as error:
@@ -84,7 +94,7 @@ def read(file: str) -> tuple[str, list[batch_files.Entry]]:
         raise Failure(fault.told(name), code=Code.USAGE) from error
     if wrong:
         raise _refusal(name, wrong)
-    return name, found
+    return found
 
 
 def _refusal(name: str, wrong: list[batch_files.Wrong]) -> Failure:
@@ -143,14 +153,9 @@ def _row(one: "DagCreated | Task") -> tuple[object, ...]:
     return (one.id, 1 if isinstance(one, TaskResponse) else len(one.tasks), one.title)
 
 
-def _rehearse(
-    client: "Client",
-    name: str,
-    found: list[batch_files.Entry],
-    by: datetime | None,
-    *,
-    as_json: bool,
-) -> None:
+def rehearsed(
+    client: "Client", name: str, found: list[batch_files.Entry], by: datetime | None
+) -> "list[tuple[str, Plan]]":
     """Rehearse each graph, and all lone tasks together, as if it came alone."""
     from overnight.dag_models import DagCreate
 
@@ -163,6 +168,10 @@ def _rehearse(
     plans = [(graph.title, client.dags.plan(graph, by_at=by)) for graph in dags]
     if lone:
         plans.append((f"{name}, lone tasks", client.plan(lone, by_at=by)))
+    return plans
+
+
+def _show_plans(plans: "list[tuple[str, Plan]]", *, as_json: bool) -> None:
     if as_json:
         output.document([{"title": title, **showing.plain(plan)} for title, plan in plans])
         return

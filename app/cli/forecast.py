@@ -1,12 +1,11 @@
-"""What lies ahead: `overnight forecast` for what is queued, `overnight plan` for what might be."""
+"""What lies ahead: `overnight forecast` for what is queued, and how a rehearsal is shown."""
 
-import json
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli import arguments, connection, house, options, output, references, showing
+from app.cli import connection, house, options, output, references, showing
 from app.cli.failures import Code, Failure
 from app.domain.reasons import listed
 
@@ -59,35 +58,8 @@ def forecast(
     _explain_each(all_found)
 
 
-def plan(
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE",
-            help="A JSON list of tasks, or an object with tasks and edges; - reads stdin.",
-        ),
-    ],
-    *,
-    by: Annotated[
-        datetime | None,
-        typer.Option(
-            metavar="INSTANT",
-            help="Say how many will be done by then, such as 07:00 (in this machine's time zone)"
-            " or 2030-01-31T07:00Z.",
-            parser=arguments.coming,
-        ),
-    ] = None,
-    as_json: options.Json = False,
-    url: options.Url = None,
-    api_key_file: options.KeyFile = None,
-) -> None:
-    """Rehearse a batch of tasks before submitting it; nothing is queued."""
-    tasks, edges = _batch(arguments.text_of(file if file == "-" else f"@{file}"))
-    with connection.client(url, api_key_file) as client:
-        answer = client.plan(tasks, edges=edges, by_at=by)
-    if as_json:
-        output.document(showing.plain(answer))
-        return
+def show_plan(answer: "Plan") -> None:
+    """Print when each task of a batch is expected, and in one line what it comes to."""
     rows = [
         (*_band(step.start), *_band(step.finish), step.type, _cut(step.title))
         for step in answer.steps
@@ -111,24 +83,6 @@ def verdict(answer: "Plan") -> str:
     late = f", 9 times in 10 by {output.instant(latest)}" if latest else ""
     who = "It" if answer.tasks == 1 else f"All {answer.tasks}"
     return f"{who} will probably finish by {output.instant(middle)}{late}."
-
-
-def _batch(text: str) -> tuple[list[dict[str, Any]], list[tuple[int, int]]]:
-    try:
-        given = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise Failure(f"the batch is not valid JSON: {error}", code=Code.USAGE) from error
-    batch = {"tasks": given} if isinstance(given, list) else given
-    try:
-        tasks = [dict(task) for task in batch["tasks"]]
-        edges = [(int(parent), int(child)) for parent, child in batch.get("edges", ())]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise Failure(
-            "the batch is neither a list of tasks nor an object with tasks",
-            hint='Legal is [{"title": "…"}] or {"tasks": […], "edges": [[0, 1]]}.',
-            code=Code.USAGE,
-        ) from error
-    return tasks, edges
 
 
 def _show(found: "Forecast", *, as_json: bool) -> None:

@@ -31,6 +31,7 @@ from app.cli import (
     mcp,
     options,
     output,
+    plan,
     processes,
     profiles,
     redis_acl,
@@ -98,7 +99,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "limits": tasks.limits,
         "explain": explain.explain,
         "forecast": forecast.forecast,
-        "plan": forecast.plan,
+        "plan": plan.plan,
         "mcp": mcp.mcp,
     },
     QUEUE: {

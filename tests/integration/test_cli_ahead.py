@@ -136,12 +136,53 @@ def test_a_plan_without_an_instant_says_when_all_is_done(service: Service) -> No
     )
 
 
-@pytest.mark.parametrize("given", ["no JSON", "{}", '"a"', "[1]", '{"tasks": [], "edges": [1]}'])
-def test_a_batch_that_is_none_is_a_mistake_of_usage(given: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "title: a page\ntasks:\n  - {name: a}\n  - {name: b, after: [a]}\n",
+        '{"title": "a page", "tasks": [{"name": "a"}, {"name": "b", "after": ["a"]}]}',
+    ],
+)
+def test_a_plan_takes_the_files_that_a_batch_takes(service: Service, text: str) -> None:
+    service.on("POST /api/v1/dags/plan", (200, planned()))
+
+    shown = run("plan", "-", given=text)
+    document = json.loads(run("plan", "-", "--json", given=text).stdout)
+
+    assert shown.exit_code == 0, shown.stderr
+    assert "1 of 2 will finish by" in shown.stdout
+    assert (document["title"], document["tasks"]) == ("a page", 2)
+
+
+def test_every_part_of_a_file_is_planned(service: Service) -> None:
+    service.on("POST /api/v1/dags/plan", (200, planned()))
+    service.on("POST /api/v1/plan", (200, planned(tasks=1)))
+    text = "- title: a\n- {title: a page, tasks: [{name: a}]}\n"
+
+    shown = run("plan", "-", given=text).stdout.splitlines()
+    documents = json.loads(run("plan", "-", "--json", given=text).stdout)
+
+    assert {"a page:", "stdin, lone tasks:"} <= set(shown)
+    assert [one["title"] for one in documents] == ["a page", "stdin, lone tasks"]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("no JSON", "is neither a task nor a graph"),
+        ("{}", "title: is missing"),
+        ('"a"', "is neither a task nor a graph"),
+        ("[1]", "0: is neither a task nor a graph"),
+        ('{"tasks": [{"name": "a"}]}', "stdin:1: title: is missing"),
+        ('{"tasks": [1]}', "the batch is neither"),
+        ('{"tasks": [], "edges": [1]}', "the batch is neither"),
+    ],
+)
+def test_a_batch_that_is_none_is_a_mistake_of_usage(given: str, told: str) -> None:
     refused = run("plan", "-", given=given)
 
     assert refused.exit_code == Code.USAGE
-    assert "batch" in refused.stderr
+    assert told in refused.stderr
 
 
 def test_an_instant_is_the_next_of_its_hour_or_written_out() -> None:
