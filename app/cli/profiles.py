@@ -56,9 +56,78 @@ def add(
     if name == DEFAULT or not name.isidentifier():
         raise Failure(f"{name!r} cannot name a profile; use a word such as work", code=Code.USAGE)
     known, before = _read()
-    known[name] = Profile(name, url, api_key_file)
+    known[name] = Profile(name, _address(url), api_key_file and _key_file(api_key_file))
     _write(known, name if default else before)
     output.line(f"profile {name} in {path()}")
+
+
+@app.command()
+def remove(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The profile to forget.")],
+) -> None:
+    """Forget a profile; its key file stays. If it was the default, there is none then."""
+    known, default = _read()
+    _refuse_unknown(name, known)
+    del known[name]
+    _write(known, None if name == default else default)
+    output.line(f"profile {name} removed")
+
+
+@app.command("default")
+def default_(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The profile to use from now on.")
+    ] = None,
+    *,
+    unset: Annotated[bool, typer.Option("--unset", help="Use none where nothing is said.")] = False,
+) -> None:
+    """Say which profile is used where nothing else is said, or show it."""
+    known, before = _read()
+    if name is not None and unset:
+        raise Failure("NAME and --unset exclude each other", code=Code.USAGE)
+    if name is not None:
+        _refuse_unknown(name, known)
+    after = name or (None if unset else before)
+    if after != before:
+        _write(known, after)
+    if after is None:
+        output.note("No profile is the default.")
+    else:
+        output.line(after)
+
+
+def _refuse_unknown(name: str, known: "dict[str, Profile]") -> None:
+    if name not in known:
+        there = f"Known are {', '.join(sorted(known))}." if known else "There are none."
+        raise Failure(f"there is no profile {name!r}", hint=there, code=Code.USAGE)
+
+
+def _address(url: str) -> str:
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        is_address = False
+    if not is_address:
+        hint = "Write http:// or https:// and a host, such as https://overnight.example."
+        raise Failure(f"--url: {url!r} is no address", hint=hint, code=Code.USAGE)
+    return url
+
+
+def _key_file(given: Path) -> Path:
+    """Return the file by a path that means the same from everywhere; one without a key is none."""
+    from overnight.errors import NotConfigured
+    from overnight.finding import read_key
+
+    file = given.expanduser().absolute()
+    try:
+        read_key(file)
+    except NotConfigured as error:
+        hint = "Name a file that holds an API key and nothing else."
+        raise Failure(f"--api-key-file: {error}", hint=hint, code=Code.USAGE) from error
+    return file
 
 
 def _read() -> "tuple[dict[str, Profile], str | None]":

@@ -111,6 +111,66 @@ def test_not_every_word_can_name_a_profile(name: str) -> None:
     assert run("profile", "add", name, "--url", "http://x").exit_code == Code.USAGE
 
 
+def test_a_key_file_is_found_from_everywhere(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work.key").write_text("work-key\n", encoding="utf-8")
+    words = ("--url", service.url, "--api-key-file", "work.key", "--default")
+    assert run("profile", "add", "work", *words).exit_code == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+
+    assert run("list").exit_code == 0
+    assert service.keys == {"work-key"}
+
+
+@pytest.mark.parametrize("url", ["nourl", "ftp://x", "https://", "http://[::1", ""])
+def test_what_is_no_address_makes_no_profile(url: str) -> None:
+    refused = run("profile", "add", "work", "--url", url)
+
+    assert refused.exit_code == Code.USAGE
+    assert f"--url: {url!r} is no address" in refused.stderr
+    assert "https://overnight.example" in refused.stderr
+    assert json.loads(run("profile", "list", "--json").stdout) == []
+
+
+@pytest.mark.parametrize("holds", [None, "  \n"])
+def test_a_key_file_without_a_key_makes_no_profile(holds: str | None) -> None:
+    if holds is not None:
+        Path("work.key").write_text(holds, encoding="utf-8")
+
+    refused = run("profile", "add", "work", "--url", "http://x", "--api-key-file", "work.key")
+
+    assert refused.exit_code == Code.USAGE
+    assert refused.stderr.startswith("Error: --api-key-file: ")
+    assert "work.key" in refused.stderr
+
+
+def test_a_profile_is_removed_and_the_default_with_it(service: Service) -> None:
+    add_profile(service, "work", "work-key", "--default")
+    add_profile(service, "home", "home-key")
+
+    assert run("profile", "remove", "work").stdout == "profile work removed\n"
+
+    [left] = json.loads(run("profile", "list", "--json").stdout)
+    assert (left["name"], left["default"]) == ("home", False)
+    assert run("list").exit_code == Code.FAILED
+    refused = run("profile", "remove", "work")
+    assert (refused.exit_code, "Known are home." in refused.stderr) == (Code.USAGE, True)
+
+
+def test_the_default_is_chosen_shown_and_taken_back(service: Service) -> None:
+    add_profile(service, "work", "work-key")
+
+    assert run("profile", "default").stdout == ""
+    assert run("profile", "default", "work").stdout == "work\n"
+    assert run("profile", "default").stdout == "work\n"
+    assert run("profile", "default", "wrok").exit_code == Code.USAGE
+    assert run("profile", "default", "work", "--unset").exit_code == Code.USAGE
+    assert run("profile", "default", "--unset").stderr == "No profile is the default.\n"
+    assert run("profile", "default").stdout == ""
+
+
 def test_lines_hold_one_item_each(service: Service) -> None:
     add_profile(service, "work", "k", "--default")
 
