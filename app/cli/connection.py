@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from http import HTTPStatus
 from json import JSONDecodeError
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,18 @@ if TYPE_CHECKING:
 
 ADVICE = "Start one here with `overnight up`, or set OVERNIGHT_URL and OVERNIGHT_API_KEY."
 KEY_ADVICE = "Set OVERNIGHT_API_KEY, or name a file that holds the key with --api-key-file."
+# How a server answers that knows none of our paths, or sends everybody elsewhere.
+NOBODYS = frozenset(
+    {
+        HTTPStatus.MOVED_PERMANENTLY,
+        HTTPStatus.FOUND,
+        HTTPStatus.TEMPORARY_REDIRECT,
+        HTTPStatus.PERMANENT_REDIRECT,
+        HTTPStatus.NOT_FOUND,
+        HTTPStatus.METHOD_NOT_ALLOWED,
+        HTTPStatus.NOT_IMPLEMENTED,
+    }
+)
 _CHOSEN: ContextVar[str | None] = ContextVar("profile", default=None)
 
 
@@ -82,14 +95,40 @@ def client(url: str | None, key_file: Path | None) -> Iterator["Client"]:
         try:
             yield opened
         except OvernightError as error:
-            failure = told(error)
+            failure = _nobody_at(server.url, error) or told(error)
             failure.word = getattr(error, "code", "") or failure.word
             # What was added on the way, such as the ids of what goes on, comes before the advice.
             failure.hint = "\n".join([*getattr(error, "__notes__", ()), failure.hint]).strip()
             raise failure from error
         except (ValidationError, JSONDecodeError, UnicodeDecodeError) as error:
             message = f"{server.url} did not answer as an Overnight server does"
-            raise Failure(message, hint=ADVICE) from error
+            raise Failure(message, hint=_address_advice(server.url)) from error
+
+
+def _nobody_at(url: str, error: Exception) -> Failure | None:
+    """Return how to tell that whatever answers here has none of our paths; None if it has."""
+    from overnight import errors
+
+    if isinstance(error, errors.NotUnderstood):
+        return Failure(str(error), hint=_address_advice(url))
+    if not isinstance(error, errors.Refused):
+        return None
+    # Ours says so in its own words, as when the address brings a path along.
+    is_ours = error.code == "NOT_FOUND" and error.status == HTTPStatus.NOT_FOUND
+    if not is_ours and not (error.code.startswith("HTTP_") and error.status in NOBODYS):
+        return None
+    message = f"no Overnight API answers at {url}: it answered {error.status}"
+    return Failure(message, hint=_address_advice(url))
+
+
+def _address_advice(url: str) -> str:
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url)
+    example = (
+        f"{parts.scheme}://{parts.netloc}" if parts.path.strip("/") else "http://127.0.0.1:8000"
+    )
+    return f"Give the server's address without a path, such as {example}."
 
 
 def told(error: Exception) -> Failure:

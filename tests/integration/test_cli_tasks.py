@@ -286,6 +286,35 @@ def test_a_stranger_behind_the_address_is_told_as_such(service: Service) -> None
     assert "did not answer as an Overnight server" in refused.stderr
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        problem(404, "NOT_FOUND", "Not Found"),
+        (404, {"detail": "Not Found"}),
+        (404, b"<html>"),
+        (308, b""),
+    ],
+)
+@pytest.mark.parametrize("path", ["", "/api/v1"])
+def test_an_address_where_no_api_answers_is_told(
+    service: Service, answer: Answer, path: str
+) -> None:
+    service.on(f"GET {path}/api/v1/tasks", answer)
+
+    refused = run("list", "--url", service.url + path)
+
+    assert refused.exit_code == Code.FAILED
+    assert f"no Overnight API answers at {service.url}{path}" in refused.stderr
+    assert "address without a path" in refused.stderr
+    assert not path or f"such as {service.url}." in refused.stderr
+
+
+def test_what_is_not_there_is_no_fault_of_the_address(service: Service) -> None:
+    service.on(f"GET /api/v1/tasks/{ALPHA}", problem(404, "TASK_NOT_FOUND", "no such task"))
+
+    assert run("get", ALPHA).stderr == "Error: no such task\n"
+
+
 def test_a_list_is_plain_columns_when_piped(service: Service) -> None:
     service.on("GET /api/v1/tasks", (200, [task(), task(BETA, "completed", title="x\x1b[2Jy")]))
 
