@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from app.cli import arguments, connection, options, output, showing, watching
+from app.cli import arguments, connection, options, output, references, showing, watching
 from app.cli.failures import Code, Failure
 
 if TYPE_CHECKING:
@@ -106,7 +106,11 @@ def add(
         typer.Option(metavar="WORD", help="A word to find it by; may be repeated."),
     ] = None,
     dag: Annotated[
-        str | None, typer.Option(metavar="ID", help="A graph of yours that it joins.")
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="A graph of yours that it joins, by any beginning or ending that only it has.",
+        ),
     ] = None,
     idempotency_key: Annotated[
         str | None, typer.Option(help="A second add with the same key gives the first task.")
@@ -122,29 +126,31 @@ def add(
         raise Failure("--priority and --priority-score exclude each other", code=Code.USAGE)
     policy = {"strategy": retry, "initial_delay_sec": retry_delay}
     with connection.client(url, api_key_file) as client:
-        task = client.tasks.create(
-            title,
-            type=type_,
-            payload=payload,
-            description=description,
-            prompt=prompt,
-            project_id=project,
-            priority=priority,
-            priority_score=priority_score,
-            timeout_seconds=timeout,
-            max_attempts=max_attempts,
-            retry={name: value for name, value in policy.items() if value is not None} or None,
-            required_capabilities=capability,
-            agent_name=agent,
-            max_cost_usd=max_cost,
-            estimated_cost_usd=estimated_cost,
-            deadline_at=deadline,
-            locks=lock,
-            tags=tag,
-            workflow_id=dag,
-            idempotency_key=idempotency_key,
-            source="cli",
-        )
+        with references.blamed_on("--dag"):
+            graph = None if dag is None else references.resolve_dag(client, dag)
+            task = client.tasks.create(
+                title,
+                type=type_,
+                payload=payload,
+                description=description,
+                prompt=prompt,
+                project_id=project,
+                priority=priority,
+                priority_score=priority_score,
+                timeout_seconds=timeout,
+                max_attempts=max_attempts,
+                retry={name: value for name, value in policy.items() if value is not None} or None,
+                required_capabilities=capability,
+                agent_name=agent,
+                max_cost_usd=max_cost,
+                estimated_cost_usd=estimated_cost,
+                deadline_at=deadline,
+                locks=lock,
+                tags=tag,
+                workflow_id=graph,
+                idempotency_key=idempotency_key,
+                source="cli",
+            )
         if wait:
             watching.wait_and_show(client, task.id, wait_timeout, as_json=as_json)
         else:

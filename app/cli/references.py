@@ -3,7 +3,8 @@
 A task of a graph also goes by `GRAPH/TASK`, both by id or part of it, the task also by its name.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from app.cli.failures import Code, Failure
@@ -39,6 +40,21 @@ def resolve_dag(client: "Client", given: str) -> str:
         return DAG_PREFIX + _name(given)
     recent = [dag.id for dag in client.dags.list(limit=RECENT)]
     return choose(given, recent, among="recent graphs")
+
+
+@contextmanager
+def blamed_on(option: str) -> Iterator[None]:
+    """Name the option whose graph cannot be found."""
+    from overnight.errors import DagNotFound
+
+    try:
+        yield
+    except Failure as failure:
+        failure.message = f"{option}: {failure.message}"
+        raise
+    except DagNotFound as error:
+        hint = "`overnight dag list` shows those there are."
+        raise Failure(f"{option}: {error.message}", hint=hint, word=error.code) from error
 
 
 def resolve_bulk(client: "Client", given: str) -> str:

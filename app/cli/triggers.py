@@ -28,7 +28,7 @@ def list_(
     api_key_file: options.KeyFile = None,
 ) -> None:
     """List what the ends of your graphs set off, the newest first."""
-    with connection.client(url, api_key_file) as client:
+    with connection.client(url, api_key_file) as client, references.blamed_on("--dag"):
         named = None if dag is None else references.resolve_dag(client, dag)
         found = client.triggers.list(dag_id=named, limit=limit)
     if as_json:

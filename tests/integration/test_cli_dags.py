@@ -308,6 +308,24 @@ def test_a_file_is_drawn_as_its_suffix_says(name: str, form: str, tmp_path: Path
     assert (tmp_path / name).read_text(encoding="utf-8") == drawn
 
 
+def test_a_task_joins_a_graph_by_any_part_of_its_id() -> None:
+    dag = queued()
+
+    task = read("add", "one more", "--dag", dag["id"][-8:].lower())
+
+    assert task["dag_id"] == dag["id"]
+
+
+@pytest.mark.parametrize("named", ["nothing", "", "dag_01J8K0000000000000000000ZZ"])
+def test_a_graph_that_cannot_be_joined_is_told_with_the_option(named: str) -> None:
+    queued()
+
+    refused = run("add", "one more", "--dag", named)
+
+    assert refused.exit_code in (Code.FAILED, Code.USAGE)
+    assert refused.stderr.startswith("Error: --dag: ")
+
+
 def test_a_graph_nobody_knows_is_told_plainly() -> None:
     unknown = run("dag", "show", "dag_01J00000000000000000000000")
     short = run("dag", "show", "zz")
