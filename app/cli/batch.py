@@ -1,5 +1,6 @@
 """`overnight batch`: queue what a file describes, each graph whole or not at all."""
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -90,21 +91,21 @@ def parsed(name: str, text: str) -> list[batch_files.Entry]:
     try:
         found, wrong = batch_files.entries(batch_files.read(text))
     except batch_files.Unreadable as error:
-        fault = batch_files.Wrong(error.line, "", str(error))
-        raise Failure(fault.told(name), code=Code.USAGE) from error
+        raise _refusal(name, [batch_files.Wrong(error.line, "", str(error))]) from error
     if wrong:
         raise _refusal(name, wrong)
     return found
 
 
-def _refusal(name: str, wrong: list[batch_files.Wrong]) -> Failure:
-    """Tell every fault on a line of its own; the last one ends the command."""
-    first, *rest = [fault.told(name) for fault in wrong]
-    if not rest:
-        return Failure(first, code=Code.USAGE)
-    for line in (first, *rest):
-        output.note(line)
-    return Failure(f"{name} has {len(wrong)} faults; nothing was queued", code=Code.USAGE)
+def _refusal(name: str, wrong: list[batch_files.Wrong], *, queued: int = 0) -> Failure:
+    """Tell every fault: on a line of its own, and to programs by its parts."""
+    lines = [fault.told(name) for fault in wrong]
+    faults = [{"file": name, **asdict(fault)} for fault in wrong]
+    if len(lines) == 1:
+        return Failure(lines[0], code=Code.USAGE, faults=faults)
+    before = f"{queued} went in before" if queued else "nothing was queued"
+    message = f"{name} has {len(wrong)} faults; {before}"
+    return Failure(message, code=Code.USAGE, lines=lines, faults=faults)
 
 
 def _submit(
@@ -122,12 +123,14 @@ def _submit(
                 fields: dict[str, Any] = entry.what.model_dump(exclude_unset=True)
                 made.append(client.tasks.create(**fields))
         except (OvernightError, KeyboardInterrupt) as error:
-            if made:
+            if made and as_json:
+                _show(made, as_json=True)
+            elif made:
                 output.note(f"{len(made)} of {len(found)} were queued before this:")
-                _show(made, as_json=as_json)
+                _show(made, as_json=False)
             if isinstance(error, errors.InvalidRequest) and error.fields:
                 wrong = [entry.wrong(one.field, one.message, one.legal) for one in error.fields]
-                raise _refusal(name, wrong) from error
+                raise _refusal(name, wrong, queued=len(made)) from error
             raise
     return made
 

@@ -1,6 +1,7 @@
 """How a command fails: one line saying what, one saying what to do, and a code for scripts."""
 
 import json
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 
 from app.cli.output import note
@@ -20,24 +21,47 @@ class Code(IntEnum):
 
 
 class Failure(Exception):
-    """An expected fault, told in one line without a traceback; `word` names it for programs."""
+    """An expected fault, told in one line without a traceback; `word` names it for programs.
+
+    Several faults of one thing stand each on a line before it; programs read them as `faults`.
+    """
 
     def __init__(
-        self, message: str, *, hint: str = "", code: Code = Code.FAILED, word: str = ""
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        code: Code = Code.FAILED,
+        word: str = "",
+        lines: Sequence[str] = (),
+        faults: Sequence[Mapping[str, object]] = (),
     ) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
         self.code = code
         self.word = word or code.name
+        self.lines = lines
+        self.faults = faults
 
 
-def tell(message: str, hint: str = "", *, word: str = "", as_json: bool = False) -> None:
+def tell(
+    message: str,
+    hint: str = "",
+    *,
+    word: str = "",
+    lines: Sequence[str] = (),
+    faults: Sequence[Mapping[str, object]] = (),
+    as_json: bool = False,
+) -> None:
     """Say on stderr what went wrong and, if known, what to do about it."""
     if as_json:
         error = {"code": word, "message": " ".join(message.split()), "hint": hint or None}
-        note(json.dumps({"error": error}, ensure_ascii=False))
+        more = {"faults": faults} if faults else {}
+        note(json.dumps({"error": {**error, **more}}, ensure_ascii=False))
         return
+    for line in lines:
+        note(line)
     note(f"Error: {' '.join(message.split())}")
     for line in hint.splitlines():
         note(line)

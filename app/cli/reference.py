@@ -19,7 +19,8 @@ After this page you can use every command of `overnight`. It is written by
 
 - On a terminal lists are tables; into a pipe they are plain aligned columns. `--json` prints
   exactly one JSON document on stdout, `--jsonl` one per line; messages go to stderr, and with
-  either a failure is told there as `{"error": {"code", "message", "hint"}}`. `NO_COLOR` is
+  either a failure is told there as `{"error": {"code", "message", "hint"}}`, those of a
+  batch file with `faults`: `[{"file", "line", "field", "message", "legal"}]`. `NO_COLOR` is
   honoured.
 - A task goes by its id or by any beginning or ending of it that no other has.
 - `@file` and `-` (stdin) stand for a long value. A secret is never an argument: a key comes from

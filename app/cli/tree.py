@@ -36,7 +36,14 @@ class Root(TyperGroup):
                 **extra,
             )
         except Failure as failure:
-            tell(failure.message, failure.hint, word=failure.word, as_json=as_json)
+            tell(
+                failure.message,
+                failure.hint,
+                word=failure.word,
+                lines=failure.lines,
+                faults=failure.faults,
+                as_json=as_json,
+            )
             code = failure.code
         except typer.TyperException as misuse:
             # A group called bare has shown its help already and has nothing to add.

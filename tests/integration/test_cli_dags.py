@@ -116,6 +116,29 @@ def test_several_faults_stand_on_a_line_each() -> None:
     assert last == "Error: stdin has 2 faults; nothing was queued"
 
 
+def test_programs_read_the_faults_in_the_one_document() -> None:
+    shown = run("batch", "-", "--json", given="- title: a\n  priority: 9\n- title: b\n  odd: 1\n")
+    unreadable = run("batch", "-", "--json", given="a: [")
+
+    told = json.loads(shown.stderr)["error"]
+    assert told["message"] == "stdin has 2 faults; nothing was queued"
+    assert [(one["file"], one["line"], one["field"]) for one in told["faults"]] == [
+        ("stdin", 2, "0.priority"),
+        ("stdin", 4, "1.odd"),
+    ]
+    assert all(one["message"] and one["legal"] for one in told["faults"])
+    assert len(json.loads(unreadable.stderr)["error"]["faults"]) == 1
+
+
+def test_programs_read_what_went_in_before_a_limit(door: Door) -> None:
+    door.house.run("UPDATE users SET max_pending = 4")
+
+    shown = run("batch", "-", "--json", given=f"{GRAPH}---\n{GRAPH}")
+
+    assert len(json.loads(shown.stdout)["dags"]) == 1
+    assert json.loads(shown.stderr)["error"]["code"] == "TOO_MANY_PENDING"
+
+
 def test_a_limit_met_halfway_says_what_went_in_before(door: Door) -> None:
     door.house.run("UPDATE users SET max_pending = 3 WHERE id = :id", id=door.user)
 
