@@ -186,6 +186,9 @@ def queue(
 ) -> None:
     """Queue a prompt; its beginning becomes the title."""
     words = " ".join(prompt.split())
+    if not words:
+        hint = "Say what an agent is asked to do, or where it is written: @FILE, or - for stdin."
+        raise Failure("PROMPT: is empty", hint=hint, code=Code.USAGE)
     with connection.client(url, api_key_file) as client:
         task = client.tasks.create(
             words[:LONGEST_TITLE],

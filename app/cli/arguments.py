@@ -11,6 +11,7 @@ import typer
 _UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
 _CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
+OR_DURATION = "8h, 07:00 or 2030-01-31T07:00Z"
 _LONGEST = 10 * 365 * _UNITS["d"]
 
 
@@ -38,8 +39,11 @@ def seconds(text: str | int) -> int:
     return total
 
 
-def instant(text: str) -> datetime:
-    """Read an instant such as `07:00` (the next one, here) or `2030-01-31T07:00Z`."""
+def instant(text: str, *, legal: str = "07:00 or 2030-01-31T07:00Z") -> datetime:
+    """Read an instant such as `07:00` (the next one, here) or `2030-01-31T07:00Z`.
+
+    `legal` is what to write instead of one that cannot be read.
+    """
     now = datetime.now().astimezone()
     if clock := _CLOCK.fullmatch(text.strip()):
         hour, minute = map(int, clock.groups())
@@ -48,7 +52,7 @@ def instant(text: str) -> datetime:
     try:
         at = datetime.fromisoformat(text.strip())
     except ValueError as error:
-        message = f"{text!r} is no instant; write 07:00 or 2030-01-31T07:00Z"
+        message = f"{text!r} is no instant; write {legal}"
         raise typer.BadParameter(message) from error
     return at.astimezone()
 
@@ -57,7 +61,7 @@ def moment(text: str) -> datetime:
     """Read an instant of any time: `2030-01-31T07:00Z`, `07:00` (the last one), or `8h` ago."""
     if _DURATION.fullmatch(text.strip().lower()) and text.strip():
         return datetime.now().astimezone() - timedelta(seconds=seconds(text))
-    at = instant(text)
+    at = instant(text, legal=OR_DURATION)
     if _CLOCK.fullmatch(text.strip()):
         return (at.replace(tzinfo=None) - timedelta(days=1)).astimezone()
     return at
@@ -65,7 +69,10 @@ def moment(text: str) -> datetime:
 
 def coming(text: str) -> datetime:
     """Read an instant that lies ahead."""
-    at = instant(text)
+    return _ahead(text, instant(text))
+
+
+def _ahead(text: str, at: datetime) -> datetime:
     if at <= datetime.now().astimezone():
         raise typer.BadParameter(f"{text!r} has passed; name a time that is still to come")
     return at
@@ -75,7 +82,7 @@ def deadline(text: str) -> datetime:
     """Read an instant that lies ahead, or a duration from now such as `8h`."""
     if _DURATION.fullmatch(text.strip().lower()) and text.strip():
         return datetime.now().astimezone() + timedelta(seconds=seconds(text))
-    return coming(text)
+    return _ahead(text, instant(text, legal=OR_DURATION))
 
 
 def _same_time_tomorrow(at: datetime) -> datetime:

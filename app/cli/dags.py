@@ -23,7 +23,8 @@ SUFFIXES = {".svg": "svg", ".dot": "dot", ".gv": "dot", ".mmd": "mermaid", ".txt
 def list_(
     *,
     status: Annotated[
-        str | None, typer.Option(help="Only those that are running, completed, failed, cancelled.")
+        str | None,
+        typer.Option(help="Only those that are pending, running, completed, failed or cancelled."),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
     as_json: options.Json = False,

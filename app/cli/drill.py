@@ -61,8 +61,8 @@ def _ask(settings: "Settings", wipes: int) -> None:
     others = others_keys(settings)
     ours = f"only keys that begin with {settings.redis_key_prefix!r}"
     what = f"{ours}, for {others} others are there" if others else "everything in it"
+    output.note(f"This wipes {mask_text(settings.redis_url or '')} {wipes} times: {what}.")
     output.note(
-        f"This wipes {mask_text(settings.redis_url or '')} {wipes} times: {what}.\n"
         f"Messages on their way are lost; their tasks run about {settings.claim_ttl:.0f} s later."
     )
     typer.confirm("Go on?", abort=True, err=True)

@@ -130,9 +130,10 @@ def choose(given: str, ids: Sequence[str], *, among: str) -> str:
     if len(named) == 1:
         return named[0]
     if not named:
+        by_graph = ", tasks of a graph also by GRAPH/TASK" if "tasks" in among else ""
         raise Failure(
             f"none of the {among} is named {given!r}",
-            hint="Older ones go by their whole id, tasks of a graph also by GRAPH/TASK.",
+            hint=f"Older ones go by their whole id{by_graph}.",
         )
     shown = ", ".join(named[:SHOWN]) + (", …" if len(named) > SHOWN else "")
     raise Failure(f"{given!r} names {len(named)} {among}: {shown}", code=Code.USAGE)

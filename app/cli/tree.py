@@ -50,9 +50,13 @@ class Root(TyperGroup):
             if message := misuse.format_message():
                 tell(message, _usage_hint(misuse), word=Code.USAGE.name, as_json=as_json)
             code = misuse.exit_code
-        except typer.Abort:
-            tell("declined")
-            code = Code.WAITED_IN_VAIN
+        except typer.Abort as left:
+            # A question makes one of Ctrl-C and of no; what was pressed is still to be seen.
+            if isinstance(left.__context__, KeyboardInterrupt):
+                code = Code.INTERRUPTED
+            else:
+                tell("declined", word="DECLINED", as_json=as_json)
+                code = Code.WAITED_IN_VAIN
         sys.exit(int(code) if isinstance(code, int) else Code.OK)
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401

@@ -16,6 +16,7 @@ from app.control.keys import authenticate
 from app.domain.ids import show_task
 from app.domain.results import Raised
 from app.local.ports import free_port
+from app.local.redis import EmbeddedRedis
 from app.maintenance.sweeps import SWEEPS
 from app.store import migrate
 from app.store.db import Db
@@ -179,6 +180,19 @@ def test_a_wrong_sweep_lists_the_right_ones() -> None:
 
     assert refused.exit_code == Code.USAGE
     assert ", ".join(SWEEPS) in " ".join(refused.stderr.split())
+
+
+def test_a_drill_says_what_it_wipes_before_it_asks(
+    redis: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OVERNIGHT_REDIS_URL", redis.url)
+
+    declined = run("drill", "broker")
+
+    first, second, *_ = declined.stderr.splitlines()
+    assert declined.exit_code == Code.WAITED_IN_VAIN
+    assert first.startswith("This wipes redis://")
+    assert second.startswith("Messages on their way are lost;")
 
 
 def test_a_sweep_that_needs_redis_says_so() -> None:

@@ -113,6 +113,26 @@ def _read(fd: int) -> bytes:
         return b""
 
 
+def test_leaving_at_a_question_is_no_answer_to_it(service: Service) -> None:
+    would = {"action": "cancel", "total": 1, "applies": 1, "sample": [ALPHA]}
+    service.on("POST /api/v1/tasks/bulk", (200, would))
+    ours, theirs = pty.openpty()
+    asking = start(
+        "bulk", "cancel", "--everything", stdin=theirs, stderr=theirs, stdout=subprocess.DEVNULL
+    )
+    os.close(theirs)
+    drawn = b""
+    while b"Cancel 1?" not in drawn:
+        drawn += _read(ours)
+
+    asking.send_signal(signal.SIGINT)
+    drawn = b"".join(iter(lambda: _read(ours), b""))
+    os.close(ours)
+
+    assert asking.wait(timeout=30) == Code.INTERRUPTED
+    assert b"declined" not in drawn
+
+
 def test_a_person_sees_a_table_in_colour_unless_they_do_not_want_it(service: Service) -> None:
     service.on("GET /api/v1/tasks", (200, [task(state="completed")]))
 

@@ -1,0 +1,63 @@
+"""What commands say of arguments that cannot be meant: the name of each, and what would do."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.cli.failures import Code
+from tests.support.canned import KEY, Service, canned_service
+from tests.support.command import run
+
+
+@pytest.fixture(autouse=True)
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    """A server, and a place that knows nothing else."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
+        monkeypatch.delenv(name)
+    with canned_service() as served:
+        monkeypatch.setenv("OVERNIGHT_URL", served.url)
+        monkeypatch.setenv("OVERNIGHT_API_KEY", KEY)
+        yield served
+
+
+@pytest.mark.parametrize("given", ["", "  \n"])
+def test_an_empty_prompt_is_told_by_the_name_of_the_argument(given: str) -> None:
+    refused = run("queue", given)
+
+    assert refused.exit_code == Code.USAGE
+    assert refused.stderr.startswith("Error: PROMPT: is empty\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("add", "x", "--deadline", "8x"), ("bulk", "retry", "--created-after", "8x")],
+)
+def test_where_a_duration_does_it_is_named_too(words: tuple[str, ...]) -> None:
+    refused = run(*words)
+
+    assert refused.exit_code == Code.USAGE
+    said = " ".join(refused.stderr.split())
+    assert "'8x' is no instant; write 8h, 07:00 or 2030-01-31T07:00Z" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "route", "has_tasks"),
+    [
+        (("bulk", "show", "nothing"), "bulk", False),
+        (("trigger", "remove", "nothing"), "triggers", False),
+        (("get", "nothing"), "tasks", True),
+    ],
+)
+def test_only_tasks_are_said_to_go_by_their_graph(
+    service: Service, words: tuple[str, ...], route: str, *, has_tasks: bool
+) -> None:
+    for path in (f"GET /api/v1/{route}", f"GET /api/v1/tasks/{route}"):
+        service.on(path, (200, []))
+
+    refused = run(*words)
+
+    assert "Older ones go by their whole id" in refused.stderr
+    assert ("GRAPH/TASK" in refused.stderr) == has_tasks
