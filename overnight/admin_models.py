@@ -105,6 +105,8 @@ class Worker(Told):
     id: str = Field(description="Its name.")
     kind: str = Field(description="What it is.")
     pool: str = Field(description="The pool it serves.")
+    owner: str | None = Field(None, description="Whose agent it is, if it is outside the house.")
+    name: str | None = Field(None, description="Its name among its owner's agents.")
     slots: int = Field(description="How many tasks it runs at once.")
     busy: int = Field(description="How many it has now.")
     status: str = Field(description="active, draining, silent or offline.")

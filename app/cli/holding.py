@@ -23,7 +23,7 @@ AllOption = Annotated[bool, typer.Option("--all", help="Everything.")]
 MeOption = Annotated[bool, typer.Option("--me", help="Your own tasks, as the API key in use may.")]
 # A worker runs in the house; an agent runs outside and pulls its work.
 KINDS = {"celery": "worker", "pull": "agent"}
-WORKERS = ("WORKER", "KIND", "POOL", "SLOTS", "BUSY", "STATUS", "LAST SEEN")
+WORKERS = ("WORKER", "KIND", "POOL", "SLOTS", "BUSY", "STATUS", "LAST SEEN", "AGENT")
 POOLS = ("POOL", "KIND", "SERVES", "WORKERS", "SLOTS", "BUSY", "STATE")
 PAUSES = ("PAUSED", "NAME", "SINCE", "BY", "WHY")
 
@@ -130,6 +130,7 @@ def workers(
             worker.busy,
             worker.status,
             worker.last_seen_at,
+            None if worker.owner is None else f"{worker.owner}/{worker.name}",
         )
         for worker in found
     ]

@@ -48,14 +48,13 @@ class Seat:
 
 def register(db: Db, user_id: UserId, card: OutsideCard) -> str:
     """Announce an agent and return its id; the same name again is the same agent, changed."""
+    # By the owner's id: a name can be given up, and whoever took it would take over the pool.
+    pool = f"pull:{user_id}/{card.name}"
 
-    def work(tx: Connection) -> tuple[str, str]:
+    def work(tx: Connection) -> str:
         # A pool that nobody knew would not be held by someone who pauses all there are.
         tx.execute(statement("share_pauses"))
         named = {"user_id": user_id, "name": card.name}
-        known = tx.execute(statement("known_agent"), named).one_or_none()
-        owner = tx.execute(statement("name_of_user"), {"user_id": user_id}).scalar_one()
-        pool = f"pull:{owner}/{card.name}" if known is None else known.pool
         serves = None if card.serves_everyone else user_id
         tx.execute(statement("ensure_pull_pool"), {"pool": pool, "serves": serves})
         made = tx.execute(
@@ -73,9 +72,9 @@ def register(db: Db, user_id: UserId, card: OutsideCard) -> str:
                 "silence": round(card.stale_after.total_seconds()),
             },
         )
-        return str(made.scalar_one()), pool
+        return str(made.scalar_one())
 
-    agent_id, pool = db.atomically(work)
+    agent_id = db.atomically(work)
     lanes.look_afresh(db, pool)
     return agent_id
 

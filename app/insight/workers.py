@@ -13,11 +13,16 @@ SILENT = "silent"
 
 @dataclass(frozen=True)
 class WorkerView:
-    """One worker; `status` is active, draining, silent or offline."""
+    """One worker; `status` is active, draining, silent or offline.
+
+    Agents outside the house have an owner and a name.
+    """
 
     id: str
     kind: str
     pool: str
+    owner: str | None
+    name: str | None
     slots: int
     busy: int
     status: str

@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from app.control.pauses import EVERYTHING, pause
+from app.control.users import rename_user
 from app.dispatch.fill import OpenPools
 from app.domain.ids import parse_task
 from app.insight.explain import explain
@@ -47,6 +48,22 @@ def test_the_same_name_again_is_the_same_agent_changed(door: Door) -> None:
     assert (again.json()["id"], again.json()["slots"]) == (first.id, 7)
     assert again.json()["budget_remaining_usd"] == 0.5
     assert outsider(door.guest()).id != first.id
+
+
+def test_an_agent_never_serves_who_took_over_its_owners_old_name(door: Door) -> None:
+    rename_user(door.house.app, door.user, "ada")
+    laptop = outsider(door)
+    rename_user(door.house.app, door.user, "bob")
+    newcomer = door.guest(name="ada")
+    theirs = outsider(newcomer)
+    newcomer.created()
+
+    assert laptop.claim().status_code == 204
+    assert theirs.claim().status_code == 200
+    mine = door.created()
+    assert laptop.work()["task_id"] == mine["id"]
+    called = {(one.owner, one.name): one.id for one in list_workers(door.house.app)}
+    assert called == {("bob", "laptop"): laptop.id, ("ada", "laptop"): theirs.id}
 
 
 def test_another_users_agent_looks_like_none(door: Door) -> None:

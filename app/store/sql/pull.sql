@@ -1,12 +1,6 @@
--- name: known_agent
--- An agent outside by its owner and name.
-SELECT id, pool FROM agents WHERE owner_id = :user_id AND name = :name;
-
--- name: name_of_user
-SELECT name FROM users WHERE id = :user_id;
-
 -- name: ensure_pull_pool
--- The pool of one agent; it serves one user, or everybody.
+-- The pool of one agent; it serves one user, or everybody. Its name holds the owner's id, so that
+-- nobody else can come upon it.
 INSERT INTO pools AS p (name, kind, serves)
 VALUES (:pool, 'pull', CAST(:serves AS uuid))
     ON CONFLICT (name) DO UPDATE SET serves = excluded.serves;

@@ -143,12 +143,13 @@ SELECT count(*)
          LIMIT :limit) urgent;
 
 -- name: view_agents
--- The workers, and how many tasks each runs.
-SELECT g.id, g.kind, g.pool, g.slots, g.status, g.capabilities, g.types, g.joined_at,
+-- The workers, whose they are if they are agents outside, and how many tasks each runs.
+SELECT g.id, g.kind, g.pool, u.name AS owner, g.name, g.slots, g.status, g.capabilities, g.types, g.joined_at,
        g.last_heartbeat_at AS last_seen_at,
        g.last_heartbeat_at > clock() - make_interval(secs => coalesce(g.stale_after_seconds, :liveness)) AS is_alive,
        coalesce(b.busy, 0) AS busy
   FROM agents g
+  LEFT JOIN users u ON u.id = g.owner_id
   LEFT JOIN (SELECT claimed_by, count(*) AS busy
                FROM tasks
               WHERE state IN ('claimed', 'running', 'validating')
