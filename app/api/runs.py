@@ -132,17 +132,20 @@ def call(task_id: str, request: Request, parts: Use) -> Call:
         named = parse_task(task_id)
     except MalformedId:
         raise TaskNotFound from None
-    if parts.rates is not None:
-        add_headers(request, parts.rates.take(f"claim:{named}"))
+    shown: Holder | Over
     try:
-        found = verify(parts.db, named, token)
+        shown = holder = verify(parts.db, named, token)
+        served = holder.served
     except (ClaimEnded, Superseded) as over:
         # Each route says for itself what becomes of what came too late.
-        actor = f"claim:{named}:{over.epoch}"
-        parts.db = parts.db.acting_for(Served(over.user_id, actor))
-        return Call(parts, named, Over(over.epoch))
-    parts.db = parts.db.acting_for(found.served)
-    return Call(parts, named, found)
+        shown = Over(over.epoch)
+        served = Served(over.user_id, f"claim:{named}:{over.epoch}")
+    if parts.rates is not None:
+        # Only a good token is counted, and each claim by itself: nobody else can silence a run,
+        # not even who had the task before.
+        add_headers(request, parts.rates.take(served.actor))
+    parts.db = parts.db.acting_for(served)
+    return Call(parts, named, shown)
 
 
 Running = Annotated[Call, Depends(call)]

@@ -18,6 +18,7 @@ from tests.support import logins
 from tests.support.door import DEAD_REDIS, NO_FILE, TASKS, Door, open_door
 from tests.support.house import House
 from tests.support.operations import operations
+from tests.support.outside import outsider
 
 
 @pytest.fixture
@@ -67,6 +68,37 @@ def test_what_is_shown_as_a_key_but_is_none_fills_no_bucket(
             assert door.http.get(TASKS, headers=damaged).status_code == 401
 
         assert door.ask("GET", TASKS).status_code == 200
+
+
+def test_who_has_no_token_of_a_run_cannot_empty_its_bucket(
+    house: House, database_url: str, redis: EmbeddedRedis
+) -> None:
+    slow = {
+        "OVERNIGHT_REDIS_URL": redis.url,
+        "OVERNIGHT_REDIS_KEY_PREFIX": _prefix(),
+        "OVERNIGHT_RATE_LIMIT_PER_SECOND": "0.01",
+        "OVERNIGHT_RATE_LIMIT_BURST": "7",
+    }
+    with open_door(house, database_url, **slow) as door:
+        door.created()
+        laptop = outsider(door)
+        ended = laptop.begin()
+        laptop.say(ended, "release")
+        work = laptop.begin()
+        *_, epoch, digest = work["token"].split("_")
+        invented = work["token"].replace(digest, "0" * len(digest))
+        of_nobody = f"overnight_claim_{'0' * 32}_{epoch}_{digest}"
+        shown = [{**work, "token": token} for token in (invented, of_nobody, ended["token"])]
+        told = [[laptop.say(one, "heartbeat").status_code for _ in range(8)] for one in shown]
+
+        beats = [laptop.say(work, "heartbeat").status_code for _ in range(7)]
+
+    assert work["task_id"] == ended["task_id"]
+    assert told[:2] == [[401] * 8, [404] * 8]
+    # Who had the task before has a bucket of their own; its start and its release came out of it.
+    assert told[2] == [409] * 5 + [429] * 3
+    # The start came out of the same bucket.
+    assert beats == [200] * 6 + [429]
 
 
 def test_every_answer_tells_how_many_requests_are_left(
