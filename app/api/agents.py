@@ -13,7 +13,7 @@ from typing import Annotated
 from anyio.to_thread import run_sync as _thread
 from fastapi import APIRouter, Query, Request, Response
 
-from app.api.callers import AgentRunner, Forbidden
+from app.api.callers import AgentRunner, Forbidden, check_again
 from app.api.describing import again
 from app.api.parts import Parts, Use
 from app.control import agents
@@ -135,6 +135,8 @@ async def claim_work(
                 # A claim for somebody who has hung up would have to wait for its end.
                 if parts.bell.is_closed or await request.is_disconnected():
                     break
+                # Nor is anything claimed for a key that was shut off meanwhile.
+                await _thread(partial(check_again, request, parts, caller))
                 work = await _thread(look, limiter=parts.claim_places)
                 if work is None:
                     await waiting.rest(min(pause, max(0.0, deadline - time.monotonic())))

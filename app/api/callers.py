@@ -46,6 +46,15 @@ def caller(request: Request, parts: Use) -> Caller:
 Known = Annotated[Caller, Depends(caller)]
 
 
+def check_again(request: Request, parts: Parts, known: Caller) -> None:
+    """Raise Unauthenticated if what a request showed no longer makes its caller who they were.
+
+    For whoever is kept waiting: a key may be revoked, or a user disabled, in the meantime.
+    """
+    if _known(request, parts) != known:
+        raise Unauthenticated
+
+
 def reader(known: Known) -> Caller:
     """Return a caller who may look at tasks."""
     return _with_scope(known, "tasks:read")

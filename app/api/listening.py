@@ -10,11 +10,11 @@ from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from anyio.to_thread import run_sync as _thread
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.api.callers import Reader
+from app.api.callers import Reader, Unauthenticated, check_again
 from app.api.parts import Parts, Use
 from app.domain.errors import DagNotFound, InvalidRequest, TaskNotFound
 from app.domain.ids import DagId, MalformedId, TaskId, parse_dag, parse_task
@@ -30,7 +30,7 @@ from overnight.streaming import END
 router = APIRouter(prefix="/api/v1", tags=["events"])
 V = TypeVar("V", TaskView, DagView)
 PAGE = 500
-# After this long a stream ends by itself and is opened again, with the key looked at anew.
+# After this long a stream ends by itself and is opened again.
 LONGEST_SECONDS = 15 * 60
 LONGEST_WAIT_SECONDS = 60
 BIGGEST_ID = 2**63 - 1
@@ -63,6 +63,7 @@ HEARD: dict[str, Any] = {
 )
 async def stream_events(
     *,
+    request: Request,
     parts: Use,
     caller: Reader,
     task_id: Annotated[
@@ -96,13 +97,15 @@ async def stream_events(
     if topic.is_bounded:
         await _thread(partial(last_event, parts.db, topic))  # refuses what is not the caller's
     parts.feed.admit(caller.user_id)
-    told = _told(parts, topic, after)
+    told = _told(parts, topic, after, partial(check_again, request, parts, caller))
     return StreamingResponse(told, media_type="text/event-stream", headers=HEADERS)
 
 
 @router.get("/tasks/{task_id}/wait", response_model=TaskResponse)
 async def wait_for_task(
+    *,
     task_id: str,
+    request: Request,
     parts: Use,
     caller: Reader,
     timeout: Annotated[  # noqa: ASYNC109 - the word of the wire
@@ -112,12 +115,15 @@ async def wait_for_task(
     """Tell how a task stands once it has ended, or when so many seconds have passed."""
     named = _task_id(task_id)
     look = partial(get_task, parts.db, caller.user_id, named)
-    return await _ended(parts, Topic(caller.user_id, named), look, timeout)
+    check = partial(check_again, request, parts, caller)
+    return await _ended(parts, Topic(caller.user_id, named), look, check, timeout)
 
 
 @router.get("/dags/{dag_id}/wait", response_model=Dag)
 async def wait_for_dag(
+    *,
     dag_id: str,
+    request: Request,
     parts: Use,
     caller: Reader,
     timeout: Annotated[  # noqa: ASYNC109 - the word of the wire
@@ -127,10 +133,13 @@ async def wait_for_dag(
     """Tell how a graph stands, without its tasks, once it has ended or so many seconds passed."""
     named = _dag_id(dag_id)
     look = partial(get_dag, parts.db, caller.user_id, named, with_tasks=False)
-    return await _ended(parts, Topic(caller.user_id, dag_id=named), look, timeout)
+    check = partial(check_again, request, parts, caller)
+    return await _ended(parts, Topic(caller.user_id, dag_id=named), look, check, timeout)
 
 
-async def _ended(parts: Parts, topic: Topic, look: Callable[[], V], seconds: float) -> V:
+async def _ended(
+    parts: Parts, topic: Topic, look: Callable[[], V], check: Callable[[], None], seconds: float
+) -> V:
     """Look until what is looked at has ended, so many seconds have passed, or the house stops."""
     deadline = time.monotonic() + seconds
     seen = await _thread(look)
@@ -141,6 +150,7 @@ async def _ended(parts: Parts, topic: Topic, look: Callable[[], V], seconds: flo
         # Looked at again after listening began: it may have ended in between.
         while True:
             seen = await _thread(look)
+            await _thread(check)
             left = deadline - time.monotonic()
             if _has_ended(seen) or left <= 0 or parts.feed.is_closed:
                 return seen
@@ -152,8 +162,14 @@ def _has_ended(seen: TaskView | DagView) -> bool:
     return ended_at is not None
 
 
-async def _told(parts: Parts, topic: Topic, after: int | None) -> AsyncIterator[str]:
-    """Write the stream; it ends when nothing can follow, and whenever the house must stop."""
+async def _told(
+    parts: Parts, topic: Topic, after: int | None, check: Callable[[], None]
+) -> AsyncIterator[str]:
+    """Write the stream.
+
+    It ends when nothing can follow, when the key that opened it no longer opens the door, and
+    whenever the house must stop.
+    """
     ends_at = time.monotonic() + LONGEST_SECONDS
     look = partial(last_event, parts.db, topic)
     yield f"retry: {AGAIN_AFTER_MILLISECONDS}\n\n"
@@ -169,25 +185,31 @@ async def _told(parts: Parts, topic: Topic, after: int | None) -> AsyncIterator[
                 yield f"id: {cursor}\n\n"
             while not parts.feed.is_closed and time.monotonic() < ends_at:
                 last = await _thread(look) if topic.is_bounded else None
-                async for event in _news(parts, topic, cursor):
+                async for event in _news(parts, topic, cursor, check):
                     yield _frame(event)
                     cursor = event.id
                 if last is not None and cursor >= last:
                     yield f"event: {END}\ndata: {{}}\n\n"
                     return
                 if not await listener.news(HEARTBEAT_SECONDS):
+                    await _thread(check)
                     yield BEAT
-        except (DatabaseUnreachable, SQLAlchemyError):
-            return  # the listener comes back to where it was
+        except (DatabaseUnreachable, SQLAlchemyError, Unauthenticated):
+            return  # the listener comes back to where it was, if the door opens
 
 
-async def _news(parts: Parts, topic: Topic, after: int) -> AsyncIterator[EventView]:
+async def _news(
+    parts: Parts, topic: Topic, after: int, check: Callable[[], None]
+) -> AsyncIterator[EventView]:
     """Read all that is certain after one event, a page at a time."""
     while True:
         until = parts.feed.horizon or 0
         page = await _thread(
             partial(read_events, parts.db, topic, after=after, until=until, limit=PAGE)
         )
+        if page:
+            # After the reading: what happened since the key was shut off is not told.
+            await _thread(check)
         for event in page:
             yield event
         if len(page) < PAGE:

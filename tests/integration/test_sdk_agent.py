@@ -3,11 +3,13 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 import overnight
+from app.control.keys import key_id_of, revoke
 from overnight import agent_calls, handlers
 from overnight.agents import Agent
 from overnight.mcp_server import Run
@@ -185,6 +187,27 @@ def test_a_waiting_agent_is_woken_by_work(
             thread.join(20)
             assert not thread.is_alive()
     assert len(house.rows("SELECT * FROM attempts")) == 1
+
+
+def test_nothing_is_claimed_for_a_key_that_was_revoked_during_the_wait(
+    house: House, database_url: str
+) -> None:
+    with (
+        serve(house, database_url) as served,
+        overnight.Client(served.url, served.key, retries=0) as client,
+        ThreadPoolExecutor(1) as waiting,
+    ):
+        card = client.call(agent_calls.register({"name": "laptop"}))
+        claim = waiting.submit(client.call, agent_calls.claim(card.id, wait=30))
+        bell = served.server._api.state.parts.bell
+        wait_until(lambda: bell.waiting_now == 1, what="the agent to wait")
+
+        revoke(house.app, key_id_of(served.key))
+        house.task(served.user)
+
+        with pytest.raises(overnight.errors.Unauthenticated):
+            claim.result(20)
+    assert house.rows("SELECT * FROM attempts") == []
 
 
 def test_a_run_has_hands_for_the_mcp_server(house: House, database_url: str) -> None:

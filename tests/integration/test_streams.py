@@ -4,13 +4,17 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2
 import pytest
 from sqlalchemy import text
 
+from app.api import listening as api_listening
 from app.control.cancel import cancel
+from app.control.keys import key_id_of, revoke
+from app.control.users import disable_user
 from app.domain.ids import TaskId, parse_task, show_dag, show_task
 from app.domain.results import Returned
 from app.events.feed import Feed
@@ -318,6 +322,46 @@ def test_a_user_listens_in_so_many_places_and_no_more(
     # A wait that cannot be held is answered by asking now and then.
     cancel(served.house.app, served.user, parse_task(task_id), actor="test")
     assert client.tasks.wait(task_id, check=False).state == "cancelled"
+
+
+@pytest.mark.parametrize("by", ["revoking the key", "disabling the user"])
+def test_who_is_shut_out_hears_no_more(served: Served, client: Client, ears: Ears, by: str) -> None:
+    served.house.agent()
+    run = served.house.running(served.user)
+    heard = ears.listen(client.stream())
+    wait_until(lambda: listening(served) == 1, what="the stream to open")
+    served.house.task(served.user)
+    before = list(heard.wait_for(1))
+    waiting = ThreadPoolExecutor(1)
+    wait = waiting.submit(client.tasks.wait, show_task(run.claim.task_id), timeout=30, poll=30)
+    wait_until(lambda: listening(served) == 2, what="the wait to be held")
+
+    if by == "revoking the key":
+        revoke(served.house.app, key_id_of(served.key))
+    else:
+        disable_user(served.house.app, served.user)
+    served.house.settle(run, Returned(7))
+
+    wait_until(lambda: listening(served) == 0, what="both to be sent home")
+    heard.join(20)
+    assert isinstance(heard.error, errors.Unauthenticated)
+    assert heard.events == before
+    with pytest.raises(errors.Unauthenticated):
+        wait.result(20)
+    waiting.shutdown()
+
+
+def test_an_idle_stream_ends_with_its_key(
+    served: Served, client: Client, ears: Ears, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_listening, "HEARTBEAT_SECONDS", 0.2)
+    heard = ears.listen(client.stream())
+    wait_until(lambda: listening(served) == 1, what="the stream to open")
+
+    revoke(served.house.app, key_id_of(served.key))
+
+    heard.join(20)
+    assert isinstance(heard.error, errors.Unauthenticated)
 
 
 def test_whoever_hangs_up_is_forgotten(served: Served, client: Client) -> None:
