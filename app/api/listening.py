@@ -13,11 +13,13 @@ from anyio.to_thread import run_sync as _thread
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
 from sqlalchemy.exc import SQLAlchemyError
+from starlette.types import Receive, Scope, Send
 
 from app.api.callers import Reader, Unauthenticated, check_again
 from app.api.parts import Parts, Use
 from app.domain.errors import DagNotFound, InvalidRequest, TaskNotFound
 from app.domain.ids import DagId, MalformedId, TaskId, parse_dag, parse_task
+from app.events.feed import Feed, Subscription
 from app.events.log import EventView, Topic, last_event, read_events
 from app.insight.dags import DagView, get_dag
 from app.insight.tasks import TaskView, get_task
@@ -49,6 +51,27 @@ HEARD: dict[str, Any] = {
     },
     "examples": [{"id": "1204", "event": "task.completed", "data": '{"id": 1204, …}'}],
 }
+
+
+class EventStream(StreamingResponse):
+    """An answer that goes on, and has its place among the listeners from before its first byte.
+
+    Whoever finds none is refused as by the route itself: nothing was sent by then.
+    """
+
+    def __init__(
+        self, feed: Feed, topic: Topic, tell: Callable[[Subscription], AsyncIterator[str]]
+    ) -> None:
+        super().__init__((), media_type="text/event-stream", headers=HEADERS)
+        self._feed = feed
+        self._topic = topic
+        self._tell = tell
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Tell until there is nothing more to tell, or nobody listens."""
+        with self._feed.listening(self._topic) as listener:
+            self.body_iterator = self._tell(listener)
+            await super().__call__(scope, receive, send)
 
 
 @router.get(
@@ -96,9 +119,8 @@ async def stream_events(
     after = _event_id(last_event_id)
     if topic.is_bounded:
         await _thread(partial(last_event, parts.db, topic))  # refuses what is not the caller's
-    parts.feed.admit(caller.user_id)
-    told = _told(parts, topic, after, partial(check_again, request, parts, caller))
-    return StreamingResponse(told, media_type="text/event-stream", headers=HEADERS)
+    check = partial(check_again, request, parts, caller)
+    return EventStream(parts.feed, topic, partial(_told, parts, after=after, check=check))
 
 
 @router.get("/tasks/{task_id}/wait", response_model=TaskResponse)
@@ -145,7 +167,6 @@ async def _ended(
     seen = await _thread(look)
     if _has_ended(seen) or not seconds:
         return seen
-    parts.feed.admit(topic.user_id)
     with parts.feed.listening(topic) as listener:
         # Looked at again after listening began: it may have ended in between.
         while True:
@@ -163,39 +184,39 @@ def _has_ended(seen: TaskView | DagView) -> bool:
 
 
 async def _told(
-    parts: Parts, topic: Topic, after: int | None, check: Callable[[], None]
+    parts: Parts, listener: Subscription, *, after: int | None, check: Callable[[], None]
 ) -> AsyncIterator[str]:
     """Write the stream.
 
     It ends when nothing can follow, when the key that opened it no longer opens the door, and
     whenever the house must stop.
     """
+    topic = listener.topic
     ends_at = time.monotonic() + LONGEST_SECONDS
     look = partial(last_event, parts.db, topic)
     yield f"retry: {AGAIN_AFTER_MILLISECONDS}\n\n"
-    with parts.feed.listening(topic) as listener:
-        try:
-            while parts.feed.horizon is None and not parts.feed.is_closed:
-                if not await listener.news(HEARTBEAT_SECONDS):
-                    yield BEAT
-            cursor = after
-            if cursor is None:
-                cursor = parts.feed.horizon or 0
-                # Known from the first moment on where to resume, even if nothing happens.
-                yield f"id: {cursor}\n\n"
-            while not parts.feed.is_closed and time.monotonic() < ends_at:
-                last = await _thread(look) if topic.is_bounded else None
-                async for event in _news(parts, topic, cursor, check):
-                    yield _frame(event)
-                    cursor = event.id
-                if last is not None and cursor >= last:
-                    yield f"event: {END}\ndata: {{}}\n\n"
-                    return
-                if not await listener.news(HEARTBEAT_SECONDS):
-                    await _thread(check)
-                    yield BEAT
-        except (DatabaseUnreachable, SQLAlchemyError, Unauthenticated):
-            return  # the listener comes back to where it was, if the door opens
+    try:
+        while parts.feed.horizon is None and not parts.feed.is_closed:
+            if not await listener.news(HEARTBEAT_SECONDS):
+                yield BEAT
+        cursor = after
+        if cursor is None:
+            cursor = parts.feed.horizon or 0
+            # Known from the first moment on where to resume, even if nothing happens.
+            yield f"id: {cursor}\n\n"
+        while not parts.feed.is_closed and time.monotonic() < ends_at:
+            last = await _thread(look) if topic.is_bounded else None
+            async for event in _news(parts, topic, cursor, check):
+                yield _frame(event)
+                cursor = event.id
+            if last is not None and cursor >= last:
+                yield f"event: {END}\ndata: {{}}\n\n"
+                return
+            if not await listener.news(HEARTBEAT_SECONDS):
+                await _thread(check)
+                yield BEAT
+    except (DatabaseUnreachable, SQLAlchemyError, Unauthenticated):
+        return  # the listener comes back to where it was, if the door opens
 
 
 async def _news(

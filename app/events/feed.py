@@ -15,7 +15,6 @@ import anyio.to_thread
 from sqlalchemy import Connection
 
 from app.domain.errors import TooManyStreams
-from app.domain.ids import UserId
 from app.events.log import Horizon, Topic, touched
 from app.store.db import Db
 from app.telemetry import Event, emit
@@ -63,15 +62,15 @@ class Feed:
         """How far the log may be read; None until the first look."""
         return self._horizon.at
 
-    def admit(self, user_id: UserId) -> None:
-        """Raise TooManyStreams if this user listens in as many places as is allowed."""
-        open_now = sum(one.topic.user_id == user_id for one in self._listeners)
-        if open_now >= self._per_user:
-            raise TooManyStreams(self._per_user)
-
     @contextmanager
     def listening(self, topic: Topic) -> Iterator[Subscription]:
-        """Listen to a topic for as long as the context is open."""
+        """Listen to a topic for as long as the context is open.
+
+        TooManyStreams says that its user listens in as many places as is allowed.
+        """
+        open_now = sum(one.topic.user_id == topic.user_id for one in self._listeners)
+        if open_now >= self._per_user:
+            raise TooManyStreams(self._per_user)
         one = Subscription(topic)
         self._listeners.add(one)
         if self._looking is None or self._looking.done():

@@ -324,6 +324,30 @@ def test_a_user_listens_in_so_many_places_and_no_more(
     assert client.tasks.wait(task_id, check=False).state == "cancelled"
 
 
+def test_a_burst_of_streams_stays_within_the_limit(served: Served) -> None:
+    headers = {"Authorization": f"Bearer {served.key}"}
+    at_once = threading.Barrier(12)
+    over = threading.Event()
+    answers: list[int] = []
+
+    def listen() -> None:
+        at_once.wait(20)
+        url = f"{served.url}/api/v1/events"
+        with httpx2.stream("GET", url, headers=headers, timeout=20) as answer:
+            answers.append(answer.status_code)
+            over.wait(20)
+
+    threads = [threading.Thread(target=listen) for _ in range(12)]
+    for one in threads:
+        one.start()
+    wait_until(lambda: len(answers) == len(threads), what="every answer to begin")
+    over.set()
+    for one in threads:
+        one.join(20)
+
+    assert sorted(answers) == [200] * 3 + [429] * 9
+
+
 @pytest.mark.parametrize("by", ["revoking the key", "disabling the user"])
 def test_who_is_shut_out_hears_no_more(served: Served, client: Client, ears: Ears, by: str) -> None:
     served.house.agent()
