@@ -62,7 +62,10 @@ def list_own_keys(parts: Use, caller: KeyReader) -> list[ShownKey]:
 
 @router.post("", status_code=201)
 def make_own_key(body: NewKey, parts: Use, caller: KeyWriter) -> MadeKey:
-    """Make a key for the caller; it is shown this once, and reaches no further than this one."""
+    """Make a key for the caller; it is shown this once.
+
+    It reaches no further than the key this request shows, and ends no later.
+    """
     if not within(body.scopes, caller.scopes):
         legal = f"those of this key: {', '.join(caller.scopes)}"
         raise InvalidRequest("scopes", "go further than this key's own", legal=legal)
@@ -72,6 +75,7 @@ def make_own_key(body: NewKey, parts: Use, caller: KeyWriter) -> MadeKey:
         name=body.name,
         scopes=body.scopes,
         expires_in=body.expires_in,
+        maker=caller.key_id,
     )
     return MadeKey(key_id_of(key), key)
 
@@ -80,8 +84,7 @@ def make_own_key(body: NewKey, parts: Use, caller: KeyWriter) -> MadeKey:
 def rotate_own_key(key_id: str, parts: Use, caller: KeyWriter, body: Rotation = USUAL) -> MadeKey:
     """Make the key that takes over from one of the caller's, which stays good for the grace."""
     _reaching(parts, caller, key_id)
-    grace = body.grace
-    key = rotate(parts.db, key_id, grace=grace, user_id=caller.user_id)
+    key = rotate(parts.db, key_id, grace=body.grace, user_id=caller.user_id, maker=caller.key_id)
     return MadeKey(key_id_of(key), key)
 
 

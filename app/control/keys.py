@@ -10,9 +10,9 @@ import secrets
 import zlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Connection, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, cast, func, or_, select, update
 from sqlalchemy.dialects import postgresql
 
 from app.control.users import create_user
@@ -21,6 +21,7 @@ from app.domain.ids import UserId
 from app.domain.plans import PlanTier
 from app.domain.scopes import EVERYTHING, checked, reach
 from app.insight.users import find_user
+from app.store import lanes
 from app.store.db import Db, Served
 from app.store.models import ApiKey
 from app.store.statements import statement
@@ -82,23 +83,35 @@ def issue(
     name: str,
     scopes: Collection[str] = (EVERYTHING,),
     expires_in: timedelta | None = None,
+    maker: str | None = None,
 ) -> str:
-    """Make a key for a user and return it; this is the only time it can be seen."""
+    """Make a key for a user and return it; this is the only time it can be seen.
+
+    It does not outlive the key with which it is made, if a `maker` is named.
+    """
     key = new_key()
     card = Card(name, checked(scopes), expires_in)
 
     def work(tx: Connection) -> None:
         _check_room(tx, user_id)
-        _register(tx, user_id, key, card)
+        _register(tx, user_id, key, card, no_later_than=_end_of(tx, maker))
 
     db.atomically(work)
     return key
 
 
-def rotate(db: Db, key_id: str, *, grace: timedelta = GRACE, user_id: UserId | None = None) -> str:
+def rotate(
+    db: Db,
+    key_id: str,
+    *,
+    grace: timedelta = GRACE,
+    user_id: UserId | None = None,
+    maker: str | None = None,
+) -> str:
     """Make a key that takes over from another, which stays good for the grace, and return it.
 
-    The new one has the old one's name and rights, and lives as long as the old one was meant to.
+    The new one has the old one's name and rights, and lives as long as the old one was meant to,
+    but not longer than the key with which it is made, if a `maker` is named.
     With a `user_id` another user's key looks exactly like none. A key can be rotated once: the
     loser of a race is told there is no such key in force.
     """
@@ -108,6 +121,8 @@ def rotate(db: Db, key_id: str, *, grace: timedelta = GRACE, user_id: UserId | N
 
     def work(tx: Connection) -> None:
         end = func.clock() + grace
+        # Read first: the maker may be the old one itself, which is about to be cut short.
+        no_later_than = _end_of(tx, maker)
         old = tx.execute(
             update(ApiKey)
             .where(*_in_force(key_id, user_id), ApiKey.replaced_by.is_(None))
@@ -116,7 +131,10 @@ def rotate(db: Db, key_id: str, *, grace: timedelta = GRACE, user_id: UserId | N
         ).one_or_none()
         if old is None:
             raise KeyNotFound
-        _register(tx, UserId(old.user_id), key, Card(old.name, old.scopes, old.lifetime))
+        owner = UserId(old.user_id)
+        _check_room(tx, owner)
+        card = Card(old.name, old.scopes, old.lifetime)
+        _register(tx, owner, key, card, no_later_than=no_later_than)
 
     db.atomically(work)
     return key
@@ -184,8 +202,16 @@ def is_well_formed(key: str) -> bool:
     )
 
 
-def _register(tx: Connection, user_id: UserId, key: str, card: Card) -> None:
+def _register(
+    tx: Connection,
+    user_id: UserId,
+    key: str,
+    card: Card,
+    *,
+    no_later_than: datetime | None = None,
+) -> None:
     """Keep a key's hash; one that is known already stays as it is."""
+    end = None if card.expires_in is None else func.clock() + card.expires_in
     tx.execute(
         postgresql.insert(ApiKey)
         .values(
@@ -195,7 +221,8 @@ def _register(tx: Connection, user_id: UserId, key: str, card: Card) -> None:
             hash=_hash(key),
             last4=key.split("_")[3][-4:],
             scopes=list(card.scopes),
-            expires_at=None if card.expires_in is None else func.clock() + card.expires_in,
+            # The earlier of the two; of NULLs, which never come, Postgres takes no notice.
+            expires_at=func.least(end, cast(no_later_than, ApiKey.expires_at.type)),
             lifetime=card.expires_in,
         )
         .on_conflict_do_nothing()
@@ -212,14 +239,21 @@ def _in_force(key_id: str, user_id: UserId | None) -> list[ColumnElement[bool]]:
     return holds if user_id is None else [*holds, ApiKey.user_id == user_id]
 
 
+def _end_of(tx: Connection, key_id: str | None) -> datetime | None:
+    """Return when a key ends, if it does."""
+    return tx.execute(select(ApiKey.expires_at).where(ApiKey.id == key_id)).scalar_one_or_none()
+
+
 def _check_room(tx: Connection, user_id: UserId) -> None:
+    """Refuse one key too many; whoever makes keys for the same user waits until this one is."""
+    lanes.lock(tx, [user_id])
     good = select(func.count()).where(
         ApiKey.user_id == user_id,
         ApiKey.revoked_at.is_(None),
         or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.clock()),
     )
     if tx.execute(good).scalar_one() >= MOST_KEYS:
-        legal = f"at most {MOST_KEYS} keys in force; revoke one that is not needed"
+        legal = f"at most {MOST_KEYS} keys in force; revoke one first, or rotate without grace"
         raise InvalidRequest("keys", "no more keys can be made", legal=legal)
 
 

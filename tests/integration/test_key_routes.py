@@ -1,8 +1,9 @@
 """Keys over HTTP and at the terminal: made, listed, rotated, revoked; one's own, or an admin's."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -11,9 +12,12 @@ from app.control import keys
 from app.control.keys import authenticate, issue, key_id_of, rotate
 from app.domain.errors import InvalidRequest, KeyNotFound
 from app.domain.scopes import SCOPES, checked
+from app.insight.users import list_keys
+from app.store.db import ADMIN, Db
 from tests.support.command import run
 from tests.support.door import TASKS, Door, open_door
 from tests.support.house import House
+from tests.support.rivals import Rival, held_lane, queue_up
 
 KEYS = "/api/v1/keys"
 
@@ -188,6 +192,65 @@ def test_nobody_has_keys_without_number(door: Door, monkeypatch: pytest.MonkeyPa
 
     assert refused.status_code == 400
     assert "revoke one" in refused.json()["errors"][0]["legal"]
+
+
+def test_rotation_makes_no_more_keys_than_one_may_have(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "MOST_KEYS", 2)
+    second = door.ask("POST", f"{KEYS}/{key_id_of(door.key)}/rotate").json()["id"]
+
+    third = door.ask("POST", f"{KEYS}/{second}/rotate")
+    in_its_place = door.ask("POST", f"{KEYS}/{second}/rotate", json={"grace_seconds": 0})
+
+    assert (third.status_code, in_its_place.status_code) == (400, 201)
+    assert "rotate without grace" in third.json()["errors"][0]["legal"]
+
+
+def test_makers_of_keys_at_the_same_moment_stay_within_the_limit(
+    house: House, connect: Callable[..., Db], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "MOST_KEYS", 2)
+    user = house.user()
+    first = issue(house.app, user, name="first")
+    as_admin = partial(connect, role=ADMIN)
+    rivals = [
+        Rival(as_admin, "maker", partial(issue, name="second"), user),
+        Rival(as_admin, "another maker", partial(issue, name="third"), user),
+        Rival(as_admin, "rotator", rotate, key_id_of(first)),
+    ]
+
+    with held_lane(connect, user):
+        queue_up(connect, rivals)
+
+    assert rivals[0].answer()
+    for late in rivals[1:]:
+        with pytest.raises(InvalidRequest, match="no more keys"):
+            late.answer()
+    assert len(list_keys(house.app, user)) == 2
+
+
+@pytest.mark.parametrize("way", ["made", "made shorter", "rotates itself", "rotates another"])
+def test_a_key_with_an_end_makes_none_that_outlives_it(door: Door, way: str) -> None:
+    key = issue(door.house.app, door.user, name="short", expires_in=timedelta(hours=1))
+    short = as_key(door, key)
+    door.house.move_clock(timedelta(minutes=30))
+
+    if way.startswith("made"):
+        seconds = 600 if way == "made shorter" else None
+        made = short.ask("POST", KEYS, json={"name": "ever", "expires_in_seconds": seconds})
+    else:
+        old = key if way == "rotates itself" else door.key
+        made = short.ask("POST", f"{KEYS}/{key_id_of(old)}/rotate", json={"grace_seconds": 60})
+
+    assert made.status_code == 201, made.text
+    new = as_key(door, made.json()["key"])
+    steps = [timedelta(minutes=9), timedelta(minutes=20), timedelta(minutes=2)]
+    told = []
+    for step in steps:
+        door.house.move_clock(step)
+        told.append(new.ask("GET", TASKS).status_code)
+    assert told == ([200, 401, 401] if way == "made shorter" else [200, 200, 401])
 
 
 def test_an_admin_manages_everybodys_keys(door: Door) -> None:
