@@ -5,6 +5,7 @@ from sqlalchemy.exc import IntegrityError
 
 from app.api.admin import user_named
 from app.api.callers import Admin
+from app.api.naming import name_cursor, show_name
 from app.api.paging import PAGE, BeforeName, Limit, page_of
 from app.api.parts import Parts, Use
 from app.api.users import window_of, window_said
@@ -39,8 +40,8 @@ def list_all_users(
     before: BeforeName = None,
 ) -> list[UserDetail]:
     """List every user, by name; the Link header leads to the next page."""
-    found = list_users(parts.admin_db, after=before, limit=limit + 1)
-    page = page_of(request, response, found, limit, lambda user: user.name)
+    found = list_users(parts.admin_db, after=name_cursor(before), limit=limit + 1)
+    page = page_of(request, response, found, limit, lambda user: show_name(user.name))
     return [_detail(user) for user in page]
 
 

@@ -1,5 +1,7 @@
 """Reading what a path or a query names; what cannot be a name names nothing that exists."""
 
+from urllib.parse import quote, unquote
+
 from app.domain.errors import (
     ArtifactNotFound,
     BulkNotFound,
@@ -110,6 +112,22 @@ def dag_cursor(text: str | None) -> DagId | None:
     except MalformedId:
         legal = "the X-Next-Cursor of the page before"
         raise InvalidRequest("before", "is no cursor", legal=legal) from None
+
+
+def show_name(name: str) -> str:
+    """Write a name as a cursor: a header holds no more than ASCII, a name any characters."""
+    return quote(name, safe="")
+
+
+def name_cursor(text: str | None) -> str | None:
+    """Read where a page of named things begins."""
+    if text is None:
+        return None
+    name = unquote(text)
+    if "\0" in name:
+        legal = "the X-Next-Cursor of the page before"
+        raise InvalidRequest("before", "is no cursor", legal=legal)
+    return name
 
 
 def number_cursor(text: str | None) -> int | None:

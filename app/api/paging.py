@@ -11,6 +11,8 @@ T = TypeVar("T")
 PAGE = 50
 MAX_PAGE = 100
 LONGEST_CURSOR = 200
+# A name of a hundred characters, each of them percent-encoded.
+LONGEST_NAME = 1200
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="How many at most.")]
 _LAST = "The X-Next-Cursor of the page before."
 _ULID = "[0-7][0-9A-HJKMNP-TV-Z]{25}$"
@@ -26,7 +28,7 @@ BeforeTask = Annotated[str | None, _cursor(f"^task_{_ULID}")]
 BeforeDag = Annotated[str | None, _cursor(f"^dag_{_ULID}")]
 BeforeBulk = Annotated[str | None, _cursor(f"^bulk_{_ULID}")]
 BeforeNumber = Annotated[str | None, _cursor(f"^[0-9]{{1,{MOST_DIGITS}}}$")]
-BeforeName = Annotated[str | None, Query(max_length=LONGEST_CURSOR, description=_LAST)]
+BeforeName = Annotated[str | None, Query(max_length=LONGEST_NAME, description=_LAST)]
 
 
 def page_of(

@@ -38,6 +38,27 @@ def test_a_user_is_made_listed_and_read(boss: Door) -> None:
     assert rest.json()[0]["name"] > "ada"
 
 
+def test_users_of_any_legal_name_are_listed_by_pages(boss: Door) -> None:
+    names = {"Ωmega", "日本" * 50, "a+b@c.d", "ünïçödé"}
+    for name in names:
+        made = boss.ask("POST", f"{ADMIN}/users", json={"name": name})
+        assert made.status_code == 201, made.text
+    everybody = [one["name"] for one in boss.ask("GET", f"{ADMIN}/users").json()]
+
+    seen = []
+    page: dict[str, Any] = {"limit": 1}
+    for _ in everybody:
+        answer = boss.ask("GET", f"{ADMIN}/users", params=page)
+        assert answer.status_code == 200, answer.text
+        seen += [one["name"] for one in answer.json()]
+        page["before"] = answer.headers.get("X-Next-Cursor")
+
+    assert names < set(everybody)
+    assert seen == everybody
+    assert page["before"] is None
+    assert boss.ask("GET", f"{ADMIN}/users", params={"before": "%00"}).status_code == 400
+
+
 def test_two_users_never_share_a_name(boss: Door) -> None:
     boss.ask("POST", f"{ADMIN}/users", json={"name": "ada"})
 
