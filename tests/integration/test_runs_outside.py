@@ -127,6 +127,20 @@ def test_a_late_result_is_kept_aside(agent: Outsider) -> None:
     assert (kept["agent"], kept["result"]["output"]) == (agent.id, "late")
 
 
+def test_of_each_claim_one_late_result_is_kept(agent: Outsider) -> None:
+    for attempt in (1, 2):
+        work = agent.begin()
+        agent.door.house.move_clock(OVER)
+        reap(agent.door.house.dispatcher, liveness=LIVENESS)
+        agent.door.house.run("UPDATE tasks SET state = 'ready', retry_at = NULL")
+        told = [agent.say(work, "complete", output=[attempt, n]).status_code for n in range(5)]
+        assert told == [409] * 5
+        agent = outsider(agent.door)
+
+    kept = agent.door.house.rows("SELECT epoch, result FROM stale_results ORDER BY epoch")
+    assert [(one["epoch"], one["result"]["output"]) for one in kept] == [(1, [1, 0]), (2, [2, 0])]
+
+
 def test_a_completion_that_is_sent_again_is_no_error(agent: Outsider) -> None:
     work = agent.begin()
 

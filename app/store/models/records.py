@@ -223,10 +223,13 @@ class Artifact(Base):
 
 
 class StaleResult(Base):
-    """An answer from a holder that had lost its claim: kept to be seen, never applied."""
+    """An answer from a holder that had lost its claim: kept to be seen, never applied.
+
+    The first of each claim, so that nobody can fill the house with what nobody waits for.
+    """
 
     __tablename__ = "stale_results"
-    __table_args__ = (Index("stale_results_task", "task_id"),)
+    __table_args__ = (Index("stale_results_claim", "task_id", "epoch", unique=True),)
 
     id: Mapped[int] = mapped_column(BigInteger, Identity(always=True), primary_key=True)
     task_id: Mapped[UUID]

@@ -166,6 +166,7 @@ SELECT t.id, t.dag_id, t.user_id,
  WHERE t.id = ANY (CAST(:tasks AS uuid[]));
 
 -- name: keep_stale_result
--- An answer nobody waits for any more: kept to be seen, never applied.
+-- An answer nobody waits for any more: kept to be seen, never applied. One of each claim is enough.
 INSERT INTO stale_results (task_id, epoch, agent, outcome, result)
-VALUES (:task_id, :epoch, :agent, :outcome, CAST(:result AS jsonb));
+VALUES (:task_id, :epoch, :agent, :outcome, CAST(:result AS jsonb))
+    ON CONFLICT (task_id, epoch) DO NOTHING;

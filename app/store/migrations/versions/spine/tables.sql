@@ -184,7 +184,7 @@ CREATE TABLE stale_results (
     recorded_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
     PRIMARY KEY (id)
 );
-CREATE INDEX stale_results_task ON stale_results (task_id);
+CREATE UNIQUE INDEX stale_results_claim ON stale_results (task_id, epoch);
 
 CREATE TABLE sweeps (
     name TEXT NOT NULL,
