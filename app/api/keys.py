@@ -62,10 +62,7 @@ def list_own_keys(parts: Use, caller: KeyReader) -> list[ShownKey]:
 
 @router.post("", status_code=201)
 def make_own_key(body: NewKey, parts: Use, caller: KeyWriter) -> MadeKey:
-    """Make a key for the caller; it is shown this once.
-
-    It reaches no further than the key this request shows, and ends no later.
-    """
+    """Make a key for the caller, shown this once; it reaches and lives no further than this one."""
     if not within(body.scopes, caller.scopes):
         legal = f"those of this key: {', '.join(caller.scopes)}"
         raise InvalidRequest("scopes", "go further than this key's own", legal=legal)
