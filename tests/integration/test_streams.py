@@ -352,10 +352,8 @@ def test_a_burst_of_streams_stays_within_the_limit(served: Served) -> None:
 def test_who_is_shut_out_hears_no_more(served: Served, client: Client, ears: Ears, by: str) -> None:
     served.house.agent()
     run = served.house.running(served.user)
-    heard = ears.listen(client.stream())
-    wait_until(lambda: listening(served) == 1, what="the stream to open")
-    served.house.task(served.user)
-    before = list(heard.wait_for(1))
+    heard = ears.listen(client.stream(after=0))
+    before = list(heard.wait_for(served.house.one("SELECT count(*) AS n FROM events")["n"]))
     waiting = ThreadPoolExecutor(1)
     wait = waiting.submit(client.tasks.wait, show_task(run.claim.task_id), timeout=30, poll=30)
     wait_until(lambda: listening(served) == 2, what="the wait to be held")
