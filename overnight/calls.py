@@ -12,6 +12,7 @@ import httpx2
 from pydantic import BaseModel, ValidationError
 
 from overnight import errors, faults
+from overnight.allowed import allowed, schema_of
 from overnight.explain_models import Explanation
 from overnight.models import (
     Cancelled,
@@ -206,7 +207,7 @@ def validated(model: type[M], fields: Mapping[str, Any]) -> M:
             _wrong(model, item)
             for item in causes(error.errors(include_url=False, include_input=False))
         ]
-        message = "; ".join(f"{item.field}: {item.message}" for item in wrong)
+        message = "; ".join(faults.sentence(item.field, item.message, item.legal) for item in wrong)
         raise errors.InvalidRequest(message, status=422, fields=wrong) from None
 
 
@@ -217,7 +218,8 @@ def _wrong(model: type[BaseModel], fault: Mapping[str, Any]) -> errors.FieldErro
     if fault["type"] == "extra_forbidden":
         known = faults.fields_at(model, place)
         return errors.FieldError(field, faults.unknown(name, known), f"one of {', '.join(known)}")
-    return errors.FieldError(field, faults.said(fault), faults.legal(fault))
+    legal = allowed(fault["loc"], schema_of(model)) or faults.legal(fault)
+    return errors.FieldError(field, faults.said(fault), legal)
 
 
 def causes(faults: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -77,6 +77,15 @@ def legal(fault: Mapping[str, Any]) -> str:
     return ""
 
 
+def sentence(field: str, message: str, legal: str = "") -> str:
+    """Say all of one fault: where it is, what it is, and what would do.
+
+    >>> sentence("priority", "is too large", "a whole number from 1 to 4")
+    'priority: is too large; legal: a whole number from 1 to 4'
+    """
+    return f"{field}: {message}" + (f"; legal: {legal}" if legal else "")
+
+
 def fields_at(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:
     """Return the names of the fields that a model knows at a place."""
     schema = model.model_json_schema()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from overnight.dag_models import Condition, DagCreate, DagTask, Policy
+from overnight.faults import sentence
 
 SHOWN = 20
 Pairs = Sequence[tuple[int, int]]
@@ -35,7 +36,9 @@ class NotAGraph(ValueError):
     """Tasks that cannot be one graph; `faults` says why, field by field."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
-        super().__init__("; ".join(f"{fault.field}: {fault.message}" for fault in faults))
+        super().__init__(
+            "; ".join(sentence(fault.field, fault.message, fault.legal) for fault in faults)
+        )
         self.faults = tuple(faults)
 
 

@@ -126,11 +126,26 @@ def _completed(described: dict[str, Any]) -> dict[str, Any]:
 
 def methods_of(api: FastAPI, path: str) -> set[str]:
     """Return every method that a path of the app knows, whichever of its routes has it."""
+    return {method.upper() for one in _described(api, path) for method in one}
+
+
+def parameters_of(api: FastAPI, path: str, method: str) -> dict[str, dict[str, Any]]:
+    """Return what may stand beside the body of a request, each with its schema, by name."""
+    operations = [one[method.lower()] for one in _described(api, path) if method.lower() in one]
+    return {
+        parameter["name"]: parameter["schema"]
+        for operation in operations
+        for parameter in operation.get("parameters", ())
+    }
+
+
+def _described(api: FastAPI, path: str) -> list[dict[str, Any]]:
+    """Return the operations, by method, of every template that a path fits."""
     described = api.openapi()["paths"]
     # A path that is described by its own name is no id of anything.
-    methods = [described[path]] if path in described else []
-    methods = methods or [one for name, one in described.items() if _pattern(name).match(path)]
-    return {method.upper() for one in methods for method in one}
+    if path in described:
+        return [described[path]]
+    return [one for name, one in described.items() if _pattern(name).match(path)]
 
 
 @cache

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from app import telemetry
 from app.api.callers import Forbidden, NotAnAdmin, Unauthenticated
-from app.api.describing import methods_of
+from app.api.describing import methods_of, parameters_of
 from app.api.editing import PreconditionRequired
 from app.api.headers import PRIVATE
 from app.api.rates import TooManyRequests
@@ -21,6 +21,7 @@ from app.control.claim_tokens import ClaimOver
 from app.domain import errors
 from app.store.db import LOCK_TIMEOUT, DatabaseUnreachable, sqlstate
 from overnight.calls import causes
+from overnight.faults import sentence
 
 MEDIA_TYPE = "application/problem+json"
 STATEMENT_TIMEOUT = "57014"
@@ -133,13 +134,14 @@ def invalid(request: Request, error: Exception) -> Response:
     if not isinstance(error, RequestValidationError):
         raise error
     body = getattr(request.scope.get("endpoint"), "__annotations__", {}).get("body", object)
-    wrong = [explain(fault, body) for fault in causes(error.errors())]
+    parameters = parameters_of(request.app, request.url.path, request.method)
+    wrong = [explain(fault, body, parameters) for fault in causes(error.errors())]
     in_body = all(fault["loc"][0] == "body" for fault in error.errors())
     unreadable = any(fault["type"] == "json_invalid" for fault in error.errors())
     return problem(
         HTTPStatus.UNPROCESSABLE_ENTITY if in_body and not unreadable else HTTPStatus.BAD_REQUEST,
         errors.InvalidRequest.code,
-        "; ".join(f"{item['field']}: {item['message']}" for item in wrong),
+        "; ".join(sentence(**item) for item in wrong),
         wrong=wrong,
     )
 
@@ -190,8 +192,8 @@ def plain_http(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     if error.status_code == HTTPStatus.BAD_REQUEST:
-        wrong = [{"field": "body", "message": "cannot be read as JSON", "legal": "one JSON object"}]
-        return problem(400, errors.InvalidRequest.code, "body: cannot be read as JSON", wrong=wrong)
+        wrong = {"field": "body", "message": "cannot be read as JSON", "legal": "one JSON object"}
+        return problem(400, errors.InvalidRequest.code, sentence(**wrong), wrong=[wrong])
     # The name of 413 differs between versions of Python; a code must not.
     code = CODE_OF.get(error.status_code, HTTPStatus(error.status_code).name)
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:

@@ -71,7 +71,13 @@ class InvalidGraph(Refused):
     code = "INVALID_GRAPH"
 
     def __init__(self, faults: Sequence[Mapping[str, str]]) -> None:
-        super().__init__("; ".join(f"{one['field']}: {one['message']}" for one in faults))
+        super().__init__(
+            "; ".join(
+                f"{one['field']}: {one['message']}"
+                + (f"; legal: {one['legal']}" if one.get("legal") else "")
+                for one in faults
+            )
+        )
         self.faults = [dict(one) for one in faults]
 
 

@@ -123,3 +123,27 @@ def test_a_refused_field_is_named_once(door: Door) -> None:
     [wrong] = answer["errors"]
     assert (wrong["field"], wrong["message"]) == ("status", "is no status of a task")
     assert answer["detail"] == f"status: is no status of a task; legal: {wrong['legal']}"
+
+
+def test_the_sentence_of_a_refusal_says_what_would_do(door: Door) -> None:
+    answer = door.create(priority=9).json()
+
+    assert answer["detail"] == "priority: is too large; legal: a whole number from 1 to 4"
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "legal"),
+    [
+        (TASKS, "created_after", "an instant with an offset, such as 2030-01-31T07:00:00Z"),
+        (TASKS, "limit", "a whole number from 1 to 100"),
+        (f"{TASKS}/task_0/wait", "timeout", "a whole number from 0 to 60"),
+    ],
+)
+def test_a_wrong_word_in_a_query_is_told_what_would_do(
+    door: Door, path: str, name: str, legal: str
+) -> None:
+    answer = door.ask("GET", path, params={name: "yesterday"}).json()
+
+    [wrong] = answer["errors"]
+    assert (wrong["field"], wrong["legal"]) == (name, legal)
+    assert answer["detail"] == f"{name}: {wrong['message']}; legal: {legal}"

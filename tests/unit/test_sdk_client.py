@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -123,7 +124,7 @@ def test_an_unknown_field_is_told_with_what_was_probably_meant() -> None:
         client.plan([{"titel": "a"}])
 
     told = {wrong.field: (wrong.message, wrong.legal) for wrong in refusal.value.fields}
-    assert told["tasks.0.title"] == ("is missing", "")
+    assert told["tasks.0.title"] == ("is missing", "text from 1 to 500 characters")
     message, legal = told["tasks.0.titel"]
     assert message == "is not a known field; did you mean title?"
     assert legal.startswith("one of title, ")
@@ -183,6 +184,23 @@ def test_the_wrong_fields_of_a_refusal_are_told() -> None:
         Service(httpx2.Response(422, json=body)).client().tasks.get("task_01")
 
     assert refusal.value.fields == (errors.FieldError("x", "bad", "1"),)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"priority": 9}, "priority: is too large; legal: a whole number from 1 to 4"),
+        ({"timeout_seconds": "soon"}, "timeout_seconds: is not a whole number; legal: a whole"),
+    ],
+)
+def test_what_is_refused_before_it_travels_says_what_would_do(
+    fields: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(errors.InvalidRequest) as refusal:
+        Service().client().tasks.create("x", **fields)
+
+    assert str(refusal.value).startswith(said)
+    assert str(refusal.value).count("legal:") == 1
 
 
 def test_the_client_waits_as_long_as_the_service_asks() -> None:
