@@ -26,6 +26,7 @@ from overnight.steering import (
     Steering,
     Stopped,
     Suspended,
+    in_words,
 )
 
 T = TypeVar("T")
@@ -240,7 +241,7 @@ def _stopped(context: OutsideContext, reason: str) -> Ending:
 
 
 def _raised(context: OutsideContext, error: BaseException) -> Ending:
-    said: dict[str, Any] = {"error": str(error)[:MAX_TEXT], **context.spent}
+    said: dict[str, Any] = {"error": in_words(error)[:MAX_TEXT], **context.spent}
     match error:
         case Stopped(reason=reason):
             return _stopped(context, reason)
@@ -262,7 +263,6 @@ def _raised(context: OutsideContext, error: BaseException) -> Ending:
             word = getattr(error, "error_class", None)
             said |= {"error_class": word if isinstance(word, str) and word else "error"}
             said |= {"error_type": type(error).__name__, "detail": trace[-MAX_TEXT:]}
-    said["error"] = said["error"] or type(error).__name__
     return "fail", said
 
 

@@ -102,6 +102,25 @@ class Suspended(BaseException):
         self.tasks = tuple(tasks)
 
 
+def in_words(error: BaseException) -> str:
+    """Say what was raised, with the name of its class: alone, a missing key is only its own name.
+
+    One that names its class of failure was raised for whoever reads the task, and is told as it is.
+
+    >>> in_words(KeyError("text"))
+    "KeyError: 'text'"
+    """
+    name = type(error).__name__
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - a handler's exception may be broken too
+        text = ""
+    word = getattr(error, "error_class", None)
+    if not text or (isinstance(word, str) and word) or text.startswith(name):
+        return text or name
+    return f"{name}: {text}"
+
+
 def _seconds(wait: Wait) -> float:
     seconds = wait.total_seconds() if isinstance(wait, timedelta) else float(wait)
     if not 0 <= seconds < float("inf"):

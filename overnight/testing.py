@@ -8,7 +8,7 @@ from typing import Any
 from overnight.context import Context, sound_cost
 from overnight.growth import Child, Content, Wish, refused, value_of
 from overnight.handlers import HandlerFunction, registered
-from overnight.steering import InvalidOutput, Suspended
+from overnight.steering import InvalidOutput, Suspended, in_words
 
 TASK_ID = "task_00000000000000000000000001"
 # More waits than this in one test are a handler that never comes to an end.
@@ -81,7 +81,7 @@ class Garden:
                 )
                 answer = run(kind, context=context).output
         except Exception as error:  # noqa: BLE001 - whatever a handler raises ends its task
-            child.state, child.error = "dead_lettered", str(error)
+            child.state, child.error = "dead_lettered", in_words(error)
         else:
             child.state, child.output = "completed", answer
 

@@ -173,12 +173,11 @@ def _failure(
 ) -> Raised:
     """Put an exception into words; any exception may name its class of failure."""
     word = getattr(error, "error_class", None)
-    name = type(error).__name__
     return _raised(
         context,
         word if isinstance(word, str) and word else "error",
-        _text_of(error) or name,
-        name,
+        steering.in_words(error),
+        type(error).__name__,
         detail=_trace(error),
         retryable=retryable,
         wait_seconds=wait_seconds,
@@ -206,20 +205,12 @@ def _raised(
     )
 
 
-def _text_of(error: BaseException) -> str:
-    """Write an exception as text, even one whose own way of doing so fails."""
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - a handler's exception may be broken too
-        return ""
-
-
 def _trace(error: BaseException) -> str:
     """Return the last frames, without our own that called the handler."""
     try:
         below = error.__traceback__ and error.__traceback__.tb_next
         return "".join(traceback.format_exception(type(error), error, below, limit=-FRAMES_SHOWN))
-    except Exception:  # noqa: BLE001 - as above
+    except Exception:  # noqa: BLE001 - a handler's exception may be broken too
         return ""
 
 

@@ -100,7 +100,7 @@ def test_a_failed_run_leaves_its_reason_and_its_traceback(
 
     assert house.state(task_id) == "retrying"
     attempt = house.one("SELECT * FROM attempts WHERE task_id = :id", id=task_id)
-    assert (attempt["outcome"], attempt["error"]) == ("failed", "no such page")
+    assert (attempt["outcome"], attempt["error"]) == ("failed", "LookupError: no such page")
     assert "LookupError" in attempt["detail"]
 
 

@@ -57,7 +57,11 @@ def test_children_may_be_answered_by_key_or_by_type_and_may_fail() -> None:
 
     done = run(mixed, context=MemoryContext(answers={"a": 1, "unknown": ValueError("no")}))
 
-    assert done.output == [[True, 1, None], [False, None, "no"], [False, None, "'n'"]]
+    assert done.output == [
+        [True, 1, None],
+        [False, None, "ValueError: no"],
+        [False, None, "KeyError: 'n'"],
+    ]
 
 
 def test_children_read_those_before_them() -> None:

@@ -92,6 +92,26 @@ def test_whatever_a_handler_raises_becomes_a_failure_in_words(
     assert ending.message
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (KeyError("text"), "KeyError: 'text'"),
+        (ValueError("wrong"), "ValueError: wrong"),
+        (ValueError(), "ValueError"),
+        (OSError("OSError, again"), "OSError, again"),
+        (Fail("never"), "never"),
+        (InvalidOutput("no JSON"), "no JSON"),
+    ],
+)
+def test_a_failure_is_told_with_its_class_unless_it_was_raised_to_be_read(
+    context: RunContext, error: Exception, said: str
+) -> None:
+    ending = ending_of(raised_by(error), RUN, context, None)
+
+    assert isinstance(ending, Raised)
+    assert ending.message == said
+
+
 def test_a_failure_shows_where_it_happened_but_no_password(context: RunContext) -> None:
     ending = ending_of(
         raised_by(OSError("redis://app:hunter2@cache:6379 is away")), RUN, context, None
