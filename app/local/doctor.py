@@ -16,7 +16,13 @@ from app.events.patience import impatient
 from app.local.binaries import find_postgres, find_redis
 from app.local.errors import LocalError
 from app.local.home import Connection, Home
-from app.local.probes import draining_workers, http_status, live_workers, seconds_since_last_sweep
+from app.local.probes import (
+    draining_workers,
+    http_status,
+    live_workers,
+    seconds_since_each_dispatcher,
+    seconds_since_last_sweep,
+)
 from app.masking import mask_text
 from app.settings import Settings
 from app.store import migrate
@@ -26,6 +32,8 @@ LEAST_PYTHON = (3, 11)
 LEAST_POSTGRES = 16
 LEAST_REDIS = (6, 2)
 LEAST_SPACE = 1_000_000_000
+#: What the dispatcher's connections are called.
+PROCESS = "overnight-dispatcher"
 #: A tick may be late by a few periods before we call beat dead.
 TICKS_OF_GRACE = 6
 HTTP_OK = 200
@@ -233,6 +241,25 @@ def _workers(patient: Patient) -> str:
     return f"{count} alive{aside}"
 
 
+def _dispatcher(patient: Patient) -> str:
+    """Say whether one is connected and speaks: it asks at every poll, whether there is work or not.
+
+    Asked as whoever the login is: a role that is taken on sees less of other connections.
+    """
+    silent = patient.ask(lambda db: seconds_since_each_dispatcher(db, PROCESS), role=None)
+    limit = TICKS_OF_GRACE * patient.settings.poll_interval
+    if not silent:
+        return _fail(
+            "none is connected", f"{START_IT}, or a dispatcher with `overnight dispatcher`"
+        )
+    latest = silent[0]
+    if latest is None:
+        return "connected"
+    if latest > limit:
+        _fail(f"none has asked for {latest:.0f} s", "restart `overnight dispatcher`")
+    return f"asked {max(latest, 0):.0f} s ago"
+
+
 def _beat(patient: Patient) -> str:
     age = patient.ask(seconds_since_last_sweep)
     limit = TICKS_OF_GRACE * patient.settings.lease_check_interval
@@ -264,6 +291,7 @@ CHECKS: dict[str, Callable[[Patient], str]] = {
     "roles": _roles,
     "redis": _redis,
     "api": _api,
+    "dispatcher": _dispatcher,
     "workers": _workers,
     "beat": _beat,
     "flower": _flower,

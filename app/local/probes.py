@@ -1,15 +1,19 @@
-"""Short questions to a running house: does it answer, do workers live, does beat tick."""
+"""Short questions to a running house: does it answer, do its processes live, does beat tick."""
 
 import http.client
 from datetime import timedelta
 from urllib.parse import urlsplit
 
-from sqlalchemy import func, select
+from sqlalchemy import column, func, select, table
 
 from app.store.db import Db
 from app.store.models import Agent, SweepRun
 
 PATIENCE = 2.0
+# Who is connected to the server, as Postgres itself knows it.
+_SESSIONS = table(
+    "pg_stat_activity", column("datname"), column("application_name"), column("state_change")
+)
 
 
 def http_status(url: str) -> int | None:
@@ -40,6 +44,23 @@ def _heard(db: Db, liveness: float, status: str) -> list[str]:
     heard = Agent.last_heartbeat_at > func.clock() - timedelta(seconds=liveness)
     question = select(Agent.id).where(Agent.status == status, heard).order_by(Agent.id)
     return db.atomically(lambda tx: list(tx.scalars(question)))
+
+
+def seconds_since_each_dispatcher(db: Db, named: str) -> list[float | None]:
+    """Tell of each connection of a dispatcher how long it has been silent, the latest first.
+
+    None stands for one whose doings this login may not see.
+    """
+    silent = func.extract("epoch", func.now() - _SESSIONS.c.state_change)
+    question = (
+        select(silent)
+        .where(
+            _SESSIONS.c.application_name == named, _SESSIONS.c.datname == func.current_database()
+        )
+        .order_by(silent.nulls_last())
+    )
+    found = db.atomically(lambda tx: list(tx.scalars(question)))
+    return [None if seconds is None else float(seconds) for seconds in found]
 
 
 def seconds_since_last_sweep(db: Db) -> float | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
-from sqlalchemy import func, insert, update
+from sqlalchemy import func, insert, select, update
 
 from app.local.doctor import CHECKS, Check, examine
 from app.local.home import Home
@@ -62,6 +62,7 @@ def test_a_house_that_does_not_run_is_told_how_to_start(home: Home) -> None:
         "roles",
         "redis",
         "api",
+        "dispatcher",
         "workers",
         "beat",
         "flower",
@@ -77,7 +78,7 @@ def test_servers_without_a_schema_ask_for_the_migration(
 
     checks = findings(chosen)
 
-    assert {"migrations", "roles", "workers", "beat"} <= ailing(checks)
+    assert {"migrations", "roles", "dispatcher", "workers", "beat"} <= ailing(checks)
     assert {"postgres", "redis"}.isdisjoint(ailing(checks))
     assert checks["migrations"].advice == "run `overnight migrate`"
 
@@ -98,7 +99,7 @@ def test_a_migrated_database_with_a_live_worker_and_beat_is_well(
         )
     )
 
-    assert ailing(findings(chosen)) == {"api", "flower"}
+    assert ailing(findings(chosen)) == {"api", "dispatcher", "flower"}
 
     db.atomically(lambda tx: tx.execute(update(Agent).values(status="draining")))
     workers = findings(chosen)["workers"]
@@ -109,6 +110,31 @@ def test_a_migrated_database_with_a_live_worker_and_beat_is_well(
     db.atomically(lambda tx: tx.execute(update(SweepRun).values(started_at="epoch")))
     db.close()
     assert {"workers", "beat"} <= ailing(findings(chosen))
+
+
+def test_a_dispatcher_is_looked_for_by_its_connection(
+    home: Home, postgres: EmbeddedPostgres
+) -> None:
+    chosen = settings(home, database_url=postgres.url())
+    missing = findings(chosen)["dispatcher"]
+    assert (missing.ok, missing.detail) == (False, "none is connected")
+    assert "`overnight dispatcher`" in missing.advice
+
+    dispatcher = Db.connect(postgres.url(), application_name="overnight-dispatcher")
+    dispatcher.atomically(lambda tx: tx.scalar(select(func.now())))
+    there = findings(chosen)["dispatcher"]
+    assert there.ok, there
+    assert there.detail.startswith("asked ")
+
+    hasty = settings(
+        home, database_url=postgres.url(), poll_interval="0.001", allow_short_clocks="true"
+    )
+    silent = findings(hasty)["dispatcher"]
+    assert silent.detail.startswith("none has asked for")
+    assert silent.advice == "restart `overnight dispatcher`"
+
+    dispatcher.close()
+    assert not findings(chosen)["dispatcher"].ok
 
 
 def test_unreachable_servers_are_named_without_their_passwords(home: Home) -> None:
