@@ -78,7 +78,8 @@ def ran_as_it_stands(page: Path, served: Served, folder: Path) -> subprocess.Com
 def test_the_guide_to_many_tasks_runs_as_it_stands(
     house: House, database_url: str, tmp_path: Path
 ) -> None:
-    with serve(house, database_url) as served, sweeping(house):
+    # A worker of the house would end the tasks at once, as in a house that has just been started.
+    with serve(house, database_url) as served, sweeping(house), echoing(house):
         ran = ran_as_it_stands(BULK_GUIDE, served, tmp_path)
 
     assert ran.returncode == 0, ran.stderr
