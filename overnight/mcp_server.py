@@ -11,15 +11,19 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
 
 from mcp.server import MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import ToolAnnotations
-from pydantic import BaseModel, Field
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
+from mcp.types import CallToolResult, InputRequiredResult, ToolAnnotations
+from pydantic import BaseModel, Field, ValidationError
 
+from overnight.allowed import Schema, allowed
 from overnight.client import AsyncClient
-from overnight.errors import OvernightError, Refused, WaitTimedOut
+from overnight.errors import InvalidRequest, OvernightError, Refused, WaitTimedOut
 from overnight.explain_models import Explanation
+from overnight.faults import legal, said, sentence
 from overnight.models import Cancelled, QueueStatus, Task, UserLimits
 from overnight.outside_run import ClaimedRun
+from overnight.version import VERSION
 
 INSTRUCTIONS = """\
 Overnight runs long work through the night. Queue a task with enqueue_task, and look at it with
@@ -64,9 +68,44 @@ class Said(BaseModel):
     said: bool = True
 
 
+class PlainServer(MCPServer[Any]):
+    """A server whose refusals begin with their code, as those of the service do."""
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        """Carry out one call; what is wrong with it is told without what the library adds."""
+        try:
+            return await super().call_tool(name, arguments, context)
+        except UnexpectedToolError:
+            raise
+        except ToolError as error:
+            match error.__cause__:
+                case ValidationError() as wrong:
+                    known = {tool.name: tool.input_schema for tool in await self.list_tools()}
+                    message = _in_words(wrong, known[name])
+                    raise ToolError(f"{InvalidRequest.code}: {message}") from wrong
+                case ToolError() as ours:
+                    raise ours from ours.__cause__
+            raise
+
+
+def _in_words(wrong: ValidationError, schema: Schema) -> str:
+    """Name each argument at fault, what is wrong with it and what would do."""
+    told = (
+        sentence(
+            ".".join(map(str, fault["loc"])),
+            said(fault),
+            allowed(fault["loc"], schema) or legal(fault),
+        )
+        for fault in wrong.errors(include_url=False, include_input=False)
+    )
+    return "; ".join(told)
+
+
 def build(client: AsyncClient, run: Run | None = None) -> MCPServer[Any]:
     """Return the server for one user's client; with a run, also what that run may do."""
-    server: MCPServer[Any] = MCPServer("overnight", instructions=INSTRUCTIONS)
+    server = PlainServer("overnight", instructions=INSTRUCTIONS, version=VERSION)
     desk = Desk(client)
     for tool, kind in (
         (desk.enqueue_task, ADDS),

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from mcp import Client as McpClient
 from mcp import StdioServerParameters
+from mcp.types import TextContent
 
 from app.domain.ids import parse_task, show_task
 from app.domain.results import Returned
 from overnight import AsyncClient
 from overnight.mcp_server import build
 from overnight.models import Task
+from overnight.version import VERSION
 from tests.rules.sources import ROOT
 from tests.support.canned import task
 from tests.support.house import House
@@ -76,7 +78,9 @@ async def call(client: McpClient, name: str, **arguments: Any) -> dict[str, Any]
 async def refused(client: McpClient, name: str, **arguments: Any) -> str:
     answer = await client.call_tool(name, arguments)
     assert answer.is_error
-    return str(answer.content)
+    [said] = answer.content
+    assert isinstance(said, TextContent)
+    return said.text
 
 
 def test_an_agent_queues_looks_waits_and_cancels(served: Served) -> None:
@@ -130,15 +134,31 @@ def test_a_key_reaches_its_own_users_tasks_only(served: Served) -> None:
 
     async def work(client: McpClient) -> None:
         for tool in ("get_task", "cancel_task", "explain_task", "wait_task"):
-            assert "TASK_NOT_FOUND" in await refused(client, tool, task_id=theirs)
-        assert "INVALID_REQUEST" in await refused(client, "enqueue_task", title="x", priority=9)
+            assert await refused(client, tool, task_id=theirs) == "TASK_NOT_FOUND: no such task"
+
+    session(served, work)
+
+
+def test_a_wrong_argument_is_told_in_plain_words_with_what_would_do(served: Served) -> None:
+    async def work(client: McpClient) -> None:
+        assert client.server_info.version == VERSION
+        assert await refused(client, "enqueue_task", title="x", priority=9) == (
+            "INVALID_REQUEST: priority: is too large; legal: a whole number from 1 to 4"
+        )
+        assert await refused(client, "enqueue_task") == (
+            "INVALID_REQUEST: title: is missing; legal: text"
+        )
+        assert await refused(client, "list_tasks", limit=500) == (
+            "INVALID_REQUEST: limit: is too large; legal: a whole number from 1 to 100"
+        )
+        assert await refused(client, "no_such_tool") == "Unknown tool: no_such_tool"
 
     session(served, work)
 
 
 def test_a_key_that_opens_nothing_is_told_by_the_tool(served: Served) -> None:
     async def work(client: McpClient) -> None:
-        assert "UNAUTHENTICATED" in await refused(client, "get_limits")
+        assert (await refused(client, "get_limits")).startswith("UNAUTHENTICATED: ")
 
     session(served, work, key="wrong")
 
