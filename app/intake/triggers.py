@@ -33,10 +33,10 @@ def add_trigger(
 ) -> TriggerId:
     """Have `graph` let in once a graph of the user's ends so; return the trigger's id.
 
-    A graph that has ended already sets it off at once. It fires once, though the other graph may
-    be retried and end again. What is wrong with `graph` in itself is refused now; the caps on
-    waiting work hold when it fires, and one that is refused then is tried again. Another user's
-    graph looks exactly like none.
+    A graph that has ended already sets it off at once; to wait for a failure that can come no more
+    is refused. It fires once, though the other graph may be retried and end again. What is wrong
+    with `graph` in itself is refused now; the caps on waiting work hold when it fires, and one that
+    is refused then is tried again. Another user's graph looks exactly like none.
     """
     if when not in set(When):
         raise InvalidRequest("when", f"{when!r} is no such word", legal=", ".join(When))
@@ -49,6 +49,7 @@ def add_trigger(
         # An end is recorded under the lane: it comes before, and is seen, or after, and sets off.
         lanes.lock(tx, [user_id])
         check_size(tx, user_id, graph.size, caps)
+        _check_may_come(tx, user_id, dag_id, When(when))
         tx.execute(statement("act_as"), {"actor": actor})
         added = tx.execute(
             statement("add_trigger"),
@@ -66,6 +67,14 @@ def add_trigger(
 
     db.atomically(work)
     return trigger_id
+
+
+def _check_may_come(tx: Connection, user_id: UserId, dag_id: DagId, when: When) -> None:
+    """Refuse to wait for the failure of a graph that has completed."""
+    named = {"dag_id": dag_id, "user_id": user_id}
+    if when is When.FAILED and tx.scalar(statement("is_over_for_good"), named):
+        legal = f"{When.COMPLETED} or {When.FINISHED}, which set it off at once"
+        raise InvalidRequest("when", "the graph has completed and can fail no more", legal=legal)
 
 
 def drop_trigger(db: Db, user_id: UserId, trigger_id: TriggerId, *, actor: str) -> None:

@@ -151,6 +151,31 @@ def test_a_graph_that_has_ended_sets_off_at_once(
     assert fire_due(house.dispatcher, LOOSE) == 1
 
 
+def test_a_completed_graph_is_not_waited_for_to_fail(
+    house: House, user: UserId, pipeline: tuple[DagId, TaskId]
+) -> None:
+    dag, task = pipeline
+    end(house, task, Returned())
+
+    with pytest.raises(InvalidRequest, match="when: the graph has completed and can fail no more"):
+        arm(house, user, dag, "failed")
+
+    assert list_triggers(house.app, user) == []
+
+
+def test_a_failed_graph_is_waited_for_as_it_may_be_retried(
+    house: House, user: UserId, pipeline: tuple[DagId, TaskId]
+) -> None:
+    dag, task = pipeline
+    end(house, task, FATAL)
+
+    arm(house, user, dag, "completed")
+    retry(house.app, user, task, actor=ME)
+    end(house, task, Returned())
+
+    assert fire_due(house.dispatcher, LOOSE) == 1
+
+
 def test_a_failure_that_was_retried_at_once_has_still_set_off(
     house: House, user: UserId, pipeline: tuple[DagId, TaskId]
 ) -> None:

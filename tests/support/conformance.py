@@ -40,7 +40,7 @@ LAWFUL = {
     # Names that nothing has, circles, and a key in the header beside another one.
     f"POST {API}/dags": {"INVALID_GRAPH", "INVALID_REQUEST idempotency_key"},
     f"POST {API}/dags/plan": {"INVALID_GRAPH"},
-    f"POST {API}/dags/{{dag_id}}/triggers": {"INVALID_GRAPH"},
+    f"POST {API}/dags/{{dag_id}}/triggers": {"INVALID_GRAPH", "INVALID_REQUEST when"},
     f"POST {API}/plan": {"INVALID_GRAPH", "INVALID_REQUEST edges"},
     # An edit of what the task no longer is.
     f"PATCH {TASKS}/{{task_id}}": {"PRECONDITION_FAILED"},

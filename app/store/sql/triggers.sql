@@ -1,3 +1,10 @@
+-- name: is_over_for_good
+-- Whether a graph, whose lane is held, has completed with nothing left that could be retried.
+SELECT g.status = 'completed' AND g.dead = 0 AND g.cancelled = 0 AS is_over
+  FROM graphs g
+ WHERE g.id = :dag_id
+   AND g.user_id = :user_id;
+
 -- name: add_trigger
 -- One whose graph has ended already as it wants is due at once. The lane is held.
 INSERT INTO dag_triggers (id, user_id, dag_id, is_lone, condition, graph, created_by, due_at)
