@@ -103,11 +103,11 @@ def fields_at(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:
     return list(node.get("properties", {}))
 
 
-def unknown(name: object, known: Collection[str]) -> str:
+def unknown(name: object, known: Collection[str], noun: str = "field") -> str:
     """Say that nothing has this name, and what was probably meant.
 
     >>> unknown("titel", ["title", "type"])
     'is not a known field; did you mean title?'
     """
     near = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.0)
-    return "is not a known field" + (f"; did you mean {near[0]}?" if near else "")
+    return f"is not a known {noun}" + (f"; did you mean {near[0]}?" if near else "")

@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
 
+from app.api.describing import query_of
 from app.api.headers import add_headers
 from app.api.parts import Parts, Use
 from app.control.keys import PREFIX, Caller, authenticate
@@ -12,6 +13,7 @@ from app.domain.errors import InvalidRequest
 from app.domain.scopes import ADMIN, EVERYTHING
 from app.insight.users import named_user
 from app.settings.kinds import is_loopback
+from overnight.faults import unknown
 
 BEARER = "bearer "
 
@@ -96,8 +98,17 @@ Admin = Annotated[Caller, Depends(admin)]
 
 
 def _check_query(request: Request) -> None:
-    """Refuse what Postgres could not even be asked for."""
+    """Refuse what Postgres could not even be asked for, and names that would have no effect.
+
+    A filter with a slip in its name would else choose everything.
+    """
+    if not request.query_params:
+        return
+    known = query_of(request.app, request.url.path, request.method)
     for name, value in request.query_params.multi_items():
+        if known is not None and name not in known:
+            legal = f"one of {', '.join(known)}" if known else "no parameters"
+            raise InvalidRequest(name, unknown(name, known, "parameter"), legal=legal)
         if "\0" in value:
             raise InvalidRequest(name, "holds a NUL character", legal="text without one")
 

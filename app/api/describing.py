@@ -139,6 +139,19 @@ def parameters_of(api: FastAPI, path: str, method: str) -> dict[str, dict[str, A
     }
 
 
+def query_of(api: FastAPI, path: str, method: str) -> list[str] | None:
+    """Return the names that the query of a request may use; None if it is not described."""
+    operations = [one[method.lower()] for one in _described(api, path) if method.lower() in one]
+    if not operations:
+        return None
+    return [
+        parameter["name"]
+        for operation in operations
+        for parameter in operation.get("parameters", ())
+        if parameter["in"] == "query"
+    ]
+
+
 def _described(api: FastAPI, path: str) -> list[dict[str, Any]]:
     """Return the operations, by method, of every template that a path fits."""
     described = api.openapi()["paths"]

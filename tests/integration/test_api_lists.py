@@ -65,3 +65,32 @@ def test_a_choice_that_makes_no_sense_is_refused(door: Door, name: str, value: s
     answer = door.ask("GET", TASKS, params={name: value})
 
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, name)
+
+
+def test_a_slip_in_the_name_of_a_filter_is_refused(door: Door) -> None:
+    answer = door.ask("GET", TASKS, params={"stauts": "failed"})
+
+    assert answer.status_code == 400
+    [wrong] = answer.json()["errors"]
+    assert wrong["field"] == "stauts"
+    assert wrong["message"] == "is not a known parameter; did you mean status?"
+    known = wrong["legal"].removeprefix("one of ").split(", ")
+    assert {"status", "created_after", "limit"} <= set(known)
+
+
+def test_a_name_that_the_query_of_a_route_does_not_know_is_refused(door: Door) -> None:
+    described = door.http.get("/api/v1/openapi.json").json()["paths"]
+    # Runs are opened by the token of a claim, what admins do is not there, and anybody may look
+    # whether the service lives.
+    asked = [
+        path
+        for path, methods in described.items()
+        if not {"runs", "admin", "health"} & set(methods.get("get", {"tags": ["runs"]})["tags"])
+    ]
+    assert len(asked) > 30
+
+    for path in asked:
+        answer = door.ask("GET", path, params={"nonsense": "1"})
+
+        assert answer.status_code == 400, (path, answer.text)
+        assert [one["field"] for one in answer.json()["errors"]] == ["nonsense"]
