@@ -49,9 +49,15 @@ def slow_report(ctx: overnight.Context) -> dict[str, object]:
 def main() -> None:
     """Work until SIGTERM or Ctrl-C; what runs then is handed back."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    # What is said about every single request would hide the rest.
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
     name, *rest = [*sys.argv[1:], "laptop"][:2]
     lease = int(rest[0]) if rest and rest[0].isdigit() else None
-    Agent(name, slots=1, lease_seconds=lease).run()
+    try:
+        Agent(name, slots=1, lease_seconds=lease).run()
+    except overnight.OvernightError as error:
+        # No server, a key that opens nothing, or one that lacks the scope agents:run.
+        raise SystemExit(f"{name}: {error}") from None
 
 
 if __name__ == "__main__":

@@ -72,6 +72,7 @@ class Agent:
         self._stop = threading.Event()
         self._running: set[OutsideContext] = set()
         self._busy: set[str] = set()
+        self._refused: errors.OvernightError | None = None
 
     def register(self) -> AgentCard:
         """Announce the agent; the same name again is the same agent."""
@@ -85,7 +86,10 @@ class Agent:
             context.stop("shutdown")
 
     def run(self) -> None:
-        """Work until `stop` is called, SIGTERM or SIGINT comes, or the agent is drained."""
+        """Work until `stop` is called, SIGTERM or SIGINT comes, or the agent is drained.
+
+        A refusal that no waiting helps, such as of a key that was revoked meanwhile, is raised.
+        """
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, self._hear)
@@ -105,6 +109,8 @@ class Agent:
             time.sleep(TICK_SECONDS)
         with contextlib.suppress(errors.OvernightError):
             self._client.call(agent_calls.leave(card.id))
+        if self._refused is not None:
+            raise self._refused
 
     def run_one(self, *, wait: int = 0) -> bool:
         """Claim one task and run it to its end; False if there was none within `wait` seconds."""
@@ -124,10 +130,14 @@ class Agent:
         threading.Thread(target=self.stop, daemon=True).start()
 
     def _fill_slot(self) -> None:
-        while not self._stop.is_set():
-            found = self._patiently(lambda: self.run_one(wait=LONGEST_WAIT_SECONDS))
-            if found is False and self._patiently(self._is_draining):
-                return
+        try:
+            while not self._stop.is_set():
+                found = self._patiently(lambda: self.run_one(wait=LONGEST_WAIT_SECONDS))
+                if found is False and self._patiently(self._is_draining):
+                    return
+        except errors.OvernightError as error:
+            # Told by whoever called `run`: nobody waits for what a thread raises.
+            self._refused = error
 
     def _is_draining(self) -> bool:
         card = self._card or self.register()

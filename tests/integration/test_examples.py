@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from app.cli import batch_files
+from app.control.keys import issue
 from app.domain.results import Returned
 from app.maintenance.triggers import fire_due
 from overnight import handlers, testing
@@ -20,6 +21,7 @@ from overnight.dag_models import DagCreate
 from overnight.drawing import draw
 from tests.support.door import Door, open_door
 from tests.support.house import LOOSE, House
+from tests.support.serving import serve
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PAGE = EXAMPLES.parent / "docs" / "graphs.md"
@@ -209,3 +211,33 @@ def test_the_page_shows_how_a_fault_is_told() -> None:
     _, [wrong] = batch_files.entries(batch_files.read(text))
 
     assert wrong.told("night.yaml").partition(" (legal")[0] in PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        (None, "laptop: no server"),
+        ("overnight_live_wrong", "laptop: show a valid API key"),
+        ("narrow", "laptop: this key lacks the scope agents:run"),
+    ],
+)
+def test_an_agent_that_cannot_work_says_so_in_one_line(
+    house: House, database_url: str, tmp_path: Path, key: str | None, said: str
+) -> None:
+    with serve(house, database_url) as served:
+        narrow = issue(house.app, served.user, name="narrow", scopes=("tasks:read",))
+        shown = narrow if key == "narrow" else key
+        where = {} if shown is None else {"OVERNIGHT_URL": served.url, "OVERNIGHT_API_KEY": shown}
+        ran = subprocess.run(
+            [sys.executable, EXAMPLES / "pull_agent.py", "laptop"],
+            cwd=tmp_path,
+            env={"PYTHONPATH": str(EXAMPLES.parent), "HOME": str(tmp_path), **where},
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    assert ran.returncode == 1
+    [line] = ran.stderr.splitlines()
+    assert line.startswith(said)
