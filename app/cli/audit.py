@@ -10,7 +10,7 @@ from app.cli import arguments, database, options, output, users
 
 app = typer.Typer(help="Look at what people did.")
 
-HEADERS = ("AT", "ACTOR", "VIA", "ACT", "USER", "TARGET", "DETAIL")
+HEADERS = ("AT", "ACTOR", "KEY", "VIA", "ACT", "USER", "TARGET", "DETAIL")
 
 
 @app.callback()
@@ -47,7 +47,8 @@ def list_(
     rows = [
         (
             act.at,
-            act.actor if act.key_id is None else f"{act.actor} key:{act.key_id}",
+            act.actor,
+            act.key_id,
             act.via,
             act.act,
             act.user,

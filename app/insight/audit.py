@@ -1,15 +1,25 @@
 """What people did, to whom and through which door: the trail, newest first."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any
+from uuid import UUID
 
 from pydantic import Field
 
-from app.domain.ids import UserId
+from app.domain.ids import UserId, show_bulk, show_task, show_trigger
 from app.masking import mask_value
 from app.store.db import Db
 from app.store.statements import statement
+
+#: What an act is done to, by the first word of its name, as people see its id everywhere else.
+SHOWN: Mapping[str, Callable[[UUID], str]] = {
+    "bulk": show_bulk,
+    "dead_letter": show_task,
+    "task": show_task,
+    "trigger": show_trigger,
+}
 
 
 @dataclass(frozen=True)
@@ -43,4 +53,18 @@ def list_acts(
     """Return what was done last, to one user or to all: since an instant, or within a time."""
     asked = {"user_id": user_id, "since": since, "within": within, "limit": limit}
     rows = db.atomically(lambda tx: tx.execute(statement("view_audit"), asked).mappings().all())
-    return [Act(**{**row, "detail": mask_value("detail", row["detail"])}) for row in rows]
+    return [
+        Act(
+            **{
+                **row,
+                "target": _shown(row["act"], row["target"]),
+                "detail": mask_value("detail", row["detail"]),
+            }
+        )
+        for row in rows
+    ]
+
+
+def _shown(act: str, target: str) -> str:
+    show = SHOWN.get(act.partition(".")[0])
+    return target if show is None else show(UUID(target))

@@ -1,0 +1,45 @@
+"""The list of what people did: ids that other commands take, and a column for the key."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from app.control.keys import key_id_of
+from app.insight.audit import list_acts
+from tests.support.command import run
+from tests.support.door import TASKS, Door, open_door
+from tests.support.house import House
+
+
+@pytest.fixture
+def door(house: House, database_url: str) -> Iterator[Door]:
+    with open_door(house, database_url) as door:
+        yield door
+
+
+def test_what_was_acted_on_goes_by_the_id_that_people_know(door: Door) -> None:
+    task = door.created()
+    door.ask("DELETE", f"{TASKS}/{task['id']}")
+    bulk = door.ask(
+        "POST", f"{TASKS}/bulk", json={"action": "retry", "filter": {"status": "cancelled"}}
+    ).json()
+
+    targets = {act.act: act.target for act in list_acts(door.house.app)}
+
+    assert targets["task.cancelled"] == task["id"]
+    assert targets["bulk.started"] == bulk["id"]
+
+
+def test_the_table_has_a_column_for_the_key(
+    door: Door, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OVERNIGHT_DATABASE_URL", database_url)
+    door.ask("POST", "/api/v1/keys", json={"name": "ci"})
+
+    shown = run("audit", "list")
+
+    assert shown.exit_code == 0, shown.output
+    head, *lines = shown.stdout.splitlines()
+    assert head.split() == ["AT", "ACTOR", "KEY", "VIA", "ACT", "USER", "TARGET", "DETAIL"]
+    [line] = [one for one in lines if "name=ci" in one]
+    assert f" {key_id_of(door.key)} " in line
