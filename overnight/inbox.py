@@ -11,11 +11,13 @@ import os
 from typing import Any, Unpack
 
 from overnight.calls import create_task
-from overnight.errors import InvalidRequest, NotConfigured
+from overnight.errors import InvalidRequest, NotConfigured, Unauthenticated
 from overnight.models import TaskFields
 
 SUBMIT = "SELECT public.overnight_inbox_submit({id}, {proof}, CAST({task} AS jsonb))"
 KEY_PARTS = 5
+# How the function of the database says that the key opens nothing.
+NO_SUCH_KEY = "28000"
 
 
 def submit(
@@ -30,11 +32,22 @@ def submit(
     `connection` is an SQLAlchemy Connection or Session, or anything with a DB-API `cursor()`, such
     as a connection of psycopg or psycopg2, or Django's. It is neither committed nor closed. The
     key, from OVERNIGHT_API_KEY if not given, says whose task it is; it is not sent itself. A wrong
-    field is refused here, before anything is written.
+    field is refused here, before anything is written. A key that opens nothing is refused by the
+    database, and with it, as with every error of a statement, your transaction.
     """
     key_id, proof = _shown(api_key or os.environ.get("OVERNIGHT_API_KEY"))
     task = json.dumps(create_task({"title": title, **fields}).json)
     values = {"id": key_id, "proof": proof, "task": task}
+    try:
+        return _left(connection, values)
+    except Exception as error:
+        # Whichever library it is from has errors of its own; what Postgres said stands inside.
+        if _sqlstate(error) != NO_SUCH_KEY:
+            raise
+        raise Unauthenticated("no valid API key with the scope tasks:write") from error
+
+
+def _left(connection: Any, values: dict[str, str]) -> int:  # noqa: ANN401 - as above
     if hasattr(connection, "exec_driver_sql") or hasattr(connection, "get_bind"):
         from sqlalchemy import text  # noqa: PLC0415 - only whoever uses it has it
 
@@ -44,6 +57,17 @@ def submit(
         cursor.execute(SUBMIT.format(id="%s", proof="%s", task="%s"), tuple(values.values()))
         [receipt] = cursor.fetchone()
         return int(receipt)
+
+
+def _sqlstate(error: BaseException) -> str:
+    """Return the code of what Postgres refused, as the library of the connection keeps it."""
+    seen: BaseException | None = error
+    while seen is not None:
+        code = getattr(seen, "sqlstate", None) or getattr(seen, "pgcode", None)
+        if code:
+            return str(code)
+        seen = getattr(seen, "orig", None) or seen.__cause__
+    return ""
 
 
 def _shown(key: str | None) -> tuple[str, str]:

@@ -172,7 +172,7 @@ def _revoked(house: House, key: str) -> str:
 def test_without_a_good_key_nothing_comes_in(
     house: House, shop: Engine, key: str, spoil: Callable[[House, str], str]
 ) -> None:
-    with pytest.raises(Exception, match="no valid API key"), shop.begin() as tx:
+    with pytest.raises(errors.Unauthenticated, match="no valid API key"), shop.begin() as tx:
         inbox.submit(tx, "x", api_key=spoil(house, key))
 
     assert house.rows("SELECT * FROM inbox") == []
@@ -181,7 +181,7 @@ def test_without_a_good_key_nothing_comes_in(
 def test_a_key_that_may_only_read_leaves_nothing(house: House, shop: Engine, user: UserId) -> None:
     key = issue(house.app, user, name="reader", scopes=["tasks:read"])
 
-    with pytest.raises(Exception, match="tasks:write"), shop.begin() as tx:
+    with pytest.raises(errors.Unauthenticated, match="tasks:write"), shop.begin() as tx:
         inbox.submit(tx, "x", api_key=key)
 
 

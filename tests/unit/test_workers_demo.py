@@ -1,7 +1,11 @@
+import re
+from pathlib import Path
+
 import pytest
 
 from overnight import Stopped
 from overnight.testing import MemoryContext, run
+from tests.rules.sources import ROOT
 from workers import demo
 
 
@@ -59,3 +63,11 @@ def test_cost_reports_money_and_tokens() -> None:
 def test_crash_refuses_ways_it_does_not_know() -> None:
     with pytest.raises(ValueError, match="neither"):
         run(demo.crash, {"how": "gently"})
+
+
+def test_the_guide_lists_every_type_that_every_worker_knows() -> None:
+    page = (ROOT / "docs" / "guides" / "handlers.md").read_text(encoding="utf-8")
+    listed = page.partition("| Type | What it does | Payload |")[2].partition("\n\n")[0]
+    known = re.findall(r'^@handler\("(\w+)"', Path(demo.__file__).read_text("utf-8"), re.MULTILINE)
+
+    assert re.findall(r"^\| `(\w+)`", listed, re.MULTILINE) == known

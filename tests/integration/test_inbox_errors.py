@@ -1,0 +1,49 @@
+"""What leaving a task in the inbox raises, whichever library the connection is from."""
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.exc import InternalError, ProgrammingError
+from sqlalchemy.orm import Session
+
+from app.control.keys import issue, revoke
+from app.store.db import driver_url
+from overnight import errors, inbox
+from tests.support.house import House
+
+
+@pytest.fixture
+def key(house: House) -> str:
+    return issue(house.app, house.user(), name="shop")
+
+
+@pytest.fixture
+def shop(database_url: str) -> Iterator[Engine]:
+    engine = create_engine(driver_url(database_url))
+    yield engine
+    engine.dispose()
+
+
+def test_a_revoked_key_is_an_error_of_ours_with_every_library(
+    house: House, shop: Engine, key: str
+) -> None:
+    revoke(house.app, key.split("_")[2])
+
+    with pytest.raises(errors.Unauthenticated), shop.begin() as tx:
+        inbox.submit(tx, "x", api_key=key)
+    with pytest.raises(errors.Unauthenticated), Session(shop) as session:
+        inbox.submit(session, "x", api_key=key)
+    bare = shop.raw_connection()
+    with pytest.raises(errors.Unauthenticated):
+        inbox.submit(bare, "x", api_key=key)
+    bare.close()
+
+
+def test_an_error_of_the_programs_own_database_stays_its_own(shop: Engine, key: str) -> None:
+    with shop.connect() as tx:
+        with pytest.raises(ProgrammingError):
+            tx.execute(text("SELECT nothing"))
+
+        with pytest.raises(InternalError):
+            inbox.submit(tx, "x", api_key=key)
