@@ -81,9 +81,10 @@ def test_a_failed_run_is_promoted_and_tried_again(shift: Shift) -> None:
 
 
 def test_a_bulk_operation_is_worked_off_by_itself(shift: Shift) -> None:
-    user = shift.house.user(max_concurrent_agents=1)
-    tasks = [shift.house.task(user, type="not-known-here") for _ in range(60)]
-    order = Order(Action.CANCEL, TaskFilter(type="not-known-here"))
+    user = shift.house.user()
+    # No worker takes them meanwhile.
+    tasks = [shift.house.task(user, required_capabilities=["gpu"], tags=["all"]) for _ in range(60)]
+    order = Order(Action.CANCEL, TaskFilter(tag="all"))
 
     bulk_id = start(shift.house.app, user, order, actor=f"user:{user}").bulk_id
 
