@@ -1,0 +1,15 @@
+"""The socket that the API is served on."""
+
+import socket
+
+from app.cli.processes import _listen
+
+
+def test_answers_are_sent_without_waiting_for_word_of_their_beginning() -> None:
+    with (
+        _listen("127.0.0.1", 0) as listener,
+        socket.create_connection(listener.getsockname()),
+    ):
+        served, _ = listener.accept()
+        with served:
+            assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
