@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from app.cli import arguments, completing
+from app.domain.windows import AtClosing
 
 Url = Annotated[
     str | None,
@@ -53,3 +54,22 @@ WaitTimeout = Annotated[
     ),
 ]
 TEN_MINUTES = 600
+WindowZone = Annotated[
+    str | None, typer.Option(help="The time zone, an IANA name such as Europe/Berlin.")
+]
+WindowOpens = Annotated[
+    str | None, typer.Option("--from", metavar="HH:MM", help="When work may begin to start.")
+]
+WindowCloses = Annotated[
+    str | None,
+    typer.Option("--to", metavar="HH:MM", help="When it ends; the next day if before --from."),
+]
+WindowAtClosing = Annotated[
+    AtClosing | None,
+    typer.Option(
+        help="At closing time, runs are handed back (stop) or finish; what was waiting by then "
+        "may still start (continue).",
+        show_default="finish",
+    ),
+]
+WindowOff = Annotated[bool, typer.Option("--off", help="Let work start at any time.")]

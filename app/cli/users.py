@@ -301,25 +301,11 @@ def _show_limits(db: "Db", name: str, user_id: "UserId", *, as_json: bool) -> No
 def window(
     name: UserName,
     *,
-    zone: Annotated[
-        str | None, typer.Option(help="The time zone, an IANA name such as Europe/Berlin.")
-    ] = None,
-    opens: Annotated[
-        str | None, typer.Option("--from", metavar="HH:MM", help="When work may begin to start.")
-    ] = None,
-    closes: Annotated[
-        str | None,
-        typer.Option("--to", metavar="HH:MM", help="When it ends; the next day if before --from."),
-    ] = None,
-    at_closing: Annotated[
-        AtClosing | None,
-        typer.Option(
-            help="At closing time, runs are handed back (stop) or finish; what was waiting by "
-            "then may still start (continue).",
-            show_default="finish",
-        ),
-    ] = None,
-    off: Annotated[bool, typer.Option("--off", help="Let work start at any time.")] = False,
+    zone: options.WindowZone = None,
+    opens: options.WindowOpens = None,
+    closes: options.WindowCloses = None,
+    at_closing: options.WindowAtClosing = None,
+    off: options.WindowOff = False,
     as_json: options.Json = False,
 ) -> None:
     """Show a user's night window, or give one outside of which no work starts; it holds at once."""

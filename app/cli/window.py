@@ -1,7 +1,5 @@
 """`overnight window`: in which hours one's own work may start, asked of the service."""
 
-from typing import Annotated
-
 import typer
 
 from app.cli import connection, options, output, showing
@@ -10,21 +8,11 @@ from app.domain.windows import AtClosing
 
 def window(
     *,
-    zone: Annotated[
-        str | None, typer.Option(help="The time zone, an IANA name such as Europe/Berlin.")
-    ] = None,
-    opens: Annotated[
-        str | None, typer.Option("--from", metavar="HH:MM", help="When work may begin to start.")
-    ] = None,
-    closes: Annotated[
-        str | None,
-        typer.Option("--to", metavar="HH:MM", help="When it ends; the next day if before --from."),
-    ] = None,
-    at_closing: Annotated[
-        AtClosing | None,
-        typer.Option(help="What becomes of the work at closing time.", show_default="finish"),
-    ] = None,
-    off: Annotated[bool, typer.Option("--off", help="Let work start at any time.")] = False,
+    zone: options.WindowZone = None,
+    opens: options.WindowOpens = None,
+    closes: options.WindowCloses = None,
+    at_closing: options.WindowAtClosing = None,
+    off: options.WindowOff = False,
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
