@@ -7,9 +7,14 @@ import pytest
 
 
 @pytest.fixture
-def operators_place(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A place that knows this test's database and nothing else."""
+def empty_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place that knows no house."""
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def operators_place(empty_place: None, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place that knows this test's database and nothing else."""
     monkeypatch.setenv("OVERNIGHT_DATABASE_URL", database_url)

@@ -32,9 +32,7 @@ def door(house: House, database_url: str) -> Iterator[Door]:
 @pytest.fixture
 def shell(door: Door, operators_place: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A place whose commands reach this API."""
-    monkeypatch.setenv("OVERNIGHT_URL", "http://testserver")
-    monkeypatch.setenv("OVERNIGHT_API_KEY", door.key)
-    monkeypatch.setattr("overnight.Client", lambda *_, **__: door.client())
+    door.take_commands(monkeypatch)
 
 
 def made(door: Door) -> dict[str, str]:

@@ -1,10 +1,8 @@
 """`overnight bulk` against the real API."""
 
 import json
-import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,18 +26,13 @@ def door(house: House, database_url: str) -> Iterator[Door]:
 
 
 @pytest.fixture(autouse=True)
-def place(door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def place(door: Door, empty_place: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A place whose commands reach this API and nothing else; waiting lets maintenance work."""
-    monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("OVERNIGHT_URL", "http://testserver")
-    monkeypatch.setenv("OVERNIGHT_API_KEY", door.key)
 
     def sleep(_seconds: float) -> None:
         work_off(door.house.dispatcher)
 
-    monkeypatch.setattr("overnight.Client", lambda *_, **__: door.client(sleep=sleep))
+    door.take_commands(monkeypatch, sleep=sleep)
 
 
 @pytest.fixture

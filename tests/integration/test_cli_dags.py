@@ -1,7 +1,6 @@
 """`overnight batch` and `overnight dag` against the real API."""
 
 import json
-import os
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,14 +35,9 @@ def door(house: House, database_url: str) -> Iterator[Door]:
 
 
 @pytest.fixture(autouse=True)
-def place(door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def place(door: Door, empty_place: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A place whose commands reach this API and nothing else."""
-    monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("OVERNIGHT_URL", "http://testserver")
-    monkeypatch.setenv("OVERNIGHT_API_KEY", door.key)
-    monkeypatch.setattr("overnight.Client", lambda *_, **__: door.client())
+    door.take_commands(monkeypatch)
 
 
 def run(*words: str, given: str | None = None) -> Result:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pytest
 from fastapi.testclient import TestClient
 from httpx2 import Response
 
@@ -66,6 +67,12 @@ class Door:
         """Return the producers' client, speaking to this very app."""
         url, transport = str(self.http.base_url), self.http._transport
         return Client(url, self.key, transport=transport, retries=0, **options)
+
+    def take_commands(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+        """Have the user's commands of this process reach this very app, with this user's key."""
+        monkeypatch.setenv("OVERNIGHT_URL", str(self.http.base_url))
+        monkeypatch.setenv("OVERNIGHT_API_KEY", self.key)
+        monkeypatch.setattr("overnight.Client", lambda *_, **__: self.client(**options))
 
 
 @contextmanager
