@@ -48,7 +48,7 @@ class Warehouse:
     def fill_up(self, ready: int) -> None:
         """Bring the ready tasks up to a number, and the statistics with them."""
         self._run(TASKS, start=self.ready, stop=ready)
-        self._run(COUNT)
+        self._run(COUNT, triggers=True)
         self.ready = ready
         self.house.arena.settle_down(self.house.database)
 

@@ -9,7 +9,7 @@ import psycopg2
 import pytest
 from sqlalchemy import Connection, text
 
-from app.domain.lifecycle import ACTIVE, ALIASES, WAITING, State, legal_moves
+from app.domain.lifecycle import ACTIVE, ALIASES, FINAL, WAITING, State, legal_moves
 from app.domain.plans import PLAN_WEIGHT, PlanTier
 from app.local.postgres import EmbeddedPostgres
 from app.store import statements
@@ -407,12 +407,15 @@ def test_the_database_knows_exactly_the_moves_of_the_house(filled: Db) -> None:
 
 
 def test_the_triggers_count_the_states_of_the_house(filled: Db) -> None:
-    sql = text("SELECT s, is_active(s), is_waiting(s) FROM unnest(CAST(:states AS text[])) s")
+    sql = text(
+        "SELECT s, is_active(s), is_waiting(s), is_final(s)  FROM unnest(CAST(:states AS text[])) s"
+    )
     with filled.engine.begin() as tx:
         rows = tx.execute(sql, {"states": [state.value for state in State]}).all()
 
-    assert {s for s, active, _ in rows if active} == ACTIVE
-    assert {s for s, _, waiting in rows if waiting} == WAITING
+    assert {s for s, active, _, _ in rows if active} == ACTIVE
+    assert {s for s, _, waiting, _ in rows if waiting} == WAITING
+    assert {s for s, _, _, final in rows if final} == FINAL
 
 
 def test_the_database_weighs_plans_as_the_house_does(filled: Db) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB, TIMESTAMP
 from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.types import Text, UserDefinedType
 
-from app.domain.lifecycle import ACTIVE, FINAL, WAITING, State
+from app.domain.lifecycle import ACTIVE, WAITING
 
 Instant = TIMESTAMP(timezone=True)
 # One amount is bounded where it comes in; sums of many have room.
@@ -24,11 +24,7 @@ def words(values: Iterable[str]) -> str:
     return ", ".join(f"'{value}'" for value in sorted(values))
 
 
-# `failed` is passed through, never stored: the row moves on in the same transaction.
-STORED_STATES = words(state.value for state in State if state is not State.FAILED)
-ACTIVE_STATES = words(state.value for state in ACTIVE)
-FINAL_STATES = words(state.value for state in FINAL)
-IS_ACTIVE = f"state IN ({ACTIVE_STATES})"
+IS_ACTIVE = f"state IN ({words(state.value for state in ACTIVE)})"
 IS_WAITING = f"state IN ({words(state.value for state in WAITING)})"
 
 

@@ -6,7 +6,6 @@ from uuid import UUID
 
 from sqlalchemy import (
     CheckConstraint,
-    Computed,
     ForeignKey,
     Index,
     func,
@@ -65,14 +64,13 @@ class User(Base):
 
 
 class Lane(Base):
-    """What the gate must know of one user, on one narrow row; its lock is the user's mutex."""
+    """What the gate must know of one user, on one narrow row; its lock is the user's mutex.
+
+    `due_at` and `eligible` follow from the rest: `spine/rules.sql` keeps them.
+    """
 
     __tablename__ = "lanes"
     __table_args__ = (
-        CheckConstraint("active >= 0", name="lanes_active_not_negative"),
-        CheckConstraint("ready >= 0", name="lanes_ready_not_negative"),
-        CheckConstraint("waiting >= ready", name="lanes_waiting_covers_ready"),
-        CheckConstraint("reserved_seconds >= 0", name="lanes_reserved_not_negative"),
         Index(
             "lanes_pick",
             "active",
@@ -120,18 +118,9 @@ class Lane(Base):
     night_limit_usd: Mapped[Decimal | None] = mapped_column(USD)
     # The next instant at which the lane changes by itself: a new month, the window, or the end of
     # the night that is paid for.
-    due_at: Mapped[datetime] = mapped_column(
-        Computed("least(resets_at, window_turns_at, night_ends_at)", persisted=True)
-    )
-    eligible: Mapped[bool] = mapped_column(
-        Computed(
-            "ready > 0 AND active < max_active AND NOT paused AND NOT window_closed"
-            " AND (limit_seconds IS NULL OR used_seconds + reserved_seconds < limit_seconds)"
-            " AND (night_limit_usd IS NULL"
-            " OR night_spent_usd + night_reserved_usd < night_limit_usd)",
-            persisted=True,
-        )
-    )
+    due_at: Mapped[datetime]
+    # Whether the gate may look here at all.
+    eligible: Mapped[bool]
 
 
 class ApiKey(Base):

@@ -17,15 +17,12 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import Float, SmallInteger
 
-from app.domain.budgets import Budget
 from app.domain.graphs import Condition, OnUnmet, When
 from app.store.models.base import (
     EMPTY_ARRAY,
     EMPTY_OBJECT,
-    FINAL_STATES,
     IS_ACTIVE,
     IS_WAITING,
-    STORED_STATES,
     USD,
     Base,
     Spans,
@@ -97,51 +94,13 @@ class Dag(Base):
 
 
 class Task(Base):
-    """The task: this row is the work, everything else is about it."""
+    """The task: this row is the work, everything else is about it.
+
+    What a row must be stands in `spine/rules.sql`.
+    """
 
     __tablename__ = "tasks"
     __table_args__ = (
-        CheckConstraint(f"state IN ({STORED_STATES})", name="tasks_state_known"),
-        CheckConstraint(
-            "num_nonnulls(token, claimed_by, pool, claimed_at, expires_at, reserved_seconds)"
-            f" = CASE WHEN {IS_ACTIVE} THEN 6 ELSE 0 END",
-            name="tasks_claim_exactly_while_active",
-        ),
-        CheckConstraint(
-            f"(finished_at IS NOT NULL) = (state IN ({FINAL_STATES}))",
-            name="tasks_finished_exactly_when_final",
-        ),
-        CheckConstraint(
-            "(retry_at IS NOT NULL) = (state = 'retrying')", name="tasks_retry_at_while_retrying"
-        ),
-        # Whoever has a token is active, as said above. Postgres reads these anew for every
-        # statement, so it pays to be brief.
-        CheckConstraint(
-            "unmet = 0 OR (token IS NULL AND state NOT IN ('ready', 'retrying', 'completed'))",
-            name="tasks_blocked_until_met",
-        ),
-        CheckConstraint(
-            "token IS NOT NULL OR num_nonnulls(bundle, reserved_usd) = 0",
-            name="tasks_bundle_and_money_only_while_active",
-        ),
-        CheckConstraint("unmet >= 0", name="tasks_unmet_not_negative"),
-        CheckConstraint("attempts BETWEEN 0 AND max_attempts", name="tasks_attempts_in_budget"),
-        CheckConstraint("priority BETWEEN 0 AND 100", name="tasks_priority_in_range"),
-        CheckConstraint("timeout_seconds > 0", name="tasks_timeout_positive"),
-        CheckConstraint("cardinality(locks) > 0", name="tasks_locks_or_null"),
-        CheckConstraint(
-            "awaits_budget IS NULL"
-            f" OR (awaits_budget IN ({words(Budget)}) AND state = 'pending' AND unmet = 0)",
-            name="tasks_awaits_budget_while_pending",
-        ),
-        CheckConstraint(
-            "taken_from IS NULL OR (state = 'completed' AND epoch = 0)",
-            name="tasks_taken_over_completed",
-        ),
-        CheckConstraint("role = 'orchestrator'", name="tasks_role_known"),
-        CheckConstraint(
-            "(parent_id IS NULL) = (spawn_key IS NULL)", name="tasks_spawned_under_a_key"
-        ),
         Index(
             "tasks_ready",
             "user_id",
@@ -217,6 +176,8 @@ class Task(Base):
     idempotency_key: Mapped[str | None]
 
     state: Mapped[str]
+    # Where the last write moved it from; NULL if it stayed where it was. Kept by a trigger.
+    moved_from: Mapped[str | None]
     revision: Mapped[int] = mapped_column(server_default=text("1"))
     unmet: Mapped[int] = mapped_column(server_default=text("0"))
     priority: Mapped[int] = mapped_column(SmallInteger, server_default=text("50"))
@@ -228,9 +189,8 @@ class Task(Base):
     required_capabilities: Mapped[list[str]] = mapped_column(server_default=EMPTY_ARRAY)
     # What it must hold alone while it runs; NULL for nothing, never an empty list.
     locks: Mapped[list[str] | None]
-    lock_paths: Mapped[Any | None] = mapped_column(
-        Spans("textmultirange"), Computed("lock_spans(user_id, locks)", persisted=True)
-    )
+    # The spans of those that are paths; kept by a trigger.
+    lock_paths: Mapped[Any | None] = mapped_column(Spans("textmultirange"))
     timeout_seconds: Mapped[int | None]
     estimated_cost_usd: Mapped[Decimal | None] = mapped_column(USD)
     max_cost_usd: Mapped[Decimal | None] = mapped_column(USD)

@@ -1,0 +1,112 @@
+"""What a row of tasks and lanes must be: every rule refuses what breaks it, and names itself."""
+
+import re
+
+import pytest
+from sqlalchemy.exc import IntegrityError
+
+from app.domain.budgets import Budget
+from app.store.migrate import SCRIPTS
+from tests.support.house import House
+
+RULES = (SCRIPTS / "versions" / "spine" / "rules.sql").read_text()
+BREAKING_TASKS = {
+    "tasks_state_known": "state = 'failed'",
+    "tasks_claim_exactly_while_active": "token = id",
+    "tasks_bundle_and_money_only_while_active": "bundle = id",
+    "tasks_finished_exactly_when_final": "finished_at = clock()",
+    "tasks_retry_at_while_retrying": "retry_at = clock()",
+    "tasks_unmet_not_negative": "unmet = -1",
+    "tasks_blocked_until_met": "unmet = 1",
+    "tasks_awaits_budget_while_pending": "awaits_budget = 'task'",
+    "tasks_attempts_in_budget": "attempts = max_attempts + 1",
+    "tasks_priority_in_range": "priority = 101",
+    "tasks_timeout_positive": "timeout_seconds = 0",
+    "tasks_locks_or_null": "locks = '{}'",
+    "tasks_taken_over_completed": "taken_from = id",
+    "tasks_role_known": "role = 'king'",
+    "tasks_spawned_under_a_key": "spawn_key = 'one'",
+}
+BREAKING_LANES = {
+    "lanes_active_not_negative": "active = -1",
+    "lanes_ready_not_negative": "ready = -1, waiting = 0",
+    "lanes_waiting_covers_ready": "waiting = ready - 1",
+    "lanes_reserved_not_negative": "reserved_seconds = -1",
+}
+
+
+def test_every_rule_is_tried_here() -> None:
+    named = set(re.findall(r"'((?:tasks|lanes)_\w+)'", RULES))
+
+    assert named == {*BREAKING_TASKS, *BREAKING_LANES}
+
+
+@pytest.mark.parametrize("rule", BREAKING_TASKS)
+def test_a_task_that_breaks_a_rule_is_refused(house: House, rule: str) -> None:
+    task = house.task(house.user())
+    before = house.row(task)
+
+    with pytest.raises(IntegrityError, match=rule) as refused:
+        house.run(f"UPDATE tasks SET {BREAKING_TASKS[rule]} WHERE id = :id", id=task)
+
+    assert getattr(refused.value.orig, "pgcode", None) == "23514"
+    assert house.row(task) == before
+
+
+@pytest.mark.parametrize("rule", BREAKING_LANES)
+def test_a_lane_that_breaks_a_rule_is_refused(house: House, rule: str) -> None:
+    user = house.user()
+    house.task(user)
+    before = house.lane(user)
+
+    with pytest.raises(IntegrityError, match=rule):
+        house.run(f"UPDATE lanes SET {BREAKING_LANES[rule]} WHERE user_id = :id", id=user)
+
+    assert house.lane(user) == before
+
+
+def test_a_new_task_is_held_to_the_same_rules(house: House) -> None:
+    user = house.user()
+
+    with pytest.raises(IntegrityError, match="tasks_retry_at_while_retrying"):
+        house.run(
+            "INSERT INTO tasks (id, user_id, dag_id, type, title, created_by, state, sort_key)"
+            " VALUES (:id, :id, :id, 'echo', 'a task', 'human:local', 'retrying', 1)",
+            id=user,
+        )
+
+
+def test_a_task_asks_only_for_budgets_there_are(house: House) -> None:
+    blocked = house.task(house.user())
+    moved = "UPDATE tasks SET state = 'pending', awaits_budget = :budget WHERE id = :id"
+    house.run("INSERT INTO legal_moves VALUES ('ready', 'pending')")
+
+    with pytest.raises(IntegrityError, match="tasks_awaits_budget_while_pending"):
+        house.run(moved, id=blocked, budget="pocket")
+
+    for budget in Budget:
+        house.run(moved, id=blocked, budget=budget)
+        house.run("UPDATE tasks SET state = 'ready' WHERE id = :id", id=blocked)
+
+
+def test_what_follows_from_a_lane_cannot_be_written(house: House) -> None:
+    user = house.user()
+
+    house.run("UPDATE lanes SET eligible = true, due_at = 'epoch' WHERE user_id = :id", id=user)
+
+    lane = house.lane(user)
+    assert not lane["eligible"]
+    assert lane["due_at"] == lane["resets_at"]
+
+
+def test_a_write_that_moves_nothing_is_no_move(house: House) -> None:
+    house.agent()
+    run = house.running(house.user())
+    task = run.claim.task_id
+    assert house.row(task)["moved_from"] == "claimed"
+
+    house.run("UPDATE tasks SET progress = '{}' WHERE id = :id", id=task)
+
+    assert house.row(task)["moved_from"] is None
+    moves = house.rows("SELECT to_state FROM events WHERE task_id = :id ORDER BY seq", id=task)
+    assert [move["to_state"] for move in moves] == ["ready", "claimed", "running"]
