@@ -364,7 +364,7 @@ def _choose(
         "sources": sources(event),
         "target": target(event),
     }
-    rows = ask(tx, Call("claim", asked))
+    rows = ask(tx, Call("claim", asked) if most > 1 else Call("claim_first", asked))
     fault("claim.before_commit")
     return rows
 

@@ -4,7 +4,8 @@ Each is prepared the first time a connection uses it: planning a statement of th
 about as much as running it for a hundred tasks. Those with filters that may be left out say
 `(planned anew)`: one plan for all cases would be good for none. One that judges exactly as another
 does says `(begins as claim through chosen)`: it opens with that one's words, up to the end of that
-part, so that the two cannot come to differ; and it may go on so with a second one's.
+part, so that the two cannot come to differ; and it may go on so with a second one's. One that acts
+as another does says `(ends as claim from taken)`.
 """
 
 import re
@@ -19,7 +20,9 @@ from sqlalchemy.engine.interfaces import DBAPICursor, ExecutionContext
 
 FOLDER = Path(__file__).parent / "sql"
 NAME = re.compile(
-    r"^-- name: (\w+)(?: \((planned anew)\))?(?: \(begins as ([\w ]+)\))?\n", re.MULTILINE
+    r"^-- name: (\w+)(?: \((planned anew)\))?(?: \(begins as ([\w ]+)\))?"
+    r"(?: \(ends as (\w+ from \w+)\))?\n",
+    re.MULTILINE,
 )
 HEAD = re.compile(r"\A(?:--.*\n)*WITH ")
 PARTS = re.compile(r"(\w+) through (\w+)")
@@ -43,20 +46,16 @@ def sources() -> dict[str, str]:
         if part.name in found:
             raise ValueError(f"two statements are called {part.name}")
         found[part.name] = part.body
-    opened = {
-        part.name: f"{_openings(part.models, found)}\n{part.body}"
-        for part in _parts()
-        if part.models
-    }
-    return found | opened
+    return found | {part.name: _whole(part, found) for part in _parts() if part.models or part.ends}
 
 
 class _Part(NamedTuple):
-    """One named statement as it stands in its file; `models` are those whose opening it shares."""
+    """One named statement as it stands in its file; it may share others' openings, and an end."""
 
     name: str
     planned_anew: str | None
     models: str | None
+    ends: str | None
     body: str
 
 
@@ -68,9 +67,19 @@ def _planned_anew() -> set[str]:
 def _parts() -> Iterator[_Part]:
     for file in sorted(FOLDER.glob("*.sql")):
         _, *parts = NAME.split(file.read_text())
-        for place in range(0, len(parts), 4):
-            name, anew, models, body = parts[place : place + 4]
-            yield _Part(name, anew, models, body.strip())
+        for place in range(0, len(parts), 5):
+            name, anew, models, ends, body = parts[place : place + 5]
+            yield _Part(name, anew, models, ends, body.strip())
+
+
+def _whole(part: _Part, found: Mapping[str, str]) -> str:
+    """Return a statement with what it shares with others."""
+    opening = f"{_openings(part.models, found)}\n" if part.models else ""
+    end = ""
+    if part.ends:
+        model, _, first = part.ends.partition(" from ")
+        end = _end(found[model], first)
+    return f"{opening}{part.body}{end}"
 
 
 def _openings(models: str, found: Mapping[str, str]) -> str:
@@ -82,6 +91,18 @@ def _openings(models: str, found: Mapping[str, str]) -> str:
     """
     openings = [_opening(found[name], part) for name, part in PARTS.findall(models)]
     return ", ".join([openings[0], *(HEAD.sub("", one) for one in openings[1:])])
+
+
+def _end(body: str, first: str) -> str:
+    r"""Return a statement from one of its parts on, with the comma before it.
+
+    >>> _end("WITH a AS (\n    SELECT 1\n), b AS (\n    SELECT 2\n)\nSELECT 3", "b")
+    ', b AS (\n    SELECT 2\n)\nSELECT 3'
+    """
+    begins = re.search(rf", {first} AS (?:MATERIALIZED )?\(", body)
+    if begins is None:
+        raise ValueError(f"no part of the statement is called {first}")
+    return body[begins.start() :]
 
 
 def _opening(body: str, through: str) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, TypeVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from hypothesis import HealthCheck, event, example, given, settings
@@ -18,10 +18,20 @@ from app.domain.ids import TaskId, UserId
 from app.domain.lifecycle import WAITING
 from app.domain.plans import PlanTier
 from app.domain.windows import AtClosing, Window
-from app.gate.claim import CLAIMS_PER_PASS, ONE_BY_ONE, Bundling, Terms, claim, claim_one
+from app.gate.claim import (
+    CLAIMS_PER_PASS,
+    ONE_BY_ONE,
+    Begun,
+    Bundling,
+    Terms,
+    claim,
+    claim_one,
+    take_next,
+)
 from app.insight.explain import ExplainView, ReasonView, explain
 from app.intake.submit import Edge, NewTask, submit_graph
 from app.store.db import Db
+from app.store.hot import Answer, Call, ask
 from tests.support.house import CLAIM_TTL, LOOSE, POOL, House
 
 T = TypeVar("T")
@@ -254,6 +264,7 @@ def _compare(house: House, crowd: list[Person], place: Place) -> None:
     assert alone == would_run, _tell(told, alone ^ would_run)
     for view in told.values():
         _check_words(view)
+    assert _firsts(house, terms) == _firsts(house, terms, by="claim")
 
 
 def _own_reasons(view: ExplainView) -> list[ReasonView]:
@@ -288,6 +299,40 @@ def _next_pass(house: House, terms: Terms) -> set[UUID]:
         claim(undone, pool, holder="nobody", terms=terms, limit=CLAIMS_PER_PASS) for pool in pools
     ]
     return {one.claim.task_id for taken in passes for one in taken.claims}
+
+
+def _firsts(house: House, terms: Terms, *, by: str = "claim_first") -> list[Sequence[UUID]]:
+    """What each pool would give to one slot, and to a worker's own that goes on by itself.
+
+    One task is chosen by a shorter statement; by that for many it must be the same one.
+    """
+
+    def reworded(tx: Connection, *calls: Call) -> Sequence[Answer]:
+        return ask(
+            tx, *(call._replace(name=by) if "claim" in call.name else call for call in calls)
+        )
+
+    def go_on(tx: Connection) -> Begun:
+        return take_next(
+            tx,
+            pool,
+            agent="host-0",
+            bundle=uuid4(),
+            terms=replace(terms, bundling=replace(terms.bundling, tasks=1)),
+            lease=LIVENESS,
+            slot_is_ours=False,
+        )
+
+    undone = Undone(house.dispatcher.engine)
+    found: list[Sequence[UUID]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("app.gate.claim.ask", reworded)
+        for pool in (POOL, GPU_POOL):
+            taken = claim(undone, pool, holder="nobody", terms=terms, limit=1)
+            found.append([one.claim.task_id for one in taken.claims])
+            found.append([run.claim.task_id for run in undone.atomically(go_on).runs])
+    event(f"{sum(map(len, found))} firsts")
+    return found
 
 
 def _tell(told: dict[TaskId, ExplainView], wrong: set[UUID]) -> str:

@@ -256,6 +256,19 @@ SELECT id, user_id, dag_id, epoch, token, type, title, attempts, max_attempts, b
   FROM taken
  ORDER BY bundle, id;
 
+-- name: claim_first (begins as claim through candidate) (ends as claim from taken)
+-- The same where one task is all that can come: whoever is first in the order above. Nobody before it
+-- has taken a lock, promised hours or money, or filled a slot, so that what is asked of each
+-- candidate is all there is to ask.
+, addressed AS MATERIALIZED (
+    SELECT id, granted, (CAST(:tokens AS uuid[]))[1] AS token, CAST(NULL AS uuid) AS bundle
+      FROM (SELECT id, granted, quick
+              FROM candidate
+             ORDER BY active, last_served_at, plan_weight DESC, user_id, sort_key, id
+             LIMIT 1) first
+     WHERE CASE WHEN quick THEN CAST(:messages AS int) ELSE CAST(:free AS int) END > 0
+)
+
 -- name: more_to_serve
 -- Whether another pass might find work: lanes nobody has looked into in vain.
 SELECT EXISTS (SELECT 1 FROM lanes WHERE eligible AND NOT (:pool = ANY (parked_for)));
