@@ -1,15 +1,23 @@
-"""Claims a second at 1k to 1M ready tasks of 10,000 users, one of whom owns 30 %."""
+"""Claims a second at 1k to 1M ready tasks of 10,000 users, one of whom owns 30 %.
 
-from collections.abc import Sequence
+One claimer is timed in its claims alone, and gives back after each; four at once are timed as a
+whole, and give back afterwards.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import timedelta
+from typing import NamedTuple
 
 from app.gate.claim import CLAIMS_PER_PASS, Terms, claim
 from app.outcome.presence import AgentCard, join
 from app.outcome.settle import release
+from benchmarks import claimers, plain_claim
 from benchmarks.arena import Arena
 from benchmarks.asked import Asked
-from benchmarks.clocking import Stopwatch
+from benchmarks.claimers import CLAIMERS
+from benchmarks.clocking import Crew, Stopwatch, as_dispatcher
 from benchmarks.filling import Warehouse
 from benchmarks.ours import Ours, our_house
 from benchmarks.outcome import Outcome
@@ -27,16 +35,42 @@ POOL = "default"
 FOREVER = timedelta(days=365)
 
 
+class Way(NamedTuple):
+    """Who claims, out of how many ready tasks, how many at a time, and how many claimers do so."""
+
+    who: str
+    size: int
+    batch: int
+    claimers: int = 1
+
+    @property
+    def crowd(self) -> str:
+        """How many claimers there are; a single one is not mentioned."""
+        return f", {self.claimers} claimers" if self.claimers > 1 else ""
+
+    def __str__(self) -> str:
+        return f"{SIZES[self.size]} ready{self.crowd}, claims of {self.batch}"
+
+
+Rates = Mapping[Way, Sequence[float]]
+
+
 def measure(asked: Asked, place: Arena) -> Outcome:
     """Measure ours and the base line at each size, each size on the same grown tables."""
-    sizes: Sequence[int] = asked.choose([1_000], list(SIZES))
-    users = asked.choose(100, USERS)
+    sizes: Sequence[int] = asked.choose([1_000, 10_000], list(SIZES))
+    users = asked.choose(1_000, USERS)
     passes = asked.choose(5, 30)
     rounds = asked.rounds_or(2)
-    rates: dict[tuple[str, int, int], list[float]] = {}
+    rates: defaultdict[Way, list[float]] = defaultdict(list)
     outcome = Outcome()
-    with our_house(place) as house, closing(PlainQueue(place, users)) as plain:
+    with (
+        our_house(place) as house,
+        closing(PlainQueue(place, users)) as plain,
+        Crew(as_dispatcher, house.url, CLAIMERS) as ours_at_once,
+        Crew(plain_claim.connect, plain.url, CLAIMERS) as plain_at_once,
+    ):
         join(house.dispatcher, AgentCard("bench", POOL, (), SLOTS))
+        claimers.make_pools(house)
         warehouse = Warehouse(house, users)
         for size in sizes:
             warehouse.fill_up(size)
@@ -44,13 +78,20 @@ def measure(asked: Asked, place: Arena) -> Outcome:
             for _ in range(rounds):
                 with place.watch(US):
                     for batch in BATCHES:
-                        rate = claim_ours(house, batch, passes)
-                        rates.setdefault((US, size, batch), []).append(rate)
+                        rates[Way(US, size, batch)].append(claim_ours(house, batch, passes))
                 with place.watch(PLAIN):
-                    rates.setdefault((PLAIN, size, 1), []).append(claim_plain(plain, passes))
+                    rates[Way(PLAIN, size, 1)].append(claim_plain(plain, passes))
+                if size < claimers.ENOUGH:
+                    continue
+                with place.watch(f"{US}, {CLAIMERS} claimers"):
+                    rate = claimers.claim_ours(house, ours_at_once, passes)
+                    rates[Way(US, size, BATCHES[-1], CLAIMERS)].append(rate)
+                with place.watch(f"{PLAIN}, {CLAIMERS} claimers"):
+                    rate = claimers.claim_plain(plain, plain_at_once, passes)
+                    rates[Way(PLAIN, size, 1, CLAIMERS)].append(rate)
             _say(size, rates)
-    for (who, size, batch), values in rates.items():
-        outcome.figure(who, f"{SIZES[size]} ready, claims of {batch}", "claims/s", values)
+    for way, values in rates.items():
+        outcome.figure(way.who, str(way), "claims/s", values)
     _compare(outcome, rates, max(sizes))
     return outcome
 
@@ -80,33 +121,33 @@ def claim_plain(plain: PlainQueue, passes: int) -> float:
             task = plain.claim()
         if task is not None:
             watch.done += 1
-            plain.give_back(task)
+            plain.give_back([task])
     return watch.rate
 
 
-def _compare(
-    outcome: Outcome, rates: dict[tuple[str, int, int], list[float]], largest: int
-) -> None:
+def _compare(outcome: Outcome, rates: Rates, largest: int) -> None:
     best, single = BATCHES[-1], BATCHES[0]
-    for size, shown in SIZES.items():
-        if (US, size, best) in rates:
-            ours, plain = rates[US, size, best], rates[PLAIN, size, 1]
-            outcome.ratio(f"{US} / {PLAIN} at {shown} ready", ours, plain)
+    for crew in (1, CLAIMERS):
+        for size, shown in SIZES.items():
+            ours, plain = Way(US, size, best, crew), Way(PLAIN, size, 1, crew)
+            if ours in rates:
+                name = f"{US} / {PLAIN} at {shown} ready{ours.crowd}"
+                outcome.ratio(name, rates[ours], rates[plain])
     if largest == max(SIZES):
         for batch in BATCHES:
             name = f"1M / 10k ready, claims of {batch}"
-            outcome.ratio(name, rates[US, largest, batch], rates[US, 10_000, batch])
+            outcome.ratio(name, rates[Way(US, largest, batch)], rates[Way(US, 10_000, batch)])
     outcome.ratio(
         f"{US} claims of {single} / {PLAIN} at {SIZES[largest]} ready",
-        rates[US, largest, single],
-        rates[PLAIN, largest, 1],
+        rates[Way(US, largest, single)],
+        rates[Way(PLAIN, largest, 1)],
     )
 
 
-def _say(size: int, rates: dict[tuple[str, int, int], list[float]]) -> None:
+def _say(size: int, rates: Rates) -> None:
     last = [
-        f"{who} {batch}: {values[-1]:.0f}"
-        for (who, at, batch), values in rates.items()
-        if at == size
+        f"{way.who}{way.crowd} {way.batch}: {values[-1]:.0f}"
+        for way, values in rates.items()
+        if way.size == size
     ]
     print(f"  {SIZES[size]:>4} ready, claims/s: {', '.join(last)}", flush=True)

@@ -6,12 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Self, TypeVar
+from multiprocessing.synchronize import Barrier
+from typing import Any, Generic, Self, TypeVar
 
 from app.store.db import DISPATCHER, Db
 from benchmarks.ours import PATIENT
 
+C = TypeVar("C")
+R = TypeVar("R")
 T = TypeVar("T")
+#: A process that never came to the start would keep the others waiting for ever.
+AT_THE_START = 60
 
 
 @dataclass
@@ -39,49 +44,80 @@ class Stopwatch:
         return self.done / sum(self.seconds)
 
 
-_db: Db | None = None
+@dataclass(frozen=True)
+class Spell(Generic[R]):
+    """What a crew did at once: how long until the last was done, and what each came to."""
+
+    seconds: float
+    results: Sequence[R]
 
 
-def _connect(url: str) -> None:
-    global _db  # noqa: PLW0603 - one connection for each process of the crew
-    _db = Db.connect(url, role=DISPATCHER, application_name="overnight-bench", timeouts=PATIENT)
-    with _db.engine.begin() as tx:
+@dataclass(frozen=True)
+class _Place:
+    """A process of a crew: its connection, and where it meets the others."""
+
+    link: Any
+    start: Barrier
+
+
+_place: _Place | None = None
+
+
+def as_dispatcher(url: str) -> Db:
+    """Connect to a house of ours with the dispatcher's role."""
+    db = Db.connect(url, role=DISPATCHER, application_name="overnight-bench", timeouts=PATIENT)
+    with db.engine.begin() as tx:
         tx.exec_driver_sql("SELECT 1")
+    return db
 
 
-def _work(job: tuple[Callable[[Db, Sequence[T]], None], Sequence[T]]) -> tuple[float, float]:
+def _take_place(connect: Callable[[str], object], url: str, start: Barrier) -> None:
+    global _place  # noqa: PLW0603 - one connection for each process of the crew
+    _place = _Place(connect(url), start)
+
+
+def _work(job: tuple[Callable[[Any, T], R], T]) -> tuple[float, float, R]:
     function, share = job
-    if _db is None:
+    if _place is None:
         raise RuntimeError("the process was not connected")
+    _place.start.wait(AT_THE_START)
     began = time.monotonic()
-    function(_db, share)
-    return began, time.monotonic()
+    result = function(_place.link, share)
+    return began, time.monotonic(), result
 
 
-def _ready(pause: float) -> None:
-    time.sleep(pause)
+def _nothing(_link: object, _share: None) -> None:
+    pass
 
 
-class Crew:
+class Crew(Generic[C]):
     """Processes with a connection each, because threads would wait for one interpreter."""
 
-    def __init__(self, url: str, size: int) -> None:
+    def __init__(self, connect: Callable[[str], C], url: str, size: int) -> None:
         self.size = size
         # Spawned, not forked: a copy of this process would hold the servers' guards open.
+        spawning = multiprocessing.get_context("spawn")
         self._pool = ProcessPoolExecutor(
             size,
-            mp_context=multiprocessing.get_context("spawn"),
-            initializer=_connect,
-            initargs=(url,),
+            mp_context=spawning,
+            initializer=_take_place,
+            initargs=(connect, url, spawning.Barrier(size)),
         )
-        # Long enough for each process to take one, so that all are connected before the clock runs.
-        list(self._pool.map(_ready, [0.2] * size))
+        # All are there and connected before any clock runs.
+        self.together(_nothing, [None] * size)
 
-    def seconds(self, function: Callable[[Db, Sequence[T]], None], work: Sequence[T]) -> float:
+    def together(self, function: Callable[[C, T], R], shares: Sequence[T]) -> Spell[R]:
+        """Give each process one share; they start at the same moment."""
+        if len(shares) != self.size:
+            raise ValueError(f"{len(shares)} shares for {self.size} processes")
+        spans = list(self._pool.map(_work, [(function, share) for share in shares]))
+        seconds = max(ended for _, ended, _ in spans) - min(began for began, _, _ in spans)
+        return Spell(seconds, [result for _, _, result in spans])
+
+    def seconds(self, function: Callable[[C, Sequence[T]], None], work: Sequence[T]) -> float:
         """Share the work out in turns; return how long it took until the last was done."""
         shares = [work[start :: self.size] for start in range(self.size)]
-        spans = list(self._pool.map(_work, [(function, share) for share in shares]))
-        return max(ended for _, ended in spans) - min(began for began, _ in spans)
+        return self.together(function, shares).seconds
 
     def __enter__(self) -> Self:
         return self

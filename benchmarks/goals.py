@@ -52,10 +52,11 @@ GOALS: Sequence[Goal] = (
         0.6,
         0.9,
     ),
+    # Four claimers on either side, as when its floor was set.
     Goal(
         "claims a second against the plain claim, 1M ready",
         "claim",
-        "overnight / plain claim at 1M ready",
+        "overnight / plain claim at 1M ready, 4 claimers",
         1_000,
         5_000,
     ),

@@ -8,7 +8,7 @@ from app.domain.ids import UserId
 from app.intake.submit import Edge, submit_graph
 from benchmarks.arena import Arena
 from benchmarks.asked import Asked
-from benchmarks.clocking import Crew, Stopwatch
+from benchmarks.clocking import Crew, Stopwatch, as_dispatcher
 from benchmarks.ours import DRAINERS, ROOMY, Ours, noop, our_house
 from benchmarks.outcome import Outcome
 from benchmarks.running import batched, begin, open_wide, settle_batch, settle_batches
@@ -138,7 +138,7 @@ def _fan_in(place: Arena, count: int, batch: int, workers: int, *, joined: bool)
         submit_graph(house.app, user, tasks, ROOMY, edges=edges)
         place.settle_down(house.database)
         work = batched(begin(house), batch)
-        with Crew(house.url, workers) as crew, place.watch(US):
+        with Crew(as_dispatcher, house.url, workers) as crew, place.watch(US):
             seconds = crew.seconds(settle_batches, work)
         if joined and len(begin(house)) != 1:
             raise AssertionError("the child of a fan-in was not released")

@@ -4,6 +4,8 @@ It is our base line: correct for one claimer, and as slow as the whole backlog i
 indexes and statements are as plain as the idea; an index for the pending rows is thrown in.
 """
 
+from collections.abc import Sequence
+
 import psycopg2
 
 from benchmarks.arena import Arena
@@ -76,6 +78,26 @@ CLAIM = """
                     FOR UPDATE SKIP LOCKED)
     RETURNING id
 """
+GIVE_BACK = "UPDATE tasks SET status = 'pending' WHERE id = ANY (%(tasks)s::uuid[])"
+
+
+def connect(url: str) -> psycopg2.extensions.connection:
+    """Connect a claimer."""
+    return psycopg2.connect(url)
+
+
+def claim(connection: psycopg2.extensions.connection) -> str | None:
+    """Claim one task for whichever user runs least, and commit."""
+    with connection, connection.cursor() as cursor:
+        cursor.execute(ELIGIBLE)
+        for (user,) in cursor.fetchall():
+            cursor.execute(HAS_HOURS, [user])
+            if not cursor.fetchall()[0][0]:
+                continue
+            cursor.execute(CLAIM, [user])
+            if claimed := cursor.fetchall():
+                return str(claimed[0][0])
+    return None
 
 
 class PlainQueue:
@@ -85,7 +107,8 @@ class PlainQueue:
         self.arena = arena
         self.users = users
         self.pending = 0
-        self._connection = psycopg2.connect(arena.database("plain"))
+        self.url = arena.database("plain")
+        self._connection = connect(self.url)
         self._run(SCHEMA)
         self._run(USERS)
 
@@ -96,21 +119,12 @@ class PlainQueue:
         self.arena.settle_down("plain")
 
     def claim(self) -> str | None:
-        """Claim one task for whichever user runs least, and commit."""
-        with self._connection, self._connection.cursor() as cursor:
-            cursor.execute(ELIGIBLE)
-            for (user,) in cursor.fetchall():
-                cursor.execute(HAS_HOURS, [user])
-                if not cursor.fetchall()[0][0]:
-                    continue
-                cursor.execute(CLAIM, [user])
-                if claimed := cursor.fetchall():
-                    return str(claimed[0][0])
-        return None
+        """Claim one task, and commit."""
+        return claim(self._connection)
 
-    def give_back(self, task: str) -> None:
-        """Undo a claim, so that the next one finds the same queue."""
-        self._run("UPDATE tasks SET status = 'pending' WHERE id = %(task)s", task=task)
+    def give_back(self, tasks: Sequence[str]) -> None:
+        """Undo claims, so that the next ones find the same queue."""
+        self._run(GIVE_BACK, tasks=list(tasks))
 
     def close(self) -> None:
         """Close the connection."""

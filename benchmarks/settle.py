@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from benchmarks.arena import Arena
 from benchmarks.asked import Asked
-from benchmarks.clocking import Crew
+from benchmarks.clocking import Crew, as_dispatcher
 from benchmarks.ours import our_house
 from benchmarks.outcome import Outcome
 from benchmarks.running import batched, begin, open_wide, settle_batches
@@ -25,7 +25,7 @@ def measure(asked: Asked, place: Arena) -> Outcome:
         users = house.users(USERS)
         open_wide(house, users, slots=max(runs_for.values()))
         for size in crews:
-            with Crew(house.url, size) as crew:
+            with Crew(as_dispatcher, house.url, size) as crew:
                 for _ in range(asked.rounds_or(3)):
                     for batch, count in runs_for.items():
                         house.fill(users, count)
