@@ -5,9 +5,10 @@ is the same, so nobody is served sooner than fairness says. Settling, claiming a
 transaction: the slot passes from task to task and is never seen free in between, and a
 process that dies leaves nothing claimed that nobody runs.
 
-When nothing is left the slot lingers for a while, listens for pings, and takes what comes. Then
-it is seen free by all, and competes with the dispatcher under the pool's lock; as soon as a
-message is sent to the pool it leaves, for Celery may be holding the message for its process.
+When nothing is left the slot lingers for a while, listens for pings, and takes the first that
+comes; what is left goes with its end. Meanwhile it is seen free by all, and competes with the
+dispatcher under the pool's lock; as soon as a message is sent to the pool it leaves, for Celery
+may be holding the message for its process.
 """
 
 import time
@@ -21,12 +22,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.domain.claims import Run
 from app.events.lingering import Heard
 from app.faults import fault
-from app.gate.claim import Begun, Terms, take_next
+from app.gate.claim import Begun, Terms, take_first, take_next
 from app.store.db import DatabaseUnreachable
 from app.telemetry import Event, emit
 from workers.child import House
 from workers.identity import WORKER_ID
-from workers.settling import UNANSWERED_SECONDS, give_up_by
+from workers.settling import UNANSWERED_SECONDS, give_up_by, give_up_taken_by
 from workers.shutdown import DRAIN
 
 # How long a slot listens for what comes next; so long may a message wait if nobody sends it off.
@@ -41,6 +42,7 @@ class Refill:
     def __init__(self, house: House) -> None:
         self._house = house
         self._terms = Terms.of(house.settings)
+        self._lease = timedelta(seconds=house.settings.lease_seconds)
         # Then Celery has its process back, to look after it and to show that it goes on.
         self._until = time.monotonic() + house.settings.refill_seconds
         self._bundle = uuid4()
@@ -64,9 +66,6 @@ class Refill:
 
     def claim(self, tx: Connection) -> None:
         """Claim and begin the next runs in the transaction that settles the last ones."""
-        self._claim(tx, slot_is_ours=True)
-
-    def _claim(self, tx: Connection, *, slot_is_ours: bool) -> None:
         settings = self._house.settings
         # Before the start is requested: the leases count from some moment after this.
         self.began = time.monotonic()
@@ -77,8 +76,7 @@ class Refill:
             agent=WORKER_ID,
             bundle=self._bundle,
             terms=self._terms,
-            lease=timedelta(seconds=settings.lease_seconds),
-            slot_is_ours=slot_is_ours,
+            lease=self._lease,
         )
         fault("refill.before_commit")
 
@@ -117,11 +115,19 @@ class Refill:
         return []
 
     def _look(self) -> list[Run]:
+        house, pool, token = self._house, self._house.settings.pool, uuid4()
+        self.began = time.monotonic()
         try:
-            self._house.db.atomically(lambda tx: self._claim(tx, slot_is_ours=False))
+            run = take_first(
+                house.db, pool, agent=WORKER_ID, token=token, terms=self._terms, lease=self._lease
+            )
         except (DatabaseUnreachable, SQLAlchemyError) as error:
             emit(Event.DATABASE_UNREACHABLE, error=error)
             self._until = 0.0
-        else:
-            self.confirm()
-        return self.take()
+            # It may have counted all the same.
+            give_up_taken_by(house.db, pool, token, deadline=time.monotonic() + UNANSWERED_SECONDS)
+            return []
+        if run is None:
+            return []
+        fault("refill.after_commit")
+        return [run]

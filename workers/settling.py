@@ -1,8 +1,9 @@
 """Recording how a run ended, also while Postgres is away for a moment."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
+from uuid import UUID
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DataError, SQLAlchemyError
@@ -10,7 +11,7 @@ from sqlalchemy.exc import DataError, SQLAlchemyError
 from app.domain.claims import Claim, Run
 from app.domain.ids import show_task
 from app.domain.results import Interrupted, Raised, Result, Returned
-from app.outcome.settle import Ending, Settled, give_up, settle_all
+from app.outcome.settle import Ending, Settled, give_up, settle_all, taken_under
 from app.store.db import DatabaseUnreachable, Db
 from app.telemetry import Event, emit, get
 from workers.identity import WORKER_ID
@@ -19,6 +20,7 @@ FIRST_PAUSE_SECONDS: Final = 0.1
 LONGEST_PAUSE_SECONDS: Final = 2.0
 # How long to try to give back what nobody may ever run; then the lease or the claim runs out.
 UNANSWERED_SECONDS: Final = 5.0
+UNANSWERED: Final = "start_unanswered"
 
 _log = get(__name__)
 
@@ -75,10 +77,25 @@ def give_up_by(db: Db, claims: Sequence[Claim], *, deadline: float) -> bool:
     """
     if not claims:
         return True
+    return _given_back(
+        lambda: give_up(db, claims, agent=WORKER_ID, reason=UNANSWERED), deadline=deadline
+    )
+
+
+def give_up_taken_by(db: Db, pool: str, token: UUID, *, deadline: float) -> bool:
+    """Do the same with whatever was taken under a token."""
+
+    def give_back() -> int:
+        return give_up(db, taken_under(db, pool, token), agent=WORKER_ID, reason=UNANSWERED)
+
+    return _given_back(give_back, deadline=deadline)
+
+
+def _given_back(give_back: Callable[[], int], *, deadline: float) -> bool:
     pause = FIRST_PAUSE_SECONDS
     while True:
         try:
-            given_up = give_up(db, claims, agent=WORKER_ID, reason="start_unanswered")
+            given_up = give_back()
         except (DatabaseUnreachable, SQLAlchemyError):
             if time.monotonic() + pause >= deadline:
                 return False

@@ -17,7 +17,7 @@ from app.faults import fault
 from app.settings import Settings
 from app.store import lanes
 from app.store.db import Db
-from app.store.hot import Answer, Call, ask
+from app.store.hot import NOW, Answer, Call, Noted, ask
 from app.store.runs import run_of
 from app.store.statements import statement
 
@@ -29,6 +29,13 @@ LOOKS_PER_PASS = 5
 WIDER = 6
 # The pool on claims of callers that run the task themselves; no worker listens to it.
 DIRECT = "direct"
+# What `look_for_one` notes for the claim that travels with it.
+AS_LOOKED_FOR = {
+    "users": Noted("users", "uuid[]"),
+    "capabilities": Noted("capabilities", "text[]"),
+    "types": Noted("types", "text[]"),
+    "usd_left": Noted("usd_left", "numeric"),
+}
 
 
 @dataclass(frozen=True)
@@ -155,25 +162,16 @@ def claim(db: Db, pool: str, *, holder: str, terms: Terms, limit: int = 100) -> 
 
 
 def take_next(
-    tx: Connection,
-    pool: str,
-    *,
-    agent: str,
-    bundle: UUID,
-    terms: Terms,
-    lease: timedelta,
-    slot_is_ours: bool,
+    tx: Connection, pool: str, *, agent: str, bundle: UUID, terms: Terms, lease: timedelta
 ) -> Begun:
-    """Claim and begin quick work for an agent's slot.
+    """Claim and begin quick work for an agent's slot, in the transaction that settles its last.
 
-    In the transaction that settles its last work the slot is the agent's: nobody else can have
-    seen it free, so the pool is not held against other agents. Only quick tasks are taken: a long
-    one is sent by itself, in a message of its own.
+    So nobody else can have seen the slot free, and the pool is not held against other agents. Only
+    quick tasks are taken: a long one is sent by itself, in a message of its own.
     """
     want = Want(0, [bundle], terms.bundling.tasks, holder=agent, lease=lease, spare=1)
-    lock = Call("share_pool" if slot_is_ours else "lock_pool", {"pool": pool})
     look = Call("look_and_lock", {**_of_pool(pool, terms), **_of_lanes(pool, want)})
-    [seen] = ask(tx, lock, *_alone(terms), look)
+    [seen] = ask(tx, Call("share_pool", {"pool": pool}), *_alone(terms), look)
     capacity = _offered_now(seen, terms)
     if capacity.free <= 0 or agent not in capacity.agents:
         return Begun()
@@ -183,6 +181,31 @@ def take_next(
         held = _hold(tx, pool, want)
     rows = _choose(tx, pool, capacity, terms, want, held=held)
     return Begun([run_of(_fence(row), row) for row in rows], idle=capacity.free - bool(rows))
+
+
+def take_first(
+    db: Db, pool: str, *, agent: str, token: UUID, terms: Terms, lease: timedelta
+) -> Run | None:
+    """Claim and begin one quick task for an idle slot of an agent's, and commit: all in one trip.
+
+    Whoever is not answered can ask for what was taken under the token. Lanes that are due are left
+    to the dispatcher.
+    """
+    want = Want(0, [token], 1, holder=agent, lease=lease, spare=1)
+    look = {
+        **_of_pool(pool, terms),
+        **_of_lanes(pool, want),
+        "agent": agent,
+        "slots_max": terms.slots_max,
+    }
+    order = _order(pool, question((), Capacity(), terms, want), terms, want, [token])
+    rows = db.at_once(
+        Call("lock_pool", {"pool": pool}),
+        *_alone(terms),
+        Call("look_for_one", look),
+        Call("claim_first", order | AS_LOOKED_FOR),
+    )
+    return next((run_of(_fence(row), row) for row in rows), None)
 
 
 def claim_for(
@@ -348,25 +371,34 @@ def _choose(
     if not held.users:
         return []
     most = min(want.limit, held.room)
-    event = Event.TAKE if want.lease else Event.CLAIM
+    # Postgres would open its source of randomness anew for each.
+    tokens = [uuid4() for _ in range(most)]
     # A second statement, so that it judges rows as they are now that the lanes are held.
-    asked = {
-        **question(held.users, capacity, terms, want),
-        "limit": most,
+    asked = question(held.users, capacity, terms, want) | {"limit": most}
+    order = _order(pool, asked, terms, want, tokens)
+    rows = ask(tx, Call("claim" if most > 1 else "claim_first", order))
+    fault("claim.before_commit")
+    return rows
+
+
+def _order(
+    pool: str, asked: dict[str, object], terms: Terms, want: Want, tokens: Sequence[UUID]
+) -> dict[str, object]:
+    """Return what becomes of the chosen tasks, besides what the choice depends on."""
+    event = Event.TAKE if want.lease else Event.CLAIM
+    return {
+        **asked,
         "pool": pool,
         "aside": want.aside or pool,
         "bundles": want.bundles,
-        # Postgres would open its source of randomness anew for each.
-        "tokens": [uuid4() for _ in range(most)],
+        "tokens": tokens,
+        "now": NOW,
         "holder": want.holder,
         "begins": want.lease is not None,
         "ttl": (want.lease or terms.claim_ttl).total_seconds(),
         "sources": sources(event),
         "target": target(event),
     }
-    rows = ask(tx, Call("claim", asked) if most > 1 else Call("claim_first", asked))
-    fault("claim.before_commit")
-    return rows
 
 
 def question(
@@ -382,7 +414,7 @@ def question(
         "bundle_max": terms.bundling.tasks,
         "limit": want.limit,
         # Everyone's share; if some have less, the next pass gives the rest to the others.
-        "per_lane": ceil(want.limit / len(users)),
+        "per_lane": ceil(want.limit / max(len(users), 1)),
         "capabilities": list(capacity.capabilities),
         "elsewhere": list(capacity.elsewhere),
         "types": None if capacity.types is None else list(capacity.types),

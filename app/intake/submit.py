@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
@@ -31,7 +31,7 @@ from app.intake import references
 from app.settings import Settings
 from app.store import lanes
 from app.store.db import Db
-from app.store.hot import Call, ask
+from app.store.hot import Call, ask, finish
 from app.store.statements import statement
 
 SECONDS_PER_HOUR = 3600
@@ -185,7 +185,7 @@ def submit_graph(
     """
     graph = NewGraph(tasks, edges, title, budget_usd)
     check_graph(graph)
-    submitted = db.atomically(lambda tx: let_in(tx, user_id, graph, caps))
+    submitted = db.atomically(lambda tx: let_in(tx, user_id, graph, caps, and_end=True))
     fault("intake.after_commit")
     return submitted
 
@@ -211,7 +211,7 @@ def submit_dag(
         known = dag_of(tx, user_id, idempotency_key)
         if known is not None:
             return SubmittedDag(known, (), created=False)
-        made = let_in(tx, user_id, graph, caps)
+        made = let_in(tx, user_id, graph, caps, and_end=True)
         ids = [one.task_id for one in made]
         return SubmittedDag(made[0].dag_id, ids, created=True, depth=made[0].depth)
 
@@ -264,8 +264,13 @@ def _check_edge(edge: Edge, count: int) -> None:
             raise InvalidRequest(f"edges.{field_name}", f"{word!r} is no such word", legal=legal)
 
 
-def let_in(tx: Connection, user_id: UserId, graph: NewGraph, caps: Caps) -> list[Submitted]:
-    """Let a graph that was checked in, in the caller's transaction; its lane is taken here."""
+def let_in(
+    tx: Connection, user_id: UserId, graph: NewGraph, caps: Caps, *, and_end: bool = False
+) -> list[Submitted]:
+    """Let a graph that was checked in, in the caller's transaction; its lane is taken here.
+
+    It may end the transaction with its last statement, which saves the caller a trip.
+    """
     # Holding the lane makes the count and the idempotency look-up below final.
     lane = lanes.read(tx, user_id, hold=True, with_depth=True)
     existing = _already_submitted(tx, user_id, graph.tasks)
@@ -279,8 +284,7 @@ def let_in(tx: Connection, user_id: UserId, graph: NewGraph, caps: Caps) -> list
     _check_deadlines(tx, fresh)
     new_part = replace(graph, tasks=fresh)
     depth = judge_caps(tx, lane, len(fresh), caps, size=new_part.size) if fresh else None
-    made = _insert(tx, user_id, new_part, caps)
-    fault("intake.before_commit")
+    made = _insert(tx, user_id, new_part, caps, send=finish if and_end else ask)
     new = (replace(one, depth=depth) for one in made)
     return [existing.get(task.idempotency_key) or next(new) for task in graph.tasks]
 
@@ -390,7 +394,9 @@ def judge_caps(
     return depth + count
 
 
-def _insert(tx: Connection, user_id: UserId, graph: NewGraph, caps: Caps) -> list[Submitted]:
+def _insert(
+    tx: Connection, user_id: UserId, graph: NewGraph, caps: Caps, *, send: Callable[..., object]
+) -> list[Submitted]:
     tasks, edges, title = graph.tasks, graph.edges, graph.title
     if not tasks:
         return []
@@ -430,9 +436,11 @@ def _insert(tx: Connection, user_id: UserId, graph: NewGraph, caps: Caps) -> lis
                 "key": graph.key,
             },
         )
-    ask(tx, Call("insert_tasks", {"user_id": user_id, "tasks": as_json(rows)}))
+    fault("intake.before_commit")
+    inserts = [Call("insert_tasks", {"user_id": user_id, "tasks": as_json(rows)})]
     if links:
-        tx.execute(statement("insert_edges"), {"user_id": user_id, "edges": as_json(links)})
+        inserts.append(Call("insert_edges", {"user_id": user_id, "edges": as_json(links)}))
+    send(tx, *inserts)
     return made
 
 

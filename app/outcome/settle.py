@@ -118,6 +118,12 @@ def give_up(db: Db, claims: Sequence[Claim], *, agent: str, reason: str) -> int:
     return len(db.atomically(work).won)
 
 
+def taken_under(db: Db, pool: str, token: UUID) -> list[Claim]:
+    """Return the claim that was made in a pool under a token, if it was made and still holds."""
+    rows = db.at_once(Call("taken_under", {"pool": pool, "token": token}))
+    return [Claim(TaskId(row.id), row.epoch, row.token) for row in rows]
+
+
 def record(tx: Connection, endings: Sequence[Ending], *, keep_stale: bool = True) -> Settled:
     """Write endings in the caller's transaction, which must not have touched tasks before."""
     settled = Settled()

@@ -3,7 +3,7 @@
 import random
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
@@ -21,8 +21,9 @@ from sqlalchemy.exc import TimeoutError as PoolExhausted
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.domain.ids import UserId
+from app.store.hot import Answer, Call, ask_alone, bring
 from app.store.link import Link
-from app.store.statements import prepare_named, statement
+from app.store.statements import prepare_named
 from app.store.watchdog import WATCHDOG
 
 # What each role may do stands in the migration's roles.sql and grants.sql.
@@ -152,36 +153,63 @@ class Db:
         engine = self.engine
         if one_instant:
             engine = engine.execution_options(isolation_level="REPEATABLE READ")
-        for attempt in range(1, TRIES + 1):
-            try:
-                with engine.begin() as tx:
-                    self._take_place(tx, house_wide=house_wide)
-                    return work(tx)
-            except DBAPIError as error:
-                if sqlstate(error) in WORTH_RETRYING and attempt < TRIES:
-                    time.sleep(random.uniform(0.005, 0.05) * attempt)  # noqa: S311 - spreads rivals
-                    continue
-                if is_disconnect(error):
-                    raise DatabaseUnreachable(str(error.orig)) from error
-                raise
-            except PsycopgError as error:
-                # Lost between the question for life and the first statement.
-                raise DatabaseUnreachable(str(error)) from error
-            except PoolExhausted as error:
-                raise DatabaseUnreachable("every connection is in use") from error
-        raise AssertionError("the last try returns or raises")
+
+        def once() -> T:
+            with engine.begin() as tx:
+                self._take_place(tx, house_wide=house_wide)
+                return work(tx)
+
+        return _tried(once)
+
+    def at_once(self, *calls: Call) -> Sequence[Answer]:
+        """Execute named statements as a transaction of one trip; return the rows of the last.
+
+        For what needs no judgement in between. It is tried again as `atomically` does.
+        """
+
+        def once() -> Sequence[Answer]:
+            with self.engine.connect() as connection:
+                return ask_alone(connection, *self._place(), *calls)
+
+        return _tried(once)
 
     def _take_place(self, tx: Connection, *, house_wide: bool) -> None:
         """Stand behind the wall of the user who is served, until the transaction ends."""
         if house_wide and self._role == APP:
             tx.exec_driver_sql(f"SET LOCAL ROLE {READER}")
-        elif self._served is not None:
-            named = {name: str(value) for name, value in vars(self._served).items()}
-            tx.execute(statement("act_for"), named)
+        else:
+            for call in self._place():
+                bring(tx, call)
+
+    def _place(self) -> Sequence[Call]:
+        if self._served is None:
+            return ()
+        named = {name: str(value) for name, value in vars(self._served).items()}
+        return (Call("act_for", named),)
 
     def close(self) -> None:
         """Close every connection."""
         self.engine.dispose()
+
+
+def _tried(once: Callable[[], T]) -> T:
+    """Run a transaction; deadlocks and lost races are tried again."""
+    for attempt in range(1, TRIES + 1):
+        try:
+            return once()
+        except DBAPIError as error:
+            if sqlstate(error) in WORTH_RETRYING and attempt < TRIES:
+                time.sleep(random.uniform(0.005, 0.05) * attempt)  # noqa: S311 - spreads rivals
+                continue
+            if is_disconnect(error):
+                raise DatabaseUnreachable(str(error.orig)) from error
+            raise
+        except PsycopgError as error:
+            # Lost between the question for life and the first statement.
+            raise DatabaseUnreachable(str(error)) from error
+        except PoolExhausted as error:
+            raise DatabaseUnreachable("every connection is in use") from error
+    raise AssertionError("the last try returns or raises")
 
 
 def _keep_watch(engine: Engine, timeouts: Timeouts) -> None:

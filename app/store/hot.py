@@ -10,11 +10,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, cast
 
 import psycopg2
+from psycopg2.extensions import AsIs, register_adapter
+from psycopg2.extras import NamedTupleCursor
 from sqlalchemy import Connection
 from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPIModule
 from sqlalchemy.exc import DBAPIError
 
-from app.store.link import NamedRows
+from app.store.link import Link, NamedRows
 from app.store.statements import learn, prepared
 
 
@@ -31,27 +33,82 @@ class Answer(Protocol):
     def __getattr__(self, name: str, /) -> Any: ...  # noqa: ANN401 - as the column is
 
 
+class Noted(NamedTuple):
+    """What an earlier statement of the same trip has noted under a name, as a value of some type.
+
+    It notes with `set_config('overnight.…', …, true)`; nothing at all stands for NULL.
+    """
+
+    name: str
+    type: str
+
+
+register_adapter(
+    Noted,
+    lambda noted: AsIs(
+        f"CAST(nullif(current_setting('overnight.{noted.name}'), '') AS {noted.type})"
+    ),
+)
+
+
+#: The moment at which the statement itself begins: those it travels with may have waited for locks.
+NOW = AsIs("instant()")
+
+
 def ask(tx: Connection, *calls: Call) -> Sequence[Answer]:
     """Execute named statements one after the other and return the rows of the last, if any.
 
     They travel together, but each is a statement of its own and sees what those before it have
     waited for.
     """
-    link = tx.connection.dbapi_connection
-    if link is None:
-        raise ValueError("the connection was given up before the transaction ended")
-    cursor = link.cursor(cursor_factory=NamedRows)
+    return _send(tx, calls, NamedRows)
+
+
+def ask_alone(connection: Connection, *calls: Call) -> Sequence[Answer]:
+    """Do the same as a transaction of its own, which ends with the last of them."""
+    # The server takes what travels together without a beginning for one transaction.
+    rows = _send(connection, calls, NamedTupleCursor)
+    # Unless one had begun already, with the question whether the connection is alive.
+    _link(connection).commit()
+    return rows
+
+
+def finish(tx: Connection, *calls: Call) -> None:
+    """Execute the last statements of a transaction, and end it with the same trip."""
+    _send(tx, calls, NamedRows, end=b"; COMMIT")
+
+
+def bring(tx: Connection, call: Call) -> None:
+    """Have the next statement of a transaction, whatever it is, bring one along before itself."""
+    link = _link(tx)
+    cursor = link.cursor()
+    learn(tx, cursor, call.name)
+    cast("Link", link).bring(cursor.mogrify(prepared(call.name).execute, call.given))
+    cursor.close()
+
+
+def _send(
+    tx: Connection, calls: Sequence[Call], rows: type[NamedTupleCursor], *, end: bytes = b""
+) -> Sequence[Answer]:
+    link = _link(tx)
+    cursor = link.cursor(cursor_factory=rows)
     try:
         for call in calls:
             learn(tx, cursor, call.name)
-        cursor.execute(
-            b"; ".join(cursor.mogrify(prepared(call.name).execute, call.given) for call in calls)
-        )
+        words = [cursor.mogrify(prepared(call.name).execute, call.given) for call in calls]
+        cursor.execute(b"; ".join(words) + end)
         return cursor.fetchall() if cursor.description else []
     except psycopg2.Error as error:
         raise _as_ours(tx, link, calls, error) from error
     finally:
         cursor.close()
+
+
+def _link(tx: Connection) -> DBAPIConnection:
+    link = tx.connection.dbapi_connection
+    if link is None:
+        raise ValueError("the connection was given up before the transaction ended")
+    return link
 
 
 def _as_ours(

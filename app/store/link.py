@@ -2,7 +2,8 @@
 
 The driver begins a transaction by itself, but with a question of its own, which takes as long as a
 small statement. Here the beginning travels with the first statement, whatever that is: with the
-one that checks that the connection is alive, if there is one.
+one that checks that the connection is alive, if there is one. So does whatever else has to be said
+before anything is asked.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,11 +22,11 @@ from psycopg2.extras import NamedTupleCursor
 from psycopg2.sql import Composable
 
 # What a transaction begins with, by the driver's name for how far it is shielded from others.
-BEGINNINGS: Final[Mapping[int, str]] = MappingProxyType(
+BEGINNINGS: Final[Mapping[int, bytes]] = MappingProxyType(
     {
-        ISOLATION_LEVEL_AUTOCOMMIT: "",
-        ISOLATION_LEVEL_READ_COMMITTED: "BEGIN; ",
-        ISOLATION_LEVEL_REPEATABLE_READ: "BEGIN ISOLATION LEVEL REPEATABLE READ; ",
+        ISOLATION_LEVEL_AUTOCOMMIT: b"",
+        ISOLATION_LEVEL_READ_COMMITTED: b"BEGIN; ",
+        ISOLATION_LEVEL_REPEATABLE_READ: b"BEGIN ISOLATION LEVEL REPEATABLE READ; ",
     }
 )
 Query = str | bytes | Composable
@@ -40,11 +41,17 @@ class Link(connection):
         self.autocommit = True
         self.cursor_factory = Cursor
         self._beginning = BEGINNINGS[ISOLATION_LEVEL_READ_COMMITTED]
+        self._brought = b""
 
-    @property
-    def beginning(self) -> str:
-        """What the next statement must open with."""
-        return self._beginning if self.get_transaction_status() == TRANSACTION_STATUS_IDLE else ""
+    def bring(self, words: bytes) -> None:
+        """Have the transaction's next statement bring these along, before itself."""
+        self._brought += words + b"; "
+
+    def opening(self) -> bytes:
+        """Return what the next statement must open with; it is told once."""
+        has_begun = self.get_transaction_status() != TRANSACTION_STATUS_IDLE
+        brought, self._brought = self._brought, b""
+        return brought if has_begun else self._beginning + brought
 
     def set_isolation_level(self, level: int | None) -> None:
         """Choose how the next transaction is shielded; one that only asked for life is ended."""
@@ -60,6 +67,7 @@ class Link(connection):
         self._end("ROLLBACK")
 
     def _end(self, word: str) -> None:
+        self._brought = b""
         if self.get_transaction_status() != TRANSACTION_STATUS_IDLE:
             with self.cursor(cursor_factory=cursor) as plain:
                 plain.execute(word)
@@ -72,15 +80,15 @@ class Cursor(cursor):
 
     def execute(self, query: Query, vars: Values = None) -> None:  # noqa: A002 - the driver's name
         """Execute a statement, in a transaction."""
-        if beginning := self.connection.beginning:
-            query = query.as_string(self) if isinstance(query, Composable) else query
-            query = beginning.encode() + query if isinstance(query, bytes) else beginning + query
-        super().execute(query, vars)
+        if opening := self.connection.opening():
+            super().execute(opening + self.mogrify(query, vars))
+        else:
+            super().execute(query, vars)
 
     def executemany(self, query: Query, vars_list: Iterable[Values]) -> None:
         """Execute a statement for each of many values, in a transaction."""
-        if beginning := self.connection.beginning:
-            super().execute(beginning)
+        if opening := self.connection.opening():
+            super().execute(opening)
         super().executemany(query, vars_list)
 
 

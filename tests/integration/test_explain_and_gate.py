@@ -313,15 +313,8 @@ def _firsts(house: House, terms: Terms, *, by: str = "claim_first") -> list[Sequ
         )
 
     def go_on(tx: Connection) -> Begun:
-        return take_next(
-            tx,
-            pool,
-            agent="host-0",
-            bundle=uuid4(),
-            terms=replace(terms, bundling=replace(terms.bundling, tasks=1)),
-            lease=LIVENESS,
-            slot_is_ours=False,
-        )
+        one = replace(terms, bundling=replace(terms.bundling, tasks=1))
+        return take_next(tx, pool, agent="host-0", bundle=uuid4(), terms=one, lease=LIVENESS)
 
     undone = Undone(house.dispatcher.engine)
     found: list[Sequence[UUID]] = []

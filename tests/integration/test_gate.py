@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 from sqlalchemy import text
@@ -333,6 +333,7 @@ def test_a_batch_never_overruns_its_limit_under_the_worst_plan(house: House) -> 
                 "messages": 3,
                 "bundles": [],
                 "tokens": [uuid4() for _ in range(3)],
+                "now": datetime.now(UTC),
                 "bundle_seconds": 1,
                 "bundle_max": 1,
                 "limit": 3,

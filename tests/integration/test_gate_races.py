@@ -327,7 +327,6 @@ def test_a_direct_claim_and_a_slot_that_goes_on_never_wait_in_a_ring(
                 bundle=uuid4(),
                 terms=terms,
                 lease=CLAIM_TTL,
-                slot_is_ours=True,
             )
 
         settle_all(db, [(run, Returned())], agent=AGENT, then=then)

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DataError
 
 from app.store.db import Db, Timeouts
-from app.store.hot import Call, ask
+from app.store.hot import Call, Noted, ask, finish
 from app.store.link import Link
 from tests.support.house import House
 
@@ -134,3 +134,87 @@ def test_what_must_stand_alone_can(connect: Callable[..., Db]) -> None:
     with engine.begin() as tx:
         tx.execute(text("SELECT 1"))
         assert _status(tx) == TRANSACTION_STATUS_INTRANS
+
+
+def test_what_is_brought_along_comes_before_the_next_statement(link: Link) -> None:
+    link.bring(b"SELECT set_config('overnight.test', '100 %', true)")
+    with link.cursor() as cursor:
+        cursor.execute("SELECT current_setting('overnight.test'), %s", ("x",))
+        seen = cursor.fetchall()
+        cursor.execute("SELECT current_setting('overnight.test')")
+        seen += cursor.fetchall()
+    link.rollback()
+
+    assert seen == [("100 %", "x"), ("100 %",)]
+
+
+def test_what_nobody_took_along_is_forgotten_with_the_transaction(link: Link) -> None:
+    link.bring(b"SELECT set_config('overnight.test', 'forgotten', true)")
+    link.rollback()
+
+    with link.cursor() as cursor:
+        cursor.execute("SELECT current_setting('overnight.test', true)")
+        assert cursor.fetchall() in ([(None,)], [("",)])
+    link.rollback()
+
+
+@pytest.mark.parametrize("trust", [0.0, 60.0], ids=["asked for life", "trusted"])
+def test_a_transaction_of_one_trip_counts(database_url: str, house: House, trust: float) -> None:
+    user = house.user()
+    db = Db.connect(
+        database_url, role="overnight_owner", pool_size=1, timeouts=Timeouts(trust=trust)
+    )
+    paused = []
+    for wanted in (True, False, True):
+        db.at_once(Call("pause_lane", {"user_id": user, "paused": wanted}), Call("depth"))
+        paused.append(house.lane(user)["paused"])
+    db.close()
+
+    assert paused == [True, False, True]
+
+
+def test_a_transaction_of_one_trip_is_undone_as_a_whole(house: House) -> None:
+    user = house.user()
+    pause = Call("pause_lane", {"user_id": user, "paused": True})
+
+    with pytest.raises(DataError):
+        house.owner.at_once(pause, Call("read_lane", {"user_id": "nobody", "with_depth": False}))
+
+    assert not house.lane(user)["paused"]
+
+
+def test_last_statements_end_their_transaction(house: House) -> None:
+    user = house.user()
+
+    def work(tx: Connection) -> int:
+        tx.execute(text("UPDATE lanes SET window_closed = true"))
+        finish(tx, Call("pause_lane", {"user_id": user, "paused": True}))
+        return _status(tx)
+
+    assert house.owner.atomically(work) == TRANSACTION_STATUS_IDLE
+    lane = house.lane(user)
+    assert (lane["paused"], lane["window_closed"]) == (True, True)
+
+
+def test_last_statements_that_fail_undo_what_came_before(house: House) -> None:
+    user = house.user()
+
+    def work(tx: Connection) -> None:
+        tx.execute(text("UPDATE lanes SET window_closed = true"))
+        finish(tx, Call("read_lane", {"user_id": "nobody", "with_depth": False}))
+
+    with pytest.raises(DataError):
+        house.owner.atomically(work)
+
+    assert not house.lane(user)["window_closed"]
+
+
+def test_a_statement_is_given_what_the_one_before_it_noted(house: House) -> None:
+    user = house.user()
+    house.run("UPDATE users SET max_pending = 7 WHERE id = :id", id=user)
+    noting = {"user_id": user, "actor": "", "key_id": ""}
+
+    reading = Call("read_lane", {"user_id": Noted("user_id", "uuid"), "with_depth": False})
+    [row] = house.owner.at_once(Call("act_for", noting), reading)
+
+    assert row.max_pending == 7

@@ -8,14 +8,17 @@ from app.domain.ids import UserId
 from app.events.wake import Waker
 from app.intake.submit import NewTask, submit
 from app.local.postgres import EmbeddedPostgres
-from app.store.db import ADMIN, DISPATCHER, DatabaseUnreachable, Db
+from app.store.db import ADMIN, DISPATCHER, DatabaseUnreachable, Db, Timeouts
+from app.store.hot import Call
 from tests.chaos.proxy import FaultProxy, Link, Mood
 from tests.chaos.stage import through
 from tests.support.house import LOOSE, House
 from tests.support.workers import worker_settings
 from workers import child
 from workers.execute import begin, carry_out
+from workers.identity import WORKER_ID
 from workers.loading import load_handlers
+from workers.refill import Refill
 
 NOWHERE = "redis://127.0.0.1:1/0"
 
@@ -37,7 +40,8 @@ def worker(database_url: str, link: Link) -> Iterator[child.House]:
     load_handlers(())
     settings = worker_settings(through(database_url, link), NOWHERE)
     waker = Waker(NOWHERE)
-    db = Db.connect(str(settings.database_url), role=DISPATCHER)
+    timeouts = Timeouts(trust=60.0)
+    db = Db.connect(str(settings.database_url), role=DISPATCHER, timeouts=timeouts)
     yield child.House(settings, db, waker)
     db.close()
     waker.close()
@@ -89,3 +93,22 @@ def test_an_end_whose_answer_was_lost_counts_once(
     assert house.state(task_id) == "completed"
     assert [row["outcome"] for row in house.rows("SELECT outcome FROM attempts")] == ["completed"]
     assert house.one("SELECT count(*) AS n FROM usage_ledger")["n"] == 1
+
+
+def test_what_a_lingering_slot_took_without_an_answer_is_given_back(
+    house: House, user: UserId, worker: child.House, link: Link
+) -> None:
+    house.run("INSERT INTO paces (type, seconds) VALUES ('echo', 0.001)")
+    house.agent(agent_id=WORKER_ID)
+    task_id = house.task(user)
+    # A connection that is not trusted yet begins with the question whether it is alive.
+    worker.db.at_once(Call("depth"))
+    link.forget_next_commit()
+
+    assert Refill(worker)._look() == []
+
+    row = house.row(task_id)
+    assert (row["state"], row["attempts"], row["epoch"]) == ("ready", 0, 1)
+    attempt = house.one("SELECT outcome, spent, started_at IS NOT NULL AS began FROM attempts")
+    assert attempt == {"outcome": "interrupted", "spent": False, "began": True}
+    assert house.lane(user)["used_seconds"] == 0

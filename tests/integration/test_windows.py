@@ -334,7 +334,6 @@ def test_a_slot_that_takes_its_next_bundle_keeps_to_the_window(evening: House) -
         bundle=uuid4(),
         terms=terms,
         lease=terms.claim_ttl,
-        slot_is_ours=True,
     )
 
     found = []

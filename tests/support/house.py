@@ -128,7 +128,9 @@ class House:
         """Let the database's clock stand still at an instant, to meet it exactly."""
         self.run(
             "CREATE OR REPLACE FUNCTION clock() RETURNS timestamptz LANGUAGE sql STABLE AS"
-            f" $$SELECT timestamptz '{at.isoformat()}'$$"
+            f" $$SELECT timestamptz '{at.isoformat()}'$$;"
+            "CREATE OR REPLACE FUNCTION instant() RETURNS timestamptz LANGUAGE sql AS"
+            " 'SELECT public.clock()'"
         )
 
     def move_clock(self, by: timedelta) -> None:

@@ -81,6 +81,21 @@ SELECT house.*,
        (SELECT coalesce(sum(room), 0)::int FROM locked) AS room
   FROM house;
 
+-- name: look_for_one (begins as pool_capacity through house and lock_lanes_to_serve through locked)
+-- For a slot that would begin one task and waits for nobody's judgement: what the claim that travels
+-- with this is to go by is noted for it. The agent runs the task itself, so its own card counts. It
+-- is shown no lane if it may take nothing.
+SELECT set_config('overnight.users',
+                  CASE WHEN house.is_open AND NOT house.paused AND house.slots > house.singles + house.bundles
+                            AND coalesce(house.in_house < CAST(:slots_max AS int), true)
+                            AND :agent = ANY (house.agents)
+                       THEN CAST(ARRAY(SELECT user_id FROM locked) AS text) ELSE '{}' END, true),
+       set_config('overnight.capabilities', coalesce(CAST(own.capabilities AS text), '{}'), true),
+       set_config('overnight.types', coalesce(CAST(nullif(own.types, '{}') AS text), ''), true),
+       set_config('overnight.usd_left', coalesce(CAST(own.budget_remaining_usd AS text), ''), true)
+  FROM house
+  LEFT JOIN agents own ON own.id = :agent;
+
 -- name: claim
 -- Fill the free slots with ready tasks of the locked lanes, in fair order, within every limit. A slot
 -- that goes on by itself begins them at once, and is answered like one that starts claims.
@@ -217,22 +232,22 @@ WITH held AS MATERIALIZED (
            token = addressed.token,
            claimed_by = :holder,
            pool = :pool,
-           claimed_at = clock(),
-           expires_at = clock() + make_interval(secs => :ttl),
+           claimed_at = CAST(:now AS timestamptz),
+           expires_at = CAST(:now AS timestamptz) + make_interval(secs => :ttl),
            reserved_seconds = addressed.granted,
            reserved_usd = nullif(next_cost(t.estimated_cost_usd, t.max_cost_usd, t.cost_usd), 0),
            bundle = addressed.bundle,
-           started_at = CASE WHEN :begins THEN clock() END,
+           started_at = CASE WHEN :begins THEN CAST(:now AS timestamptz) END,
            progress = NULL
       FROM addressed
      WHERE t.id = addressed.id
        AND t.state = ANY (CAST(:sources AS text[]))
     RETURNING t.id, t.user_id, t.dag_id, t.epoch, t.token, t.type, t.title, t.attempts, t.max_attempts, t.bundle,
               t.payload, t.spec, t.retry, t.reserved_seconds, t.timeout_seconds, t.max_cost_usd, t.cost_usd, t.grown,
-              t.context_refs, t.forgiven_epoch, t.started_at
+              t.context_refs, t.forgiven_epoch, t.claimed_at, t.started_at
 ), opened AS (
-    INSERT INTO attempts (task_id, epoch, user_id, token, pool, agent, bundle, granted_seconds, started_at)
-    SELECT id, epoch, user_id, token, :pool, :holder, bundle, reserved_seconds, started_at FROM taken
+    INSERT INTO attempts (task_id, epoch, user_id, token, pool, agent, bundle, granted_seconds, claimed_at, started_at)
+    SELECT id, epoch, user_id, token, :pool, :holder, bundle, reserved_seconds, claimed_at, started_at FROM taken
 ), parked AS (
     -- Lanes with nothing for this pool step aside, or they would fill every pass for ever.
     UPDATE lanes l

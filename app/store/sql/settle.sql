@@ -95,6 +95,12 @@ SELECT h.task_id, h.epoch, h.goal, h.news_usd,
        EXISTS (SELECT 1 FROM task_edges e WHERE e.parent_id = h.task_id) AS has_dependents
   FROM held h;
 
+-- name: taken_under
+-- What a holder took without hearing of it. Bounded by the slots of the pool.
+SELECT id, epoch, token
+  FROM tasks
+ WHERE pool = :pool AND state IN ('claimed', 'running', 'validating') AND token = :token;
+
 -- name: record_spending
 -- What runs have cost more than was reported while they ran; their lanes are held.
 INSERT INTO spending AS s (task_id, epoch, night_started_at, user_id, dag_id, usd)

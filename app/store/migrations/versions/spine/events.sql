@@ -30,10 +30,10 @@ CREATE FUNCTION log_moves() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 BEGIN
-    INSERT INTO events (task_id, seq, user_id, dag_id, kind, from_state, to_state, epoch, reason, actor)
+    INSERT INTO events (task_id, seq, user_id, dag_id, kind, from_state, to_state, epoch, reason, actor, at)
     SELECT n.id, n.revision, n.user_id, n.dag_id,
            CASE WHEN m.to_state IS NULL THEN refuse_move(n.id, n.moved_from, n.state) ELSE 'task.' || n.state END,
-           n.moved_from, n.state, n.epoch, n.failure_reason, acting()
+           n.moved_from, n.state, n.epoch, n.failure_reason, acting(), n.updated_at
       FROM new_rows n
       LEFT JOIN legal_moves m ON m.from_state = n.moved_from AND m.to_state = n.state
      WHERE n.moved_from IS NOT NULL

@@ -30,7 +30,8 @@ BEGIN
         IF NEW.state <> OLD.state THEN
             NEW.moved_from := OLD.state;
             NEW.revision := OLD.revision + 1;
-            NEW.updated_at := clock();
+            -- No move is earlier than the one before it, nor than the claim it makes.
+            NEW.updated_at := greatest(clock(), OLD.updated_at, NEW.claimed_at);
             -- Whoever moves a task on from asking for money, or ends its claim, cannot forget these.
             IF NEW.state <> 'pending' THEN
                 NEW.awaits_budget := NULL;
