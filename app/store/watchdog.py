@@ -9,6 +9,7 @@ So a watch goes by a ticket: whoever ends it ends nobody else's.
 """
 
 import contextlib
+import math
 import os
 import socket
 import threading
@@ -37,6 +38,7 @@ class Watchdog:
         self._numbers = count()
         self._changed = threading.Condition()
         self._awake = False
+        self._wakes_at = math.inf
         os.register_at_fork(after_in_child=self._forget)
 
     def watch(self, descriptor: int, seconds: float) -> Ticket:
@@ -46,8 +48,11 @@ class Watchdog:
                 self._awake = True
                 threading.Thread(target=self._keep, name="db-watchdog", daemon=True).start()
             ticket = Ticket(descriptor, next(self._numbers))
-            self._watches[descriptor] = _Watch(ticket, time.monotonic() + seconds)
-            self._changed.notify()
+            deadline = time.monotonic() + seconds
+            self._watches[descriptor] = _Watch(ticket, deadline)
+            # To be woken each time would cost more than to wake up now and then for nothing.
+            if deadline < self._wakes_at:
+                self._changed.notify()
         return ticket
 
     def release(self, ticket: Ticket) -> None:
@@ -73,22 +78,22 @@ class Watchdog:
         self._watches = {}
         self._changed = threading.Condition()
         self._awake = False
+        self._wakes_at = math.inf
 
     def _keep(self) -> None:
         with self._changed:
             while True:
-                self._changed.wait(self._until_next())
+                deadlines = (watch.deadline for watch in self._watches.values())
+                self._wakes_at = min(deadlines, default=math.inf)
+                if self._wakes_at == math.inf:
+                    self._changed.wait()
+                else:
+                    self._changed.wait(max(0.0, self._wakes_at - time.monotonic()))
                 now = time.monotonic()
                 overdue = [one for one, watch in self._watches.items() if watch.deadline <= now]
                 for descriptor in overdue:
                     del self._watches[descriptor]
                     _hang_up(descriptor)
-
-    def _until_next(self) -> float | None:
-        if not self._watches:
-            return None
-        first = min(watch.deadline for watch in self._watches.values())
-        return max(0.0, first - time.monotonic())
 
 
 # The one of this process.
