@@ -16,8 +16,6 @@ from app.telemetry import Event, configure, emit
 
 # A lane may only have been locked by a submit: look again soon.
 SOON_SECONDS = 0.05
-# A slot that lingers takes a task itself, sooner than a message could bring it.
-HEAD_START_SECONDS = 0.005
 # A server that is gone is asked again without haste.
 PATIENCE_SECONDS = 1.0
 
@@ -73,9 +71,7 @@ def dispatch(
             emit(Event.BROKER_BACK)
             troubled = False
         if not done.more:
-            called = listener.wait(settings.poll_interval, stop)
-            if called and publisher.somebody_lingers(pools):
-                stop.wait(HEAD_START_SECONDS)
+            listener.wait(settings.poll_interval, stop)
         elif not done.sent:
             stop.wait(SOON_SECONDS)
 

@@ -1,6 +1,6 @@
 """Sending claims to Celery: the only place in the service that publishes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from uuid import UUID
 
 import redis
@@ -11,7 +11,7 @@ from kombu.exceptions import OperationalError
 from app.dispatch.celery_settings import DIRECT, EXECUTE, agent_queue, celery_settings
 from app.domain.claims import Claim, Claimed
 from app.domain.ids import show_task
-from app.events.lingering import send_off, somebody_lingers
+from app.events.lingering import send_off
 from app.events.patience import TIMEOUT_SECONDS, impatient
 from app.faults import fault
 from app.settings import Settings
@@ -40,13 +40,6 @@ class Publisher:
             self._redis.ping()
         except redis.RedisError as error:
             raise BrokerUnreachable(str(error)) from error
-
-    def somebody_lingers(self, pools: Iterable[str]) -> bool:
-        """Whether a slot of these pools would rather take the next task itself."""
-        try:
-            return somebody_lingers(self._redis, self._prefix, pools)
-        except redis.RedisError:
-            return False
 
     def send(self, pool: str, claims: Sequence[Claimed]) -> list[Claimed]:
         """Publish claims, a bundle to a message; return those that could not be sent.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.dispatch.celery_settings import MAINTENANCE_QUEUE, agent_queue
-from app.events.wake import CHANNEL
+from app.events.wake import CHANNEL, SLOTS_CHANNEL
 
 API: Final = "overnight_api"
 SERVICE: Final = "overnight_service"
@@ -67,8 +67,9 @@ def acl_users(prefix: str, database: int = 0) -> tuple[AclUser, ...]:
     heard = tuple(f"{prefix}/{database}.{name}" for name in REMOTE_CONTROL)
     read = tuple(f"%R~{prefix}{name}*" for name in (agent_queue(""), MAINTENANCE_QUEUE))
     asked = tuple(f"~{prefix}{name}*" for name in ASKING)
+    called = (f"{prefix}{CHANNEL}", f"{prefix}{SLOTS_CHANNEL}")
     return (
-        AclUser(API, (f"~{prefix}rate:*",), (f"{prefix}{CHANNEL}",), (*BELL, *COUNTING)),
+        AclUser(API, (f"~{prefix}rate:*",), called, (*BELL, *COUNTING)),
         AclUser(SERVICE, (f"~{prefix}*",), (f"{prefix}*", *heard), BROKER),
         AclUser(FLOWER, (*read, *asked), heard, BROKER),
     )

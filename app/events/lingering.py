@@ -1,9 +1,9 @@
 """Slots that linger: after quick work a slot stays and listens, so that the next needs no message.
 
-A lingering slot hears the pings that wake the dispatcher. It also listens on a channel of its pool:
-there the dispatcher can see that somebody is waiting, and send everybody off, because Celery holds
-a message that one of their processes is to take. While messages wait in the queue, nobody lingers;
-and one of a pool is enough: more would wake up for the same task.
+A lingering slot hears the pings that wake the dispatcher, and before it. It also listens on a
+channel of its pool: there others see that somebody is waiting, and the dispatcher sends everybody
+off, because Celery holds a message that one of their processes is to take. While messages wait in
+the queue, nobody lingers; and one of a pool is enough: more would wake up for the same task.
 """
 
 import time
@@ -16,7 +16,7 @@ from typing import Self
 import redis
 
 from app.events.patience import impatient
-from app.events.wake import CHANNEL as WAKE
+from app.events.wake import SLOTS_CHANNEL
 
 
 class Heard(Enum):
@@ -31,7 +31,7 @@ class Ear:
     """One slot's ear: open while it lingers, used as a context; without Redis it hears `LEAVE`."""
 
     def __init__(self, redis_url: str, prefix: str, pool: str, queue: str) -> None:
-        self._channels = {prefix + WAKE: Heard.LOOK, _channel(prefix, pool): Heard.LEAVE}
+        self._channels = {prefix + SLOTS_CHANNEL: Heard.LOOK, _channel(prefix, pool): Heard.LEAVE}
         self._prefix = prefix
         self._pool = pool
         self._queue = prefix + queue

@@ -1,6 +1,8 @@
-"""Wake-up calls: a best-effort ping to the dispatcher that never makes anyone wait.
+"""Wake-up calls: a best-effort ping to whoever may start a task, that never makes anyone wait.
 
-A lost ping costs at most one poll interval, so nothing here is retried.
+Slots that linger take a task sooner than a message could bring it, so they hear of it first, and
+the dispatchers, if there are such slots, a moment later. A lost ping costs at most one poll
+interval, so nothing here is retried.
 """
 
 import os
@@ -15,6 +17,8 @@ from app.faults import fault
 from app.telemetry import Event, emit
 
 CHANNEL = "wake"
+SLOTS_CHANNEL = "wake:slots"
+HEAD_START_SECONDS = 0.005
 # How long a listener may be deaf to a stop; short enough for Ctrl-C, long enough to be idle.
 SLICE_SECONDS = 0.5
 
@@ -25,6 +29,7 @@ class Waker:
     def __init__(self, redis_url: str, prefix: str = "overnight:") -> None:
         self._url = redis_url
         self._channel = prefix + CHANNEL
+        self._slots_channel = prefix + SLOTS_CHANNEL
         self._wanted = threading.Event()
         self._lock = threading.Lock()
         self._pid: int | None = None
@@ -55,6 +60,8 @@ class Waker:
             self._wanted.clear()
             fault("wake.before_ping")
             try:
+                if client.publish(self._slots_channel, ""):
+                    time.sleep(HEAD_START_SECONDS)
                 client.publish(self._channel, "")
             except redis.RedisError as error:
                 emit(Event.WAKE_UP_FAILED, error=str(error))

@@ -12,7 +12,7 @@ from app.dispatch.loop import dispatch
 from app.dispatch.publish import Publisher
 from app.domain.claims import Run
 from app.events.lingering import Ear, Heard, send_off, somebody_lingers
-from app.events.wake import Listener, Waker
+from app.events.wake import SLOTS_CHANNEL, Listener, Waker
 from app.local.redis import EmbeddedRedis
 from app.settings import Settings
 from app.store.db import Db
@@ -98,9 +98,9 @@ def test_an_ear_hears_pings_and_its_own_pool_alone(
     with Ear(redis.url, prefix, "default", QUEUE) as ear:
         _words(ear, 2)
         send_off(client, prefix, "gpu")
-        client.publish(f"{prefix}wake", "")
+        client.publish(prefix + SLOTS_CHANNEL, "")
         assert ear.wait(LONG) is Heard.LOOK
-        client.publish(f"{prefix}wake", "")
+        client.publish(prefix + SLOTS_CHANNEL, "")
         send_off(client, prefix, "default")
 
         assert ear.wait(LONG) is Heard.LEAVE
@@ -116,6 +116,21 @@ def test_the_dispatcher_sees_whether_somebody_lingers(
     wait_until(lambda: not somebody_lingers(client, prefix, ["default"]), what="it to be gone")
 
     assert seen == [False, True, False]
+
+
+def test_a_slot_that_lingers_hears_before_a_dispatcher(redis: EmbeddedRedis, prefix: str) -> None:
+    waker = Waker(redis.url, prefix)
+    dispatcher = Listener(redis.url, prefix)
+    dispatcher.wait(LONG, threading.Event())
+    with Ear(redis.url, prefix, "default", QUEUE) as ear:
+        _words(ear, 1)
+
+        waker.nudge()
+
+        assert ear.wait(LONG) is Heard.LOOK
+        assert dispatcher.wait(LONG, threading.Event())
+    dispatcher.close()
+    waker.close()
 
 
 def test_nobody_lingers_while_messages_wait(
