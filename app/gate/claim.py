@@ -20,6 +20,7 @@ from app.store.db import Db
 from app.store.hot import NOW, Answer, Call, Noted, ask
 from app.store.runs import run_of
 from app.store.statements import statement
+from app.store.uuids import as_array
 
 # Claims in one transaction; more would hold the lanes longer without going faster.
 CLAIMS_PER_PASS = 200
@@ -390,8 +391,8 @@ def _order(
         **asked,
         "pool": pool,
         "aside": want.aside or pool,
-        "bundles": want.bundles,
-        "tokens": tokens,
+        "bundles": as_array(want.bundles),
+        "tokens": as_array(tokens),
         "now": NOW,
         "holder": want.holder,
         "begins": want.lease is not None,
@@ -406,7 +407,7 @@ def question(
 ) -> dict[str, object]:
     """Return what the choice among these users' tasks depends on, as the statements call it."""
     return {
-        "users": list(users),
+        "users": as_array(users),
         "only": want.only,
         "free": want.singles,
         "messages": len(want.bundles),

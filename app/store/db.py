@@ -21,6 +21,7 @@ from sqlalchemy.exc import TimeoutError as PoolExhausted
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.domain.ids import UserId
+from app.store import uuids
 from app.store.hot import Answer, Call, ask_alone, bring
 from app.store.link import Link
 from app.store.statements import prepare_named
@@ -125,6 +126,7 @@ class Db:
                 ),
             },
         )
+        event.listen(engine, "connect", lambda link, _: uuids.teach(link))
         _keep_watch(engine, timeouts or Timeouts())
         prepare_named(engine)
         return cls(engine, role=role)

@@ -258,15 +258,18 @@ WITH held AS MATERIALIZED (
        AND NOT (:aside = ANY (l.parked_for))
        AND CAST(:only AS uuid) IS NULL
 )
-SELECT id, user_id, dag_id, epoch, token, type, title, attempts, max_attempts, bundle,
-       -- A publisher shows nothing of what a task is about.
+SELECT id, user_id, epoch, token, type, attempts, max_attempts, bundle,
+       -- A publisher shows nothing of what a task is about, and need not be told.
+       CASE WHEN :begins THEN dag_id END AS dag_id,
+       CASE WHEN :begins THEN title END AS title,
        CASE WHEN :begins THEN payload END AS payload,
        CASE WHEN :begins THEN spec END AS spec,
        CASE WHEN :begins THEN CAST(retry AS text) END AS retry,
-       reserved_seconds AS granted_seconds,
-       (timeout_seconds IS NULL OR reserved_seconds < timeout_seconds) AS plan_limited,
-       max_cost_usd AS ceiling_usd, cost_usd AS spent_usd,
-       (dag_id <> id OR grown OR context_refs IS NOT NULL) AS is_linked,
+       CASE WHEN :begins THEN reserved_seconds END AS granted_seconds,
+       CASE WHEN :begins THEN timeout_seconds IS NULL OR reserved_seconds < timeout_seconds END AS plan_limited,
+       CASE WHEN :begins THEN max_cost_usd END AS ceiling_usd,
+       CASE WHEN :begins THEN cost_usd END AS spent_usd,
+       CASE WHEN :begins THEN dag_id <> id OR grown OR context_refs IS NOT NULL END AS is_linked,
        CASE WHEN :begins AND attempts > 0 THEN spent_runs(id, forgiven_epoch) END AS failures
   FROM taken
  ORDER BY bundle, id;
