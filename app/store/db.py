@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self, TypeVar
+from typing import Self, TypeVar, cast
 
 from psycopg2 import Error as PsycopgError
 from sqlalchemy import Connection, Engine, create_engine, event
@@ -223,7 +223,7 @@ def _keep_watch(engine: Engine, timeouts: Timeouts) -> None:
             ticket = WATCHDOG.watch(descriptor, timeouts.ping)
             try:
                 # One that a restarted server dropped is replaced before it is used.
-                engine.dialect.do_ping(connection)
+                cast("Link", connection).ping()
             except PsycopgError as error:
                 WATCHDOG.release(ticket)
                 raise DisconnectionError from error

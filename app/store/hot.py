@@ -67,10 +67,7 @@ def ask(tx: Connection, *calls: Call) -> Sequence[Answer]:
 def ask_alone(connection: Connection, *calls: Call) -> Sequence[Answer]:
     """Do the same as a transaction of its own, which ends with the last of them."""
     # The server takes what travels together without a beginning for one transaction.
-    rows = _send(connection, calls, NamedTupleCursor)
-    # Unless one had begun already, with the question whether the connection is alive.
-    _link(connection).commit()
-    return rows
+    return _send(connection, calls, NamedTupleCursor)
 
 
 def finish(tx: Connection, *calls: Call) -> None:

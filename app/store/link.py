@@ -1,9 +1,8 @@
 """Connections that begin a transaction with its first statement instead of a trip before it.
 
 The driver begins a transaction by itself, but with a question of its own, which takes as long as a
-small statement. Here the beginning travels with the first statement, whatever that is: with the
-one that checks that the connection is alive, if there is one. So does whatever else has to be said
-before anything is asked.
+small statement. Here the beginning travels with the first statement, whatever that is, and so does
+whatever else has to be said before anything is asked.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,6 +41,11 @@ class Link(connection):
         self.cursor_factory = Cursor
         self._beginning = BEGINNINGS[ISOLATION_LEVEL_READ_COMMITTED]
         self._brought = b""
+
+    def ping(self) -> None:
+        """Ask whether the server is there, and begin nothing."""
+        with self.cursor(cursor_factory=cursor) as plain:
+            plain.execute("SELECT")
 
     def bring(self, words: bytes) -> None:
         """Have the transaction's next statement bring these along, before itself."""

@@ -118,11 +118,11 @@ def test_a_first_statement_that_fails_leaves_a_usable_connection(
     assert db.atomically(lambda tx: tx.execute(text("SELECT 1")).scalar_one()) == 1
 
 
-def test_the_question_for_life_begins_the_transaction(database_url: str) -> None:
+def test_the_question_for_life_begins_nothing(database_url: str) -> None:
     db = Db.connect(database_url, role="overnight_owner", pool_size=1, timeouts=Timeouts(trust=0))
     db.atomically(_status)
 
-    assert db.atomically(_status) == TRANSACTION_STATUS_INTRANS
+    assert db.atomically(_status) == TRANSACTION_STATUS_IDLE
     db.close()
 
 

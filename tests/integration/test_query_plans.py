@@ -237,7 +237,7 @@ def _plan(db: Db, name: str) -> list[dict[str, Any]]:
 
 def _explain(connection: Connection, name: str, options: str = "") -> list[dict[str, Any]]:
     values = _values(connection)
-    if name == "insert_tasks":
+    if name in {"insert_tasks", "insert_if_fitting"}:
         values["tasks"] = "[]"  # rows here, ids everywhere else
     clause = statement(name)
     known = {parameter: values[parameter] for parameter in clause._bindparams}
@@ -281,6 +281,7 @@ def _values(connection: Connection) -> dict[str, Any]:
         **dict.fromkeys(("bundle_seconds", "bundle_max", "messages", "free"), 10),
         "user_id": one.user_id,
         "now": one.claimed_at,
+        **dict.fromkeys(("count", "max_pending", "queue_max_size", "near_full"), 10),
         "project": "site",
         **dict.fromkeys(("usd", "usd_left", "budget_usd"), 1),
         "agent_id": "worker",

@@ -8,8 +8,7 @@ from app.domain.ids import UserId
 from app.events.wake import Waker
 from app.intake.submit import NewTask, submit
 from app.local.postgres import EmbeddedPostgres
-from app.store.db import ADMIN, DISPATCHER, DatabaseUnreachable, Db, Timeouts
-from app.store.hot import Call
+from app.store.db import ADMIN, DISPATCHER, DatabaseUnreachable, Db
 from tests.chaos.proxy import FaultProxy, Link, Mood
 from tests.chaos.stage import through
 from tests.support.house import LOOSE, House
@@ -40,8 +39,7 @@ def worker(database_url: str, link: Link) -> Iterator[child.House]:
     load_handlers(())
     settings = worker_settings(through(database_url, link), NOWHERE)
     waker = Waker(NOWHERE)
-    timeouts = Timeouts(trust=60.0)
-    db = Db.connect(str(settings.database_url), role=DISPATCHER, timeouts=timeouts)
+    db = Db.connect(str(settings.database_url), role=DISPATCHER)
     yield child.House(settings, db, waker)
     db.close()
     waker.close()
@@ -101,8 +99,6 @@ def test_what_a_lingering_slot_took_without_an_answer_is_given_back(
     house.run("INSERT INTO paces (type, seconds) VALUES ('echo', 0.001)")
     house.agent(agent_id=WORKER_ID)
     task_id = house.task(user)
-    # A connection that is not trusted yet begins with the question whether it is alive.
-    worker.db.at_once(Call("depth"))
     link.forget_next_commit()
 
     assert Refill(worker)._look() == []

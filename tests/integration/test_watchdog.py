@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import psutil
 import pytest
@@ -14,6 +13,7 @@ from sqlalchemy import Connection, text
 
 from app.local.postgres import EmbeddedPostgres
 from app.store.db import DatabaseUnreachable, Db, Timeouts
+from app.store.link import Link
 from app.store.watchdog import WATCHDOG, Watchdog
 from tests.support.servers import Superuser, postgres_server
 
@@ -137,14 +137,13 @@ def test_a_line_lost_before_an_instant_is_an_unreachable_database(
 ) -> None:
     db = Db.connect(database_url, role="overnight_owner", pool_size=1)
     db.atomically(one)
-    ping = db.engine.dialect.do_ping
+    ping = Link.ping
 
-    def live_and_die(link: Any) -> bool:
-        alive = ping(link)
+    def live_and_die(link: Link) -> None:
+        ping(link)
         as_superuser.run(f"SELECT pg_terminate_backend({link.get_backend_pid()})")
-        return alive
 
-    monkeypatch.setattr(db.engine.dialect, "do_ping", live_and_die)
+    monkeypatch.setattr(Link, "ping", live_and_die)
     with pytest.raises(DatabaseUnreachable):
         db.atomically(one, one_instant=True)
     monkeypatch.undo()

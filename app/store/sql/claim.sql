@@ -54,8 +54,8 @@ SELECT * FROM house;
 
 -- name: lock_lanes_to_serve
 -- Users with room and ready work, the least served first: at least `few` of them, and as many as
--- should have room for `limit` tasks. Lanes that are locked (by a submit, say) are passed over and
--- met on the next pass; lanes this pool looked into in vain wait until something about them
+-- should have room for `limit` tasks. Lanes that are locked (by a submit, say, or three other passes)
+-- are passed over and met on the next pass; lanes this pool looked into in vain wait until something about them
 -- changes. Nothing is judged here: the next statement sees fresh rows. Each lane says for how many of
 -- its tasks there is room, so that no more is prepared for than can come.
 WITH next AS MATERIALIZED (
@@ -64,7 +64,7 @@ WITH next AS MATERIALIZED (
      WHERE eligible
        AND NOT (:aside = ANY (parked_for))
      ORDER BY active, last_served_at, plan_weight DESC
-     LIMIT CAST(:limit AS int) + CAST(:few AS int)
+     LIMIT CAST(:limit AS int) + 4 * CAST(:few AS int)
 ), locked AS MATERIALIZED (
     SELECT held.user_id, greatest(held.room, 0) AS room
       FROM (SELECT user_id FROM next ORDER BY active, last_served_at, plan_weight DESC) wanted

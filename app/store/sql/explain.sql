@@ -103,7 +103,7 @@ WITH next AS MATERIALIZED (
        AND NOT (:pool = ANY (parked_for))
        AND user_id <> ALL (CAST(:passed_over AS uuid[]))
      ORDER BY active, last_served_at, plan_weight DESC
-     LIMIT CAST(:limit AS int) + CAST(:few AS int)
+     LIMIT CAST(:limit AS int) + 4 * CAST(:few AS int)
 )
 SELECT user_id
   FROM next
