@@ -14,7 +14,7 @@ may be holding the message for its process.
 import time
 from datetime import timedelta
 from typing import Self
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
@@ -22,8 +22,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.domain.claims import Run
 from app.events.lingering import Heard
 from app.faults import fault
-from app.gate.claim import Begun, Terms, take_first, take_next
+from app.gate.claim import Begun, Terms, take_first, take_next, trip_for_first
 from app.store.db import DatabaseUnreachable
+from app.store.hot import Trip
 from app.telemetry import Event, emit
 from workers.child import House
 from workers.identity import WORKER_ID
@@ -105,27 +106,42 @@ class Refill:
         if not self._goes_on:
             return []
         until = time.monotonic() + LINGER_SECONDS
-        with self._house.ear as ear:
-            while self._goes_on and time.monotonic() < until:
-                heard = ear.wait(SLICE_SECONDS)
-                if heard is Heard.LEAVE:
-                    break
-                if heard is Heard.LOOK and (runs := self._look()):
-                    return runs
+        try:
+            with self._house.ear as ear:
+                while self._goes_on and time.monotonic() < until:
+                    trip, token = self._prepared()
+                    heard = ear.wait(SLICE_SECONDS)
+                    if heard is Heard.LEAVE:
+                        break
+                    if heard is Heard.LOOK and (runs := self._look(trip, token)):
+                        return runs
+        except (DatabaseUnreachable, SQLAlchemyError) as error:
+            emit(Event.DATABASE_UNREACHABLE, error=error)
         return []
 
-    def _look(self) -> list[Run]:
-        house, pool, token = self._house, self._house.settings.pool, uuid4()
+    def _prepared(self) -> tuple[Trip, UUID]:
+        """Do before a word comes what need not wait for it."""
+        house, token = self._house, uuid4()
+        trip = trip_for_first(
+            house.db,
+            house.settings.pool,
+            agent=WORKER_ID,
+            token=token,
+            terms=self._terms,
+            lease=self._lease,
+        )
+        return trip, token
+
+    def _look(self, trip: Trip, token: UUID) -> list[Run]:
         self.began = time.monotonic()
         try:
-            run = take_first(
-                house.db, pool, agent=WORKER_ID, token=token, terms=self._terms, lease=self._lease
-            )
+            run = take_first(self._house.db, trip)
         except (DatabaseUnreachable, SQLAlchemyError) as error:
             emit(Event.DATABASE_UNREACHABLE, error=error)
             self._until = 0.0
             # It may have counted all the same.
-            give_up_taken_by(house.db, pool, token, deadline=time.monotonic() + UNANSWERED_SECONDS)
+            db, pool = self._house.db, self._house.settings.pool
+            give_up_taken_by(db, pool, token, deadline=time.monotonic() + UNANSWERED_SECONDS)
             return []
         if run is None:
             return []

@@ -55,8 +55,11 @@ class Ear:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close the ear: pings that nobody takes in would pile up in Redis."""
-        self._subscription.close()
+        """Stop listening: pings that nobody takes in would pile up in Redis."""
+        try:
+            self._subscription.unsubscribe()
+        except redis.RedisError:
+            self._subscription.close()
 
     def wait(self, seconds: float) -> Heard:
         """Wait so long for a word; of several, the one that sends the slot off counts."""
@@ -68,6 +71,7 @@ class Ear:
             try:
                 message = self._subscription.get_message(timeout=max(0.0, left))
             except redis.RedisError:
+                self._subscription.close()
                 return Heard.LEAVE
             if message is None:
                 break

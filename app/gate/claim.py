@@ -17,7 +17,7 @@ from app.faults import fault
 from app.settings import Settings
 from app.store import lanes
 from app.store.db import Db
-from app.store.hot import NOW, Answer, Call, Noted, ask
+from app.store.hot import NOW, Answer, Call, Noted, Trip, ask
 from app.store.runs import run_of
 from app.store.statements import statement
 from app.store.uuids import as_array
@@ -184,10 +184,10 @@ def take_next(
     return Begun([run_of(_fence(row), row) for row in rows], idle=capacity.free - bool(rows))
 
 
-def take_first(
+def trip_for_first(
     db: Db, pool: str, *, agent: str, token: UUID, terms: Terms, lease: timedelta
-) -> Run | None:
-    """Claim and begin one quick task for an idle slot of an agent's, and commit: all in one trip.
+) -> Trip:
+    """Prepare to claim and begin one quick task for an idle slot of an agent's.
 
     Whoever is not answered can ask for what was taken under the token. Lanes that are due are left
     to the dispatcher.
@@ -200,13 +200,17 @@ def take_first(
         "slots_max": terms.slots_max,
     }
     order = _order(pool, question((), Capacity(), terms, want), terms, want, [token])
-    rows = db.at_once(
+    return db.packed(
         Call("lock_pool", {"pool": pool}),
         *_alone(terms),
         Call("look_for_one", look),
         Call("claim_first", order | AS_LOOKED_FOR),
     )
-    return next((run_of(_fence(row), row) for row in rows), None)
+
+
+def take_first(db: Db, trip: Trip) -> Run | None:
+    """Make the trip: claim, begin and commit at once; None if nothing may go."""
+    return next((run_of(_fence(row), row) for row in db.make(trip)), None)
 
 
 def claim_for(

@@ -22,7 +22,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.domain.ids import UserId
 from app.store import uuids
-from app.store.hot import Answer, Call, ask_alone, bring
+from app.store.hot import Answer, Call, Trip, bring, make, pack
 from app.store.link import Link
 from app.store.statements import prepare_named
 from app.store.watchdog import WATCHDOG
@@ -64,9 +64,9 @@ class Timeouts:
     lock: float = 5.0
     idle: float = 10.0
     # A connection must answer within this before it is trusted with work, unless it was used
-    # within `trust`. Whoever has people waiting trusts nothing.
+    # within `trust`; then it is enough that the server has not hung up since.
     ping: float = 1.0
-    trust: float = 0.0
+    trust: float = 0.25
     # No transaction of ours takes longer; beyond it the server counts as gone.
     silence: float = 20.0
 
@@ -171,7 +171,21 @@ class Db:
 
         def once() -> Sequence[Answer]:
             with self.engine.connect() as connection:
-                return ask_alone(connection, *self._place(), *calls)
+                return make(connection, pack(connection, *self._place(), *calls))
+
+        return _tried(once)
+
+    def packed(self, *calls: Call) -> Trip:
+        """Prepare such a trip, to make it later without losing time."""
+        with self.engine.connect() as connection:
+            return pack(connection, *self._place(), *calls)
+
+    def make(self, trip: Trip) -> Sequence[Answer]:
+        """Make a trip that was prepared."""
+
+        def once() -> Sequence[Answer]:
+            with self.engine.connect() as connection:
+                return make(connection, trip)
 
         return _tried(once)
 
@@ -218,15 +232,17 @@ def _keep_watch(engine: Engine, timeouts: Timeouts) -> None:
     """Check every connection when it is taken from the pool, and bound how long it is used."""
 
     def take(connection: DBAPIConnection, record: ConnectionPoolEntry, *_: object) -> None:
-        descriptor = connection.fileno()
+        link, descriptor = cast("Link", connection), connection.fileno()
         if time.monotonic() - record.info.get(LAST_USED, 0.0) > timeouts.trust:
             ticket = WATCHDOG.watch(descriptor, timeouts.ping)
             try:
                 # One that a restarted server dropped is replaced before it is used.
-                cast("Link", connection).ping()
+                link.ping()
             except PsycopgError as error:
                 WATCHDOG.release(ticket)
                 raise DisconnectionError from error
+        elif link.has_news():
+            raise DisconnectionError
         record.info[WATCHED] = WATCHDOG.watch(descriptor, timeouts.silence)
 
     def give_back(

@@ -6,6 +6,7 @@ transaction; errors come out as SQLAlchemy's all the same.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -13,7 +14,7 @@ import psycopg2
 from psycopg2.extensions import AsIs, register_adapter
 from psycopg2.extras import NamedTupleCursor
 from sqlalchemy import Connection
-from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPIModule
+from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor, DBAPIModule
 from sqlalchemy.exc import DBAPIError
 
 from app.store.link import Link, NamedRows
@@ -61,44 +62,58 @@ def ask(tx: Connection, *calls: Call) -> Sequence[Answer]:
     They travel together, but each is a statement of its own and sees what those before it have
     waited for.
     """
-    return _send(tx, calls, NamedRows)
+    return _send(tx, pack(tx, *calls), NamedRows)
 
 
-def ask_alone(connection: Connection, *calls: Call) -> Sequence[Answer]:
-    """Do the same as a transaction of its own, which ends with the last of them."""
+class Trip(NamedTuple):
+    """Statements that are a transaction of their own, and the words that ask for them."""
+
+    names: Sequence[str]
+    words: bytes
+
+
+def pack(connection: Connection, *calls: Call) -> Trip:
+    """Prepare a trip; any connection of the same pool may make it."""
+    with closing(_link(connection).cursor()) as cursor:
+        return Trip([call.name for call in calls], _words(cursor, calls))
+
+
+def make(connection: Connection, trip: Trip) -> Sequence[Answer]:
+    """Make a trip and return the rows of its last statement, if any."""
     # The server takes what travels together without a beginning for one transaction.
-    return _send(connection, calls, NamedTupleCursor)
+    return _send(connection, trip, NamedTupleCursor)
 
 
 def finish(tx: Connection, *calls: Call) -> None:
     """Execute the last statements of a transaction, and end it with the same trip."""
-    _send(tx, calls, NamedRows, end=b"; COMMIT")
+    trip = pack(tx, *calls)
+    _send(tx, trip._replace(words=trip.words + b"; COMMIT"), NamedRows)
 
 
 def bring(tx: Connection, call: Call) -> None:
     """Have the next statement of a transaction, whatever it is, bring one along before itself."""
     link = _link(tx)
-    cursor = link.cursor()
-    learn(tx, cursor, call.name)
-    cast("Link", link).bring(cursor.mogrify(prepared(call.name).execute, call.given))
-    cursor.close()
+    with closing(link.cursor()) as cursor:
+        learn(tx, cursor, call.name)
+        cast("Link", link).bring(_words(cursor, [call]))
 
 
-def _send(
-    tx: Connection, calls: Sequence[Call], rows: type[NamedTupleCursor], *, end: bytes = b""
-) -> Sequence[Answer]:
+def _send(tx: Connection, trip: Trip, rows: type[NamedTupleCursor]) -> Sequence[Answer]:
     link = _link(tx)
     cursor = link.cursor(cursor_factory=rows)
     try:
-        for call in calls:
-            learn(tx, cursor, call.name)
-        words = [cursor.mogrify(prepared(call.name).execute, call.given) for call in calls]
-        cursor.execute(b"; ".join(words) + end)
+        for name in trip.names:
+            learn(tx, cursor, name)
+        cursor.execute(trip.words)
         return cursor.fetchall() if cursor.description else []
     except psycopg2.Error as error:
-        raise _as_ours(tx, link, calls, error) from error
+        raise _as_ours(tx, link, trip.names, error) from error
     finally:
         cursor.close()
+
+
+def _words(cursor: DBAPICursor, calls: Sequence[Call]) -> bytes:
+    return b"; ".join(cursor.mogrify(prepared(call.name).execute, call.given) for call in calls)
 
 
 def _link(tx: Connection) -> DBAPIConnection:
@@ -109,14 +124,14 @@ def _link(tx: Connection) -> DBAPIConnection:
 
 
 def _as_ours(
-    tx: Connection, link: DBAPIConnection, calls: Sequence[Call], error: psycopg2.Error
+    tx: Connection, link: DBAPIConnection, names: Sequence[str], error: psycopg2.Error
 ) -> BaseException:
     """Dress a driver's error as SQLAlchemy does; a connection that broke is not used again."""
     broken = tx.dialect.is_disconnect(cast("DBAPIModule.Error", error), link, None)
     if broken:
         tx.invalidate(error)
     return DBAPIError.instance(
-        "; ".join(call.name for call in calls),
+        "; ".join(names),
         None,
         error,
         psycopg2.Error,

@@ -5,6 +5,7 @@ small statement. Here the beginning travels with the first statement, whatever t
 whatever else has to be said before anything is asked.
 """
 
+import select
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
@@ -41,6 +42,12 @@ class Link(connection):
         self.cursor_factory = Cursor
         self._beginning = BEGINNINGS[ISOLATION_LEVEL_READ_COMMITTED]
         self._brought = b""
+
+    def has_news(self) -> bool:
+        """Whether the server has said something unasked: mostly that it hangs up."""
+        poll = select.poll()
+        poll.register(self.fileno(), select.POLLIN)
+        return bool(poll.poll(0))
 
     def ping(self) -> None:
         """Ask whether the server is there, and begin nothing."""

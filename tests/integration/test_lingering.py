@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -77,8 +78,8 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     brought: list[int] = []
     look = refill.Refill._look
 
-    def counted(self: refill.Refill) -> list[Run]:
-        runs = look(self)
+    def counted(self: refill.Refill, *prepared: Any) -> list[Run]:
+        runs = look(self, *prepared)
         brought.append(len(runs))
         return runs
 

@@ -99,9 +99,11 @@ def test_what_a_lingering_slot_took_without_an_answer_is_given_back(
     house.run("INSERT INTO paces (type, seconds) VALUES ('echo', 0.001)")
     house.agent(agent_id=WORKER_ID)
     task_id = house.task(user)
+    refill = Refill(worker)
+    prepared = refill._prepared()
     link.forget_next_commit()
 
-    assert Refill(worker)._look() == []
+    assert refill._look(*prepared) == []
 
     row = house.row(task_id)
     assert (row["state"], row["attempts"], row["epoch"]) == ("ready", 0, 1)

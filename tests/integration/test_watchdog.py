@@ -37,7 +37,8 @@ def one(tx: Connection) -> int:
 
 def test_a_hung_postgres_is_given_up_on_and_found_again() -> None:
     with postgres_server() as server:
-        db = Db.connect(server.url(), role=None)
+        # As for connections that were idle for longer than they are trusted.
+        db = Db.connect(server.url(), role=None, timeouts=Timeouts(trust=0))
         assert db.atomically(one) == 1
 
         with hung(server):
@@ -132,10 +133,24 @@ def test_a_connection_that_broke_is_watched_no_longer(
     db.close()
 
 
+def test_a_connection_that_was_just_cut_is_replaced_before_it_is_used(
+    database_url: str, as_superuser: Superuser
+) -> None:
+    trusted = Timeouts(trust=60)
+    db = Db.connect(database_url, role="overnight_owner", pool_size=1, timeouts=trusted)
+    pid = db.atomically(lambda tx: tx.execute(text("SELECT pg_backend_pid()")).scalar_one())
+
+    as_superuser.run(f"SELECT pg_terminate_backend({pid}, 5000)")
+
+    assert db.atomically(one) == 1
+    db.close()
+
+
 def test_a_line_lost_before_an_instant_is_an_unreachable_database(
     database_url: str, as_superuser: Superuser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    db = Db.connect(database_url, role="overnight_owner", pool_size=1)
+    doubting = Timeouts(trust=0)
+    db = Db.connect(database_url, role="overnight_owner", pool_size=1, timeouts=doubting)
     db.atomically(one)
     ping = Link.ping
 
