@@ -28,7 +28,8 @@ from app.domain.lifecycle import State
 from app.domain.paths import way
 from app.faults import fault
 from app.intake import references
-from app.intake.submit import Caps, NewTask, Submitted, as_json, check, row_of
+from app.intake.stored import as_json
+from app.intake.submit import Caps, NewTask, Submitted, check, row_of
 from app.outcome.holding import hold
 from app.settings import Settings
 from app.store import graphs, lanes

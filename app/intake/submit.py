@@ -1,14 +1,11 @@
 """Letting work in: tasks, their graph and their edges in one transaction, or nothing at all."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from typing import Literal, Self
-from uuid import UUID
 
 from sqlalchemy import Connection, func, select
 
@@ -28,6 +25,7 @@ from app.domain.reasons import at
 from app.domain.retry import RetryPolicy
 from app.faults import fault
 from app.intake import references
+from app.intake.stored import as_json, stored_policy
 from app.settings import Settings
 from app.store import lanes
 from app.store.db import Db
@@ -38,7 +36,6 @@ SECONDS_PER_HOUR = 3600
 # Within this many tasks of the house's cap, submits count one at a time and cannot overrun it;
 # further off, those under way at the same moment are never that many.
 NEAR_FULL = 10_000
-SELDOM_CHANGED = ("escalate_after", "escalate", "poison_attempts", "poison_distinct_agents")
 
 
 @dataclass(frozen=True)
@@ -490,38 +487,10 @@ def row_of(
     """Return a new task as `insert_tasks` takes it."""
     return {
         **vars(task),
-        "retry": _stored(task.retry),
+        "retry": stored_policy(task.retry),
         "id": one.task_id,
         "dag_id": one.dag_id,
         "unmet": unmet,
         "dependency_boost": weight,
         "locks": keys_of(task.locks, task.project_id, caps.lock_scope),
     }
-
-
-@lru_cache
-def _stored(policy: RetryPolicy) -> dict[str, object]:
-    """Return a policy as it is stored; most tasks share one.
-
-    Rules that hardly anybody changes are left out where they are the default: every version of
-    the task's row carries them along.
-    """
-    plain = asdict(RetryPolicy())
-    return {
-        name: value
-        for name, value in asdict(policy).items()
-        if name not in SELDOM_CHANGED or value != plain[name]
-    }
-
-
-def as_json(value: object) -> str:
-    """Write rows for a statement that takes them as JSON."""
-    return json.dumps(value, default=_plain)
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, UUID):
-        return str(value)
-    if isinstance(value, datetime):
-        return value.isoformat()
-    raise TypeError(f"{type(value).__name__} cannot be stored")
