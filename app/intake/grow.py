@@ -28,7 +28,7 @@ from app.domain.lifecycle import State
 from app.domain.paths import way
 from app.faults import fault
 from app.intake import references
-from app.intake.stored import as_json
+from app.intake.stored import as_json, inserting
 from app.intake.submit import Caps, NewTask, Submitted, check, row_of
 from app.outcome.holding import hold
 from app.settings import Settings
@@ -195,7 +195,7 @@ def insert_into(
         "context_refs": read.stored,
         **(born or {}),
     }
-    tx.execute(statement("insert_tasks"), {"user_id": user_id, "tasks": as_json([row])})
+    tx.execute(statement("insert_tasks"), inserting(user_id, [row]))
     if before:
         # Counted in the row already, so that it never was ready.
         links = [

@@ -1,6 +1,7 @@
 """What people ask for, as rows keep it."""
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from functools import lru_cache
@@ -24,6 +25,21 @@ def stored_policy(policy: RetryPolicy) -> dict[str, object]:
         for name, value in asdict(policy).items()
         if name not in SELDOM_CHANGED or value != plain[name]
     }
+
+
+def inserting(user_id: UUID, rows: Iterable[Mapping[str, object]]) -> dict[str, object]:
+    """Return what `insert_tasks` is given for rows; policies, which most of them share, go once."""
+    policies: list[object] = []
+    places: dict[int, int] = {}
+    told = []
+    for row in rows:
+        known = {name: value for name, value in row.items() if value is not None}
+        policy = known.pop("retry")
+        known["policy"] = places.setdefault(id(policy), len(policies))
+        if known["policy"] == len(policies):
+            policies.append(policy)
+        told.append(known)
+    return {"user_id": user_id, "tasks": as_json(told), "policies": as_json(policies)}
 
 
 def as_json(value: object) -> str:

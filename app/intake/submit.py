@@ -25,7 +25,7 @@ from app.domain.reasons import at
 from app.domain.retry import RetryPolicy
 from app.faults import fault
 from app.intake import references
-from app.intake.stored import as_json, stored_policy
+from app.intake.stored import as_json, inserting, stored_policy
 from app.settings import Settings
 from app.store import lanes
 from app.store.db import Db
@@ -286,8 +286,7 @@ def _let_in_at_once(db: Db, user_id: UserId, graph: NewGraph, caps: Caps) -> lis
         for task, one in zip(graph.tasks, made, strict=True)
     ]
     wanted = {
-        "user_id": user_id,
-        "tasks": as_json(rows),
+        **inserting(user_id, rows),
         "count": len(rows),
         "max_pending": caps.max_pending_per_user,
         "queue_max_size": caps.queue_max_size,
@@ -474,7 +473,7 @@ def _insert(
             },
         )
     fault("intake.before_commit")
-    inserts = [Call("insert_tasks", {"user_id": user_id, "tasks": as_json(rows)})]
+    inserts = [Call("insert_tasks", inserting(user_id, rows))]
     if links:
         inserts.append(Call("insert_edges", {"user_id": user_id, "edges": as_json(links)}))
     send(tx, *inserts)
@@ -488,8 +487,8 @@ def row_of(
     return {
         **vars(task),
         "retry": stored_policy(task.retry),
-        "id": one.task_id,
-        "dag_id": one.dag_id,
+        "id": one.task_id.hex,
+        "dag_id": one.dag_id.hex,
         "unmet": unmet,
         "dependency_boost": weight,
         "locks": keys_of(task.locks, task.project_id, caps.lock_scope),

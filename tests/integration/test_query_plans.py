@@ -238,7 +238,7 @@ def _plan(db: Db, name: str) -> list[dict[str, Any]]:
 def _explain(connection: Connection, name: str, options: str = "") -> list[dict[str, Any]]:
     values = _values(connection)
     if name in {"insert_tasks", "insert_if_fitting"}:
-        values["tasks"] = "[]"  # rows here, ids everywhere else
+        values["tasks"] = values["policies"] = "[]"  # rows here, ids everywhere else
     clause = statement(name)
     known = {parameter: values[parameter] for parameter in clause._bindparams}
     what = clause.text

@@ -1,6 +1,7 @@
 """What a row of tasks and lanes must be: every rule refuses what breaks it, and names itself."""
 
 import re
+from uuid import uuid4
 
 import pytest
 from sqlalchemy.exc import IntegrityError
@@ -74,6 +75,20 @@ def test_a_new_task_is_held_to_the_same_rules(house: House) -> None:
             " VALUES (:id, :id, :id, 'echo', 'a task', 'human:local', 'retrying', 1)",
             id=user,
         )
+
+
+def test_a_task_needs_its_user(house: House) -> None:
+    known, stranger = house.user(), uuid4()
+
+    with pytest.raises(IntegrityError, match="no such user"):
+        house.run(
+            "INSERT INTO tasks (id, user_id, dag_id, type, title, created_by, state, sort_key)"
+            " SELECT id, id, id, 'echo', 'a task', 'human:local', 'ready', 1"
+            "   FROM unnest(CAST(:ids AS uuid[])) id",
+            ids=[known, stranger],
+        )
+
+    assert house.lane(known)["waiting"] == 0
 
 
 def test_a_task_asks_only_for_budgets_there_are(house: House) -> None:

@@ -19,7 +19,7 @@ VALUES (:dag_id, :user_id, :title, :created_by, CAST(:budget_usd AS numeric), CA
 
 -- name: insert_tasks
 -- One statement for one task or ten thousand. Ageing is linear, so the order it gives never
--- changes and can be stored: a lower sort key goes first.
+-- changes and can be stored: a lower sort key goes first. A row names its retry policy by its place.
 WITH fitting AS (
     SELECT 0 AS depth
 ), made AS (
@@ -34,14 +34,14 @@ WITH fitting AS (
            sort_key(t.priority, t.priority_boost_per_minute, clock(), t.dependency_boost, t.deadline_at, clock()),
            t.deadline_at, t.required_capabilities, t.locks, t.timeout_seconds,
            coalesce(t.estimated_cost_usd, t.max_cost_usd),
-           t.max_cost_usd, t.max_attempts, t.retry, t.parent_id, t.spawn_key, t.role, t.context_refs
+           t.max_cost_usd, t.max_attempts, CAST(:policies AS jsonb) -> t.policy, t.parent_id, t.spawn_key, t.role, t.context_refs
       FROM fitting
      CROSS JOIN jsonb_to_recordset(CAST(:tasks AS jsonb)) AS t(
                id uuid, dag_id uuid, type text, name text, title text, description text, project_id text, payload jsonb,
                spec jsonb, tags text[], source text, created_by text, idempotency_key text, unmet int, priority int,
                priority_boost_per_minute float8, dependency_boost float8, deadline_at timestamptz,
                required_capabilities text[], locks text[], timeout_seconds int, estimated_cost_usd numeric,
-               max_cost_usd numeric, max_attempts int, retry jsonb, parent_id uuid, spawn_key text, role text,
+               max_cost_usd numeric, max_attempts int, policy int, parent_id uuid, spawn_key text, role text,
                context_refs jsonb)
 )
 SELECT depth FROM fitting;

@@ -31,6 +31,8 @@ RETURN CASE parent_state
 CREATE FUNCTION count_new_tasks() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
+DECLARE
+    strangers int;
 BEGIN
     WITH delta AS MATERIALIZED (
         SELECT user_id,
@@ -41,15 +43,22 @@ BEGIN
           FROM new_rows
          GROUP BY user_id
          ORDER BY user_id
+    ), counted AS (
+        UPDATE lanes l
+           SET active = l.active + d.active,
+               ready = l.ready + d.ready,
+               waiting = l.waiting + d.waiting,
+               reserved_seconds = l.reserved_seconds + d.reserved,
+               parked_for = '{}'
+          FROM delta d
+         WHERE l.user_id = d.user_id
+        RETURNING l.user_id
     )
-    UPDATE lanes l
-       SET active = l.active + d.active,
-           ready = l.ready + d.ready,
-           waiting = l.waiting + d.waiting,
-           reserved_seconds = l.reserved_seconds + d.reserved,
-           parked_for = '{}'
-      FROM delta d
-     WHERE l.user_id = d.user_id;
+    SELECT (SELECT count(*) FROM delta) - (SELECT count(*) FROM counted) INTO strangers;
+    -- Every user has a lane.
+    IF strangers > 0 THEN
+        RAISE EXCEPTION 'there is no such user' USING ERRCODE = 'foreign_key_violation', TABLE = 'tasks';
+    END IF;
 
     -- Most tasks are graphs by themselves.
     IF NOT EXISTS (SELECT FROM new_rows WHERE dag_id <> id) THEN

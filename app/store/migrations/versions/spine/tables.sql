@@ -190,6 +190,88 @@ CREATE TABLE sweeps (
     PRIMARY KEY (name)
 );
 
+CREATE TABLE tasks (
+    id UUID NOT NULL,
+    user_id UUID NOT NULL,
+    dag_id UUID NOT NULL,
+    parent_id UUID,
+    spawn_key TEXT,
+    grown BOOLEAN DEFAULT false NOT NULL,
+    role TEXT,
+    context_refs JSONB,
+    taken_from UUID,
+    type TEXT NOT NULL,
+    name TEXT,
+    title TEXT NOT NULL,
+    description TEXT DEFAULT '' NOT NULL,
+    project_id TEXT,
+    payload JSONB DEFAULT '{}' NOT NULL,
+    spec JSONB DEFAULT '{}' NOT NULL,
+    tags TEXT[] DEFAULT '{}' NOT NULL,
+    source TEXT DEFAULT 'api' NOT NULL,
+    created_by TEXT NOT NULL,
+    idempotency_key TEXT,
+    state TEXT NOT NULL,
+    moved_from TEXT,
+    revision INTEGER DEFAULT 1 NOT NULL,
+    unmet INTEGER DEFAULT 0 NOT NULL,
+    priority SMALLINT DEFAULT 50 NOT NULL,
+    priority_boost_per_minute FLOAT DEFAULT 0.1 NOT NULL,
+    dependency_boost FLOAT DEFAULT 0 NOT NULL,
+    sort_key FLOAT NOT NULL,
+    deadline_at TIMESTAMP WITH TIME ZONE,
+    required_capabilities TEXT[] DEFAULT '{}' NOT NULL,
+    locks TEXT[],
+    lock_paths textmultirange,
+    timeout_seconds INTEGER,
+    estimated_cost_usd NUMERIC(18, 6),
+    max_cost_usd NUMERIC(18, 6),
+    awaits_budget TEXT,
+    epoch INTEGER DEFAULT 0 NOT NULL,
+    token UUID,
+    claimed_by TEXT,
+    pool TEXT,
+    claimed_at TIMESTAMP WITH TIME ZONE,
+    expires_at TIMESTAMP WITH TIME ZONE,
+    reserved_seconds INTEGER,
+    reserved_usd NUMERIC(18, 6),
+    run_cost_usd NUMERIC(18, 6) DEFAULT 0 NOT NULL,
+    bundle UUID,
+    alone BOOLEAN DEFAULT false NOT NULL,
+    started_at TIMESTAMP WITH TIME ZONE,
+    cancel_requested_at TIMESTAMP WITH TIME ZONE,
+    progress JSONB,
+    forgiven_epoch INTEGER DEFAULT 0 NOT NULL,
+    attempts INTEGER DEFAULT 0 NOT NULL,
+    max_attempts INTEGER DEFAULT 3 NOT NULL,
+    asked_attempts INTEGER,
+    retry JSONB DEFAULT '{}' NOT NULL,
+    retry_at TIMESTAMP WITH TIME ZONE,
+    output JSONB,
+    result_summary TEXT,
+    files_changed JSONB,
+    failure_reason TEXT,
+    error TEXT,
+    cost_usd NUMERIC(18, 6) DEFAULT 0 NOT NULL,
+    tokens_used JSONB DEFAULT '{}' NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    updated_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    finished_at TIMESTAMP WITH TIME ZONE,
+    PRIMARY KEY (id),
+    FOREIGN KEY(parent_id) REFERENCES tasks (id)
+)
+ WITH (fillfactor = 75);
+CREATE INDEX tasks_active ON tasks (pool) WHERE state IN ('claimed', 'running', 'validating');
+CREATE INDEX tasks_awaiting_budget ON tasks (user_id) WHERE awaits_budget IS NOT NULL;
+CREATE INDEX tasks_dag ON tasks (dag_id, state);
+CREATE INDEX tasks_deadline ON tasks (deadline_at, id) WHERE deadline_at IS NOT NULL AND state IN ('created', 'pending', 'ready', 'retrying');
+CREATE UNIQUE INDEX tasks_idempotency ON tasks (user_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
+CREATE INDEX tasks_ready ON tasks (user_id, sort_key, id) WHERE state = 'ready';
+CREATE INDEX tasks_retry ON tasks (retry_at) WHERE state = 'retrying';
+CREATE UNIQUE INDEX tasks_spawned ON tasks (parent_id, spawn_key) WHERE parent_id IS NOT NULL;
+CREATE INDEX tasks_urgent ON tasks (user_id) WHERE state IN ('created', 'pending', 'ready', 'retrying') AND priority < 30;
+CREATE INDEX tasks_user_recent ON tasks (user_id, id DESC);
+
 CREATE TABLE usage_ledger (
     id BIGINT GENERATED ALWAYS AS IDENTITY,
     user_id UUID NOT NULL,
@@ -258,6 +340,24 @@ CREATE TABLE api_keys (
     UNIQUE (hash)
 );
 CREATE INDEX api_keys_user ON api_keys (user_id);
+
+CREATE TABLE artifacts (
+    id UUID NOT NULL,
+    task_id UUID NOT NULL,
+    user_id UUID NOT NULL,
+    epoch INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    size INTEGER NOT NULL,
+    content BYTEA NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    PRIMARY KEY (id),
+    CONSTRAINT artifacts_once UNIQUE (task_id, name),
+    CONSTRAINT artifacts_kind_known CHECK (kind IN ('bytes', 'json', 'text')),
+    FOREIGN KEY(task_id) REFERENCES tasks (id),
+    FOREIGN KEY(user_id) REFERENCES users (id)
+);
+CREATE INDEX artifacts_user ON artifacts (user_id, id);
 
 CREATE TABLE bulk_operations (
     id UUID NOT NULL,
@@ -350,6 +450,29 @@ CREATE UNIQUE INDEX dags_idempotency ON dags (user_id, idempotency_key) WHERE id
 CREATE INDEX dags_user ON dags (user_id, id DESC);
 CREATE INDEX dags_with_budget ON dags (user_id) WHERE budget_ceiling_usd IS NOT NULL AND finished_at IS NULL;
 
+CREATE TABLE dead_letters (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    task_id UUID NOT NULL,
+    dag_id UUID NOT NULL,
+    user_id UUID NOT NULL,
+    failure_history JSONB NOT NULL,
+    total_cost_usd NUMERIC(18, 6) NOT NULL,
+    poison_pill BOOLEAN DEFAULT false NOT NULL,
+    dead_lettered_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    reviewed BOOLEAN DEFAULT false NOT NULL,
+    resolution TEXT,
+    resolved_at TIMESTAMP WITH TIME ZONE,
+    resolved_by TEXT,
+    note TEXT,
+    PRIMARY KEY (id),
+    CONSTRAINT dead_letters_resolution_known CHECK (resolution IN ('cancel', 'modify_and_retry', 'retry')),
+    CONSTRAINT dead_letters_resolved_exactly_with_resolution CHECK ((resolution IS NULL) = (resolved_at IS NULL)),
+    FOREIGN KEY(task_id) REFERENCES tasks (id),
+    FOREIGN KEY(user_id) REFERENCES users (id)
+);
+CREATE UNIQUE INDEX dead_letters_open ON dead_letters (task_id) WHERE resolution IS NULL;
+CREATE INDEX dead_letters_user ON dead_letters (user_id, id);
+
 CREATE TABLE inbox (
     id BIGINT GENERATED ALWAYS AS IDENTITY,
     user_id UUID NOT NULL,
@@ -394,89 +517,6 @@ CREATE TABLE source_jobs (
     FOREIGN KEY(user_id) REFERENCES users (id)
 );
 
-CREATE TABLE tasks (
-    id UUID NOT NULL,
-    user_id UUID NOT NULL,
-    dag_id UUID NOT NULL,
-    parent_id UUID,
-    spawn_key TEXT,
-    grown BOOLEAN DEFAULT false NOT NULL,
-    role TEXT,
-    context_refs JSONB,
-    taken_from UUID,
-    type TEXT NOT NULL,
-    name TEXT,
-    title TEXT NOT NULL,
-    description TEXT DEFAULT '' NOT NULL,
-    project_id TEXT,
-    payload JSONB DEFAULT '{}' NOT NULL,
-    spec JSONB DEFAULT '{}' NOT NULL,
-    tags TEXT[] DEFAULT '{}' NOT NULL,
-    source TEXT DEFAULT 'api' NOT NULL,
-    created_by TEXT NOT NULL,
-    idempotency_key TEXT,
-    state TEXT NOT NULL,
-    moved_from TEXT,
-    revision INTEGER DEFAULT 1 NOT NULL,
-    unmet INTEGER DEFAULT 0 NOT NULL,
-    priority SMALLINT DEFAULT 50 NOT NULL,
-    priority_boost_per_minute FLOAT DEFAULT 0.1 NOT NULL,
-    dependency_boost FLOAT DEFAULT 0 NOT NULL,
-    sort_key FLOAT NOT NULL,
-    deadline_at TIMESTAMP WITH TIME ZONE,
-    required_capabilities TEXT[] DEFAULT '{}' NOT NULL,
-    locks TEXT[],
-    lock_paths textmultirange,
-    timeout_seconds INTEGER,
-    estimated_cost_usd NUMERIC(18, 6),
-    max_cost_usd NUMERIC(18, 6),
-    awaits_budget TEXT,
-    epoch INTEGER DEFAULT 0 NOT NULL,
-    token UUID,
-    claimed_by TEXT,
-    pool TEXT,
-    claimed_at TIMESTAMP WITH TIME ZONE,
-    expires_at TIMESTAMP WITH TIME ZONE,
-    reserved_seconds INTEGER,
-    reserved_usd NUMERIC(18, 6),
-    run_cost_usd NUMERIC(18, 6) DEFAULT 0 NOT NULL,
-    bundle UUID,
-    alone BOOLEAN DEFAULT false NOT NULL,
-    started_at TIMESTAMP WITH TIME ZONE,
-    cancel_requested_at TIMESTAMP WITH TIME ZONE,
-    progress JSONB,
-    forgiven_epoch INTEGER DEFAULT 0 NOT NULL,
-    attempts INTEGER DEFAULT 0 NOT NULL,
-    max_attempts INTEGER DEFAULT 3 NOT NULL,
-    asked_attempts INTEGER,
-    retry JSONB DEFAULT '{}' NOT NULL,
-    retry_at TIMESTAMP WITH TIME ZONE,
-    output JSONB,
-    result_summary TEXT,
-    files_changed JSONB,
-    failure_reason TEXT,
-    error TEXT,
-    cost_usd NUMERIC(18, 6) DEFAULT 0 NOT NULL,
-    tokens_used JSONB DEFAULT '{}' NOT NULL,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
-    updated_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
-    finished_at TIMESTAMP WITH TIME ZONE,
-    PRIMARY KEY (id),
-    FOREIGN KEY(user_id) REFERENCES users (id),
-    FOREIGN KEY(parent_id) REFERENCES tasks (id)
-)
- WITH (fillfactor = 75);
-CREATE INDEX tasks_active ON tasks (pool) WHERE state IN ('claimed', 'running', 'validating');
-CREATE INDEX tasks_awaiting_budget ON tasks (user_id) WHERE awaits_budget IS NOT NULL;
-CREATE INDEX tasks_dag ON tasks (dag_id, state);
-CREATE INDEX tasks_deadline ON tasks (deadline_at, id) WHERE deadline_at IS NOT NULL AND state IN ('created', 'pending', 'ready', 'retrying');
-CREATE UNIQUE INDEX tasks_idempotency ON tasks (user_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
-CREATE INDEX tasks_ready ON tasks (user_id, sort_key, id) WHERE state = 'ready';
-CREATE INDEX tasks_retry ON tasks (retry_at) WHERE state = 'retrying';
-CREATE UNIQUE INDEX tasks_spawned ON tasks (parent_id, spawn_key) WHERE parent_id IS NOT NULL;
-CREATE INDEX tasks_urgent ON tasks (user_id) WHERE state IN ('created', 'pending', 'ready', 'retrying') AND priority < 30;
-CREATE INDEX tasks_user_recent ON tasks (user_id, id DESC);
-
 CREATE TABLE agents (
     id TEXT NOT NULL,
     kind TEXT DEFAULT 'celery' NOT NULL,
@@ -505,47 +545,6 @@ CREATE TABLE agents (
 CREATE INDEX agents_draining ON agents (pool) WHERE status = 'draining';
 CREATE UNIQUE INDEX agents_of_owner ON agents (owner_id, name);
 CREATE INDEX agents_pool ON agents (pool) WHERE status = 'active';
-
-CREATE TABLE artifacts (
-    id UUID NOT NULL,
-    task_id UUID NOT NULL,
-    user_id UUID NOT NULL,
-    epoch INTEGER NOT NULL,
-    name TEXT NOT NULL,
-    kind TEXT NOT NULL,
-    size INTEGER NOT NULL,
-    content BYTEA NOT NULL,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
-    PRIMARY KEY (id),
-    CONSTRAINT artifacts_once UNIQUE (task_id, name),
-    CONSTRAINT artifacts_kind_known CHECK (kind IN ('bytes', 'json', 'text')),
-    FOREIGN KEY(task_id) REFERENCES tasks (id),
-    FOREIGN KEY(user_id) REFERENCES users (id)
-);
-CREATE INDEX artifacts_user ON artifacts (user_id, id);
-
-CREATE TABLE dead_letters (
-    id BIGINT GENERATED ALWAYS AS IDENTITY,
-    task_id UUID NOT NULL,
-    dag_id UUID NOT NULL,
-    user_id UUID NOT NULL,
-    failure_history JSONB NOT NULL,
-    total_cost_usd NUMERIC(18, 6) NOT NULL,
-    poison_pill BOOLEAN DEFAULT false NOT NULL,
-    dead_lettered_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
-    reviewed BOOLEAN DEFAULT false NOT NULL,
-    resolution TEXT,
-    resolved_at TIMESTAMP WITH TIME ZONE,
-    resolved_by TEXT,
-    note TEXT,
-    PRIMARY KEY (id),
-    CONSTRAINT dead_letters_resolution_known CHECK (resolution IN ('cancel', 'modify_and_retry', 'retry')),
-    CONSTRAINT dead_letters_resolved_exactly_with_resolution CHECK ((resolution IS NULL) = (resolved_at IS NULL)),
-    FOREIGN KEY(task_id) REFERENCES tasks (id),
-    FOREIGN KEY(user_id) REFERENCES users (id)
-);
-CREATE UNIQUE INDEX dead_letters_open ON dead_letters (task_id) WHERE resolution IS NULL;
-CREATE INDEX dead_letters_user ON dead_letters (user_id, id);
 
 CREATE TABLE task_edges (
     parent_id UUID NOT NULL,
