@@ -1,5 +1,6 @@
 """Celery, set up from our settings: what `celery -A workers.celery_app` starts."""
 
+import gc
 import os
 import sys
 import warnings
@@ -93,6 +94,8 @@ def begin_shutdown(**_: object) -> None:
 @signals.worker_process_init.connect
 def become_a_child(**_: object) -> None:
     """Settle in as a child of the pool."""
+    # What was there before the fork stays; to look through it again and again delays runs.
+    gc.freeze()
     shutdown.outlive_the_group()
 
 

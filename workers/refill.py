@@ -23,7 +23,7 @@ from app.domain.claims import Run
 from app.events.lingering import Heard
 from app.faults import fault
 from app.gate.claim import Begun, Terms, take_first, take_next, trip_for_first
-from app.store.db import DatabaseUnreachable
+from app.store.db import DatabaseUnreachable, Standby
 from app.store.hot import Trip
 from app.telemetry import Event, emit
 from workers.child import House
@@ -107,24 +107,24 @@ class Refill:
             return []
         until = time.monotonic() + LINGER_SECONDS
         try:
-            with self._house.ear as ear:
+            with self._house.ear as ear, self._house.db.standing_by() as standby:
                 while self._goes_on and time.monotonic() < until:
-                    trip, token = self._prepared()
+                    trip, token = self._prepared(standby)
                     heard = ear.wait(SLICE_SECONDS)
                     if heard is Heard.LEAVE:
                         break
-                    if heard is Heard.LOOK and (runs := self._look(trip, token)):
+                    if heard is Heard.LOOK and (runs := self._look(standby, trip, token)):
                         return runs
         except (DatabaseUnreachable, SQLAlchemyError) as error:
             emit(Event.DATABASE_UNREACHABLE, error=error)
         return []
 
-    def _prepared(self) -> tuple[Trip, UUID]:
+    def _prepared(self, standby: Standby) -> tuple[Trip, UUID]:
         """Do before a word comes what need not wait for it."""
-        house, token = self._house, uuid4()
+        token = uuid4()
         trip = trip_for_first(
-            house.db,
-            house.settings.pool,
+            standby,
+            self._house.settings.pool,
             agent=WORKER_ID,
             token=token,
             terms=self._terms,
@@ -132,10 +132,10 @@ class Refill:
         )
         return trip, token
 
-    def _look(self, trip: Trip, token: UUID) -> list[Run]:
+    def _look(self, standby: Standby, trip: Trip, token: UUID) -> list[Run]:
         self.began = time.monotonic()
         try:
-            run = take_first(self._house.db, trip)
+            run = take_first(standby, trip)
         except (DatabaseUnreachable, SQLAlchemyError) as error:
             emit(Event.DATABASE_UNREACHABLE, error=error)
             self._until = 0.0

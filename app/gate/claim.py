@@ -16,7 +16,7 @@ from app.domain.lifecycle import Event, sources, target
 from app.faults import fault
 from app.settings import Settings
 from app.store import lanes
-from app.store.db import Db
+from app.store.db import Db, Standby
 from app.store.hot import NOW, Answer, Call, Noted, Trip, ask
 from app.store.runs import run_of
 from app.store.statements import statement
@@ -185,7 +185,7 @@ def take_next(
 
 
 def trip_for_first(
-    db: Db, pool: str, *, agent: str, token: UUID, terms: Terms, lease: timedelta
+    standby: Standby, pool: str, *, agent: str, token: UUID, terms: Terms, lease: timedelta
 ) -> Trip:
     """Prepare to claim and begin one quick task for an idle slot of an agent's.
 
@@ -200,7 +200,7 @@ def trip_for_first(
         "slots_max": terms.slots_max,
     }
     order = _order(pool, question((), Capacity(), terms, want), terms, want, [token])
-    return db.packed(
+    return standby.pack(
         Call("lock_pool", {"pool": pool}),
         *_alone(terms),
         Call("look_for_one", look),
@@ -208,9 +208,9 @@ def trip_for_first(
     )
 
 
-def take_first(db: Db, trip: Trip) -> Run | None:
+def take_first(standby: Standby, trip: Trip) -> Run | None:
     """Make the trip: claim, begin and commit at once; None if nothing may go."""
-    return next((run_of(_fence(row), row) for row in db.make(trip)), None)
+    return next((run_of(_fence(row), row) for row in standby.make(trip)), None)
 
 
 def claim_for(

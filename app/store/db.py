@@ -3,7 +3,8 @@
 import random
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self, TypeVar, cast
 
@@ -175,19 +176,11 @@ class Db:
 
         return _tried(once)
 
-    def packed(self, *calls: Call) -> Trip:
-        """Prepare such a trip, to make it later without losing time."""
+    @contextmanager
+    def standing_by(self) -> Iterator["Standby"]:
+        """Hold a connection for a short while, to make trips without losing time."""
         with self.engine.connect() as connection:
-            return pack(connection, *self._place(), *calls)
-
-    def make(self, trip: Trip) -> Sequence[Answer]:
-        """Make a trip that was prepared."""
-
-        def once() -> Sequence[Answer]:
-            with self.engine.connect() as connection:
-                return make(connection, trip)
-
-        return _tried(once)
+            yield Standby(connection, self._place())
 
     def _take_place(self, tx: Connection, *, house_wide: bool) -> None:
         """Stand behind the wall of the user who is served, until the transaction ends."""
@@ -206,6 +199,22 @@ class Db:
     def close(self) -> None:
         """Close every connection."""
         self.engine.dispose()
+
+
+@dataclass(frozen=True)
+class Standby:
+    """A connection that is held, and what trips on it begin with."""
+
+    connection: Connection
+    place: Sequence[Call]
+
+    def pack(self, *calls: Call) -> Trip:
+        """Prepare a trip, as `Db.at_once` would make it."""
+        return pack(self.connection, *self.place, *calls)
+
+    def make(self, trip: Trip) -> Sequence[Answer]:
+        """Make it, and return the rows of its last statement."""
+        return _tried(lambda: make(self.connection, trip))
 
 
 def _tried(once: Callable[[], T]) -> T:

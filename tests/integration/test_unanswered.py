@@ -100,10 +100,11 @@ def test_what_a_lingering_slot_took_without_an_answer_is_given_back(
     house.agent(agent_id=WORKER_ID)
     task_id = house.task(user)
     refill = Refill(worker)
-    prepared = refill._prepared()
-    link.forget_next_commit()
+    with worker.db.standing_by() as standby:
+        prepared = refill._prepared(standby)
+        link.forget_next_commit()
 
-    assert refill._look(*prepared) == []
+        assert refill._look(standby, *prepared) == []
 
     row = house.row(task_id)
     assert (row["state"], row["attempts"], row["epoch"]) == ("ready", 0, 1)
