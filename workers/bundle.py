@@ -1,5 +1,6 @@
 """The runs of one message: carried out one after the other, recorded together."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -50,7 +51,7 @@ class Bundle:
         """Whether other runs depend on how long the current one takes."""
         return bool(self._waiting or self._done)
 
-    def record(self, *, deadline: float, then: Follow | None = None) -> bool:
+    def record(self, *, deadline: float = math.inf, then: Follow | None = None) -> bool:
         """Record what is over, and what is to follow; True if any of it counted."""
         with self._lock:
             done, self._done = self._done, []

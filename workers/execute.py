@@ -21,6 +21,7 @@ from workers.celery_app import app
 from workers.child import House, house
 from workers.ending import ending_of, no_handler, stopped_ending
 from workers.growth import Growth
+from workers.holding import HOLDING
 from workers.identity import WORKER_ID
 from workers.ladder import Ladder, Spans, StopReason
 from workers.lease import Lease, Turn
@@ -104,11 +105,13 @@ def perform_all(
 ) -> bool:
     """Give every run its turn under the lease, then record them; True if any end counted."""
     bundle = Bundle(house.db, runs)
+    HOLDING.take([run.claim for run in runs])
     for run in iter(bundle.next, None):
         turn = _turn(house, run, bundle, began)
         lease.take(turn)
         bundle.end(run, perform_run(house, turn))
-    return bundle.record(deadline=lease.rest(), then=refill.after(turn.run, turn.began))
+    lease.rest()
+    return bundle.record(then=refill.after(turn.run, turn.began))
 
 
 def perform_run(house: House, turn: Turn) -> Result | None:

@@ -94,7 +94,8 @@ class Ladder:
     def watchdog_at(self) -> float:
         """When the process must die even if no Python code runs in it any more."""
         return min(
-            self.trusted_until,
+            # After the guard had its chance to end a run that is not to blame, and still in time.
+            self.trusted_until + self._spans.margin / 2,
             self._deadline + self._spans.timeout_grace + WATCHDOG_SLACK_SECONDS,
             *(end + WATCHDOG_SLACK_SECONDS for end in self._ends.values()),
         )

@@ -29,6 +29,7 @@ from app.store.db import DatabaseUnreachable, Db
 from app.telemetry import Event, emit
 from workers.bundle import Bundle
 from workers.ending import stopped_ending
+from workers.holding import HOLDING
 from workers.identity import WORKER_ID
 from workers.ladder import Ladder, StopReason
 from workers.runners.python import RunContext
@@ -41,6 +42,7 @@ LAST_RECORD_SECONDS: Final = 3.0
 SLOW_SECONDS: Final = 0.5
 # Setting the watchdog costs a thread, so turns share a setting that is right to this much.
 SHARED_SECONDS: Final = 0.25
+SHARED_PARTS: Final = 30
 # Told apart from a crash in the log of the pool, which replaces the child either way.
 ENDED_BY_FORCE: Final = 75
 STDERR: Final = 2
@@ -82,6 +84,9 @@ class Lease:
         self._judging = Lock()
         self._over = Flag()
         self._armed_for = -math.inf
+        # Runs share a setting that is right to this much; short leases, as in tests, to less.
+        self._shared = min(SHARED_SECONDS, lease.total_seconds() / SHARED_PARTS)
+        self._far = lease.total_seconds() / 2
         self._answers: SimpleQueue[tuple[Turn, float, Answer]] = SimpleQueue()
         self._threads = [
             Thread(target=self._keep_guard, name="run guard", daemon=True),
@@ -92,27 +97,26 @@ class Lease:
         """Begin a run's turn."""
         with self._judging:
             self._turn = turn
-        self._arm(turn.ladder.watchdog_at)
+            self._arm(turn.ladder.watchdog_at)
+        HOLDING.handle()
         while self._threads:
             self._threads.pop().start()
 
-    def rest(self) -> float:
-        """End the turn; return until when the ends of its bundle may be recorded.
+    def rest(self) -> None:
+        """End the turn, so that the ends of its bundle can be recorded.
 
-        If the guard is just ending the run by force, this never returns. The watchdog stays on
-        for the recording that follows.
+        If the guard is just ending the run by force, this never returns.
         """
         with self._judging:
-            turn, self._turn = self._turn, None
-        until = turn.ladder.trusted_until if turn else time.monotonic()
-        self._arm(until)
-        return until
+            self._turn = None
+            self._calm(time.monotonic())
+        HOLDING.rest()
 
     def stand_down(self) -> None:
         """Let the process wait as long as it likes: it holds nothing."""
         self.rest()
-        faulthandler.cancel_dump_traceback_later()
-        self._armed_for = -math.inf
+        with self._judging:
+            self._disarm()
 
     def __enter__(self) -> Self:
         return self
@@ -131,8 +135,11 @@ class Lease:
         while not self._over.wait(TICK_SECONDS):
             with self._judging:
                 self._hear()
+                now = time.monotonic()
                 if self._turn is not None:
-                    self._judge(self._turn, time.monotonic())
+                    self._judge(self._turn, now)
+                else:
+                    self._calm(now)
 
     def _judge(self, turn: Turn, now: float) -> None:
         turn.ladder.look(now, draining=DRAIN.begun)
@@ -207,6 +214,8 @@ class Lease:
 
     def _end_by_force(self, turn: Turn, reason: StopReason) -> None:
         emit(Event.RUN_KILLED, **turn.name, reason=reason, pid=os.getpid())
+        if reason is StopReason.LOST:
+            HOLDING.rest()  # whoever did not answer is to blame
         fault("lease.before_force")
         _end_offspring()
         last_word = Thread(target=self._record_forced, args=(turn, reason), daemon=True)
@@ -227,11 +236,23 @@ class Lease:
 
         The file descriptor and not the object, which a library may have replaced by one without.
         """
-        if 0 <= instant - self._armed_for <= SHARED_SECONDS:
+        if 0 <= instant - self._armed_for <= self._shared:
             return
         self._armed_for = instant
         seconds = max(instant - time.monotonic(), TICK_SECONDS)
         faulthandler.dump_traceback_later(seconds, exit=True, file=STDERR)
+
+    def _calm(self, now: float) -> None:
+        """Keep the watchdog from a process that only waits for Postgres, which has its own limits.
+
+        To set it anew for every run costs more than to leave it be while it is far.
+        """
+        if now < self._armed_for < now + self._far:
+            self._disarm()
+
+    def _disarm(self) -> None:
+        faulthandler.cancel_dump_traceback_later()
+        self._armed_for = -math.inf
 
 
 def _end_offspring() -> None:

@@ -10,7 +10,6 @@ from celery.bootsteps import StartStopStep
 
 from app.dispatch.celery_settings import agent_queue
 from app.faults import fault
-from app.maintenance.reap import reap
 from app.outcome.presence import AgentCard, beat, join, leave
 from app.settings import Settings, current
 from app.store.db import Db
@@ -19,6 +18,7 @@ from overnight.handlers import capabilities_offered, registered
 from workers.child import NoDatabase, database_url
 from workers.identity import WORKER_ID
 from workers.loading import HandlersNotLoaded, load_handlers
+from workers.obituary import settle_estates
 from workers.word import say
 
 # Celery's worker, which gains its parts only as it starts.
@@ -92,7 +92,13 @@ class Presence(StartStopStep):
         fault("presence.before_beat")
         liveness = timedelta(seconds=self._settings.worker_liveness)
         heard: list[str] = []
-        if say(self._settings, lambda db: heard.append(show_up(db, self._card, liveness=liveness))):
+
+        def word(db: Db) -> None:
+            heard.append(show_up(db, self._card, liveness=liveness))
+            # What could not be said when they died.
+            settle_estates(db)
+
+        if say(self._settings, word):
             self._listen(draining=heard[-1] == DRAINING)
         fault("presence.after_beat")
 
@@ -113,16 +119,10 @@ class Presence(StartStopStep):
 
 
 def show_up(db: Db, card: AgentCard, *, liveness: timedelta) -> str:
-    """Beat, or join; return whether the worker is `active` or `draining`.
-
-    Whoever was away for long first lets go of what was lost meanwhile. A pause of the whole
-    worker, or of Postgres, outlasts its runs' leases. Judged after the worker is seen again,
-    those runs would look as if they had crashed by themselves.
-    """
+    """Beat, or join if away for long; return whether the worker is `active` or `draining`."""
     status = beat(db, card.id, liveness=liveness)
     if status is not None:
         return status
-    reap(db, liveness=liveness)
     status = join(db, card)
     emit(
         Event.WORKER_JOINED,

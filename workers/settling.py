@@ -1,5 +1,6 @@
 """Recording how a run ended, also while Postgres is away for a moment."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
@@ -14,7 +15,7 @@ from app.domain.results import Interrupted, Raised, Result, Returned
 from app.outcome.settle import Ending, Settled, give_up, settle_all, taken_under
 from app.store.db import DatabaseUnreachable, Db
 from app.telemetry import Event, emit, get
-from workers.identity import WORKER_ID
+from workers.identity import WORKER_ID, is_orphan
 
 FIRST_PAUSE_SECONDS: Final = 0.1
 LONGEST_PAUSE_SECONDS: Final = 2.0
@@ -36,12 +37,17 @@ class Follow(Protocol):
 
 
 def settle_by(
-    db: Db, ends: Sequence[tuple[Run, Result]], *, deadline: float, then: Follow | None = None
+    db: Db,
+    ends: Sequence[tuple[Run, Result]],
+    *,
+    deadline: float = math.inf,
+    then: Follow | None = None,
 ) -> bool:
     """Record runs' ends before an instant of the monotonic clock; True if any of them counted.
 
-    Past the deadline the lease may be over and the task someone else's: giving up leaves the
-    rest to the reaper. `then` joins the first try only: an end must not be lost over it.
+    Who has nothing else to do tries for as long as the worker lives. A lease may be over by then,
+    but not what took hours to make: if nobody took the task meanwhile, it still counts. `then`
+    joins the first try only: an end must not be lost over it.
     """
     pause = FIRST_PAUSE_SECONDS
     while True:
@@ -57,7 +63,7 @@ def settle_by(
                 return any(alone)
             ends = [_unfit(*ends[0], error)]
         except (DatabaseUnreachable, SQLAlchemyError) as error:
-            if time.monotonic() + pause >= deadline:
+            if time.monotonic() + pause >= deadline or is_orphan():
                 names = [show_task(run.claim.task_id) for run, _ in ends]
                 _log.error("ends could not be recorded", queue_ids=names, error=error)
                 return False

@@ -36,11 +36,10 @@ Kill = Callable[[Claim, UUID | None], None]
 
 @dataclass(frozen=True)
 class Clocks:
-    """How long claims and runs last without renewal, and a silent worker counts as alive."""
+    """How long claims and runs last without renewal."""
 
     claim_ttl: timedelta
     lease: timedelta
-    liveness: timedelta
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -48,7 +47,6 @@ class Clocks:
         return cls(
             claim_ttl=timedelta(seconds=settings.claim_ttl),
             lease=timedelta(seconds=settings.lease_seconds),
-            liveness=timedelta(seconds=settings.worker_liveness),
         )
 
 
@@ -112,7 +110,7 @@ def cleanup_stale(
     }
     found = db.atomically(lambda tx: tx.execute(statement("stale_locks"), asked).all())
     if any(row.expired for row in found):
-        reap(db, liveness=clocks.liveness)
+        reap(db)
 
     def still_stale(tx: Connection, claim: Claim) -> bool:
         # Asked with the row held: a heartbeat may have come in since the first look.

@@ -24,14 +24,28 @@ from app.telemetry import Event, emit
 BATCH = 500
 
 
-def reap(db: Db, *, liveness: timedelta) -> int:
+def reap(db: Db) -> int:
     """Settle every claim whose lease has run out; return how many.
 
     Never started: back to the queue for free. Running: what it was told to do (stop), or what it
-    ran into (its time), or a crash; of the run itself if its worker still shows signs of life.
+    ran into (its time), or lost; a crash of the run itself only if an agent outside lives on
+    without it.
     """
-    found = {"liveness": liveness.total_seconds(), "limit": BATCH}
-    return len(_settle_all(db, "expired_claims", found, only_expired=True))
+    return len(_settle_all(db, "expired_claims", {"limit": BATCH}, only_expired=True))
+
+
+def end_runs_of_the_dead(db: Db, claims: Sequence[Claim], *, handling: bool) -> int:
+    """Settle what a dead process of a living worker had in hand; return how much it still held.
+
+    It is a crash of the run if its handler was at work when the process died, within its lease.
+    """
+    found = {
+        "tasks": [claim.task_id for claim in claims],
+        "tokens": [claim.token for claim in claims],
+        "handling": handling,
+        "limit": BATCH,
+    }
+    return len(_settle_all(db, "runs_of_the_dead", found, only_expired=False))
 
 
 def end_overdue(db: Db, *, grace: timedelta, kill: Callable[[Claim, UUID | None], None]) -> int:
@@ -113,7 +127,7 @@ def _what_happened(row: Mapping[str, Any]) -> Result:
     if row["out_of_time"]:
         return TimedOut(by_plan=row["plan_limited"])
     in_company = row["bundle"] is not None
-    return Died(in_company=in_company) if row["agent_alive"] else Lost(in_company=in_company)
+    return Died(in_company=in_company) if row["died"] else Lost(in_company=in_company)
 
 
 def _report(ending: Ending) -> None:

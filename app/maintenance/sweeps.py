@@ -65,7 +65,7 @@ def _take_turn(tx: Connection, name: str, gap: float) -> bool:
 def _reap(db: Db, settings: Settings) -> int:
     liveness = timedelta(seconds=settings.worker_liveness)
     retire_agents(db, silence=liveness * SILENCES)
-    return reap(db, liveness=liveness)
+    return reap(db)
 
 
 def _end_overdue(db: Db, settings: Settings) -> int:

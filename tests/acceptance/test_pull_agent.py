@@ -15,7 +15,7 @@ from app.domain.ids import parse_task
 from app.maintenance.promote import promote
 from app.maintenance.reap import reap
 from overnight import Client
-from tests.support.house import LIVENESS, House
+from tests.support.house import House
 from tests.support.serving import Served, serve
 from tests.support.waiting import wait_until
 
@@ -75,7 +75,7 @@ def runs(house: House, task: str, by: str | None = None) -> bool:
 
 def done(house: House, task: str) -> bool:
     """Sweep as maintenance does, and say whether the task is done."""
-    reap(house.dispatcher, liveness=LIVENESS)
+    reap(house.dispatcher)
     promote(house.dispatcher)
     return str(row(house, task)["state"]) == "completed"
 

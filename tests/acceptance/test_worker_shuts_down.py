@@ -2,7 +2,6 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from datetime import timedelta
 
 import pytest
 from sqlalchemy.engine import make_url
@@ -110,7 +109,7 @@ def test_a_killed_worker_takes_its_runs_along_and_the_reaper_finds_them(shift: S
         worker.signal(signal.SIGKILL)
         wait_until(lambda: all(map(is_gone, children)), timeout=5, what="the children to die too")
 
-        wait_until(lambda: reap(shift.house.dispatcher, liveness=timedelta(0)), timeout=6)
+        wait_until(lambda: reap(shift.house.dispatcher), timeout=6)
     assert shift.outcomes(task_id) == ["worker_lost"]
 
 

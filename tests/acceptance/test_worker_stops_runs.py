@@ -2,14 +2,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from redis import Redis
 from sqlalchemy.engine import make_url
 
 from app.control.cancel import cancel
 from app.domain.ids import TaskId, show_task
+from app.events.lingering import somebody_lingers
+from app.events.wake import SLOTS_CHANNEL
 from app.local.postgres import EmbeddedPostgres
 from app.local.redis import EmbeddedRedis
 from app.maintenance.reap import reap
-from tests.support.house import LIVENESS
+from app.store.db import Db, Timeouts
+from tests.support.rivals import held_lane
 from tests.support.waiting import wait_until
 from tests.support.workers import (
     Shift,
@@ -50,9 +54,15 @@ def hung(postgres: EmbeddedPostgres) -> Iterator[None]:
             process.resume()
 
 
+def lease_is_over(shift: Shift, task_id: TaskId) -> bool:
+    """Tell whether a run's lease has ended, and the moment with it in which all must be dead."""
+    over = "SELECT expires_at + interval '1 second' < clock() AS over FROM tasks WHERE id = :id"
+    return bool(shift.house.one(over, id=task_id)["over"])
+
+
 def reaped(shift: Shift, task_id: TaskId) -> bool:
     """Sweep, and tell whether the task has been taken back."""
-    reap(shift.house.dispatcher, liveness=LIVENESS)
+    reap(shift.house.dispatcher)
     return shift.house.state(task_id) != "running"
 
 
@@ -109,13 +119,42 @@ def test_a_run_that_kills_itself_is_known_long_before_its_lease_ends(
     shift: Shift, worker: Worker
 ) -> None:
     task_id = shift.send("crash", {"how": "kill"}, max_attempts=1)
-    lease_left = "SELECT expires_at > clock() AS left FROM tasks WHERE id = :id"
-    shift.reaches(task_id, "running")
 
-    wait_until(lambda: not shift.house.one(lease_left, id=task_id)["left"], timeout=5)
-    assert reaped(shift, task_id)
+    shift.reaches(task_id, "dead_lettered", timeout=5)
 
     assert shift.outcomes(task_id) == ["crash"]
+
+
+def test_a_run_that_its_slot_took_by_itself_is_known_as_soon(
+    shift: Shift, worker: Worker, redis: EmbeddedRedis
+) -> None:
+    prefix, pools = shift.settings.redis_key_prefix, [shift.settings.pool]
+    shift.house.run("INSERT INTO paces (type, seconds) VALUES ('crash', 0.001)")
+    shift.reaches(shift.send("echo"), "completed")
+    with Redis.from_url(redis.url) as client:
+        wait_until(lambda: somebody_lingers(client, prefix, pools), what="its slot to linger")
+        how = {"how": "kill"}
+        task_id = shift.house.task(shift.user, type="crash", payload=how, max_attempts=1)
+        client.publish(prefix + SLOTS_CHANNEL, "")
+
+    shift.reaches(task_id, "dead_lettered", timeout=5)
+
+    assert shift.outcomes(task_id) == ["crash"]
+
+
+def test_an_end_is_recorded_also_when_its_lease_is_over(shift: Shift, worker: Worker) -> None:
+    task_id = shift.send("sleep", {"seconds": 2})
+    patient = Db.connect(str(shift.settings.database_url), role=None, timeouts=Timeouts(idle=60))
+    [child] = worker.children()
+    with held_lane(lambda *_, **__: patient, shift.user):
+        wait_until(lambda: lease_is_over(shift, task_id), timeout=20, what="its lease to end")
+        still_there = worker.children()
+
+    patient.close()
+    shift.reaches(task_id, "completed")
+
+    assert still_there == [child], "the watchdog is for handlers"
+    assert shift.outcomes(task_id) == ["completed"]
 
 
 def test_a_run_whose_task_was_taken_away_ends_and_changes_nothing(
@@ -145,7 +184,7 @@ def test_a_run_that_cannot_reach_postgres_ends_before_its_lease_could(
         wait_until(lambda: is_gone(child), timeout=shift.settings.lease_seconds)
 
     wait_until(lambda: reaped(shift, task_id), what="the reaper to find the run")
-    assert shift.outcomes(task_id) == ["crash"]
+    assert shift.outcomes(task_id) == ["worker_lost"], "it is not the run that was silent"
 
 
 def test_a_message_delivered_many_times_starts_once(shift: Shift, worker: Worker) -> None:

@@ -13,7 +13,7 @@ from app.insight.explain import explain
 from app.insight.workers import list_workers
 from app.maintenance.reap import reap, retire_agents
 from tests.support.door import Door, open_door
-from tests.support.house import LIVENESS, TERMS, House
+from tests.support.house import TERMS, House
 from tests.support.outside import AGENTS, Outsider, outsider
 
 LEASE = timedelta(seconds=90)
@@ -250,7 +250,7 @@ def test_a_dead_agents_run_is_tried_again_and_not_billed(door: Door) -> None:
     agent.begin()
 
     door.house.move_clock(LEASE + SECOND)
-    assert reap(door.house.dispatcher, liveness=LIVENESS) == 1
+    assert reap(door.house.dispatcher) == 1
 
     attempt = door.house.one("SELECT * FROM attempts")
     assert attempt["outcome"] == "worker_lost"
@@ -266,7 +266,7 @@ def test_a_run_of_an_agent_that_came_back_is_not_taken_for_its_own_death(door: D
     outsider(door)
 
     door.house.move_clock(SECOND)
-    reap(door.house.dispatcher, liveness=LIVENESS)
+    reap(door.house.dispatcher)
 
     assert door.house.one("SELECT outcome FROM attempts")["outcome"] == "worker_lost"
 
@@ -277,7 +277,7 @@ def test_a_claim_that_is_never_started_goes_back_for_nothing(door: Door) -> None
     work = agent.work()
 
     door.house.move_clock(timedelta(seconds=61))
-    reap(door.house.dispatcher, liveness=LIVENESS)
+    reap(door.house.dispatcher)
 
     row = door.house.row(door.row_id(task["id"]))
     assert (row["state"], row["attempts"]) == ("ready", 0)

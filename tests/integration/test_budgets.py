@@ -25,7 +25,7 @@ from app.intake.submit import Edge, NewTask, submit_graph
 from app.maintenance.reap import reap
 from app.outcome.heartbeat import Answer, heartbeat
 from app.outcome.presence import AgentCard, join
-from tests.support.house import AGENT, LEASE, LIVENESS, LOOSE, TERMS, House
+from tests.support.house import AGENT, LEASE, LOOSE, TERMS, House
 from tests.support.invariants import told, violations
 from tests.support.money import ACTOR, beat, started
 from tests.support.rivals import Connect, Rival, meet_at_lane
@@ -147,7 +147,7 @@ def test_costs_reported_on_the_way_are_kept_when_the_worker_is_lost(house: House
     beat(house, run, 0.7)
     house.move_clock(LEASE + timedelta(seconds=1))
 
-    reap(house.dispatcher, liveness=LIVENESS)
+    reap(house.dispatcher)
 
     assert float(house.row(run.claim.task_id)["cost_usd"]) == 0.7
     assert float(house.lane(user)["night_spent_usd"]) == 0.7

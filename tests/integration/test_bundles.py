@@ -249,7 +249,7 @@ def test_a_crashed_bundle_blames_nobody_and_runs_singly_next(house: House) -> No
         assert house.start(one) is not None
 
     house.move_clock(timedelta(minutes=5))
-    reap(house.dispatcher, liveness=LIVENESS)
+    reap(house.dispatcher)
 
     rows = house.rows("SELECT state, attempts, alone, bundle FROM tasks")
     assert {(row["state"], row["attempts"], row["alone"], row["bundle"]) for row in rows} == {

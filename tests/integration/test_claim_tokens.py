@@ -14,7 +14,7 @@ from app.domain.results import Raised, Returned
 from app.maintenance.reap import reap
 from app.store.db import APP, Db
 from tests.support import logins
-from tests.support.house import LEASE, LIVENESS, House
+from tests.support.house import LEASE, House
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_a_token_ends_with_its_claim(house: House, run: Run, end: str) -> None:
             house.move_clock(LEASE + timedelta(seconds=1))
         case "reaped":
             house.move_clock(LEASE + timedelta(seconds=1))
-            reap(house.dispatcher, liveness=LIVENESS)
+            reap(house.dispatcher)
         case "cancelled":
             waiting = house.task(run.user_id)
             [claimed] = house.claim().claims

@@ -22,7 +22,7 @@ def test_a_run_lost_long_ago_is_the_reapers_and_not_overdue(house: House) -> Non
     house.move_clock(timedelta(hours=8))
 
     ended = end_overdue(house.dispatcher, grace=GRACE, kill=killed.append)
-    reap(house.dispatcher, liveness=LIVENESS)
+    reap(house.dispatcher)
 
     assert (ended, killed) == (0, [])
     assert house.state(run.claim.task_id) == "retrying"

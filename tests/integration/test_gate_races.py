@@ -144,7 +144,7 @@ def test_claims_plan_changes_resets_and_releases_at_once_break_no_limit(
     finish = claimer(house.dispatcher, 99)
     for _ in range(400):
         house.move_clock(timedelta(minutes=10))
-        reap(operator, liveness=LIVENESS)
+        reap(operator)
         promote(operator)
         finish()
         if not house.one("SELECT sum(waiting + active) AS left FROM lanes")["left"]:

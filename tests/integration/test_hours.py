@@ -20,7 +20,7 @@ from app.maintenance.promote import promote
 from app.maintenance.reap import reap
 from app.maintenance.reset import reset_cycles
 from app.outcome.settle import settle
-from tests.support.house import AGENT, LEASE, LIVENESS, House
+from tests.support.house import AGENT, LEASE, House
 from tests.support.invariants import told, violations, watch_plans
 from tests.support.rivals import Connect, Rival, meet_at_lane
 
@@ -216,7 +216,7 @@ class _Life:
 
     def crash(self) -> None:
         self.house.move_clock(LEASE + timedelta(seconds=31))
-        reap(self.house.dispatcher, liveness=LIVENESS)
+        reap(self.house.dispatcher)
         self.runs.clear()
 
     def month(self) -> None:

@@ -14,12 +14,12 @@ from app.insight.locks import list_lock_waits, list_locks
 from app.maintenance.locks import Clocks, cleanup_stale, release_lock
 from app.outcome.heartbeat import Answer, heartbeat
 from app.store.db import Db
-from tests.support.house import AGENT, CLAIM_TTL, LEASE, LIVENESS, House
+from tests.support.house import AGENT, CLAIM_TTL, LEASE, House
 from tests.support.invariants import violations
 from tests.support.rivals import Rival, meet_at_lane, meet_at_task
 
 OPERATOR = "human:olga"
-CLOCKS = Clocks(CLAIM_TTL, LEASE, LIVENESS)
+CLOCKS = Clocks(CLAIM_TTL, LEASE)
 
 
 class Killed(list[Claim]):

@@ -66,7 +66,7 @@ def test_every_way_out_of_a_claim_frees_its_locks(house: House) -> None:
     cancel(house.app, user, claimed_only, actor="user:test")
     active("lost")
     house.move_clock(LEASE * 2)
-    reap(house.dispatcher, liveness=timedelta(0))
+    reap(house.dispatcher)
 
     assert held(house) == set()
     assert violations(house.owner, codes={"H03", "H07"}) == {}

@@ -35,7 +35,7 @@ def test_what_a_worker_lost_while_it_was_frozen_is_no_crash_of_its_runs(house: H
     house.move_clock(LEASE + timedelta(seconds=1))
 
     show_up(house.dispatcher, CARD, liveness=LIVENESS)
-    reap(house.dispatcher, liveness=LIVENESS)
+    reap(house.dispatcher)
 
     assert house.one("SELECT outcome FROM attempts")["outcome"] == "worker_lost"
     assert house.state(run.claim.task_id) == "retrying"

@@ -130,6 +130,7 @@ def _as_superuser(postgres: EmbeddedPostgres, command: str) -> None:
         ("inputs_of", {"task_edges_child", "tasks_pkey"}),
         ("expired_claims", {"tasks_active"}),
         ("overdue_runs", {"tasks_active"}),
+        ("runs_of_the_dead", {"tasks_active"}),
         ("due_retries", {"tasks_retry"}),
         ("passed_deadlines", {"tasks_deadline"}),
         ("near_deadlines", {"tasks_deadline"}),
@@ -304,7 +305,7 @@ def _values(connection: Connection) -> dict[str, Any]:
         "status": None,
         **dict.fromkeys(("target", "cancelled"), "claimed"),
         "keys": ["key 1", "key 2"],
-        "resolved": False,
+        **dict.fromkeys(("resolved", "handling"), False),
         "progress": None,
         "result": "{}",
         "touched": 0,
@@ -383,11 +384,10 @@ def test_a_statement_may_open_with_the_words_of_another(
 
 def test_every_statement_is_used_and_every_used_one_exists() -> None:
     asked = re.compile(r'(?:statement|Call)\(\s*"(\w+)"')
-    named = {
-        name for path, _ in modules("app", "workers") for name in asked.findall(read(path))
-    } | {"expired_claims", "overdue_runs"}  # passed on by name to one function of the reaper
+    named = {name for path, _ in modules("app", "workers") for name in asked.findall(read(path))}
+    passed_on_by_the_reaper = {"expired_claims", "overdue_runs", "runs_of_the_dead"}
 
-    assert named == set(sources())
+    assert named | passed_on_by_the_reaper == set(sources())
 
 
 def test_no_statement_names_a_state_the_house_does_not_know() -> None:

@@ -1,8 +1,9 @@
 """Taking tasks back: from claims never started, workers that vanished, runs that would not stop."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -13,7 +14,7 @@ from app.domain.results import Returned
 from app.domain.retry import RetryPolicy, Strategy
 from app.maintenance import reap as reaper
 from app.maintenance.promote import promote
-from app.maintenance.reap import end_overdue, reap, retire_agents
+from app.maintenance.reap import end_overdue, end_runs_of_the_dead, reap, retire_agents
 from app.outcome.heartbeat import Answer, heartbeat
 from app.outcome.presence import beat
 from app.outcome.settle import settle
@@ -35,7 +36,7 @@ def test_a_claim_never_started_comes_back_for_nothing(house: House) -> None:
     house.claim()
     house.move_clock(CLAIM_TTL + SECOND)
 
-    assert reap(house.dispatcher, liveness=LIVENESS) == 1
+    assert reap(house.dispatcher) == 1
 
     row = house.row(task_id)
     assert (row["state"], row["attempts"], row["failure_reason"]) == ("ready", 0, None)
@@ -53,14 +54,14 @@ def test_a_claim_still_in_time_is_left_alone(house: House) -> None:
     house.claim()
     house.move_clock(CLAIM_TTL - SECOND)
 
-    assert reap(house.dispatcher, liveness=LIVENESS) == 0
+    assert reap(house.dispatcher) == 0
 
 
 def test_a_vanished_worker_costs_the_user_nothing(house: House) -> None:
     user, run = _running(house)
     house.move_clock(PAST_LEASE)
 
-    assert reap(house.dispatcher, liveness=LIVENESS) == 1
+    assert reap(house.dispatcher) == 1
 
     row = house.row(run.claim.task_id)
     assert (row["state"], row["attempts"], row["failure_reason"]) == ("retrying", 1, "crash")
@@ -74,28 +75,76 @@ def test_the_first_lost_run_is_tried_again_at_once_and_the_second_waits(house: H
     waits = RetryPolicy(Strategy.FIXED, initial_delay_sec=120, jitter=False)
     _, run = _running(house, retry=waits)
     house.move_clock(PAST_LEASE)
-    reap(house.dispatcher, liveness=LIVENESS)
+    reap(house.dispatcher)
 
     assert promote(house.dispatcher) == 1
     begin(house, run.claim.task_id)
     house.move_clock(PAST_LEASE)
-    reap(house.dispatcher, liveness=LIVENESS)
+    reap(house.dispatcher)
 
     assert promote(house.dispatcher) == 0
     wait = house.one("SELECT retry_at - clock() AS wait FROM tasks")["wait"]
     assert timedelta(seconds=110) < wait <= timedelta(seconds=120)
 
 
-def test_a_run_that_died_under_a_live_worker_is_billed(house: House) -> None:
+def test_a_silent_run_under_a_live_worker_accuses_nobody(house: House) -> None:
+    """Its end may have been impossible to record; of a death, its worker would have told."""
     user, run = _running(house)
     house.move_clock(PAST_LEASE)
     beat(house.dispatcher, AGENT)
 
-    reap(house.dispatcher, liveness=LIVENESS)
+    reap(house.dispatcher)
 
-    assert house.one("SELECT outcome FROM attempts")["outcome"] == "crash"
+    assert house.one("SELECT outcome FROM attempts")["outcome"] == "worker_lost"
     assert house.state(run.claim.task_id) == "retrying"
-    assert house.lane(user)["used_seconds"] >= LEASE.total_seconds()
+    assert house.lane(user)["used_seconds"] == 0
+
+
+@pytest.mark.parametrize(
+    ("handling", "outcome", "billed"), [(True, "crash", 5), (False, "worker_lost", 0)]
+)
+def test_a_run_is_to_blame_if_its_handler_was_at_work_when_its_process_died(
+    house: House, *, handling: bool, outcome: str, billed: int
+) -> None:
+    user, run = _running(house)
+    house.move_clock(timedelta(seconds=5))
+
+    assert end_runs_of_the_dead(house.dispatcher, [run.claim], handling=handling) == 1
+
+    assert house.one("SELECT outcome FROM attempts")["outcome"] == outcome
+    assert house.state(run.claim.task_id) == "retrying"
+    assert int(house.lane(user)["used_seconds"]) == billed
+
+
+def test_a_death_ends_only_what_the_dead_still_held(house: House) -> None:
+    user, run = _running(house)
+    settle(house.dispatcher, run, Returned("done"), agent=AGENT)
+    _, other = _running(house, user)
+    stranger = replace(other.claim, token=uuid4())
+
+    told = [run.claim, stranger]
+
+    assert end_runs_of_the_dead(house.dispatcher, told, handling=True) == 0
+    assert house.state(run.claim.task_id) == "completed"
+    assert house.state(other.claim.task_id) == "running"
+
+
+def test_a_process_that_was_frozen_beyond_its_lease_did_not_die_of_its_run(house: House) -> None:
+    _, run = _running(house)
+    house.move_clock(PAST_LEASE)
+
+    end_runs_of_the_dead(house.dispatcher, [run.claim], handling=True)
+
+    assert house.one("SELECT outcome FROM attempts")["outcome"] == "worker_lost"
+
+
+def test_the_dead_that_were_told_to_stop_did_so(house: House) -> None:
+    user, run = _running(house)
+    cancel(house.app, user, run.claim.task_id, actor="human:me")
+
+    end_runs_of_the_dead(house.dispatcher, [run.claim], handling=True)
+
+    assert house.state(run.claim.task_id) == "cancelled"
 
 
 @pytest.mark.parametrize(
@@ -114,7 +163,7 @@ def test_a_silent_run_past_its_time_has_timed_out(
     heartbeat(house.dispatcher, run.claim, lease=LEASE)
     house.move_clock(PAST_LEASE)
 
-    reap(house.dispatcher, liveness=LIVENESS)
+    reap(house.dispatcher)
 
     assert house.state(run.claim.task_id) == state
     assert house.one("SELECT outcome FROM attempts")["outcome"] == outcome
@@ -125,7 +174,7 @@ def test_a_run_lost_long_before_its_time_did_not_time_out(house: House) -> None:
     user, run = _running(house)
     house.move_clock(timedelta(hours=12))
 
-    reap(house.dispatcher, liveness=LIVENESS)
+    reap(house.dispatcher)
 
     assert house.one("SELECT outcome FROM attempts")["outcome"] == "worker_lost"
     assert house.state(run.claim.task_id) == "retrying"
@@ -137,7 +186,7 @@ def test_a_silent_run_told_to_stop_is_cancelled(house: House) -> None:
     cancel(house.app, user, run.claim.task_id, actor="human:me")
     house.move_clock(PAST_LEASE)
 
-    reap(house.dispatcher, liveness=LIVENESS)
+    reap(house.dispatcher)
 
     assert house.state(run.claim.task_id) == "cancelled"
 
@@ -145,10 +194,10 @@ def test_a_silent_run_told_to_stop_is_cancelled(house: House) -> None:
 def test_reaping_again_finds_nothing(house: House) -> None:
     _, run = _running(house)
     house.move_clock(PAST_LEASE)
-    reap(house.dispatcher, liveness=LIVENESS)
+    reap(house.dispatcher)
     before = house.row(run.claim.task_id)
 
-    assert reap(house.dispatcher, liveness=LIVENESS) == 0
+    assert reap(house.dispatcher) == 0
     assert house.row(run.claim.task_id) == before
 
 
@@ -163,7 +212,7 @@ def test_more_than_a_batch_is_reaped_in_one_sweep(
     house.claim()
     house.move_clock(CLAIM_TTL + SECOND)
 
-    assert reap(house.dispatcher, liveness=LIVENESS) == 5
+    assert reap(house.dispatcher) == 5
     assert house.lane(user)["active"] == 0
 
 
@@ -177,7 +226,7 @@ def test_a_row_that_cannot_be_read_does_not_stop_the_reaper(house: House) -> Non
     )
     house.move_clock(PAST_LEASE)
 
-    assert reap(house.dispatcher, liveness=LIVENESS) == 2
+    assert reap(house.dispatcher) == 2
     assert {house.state(run.claim.task_id) for run in (odd, plain)} == {"retrying"}
 
 
@@ -188,7 +237,7 @@ def test_two_reapers_take_a_task_back_once(house: House, connect: Callable[..., 
     counts = meet_at_lane(
         connect,
         user,
-        *(Rival(connect, f"reaper-{n}", reap, liveness=LIVENESS) for n in range(2)),
+        *(Rival(connect, f"reaper-{n}", reap) for n in range(2)),
     )
 
     assert counts == [1, 0]
@@ -205,7 +254,7 @@ def test_a_late_worker_behind_the_reaper_changes_nothing(
     reaped, settled = meet_at_lane(
         connect,
         user,
-        Rival(connect, "reaper", reap, liveness=LIVENESS),
+        Rival(connect, "reaper", reap),
         Rival(connect, "late-worker", settle, run, Returned("late"), agent=AGENT),
     )
 
@@ -225,7 +274,7 @@ def test_a_late_worker_ahead_of_the_reaper_still_counts(
         connect,
         user,
         Rival(connect, "late-worker", settle, run, Returned("late"), agent=AGENT),
-        Rival(connect, "reaper", reap, liveness=LIVENESS),
+        Rival(connect, "reaper", reap),
     )
 
     assert (settled, reaped) == (True, 0)
@@ -237,7 +286,7 @@ def test_a_heartbeat_after_the_reapers_look_keeps_the_run(
 ) -> None:
     user, run = _running(house)
     house.move_clock(PAST_LEASE)
-    rival = Rival(connect, "reaper", reap, liveness=LIVENESS)
+    rival = Rival(connect, "reaper", reap)
 
     with held_lane(connect, user):
         queue_up(connect, [rival])

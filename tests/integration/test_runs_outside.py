@@ -10,7 +10,7 @@ import pytest
 from app.control.cancel import cancel
 from app.maintenance.reap import reap
 from tests.support.door import Door, open_door
-from tests.support.house import LIVENESS, House
+from tests.support.house import House
 from tests.support.outside import TASKS, Outsider, outsider
 
 OVER = timedelta(seconds=91)
@@ -102,7 +102,7 @@ def test_only_the_claims_own_token_opens_its_doors(agent: Outsider, what: str) -
 def test_a_run_that_lost_its_claim_changes_nothing(agent: Outsider, what: str) -> None:
     work = agent.begin()
     agent.door.house.move_clock(OVER)
-    reap(agent.door.house.dispatcher, liveness=LIVENESS)
+    reap(agent.door.house.dispatcher)
     agent.door.house.run(
         "UPDATE tasks SET state = 'ready', retry_at = NULL WHERE state = 'retrying'"
     )
@@ -119,7 +119,7 @@ def test_a_run_that_lost_its_claim_changes_nothing(agent: Outsider, what: str) -
 def test_a_late_result_is_kept_aside(agent: Outsider) -> None:
     work = agent.begin()
     agent.door.house.move_clock(OVER)
-    reap(agent.door.house.dispatcher, liveness=LIVENESS)
+    reap(agent.door.house.dispatcher)
 
     agent.say(work, "complete", output="late")
 
@@ -131,7 +131,7 @@ def test_of_each_claim_one_late_result_is_kept(agent: Outsider) -> None:
     for attempt in (1, 2):
         work = agent.begin()
         agent.door.house.move_clock(OVER)
-        reap(agent.door.house.dispatcher, liveness=LIVENESS)
+        reap(agent.door.house.dispatcher)
         agent.door.house.run("UPDATE tasks SET state = 'ready', retry_at = NULL")
         told = [agent.say(work, "complete", output=[attempt, n]).status_code for n in range(5)]
         assert told == [409] * 5
@@ -228,7 +228,7 @@ def test_beats_and_extensions_move_the_end_of_the_lease(agent: Outsider) -> None
     assert agent.say(work, "extend", seconds=600).json()["lease_seconds"] == 600
 
     agent.door.house.move_clock(timedelta(seconds=500))
-    assert reap(agent.door.house.dispatcher, liveness=LIVENESS) == 0
+    assert reap(agent.door.house.dispatcher) == 0
     assert agent.say(work, "complete").status_code == 200
 
 

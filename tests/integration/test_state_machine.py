@@ -210,6 +210,11 @@ class Spine(RuleBasedStateMachine):
     def a_run_stops(self, pick: int, result: Result) -> None:
         self.twin.settle(some(self.twin.stopping, pick), result)
 
+    @precondition(lambda self: self.twin.runs)
+    @rule(pick=picks, handling=st.booleans())
+    def a_process_dies(self, pick: int, *, handling: bool) -> None:
+        self.twin.die(some(self.twin.runs, pick), handling=handling)
+
     @precondition(lambda self: self.twin.stale)
     @rule(pick=picks, result=st.sampled_from(RESULTS))
     def a_stale_run_answers(self, pick: int, result: Result) -> None:

@@ -266,13 +266,12 @@ class Model:
             )
         ]
 
-    def take_back(self, task_id: TaskId, *, agent_alive: bool | None = None) -> None:
+    def take_back(self, task_id: TaskId, *, died: bool = False) -> None:
         """End a claim from outside, for what can be known to have happened to it."""
         task = self.tasks[task_id]
         assert task.held is not None
         holder = task.held.holder
-        alive = self._is_alive(holder) if agent_alive is None else agent_alive
-        result = self._what_happened(task, alive=alive)
+        result = self._what_happened(task, died=died)
         self._end(task_id, self._judged(task, result, holder), holder)
 
     def promote(self) -> int:
@@ -387,7 +386,7 @@ class Model:
         )
         return judge(standing, result, 0.0)
 
-    def _what_happened(self, task: Task, *, alive: bool) -> Result:
+    def _what_happened(self, task: Task, *, died: bool) -> Result:
         if task.state is State.CLAIMED:
             return Expired()
         if task.cancel_asked is not None:
@@ -398,7 +397,7 @@ class Model:
         if task.deadline is not None and lasted_until >= task.deadline:
             return TimedOut(by_plan=task.plan_limited)
         together = task.held.bundle is not None
-        return Died(in_company=together) if alive else Lost(in_company=together)
+        return Died(in_company=together) if died else Lost(in_company=together)
 
     def _charge(self, task: Task, ran_seconds: float | None) -> None:
         """Charge a run's seconds to the months they passed in, or what its holder measured."""
@@ -429,10 +428,6 @@ class Model:
 
     def _used_now(self, user: UserId) -> int:
         return self.used[user, cycle_at(self.users[user].anchor, self.now)]
-
-    def _is_alive(self, agent_id: str) -> bool:
-        agent = self.agents.get(agent_id)
-        return agent is not None and agent.known and self._shows_life(agent)
 
     def _shows_life(self, agent: Agent) -> bool:
         return agent.seen_at > self.now - self.liveness

@@ -30,7 +30,7 @@ from app.domain.results import Expired, Result, Returned
 from app.gate.claim import Bundling, Terms, claim
 from app.intake.submit import Edge, NewTask, submit_graph
 from app.maintenance.promote import promote
-from app.maintenance.reap import end_overdue, reap, retire_agents
+from app.maintenance.reap import end_overdue, end_runs_of_the_dead, reap, retire_agents
 from app.maintenance.reset import reset_cycles
 from app.outcome import presence
 from app.outcome.heartbeat import Answer, heartbeat
@@ -271,6 +271,17 @@ class Twin:
         won = settle(self.house.dispatcher, run, result, agent=agent)
         _same(won, self.model.settle(run.claim, result, agent))
 
+    def die(self, held: Held, *, handling: bool) -> None:
+        """Let a run's process die under its worker, which says so, or of a stale one."""
+        self.pass_by(SECOND)
+        claim = held[0].claim
+        holds = self.model.holds(claim)
+        ended = end_runs_of_the_dead(self.house.dispatcher, [claim], handling=handling)
+        _same(ended, int(holds))
+        if holds:
+            in_time = claim.task_id not in self.model.expired()
+            self.model.take_back(claim.task_id, died=handling and in_time)
+
     def forge(self, held: Held) -> None:
         """Let someone who guesses all but the token answer for a run."""
         run, agent = held
@@ -287,7 +298,7 @@ class Twin:
         retire_agents(self.house.dispatcher, silence=SILENCE)
         self.model.retire(SILENCE)
         expected = self.model.expired()
-        _same(reap(self.house.dispatcher, liveness=LIVENESS), len(expected))
+        _same(reap(self.house.dispatcher), len(expected))
         for task_id in expected:
             self.model.take_back(task_id)
 

@@ -81,7 +81,7 @@ def test_the_watchdog_waits_for_the_gentler_ways_but_not_past_the_lease(ladder: 
     late = Ladder(SPANS, began=1000)
     late.confirm(1099)
 
-    assert by_lease == 1025
+    assert by_lease == 1027.5
     assert by_shutdown == 1007 + WATCHDOG_SLACK_SECONDS
     assert late.watchdog_at == 1104 + WATCHDOG_SLACK_SECONDS
 

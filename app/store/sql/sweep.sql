@@ -1,7 +1,8 @@
 -- name: expired_claims
--- Claims past their time, read without locks: the settling statement checks each again. A run's
--- agent that still shows signs of life means the run died by itself. Out of time is only a run
--- whose last lease reached that far: one lost earlier has not used its time, however late we look.
+-- Claims past their time, read without locks: the settling statement checks each again. Out of
+-- time is only a run whose last lease reached that far: one lost earlier has not used its time,
+-- however late we look. A run died by itself if its agent outside still shows signs of life;
+-- workers of the house report deaths themselves, and their silence may be our own fault.
 SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.attempts, t.max_attempts,
        CAST(t.retry AS text) AS retry,
        t.cancel_requested_at IS NOT NULL AS cancel_requested,
@@ -10,10 +11,11 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.att
        EXISTS (SELECT 1
                  FROM agents g
                 WHERE g.id = t.claimed_by
+                  AND g.kind = 'pull'
                   -- One that came back under its name is another process.
                   AND g.joined_at <= t.started_at
                   AND g.status <> 'offline'
-                  AND g.last_heartbeat_at > clock() - make_interval(secs => coalesce(g.stale_after_seconds, :liveness))) AS agent_alive,
+                  AND g.last_heartbeat_at > clock() - make_interval(secs => g.stale_after_seconds)) AS died,
        spent_runs(t.id, t.forgiven_epoch) AS failures
   FROM tasks t
  WHERE t.state IN ('claimed', 'running', 'validating')
@@ -29,13 +31,31 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.att
        t.cancel_requested_at IS NOT NULL AS cancel_requested,
        (t.timeout_seconds IS NULL OR t.reserved_seconds < t.timeout_seconds) AS plan_limited,
        clock() >= t.started_at + make_interval(secs => t.reserved_seconds) AS out_of_time,
-       true AS agent_alive,
+       true AS died,
        spent_runs(t.id, t.forgiven_epoch) AS failures
   FROM tasks t
  WHERE t.state IN ('running', 'validating')
    AND t.expires_at > clock()
    AND (t.started_at + make_interval(secs => t.reserved_seconds + :grace) <= clock()
         OR t.cancel_requested_at + make_interval(secs => :grace) <= clock())
+ ORDER BY t.id
+ LIMIT :limit;
+
+-- name: runs_of_the_dead
+-- What a process that is gone had in hand, if it still holds it; the settling statement checks each
+-- again. Its time is up if it was when it died, a moment ago or at the end of its lease. One that
+-- outlived its lease was frozen or cut off, and ended for that.
+SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.attempts, t.max_attempts,
+       CAST(t.retry AS text) AS retry,
+       t.cancel_requested_at IS NOT NULL AS cancel_requested,
+       (t.timeout_seconds IS NULL OR t.reserved_seconds < t.timeout_seconds) AS plan_limited,
+       coalesce(least(t.expires_at, clock()) >= t.started_at + make_interval(secs => t.reserved_seconds), false) AS out_of_time,
+       CAST(:handling AS boolean) AND t.expires_at > clock() AS died,
+       spent_runs(t.id, t.forgiven_epoch) AS failures
+  FROM tasks t
+ WHERE t.state IN ('claimed', 'running', 'validating')
+   AND t.id = ANY (CAST(:tasks AS uuid[]))
+   AND t.token = ANY (CAST(:tokens AS uuid[]))
  ORDER BY t.id
  LIMIT :limit;
 
