@@ -1,7 +1,7 @@
 """Night budgets: when a night begins and ends, and what it pays for."""
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -135,8 +135,8 @@ def test_a_night_starts_only_what_it_can_pay_and_smaller_ones_pass(house: House)
 
 def test_a_night_is_the_users_window_if_there_is_one(house: House) -> None:
     user = house.user(window_zone="America/New_York", window_from="21:30", window_to="21:00")
+    house.set_clock(datetime(2026, 11, 16, 18, tzinfo=UTC))  # 13:00 there: the window is open
     house.agent()
-    house.move_clock(timedelta(0))
     run = house.running(user)
 
     house.settle(run, Returned(cost_usd=0.5))
