@@ -32,7 +32,8 @@ from app.domain.retry import RetryPolicy, Strategy
 from app.intake.submit import NewTask
 from app.maintenance.audit import audit
 from tests.support.house import House
-from tests.support.twin import ALL_SLOTS, QUICK, SECOND, Twin, prepare
+from tests.support.standstill import prepare
+from tests.support.twin import ALL_SLOTS, QUICK, SECOND, Twin
 
 # What can be afforded after every step; the rest is asked when a sequence ends.
 EVERY_STEP = frozenset({"H01", "H02", "I09"})

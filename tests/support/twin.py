@@ -38,8 +38,9 @@ from app.outcome.presence import AgentCard
 from app.outcome.settle import release, settle
 from app.outcome.start import start
 from tests.support.house import CLAIM_TTL, LEASE, LOOSE, POOL, House
-from tests.support.invariants import told, violations, watch_plans
+from tests.support.invariants import told, violations
 from tests.support.model import Agent, Model, Task, User
+from tests.support.standstill import FORGET
 
 # The house opens ten minutes before everyone's month ends, and the next month has no 31st.
 OPENING = datetime(2026, 1, 31, 23, 30, tzinfo=UTC)
@@ -72,32 +73,7 @@ CHARGES = """
     HAVING sum(e.seconds) <> 0
 """
 MONTHS = "SELECT user_id, cycle_started_at, resets_at, used_seconds FROM lanes"
-STAND_STILL = """
-    CREATE TABLE house_time (at timestamptz NOT NULL);
-    GRANT SELECT ON house_time TO PUBLIC;
-    INSERT INTO house_time VALUES (clock());
-    CREATE OR REPLACE FUNCTION clock() RETURNS timestamptz LANGUAGE sql STABLE
-    AS 'SELECT at FROM public.house_time';
-    CREATE OR REPLACE FUNCTION instant() RETURNS timestamptz LANGUAGE sql
-    AS 'SELECT public.clock()';
-"""
-# Deleting is much quicker than truncating tables that hold a few rows.
-FORGET = "; ".join(
-    f"DELETE FROM {table}"
-    for table in (
-        *("plan_history", "sweeps", "stale_results", "dead_letters", "events", "usage_ledger"),
-        *("spending", "notices", "held_locks"),
-        *("attempts", "task_edges", "tasks", "dags", "lanes", "users", "agents", "pools", "paces"),
-    )
-)
-
 Held = tuple[Run, str]
-
-
-def prepare(house: House) -> None:
-    """Stop the clock of a house, and have it remember every change of plan."""
-    watch_plans(house.owner)
-    house.run(STAND_STILL)
 
 
 class Twin:

@@ -1,0 +1,29 @@
+"""A house whose clock stands still: what happened in it can be repeated exactly."""
+
+from tests.support.house import House
+from tests.support.invariants import watch_plans
+
+STAND_STILL = """
+    CREATE TABLE house_time (at timestamptz NOT NULL);
+    GRANT SELECT ON house_time TO PUBLIC;
+    INSERT INTO house_time VALUES (clock());
+    CREATE OR REPLACE FUNCTION clock() RETURNS timestamptz LANGUAGE sql STABLE
+    AS 'SELECT at FROM public.house_time';
+    CREATE OR REPLACE FUNCTION instant() RETURNS timestamptz LANGUAGE sql
+    AS 'SELECT public.clock()';
+"""
+# Deleting is much quicker than truncating tables that hold a few rows.
+FORGET = "; ".join(
+    f"DELETE FROM {table}"
+    for table in (
+        *("plan_history", "sweeps", "stale_results", "dead_letters", "events", "usage_ledger"),
+        *("spending", "notices", "held_locks"),
+        *("attempts", "task_edges", "tasks", "dags", "lanes", "users", "agents", "pools", "paces"),
+    )
+)
+
+
+def prepare(house: House) -> None:
+    """Stop the clock of a house, and have it remember every change of plan."""
+    watch_plans(house.owner)
+    house.run(STAND_STILL)
