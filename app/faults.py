@@ -35,7 +35,6 @@ POINTS: Final[Mapping[str, str]] = {
     "dead_letter.after_commit": "a dead letter's retry is committed",
     "claim.before_commit": "the gate has taken tasks",
     "claim.after_commit": "claims are committed and not yet published",
-    "publish.between": "some claims of a pass are published and some are not",
     "publish.after": "every claim of a pass is published",
     "execute.on_message": "a worker's child has taken a message",
     "start.before_commit": "a start has moved its rows",

@@ -1,21 +1,25 @@
 """Sending claims to Celery: the only place in the service that publishes."""
 
+import socket
 from collections.abc import Sequence
+from typing import Final
 from uuid import UUID
 
 import redis
 from celery import Celery
-from kombu import Queue
 from kombu.exceptions import OperationalError
 
-from app.dispatch.celery_settings import DIRECT, EXECUTE, agent_queue, celery_settings
+from app.dispatch import wire
+from app.dispatch.celery_settings import EXECUTE, agent_queue, celery_settings
 from app.domain.claims import Claim, Claimed
 from app.domain.ids import show_task
 from app.events.lingering import send_off
 from app.events.patience import TIMEOUT_SECONDS, impatient
-from app.faults import fault
 from app.settings import Settings
 from app.telemetry import Event, emit
+
+# Who sent a message, for those who look at it.
+ORIGIN: Final = f"overnight-dispatch@{socket.gethostname()}"
 
 
 class BrokerUnreachable(Exception):
@@ -42,25 +46,27 @@ class Publisher:
             raise BrokerUnreachable(str(error)) from error
 
     def send(self, pool: str, claims: Sequence[Claimed]) -> list[Claimed]:
-        """Publish claims, a bundle to a message; return those that could not be sent.
+        """Publish claims, a bundle to a message, all at once; return those that were not sent.
 
-        One that failed may still have arrived. Giving its claim back is safe all the same: the
-        next claim has another epoch, and the old message will match no row.
+        They may still have arrived. Giving them back is safe all the same: the next claim has
+        another epoch, and the old message will match no row.
         """
         if not claims:
             return []
-        messages = bundled(claims)
-        for index, message in enumerate(messages):
+        for claimed in claims:
+            emit(Event.DISPATCH, queue_id=show_task(claimed.claim.task_id), agent=pool)
+        queue = agent_queue(pool)
+        with self._redis.pipeline(transaction=False) as trip:
+            trip.lpush(self._prefix + queue, *(_written(one, queue) for one in bundled(claims)))
+            send_off(trip, self._prefix, pool)
             try:
-                self._send(pool, message)
-            except (OperationalError, redis.RedisError, OSError) as error:
-                _report_failure(message, error)
-                return [claimed for unsent in messages[index:] for claimed in unsent]
-            for claimed in message:
-                shown = show_task(claimed.claim.task_id)
-                emit(Event.DISPATCH_SUCCESS, queue_id=shown, task_id=shown)
-            fault("publish.between")
-        self._send_off(pool)
+                trip.execute()
+            except redis.RedisError as error:
+                _report_failure(claims, error)
+                return list(claims)
+        for claimed in claims:
+            shown = show_task(claimed.claim.task_id)
+            emit(Event.DISPATCH_SUCCESS, queue_id=shown, task_id=shown)
         return []
 
     def terminate(self, claim: Claim, bundle: UUID | None = None) -> None:
@@ -74,32 +80,6 @@ class Publisher:
         """Let go of every connection."""
         self._celery.close()
         self._redis.close()
-
-    def _send(self, pool: str, message: Sequence[Claimed]) -> None:
-        for claimed in message:
-            emit(Event.DISPATCH, queue_id=show_task(claimed.claim.task_id), agent=pool)
-        first = message[0]
-        self._celery.send_task(
-            EXECUTE,
-            args=[_triple(claimed.claim) for claimed in message],
-            task_id=message_id(first.claim, first.bundle),
-            queue=self._queue(pool),
-            argsrepr=_shown(message),
-            kwargsrepr="{}",
-        )
-
-    def _send_off(self, pool: str) -> None:
-        try:
-            send_off(self._redis, self._prefix, pool)
-        except redis.RedisError as error:
-            emit(Event.WAKE_UP_FAILED, error=str(error))
-
-    def _queue(self, pool: str) -> str:
-        """Make a pool's queue known to the producer, which declares only its own at first."""
-        name = agent_queue(pool)
-        if name not in self._celery.amqp.queues:
-            self._celery.amqp.queues.add(Queue(name, exchange=DIRECT, routing_key=name))
-        return name
 
 
 def bundled(claims: Sequence[Claimed]) -> list[list[Claimed]]:
@@ -115,19 +95,31 @@ def message_id(claim: Claim, bundle: UUID | None = None) -> str:
     return f"bundle_{bundle}" if bundle else f"{show_task(claim.task_id)}:{claim.epoch}"
 
 
+def _written(bundle: Sequence[Claimed], queue: str) -> str:
+    first = bundle[0]
+    return wire.message(
+        EXECUTE,
+        [_triple(claimed.claim) for claimed in bundle],
+        message_id=message_id(first.claim, first.bundle),
+        queue=queue,
+        shown=_shown(bundle),
+        origin=ORIGIN,
+    )
+
+
 def _triple(claim: Claim) -> list[object]:
     return [show_task(claim.task_id), claim.epoch, str(claim.token)]
 
 
-def _shown(message: Sequence[Claimed]) -> str:
+def _shown(bundle: Sequence[Claimed]) -> str:
     """Say for Flower whose tasks of which type travel here; never their payload or token."""
     return ", ".join(
-        f"{one.type} {show_task(one.claim.task_id)} user={one.user_id}" for one in message
+        f"{one.type} {show_task(one.claim.task_id)} user={one.user_id}" for one in bundle
     )
 
 
-def _report_failure(message: Sequence[Claimed], error: Exception) -> None:
-    for claimed in message:
+def _report_failure(claims: Sequence[Claimed], error: Exception) -> None:
+    for claimed in claims:
         emit(
             Event.DISPATCH_FAILED,
             queue_id=show_task(claimed.claim.task_id),

@@ -12,11 +12,13 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from celery import Celery
 from redis import Redis
 from sqlalchemy import text
 
 from app.control.users import change_plan
-from app.dispatch.celery_settings import EXECUTE
+from app.dispatch import wire
+from app.dispatch.celery_settings import EXECUTE, celery_settings
 from app.dispatch.fill import fill, fill_pool
 from app.dispatch.publish import BrokerUnreachable, Publisher
 from app.domain.claims import Claim
@@ -83,6 +85,30 @@ def test_a_message_shows_whose_task_it_is_but_no_secret(
     assert message.argsrepr == f"echo {show_task(task_id)} user={user}"
     assert str(house.row(task_id)["token"]) not in message.argsrepr
     assert SECRET not in message.whole
+
+
+def test_a_message_is_written_as_celery_would_write_it(
+    redis: EmbeddedRedis, settings: Settings
+) -> None:
+    queue, name, shown = "agents.default", "task_1:1", "echo task_1"
+    celery = Celery(set_as_current=False)
+    celery.conf.update(celery_settings(settings))
+    celery.send_task(
+        *(EXECUTE, [["task_1", 1, "token"]]),
+        task_id=name,
+        queue=queue,
+        argsrepr=shown,
+        kwargsrepr="{}",
+    )
+    celery.close()
+
+    ours = wire.message(
+        EXECUTE, [["task_1", 1, "token"]], message_id=name, queue=queue, shown=shown, origin="us"
+    )
+
+    with Redis.from_url(redis.url) as client:
+        [theirs] = client.lrange(settings.redis_key_prefix + queue, 0, -1)
+    assert _comparable(ours) == _comparable(theirs)
 
 
 def test_each_pool_has_a_queue_of_its_own(
@@ -329,3 +355,11 @@ def _messages(redis: EmbeddedRedis, settings: Settings, queue: str) -> list[_Mes
     with Redis.from_url(redis.url) as client:
         raw: Any = client.lrange(f"{settings.redis_key_prefix}{queue}", 0, -1)
     return [_Message(one) for one in reversed(raw)]
+
+
+def _comparable(written: str | bytes) -> object:
+    """Read a message without what names its sender, its own copy, or where to answer."""
+    read = json.loads(written)
+    del read["headers"]["origin"]
+    del read["properties"]["delivery_tag"], read["properties"]["reply_to"]
+    return read | {"body": json.loads(base64.b64decode(read["body"]))}
