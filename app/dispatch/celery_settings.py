@@ -87,7 +87,9 @@ def _connection(settings: Settings, patience: int) -> dict[str, object]:
         "broker_pool_limit": 32,
         "broker_transport_options": {
             "global_keyprefix": settings.redis_key_prefix,
-            "visibility_timeout": 300,
+            # Kombu would note every message that is taken, and again that it was, two trips of a
+            # worker's main process, for a redelivery that comes when the claim is long given back.
+            "ack_emulation": False,
             # Without these a hung Redis blocks its client for ever.
             "socket_timeout": patience,
             "socket_connect_timeout": 2,
