@@ -50,9 +50,14 @@ def fill(
     *,
     holder: str,
     pools: Iterable[str] | None = None,
+    broker_answers: bool = False,
 ) -> Pass:
-    """Fill the free slots of every pool once; raises BrokerUnreachable before claiming anything."""
-    publisher.check()
+    """Fill the free slots of every pool once; raises BrokerUnreachable before claiming anything.
+
+    Who has just heard from Redis need not ask whether it answers.
+    """
+    if not broker_answers:
+        publisher.check()
     passes = [
         fill_pool(db, publisher, settings, pool, holder=holder) for pool in pools or OpenPools(db)
     ]

@@ -53,10 +53,10 @@ def dispatch(
     """Fill and wait, until told to stop; an unreachable server is reported once and waited for."""
     holder = f"{socket.gethostname()}:{os.getpid()}:dispatcher"
     pools = OpenPools(db)
-    troubled = False
+    troubled = called = False
     while not stop.is_set():
         try:
-            done = fill(db, publisher, settings, holder=holder, pools=pools)
+            done = fill(db, publisher, settings, holder=holder, pools=pools, broker_answers=called)
         except BrokerUnreachable as error:
             _report_once(Event.BROKER_UNREACHABLE, error, troubled=troubled)
             troubled = True
@@ -64,15 +64,14 @@ def dispatch(
             continue
         except DatabaseUnreachable as error:
             _report_once(Event.DATABASE_UNREACHABLE, error, troubled=troubled)
-            troubled = True
+            troubled, called = True, False
             stop.wait(PATIENCE_SECONDS)
             continue
         if troubled:
             emit(Event.BROKER_BACK)
             troubled = False
-        if not done.more:
-            listener.wait(settings.poll_interval, stop)
-        elif not done.sent:
+        called = not done.more and listener.wait(settings.poll_interval, stop)
+        if done.more and not done.sent:
             stop.wait(SOON_SECONDS)
 
 
