@@ -29,7 +29,7 @@ def measure(asked: Asked, place: Arena) -> Outcome:
     reached: dict[tuple[str, str], list[float]] = {}
     rates: list[float] = []
     outcome = Outcome()
-    for number in range(asked.rounds_or(3)):
+    for number in asked.turns:
         waits, rate = _round(place, calls, asked)
         rates.append(rate)
         for who, times in waits.items():

@@ -6,6 +6,8 @@ from typing import Literal, TypeVar
 
 Kind = Literal["full", "trial", "quick"]
 T = TypeVar("T")
+#: How often each contestant has its turn in a measurement; one with fewer is a trial.
+ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -20,18 +22,21 @@ class Asked:
 
     @property
     def kind(self) -> Kind:
-        """Say what its results are worth: only an unchanged run in full is a measurement."""
+        """Say what its results are worth: only a whole, unchanged run is a measurement."""
         if self.quick:
             return "quick"
-        return "trial" if self.jobs or self.only or self.settings else "full"
+        is_shorter = self.rounds is not None and self.rounds < ROUNDS
+        is_trial = is_shorter or self.jobs or self.only or self.settings
+        return "trial" if is_trial else "full"
 
     def choose(self, quick: T, full: T) -> T:
         """Return the size that fits."""
         return quick if self.quick else full
 
-    def rounds_or(self, full: int) -> int:
-        """Return how often to go round; a quick run goes round once."""
-        return self.rounds or self.choose(1, full)
+    @property
+    def turns(self) -> range:
+        """The rounds to go; a quick run goes round once."""
+        return range(self.rounds or self.choose(1, ROUNDS))
 
     def wants(self, who: str) -> bool:
         """Whether a contestant takes part."""

@@ -60,7 +60,6 @@ def measure(asked: Asked, place: Arena) -> Outcome:
     sizes: Sequence[int] = asked.choose([1_000, 10_000], list(SIZES))
     users = asked.choose(1_000, USERS)
     passes = asked.choose(5, 30)
-    rounds = asked.rounds_or(2)
     rates: defaultdict[Way, list[float]] = defaultdict(list)
     outcome = Outcome()
     with (
@@ -75,7 +74,7 @@ def measure(asked: Asked, place: Arena) -> Outcome:
         for size in sizes:
             warehouse.fill_up(size)
             plain.fill_up(size)
-            for _ in range(rounds):
+            for _ in asked.turns:
                 with place.watch(US):
                     for batch in BATCHES:
                         rates[Way(US, size, batch)].append(claim_ours(house, batch, passes))

@@ -1,7 +1,9 @@
 """Jobs a second that a full queue gives up: 100 users with limits, 2 slots, no-op jobs."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
 from benchmarks.arena import Arena
 from benchmarks.asked import Asked
@@ -12,10 +14,17 @@ from benchmarks.waiting import wait_for_count, wait_until
 
 US = "overnight"
 #: Fast queues get more to do, so that every round lasts about as long.
-WEIGHTS = {US: 4.0, "pgqueuer": 8.0, "dbos": 0.5}
+WEIGHTS = {"pgqueuer": 8.0, "dbos": 0.5}
 QUICK_JOBS = 100
 FULL_JOBS = 3000
-ROUNDS = 3
+
+
+class Entry(NamedTuple):
+    """One way of using our house: its name, how much it gets to do, and with which settings."""
+
+    name: str
+    weight: float
+    settings: Mapping[str, str] = MappingProxyType({})
 
 
 class Dropped(Exception):
@@ -24,34 +33,39 @@ class Dropped(Exception):
 
 def measure(asked: Asked, place: Arena) -> Outcome:
     """Drain ours and every peer that is there, in turns."""
-    return contest(asked, place, ours_weight=WEIGHTS[US])
+    return contest(asked, place, [Entry(US, 4)], present(asked))
 
 
-def contest(
-    asked: Asked, place: Arena, *, ours_weight: float, against: list[Rival] | None = None
-) -> Outcome:
+def contest(asked: Asked, place: Arena, ours: Sequence[Entry], rivals: Sequence[Rival]) -> Outcome:
     """Let us and the rivals drain the same jobs on the same servers, round by round."""
-    rivals = present(asked) if against is None else against
     jobs = asked.jobs or asked.choose(QUICK_JOBS, FULL_JOBS)
     rates: dict[str, list[float]] = {}
     outcome = Outcome()
-    for number in range(asked.rounds_or(ROUNDS)):
-        if asked.wants(US):
-            share = round(jobs * (1 if asked.quick else ours_weight))
-            _note(rates, number, US, share, drain_ours(place, share, asked.settings))
+
+    def share(weight: float) -> int:
+        return round(jobs * (1 if asked.quick else weight))
+
+    for number in asked.turns:
+        for entry in ours:
+            if asked.wants(entry.name):
+                size = share(entry.weight)
+                rate = drain_ours(place, size, {**asked.settings, **entry.settings}, who=entry.name)
+                _note(rates, number, entry.name, size, rate)
         for rival in rivals:
-            share = round(jobs * (1 if asked.quick else WEIGHTS.get(rival.name, 1)))
-            _note(rates, number, rival.name, share, Seat(place, rival).drain(share))
+            size = share(WEIGHTS.get(rival.name, 1))
+            _note(rates, number, rival.name, size, Seat(place, rival).drain(size))
     for who, values in rates.items():
         outcome.figure(who, "drain", "jobs/s", values)
-        if who != US and US in rates:
-            outcome.ratio(f"{US} / {who}", rates[US], values)
+    for entry in ours:
+        for rival in rivals:
+            if entry.name in rates:
+                outcome.ratio(f"{entry.name} / {rival.name}", rates[entry.name], rates[rival.name])
     return outcome
 
 
 def _note(rates: dict[str, list[float]], number: int, who: str, jobs: int, rate: float) -> None:
     rates.setdefault(who, []).append(rate)
-    print(f"  round {number + 1}: {who:<20} {rate:>9.1f} jobs/s ({jobs} jobs)", flush=True)
+    print(f"  round {number + 1}: {who:<26} {rate:>9.1f} jobs/s ({jobs} jobs)", flush=True)
 
 
 def drain_ours(
@@ -61,6 +75,7 @@ def drain_ours(
     *,
     users: int = USERS,
     workers: int = 1,
+    who: str = US,
 ) -> float:
     """Fill a paused house, open it, and return the tasks it settled a second."""
     with our_house(place, changes) as house:
@@ -70,7 +85,7 @@ def drain_ours(
         place.settle_down(house.database)
         marks = place.marks()
         names = [*DRAINERS, *(f"worker-{number}" for number in range(2, workers + 1))]
-        with house.processes(*names, marks=marks), place.watch(US):
+        with house.processes(*names, marks=marks), place.watch(who):
             house.pause(paused=False)
             house.nudge()
             wait_for_count(marks.count, jobs, what="runs")

@@ -4,25 +4,18 @@ Twice: with slots that go on by themselves, as they do by default, and with ever
 of its own (OVERNIGHT_REFILL_SECONDS=0).
 """
 
-from dataclasses import replace
-
 from benchmarks.arena import Arena
 from benchmarks.asked import Asked
-from benchmarks.drain import US, contest, drain_ours
+from benchmarks.drain import US, Entry, contest
 from benchmarks.ours import known
 from benchmarks.outcome import Outcome
 from benchmarks.rivals import CELERY, present
 
-BY_MESSAGE = "overnight, a message each"
-BY_MESSAGE_JOBS = 1000
+BY_MESSAGE = f"{US}, a message each"
 
 
 def measure(asked: Asked, place: Arena) -> Outcome:
-    """Drain with bundles switched off."""
-    single = replace(asked, settings={**asked.settings, **known(bundle_max=1)})
-    outcome = contest(single, place, ours_weight=1, against=present(asked, [CELERY]))
-    if asked.wants(US):
-        jobs = asked.choose(100, BY_MESSAGE_JOBS)
-        rate = drain_ours(place, jobs, {**single.settings, **known(refill_seconds=0)})
-        outcome.figure(BY_MESSAGE, "drain", "jobs/s", [rate])
-    return outcome
+    """Drain with bundles switched off, then without slots that go on, then Celery, in turns."""
+    single = known(bundle_max=1)
+    ours = [Entry(US, 1, single), Entry(BY_MESSAGE, 1 / 3, single | known(refill_seconds=0))]
+    return contest(asked, place, ours, present(asked, [CELERY]))

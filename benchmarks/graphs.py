@@ -30,10 +30,10 @@ def measure(asked: Asked, place: Arena) -> Outcome:
     size = asked.choose(200, 10_000)
     steps = asked.choose(10, 1_000)
     outcome = Outcome()
-    creations(place, outcome, size, asked.rounds_or(3))
-    releases(place, outcome, size, asked.rounds_or(3))
+    creations(place, outcome, size, asked.turns)
+    releases(place, outcome, size, asked.turns)
     fan_ins(place, outcome, size, asked)
-    fans(place, outcome, size, asked.rounds_or(3))
+    fans(place, outcome, size, asked.turns)
     chain(place, outcome, steps, asked)
     return outcome
 
@@ -47,12 +47,12 @@ def one_user(place: Arena, slots: int) -> Iterator[tuple[Ours, UserId]]:
         yield house, user
 
 
-def creations(place: Arena, outcome: Outcome, size: int, rounds: int) -> None:
+def creations(place: Arena, outcome: Outcome, size: int, turns: range) -> None:
     """Time the submit of one graph of `size` tasks, and of as many that have nothing in common."""
     graphs: list[float] = []
     lone: list[float] = []
     watch = Stopwatch()
-    for _ in range(rounds):
+    for _ in turns:
         for edges, found in ((_fan(size), graphs), ([], lone)):
             with one_user(place, slots=2) as (house, user), place.watch(US):
                 tasks = [noop() for _ in range(size)]
@@ -64,10 +64,10 @@ def creations(place: Arena, outcome: Outcome, size: int, rounds: int) -> None:
     outcome.ratio("graph / lone tasks, time to let in", graphs, lone)
 
 
-def fans(place: Arena, outcome: Outcome, size: int, rounds: int) -> None:
+def fans(place: Arena, outcome: Outcome, size: int, turns: range) -> None:
     """Run 1 → many → 1 from its first claim to its last settling, without Celery."""
     rates = []
-    for _ in range(rounds):
+    for _ in turns:
         with one_user(place, slots=size) as (house, user):
             tasks = [noop() for _ in range(size)]
             submit_graph(house.app, user, tasks, ROOMY, edges=_fan(size))
@@ -89,10 +89,10 @@ def _fan(size: int) -> list[Edge]:
     return [edge for one in middle for edge in (Edge(0, one), Edge(one, size - 1))]
 
 
-def releases(place: Arena, outcome: Outcome, size: int, rounds: int) -> None:
+def releases(place: Arena, outcome: Outcome, size: int, turns: range) -> None:
     """Time the settling of one parent whose dependents all become ready, and a plain UPDATE."""
     ours, plain, watch = [], [], Stopwatch()
-    for _ in range(rounds):
+    for _ in turns:
         with one_user(place, slots=2) as (house, user):
             tasks = [noop() for _ in range(size + 1)]
             edges = [Edge(0, child) for child in range(1, size + 1)]
@@ -118,7 +118,7 @@ def fan_ins(place: Arena, outcome: Outcome, size: int, asked: Asked) -> None:
     rates: dict[tuple[str, int], list[float]] = {}
     batches = asked.choose(BATCHES[-1:], BATCHES)
     workers = asked.choose(2, WORKERS)
-    for _ in range(asked.rounds_or(3)):
+    for _ in asked.turns:
         for batch in batches:
             count = min(size, 2_000) if batch == 1 else size
             for kind in ("independent", "fan-in"):
@@ -148,7 +148,7 @@ def _fan_in(place: Arena, count: int, batch: int, workers: int, *, joined: bool)
 def chain(place: Arena, outcome: Outcome, steps: int, asked: Asked) -> None:
     """Walk down a chain: by hand without Celery, then with the whole stack."""
     by_hand, through_stack = [], []
-    for _ in range(asked.rounds_or(3)):
+    for _ in asked.turns:
         with one_user(place, slots=2) as (house, user):
             _submit_chain(house, user, steps)
             began = time.perf_counter()

@@ -20,7 +20,7 @@ def measure(asked: Asked, place: Arena) -> Outcome:
     }
     rates: dict[tuple[str, tuple[int, int, int]], list[float]] = {}
     outcome = Outcome()
-    for _ in range(asked.rounds_or(2)):
+    for _ in asked.turns:
         for kind, points in settings.items():
             for jobs, people, crew in points:
                 point = (jobs, max(1, round(people)), crew)

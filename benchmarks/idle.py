@@ -28,7 +28,7 @@ def measure(asked: Asked, place: Arena) -> Outcome:
         with house.processes(*STACK) as pids:
             time.sleep(calm)
             heads = {**pids, "postgres": place.postgres.pid, "redis": place.redis.pid}
-            for _ in range(asked.rounds_or(3)):
+            for _ in asked.turns:
                 with place.watch("overnight"):
                     before = {name: _seconds(_group(pid)) for name, pid in heads.items()}
                     time.sleep(seconds)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import product
 
 from app.control.keys import issue
 from app.control.users import create_user
@@ -19,13 +20,17 @@ from benchmarks.rivals import CELERY, PGQUEUER, PROCRASTINATE, Rival, Seat, pres
 from benchmarks.waiting import wait_until
 from overnight import Client
 from overnight.errors import Unreachable
+from workers.refill import LINGER_SECONDS, SLICE_SECONDS
 
 US = "overnight"
 US_BY_HTTP = "overnight over HTTP"
+US_RESTED = "overnight, rested"
 US_INSIDE = "overnight inside"
 #: The first jobs pay for imports and connections.
 WARM_UP = 10
 PAUSE = 0.02
+#: After this nobody lingers any more: the next job takes the whole way.
+REST = LINGER_SECONDS + SLICE_SECONDS
 SHARES = {"p50": 0.5, "p99": 0.99}
 # Where the time goes, by the house's own clock; what is left is the submit and the handler's call.
 STAGES = """
@@ -42,11 +47,12 @@ def measure(asked: Asked, place: Arena) -> Outcome:
     """Submit one job at a time to ours and to the peers, in turns."""
     rivals = present(asked, [CELERY, PROCRASTINATE, PGQUEUER])
     jobs = WARM_UP + (asked.jobs or asked.choose(20, 300))
+    rested = asked.choose(2, 25)
     reached: dict[tuple[str, str], list[float]] = {}
     outcome = Outcome()
-    for number in range(asked.rounds_or(3)):
+    for number in asked.turns:
         if asked.wants(US):
-            waits, stages = _ours(place, jobs, asked)
+            waits, stages = _ours(place, jobs, rested, asked)
             _note(reached, number, waits)
             for stage, value in stages.items():
                 reached.setdefault((US_INSIDE, f"{stage}, p50"), []).append(value)
@@ -54,8 +60,10 @@ def measure(asked: Asked, place: Arena) -> Outcome:
             _note(reached, number, {rival.name: _theirs(place, rival, jobs)})
     for (who, share), values in reached.items():
         outcome.figure(who, share, "ms", values, "less")
-        if not who.startswith(US) and (US, share) in reached:
-            outcome.ratio(f"{US} / {who}, {share}", reached[US, share], values)
+    for us, rival, share in product((US, US_RESTED, US_BY_HTTP), rivals, SHARES):
+        if (us, share) in reached:
+            ours, theirs = reached[us, share], reached[rival.name, share]
+            outcome.ratio(f"{us} / {rival.name}, {share}", ours, theirs)
     return outcome
 
 
@@ -70,8 +78,10 @@ def _note(
         print(f"  round {number + 1}: {who:<20} {words}", flush=True)
 
 
-def _ours(place: Arena, jobs: int, asked: Asked) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Submit as the API does, in this process, then through the API itself; tell the stages."""
+def _ours(
+    place: Arena, jobs: int, rested: int, asked: Asked
+) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Submit as the API does, through the API, and as the API does after rests; tell the stages."""
     port = free_port()
     with our_house(place, {**asked.settings, "api_port": str(port)}) as house:
         user = create_user(house.app, name="ada", plan=PlanTier.ENTERPRISE)
@@ -98,8 +108,11 @@ def _ours(place: Arena, jobs: int, asked: Asked) -> tuple[dict[str, list[float]]
             stages = {name: float(value) for name, value in house.one(STAGES).items()}
             with place.watch(US_BY_HTTP):
                 http = _waits(marks, by_http, range(jobs + 1, 2 * jobs + 1))
+            with place.watch(US_RESTED):
+                last = 2 * jobs
+                slow = _waits(marks, directly, range(last + 1, last + rested + 1), pause=REST)
         waker.close()
-    return {US: direct, US_BY_HTTP: http}, stages
+    return {US: direct[WARM_UP:], US_RESTED: slow, US_BY_HTTP: http[WARM_UP:]}, stages
 
 
 def answers(client: Client) -> bool:
@@ -111,13 +124,15 @@ def answers(client: Client) -> bool:
     return True
 
 
-def _waits(marks: Marks, send: Callable[[int], None], labels: Sequence[int]) -> list[float]:
+def _waits(
+    marks: Marks, send: Callable[[int], None], labels: Sequence[int], *, pause: float = PAUSE
+) -> list[float]:
     submitted = {}
     for label in labels:
+        time.sleep(pause)
         submitted[label] = time.monotonic()
         send(label)
         wait_for_mark(marks, label)
-        time.sleep(PAUSE)
     return _between(submitted, marks)
 
 
@@ -125,11 +140,10 @@ def _theirs(place: Arena, rival: Rival, jobs: int) -> list[float]:
     seat = Seat(place, rival)
     with seat.working(), place.watch(rival.name):
         answer = seat.ask("latency", jobs=jobs, pause=PAUSE)
-    return _between(dict(enumerate(answer["submitted"], start=1)), seat.marks)
+    return _between(dict(enumerate(answer["submitted"], start=1)), seat.marks)[WARM_UP:]
 
 
 def _between(submitted: dict[int, float], marks: Marks) -> list[float]:
-    """Return the milliseconds from each submit to its start, without the first few."""
+    """Return the milliseconds from each submit to its start."""
     started = {label: at for at, label in marks.read()}
-    waits = [(started[label] - at) * 1000 for label, at in submitted.items()]
-    return waits[WARM_UP:]
+    return [(started[label] - at) * 1000 for label, at in submitted.items()]

@@ -1,8 +1,11 @@
 """What a benchmark comes to: figures, the ratios between them, and the state of the machine."""
 
 import statistics
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Literal, TypedDict
 
 from benchmarks.asked import Kind
@@ -28,8 +31,11 @@ class OutcomeDict(TypedDict):
     name: str
     question: str
     kind: Kind
+    commit: str
+    taken_on: str
     figures: list[FigureDict]
     ratios: dict[str, float]
+    rounds: dict[str, list[float]]
     probes: list[ProbeDict]
     notes: list[str]
 
@@ -67,6 +73,7 @@ class Outcome:
 
     figures: list[Figure] = field(default_factory=list)
     ratios: dict[str, float] = field(default_factory=dict)
+    rounds: dict[str, list[float]] = field(default_factory=dict)
     probes: list[Probe] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -88,6 +95,7 @@ class Outcome:
         if len(ours) == len(theirs):
             each = [one / other for one, other in zip(ours, theirs, strict=True)]
             self.ratios[name] = statistics.median(each)
+            self.rounds[name] = each
         else:
             self.ratios[name] = statistics.median(ours) / statistics.median(theirs)
 
@@ -97,11 +105,21 @@ class Outcome:
             "name": name,
             "question": question,
             "kind": kind,
+            "commit": _commit(),
+            "taken_on": datetime.now(UTC).date().isoformat(),
             "ratios": {key: rounded(value) for key, value in self.ratios.items()},
+            "rounds": {key: [rounded(one) for one in each] for key, each in self.rounds.items()},
             "figures": [figure.as_row() for figure in self.figures],
             "probes": [probe.as_row() for probe in self.probes],
             "notes": self.notes,
         }
+
+
+def _commit() -> str:
+    """Name the code that was measured; a tree that differs from its commit says so."""
+    asked = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    said = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return said.stdout.strip() or "unknown"
 
 
 def rounded(value: float) -> float:

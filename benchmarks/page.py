@@ -1,12 +1,12 @@
 """The report for people: docs/performance.md, written from the last results."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import goals, registry
 from benchmarks.arena import ROOT
 from benchmarks.outcome import FigureDict, OutcomeDict
-from benchmarks.sheet import machine, shown
+from benchmarks.sheet import shown
 
 PAGE = ROOT / "docs" / "performance.md"
 BEGIN, END = "<!-- results begin -->", "<!-- results end -->"
@@ -39,19 +39,30 @@ def _body(results: Mapping[str, OutcomeDict]) -> Iterator[str]:
 def _section(result: OutcomeDict) -> Iterator[str]:
     yield from ("", f"### {result['name']}", "", result["question"], "")
     if result["ratios"]:
-        yield from ("| ratio | |", "|---|---|")
+        yield from ("| ratio | median of rounds | least … most |", "|---|---|---|")
         for name, value in result["ratios"].items():
-            yield f"| {name} | {shown(value)} |"
+            yield f"| {name} | {shown(value)} | {_spread(result['rounds'].get(name, ()))} |"
         yield ""
-    yield from ("| | | median | least … most |", "|---|---|---|---|")
+    yield from ("| | | median | least … most | n | fsync | foreign load |", "|---" * 7 + "|")
     for row in result["figures"]:
-        yield f"| {row['who']} | {row['what']} | {_median(row)} | {_spread(row)} |"
-    yield from ("", *(line.strip().capitalize() + "." for line in machine(result)))
+        cells = (row["who"], row["what"], _median(row), _spread(row["values"]), len(row["values"]))
+        yield f"| {' | '.join(map(str, (*cells, *_machine(result, row['who']))))} |"
+    yield from ("", f"Taken on {result['taken_on']} of {result['commit']}.")
+
+
+def _machine(result: OutcomeDict, who: str) -> tuple[str, str]:
+    """Say what the disk and the neighbours were like at a contestant's turns, at their worst."""
+    probes = [probe for probe in result["probes"] if probe["who"] == who]
+    if not probes:
+        return "", ""
+    fsync = max(probe["fsync_ms"] for probe in probes)
+    foreign = max(probe["foreign_cores"] for probe in probes)
+    return f"{fsync:.2g} ms", f"{foreign:.2g} cores"
 
 
 def _median(row: FigureDict) -> str:
     return f"{shown(row['median'])} {row['unit']}"
 
 
-def _spread(row: FigureDict) -> str:
-    return f"{shown(min(row['values']))} … {shown(max(row['values']))}"
+def _spread(values: Sequence[float]) -> str:
+    return f"{shown(min(values))} … {shown(max(values))}" if values else ""

@@ -26,7 +26,7 @@ def measure(asked: Asked, place: Arena) -> Outcome:
         open_wide(house, users, slots=max(runs_for.values()))
         for size in crews:
             with Crew(as_dispatcher, house.url, size) as crew:
-                for _ in range(asked.rounds_or(3)):
+                for _ in asked.turns:
                     for batch, count in runs_for.items():
                         house.fill(users, count)
                         work = batched(begin(house), batch)

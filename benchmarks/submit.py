@@ -23,7 +23,7 @@ def measure(asked: Asked, place: Arena) -> Outcome:
     single, batches = asked.choose((50, 2), (1_000, 20))
     rates: dict[tuple[str, str], list[float]] = {}
     outcome = Outcome()
-    for number in range(asked.rounds_or(3)):
+    for number in asked.turns:
         turns: list[tuple[str, Callable[[], dict[str, float]]]] = [
             (US, lambda: _ours(place, single, batches)),
             *((rival.name, _theirs(place, rival, single, batches)) for rival in rivals),

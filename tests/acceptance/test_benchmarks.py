@@ -58,7 +58,9 @@ def test_every_goal_names_a_benchmark_that_there_is() -> None:
 
 
 def test_the_report_says_what_was_reached_and_what_was_not() -> None:
-    outcome = Outcome(ratios={"overnight / celery": 7.0, "overnight / dbos": 21.0})
+    outcome = Outcome(
+        ratios={"overnight / celery": 7.0, "overnight / dbos": 21.0, "overnight / pgqueuer": 0.5}
+    )
     results = {"drain": outcome.as_dict("drain", "")}
 
     by_text = {goal.text: goal for goal in goals.GOALS}
@@ -68,6 +70,7 @@ def test_the_report_says_what_was_reached_and_what_was_not() -> None:
 
     assert verdicts["drain, full life, against raw Celery"] == "floor reached"
     assert verdicts["drain against dbos with partitions"] == "goal reached"
+    assert verdicts["drain against pgqueuer, batch 100"] == "behind"
     assert verdicts["idle stack, % of one core"] == "not measured"
 
 
@@ -92,6 +95,7 @@ def test_the_report_stands_between_the_marks_of_its_page(tmp_path: Path) -> None
     [
         (Asked(), "full"),
         (Asked(rounds=5), "full"),
+        (Asked(rounds=2), "trial"),
         (Asked(only=("overnight",)), "trial"),
         (Asked(settings={"bundle_max": "1"}), "trial"),
         (TINY, "quick"),
