@@ -26,6 +26,7 @@ from app.intake.translate import new_task
 from app.settings import Settings
 from app.store import lanes
 from app.store.db import DatabaseUnreachable, Db
+from app.store.hot import Call
 from app.store.statements import statement
 from app.telemetry import Event, emit
 from overnight.jsonvalue import MAX_DEPTH
@@ -69,9 +70,8 @@ def take_in(db: Db, settings: Settings) -> int:
     with the reason. A limit holds its user's rows back for a while, and the whole system's limit
     everybody's. A user whose rows cannot be gone through keeps nobody else waiting.
     """
-    heads = {"limit": USERS}
-    users = db.atomically(lambda tx: tx.execute(statement("inbox_heads"), heads).scalars().all())
-    waiting = [UserId(user_id) for user_id in users]
+    heads = db.at_once(Call("inbox_heads", {"limit": USERS}))
+    waiting = [UserId(row.user_id) for row in heads]
     left = len(waiting) + FURTHER_BATCHES
     total = 0
     while waiting and left > 0:

@@ -27,6 +27,7 @@ from app.intake.submit import Caps
 from app.outcome.settle import follow_cancelled
 from app.store import lanes
 from app.store.db import DatabaseUnreachable, Db
+from app.store.hot import Call
 from app.store.statements import statement
 from app.telemetry import Event, emit
 from overnight.bulk_models import TaskFilter
@@ -67,7 +68,7 @@ def work_off(db: Db, caps: Caps = USUAL) -> int:
     waiting, and is tried again in the next pass. What comes back counts as waiting work: beyond
     the `caps` nothing does, as if each task had been retried by itself.
     """
-    heads = db.atomically(lambda tx: tx.execute(statement("running_bulks"), {"limit": USERS}).all())
+    heads = db.at_once(Call("running_bulks", {"limit": USERS}))
     running = [(BulkId(row.id), UserId(row.user_id)) for row in heads]
     left = len(running) + FURTHER_CHUNKS
     total = 0

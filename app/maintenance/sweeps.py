@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import Connection
-
 from app.dispatch.fill import fill
 from app.dispatch.publish import Publisher
 from app.faults import fault
@@ -23,7 +21,7 @@ from app.maintenance.reset import reset_cycles
 from app.maintenance.triggers import fire_due
 from app.settings import Settings
 from app.store.db import Db
-from app.store.statements import statement
+from app.store.hot import Call
 from app.telemetry import Event, emit
 
 # A worker is written off only long after the gate stopped counting its slots.
@@ -46,20 +44,15 @@ def run_sweep(db: Db, settings: Settings, name: str, *, force: bool = False) -> 
     """
     sweep = SWEEPS[name]
     gap = 0.0 if force else sweep.interval(settings) / 2
-    if not db.atomically(lambda tx: _take_turn(tx, name, gap)):
+    if not db.at_once(Call("take_turn", {"name": name, "gap": gap})):
         return None
     fault("sweep.after_turn")
     began = time.monotonic()
     touched = sweep.run(db, settings)
     fault("sweep.before_end")
-    db.atomically(lambda tx: tx.execute(statement("end_turn"), {"name": name, "touched": touched}))
+    db.at_once(Call("end_turn", {"name": name, "touched": touched}))
     emit(Event.SWEEP_RAN, sweep=name, changed=touched, seconds=round(time.monotonic() - began, 3))
     return touched
-
-
-def _take_turn(tx: Connection, name: str, gap: float) -> bool:
-    turn = tx.execute(statement("take_turn"), {"name": name, "gap": gap})
-    return turn.one_or_none() is not None
 
 
 def _reap(db: Db, settings: Settings) -> int:
