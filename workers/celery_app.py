@@ -28,7 +28,7 @@ def configuration() -> dict[str, object]:
         **celery_settings(current()),
         "beat_schedule": BEAT_SCHEDULE,
         # Keeps nothing on disk; the sweeps' own rows say when each last ran.
-        "beat_scheduler": "celery.beat:Scheduler",
+        "beat_scheduler": "workers.ticking:Scheduler",
         "beat_max_loop_interval": 5,
     }
 

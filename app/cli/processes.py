@@ -129,7 +129,7 @@ def maintenance_arguments() -> list[str]:
 
 def beat_arguments() -> list[str]:
     """Return how beat is told to tick; it keeps nothing on disk, since every tick is repeatable."""
-    return ["beat", "--scheduler", "celery.beat:Scheduler"]
+    return ["beat", "--scheduler", "workers.ticking:Scheduler"]
 
 
 def flower_arguments(settings: "Settings") -> list[str]:

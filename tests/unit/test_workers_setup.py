@@ -3,6 +3,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from celery import Celery
 
 from app.dispatch.celery_settings import (
     MAINTENANCE_QUEUE,
@@ -18,6 +19,7 @@ from workers.lease import ENDED_BY_FORCE
 from workers.loading import HandlersNotLoaded, load_handlers
 from workers.presence import card_of
 from workers.quiet import OnlyNews
+from workers.ticking import Scheduler
 
 
 @pytest.fixture
@@ -67,6 +69,13 @@ def test_beat_calls_every_sweep_once_and_on_its_own_queue() -> None:
     for entry in BEAT_SCHEDULE.values():
         assert entry["options"]["queue"] == MAINTENANCE_QUEUE
         assert entry["options"]["expires"] > 0
+
+
+def test_beat_sleeps_until_a_tick_is_due_however_soon_that_is() -> None:
+    app = Celery(set_as_current=False)
+    soon = Scheduler(app, lazy=True).adjust(0.005)
+
+    assert soon == 0.005
 
 
 def test_beat_and_the_sweeps_agree_on_every_interval() -> None:

@@ -1,0 +1,15 @@
+"""Beat's clock: it sleeps until the next tick is due.
+
+Celery's own wakes ten milliseconds before each, and passes them by asking what the time is. A house
+at rest spent more on that than on everything else that beat does.
+"""
+
+from celery import beat
+
+
+class Scheduler(beat.Scheduler):
+    """Celery's scheduler, which keeps nothing on disk, without the haste."""
+
+    def adjust(self, n: float, drift: float = 0.0) -> float:
+        """Return how long to sleep when the next tick is due in `n` seconds."""
+        return n + drift
