@@ -68,8 +68,23 @@ SELECT r.user_id, r.at, r.active, max(p.max_active) AS max_active
 HAVING r.active > max(p.max_active);
 
 -- name: I07
--- a month's seconds stay within the limit its last charged attempt was claimed under
-WITH charged AS (
+-- no claim is made beyond the hours left, and a month stays within the limit of its last claim
+WITH point AS (
+    -- Each claim counts in the month it was made in. At one instant, what gives hours back goes first.
+    SELECT a.user_id, a.claimed_at AS at, 1 AS place, a.granted_seconds AS promise, 0 AS seconds,
+           cycle_boundary(u.billing_anchor_at, cycle_at(u.billing_anchor_at, a.claimed_at)) AS month
+      FROM attempts a JOIN users u ON u.id = a.user_id
+    UNION ALL
+    SELECT user_id, ended_at, 0, -granted_seconds, 0, NULL FROM attempts WHERE ended_at IS NOT NULL
+    UNION ALL
+    SELECT l.user_id, coalesce(a.ended_at, l.recorded_at), CASE WHEN a.task_id IS NULL AND l.seconds > 0 THEN 2 ELSE 0 END,
+           0, l.seconds, l.period_started_at
+      FROM usage_ledger l LEFT JOIN attempts a USING (task_id, epoch)
+), promised AS (
+    SELECT *, sum(promise) OVER (PARTITION BY user_id ORDER BY at, place ROWS UNBOUNDED PRECEDING)
+              + sum(seconds) OVER (PARTITION BY user_id, month ORDER BY at, place ROWS UNBOUNDED PRECEDING) AS in_all
+      FROM point
+), charged AS (
     SELECT l.user_id, l.period_started_at, sum(l.seconds) AS seconds, max(a.claimed_at) AS claimed_at
       FROM usage_ledger l
       JOIN attempts a USING (task_id, epoch)
@@ -82,7 +97,14 @@ SELECT c.user_id, c.period_started_at, c.seconds
   FROM charged c
   JOIN plan p ON p.user_id = c.user_id AND c.claimed_at BETWEEN p.since AND p.until
  GROUP BY c.user_id, c.period_started_at, c.seconds
-HAVING c.seconds > max(coalesce(p.limit_seconds, 'Infinity'::numeric)) + 1;
+HAVING c.seconds > max(coalesce(p.limit_seconds, 'Infinity'::numeric)) + 1
+UNION ALL
+SELECT c.user_id, c.month, c.in_all
+  FROM promised c
+  JOIN plan p ON p.user_id = c.user_id AND c.at BETWEEN p.since AND p.until
+ WHERE c.promise > 0
+ GROUP BY c.user_id, c.at, c.month, c.in_all
+HAVING c.in_all > max(coalesce(p.limit_seconds, 'Infinity'::numeric)) + 1;
 
 -- name: I08
 -- an attempt that ran is charged for no more than its time, and refunded if we were at fault

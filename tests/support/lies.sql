@@ -28,6 +28,10 @@ UPDATE plan_history SET max_active = 1 WHERE user_id = :user;
 -- name: I07
 UPDATE usage_ledger SET seconds = 360002 WHERE task_id = :done;
 UPDATE plan_history SET limit_seconds = 60 WHERE user_id = :user;
+UPDATE attempts SET granted_seconds = 360001 WHERE task_id = :running;
+UPDATE attempts SET granted_seconds = 353000 WHERE task_id = :running;
+INSERT INTO usage_ledger (user_id, period_started_at, kind, seconds, recorded_at)
+ SELECT user_id, cycle_started_at, 'adjustment', 353000, '-infinity' FROM lanes WHERE user_id = :user;
 
 -- name: I08
 DELETE FROM usage_ledger WHERE task_id = :done;
