@@ -33,9 +33,12 @@ Findings = dict[str, list[str]]
 
 
 def invariants(stage: Stage, record: Record, *, drained: bool) -> Findings:
-    """Every invariant, on one snapshot."""
+    """Every invariant, on one snapshot; with the agents' own record once it is complete."""
     found = violations(
-        stage.house.owner, drained=drained, acked=[ack.task_id for ack in record.acks]
+        stage.house.owner,
+        drained=drained,
+        acked=[ack.task_id for ack in record.acks],
+        deeds=Truth.read(stage.truth).deeds() if drained else None,
     )
     return {"invariants": told(found).splitlines()} if found else {}
 
@@ -75,34 +78,20 @@ def promises(stage: Stage, record: Record) -> Findings:
 
 
 def ground_truth(stage: Stage, truth: Truth, blamed_pids: set[int] | None) -> Findings:
-    """What the agents themselves wrote down, against the rows.
+    """What the agents themselves wrote down, against the rows, besides the invariants.
 
     `blamed_pids` are the processes of runs that were killed one by one, for which the house may
     blame the run; None: nobody kept count of them.
     """
-    attempts = stage.house.rows(
-        "SELECT a.task_id, a.epoch, a.outcome, a.started_at, t.output, t.type, t.max_attempts"
-        "  FROM attempts a JOIN tasks t ON t.id = a.task_id"
+    accepted = stage.house.rows(
+        "SELECT a.task_id, a.epoch, t.output FROM attempts a JOIN tasks t ON t.id = a.task_id"
+        " WHERE a.outcome = 'completed'"
     )
-    accepted = {
-        f"{show_task(row['task_id'])}:{row['epoch']}": row
-        for row in attempts
-        if row["outcome"] == "completed"
-    }
-    known = {f"{show_task(row['task_id'])}:{row['epoch']}": row for row in attempts}
-    invented = [
-        key
-        for key, row in accepted.items()
-        if not any(line["ok"] for line in truth.ends.get(key, ()))
-        or row["output"] is None
-        or row["output"].get("key") != key
-    ]
-    unclaimed = [key for key in truth.starts if key not in known or not known[key]["started_at"]]
+    outputs = {f"{show_task(row['task_id'])}:{row['epoch']}": row["output"] for row in accepted}
+    strange = [key for key, output in outputs.items() if (output or {}).get("key") != key]
     return _named(
         {
-            "accepted without a run that ended well": invented,
-            "runs nobody had claimed or started": unclaimed,
-            "runs begun twice": truth.started_twice(),
+            "accepted with an output that is not the run's own": strange,
             "poison that ran too often": _too_often(stage, truth),
             "in a bundle again after one crashed": [
                 show_task(row["task_id"])

@@ -6,6 +6,7 @@ import time
 
 from overnight import Context, handler
 from tests.chaos.truth import note
+from tests.support.deeds import seal_of
 
 PAUSE_SECONDS = 0.02
 
@@ -31,7 +32,7 @@ def stubborn(ctx: Context) -> object:
 @handler("brood")
 def brood(ctx: Context) -> object:
     """Keep an artifact, spawn three, and wait for them; the same three however often it runs."""
-    note("start", ctx.idempotency_key, type=ctx.type)
+    _note("start", ctx, type=ctx.type)
     try:
         ctx.artifact("plan", json={"key": ctx.idempotency_key})
         number = ctx.payload.get("number")
@@ -40,18 +41,24 @@ def brood(ctx: Context) -> object:
             ctx.spawn(f"child {place}", "quick", payload={"number": number}, max_attempts=20)
         states = [child.state for child in ctx.wait_for()]
     except BaseException as error:
-        note("end", ctx.idempotency_key, ok=False, error=type(error).__name__)
+        _note("end", ctx, ok=False, error=type(error).__name__)
         raise
-    note("end", ctx.idempotency_key, ok=True)
+    _note("end", ctx, ok=True)
     return {"key": ctx.idempotency_key, "states": states}
 
 
 @handler("poison")
 def poison(ctx: Context) -> object:
     """Kill the process it runs in."""
-    note("start", ctx.idempotency_key, type=ctx.type)
+    _note("start", ctx, type=ctx.type)
     os.kill(os.getpid(), signal.SIGKILL)
     return None
+
+
+def _note(what: str, ctx: Context, **more: object) -> None:
+    """Write down what this very run does: it is known by the token that it was given."""
+    seal = seal_of(ctx.environ["OVERNIGHT_CLAIM_TOKEN"])
+    note(what, ctx.idempotency_key, seal=seal, **more)
 
 
 def _fail_if_asked(ctx: Context) -> None:
@@ -60,7 +67,7 @@ def _fail_if_asked(ctx: Context) -> None:
 
 
 def _work(ctx: Context, *, stubborn: bool) -> object:
-    note("start", ctx.idempotency_key, type=ctx.type)
+    _note("start", ctx, type=ctx.type)
     try:
         until = time.monotonic() + float(ctx.payload.get("seconds", 0))
         while (left := until - time.monotonic()) > 0:
@@ -70,7 +77,7 @@ def _work(ctx: Context, *, stubborn: bool) -> object:
         ctx.cost(0.001)
         _fail_if_asked(ctx)
     except BaseException as error:
-        note("end", ctx.idempotency_key, ok=False, error=type(error).__name__)
+        _note("end", ctx, ok=False, error=type(error).__name__)
         raise
-    note("end", ctx.idempotency_key, ok=True)
+    _note("end", ctx, ok=True)
     return {"key": ctx.idempotency_key, "number": ctx.payload.get("number")}

@@ -6,8 +6,12 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
+
+from app.domain.ids import parse_task
+from tests.support.deeds import Deed
 
 PLACE: Final = "CHAOS_TRUTH"
 
@@ -43,9 +47,15 @@ class Truth:
             (truth.starts if line["what"] == "start" else truth.ends)[line["key"]].append(line)
         return truth
 
-    def started_twice(self) -> list[str]:
-        """Return the runs that more than one process began."""
-        return [key for key, lines in self.starts.items() if len(lines) > 1]
+    def deeds(self) -> list[Deed]:
+        """Return the record run by run: each start with its end, and an end without a start."""
+        return [
+            _deed(key, start, end)
+            for key in self.starts.keys() | self.ends.keys()
+            for start, end in zip_longest(
+                self.starts.get(key, ()), self.ends.get(key, ()), fillvalue={}
+            )
+        ]
 
     def overtaken(self) -> list[str]:
         """Return runs whose handler came to its end after a later run of the task had begun.
@@ -64,3 +74,11 @@ class Truth:
             if later and lines[0]["at"] > min(later):
                 late.append(key)
         return late
+
+
+def _deed(key: str, start: dict[str, Any], end: dict[str, Any]) -> Deed:
+    task, _, epoch = key.rpartition(":")
+    run = parse_task(task), int(epoch), (start or end)["seal"]
+    if start.get("pid") != end.get("pid"):
+        return Deed(*run)
+    return Deed(*run, seconds=end["at"] - start["at"], ok=end["ok"])

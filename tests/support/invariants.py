@@ -6,20 +6,25 @@ snapshot. The numbers are those of the reliability notes; H-numbers are the hous
 
 Limits may change in the middle of a run, and a claim is judged by the limits of its own instant.
 Call `watch_plans` at the beginning of such a run: it has the database itself keep their history.
+
+Some can only be judged by what the agents wrote down themselves: whether an accepted result was
+that of the run that owned the attempt. Whoever kept such a record gives it as `deeds`.
 """
 
+import json
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, TextClause, text
 
 from app.domain.ids import TaskId
 from app.domain.lifecycle import legal_moves
 from app.store.db import Db
+from tests.support.deeds import Deed
 
 Row = Mapping[str, Any]
 
@@ -36,6 +41,16 @@ PLANS_OF_NOW = """
     SELECT 2, l.user_id, u.disabled_at, 0, l.limit_seconds
       FROM lanes l JOIN users u ON u.id = l.user_id
      WHERE u.disabled_at IS NOT NULL
+"""
+
+# Made once for each connection: some look after every step.
+MAKE_ROOM_FOR_DEEDS = """
+    CREATE TEMP TABLE IF NOT EXISTS exec_log
+           (task_id uuid, epoch int, seal text, seconds numeric, ok boolean) ON COMMIT DELETE ROWS
+"""
+KEEP_DEEDS = """
+    INSERT INTO exec_log
+    SELECT * FROM jsonb_populate_recordset(CAST(NULL AS exec_log), CAST(:deeds AS jsonb))
 """
 
 # The house plans for a few rows out of many; here whole tables meet, so they meet by hashing.
@@ -55,9 +70,10 @@ class Invariant:
     query: TextClause
 
 
+LIST: Final = (FOLDER / "invariants.sql").read_text()
 INVARIANTS = tuple(
     Invariant(entry["code"], entry["sentence"], text(entry["sql"]))
-    for entry in ENTRY.finditer((FOLDER / "invariants.sql").read_text())
+    for entry in ENTRY.finditer(LIST)
 )
 
 
@@ -73,12 +89,14 @@ class Look:
 
     `drained` says that everything should have ended, `acked` names what was accepted from
     producers, `patience` how long the sweeps may leave anything lying (without it nobody is
-    thought to sweep). `codes` narrows the look to some invariants.
+    thought to sweep), and `deeds` all that agents wrote down (without it nobody is thought to have
+    watched them). `codes` narrows the look to some invariants.
     """
 
     drained: bool = False
     acked: Collection[TaskId] = ()
     patience: timedelta | None = None
+    deeds: Collection[Deed] | None = None
     codes: Collection[str] | None = None
 
 
@@ -88,13 +106,14 @@ def violations(
     drained: bool = False,
     acked: Collection[TaskId] = (),
     patience: timedelta | None = None,
+    deeds: Collection[Deed] | None = None,
     codes: Collection[str] | None = None,
 ) -> dict[str, list[Row]]:
     """Return the rows that break each broken invariant, by its code; nothing if all hold.
 
     See `Look` for what may be said.
     """
-    look = Look(drained, acked, patience, codes)
+    look = Look(drained, acked, patience, deeds, codes)
 
     def work(tx: Connection) -> dict[str, list[Row]]:
         tx.exec_driver_sql(WHOLE_TABLES)
@@ -108,10 +127,12 @@ def violations_seen(tx: Connection, look: Look) -> dict[str, list[Row]]:
     """Return what a transaction sees broken; its own changes count."""
     if tx.execute(text("SELECT to_regclass('plan_history')")).scalar_one() is None:
         tx.exec_driver_sql(PLANS_OF_NOW)
+    keep_deeds(tx, look.deeds or ())
     values = {
         "acked": list(look.acked),
         "drained": look.drained,
         "patience": look.patience,
+        "watched": look.deeds is not None,
         "moves": [f"{source}>{target}" for source, target in legal_moves()],
     }
     found = {
@@ -120,6 +141,14 @@ def violations_seen(tx: Connection, look: Look) -> dict[str, list[Row]]:
         if look.codes is None or one.code in look.codes
     }
     return {code: rows for code, rows in found.items() if rows}
+
+
+def keep_deeds(tx: Connection, deeds: Collection[Deed]) -> None:
+    """Lay down what agents wrote, for as long as the transaction lasts."""
+    tx.exec_driver_sql(MAKE_ROOM_FOR_DEEDS)
+    if deeds:
+        rows = [asdict(deed) for deed in deeds]
+        tx.execute(text(KEEP_DEEDS), {"deeds": json.dumps(rows, default=str)})
 
 
 def told(found: Mapping[str, list[Row]]) -> str:

@@ -1,6 +1,7 @@
 -- What must hold of every database at every instant: each query finds the rows that break one
--- invariant. Parameters: acked (uuid[]), drained (boolean), patience (interval), moves (text[]).
--- A table plan_history says which limits were in force since when.
+-- invariant. Parameters: acked (uuid[]), drained (boolean), patience (interval), moves (text[]),
+-- watched (boolean). A table plan_history says which limits were in force since when; exec_log is what
+-- the agents themselves wrote down, one row for each time that one began, if they were watched.
 
 -- name: I01
 -- every acknowledged submission exists
@@ -304,6 +305,32 @@ SELECT t.id, t.state, l.letters, d.deaths, l.dead
                FROM events WHERE to_state = 'dead_lettered' GROUP BY task_id) d ON d.task_id = t.id
  WHERE l.letters IS DISTINCT FROM d.deaths
     OR (t.state = 'dead_lettered') <> coalesce(l.dead, false);
+
+-- name: I20
+-- an accepted result is that of the one run that owned the attempt, and no attempt is begun twice or by a stranger
+WITH owned AS (
+    -- A run is known by the end of the token that it was given, which is too short to open anything.
+    SELECT task_id, epoch, outcome, started_at,
+           right(encode(sha256(convert_to('overnight-claim|' || task_id || '|' || epoch || '|' || token, 'UTF8')), 'hex'),
+                 16) AS seal
+      FROM attempts
+)
+SELECT o.task_id, o.epoch, count(x.epoch) AS runs
+  FROM owned o
+  LEFT JOIN exec_log x ON x.task_id = o.task_id AND x.epoch = o.epoch AND x.seal = o.seal AND x.ok
+ WHERE :watched AND o.outcome = 'completed'
+ GROUP BY o.task_id, o.epoch
+HAVING count(x.epoch) <> 1
+UNION ALL
+SELECT task_id, epoch, count(*)
+  FROM exec_log
+ GROUP BY task_id, epoch
+HAVING count(*) > 1
+UNION ALL
+SELECT x.task_id, x.epoch, NULL
+  FROM exec_log x
+  LEFT JOIN owned o ON o.task_id = x.task_id AND o.epoch = x.epoch AND o.seal = x.seal AND o.started_at IS NOT NULL
+ WHERE o.task_id IS NULL;
 
 -- name: H01
 -- every user has a lane, and it counts exactly the user's rows and limits

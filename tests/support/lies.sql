@@ -1,5 +1,6 @@
 -- Lies to plant in a true history, under the invariant that must see each. The names are those of
--- the history: done, dead, revived, handed_back, child, running, blocked and waiting are tasks.
+-- the history: done, dead, revived, handed_back, child, running, blocked and waiting are
+-- tasks; exec_log is what their agents wrote down.
 
 -- name: I03
 UPDATE attempts SET outcome = 'completed' WHERE task_id = :dead;
@@ -111,6 +112,20 @@ DELETE FROM dead_letters WHERE task_id = :dead;
 UPDATE dead_letters SET resolution = 'retry' WHERE task_id = :dead;
 UPDATE dead_letters SET resolution = NULL WHERE task_id = :revived;
 UPDATE dead_letters SET task_id = :done WHERE task_id = :dead;
+
+-- name: I20
+DELETE FROM exec_log WHERE task_id = :done;
+UPDATE exec_log SET ok = false WHERE task_id = :done;
+UPDATE exec_log SET ok = NULL WHERE task_id = :done;
+UPDATE exec_log SET epoch = epoch + 1 WHERE task_id = :done;
+UPDATE exec_log SET seal = 'of another claim' WHERE task_id = :done;
+UPDATE exec_log SET seal = 'of another claim' WHERE task_id = :dead;
+UPDATE attempts SET token = gen_random_uuid() WHERE task_id = :done;
+UPDATE attempts SET outcome = 'completed' WHERE task_id = :dead;
+UPDATE attempts SET started_at = NULL WHERE task_id = :dead;
+INSERT INTO exec_log SELECT * FROM exec_log WHERE task_id = :done;
+INSERT INTO exec_log (task_id, epoch, seal) SELECT task_id, epoch, seal FROM exec_log WHERE task_id = :dead;
+INSERT INTO exec_log (task_id, epoch, seal) VALUES (:waiting, 1, 'of nobody');
 
 -- name: H01
 UPDATE lanes SET active = active + 1 WHERE user_id = :user;

@@ -1,0 +1,44 @@
+"""The agents' own record: what it says of runs that began, ended, began twice or never ended."""
+
+import json
+
+from app.domain.ids import TaskId, new_task_id, show_task
+from tests.chaos.truth import Truth
+from tests.support.deeds import Deed
+
+PID = 7
+
+
+def test_a_run_that_ended_says_how_long_it_worked_and_how_it_ended() -> None:
+    task = new_task_id()
+
+    truth = Truth.of([_line("start", task, at=2.0), _line("end", task, at=2.5, ok=True)])
+
+    assert truth.deeds() == [Deed(task, 1, "seal", seconds=0.5, ok=True)]
+
+
+def test_a_run_that_was_killed_says_that_it_began() -> None:
+    task = new_task_id()
+
+    assert Truth.of([_line("start", task)]).deeds() == [Deed(task, 1, "seal")]
+
+
+def test_a_run_that_began_twice_is_there_twice() -> None:
+    task = new_task_id()
+
+    truth = Truth.of(
+        [_line("start", task), _line("start", task, pid=8), _line("end", task, pid=8, ok=True)]
+    )
+
+    assert [deed.epoch for deed in truth.deeds()] == [1, 1]
+
+
+def test_an_end_that_nobody_began_is_no_good_end() -> None:
+    task = new_task_id()
+
+    assert Truth.of([_line("end", task, ok=True)]).deeds() == [Deed(task, 1, "seal")]
+
+
+def _line(what: str, task: TaskId, **more: object) -> str:
+    key = f"{show_task(task)}:1"
+    return json.dumps({"what": what, "key": key, "pid": PID, "seal": "seal", "at": 0.0, **more})
