@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from sqlalchemy import text
@@ -24,6 +25,8 @@ from app.intake.submit import NewGraph, NewTask
 from app.intake.triggers import add_trigger
 from app.local.postgres import EmbeddedPostgres
 from app.maintenance.bulk import work_off
+from app.maintenance.promote import promote
+from app.maintenance.reap import reap
 from app.maintenance.triggers import fire_due
 from app.store.db import Db
 from overnight.bulk_models import TaskFilter
@@ -57,6 +60,8 @@ def _lies() -> dict[str, list[str]]:
 
 
 LIES = _lies()
+# What a run of a bundle worked, that had waited minutes for its turn.
+TURN_SECONDS = 7.0
 MOVE_UP = Order(Action.REPRIORITISE, TaskFilter(type="echo"), priority=20)
 
 
@@ -73,7 +78,7 @@ class History:
 
     @property
     def deeds(self) -> list[Deed]:
-        """What the agents would have written down."""
+        """What the agents would have written down: one that was lost never came to its end."""
         runs = self.house.rows(
             "SELECT task_id, epoch, token, outcome, extract(epoch FROM ended_at - started_at) AS s"
             "  FROM attempts WHERE started_at IS NOT NULL"
@@ -83,11 +88,16 @@ class History:
                 TaskId(run["task_id"]),
                 run["epoch"],
                 seal_of(issue(Claim(run["task_id"], run["epoch"], run["token"]))),
-                run["s"] and float(run["s"]),
+                self._worked(run["task_id"], run["s"], run["outcome"]),
                 run["outcome"] and run["outcome"] == "completed",
             )
             for run in runs
         ]
+
+    def _worked(self, task_id: UUID, lasted: float | None, outcome: str | None) -> float | None:
+        if task_id == self.names["patient"]:
+            return TURN_SECONDS
+        return None if lasted is None or outcome == "worker_lost" else float(lasted)
 
 
 @pytest.fixture
@@ -98,6 +108,13 @@ def history(house: House) -> History:
     done = house.running(user, timeout_seconds=600)
     house.move_clock(timedelta(minutes=5))
     house.settle(done, Returned(cost_usd=0.5))
+    patient = house.running(user, timeout_seconds=600)
+    house.move_clock(timedelta(minutes=5))
+    house.settle(patient, Returned(ran_seconds=TURN_SECONDS))
+    lost = house.running(user, timeout_seconds=600)
+    house.move_clock(timedelta(minutes=5))
+    assert (reap(house.dispatcher), promote(house.dispatcher)) == (1, 1)
+    house.settle(*begin(house, lost.claim.task_id), Returned())
     dead = house.running(user, max_attempts=1)
     house.settle(dead, Raised("error", "no luck"))
     revived = house.running(user, max_attempts=1)
@@ -136,6 +153,8 @@ def history(house: House) -> History:
         "user": user,
         "other": other,
         "done": done.claim.task_id,
+        "patient": patient.claim.task_id,
+        "lost": lost.claim.task_id,
         "dead": dead.claim.task_id,
         "revived": revived.claim.task_id,
         "handed_back": handed_back.claim.task_id,
@@ -196,6 +215,18 @@ def test_what_lies_about_for_too_long_is_noticed(history: History) -> None:
     impatient = violations(history.house.app, patience=timedelta(seconds=20))
 
     assert (patient.keys(), impatient.keys()) == (set(), {"I10"})
+
+
+def test_what_only_the_house_can_have_measured_is_charged_whoever_watched(
+    history: History,
+) -> None:
+    history.house.run(
+        "UPDATE usage_ledger SET seconds = 0 WHERE task_id IN (:lost, :patient)", **history.names
+    )
+
+    found = violations(history.house.owner, codes={"I08"})
+
+    assert [row["task_id"] for row in found["I08"]] == [history.names["lost"]]
 
 
 def test_runs_begun_before_a_downgrade_break_nothing(history: History) -> None:

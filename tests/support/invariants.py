@@ -8,7 +8,8 @@ Limits may change in the middle of a run, and a claim is judged by the limits of
 Call `watch_plans` at the beginning of such a run: it has the database itself keep their history.
 
 Some can only be judged by what the agents wrote down themselves: whether an accepted result was
-that of the run that owned the attempt. Whoever kept such a record gives it as `deeds`.
+that of the run that owned the attempt, and whether a run is charged for all that it worked, since
+workers measure that. Whoever kept such a record gives it as `deeds`.
 """
 
 import json

@@ -108,7 +108,7 @@ SELECT c.user_id, c.month, c.in_all
 HAVING c.in_all > max(coalesce(p.limit_seconds, 'Infinity'::numeric)) + 1;
 
 -- name: I08
--- an attempt that ran is charged for no more than its time, and refunded if we were at fault
+-- an attempt that ran is charged for its time, or for what its worker measured, and refunded if we were at fault
 WITH charged AS (
     SELECT task_id, epoch,
            sum(seconds) FILTER (WHERE kind = 'usage') AS used,
@@ -116,13 +116,22 @@ WITH charged AS (
       FROM usage_ledger
      WHERE task_id IS NOT NULL AND kind <> 'adjustment'
      GROUP BY task_id, epoch
+), lasted AS (
+    SELECT *, least(extract(epoch FROM ended_at - started_at), granted_seconds) AS seconds FROM attempts
+), worked AS (
+    SELECT task_id, epoch, min(seconds) AS seconds FROM exec_log GROUP BY task_id, epoch
 )
-SELECT task_id, epoch, a.outcome, c.used, c.refunded
-  FROM attempts a
+SELECT task_id, epoch, a.outcome, a.seconds, w.seconds AS worked, c.used, c.refunded
+  FROM lasted a
   FULL JOIN charged c USING (task_id, epoch)
+  LEFT JOIN worked w USING (task_id, epoch)
  WHERE a.claimed_at IS NULL
     OR (a.started_at IS NOT NULL AND a.ended_at IS NOT NULL) <> (c.used IS NOT NULL)
-    OR c.used > least(extract(epoch FROM a.ended_at - a.started_at), a.granted_seconds) + 0.01
+    OR c.used > a.seconds + 0.01
+    -- Where nobody but the house can have measured, all of it. A worker leaves out what a run waited for
+    -- its turn, but nothing that its agent worked. Only what is given back, perhaps unbegun, may be less.
+    OR (c.used < least(a.seconds, w.seconds) - 0.05
+        AND (a.outcome IN ('crash', 'worker_lost', 'bundle_crash') OR :watched AND a.outcome <> 'interrupted'))
     OR c.refunded IS DISTINCT FROM
        CASE WHEN a.outcome IN ('expired', 'interrupted', 'worker_lost', 'bundle_crash') THEN -c.used END;
 
@@ -465,21 +474,30 @@ SELECT l.user_id, mark, count(n.id) AS told
 HAVING count(n.id) <> 1;
 
 -- name: H05
--- a charge lies in the billing month in which its seconds passed
+-- a charge lies in the billing month in which its seconds passed, all of them, and a refund with its charge
+WITH charged AS (
+    SELECT l.*, sum(l.seconds) OVER (PARTITION BY l.task_id, l.epoch) AS in_all
+      FROM usage_ledger l
+     WHERE l.kind = 'usage'
+)
 SELECT e.id, e.task_id, e.epoch, e.period_started_at, e.seconds
-  FROM usage_ledger e
+  FROM charged e
   JOIN users u ON u.id = e.user_id
   JOIN attempts a USING (task_id, epoch)
  CROSS JOIN LATERAL (
     SELECT u.billing_anchor_at AT TIME ZONE 'UTC' AS anchor,
            ((extract(year FROM e.period_started_at) - extract(year FROM u.billing_anchor_at)) * 12
             + extract(month FROM e.period_started_at) - extract(month FROM u.billing_anchor_at))::int AS month,
-           least(a.ended_at, a.started_at + make_interval(secs => a.granted_seconds)) AS ended_at) run
- WHERE e.kind = 'usage'
-   AND ((run.anchor + make_interval(months => run.month)) AT TIME ZONE 'UTC' <> e.period_started_at
-        OR e.seconds > greatest(0, extract(epoch FROM
+           a.started_at + make_interval(secs => e.in_all) AS ended_at) run
+ WHERE (run.anchor + make_interval(months => run.month)) AT TIME ZONE 'UTC' <> e.period_started_at
+    OR abs(e.seconds - greatest(0, extract(epoch FROM
                least(run.ended_at, (run.anchor + make_interval(months => run.month + 1)) AT TIME ZONE 'UTC')
-               - greatest(a.started_at, e.period_started_at))) + 0.01);
+               - greatest(a.started_at, e.period_started_at)))) > 0.01
+UNION ALL
+SELECT r.id, r.task_id, r.epoch, r.period_started_at, r.seconds
+  FROM usage_ledger r
+  LEFT JOIN charged e USING (task_id, epoch, period_started_at)
+ WHERE r.kind = 'refund' AND r.seconds IS DISTINCT FROM -e.seconds;
 
 -- name: H06
 -- a claim that expired never ran, and an attempt with a result did

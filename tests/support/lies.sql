@@ -1,5 +1,5 @@
 -- Lies to plant in a true history, under the invariant that must see each. The names are those of
--- the history: done, dead, revived, handed_back, child, running, blocked and waiting are
+-- the history: done, patient, lost, dead, revived, handed_back, child, running, blocked and waiting are
 -- tasks; exec_log is what their agents wrote down.
 
 -- name: I03
@@ -35,6 +35,12 @@ INSERT INTO usage_ledger (user_id, period_started_at, kind, seconds, recorded_at
  SELECT user_id, cycle_started_at, 'adjustment', 353000, '-infinity' FROM lanes WHERE user_id = :user;
 
 -- name: I08
+UPDATE usage_ledger SET seconds = 0 WHERE task_id = :done;
+UPDATE usage_ledger SET seconds = seconds - 1 WHERE task_id = :done;
+UPDATE usage_ledger SET seconds = 0 WHERE task_id = :patient;
+UPDATE usage_ledger SET seconds = seconds - 1 WHERE task_id = :patient;
+UPDATE usage_ledger SET seconds = 0 WHERE task_id = :lost;
+UPDATE exec_log SET seconds = seconds + 1 WHERE task_id = :patient;
 DELETE FROM usage_ledger WHERE task_id = :done;
 UPDATE usage_ledger SET seconds = seconds + 1 WHERE task_id = :done;
 UPDATE usage_ledger SET epoch = 9 WHERE task_id = :done;
@@ -181,6 +187,12 @@ UPDATE usage_ledger SET period_started_at = period_started_at + interval '1 hour
  WHERE task_id = :done;
 UPDATE usage_ledger SET period_started_at = period_started_at - interval '1 month'
  WHERE task_id = :done;
+UPDATE usage_ledger SET period_started_at = period_started_at - interval '1 month'
+ WHERE task_id = :lost AND kind = 'refund';
+UPDATE usage_ledger SET seconds = seconds - 1 WHERE task_id = :lost AND kind = 'refund';
+WITH less AS (UPDATE usage_ledger SET seconds = seconds - 60 WHERE task_id = :done)
+INSERT INTO usage_ledger (user_id, task_id, epoch, period_started_at, kind, seconds)
+ SELECT user_id, task_id, epoch, period_started_at + interval '1 month', kind, 60 FROM usage_ledger WHERE task_id = :done;
 
 -- name: H06
 UPDATE attempts SET outcome = 'expired' WHERE task_id = :done;
