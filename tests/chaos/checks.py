@@ -15,7 +15,7 @@ from tests.chaos.load import Record, by_key
 from tests.chaos.stage import PREFIX, Stage
 from tests.chaos.tasks import POISON
 from tests.chaos.truth import Truth
-from tests.support.invariants import told, violations
+from tests.support.invariants import SWEPT_WITHIN, told, violations
 from tests.support.waiting import wait_until
 
 SHOWN: Final = 5
@@ -38,6 +38,7 @@ def invariants(stage: Stage, record: Record, *, drained: bool) -> Findings:
         stage.house.owner,
         drained=drained,
         acked=[ack.task_id for ack in record.acks],
+        patience=SWEPT_WITHIN,
         deeds=Truth.read(stage.truth).deeds() if drained else None,
     )
     return {"invariants": told(found).splitlines()} if found else {}

@@ -31,6 +31,9 @@ Row = Mapping[str, Any]
 
 FOLDER = Path(__file__).parent
 ENTRY = re.compile(r"^-- name: (?P<code>\w+)\n-- (?P<sentence>.+)\n(?P<sql>[^;]+);", re.MULTILINE)
+# How long a house whose leases last seconds may leave anything lying, also while it is broken and
+# comes back: many times what its sweeps need when they are let.
+SWEPT_WITHIN: Final = timedelta(seconds=20)
 # For runs in which no plan changes: the limits of now have always been in force, but that whoever
 # is shut out may have nothing claimed since.
 PLANS_OF_NOW = """
