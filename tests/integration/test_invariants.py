@@ -34,6 +34,7 @@ from tests.support.deeds import Deed, seal_of
 from tests.support.graphs import begin, graph
 from tests.support.house import LOOSE, House
 from tests.support.invariants import (
+    INAPPLICABLE,
     INVARIANTS,
     Look,
     keep_deeds,
@@ -182,6 +183,23 @@ def test_a_true_history_breaks_nothing(history: History) -> None:
 
 def test_every_invariant_has_been_lied_to() -> None:
     assert SAID | LIES.keys() == {one.code for one in INVARIANTS}
+
+
+def test_all_twenty_are_asked_or_said_to_be_inapplicable() -> None:
+    asked = {one.code for one in INVARIANTS}
+
+    assert {f"I{number:02}" for number in range(1, 21)} - asked == {"I17"}
+    assert INAPPLICABLE.keys() == {"I17", "I19"}
+    assert all(INAPPLICABLE.values())
+
+
+def test_nothing_is_there_to_which_the_inapplicable_would_apply(house: House) -> None:
+    found = house.rows(
+        "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
+        " AND relname ~ 'schedule|cron|outbox|webhook'"
+    )
+
+    assert found == []
 
 
 def test_every_lie_is_caught_by_its_invariant(

@@ -31,6 +31,7 @@ Row = Mapping[str, Any]
 
 FOLDER = Path(__file__).parent
 ENTRY = re.compile(r"^-- name: (?P<code>\w+)\n-- (?P<sentence>.+)\n(?P<sql>[^;]+);", re.MULTILINE)
+ABSENT = re.compile(r"^-- inapplicable: (?P<code>\w+) .+\n-- (?P<reason>.+)", re.MULTILINE)
 # How long a house whose leases last seconds may leave anything lying, also while it is broken and
 # comes back: many times what its sweeps need when they are let.
 SWEPT_WITHIN: Final = timedelta(seconds=20)
@@ -79,6 +80,8 @@ INVARIANTS = tuple(
     Invariant(entry["code"], entry["sentence"], text(entry["sql"]))
     for entry in ENTRY.finditer(LIST)
 )
+# What the reliability notes ask for besides, by its number, and why it cannot be asked here.
+INAPPLICABLE: Final = {entry["code"]: entry["reason"] for entry in ABSENT.finditer(LIST)}
 
 
 def watch_plans(owner: Db) -> None:

@@ -3,6 +3,12 @@
 -- watched (boolean). A table plan_history says which limits were in force since when; exec_log is what
 -- the agents themselves wrote down, one row for each time that one began, if they were watched.
 
+-- inapplicable: I17 each tick of a schedule is recorded once
+-- Nothing is let in by the clock: there is no table of schedules, so no tick to double or to miss.
+
+-- inapplicable: I19 one message in the outbox for each end
+-- Nothing is sent out when a task ends: whoever wants to know reads its events, which I18 checks.
+
 -- name: I01
 -- every acknowledged submission exists
 SELECT acked.id
