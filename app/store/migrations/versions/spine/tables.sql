@@ -563,5 +563,6 @@ CREATE TABLE task_edges (
     FOREIGN KEY(child_id) REFERENCES tasks (id),
     FOREIGN KEY(dag_id) REFERENCES dags (id),
     FOREIGN KEY(user_id) REFERENCES users (id)
-);
+)
+ WITH (fillfactor = 60);
 CREATE INDEX task_edges_child ON task_edges (child_id);
