@@ -23,7 +23,10 @@ def main() -> int:
     logs.mkdir(parents=True, exist_ok=True)
     per_second = rate_for(options.tasks, options.seconds) if options.tasks else Options.per_second
     report = run(
-        Options(options.seconds, seed, per_second, options.kill_every, options.drain), logs
+        Options(
+            options.seconds, seed, per_second, options.kill_every, options.drain, options.at_least
+        ),
+        logs,
     )
     sys.stdout.write(report.text() + f"\nlogs: {logs}\n")
     if options.json:
@@ -38,9 +41,22 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tasks", type=int, help="how many submissions in all, about")
     parser.add_argument("--kill-every", type=float, help="seconds between two kills")
     parser.add_argument("--drain", type=float, default=120, help="seconds the house may take after")
+    parser.add_argument(
+        "--at-least",
+        type=_minima,
+        default={},
+        metavar="WHAT=N,…",
+        help="what the report must count, or the run fails: kill=200,crash postgres=20",
+    )
     parser.add_argument("--logs", help="where logs and the agents' record go")
     parser.add_argument("--json", help="a file for the report")
     return parser.parse_args()
+
+
+def _minima(words: str) -> dict[str, int]:
+    """Read `what=count,what=count`, by the names of the report."""
+    pairs = (pair.rpartition("=") for pair in words.split(","))
+    return {what.strip(): int(count) for what, _, count in pairs}
 
 
 if __name__ == "__main__":

@@ -1,16 +1,21 @@
 """One run: build the house, break it from a seed while it works, let it recover, and check."""
 
 import time
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
-from tests.chaos import checks
-from tests.chaos.faults import BURST, PERIODS, Director, plan
+from tests.chaos import checks, leaks, logs
+from tests.chaos.director import Director
+from tests.chaos.faults import BURST, FAULTS
 from tests.chaos.load import GRAPHS_SHARE, Load, users
+from tests.chaos.plan import PERIODS, plan
 from tests.chaos.report import Report
 from tests.chaos.stage import Stage, stage
-from tests.chaos.tasks import GRAPH_SIZE
+from tests.chaos.tasks import GRAPH_SIZE, POISON
 from tests.chaos.truth import Truth
 from tests.support.invariants import watch_plans
 
@@ -24,6 +29,8 @@ class Options:
     per_second: float = 12.0
     kill_every: float | None = None
     drain_seconds: float = 120.0
+    # What the report must count at least, by its own names.
+    at_least: Mapping[str, int] = field(default_factory=dict)
 
 
 def rate_for(tasks: int, seconds: float) -> float:
@@ -32,35 +39,39 @@ def rate_for(tasks: int, seconds: float) -> float:
     return max(1.0, (tasks / seconds - in_bursts) / (1 + GRAPHS_SHARE * GRAPH_SIZE))
 
 
-def run(options: Options, logs: Path) -> Report:
-    """Carry out one run and return what it came to; logs and the agents' record stay in `logs`."""
+def run(options: Options, place: Path) -> Report:
+    """Carry out one run and return what it came to; logs and the agents' record stay in `place`."""
     report = Report(options.seed, options.seconds)
-    with stage(logs) as house:
+    with stage(place) as house:
         watch_plans(house.house.owner)
         house.start()
         house.ready()
         house.keep()
         load, director = _break(house, options, report)
-        drained = _recover(house, load, director, options, report)
+        drained = _recover(house, load, options, report)
         truth = Truth.read(house.truth)
         _check(house, load, director, truth, report, drained=drained)
         _count(house, load, director, truth, report)
+    report.demand(options.at_least)
     return report
 
 
 def _break(house: Stage, options: Options, report: Report) -> tuple[Load, Director]:
     producers = users(house.house, house.api_url, Random(options.seed), options.seconds)
     load = Load(house, producers, options.seed, options.per_second)
-    director = Director(house, load, producers, house.logs / "faults.log")
+    director = Director(house, load, producers, house.logs / "faults.log", FAULTS)
     load.start()
-    director.perform(plan(options.seed, options.seconds, options.kill_every), options.seconds)
+    try:
+        director.perform(plan(options.seed, options.seconds, options.kill_every), options.seconds)
+    finally:
+        # Even if the director fails: a process that is never let go never ends either.
+        director.let_go()
     director.heal()
+    report.add(checks.named({"planned, and never done": director.undone()}))
     return load, director
 
 
-def _recover(
-    house: Stage, load: Load, director: Director, options: Options, report: Report
-) -> bool:
+def _recover(house: Stage, load: Load, options: Options, report: Report) -> bool:
     began = time.monotonic()
     if not load.finish(options.drain_seconds):
         report.add({"producers": ["some submissions were never answered"]})
@@ -85,25 +96,26 @@ def _check(
     report.add(director.findings)
     report.add(checks.invariants(house, record, drained=drained))
     report.add(checks.promises(house, record))
+    quiet_since = datetime.now(UTC)
     before = checks.footprint(house)
     if drained:
         # While runs go on, neither record is complete.
-        report.add(checks.ground_truth(house, truth, director.blamed_pids))
+        report.add(checks.ground_truth(house, truth, director.killed_pids))
         report.add(checks.replay(house))
-    blamed = checks.falsely_blamed(house, truth, director.blamed_pids)
-    report.consequences["innocent runs recorded as crashes of their own"] = len(blamed)
-    report.notes += [f"taken for a crash: {key}" for key in blamed]
-    report.add(checks.leftovers(house, house.retire()))
+        report.add(leaks.at_rest(house))
+    report.add(checks.falsely_blamed(house, truth, director.killed_pids))
+    report.add(leaks.exits(house.exits))
+    report.add(leaks.departure(house, house.retire()))
     if drained:
         report.add(checks.moved(house, before))
-    findings, errors = checks.servers_log(house)
+    findings, errors = logs.of_postgres(house)
     report.add(findings)
     for text, count in errors.most_common(8):
         report.notes.append(f"postgres: {count} times {text}")
-    findings, events = checks.house_log(house)
+    findings, events = logs.of_house(house, quiet_since if drained else None)
     report.add(findings)
-    for text, count in events.most_common(60):
-        report.notes.append(f"log: {count} times {text}")
+    for text, count in events.most_common(40):
+        report.notes.append(f"log: {count} times {text[:140]}")
 
 
 def _count(house: Stage, load: Load, director: Director, truth: Truth, report: Report) -> None:
@@ -120,6 +132,12 @@ def _count(house: Stage, load: Load, director: Director, truth: Truth, report: R
     }
     report.faults |= dict(sorted(director.counts.items()))
     report.faults |= {f"restarts of {name}": n for name, n in sorted(house.restarts.items())}
+    report.consequences |= {
+        f"{command} ended with {code}": count
+        for (command, code), count in sorted(
+            Counter((one.post.partition("-")[0], one.code) for one in house.exits).items()
+        )
+    }
     outcomes = rows("SELECT outcome, count(*) AS n FROM attempts GROUP BY 1 ORDER BY 1")
     report.consequences |= {
         **{f"attempts {row['outcome']}": row["n"] for row in outcomes},
@@ -128,5 +146,11 @@ def _count(house: Stage, load: Load, director: Director, truth: Truth, report: R
         "tasks called poison": rows("SELECT count(*) AS n FROM dead_letters WHERE poison_pill")[0][
             "n"
         ],
+        "attempts in a bundle": rows(
+            "SELECT count(*) AS n FROM attempts WHERE bundle IS NOT NULL AND started_at IS NOT NULL"
+        )[0]["n"],
+        "poison that ran": sum(
+            line["type"] == POISON for lines in truth.starts.values() for line in lines
+        ),
         "billing months begun": rows("SELECT count(*) AS n FROM lanes WHERE cycle > 47")[0]["n"],
     }

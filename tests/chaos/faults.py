@@ -1,18 +1,16 @@
 """Everything that is done to the house, each a short function with its chances from a seed."""
 
-import heapq
 import os
+import re
+import shutil
 import signal
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 from typing import Final
 
-from redis import RedisError
+import psutil
 
 from app.control.dead_letters import retry
 from app.control.users import change_plan
@@ -20,153 +18,101 @@ from app.domain.errors import Refused
 from app.domain.ids import TaskId
 from app.domain.plans import PlanLimits, PlanTier
 from app.events.patience import impatient
-from app.store.db import DatabaseUnreachable
-from tests.chaos.load import Load, Producer
+from tests.chaos.director import Act, Director
+from tests.chaos.plan import CUT, LINK, PRODUCER, SPOILED, TO_POSTGRES, Step
 from tests.chaos.proxy import Link, Mood
-from tests.chaos.stage import Post, Stage, resume, stop_clock
+from tests.chaos.stage import Post, resume, stop_clock
 from tests.support.invariants import told, violations
+from tests.support.workers import is_gone
 
-# How often each fault comes, as the seconds between two of its kind.
-PERIODS: Final = {
-    "kill": 2.7,
-    "kill child": 15.0,
-    "freeze": 20.0,
-    "freeze child": 40.0,
-    "term": 20.0,
-    "crash postgres": 25.0,
-    "flush redis": 20.0,
-    "restart redis": 60.0,
-    "hang redis": 60.0,
-    "break link": 6.0,
-    "burst": 20.0,
-    "change plan": 6.0,
-    "revive": 10.0,
-    "repeat messages": 4.0,
-    "look": 20.0,
-}
 BURST: Final = 40
 REVIVED_AT_ONCE: Final = 3
+# How long what was killed may take to be gone, on a busy machine.
+GONE_SECONDS: Final = 5.0
 
 
-@dataclass(frozen=True, order=True)
-class Step:
-    """One fault of a run's plan: when, which, and the dice it is thrown with."""
-
-    at: float
-    fault: str
-    dice: int
-
-
-def plan(seed: int, seconds: float, kill_every: float | None = None) -> list[Step]:
-    """Lay out a run's faults: each kind at least once, spread evenly and shaken."""
-    random = Random(seed)
-    periods = {**PERIODS, "kill": kill_every or PERIODS["kill"]}
-    steps = []
-    for fault, period in periods.items():
-        count = max(1, round(seconds / period))
-        for place in range(count):
-            at = (place + random.random()) * seconds / count
-            steps.append(Step(at, fault, random.getrandbits(32)))
-    return sorted(steps)
-
-
-@dataclass
-class Director:
-    """Carries out a plan, and takes back what must not last."""
-
-    stage: Stage
-    load: Load
-    producers: list[Producer]
-    log: Path
-    counts: Counter[str] = field(default_factory=Counter)
-    blamed_pids: set[int] = field(default_factory=set)
-    findings: dict[str, list[str]] = field(default_factory=dict)
-    _ends: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
-    _number: int = 0
-
-    def perform(self, steps: list[Step], seconds: float) -> None:
-        """Do every step at its time, and heal in between what was to last only a while."""
-        began = time.monotonic()
-        waiting = list(steps)
-        while (now := time.monotonic() - began) < seconds:
-            self._take_back(time.monotonic())
-            while waiting and waiting[0].at <= now:
-                self._do(waiting.pop(0), now)
-            time.sleep(0.02)
-
-    def heal(self) -> None:
-        """Take back everything at once, so that the house may recover."""
-        self._take_back(float("inf"))
-        for link in self.stage.links:
-            link.heal()
-        for producer in self.producers:
-            change_plan(self.stage.house.app, producer.user_id, PlanTier.ENTERPRISE)
-
-    def later(self, seconds: float, end: Callable[[], None]) -> None:
-        """Have something taken back after a while."""
-        self._number += 1
-        heapq.heappush(self._ends, (time.monotonic() + seconds, self._number, end))
-
-    def _take_back(self, now: float) -> None:
-        while self._ends and self._ends[0][0] <= now:
-            heapq.heappop(self._ends)[2]()
-
-    def _do(self, step: Step, now: float) -> None:
-        try:
-            done = FAULTS[step.fault](self, Random(step.dice))
-        except (DatabaseUnreachable, RedisError) as error:
-            self._log(now, f"no {step.fault}: {str(error).splitlines()[0]}")
-            return
-        if done is not None:
-            self.counts[step.fault] += 1
-            self._log(now, f"{step.fault}: {done}")
-
-    def _log(self, now: float, line: str) -> None:
-        with self.log.open("a") as log:
-            log.write(f"{now:8.2f} {line}\n")
-
-
-def kill(director: Director, random: Random) -> str | None:
+def kill(director: Director, random: Random, step: Step) -> str | None:
     """End any process of the house without a word."""
-    return _send(director, random, signal.SIGKILL)
+    return _send(director, step, signal.SIGKILL)
 
 
-def term(director: Director, random: Random) -> str | None:
+def term(director: Director, random: Random, step: Step) -> str | None:
     """Ask any process to end, as a deploy does."""
-    return _send(director, random, signal.SIGTERM)
+    return _send(director, step, signal.SIGTERM)
 
 
-def kill_child(director: Director, random: Random) -> str | None:
+def kill_main(director: Director, random: Random, step: Step) -> str | None:
+    """Kill a worker's main process alone: for a while, nobody ends the children it left."""
+    post = _staffed(director, step.on)
+    if post is None or post.process is None:
+        return None
+    family = _processes(director.stage.pids(post.name))
+    guard, seconds = post.process.guard_pid, random.uniform(1, 4)
+    # The guard would end the children at once, which few supervisors do.
+    stop_clock([guard])
+    director.stage.expect_end(post.process.pid, signal.SIGKILL)
+    with suppress(ProcessLookupError):
+        os.kill(post.process.pid, signal.SIGKILL)
+    director.busy.add(post.name)
+
+    def end() -> bool:
+        director.counts["children left by a killed main process"] += len(_living(family))
+        resume([guard])
+        director.busy.discard(post.name)
+        _see_gone(director, post.name, family)
+        return True
+
+    director.lasts(step, seconds, end)
+    return f"{post.name} {family[0].pid if family else 0}, its guard away for {seconds:.1f} s"
+
+
+def kill_child(director: Director, random: Random, step: Step) -> str | None:
     """Kill one process of a worker's pool; its worker lives."""
-    child = _child(director, random)
+    child = _child(director, random, step)
     if child is None:
         return None
     with suppress(ProcessLookupError):
         os.kill(child, signal.SIGKILL)
-    return str(child)
+    director.killed_pids.add(child)
+    return f"{step.on} {child}"
 
 
-def freeze(director: Director, random: Random) -> str | None:
+def freeze(director: Director, random: Random, step: Step) -> str | None:
     """Stop a process and its children beyond any lease, then let them go on."""
-    post = _living(director, random)
+    post = _staffed(director, step.on)
+    if post is None:
+        return None
     pids = director.stage.pids(post.name)
     seconds = random.uniform(1.2, 2) * post.settings.lease_seconds
-    stop_clock(pids)
-    director.later(seconds, lambda: resume(pids))
-    return f"{post.name} for {seconds:.1f} s"
+    _freeze(director, step, pids, seconds)
+    return f"{post.name} {pids[0]} for {seconds:.1f} s"
 
 
-def freeze_child(director: Director, random: Random) -> str | None:
+def freeze_child(director: Director, random: Random, step: Step) -> str | None:
     """Stop one process of a worker's pool beyond its lease, while its worker looks well."""
-    child = _child(director, random)
+    child = _child(director, random, step)
     if child is None:
         return None
-    stop_clock([child])
-    director.later(random.uniform(4, 6), lambda: resume([child]))
-    return str(child)
+    seconds = random.uniform(4, 6)
+    _freeze(director, step, [child], seconds)
+    return f"{step.on} {child} for {seconds:.1f} s"
 
 
-def crash_postgres(director: Director, random: Random) -> str:
+def _freeze(director: Director, step: Step, pids: list[int], seconds: float) -> None:
+    frozen, until = _processes(pids), time.monotonic() + seconds
+    stop_clock(pids)
+    director.busy.add(step.on)
+
+    def end() -> bool:
+        outlasted = time.monotonic() >= until and any(_living(frozen))
+        resume([process.pid for process in _living(frozen)])
+        director.busy.discard(step.on)
+        return outlasted
+
+    director.lasts(step, seconds, end)
+
+
+def crash_postgres(director: Director, random: Random, step: Step) -> str:
     """Restart Postgres without a shutdown; now and then it stays away for a while."""
     away = random.choice([0.0, 0.0, 0.5, 2.0])
     director.stage.postgres.stop(immediate=True)
@@ -175,54 +121,80 @@ def crash_postgres(director: Director, random: Random) -> str:
     return f"away for {away} s"
 
 
-def flush_redis(director: Director, random: Random) -> str:
+def flush_redis(director: Director, random: Random, step: Step) -> str:
     """Wipe the broker."""
     with impatient(director.stage.redis.url) as client:
         client.flushall()
     return "flushed"
 
 
-def restart_redis(director: Director, random: Random) -> str:
-    """Kill the broker and start it again, sometimes empty."""
-    server = director.stage.redis
+def restart_redis(director: Director, random: Random, step: Step) -> str:
+    """Kill the broker and start it again with what it had written down."""
+    return _restart_redis(director, random, empty=False)
+
+
+def empty_redis(director: Director, random: Random, step: Step) -> str:
+    """Kill the broker and start another in its place that knows nothing."""
+    return _restart_redis(director, random, empty=True)
+
+
+def _restart_redis(director: Director, random: Random, *, empty: bool) -> str:
+    server, away = director.stage.redis, random.choice([0.0, 1.0])
     server.stop(immediate=True)
-    time.sleep(random.choice([0.0, 1.0]))
+    if empty:
+        # It appends every write to files here; Redis would read them again.
+        shutil.rmtree(server.server.data / "appendonlydir")
+    time.sleep(away)
     server.start()
-    return "restarted"
+    return f"away for {away} s"
 
 
-def hang_redis(director: Director, random: Random) -> str | None:
+def hang_redis(director: Director, random: Random, step: Step) -> str | None:
     """Stop the broker without closing a connection."""
-    if not director.stage.redis.running:
+    server = director.stage.redis
+    if not server.running:
         return None
-    pid, seconds = director.stage.redis.pid, random.uniform(1, 5)
+    pid, seconds = server.pid, random.uniform(1, 5)
     stop_clock([pid])
-    director.later(seconds, lambda: resume([pid]))
+
+    def end() -> bool:
+        hung = server.running and server.pid == pid
+        resume([pid])
+        return hung
+
+    director.lasts(step, seconds, end)
     return f"{seconds:.1f} s"
 
 
-def break_link(director: Director, random: Random) -> str:
+def break_link(director: Director, random: Random, step: Step) -> str | None:
     """Spoil one process's way to one of its servers."""
-    name, link = _link(director, random)
-    moods: list[Mood | None] = [None, *(mood for mood in Mood if mood is not Mood.PASS)]
-    mood = random.choice(moods)
-    director.counts[f"link: {mood or 'cut'}"] += 1
-    if mood is None:
+    name, link = _link(director, random, step.on)
+    if link is None:
+        return None
+    mood = step.fault.removeprefix(LINK)
+    if mood == CUT:
+        return name if link.cut() else None
+    seconds, before = random.uniform(0.5, 5), link.spoiled
+    link.become(Mood(mood), delay_seconds=random.uniform(0.05, 1))
+    if mood == Mood.REFUSE:
+        # Those it has already would go on as if nothing were the matter.
         link.cut()
-        return f"{name} cut"
-    seconds = random.uniform(0.5, 5)
-    link.become(mood, delay_seconds=random.uniform(0.05, 1))
-    director.later(seconds, link.heal)
-    return f"{name} {mood} for {seconds:.1f} s"
+
+    def end() -> bool:
+        link.heal()
+        return link.spoiled > before
+
+    director.lasts(step, seconds, end)
+    return f"{name} for {seconds:.1f} s"
 
 
-def burst(director: Director, random: Random) -> str:
+def burst(director: Director, random: Random, step: Step) -> str:
     """Submit much at once."""
     director.load.burst(BURST)
     return str(BURST)
 
 
-def change_a_plan(director: Director, random: Random) -> str:
+def change_a_plan(director: Director, random: Random, step: Step) -> str:
     """Give a user more or less than before."""
     producer = random.choice(director.producers)
     limits = PlanLimits(random.randint(1, 8), random.choice([30, 60]), random.choice([9, 90, None]))
@@ -231,7 +203,7 @@ def change_a_plan(director: Director, random: Random) -> str:
     return f"{producer.user_id} {limits}"
 
 
-def revive(director: Director, random: Random) -> str | None:
+def revive(director: Director, random: Random, step: Step) -> str | None:
     """Give dead tasks another chance."""
     rows = director.stage.house.rows(
         "SELECT task_id FROM dead_letters WHERE resolution IS NULL ORDER BY id LIMIT 50"
@@ -243,7 +215,7 @@ def revive(director: Director, random: Random) -> str | None:
     return str(len(chosen)) if chosen else None
 
 
-def repeat_messages(director: Director, random: Random) -> str | None:
+def repeat_messages(director: Director, random: Random, step: Step) -> str | None:
     """Deliver messages once more, in any order: of claims that wait, that run and that are over."""
     rows = director.stage.house.rows(
         "SELECT a.task_id, a.epoch, a.token, a.user_id, a.pool, t.type FROM attempts a"
@@ -256,70 +228,106 @@ def repeat_messages(director: Director, random: Random) -> str | None:
     return str(sent) if sent else None
 
 
-def look(director: Director, random: Random) -> str:
+def look(director: Director, random: Random, step: Step) -> str:
     """Do nothing for once but look: the invariants hold at every instant, not only at the end."""
     for server in (director.stage.postgres, director.stage.redis):
         if not server.running:
-            director.findings.setdefault("servers", []).append(f"{server.log.name}: it ended")
+            director.found("servers", f"{server.log.name}: it ended")
     found = violations(director.stage.house.owner)
     if found:
-        director.findings.setdefault("invariants in the middle", []).extend(
-            told(found).splitlines()
-        )
+        director.found("invariants in the middle", *told(found).splitlines())
     return told(found) or "all well"
 
 
-FAULTS: Final[dict[str, Callable[[Director, Random], str | None]]] = {
+FAULTS: Final[Mapping[str, Act]] = {
     "kill": kill,
+    "kill main": kill_main,
     "kill child": kill_child,
     "freeze": freeze,
+    "freeze worker": freeze,
     "freeze child": freeze_child,
     "term": term,
     "crash postgres": crash_postgres,
     "flush redis": flush_redis,
     "restart redis": restart_redis,
+    "empty redis": empty_redis,
     "hang redis": hang_redis,
-    "break link": break_link,
     "burst": burst,
     "change plan": change_a_plan,
     "revive": revive,
     "repeat messages": repeat_messages,
     "look": look,
+    **{f"{LINK}{mood}": break_link for mood in SPOILED},
 }
 
 
-def _send(director: Director, random: Random, number: signal.Signals) -> str | None:
-    post = _living(director, random)
-    pids = director.stage.pids(post.name)
-    if not pids or not director.stage.signal(post.name, number):
+def _send(director: Director, step: Step, number: signal.Signals) -> str | None:
+    post = _filled(director, step.on)
+    family = _processes(director.stage.pids(step.on))
+    if post is None or not director.stage.signal(step.on, number):
         return None
-    # One that was frozen would hear of it only later.
-    director.later(0.0, lambda: resume(pids))
-    return f"{post.name} {pids[0]}"
+    if number is signal.SIGKILL:
+        director.later(GONE_SECONDS, lambda: _see_gone(director, step.on, family))
+    return f"{step.on} {family[0].pid}" if family else step.on
 
 
-def _living(director: Director, random: Random) -> Post:
-    """Choose a post that somebody fills."""
-    posts = [post for post in director.stage.posts.values() if post.process is not None]
-    return random.choice(posts or list(director.stage.posts.values()))
+def _filled(director: Director, name: str) -> Post | None:
+    """Return a post if somebody fills it and nothing is being done to them."""
+    post = director.stage.posts[name]
+    return post if post.process is not None and name not in director.busy else None
 
 
-def _child(director: Director, random: Random) -> int | None:
-    workers = [post for post in director.stage.posts.values() if post.command == "worker"]
-    children = director.stage.pids(random.choice(workers).name)[1:]
-    if not children:
+def _staffed(director: Director, name: str) -> Post | None:
+    """Return a post if somebody fills it who is past the start; a worker then has children.
+
+    A worker that loses one of its first children gives up, and its supervisor tries again.
+    """
+    post = _filled(director, name)
+    if post is None or post.process is None:
         return None
-    child = random.choice(children)
-    director.blamed_pids.add(child)
-    return child
+    joined = rf"queue=worker_joined worker=\S*:{post.process.pid}:"
+    if post.command == "worker" and not re.search(joined, director.stage.said(name)):
+        return None
+    return post if director.stage.pids(name) else None
 
 
-def _link(director: Director, random: Random) -> tuple[str, Link]:
-    post = random.choice(list(director.stage.posts.values()))
-    return random.choice(
-        [
-            (f"{post.name} to postgres", post.postgres),
-            (f"{post.name} to redis", post.redis),
-            ("producer to postgres", director.stage.producer_link),
-        ]
-    )
+def _child(director: Director, random: Random, step: Step) -> int | None:
+    post = _staffed(director, step.on)
+    children = [] if post is None else director.stage.pids(post.name)[1:]
+    return random.choice(children) if children else None
+
+
+def _processes(pids: list[int]) -> list[psutil.Process]:
+    """Return processes that are known again even if others get their numbers."""
+    found = []
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            found.append(psutil.Process(pid))
+    return found
+
+
+def _living(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [one for one in processes if one.is_running() and not is_gone(one)]
+
+
+def _see_gone(director: Director, name: str, family: list[psutil.Process]) -> None:
+    """See that nothing is left of a process that was killed, its children included."""
+    deadline = time.monotonic() + GONE_SECONDS
+    while (left := _living(family)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if left:
+        director.found("outlived a killed process", *(f"{name}: {one.pid}" for one in left))
+
+
+def _link(director: Director, random: Random, way: str) -> tuple[str, Link | None]:
+    """Choose a link for a way: one of those that carry something now."""
+    who, _, server = way.partition(" to ")
+    if who == PRODUCER:
+        return way, director.stage.producer_link
+    links = {
+        f"{post.name} to {server}": post.postgres if way.endswith(TO_POSTGRES) else post.redis
+        for post in director.stage.posts.values()
+        if post.command == who
+    }
+    used = [(name, link) for name, link in links.items() if link.open_connections]
+    return random.choice(used) if used else (way, None)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from traceback import format_exception
 from typing import Any, Final
 from uuid import UUID
 
@@ -153,7 +154,12 @@ class Load:
         return done
 
     def _produce(self, place: int) -> None:
-        random = Random(f"{self._seed}:{place}")
+        try:
+            self._produce_on(Random(f"{self._seed}:{place}"))
+        except Exception as error:  # noqa: BLE001 - one producer less would go unnoticed
+            self.record.fault(f"producer {place} died: {''.join(format_exception(error))}")
+
+    def _produce_on(self, random: Random) -> None:
         due = time.monotonic()
         while not self._stop.is_set():
             self._one(random)

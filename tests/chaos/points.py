@@ -15,7 +15,7 @@ from app.domain.ids import show_task
 from app.faults import POINTS
 from app.intake.submit import Caps, Edge, NewTask, submit_graph
 from overnight.bulk_models import TaskFilter
-from tests.chaos import checks
+from tests.chaos import checks, leaks, logs
 from tests.chaos.load import Load, users
 from tests.chaos.report import Report
 from tests.chaos.stage import POSTS, Stage, stage
@@ -162,8 +162,6 @@ def _settle_down(house: Stage, load: Load, mode: str, seconds: float, report: Re
         load.record.faults.clear()
     report.add(checks.promises(house, load.record))
     report.add(checks.ground_truth(house, Truth.read(house.truth), blamed_pids=None))
-    report.add(checks.leftovers(house, house.retire()))
-    findings, _ = checks.servers_log(house)
-    report.add(findings)
-    findings, _ = checks.house_log(house)
+    report.add(leaks.departure(house, house.retire()))
+    findings, _ = logs.of_postgres(house)
     report.add(findings)

@@ -53,6 +53,8 @@ class Link:
         self.mood = Mood.PASS
         self.delay_seconds = 0.0
         self.commits_to_pass = 0
+        # How often a mood met something to spoil: bytes, or a connection.
+        self.spoiled = 0
         self._pairs: set[_Pair] = set()
         self._changed = asyncio.Event()
         self._server: asyncio.Server | None = None
@@ -75,9 +77,9 @@ class Link:
         """Behave again; connections that lost bytes meanwhile are reset."""
         self.become(Mood.PASS)
 
-    def cut(self) -> None:
-        """Reset every connection there is; new ones are welcome."""
-        self._proxy.call(self._cut())
+    def cut(self) -> int:
+        """Reset every connection there is; new ones are welcome. Return how many there were."""
+        return self._proxy.call(self._cut())
 
     async def _become(self, mood: Mood, delay_seconds: float) -> None:
         self.mood, self.delay_seconds = mood, delay_seconds
@@ -87,9 +89,11 @@ class Link:
             for pair in [pair for pair in self._pairs if pair.lost_bytes]:
                 pair.reset()
 
-    async def _cut(self) -> None:
-        for pair in list(self._pairs):
+    async def _cut(self) -> int:
+        pairs = list(self._pairs)
+        for pair in pairs:
             pair.reset()
+        return len(pairs)
 
     async def listen(self) -> None:
         """Begin to accept connections."""
@@ -130,8 +134,10 @@ class _Pair:
     async def carry(self, reader: asyncio.StreamReader, target: int) -> None:
         """Carry bytes both ways until either end closes."""
         if self.link.mood is Mood.REFUSE:
+            self.link.spoiled += 1
             return
         while self.link.mood is Mood.HALF_OPEN:
+            self.link.spoiled += 1
             self.lost_bytes = True
             await self.link.changed()
         if self.lost_bytes:
@@ -165,16 +171,21 @@ class _Pair:
 
     async def _pass_on(self, data: bytes, writer: asyncio.StreamWriter, deaf: Mood) -> None:
         while self.link.mood is deaf:
+            self.link.spoiled += 1
             await self.link.changed()
         match self.link.mood:
             case Mood.HALF_OPEN:
+                self.link.spoiled += 1
                 self.lost_bytes = True
                 return
             case Mood.DELAY:
+                self.link.spoiled += 1
                 await self.link.changed(self.link.delay_seconds)
             case Mood.TRICKLE:
+                self.link.spoiled += 1
                 data = await self._trickle(data, writer)
             case Mood.FORGET_COMMIT | Mood.FORGET_ONE_COMMIT if self._is_to_forget(data, deaf):
+                self.link.spoiled += 1
                 self.mute = True
                 writer.write(data)
                 await writer.drain()

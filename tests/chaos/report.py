@@ -26,6 +26,17 @@ class Report:
         for what, ones in findings.items():
             self.findings.setdefault(what, []).extend(ones)
 
+    def demand(self, at_least: Mapping[str, int]) -> None:
+        """Find it broken if less than this was counted, whatever it was that was asked for."""
+        counted = {**self.work, **self.faults, **self.consequences}
+        short = [
+            f"{what}: {counted.get(what, 0)}, not {count}"
+            for what, count in at_least.items()
+            if counted.get(what, 0) < count
+        ]
+        if short:
+            self.add({"less than was asked for": short})
+
     def as_dict(self) -> dict[str, object]:
         """Return everything, for programs."""
         return {**asdict(self), "passed": self.passed}

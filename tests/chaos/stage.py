@@ -96,6 +96,23 @@ class Post:
         return self.name.partition("-")[0]
 
 
+@dataclass(frozen=True)
+class Exit:
+    """One end of a post's process, and what was done to it before; None: nothing."""
+
+    post: str
+    code: int
+    sent: signal.Signals | None
+
+
+@dataclass(frozen=True)
+class Departure:
+    """How the posts ended when asked to (None: one did not), and what was left of them then."""
+
+    codes: dict[str, int | None]
+    survivors: list[str]
+
+
 @dataclass
 class Stage:
     """Servers, links and posts; `keep` starts again whatever has ended."""
@@ -112,7 +129,8 @@ class Stage:
     run_id: str
     faults: dict[str, str] = field(default_factory=dict)
     restarts: Counter[str] = field(default_factory=Counter)
-    exits: Counter[str] = field(default_factory=Counter)
+    exits: list["Exit"] = field(default_factory=list)
+    _expected: dict[int, signal.Signals] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _kept: threading.Event = field(default_factory=threading.Event)
     _keeper: threading.Thread | None = None
@@ -199,12 +217,19 @@ class Stage:
         self._keeper = threading.Thread(target=self._keep, name="keeper", daemon=True)
         self._keeper.start()
 
+    def expect_end(self, pid: int, number: signal.Signals) -> None:
+        """Remember that a post's process was sent a signal: its end is no wonder."""
+        # Who was killed need not mind what it was asked before.
+        if self._expected.get(pid) is not signal.SIGKILL:
+            self._expected[pid] = number
+
     def signal(self, name: str, number: signal.Signals) -> bool:
         """Send a signal to a post's main process (SIGKILL: to all of it); False if nobody is in."""
         with self._lock:
             process = self.posts[name].process
             if process is None or process.exit_code() is not None:
                 return False
+            self.expect_end(process.pid, number)
             process.send_signal(number)
             return True
 
@@ -223,8 +248,14 @@ class Stage:
             return []
         return [one.pid for one in family if self._is_ours(one)]
 
-    def retire(self, timeout: float = 30) -> dict[str, int | None]:
-        """Ask every process to end and return their exit codes; None for one that did not."""
+    def strays(self) -> list[str]:
+        """Name the processes of this run that belong to no post: left by one that has ended."""
+        with self._lock:
+            staff = {pid for name in self.posts for pid in self.pids(name)}
+            return [told for pid, told in self._ours().items() if pid not in staff]
+
+    def retire(self, timeout: float = 30) -> Departure:
+        """Ask every process to end, see how they do, and only then end what is left by force."""
         self._let_go()
         for post in self.posts.values():
             if post.process is not None:
@@ -234,8 +265,9 @@ class Stage:
         for post in self.posts.values():
             if post.process is not None:
                 codes[post.name] = post.process.wait(max(0.1, deadline - time.monotonic()))
+        left = self.survivors()
         self.stop()
-        return codes
+        return Departure(codes, left)
 
     def stop(self) -> None:
         """End everything at once, whatever state it is in."""
@@ -250,17 +282,20 @@ class Stage:
 
     def survivors(self) -> list[str]:
         """Name the processes of this run that are still there, wherever they moved to."""
-        found = []
-        for process in psutil.process_iter():
-            with suppress(psutil.Error):
-                if self._is_ours(process):
-                    found.append(f"{process.pid} {' '.join(process.cmdline())[:80]}")
-        return found
+        return list(self._ours().values())
 
     def said(self, name: str) -> str:
         """Return what the processes of a post wrote."""
         place = self.logs / f"{name}.log"
         return place.read_text(errors="replace") if place.exists() else ""
+
+    def _ours(self) -> dict[int, str]:
+        found = {}
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if self._is_ours(process):
+                    found[process.pid] = f"{process.pid} {' '.join(process.cmdline())[:80]}"
+        return found
 
     def _is_ours(self, process: psutil.Process) -> bool:
         try:
@@ -289,7 +324,7 @@ class Stage:
             return
         code = post.process.exit_code()
         if code is not None:
-            self.exits[f"{post.command} {code}"] += 1
+            self.exits.append(Exit(post.name, code, self._expected.pop(post.process.pid, None)))
             post.process.close()
             post.process, post.free_since = None, time.monotonic()
 

@@ -45,8 +45,11 @@ class Wish:
 
 
 def wish(random: Random, number: int) -> Wish:
-    """Make up one task."""
-    [kind] = random.choices(list(KINDS), list(KINDS.values()))
+    """Make up one task; the first ones are one of each kind, so that even a short run has all."""
+    kinds = list(KINDS)
+    [kind] = random.choices(kinds, list(KINDS.values()))
+    if number < len(kinds):
+        kind = kinds[number]
     return Wish(kind, {"max_attempts": ATTEMPTS, **_fields(kind, random, number)})
 
 

@@ -1,0 +1,86 @@
+"""A chaos run finds fault with what nothing done to the house explains, and only with that."""
+
+import signal
+
+import pytest
+
+from tests.chaos.leaks import exits
+from tests.chaos.logs import complaints
+from tests.chaos.report import Report
+from tests.chaos.stage import Exit
+
+AT = "2026-11-17T02:34:05.609Z"
+UNCAUGHT = """\
+Traceback (most recent call last):
+  File "app/dispatch/loop.py", line 61, in dispatch
+    done = fill(db)
+KeyError: 'pool'
+"""
+IN_A_LINE = (
+    f'{AT} CRITICAL logger=celery.worker msg="Unrecoverable error" exception="Traceback (most'
+    r" recent call last):\n  File \"redis.py\", line 1, in read\nredis.exceptions.ConnectionError:"
+    r" Connection refused\n\nDuring handling of the above exception, another exception occurred:"
+    r"\n\nTraceback (most recent call last):\n  File \"app/x.py\", line 2, in x\nKeyError: 'pool'"
+    '"'
+)
+TIMED_OUT = (
+    f'{AT} CRITICAL logger=celery.worker.request msg="no ack" exception="Traceback (most recent'
+    r" call last):\n  File \"redis.py\", line 1\nredis.exceptions.TimeoutError: Timeout reading"
+    ' from socket"'
+)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        UNCAUGHT,
+        IN_A_LINE,
+        f'{AT} ERROR queue=sweep_failed sweep=reap error="division by zero"',
+        f"{AT} ERROR queue=request_failed method=POST path=/v1/tasks error=boom",
+        f"{AT} ERROR logger=multiprocessing msg=\"Process 'F-1' pid:7 exited with 'exitcode 3'\"",
+    ],
+)
+def test_a_complaint_that_no_fault_explains_is_one(said: str) -> None:
+    [complaint] = complaints(said)
+
+    assert not complaint.is_explained
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        f'{AT} ERROR queue=sweep_failed sweep=reap error="server closed the connection"',
+        TIMED_OUT,
+        f"{AT} ERROR msg=\"Process 'F-1' pid:7 exited with 'signal 9 (SIGKILL)'\"",
+    ],
+)
+def test_a_server_away_or_a_killed_child_explains_a_complaint(said: str) -> None:
+    [complaint] = complaints(said)
+
+    assert complaint.is_explained
+
+
+def test_what_is_said_on_a_good_day_is_no_complaint() -> None:
+    assert not list(complaints(f"{AT} INFO queue=task_settled error=\n{AT} WARN queue=run_lost\n"))
+
+
+def test_an_end_that_nobody_brought_about_is_found() -> None:
+    ends = [
+        Exit("worker", 1, None),
+        Exit("api", 0, None),
+        Exit("beat", 1, signal.SIGTERM),
+        Exit("beat", 0, signal.SIGTERM),
+        Exit("worker-2", 137, signal.SIGKILL),
+    ]
+
+    assert exits(ends) == {
+        "processes that ended by themselves": ["worker: 1", "api: 0", "beat: 1 after SIGTERM"]
+    }
+
+
+def test_less_than_was_asked_for_fails_the_run() -> None:
+    report = Report(1, 30, work={"graphs": 2}, faults={"kill": 9})
+
+    report.demand({"graphs": 2, "kill": 10, "flood": 1})
+
+    assert report.findings == {"less than was asked for": ["kill: 9, not 10", "flood: 0, not 1"]}

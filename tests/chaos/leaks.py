@@ -1,0 +1,156 @@
+"""What is left over: processes that outlive their post, and connections that nobody gave back."""
+
+import signal
+import time
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+import psutil
+import psycopg2
+
+from app.events.patience import impatient
+from tests.chaos.checks import Findings, named
+from tests.chaos.stage import Departure, Exit, Post, Stage
+
+# What a process answers SIGTERM with: leaving, or the default while it is still starting.
+ORDERLY: Final = {0, 128 + signal.SIGTERM}
+KILLED: Final = 128 + signal.SIGKILL
+# How long connections of whoever has gone may take to be noticed.
+NOTICED_SECONDS: Final = 10.0
+
+
+class Held(NamedTuple):
+    """How many connections a process may hold at rest, and each child of its pool besides."""
+
+    postgres: int
+    redis: int
+    postgres_per_child: int = 0
+    redis_per_child: int = 0
+
+
+# As counted on a house that has worked, rests, and was never broken: whatever is above comes from
+# being broken, and would grow with every fault.
+HELD: Final = {
+    "api": Held(postgres=5, redis=8),
+    "dispatcher": Held(postgres=2, redis=4),
+    "maintenance": Held(postgres=2, redis=9),
+    "beat": Held(postgres=0, redis=2),
+    # Its main process opens one to Postgres for each word and closes it.
+    "worker": Held(postgres=1, redis=6, postgres_per_child=2, redis_per_child=3),
+}
+
+
+def at_rest(stage: Stage) -> Findings:
+    """What a house that has nothing to do holds too much of, while all of it still runs."""
+    deadline = time.monotonic() + NOTICED_SECONDS
+    return named(
+        {
+            "processes that belong to nobody": _lasting(stage.strays, deadline),
+            "more connections than a house at rest holds": _lasting(
+                lambda: _hoarded(stage), deadline
+            ),
+            "connections that only a server knows": _lasting(lambda: _forgotten(stage), deadline),
+        }
+    )
+
+
+def exits(ends: Iterable[Exit], *explained: int) -> Findings:
+    """Ends of processes that nothing done to them explains; `explained` codes are no wonder."""
+    return named(
+        {
+            "processes that ended by themselves": [
+                f"{one.post}: {one.code}" + (f" after {one.sent.name}" if one.sent else "")
+                for one in ends
+                if one.code not in explained and not _is_explained(one)
+            ]
+        }
+    )
+
+
+def departure(stage: Stage, gone: Departure) -> Findings:
+    """What is left when every process was asked to go: nothing, and each went in order."""
+    deadline = time.monotonic() + NOTICED_SECONDS
+    return named(
+        {
+            "processes that would not end in order": [
+                f"{name}: {code}" for name, code in gone.codes.items() if code not in ORDERLY
+            ],
+            "surviving processes": gone.survivors,
+            "connections that nobody closed": _lasting(lambda: _left_open(stage), deadline),
+            "connections that only a server knows": _lasting(lambda: _forgotten(stage), deadline),
+        }
+    )
+
+
+def _is_explained(one: Exit) -> bool:
+    match one.sent:
+        case signal.SIGKILL:
+            return one.code == KILLED or one.code in ORDERLY
+        case signal.SIGTERM:
+            return one.code in ORDERLY
+        case _:
+            return False
+
+
+def _lasting(look: Callable[[], list[str]], deadline: float) -> list[str]:
+    """Return what a look finds and goes on finding."""
+    while (found := look()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
+
+
+def _hoarded(stage: Stage) -> list[str]:
+    found = []
+    for post in stage.posts.values():
+        children = int(post.settings.concurrency) if post.command == "worker" else 0
+        held = HELD[post.command]
+        most = (
+            held.postgres + children * held.postgres_per_child,
+            held.redis + children * held.redis_per_child,
+        )
+        now = _carried(post)
+        if any(count > limit for count, limit in zip(now, most, strict=True)):
+            found.append(f"{post.name}: {now} to Postgres and Redis, {most} at most")
+    return found
+
+
+def _carried(post: Post) -> tuple[int, int]:
+    return post.postgres.open_connections, post.redis.open_connections
+
+
+def _left_open(stage: Stage) -> list[str]:
+    """Connections on a link though nobody should be there to hold them."""
+    return [
+        f"{post.name}: {_carried(post)} to Postgres and Redis"
+        for post in stage.posts.values()
+        if any(_carried(post))
+    ]
+
+
+def _forgotten(stage: Stage) -> list[str]:
+    """Connections that a server holds to nobody: every other end is in this process, in a link."""
+    ours = {one.laddr.port for one in psutil.Process().net_connections("tcp4") if one.laddr}
+    return [told for port, told in [*_backends(stage), *_clients(stage)] if port not in ours]
+
+
+def _backends(stage: Stage) -> list[tuple[int, str]]:
+    connection = psycopg2.connect(stage.postgres.superuser_url)
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT client_port, application_name, state FROM pg_stat_activity"
+                " WHERE datname = 'overnight' AND pid <> pg_backend_pid()"
+            )
+            return [(port, f"Postgres: {name} {state}") for port, name, state in cursor.fetchall()]
+    finally:
+        connection.close()
+
+
+def _clients(stage: Stage) -> list[tuple[int, str]]:
+    with impatient(stage.redis.url) as client:
+        own = client.client_id()
+        return [
+            (int(one["addr"].rpartition(":")[2]), f"Redis: {one['cmd']}, idle for {one['idle']} s")
+            for one in client.client_list()
+            if int(one["id"]) != own
+        ]

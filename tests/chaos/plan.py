@@ -1,0 +1,131 @@
+"""What will be done to the house, when and to whom: all of it laid out from a seed beforehand."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+from tests.chaos.proxy import Mood
+from tests.chaos.stage import POSTS
+
+# How often each fault comes, as the seconds between two of its kind.
+PERIODS: Final = {
+    "kill": 2.7,
+    "kill main": 25.0,
+    "kill child": 15.0,
+    "freeze": 30.0,
+    "freeze worker": 30.0,
+    "freeze child": 40.0,
+    "term": 20.0,
+    "crash postgres": 25.0,
+    "flush redis": 20.0,
+    "restart redis": 60.0,
+    "empty redis": 60.0,
+    "hang redis": 60.0,
+    "burst": 20.0,
+    "change plan": 6.0,
+    "revive": 10.0,
+    "repeat messages": 4.0,
+    "look": 20.0,
+}
+CUT: Final = "cut"
+# Only Postgres knows commits; these come first, because few links are left to choose for them.
+OF_COMMITS: Final = (Mood.FORGET_COMMIT, Mood.FORGET_ONE_COMMIT)
+SPOILED: Final = (
+    *OF_COMMITS,
+    CUT,
+    *(mood for mood in Mood if mood is not Mood.PASS and mood not in OF_COMMITS),
+)
+# Seconds between two links that suffer the same.
+LINK_PERIOD: Final = 30.0
+LINK: Final = "link: "
+# Every way that carries anything: the API, the dispatchers, the sweeps and the workers talk to both
+# servers, beat only to Redis, and whoever submits graphs to Postgres.
+TO_POSTGRES: Final = " to postgres"
+TO_REDIS: Final = " to redis"
+PRODUCER: Final = "producer"
+WAYS: Final = (
+    *(who + TO_POSTGRES for who in ("api", "dispatcher", "maintenance", "worker", PRODUCER)),
+    *(who + TO_REDIS for who in ("api", "dispatcher", "maintenance", "worker", "beat")),
+)
+WORKERS: Final = tuple(name for name in POSTS if name.startswith("worker"))
+# Whom each fault may hit; the others are for a server or for nobody in particular.
+TARGETS: Final[dict[str, Sequence[str]]] = {
+    "kill": tuple(POSTS),
+    "term": tuple(POSTS),
+    "freeze": tuple(name for name in POSTS if name not in WORKERS),
+    "freeze worker": WORKERS,
+    "freeze child": WORKERS,
+    "kill child": WORKERS,
+    "kill main": WORKERS,
+}
+# What is taken back after a while begins so long before the end that it can run its course.
+LASTING: Final = {
+    *("freeze", "freeze worker", "freeze child", "kill main", "hang redis"),
+    *(f"{LINK}{mood}" for mood in SPOILED if mood != CUT),
+}
+LONGEST_SECONDS: Final = 6.0
+
+
+@dataclass(frozen=True, order=True)
+class Step:
+    """One fault of a run's plan: when, which, the dice it is thrown with, and whom it hits."""
+
+    at: float
+    fault: str
+    dice: int
+    on: str = ""
+
+
+@dataclass
+class Deck:
+    """Cards dealt in any order, each of them once before any comes again."""
+
+    cards: Sequence[str]
+    random: Random
+    _hand: list[str] = field(default_factory=list)
+
+    def deal(self, fits: Callable[[str], bool] = lambda _: True) -> str:
+        """Deal the next card that fits."""
+        card = next(filter(fits, self._hand), None)
+        while card is None:
+            self._hand += self.random.sample(self.cards, len(self.cards))
+            card = next(filter(fits, self._hand), None)
+        self._hand.remove(card)
+        return card
+
+
+def plan(seed: int, seconds: float, kill_every: float | None = None) -> list[Step]:
+    """Lay out a run's faults: each kind at least once, spread evenly and shaken."""
+    random = Random(seed)
+    periods = {**PERIODS, "kill": kill_every or PERIODS["kill"]}
+    steps = list(_links(random, seconds))
+    for fault, period in periods.items():
+        deck = Deck(TARGETS.get(fault, [""]), random)
+        steps += [
+            Step(at, fault, random.getrandbits(32), deck.deal())
+            for at in _instants(random, seconds, period, lasting=fault in LASTING)
+        ]
+    return sorted(steps)
+
+
+def _links(random: Random, seconds: float) -> Iterator[Step]:
+    """Spoil links in rounds, each with every mood; in a round no way is spoiled twice."""
+    columns = [list(_instants(random, seconds, LINK_PERIOD, lasting=True)) for _ in SPOILED]
+    for instants in zip(*columns, strict=True):
+        ways = Deck(WAYS, random)
+        for mood, at in zip(SPOILED, instants, strict=True):
+            way = ways.deal(lambda way, mood=mood: fits(mood, way))  # type: ignore[misc]
+            yield Step(at, f"{LINK}{mood}", random.getrandbits(32), way)
+
+
+def fits(mood: str, way: str) -> bool:
+    """Tell whether a way carries anything that this mood would spoil."""
+    return mood not in OF_COMMITS or way.endswith(TO_POSTGRES)
+
+
+def _instants(random: Random, seconds: float, period: float, *, lasting: bool) -> Iterator[float]:
+    count = max(1, round(seconds / period))
+    room = seconds - min(LONGEST_SECONDS, seconds / 2) if lasting else seconds
+    for place in range(count):
+        yield (place + random.random()) * room / count
