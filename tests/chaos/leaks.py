@@ -31,9 +31,12 @@ class Held(NamedTuple):
 # As counted on a house that has worked, rests, and was never broken: whatever is above comes from
 # being broken, and would grow with every fault.
 HELD: Final = {
-    "api": Held(postgres=5, redis=8),
+    # To Redis one for each caller it ever served at once, those that gave up waiting included.
+    "api": Held(postgres=5, redis=20),
     "dispatcher": Held(postgres=2, redis=4),
-    "maintenance": Held(postgres=2, redis=9),
+    # To Redis six as a worker, one to wake others, and what the publishers of its sweeps leave
+    # behind when they are closed: two or three each.
+    "maintenance": Held(postgres=2, redis=12),
     "beat": Held(postgres=0, redis=2),
     # Its main process opens one to Postgres for each word and closes it.
     "worker": Held(postgres=1, redis=6, postgres_per_child=2, redis_per_child=3),
