@@ -1,5 +1,6 @@
 """Every named point of fault struck once on a running house, and then the usual questions."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -161,7 +162,23 @@ def _settle_down(house: Stage, load: Load, mode: str, seconds: float, report: Re
         # A bug we planted is a bug to the API too.
         load.record.faults.clear()
     report.add(checks.promises(house, load.record))
-    report.add(checks.ground_truth(house, Truth.read(house.truth), blamed_pids=None))
+    truth, killed = Truth.read(house.truth), _killed_children(house)
+    report.add(checks.ground_truth(house, truth, killed))
+    report.add(checks.falsely_blamed(house, truth, killed))
+    if drained:
+        report.add(leaks.at_rest(house))
     report.add(leaks.departure(house, house.retire()))
     findings, _ = logs.of_postgres(house)
     report.add(findings)
+    report.add(logs.drift(house))
+    if mode == "kill":
+        # Other modes let errors loose anywhere; whoever meets one may say so and may give up.
+        report.add(leaks.exits(house.exits, leaks.KILLED))
+        findings, _ = logs.of_house(house)
+        report.add(findings)
+
+
+def _killed_children(house: Stage) -> set[int]:
+    """Return the children whose death their worker saw: at a point, for nobody else kills any."""
+    killed = re.compile(r"pid:(\d+) exited with 'signal 9 ")
+    return {int(pid) for name in house.posts for pid in killed.findall(house.said(name))}
