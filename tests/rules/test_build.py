@@ -61,6 +61,33 @@ def test_every_target_first_sets_up_what_it_needs(target: str) -> None:
     assert first.endswith("scripts/venv")
 
 
+def test_a_bench_that_cannot_get_the_peers_goes_on_without_them(tmp_path: Path) -> None:
+    for place in ("Makefile", "benchmarks/peers/install"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / place, tmp_path / place)
+    (tmp_path / "requirements").mkdir()
+    (tmp_path / "requirements/peers.txt").write_text("nowhere==1 --hash=sha256:" + "0" * 64)
+    (tmp_path / "benchmarks/__init__.py").touch()
+    (tmp_path / "benchmarks/__main__.py").write_text("print('measured')")
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/python").symlink_to(sys.executable)
+
+    done = subprocess.run(
+        ["make", "bench", "--assume-old=venv"],
+        cwd=tmp_path,
+        env=OUTSIDE_MAKE | {"PIP_NO_INDEX": "1", "UV_OFFLINE": "1"},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("measured\n")
+    assert "measuring this one and Celery alone" in done.stderr
+    # What was half installed would be taken for installed.
+    assert not (tmp_path / ".venv-peers").exists()
+
+
 def test_make_alone_lists_every_target() -> None:
     listed = subprocess.run(
         ["make"], cwd=ROOT, env=OUTSIDE_MAKE, check=True, capture_output=True, text=True
