@@ -1,7 +1,7 @@
 """`overnight drill`: break a part on purpose, and see that the promises hold."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, assert_never
 
 import typer
 
@@ -32,7 +32,10 @@ def broker(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Wipe Redis under a marked load; exit 1 if a task was lost, doubled or left behind."""
+    """Wipe Redis under a marked load; exit 1 if a task was lost, ran twice or was left behind.
+
+    Exit 3 if nothing was on its way when Redis was wiped: then nothing was shown.
+    """
     from redis import RedisError
 
     from app.maintenance.drill import lose_broker
@@ -43,15 +46,33 @@ def broker(
     try:
         if not yes:
             _ask(settings, wipes)
-        with database.opened(database.FRONT_DOOR) as db:
-            done = lose_broker(db, settings, tasks=tasks, wipes=wipes, tell=output.note)
+        with database.opened(database.FRONT_DOOR) as front, database.opened() as house:
+            done = lose_broker(front, house, settings, tasks=tasks, wipes=wipes, tell=output.note)
     except RedisError as error:
         raise Failure(f"Redis does not answer: {error}") from error
     if as_json:
-        output.document(asdict(done) | {"passed": done.passed})
+        output.document(asdict(done) | {"result": done.outcome, "passed": done.passed})
     else:
         _show(done)
-    raise typer.Exit(Code.OK if done.passed else Code.FAILED)
+    raise typer.Exit(_code(done))
+
+
+def _code(done: "Drill") -> Code:
+    from app.maintenance.drill import Outcome
+
+    match done.outcome:
+        case Outcome.PASSED:
+            return Code.OK
+        case Outcome.FAILED:
+            return Code.FAILED
+        case Outcome.INCONCLUSIVE:
+            output.note(
+                "Nothing was on its way when Redis was wiped, so nothing was shown. See that a "
+                "dispatcher runs (`overnight doctor`) and nothing is paused, and try again."
+            )
+            return Code.WAITED_IN_VAIN
+        case _:
+            assert_never(done.outcome)
 
 
 def _ask(settings: "Settings", wipes: int) -> None:
@@ -71,14 +92,16 @@ def _ask(settings: "Settings", wipes: int) -> None:
 def _show(done: "Drill") -> None:
     output.record(
         {
-            "result": "passed" if done.passed else "FAILED",
+            "result": done.outcome.value,
             "submitted": done.submitted,
             "wipes": len(done.wipes),
             "keys wiped": sum(wipe.keys for wipe in done.wipes),
-            "claims caught on their way": sum(wipe.claims_on_the_way for wipe in done.wipes),
-            "claims sent anew": done.resent,
+            "messages among them": sum(wipe.messages for wipe in done.wipes),
+            "claims on their way": sum(wipe.claims_on_the_way for wipe in done.wipes),
+            "claims made anew": done.resent,
+            "runs": done.runs,
             "lost": done.lost,
-            "doubled": done.doubled,
+            "ran twice": done.doubled,
             "unfinished": done.unfinished,
             "longest wait": f"{done.longest_seconds} s",
             "took": f"{done.seconds} s",

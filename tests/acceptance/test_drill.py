@@ -4,12 +4,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from app.events.patience import impatient
 from app.local.redis import EmbeddedRedis
-from app.maintenance.drill import others_keys, wipe
+from app.maintenance.drill import Drill, Wipe, others_keys, wipe
 from tests.support.house import House
 from tests.support.servers import redis_server
 from tests.support.stack import Stack
@@ -38,37 +39,74 @@ def drill(stack: Stack, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def _given_up(house: House) -> int:
-    return int(house.one("SELECT count(*) AS n FROM attempts WHERE outcome = 'expired'")["n"])
-
-
-def test_a_drill_loses_every_message_and_no_task(
+def test_a_drill_loses_messages_and_no_task_though_workers_are_free(
     build: Build, house: House, broker: EmbeddedRedis
 ) -> None:
-    # A worker with room for all that never fetches: every message is in Redis when it is wiped.
-    stack = build(redis_url=broker.url, worker_liveness=60, claim_ttl=2)
-    house.agent(slots=50, agent_id="greedy")
-    stack.start("dispatcher", "maintenance", "beat")
+    stack = build(redis_url=broker.url, claim_ttl=2)
+    stack.start("dispatcher", "maintenance", "beat", "worker")
+    wait_until(lambda: bool(house.rows("SELECT 1 FROM agents WHERE status = 'active'")))
 
-    running = drill(stack, "--tasks", "20", "--wipes", "1", "--yes", "--json")
-    assert running.stderr is not None
-    wiped = running.stderr.readline()
-    # A message published just behind the wipe would reach a worker that came early: so it comes
-    # only when every first claim has been given up.
-    wait_until(lambda: _given_up(house) >= 20)
-    stack.start("worker")
-    said, _ = running.communicate(timeout=100)
+    running = drill(stack, "--tasks", "20", "--wipes", "2", "--yes", "--json")
+    said, waves = running.communicate(timeout=100)
 
     report = json.loads(said)
-    caught = report["wipes"][0]["claims_on_the_way"]
-    assert running.returncode == 0
-    assert "wave 1: 20 tasks" in wiped
-    assert caught > 0
+    assert running.returncode == 0, waves
+    assert "wave 2: 10 tasks" in waves
+    assert report["result"] == "passed"
     assert report["passed"]
-    assert report["resent"] >= caught
+    assert [one["claims_on_the_way"] for one in report["wipes"]] == [5, 5]
+    assert all(one["messages"] > 0 for one in report["wipes"])
+    assert report["resent"] >= 10
+    assert report["runs"] == 20
     assert report["lost"] == report["doubled"] == report["unfinished"] == 0
     states = house.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state")
     assert states == [{"state": "completed", "n": 20}]
+    assert (
+        house.rows("SELECT 1 FROM agents WHERE pool = 'broker-drill' AND status <> 'offline'") == []
+    )
+    with impatient(broker.url) as client:
+        assert client.keys("*broker-drill*") == []
+
+
+def test_a_drill_in_which_nothing_was_on_its_way_is_inconclusive(
+    build: Build, house: House, broker: EmbeddedRedis
+) -> None:
+    stack = build(redis_url=broker.url, claim_ttl=2)
+    stack.start("maintenance", "beat", "worker")
+
+    running = drill(stack, "--tasks", "2", "--wipes", "1", "--yes", "--json")
+    assert running.stderr is not None
+    wiped = running.stderr.readline()
+    stack.start("dispatcher")
+    said, advice = running.communicate(timeout=100)
+
+    report = json.loads(said)
+    assert "0 messages with 0 claims" in wiped
+    assert running.returncode == 3
+    assert report["result"] == "inconclusive"
+    assert report["lost"] == report["doubled"] == report["unfinished"] == 0
+    assert "so nothing was shown" in advice
+
+
+@pytest.mark.parametrize(
+    ("counted", "outcome"),
+    [
+        ({}, "passed"),
+        ({"wipes": [Wipe(9, 1, 1), Wipe(9, 0, 0)]}, "inconclusive"),
+        ({"resent": 0}, "inconclusive"),
+        ({"lost": 1}, "failed"),
+        ({"doubled": 1}, "failed"),
+        ({"unfinished": 1, "resent": 0}, "failed"),
+    ],
+    ids=str,
+)
+def test_a_drill_is_judged_by_what_was_lost_and_what_ran(
+    counted: dict[str, Any], outcome: str
+) -> None:
+    well = {"wipes": [Wipe(9, 2, 4)], "lost": 0, "doubled": 0, "unfinished": 0, "resent": 4}
+    done = Drill("drill-1", 8, runs=8, longest_seconds=1, seconds=1, **{**well, **counted})
+
+    assert done.outcome == outcome
 
 
 def test_keys_of_others_are_spared(build: Build, broker: EmbeddedRedis) -> None:
@@ -78,7 +116,7 @@ def test_keys_of_others_are_spared(build: Build, broker: EmbeddedRedis) -> None:
         client.set(f"{settings.redis_key_prefix}ours", "1")
 
         assert others_keys(settings) == 1
-        assert wipe(settings) == 1
+        assert wipe(settings) == (1, 0)
 
         assert client.keys() == [b"somebody-elses"]
 
