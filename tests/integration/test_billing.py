@@ -18,6 +18,7 @@ from app.maintenance.reset import reset_cycles
 from app.outcome.settle import settle
 from app.store.db import Db
 from tests.support.house import AGENT, House
+from tests.support.profiles import examples
 from tests.support.rivals import Rival, held_task, queue_up
 
 MONTH = timedelta(days=31)
@@ -48,7 +49,9 @@ def test_a_leap_february_has_its_29th(house: House) -> None:
 
 
 @settings(
-    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(50),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.lists(st.tuples(INSTANTS, INSTANTS, st.integers(-30, 1200)), min_size=20, max_size=40))
 def test_postgres_and_python_agree_on_every_month(

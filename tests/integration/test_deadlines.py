@@ -19,6 +19,7 @@ from app.maintenance.deadlines import end_passed, sharpen
 from app.store.db import Db
 from tests.support.graphs import graph
 from tests.support.house import LOOSE, House
+from tests.support.profiles import examples
 from tests.support.rivals import Rival, meet_at_lane
 
 NOW = datetime.fromisoformat("2026-07-01T20:00Z")
@@ -263,7 +264,9 @@ def test_a_critical_task_goes_before_the_longest_chain(noon: House) -> None:
 
 
 @settings(
-    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(50),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     st.lists(

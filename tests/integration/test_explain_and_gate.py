@@ -33,6 +33,7 @@ from app.intake.submit import Edge, NewTask, submit_graph
 from app.store.db import Db
 from app.store.hot import Answer, Call, ask
 from tests.support.house import CLAIM_TTL, LOOSE, POOL, House
+from tests.support.profiles import examples
 
 T = TypeVar("T")
 
@@ -232,7 +233,7 @@ WORKING = Place([Worker(POOL, 3, (), "alive")], None, None, ONE_BY_ONE, busy=0)
 
 
 @example(crowd=[CARRIES], place=WORKING)
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(crowd=st.lists(people, min_size=1, max_size=3), place=places)
 def test_explain_finds_no_reason_exactly_where_the_gate_would_claim(
     house: House, crowd: list[Person], place: Place

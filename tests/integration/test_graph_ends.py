@@ -18,6 +18,7 @@ from app.domain.results import Raised, Result, Returned, Stopped
 from app.intake.submit import Edge, NewTask, submit_graph
 from tests.support.house import LOOSE, House
 from tests.support.invariants import told, violations
+from tests.support.profiles import examples
 
 ME = "human:me"
 RESULTS: dict[State, Result] = {
@@ -65,7 +66,7 @@ def stories(draw: st.DrawFn) -> Story:
     )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(story=stories())
 def test_every_graph_ends_as_the_model_says(house: House, story: Story) -> None:
     user = house.user(max_concurrent_agents=20)
@@ -84,7 +85,7 @@ def test_every_graph_ends_as_the_model_says(house: House, story: Story) -> None:
     _check_graph(house, tasks, status_of(expected))
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(story=stories())
 def test_no_retry_leaves_a_graph_stuck(house: House, story: Story) -> None:
     user = house.user(max_concurrent_agents=20)

@@ -22,6 +22,7 @@ from app.maintenance.reset import reset_cycles
 from app.outcome.settle import settle
 from tests.support.house import AGENT, LEASE, House
 from tests.support.invariants import told, violations, watch_plans
+from tests.support.profiles import examples
 from tests.support.rivals import Connect, Rival, meet_at_lane
 
 HOUR = timedelta(hours=1)
@@ -138,7 +139,9 @@ def test_a_downgrade_below_what_is_used_only_blocks_new_claims(house: House) -> 
 
 
 @settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(15),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.lists(st.sampled_from(STEPS), min_size=10, max_size=60), st.integers(0, 1_000))
 def test_no_sequence_of_steps_pushes_the_ledger_past_the_limit(

@@ -17,6 +17,7 @@ from app.gate.rehearsal import Rehearsal
 from app.insight.snapshot import Workers, look
 from app.intake.submit import Edge, NewTask, submit_graph
 from tests.support.house import LIVENESS, LOOSE, POOL, House
+from tests.support.profiles import examples
 
 # Deleting is much quicker than truncating tables that hold a few rows.
 FORGET = "; ".join(
@@ -166,7 +167,7 @@ class Playing:
         assert self.house.settle(run, Returned(ran_seconds=seconds, cost_usd=cost))
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     crowd=st.lists(people, min_size=1, max_size=4),
     slots=st.integers(1, 4),

@@ -12,3 +12,11 @@ settings.register_profile(
     "proof", deadline=None, print_blob=True, max_examples=1000, stateful_step_count=100
 )
 settings.load_profile("build")
+
+
+def examples(build: int) -> int:
+    """Return how many examples a test takes that would take so many in a build, and more in proof.
+
+    For tests whose examples cost more than most; the others take as many as the profile says.
+    """
+    return build * settings.default.max_examples // settings.get_profile("build").max_examples

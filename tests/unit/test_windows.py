@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from app.domain.errors import InvalidRequest
 from app.domain.windows import AtClosing, Window, hours, instant_of, is_zone, parse_window
+from tests.support.profiles import examples
 
 BERLIN = Window("Europe/Berlin", time(22), time(6))
 MINUTE = timedelta(minutes=1)
@@ -179,7 +180,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("name", "day"), CHANGES)
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(opens=WALLS, closes=WALLS)
 def test_each_minute_is_judged_as_one_who_watches_the_wall_would(
     name: str, day: str, opens: time, closes: time
