@@ -1,0 +1,154 @@
+"""The safeguards that mutants do without, and what must turn red in each one's absence."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+TESTS: Final = "tests/integration"
+SQL: Final = "app/store/sql"
+TABLES: Final = "app/store/migrations/versions/spine/tables.sql"
+
+Edit = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One safeguard less: in which file, what is replaced by what, and who must notice.
+
+    `tests` names tests that must fail, each with words of the reason it must give. `chaos` names
+    findings of a chaos run: a short one, tilted as `tilt` says, must show one of them. A safeguard
+    may stand behind others; so chaos does `also_without` these.
+    """
+
+    lost: str
+    edit: Edit
+    tests: Mapping[str, str]
+    chaos: Sequence[str] = ()
+    also_without: Mapping[str, Edit] = field(default_factory=dict)
+    tilt: str = "late"
+
+
+FENCE: Final = (
+    f"{SQL}/settle.sql",
+    "     WHERE t.epoch = v.epoch\n       AND t.token = v.token\n       AND t.state",
+    "     WHERE t.state",
+)
+# A worker ends a run before its lease is over, so that hardly ever an end comes late.
+OWN_CLOCK: Final = (
+    "workers/ladder.py",
+    "return self._confirmed + self._spans.lease - self._spans.margin",
+    "return self._confirmed + 3600",
+)
+# What chaos also does without in each tilt; a house that lost nothing else must stay green.
+COMPANIONS: Final[Mapping[str, Sequence[Edit]]] = {"late": [OWN_CLOCK], "crowd": []}
+MUTANTS: Final = (
+    Mutant(
+        "the lane's lock in the gate",
+        (f"{SQL}/claim.sql", " FOR NO KEY UPDATE SKIP LOCKED) held", ") held"),
+        {
+            f"{TESTS}/test_gate_pools.py"
+            "::test_claimers_of_four_pools_never_exceed_a_limit_of_three": "I06",
+        },
+        chaos=["I06"],
+        tilt="crowd",
+    ),
+    Mutant(
+        "the pool's lock in the gate",
+        (f"{SQL}/claim.sql", "AND NOT paused FOR UPDATE;", "AND NOT paused;"),
+        {
+            f"{TESTS}/test_gate_races.py::test_a_pass_under_way_sets_nobody_aside_for_what_workers"
+            "_could_do_before": "assert [] ==",
+        },
+    ),
+    Mutant(
+        "the fence: epoch and token of a settle",
+        FENCE,
+        {
+            f"{TESTS}/test_settle.py"
+            "::test_whoever_does_not_hold_the_claim_settles_nothing": "assert True is False",
+        },
+        # The next one who guards: a run that was lost is charged already.
+        chaos=['unique constraint "usage_ledger_once"'],
+        also_without={"the worker's own clock": OWN_CLOCK},
+    ),
+    Mutant(
+        "the state a start expects",
+        (f"{SQL}/run.sql", "       AND t.state = ANY (CAST(:sources AS text[]))\n", ""),
+        {f"{TESTS}/test_start.py::test_the_same_message_twice_starts_once": "assert Run("},
+        chaos=["runs begun twice"],
+    ),
+    Mutant(
+        "the row's lock in a start",
+        (f"{SQL}/run.sql", "OFFSET 0 FOR NO KEY UPDATE) t", "OFFSET 0) t"),
+        {f"{TESTS}/test_start.py::test_two_workers_with_one_message_begin_one_run": "assert Run("},
+    ),
+    Mutant(
+        "the fence of a heartbeat",
+        (f"{SQL}/run.sql", "   AND epoch = :epoch\n   AND token = :token\n", ""),
+        {
+            f"{TESTS}/test_heartbeat.py"
+            "::test_whoever_holds_nothing_hears_that_it_is_lost": "Answer.CONTINUE",
+        },
+    ),
+    Mutant(
+        "the lane's lock that makes parents take turns",
+        (f"{SQL}/lanes.sql", " ORDER BY user_id\n   FOR NO KEY UPDATE;", " ORDER BY user_id;"),
+        {
+            f"{TESTS}/test_grow.py::test_a_child_that_completes_while_its_parent_suspends"
+            "_is_not_missed": "('pending', 1)",
+            f"{TESTS}/test_graph_races.py"
+            "::test_a_retry_and_a_death_never_leave_the_child_waiting_in_vain": "'pending']",
+            f"{TESTS}/test_submit.py"
+            "::test_eight_submits_at_once_get_only_the_five_places_there_are": "assert 8 == 5",
+        },
+        chaos=["I12"],
+    ),
+    Mutant(
+        "the once in flipping an edge",
+        (
+            f"{SQL}/graphs.sql",
+            "       AND e.satisfied_at IS NULL\n       AND is_met(",
+            "       AND is_met(",
+        ),
+        {
+            f"{TESTS}/test_edges_once.py"
+            "::test_a_parent_counted_twice_does_not_stand_for_another": "('ready', 0)",
+        },
+    ),
+    Mutant(
+        "the ledger's key",
+        (
+            TABLES,
+            "CONSTRAINT usage_ledger_once UNIQUE (task_id, epoch, period_started_at, kind)",
+            "CONSTRAINT usage_ledger_once UNIQUE (id)",
+        ),
+        {f"{TESTS}/test_ledger_once.py::test_an_end_recorded_again_is_not_charged_again": "I08"},
+        chaos=["I08"],
+        also_without={"the fence": FENCE, "the worker's own clock": OWN_CLOCK},
+    ),
+    Mutant(
+        "a reaper's second look at the lease",
+        (f"{SQL}/settle.sql", "       AND (NOT v.only_expired OR t.expires_at <= clock())\n", ""),
+        {
+            f"{TESTS}/test_reap.py"
+            "::test_a_heartbeat_after_the_reapers_look_keeps_the_run": "continue'>, 1)",
+        },
+    ),
+    Mutant(
+        "the promise that hours fit",
+        (f"{SQL}/claim.sql", "promised <= seconds_left", "true"),
+        {
+            f"{TESTS}/test_gate.py"
+            "::test_hours_are_promised_one_task_after_the_other": "assert 5 == 2",
+        },
+    ),
+    Mutant(
+        "the rule that a worker killed from outside accuses nobody",
+        (
+            "app/domain/verdicts.py",
+            "BLAMELESS = frozenset({WORKER_LOST, ",
+            "BLAMELESS = frozenset({",
+        ),
+        {"tests/unit/test_verdicts.py::test_a_worker_killed_from_outside_accuses_nobody": "assert"},
+    ),
+)

@@ -1,0 +1,33 @@
+"""Chaos with more of what mutants are told by: `python -m tests.chaos.tilted TILT …`.
+
+The other arguments are those of `python -m tests.chaos`. A short run must meet what a long one
+meets by and by.
+"""
+
+import sys
+
+from app.domain.plans import PlanTier
+from tests.chaos import load
+from tests.chaos.__main__ import main
+from tests.chaos.driver import PERIODS
+from tests.chaos.tasks import KINDS
+
+
+def late() -> None:
+    """Freeze runs that are long enough to be overtaken, and to come back while that goes on."""
+    PERIODS.update({"freeze child": 1.0, "freeze": 7.0, "kill": 7.0, "burst": 3.0})
+    KINDS.update({"long": 30, "night": 15})
+
+
+def crowd() -> None:
+    """Let few users with little room always have work for two pools at once."""
+    PERIODS.update({"kill": 7.0, "burst": 1.5, "change plan": 1000.0})
+    KINDS.update(dict.fromkeys(KINDS, 0) | {"quick": 20, "short": 30, "night": 50})
+    load.PLANS = tuple((PlanTier.PRO, 1, {"max_concurrent_agents": 2}) for _ in range(4))
+
+
+TILTS = {tilt.__name__: tilt for tilt in (late, crowd)}
+
+if __name__ == "__main__":
+    TILTS[sys.argv.pop(1)]()
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""A run is charged once, however often its end is recorded."""
+
+from contextlib import suppress
+from datetime import timedelta
+
+from sqlalchemy.exc import IntegrityError
+
+from app.domain.results import Interrupted
+from tests.support.house import House
+from tests.support.invariants import told, violations
+
+
+def test_an_end_recorded_again_is_not_charged_again(house: House) -> None:
+    house.agent()
+    run = house.running(house.user(), timeout_seconds=600)
+    held = house.row(run.claim.task_id)
+    house.move_clock(timedelta(minutes=1))
+    house.settle(run, Interrupted())
+    # The fence lets a run end once; so the row is put back by hand, as the run had held it.
+    house.run(
+        "UPDATE tasks SET state = 'running', epoch = :epoch, token = :token, pool = :pool,"
+        " claimed_by = :claimed_by, claimed_at = :claimed_at, started_at = :started_at,"
+        " expires_at = :expires_at, reserved_seconds = :reserved_seconds WHERE id = :id",
+        **held,
+    )
+
+    with suppress(IntegrityError):
+        house.settle(run, Interrupted())
+
+    broken = violations(house.owner, codes={"I08"})
+    assert not broken, told(broken)
