@@ -63,6 +63,9 @@ def _break(house: Stage, options: Options, report: Report) -> tuple[Load, Direct
     load.start()
     try:
         director.perform(plan(options.seed, options.seconds, options.kill_every), options.seconds)
+    except BaseException:
+        load.finish(timeout=0)
+        raise
     finally:
         # Even if the director fails: a process that is never let go never ends either.
         director.let_go()

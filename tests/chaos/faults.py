@@ -79,10 +79,9 @@ def kill_child(director: Director, random: Random, step: Step) -> str | None:
 
 def freeze(director: Director, random: Random, step: Step) -> str | None:
     """Stop a process and its children beyond any lease, then let them go on."""
-    post = _staffed(director, step.on)
-    if post is None:
+    post, pids = _staffed(director, step.on), director.stage.pids(step.on)
+    if post is None or not pids:
         return None
-    pids = director.stage.pids(post.name)
     seconds = random.uniform(1.2, 2) * post.settings.lease_seconds
     _freeze(director, step, pids, seconds)
     return f"{post.name} {pids[0]} for {seconds:.1f} s"
