@@ -32,9 +32,12 @@ SERVER_AWAY: Final = re.compile(
 CHILD_KILLED: Final = re.compile(
     r"exited with 'signal 9 \(SIGKILL\)'|Worker exited prematurely: signal 9 \(SIGKILL\)"
 )
-# A run that was frozen beyond its lease is ended by its own watchdog, which shows where it stood.
+# A run that was frozen beyond its lease is ended by its own watchdog, which shows where it stood;
+# to look at threads that run again meanwhile may end the process a moment earlier.
 WATCHDOG: Final = re.compile(r"^Timeout \(\d+:\d+:\d+(?:\.\d+)?\)!", re.MULTILINE)
-BY_WATCHDOG: Final = re.compile(r"exited (?:with '|prematurely: )exitcode 1\b")
+BY_WATCHDOG: Final = re.compile(
+    r"exited (?:with '|prematurely: )(?:exitcode 1\b|signal 11 \(SIGSEGV\))"
+)
 STAMPED: Final = re.compile(r"(?P<at>\d{4}-\d\d-\d\dT[\d:.]+Z) (?P<level>[A-Z]+) (?P<said>.*)")
 BEGINNING: Final = "Traceback (most recent call last)"
 SEVERE_LEVELS: Final = {"ERROR", "CRITICAL"}
