@@ -4,20 +4,20 @@ import gc
 import os
 import sys
 import warnings
-from collections.abc import Sequence
-from typing import Any
 
-from celery import Celery, Task, signals
+from celery import Celery, signals
 from celery.beat import Service
-from celery.exceptions import CPendingDeprecationWarning, SecurityWarning, WorkerLostError
+from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 
 from app import telemetry
-from app.dispatch.celery_settings import EXECUTE, MAINTENANCE_QUEUE, celery_settings
+from app.dispatch.celery_settings import MAINTENANCE_QUEUE, celery_settings
 from app.faults import arm, fault
 from app.settings import current
 from app.telemetry import Event, emit
 from beat_schedule import BEAT_SCHEDULE
-from workers import obituary, shutdown
+from workers import shutdown
+from workers.holding import HOLDING
+from workers.obituary import OBITUARY
 from workers.presence import Presence
 from workers.quiet import quieten
 
@@ -97,15 +97,19 @@ def become_a_child(**_: object) -> None:
     # What was there before the fork stays; to look through it again and again delays runs.
     gc.freeze()
     shutdown.outlive_the_group()
+    HOLDING.open()
 
 
-@signals.task_failure.connect
-def report_death(
-    exception: BaseException, args: Sequence[object], sender: Task[Any, Any], **_: object
-) -> None:
-    """Tell of a run that took its process along; our tasks fail in no other way."""
-    if sender.name == EXECUTE and isinstance(exception, WorkerLostError):
-        obituary.report_death(current(), args)
+@signals.worker_before_create_process.connect
+def clear_the_place(**_: object) -> None:
+    """Take away what the last one left where a child is about to begin."""
+    OBITUARY.note()
+
+
+@signals.worker_shutdown.connect
+def tell_the_last_deaths(**_: object) -> None:
+    """Tell of the children that did not outlive the shutdown."""
+    OBITUARY.tell(current())
 
 
 def role_of(arguments: list[str]) -> str:

@@ -1,17 +1,16 @@
 """What every process of the pool has in hand, in memory that outlives it.
 
-Only the main process sees one of its children die, and only the child knew what it was doing. A
-run is blamed for the death of its process if its handler was at work at that moment, and for
-nothing else: not for a lease that ran out while Postgres was away, nor for an end that could not be
-recorded in time.
+Only the main process sees one of its children die, and only the child knew what it was doing. So
+each child keeps a page which nobody else writes on, and when it is gone the main process takes the
+page away, before another child is given its place.
 """
 
+import ctypes
 import mmap
 import os
-import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import psutil
@@ -22,13 +21,51 @@ from app.domain.ids import TaskId
 
 # More than a machine has; memory that nobody writes to costs nothing.
 MOST_PROCESSES: Final = 256
-# Whose page it is, how many claims stand on it, and whether a handler is at work.
-_HEAD: Final = struct.Struct("=qi?")
-_CLAIM: Final = struct.Struct("=16sq16s")
 # As many as the settings let a bundle have.
 _MOST_CLAIMS: Final = 500
-_SIZE: Final = _HEAD.size + _CLAIM.size * _MOST_CLAIMS
-NOTHING: Final = 0
+_NOBODY: Final = 0
+
+
+class _Entry(ctypes.Structure):
+    """One claim, as it stands on a page."""
+
+    task_id: Any
+    epoch: int
+    token: Any
+    _fields_ = (
+        ("task_id", ctypes.c_ubyte * 16),
+        ("epoch", ctypes.c_int64),
+        ("token", ctypes.c_ubyte * 16),
+    )
+
+    def write(self, claim: Claim) -> None:
+        """Write a claim down."""
+        self.task_id[:] = claim.task_id.bytes
+        self.epoch = claim.epoch
+        self.token[:] = claim.token.bytes
+
+    def read(self) -> Claim:
+        """Read it again."""
+        task_id, token = UUID(bytes=bytes(self.task_id)), UUID(bytes=bytes(self.token))
+        return Claim(TaskId(task_id), self.epoch, token)
+
+
+class _Page(ctypes.Structure):
+    """Whose page it is, whether a handler is at work, and the claims in hand.
+
+    A process may die between any two writes, so what is counted is written before it counts.
+    """
+
+    pid: int
+    handling: bool
+    count: int
+    entries: Any
+    _fields_ = (
+        ("pid", ctypes.c_int64),
+        ("handling", ctypes.c_bool),
+        ("count", ctypes.c_int64),
+        ("entries", _Entry * _MOST_CLAIMS),
+    )
 
 
 @dataclass(frozen=True)
@@ -40,59 +77,52 @@ class Estate:
 
 
 class Holding:
-    """One page per process of the pool; each writes its own, the main process reads the dead's."""
+    """One page per process of the pool; who never opened one, like the main process, has none."""
 
     def __init__(self) -> None:
-        self._book = mmap.mmap(-1, _SIZE * MOST_PROCESSES)
+        book = mmap.mmap(-1, ctypes.sizeof(_Page) * MOST_PROCESSES)
+        self._pages = (_Page * MOST_PROCESSES).from_buffer(book)
+        self._own: _Page | None = None
+
+    def open(self) -> None:
+        """Begin the page of this process; one more than there are pages for goes without."""
+        index = getattr(current_process(), "index", 0)
+        if index < MOST_PROCESSES:
+            self._own = self._pages[index]
+            self._own.pid = os.getpid()
 
     def take(self, claims: Sequence[Claim]) -> None:
         """Write down what this process has in hand from now on."""
-        page = _own_page()
-        if page is None:
+        if self._own is None:
             return
-        for at, claim in enumerate(claims[:_MOST_CLAIMS]):
-            place = page + _HEAD.size + at * _CLAIM.size
-            held = claim.task_id.bytes, claim.epoch, claim.token.bytes
-            _CLAIM.pack_into(self._book, place, *held)
-        self._write(page, os.getpid(), min(len(claims), _MOST_CLAIMS), handling=False)
+        self._own.count = 0
+        self._own.handling = False
+        for entry, claim in zip(self._own.entries, claims, strict=False):
+            entry.write(claim)
+        self._own.count = min(len(claims), _MOST_CLAIMS)
 
     def handle(self) -> None:
         """Note that a handler is at work: a death of this process is its doing."""
-        self._note(handling=True)
+        if self._own is not None:
+            self._own.handling = True
 
     def rest(self) -> None:
         """Note that none is: whatever happens now, the runs are not to blame."""
-        self._note(handling=False)
+        if self._own is not None:
+            self._own.handling = False
 
-    def left_by_the_dead(self) -> Iterator[Estate]:
-        """Yield what processes left that are gone, once."""
-        for page in range(0, _SIZE * MOST_PROCESSES, _SIZE):
-            pid, count, handling = _HEAD.unpack_from(self._book, page)
-            if count == NOTHING or psutil.pid_exists(pid):
+    def left_by_the_dead(self) -> list[Estate]:
+        """Take away the pages of processes that are gone; return what they had in hand."""
+        estates = []
+        for page in self._pages:
+            if page.pid == _NOBODY or psutil.pid_exists(page.pid):
                 continue
-            yield Estate([self._claim(page, at) for at in range(count)], handling)
-            # Only now: if the word could not be said, the next death says it too.
-            self._write(page, pid, NOTHING, handling=False)
-
-    def _note(self, *, handling: bool) -> None:
-        page = _own_page()
-        if page is not None:
-            pid, count, _ = _HEAD.unpack_from(self._book, page)
-            self._write(page, pid, count, handling=handling)
-
-    def _write(self, page: int, pid: int, count: int, *, handling: bool) -> None:
-        _HEAD.pack_into(self._book, page, pid, count, handling)
-
-    def _claim(self, page: int, at: int) -> Claim:
-        place = page + _HEAD.size + at * _CLAIM.size
-        task_id, epoch, token = _CLAIM.unpack_from(self._book, place)
-        return Claim(TaskId(UUID(bytes=task_id)), epoch, UUID(bytes=token))
-
-
-def _own_page() -> int | None:
-    """Return where this process writes; None for one more than the book has pages for."""
-    index = getattr(current_process(), "index", 0)
-    return index * _SIZE if index < MOST_PROCESSES else None
+            if page.count:
+                claims = [entry.read() for entry in page.entries[: page.count]]
+                estates.append(Estate(claims, page.handling))
+            page.count = 0
+            page.pid = _NOBODY
+        return estates
 
 
 HOLDING: Final = Holding()

@@ -1,40 +1,74 @@
 """Telling the house what died with a process, instead of letting leases run out."""
 
-from collections.abc import Sequence
-from datetime import timedelta
+import time
+from dataclasses import dataclass
+from typing import Final
 
-from app.domain.claims import Claim
+from sqlalchemy.exc import SQLAlchemyError
+
 from app.faults import fault
 from app.maintenance.reap import end_runs_of_the_dead
-from app.outcome.heartbeat import heartbeat
 from app.settings import Settings
 from app.store.db import Db
-from workers.holding import HOLDING
-from workers.message import read_claims
+from app.telemetry import Event, emit
+from workers.holding import HOLDING, Estate, Holding
 from workers.word import say
 
-
-def report_death(settings: Settings, message: Sequence[object]) -> None:
-    """Settle what a dead process had in hand, and let the reaper have the rest of its message.
-
-    A run that was settled before its process ended holds no claim, so this changes nothing.
-    """
-    fault("obituary.before_word")
-    claims = read_claims(message)
-
-    def word(db: Db) -> None:
-        settle_estates(db)
-        _end_leases(db, claims)
-
-    say(settings, word)
+# The main loop stands still while it speaks, so what cannot be said is tried ever less often.
+FIRST_PAUSE_SECONDS: Final = 2.0
+LONGEST_PAUSE_SECONDS: Final = 30.0
 
 
-def settle_estates(db: Db) -> None:
-    """Settle what processes left that are gone, as far as that has not been said yet."""
-    for estate in HOLDING.left_by_the_dead():
-        end_runs_of_the_dead(db, estate.claims, handling=estate.handling)
+@dataclass(eq=False)
+class Notice:
+    """A death that has not been told yet, and when to try again."""
+
+    estate: Estate
+    due: float = 0.0
+    pause: float = FIRST_PAUSE_SECONDS
+
+    def put_off(self, now: float) -> None:
+        """Try again later, and later still after that."""
+        self.due = now + self.pause
+        self.pause = min(self.pause * 2, LONGEST_PAUSE_SECONDS)
 
 
-def _end_leases(db: Db, claims: Sequence[Claim]) -> None:
-    for claim in claims:
-        heartbeat(db, claim, lease=timedelta(0))
+class Obituary:
+    """The deaths in one pool, kept in its main process until the house knows of them."""
+
+    def __init__(self, holding: Holding) -> None:
+        self._holding = holding
+        self._notices: list[Notice] = []
+
+    def note(self) -> None:
+        """Write down who is gone, before anybody is given their places."""
+        self._notices += [Notice(estate) for estate in self._holding.left_by_the_dead()]
+
+    def tell(self, settings: Settings) -> None:
+        """Settle what the dead had in hand; what one of them keeps does not hold up the others."""
+        self.note()
+        now = time.monotonic()
+        due = [notice for notice in self._notices if notice.due <= now]
+        if not due:
+            return
+        fault("obituary.before_word")
+        for notice in due:
+            notice.put_off(now)
+
+        def word(db: Db) -> None:
+            for notice in due:
+                self._settle(db, notice)
+
+        say(settings, word)
+
+    def _settle(self, db: Db, notice: Notice) -> None:
+        estate = notice.estate
+        try:
+            end_runs_of_the_dead(db, estate.claims, handling=estate.handling)
+        except SQLAlchemyError as error:
+            emit(Event.DATABASE_UNREACHABLE, error=error)
+        else:
+            self._notices.remove(notice)
+
+
+OBITUARY: Final = Obituary(HOLDING)

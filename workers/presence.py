@@ -18,7 +18,7 @@ from overnight.handlers import capabilities_offered, registered
 from workers.child import NoDatabase, database_url
 from workers.identity import WORKER_ID
 from workers.loading import HandlersNotLoaded, load_handlers
-from workers.obituary import settle_estates
+from workers.obituary import OBITUARY
 from workers.word import say
 
 # Celery's worker, which gains its parts only as it starts.
@@ -76,7 +76,7 @@ class Presence(StartStopStep):
             parent.timer.call_repeatedly(
                 self._settings.worker_liveness / BEATS_PER_LIVENESS, self.say_alive
             ),
-            parent.timer.call_repeatedly(POOL_CHECK_SECONDS, parent.pool.maintain_pool),
+            parent.timer.call_repeatedly(POOL_CHECK_SECONDS, self.see_to_the_pool),
         ]
 
     def close(self, parent: CeleryWorker) -> None:  # noqa: ARG002 - Celery's signature
@@ -92,15 +92,14 @@ class Presence(StartStopStep):
         fault("presence.before_beat")
         liveness = timedelta(seconds=self._settings.worker_liveness)
         heard: list[str] = []
-
-        def word(db: Db) -> None:
-            heard.append(show_up(db, self._card, liveness=liveness))
-            # What could not be said when they died.
-            settle_estates(db)
-
-        if say(self._settings, word):
+        if say(self._settings, lambda db: heard.append(show_up(db, self._card, liveness=liveness))):
             self._listen(draining=heard[-1] == DRAINING)
         fault("presence.after_beat")
+
+    def see_to_the_pool(self) -> None:
+        """Replace the children that died, and tell what died with them."""
+        self._worker.pool.maintain_pool()
+        OBITUARY.tell(self._settings)
 
     def _listen(self, *, draining: bool) -> None:
         """Take messages, or leave them to the others of the pool while the last runs end."""

@@ -1,0 +1,71 @@
+"""Deaths in a pool of several processes: each is told, of the right runs, whoever came after."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from app.local.postgres import EmbeddedPostgres
+from app.local.redis import EmbeddedRedis
+from app.store.db import Db, Timeouts
+from tests.support.rivals import held_lane
+from tests.support.workers import Shift, Worker, running_worker, shared_shift
+
+
+@pytest.fixture(scope="module")
+def shift(postgres: EmbeddedPostgres, template: str, redis: EmbeddedRedis) -> Iterator[Shift]:
+    """Leases and beats longer than every test here: deaths are told by nothing else."""
+    clocks = {"lease_seconds": 60, "worker_liveness": 60}
+    with shared_shift(postgres, template, redis, concurrency=2, **clocks) as shift:
+        yield shift
+
+
+@pytest.fixture(scope="module")
+def worker(shift: Shift) -> Iterator[Worker]:
+    with running_worker(shift.settings) as worker:
+        yield worker
+
+
+def test_a_death_is_told_of_the_run_that_died_and_of_no_other(shift: Shift, worker: Worker) -> None:
+    neighbour = shift.send("sleep", {"seconds": 6})
+    for _ in range(2):
+        task_id = shift.send("crash", {"how": "kill"}, max_attempts=1)
+        shift.reaches(task_id, "dead_lettered", timeout=5)
+        assert shift.outcomes(task_id) == ["crash"]
+        assert shift.house.state(neighbour) == "running"
+
+    shift.reaches(neighbour, "completed")
+
+
+def test_a_death_is_told_although_its_place_was_taken_before(shift: Shift, worker: Worker) -> None:
+    """The lane is held, so nothing can be said; others come to run where the dead one ran."""
+    neighbour, task_id = (shift.send("sleep", {"seconds": 300}, max_attempts=1) for _ in range(2))
+    before = worker.children()
+    patient = Db.connect(str(shift.settings.database_url), role=None, timeouts=Timeouts(idle=60))
+    shift.house.run("UPDATE agents SET slots = 6")  # or nobody else could come
+    others = [shift.claimed(shift.house.task(shift.house.user(), type="echo")) for _ in range(4)]
+
+    with held_lane(lambda *_, **__: patient, shift.user):
+        for child in before:
+            child.kill()
+        shift.publish(*others)
+        for other in others:
+            shift.reaches(other.claim.task_id, "completed", timeout=30)
+        assert {shift.house.state(one) for one in (neighbour, task_id)} == {"running"}
+
+    patient.close()
+    for one in (neighbour, task_id):
+        shift.reaches(one, "dead_lettered", timeout=30)
+        assert shift.outcomes(one) == ["crash"]
+
+
+def test_a_process_that_was_killed_on_purpose_is_told_as_soon(shift: Shift, worker: Worker) -> None:
+    """Celery calls a process that it was asked to kill terminated, and no failure."""
+    sleep = {"seconds": 300}
+    task_id = shift.house.task(shift.user, type="sleep", payload=sleep, max_attempts=1)
+    claimed = shift.claimed(task_id)
+    shift.publish(claimed)
+    shift.reaches(task_id, "running")
+
+    shift.publisher.terminate(claimed.claim)
+
+    shift.reaches(task_id, "dead_lettered", timeout=5)
