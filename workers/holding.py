@@ -8,6 +8,7 @@ page away, before another child is given its place.
 import ctypes
 import mmap
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -51,18 +52,20 @@ class _Entry(ctypes.Structure):
 
 
 class _Page(ctypes.Structure):
-    """Whose page it is, whether a handler is at work, and the claims in hand.
+    """Whose page it is, until when its death is a handler's doing, and the claims in hand.
 
     A process may die between any two writes, so what is counted is written before it counts.
     """
 
     pid: int
-    handling: bool
+    handling_until: float
+    taken_away: bool
     count: int
     entries: Any
     _fields_ = (
         ("pid", ctypes.c_int64),
-        ("handling", ctypes.c_bool),
+        ("handling_until", ctypes.c_double),
+        ("taken_away", ctypes.c_bool),
         ("count", ctypes.c_int64),
         ("entries", _Entry * _MOST_CLAIMS),
     )
@@ -70,10 +73,14 @@ class _Page(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Estate:
-    """What a dead process left: its claims, and whether one of their handlers was at work."""
+    """What a dead process left: its claims, and what it died of.
+
+    Of a handler that was at work, or of us, who took its runs away; else nobody knows.
+    """
 
     claims: Sequence[Claim]
-    handling: bool
+    handling: bool = False
+    taken_away: bool = False
 
 
 class Holding:
@@ -96,20 +103,28 @@ class Holding:
         if self._own is None:
             return
         self._own.count = 0
-        self._own.handling = False
+        self.rest()
         for entry, claim in zip(self._own.entries, claims, strict=False):
             entry.write(claim)
         self._own.count = min(len(claims), _MOST_CLAIMS)
 
-    def handle(self) -> None:
-        """Note that a handler is at work: a death of this process is its doing."""
-        if self._own is not None:
-            self._own.handling = True
+    def handle(self, *, until: float) -> None:
+        """Note that a handler is at work: a death of this process is its doing.
 
-    def rest(self) -> None:
-        """Note that none is: whatever happens now, the runs are not to blame."""
+        From an instant of the monotonic clock on, which the processes of a machine share, it is
+        the watchdog's.
+        """
         if self._own is not None:
-            self._own.handling = False
+            self._own.handling_until = until
+
+    def rest(self, *, taken_away: bool = False) -> None:
+        """Note that none is: whatever happens now, the runs are not to blame.
+
+        If we take them away, they are not to spend anything either.
+        """
+        if self._own is not None:
+            self._own.taken_away = taken_away
+            self._own.handling_until = 0.0
 
     def left_by_the_dead(self) -> list[Estate]:
         """Take away the pages of processes that are gone; return what they had in hand."""
@@ -119,7 +134,8 @@ class Holding:
                 continue
             if page.count:
                 claims = [entry.read() for entry in page.entries[: page.count]]
-                estates.append(Estate(claims, page.handling))
+                handling = time.monotonic() < page.handling_until
+                estates.append(Estate(claims, handling, page.taken_away))
             page.count = 0
             page.pid = _NOBODY
         return estates

@@ -36,8 +36,9 @@ from workers.runners.python import RunContext
 from workers.shutdown import DRAIN
 
 TICK_SECONDS: Final = 0.1
-# What recording a forced end may take before the process goes without it.
-LAST_RECORD_SECONDS: Final = 3.0
+# What recording a forced end may take before the process goes without it. The main process then
+# tries too, and in a shutdown it needs the rest of its last words for that.
+LAST_RECORD_SECONDS: Final = 2.0
 # A run of a bundle that takes longer than this lets the others go.
 SLOW_SECONDS: Final = 0.5
 # Setting the watchdog costs a thread, so turns share a setting that is right to this much.
@@ -45,6 +46,8 @@ SHARED_SECONDS: Final = 0.25
 SHARED_PARTS: Final = 30
 # Told apart from a crash in the log of the pool, which replaces the child either way.
 ENDED_BY_FORCE: Final = 75
+# Why we take a run away for which nobody pays; of a time that is up and a cancel the row tells.
+TAKING_AWAY: Final = frozenset({StopReason.SHUTDOWN, StopReason.WINDOW, StopReason.BUDGET})
 STDERR: Final = 2
 
 
@@ -98,7 +101,6 @@ class Lease:
         with self._judging:
             self._turn = turn
             self._arm(turn.ladder.watchdog_at)
-        HOLDING.handle()
         while self._threads:
             self._threads.pop().start()
 
@@ -110,13 +112,14 @@ class Lease:
         with self._judging:
             self._turn = None
             self._calm(time.monotonic())
-        HOLDING.rest()
+            HOLDING.rest()
 
     def stand_down(self) -> None:
         """Let the process wait as long as it likes: it holds nothing."""
         self.rest()
         with self._judging:
             self._disarm()
+            HOLDING.take([])
 
     def __enter__(self) -> Self:
         return self
@@ -213,9 +216,9 @@ class Lease:
         return True
 
     def _end_by_force(self, turn: Turn, reason: StopReason) -> None:
+        # Before all else, for the watchdog is near.
+        HOLDING.rest(taken_away=reason in TAKING_AWAY)
         emit(Event.RUN_KILLED, **turn.name, reason=reason, pid=os.getpid())
-        if reason is StopReason.LOST:
-            HOLDING.rest()  # whoever did not answer is to blame
         fault("lease.before_force")
         _end_offspring()
         last_word = Thread(target=self._record_forced, args=(turn, reason), daemon=True)
@@ -236,11 +239,11 @@ class Lease:
 
         The file descriptor and not the object, which a library may have replaced by one without.
         """
-        if 0 <= instant - self._armed_for <= self._shared:
-            return
-        self._armed_for = instant
-        seconds = max(instant - time.monotonic(), TICK_SECONDS)
-        faulthandler.dump_traceback_later(seconds, exit=True, file=STDERR)
+        if not 0 <= instant - self._armed_for <= self._shared:
+            self._armed_for = instant
+            seconds = max(instant - time.monotonic(), TICK_SECONDS)
+            faulthandler.dump_traceback_later(seconds, exit=True, file=STDERR)
+        HOLDING.handle(until=self._armed_for)
 
     def _calm(self, now: float) -> None:
         """Keep the watchdog from a process that only waits for Postgres, which has its own limits.

@@ -12,6 +12,7 @@ from app.settings import Settings
 from app.store.db import Db
 from app.telemetry import Event, emit
 from workers.holding import HOLDING, Estate, Holding
+from workers.shutdown import DRAIN
 from workers.word import say
 
 # The main loop stands still while it speaks, so what cannot be said is tried ever less often.
@@ -63,8 +64,10 @@ class Obituary:
 
     def _settle(self, db: Db, notice: Notice) -> None:
         estate = notice.estate
+        # Whatever ends while the worker shuts down, ends because of that.
+        taken_away = estate.taken_away or DRAIN.begun
         try:
-            end_runs_of_the_dead(db, estate.claims, handling=estate.handling)
+            end_runs_of_the_dead(db, estate.claims, handling=estate.handling, taken_away=taken_away)
         except SQLAlchemyError as error:
             emit(Event.DATABASE_UNREACHABLE, error=error)
         else:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from app.domain.claims import Claim
 from app.domain.ids import TaskId, UserId, show_task
 from app.domain.lifecycle import State
-from app.domain.results import Died, Expired, Lost, Result, Stopped, TimedOut
+from app.domain.results import Died, Expired, Interrupted, Lost, Result, Stopped, TimedOut
 from app.domain.verdicts import Standing, judge
 from app.faults import fault
 from app.outcome.settle import Ending, record
@@ -22,6 +22,7 @@ from app.store.statements import statement
 from app.telemetry import Event, emit
 
 BATCH = 500
+ENDED_BY_FORCE = "ended_by_force"
 
 
 def reap(db: Db) -> int:
@@ -34,15 +35,19 @@ def reap(db: Db) -> int:
     return len(_settle_all(db, "expired_claims", {"limit": BATCH}, only_expired=True))
 
 
-def end_runs_of_the_dead(db: Db, claims: Sequence[Claim], *, handling: bool) -> int:
+def end_runs_of_the_dead(
+    db: Db, claims: Sequence[Claim], *, handling: bool, taken_away: bool = False
+) -> int:
     """Settle what a dead process of a living worker had in hand; return how much it still held.
 
-    It is a crash of the run if its handler was at work when the process died, within its lease.
+    It is a crash of the run if its handler was at work when the process died, within its lease;
+    but if we took the run away, it is handed back.
     """
     found = {
         "tasks": [claim.task_id for claim in claims],
         "tokens": [claim.token for claim in claims],
         "handling": handling,
+        "taken_away": taken_away,
         "limit": BATCH,
     }
     return len(_settle_all(db, "runs_of_the_dead", found, only_expired=False))
@@ -126,6 +131,8 @@ def _what_happened(row: Mapping[str, Any]) -> Result:
         return Stopped()
     if row["out_of_time"]:
         return TimedOut(by_plan=row["plan_limited"])
+    if row["taken_away"]:
+        return Interrupted(ENDED_BY_FORCE)
     in_company = row["bundle"] is not None
     return Died(in_company=in_company) if row["died"] else Lost(in_company=in_company)
 

@@ -6,8 +6,7 @@ import pytest
 
 from app.local.postgres import EmbeddedPostgres
 from app.local.redis import EmbeddedRedis
-from app.store.db import Db, Timeouts
-from tests.support.rivals import held_lane
+from tests.support.rivals import lane_held_for_long
 from tests.support.workers import Shift, Worker, running_worker, shared_shift
 
 
@@ -40,11 +39,10 @@ def test_a_death_is_told_although_its_place_was_taken_before(shift: Shift, worke
     """The lane is held, so nothing can be said; others come to run where the dead one ran."""
     neighbour, task_id = (shift.send("sleep", {"seconds": 300}, max_attempts=1) for _ in range(2))
     before = worker.children()
-    patient = Db.connect(str(shift.settings.database_url), role=None, timeouts=Timeouts(idle=60))
     shift.house.run("UPDATE agents SET slots = 6")  # or nobody else could come
     others = [shift.claimed(shift.house.task(shift.house.user(), type="echo")) for _ in range(4)]
 
-    with held_lane(lambda *_, **__: patient, shift.user):
+    with lane_held_for_long(str(shift.settings.database_url), shift.user):
         for child in before:
             child.kill()
         shift.publish(*others)
@@ -52,7 +50,6 @@ def test_a_death_is_told_although_its_place_was_taken_before(shift: Shift, worke
             shift.reaches(other.claim.task_id, "completed", timeout=30)
         assert {shift.house.state(one) for one in (neighbour, task_id)} == {"running"}
 
-    patient.close()
     for one in (neighbour, task_id):
         shift.reaches(one, "dead_lettered", timeout=30)
         assert shift.outcomes(one) == ["crash"]

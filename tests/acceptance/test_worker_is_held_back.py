@@ -5,14 +5,23 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from app.control.cancel import cancel
 from app.control.drain import drain, undrain
 from app.control.windows import set_window
 from app.dispatch.publish import Publisher
 from app.domain.windows import AtClosing, Window
 from app.local.postgres import EmbeddedPostgres
 from app.local.redis import EmbeddedRedis
+from tests.support.rivals import lane_held_for_long
 from tests.support.waiting import wait_until
-from tests.support.workers import Shift, Worker, running_worker, worker_settings, working_house
+from tests.support.workers import (
+    Shift,
+    Worker,
+    is_gone,
+    running_worker,
+    worker_settings,
+    working_house,
+)
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +69,24 @@ def test_a_run_is_handed_back_when_its_window_closes(
     shift.house.run("UPDATE tasks SET payload = '{\"seconds\": 0}' WHERE id = :id", id=task_id)
     shift.publish(shift.claimed(task_id))
     shift.reaches(task_id, "completed", timeout=30)
+
+
+def test_a_run_taken_away_costs_nothing_although_that_could_not_be_recorded(
+    shift: Shift, worker: Worker
+) -> None:
+    task_id = shift.send("sleep", {"seconds": 300, "stubborn": True})
+    [child] = worker.children()
+    shut(shift, AtClosing.STOP)
+
+    with lane_held_for_long(str(shift.settings.database_url), shift.user):
+        wait_until(lambda: is_gone(child), what="the run to be ended by force")
+
+    row = shift.reaches(task_id, "ready")
+    assert (row["attempts"], shift.outcomes(task_id)) == (0, ["interrupted"])
+    assert shift.house.lane(shift.user)["used_seconds"] == 0
+
+    set_window(shift.house.app, shift.user, None)
+    cancel(shift.house.app, shift.user, task_id, actor="human:test")
 
 
 def test_a_run_goes_on_when_its_window_closes_and_it_may_finish(

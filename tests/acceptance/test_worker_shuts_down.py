@@ -10,6 +10,7 @@ from app.dispatch.publish import Publisher
 from app.local.redis import EmbeddedRedis
 from app.maintenance.reap import reap
 from tests.support.house import House
+from tests.support.rivals import lane_held_for_long
 from tests.support.waiting import wait_until
 from tests.support.workers import (
     ROOT,
@@ -58,6 +59,26 @@ def test_a_worker_told_to_go_hands_its_runs_back_and_leaves(
     assert [agent["status"] for agent in shift.house.rows("SELECT status FROM agents")] == [
         "offline"
     ]
+
+
+@pytest.mark.parametrize("kind", ["sleep", "spin"])
+def test_a_run_costs_nothing_although_its_shutdown_could_not_be_recorded(
+    shift: Shift, kind: str
+) -> None:
+    how = {"seconds": 300, "stubborn": True, "gil": True}
+    with running_worker(shift.settings) as worker:
+        runs = [shift.send(kind, how) for _ in range(2)]
+        children = worker.children()
+
+        worker.signal(signal.SIGTERM)
+        with lane_held_for_long(str(shift.settings.database_url), shift.user):
+            wait_until(lambda: all(map(is_gone, children)), what="the runs to be ended by force")
+        worker.ended(within=PROMPTLY)
+
+    rows = [shift.house.row(task_id) for task_id in runs]
+    assert [(row["state"], row["attempts"]) for row in rows] == [("ready", 0)] * 2
+    assert [shift.outcomes(task_id) for task_id in runs] == [["interrupted"]] * 2
+    assert shift.house.one("SELECT sum(seconds) AS billed FROM usage_ledger")["billed"] == 0
 
 
 def test_a_signal_to_the_whole_process_group_loses_nothing(shift: Shift) -> None:

@@ -1,5 +1,6 @@
 """Telling of deaths: one that cannot be told holds up neither the others nor the worker."""
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -39,7 +40,7 @@ def dies_at_work(holding: Holding, run: Run, *, place: int = 0) -> None:
     def work() -> None:
         holding.open()
         holding.take([run.claim])
-        holding.handle()
+        holding.handle(until=time.monotonic() + 60)
 
     in_a_process_that_dies(work, place=place)
 

@@ -305,7 +305,7 @@ def _values(connection: Connection) -> dict[str, Any]:
         "status": None,
         **dict.fromkeys(("target", "cancelled"), "claimed"),
         "keys": ["key 1", "key 2"],
-        **dict.fromkeys(("resolved", "handling"), False),
+        **dict.fromkeys(("resolved", "handling", "taken_away"), False),
         "progress": None,
         "result": "{}",
         "touched": 0,

@@ -138,6 +138,28 @@ def test_a_process_that_was_frozen_beyond_its_lease_did_not_die_of_its_run(house
     assert house.one("SELECT outcome FROM attempts")["outcome"] == "worker_lost"
 
 
+def test_what_we_took_away_from_the_dead_spends_nothing(house: House) -> None:
+    user, run = _running(house)
+    house.move_clock(timedelta(seconds=5))
+
+    end_runs_of_the_dead(house.dispatcher, [run.claim], handling=True, taken_away=True)
+
+    row = house.row(run.claim.task_id)
+    assert (row["state"], row["attempts"]) == ("ready", 0)
+    assert house.one("SELECT outcome FROM attempts")["outcome"] == "interrupted"
+    assert house.lane(user)["used_seconds"] == 0
+
+
+@pytest.mark.parametrize("taken_away", [False, True])
+def test_the_dead_whose_time_was_up_have_timed_out(house: House, *, taken_away: bool) -> None:
+    _, run = _running(house, timeout_seconds=5, max_attempts=1)
+    house.move_clock(timedelta(seconds=6))
+
+    end_runs_of_the_dead(house.dispatcher, [run.claim], handling=False, taken_away=taken_away)
+
+    assert house.one("SELECT outcome FROM attempts")["outcome"] == "timeout"
+
+
 def test_the_dead_that_were_told_to_stop_did_so(house: House) -> None:
     user, run = _running(house)
     cancel(house.app, user, run.claim.task_id, actor="human:me")

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from sqlalchemy import text
 
-from app.store.db import Db
+from app.store.db import Db, Timeouts
 from tests.support.waiting import wait_until
 
 PATIENCE_SECONDS = 20.0
@@ -96,6 +96,17 @@ def held_lane(connect: Connect, user_id: UUID) -> Iterator[None]:
     """Hold a user's lane, as every transaction does that moves the user's tasks."""
     with _holding(connect, "SELECT FROM lanes WHERE user_id = :key FOR NO KEY UPDATE", user_id):
         yield
+
+
+@contextmanager
+def lane_held_for_long(url: str, user_id: UUID) -> Iterator[None]:
+    """Hold a user's lane for longer than a connection of the house would be let."""
+    patient = Db.connect(url, role=None, timeouts=Timeouts(idle=60))
+    try:
+        with held_lane(lambda *_, **__: patient, user_id):
+            yield
+    finally:
+        patient.close()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from uuid import uuid4
 
@@ -12,6 +13,7 @@ from app.domain.ids import TaskId
 from tests.support.dying import in_a_process_that_dies
 from workers.holding import MOST_PROCESSES, Estate, Holding
 
+Step = Callable[[Holding], None]
 CLAIMS = [Claim(TaskId(uuid4()), epoch, uuid4()) for epoch in (1, 2**40)]
 
 
@@ -20,43 +22,66 @@ def holding() -> Holding:
     return Holding()
 
 
-def working(holding: Holding, *steps: str, claims: list[Claim] = CLAIMS) -> Callable[[], None]:
+def handles(holding: Holding) -> None:
+    holding.handle(until=time.monotonic() + 60)
+
+
+def rests(holding: Holding) -> None:
+    holding.rest()
+
+
+def is_ended_by_the_watchdog(holding: Holding) -> None:
+    holding.handle(until=time.monotonic())
+
+
+def loses_its_runs_to_us(holding: Holding) -> None:
+    holding.rest(taken_away=True)
+
+
+def working(holding: Holding, *steps: Step, claims: list[Claim] = CLAIMS) -> Callable[[], None]:
     """Say what a process of the pool does: it takes claims, and then some steps."""
 
     def work() -> None:
         holding.open()
         holding.take(claims)
         for step in steps:
-            getattr(holding, step)()
+            step(holding)
 
     return work
 
 
 def test_the_living_leave_nothing(holding: Holding) -> None:
-    working(holding, "handle")()
+    working(holding, handles)()
 
     assert holding.left_by_the_dead() == []
 
 
 @pytest.mark.parametrize(
-    ("steps", "handling"), [(["handle"], True), ([], False), (["handle", "rest"], False)]
+    ("steps", "estate"),
+    [
+        ([], Estate(CLAIMS)),
+        ([handles], Estate(CLAIMS, handling=True)),
+        ([handles, rests], Estate(CLAIMS)),
+        ([handles, is_ended_by_the_watchdog], Estate(CLAIMS)),
+        ([handles, loses_its_runs_to_us], Estate(CLAIMS, taken_away=True)),
+    ],
 )
 def test_a_death_in_a_handler_is_told_from_any_other(
-    holding: Holding, steps: list[str], *, handling: bool
+    holding: Holding, steps: list[Step], estate: Estate
 ) -> None:
     in_a_process_that_dies(working(holding, *steps))
 
-    assert holding.left_by_the_dead() == [Estate(CLAIMS, handling)]
+    assert holding.left_by_the_dead() == [estate]
 
 
 def test_what_was_taken_last_counts(holding: Holding) -> None:
     def work() -> None:
-        working(holding, "handle")()
+        working(holding, handles, loses_its_runs_to_us)()
         holding.take(CLAIMS[1:])
 
     in_a_process_that_dies(work)
 
-    assert holding.left_by_the_dead() == [Estate(CLAIMS[1:], handling=False)]
+    assert holding.left_by_the_dead() == [Estate(CLAIMS[1:])]
 
 
 def test_who_has_nothing_in_hand_leaves_nothing(holding: Holding) -> None:
@@ -68,22 +93,22 @@ def test_who_has_nothing_in_hand_leaves_nothing(holding: Holding) -> None:
 def test_an_estate_is_handed_over_once(holding: Holding) -> None:
     in_a_process_that_dies(working(holding))
 
-    assert holding.left_by_the_dead() == [Estate(CLAIMS, handling=False)]
+    assert holding.left_by_the_dead() == [Estate(CLAIMS)]
     assert holding.left_by_the_dead() == []
 
 
 def test_every_process_has_a_page_of_its_own(holding: Holding) -> None:
-    in_a_process_that_dies(working(holding, "handle", claims=CLAIMS[:1]), place=0)
+    in_a_process_that_dies(working(holding, handles, claims=CLAIMS[:1]), place=0)
     in_a_process_that_dies(working(holding, claims=CLAIMS[1:]), place=1)
 
     assert holding.left_by_the_dead() == [
         Estate(CLAIMS[:1], handling=True),
-        Estate(CLAIMS[1:], handling=False),
+        Estate(CLAIMS[1:]),
     ]
 
 
 def test_a_process_without_a_page_works_all_the_same(holding: Holding) -> None:
-    in_a_process_that_dies(working(holding, "handle"), place=MOST_PROCESSES)
+    in_a_process_that_dies(working(holding, handles), place=MOST_PROCESSES)
 
     assert holding.left_by_the_dead() == []
 
@@ -99,7 +124,7 @@ def test_the_living_never_look_dead_however_much_they_write(holding: Holding) ->
     pid = os.fork()
     if pid == 0:
         try:
-            work = working(holding, "handle", "rest")
+            work = working(holding, handles, rests)
             while True:
                 work()
         finally:

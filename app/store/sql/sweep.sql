@@ -16,6 +16,7 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.att
                   AND g.joined_at <= t.started_at
                   AND g.status <> 'offline'
                   AND g.last_heartbeat_at > clock() - make_interval(secs => g.stale_after_seconds)) AS died,
+       false AS taken_away,
        spent_runs(t.id, t.forgiven_epoch) AS failures
   FROM tasks t
  WHERE t.state IN ('claimed', 'running', 'validating')
@@ -32,6 +33,7 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.att
        (t.timeout_seconds IS NULL OR t.reserved_seconds < t.timeout_seconds) AS plan_limited,
        clock() >= t.started_at + make_interval(secs => t.reserved_seconds) AS out_of_time,
        true AS died,
+       false AS taken_away,
        spent_runs(t.id, t.forgiven_epoch) AS failures
   FROM tasks t
  WHERE t.state IN ('running', 'validating')
@@ -51,9 +53,10 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.att
        (t.timeout_seconds IS NULL OR t.reserved_seconds < t.timeout_seconds) AS plan_limited,
        coalesce(least(t.expires_at, clock()) >= t.started_at + make_interval(secs => t.reserved_seconds), false) AS out_of_time,
        CAST(:handling AS boolean) AND t.expires_at > clock() AS died,
+       CAST(:taken_away AS boolean) AS taken_away,
        spent_runs(t.id, t.forgiven_epoch) AS failures
   FROM tasks t
- WHERE t.state IN ('claimed', 'running', 'validating')
+ WHERE t.state IN ('running', 'validating')
    AND t.id = ANY (CAST(:tasks AS uuid[]))
    AND t.token = ANY (CAST(:tokens AS uuid[]))
  ORDER BY t.id
