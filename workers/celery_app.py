@@ -8,6 +8,7 @@ import warnings
 from celery import Celery, signals
 from celery.beat import Service
 from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
+from kombu.transport.redis import Channel
 
 from app import telemetry
 from app.dispatch.celery_settings import MAINTENANCE_QUEUE, celery_settings
@@ -37,6 +38,10 @@ def configuration() -> dict[str, object]:
 # to come, which we have chosen against.
 for _category in (SecurityWarning, CPendingDeprecationWarning):
     warnings.filterwarnings("ignore", category=_category)
+
+# What was taken and never begun comes back with its claim. Kombu would put it back by itself and,
+# if Redis is away, write it to a file that nobody reads.
+Channel.do_restore = False
 
 app = Celery("overnight", include=["workers.execute", "workers.upkeep"])
 app.add_defaults(configuration)

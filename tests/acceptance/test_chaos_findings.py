@@ -51,7 +51,6 @@ def test_a_complaint_that_no_fault_explains_is_one(said: str) -> None:
     [
         f'{AT} ERROR queue=sweep_failed sweep=reap error="server closed the connection"',
         TIMED_OUT,
-        f'{AT} CRITICAL msg="UNABLE TO RESTORE 1 MESSAGES: (network:ConnectionError,)"',
         f"{AT} ERROR msg=\"Process 'F-1' pid:7 exited with 'signal 9 (SIGKILL)'\"",
     ],
 )

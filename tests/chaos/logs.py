@@ -25,8 +25,6 @@ SERVER_AWAY: Final = re.compile(
     r"|terminating connection|the database system is|lock timeout|statement timeout"
     r"|Error while reading from|Error \d+ (?:while )?(?:writing|connecting)|Redis is loading"
     r"|could not receive data from server|could not send data to server|no answer within"
-    # Messages that Celery could not give back to a Redis that is away; their claims expire.
-    r"|UNABLE TO RESTORE \d+ MESSAGES: \(network:|EMERGENCY DUMP STATE TO FILE"
 )
 # What a worker says of a child that was killed: by us, or by poison.
 CHILD_KILLED: Final = re.compile(

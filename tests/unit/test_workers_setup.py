@@ -1,3 +1,4 @@
+import importlib
 import logging
 import sys
 from pathlib import Path
@@ -35,6 +36,10 @@ def test_a_message_is_a_hint_that_celery_need_not_keep(settings: Settings) -> No
     assert chosen["worker_disable_prefetch"] is True
     assert chosen["result_backend"] is None
     assert chosen["task_publish_retry"] is False
+
+
+def test_a_message_that_was_not_begun_is_neither_put_back_nor_written_to_a_file() -> None:
+    assert importlib.import_module("workers.celery_app").Channel.do_restore is False
 
 
 def test_only_the_pools_queue_and_the_sweeps_queue_are_known(settings: Settings) -> None:
