@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
 
-from app.domain.claims import Run
+from app.domain.claims import Claim, Run
 from app.domain.results import Interrupted, Result
 from app.store.db import Db
 from workers.settling import Follow, settle_by
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Done:
     """A run that is over, and how it ended."""
 
@@ -34,6 +34,7 @@ class Bundle:
         self._lock = Lock()
         self._waiting = deque(runs)
         self._done: list[Done] = []
+        self._recording: set[Done] = set()
 
     def next(self) -> Run | None:
         """Return the run whose turn it is, or None when all had theirs."""
@@ -51,13 +52,23 @@ class Bundle:
         """Whether other runs depend on how long the current one takes."""
         return bool(self._waiting or self._done)
 
+    @property
+    def unrecorded(self) -> list[Claim]:
+        """The runs that are over while the house does not know; until then they need a lease."""
+        with self._lock:
+            return [one.run.claim for one in (*self._done, *self._recording)]
+
     def record(self, *, deadline: float = math.inf, then: Follow | None = None) -> bool:
         """Record what is over, and what is to follow; True if any of it counted."""
         with self._lock:
             done, self._done = self._done, []
-        return bool(done) and settle_by(
-            self._db, [(one.run, one.result) for one in done], deadline=deadline, then=then
-        )
+            self._recording.update(done)
+        try:
+            ends = [(one.run, one.result) for one in done]
+            return bool(ends) and settle_by(self._db, ends, deadline=deadline, then=then)
+        finally:
+            with self._lock:
+                self._recording.difference_update(done)
 
     def shed(self, *, deadline: float, reason: str = "slow_bundle") -> None:
         """Give back the runs that have not begun, and record those that are over."""

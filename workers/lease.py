@@ -71,8 +71,8 @@ class Lease:
     """Keeps tasks ours while their handlers run; used as a context around all of a message.
 
     Runs take turns under one lease, and between bundles it rests. As soon as a run of a bundle
-    turns out slow the others are given back, so only the run whose turn it is ever needs a
-    heartbeat.
+    turns out slow the others are given back, so what needs heartbeats is the run whose turn it is,
+    and those that are over for as long as that takes to record.
     """
 
     def __init__(
@@ -83,6 +83,8 @@ class Lease:
         self._lease = lease
         self._settled = settled
         self._turn: Turn | None = None
+        self._latest: Turn | None = None
+        self._shedding: list[Thread] = []
         # Held by whoever changes the turn, and by the guard while it judges one.
         self._judging = Lock()
         self._over = Flag()
@@ -99,7 +101,7 @@ class Lease:
     def take(self, turn: Turn) -> None:
         """Begin a run's turn."""
         with self._judging:
-            self._turn = turn
+            self._turn = self._latest = turn
             self._arm(turn.ladder.watchdog_at)
         while self._threads:
             self._threads.pop().start()
@@ -113,11 +115,14 @@ class Lease:
             self._turn = None
             self._calm(time.monotonic())
             HOLDING.rest()
+        while self._shedding:
+            self._shedding.pop().join()
 
     def stand_down(self) -> None:
         """Let the process wait as long as it likes: it holds nothing."""
         self.rest()
         with self._judging:
+            self._latest = None
             self._disarm()
             HOLDING.take([])
 
@@ -180,16 +185,16 @@ class Lease:
     def _keep_pulse(self) -> None:
         beaten, due = None, math.inf
         while not self._over.wait(self._until(due)):
-            turn, now = self._turn, time.monotonic()
+            turn, now = self._latest, time.monotonic()
             if turn is not beaten:
                 beaten, due = turn, turn.began + self._interval if turn else math.inf
             if turn is None:
                 continue
             if turn.bundle.has_company and now - turn.began >= SLOW_SECONDS:
-                turn.bundle.shed(deadline=turn.ladder.trusted_until)
-                self._settled()
+                self._let_others_go(turn)
             if now >= due:
-                due = now + (self._interval if self._beat(turn, now) else self._interval / 4)
+                well = (turn is not self._turn or self._beat(turn, now)) and self._hold_on(turn)
+                due = now + (self._interval if well else self._interval / 4)
 
     def _until(self, due: float) -> float:
         """Return how long the pulse may rest: to the next beat, or to the next look at a bundle."""
@@ -197,6 +202,28 @@ class Lease:
         alert = turn is None or turn.bundle.has_company
         rest = min(due - time.monotonic(), SLOW_SECONDS if alert else self._interval)
         return max(0.0, rest)
+
+    def _let_others_go(self, slow: Turn) -> None:
+        """Shed the bundle of a slow run beside the pulse: recording may wait for long."""
+
+        def shed() -> None:
+            slow.bundle.shed(deadline=slow.ladder.trusted_until)
+            self._settled()
+
+        with self._judging:
+            if slow is self._turn:
+                self._shedding.append(Thread(target=shed, name="run shed", daemon=True))
+                self._shedding[-1].start()
+
+    def _hold_on(self, turn: Turn) -> bool:
+        """Keep what is over until it is recorded, or the reaper would take finished work."""
+        try:
+            for claim in turn.bundle.unrecorded:
+                heartbeat(self._db, claim, lease=self._lease)
+        except (DatabaseUnreachable, SQLAlchemyError) as error:
+            emit(Event.HEARTBEAT_FAILED, **turn.name, error=error)
+            return False
+        return True
 
     def _beat(self, turn: Turn, sent_at: float) -> bool:
         news = turn.context.take_news()

@@ -12,8 +12,7 @@ from app.events.wake import SLOTS_CHANNEL
 from app.local.postgres import EmbeddedPostgres
 from app.local.redis import EmbeddedRedis
 from app.maintenance.reap import reap
-from app.store.db import Db, Timeouts
-from tests.support.rivals import held_lane
+from tests.support.rivals import lane_held_for_long, task_held_for_long
 from tests.support.waiting import wait_until
 from tests.support.workers import (
     Shift,
@@ -143,17 +142,37 @@ def test_a_run_that_its_slot_took_by_itself_is_known_as_soon(
 
 
 def test_an_end_is_recorded_also_when_its_lease_is_over(shift: Shift, worker: Worker) -> None:
+    """With the row held no heartbeat comes through either."""
     task_id = shift.send("sleep", {"seconds": 2})
-    patient = Db.connect(str(shift.settings.database_url), role=None, timeouts=Timeouts(idle=60))
     [child] = worker.children()
-    with held_lane(lambda *_, **__: patient, shift.user):
+    with (
+        lane_held_for_long(str(shift.settings.database_url), shift.user),
+        task_held_for_long(str(shift.settings.database_url), task_id),
+    ):
         wait_until(lambda: lease_is_over(shift, task_id), timeout=20, what="its lease to end")
         still_there = worker.children()
 
-    patient.close()
     shift.reaches(task_id, "completed")
 
     assert still_there == [child], "the watchdog is for handlers"
+    assert shift.outcomes(task_id) == ["completed"]
+
+
+def test_finished_work_is_not_reaped_however_long_its_end_takes_to_record(
+    shift: Shift, worker: Worker
+) -> None:
+    task_id = shift.send("sleep", {"seconds": 1})
+    age = "SELECT extract(epoch FROM clock() - started_at) AS seconds FROM tasks WHERE id = :id"
+
+    def left_alone_for_long() -> bool:
+        assert reap(shift.house.dispatcher) == 0
+        seconds = shift.house.one(age, id=task_id)["seconds"]
+        return bool(seconds > 1.5 * shift.settings.lease_seconds)
+
+    with lane_held_for_long(str(shift.settings.database_url), shift.user):
+        wait_until(left_alone_for_long, timeout=20, what="its first lease to be long over")
+
+    shift.reaches(task_id, "completed")
     assert shift.outcomes(task_id) == ["completed"]
 
 

@@ -10,6 +10,7 @@ import pytest
 from app.control.pauses import EVERYTHING, Target, pause
 from app.dispatch.publish import bundled, message_id
 from app.domain.claims import Claimed
+from app.domain.ids import parse_task
 from app.events.wake import Waker
 from app.gate.claim import Bundling, Taken, Terms, claim
 from app.maintenance.reap import reap
@@ -17,6 +18,7 @@ from app.store.db import Db
 from overnight import Context
 from overnight.handlers import Handler, registered
 from tests.support.house import CLAIM_TTL, LIVENESS, POOL, House
+from tests.support.rivals import held_lane
 from tests.support.waiting import wait_until
 from tests.support.workers import worker_settings
 from workers import child
@@ -210,6 +212,31 @@ def test_nobody_pays_for_waiting_in_a_bundle(
 
     charged = [row["seconds"] for row in house.rows("SELECT seconds FROM usage_ledger")]
     assert max(charged) < 0.2
+
+
+def test_a_slow_member_keeps_its_lease_while_the_end_of_another_waits(
+    house: House, worker: child.House, handle: Callable[..., None], connect: Callable[..., Db]
+) -> None:
+    house.agent(slots=1)
+    quick(house, 2)
+    [message] = bundled(take(house).claims)
+    seen: list[str] = []
+
+    def handler(ctx: Context) -> None:
+        seen.append(ctx.task_id)
+        if len(seen) == 2:
+            first, own = (house.row(parse_task(one)) for one in seen)
+            with held_lane(connect, first["user_id"]):
+                wait_until(
+                    lambda: house.row(own["id"])["expires_at"] > own["expires_at"],
+                    what="its next heartbeat",
+                    timeout=2,
+                )
+
+    handle(handler)
+    carry_out(worker, [one.claim for one in message])
+
+    assert states(house) == {"completed": 2}
 
 
 def test_a_slow_member_lets_the_others_go(

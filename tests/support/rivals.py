@@ -101,12 +101,24 @@ def held_lane(connect: Connect, user_id: UUID) -> Iterator[None]:
 @contextmanager
 def lane_held_for_long(url: str, user_id: UUID) -> Iterator[None]:
     """Hold a user's lane for longer than a connection of the house would be let."""
-    patient = Db.connect(url, role=None, timeouts=Timeouts(idle=60))
+    with _patient(url) as connect, held_lane(connect, user_id):
+        yield
+
+
+@contextmanager
+def task_held_for_long(url: str, task_id: UUID) -> Iterator[None]:
+    """Hold a task's row for as long."""
+    with _patient(url) as connect, held_task(connect, task_id):
+        yield
+
+
+@contextmanager
+def _patient(url: str) -> Iterator[Connect]:
+    db = Db.connect(url, role=None, timeouts=Timeouts(idle=60))
     try:
-        with held_lane(lambda *_, **__: patient, user_id):
-            yield
+        yield lambda *_, **__: db
     finally:
-        patient.close()
+        db.close()
 
 
 @contextmanager
