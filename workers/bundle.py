@@ -1,6 +1,5 @@
 """The runs of one message: carried out one after the other, recorded together."""
 
-import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -58,7 +57,7 @@ class Bundle:
         with self._lock:
             return [one.run.claim for one in (*self._done, *self._recording)]
 
-    def record(self, *, deadline: float = math.inf, then: Follow | None = None) -> bool:
+    def record(self, *, deadline: float, then: Follow | None = None) -> bool:
         """Record what is over, and what is to follow; True if any of it counted."""
         with self._lock:
             done, self._done = self._done, []

@@ -111,7 +111,8 @@ def perform_all(
         lease.take(turn)
         bundle.end(run, perform_run(house, turn))
     lease.rest()
-    return bundle.record(then=refill.after(turn.run, turn.began))
+    follow = refill.after(turn.run, turn.began)
+    return bundle.record(deadline=turn.ladder.trusted_until, then=follow)
 
 
 def perform_run(house: House, turn: Turn) -> Result | None:

@@ -8,9 +8,3 @@ from uuid import uuid4
 # Made once in the main process and inherited by its children. The last part is new with every
 # boot, because host name and process id repeat in containers.
 WORKER_ID: Final = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:12]}"
-_MAIN: Final = os.getpid()
-
-
-def is_orphan() -> bool:
-    """Whether this is a child whose worker is gone."""
-    return _MAIN not in {os.getpid(), os.getppid()}

@@ -1,27 +1,31 @@
 """Recording how a run ended, also while Postgres is away for a moment."""
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 from uuid import UUID
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DataError, SQLAlchemyError
+from sqlalchemy.exc import DataError, DBAPIError, SQLAlchemyError
 
 from app.domain.claims import Claim, Run
 from app.domain.ids import show_task
 from app.domain.results import Interrupted, Raised, Result, Returned
 from app.outcome.settle import Ending, Settled, give_up, settle_all, taken_under
-from app.store.db import DatabaseUnreachable, Db
+from app.store.db import DatabaseUnreachable, Db, sqlstate
 from app.telemetry import Event, emit, get
-from workers.identity import WORKER_ID, is_orphan
+from workers.identity import WORKER_ID
 
 FIRST_PAUSE_SECONDS: Final = 0.1
 LONGEST_PAUSE_SECONDS: Final = 2.0
 # How long to try to give back what nobody may ever run; then the lease or the claim runs out.
 UNANSWERED_SECONDS: Final = 5.0
 UNANSWERED: Final = "start_unanswered"
+# How often to say that an end still waits.
+SAY_SECONDS: Final = 30.0
+# What passes, by Postgres's classes of errors: a server that may only read, a lost race, no room, a
+# lock that is held, a statement that took too long, a disk that fails.
+PASSING: Final = ("25", "40", "53", "55", "57", "58")
 
 _log = get(__name__)
 
@@ -40,16 +44,18 @@ def settle_by(
     db: Db,
     ends: Sequence[tuple[Run, Result]],
     *,
-    deadline: float = math.inf,
+    deadline: float,
     then: Follow | None = None,
 ) -> bool:
-    """Record runs' ends before an instant of the monotonic clock; True if any of them counted.
+    """Record runs' ends; True if any of them counted.
 
-    Who has nothing else to do tries for as long as the worker lives. A lease may be over by then,
-    but not what took hours to make: if nobody took the task meanwhile, it still counts. `then`
+    While Postgres is away or busy it is tried for as long as the worker lives. A lease may be over
+    by then, but what took hours to make still counts if nobody took the task meanwhile. What
+    Postgres refuses for good is given up at the deadline, an instant of the monotonic clock. `then`
     joins the first try only: an end must not be lost over it.
     """
     pause = FIRST_PAUSE_SECONDS
+    say_at = time.monotonic()
     while True:
         first, then = then, None
         try:
@@ -63,16 +69,26 @@ def settle_by(
                 return any(alone)
             ends = [_unfit(*ends[0], error)]
         except (DatabaseUnreachable, SQLAlchemyError) as error:
-            if time.monotonic() + pause >= deadline or is_orphan():
-                names = [show_task(run.claim.task_id) for run, _ in ends]
+            now, names = time.monotonic(), [show_task(run.claim.task_id) for run, _ in ends]
+            if now + pause >= deadline and not _passes(error):
                 _log.error("ends could not be recorded", queue_ids=names, error=error)
                 return False
+            if now >= say_at:
+                _log.warning("ends wait to be recorded", queue_ids=names, error=error)
+                say_at = now + SAY_SECONDS
             time.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
         else:
             if first is not None:
                 first.confirm()
             return _report(settled)
+
+
+def _passes(error: Exception) -> bool:
+    """Whether Postgres may take later what it did not take now."""
+    if isinstance(error, DBAPIError):
+        return (sqlstate(error) or "").startswith(PASSING)
+    return isinstance(error, DatabaseUnreachable)
 
 
 def give_up_by(db: Db, claims: Sequence[Claim], *, deadline: float) -> bool:

@@ -9,9 +9,11 @@ from app.domain.ids import TaskId, UserId
 from app.domain.results import Returned
 from app.events.wake import Waker
 from app.settings import Settings
-from app.store.db import Db
+from app.store.db import DISPATCHER, READER, Db, Timeouts
 from overnight import Context, Fail, Snooze, handlers
 from tests.support.house import House
+from tests.support.rivals import Rival, held_lane
+from tests.support.waiting import wait_until
 from tests.support.workers import worker_settings
 from workers import child
 from workers.execute import carry_out
@@ -322,12 +324,34 @@ def test_a_run_settles_although_every_connection_broke_meanwhile(
     assert house.row(task_id)["output"] >= 1
 
 
-def test_an_end_that_cannot_be_recorded_in_time_is_given_up(house: House, user: UserId) -> None:
+def test_an_end_that_postgres_refuses_is_given_up_in_time(
+    house: House, user: UserId, connect: Callable[..., Db]
+) -> None:
     run = house.running(user)
-    nowhere = Db.connect("postgresql://nobody@127.0.0.1:1/nothing", role=None)
+    powerless = connect(role=READER)
 
-    assert settle_by(nowhere, [(run, Returned("lost"))], deadline=0.0) is False
+    assert settle_by(powerless, [(run, Returned("lost"))], deadline=0.0) is False
     assert house.state(run.claim.task_id) == "running"
+
+
+def test_an_end_that_others_hold_up_is_never_given_up(
+    house: House,
+    user: UserId,
+    database_url: str,
+    connect: Callable[..., Db],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run = house.running(user)
+    hasty = Db.connect(database_url, role=DISPATCHER, timeouts=Timeouts(lock=0.01))
+    late = Rival(lambda _: hasty, "late", settle_by, [(run, Returned("kept"))], deadline=0.0)
+
+    with held_lane(connect, user):
+        late.start()
+        wait_until(lambda: "ends wait to be recorded" in caplog.text, what="its first try to fail")
+
+    assert late.answer() is True
+    hasty.close()
+    assert house.row(run.claim.task_id)["output"] == "kept"
 
 
 def test_a_start_that_cannot_be_asked_for_drops_the_message(
