@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from app.settings import Settings
 
-# A result that comes this late has to be refused, so a run must be over before its lease is.
+# From then on somebody else may hold the task, so a run must be over before its lease is.
 SAFETY_SECONDS = 5.0
 TIMEOUT_GRACE_SECONDS = 5.0
 LOST_GRACE_SECONDS = 2.0

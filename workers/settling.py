@@ -94,8 +94,8 @@ def _passes(error: Exception) -> bool:
 def give_up_by(db: Db, claims: Sequence[Claim], *, deadline: float) -> bool:
     """Give back claims whose start brought no answer; True if that was answered in time.
 
-    The start may have been counted. Its run would then be taken for one that crashed, and spend
-    and cost what nobody used.
+    The start may have been counted. Its run would then spend an attempt although nobody ran it,
+    and hold up its task until the lease is over.
     """
     if not claims:
         return True

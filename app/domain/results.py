@@ -88,14 +88,14 @@ class Expired(Ended):
 
 @dataclass(frozen=True)
 class Died(Ended):
-    """The run died by itself under a worker that lives on, alone or among others of a bundle."""
+    """The run died by itself while its holder lives on, alone or among others of a bundle."""
 
     in_company: bool = False
 
 
 @dataclass(frozen=True)
 class Lost(Ended):
-    """Worker or host vanished with the run: our fault, so it is not billed."""
+    """The run fell silent, and nobody saw it die by itself: our fault, so it is not billed."""
 
     in_company: bool = False
 

@@ -98,8 +98,8 @@ def cleanup_stale(
 ) -> int:
     """End every claim with a lock that nobody renewed for `max_age`; return how many.
 
-    Those whose lease is over are the reaper's, which knows whether to blame the run. The others
-    are handed back. A claim renewed in the meantime is left alone.
+    Those whose lease is over are the reaper's, which knows what their runs were told or ran into.
+    The others are handed back. A claim renewed in the meantime is left alone.
     """
     asked = {
         "max_age": max_age.total_seconds(),
