@@ -1,9 +1,21 @@
 """What a chaos run will do is known before it begins, and leaves nothing out."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.chaos.faults import FAULTS
-from tests.chaos.plan import LINK, OF_COMMITS, TARGETS, TO_POSTGRES, WAYS, plan
+from tests.chaos.plan import (
+    LINK,
+    OF_COMMITS,
+    TARGETS,
+    TO_POSTGRES,
+    WAYS,
+    WORKERS,
+    Step,
+    another,
+    plan,
+)
 
 SEEDS = range(50)
 
@@ -48,3 +60,14 @@ def test_everybody_is_killed_before_anybody_is_killed_twice() -> None:
 def test_the_same_seed_plans_the_same() -> None:
     assert plan(47, 60) == plan(47, 60)
     assert plan(47, 60) != plan(48, 60)
+
+
+def test_a_fault_that_met_nobody_goes_round_all_it_may_hit() -> None:
+    step = Step(1, "freeze worker", 7, WORKERS[0])
+    met = []
+    for _ in WORKERS:
+        met.append(step.on)
+        step = replace(step, on=another(step))
+
+    assert tuple(met) == WORKERS
+    assert another(Step(1, "flush redis", 7)) == ""

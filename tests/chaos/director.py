@@ -15,13 +15,13 @@ from app.control.users import change_plan
 from app.domain.plans import PlanTier
 from app.store.db import DatabaseUnreachable
 from tests.chaos.load import Load, Producer
-from tests.chaos.plan import LASTING, Step
+from tests.chaos.plan import LASTING, Step, another
 from tests.chaos.stage import Stage
 
 # A step that found nobody to hit is tried again so much later.
 AGAIN_SECONDS: Final = 0.5
 # How much longer than planned a run may go on for a kind of fault that has not come yet.
-OVERTIME_SECONDS: Final = 20.0
+OVERTIME_SECONDS: Final = 30.0
 # What carries out a step: it says what it did, or None if there was nobody to do it to.
 Act: TypeAlias = "Callable[[Director, Random, Step], str | None]"
 
@@ -114,7 +114,8 @@ class Director:
 
     def _again(self, step: Step, reason: str) -> None:
         self._log(f"no {step.fault} {step.on} yet: {reason}")
-        heapq.heappush(self._waiting, replace(step, at=self._now() + AGAIN_SECONDS))
+        again = replace(step, at=self._now() + AGAIN_SECONDS, on=another(step))
+        heapq.heappush(self._waiting, again)
 
     def _now(self) -> float:
         return time.monotonic() - self._began

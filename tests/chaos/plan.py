@@ -109,6 +109,12 @@ def plan(seed: int, seconds: float, kill_every: float | None = None) -> list[Ste
     return sorted(steps)
 
 
+def another(step: Step) -> str:
+    """Name whom a fault that met nobody may hit instead; its own may be away for long."""
+    targets = TARGETS.get(step.fault, (step.on,))
+    return targets[(targets.index(step.on) + 1) % len(targets)]
+
+
 def _links(random: Random, seconds: float) -> Iterator[Step]:
     """Spoil links in rounds, each with every mood; in a round no way is spoiled twice."""
     columns = [list(_instants(random, seconds, LINK_PERIOD, lasting=True)) for _ in SPOILED]
