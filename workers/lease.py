@@ -259,6 +259,8 @@ class Lease:
         result = stopped_ending(turn.run, reason, turn.context)
         turn.bundle.end(turn.run, result)
         turn.bundle.shed(deadline=deadline, reason=reason)
+        if result is not None:
+            HOLDING.take([])  # there is nothing left to tell
         self._settled()
 
     def _arm(self, instant: float) -> None:
