@@ -5,6 +5,7 @@ always shuts down warm, and the runs themselves are given up within their grace 
 so that Celery has nothing left to wait for.
 """
 
+import atexit
 import mmap
 import os
 import signal
@@ -18,6 +19,8 @@ from app.telemetry import Event, emit
 # How long the worker may still take after the last run's grace: to hand runs back, to leave, and
 # to be rid of a Redis that does not answer.
 LAST_WORDS_SECONDS: Final = 4.0
+# Python takes a while to tidy up and has given up its handlers by then: an alarm would kill it.
+atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)
 
 
 class Drain:
