@@ -67,8 +67,8 @@ def _code(done: "Drill") -> Code:
             return Code.FAILED
         case Outcome.INCONCLUSIVE:
             output.note(
-                "Nothing was on its way when Redis was wiped, so nothing was shown. See that a "
-                "dispatcher runs (`overnight doctor`) and nothing is paused, and try again."
+                "No message of the drill was in Redis when it was wiped, so nothing was shown. See "
+                "that nothing is paused (`overnight pause`) and slots are free, and try again."
             )
             return Code.WAITED_IN_VAIN
         case _:
@@ -97,7 +97,6 @@ def _show(done: "Drill") -> None:
             "wipes": len(done.wipes),
             "keys wiped": sum(wipe.keys for wipe in done.wipes),
             "messages among them": sum(wipe.messages for wipe in done.wipes),
-            "claims on their way": sum(wipe.claims_on_the_way for wipe in done.wipes),
             "claims made anew": done.resent,
             "runs": done.runs,
             "lost": done.lost,

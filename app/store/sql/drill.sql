@@ -5,14 +5,6 @@ SELECT count(*) AS open
  WHERE user_id = :user_id
    AND (is_waiting(state) OR is_active(state));
 
--- name: drill_held
--- How far the tasks are whose messages nobody fetches: still to be claimed, or claimed.
-SELECT count(*) FILTER (WHERE state = 'ready') AS to_come,
-       count(*) FILTER (WHERE state = 'claimed') AS on_the_way
-  FROM tasks
- WHERE user_id = :user_id
-   AND :pool = ANY (required_capabilities);
-
 -- name: drill_release
 -- Their messages are lost: when the claims have expired, any worker may have them.
 UPDATE tasks
