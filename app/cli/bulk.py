@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli import arguments, connection, options, output, references, showing
+from app.cli import arguments, asking, connection, options, output, references, showing
 from app.cli.failures import Code, Failure
 
 if TYPE_CHECKING:
@@ -282,7 +282,7 @@ def _ask(would: "BulkPreview") -> None:
     if not output.is_terminal(sys.stdin):
         hint = "Give --yes to go on, or --preview to look only."
         raise Failure("nobody can be asked here", hint=hint, code=Code.USAGE)
-    typer.confirm(f"{would.action.capitalize()} {would.applies}?", abort=True, err=True)
+    asking.confirm(f"{would.action.capitalize()} {would.applies}?")
 
 
 def _counted(would: "BulkPreview") -> str:

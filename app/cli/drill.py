@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, assert_never
 
 import typer
 
-from app.cli import database, options, output
+from app.cli import asking, database, options, output
 from app.cli.failures import Code, Failure
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _ask(settings: "Settings", wipes: int) -> None:
     output.note(
         f"Messages on their way are lost; their tasks run about {settings.claim_ttl:.0f} s later."
     )
-    typer.confirm("Go on?", abort=True, err=True)
+    asking.confirm("Go on?")
 
 
 def _show(done: "Drill") -> None:

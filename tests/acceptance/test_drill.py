@@ -159,9 +159,10 @@ def test_keys_of_others_are_spared(build: Build, broker: EmbeddedRedis) -> None:
 def test_a_drill_asks_first(build: Build, house: House, broker: EmbeddedRedis) -> None:
     asking = drill(build(redis_url=broker.url))
 
-    _, asked = asking.communicate("n\n", timeout=30)
+    said, asked = asking.communicate("n\n", timeout=30)
 
     assert asking.returncode == 3
+    assert said == ""
     assert "everything in it" in asked
     assert "Go on?" in asked
     assert house.rows("SELECT 1 FROM tasks") == []
