@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from app.maintenance.drill import Drill
     from app.settings import Settings
 
+ADVICE = "Start the local house with `overnight up`, or set OVERNIGHT_REDIS_URL."
+
 app = typer.Typer(help="Break a part on purpose, and see that nothing is lost.")
 
 
@@ -32,9 +34,10 @@ def broker(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Wipe Redis under a marked load; exit 1 if a task was lost, ran twice or was left behind.
+    """Wipe Redis under a marked load; exit 5 if a task was lost, ran twice or was left behind.
 
-    Exit 3 if nothing was on its way when Redis was wiped: then nothing was shown.
+    Exit 7 if no message was there when Redis was wiped: then nothing was shown. Exit 1 if Redis or
+    Postgres cannot be reached, 3 if you decline.
     """
     from redis import RedisError
 
@@ -42,14 +45,14 @@ def broker(
 
     settings = database.settings()
     if settings.redis_url is None:
-        raise Failure("no Redis is known here", hint="Set OVERNIGHT_REDIS_URL.")
+        raise Failure("no Redis is known here", hint=ADVICE)
     try:
         if not yes:
             _ask(settings, wipes)
         with database.opened(database.FRONT_DOOR) as front, database.opened() as house:
             done = lose_broker(front, house, settings, tasks=tasks, wipes=wipes, tell=output.note)
     except RedisError as error:
-        raise Failure(f"Redis does not answer: {error}") from error
+        raise Failure(f"Redis does not answer: {error}", hint=ADVICE) from error
     if as_json:
         output.document(asdict(done) | {"result": done.outcome, "passed": done.passed})
     else:
@@ -64,13 +67,13 @@ def _code(done: "Drill") -> Code:
         case Outcome.PASSED:
             return Code.OK
         case Outcome.FAILED:
-            return Code.FAILED
+            return Code.ENDED_BADLY
         case Outcome.INCONCLUSIVE:
             output.note(
                 "No message of the drill was in Redis when it was wiped, so nothing was shown. See "
                 "that nothing is paused (`overnight pause`) and slots are free, and try again."
             )
-            return Code.WAITED_IN_VAIN
+            return Code.INCONCLUSIVE
         case _:
             assert_never(done.outcome)
 

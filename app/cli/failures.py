@@ -17,6 +17,7 @@ class Code(IntEnum):
     NOT_AUTHENTICATED = 4
     ENDED_BADLY = 5
     LIMITED = 6
+    INCONCLUSIVE = 7
     INTERRUPTED = 130
 
 

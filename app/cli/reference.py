@@ -40,8 +40,9 @@ After this page you can use every command of `overnight`. It is written by
 | 2 | wrong usage or wrong settings |
 | 3 | the wait timed out, or a question was declined |
 | 4 | not authenticated |
-| 5 | the task that was waited for ended without success |
+| 5 | what was waited for ended without success: a task, a bulk operation, a drill |
 | 6 | refused by a limit: the plan's, the user's or the queue's |
+| 7 | a drill has shown nothing |
 | 130 | interrupted |"""
 
 OFTEN = frozenset({"--help", "--install-completion", "--show-completion"})

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from app.cli.failures import Code
+from app.control.cancel import cancel
 from app.control.pauses import EVERYTHING, pause, resume
 from app.events.patience import impatient
 from app.local.redis import EmbeddedRedis
@@ -116,7 +118,7 @@ def test_a_drill_in_which_nothing_was_on_its_way_is_inconclusive(
 
     report = json.loads(said)
     assert "0 messages of the drill" in wiped
-    assert running.returncode == 3
+    assert running.returncode == Code.INCONCLUSIVE
     assert report["result"] == "inconclusive"
     assert report["lost"] == report["doubled"] == report["unfinished"] == 0
     assert "so nothing was shown" in advice
@@ -144,6 +146,22 @@ def test_a_drill_is_judged_by_what_was_lost_and_what_ran(
     assert done.outcome == outcome
 
 
+def test_a_drill_that_left_tasks_behind_ends_badly(
+    build: Build, house: House, broker: EmbeddedRedis
+) -> None:
+    stack = build(redis_url=broker.url)
+
+    running = drill(stack, "--tasks", "2", "--wipes", "1", "--yes", "--json")
+    assert running.stderr is not None
+    running.stderr.readline()
+    for task in house.rows("SELECT id, user_id FROM tasks"):
+        cancel(house.app, task["user_id"], task["id"], actor="human:ada")
+    said, _ = running.communicate(timeout=30)
+
+    assert running.returncode == Code.ENDED_BADLY
+    assert json.loads(said)["unfinished"] == 2
+
+
 def test_keys_of_others_are_spared(build: Build, broker: EmbeddedRedis) -> None:
     settings = build(redis_url=broker.url).settings
     with impatient(broker.url) as client:
@@ -161,7 +179,7 @@ def test_a_drill_asks_first(build: Build, house: House, broker: EmbeddedRedis) -
 
     said, asked = asking.communicate("n\n", timeout=30)
 
-    assert asking.returncode == 3
+    assert asking.returncode == Code.WAITED_IN_VAIN
     assert said == ""
     assert "everything in it" in asked
     assert "Go on?" in asked
@@ -175,5 +193,6 @@ def test_a_drill_without_a_broker_says_so(build: Build, broker: EmbeddedRedis) -
 
     _, said = asking.communicate("y\n", timeout=30)
 
-    assert asking.returncode == 1
+    assert asking.returncode == Code.FAILED
     assert "Redis does not answer" in said
+    assert "overnight up" in said

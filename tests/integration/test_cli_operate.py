@@ -195,6 +195,14 @@ def test_a_drill_says_what_it_wipes_before_it_asks(
     assert second.startswith("Messages on their way are lost;")
 
 
+def test_a_drill_without_a_house_says_how_to_start_one() -> None:
+    refused = run("drill", "broker")
+
+    assert refused.exit_code == Code.FAILED
+    assert "overnight up" in refused.stderr
+    assert "OVERNIGHT_REDIS_URL" in refused.stderr
+
+
 def test_a_sweep_that_needs_redis_says_so() -> None:
     refused = run("sweep", "dispatch")
 
