@@ -1,17 +1,31 @@
 """Measure by name, or everything: `python -m benchmarks [--quick] [NAME …]`, then `report`."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NoReturn
 
+from app.settings import Settings, SettingsError, load
+from app.settings.kinds import PREFIX, env_of, nearest_word
 from benchmarks import goals, page, registry, sheet
 from benchmarks.arena import Arena, arena
 from benchmarks.asked import Asked
 from benchmarks.outcome import OutcomeDict
+from benchmarks.rivals import ALL
 
 REPORT = "report"
+CONTESTANTS = ("overnight", *(rival.name for rival in ALL))
+
+
+class Parser(argparse.ArgumentParser):
+    """Refuses in one line; what there is else, `--help` says."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and leave."""
+        self.exit(2, f"{self.prog}: {message}\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,6 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = [name for name in given.names if name not in {*known, REPORT}]
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}; there is: {', '.join(known)}, {REPORT}")
+    try:
+        # As the house will, all of them together: one may make another legal.
+        load({env_of(name): value for name, value in given.set}, dotenv=Path(os.devnull))
+    except SettingsError as error:
+        parser.error(f"argument --set: {'; '.join(str(error).splitlines())}")
     if given.list:
         for name, benchmark in known.items():
             print(f"{name:<14} {benchmark.question}")
@@ -30,8 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         quick=given.quick,
         rounds=given.rounds,
         jobs=given.jobs,
-        only=given.only.split(",") if given.only else (),
-        settings=dict(pair.split("=", 1) for pair in given.set),
+        only=given.only,
+        settings=dict(given.set),
     )
     measure_all([known[name] for name in given.names or known if name != REPORT], asked)
     if not given.names or REPORT in given.names:
@@ -65,23 +84,64 @@ def run_one(
     return result
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+def _parser() -> Parser:
+    parser = Parser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="which to run; all if none")
     parser.add_argument("--list", action="store_true", help="say what there is, run nothing")
     parser.add_argument("--quick", action="store_true", help="seconds, not minutes: a rehearsal")
     parser.add_argument("--write", action="store_true", help="put the report into the docs")
-    parser.add_argument("--rounds", type=int, help="how often each contestant has its turn")
-    parser.add_argument("--jobs", type=int, help="jobs of a drain (fast queues get a multiple)")
-    parser.add_argument("--only", metavar="WHO,WHO", help="contestants by name: overnight,celery")
+    parser.add_argument("--rounds", type=_count, help="how often each contestant has its turn")
+    parser.add_argument("--jobs", type=_count, help="jobs of a drain (fast queues get a multiple)")
+    parser.add_argument(
+        "--only",
+        type=_contestants,
+        default=(),
+        metavar="WHO,WHO",
+        help="contestants by name: overnight,celery",
+    )
     parser.add_argument(
         "--set",
         action="append",
+        type=_setting,
         default=[],
         metavar="NAME=VALUE",
         help="a setting of ours for this run, such as bundle_max=1",
     )
     return parser
+
+
+def _count(words: str) -> int:
+    """Read how many: none or fewer would measure nothing."""
+    try:
+        count = int(words)
+    except ValueError:
+        count = 0
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{words!r} must be a whole number from 1, such as 3")
+    return count
+
+
+def _contestants(words: str) -> list[str]:
+    """Read names of contestants; without one that there is, nobody would be measured."""
+    names = [name.strip() for name in words.split(",")]
+    unknown = [name for name in names if name not in CONTESTANTS]
+    if unknown:
+        raise argparse.ArgumentTypeError(
+            f"no contestant {', '.join(map(repr, unknown))}; there is: {', '.join(CONTESTANTS)}"
+        )
+    return names
+
+
+def _setting(words: str) -> tuple[str, str]:
+    """Read a setting by its own name or its environment's."""
+    written, is_pair, value = words.partition("=")
+    name = written.strip().upper().removeprefix(PREFIX).lower()
+    if not is_pair:
+        raise argparse.ArgumentTypeError(f"{words!r} must be NAME=VALUE, such as bundle_max=1")
+    if name not in Settings.model_fields:
+        nearest = nearest_word(name, Settings.model_fields)
+        raise argparse.ArgumentTypeError(f"no setting {written!r} (nearest: {nearest})")
+    return name, value
 
 
 if __name__ == "__main__":

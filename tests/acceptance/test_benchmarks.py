@@ -9,8 +9,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from benchmarks import goals, page, registry
-from benchmarks.__main__ import run_one
+from benchmarks import goals, page, registry, sheet
+from benchmarks.__main__ import main, run_one
 from benchmarks.arena import Arena, arena
 from benchmarks.asked import Asked
 from benchmarks.drain import Dropped, check_lives
@@ -116,6 +116,49 @@ def test_ratios_of_rounds_cancel_a_slow_minute() -> None:
 @pytest.mark.parametrize(("share", "value"), [(0.5, 50), (0.99, 99), (1.0, 100)])
 def test_a_percentile_is_a_value_that_was_seen(share: float, value: int) -> None:
     assert percentile(list(range(1, 101)), share) == value
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--rounds", "0"), "--rounds: '0' must be a whole number from 1"),
+        (("--rounds", "-1"), "--rounds: '-1' must be a whole number from 1"),
+        (("--jobs", "0"), "--jobs: '0' must be a whole number from 1"),
+        (("--jobs", "many"), "--jobs: 'many' must be a whole number from 1"),
+        (("--set", "bundle_mix=1"), "--set: no setting 'bundle_mix' (nearest: bundle_max)"),
+        (("--set", "bundle_max=0"), "--set: OVERNIGHT_BUNDLE_MAX=0: must be a whole number from 1"),
+        (("--set", "OVERNIGHT_Bundle_Max=0"), "--set: OVERNIGHT_BUNDLE_MAX=0: must be"),
+        (("--set", "idle"), "--set: 'idle' must be NAME=VALUE"),
+        (("--only", "nosuch", "drain"), "--only: no contestant 'nosuch'; there is: overnight, cel"),
+        (("nosuch",), "no benchmark nosuch; there is: api"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_in_one_line(
+    words: tuple[str, ...],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(sheet, "RESULTS", tmp_path)
+
+    with pytest.raises(SystemExit) as refused:
+        main(words)
+
+    shown = capsys.readouterr()
+    assert refused.value.code == 2
+    assert said in shown.err
+    assert shown.err.count("\n") == 1
+    assert not shown.out
+    assert not list(tmp_path.iterdir())
+
+
+def test_settings_are_judged_together() -> None:
+    short = ("--set", "lease_seconds=3", "--set", "heartbeat_interval=1")
+
+    with pytest.raises(SystemExit):
+        main([*short, "--list"])
+    assert main([*short, "--set", "allow_short_clocks=true", "--list"]) == 0
 
 
 def test_the_command_lists_every_benchmark() -> None:
