@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"argument --set: {'; '.join(str(error).splitlines())}")
     if given.list:
         for name, benchmark in known.items():
-            print(f"{name:<14} {benchmark.question}")
+            say(f"{name:<14} {benchmark.question}")
         return 0
     asked = Asked(
         quick=given.quick,
@@ -52,13 +52,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
         only=given.only,
         settings=dict(given.set),
     )
+    if given.write and asked.kind != "full":
+        parser.error("--write publishes whole measurements only: leave out what makes this a trial")
     measure_all([known[name] for name in given.names or known if name != REPORT], asked)
     if not given.names or REPORT in given.names:
-        results = sheet.load_all(asked.kind)
-        print(goals.table(results))
-        if given.write:
-            print(f"written to {page.write(results)}")
+        return report(asked, write=given.write)
     return 0
+
+
+def report(asked: Asked, *, write: bool) -> int:
+    """Hold the last results against the goals, and publish them if asked to."""
+    results = sheet.load_all(asked.kind)
+    say(goals.table(results))
+    if not write:
+        return 0
+    if not results:
+        nothing = "nothing has been measured yet: `make bench` does, and takes half an hour"
+        print(nothing, file=sys.stderr)
+        return 1
+    say(f"written to {page.write(results)}")
+    return 0
+
+
+def say(text: str) -> None:
+    """Print it; whoever has stopped listening, as `head` does, misses the rest and no more."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # What still stands in the buffer goes nowhere, instead of failing again at the exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def measure_all(benchmarks: Sequence[registry.Benchmark], asked: Asked) -> None:

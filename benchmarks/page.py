@@ -1,5 +1,6 @@
 """The report for people: docs/performance.md, written from the last results."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -10,30 +11,53 @@ from benchmarks.sheet import shown
 
 PAGE = ROOT / "docs" / "performance.md"
 BEGIN, END = "<!-- results begin -->", "<!-- results end -->"
-UNMEASURED = "Nothing has been measured yet: `make bench` writes the tables that stand here."
 
 
 def write(results: Mapping[str, OutcomeDict], page: Path = PAGE) -> Path:
-    """Put the results between the page's two marks; the words around them are people's."""
+    """Put the results between the page's two marks; the words around them are people's.
+
+    What was not measured this time stays as it was published.
+    """
     text = page.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    body = "\n".join(_body(results)) if results else UNMEASURED
+    published, _, after = rest.partition(END)
+    body = "\n".join(_body(results, published))
     page.write_text(f"{before}{BEGIN}\n\n{body}\n\n{END}{after}", encoding="utf-8")
     return page
 
 
-def _body(results: Mapping[str, OutcomeDict]) -> Iterator[str]:
+def _body(results: Mapping[str, OutcomeDict], published: str) -> Iterator[str]:
     yield from ("### What was to be reached", "")
     yield from ("| | floor | goal | reached | |", "|---|---|---|---|---|")
+    rows, sections = _rows(published), _sections(published)
     for goal in goals.GOALS:
-        value = goals.value_of(goal, results)
-        floor, best = goals.marks(goal)
-        reached = "" if value is None else shown(value)
-        yield f"| {goal.text} | {floor} | {best} | {reached} | {goals.verdict(goal, value)} |"
+        if goal.benchmark in results or goal.text not in rows:
+            yield _row(goal, goals.value_of(goal, results))
+        else:
+            yield rows[goal.text]
     for name in registry.found():
         if name in results:
             yield from _section(results[name])
+        elif name in sections:
+            yield from ("", sections[name])
+
+
+def _rows(published: str) -> dict[str, str]:
+    """Return the published goals' lines, by what they say first."""
+    lines = published.partition("\n### ")[2].partition("\n### ")[0].splitlines()
+    return {line.split(" | ")[0].removeprefix("| "): line for line in lines if line[:2] == "| "}
+
+
+def _sections(published: str) -> dict[str, str]:
+    """Return the published sections, by the benchmark they begin with."""
+    parts = re.split(r"^(?=### )", published, flags=re.MULTILINE)
+    return {part.partition("\n")[0].removeprefix("### "): part.rstrip() for part in parts}
+
+
+def _row(goal: goals.Goal, value: float | None) -> str:
+    floor, best = goals.marks(goal)
+    reached = "" if value is None else shown(value)
+    return f"| {goal.text} | {floor} | {best} | {reached} | {goals.verdict(goal, value)} |"
 
 
 def _section(result: OutcomeDict) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """The benchmarks as instruments: each rehearses, judges whole lives and leaves its files."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from benchmarks.arena import Arena, arena
 from benchmarks.asked import Asked
 from benchmarks.drain import Dropped, check_lives
 from benchmarks.ours import noop, our_house
-from benchmarks.outcome import Outcome, percentile
+from benchmarks.outcome import Outcome, OutcomeDict, percentile
 from tests.rules.sources import ROOT
 
 KNOWN = registry.found()
@@ -90,6 +91,61 @@ def test_the_report_stands_between_the_marks_of_its_page(tmp_path: Path) -> None
     assert "## How to read them" in after
 
 
+def test_what_was_not_measured_again_stays_as_it_was_published(tmp_path: Path) -> None:
+    copy = tmp_path / "performance.md"
+    copy.write_text(page.PAGE.read_text())
+    first, again = (_drained(rate, cpu) for rate, cpu in ((1000.0, 3.0), (2000.0, 1.0)))
+
+    page.write(first, copy)
+    both = copy.read_text()
+    page.write({"drain": again["drain"]}, copy)
+
+    one = copy.read_text()
+    assert "| overnight | drain | 2,000 jobs/s |" in one
+    assert "1,000 jobs/s" not in one
+    assert "| idle stack, % of one core | ≤ 5 | ≤ 2 | 3 | floor reached |" in one
+    assert _headings(one) == _headings(both)
+    assert _of("idle", one) == _of("idle", both)
+    assert _of("submit", one) == _of("submit", page.PAGE.read_text())
+
+
+def test_publishing_nothing_changes_no_section(tmp_path: Path) -> None:
+    copy = tmp_path / "performance.md"
+    copy.write_text(page.PAGE.read_text())
+
+    page.write(_drained(1000.0, 3.0), copy)
+    before = copy.read_text()
+    page.write({}, copy)
+
+    assert copy.read_text() == before
+
+
+def test_a_report_of_nothing_is_not_published(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sheet, "RESULTS", tmp_path)
+    before = page.PAGE.read_bytes()
+
+    assert main(["report", "--write"]) == 1
+
+    assert "nothing has been measured yet" in capsys.readouterr().err
+    assert page.PAGE.read_bytes() == before
+
+
+def _drained(rate: float, cpu: float) -> dict[str, OutcomeDict]:
+    drain, idle = Outcome(), Outcome(ratios={"CPU, % of one core": cpu})
+    drain.figure("overnight", "drain", "jobs/s", [rate])
+    return {"drain": drain.as_dict("drain", "How fast?"), "idle": idle.as_dict("idle", "Still?")}
+
+
+def _headings(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("#")]
+
+
+def _of(name: str, text: str) -> str:
+    return text.partition(f"### {name}\n")[2].partition("\n#")[0].partition(page.END)[0].strip()
+
+
 @pytest.mark.parametrize(
     ("asked", "kind"),
     [
@@ -130,6 +186,7 @@ def test_a_percentile_is_a_value_that_was_seen(share: float, value: int) -> None
         (("--set", "OVERNIGHT_Bundle_Max=0"), "--set: OVERNIGHT_BUNDLE_MAX=0: must be"),
         (("--set", "idle"), "--set: 'idle' must be NAME=VALUE"),
         (("--only", "nosuch", "drain"), "--only: no contestant 'nosuch'; there is: overnight, cel"),
+        (("--quick", "--write"), "--write publishes whole measurements only"),
         (("nosuch",), "no benchmark nosuch; there is: api"),
     ],
 )
@@ -171,6 +228,23 @@ def test_the_command_lists_every_benchmark() -> None:
     ).stdout
 
     assert [line.split()[0] for line in listed.splitlines()] == list(KNOWN)
+
+
+def test_whoever_stops_reading_the_report_hears_no_complaint() -> None:
+    gone, pipe = os.pipe()
+    os.close(gone)
+
+    ended = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "report"],
+        cwd=ROOT,
+        check=True,
+        stdout=pipe,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+    os.close(pipe)
+    assert not ended.stderr
 
 
 def test_a_no_op_carries_its_label_only_when_it_has_one() -> None:
