@@ -6,26 +6,17 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NoReturn
 
 from app.settings import Settings, SettingsError, load
 from app.settings.kinds import PREFIX, env_of, nearest_word
 from benchmarks import goals, page, registry, sheet
 from benchmarks.arena import Arena, arena
-from benchmarks.asked import Asked
+from benchmarks.asked import Asked, Parser, leave_in_order
 from benchmarks.outcome import OutcomeDict
 from benchmarks.rivals import ALL
 
 REPORT = "report"
 CONTESTANTS = ("overnight", *(rival.name for rival in ALL))
-
-
-class Parser(argparse.ArgumentParser):
-    """Refuses in one line; what there is else, `--help` says."""
-
-    def error(self, message: str) -> NoReturn:
-        """Say what is wrong and leave."""
-        self.exit(2, f"{self.prog}: {message}\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -167,4 +158,5 @@ def _setting(words: str) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
+    leave_in_order()
     sys.exit(main())

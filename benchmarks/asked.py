@@ -1,8 +1,10 @@
-"""What was asked of a benchmark on the command line."""
+"""What was asked of a benchmark on the command line, how it is refused and how taken back."""
 
+import argparse
+import signal
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Literal, NoReturn, TypeVar
 
 Kind = Literal["full", "trial", "quick"]
 T = TypeVar("T")
@@ -41,3 +43,22 @@ class Asked:
     def wants(self, who: str) -> bool:
         """Whether a contestant takes part."""
         return not self.only or any(who.startswith(name) for name in self.only)
+
+
+class Parser(argparse.ArgumentParser):
+    """Refuses in one line; what there is else, `--help` says."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and leave."""
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def leave_in_order() -> None:
+    """Let SIGTERM end this process like an error would, so that no server or directory is left."""
+
+    def leave(number: int, _frame: object) -> NoReturn:
+        # `timeout` sends it to the process and to its group; the second must not stop the tidying.
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)

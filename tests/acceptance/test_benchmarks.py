@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from benchmarks.drain import Dropped, check_lives
 from benchmarks.ours import noop, our_house
 from benchmarks.outcome import Outcome, OutcomeDict, percentile
 from tests.rules.sources import ROOT
+from tests.support.waiting import wait_until
 
 KNOWN = registry.found()
 # The peers' environment is made by `make bench` alone.
@@ -245,6 +247,28 @@ def test_whoever_stops_reading_the_report_hears_no_complaint() -> None:
 
     os.close(pipe)
     assert not ended.stderr
+
+
+def test_a_benchmark_that_is_told_to_end_leaves_no_directory(tmp_path: Path) -> None:
+    measuring = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks", "--quick", "--only", "overnight", "idle"],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_until(lambda: any(tmp_path.glob("overbench-*/pg/**/postmaster.pid")), timeout=60)
+        measuring.terminate()
+        measuring.terminate()
+        _, complaint = measuring.communicate(timeout=60)
+    finally:
+        measuring.kill()
+
+    assert measuring.returncode == 128 + signal.SIGTERM
+    assert not complaint
+    assert not list(tmp_path.glob("overbench-*"))
 
 
 def test_a_no_op_carries_its_label_only_when_it_has_one() -> None:
