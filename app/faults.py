@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -69,9 +70,8 @@ POINTS: Final[Mapping[str, str]] = {
     "beat.after_tick": "beat has sent a tick",
     "wake.before_ping": "a wake-up ping is about to be sent",
 }
-_FORM: Final = re.compile(
-    r"(?P<point>[a-z_.]+)=(?P<mode>kill|raise|drop|delay:(?P<seconds>\d+(?:\.\d+)?))(?:@(?P<once>.+))?"
-)
+_FORM: Final = re.compile(r"(?P<point>[^=]+)=(?P<mode>[^@]+)(?:@(?P<once>.+))?")
+_MODE: Final = re.compile(r"(?P<word>kill|raise|drop)|delay:(?P<seconds>\d+(?:\.\d+)?)")
 _log = logging.getLogger(__name__)
 
 
@@ -125,11 +125,22 @@ def read(words: str) -> list[Fault]:
 
 def _read_one(words: str) -> Fault:
     found = _FORM.fullmatch(words)
-    if found is None or found["point"] not in POINTS:
-        raise ValueError(f"{words!r} arms nothing")
-    once = Path(found["once"]) if found["once"] else None
-    mode = Mode(found["mode"].partition(":")[0])
-    return Fault(found["point"], mode, float(found["seconds"] or 0), once)
+    if found is None:
+        raise ValueError(f"{words!r} arms nothing: it must be point=mode or point=mode@file")
+    point, once = found["point"], found["once"]
+    if point not in POINTS:
+        [nearest] = get_close_matches(point, POINTS, n=1, cutoff=0)
+        raise ValueError(
+            f"{words!r} arms nothing: there is no point {point!r} (nearest: {nearest})"
+        )
+    mode = _MODE.fullmatch(found["mode"])
+    if mode is None:
+        raise ValueError(
+            f"{words!r} arms nothing: there is no mode {found['mode']!r};"
+            " it must be kill, raise, drop or delay:SECONDS, such as delay:0.5"
+        )
+    seconds = float(mode["seconds"] or 0)
+    return Fault(point, Mode(mode["word"] or Mode.DELAY), seconds, Path(once) if once else None)
 
 
 def _strike(point: str) -> None:

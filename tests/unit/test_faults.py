@@ -89,6 +89,25 @@ def test_a_setting_that_arms_nothing_is_refused(words: str) -> None:
         read(words)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "claim.after_comit=kill",
+            r"no point 'claim\.after_comit' \(nearest: claim\.after_commit\)",
+        ),
+        ("NoSuch=kill", "no point 'NoSuch'"),
+        ("claim.after_commit=kil", "no mode 'kil'; it must be kill, raise, drop or delay:SECONDS"),
+        ("claim.after_commit=delay@/tmp/once", "no mode 'delay'; .* such as delay:0.5"),
+        ("claim.after_commit=kill:3", "no mode 'kill:3'"),
+        ("claim.after_commit", "must be point=mode or point=mode@file"),
+    ],
+)
+def test_a_refusal_says_which_half_is_wrong_and_what_would_be_right(words: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        read(words)
+
+
 def test_a_wrong_point_stops_a_process_at_its_start() -> None:
     with pytest.raises(SettingsError, match="OVERNIGHT_FAULT"):
         load({"OVERNIGHT_FAULT": "nowhere=kill"})
