@@ -39,18 +39,21 @@ def current() -> Settings:
 def _wrong_values(error: ValidationError, given: Mapping[str, Given]) -> list[Problem]:
     """Put pydantic's findings into the words of the house."""
     return [
-        _wrong_value(str(finding["loc"][0]), given)
+        _wrong_value(str(finding["loc"][0]), given, finding["msg"])
         if finding["loc"]
         else _wrong_together(finding["msg"])
         for finding in error.errors(include_url=False, include_input=False)
     ]
 
 
-def _wrong_value(name: str, given: Mapping[str, Given]) -> Problem:
+def _wrong_value(name: str, given: Mapping[str, Given], message: str) -> Problem:
     field = Settings.model_fields[name]
     value, written = given[name].value, given[name].name
     nearest = nearest_legal(field, value)
     hint = f" (nearest: {nearest})" if nearest else ""
+    if name == "fault":
+        # Its form may be right and its words unknown; whoever read them says which.
+        hint = f" ({message.removeprefix('Value error, ')})"
     line = f"{written}={shown(field, value)}: must be {legal_words(field)}{hint}"
     return Problem(env_of(name), line)
 
