@@ -109,7 +109,7 @@ def test_a_refusal_says_which_half_is_wrong_and_what_would_be_right(words: str, 
 
 
 def test_a_wrong_point_stops_a_process_at_its_start() -> None:
-    with pytest.raises(SettingsError, match="OVERNIGHT_FAULT.*no point 'nowhere'"):
+    with pytest.raises(SettingsError, match=r"OVERNIGHT_FAULT.*no point 'nowhere'"):
         load({"OVERNIGHT_FAULT": "nowhere=kill"})
 
 
