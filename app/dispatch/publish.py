@@ -2,13 +2,12 @@
 
 import socket
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import Final
 from uuid import UUID
 
 import redis
 from celery import Celery
 from kombu.exceptions import OperationalError
-from kombu.resource import Resource
 
 from app.dispatch import wire
 from app.dispatch.celery_settings import EXECUTE, agent_queue, celery_settings
@@ -78,9 +77,7 @@ class Publisher:
             emit(Event.BROKER_UNREACHABLE, error=str(error))
 
     def close(self) -> None:
-        """Let go of every connection; Celery itself would leave open what its commands took."""
-        for pool in (self._celery.amqp.producer_pool, self._celery.pool):
-            cast("Resource", pool).force_close_all()
+        """Let go of every connection."""
         self._celery.close()
         self._redis.close()
 

@@ -34,8 +34,8 @@ HELD: Final = {
     # To Redis one for each caller it ever served at once, those that gave up waiting included.
     "api": Held(postgres=5, redis=20),
     "dispatcher": Held(postgres=2, redis=4),
-    # To Redis six as a worker and one to wake others; a sweep's publisher may be open just now.
-    "maintenance": Held(postgres=2, redis=8),
+    # To Redis six as a worker, one to wake others, and those that Celery keeps for its commands.
+    "maintenance": Held(postgres=2, redis=12),
     "beat": Held(postgres=0, redis=2),
     # Its main process opens one to Postgres for each word and closes it.
     "worker": Held(postgres=1, redis=6, postgres_per_child=2, redis_per_child=3),

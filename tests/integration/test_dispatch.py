@@ -32,7 +32,6 @@ from app.settings import Settings, load
 from app.store.db import Db
 from tests.support.house import POOL, TERMS, House
 from tests.support.rivals import Rival, held_lane, held_pool, held_task, queue_up
-from tests.support.waiting import wait_until
 
 SECRET = "rosebud"
 # Longer than a client's own timeouts, far shorter than a claim lives.
@@ -202,21 +201,6 @@ def test_killing_a_run_does_not_wait_for_a_hung_redis(
 
     with _hung(redis), _bounded():
         publisher.terminate(claim_to_kill)
-
-
-def test_a_publisher_leaves_no_connection_open(
-    house: House, redis: EmbeddedRedis, settings: Settings
-) -> None:
-    house.agent()
-    house.task(house.user())
-    with Redis.from_url(redis.url) as client:
-        before = len(client.client_list())
-
-        with _publishing(settings) as publisher:
-            fill(house.dispatcher, publisher, settings, holder="d")
-            publisher.terminate(Claim(parse_task(show_task(uuid4())), 1, uuid4()))
-
-        wait_until(lambda: len(client.client_list()) <= before, what="its connections to close")
 
 
 def test_two_dispatchers_at_one_pool_never_count_a_slot_twice(
