@@ -183,8 +183,12 @@ def test_a_run_whose_task_was_taken_away_ends_and_changes_nothing(
     shift.reaches(task_id, "running")
     [child] = worker.children()
 
-    shift.house.run("UPDATE tasks SET expires_at = clock() WHERE id = :id", id=task_id)
-    assert reaped(shift, task_id)
+    def taken_away() -> bool:
+        shift.house.run("UPDATE tasks SET expires_at = clock() WHERE id = :id", id=task_id)
+        return reaped(shift, task_id)
+
+    # A heartbeat may come in between.
+    wait_until(taken_away, what="the reaper to take the task away")
     before = shift.house.row(task_id)
 
     wait_until(lambda: is_gone(child), timeout=6, what="the run that lost its task to end")
