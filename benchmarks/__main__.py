@@ -11,7 +11,7 @@ from app.settings import Settings, SettingsError, load
 from app.settings.kinds import PREFIX, env_of, nearest_word
 from benchmarks import goals, page, registry, sheet
 from benchmarks.arena import Arena, arena
-from benchmarks.asked import Asked, Parser, leave_in_order
+from benchmarks.asked import Asked, Parser, at_least_one, leave_in_order
 from benchmarks.outcome import OutcomeDict
 from benchmarks.rivals import ALL
 
@@ -103,8 +103,12 @@ def _parser() -> Parser:
     parser.add_argument("--list", action="store_true", help="say what there is, run nothing")
     parser.add_argument("--quick", action="store_true", help="seconds, not minutes: a rehearsal")
     parser.add_argument("--write", action="store_true", help="put the report into the docs")
-    parser.add_argument("--rounds", type=_count, help="how often each contestant has its turn")
-    parser.add_argument("--jobs", type=_count, help="jobs of a drain (fast queues get a multiple)")
+    parser.add_argument(
+        "--rounds", type=at_least_one, help="how often each contestant has its turn"
+    )
+    parser.add_argument(
+        "--jobs", type=at_least_one, help="jobs of a drain (fast queues get a multiple)"
+    )
     parser.add_argument(
         "--only",
         type=_contestants,
@@ -121,17 +125,6 @@ def _parser() -> Parser:
         help="a setting of ours for this run, such as bundle_max=1",
     )
     return parser
-
-
-def _count(words: str) -> int:
-    """Read how many: none or fewer would measure nothing."""
-    try:
-        count = int(words)
-    except ValueError:
-        count = 0
-    if count < 1:
-        raise argparse.ArgumentTypeError(f"{words!r} must be a whole number from 1, such as 3")
-    return count
 
 
 def _contestants(words: str) -> list[str]:

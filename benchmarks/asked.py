@@ -53,6 +53,17 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n")
 
 
+def at_least_one(words: str) -> int:
+    """Read how many: with none or fewer, nothing would be seen."""
+    try:
+        count = int(words)
+    except ValueError:
+        count = 0
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{words!r} must be a whole number from 1, such as 3")
+    return count
+
+
 def leave_in_order() -> None:
     """Let SIGTERM end this process like an error would, so that no server or directory is left."""
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from app import telemetry
 from app.domain.lifecycle import State
-from benchmarks.asked import Parser, leave_in_order
+from benchmarks.asked import Parser, at_least_one, leave_in_order
 from tests.chaos.driver import Options, rate_for, run
 from tests.chaos.faults import FAULTS
 from tests.chaos.stage import POSTS
@@ -78,7 +78,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seconds", type=_seconds, default=60, help="how long faults come")
     parser.add_argument("--seed", type=int, help="the same seed, the same faults; else any")
-    parser.add_argument("--tasks", type=_count, help="how many submissions in all, about")
+    parser.add_argument("--tasks", type=at_least_one, help="how many submissions in all, about")
     parser.add_argument("--kill-every", type=_seconds, help="seconds between two kills")
     parser.add_argument(
         "--drain", type=_seconds, default=120, help="seconds the house may take after"
@@ -106,17 +106,6 @@ def _seconds(words: str) -> float:
     return seconds
 
 
-def _count(words: str) -> int:
-    """Read how many, at least one."""
-    try:
-        count = int(words)
-    except ValueError:
-        count = 0
-    if count < 1:
-        raise argparse.ArgumentTypeError(f"{words!r} must be a whole number from 1, such as 200")
-    return count
-
-
 def _minima(words: str) -> dict[str, int]:
     """Read `what=count,what=count`, by the names of the report."""
     minima = {}
@@ -127,7 +116,7 @@ def _minima(words: str) -> dict[str, int]:
         if what not in {*FAULTS, *COUNTED} and not COUNTED_BY_KIND.fullmatch(what):
             kinds = ", ".join([*FAULTS, *COUNTED])
             raise argparse.ArgumentTypeError(f"nothing counts {what!r}; there is: {kinds}")
-        minima[what] = _count(count)
+        minima[what] = at_least_one(count)
     return minima
 
 
