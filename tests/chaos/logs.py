@@ -19,12 +19,14 @@ OF_POSTGRES: Final = re.compile(
 )
 SEVERE: Final = re.compile(r"\b(?:ERROR|FATAL|PANIC): +(.*)")
 # What a process may say while a server is away, silent or cut off, and what it may be told then.
+# While Postgres is silent every connection waits for it; one that is never given back is a leak.
 SERVER_AWAY: Final = re.compile(
     r"server closed the connection|[Cc]onnection (?:refused|reset|closed|timed out|was aborted)"
     r"|Broken pipe|Timeout (?:reading|connecting)|timeout expired|timed out|connection to server at"
     r"|terminating connection|the database system is|lock timeout|statement timeout"
     r"|Error while reading from|Error \d+ (?:while )?(?:writing|connecting)|Redis is loading"
     r"|could not receive data from server|could not send data to server|no answer within"
+    r"|every connection is in use"
 )
 # What a worker says of a child that was killed: by us, or by poison.
 CHILD_KILLED: Final = re.compile(

@@ -56,7 +56,7 @@ CLOCKS: Final[dict[str, object]] = {
     "shutdown_grace": 1,
     "retry_initial_delay_sec": 0.2,
     "retry_max_delay_sec": 2,
-    "concurrency": 4,
+    "concurrency": 6,
     "max_tasks_per_child": 100,
     "handlers": "tests.chaos.handlers",
 }
