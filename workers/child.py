@@ -42,7 +42,11 @@ def house() -> House:
             application_name="overnight-worker",
             pool_size=CONNECTIONS,
             timeouts=Timeouts(
-                statement=settings.lease_seconds / 3, lock=settings.lease_seconds / 6, trust=1.0
+                statement=settings.lease_seconds / 3,
+                lock=settings.lease_seconds / 6,
+                # A process that stands still must not keep a lane for longer than its lease.
+                idle=settings.lease_seconds / 3,
+                trust=1.0,
             ),
         ),
         waker=Waker(settings.redis_url or "", settings.redis_key_prefix),

@@ -18,6 +18,8 @@ from app.telemetry import Event, configure, emit
 SOON_SECONDS = 0.05
 # A server that is gone is asked again without haste.
 PATIENCE_SECONDS = 1.0
+# One that stands still in the middle of a pass holds its pool, and all who have work there.
+STANDSTILL_SECONDS = 3.0
 
 
 def run(settings: Settings) -> None:
@@ -33,7 +35,7 @@ def run(settings: Settings) -> None:
         role=DISPATCHER,
         application_name="overnight-dispatcher",
         pool_size=2,
-        timeouts=Timeouts(trust=1.0),
+        timeouts=Timeouts(trust=1.0, idle=STANDSTILL_SECONDS),
     )
     publisher = Publisher(settings)
     listener = Listener(settings.redis_url, settings.redis_key_prefix)
