@@ -20,7 +20,6 @@ from benchmarks.rivals import CELERY, PGQUEUER, PROCRASTINATE, Rival, Seat, pres
 from benchmarks.waiting import wait_until
 from overnight import Client
 from overnight.errors import Unreachable
-from workers.refill import LINGER_SECONDS, SLICE_SECONDS
 
 US = "overnight"
 US_BY_HTTP = "overnight over HTTP"
@@ -29,8 +28,8 @@ US_INSIDE = "overnight inside"
 #: The first jobs pay for imports and connections.
 WARM_UP = 10
 PAUSE = 0.02
-#: After this nobody lingers any more: the next job takes the whole way.
-REST = LINGER_SECONDS + SLICE_SECONDS
+#: After this nothing is warm any more that a steady stream of jobs keeps warm.
+REST = 2.5
 SHARES = {"p50": 0.5, "p99": 0.99}
 # Where the time goes, by the house's own clock; what is left is the submit and the handler's call.
 STAGES = """

@@ -34,10 +34,13 @@ from workers.shutdown import DRAIN, outlive_the_group_while_running
 
 @app.task(name=EXECUTE)
 def execute(*arguments: object) -> None:
-    """Carry out the claims of one message; what is not ours to act on is dropped."""
+    """Carry out the claims of one message; what is not ours to act on is dropped.
+
+    A message without any is an invitation to linger.
+    """
     fault("execute.on_message")
     claims = read_claims(arguments)
-    if claims:
+    if claims or not arguments:
         outlive_the_group_while_running()
         carry_out(house(), claims)
 
@@ -46,11 +49,15 @@ def carry_out(house: House, claims: Sequence[Claim]) -> None:
     """Start the claims, run their handlers one after the other, and record the ends.
 
     Quick tasks are followed by more of them: those the gate has for this slot by then, and those
-    that come while it lingers.
+    that come while it lingers. Without claims it lingers at once.
     """
     refill = Refill(house)
     began = time.monotonic()
-    runs = begin(house, claims)
+    if claims:
+        runs = begin(house, claims)
+    else:
+        runs = report_started(refill.linger())
+        began = refill.began
     counted = False
     with Lease(
         house.db,

@@ -5,10 +5,10 @@ is the same, so nobody is served sooner than fairness says. Settling, claiming a
 transaction: the slot passes from task to task and is never seen free in between, and a
 process that dies leaves nothing claimed that nobody runs.
 
-When nothing is left the slot lingers for a while, listens for pings, and takes the first that
-comes; what is left goes with its end. Meanwhile it is seen free by all, and competes with the
-dispatcher under the pool's lock; as soon as a message is sent to the pool it leaves, for Celery
-may be holding the message for its process.
+When nothing is left the slot lingers, as does one that was invited: it listens for pings, and takes
+the first task that comes; what is left goes with its end. Meanwhile it is seen free by all, and
+competes with the dispatcher under the pool's lock; as soon as a message is sent to the pool it
+leaves, for Celery may need its process for it. When its time is up the dispatcher invites another.
 """
 
 import time
@@ -20,7 +20,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.domain.claims import Run
-from app.events.lingering import Heard
+from app.events.lingering import Ear, Heard
 from app.faults import fault
 from app.gate.claim import Begun, Terms, take_first, take_next, trip_for_first
 from app.store.db import DatabaseUnreachable, Standby
@@ -31,10 +31,10 @@ from workers.identity import WORKER_ID
 from workers.settling import UNANSWERED_SECONDS, give_up_by, give_up_taken_by
 from workers.shutdown import DRAIN
 
-# How long a slot listens for what comes next; so long may a message wait if nobody sends it off.
-LINGER_SECONDS = 2.0
-# How long it may be deaf to a shutdown meanwhile.
+# How long a slot that lingers may be deaf to a shutdown, and to a message if nobody sends it off.
 SLICE_SECONDS = 0.5
+# How long it keeps a connection before it asks whether the server is still there.
+TRUST_SECONDS = 2.0
 
 
 class Refill:
@@ -49,7 +49,8 @@ class Refill:
         self._bundle = uuid4()
         self._next = Begun()
         self._confirmed = False
-        self._was_quick = False
+        # So is whatever an invited slot may take.
+        self._was_quick = True
         self.began = 0.0
 
     def after(self, run: Run, began: float) -> Self | None:
@@ -102,22 +103,38 @@ class Refill:
         return list(begun.runs)
 
     def linger(self) -> list[Run]:
-        """Stay for what comes next, for a while; return it, or none if it is time to leave."""
+        """Stay for what comes next; return it, or none if it is time to leave."""
         if not self._goes_on:
             return []
-        until = time.monotonic() + LINGER_SECONDS
+        came = time.monotonic()
         try:
-            with self._house.ear as ear, self._house.db.standing_by() as standby:
-                while self._goes_on and time.monotonic() < until:
-                    trip, token = self._prepared(standby)
-                    heard = ear.wait(SLICE_SECONDS)
-                    if heard is Heard.LEAVE:
-                        break
-                    if heard is Heard.LOOK and (runs := self._look(standby, trip, token)):
+            with self._house.ear as ear:
+                while self._goes_on:
+                    heard, runs = self._listen(ear)
+                    if runs or heard is Heard.LEAVE:
                         return runs
         except (DatabaseUnreachable, SQLAlchemyError) as error:
             emit(Event.DATABASE_UNREACHABLE, error=error)
+            return []
+        if time.monotonic() - came >= SLICE_SECONDS:
+            # Its time is up, but somebody should be listening.
+            self._house.waker.nudge()
         return []
+
+    def _listen(self, ear: Ear) -> tuple[Heard, list[Run]]:
+        """Listen for as long as a connection can be trusted, or until something comes of it."""
+        until = time.monotonic() + TRUST_SECONDS
+        with self._house.db.standing_by() as standby:
+            trip, token = self._prepared(standby)
+            while self._goes_on and time.monotonic() < until:
+                heard = ear.wait(SLICE_SECONDS)
+                if heard is Heard.LOOK:
+                    if runs := self._look(standby, trip, token):
+                        return heard, runs
+                    trip, token = self._prepared(standby)
+                elif heard is Heard.LEAVE:
+                    return heard, []
+        return Heard.NOTHING, []
 
     def _prepared(self, standby: Standby) -> tuple[Trip, UUID]:
         """Do before a word comes what need not wait for it."""

@@ -1,4 +1,7 @@
-"""One pass of the dispatcher: claim for every free slot, commit, then publish."""
+"""One pass of the dispatcher: claim for every free slot, commit, then publish.
+
+Where slots stay free for want of work, one of them is invited to listen for it.
+"""
 
 import math
 import time
@@ -75,4 +78,6 @@ def fill_pool(db: Db, publisher: Publisher, settings: Settings, pool: str, *, ho
         fault("publish.after")
     if unsent:
         release(db, unsent, reason="broker")
+    elif taken.idle and not taken.claims and settings.refill_seconds:
+        publisher.invite(pool)
     return Pass(len(taken.claims) - len(unsent), taken.more and not unsent)

@@ -2,8 +2,9 @@
 
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import redis
 from celery import Celery
@@ -13,7 +14,7 @@ from app.dispatch import wire
 from app.dispatch.celery_settings import EXECUTE, agent_queue, celery_settings
 from app.domain.claims import Claim, Claimed
 from app.domain.ids import show_task
-from app.events.lingering import send_off
+from app.events.lingering import is_wanted, send_off
 from app.events.patience import TIMEOUT_SECONDS, impatient
 from app.settings import Settings
 from app.telemetry import Event, emit
@@ -68,6 +69,24 @@ class Publisher:
             shown = show_task(claimed.claim.task_id)
             emit(Event.DISPATCH_SUCCESS, queue_id=shown, task_id=shown)
         return []
+
+    def invite(self, pool: str) -> None:
+        """Have a free slot of a pool listen, unless one does; a lost word only lets it come later.
+
+        To Celery it is a message like others, but one without claims.
+        """
+        queue = agent_queue(pool)
+        words = wire.message(
+            EXECUTE,
+            [],
+            message_id=f"linger_{uuid4()}",
+            queue=queue,
+            shown="listens for quick work",
+            origin=ORIGIN,
+        )
+        with suppress(redis.RedisError):
+            if is_wanted(self._redis, self._prefix, pool, queue):
+                self._redis.lpush(self._prefix + queue, words)
 
     def terminate(self, claim: Claim, bundle: UUID | None = None) -> None:
         """Have a run's process killed wherever it is; best effort, the row has moved already."""

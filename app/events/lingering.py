@@ -1,8 +1,8 @@
-"""Slots that linger: after quick work a slot stays and listens, so that the next needs no message.
+"""Slots that linger: one free slot of a pool listens, so that the next quick task needs no message.
 
 A lingering slot hears the pings that wake the dispatcher, and before it. It also listens on a
 channel of its pool: there others see that somebody is waiting, and the dispatcher sends everybody
-off, because Celery holds a message that one of their processes is to take. While messages wait in
+off when it sends a message, which one of their processes may have to take. While messages wait in
 the queue, nobody lingers; and one of a pool is enough: more would wake up for the same task.
 """
 
@@ -62,7 +62,10 @@ class Ear:
             self._subscription.close()
 
     def wait(self, seconds: float) -> Heard:
-        """Wait so long for a word; of several, the one that sends the slot off counts."""
+        """Wait so long for a word; of several, the one that sends the slot off counts.
+
+        That word may be lost, so after a silence the queue itself is asked.
+        """
         news, self._news = self._news, Heard.NOTHING
         until = time.monotonic() + seconds
         while news is not Heard.LEAVE:
@@ -70,11 +73,12 @@ class Ear:
             left = until - time.monotonic() if news is Heard.NOTHING else 0.0
             try:
                 message = self._subscription.get_message(timeout=max(0.0, left))
+                if message is None:
+                    is_called = news is Heard.NOTHING and self._redis.llen(self._queue)
+                    return Heard.LEAVE if is_called else news
             except redis.RedisError:
                 self._subscription.close()
                 return Heard.LEAVE
-            if message is None:
-                break
             if message["type"] == "message":
                 news = self._channels[message["channel"].decode()]
         return news
@@ -84,6 +88,11 @@ def somebody_lingers(client: redis.Redis, prefix: str, pools: Iterable[str]) -> 
     """Whether a slot of any of these pools is waiting for work right now."""
     counted = client.pubsub_numsub(*(_channel(prefix, pool) for pool in pools))
     return any(listeners for _, listeners in counted)
+
+
+def is_wanted(client: redis.Redis, prefix: str, pool: str, queue: str) -> bool:
+    """Whether a slot of this pool should linger: nobody does, and no message waits to be taken."""
+    return not (somebody_lingers(client, prefix, [pool]) or client.llen(prefix + queue))
 
 
 def send_off(client: redis.Redis, prefix: str, pool: str) -> None:

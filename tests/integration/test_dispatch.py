@@ -352,9 +352,10 @@ class _Message:
 
 
 def _messages(redis: EmbeddedRedis, settings: Settings, queue: str) -> list[_Message]:
+    """Read what was sent, oldest first, without invitations to idle slots."""
     with Redis.from_url(redis.url) as client:
         raw: Any = client.lrange(f"{settings.redis_key_prefix}{queue}", 0, -1)
-    return [_Message(one) for one in reversed(raw)]
+    return [message for one in reversed(raw) if (message := _Message(one)).args]
 
 
 def _comparable(written: str | bytes) -> object:

@@ -2,6 +2,8 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -9,6 +11,7 @@ import pytest
 from redis import Redis
 
 from app.dispatch.celery_settings import agent_queue
+from app.dispatch.fill import fill
 from app.dispatch.loop import dispatch
 from app.dispatch.publish import Publisher
 from app.domain.claims import Run
@@ -49,9 +52,8 @@ def settings(database_url: str, redis: EmbeddedRedis) -> Settings:
 
 
 @pytest.fixture
-def worker(settings: Settings, db: Db, monkeypatch: pytest.MonkeyPatch) -> Iterator[child.House]:
-    """A worker's process whose slot stays until it is sent off."""
-    monkeypatch.setattr(refill, "LINGER_SECONDS", LONG)
+def worker(settings: Settings, db: Db) -> Iterator[child.House]:
+    """A worker's process whose slot stays until it is sent off, or its time is up."""
     waker = Waker(str(settings.redis_url), settings.redis_key_prefix)
     yield child.House(settings, db, waker)
     waker.close()
@@ -143,6 +145,16 @@ def test_nobody_lingers_while_messages_wait(
         assert ear.wait(LONG) is Heard.LEAVE
 
 
+def test_a_message_that_nobody_told_of_is_seen_after_a_silence(
+    redis: EmbeddedRedis, client: Redis, prefix: str
+) -> None:
+    with Ear(redis.url, prefix, "default", QUEUE) as ear:
+        _words(ear, 2)
+        client.rpush(prefix + QUEUE, "a message")
+
+        assert ear.wait(0.1) is Heard.LEAVE
+
+
 def test_one_of_a_pool_lingers_at_a_time(redis: EmbeddedRedis, prefix: str) -> None:
     with Ear(redis.url, prefix, "default", QUEUE) as first:
         with Ear(redis.url, prefix, "default", QUEUE) as second:
@@ -179,6 +191,61 @@ def test_a_lingering_slot_takes_what_comes_and_leaves_when_sent_off(
         " WHERE t.title = 'second' ORDER BY e.seq"
     )
     assert [row["to_state"] for row in history] == ["ready", "running", "completed"]
+
+
+def test_an_invited_slot_takes_what_comes(
+    house: House, worker: child.House, client: Redis, ran: list[str]
+) -> None:
+    slot = threading.Thread(target=carry_out, args=(worker, []), daemon=True)
+    slot.start()
+    _lingers(worker, client)
+    house.task(house.user(), type="quick", title="first")
+
+    worker.waker.nudge()
+
+    wait_until(lambda: _count(house, "completed") == 1, what="the task to be recorded")
+    send_off(client, worker.settings.redis_key_prefix, POOL)
+    slot.join(LONG)
+    assert ran == ["first"]
+    assert not slot.is_alive()
+
+
+def test_a_slot_whose_time_is_up_has_another_invited(
+    house: House, settings: Settings, worker: child.House, client: Redis, ran: list[str]
+) -> None:
+    brief = settings.model_copy(update={"refill_seconds": 2 * refill.SLICE_SECONDS})
+    queue = settings.redis_key_prefix + QUEUE
+    with _dispatching(house, settings):
+        wait_until(lambda: client.llen(queue) == 1, what="the first invitation")
+        client.delete(queue)
+
+        carry_out(replace(worker, settings=brief), [])
+
+        wait_until(lambda: client.llen(queue) == 1, what="the second invitation")
+
+
+def test_idle_slots_bring_one_invitation_until_somebody_lingers(
+    house: House, settings: Settings, client: Redis
+) -> None:
+    queue, prefix = settings.redis_key_prefix + QUEUE, settings.redis_key_prefix
+    publisher = Publisher(settings)
+
+    def waiting_after_a_pass(settings: Settings = settings) -> int:
+        fill(house.dispatcher, publisher, settings, holder="d")
+        return client.llen(queue)
+
+    never = settings.model_copy(update={"refill_seconds": 0.0})
+    house.agent(slots=1)
+    seen = [waiting_after_a_pass(never), *(waiting_after_a_pass() for _ in range(2))]
+    client.delete(queue)
+    with Ear(str(settings.redis_url), prefix, POOL, QUEUE):
+        seen.append(waiting_after_a_pass())
+    house.task(house.user())
+    house.claim()
+    seen.append(waiting_after_a_pass())
+    publisher.close()
+
+    assert seen == [0, 1, 1, 0, 0]
 
 
 def test_a_lingering_slot_leaves_when_the_worker_shuts_down(
@@ -236,22 +303,31 @@ def test_a_message_sends_lingering_slots_off(
 ) -> None:
     slot = _carrying_out(house, worker, "first")
     _lingers(worker, client)
+    house.task(house.user(), type="never seen")
+
+    with _dispatching(house, settings):
+        slot.join(LONG)
+
+    assert not slot.is_alive()
+
+
+@contextmanager
+def _dispatching(house: House, settings: Settings) -> Iterator[None]:
+    """Let a dispatcher work in a thread."""
     stop = threading.Event()
     publisher = Publisher(settings)
     listener = Listener(str(settings.redis_url), settings.redis_key_prefix)
     clerk = threading.Thread(
         target=dispatch, args=(house.dispatcher, publisher, listener, settings, stop), daemon=True
     )
-    house.task(house.user(), type="never seen")
-
     clerk.start()
-
-    slot.join(LONG)
-    stop.set()
-    clerk.join(LONG)
-    listener.close()
-    publisher.close()
-    assert not slot.is_alive()
+    try:
+        yield
+    finally:
+        stop.set()
+        clerk.join(LONG)
+        listener.close()
+        publisher.close()
 
 
 def _words(ear: Ear, count: int) -> list[Heard]:

@@ -1,0 +1,52 @@
+"""An idle house: a slot listens before anything was ever sent, and takes quick work by itself."""
+
+from collections.abc import Callable
+
+from redis import Redis
+
+from app.events.lingering import somebody_lingers
+from app.events.wake import Waker
+from tests.support.house import House
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
+
+
+def test_the_first_quick_task_of_an_idle_house_needs_no_message(
+    house: House, build: Callable[..., Stack]
+) -> None:
+    house.run("INSERT INTO paces (type, seconds) VALUES ('echo', 0.001)")
+    stack = build().start("dispatcher", "worker").ready()
+    url, prefix = str(stack.settings.redis_url), stack.settings.redis_key_prefix
+    with Redis.from_url(url) as client:
+        wait_until(
+            lambda: somebody_lingers(client, prefix, [stack.settings.pool]),
+            what="a slot to be invited",
+        )
+    task_id = house.task(house.user(), type="echo")
+    waker = Waker(url, prefix)
+
+    waker.nudge()
+
+    wait_until(lambda: house.state(task_id) == "completed", what="the task to be completed")
+    waker.close()
+    history = house.rows("SELECT to_state FROM events WHERE task_id = :id ORDER BY seq", id=task_id)
+    assert [row["to_state"] for row in history] == ["ready", "running", "completed"]
+
+
+def test_a_slot_that_listens_makes_way_for_long_work(
+    house: House, build: Callable[..., Stack]
+) -> None:
+    """With one slot, the one that lingers is the one that has to take the message."""
+    stack = build(concurrency=1).start("dispatcher", "worker").ready()
+    prefix, pools = stack.settings.redis_key_prefix, [stack.settings.pool]
+    with Redis.from_url(str(stack.settings.redis_url)) as client:
+        wait_until(lambda: somebody_lingers(client, prefix, pools), what="a slot to be invited")
+        task_id = house.task(house.user(), type="echo")
+
+        wait_until(lambda: house.state(task_id) == "completed", what="the task to be completed")
+
+        history = house.rows(
+            "SELECT to_state FROM events WHERE task_id = :id ORDER BY seq", id=task_id
+        )
+        assert [row["to_state"] for row in history][:3] == ["ready", "claimed", "running"]
+        wait_until(lambda: somebody_lingers(client, prefix, pools), what="a slot to listen again")
