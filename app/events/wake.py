@@ -8,8 +8,10 @@ interval, so nothing here is retried.
 import os
 import threading
 import time
+from contextlib import suppress
 
 import redis
+from redis import Connection
 from redis.client import PubSub
 
 from app.events.patience import impatient
@@ -24,24 +26,36 @@ SLICE_SECONDS = 0.5
 
 
 class Waker:
-    """Pings from a background thread; many nudges while one ping travels become one more."""
+    """Pings without waiting for an answer; many nudges while one ping travels become one more.
+
+    Whoever nudges says the first word, to the slots, for that is what a task's start waits for. A
+    background thread hears how many there were, tells the dispatchers, and sees to the connection.
+    """
 
     def __init__(self, redis_url: str, prefix: str = "overnight:") -> None:
         self._url = redis_url
         self._channel = prefix + CHANNEL
         self._slots_channel = prefix + SLOTS_CHANNEL
         self._wanted = threading.Event()
-        self._lock = threading.Lock()
+        self._starting = threading.Lock()
+        # Held by whoever talks to Redis; the thread keeps it until it has heard all answers.
+        self._talking = threading.Lock()
+        self._line: Connection | None = None
+        self._has_said = False
         self._pid: int | None = None
         self._closed = False
 
     def nudge(self) -> None:
         """Ask for a ping and return at once."""
+        fault("wake.before_ping")
+        # Neither threads nor connections survive a fork: each process has its own.
+        if self._pid == os.getpid():
+            self._say_it_now()
         self._wanted.set()
-        # Threads do not survive a fork, so each process starts its own, at its first nudge.
         if self._pid != os.getpid():
-            with self._lock:
+            with self._starting:
                 if self._pid != os.getpid():
+                    self._talking, self._line, self._has_said = threading.Lock(), None, False
                     self._pid = os.getpid()
                     threading.Thread(target=self._ping_on_demand, daemon=True).start()
 
@@ -49,6 +63,19 @@ class Waker:
         """End the thread; a ping still wanted may be lost."""
         self._closed = True
         self._wanted.set()
+
+    def _say_it_now(self) -> None:
+        """Say the word to the slots, if nobody is talking and nothing has to be waited for."""
+        if not self._talking.acquire(blocking=False):
+            return
+        try:
+            if self._line is not None and self._line.is_connected and not self._has_said:
+                self._line.send_command("PUBLISH", self._slots_channel, "")
+                self._has_said = True
+        except redis.RedisError:
+            pass  # the thread is about to find out, and says it again
+        finally:
+            self._talking.release()
 
     def _ping_on_demand(self) -> None:
         client = impatient(self._url)
@@ -58,13 +85,30 @@ class Waker:
                 client.close()
                 return
             self._wanted.clear()
-            fault("wake.before_ping")
-            try:
-                if client.publish(self._slots_channel, ""):
-                    time.sleep(HEAD_START_SECONDS)
-                client.publish(self._channel, "")
-            except redis.RedisError as error:
-                emit(Event.WAKE_UP_FAILED, error=str(error))
+            with self._talking:
+                try:
+                    self._line = self._line or client.connection_pool.get_connection()
+                    if self._slots(self._line):
+                        time.sleep(HEAD_START_SECONDS)
+                    _publish(self._line, self._channel)
+                except redis.RedisError as error:
+                    if self._line is not None:
+                        self._line.disconnect()
+                    emit(Event.WAKE_UP_FAILED, error=str(error))
+
+    def _slots(self, line: Connection) -> int:
+        """Return how many slots heard of it, and tell them if nobody has."""
+        has_said, self._has_said = self._has_said, False
+        if has_said:
+            with suppress(redis.ConnectionError):  # it may have been gone for long
+                return int(line.read_response())
+            line.disconnect()
+        return _publish(line, self._slots_channel)
+
+
+def _publish(line: Connection, channel: str) -> int:
+    line.send_command("PUBLISH", channel, "")
+    return int(line.read_response())
 
 
 class Listener:

@@ -129,6 +129,20 @@ def test_a_nudge_never_waits_for_a_redis_that_hangs(redis: EmbeddedRedis, waker:
             waker.nudge()
 
 
+def test_a_nudge_on_a_line_that_was_cut_is_heard_all_the_same(
+    redis: EmbeddedRedis, waker: Waker, listener: Listener
+) -> None:
+    waker.nudge()
+    assert listener.wait(LONG, threading.Event()) is True
+    with Redis.from_url(redis.url) as client:
+        # The listener's own is of another type.
+        assert client.client_kill_filter(_type="normal", skipme=True)
+
+    waker.nudge()
+
+    assert listener.wait(LONG, threading.Event()) is True
+
+
 def test_a_thousand_nudges_are_a_handful_of_pings(
     redis: EmbeddedRedis, prefix: str, waker: Waker
 ) -> None:
