@@ -243,6 +243,8 @@ def check(
 
 def check_graph(graph: NewGraph) -> None:
     """Refuse a graph that could never end."""
+    if not graph.edges:
+        return
     count = len(graph.tasks)
     order: TopologicalSorter[int] = TopologicalSorter()
     for edge in graph.edges:
