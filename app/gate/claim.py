@@ -125,6 +125,8 @@ class Want:
     lease: timedelta | None = None
     # For whom lanes step aside that have nothing; the pool, unless its callers differ.
     aside: str | None = None
+    # Whether they do: not for one slot's own look, which judges less than its pool could do.
+    parks: bool = True
     # More lanes than slots, so that lanes found empty do not leave a slot idle.
     spare: int = 10
 
@@ -192,7 +194,7 @@ def trip_for_first(
     Whoever is not answered can ask for what was taken under the token. Lanes that are due are left
     to the dispatcher.
     """
-    want = Want(0, [token], 1, holder=agent, lease=lease, spare=1)
+    want = Want(0, [token], 1, holder=agent, lease=lease, spare=1, parks=False)
     look = {
         **_of_pool(pool, terms),
         **_of_lanes(pool, want),
@@ -395,6 +397,7 @@ def _order(
         **asked,
         "pool": pool,
         "aside": want.aside or pool,
+        "parks": want.parks,
         "bundles": as_array(want.bundles),
         "tokens": as_array(tokens),
         "now": NOW,

@@ -257,6 +257,7 @@ WITH held AS MATERIALIZED (
        -- Whoever names a user looks into the lane again and again.
        AND NOT (:aside = ANY (l.parked_for))
        AND CAST(:only AS uuid) IS NULL
+       AND :parks
 )
 SELECT id, user_id, epoch, token, type, attempts, max_attempts, bundle,
        -- A publisher shows nothing of what a task is about, and need not be told.
