@@ -45,7 +45,7 @@ def house() -> House:
                 statement=settings.lease_seconds / 3,
                 lock=settings.lease_seconds / 6,
                 # A process that stands still must not keep a lane for longer than its lease.
-                idle=settings.lease_seconds / 3,
+                idle=min(Timeouts.idle, settings.lease_seconds / 3),
                 trust=1.0,
             ),
         ),

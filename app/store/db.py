@@ -48,6 +48,7 @@ TRIES = 4
 # What a connection's entry in the pool remembers.
 LAST_USED = "overnight_last_used"
 WATCHED = "overnight_watched"
+UNANSWERED = "overnight_unanswered"
 
 T = TypeVar("T")
 
@@ -178,8 +179,12 @@ class Db:
 
     @contextmanager
     def standing_by(self) -> Iterator["Standby"]:
-        """Hold a connection for a short while, to make trips without losing time."""
+        """Hold a connection for a short while, to make trips without losing time.
+
+        If it made none, whoever takes it next asks first whether the server is still there.
+        """
         with self.engine.connect() as connection:
+            connection.info[UNANSWERED] = True
             yield Standby(connection, self._place())
 
     def _take_place(self, tx: Connection, *, house_wide: bool) -> None:
@@ -214,7 +219,9 @@ class Standby:
 
     def make(self, trip: Trip) -> Sequence[Answer]:
         """Make it, and return the rows of its last statement."""
-        return _tried(lambda: make(self.connection, trip))
+        answer = _tried(lambda: make(self.connection, trip))
+        self.connection.info.pop(UNANSWERED, None)
+        return answer
 
 
 def _tried(once: Callable[[], T]) -> T:
@@ -260,7 +267,8 @@ def _keep_watch(engine: Engine, timeouts: Timeouts) -> None:
         # Also of one that broke: another connection may have its descriptor by now.
         if (ticket := record.info.pop(WATCHED, None)) is not None:
             WATCHDOG.release(ticket)
-        if connection is not None and not connection.closed:
+        is_unanswered = record.info.pop(UNANSWERED, False)
+        if connection is not None and not connection.closed and not is_unanswered:
             record.info[LAST_USED] = time.monotonic()
 
     event.listen(engine, "checkout", take)

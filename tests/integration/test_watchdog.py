@@ -12,7 +12,8 @@ import pytest
 from sqlalchemy import Connection, text
 
 from app.local.postgres import EmbeddedPostgres
-from app.store.db import DatabaseUnreachable, Db, Timeouts
+from app.store.db import LAST_USED, DatabaseUnreachable, Db, Timeouts
+from app.store.hot import Call
 from app.store.link import Link
 from app.store.watchdog import WATCHDOG, Watchdog
 from tests.support.servers import Superuser, postgres_server
@@ -144,6 +145,23 @@ def test_a_connection_that_was_just_cut_is_replaced_before_it_is_used(
 
     assert db.atomically(one) == 1
     db.close()
+
+
+def test_a_connection_that_stood_by_in_silence_is_no_more_to_be_trusted(database_url: str) -> None:
+    db = Db.connect(database_url, role="overnight_owner", pool_size=1)
+
+    def last_used() -> float:
+        with db.standing_by() as standby:
+            return float(standby.connection.info[LAST_USED])
+
+    db.atomically(one)
+    seen = [last_used(), last_used()]
+    with db.standing_by() as standby:
+        standby.make(standby.pack(Call("open_pools")))
+    seen.append(last_used())
+    db.close()
+
+    assert seen[0] == seen[1] < seen[2]
 
 
 def test_a_line_lost_before_an_instant_is_an_unreachable_database(
