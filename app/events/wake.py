@@ -8,7 +8,6 @@ interval, so nothing here is retried.
 import os
 import threading
 import time
-from contextlib import suppress
 
 import redis
 from redis import Connection
@@ -40,8 +39,9 @@ class Waker:
         self._starting = threading.Lock()
         # Held by whoever talks to Redis; the thread keeps it until it has heard all answers.
         self._talking = threading.Lock()
+        # One on which Redis answered the last time.
         self._line: Connection | None = None
-        self._has_said = False
+        self._has_said = self._has_more_to_say = False
         self._pid: int | None = None
         self._closed = False
 
@@ -65,44 +65,55 @@ class Waker:
         self._wanted.set()
 
     def _say_it_now(self) -> None:
-        """Say the word to the slots, if nobody is talking and nothing has to be waited for."""
+        """Say the word to the slots, or have it said if that would have to wait for something."""
         if not self._talking.acquire(blocking=False):
+            self._has_more_to_say = True
             return
         try:
-            if self._line is not None and self._line.is_connected and not self._has_said:
+            if self._line is None or self._has_said:
+                self._has_more_to_say = True
+            else:
                 self._line.send_command("PUBLISH", self._slots_channel, "")
                 self._has_said = True
         except redis.RedisError:
-            pass  # the thread is about to find out, and says it again
+            self._has_more_to_say = True
         finally:
             self._talking.release()
 
     def _ping_on_demand(self) -> None:
         client = impatient(self._url)
+        line: Connection | None = None
         while True:
             self._wanted.wait()
             if self._closed:
                 client.close()
                 return
-            self._wanted.clear()
             with self._talking:
+                self._wanted.clear()
                 try:
-                    self._line = self._line or client.connection_pool.get_connection()
-                    if self._slots(self._line):
+                    line = line or client.connection_pool.get_connection()
+                    if self._tell_slots(line):
                         time.sleep(HEAD_START_SECONDS)
-                    _publish(self._line, self._channel)
+                    _publish(line, self._channel)
+                    self._line = line
                 except redis.RedisError as error:
-                    if self._line is not None:
-                        self._line.disconnect()
+                    self._line = None
+                    if line is not None:
+                        line.disconnect()
                     emit(Event.WAKE_UP_FAILED, error=str(error))
 
-    def _slots(self, line: Connection) -> int:
-        """Return how many slots heard of it, and tell them if nobody has."""
+    def _tell_slots(self, line: Connection) -> int:
+        """Hear how many slots listen, and tell them what nobody has told them yet."""
         has_said, self._has_said = self._has_said, False
+        has_more, self._has_more_to_say = self._has_more_to_say, False
         if has_said:
-            with suppress(redis.ConnectionError):  # it may have been gone for long
-                return int(line.read_response())
-            line.disconnect()
+            try:
+                listeners = int(line.read_response())
+            except redis.ConnectionError:  # it may have been gone for long
+                line.disconnect()
+            else:
+                if not has_more:
+                    return listeners
         return _publish(line, self._slots_channel)
 
 
