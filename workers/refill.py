@@ -31,10 +31,12 @@ from workers.identity import WORKER_ID
 from workers.settling import UNANSWERED_SECONDS, give_up_by, give_up_taken_by
 from workers.shutdown import DRAIN
 
-# How long a slot that lingers may be deaf to a shutdown, and to a message if nobody sends it off.
+# How long a slot that lingers may be deaf to a shutdown.
 SLICE_SECONDS = 0.5
 # How long it keeps a connection before it asks whether the server is still there.
 TRUST_SECONDS = 2.0
+# How long it lingers before Celery has its process back, to look after it.
+LINGER_SECONDS = 60.0
 
 
 class Refill:
@@ -106,17 +108,17 @@ class Refill:
         """Stay for what comes next; return it, or none if it is time to leave."""
         if not self._goes_on:
             return []
-        came = time.monotonic()
+        until = time.monotonic() + LINGER_SECONDS
         try:
             with self._house.ear as ear:
-                while self._goes_on:
+                while time.monotonic() < until and not DRAIN.begun:
                     heard, runs = self._listen(ear)
                     if runs or heard is Heard.LEAVE:
                         return runs
         except (DatabaseUnreachable, SQLAlchemyError) as error:
             emit(Event.DATABASE_UNREACHABLE, error=error)
             return []
-        if time.monotonic() - came >= SLICE_SECONDS:
+        if not DRAIN.begun:
             # Its time is up, but somebody should be listening.
             self._house.waker.nudge()
         return []
@@ -126,12 +128,12 @@ class Refill:
         until = time.monotonic() + TRUST_SECONDS
         with self._house.db.standing_by() as standby:
             trip, token = self._prepared(standby)
-            while self._goes_on and time.monotonic() < until:
+            while time.monotonic() < until and not DRAIN.begun:
                 heard = ear.wait(SLICE_SECONDS)
                 if heard is Heard.LOOK:
+                    # One that brought nothing can be made again: nothing was taken under its name.
                     if runs := self._look(standby, trip, token):
                         return heard, runs
-                    trip, token = self._prepared(standby)
                 elif heard is Heard.LEAVE:
                     return heard, []
         return Heard.NOTHING, []
@@ -153,13 +155,11 @@ class Refill:
         self.began = time.monotonic()
         try:
             run = take_first(standby, trip)
-        except (DatabaseUnreachable, SQLAlchemyError) as error:
-            emit(Event.DATABASE_UNREACHABLE, error=error)
-            self._until = 0.0
+        except (DatabaseUnreachable, SQLAlchemyError):
             # It may have counted all the same.
             db, pool = self._house.db, self._house.settings.pool
             give_up_taken_by(db, pool, token, deadline=time.monotonic() + UNANSWERED_SECONDS)
-            return []
+            raise
         if run is None:
             return []
         fault("refill.after_commit")

@@ -78,6 +78,11 @@ def fill_pool(db: Db, publisher: Publisher, settings: Settings, pool: str, *, ho
         fault("publish.after")
     if unsent:
         release(db, unsent, reason="broker")
-    elif taken.idle and not taken.claims and settings.refill_seconds:
+    elif taken.idle and not taken.claims and _may_linger(settings):
         publisher.invite(pool)
     return Pass(len(taken.claims) - len(unsent), taken.more and not unsent)
+
+
+def _may_linger(settings: Settings) -> bool:
+    """Whether slots go on by themselves, and an invitation does not use up a whole process."""
+    return settings.refill_seconds > 0 and settings.max_tasks_per_child > 1

@@ -18,6 +18,9 @@ import redis
 from app.events.patience import impatient
 from app.events.wake import SLOTS_CHANNEL
 
+# How often a slot asks for messages that wait, in case nobody sent it off.
+ASK_SECONDS = 0.5
+
 
 class Heard(Enum):
     """What a lingering slot was told."""
@@ -38,13 +41,14 @@ class Ear:
         self._redis = impatient(redis_url)
         self._subscription = self._redis.pubsub()
         self._news = Heard.LOOK
+        self._asked = 0.0
 
     def __enter__(self) -> Self:
         self._news = Heard.LEAVE
         with suppress(redis.RedisError):
             if not somebody_lingers(self._redis, self._prefix, [self._pool]):
                 self._subscription.subscribe(*self._channels)
-                if not self._redis.llen(self._queue):
+                if not self._is_called():
                     # Whatever was said before the ear was open may have been for us.
                     self._news = Heard.LOOK
         return self
@@ -64,7 +68,7 @@ class Ear:
     def wait(self, seconds: float) -> Heard:
         """Wait so long for a word; of several, the one that sends the slot off counts.
 
-        That word may be lost, so after a silence the queue itself is asked.
+        That word may be lost, so now and then the queue itself is asked.
         """
         news, self._news = self._news, Heard.NOTHING
         until = time.monotonic() + seconds
@@ -72,16 +76,22 @@ class Ear:
             # Once something is heard, only what has come with it is taken in.
             left = until - time.monotonic() if news is Heard.NOTHING else 0.0
             try:
+                if time.monotonic() - self._asked > ASK_SECONDS and self._is_called():
+                    return Heard.LEAVE
                 message = self._subscription.get_message(timeout=max(0.0, left))
-                if message is None:
-                    is_called = news is Heard.NOTHING and self._redis.llen(self._queue)
-                    return Heard.LEAVE if is_called else news
             except redis.RedisError:
                 self._subscription.close()
                 return Heard.LEAVE
+            if message is None:
+                break
             if message["type"] == "message":
                 news = self._channels[message["channel"].decode()]
         return news
+
+    def _is_called(self) -> bool:
+        """Whether a message waits in the queue."""
+        self._asked = time.monotonic()
+        return bool(self._redis.llen(self._queue))
 
 
 def somebody_lingers(client: redis.Redis, prefix: str, pools: Iterable[str]) -> bool:

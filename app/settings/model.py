@@ -232,8 +232,8 @@ class Settings(BaseSettings):
     )
     refill_seconds: Annotated[float, Span(0, 600)] = Field(
         default=10,
-        description="How long a slot goes on by itself with quick tasks, and lingers for more, "
-        "before it takes messages again; 0 sends every task by message.",
+        description="How long a slot goes on by itself with quick tasks before it takes messages "
+        "again; 0 sends every task by message, and no slot lingers for more.",
     )
     max_tasks_per_child: Annotated[int, Span(1, 100_000)] = Field(
         default=1000,

@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -145,14 +144,18 @@ def test_nobody_lingers_while_messages_wait(
         assert ear.wait(LONG) is Heard.LEAVE
 
 
-def test_a_message_that_nobody_told_of_is_seen_after_a_silence(
+def test_a_message_that_nobody_told_of_is_seen_also_between_pings(
     redis: EmbeddedRedis, client: Redis, prefix: str
 ) -> None:
+    def pinged() -> Heard:
+        client.publish(prefix + SLOTS_CHANNEL, "")
+        return ear.wait(LONG)
+
     with Ear(redis.url, prefix, "default", QUEUE) as ear:
         _words(ear, 2)
         client.rpush(prefix + QUEUE, "a message")
 
-        assert ear.wait(0.1) is Heard.LEAVE
+        wait_until(lambda: pinged() is Heard.LEAVE, timeout=LONG, what="the message to be seen")
 
 
 def test_one_of_a_pool_lingers_at_a_time(redis: EmbeddedRedis, prefix: str) -> None:
@@ -210,18 +213,24 @@ def test_an_invited_slot_takes_what_comes(
     assert not slot.is_alive()
 
 
+@pytest.mark.usefixtures("ran")
 def test_a_slot_whose_time_is_up_has_another_invited(
-    house: House, settings: Settings, worker: child.House, client: Redis, ran: list[str]
+    house: House,
+    settings: Settings,
+    worker: child.House,
+    client: Redis,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    brief = settings.model_copy(update={"refill_seconds": 2 * refill.SLICE_SECONDS})
+    monkeypatch.setattr(refill, "LINGER_SECONDS", 1.0)
     queue = settings.redis_key_prefix + QUEUE
-    with _dispatching(house, settings):
+    deaf = settings.model_copy(update={"poll_interval": 2 * LONG})
+    with _dispatching(house, deaf):
         wait_until(lambda: client.llen(queue) == 1, what="the first invitation")
         client.delete(queue)
 
-        carry_out(replace(worker, settings=brief), [])
+        carry_out(worker, [])
 
-        wait_until(lambda: client.llen(queue) == 1, what="the second invitation")
+        wait_until(lambda: client.llen(queue) == 1, timeout=LONG, what="the second invitation")
 
 
 def test_idle_slots_bring_one_invitation_until_somebody_lingers(
@@ -235,8 +244,10 @@ def test_idle_slots_bring_one_invitation_until_somebody_lingers(
         return client.llen(queue)
 
     never = settings.model_copy(update={"refill_seconds": 0.0})
+    for_one_message = settings.model_copy(update={"max_tasks_per_child": 1})
     house.agent(slots=1)
-    seen = [waiting_after_a_pass(never), *(waiting_after_a_pass() for _ in range(2))]
+    seen = [waiting_after_a_pass(never), waiting_after_a_pass(for_one_message)]
+    seen += [waiting_after_a_pass() for _ in range(2)]
     client.delete(queue)
     with Ear(str(settings.redis_url), prefix, POOL, QUEUE):
         seen.append(waiting_after_a_pass())
@@ -245,7 +256,7 @@ def test_idle_slots_bring_one_invitation_until_somebody_lingers(
     seen.append(waiting_after_a_pass())
     publisher.close()
 
-    assert seen == [0, 1, 1, 0, 0]
+    assert seen == [0, 0, 1, 1, 0, 0]
 
 
 def test_a_lingering_slot_leaves_when_the_worker_shuts_down(
@@ -279,6 +290,23 @@ def test_what_is_not_quick_keeps_its_turn_and_its_message(
 
     assert [house.state(long), house.state(behind)] == ["ready", "ready"]
     assert ran == ["first"]
+
+
+def test_what_no_worker_knows_is_left_for_the_dispatcher(
+    house: House, worker: child.House, client: Redis, ran: list[str], looks: list[int]
+) -> None:
+    """It takes only what it knows itself; what nobody knows is sent all the same, and fails."""
+    slot = _carrying_out(house, worker, "first")
+    _lingers(worker, client)
+    house.run("UPDATE agents SET types = '{quick}'")
+    unknown = house.task(house.user(), type="never seen")
+    _have_it_look(worker, looks)
+
+    claimed = [one.claim.task_id for one in house.claim().claims]
+
+    send_off(client, worker.settings.redis_key_prefix, POOL)
+    slot.join(LONG)
+    assert claimed == [unknown]
 
 
 def test_a_slot_already_promised_by_the_dispatcher_takes_nothing(

@@ -104,7 +104,8 @@ def test_what_a_lingering_slot_took_without_an_answer_is_given_back(
         prepared = refill._prepared(standby)
         link.forget_next_commit()
 
-        assert refill._look(standby, *prepared) == []
+        with pytest.raises(DatabaseUnreachable):
+            refill._look(standby, *prepared)
 
     row = house.row(task_id)
     assert (row["state"], row["attempts"], row["epoch"]) == ("ready", 0, 1)
