@@ -22,6 +22,7 @@ from tests.chaos.director import Act, Director
 from tests.chaos.plan import CUT, LINK, PRODUCER, SPOILED, TO_POSTGRES, Step
 from tests.chaos.proxy import Link, Mood
 from tests.chaos.stage import Post, resume, stop_clock
+from tests.chaos.truth import Truth
 from tests.support.invariants import told, violations
 from tests.support.workers import is_gone
 
@@ -291,9 +292,12 @@ def _staffed(director: Director, name: str) -> Post | None:
 
 
 def _child(director: Director, random: Random, step: Step) -> int | None:
+    """Choose a process of a worker's pool, one that runs something if there is one."""
     post = _staffed(director, step.on)
     children = [] if post is None else director.stage.pids(post.name)[1:]
-    return random.choice(children) if children else None
+    at_work = Truth.read(director.stage.truth).at_work()
+    busy = [child for child in children if child in at_work]
+    return random.choice(busy or children) if children else None
 
 
 def _processes(pids: list[int]) -> list[psutil.Process]:

@@ -40,7 +40,7 @@ OWN_CLOCK: Final = (
     "return self._confirmed + 3600",
 )
 # What chaos also does without in each tilt; a house that lost nothing else must stay green.
-COMPANIONS: Final[Mapping[str, Sequence[Edit]]] = {"late": [OWN_CLOCK], "crowd": []}
+COMPANIONS: Final[Mapping[str, Sequence[Edit]]] = {"late": [OWN_CLOCK], "crowd": [], "kin": []}
 MUTANTS: Final = (
     Mutant(
         "the lane's lock in the gate",
@@ -103,6 +103,7 @@ MUTANTS: Final = (
             "::test_eight_submits_at_once_get_only_the_five_places_there_are": "assert 8 == 5",
         },
         chaos=["I12"],
+        tilt="kin",
     ),
     Mutant(
         "the once in flipping an edge",

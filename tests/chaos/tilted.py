@@ -26,7 +26,13 @@ def crowd() -> None:
     load.PLANS = tuple((PlanTier.PRO, 1, {"max_concurrent_agents": 2}) for _ in range(4))
 
 
-TILTS = {tilt.__name__: tilt for tilt in (late, crowd)}
+def kin() -> None:
+    """Let most tasks spawn others, and wait for them while the first of those end."""
+    PERIODS.update({"kill": 7.0, "burst": 3.0})
+    KINDS.update({"brood": 100})
+
+
+TILTS = {tilt.__name__: tilt for tilt in (late, crowd, kin)}
 
 if __name__ == "__main__":
     TILTS[sys.argv.pop(1)]()

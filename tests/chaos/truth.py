@@ -57,6 +57,15 @@ class Truth:
             )
         ]
 
+    def at_work(self) -> set[int]:
+        """Return the processes that have begun a run and not come to its end."""
+        return {
+            start["pid"]
+            for key, starts in self.starts.items()
+            for start in starts
+            if all(end["pid"] != start["pid"] for end in self.ends.get(key, ()))
+        }
+
     def overtaken(self) -> list[str]:
         """Return runs whose handler came to its end after a later run of the task had begun.
 
