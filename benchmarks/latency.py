@@ -26,6 +26,7 @@ US_BY_HTTP = "overnight over HTTP"
 US_RESTED = "overnight, rested"
 US_BY_MESSAGE = "overnight, not known to be quick"
 US_INSIDE = "overnight inside"
+CELERY_RESTED = "celery, rested"
 #: The first jobs pay for imports and connections.
 WARM_UP = 10
 PAUSE = 0.02
@@ -57,13 +58,13 @@ def measure(asked: Asked, place: Arena) -> Outcome:
             for stage, value in stages.items():
                 reached.setdefault((US_INSIDE, f"{stage}, p50"), []).append(value)
         for rival in rivals:
-            _note(reached, number, {rival.name: _theirs(place, rival, jobs)})
+            _note(reached, number, _theirs(place, rival, jobs, rested))
     for (who, share), values in reached.items():
         outcome.figure(who, share, "ms", values, "less")
-    for us, rival, share in product((US, US_RESTED, US_BY_MESSAGE, US_BY_HTTP), rivals, SHARES):
-        if (us, share) in reached:
-            ours, theirs = reached[us, share], reached[rival.name, share]
-            outcome.ratio(f"{us} / {rival.name}, {share}", ours, theirs)
+    pairs = [(us, rival.name) for us in (US, US_BY_MESSAGE, US_BY_HTTP) for rival in rivals]
+    for (us, them), share in product([*pairs, (US_RESTED, CELERY_RESTED)], SHARES):
+        if (us, share) in reached and (them, share) in reached:
+            outcome.ratio(f"{us} / {them}, {share}", reached[us, share], reached[them, share])
     return outcome
 
 
@@ -152,11 +153,15 @@ def _waits(
     return _between(submitted, marks)
 
 
-def _theirs(place: Arena, rival: Rival, jobs: int) -> list[float]:
+def _theirs(place: Arena, rival: Rival, jobs: int, rested: int) -> dict[str, list[float]]:
+    """Have a peer measured as we are; how a rest tells is asked of Celery alone."""
+    rested = rested if rival is CELERY else 0
     seat = Seat(place, rival)
     with seat.working(), place.watch(rival.name):
-        answer = seat.ask("latency", jobs=jobs, pause=PAUSE)
-    return _between(dict(enumerate(answer["submitted"], start=1)), seat.marks)[WARM_UP:]
+        answer = seat.ask("latency", jobs=jobs, pause=PAUSE, rested=rested, rest=REST)
+    waits = _between(dict(enumerate(answer["submitted"], start=1)), seat.marks)
+    quiet = {rival.name: waits[WARM_UP:jobs]}
+    return quiet | {CELERY_RESTED: waits[jobs:]} if rested else quiet
 
 
 def _between(submitted: dict[int, float], marks: Marks) -> list[float]:

@@ -104,14 +104,17 @@ def _submit(peer: Peer, options: dict[str, Any]) -> dict[str, object]:
 
 
 def _latency(peer: Peer, options: dict[str, Any]) -> dict[str, object]:
-    """Submit one job at a time to an idle worker; return when each was submitted."""
+    """Submit one job at a time to an idle worker; return when each was submitted.
+
+    The last ones come after longer rests.
+    """
     marks = Marks(Path(os.environ[VARIABLE]))
     submitted: list[float] = []
-    for label in range(1, options["jobs"] + 1):
+    for label in range(1, options["jobs"] + options["rested"] + 1):
         submitted.append(time.monotonic())
         peer.submit(label, label)
         wait_for_mark(marks, label)
-        time.sleep(options["pause"])
+        time.sleep(options["pause"] if label < options["jobs"] else options["rest"])
     return {"submitted": submitted}
 
 
