@@ -76,7 +76,8 @@ class Waker:
                 self._line.send_command("PUBLISH", self._slots_channel, "")
                 self._has_said = True
         except redis.RedisError:
-            self._has_more_to_say = True
+            # The driver would connect at the next word, and let whoever says it wait.
+            self._line, self._has_more_to_say = None, True
         finally:
             self._talking.release()
 
