@@ -155,8 +155,9 @@ def edit_task(
         editions=editions,
         actor=f"user:{caller.user_id}",
     )
-    parts.nudge()
+    # As the edit left it: a slot that listens may begin it a moment after the nudge.
     task = get_task(parts.db, caller.user_id, named)
+    parts.nudge()
     show_edition(response, task)
     return task
 

@@ -95,13 +95,13 @@ def test_a_signal_to_the_whole_process_group_loses_nothing(shift: Shift) -> None
 
 def test_a_run_that_finishes_within_the_grace_is_completed(shift: Shift) -> None:
     with running_worker(shift.settings) as worker:
-        task_id = shift.send("sleep", {"seconds": 0.8, "stubborn": True})
+        task_id = shift.send("sleep", {"seconds": 0.5, "stubborn": True})
         shift.reaches(task_id, "running")
 
         worker.signal(signal.SIGTERM)
         worker.ended(within=PROMPTLY)
 
-    assert shift.house.row(task_id)["output"] == {"slept": 0.8}
+    assert shift.house.row(task_id)["output"] == {"slept": 0.5}
 
 
 def test_a_worker_leaves_promptly_although_redis_hangs(shift: Shift, redis: EmbeddedRedis) -> None:

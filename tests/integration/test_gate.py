@@ -329,6 +329,7 @@ def test_a_batch_never_overruns_its_limit_under_the_worst_plan(house: House) -> 
                 "only": None,
                 "pool": POOL,
                 "aside": POOL,
+                "parks": True,
                 "free": 3,
                 "messages": 3,
                 "bundles": [],

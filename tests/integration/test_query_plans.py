@@ -290,6 +290,7 @@ def _values(connection: Connection) -> dict[str, Any]:
         **dict.fromkeys(("since", "within")),
         "escalated_priority": 20,
         "only": None,
+        "parks": True,
         "users": list(users),
         "epoch": one.epoch,
         "token": one.token,
