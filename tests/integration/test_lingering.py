@@ -102,8 +102,11 @@ def test_an_ear_hears_pings_and_its_own_pool_alone(
         send_off(client, prefix, "gpu")
         client.publish(prefix + SLOTS_CHANNEL, "")
         assert ear.wait(LONG) is Heard.LOOK
-        client.publish(prefix + SLOTS_CHANNEL, "")
-        send_off(client, prefix, "default")
+        # Together, or the first could be heard before the second is on its way.
+        with client.pipeline() as both:
+            both.publish(prefix + SLOTS_CHANNEL, "")
+            send_off(both, prefix, "default")
+            both.execute()
 
         assert ear.wait(LONG) is Heard.LEAVE
 
