@@ -26,7 +26,7 @@ SERVER_AWAY: Final = re.compile(
     r"|terminating connection|the database system is|lock timeout|statement timeout"
     r"|Error while reading from|Error \d+ (?:while )?(?:writing|connecting)|Redis is loading"
     r"|could not receive data from server|could not send data to server|no answer within"
-    r"|every connection is in use"
+    r"|every connection is in use|connection already closed"
 )
 # What a worker says of a child that was killed: by us, or by poison.
 CHILD_KILLED: Final = re.compile(
