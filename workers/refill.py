@@ -35,7 +35,7 @@ from workers.shutdown import DRAIN
 SLICE_SECONDS = 0.5
 # How long it keeps a connection before it asks whether the server is still there.
 TRUST_SECONDS = 2.0
-# How long it lingers before Celery has its process back, to look after it.
+# How long it may go on after a message if it mostly lingers.
 LINGER_SECONDS = 60.0
 
 
@@ -46,8 +46,10 @@ class Refill:
         self._house = house
         self._terms = Terms.of(house.settings)
         self._lease = timedelta(seconds=house.settings.lease_seconds)
-        # Then Celery has its process back, to look after it and to show that it goes on.
+        # Then Celery has its process back, to look after it and to show that it goes on: soon
+        # after much work, later if there was little.
         self._until = time.monotonic() + house.settings.refill_seconds
+        self._leaves = max(self._until, time.monotonic() + LINGER_SECONDS)
         self._bundle = uuid4()
         self._next = Begun()
         self._confirmed = False
@@ -108,12 +110,13 @@ class Refill:
         """Stay for what comes next; return it, or none if it is time to leave."""
         if not self._goes_on:
             return []
-        until = time.monotonic() + LINGER_SECONDS
         try:
             with self._house.ear as ear:
-                while time.monotonic() < until and not DRAIN.begun:
+                while time.monotonic() < self._leaves and not DRAIN.begun:
                     heard, runs = self._listen(ear)
                     if runs or heard is Heard.LEAVE:
+                        span = self._house.settings.refill_seconds
+                        self._until = min(time.monotonic() + span, self._leaves)
                         return runs
         except (DatabaseUnreachable, SQLAlchemyError) as error:
             emit(Event.DATABASE_UNREACHABLE, error=error)
