@@ -114,9 +114,10 @@ class Refill:
             with self._house.ear as ear:
                 while time.monotonic() < self._leaves and not DRAIN.begun:
                     heard, runs = self._listen(ear)
-                    if runs or heard is Heard.LEAVE:
+                    if runs:
                         span = self._house.settings.refill_seconds
                         self._until = min(time.monotonic() + span, self._leaves)
+                    if runs or heard is Heard.LEAVE:
                         return runs
         except (DatabaseUnreachable, SQLAlchemyError) as error:
             emit(Event.DATABASE_UNREACHABLE, error=error)

@@ -76,17 +76,10 @@ class Publisher:
         To Celery it is a message like others, but one without claims.
         """
         queue = agent_queue(pool)
-        words = wire.message(
-            EXECUTE,
-            [],
-            message_id=f"linger_{uuid4()}",
-            queue=queue,
-            shown="listens for quick work",
-            origin=ORIGIN,
-        )
         with suppress(redis.RedisError):
+            # Mostly somebody listens, and nothing has to be written.
             if is_wanted(self._redis, self._prefix, pool, queue):
-                self._redis.lpush(self._prefix + queue, words)
+                self._redis.lpush(self._prefix + queue, _invitation(queue))
 
     def terminate(self, claim: Claim, bundle: UUID | None = None) -> None:
         """Have a run's process killed wherever it is; best effort, the row has moved already."""
@@ -122,6 +115,17 @@ def _written(bundle: Sequence[Claimed], queue: str) -> str:
         message_id=message_id(first.claim, first.bundle),
         queue=queue,
         shown=_shown(bundle),
+        origin=ORIGIN,
+    )
+
+
+def _invitation(queue: str) -> str:
+    return wire.message(
+        EXECUTE,
+        [],
+        message_id=f"linger_{uuid4()}",
+        queue=queue,
+        shown="listens for quick work",
         origin=ORIGIN,
     )
 

@@ -217,6 +217,26 @@ def test_an_invited_slot_takes_what_comes(
 
 
 @pytest.mark.usefixtures("ran")
+def test_what_comes_to_a_slot_that_lingers_lets_it_go_on(
+    house: House, worker: child.House, client: Redis
+) -> None:
+    """Also if it came later than busy slots go on after their message."""
+    taking = refill.Refill(worker)
+    taken: list[Run] = []
+    slot = threading.Thread(target=lambda: taken.extend(taking.linger()), daemon=True)
+    slot.start()
+    _lingers(worker, client)
+    taking._until = 0.0
+    task_id = house.task(house.user(), type="quick")
+
+    worker.waker.nudge()
+
+    slot.join(LONG)
+    assert [run.claim.task_id for run in taken] == [task_id]
+    assert taking._goes_on
+
+
+@pytest.mark.usefixtures("ran")
 def test_a_slot_whose_time_is_up_has_another_invited(
     house: House,
     settings: Settings,
