@@ -21,7 +21,7 @@ from app.store.watchdog import WATCHDOG
 
 # Every point there is, and where it stands.
 POINTS: Final[Mapping[str, str]] = {
-    "intake.before_commit": "a submit has written its rows",
+    "intake.before_commit": "a submit has written its rows, or is about to",
     "intake.after_commit": "a submit is committed and not yet answered",
     "spawn.before_commit": "a running task has written a child",
     "spawn.after_commit": "a child is committed and its parent does not know",
@@ -38,7 +38,7 @@ POINTS: Final[Mapping[str, str]] = {
     "claim.after_commit": "claims are committed and not yet published",
     "publish.after": "every claim of a pass is published",
     "execute.on_message": "a worker's child has taken a message",
-    "start.before_commit": "a start has moved its rows",
+    "start.before_commit": "a start is about to be asked for",
     "start.after_commit": "a start is committed and its run not yet begun",
     "refill.before_commit": "a worker has claimed and started its next bundle by itself",
     "refill.after_commit": "a worker's next bundle is committed and not yet begun",

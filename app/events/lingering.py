@@ -102,7 +102,11 @@ def somebody_lingers(client: redis.Redis, prefix: str, pools: Iterable[str]) -> 
 
 def is_wanted(client: redis.Redis, prefix: str, pool: str, queue: str) -> bool:
     """Whether a slot of this pool should linger: nobody does, and no message waits to be taken."""
-    return not (somebody_lingers(client, prefix, [pool]) or client.llen(prefix + queue))
+    with client.pipeline(transaction=False) as trip:
+        trip.pubsub_numsub(_channel(prefix, pool))
+        trip.llen(prefix + queue)
+        [(_, listeners)], waiting = trip.execute()
+    return not (listeners or waiting)
 
 
 def send_off(client: redis.Redis, prefix: str, pool: str) -> None:

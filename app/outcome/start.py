@@ -4,13 +4,11 @@ import json
 from collections.abc import Sequence
 from datetime import timedelta
 
-from sqlalchemy import Connection
-
 from app.domain.claims import Claim, Run
 from app.domain.lifecycle import Event, sources, target
 from app.faults import fault
 from app.store.db import Db
-from app.store.hot import Call, ask
+from app.store.hot import Call
 from app.store.runs import run_of
 
 
@@ -25,13 +23,6 @@ def start_all(db: Db, claims: Sequence[Claim], *, holder: str, lease: timedelta)
 
     A message that came late, twice or forged matches nothing: that is no error.
     """
-    runs = db.atomically(lambda tx: begin(tx, claims, holder=holder, lease=lease))
-    fault("start.after_commit")
-    return runs
-
-
-def begin(tx: Connection, claims: Sequence[Claim], *, holder: str, lease: timedelta) -> list[Run]:
-    """Turn fresh claims into runs in the caller's transaction."""
     claims = list(dict.fromkeys(claims))
     asked = {
         "claims": json.dumps([_message(claim) for claim in claims]),
@@ -40,9 +31,9 @@ def begin(tx: Connection, claims: Sequence[Claim], *, holder: str, lease: timede
         "sources": sources(Event.START),
         "target": target(Event.START),
     }
-    rows = ask(tx, Call("start", asked))
-    begun = {row.id: row for row in rows}
     fault("start.before_commit")
+    begun = {row.id: row for row in db.at_once(Call("start", asked))}
+    fault("start.after_commit")
     return [run_of(claim, begun[claim.task_id]) for claim in claims if claim.task_id in begun]
 
 

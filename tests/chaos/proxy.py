@@ -21,7 +21,12 @@ TRICKLE_SECONDS: Final = 1.0
 # On close the kernel then sends a reset and forgets what was not delivered.
 RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 # By these a transaction ends; some take only the trip that begins them.
-COMMITS: Final = (b"COMMIT", b"EXECUTE look_for_one", b"EXECUTE insert_if_fitting")
+COMMITS: Final = (
+    b"COMMIT",
+    b"EXECUTE look_for_one",
+    b"EXECUTE insert_if_fitting",
+    b"EXECUTE start (",
+)
 T = TypeVar("T")
 
 
