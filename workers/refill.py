@@ -134,12 +134,13 @@ class Refill:
             trip, token = self._prepared(standby)
             while time.monotonic() < until and not DRAIN.begun:
                 heard = ear.wait(SLICE_SECONDS)
-                if heard is Heard.LOOK:
-                    # One that brought nothing can be made again: nothing was taken under its name.
-                    if runs := self._look(standby, trip, token):
-                        return heard, runs
-                elif heard is Heard.LEAVE:
+                if heard is Heard.LEAVE:
                     return heard, []
+                # One that brought nothing can be made again: nothing was taken under its name.
+                if heard is not Heard.NOTHING and (runs := self._look(standby, trip, token)):
+                    return heard, runs
+                if heard is Heard.CALL:
+                    ear.pass_on()
         return Heard.NOTHING, []
 
     def _prepared(self, standby: Standby) -> tuple[Trip, UUID]:

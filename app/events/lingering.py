@@ -3,7 +3,8 @@
 A lingering slot hears the pings that wake the dispatcher, and before it. It also listens on a
 channel of its pool: there others see that somebody is waiting, and the dispatcher sends everybody
 off when it sends a message, which one of their processes may have to take. While messages wait in
-the queue, nobody lingers; and one of a pool is enough: more would wake up for the same task.
+the queue, nobody lingers; and one of a pool is enough: more would wake up for the same task. What
+a slot is called for and may not take it leaves to the dispatchers, and tells them at once.
 """
 
 import time
@@ -16,7 +17,7 @@ from typing import Self
 import redis
 
 from app.events.patience import impatient
-from app.events.wake import SLOTS_CHANNEL
+from app.events.wake import CHANNEL, SLOTS_CHANNEL
 
 # How often a slot asks for messages that wait, in case nobody sent it off.
 ASK_SECONDS = 0.5
@@ -26,7 +27,9 @@ class Heard(Enum):
     """What a lingering slot was told."""
 
     NOTHING = "nothing"
+    # It has just begun to listen, and may have missed a call.
     LOOK = "look"
+    CALL = "call"
     LEAVE = "leave"
 
 
@@ -34,7 +37,7 @@ class Ear:
     """One slot's ear: open while it lingers, used as a context; without Redis it hears `LEAVE`."""
 
     def __init__(self, redis_url: str, prefix: str, pool: str, queue: str) -> None:
-        self._channels = {prefix + SLOTS_CHANNEL: Heard.LOOK, _channel(prefix, pool): Heard.LEAVE}
+        self._channels = {prefix + SLOTS_CHANNEL: Heard.CALL, _channel(prefix, pool): Heard.LEAVE}
         self._prefix = prefix
         self._pool = pool
         self._queue = prefix + queue
@@ -48,7 +51,7 @@ class Ear:
         with suppress(redis.RedisError):
             if not somebody_lingers(self._redis, self._prefix, [self._pool]):
                 self._subscription.subscribe(*self._channels)
-                if not self._is_called():
+                if not self._has_mail():
                     # Whatever was said before the ear was open may have been for us.
                     self._news = Heard.LOOK
         return self
@@ -76,7 +79,7 @@ class Ear:
             # Once something is heard, only what has come with it is taken in.
             left = until - time.monotonic() if news is Heard.NOTHING else 0.0
             try:
-                if time.monotonic() - self._asked > ASK_SECONDS and self._is_called():
+                if time.monotonic() - self._asked > ASK_SECONDS and self._has_mail():
                     return Heard.LEAVE
                 message = self._subscription.get_message(timeout=max(0.0, left))
             except redis.RedisError:
@@ -88,7 +91,12 @@ class Ear:
                 news = self._channels[message["channel"].decode()]
         return news
 
-    def _is_called(self) -> bool:
+    def pass_on(self) -> None:
+        """Tell the dispatchers what others would tell them later; a lost word is no loss."""
+        with suppress(redis.RedisError):
+            self._redis.publish(self._prefix + CHANNEL, "")
+
+    def _has_mail(self) -> bool:
         """Whether a message waits in the queue."""
         self._asked = time.monotonic()
         return bool(self._redis.llen(self._queue))

@@ -1,8 +1,8 @@
 """Wake-up calls: a best-effort ping to whoever may start a task, that never makes anyone wait.
 
 Slots that linger take a task sooner than a message could bring it, so they hear of it first, and
-the dispatchers, if there are such slots, a moment later. A lost ping costs at most one poll
-interval, so nothing here is retried.
+the dispatchers, if there are such slots, a moment later, or from a slot that looked in vain. A lost
+ping costs at most one poll interval, so nothing here is retried.
 """
 
 import os

@@ -101,7 +101,7 @@ def test_an_ear_hears_pings_and_its_own_pool_alone(
         _words(ear, 2)
         send_off(client, prefix, "gpu")
         client.publish(prefix + SLOTS_CHANNEL, "")
-        assert ear.wait(LONG) is Heard.LOOK
+        assert ear.wait(LONG) is Heard.CALL
         # Together, or the first could be heard before the second is on its way.
         with client.pipeline() as both:
             both.publish(prefix + SLOTS_CHANNEL, "")
@@ -132,7 +132,7 @@ def test_a_slot_that_lingers_hears_before_a_dispatcher(redis: EmbeddedRedis, pre
 
         waker.nudge()
 
-        assert ear.wait(LONG) is Heard.LOOK
+        assert ear.wait(LONG) is Heard.CALL
         assert dispatcher.wait(LONG, threading.Event())
     dispatcher.close()
     waker.close()
@@ -360,6 +360,27 @@ def test_a_message_sends_lingering_slots_off(
         slot.join(LONG)
 
     assert not slot.is_alive()
+
+
+def test_what_a_slot_is_called_for_and_may_not_take_it_leaves_to_the_dispatchers(
+    house: House, worker: child.House, client: Redis, ran: list[str], looks: list[int]
+) -> None:
+    prefix = worker.settings.redis_key_prefix
+    dispatcher = Listener(str(worker.settings.redis_url), prefix)
+    slot = _carrying_out(house, worker, "first")
+    _lingers(worker, client)
+    wait_until(lambda: looks, what="its own first look")
+    while dispatcher.wait(0.1, threading.Event()):
+        pass  # what the first task gave rise to
+    house.task(house.user(), type="never seen")
+
+    client.publish(prefix + SLOTS_CHANNEL, "")
+
+    assert dispatcher.wait(LONG, threading.Event())
+    send_off(client, prefix, POOL)
+    slot.join(LONG)
+    dispatcher.close()
+    assert (ran, sum(looks)) == (["first"], 0)
 
 
 @contextmanager
