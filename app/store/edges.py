@@ -6,7 +6,8 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from app.domain.lifecycle import Event, sources, target
-from app.store.statements import statement
+from app.store.hot import Call, ask
+from app.store.uuids import as_array
 
 
 def follow(tx: Connection, ended: Sequence[UUID]) -> None:
@@ -16,12 +17,10 @@ def follow(tx: Connection, ended: Sequence[UUID]) -> None:
     changes nothing.
     """
     if ended:
-        tx.execute(
-            statement("follow"),
-            {
-                "ended": list(ended),
-                "sources": sources(Event.UNBLOCK),
-                "target": target(Event.UNBLOCK),
-                "cancelled": target(Event.CANCEL),
-            },
-        )
+        what = {
+            "ended": as_array(ended),
+            "sources": sources(Event.UNBLOCK),
+            "target": target(Event.UNBLOCK),
+            "cancelled": target(Event.CANCEL),
+        }
+        ask(tx, Call("follow", what))

@@ -126,7 +126,7 @@ class Task(Base):
             "id",
             postgresql_where=text(f"deadline_at IS NOT NULL AND {IS_WAITING}"),
         ),
-        Index("tasks_dag", "dag_id", "state"),
+        Index("tasks_dag", "dag_id", postgresql_include=["state"]),
         # A repeated run of a parent finds its children by the keys it gave them.
         Index(
             "tasks_spawned",

@@ -145,9 +145,10 @@ UPDATE tasks
 -- they were, however far down; but not what waits for another that has ended otherwise than it
 -- wants and stays so, or it would be open for ever.
 WITH RECURSIVE acts AS MATERIALIZED (
-    SELECT cancel_requested_at AS at
-      FROM tasks
-     WHERE id = ANY (CAST(:tasks AS uuid[])) AND state = 'cancelled'
+    SELECT t.cancel_requested_at AS at
+      FROM unnest(CAST(:tasks AS uuid[])) named(id)
+     CROSS JOIN LATERAL (SELECT state, cancel_requested_at FROM tasks WHERE id = named.id OFFSET 0) t
+     WHERE t.state = 'cancelled'
 ), behind (id) AS (
     SELECT id FROM unnest(CAST(:tasks AS uuid[])) id
     UNION

@@ -3,11 +3,13 @@
 -- as were flipped, and what reaches zero is ready. A child with an edge that can never be met
 -- is cancelled, and so on down from it. The lane's lock makes two parents take turns.
 WITH RECURSIVE ended AS MATERIALIZED (
-    SELECT id, state
-      FROM tasks
-     WHERE id = ANY (CAST(:ended AS uuid[])) AND state IN ('completed', 'dead_lettered', 'cancelled')
+    -- OFFSET 0, here and below: rows are found by their key, however few or many there are thought
+    -- to be.
+    SELECT t.id, t.state
+      FROM unnest(CAST(:ended AS uuid[])) named(id)
+     CROSS JOIN LATERAL (SELECT id, state FROM tasks WHERE id = named.id OFFSET 0) t
+     WHERE t.state IN ('completed', 'dead_lettered', 'cancelled')
 ), doomed (id, reason) AS (
-    -- OFFSET 0: each task's edges are found by their key, however many there are thought to be.
     SELECT e.child_id,
            CASE p.state WHEN 'dead_lettered' THEN 'upstream_failed' WHEN 'completed' THEN 'not_needed'
                         ELSE 'upstream_cancelled' END
