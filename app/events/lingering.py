@@ -16,7 +16,7 @@ from typing import Self
 
 import redis
 
-from app.events.patience import impatient
+from app.events.patience import TIMEOUT_SECONDS, impatient
 from app.events.wake import CHANNEL, SLOTS_CHANNEL
 
 # How often a slot asks for messages that wait, in case nobody sent it off.
@@ -50,7 +50,7 @@ class Ear:
         self._news = Heard.LEAVE
         with suppress(redis.RedisError):
             if not somebody_lingers(self._redis, self._prefix, [self._pool]):
-                self._subscription.subscribe(*self._channels)
+                self._listen()
                 if not self._has_mail():
                     # Whatever was said before the ear was open may have been for us.
                     self._news = Heard.LOOK
@@ -90,6 +90,16 @@ class Ear:
             if message["type"] == "message":
                 news = self._channels[message["channel"].decode()]
         return news
+
+    def _listen(self) -> None:
+        """Subscribe, and hear that it counts; what was left from the last time is gone by."""
+        self._subscription.subscribe(*self._channels)
+        confirmed = 0
+        while confirmed < len(self._channels):
+            message = self._subscription.get_message(timeout=TIMEOUT_SECONDS)
+            if message is None:
+                raise redis.TimeoutError("nobody confirmed a subscription")
+            confirmed += message["type"] == "subscribe"
 
     def pass_on(self) -> None:
         """Tell the dispatchers what others would tell them later; a lost word is no loss."""

@@ -94,6 +94,18 @@ def test_an_ear_that_opens_looks_once(redis: EmbeddedRedis, prefix: str) -> None
         assert _words(ear, 2) == [Heard.LOOK, Heard.NOTHING]
 
 
+def test_an_ear_forgets_what_it_did_not_take_in_before_it_closed(
+    redis: EmbeddedRedis, client: Redis, prefix: str
+) -> None:
+    ear = Ear(redis.url, prefix, "default", QUEUE)
+    with ear:
+        send_off(client, prefix, "default")
+        client.publish(prefix + SLOTS_CHANNEL, "")
+
+    with ear:
+        assert _words(ear, 2) == [Heard.LOOK, Heard.NOTHING]
+
+
 def test_an_ear_hears_pings_and_its_own_pool_alone(
     redis: EmbeddedRedis, client: Redis, prefix: str
 ) -> None:
