@@ -65,11 +65,17 @@ def at_least_one(words: str) -> int:
 
 
 def leave_in_order() -> None:
-    """Let SIGTERM end this process like an error would, so that no server or directory is left."""
+    """Let SIGTERM and Ctrl-C end this process like an error would, and without many words.
+
+    So no server or directory is left.
+    """
 
     def leave(number: int, _frame: object) -> NoReturn:
         # `timeout` sends it to the process and to its group; the second must not stop the tidying.
         signal.signal(signal.SIGTERM, lambda *_: None)
+        # Who asks twice by hand means it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         raise SystemExit(128 + number)
 
-    signal.signal(signal.SIGTERM, leave)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, leave)

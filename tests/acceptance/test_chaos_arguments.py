@@ -36,6 +36,8 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
         ("--at-least", "kill=-1", "'-1' must be a whole number from 1"),
         ("--at-least", "kill=many", "'many' must be a whole number from 1"),
         ("--at-least", "kill", "'kill' must be WHAT=N, such as kill=200"),
+        ("--json", "nowhere/x.json", "'nowhere/x.json' must be a file in a folder that is there"),
+        ("--logs", __file__, f"'{__file__}' must be a folder that can be written to"),
         ("--at-least", "nonsense=3", "nothing counts 'nonsense'; there is: kill, kill main"),
     ],
 )

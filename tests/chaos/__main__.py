@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+import os
 import re
 import secrets
 import shutil
@@ -90,8 +91,8 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="WHAT=N,…",
         help="what the report must count, or the run fails: kill=200,crash postgres=20",
     )
-    parser.add_argument("--logs", help="where logs and the agents' record go")
-    parser.add_argument("--json", help="a file for the report")
+    parser.add_argument("--logs", type=_folder, help="where logs and the agents' record go")
+    parser.add_argument("--json", type=_file, help="a file for the report")
     return parser.parse_args(arguments)
 
 
@@ -104,6 +105,22 @@ def _seconds(words: str) -> float:
     if not 0 < seconds < math.inf:
         raise argparse.ArgumentTypeError(f"{words!r} must be seconds above 0, such as 60")
     return seconds
+
+
+def _folder(words: str) -> str:
+    """Read where a folder is or can be, before it is needed."""
+    nearest = next(one for one in (Path(words), *Path(words).absolute().parents) if one.exists())
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
+        raise argparse.ArgumentTypeError(f"{words!r} must be a folder that can be written to")
+    return words
+
+
+def _file(words: str) -> str:
+    """Read where a file can be written, before an hour's run depends on it."""
+    path = Path(words)
+    if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{words!r} must be a file in a folder that is there")
+    return words
 
 
 def _minima(words: str) -> dict[str, int]:
