@@ -1,7 +1,7 @@
 """What is to be reached, and whether it was: ratios of one run on one machine."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from benchmarks.outcome import Better, OutcomeDict
 
@@ -88,10 +88,12 @@ GOALS: Sequence[Goal] = (
     Goal("idle stack, % of one core", "idle", "CPU, % of one core", 5, 2, "less"),
 )
 
+WIDTH: Final = max(len(goal.text) for goal in GOALS)
+
 
 def table(results: Mapping[str, OutcomeDict]) -> str:
     """Set out every goal with its floor, the value reached and a mark."""
-    head = f"{'':<48} {'floor':>8} {'goal':>8} {'reached':>9}"
+    head = f"{'':<{WIDTH}} {'floor':>8} {'goal':>8} {'reached':>9}"
     return "\n".join(["", head, *(_line(goal, value_of(goal, results)) for goal in GOALS)])
 
 
@@ -121,4 +123,4 @@ def marks(goal: Goal) -> tuple[str, str]:
 def _line(goal: Goal, value: float | None) -> str:
     reached = "" if value is None else f"{value:.3g}"
     floor, best = marks(goal)
-    return f"{goal.text:<48} {floor:>8} {best:>8} {reached:>9}  {verdict(goal, value)}"
+    return f"{goal.text:<{WIDTH}} {floor:>8} {best:>8} {reached:>9}  {verdict(goal, value)}"

@@ -142,8 +142,8 @@ def lose_broker(
                 _catch(house, publisher, settings, user_id, these[::2][:CAUGHT_MAX])
                 lost.append(Wipe(*wipe(settings)))
             tell(
-                f"wave {wave + 1}: {size} tasks, {lost[-1].keys} keys wiped, among them "
-                f"{lost[-1].messages} messages of the drill"
+                f"wave {wave + 1}: {size} tasks, then wiped with {lost[-1].messages} messages"
+                f" of the drill (keys: {lost[-1].keys})"
             )
         _wait(house, user_id, settings, tell)
     return _judge(house, name, made, lost, time.monotonic() - began)
