@@ -48,12 +48,15 @@ class Ear:
 
     def __enter__(self) -> Self:
         self._news = Heard.LEAVE
-        with suppress(redis.RedisError):
+        try:
             if not somebody_lingers(self._redis, self._prefix, [self._pool]):
                 self._listen()
                 if not self._has_mail():
                     # Whatever was said before the ear was open may have been for us.
                     self._news = Heard.LOOK
+        except redis.RedisError:
+            # What is confirmed too late must not count for the next time.
+            self._subscription.close()
         return self
 
     def __exit__(
