@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from app.settings import Settings, SettingsError, load
-from app.settings.kinds import PREFIX, env_of, nearest_word
 from benchmarks import goals, page, registry, sheet
 from benchmarks.arena import Arena, arena
 from benchmarks.asked import Asked, Parser, at_least_one, leave_in_order
 from benchmarks.outcome import OutcomeDict
 from benchmarks.rivals import ALL
+from overnight_server.settings import Settings, SettingsError, load
+from overnight_server.settings.field_types import PREFIX, env_of, nearest_word
 
 REPORT = "report"
 CONTESTANTS = ("overnight", *(rival.name for rival in ALL))

@@ -3,11 +3,6 @@
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from app.control.keys import issue
-from app.control.users import create_user
-from app.domain.plans import PlanTier
-from app.intake.submit import submit
-from app.local.ports import free_port
 from benchmarks.arena import Arena
 from benchmarks.asked import Asked
 from benchmarks.latency import SHARES, answers
@@ -15,6 +10,11 @@ from benchmarks.ours import ROOMY, Ours, noop, our_house
 from benchmarks.outcome import Outcome, percentile
 from benchmarks.waiting import wait_until
 from overnight import Client
+from overnight_server.control.keys import issue
+from overnight_server.control.users import create_user
+from overnight_server.domain.plans import PlanTier
+from overnight_server.intake.submit import submit
+from overnight_server.local.ports import free_port
 
 ALONE = "one caller"
 BESIDE = "eight callers"

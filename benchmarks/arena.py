@@ -10,12 +10,12 @@ from pathlib import Path
 import psycopg2
 import redis
 
-from app.local.guarded import Guarded, Program
-from app.local.postgres import EmbeddedPostgres
-from app.local.redis import EmbeddedRedis
-from app.store import migrate
 from benchmarks.marks import Marks
 from benchmarks.probes import Probe, Watch
+from overnight_server.local.guarded_program import Guarded, Program
+from overnight_server.local.postgres import EmbeddedPostgres
+from overnight_server.local.redis import EmbeddedRedis
+from overnight_server.store import migrate
 
 ROOT = Path(__file__).parents[1]
 CONNECTIONS = 200

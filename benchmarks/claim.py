@@ -10,9 +10,6 @@ from contextlib import closing
 from datetime import timedelta
 from typing import NamedTuple
 
-from app.gate.claim import CLAIMS_PER_PASS, Terms, claim
-from app.outcome.presence import AgentCard, join
-from app.outcome.settle import release
 from benchmarks import claimers, plain_claim
 from benchmarks.arena import Arena
 from benchmarks.asked import Asked
@@ -22,6 +19,9 @@ from benchmarks.filling import Warehouse
 from benchmarks.ours import Ours, our_house
 from benchmarks.outcome import Outcome
 from benchmarks.plain_claim import PlainQueue
+from overnight_server.gate.claim import CLAIMS_PER_PASS, Terms, claim
+from overnight_server.outcome.presence import AgentCard, join
+from overnight_server.outcome.settle import release
 
 US = "overnight"
 PLAIN = "plain claim"

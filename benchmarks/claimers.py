@@ -12,14 +12,14 @@ from typing import TypeVar
 
 import psycopg2
 
-from app.domain.claims import Claimed
-from app.gate.claim import CLAIMS_PER_PASS, Terms, claim
-from app.outcome.presence import AgentCard, join
-from app.outcome.settle import release
-from app.store.db import Db
 from benchmarks import plain_claim
 from benchmarks.clocking import Crew, Stopwatch
 from benchmarks.ours import Ours
+from overnight_server.domain.claims import Claimed
+from overnight_server.gate.claim import CLAIMS_PER_PASS, Terms, claim
+from overnight_server.outcome.presence import AgentCard, join
+from overnight_server.outcome.settle import release
+from overnight_server.store.db import Db
 
 C = TypeVar("C")
 S = TypeVar("S")

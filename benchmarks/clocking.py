@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from multiprocessing.synchronize import Barrier
 from typing import Any, Generic, Self, TypeVar
 
-from app.store.db import DISPATCHER, Db
 from benchmarks.ours import PATIENT
+from overnight_server.store.db import DISPATCHER, Db
 
 C = TypeVar("C")
 R = TypeVar("R")

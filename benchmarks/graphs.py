@@ -4,8 +4,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from app.domain.ids import UserId
-from app.intake.submit import Edge, submit_graph
 from benchmarks.arena import Arena
 from benchmarks.asked import Asked
 from benchmarks.clocking import Crew, Stopwatch, as_dispatcher
@@ -13,6 +11,8 @@ from benchmarks.ours import DRAINERS, ROOMY, Ours, noop, our_house
 from benchmarks.outcome import Outcome
 from benchmarks.running import batched, begin, open_wide, settle_batch, settle_batches
 from benchmarks.waiting import wait_for_count, wait_until
+from overnight_server.domain.ids import UserId
+from overnight_server.intake.submit import Edge, submit_graph
 
 US = "overnight"
 WORKERS = 4

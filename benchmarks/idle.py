@@ -7,11 +7,11 @@ from contextlib import suppress
 
 import psutil
 
-from app.local.ports import free_port
 from benchmarks.arena import Arena
 from benchmarks.asked import Asked
 from benchmarks.ours import our_house
 from benchmarks.outcome import Outcome
+from overnight_server.local.ports import free_port
 
 STACK = ("api", "dispatcher", "worker", "maintenance", "beat", "flower")
 MEGABYTE = 1024 * 1024

@@ -4,12 +4,6 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import product
 
-from app.control.keys import issue
-from app.control.users import create_user
-from app.domain.plans import PlanTier
-from app.events.wake import Waker
-from app.intake.submit import submit
-from app.local.ports import free_port
 from benchmarks.arena import Arena
 from benchmarks.asked import Asked
 from benchmarks.marks import Marks
@@ -20,6 +14,12 @@ from benchmarks.rivals import CELERY, PGQUEUER, PROCRASTINATE, Rival, Seat, pres
 from benchmarks.waiting import wait_until
 from overnight import Client
 from overnight.errors import Unreachable
+from overnight_server.control.keys import issue
+from overnight_server.control.users import create_user
+from overnight_server.domain.plans import PlanTier
+from overnight_server.intake.submit import submit
+from overnight_server.local.ports import free_port
+from overnight_server.wakeups.wake import Waker
 
 US = "overnight"
 US_BY_HTTP = "overnight over HTTP"

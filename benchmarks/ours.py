@@ -8,17 +8,17 @@ from typing import Any
 
 from sqlalchemy import text
 
-from app.control.users import create_user
-from app.domain.ids import UserId
-from app.domain.plans import PlanTier
-from app.events.wake import Waker
-from app.intake.submit import Caps, NewTask, submit_graph
-from app.settings import Settings, load
-from app.settings.kinds import env_of
-from app.store.db import ADMIN, DISPATCHER, Db, Timeouts
 from benchmarks.arena import Arena
 from benchmarks.marks import Marks
 from benchmarks.waiting import wait_until
+from overnight_server.control.users import create_user
+from overnight_server.domain.ids import UserId
+from overnight_server.domain.plans import PlanTier
+from overnight_server.intake.submit import Caps, NewTask, submit_graph
+from overnight_server.settings import Settings, load
+from overnight_server.settings.field_types import env_of
+from overnight_server.store.db import ADMIN, DISPATCHER, Db, Timeouts
+from overnight_server.wakeups.wake import Waker
 
 OWNER = "overnight_owner"
 BATCH = 500
@@ -100,7 +100,7 @@ class Ours:
                 name: stack.enter_context(
                     self.arena.running(
                         name,
-                        [sys.executable, "-m", "app.cli.main", name.partition("-")[0]],
+                        [sys.executable, "-m", "overnight_server.cli.main", name.partition("-")[0]],
                         {**self.environment, **more},
                     )
                 )

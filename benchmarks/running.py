@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from datetime import timedelta
 
-from app.domain.claims import Run
-from app.domain.ids import UserId
-from app.domain.results import Result, Returned
-from app.gate.claim import Terms, claim
-from app.outcome.presence import AgentCard, join
-from app.outcome.settle import settle_all
-from app.outcome.start import start_all
-from app.store.db import Db
 from benchmarks.ours import Ours
+from overnight_server.domain.claims import Run
+from overnight_server.domain.ids import UserId
+from overnight_server.domain.results import Result, Returned
+from overnight_server.gate.claim import Terms, claim
+from overnight_server.outcome.presence import AgentCard, join
+from overnight_server.outcome.settle import settle_all
+from overnight_server.outcome.start import start_all
+from overnight_server.store.db import Db
 
 AGENT = "bench"
 POOL = "default"

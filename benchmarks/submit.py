@@ -3,13 +3,13 @@
 import time
 from collections.abc import Callable, Sequence
 
-from app.domain.ids import UserId
-from app.intake.submit import submit, submit_graph
 from benchmarks.arena import Arena
 from benchmarks.asked import Asked
 from benchmarks.ours import ROOMY, Ours, noop, our_house
 from benchmarks.outcome import Outcome
 from benchmarks.rivals import ALL, PROCRASTINATE_LOCKED, Rival, Seat, present
+from overnight_server.domain.ids import UserId
+from overnight_server.intake.submit import submit, submit_graph
 
 US = "overnight"
 SIZE = 500

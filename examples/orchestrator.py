@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from overnight import Client, Context, dag, errors, handler
-from overnight.dag_calls import graph_of
-from overnight.dag_models import DagCreate, DagCreated
+from overnight.client.dag_calls import graph_of
+from overnight.models.dags import DagCreate, DagCreated
 
 Decompose = Callable[[str], DagCreate]
 TYPES = ("research", "code", "review", "test", "deploy", "synthesis")

@@ -12,7 +12,7 @@ import sys
 import time
 
 import overnight
-from overnight.agents import Agent
+from overnight.agent.agent import Agent
 
 WORDS_PER_STEP = 200
 

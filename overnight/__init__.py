@@ -1,13 +1,11 @@
 """What producers and handler authors import; it never imports the service."""
 
 from overnight import errors
-from overnight.building import dag
-from overnight.client import AsyncClient, Client
-from overnight.context import Context
+from overnight.client.client import AsyncClient, Client
 from overnight.errors import OvernightError
-from overnight.handlers import handler
-from overnight.models import Task
-from overnight.steering import (
+from overnight.graphs.builder import dag
+from overnight.handlers.context import Context
+from overnight.handlers.control_exceptions import (
     Cancel,
     Fail,
     InvalidOutput,
@@ -16,6 +14,8 @@ from overnight.steering import (
     Snooze,
     Stopped,
 )
+from overnight.handlers.registry import handler
+from overnight.models.tasks import Task
 
 __all__ = [
     "AsyncClient",

@@ -52,9 +52,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from overnight.bulk_models import BulkOperation
-    from overnight.dag_models import Dag
-    from overnight.models import Task
+    from overnight.models.bulk import BulkOperation
+    from overnight.models.dags import Dag
+    from overnight.models.tasks import Task
 
 
 class OvernightError(Exception):

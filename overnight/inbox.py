@@ -10,9 +10,9 @@ import json
 import os
 from typing import Any, Unpack
 
-from overnight.calls import create_task
+from overnight.client.task_calls import create_task
 from overnight.errors import InvalidRequest, NotConfigured, Unauthenticated
-from overnight.models import TaskFields
+from overnight.models.tasks import TaskFields
 
 SUBMIT = "SELECT public.overnight_inbox_submit({id}, {proof}, CAST({task} AS jsonb))"
 KEY_PARTS = 5

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from overnight.context import Context, sound_cost
-from overnight.growth import Child, Content, Wish, refused, value_of
-from overnight.handlers import HandlerFunction, registered
-from overnight.steering import InvalidOutput, Suspended, in_words
+from overnight.handlers.context import Context, sound_cost
+from overnight.handlers.control_exceptions import InvalidOutput, Suspended, in_words
+from overnight.handlers.registry import HandlerFunction, registered
+from overnight.handlers.spawn import Child, Content, Wish, refused, value_of
 
 TASK_ID = "task_00000000000000000000000001"
 # More waits than this in one test are a handler that never comes to an end.

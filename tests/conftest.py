@@ -8,11 +8,11 @@ from itertools import count
 import psycopg2
 import pytest
 
-from app import telemetry
-from app.local.postgres import EmbeddedPostgres
-from app.local.redis import EmbeddedRedis
-from app.store import migrate
-from app.store.db import ADMIN, DISPATCHER, Db
+from overnight_server import telemetry
+from overnight_server.local.postgres import EmbeddedPostgres
+from overnight_server.local.redis import EmbeddedRedis
+from overnight_server.store import migrate
+from overnight_server.store.db import ADMIN, DISPATCHER, Db
 from tests.support import logins
 from tests.support.house import House
 from tests.support.servers import Superuser, postgres_server, redis_server

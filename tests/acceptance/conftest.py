@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.local.redis import EmbeddedRedis
+from overnight_server.local.redis import EmbeddedRedis
 from tests.support.house import House
 from tests.support.stack import Stack, stack
 

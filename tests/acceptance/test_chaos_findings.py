@@ -12,7 +12,7 @@ from tests.chaos.stage import Exit
 AT = "2026-11-17T02:34:05.609Z"
 UNCAUGHT = """\
 Traceback (most recent call last):
-  File "app/dispatch/loop.py", line 61, in dispatch
+  File "app/overnight_server/dispatch/loop.py", line 61, in dispatch
     done = fill(db)
 KeyError: 'pool'
 """

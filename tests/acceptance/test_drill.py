@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from app.cli.failures import Code
-from app.control.cancel import cancel
-from app.control.pauses import EVERYTHING, pause, resume
-from app.events.patience import impatient
-from app.local.redis import EmbeddedRedis
-from app.maintenance.drill import Drill, Wipe, others_keys, wipe
+from overnight_server.cli.terminal.failures import Code
+from overnight_server.control.cancel import cancel
+from overnight_server.control.pauses import EVERYTHING, pause, resume
+from overnight_server.local.redis import EmbeddedRedis
+from overnight_server.maintenance.drill import Drill, Wipe, others_keys, wipe
+from overnight_server.wakeups.redis_client import impatient
 from tests.support.house import House
 from tests.support.servers import redis_server
 from tests.support.stack import Stack
@@ -21,7 +21,7 @@ from tests.support.waiting import wait_until
 from tests.support.workers import ROOT, environment
 
 Build = Callable[..., Stack]
-DRILL = (sys.executable, "-m", "app.cli.main", "drill", "broker")
+DRILL = (sys.executable, "-m", "overnight_server.cli.main", "drill", "broker")
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
-from app.dispatch.publish import Publisher
-from app.domain.ids import parse_task
-from app.events.patience import impatient
-from app.local.postgres import EmbeddedPostgres
-from app.local.redis import EmbeddedRedis
 from overnight import Client
+from overnight_server.dispatch.publish import Publisher
+from overnight_server.domain.ids import parse_task
+from overnight_server.local.postgres import EmbeddedPostgres
+from overnight_server.local.redis import EmbeddedRedis
+from overnight_server.wakeups.redis_client import impatient
 from tests.support.house import House
 from tests.support.servers import redis_server
 from tests.support.stack import SERVICES, Stack

@@ -4,9 +4,9 @@ import signal
 import threading
 from collections.abc import Callable
 
-from app.control.keys import issue
 from overnight import inbox
-from overnight.models import Event
+from overnight.models.tasks import Event
+from overnight_server.control.keys import issue
 from tests.support.house import House
 from tests.support.stack import SERVICES, Stack
 from tests.support.waiting import wait_until

@@ -15,8 +15,8 @@ import pytest
 import yaml
 from fastapi.routing import APIRoute
 
-from app.api import health
-from app.settings import Settings, load
+from overnight_server.api.routes import health
+from overnight_server.settings import Settings, load
 
 ROOT = Path(__file__).parents[2]
 OVERNIGHT = Path(sys.executable).with_name("overnight")

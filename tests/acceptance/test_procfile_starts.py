@@ -16,7 +16,7 @@ from uuid import uuid4
 import pytest
 import yaml
 
-from app.local.redis import EmbeddedRedis
+from overnight_server.local.redis import EmbeddedRedis
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]

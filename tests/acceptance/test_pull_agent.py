@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from app.domain.ids import parse_task
-from app.maintenance.promote import promote
-from app.maintenance.reap import reap
 from overnight import Client
+from overnight_server.domain.ids import parse_task
+from overnight_server.maintenance.promote import promote
+from overnight_server.maintenance.reap import reap
 from tests.support.house import House
 from tests.support.serving import Served, serve
 from tests.support.waiting import wait_until

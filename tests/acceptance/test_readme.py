@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from app.local.up import FIRST_TASK
+from overnight_server.local.up import FIRST_TASK
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

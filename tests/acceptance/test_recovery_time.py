@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from app.domain.ids import parse_task
-from app.settings import Settings
+from overnight_server.domain.ids import parse_task
+from overnight_server.settings import Settings
 from tests.support.house import House
 from tests.support.stack import CLOCKS, SERVICES, Stack
 from tests.support.waiting import wait_until

@@ -9,16 +9,20 @@ import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 
-from app.api.rates import Rates, TooManyRequests
-from app.cli.processes import beat_arguments, flower_arguments, maintenance_arguments
-from app.dispatch.celery_settings import agent_queue
-from app.dispatch.publish import Publisher
-from app.dispatch.redis_acl import API, FLOWER, SERVICE
-from app.domain.ids import show_task
-from app.events.wake import CHANNEL, Listener, Waker
-from app.local.ports import free_port
-from app.local.postgres import EmbeddedPostgres
-from app.local.redis import EmbeddedRedis
+from overnight_server.api.http.rate_limit import Rates, TooManyRequests
+from overnight_server.cli.commands.processes import (
+    beat_arguments,
+    flower_arguments,
+    maintenance_arguments,
+)
+from overnight_server.dispatch.celery_settings import agent_queue
+from overnight_server.dispatch.publish import Publisher
+from overnight_server.dispatch.redis_acl import API, FLOWER, SERVICE
+from overnight_server.domain.ids import show_task
+from overnight_server.local.ports import free_port
+from overnight_server.local.postgres import EmbeddedPostgres
+from overnight_server.local.redis import EmbeddedRedis
+from overnight_server.wakeups.wake import CHANNEL, Listener, Waker
 from tests.support.command import run
 from tests.support.flower import SIGN_IN, Flower
 from tests.support.servers import redis_server

@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import pytest
 
-from app.domain.ids import parse_task
-from app.local.redis import EmbeddedRedis
-from app.masking import mask_names
+from overnight_server.domain.ids import parse_task
+from overnight_server.local.redis import EmbeddedRedis
+from overnight_server.mask import mask_names
 from tests.support.house import House
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until

@@ -19,10 +19,10 @@ PROJECT = Path(__file__).parents[2]
 HOUSE = """
     import json, sys
     from pathlib import Path
-    from app.local.console import Console
-    from app.local.guarded import Program
-    from app.local.post import Service
-    from app.local.supervisor import Supervisor
+    from overnight_server.local.console import Console
+    from overnight_server.local.guarded_program import Program
+    from overnight_server.local.service_state import Service
+    from overnight_server.local.supervisor import Supervisor
 
     place, orders = Path(sys.argv[1]), json.loads(sys.argv[2])
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.control.budgets import approve, set_night_budget, stop
-from app.insight.budgets import list_approvals
-from app.local.postgres import EmbeddedPostgres
-from app.local.redis import EmbeddedRedis
+from overnight_server.control.budgets import approve, set_night_budget, stop
+from overnight_server.insight.budgets import list_approvals
+from overnight_server.local.postgres import EmbeddedPostgres
+from overnight_server.local.redis import EmbeddedRedis
 from tests.support.invariants import told, violations
 from tests.support.workers import (
     Shift,

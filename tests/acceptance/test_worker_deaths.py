@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.local.postgres import EmbeddedPostgres
-from app.local.redis import EmbeddedRedis
+from overnight_server.local.postgres import EmbeddedPostgres
+from overnight_server.local.redis import EmbeddedRedis
 from tests.support.rivals import lane_held_for_long
 from tests.support.workers import Shift, Worker, running_worker, shared_shift
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.domain.ids import parse_task
+from overnight_server.domain.ids import parse_task
 from tests.support.house import House
 from tests.support.invariants import told, violations
 from tests.support.stack import SERVICES, Stack

@@ -5,13 +5,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.control.cancel import cancel
-from app.control.drain import drain, undrain
-from app.control.windows import set_window
-from app.dispatch.publish import Publisher
-from app.domain.windows import AtClosing, Window
-from app.local.postgres import EmbeddedPostgres
-from app.local.redis import EmbeddedRedis
+from overnight_server.control.cancel import cancel
+from overnight_server.control.drain import drain, undrain
+from overnight_server.control.windows import set_window
+from overnight_server.dispatch.publish import Publisher
+from overnight_server.domain.windows import AtClosing, Window
+from overnight_server.local.postgres import EmbeddedPostgres
+from overnight_server.local.redis import EmbeddedRedis
 from tests.support.rivals import lane_held_for_long
 from tests.support.waiting import wait_until
 from tests.support.workers import (

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from redis import Redis
 
-from app.events.lingering import somebody_lingers
-from app.events.wake import SLOTS_CHANNEL
+from overnight_server.wakeups.idle_slot_listener import somebody_lingers
+from overnight_server.wakeups.wake import SLOTS_CHANNEL
 from tests.support.house import House
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy.engine import make_url
 
-from app.dispatch.publish import Publisher
-from app.local.redis import EmbeddedRedis
-from app.maintenance.reap import reap
+from overnight_server.dispatch.publish import Publisher
+from overnight_server.local.redis import EmbeddedRedis
+from overnight_server.maintenance.reap import reap
 from tests.support.house import House
 from tests.support.rivals import lane_held_for_long
 from tests.support.waiting import wait_until

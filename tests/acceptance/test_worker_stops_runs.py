@@ -5,13 +5,13 @@ import pytest
 from redis import Redis
 from sqlalchemy.engine import make_url
 
-from app.control.cancel import cancel
-from app.domain.ids import TaskId, show_task
-from app.events.lingering import somebody_lingers
-from app.events.wake import SLOTS_CHANNEL
-from app.local.postgres import EmbeddedPostgres
-from app.local.redis import EmbeddedRedis
-from app.maintenance.reap import reap
+from overnight_server.control.cancel import cancel
+from overnight_server.domain.ids import TaskId, show_task
+from overnight_server.local.postgres import EmbeddedPostgres
+from overnight_server.local.redis import EmbeddedRedis
+from overnight_server.maintenance.reap import reap
+from overnight_server.wakeups.idle_slot_listener import somebody_lingers
+from overnight_server.wakeups.wake import SLOTS_CHANNEL
 from tests.support.rivals import lane_held_for_long, task_held_for_long
 from tests.support.waiting import wait_until
 from tests.support.workers import (

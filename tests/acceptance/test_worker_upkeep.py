@@ -4,17 +4,21 @@ from typing import Any
 
 import pytest
 
-from app.cli.processes import beat_arguments, flower_arguments, maintenance_arguments
-from app.control.bulk import Order, start
-from app.dispatch.publish import Publisher
-from app.domain.bulk import Action
-from app.domain.ids import show_task
-from app.insight.bulk import get_bulk
-from app.local.ports import free_port
-from app.local.postgres import EmbeddedPostgres
-from app.local.redis import EmbeddedRedis
-from app.maintenance.sweeps import SWEEPS
-from overnight.bulk_models import TaskFilter
+from overnight.models.bulk import TaskFilter
+from overnight_server.cli.commands.processes import (
+    beat_arguments,
+    flower_arguments,
+    maintenance_arguments,
+)
+from overnight_server.control.bulk import Order, start
+from overnight_server.dispatch.publish import Publisher
+from overnight_server.domain.bulk import Action
+from overnight_server.domain.ids import show_task
+from overnight_server.insight.bulk import get_bulk
+from overnight_server.local.ports import free_port
+from overnight_server.local.postgres import EmbeddedPostgres
+from overnight_server.local.redis import EmbeddedRedis
+from overnight_server.maintenance.sweeps import SWEEPS
 from tests.support.flower import SIGN_IN, Flower
 from tests.support.waiting import wait_until
 from tests.support.workers import Shift, running, running_worker, worker_settings, working_house

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from app import telemetry
-from app.domain.lifecycle import State
 from benchmarks.asked import Parser, at_least_one, leave_in_order
+from overnight_server import telemetry
+from overnight_server.domain.lifecycle import State
 from tests.chaos.driver import Options, rate_for, run
 from tests.chaos.faults import FAULTS
 from tests.chaos.stage import POSTS

@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from app.dispatch.celery_settings import EXECUTE
-from app.domain.ids import parse_task, show_task
-from app.events.patience import impatient
+from overnight_server.dispatch.celery_settings import EXECUTE
+from overnight_server.domain.ids import parse_task, show_task
+from overnight_server.wakeups.redis_client import impatient
 from tests.chaos.load import Record, by_key
 from tests.chaos.stage import PREFIX, Stage
 from tests.chaos.tasks import POISON

@@ -11,9 +11,9 @@ from typing import Final, TypeAlias
 
 from redis import RedisError
 
-from app.control.users import change_plan
-from app.domain.plans import PlanTier
-from app.store.db import DatabaseUnreachable
+from overnight_server.control.users import change_plan
+from overnight_server.domain.plans import PlanTier
+from overnight_server.store.db import DatabaseUnreachable
 from tests.chaos.load import Load, Producer
 from tests.chaos.plan import LASTING, Step, another
 from tests.chaos.stage import Stage

@@ -12,12 +12,12 @@ from typing import Final
 
 import psutil
 
-from app.control.dead_letters import retry
-from app.control.users import change_plan
-from app.domain.errors import Refused
-from app.domain.ids import TaskId
-from app.domain.plans import PlanLimits, PlanTier
-from app.events.patience import impatient
+from overnight_server.control.dead_letters import retry
+from overnight_server.control.users import change_plan
+from overnight_server.domain.errors import Refused
+from overnight_server.domain.ids import TaskId
+from overnight_server.domain.plans import PlanLimits, PlanTier
+from overnight_server.wakeups.redis_client import impatient
 from tests.chaos.director import Act, Director
 from tests.chaos.plan import CUT, LINK, PRODUCER, SPOILED, TO_POSTGRES, Step
 from tests.chaos.proxy import Link, Mood

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import psutil
 import psycopg2
 
-from app.events.patience import impatient
+from overnight_server.wakeups.redis_client import impatient
 from tests.chaos.checks import Findings, named
 from tests.chaos.stage import Departure, Exit, Post, Stage
 

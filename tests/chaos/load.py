@@ -11,14 +11,14 @@ from traceback import format_exception
 from typing import Any, Final
 from uuid import UUID
 
-from app.control.keys import issue
-from app.domain.errors import Refused as HouseRefused
-from app.domain.ids import TaskId, UserId, parse_task, show_task
-from app.domain.plans import PlanTier
-from app.intake.submit import Caps, submit_graph
-from app.store.db import DatabaseUnreachable
 from overnight import Client
 from overnight.errors import NotUnderstood, OvernightError, Refused, Unavailable, Unreachable
+from overnight_server.control.keys import issue
+from overnight_server.domain.errors import Refused as HouseRefused
+from overnight_server.domain.ids import TaskId, UserId, parse_task, show_task
+from overnight_server.domain.plans import PlanTier
+from overnight_server.intake.submit import Caps, submit_graph
+from overnight_server.store.db import DatabaseUnreachable
 from tests.chaos.stage import Stage
 from tests.chaos.tasks import graph, wish
 from tests.support.house import House

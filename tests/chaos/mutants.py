@@ -159,7 +159,8 @@ def _run(place: Path, instrument: Sequence[str]) -> str:
         [sys.executable, "-m", *instrument],
         cwd=place,
         # Wide, so that pytest does not cut off the reasons.
-        env=dict(os.environ) | {"PYTHONPATH": str(place), "COLUMNS": "400"},
+        env=dict(os.environ)
+        | {"PYTHONPATH": f"{place}:{place}/app:{place}/workers", "COLUMNS": "400"},
         capture_output=True,
         text=True,
         check=False,

@@ -4,12 +4,12 @@ import os
 import sys
 from uuid import UUID
 
-from app.control.dead_letters import retry
-from app.domain.errors import Refused
-from app.domain.ids import UserId, parse_task
-from app.faults import arm
-from app.intake.grow import NewEdge, add_edges
-from app.store.db import ADMIN, DatabaseUnreachable, Db
+from overnight_server.control.dead_letters import retry
+from overnight_server.domain.errors import Refused
+from overnight_server.domain.ids import UserId, parse_task
+from overnight_server.fault_points import arm
+from overnight_server.intake.grow_graph import NewEdge, add_edges
+from overnight_server.store.db import ADMIN, DatabaseUnreachable, Db
 
 
 def main() -> int:

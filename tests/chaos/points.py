@@ -10,12 +10,12 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from app.control.bulk import Order, start
-from app.domain.bulk import Action
-from app.domain.ids import show_task
-from app.faults import POINTS
-from app.intake.submit import Caps, Edge, NewTask, submit_graph
-from overnight.bulk_models import TaskFilter
+from overnight.models.bulk import TaskFilter
+from overnight_server.control.bulk import Order, start
+from overnight_server.domain.bulk import Action
+from overnight_server.domain.ids import show_task
+from overnight_server.fault_points import POINTS
+from overnight_server.intake.submit import Caps, Edge, NewTask, submit_graph
 from tests.chaos import checks, leaks, logs
 from tests.chaos.load import Load, users
 from tests.chaos.report import Report

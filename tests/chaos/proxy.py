@@ -14,7 +14,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from app.local.ports import LOOPBACK, free_port
+from overnight_server.local.ports import LOOPBACK, free_port
 
 CHUNK: Final = 65_536
 TRICKLE_SECONDS: Final = 1.0

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 TESTS: Final = "tests/integration"
-SQL: Final = "app/store/sql"
-TABLES: Final = "app/store/migrations/versions/spine/tables.sql"
+SQL: Final = "app/overnight_server/store/sql"
+TABLES: Final = "app/overnight_server/store/migrations/versions/schema/tables.sql"
 
 Edit = tuple[str, str, str]
 
@@ -35,7 +35,7 @@ FENCE: Final = (
 )
 # A worker ends a run before its lease is over, so that hardly ever an end comes late.
 OWN_CLOCK: Final = (
-    "workers/ladder.py",
+    "workers/overnight_worker/stop_policy.py",
     "return self._confirmed + self._spans.lease - self._spans.margin",
     "return self._confirmed + 3600",
 )
@@ -147,7 +147,7 @@ MUTANTS: Final = (
     Mutant(
         "the rule that a worker killed from outside accuses nobody",
         (
-            "app/domain/verdicts.py",
+            "app/overnight_server/domain/verdicts.py",
             "BLAMELESS = frozenset({WORKER_LOST, ",
             "BLAMELESS = frozenset({",
         ),

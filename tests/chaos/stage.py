@@ -19,16 +19,16 @@ from uuid import uuid4
 
 import psutil
 
-from app.dispatch.publish import Publisher
-from app.domain.claims import Claim, Claimed
-from app.domain.ids import TaskId, UserId
-from app.local.guarded import Guarded, Program
-from app.local.ports import LOOPBACK, free_port
-from app.local.postgres import EmbeddedPostgres
-from app.local.redis import EmbeddedRedis
-from app.settings import Settings
-from app.store import migrate
-from app.store.db import ADMIN, DISPATCHER, Db
+from overnight_server.dispatch.publish import Publisher
+from overnight_server.domain.claims import Claim, Claimed
+from overnight_server.domain.ids import TaskId, UserId
+from overnight_server.local.guarded_program import Guarded, Program
+from overnight_server.local.ports import LOOPBACK, free_port
+from overnight_server.local.postgres import EmbeddedPostgres
+from overnight_server.local.redis import EmbeddedRedis
+from overnight_server.settings import Settings
+from overnight_server.store import migrate
+from overnight_server.store.db import ADMIN, DISPATCHER, Db
 from tests.chaos.proxy import FaultProxy, Link
 from tests.chaos.truth import PLACE
 from tests.support.house import House
@@ -336,7 +336,7 @@ class Stage:
         with (self.logs / f"{post.name}.log").open("ab") as output:
             post.process = Guarded(
                 Program(
-                    [sys.executable, "-m", "app.cli.main", post.command],
+                    [sys.executable, "-m", "overnight_server.cli.main", post.command],
                     env=environment(post.settings) | marks,
                     cwd=self.logs,
                 ),

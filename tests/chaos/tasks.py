@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
-from app.domain.retry import RetryPolicy
-from app.intake.submit import Edge, NewTask
+from overnight_server.domain.retry import RetryPolicy
+from overnight_server.intake.submit import Edge, NewTask
 
 POISON: Final = "poison"
 # Kind and weight; most work is short, or nothing would be left for the drain to prove.

@@ -10,7 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
-from app.domain.ids import parse_task
+from overnight_server.domain.ids import parse_task
 from tests.support.deeds import Deed
 
 PLACE: Final = "CHAOS_TRUTH"

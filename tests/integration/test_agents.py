@@ -5,13 +5,13 @@ from datetime import timedelta
 
 import pytest
 
-from app.control.pauses import EVERYTHING, pause
-from app.control.users import rename_user
-from app.dispatch.fill import OpenPools
-from app.domain.ids import parse_task
-from app.insight.explain import explain
-from app.insight.workers import list_workers
-from app.maintenance.reap import reap, retire_agents
+from overnight_server.control.pauses import EVERYTHING, pause
+from overnight_server.control.users import rename_user
+from overnight_server.dispatch.fill import OpenPools
+from overnight_server.domain.ids import parse_task
+from overnight_server.explain.explain import explain
+from overnight_server.insight.workers import list_workers
+from overnight_server.maintenance.reap import reap, retire_agents
 from tests.support.door import Door, open_door
 from tests.support.house import TERMS, House
 from tests.support.outside import AGENTS, Outsider, outsider

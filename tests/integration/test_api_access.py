@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from app.api.main import ROUTES
-from app.control.keys import issue, key_id_of, new_key, revoke
-from app.domain.ids import new_task_id, show_task
+from overnight_server.api.main import ROUTES
+from overnight_server.control.keys import issue, key_id_of, new_key, revoke
+from overnight_server.domain.ids import new_task_id, show_task
 from tests.support.door import TASKS, Door, open_door
 from tests.support.house import House
 

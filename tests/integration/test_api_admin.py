@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.domain.ids import show_task
-from app.domain.results import Returned
+from overnight_server.domain.ids import show_task
+from overnight_server.domain.results import Returned
 from tests.support.door import TASKS, Door, open_door
 from tests.support.house import AGENT, House
 
@@ -122,7 +122,7 @@ def test_workers_are_listed_drained_and_given_work_again(boss: Door) -> None:
     assert drained.json() == {"worker_id": AGENT, "draining": True}
     assert boss.ask("GET", f"{ADMIN}/workers").json()[0]["status"] == "draining"
     assert boss.ask("POST", f"{ADMIN}/workers/{AGENT}/undrain").json()["draining"] is False
-    unknown = boss.ask("POST", f"{ADMIN}/workers/nobody/drain")
+    unknown = boss.ask("POST", f"{ADMIN}/workers/overnight_worker/nobody/drain")
     assert (unknown.status_code, unknown.json()["code"]) == (404, "WORKER_NOT_FOUND")
 
 
@@ -131,7 +131,7 @@ def test_pools_are_listed_with_what_all_of_their_workers_can_do(boss: Door, door
     house.agent(slots=3, agent_id="one", capabilities=("gpu", "web"))
     house.agent(slots=2, agent_id="two", capabilities=("gpu",))
     house.agent(slots=4, agent_id="three", pool="night")
-    boss.ask("POST", f"{ADMIN}/workers/two/drain")
+    boss.ask("POST", f"{ADMIN}/workers/overnight_worker/two/drain")
     boss.ask("POST", f"{ADMIN}/pause", json={"pool": "night"})
     house.running(door.user)
 

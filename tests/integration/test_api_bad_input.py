@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from overnight.jsonvalue import MAX_BYTES
+from overnight.models.json_values import MAX_BYTES
 from tests.support.door import TASKS, open_door
 from tests.support.house import House
 

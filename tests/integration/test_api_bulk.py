@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from httpx2 import ASGITransport, Response
 
-from app.domain.ids import show_task
-from app.domain.results import Raised
-from app.maintenance.bulk import work_off
 from overnight import AsyncClient, errors
-from overnight.bulk_models import BulkOperation
+from overnight.models.bulk import BulkOperation
+from overnight_server.domain.ids import show_task
+from overnight_server.domain.results import Raised
+from overnight_server.maintenance.bulk import work_off
 from tests.support.door import TASKS, Door, open_door
 from tests.support.house import House
 

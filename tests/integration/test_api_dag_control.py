@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from app.domain.ids import new_dag_id, new_task_id, show_dag, show_task
-from app.domain.results import Raised, Returned
 from overnight import errors
+from overnight_server.domain.ids import new_dag_id, new_task_id, show_dag, show_task
+from overnight_server.domain.results import Raised, Returned
 from tests.support.command import run
 from tests.support.door import TASKS, Door, open_door
 from tests.support.graphs import begin

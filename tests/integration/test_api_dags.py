@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from httpx2 import Response
 
-from app.domain.ids import TaskId, new_dag_id, show_dag, show_task
-from app.domain.results import Returned
-from app.intake.grow import Seed, SpawnCaps, spawn
-from app.intake.submit import NewTask
-from app.outcome.inputs import inputs_of
+from overnight_server.domain.ids import TaskId, new_dag_id, show_dag, show_task
+from overnight_server.domain.results import Returned
+from overnight_server.intake.grow_graph import Seed, SpawnCaps, spawn
+from overnight_server.intake.submit import NewTask
+from overnight_server.outcome.inputs import inputs_of
 from tests.support.door import Door, open_door
 from tests.support.graphs import begin
 from tests.support.house import LOOSE, House

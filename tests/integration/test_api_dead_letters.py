@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from httpx2 import Response
 
-from app.domain.ids import show_task
-from app.domain.results import Raised
+from overnight_server.domain.ids import show_task
+from overnight_server.domain.results import Raised
 from tests.support.door import TASKS, Door, open_door
 from tests.support.house import House
 

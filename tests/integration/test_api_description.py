@@ -8,7 +8,7 @@ import httpx2
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 
-from app.api.describing import EXAMPLES
+from overnight_server.api.http.openapi import EXAMPLES
 from tests.support.door import Door, open_door
 from tests.support.furnished import furnish
 from tests.support.house import House

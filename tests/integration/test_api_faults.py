@@ -11,13 +11,13 @@ from fastapi.testclient import TestClient
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
-from app.api.main import app, create_app
-from app.control.keys import issue, new_key
-from app.events.wake import Listener
-from app.local.postgres import EmbeddedPostgres
-from app.local.redis import EmbeddedRedis
-from app.settings import load
-from app.store.db import Db
+from overnight_server.api.main import app, create_app
+from overnight_server.control.keys import issue, new_key
+from overnight_server.local.postgres import EmbeddedPostgres
+from overnight_server.local.redis import EmbeddedRedis
+from overnight_server.settings import load
+from overnight_server.store.db import Db
+from overnight_server.wakeups.wake import Listener
 from tests.support.door import DEAD_REDIS, NO_FILE, TASKS, open_door
 from tests.support.house import House
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.domain.ids import show_task
-from app.domain.results import Returned, Suspended
+from overnight_server.domain.ids import show_task
+from overnight_server.domain.results import Returned, Suspended
 from tests.support.door import TASKS, Door, open_door
 from tests.support.house import House
 

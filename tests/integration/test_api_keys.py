@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from app.control.keys import (
+from overnight_server.control.keys import (
     UnusableKey,
     authenticate,
     issue,
@@ -13,7 +13,7 @@ from app.control.keys import (
     revoke,
     seed_local_user,
 )
-from app.domain.plans import PlanTier
+from overnight_server.domain.plans import PlanTier
 from tests.support.house import House
 
 

@@ -10,10 +10,10 @@ import pytest
 from fastapi.testclient import TestClient
 from redis.exceptions import ConnectionError as Unreachable
 
-from app.api.main import create_app
-from app.api.rates import REST_SECONDS, Rates, TooManyRequests
-from app.local.redis import EmbeddedRedis
-from app.settings import load
+from overnight_server.api.http.rate_limit import REST_SECONDS, Rates, TooManyRequests
+from overnight_server.api.main import create_app
+from overnight_server.local.redis import EmbeddedRedis
+from overnight_server.settings import load
 from tests.support import logins
 from tests.support.door import DEAD_REDIS, NO_FILE, TASKS, Door, open_door
 from tests.support.house import House

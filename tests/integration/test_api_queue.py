@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from httpx2 import Response
 
-from app.api import queue
-from app.api.accepting import accept
-from app.api.parts import Parts
-from app.control.keys import Caller
-from app.domain.results import Raised, Returned
-from app.intake import jobs
-from app.intake.submit import NewTask, Submitted
+from overnight_server.api.http.accept import accept
+from overnight_server.api.http.dependencies import Parts
+from overnight_server.api.routes import queue
+from overnight_server.control.keys import Caller
+from overnight_server.domain.results import Raised, Returned
+from overnight_server.intake import source_jobs
+from overnight_server.intake.submit import NewTask, Submitted
 from tests.support.door import Door, open_door
 from tests.support.house import House
 from tests.support.outside import outsider
@@ -263,7 +263,7 @@ def test_a_job_that_a_limit_refuses_is_skipped(
 def test_endless_names_of_jobs_leave_no_endless_rows(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "MOST_JOBS", 2)
+    monkeypatch.setattr(source_jobs, "MOST_JOBS", 2)
 
     for name in ("a", "b", "c", "a"):
         assert put(door, source_job=name).status_code == 201

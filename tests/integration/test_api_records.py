@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.control.usage import adjust_hours
-from app.domain.results import Raised, Returned
+from overnight_server.control.usage import adjust_hours
+from overnight_server.domain.results import Raised, Returned
 from tests.support.door import TASKS, Door, open_door
 from tests.support.house import House
 

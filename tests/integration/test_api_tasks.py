@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.domain.results import Returned
 from overnight import errors
+from overnight_server.domain.results import Returned
 from tests.support.door import TASKS, Door, open_door
 from tests.support.house import House
 
@@ -333,7 +333,7 @@ def test_the_producers_client_speaks_to_the_service(door: Door) -> None:
 
 
 def test_the_clients_list_walks_all_pages(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("overnight.paging.PAGE", 2)
+    monkeypatch.setattr("overnight.client.pagination.PAGE", 2)
     made = [door.created()["id"] for _ in range(5)]
 
     assert [task.id for task in door.client().tasks.list()] == made[::-1]

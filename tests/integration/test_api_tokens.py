@@ -16,9 +16,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from app.control.token_keys import TokenKeys, UnreadableKeys
-from app.control.tokens import Tokens
-from app.settings import SettingsError, load
+from overnight_server.control.token_keys import TokenKeys, UnreadableKeys
+from overnight_server.control.tokens import Tokens
+from overnight_server.settings import SettingsError, load
 from tests.support.door import NO_FILE, TASKS, Door, open_door
 from tests.support.house import House
 

@@ -6,8 +6,8 @@ from uuid import uuid4
 import pytest
 from httpx2 import Response
 
-from app.control.keys import issue, key_id_of
-from app.domain.ids import (
+from overnight_server.control.keys import issue, key_id_of
+from overnight_server.domain.ids import (
     ArtifactId,
     new_agent_id,
     new_bulk_id,
@@ -21,7 +21,7 @@ from app.domain.ids import (
     show_task,
     show_trigger,
 )
-from app.intake.submit import NewTask, submit_graph
+from overnight_server.intake.submit import NewTask, submit_graph
 from tests.support.door import Door, open_door
 from tests.support.house import LOOSE, House
 from tests.support.operations import Operation, operations

@@ -10,22 +10,22 @@ from functools import partial
 import pytest
 from sqlalchemy import text
 
-from app.control.cancel import cancel
-from app.control.users import change_plan
-from app.domain.errors import TaskAlreadyFinished
-from app.domain.ids import UserId
-from app.domain.plans import PlanLimits, PlanTier
-from app.domain.results import Died, Interrupted, Lost, Raised, Returned
-from app.domain.retry import RetryPolicy, Strategy
-from app.gate.claim import claim
-from app.intake.submit import Edge, NewTask, submit_graph
-from app.maintenance.audit import audit
-from app.maintenance.promote import promote
-from app.outcome.presence import AgentCard, join
-from app.outcome.settle import release, settle
-from app.outcome.start import start
-from app.store.db import Db
-from app.store.statements import statement
+from overnight_server.control.cancel import cancel
+from overnight_server.control.users import change_plan
+from overnight_server.domain.errors import TaskAlreadyFinished
+from overnight_server.domain.ids import UserId
+from overnight_server.domain.plans import PlanLimits, PlanTier
+from overnight_server.domain.results import Died, Interrupted, Lost, Raised, Returned
+from overnight_server.domain.retry import RetryPolicy, Strategy
+from overnight_server.gate.claim import claim
+from overnight_server.intake.submit import Edge, NewTask, submit_graph
+from overnight_server.maintenance.audit_lanes import audit
+from overnight_server.maintenance.promote import promote
+from overnight_server.outcome.presence import AgentCard, join
+from overnight_server.outcome.settle import release, settle
+from overnight_server.outcome.start import start
+from overnight_server.store.db import Db
+from overnight_server.store.statements import statement
 from tests.support.house import AGENT, LEASE, LOOSE, POOL, TERMS, House
 from tests.support.rivals import Rival
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.control.keys import key_id_of
-from app.insight.audit import list_acts
+from overnight_server.control.keys import key_id_of
+from overnight_server.insight.audit import list_acts
 from tests.support.command import run
 from tests.support.door import TASKS, Door, open_door
 from tests.support.house import House

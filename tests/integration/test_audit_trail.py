@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from app.control.budgets import set_agent_budget
-from app.control.edit import ANY, Changes, edit
-from app.control.inbox import drop_row, retry_row
-from app.domain.ids import TaskId
-from app.domain.results import Returned
-from app.maintenance.bulk import work_off
+from overnight_server.control.budgets import set_agent_budget
+from overnight_server.control.edit import ANY, Changes, edit
+from overnight_server.control.inbox import drop_row, retry_row
+from overnight_server.domain.ids import TaskId
+from overnight_server.domain.results import Returned
+from overnight_server.maintenance.bulk import work_off
 from tests.support.bulk import sound
 from tests.support.door import TASKS, Door, open_door
 from tests.support.house import AGENT, House

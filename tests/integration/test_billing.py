@@ -8,15 +8,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
 
-from app.domain.billing import boundary, cycle_at
-from app.domain.claims import Run
-from app.domain.ids import UserId
-from app.domain.results import Returned
-from app.gate.claim import CYCLES_PER_PASS
-from app.insight.queue import queue_status, user_limits
-from app.maintenance.reset import reset_cycles
-from app.outcome.settle import settle
-from app.store.db import Db
+from overnight_server.domain.billing import boundary, cycle_at
+from overnight_server.domain.claims import Run
+from overnight_server.domain.ids import UserId
+from overnight_server.domain.results import Returned
+from overnight_server.gate.claim import CYCLES_PER_PASS
+from overnight_server.insight.queue import queue_status, user_limits
+from overnight_server.maintenance.reset import reset_cycles
+from overnight_server.outcome.settle import settle
+from overnight_server.store.db import Db
 from tests.support.house import AGENT, House
 from tests.support.profiles import examples
 from tests.support.rivals import Rival, held_task, queue_up

@@ -5,26 +5,26 @@ from decimal import Decimal
 
 import pytest
 
-from app.control.budgets import (
+from overnight_server.control.budgets import (
     approve,
     set_agent_budget,
     set_dag_budget,
     stop,
 )
-from app.control.cancel import cancel
-from app.control.dead_letters import retry
-from app.domain.budgets import Budget, next_cost
-from app.domain.claims import Run
-from app.domain.errors import InvalidRequest, NotAwaitingApproval, TaskNotFound
-from app.domain.ids import DagId, TaskId, UserId
-from app.domain.results import Lost, Raised, Returned, Suspended
-from app.insight.budgets import list_approvals, money_of
-from app.insight.explain import explain
-from app.insight.tasks import get_task
-from app.intake.submit import Edge, NewTask, submit_graph
-from app.maintenance.reap import reap
-from app.outcome.heartbeat import Answer, heartbeat
-from app.outcome.presence import AgentCard, join
+from overnight_server.control.cancel import cancel
+from overnight_server.control.dead_letters import retry
+from overnight_server.domain.budgets import Budget, next_cost
+from overnight_server.domain.claims import Run
+from overnight_server.domain.errors import InvalidRequest, NotAwaitingApproval, TaskNotFound
+from overnight_server.domain.ids import DagId, TaskId, UserId
+from overnight_server.domain.results import Lost, Raised, Returned, Suspended
+from overnight_server.explain.explain import explain
+from overnight_server.insight.budgets import list_approvals, money_of
+from overnight_server.insight.tasks import get_task
+from overnight_server.intake.submit import Edge, NewTask, submit_graph
+from overnight_server.maintenance.reap import reap
+from overnight_server.outcome.heartbeat import Answer, heartbeat
+from overnight_server.outcome.presence import AgentCard, join
 from tests.support.house import AGENT, LEASE, LOOSE, TERMS, House
 from tests.support.invariants import told, violations
 from tests.support.money import ACTOR, beat, started

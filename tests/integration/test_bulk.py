@@ -5,20 +5,20 @@ from uuid import UUID
 
 import pytest
 
-from app.control.bulk import Order, cancel_bulk, preview, start
-from app.control.cancel import cancel
-from app.control.dead_letters import discard
-from app.domain.bulk import Action
-from app.domain.errors import BulkAlreadyFinished, BulkNotFound, InvalidRequest
-from app.domain.ids import TaskId, UserId, show_bulk
-from app.domain.results import Returned
-from app.insight.bulk import list_bulks
-from app.insight.tasks import Chosen, list_tasks
-from app.intake import submit as submitting
-from app.intake.submit import Caps, Edge, NewTask, submit_graph
-from app.maintenance import bulk as working
-from app.maintenance.bulk import work_off
-from overnight.bulk_models import TaskFilter
+from overnight.models.bulk import TaskFilter
+from overnight_server.control.bulk import Order, cancel_bulk, preview, start
+from overnight_server.control.cancel import cancel
+from overnight_server.control.dead_letters import discard
+from overnight_server.domain.bulk import Action
+from overnight_server.domain.errors import BulkAlreadyFinished, BulkNotFound, InvalidRequest
+from overnight_server.domain.ids import TaskId, UserId, show_bulk
+from overnight_server.domain.results import Returned
+from overnight_server.insight.bulk import list_bulks
+from overnight_server.insight.tasks import Chosen, list_tasks
+from overnight_server.intake import submit as submitting
+from overnight_server.intake.submit import Caps, Edge, NewTask, submit_graph
+from overnight_server.maintenance import bulk as working
+from overnight_server.maintenance.bulk import work_off
 from tests.support.bulk import FATAL, ME, begin, counts, dead, finish, moves, order, seen, sound
 from tests.support.graphs import begin as begin_run
 from tests.support.house import LOOSE, House

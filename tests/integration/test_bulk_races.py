@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from app.control.bulk import Started, cancel_bulk, start
-from app.domain.ids import UserId
-from app.intake.submit import NewTask, submit_graph
-from app.maintenance import bulk as working
-from app.maintenance.bulk import work_off
-from app.store.db import Db
+from overnight_server.control.bulk import Started, cancel_bulk, start
+from overnight_server.domain.ids import UserId
+from overnight_server.intake.submit import NewTask, submit_graph
+from overnight_server.maintenance import bulk as working
+from overnight_server.maintenance.bulk import work_off
+from overnight_server.store.db import Db
 from tests.support.bulk import ME, begin, counts, dead, finish, moves, order, seen, sound
 from tests.support.house import LOOSE, House
 from tests.support.rivals import Rival, held_lane, meet_at_lane, queue_up
@@ -98,8 +98,8 @@ def test_a_killed_worker_leaves_off_where_the_next_goes_on(
     bulk_id = begin(house, user, order("retry", status="failed"))
     program = (
         "from app import faults\n"
-        "from app.maintenance import bulk\n"
-        "from app.store.db import DISPATCHER, Db\n"
+        "from overnight_server.maintenance import bulk\n"
+        "from overnight_server.store.db import DISPATCHER, Db\n"
         f"faults.arm('{point}=kill'); bulk.CHUNK = 2\n"
         f"bulk.work_off(Db.connect({database_url!r}, role=DISPATCHER))"
     )

@@ -7,40 +7,40 @@ from uuid import UUID
 
 import pytest
 
-from app.control.pauses import EVERYTHING, Target, pause
-from app.dispatch.publish import bundled, message_id
-from app.domain.claims import Claimed
-from app.domain.ids import parse_task
-from app.events.wake import Waker
-from app.gate.claim import Bundling, Taken, Terms, claim
-from app.maintenance.reap import reap
-from app.store.db import Db
 from overnight import Context
-from overnight.handlers import Handler, registered
+from overnight.handlers.registry import Handler, registered
+from overnight_server.control.pauses import EVERYTHING, Target, pause
+from overnight_server.dispatch.publish import bundled, message_id
+from overnight_server.domain.claims import Claimed
+from overnight_server.domain.ids import parse_task
+from overnight_server.gate.claim import Bundling, Taken, Terms, claim
+from overnight_server.maintenance.reap import reap
+from overnight_server.store.db import Db
+from overnight_server.wakeups.wake import Waker
+from overnight_worker import resources
+from overnight_worker.execute import carry_out
+from overnight_worker.identity import WORKER_ID
+from overnight_worker.shutdown import DRAIN
 from tests.support.house import CLAIM_TTL, LIVENESS, POOL, House
 from tests.support.rivals import held_lane
 from tests.support.waiting import wait_until
 from tests.support.workers import worker_settings
-from workers import child
-from workers.execute import carry_out
-from workers.identity import WORKER_ID
-from workers.shutdown import DRAIN
 
 READY = "SELECT count(*) AS n FROM tasks WHERE state = 'ready'"
 NOWHERE = "redis://127.0.0.1:1/0"
 
 
 @pytest.fixture
-def worker(house: House, database_url: str, db: Db) -> child.House:
+def worker(house: House, database_url: str, db: Db) -> resources.House:
     settings = worker_settings(database_url, NOWHERE)
-    return child.House(settings, db, Waker(NOWHERE))
+    return resources.House(settings, db, Waker(NOWHERE))
 
 
 @pytest.fixture
 def handle(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Context], object]], None]:
     def register(function: Callable[[Context], object]) -> None:
         known = {**registered(), "quick": Handler("quick", function, ())}
-        monkeypatch.setattr("workers.execute.registered", lambda: known)
+        monkeypatch.setattr("overnight_worker.execute.registered", lambda: known)
 
     return register
 
@@ -118,7 +118,7 @@ def test_nobody_waits_behind_a_long_run(house: House) -> None:
 
 
 def test_a_bundle_is_run_and_recorded_together(
-    house: House, worker: child.House, handle: Callable[..., None]
+    house: House, worker: resources.House, handle: Callable[..., None]
 ) -> None:
     house.agent(slots=1)
     quick(house, 20)
@@ -137,7 +137,7 @@ def test_a_bundle_is_run_and_recorded_together(
 
 
 def test_a_slot_takes_its_next_bundle_by_itself(
-    house: House, worker: child.House, handle: Callable[..., None]
+    house: House, worker: resources.House, handle: Callable[..., None]
 ) -> None:
     house.agent(slots=1, agent_id=WORKER_ID)
     quick(house, 120)
@@ -153,7 +153,7 @@ def test_a_slot_takes_its_next_bundle_by_itself(
 
 
 def test_a_slot_leaves_a_long_task_to_the_dispatcher(
-    house: House, worker: child.House, handle: Callable[..., None]
+    house: House, worker: resources.House, handle: Callable[..., None]
 ) -> None:
     house.agent(slots=1, agent_id=WORKER_ID)
     quick(house, 10)
@@ -169,7 +169,7 @@ def test_a_slot_leaves_a_long_task_to_the_dispatcher(
 
 @pytest.mark.parametrize("change", ["status = 'draining'", "id = 'another worker'"])
 def test_only_a_worker_in_service_takes_more(
-    house: House, worker: child.House, handle: Callable[..., None], change: str
+    house: House, worker: resources.House, handle: Callable[..., None], change: str
 ) -> None:
     house.agent(slots=2, agent_id="colleague")
     house.agent(slots=1, agent_id=WORKER_ID)
@@ -185,7 +185,7 @@ def test_only_a_worker_in_service_takes_more(
 
 @pytest.mark.parametrize("kind", ["user", "pool", "all"])
 def test_a_slot_takes_nothing_more_that_is_paused(
-    house: House, worker: child.House, handle: Callable[..., None], kind: str
+    house: House, worker: resources.House, handle: Callable[..., None], kind: str
 ) -> None:
     house.agent(slots=1, agent_id=WORKER_ID)
     quick(house, 20)
@@ -201,7 +201,7 @@ def test_a_slot_takes_nothing_more_that_is_paused(
 
 
 def test_nobody_pays_for_waiting_in_a_bundle(
-    house: House, worker: child.House, handle: Callable[..., None]
+    house: House, worker: resources.House, handle: Callable[..., None]
 ) -> None:
     house.agent(slots=1)
     quick(house, 10)
@@ -215,7 +215,7 @@ def test_nobody_pays_for_waiting_in_a_bundle(
 
 
 def test_a_slow_member_keeps_its_lease_while_the_end_of_another_waits(
-    house: House, worker: child.House, handle: Callable[..., None], connect: Callable[..., Db]
+    house: House, worker: resources.House, handle: Callable[..., None], connect: Callable[..., Db]
 ) -> None:
     house.agent(slots=1)
     quick(house, 2)
@@ -240,7 +240,7 @@ def test_a_slow_member_keeps_its_lease_while_the_end_of_another_waits(
 
 
 def test_a_slow_member_lets_the_others_go(
-    house: House, worker: child.House, handle: Callable[..., None]
+    house: House, worker: resources.House, handle: Callable[..., None]
 ) -> None:
     house.agent(slots=1)
     quick(house, 5)
@@ -298,7 +298,7 @@ def draining() -> Iterator[None]:
 
 @pytest.mark.usefixtures("draining")
 def test_a_shutdown_hands_a_whole_bundle_back(
-    house: House, worker: child.House, handle: Callable[..., None]
+    house: House, worker: resources.House, handle: Callable[..., None]
 ) -> None:
     house.agent(slots=1)
     quick(house, 5)
@@ -312,7 +312,7 @@ def test_a_shutdown_hands_a_whole_bundle_back(
 
 
 def test_a_claim_twice_in_one_message_runs_once(
-    house: House, worker: child.House, handle: Callable[..., None]
+    house: House, worker: resources.House, handle: Callable[..., None]
 ) -> None:
     house.agent(slots=1)
     quick(house, 1)
@@ -326,7 +326,7 @@ def test_a_claim_twice_in_one_message_runs_once(
 
 
 def test_an_output_postgres_refuses_spoils_only_its_own_run(
-    house: House, worker: child.House, handle: Callable[..., None]
+    house: House, worker: resources.House, handle: Callable[..., None]
 ) -> None:
     house.agent(slots=1)
     quick(house, 3)

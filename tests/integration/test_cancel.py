@@ -5,11 +5,11 @@ from uuid import uuid4
 
 import pytest
 
-from app.control.cancel import cancel
-from app.domain.errors import TaskAlreadyFinished, TaskNotFound
-from app.domain.ids import TaskId
-from app.domain.lifecycle import State
-from app.domain.results import Raised, Returned
+from overnight_server.control.cancel import cancel
+from overnight_server.domain.errors import TaskAlreadyFinished, TaskNotFound
+from overnight_server.domain.ids import TaskId
+from overnight_server.domain.lifecycle import State
+from overnight_server.domain.results import Raised, Returned
 from tests.support.graphs import begin, graph
 from tests.support.house import House
 

@@ -5,14 +5,14 @@ from uuid import uuid4
 
 import pytest
 
-from app.control.cancel import cancel
-from app.control.claim_tokens import ClaimOver, issue, verify
-from app.domain.claims import Claim, Run
-from app.domain.errors import StaleAttempt, TaskNotFound
-from app.domain.ids import new_task_id
-from app.domain.results import Raised, Returned
-from app.maintenance.reap import reap
-from app.store.db import APP, Db
+from overnight_server.control.cancel import cancel
+from overnight_server.control.claim_tokens import ClaimOver, issue, verify
+from overnight_server.domain.claims import Claim, Run
+from overnight_server.domain.errors import StaleAttempt, TaskNotFound
+from overnight_server.domain.ids import new_task_id
+from overnight_server.domain.results import Raised, Returned
+from overnight_server.maintenance.reap import reap
+from overnight_server.store.db import APP, Db
 from tests.support import logins
 from tests.support.house import LEASE, House
 

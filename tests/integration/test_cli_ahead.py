@@ -11,9 +11,9 @@ import pytest
 from typer import BadParameter
 from typer.testing import CliRunner, Result
 
-from app.cli import arguments
-from app.cli.failures import Code
-from app.cli.main import app
+from overnight_server.cli.main import app
+from overnight_server.cli.terminal import arguments
+from overnight_server.cli.terminal.failures import Code
 from tests.support.canned import ALPHA, KEY, Service, canned_service
 from tests.support.house import House
 

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from app.cli.failures import Code
-from app.control.usage import adjust_hours
-from app.domain.ids import UserId, show_dag, show_task
-from app.domain.results import Suspended
-from app.intake.submit import NewTask, submit_graph
+from overnight_server.cli.terminal.failures import Code
+from overnight_server.control.usage import adjust_hours
+from overnight_server.domain.ids import UserId, show_dag, show_task
+from overnight_server.domain.results import Suspended
+from overnight_server.intake.submit import NewTask, submit_graph
 from tests.support.command import run
 from tests.support.house import AGENT, LOOSE, House
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from app.cli import output
-from app.cli.failures import Code
-from app.cli.main import app
-from app.domain.ids import show_task
-from app.domain.results import Raised
-from app.maintenance.bulk import work_off
+from overnight_server.cli.main import app
+from overnight_server.cli.terminal import output
+from overnight_server.cli.terminal.failures import Code
+from overnight_server.domain.ids import show_task
+from overnight_server.domain.results import Raised
+from overnight_server.maintenance.bulk import work_off
 from tests.support.door import Door, open_door
 from tests.support.house import House
 

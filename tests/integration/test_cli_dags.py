@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from app.cli.failures import Code
-from app.cli.main import app
-from app.domain.results import Raised, Returned
 from overnight import errors
+from overnight_server.cli.main import app
+from overnight_server.cli.terminal.failures import Code
+from overnight_server.domain.results import Raised, Returned
 from tests.support.door import Door, open_door
 from tests.support.graphs import begin
 from tests.support.house import House
@@ -198,7 +198,7 @@ def test_waiting_ends_with_the_last_and_tells_the_worst(
             door.house.settle(started, Raised("error", "boom"))
 
     monkeypatch.setattr("overnight.Client", lambda *_, **__: door.client(sleep=end_all))
-    monkeypatch.setattr("overnight.calls.LONGEST_HOLD_SECONDS", 0)
+    monkeypatch.setattr("overnight.client.task_calls.LONGEST_HOLD_SECONDS", 0)
 
     shown = run("batch", "-", "--wait", given=GRAPH)
 
@@ -213,7 +213,7 @@ def test_a_server_that_goes_away_during_a_wait_leaves_the_ids(
     def away(*_: object, **__: object) -> None:
         raise errors.Unreachable("no answer")
 
-    monkeypatch.setattr("overnight.dag_calls.wait_dag", away)
+    monkeypatch.setattr("overnight.client.dag_calls.wait_dag", away)
 
     shown = run("batch", "-", "--wait", "--json", given=GRAPH)
 
@@ -281,8 +281,8 @@ def test_a_watched_graph_ends_with_the_whole_tree(
         settle(door, dag["tasks"][next(names)])
 
     # Nothing is held back, and the pause of a watcher lasts until the next task has ended.
-    monkeypatch.setattr("overnight.calls.LONGEST_HOLD_SECONDS", 0)
-    monkeypatch.setattr("app.cli.dag_trees.LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr("overnight.client.task_calls.LONGEST_HOLD_SECONDS", 0)
+    monkeypatch.setattr("overnight_server.cli.terminal.dag_tree.LONGEST_PAUSE", 0.01)
     monkeypatch.setattr("overnight.Client", lambda *_, **__: door.client(sleep=step))
 
     shown = run("dag", "show", dag["id"], "--watch")

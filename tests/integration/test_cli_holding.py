@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from app.cli.failures import Code
-from app.control.agents import OutsideCard, register
+from overnight_server.cli.terminal.failures import Code
+from overnight_server.control.agents import OutsideCard, register
 from tests.support.command import run
 from tests.support.house import AGENT, House
 

@@ -5,11 +5,11 @@ from datetime import timedelta
 
 import pytest
 
-from app.cli.failures import Code
-from app.domain.errors import InvalidRequest
-from app.domain.ids import show_task
-from app.domain.results import Returned
-from app.insight.fairness import fairness
+from overnight_server.cli.terminal.failures import Code
+from overnight_server.domain.errors import InvalidRequest
+from overnight_server.domain.ids import show_task
+from overnight_server.domain.results import Returned
+from overnight_server.insight.fairness import fairness
 from tests.support.command import run
 from tests.support.house import LIVENESS, House
 

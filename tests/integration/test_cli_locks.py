@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from app.cli.failures import Code
-from app.domain.claims import Run
-from app.domain.ids import show_task
-from app.domain.results import Returned
+from overnight_server.cli.terminal.failures import Code
+from overnight_server.domain.claims import Run
+from overnight_server.domain.ids import show_task
+from overnight_server.domain.results import Returned
 from tests.support.command import run
 from tests.support.house import House
 

@@ -11,15 +11,15 @@ from urllib.request import urlopen
 
 import pytest
 
-from app.cli.failures import Code
-from app.control.keys import authenticate
-from app.domain.ids import show_task
-from app.domain.results import Raised
-from app.local.ports import free_port
-from app.local.redis import EmbeddedRedis
-from app.maintenance.sweeps import SWEEPS
-from app.store import migrate
-from app.store.db import Db
+from overnight_server.cli.terminal.failures import Code
+from overnight_server.control.keys import authenticate
+from overnight_server.domain.ids import show_task
+from overnight_server.domain.results import Raised
+from overnight_server.local.ports import free_port
+from overnight_server.local.redis import EmbeddedRedis
+from overnight_server.maintenance.sweeps import SWEEPS
+from overnight_server.store import migrate
+from overnight_server.store.db import Db
 from tests.support.command import run
 from tests.support.house import House
 from tests.support.living_home import living_home
@@ -230,7 +230,7 @@ def api(database_url: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """`overnight api` as its own process, and where it answers."""
     port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "app.cli.main", "api"],
+        [sys.executable, "-m", "overnight_server.cli.main", "api"],
         env={**os.environ, "OVERNIGHT_API_PORT": str(port)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

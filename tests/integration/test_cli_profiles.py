@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from app.cli.completing import task_ids
-from app.cli.failures import Code
-from app.cli.main import app
+from overnight_server.cli.commands.completion import task_ids
+from overnight_server.cli.main import app
+from overnight_server.cli.terminal.failures import Code
 from tests.rules.sources import ROOT
 from tests.support.canned import ALPHA, BETA, Service, canned_service, task
 
@@ -214,7 +214,7 @@ def test_task_ids_are_offered_with_what_they_are(service: Service) -> None:
 
 def test_the_shell_completes_the_ids_of_tasks(service: Service) -> None:
     completed = subprocess.run(
-        [sys.executable, "-m", "app.cli.main"],
+        [sys.executable, "-m", "overnight_server.cli.main"],
         check=False,
         capture_output=True,
         text=True,

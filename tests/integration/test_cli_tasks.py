@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from app.cli.failures import Code
-from app.cli.main import app
+from overnight_server.cli.main import app
+from overnight_server.cli.terminal.failures import Code
 from tests.support.canned import ALPHA, BETA, KEY, Answer, Service, canned_service, problem, task
 from tests.support.living_home import living_home
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from app.cli.failures import Code
+from overnight_server.cli.terminal.failures import Code
 from tests.support.canned import ALPHA, BETA, KEY, Service, canned_service, task
 from tests.support.waiting import wait_until
 
@@ -39,7 +39,7 @@ def start(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
     A test run in the background is deaf to it, and its children would inherit that.
     """
     return subprocess.Popen(
-        [sys.executable, "-m", "app.cli.main", *arguments],
+        [sys.executable, "-m", "overnight_server.cli.main", *arguments],
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         **options,
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.failures import Code
+from overnight_server.cli.terminal.failures import Code
 from tests.support.canned import KEY, Service, canned_service
 from tests.support.command import run
 

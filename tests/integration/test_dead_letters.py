@@ -5,14 +5,14 @@ from uuid import uuid4
 
 import pytest
 
-from app.control.cancel import cancel
-from app.control.dead_letters import discard, retry
-from app.domain.claims import Run
-from app.domain.errors import NotDeadLettered, TaskNotFound
-from app.domain.ids import TaskId, UserId, show_dag, show_task
-from app.domain.results import Raised, Returned
-from app.insight.dead_letters import get_dead_letter, list_dead_letters
-from app.store.db import Db
+from overnight_server.control.cancel import cancel
+from overnight_server.control.dead_letters import discard, retry
+from overnight_server.domain.claims import Run
+from overnight_server.domain.errors import NotDeadLettered, TaskNotFound
+from overnight_server.domain.ids import TaskId, UserId, show_dag, show_task
+from overnight_server.domain.results import Raised, Returned
+from overnight_server.insight.dead_letters import get_dead_letter, list_dead_letters
+from overnight_server.store.db import Db
 from tests.support.graphs import begin, graph
 from tests.support.house import House
 from tests.support.rivals import Rival, meet_at_lane

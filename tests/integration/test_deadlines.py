@@ -8,15 +8,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
 
-from app.control.dead_letters import retry
-from app.domain.ids import TaskId
-from app.domain.priority import sort_key
-from app.domain.results import Raised, Returned
-from app.domain.retry import RetryPolicy, Strategy
-from app.intake.submit import Edge, NewTask, submit_graph
-from app.maintenance import deadlines
-from app.maintenance.deadlines import end_passed, sharpen
-from app.store.db import Db
+from overnight_server.control.dead_letters import retry
+from overnight_server.domain.ids import TaskId
+from overnight_server.domain.priority import sort_key
+from overnight_server.domain.results import Raised, Returned
+from overnight_server.domain.retry import RetryPolicy, Strategy
+from overnight_server.intake.submit import Edge, NewTask, submit_graph
+from overnight_server.maintenance import deadlines
+from overnight_server.maintenance.deadlines import end_passed, sharpen
+from overnight_server.store.db import Db
 from tests.support.graphs import graph
 from tests.support.house import LOOSE, House
 from tests.support.profiles import examples

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from app.domain.ids import TaskId
-from app.domain.results import Raised, Returned, Stopped
-from app.outcome.settle import settle
-from app.store.db import Db
+from overnight_server.domain.ids import TaskId
+from overnight_server.domain.results import Raised, Returned, Stopped
+from overnight_server.outcome.settle import settle
+from overnight_server.store.db import Db
 from tests.support.graphs import begin, graph
 from tests.support.house import AGENT, House
 from tests.support.rivals import Rival, meet_at_lane

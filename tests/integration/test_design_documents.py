@@ -14,8 +14,8 @@ from uuid import uuid4
 
 import pytest
 
-from app.domain.plans import PLAN_LIMITS, PlanTier
-from app.maintenance.reap import end_overdue
+from overnight_server.domain.plans import PLAN_LIMITS, PlanTier
+from overnight_server.maintenance.reap import end_overdue
 from tests.support.command import run
 from tests.support.door import TASKS, Door, open_door
 from tests.support.house import House

@@ -7,20 +7,20 @@ from functools import partial
 import pytest
 from sqlalchemy import text
 
-from app.control.cancel import cancel
-from app.control.keys import issue
-from app.control.users import disable_user, enable_user
-from app.domain.errors import UserDisabled
-from app.domain.ids import UserId, lone_dag_id
-from app.domain.results import Returned
-from app.intake.grow import Seed, SpawnCaps, spawn
-from app.intake.inbox import take_in
-from app.intake.submit import NewGraph, NewTask
-from app.intake.triggers import add_trigger
-from app.maintenance.bulk import work_off
-from app.maintenance.triggers import fire_due
-from app.settings import load
-from app.store.db import Db
+from overnight_server.control.cancel import cancel
+from overnight_server.control.keys import issue
+from overnight_server.control.users import disable_user, enable_user
+from overnight_server.domain.errors import UserDisabled
+from overnight_server.domain.ids import UserId, lone_dag_id
+from overnight_server.domain.results import Returned
+from overnight_server.intake.grow_graph import Seed, SpawnCaps, spawn
+from overnight_server.intake.inbox import take_in
+from overnight_server.intake.submit import NewGraph, NewTask
+from overnight_server.intake.triggers import add_trigger
+from overnight_server.maintenance.bulk import work_off
+from overnight_server.maintenance.triggers import fire_due
+from overnight_server.settings import load
+from overnight_server.store.db import Db
 from tests.support.bulk import ME, begin, order, seen, sound
 from tests.support.door import Door, open_door
 from tests.support.house import LOOSE, House

@@ -16,20 +16,20 @@ from celery import Celery
 from redis import Redis
 from sqlalchemy import text
 
-from app.control.users import change_plan
-from app.dispatch import wire
-from app.dispatch.celery_settings import EXECUTE, celery_settings
-from app.dispatch.fill import fill, fill_pool
-from app.dispatch.publish import BrokerUnreachable, Publisher
-from app.domain.claims import Claim
-from app.domain.ids import UserId, parse_task, show_task
-from app.domain.plans import PlanLimits, PlanTier
-from app.domain.results import Returned
-from app.gate.claim import Taken, claim
-from app.local.redis import EmbeddedRedis
-from app.outcome.presence import AgentCard, join
-from app.settings import Settings, load
-from app.store.db import Db
+from overnight_server.control.users import change_plan
+from overnight_server.dispatch import celery_message
+from overnight_server.dispatch.celery_settings import EXECUTE, celery_settings
+from overnight_server.dispatch.fill import fill, fill_pool
+from overnight_server.dispatch.publish import BrokerUnreachable, Publisher
+from overnight_server.domain.claims import Claim
+from overnight_server.domain.ids import UserId, parse_task, show_task
+from overnight_server.domain.plans import PlanLimits, PlanTier
+from overnight_server.domain.results import Returned
+from overnight_server.gate.claim import Taken, claim
+from overnight_server.local.redis import EmbeddedRedis
+from overnight_server.outcome.presence import AgentCard, join
+from overnight_server.settings import Settings, load
+from overnight_server.store.db import Db
 from tests.support.house import POOL, TERMS, House
 from tests.support.rivals import Rival, held_lane, held_pool, held_task, queue_up
 
@@ -102,7 +102,7 @@ def test_a_message_is_written_as_celery_would_write_it(
     )
     celery.close()
 
-    ours = wire.message(
+    ours = celery_message.message(
         EXECUTE, [["task_1", 1, "token"]], message_id=name, queue=queue, shown=shown, origin="us"
     )
 

@@ -4,14 +4,14 @@ from datetime import timedelta
 
 import pytest
 
-from app.control.drain import drain, undrain
-from app.domain.errors import WorkerNotFound
-from app.domain.results import Returned
-from app.insight.workers import list_workers
-from app.maintenance.reap import retire_agents
-from app.outcome.presence import AgentCard
+from overnight_server.control.drain import drain, undrain
+from overnight_server.domain.errors import WorkerNotFound
+from overnight_server.domain.results import Returned
+from overnight_server.insight.workers import list_workers
+from overnight_server.maintenance.reap import retire_agents
+from overnight_server.outcome.presence import AgentCard
+from overnight_worker.presence import show_up
 from tests.support.house import POOL, House
-from workers.presence import show_up
 
 LIVENESS = timedelta(seconds=15)
 OLD, NEW = "host-a:1:aaaa", "host-b:2:bbbb"

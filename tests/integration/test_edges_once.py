@@ -1,7 +1,7 @@
 """An edge counts once, however often its parent is said to have ended."""
 
-from app.domain.results import Returned
-from app.store.edges import follow
+from overnight_server.domain.results import Returned
+from overnight_server.store.edges import follow
 from tests.support.graphs import begin, graph
 from tests.support.house import House
 

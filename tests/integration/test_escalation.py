@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.domain.results import Raised, Returned
-from app.domain.retry import Escalation, RetryPolicy, Strategy
-from app.insight.notices import list_notices
-from app.maintenance.promote import promote
-from app.store.runs import policy_of
+from overnight_server.domain.results import Raised, Returned
+from overnight_server.domain.retry import Escalation, RetryPolicy, Strategy
+from overnight_server.insight.notices import list_notices
+from overnight_server.maintenance.promote import promote
+from overnight_server.store.run_rows import policy_of
 from tests.support.door import Door, open_door
 from tests.support.house import House
 

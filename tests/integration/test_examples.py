@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from app.cli import batch_files
-from app.control.keys import issue
-from app.domain.results import Returned
-from app.maintenance.triggers import fire_due
-from overnight import handlers, testing
-from overnight.dag_models import DagCreate
-from overnight.drawing import draw
+from overnight import testing
+from overnight.graphs.draw import draw
+from overnight.handlers import registry
+from overnight.models.dags import DagCreate
+from overnight_server.cli.commands import batch_files
+from overnight_server.control.keys import issue
+from overnight_server.domain.results import Returned
+from overnight_server.maintenance.triggers import fire_due
 from tests.support.door import Door, open_door
 from tests.support.house import LOOSE, House
 from tests.support.serving import serve
@@ -39,7 +40,7 @@ def door(house: House, database_url: str) -> Iterator[Door]:
 @pytest.fixture
 def orchestrator(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The example as a module; the handlers it registers are forgotten afterwards."""
-    monkeypatch.setattr(handlers, "_handlers", {})
+    monkeypatch.setattr(registry, "_handlers", {})
     spec = importlib.util.spec_from_file_location("orchestrator", EXAMPLES / "orchestrator.py")
     assert spec is not None
     assert spec.loader is not None
@@ -135,7 +136,7 @@ def test_a_model_that_never_makes_sense_queues_nothing(
 def test_every_type_of_the_example_has_a_handler(orchestrator: ModuleType) -> None:
     used = {task.type for goal in (GOAL, "fix", "x") for task in orchestrator.by_rules(goal).tasks}
 
-    assert used <= set(handlers.registered())
+    assert used <= set(registry.registered())
     done = testing.run("research", context=testing.MemoryContext(title="x"))
     assert done.output == {"would": "x"}
 

@@ -6,19 +6,20 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from app.control.cancel import cancel
-from app.domain.ids import TaskId, UserId, parse_artifact, parse_task, show_task
-from app.events.wake import Waker
-from app.insight.artifacts import get_artifact
-from app.insight.tasks import get_task
-from app.store.db import Db
-from overnight import Context, Fail, Stopped, errors, handlers
+from overnight import Context, Fail, Stopped, errors
+from overnight.handlers import registry
+from overnight_server.control.cancel import cancel
+from overnight_server.domain.ids import TaskId, UserId, parse_artifact, parse_task, show_task
+from overnight_server.insight.artifacts import get_artifact
+from overnight_server.insight.tasks import get_task
+from overnight_server.store.db import Db
+from overnight_server.wakeups.wake import Waker
+from overnight_worker import resources
+from overnight_worker.execute import carry_out
+from overnight_worker.load_handlers import load_handlers
 from tests.support.house import House
 from tests.support.invariants import told, violations
 from tests.support.workers import worker_settings
-from workers import child
-from workers.execute import carry_out
-from workers.loading import load_handlers
 
 NOWHERE = "redis://127.0.0.1:1/0"
 Register = Callable[..., None]
@@ -31,11 +32,11 @@ def user(house: House) -> UserId:
 
 
 @pytest.fixture
-def worker(database_url: str, db: Db) -> Iterator[child.House]:
+def worker(database_url: str, db: Db) -> Iterator[resources.House]:
     load_handlers(())
     waker = Waker(NOWHERE)
     settings = worker_settings(database_url, NOWHERE, max_spawn_depth=2, refill_seconds=0)
-    yield child.House(settings, db, waker)
+    yield resources.House(settings, db, waker)
     waker.close()
 
 
@@ -43,17 +44,17 @@ def worker(database_url: str, db: Db) -> Iterator[child.House]:
 def register() -> Iterator[Register]:
     named: list[str] = []
 
-    def add(**functions: handlers.HandlerFunction) -> None:
+    def add(**functions: registry.HandlerFunction) -> None:
         for name, function in functions.items():
-            handlers._handlers[name] = handlers.Handler(name, function)
+            registry._handlers[name] = registry.Handler(name, function)
             named.append(name)
 
     yield add
     for name in named:
-        handlers._handlers.pop(name, None)
+        registry._handlers.pop(name, None)
 
 
-def work_off(house: House, worker: child.House) -> None:
+def work_off(house: House, worker: resources.House) -> None:
     """Carry out whatever the gate gives, until it gives nothing more."""
     while claims := house.claim().claims:
         for one in claims:
@@ -62,14 +63,14 @@ def work_off(house: House, worker: child.House) -> None:
     assert not found, told(found)
 
 
-def done(house: House, worker: child.House, user: UserId, **fields: Any) -> dict[str, Any]:
+def done(house: House, worker: resources.House, user: UserId, **fields: Any) -> dict[str, Any]:
     task_id = house.task(user, **fields)
     work_off(house, worker)
     return dict(house.row(task_id))
 
 
 def test_a_family_ends_with_the_outputs_of_its_children(
-    house: House, worker: child.House, user: UserId
+    house: House, worker: resources.House, user: UserId
 ) -> None:
     row = done(house, worker, user, title="trip", type="family", payload={"children": 3})
 
@@ -91,7 +92,7 @@ def test_a_family_ends_with_the_outputs_of_its_children(
 
 
 def test_a_run_reads_those_it_waited_for_and_its_children(
-    house: House, worker: child.House, user: UserId, register: Register
+    house: House, worker: resources.House, user: UserId, register: Register
 ) -> None:
     def parent(ctx: Context) -> object:
         first = ctx.spawn("one", "echo", key="one", payload={"n": 1})
@@ -109,7 +110,7 @@ def test_a_run_reads_those_it_waited_for_and_its_children(
 
 
 def test_a_parent_is_told_how_its_children_failed(
-    house: House, worker: child.House, user: UserId, register: Register
+    house: House, worker: resources.House, user: UserId, register: Register
 ) -> None:
     def fails(ctx: Context) -> object:
         raise Fail(f"number {ctx.payload['number']} is wrong")
@@ -124,7 +125,7 @@ def test_a_parent_is_told_how_its_children_failed(
 
 
 def test_a_lone_task_asks_for_nothing_when_it_looks_at_its_inputs(
-    house: House, worker: child.House, user: UserId, register: Register
+    house: House, worker: resources.House, user: UserId, register: Register
 ) -> None:
     register(looks=lambda ctx: ctx.inputs)
     task_id = house.task(user, type="looks")
@@ -148,7 +149,7 @@ def test_a_lone_task_asks_for_nothing_when_it_looks_at_its_inputs(
 )
 def test_a_refusal_is_an_error_the_handler_can_catch(
     house: House,
-    worker: child.House,
+    worker: resources.House,
     user: UserId,
     register: Register,
     *,
@@ -169,7 +170,7 @@ def test_a_refusal_is_an_error_the_handler_can_catch(
 
 
 def test_a_refusal_that_is_not_caught_ends_the_task(
-    house: House, worker: child.House, user: UserId, register: Register
+    house: House, worker: resources.House, user: UserId, register: Register
 ) -> None:
     def deeper(ctx: Context) -> object:
         return ctx.spawn("deeper", "deeper")
@@ -185,7 +186,7 @@ def test_a_refusal_that_is_not_caught_ends_the_task(
 
 
 def test_a_cancelled_run_that_spawns_ends_as_cancelled(
-    house: House, worker: child.House, user: UserId, register: Register
+    house: House, worker: resources.House, user: UserId, register: Register
 ) -> None:
     def late(ctx: Context) -> object:
         cancel(house.app, user, parse_task(ctx.task_id), actor="human:test")
@@ -204,7 +205,7 @@ def test_a_cancelled_run_that_spawns_ends_as_cancelled(
 
 
 def test_a_run_that_lost_its_claim_is_stopped_at_its_next_word(
-    house: House, worker: child.House, user: UserId, register: Register
+    house: House, worker: resources.House, user: UserId, register: Register
 ) -> None:
     reasons: list[str] = []
 
@@ -229,7 +230,7 @@ def test_a_run_that_lost_its_claim_is_stopped_at_its_next_word(
 
 
 def test_an_anothers_task_is_not_waited_for(
-    house: House, worker: child.House, user: UserId, register: Register
+    house: House, worker: resources.House, user: UserId, register: Register
 ) -> None:
     stranger = show_task(house.task(user))
 

@@ -4,22 +4,23 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from app.domain.claims import Claim, Claimed
-from app.domain.ids import TaskId, UserId
-from app.domain.results import Returned
-from app.events.wake import Waker
-from app.settings import Settings
-from app.store.db import DISPATCHER, READER, Db, Timeouts
-from overnight import Context, Fail, Snooze, handlers
+from overnight import Context, Fail, Snooze
+from overnight.handlers import registry
+from overnight_server.domain.claims import Claim, Claimed
+from overnight_server.domain.ids import TaskId, UserId
+from overnight_server.domain.results import Returned
+from overnight_server.settings import Settings
+from overnight_server.store.db import DISPATCHER, READER, Db, Timeouts
+from overnight_server.wakeups.wake import Waker
+from overnight_worker import resources
+from overnight_worker.execute import carry_out
+from overnight_worker.load_handlers import load_handlers
+from overnight_worker.record_results import settle_by
+from overnight_worker.shutdown import DRAIN
 from tests.support.house import House
 from tests.support.rivals import Rival, held_lane
 from tests.support.waiting import wait_until
 from tests.support.workers import worker_settings
-from workers import child
-from workers.execute import carry_out
-from workers.loading import load_handlers
-from workers.settling import settle_by
-from workers.shutdown import DRAIN
 
 Run = Callable[..., TaskId]
 NOWHERE = "redis://127.0.0.1:1/0"
@@ -37,23 +38,23 @@ def settings(database_url: str) -> Settings:
 
 
 @pytest.fixture
-def worker(settings: Settings, db: Db) -> Iterator[child.House]:
+def worker(settings: Settings, db: Db) -> Iterator[resources.House]:
     """What a pool child owns, in this process; no Redis is needed to run a task."""
     load_handlers(())
     waker = Waker(NOWHERE)
-    yield child.House(settings, db, waker)
+    yield resources.House(settings, db, waker)
     waker.close()
 
 
 @pytest.fixture
-def handler() -> Iterator[Callable[[handlers.HandlerFunction], None]]:
+def handler() -> Iterator[Callable[[registry.HandlerFunction], None]]:
     """Register a function for type `test` for the length of a test."""
 
-    def register(function: handlers.HandlerFunction) -> None:
-        handlers._handlers["test"] = handlers.Handler("test", function)
+    def register(function: registry.HandlerFunction) -> None:
+        registry._handlers["test"] = registry.Handler("test", function)
 
     yield register
-    handlers._handlers.pop("test", None)
+    registry._handlers.pop("test", None)
 
 
 @pytest.fixture
@@ -69,14 +70,14 @@ def claimed(house: House, user: UserId, **fields: object) -> Claimed:
     return one
 
 
-def carried_out(house: House, worker: child.House, user: UserId, **fields: object) -> TaskId:
+def carried_out(house: House, worker: resources.House, user: UserId, **fields: object) -> TaskId:
     claim = claimed(house, user, **fields).claim
     carry_out(worker, [claim])
     return claim.task_id
 
 
 def test_a_run_settles_with_its_output_cost_and_attempt(
-    house: House, worker: child.House, user: UserId, handler: Callable[..., None]
+    house: House, worker: resources.House, user: UserId, handler: Callable[..., None]
 ) -> None:
     def work(ctx: Context) -> object:
         ctx.cost(0.5, input_tokens=7)
@@ -92,7 +93,7 @@ def test_a_run_settles_with_its_output_cost_and_attempt(
 
 
 def test_a_failed_run_leaves_its_reason_and_its_traceback(
-    house: House, worker: child.House, user: UserId, handler: Callable[..., None]
+    house: House, worker: resources.House, user: UserId, handler: Callable[..., None]
 ) -> None:
     def work(ctx: Context) -> object:
         raise LookupError("no such page")
@@ -116,7 +117,7 @@ def test_a_failed_run_leaves_its_reason_and_its_traceback(
 )
 def test_a_handler_steers_what_becomes_of_its_task(
     house: House,
-    worker: child.House,
+    worker: resources.House,
     user: UserId,
     handler: Callable[..., None],
     *,
@@ -134,7 +135,7 @@ def test_a_handler_steers_what_becomes_of_its_task(
 
 
 def test_a_type_without_handler_fails_for_good_and_names_those_there_are(
-    house: House, worker: child.House, user: UserId
+    house: House, worker: resources.House, user: UserId
 ) -> None:
     row = house.row(carried_out(house, worker, user, type="unheard-of"))
 
@@ -143,7 +144,7 @@ def test_a_type_without_handler_fails_for_good_and_names_those_there_are(
 
 
 def test_a_claim_starts_once_however_often_it_is_delivered(
-    house: House, worker: child.House, user: UserId, handler: Callable[..., None]
+    house: House, worker: resources.House, user: UserId, handler: Callable[..., None]
 ) -> None:
     runs: list[int] = []
     handler(lambda ctx: runs.append(ctx.epoch))
@@ -157,7 +158,7 @@ def test_a_claim_starts_once_however_often_it_is_delivered(
 
 
 def test_a_claim_with_another_token_or_epoch_starts_nothing(
-    house: House, worker: child.House, user: UserId, handler: Callable[..., None]
+    house: House, worker: resources.House, user: UserId, handler: Callable[..., None]
 ) -> None:
     runs: list[int] = []
     handler(lambda ctx: runs.append(ctx.epoch))
@@ -172,7 +173,7 @@ def test_a_claim_with_another_token_or_epoch_starts_nothing(
 
 
 def test_a_claim_that_expired_on_the_way_starts_nothing(
-    house: House, worker: child.House, user: UserId, handler: Callable[..., None]
+    house: House, worker: resources.House, user: UserId, handler: Callable[..., None]
 ) -> None:
     runs: list[int] = []
     handler(lambda ctx: runs.append(ctx.epoch))
@@ -186,7 +187,7 @@ def test_a_claim_that_expired_on_the_way_starts_nothing(
 
 def test_a_message_that_meets_a_leaving_worker_is_handed_back(
     house: House,
-    worker: child.House,
+    worker: resources.House,
     user: UserId,
     handler: Callable[..., None],
     draining: None,
@@ -200,7 +201,7 @@ def test_a_message_that_meets_a_leaving_worker_is_handed_back(
 
 
 def test_a_run_hears_of_its_cancel_and_ends_as_cancelled(
-    house: House, worker: child.House, user: UserId, handler: Callable[..., None]
+    house: House, worker: resources.House, user: UserId, handler: Callable[..., None]
 ) -> None:
     def work(ctx: Context) -> object:
         house.run("UPDATE tasks SET cancel_requested_at = clock()")
@@ -214,7 +215,7 @@ def test_a_run_hears_of_its_cancel_and_ends_as_cancelled(
 
 
 def test_a_run_out_of_time_is_told_so_and_ends_as_timed_out(
-    house: House, worker: child.House, user: UserId, handler: Callable[..., None]
+    house: House, worker: resources.House, user: UserId, handler: Callable[..., None]
 ) -> None:
     reasons: list[str | None] = []
 
@@ -232,7 +233,7 @@ def test_a_run_out_of_time_is_told_so_and_ends_as_timed_out(
 
 
 def test_only_runs_that_ended_by_themselves_tell_how_long_their_type_takes(
-    house: House, worker: child.House, user: UserId, handler: Callable[..., None]
+    house: House, worker: resources.House, user: UserId, handler: Callable[..., None]
 ) -> None:
     def work(ctx: Context) -> object:
         while ctx.payload["stop"] and not ctx.cancelled:
@@ -249,7 +250,7 @@ def test_only_runs_that_ended_by_themselves_tell_how_long_their_type_takes(
 
 
 def test_a_run_that_lost_its_task_is_told_so_and_writes_nothing(
-    house: House, worker: child.House, user: UserId, handler: Callable[..., None]
+    house: House, worker: resources.House, user: UserId, handler: Callable[..., None]
 ) -> None:
     reasons: list[str | None] = []
 
@@ -270,7 +271,7 @@ def test_a_run_that_lost_its_task_is_told_so_and_writes_nothing(
 
 
 def test_progress_travels_with_the_heartbeats_and_the_lease_is_extended(
-    house: House, worker: child.House, user: UserId, handler: Callable[..., None]
+    house: House, worker: resources.House, user: UserId, handler: Callable[..., None]
 ) -> None:
     seen: list[object] = []
 
@@ -290,7 +291,7 @@ def test_progress_travels_with_the_heartbeats_and_the_lease_is_extended(
 
 
 def test_progress_that_cannot_be_stored_is_refused_where_it_was_said(
-    house: House, worker: child.House, user: UserId, handler: Callable[..., None]
+    house: House, worker: resources.House, user: UserId, handler: Callable[..., None]
 ) -> None:
     handler(lambda ctx: ctx.progress(0.5, thing=object()))
 
@@ -301,7 +302,7 @@ def test_progress_that_cannot_be_stored_is_refused_where_it_was_said(
 
 def test_a_run_settles_although_every_connection_broke_meanwhile(
     house: House,
-    worker: child.House,
+    worker: resources.House,
     user: UserId,
     handler: Callable[..., None],
     connect: Callable[..., Db],
@@ -360,6 +361,6 @@ def test_a_start_that_cannot_be_asked_for_drops_the_message(
     claim = claimed(house, user, type="echo").claim
     nowhere = Db.connect("postgresql://nobody@127.0.0.1:1/nothing", role=None)
 
-    carry_out(child.House(settings, nowhere, Waker(NOWHERE)), [claim])
+    carry_out(resources.House(settings, nowhere, Waker(NOWHERE)), [claim])
 
     assert house.state(claim.task_id) == "claimed"

@@ -9,20 +9,20 @@ from uuid import UUID, uuid4
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.main import app
-from app.control.cancel import cancel
-from app.control.pauses import EVERYTHING, Target, pause
-from app.control.users import disable_user
-from app.control.windows import set_window
-from app.domain.errors import TaskNotFound
-from app.domain.ids import TaskId, UserId, show_task
-from app.domain.plans import PlanTier
-from app.domain.reasons import Code
-from app.domain.results import Raised, Returned
-from app.domain.windows import AtClosing, Window
-from app.gate.claim import Bundling, Terms
-from app.insight.explain import ReasonView, explain
-from app.intake.submit import Edge, NewTask, submit_graph
+from overnight_server.cli.main import app
+from overnight_server.control.cancel import cancel
+from overnight_server.control.pauses import EVERYTHING, Target, pause
+from overnight_server.control.users import disable_user
+from overnight_server.control.windows import set_window
+from overnight_server.domain.errors import TaskNotFound
+from overnight_server.domain.ids import TaskId, UserId, show_task
+from overnight_server.domain.plans import PlanTier
+from overnight_server.domain.reasons import Code
+from overnight_server.domain.results import Raised, Returned
+from overnight_server.domain.windows import AtClosing, Window
+from overnight_server.explain.explain import ReasonView, explain
+from overnight_server.gate.claim import Bundling, Terms
+from overnight_server.intake.submit import Edge, NewTask, submit_graph
 from tests.rules.sources import read
 from tests.rules.test_docs import FENCE
 from tests.support.canned import KEY, canned_service

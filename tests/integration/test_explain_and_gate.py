@@ -12,13 +12,14 @@ from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection
 
-from app.control.pauses import EVERYTHING, Target, pause
-from app.control.windows import set_window
-from app.domain.ids import TaskId, UserId
-from app.domain.lifecycle import WAITING
-from app.domain.plans import PlanTier
-from app.domain.windows import AtClosing, Window
-from app.gate.claim import (
+from overnight_server.control.pauses import EVERYTHING, Target, pause
+from overnight_server.control.windows import set_window
+from overnight_server.domain.ids import TaskId, UserId
+from overnight_server.domain.lifecycle import WAITING
+from overnight_server.domain.plans import PlanTier
+from overnight_server.domain.windows import AtClosing, Window
+from overnight_server.explain.explain import ExplainView, ReasonView, explain
+from overnight_server.gate.claim import (
     CLAIMS_PER_PASS,
     ONE_BY_ONE,
     Begun,
@@ -28,10 +29,9 @@ from app.gate.claim import (
     claim_one,
     take_next,
 )
-from app.insight.explain import ExplainView, ReasonView, explain
-from app.intake.submit import Edge, NewTask, submit_graph
-from app.store.db import Db
-from app.store.hot import Answer, Call, ask
+from overnight_server.intake.submit import Edge, NewTask, submit_graph
+from overnight_server.store.batched_statements import Answer, Call, ask
+from overnight_server.store.db import Db
 from tests.support.house import CLAIM_TTL, LOOSE, POOL, House
 from tests.support.profiles import examples
 
@@ -320,7 +320,7 @@ def _firsts(house: House, terms: Terms, *, by: str = "claim_first") -> list[Sequ
     undone = Undone(house.dispatcher.engine)
     found: list[Sequence[UUID]] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("app.gate.claim.ask", reworded)
+        patch.setattr("overnight_server.gate.claim.ask", reworded)
         for pool in (POOL, GPU_POOL):
             taken = claim(undone, pool, holder="nobody", terms=terms, limit=1)
             found.append([one.claim.task_id for one in taken.claims])

@@ -1,9 +1,9 @@
 """Why a task waits for others, in terms of its edges."""
 
-from app.domain.ids import TaskId, UserId, show_task
-from app.domain.results import Returned
-from app.insight.explain import ReasonView, explain
-from app.intake.submit import Edge, NewTask, submit_graph
+from overnight_server.domain.ids import TaskId, UserId, show_task
+from overnight_server.domain.results import Returned
+from overnight_server.explain.explain import ReasonView, explain
+from overnight_server.intake.submit import Edge, NewTask, submit_graph
 from tests.support.graphs import begin
 from tests.support.house import LOOSE, TERMS, House
 

@@ -1,9 +1,9 @@
 """Explain where money is what a task waits for."""
 
-from app.domain.ids import TaskId, UserId
-from app.domain.reasons import at
-from app.domain.results import Suspended
-from app.insight.explain import ReasonView, explain
+from overnight_server.domain.ids import TaskId, UserId
+from overnight_server.domain.reasons import at
+from overnight_server.domain.results import Suspended
+from overnight_server.explain.explain import ReasonView, explain
 from tests.support.house import TERMS, House
 
 

@@ -1,7 +1,7 @@
 """Why no pool has a slot for a task: workers, what they can do and know, and how busy they are."""
 
-from app.control.drain import drain
-from app.gate.claim import Terms
+from overnight_server.control.drain import drain
+from overnight_server.gate.claim import Terms
 from tests.integration.test_explain import only
 from tests.support.house import CLAIM_TTL, LIVENESS, POOL, House
 

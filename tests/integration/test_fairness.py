@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from app.domain.fairness import Receipt
-from app.domain.results import Raised, Returned
-from app.insight import fairness as receipts
-from app.insight.fairness import FairnessView, fairness
+from overnight_server.domain.fairness import Receipt
+from overnight_server.domain.results import Raised, Returned
+from overnight_server.insight import fairness as receipts
+from overnight_server.insight.fairness import FairnessView, fairness
 from tests.support.house import LIVENESS, House
 
 MINUTE = timedelta(minutes=1)

@@ -5,19 +5,19 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.control.drain import drain, undrain
-from app.control.pauses import EVERYTHING, Target, pause, resume
-from app.domain.errors import InvalidRequest, TaskNotFound, TooManyPending
-from app.domain.ids import UserId, parse_task
-from app.domain.results import Raised, Returned, Suspended
-from app.insight import snapshot
-from app.insight.forecast import ForecastView, forecast_next, forecast_task
-from app.insight.plan import _draft, plan
-from app.insight.snapshot import Workers, look
-from app.intake.submit import Caps, Edge, NewTask, submit, submit_graph
+from overnight_server.control.drain import drain, undrain
+from overnight_server.control.pauses import EVERYTHING, Target, pause, resume
+from overnight_server.domain.errors import InvalidRequest, TaskNotFound, TooManyPending
+from overnight_server.domain.ids import UserId, parse_task
+from overnight_server.domain.results import Raised, Returned, Suspended
+from overnight_server.forecast import snapshot
+from overnight_server.forecast.forecast import ForecastView, forecast_next, forecast_task
+from overnight_server.forecast.plan import _draft, plan
+from overnight_server.forecast.snapshot import Workers, look
+from overnight_server.intake.submit import Caps, Edge, NewTask, submit, submit_graph
+from overnight_worker.duration_stats import Pace
 from tests.support.door import Door, open_door
 from tests.support.house import AGENT, LIVENESS, LOOSE, POOL, House
-from workers.pace import Pace
 
 WORKERS = Workers(LIVENESS)
 MINUTE = timedelta(minutes=1)

@@ -3,11 +3,11 @@
 from datetime import timedelta
 from uuid import UUID
 
-from app.dispatch.publish import bundled
-from app.domain.claims import Claim
-from app.gate.claim import Bundling, Terms, claim
-from app.maintenance.reap import end_overdue, reap
-from app.outcome.presence import leave
+from overnight_server.dispatch.publish import bundled
+from overnight_server.domain.claims import Claim
+from overnight_server.gate.claim import Bundling, Terms, claim
+from overnight_server.maintenance.reap import end_overdue, reap
+from overnight_server.outcome.presence import leave
 from tests.support.house import CLAIM_TTL, POOL, House
 
 LIVENESS = timedelta(seconds=15)

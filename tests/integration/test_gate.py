@@ -7,14 +7,14 @@ from uuid import uuid4
 
 from sqlalchemy import text
 
-from app.domain.ids import UserId
-from app.domain.plans import PlanTier
-from app.domain.results import Interrupted, Returned
-from app.gate.claim import claim
-from app.outcome.settle import settle
-from app.outcome.start import start
-from app.store.db import Db
-from app.store.statements import statement
+from overnight_server.domain.ids import UserId
+from overnight_server.domain.plans import PlanTier
+from overnight_server.domain.results import Interrupted, Returned
+from overnight_server.gate.claim import claim
+from overnight_server.outcome.settle import settle
+from overnight_server.outcome.start import start
+from overnight_server.store.db import Db
+from overnight_server.store.statements import statement
 from tests.support.house import AGENT, LEASE, POOL, TERMS, House
 
 HOUR = 3600

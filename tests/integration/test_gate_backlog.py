@@ -1,8 +1,8 @@
 """The gate beside a mountain of work: whoever comes next is served next."""
 
-from app.domain.plans import PlanTier
-from app.domain.results import Returned
-from app.intake.submit import NewTask, submit_graph
+from overnight_server.domain.plans import PlanTier
+from overnight_server.domain.results import Returned
+from overnight_server.intake.submit import NewTask, submit_graph
 from tests.support.house import LOOSE, House
 
 MOUNTAIN = 20_000

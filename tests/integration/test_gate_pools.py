@@ -5,14 +5,14 @@ from collections.abc import Callable
 from datetime import timedelta
 from uuid import UUID
 
-from app.control.drain import drain
-from app.domain.results import Returned
-from app.gate.claim import claim, claim_one
-from app.maintenance.reap import retire_agents
-from app.outcome.presence import leave
-from app.outcome.settle import settle
-from app.outcome.start import start
-from app.store.db import Db
+from overnight_server.control.drain import drain
+from overnight_server.domain.results import Returned
+from overnight_server.gate.claim import claim, claim_one
+from overnight_server.maintenance.reap import retire_agents
+from overnight_server.outcome.presence import leave
+from overnight_server.outcome.settle import settle
+from overnight_server.outcome.start import start
+from overnight_server.store.db import Db
 from tests.support.house import AGENT, LEASE, POOL, TERMS, House
 from tests.support.invariants import violations
 

@@ -11,25 +11,25 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import Connection
 
-from app.control.budgets import set_agent_budget
-from app.control.drain import drain
-from app.control.usage import adjust_hours
-from app.control.users import Overrides, change_plan, override_limits, restore_template
-from app.domain.claims import Claim
-from app.domain.errors import LockNotHeld, QueueFull, TooManyPending
-from app.domain.ids import TaskId, UserId
-from app.domain.plans import PlanTier
-from app.domain.results import Raised, Returned
-from app.gate.claim import Terms, claim, claim_one, take_next
-from app.intake.submit import Caps, NewTask, submit
-from app.maintenance.locks import release_lock
-from app.maintenance.promote import promote
-from app.maintenance.reap import reap, retire_agents
-from app.maintenance.reset import reset_cycles
-from app.outcome.presence import leave
-from app.outcome.settle import settle, settle_all
-from app.outcome.start import start
-from app.store.db import ADMIN, Db
+from overnight_server.control.budgets import set_agent_budget
+from overnight_server.control.drain import drain
+from overnight_server.control.usage import adjust_hours
+from overnight_server.control.users import Overrides, change_plan, override_limits, restore_template
+from overnight_server.domain.claims import Claim
+from overnight_server.domain.errors import LockNotHeld, QueueFull, TooManyPending
+from overnight_server.domain.ids import TaskId, UserId
+from overnight_server.domain.plans import PlanTier
+from overnight_server.domain.results import Raised, Returned
+from overnight_server.gate.claim import Terms, claim, claim_one, take_next
+from overnight_server.intake.submit import Caps, NewTask, submit
+from overnight_server.maintenance.locks import release_lock
+from overnight_server.maintenance.promote import promote
+from overnight_server.maintenance.reap import reap, retire_agents
+from overnight_server.maintenance.reset import reset_cycles
+from overnight_server.outcome.presence import leave
+from overnight_server.outcome.settle import settle, settle_all
+from overnight_server.outcome.start import start
+from overnight_server.store.db import ADMIN, Db
 from tests.support.house import AGENT, CLAIM_TTL, LEASE, LIVENESS, POOL, TERMS, House
 from tests.support.invariants import told, violations, watch_plans
 from tests.support.rivals import Rival, held_lane, held_pool, held_task, queue_up

@@ -4,12 +4,12 @@ from uuid import uuid4
 
 import pytest
 
-from app.control.cancel import cancel
-from app.control.dead_letters import discard
-from app.control.dead_letters import retry as retry_letter
-from app.control.fork import fork
-from app.control.graphs import CancelledDag, cancel_dag, retry, retry_dag
-from app.domain.errors import (
+from overnight_server.control.cancel import cancel
+from overnight_server.control.dead_letters import discard
+from overnight_server.control.dead_letters import retry as retry_letter
+from overnight_server.control.fork import fork
+from overnight_server.control.graphs import CancelledDag, cancel_dag, retry, retry_dag
+from overnight_server.domain.errors import (
     DagAlreadyFinished,
     DagNotFound,
     InvalidRequest,
@@ -17,10 +17,10 @@ from app.domain.errors import (
     TaskNotFound,
     TooManyPending,
 )
-from app.domain.graphs import Condition
-from app.domain.ids import DagId, TaskId, UserId, show_task
-from app.domain.results import Raised, Returned, Stopped
-from app.intake.submit import Caps, Edge
+from overnight_server.domain.graphs import Condition
+from overnight_server.domain.ids import DagId, TaskId, UserId, show_task
+from overnight_server.domain.results import Raised, Returned, Stopped
+from overnight_server.intake.submit import Caps, Edge
 from tests.support.graphs import begin, dag_of, end, linked, sound, states, status
 from tests.support.house import LOOSE, House
 

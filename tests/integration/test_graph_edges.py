@@ -2,14 +2,14 @@
 
 import pytest
 
-from app.control.cancel import cancel
-from app.domain.errors import (
+from overnight_server.control.cancel import cancel
+from overnight_server.domain.errors import (
     InvalidRequest,
 )
-from app.domain.graphs import Condition, OnUnmet
-from app.domain.ids import UserId
-from app.domain.results import Raised, Returned
-from app.intake.submit import Edge
+from overnight_server.domain.graphs import Condition, OnUnmet
+from overnight_server.domain.ids import UserId
+from overnight_server.domain.results import Raised, Returned
+from overnight_server.intake.submit import Edge
 from tests.support.graphs import end, linked, sound, states, status
 from tests.support.house import House
 

@@ -6,16 +6,25 @@ from dataclasses import dataclass
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.control.cancel import cancel
-from app.control.graphs import retry
-from app.domain.claims import Run
-from app.domain.errors import InvalidRequest
-from app.domain.graphs import STOPPED, Condition, End, Link, OnUnmet, because_of, ends, is_met
-from app.domain.graphs import status as status_of
-from app.domain.ids import TaskId, UserId
-from app.domain.lifecycle import FINAL, State
-from app.domain.results import Raised, Result, Returned, Stopped
-from app.intake.submit import Edge, NewTask, submit_graph
+from overnight_server.control.cancel import cancel
+from overnight_server.control.graphs import retry
+from overnight_server.domain.claims import Run
+from overnight_server.domain.errors import InvalidRequest
+from overnight_server.domain.graphs import (
+    STOPPED,
+    Condition,
+    End,
+    Link,
+    OnUnmet,
+    because_of,
+    ends,
+    is_met,
+)
+from overnight_server.domain.graphs import status as status_of
+from overnight_server.domain.ids import TaskId, UserId
+from overnight_server.domain.lifecycle import FINAL, State
+from overnight_server.domain.results import Raised, Result, Returned, Stopped
+from overnight_server.intake.submit import Edge, NewTask, submit_graph
 from tests.support.house import LOOSE, House
 from tests.support.invariants import told, violations
 from tests.support.profiles import examples

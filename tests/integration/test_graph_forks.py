@@ -2,16 +2,16 @@
 
 import pytest
 
-from app.control.fork import fork
-from app.control.graphs import retry
-from app.domain.errors import (
+from overnight_server.control.fork import fork
+from overnight_server.control.graphs import retry
+from overnight_server.domain.errors import (
     InvalidRequest,
     TooManyPending,
 )
-from app.domain.graphs import Condition
-from app.domain.ids import UserId, show_task
-from app.domain.results import Raised, Returned
-from app.intake.submit import Caps, Edge, NewTask, submit_dag
+from overnight_server.domain.graphs import Condition
+from overnight_server.domain.ids import UserId, show_task
+from overnight_server.domain.results import Raised, Returned
+from overnight_server.intake.submit import Caps, Edge, NewTask, submit_dag
 from tests.support.graphs import end, linked, sound, states, status
 from tests.support.house import LOOSE, House
 

@@ -4,10 +4,17 @@ from collections.abc import Callable
 
 import pytest
 
-from app.domain.errors import InvalidRequest
-from app.domain.ids import UserId
-from app.intake.submit import Caps, Edge, NewTask, SubmittedDag, submit_dag, submit_graph
-from app.store.db import Db
+from overnight_server.domain.errors import InvalidRequest
+from overnight_server.domain.ids import UserId
+from overnight_server.intake.submit import (
+    Caps,
+    Edge,
+    NewTask,
+    SubmittedDag,
+    submit_dag,
+    submit_graph,
+)
+from overnight_server.store.db import Db
 from tests.support.house import LOOSE, House
 from tests.support.rivals import Rival, held_lane, queue_up
 
@@ -68,7 +75,7 @@ def test_a_process_that_dies_before_the_commit_leaves_nothing(
         if point == "intake.before_commit":
             raise Died
 
-    monkeypatch.setattr("app.intake.submit.fault", die)
+    monkeypatch.setattr("overnight_server.intake.submit.fault", die)
 
     with pytest.raises(Died):
         _let_in(house.app, house.user())

@@ -5,17 +5,17 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import Connection
 
-from app.control.fork import Forked, fork
-from app.control.graphs import CancelledDag, cancel_dag, retry
-from app.domain.errors import TooManyPending
-from app.domain.graphs import Condition
-from app.domain.ids import UserId
-from app.domain.results import Raised, Returned
-from app.gate.claim import claim
-from app.intake.submit import Caps, Edge, NewTask, submit
-from app.outcome.settle import settle
-from app.outcome.start import start
-from app.store.db import Db
+from overnight_server.control.fork import Forked, fork
+from overnight_server.control.graphs import CancelledDag, cancel_dag, retry
+from overnight_server.domain.errors import TooManyPending
+from overnight_server.domain.graphs import Condition
+from overnight_server.domain.ids import UserId
+from overnight_server.domain.results import Raised, Returned
+from overnight_server.gate.claim import claim
+from overnight_server.intake.submit import Caps, Edge, NewTask, submit
+from overnight_server.outcome.settle import settle
+from overnight_server.outcome.start import start
+from overnight_server.store.db import Db
 from tests.support.graphs import begin, dag_of, end, linked, sound, states, status
 from tests.support.house import AGENT, LEASE, LOOSE, POOL, TERMS, House
 from tests.support.rivals import Rival, meet_at_lane, meet_at_task, queue_up

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from app.control.cancel import cancel
-from app.control.dead_letters import retry
-from app.control.fork import fork
-from app.domain.claims import Run
-from app.domain.errors import (
+from overnight_server.control.cancel import cancel
+from overnight_server.control.dead_letters import retry
+from overnight_server.control.fork import fork
+from overnight_server.domain.claims import Run
+from overnight_server.domain.errors import (
     DagTooLarge,
     InvalidRequest,
     NotOrchestrator,
@@ -21,13 +21,13 @@ from app.domain.errors import (
     TooManyChildren,
     TooManyPending,
 )
-from app.domain.ids import TaskId, UserId, show_task
-from app.domain.results import Lost, Raised, Returned, Waiting
-from app.intake.grow import Seed, SpawnCaps, Spawned, spawn
-from app.intake.submit import Caps, NewTask
-from app.outcome.inputs import children_of, inputs_of
-from app.outcome.settle import settle
-from app.store.db import Db
+from overnight_server.domain.ids import TaskId, UserId, show_task
+from overnight_server.domain.results import Lost, Raised, Returned, Waiting
+from overnight_server.intake.grow_graph import Seed, SpawnCaps, Spawned, spawn
+from overnight_server.intake.submit import Caps, NewTask
+from overnight_server.outcome.inputs import children_of, inputs_of
+from overnight_server.outcome.settle import settle
+from overnight_server.store.db import Db
 from tests.support.graphs import begin, graph
 from tests.support.house import AGENT, LOOSE, House
 from tests.support.invariants import told, violations

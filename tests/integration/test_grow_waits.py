@@ -2,17 +2,17 @@
 
 import pytest
 
-from app.cli.showing import standing
-from app.control.budgets import approve
-from app.domain.claims import Run
-from app.domain.ids import DagId, TaskId, UserId, new_task_id, show_task
-from app.domain.results import Result, Returned, Waiting
-from app.insight.dags import get_dag
-from app.insight.tasks import get_task, list_tasks
-from app.intake.grow import Seed, SpawnCaps, spawn
-from app.intake.submit import NewTask
-from app.outcome.settle import settle_all
 from overnight import Task
+from overnight_server.cli.terminal.task_output import standing
+from overnight_server.control.budgets import approve
+from overnight_server.domain.claims import Run
+from overnight_server.domain.ids import DagId, TaskId, UserId, new_task_id, show_task
+from overnight_server.domain.results import Result, Returned, Waiting
+from overnight_server.insight.dags import get_dag
+from overnight_server.insight.tasks import get_task, list_tasks
+from overnight_server.intake.grow_graph import Seed, SpawnCaps, spawn
+from overnight_server.intake.submit import NewTask
+from overnight_server.outcome.settle import settle_all
 from tests.support.graphs import begin, end, sound
 from tests.support.house import AGENT, LOOSE, House
 

@@ -8,12 +8,12 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import text
 
-from app.control.cancel import cancel
-from app.domain.claims import Claim
-from app.domain.ids import TaskId
-from app.domain.results import Returned
-from app.outcome.heartbeat import Answer, heartbeat
-from app.store.statements import statement
+from overnight_server.control.cancel import cancel
+from overnight_server.domain.claims import Claim
+from overnight_server.domain.ids import TaskId
+from overnight_server.domain.results import Returned
+from overnight_server.outcome.heartbeat import Answer, heartbeat
+from overnight_server.store.statements import statement
 from tests.support.house import LEASE, House
 
 

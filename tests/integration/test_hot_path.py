@@ -7,10 +7,10 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DataError
 
-from app.domain.ids import UserId
-from app.store import lanes
-from app.store.db import DatabaseUnreachable, Db
-from app.store.hot import Call, ask
+from overnight_server.domain.ids import UserId
+from overnight_server.store import lanes
+from overnight_server.store.batched_statements import Call, ask
+from overnight_server.store.db import DatabaseUnreachable, Db
 from tests.support.house import House
 from tests.support.rivals import Rival, held_lane, queue_up
 

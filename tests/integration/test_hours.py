@@ -8,18 +8,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.control.usage import adjust_hours
-from app.control.users import Overrides, change_plan, override_limits
-from app.domain.claims import Run
-from app.domain.errors import MonthlyLimitReached
-from app.domain.ids import UserId
-from app.domain.plans import OnExhausted, PlanTier
-from app.domain.results import Interrupted, Raised, Returned
-from app.insight.notices import list_notices
-from app.maintenance.promote import promote
-from app.maintenance.reap import reap
-from app.maintenance.reset import reset_cycles
-from app.outcome.settle import settle
+from overnight_server.control.usage import adjust_hours
+from overnight_server.control.users import Overrides, change_plan, override_limits
+from overnight_server.domain.claims import Run
+from overnight_server.domain.errors import MonthlyLimitReached
+from overnight_server.domain.ids import UserId
+from overnight_server.domain.plans import OnExhausted, PlanTier
+from overnight_server.domain.results import Interrupted, Raised, Returned
+from overnight_server.insight.notices import list_notices
+from overnight_server.maintenance.promote import promote
+from overnight_server.maintenance.reap import reap
+from overnight_server.maintenance.reset import reset_cycles
+from overnight_server.outcome.settle import settle
 from tests.support.house import AGENT, LEASE, House
 from tests.support.invariants import told, violations, watch_plans
 from tests.support.profiles import examples

@@ -15,15 +15,15 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 from typer.testing import CliRunner
 
-from app.cli.main import app
-from app.control.keys import issue, revoke
-from app.domain.ids import UserId
-from app.intake import inbox as intake
-from app.intake.inbox import BATCH, HOLD_SECONDS, take_in
-from app.local.postgres import EmbeddedPostgres
-from app.settings import Settings, load
-from app.store.db import Db, driver_url
 from overnight import errors, inbox
+from overnight_server.cli.main import app
+from overnight_server.control.keys import issue, revoke
+from overnight_server.domain.ids import UserId
+from overnight_server.intake import inbox as intake
+from overnight_server.intake.inbox import BATCH, HOLD_SECONDS, take_in
+from overnight_server.local.postgres import EmbeddedPostgres
+from overnight_server.settings import Settings, load
+from overnight_server.store.db import Db, driver_url
 from tests.rules.test_docs import blocks
 from tests.support.house import House
 from tests.support.rivals import Rival, queue_up
@@ -438,8 +438,10 @@ def test_a_kill_neither_loses_nor_doubles(
 
 def _sweep_process(database_url: str, fault: str = "") -> subprocess.CompletedProcess[str]:
     program = (
-        "from app.faults import arm; from app.maintenance.sweeps import run_sweep;"
-        "from app.settings import load; from app.store.db import DISPATCHER, Db; import sys;"
+        "import sys; from overnight_server.fault_points import arm;"
+        "from overnight_server.maintenance.sweeps import run_sweep;"
+        "from overnight_server.settings import load;"
+        "from overnight_server.store.db import DISPATCHER, Db;"
         "arm(sys.argv[2] or None);"
         "run_sweep(Db.connect(sys.argv[1], role=DISPATCHER), load({}), 'inbox', force=True)"
     )

@@ -7,9 +7,9 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import InternalError, ProgrammingError
 from sqlalchemy.orm import Session
 
-from app.control.keys import issue, revoke
-from app.store.db import driver_url
 from overnight import errors, inbox
+from overnight_server.control.keys import issue, revoke
+from overnight_server.store.db import driver_url
 from tests.support.house import House
 
 

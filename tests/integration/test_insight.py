@@ -6,21 +6,21 @@ from uuid import uuid4
 
 import pytest
 
-from app.control.cancel import cancel
-from app.control.drain import drain
-from app.domain.errors import TaskNotFound, UserNotFound
-from app.domain.ids import TaskId, UserId, show_dag, show_task
-from app.domain.lifecycle import State, states_of
-from app.domain.plans import PlanTier
-from app.domain.results import Raised, Returned
-from app.insight import tasks as task_views
-from app.insight.health import health
-from app.insight.queue import queue_status, user_limits
-from app.insight.tasks import TaskView, get_task, list_tasks
-from app.maintenance.sweeps import run_sweep
-from app.outcome.heartbeat import heartbeat
-from app.outcome.presence import beat, leave
-from app.settings import load
+from overnight_server.control.cancel import cancel
+from overnight_server.control.drain import drain
+from overnight_server.domain.errors import TaskNotFound, UserNotFound
+from overnight_server.domain.ids import TaskId, UserId, show_dag, show_task
+from overnight_server.domain.lifecycle import State, states_of
+from overnight_server.domain.plans import PlanTier
+from overnight_server.domain.results import Raised, Returned
+from overnight_server.insight import tasks as task_views
+from overnight_server.insight.health import health
+from overnight_server.insight.queue import queue_status, user_limits
+from overnight_server.insight.tasks import TaskView, get_task, list_tasks
+from overnight_server.maintenance.sweeps import run_sweep
+from overnight_server.outcome.heartbeat import heartbeat
+from overnight_server.outcome.presence import beat, leave
+from overnight_server.settings import load
 from tests.support.house import AGENT, LEASE, TERMS, House
 
 

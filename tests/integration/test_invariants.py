@@ -10,26 +10,26 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
-from app.control.bulk import Order
-from app.control.bulk import start as start_bulk
-from app.control.cancel import cancel
-from app.control.claim_tokens import issue
-from app.control.dead_letters import retry
-from app.control.users import change_plan, disable_user
-from app.domain.bulk import Action
-from app.domain.claims import Claim
-from app.domain.ids import DagId, TaskId, UserId, new_task_id
-from app.domain.plans import PlanLimits, PlanTier
-from app.domain.results import Interrupted, Raised, Returned
-from app.intake.submit import NewGraph, NewTask
-from app.intake.triggers import add_trigger
-from app.local.postgres import EmbeddedPostgres
-from app.maintenance.bulk import work_off
-from app.maintenance.promote import promote
-from app.maintenance.reap import reap
-from app.maintenance.triggers import fire_due
-from app.store.db import Db
-from overnight.bulk_models import TaskFilter
+from overnight.models.bulk import TaskFilter
+from overnight_server.control.bulk import Order
+from overnight_server.control.bulk import start as start_bulk
+from overnight_server.control.cancel import cancel
+from overnight_server.control.claim_tokens import issue
+from overnight_server.control.dead_letters import retry
+from overnight_server.control.users import change_plan, disable_user
+from overnight_server.domain.bulk import Action
+from overnight_server.domain.claims import Claim
+from overnight_server.domain.ids import DagId, TaskId, UserId, new_task_id
+from overnight_server.domain.plans import PlanLimits, PlanTier
+from overnight_server.domain.results import Interrupted, Raised, Returned
+from overnight_server.intake.submit import NewGraph, NewTask
+from overnight_server.intake.triggers import add_trigger
+from overnight_server.local.postgres import EmbeddedPostgres
+from overnight_server.maintenance.bulk import work_off
+from overnight_server.maintenance.promote import promote
+from overnight_server.maintenance.reap import reap
+from overnight_server.maintenance.triggers import fire_due
+from overnight_server.store.db import Db
 from tests.support.deeds import Deed, seal_of
 from tests.support.graphs import begin, graph
 from tests.support.house import LOOSE, House

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.domain.results import Raised, Returned
 from overnight import errors
+from overnight_server.domain.results import Raised, Returned
 from tests.support.door import Door, open_door
 from tests.support.house import House
 from tests.support.invariants import violations

@@ -7,13 +7,13 @@ from functools import partial
 
 import pytest
 
-from app.cli.failures import Code
-from app.control import keys
-from app.control.keys import authenticate, issue, key_id_of, rotate
-from app.domain.errors import InvalidRequest, KeyNotFound
-from app.domain.scopes import SCOPES, checked
-from app.insight.users import list_keys
-from app.store.db import ADMIN, Db
+from overnight_server.cli.terminal.failures import Code
+from overnight_server.control import keys
+from overnight_server.control.keys import authenticate, issue, key_id_of, rotate
+from overnight_server.domain.errors import InvalidRequest, KeyNotFound
+from overnight_server.domain.scopes import SCOPES, checked
+from overnight_server.insight.users import list_keys
+from overnight_server.store.db import ADMIN, Db
 from tests.support.command import run
 from tests.support.door import TASKS, Door, open_door
 from tests.support.house import House

@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
-from app.domain.errors import InvalidRequest, TaskNotFound
-from app.domain.ids import TaskId, UserId
-from app.domain.results import Returned, Suspended
-from app.intake.grow import NewEdge, add_edges
-from app.intake.submit import NewTask, submit_graph
-from app.outcome.settle import settle
-from app.store.db import Db
+from overnight_server.domain.errors import InvalidRequest, TaskNotFound
+from overnight_server.domain.ids import TaskId, UserId
+from overnight_server.domain.results import Returned, Suspended
+from overnight_server.intake.grow_graph import NewEdge, add_edges
+from overnight_server.intake.submit import NewTask, submit_graph
+from overnight_server.outcome.settle import settle
+from overnight_server.store.db import Db
 from tests.support.graphs import begin, graph
 from tests.support.house import AGENT, LOOSE, House
 from tests.support.invariants import told, violations

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from sqlalchemy.exc import IntegrityError
 
-from app.domain.results import Interrupted
+from overnight_server.domain.results import Interrupted
 from tests.support.house import House
 from tests.support.invariants import told, violations
 

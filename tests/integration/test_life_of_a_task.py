@@ -2,8 +2,8 @@ from datetime import timedelta
 
 import pytest
 
-from app.domain.results import Interrupted, Raised, Returned, TimedOut
-from app.outcome.heartbeat import Answer, heartbeat
+from overnight_server.domain.results import Interrupted, Raised, Returned, TimedOut
+from overnight_server.outcome.heartbeat import Answer, heartbeat
 from tests.support.house import LEASE, House
 
 pytestmark = pytest.mark.usefixtures("template")

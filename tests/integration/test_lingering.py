@@ -9,25 +9,25 @@ from uuid import uuid4
 import pytest
 from redis import Redis
 
-from app.dispatch.celery_settings import agent_queue
-from app.dispatch.fill import fill
-from app.dispatch.loop import dispatch
-from app.dispatch.publish import Publisher
-from app.domain.claims import Run
-from app.events.lingering import Ear, Heard, send_off, somebody_lingers
-from app.events.wake import SLOTS_CHANNEL, Listener, Waker
-from app.local.redis import EmbeddedRedis
-from app.settings import Settings
-from app.store.db import Db
-from overnight.context import Context
-from overnight.handlers import Handler, registered
+from overnight.handlers.context import Context
+from overnight.handlers.registry import Handler, registered
+from overnight_server.dispatch.celery_settings import agent_queue
+from overnight_server.dispatch.fill import fill
+from overnight_server.dispatch.loop import dispatch
+from overnight_server.dispatch.publish import Publisher
+from overnight_server.domain.claims import Run
+from overnight_server.local.redis import EmbeddedRedis
+from overnight_server.settings import Settings
+from overnight_server.store.db import Db
+from overnight_server.wakeups.idle_slot_listener import Ear, Heard, send_off, somebody_lingers
+from overnight_server.wakeups.wake import SLOTS_CHANNEL, Listener, Waker
+from overnight_worker import resources, slot_loop
+from overnight_worker.execute import carry_out
+from overnight_worker.identity import WORKER_ID
+from overnight_worker.shutdown import DRAIN
 from tests.support.house import POOL, House
 from tests.support.waiting import wait_until
 from tests.support.workers import worker_settings
-from workers import child, refill
-from workers.execute import carry_out
-from workers.identity import WORKER_ID
-from workers.shutdown import DRAIN
 
 NOBODY_LISTENS = "redis://127.0.0.1:1/0"
 LONG = 20.0
@@ -51,10 +51,10 @@ def settings(database_url: str, redis: EmbeddedRedis) -> Settings:
 
 
 @pytest.fixture
-def worker(settings: Settings, db: Db) -> Iterator[child.House]:
+def worker(settings: Settings, db: Db) -> Iterator[resources.House]:
     """A worker's process whose slot stays until it is sent off, or its time is up."""
     waker = Waker(str(settings.redis_url), settings.redis_key_prefix)
-    yield child.House(settings, db, waker)
+    yield resources.House(settings, db, waker)
     waker.close()
 
 
@@ -67,7 +67,7 @@ def ran(house: House, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(ctx.title)
 
     known = {**registered(), "quick": Handler("quick", note, ())}
-    monkeypatch.setattr("workers.execute.registered", lambda: known)
+    monkeypatch.setattr("overnight_worker.execute.registered", lambda: known)
     house.run("INSERT INTO paces (type, seconds) VALUES ('quick', 0.001)")
     house.agent(slots=1, agent_id=WORKER_ID)
     return seen
@@ -77,14 +77,14 @@ def ran(house: House, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How much each look of a lingering slot brought."""
     brought: list[int] = []
-    look = refill.Refill._look
+    look = slot_loop.Refill._look
 
-    def counted(self: refill.Refill, *prepared: Any) -> list[Run]:
+    def counted(self: slot_loop.Refill, *prepared: Any) -> list[Run]:
         runs = look(self, *prepared)
         brought.append(len(runs))
         return runs
 
-    monkeypatch.setattr(refill.Refill, "_look", counted)
+    monkeypatch.setattr(slot_loop.Refill, "_look", counted)
     return brought
 
 
@@ -188,7 +188,7 @@ def test_without_redis_nobody_lingers() -> None:
 
 
 def test_a_lingering_slot_takes_what_comes_and_leaves_when_sent_off(
-    house: House, worker: child.House, client: Redis, ran: list[str]
+    house: House, worker: resources.House, client: Redis, ran: list[str]
 ) -> None:
     user = house.user()
     slot = _carrying_out(house, worker, "first")
@@ -212,7 +212,7 @@ def test_a_lingering_slot_takes_what_comes_and_leaves_when_sent_off(
 
 
 def test_an_invited_slot_takes_what_comes(
-    house: House, worker: child.House, client: Redis, ran: list[str]
+    house: House, worker: resources.House, client: Redis, ran: list[str]
 ) -> None:
     slot = threading.Thread(target=carry_out, args=(worker, []), daemon=True)
     slot.start()
@@ -230,10 +230,10 @@ def test_an_invited_slot_takes_what_comes(
 
 @pytest.mark.usefixtures("ran")
 def test_what_comes_to_a_slot_that_lingers_lets_it_go_on(
-    house: House, worker: child.House, client: Redis
+    house: House, worker: resources.House, client: Redis
 ) -> None:
     """Also if it came later than busy slots go on after their message."""
-    taking = refill.Refill(worker)
+    taking = slot_loop.Refill(worker)
     taken: list[Run] = []
     slot = threading.Thread(target=lambda: taken.extend(taking.linger()), daemon=True)
     slot.start()
@@ -252,11 +252,11 @@ def test_what_comes_to_a_slot_that_lingers_lets_it_go_on(
 def test_a_slot_whose_time_is_up_has_another_invited(
     house: House,
     settings: Settings,
-    worker: child.House,
+    worker: resources.House,
     client: Redis,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(refill, "LINGER_SECONDS", 1.0)
+    monkeypatch.setattr(slot_loop, "LINGER_SECONDS", 1.0)
     queue = settings.redis_key_prefix + QUEUE
     deaf = settings.model_copy(update={"poll_interval": 2 * LONG})
     with _dispatching(house, deaf):
@@ -296,7 +296,7 @@ def test_idle_slots_bring_one_invitation_until_somebody_lingers(
 
 def test_a_lingering_slot_leaves_when_the_worker_shuts_down(
     house: House,
-    worker: child.House,
+    worker: resources.House,
     client: Redis,
     ran: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -311,7 +311,7 @@ def test_a_lingering_slot_leaves_when_the_worker_shuts_down(
 
 
 def test_what_is_not_quick_keeps_its_turn_and_its_message(
-    house: House, worker: child.House, client: Redis, ran: list[str], looks: list[int]
+    house: House, worker: resources.House, client: Redis, ran: list[str], looks: list[int]
 ) -> None:
     slot = _carrying_out(house, worker, "first")
     _lingers(worker, client)
@@ -328,7 +328,7 @@ def test_what_is_not_quick_keeps_its_turn_and_its_message(
 
 
 def test_what_no_worker_knows_is_left_for_the_dispatcher(
-    house: House, worker: child.House, client: Redis, ran: list[str], looks: list[int]
+    house: House, worker: resources.House, client: Redis, ran: list[str], looks: list[int]
 ) -> None:
     """It takes only what it knows itself; what nobody knows is sent all the same, and fails."""
     slot = _carrying_out(house, worker, "first")
@@ -345,7 +345,7 @@ def test_what_no_worker_knows_is_left_for_the_dispatcher(
 
 
 def test_a_slot_already_promised_by_the_dispatcher_takes_nothing(
-    house: House, worker: child.House, client: Redis, ran: list[str], looks: list[int]
+    house: House, worker: resources.House, client: Redis, ran: list[str], looks: list[int]
 ) -> None:
     slot = _carrying_out(house, worker, "first")
     _lingers(worker, client)
@@ -362,7 +362,7 @@ def test_a_slot_already_promised_by_the_dispatcher_takes_nothing(
 
 
 def test_a_message_sends_lingering_slots_off(
-    house: House, worker: child.House, client: Redis, ran: list[str], settings: Settings
+    house: House, worker: resources.House, client: Redis, ran: list[str], settings: Settings
 ) -> None:
     slot = _carrying_out(house, worker, "first")
     _lingers(worker, client)
@@ -375,7 +375,7 @@ def test_a_message_sends_lingering_slots_off(
 
 
 def test_what_a_slot_is_called_for_and_may_not_take_it_leaves_to_the_dispatchers(
-    house: House, worker: child.House, client: Redis, ran: list[str], looks: list[int]
+    house: House, worker: resources.House, client: Redis, ran: list[str], looks: list[int]
 ) -> None:
     prefix = worker.settings.redis_key_prefix
     dispatcher = Listener(str(worker.settings.redis_url), prefix)
@@ -418,7 +418,7 @@ def _words(ear: Ear, count: int) -> list[Heard]:
     return [ear.wait(0.2) for _ in range(count)]
 
 
-def _carrying_out(house: House, worker: child.House, title: str) -> threading.Thread:
+def _carrying_out(house: House, worker: resources.House, title: str) -> threading.Thread:
     """Let a slot run one task in a thread, as after a message; it lingers afterwards."""
     house.task(house.user(), type="quick", title=title)
     [claimed] = house.claim().claims
@@ -427,7 +427,7 @@ def _carrying_out(house: House, worker: child.House, title: str) -> threading.Th
     return slot
 
 
-def _lingers(worker: child.House, client: Redis) -> None:
+def _lingers(worker: resources.House, client: Redis) -> None:
     prefix = worker.settings.redis_key_prefix
     wait_until(lambda: somebody_lingers(client, prefix, [POOL]), what="the slot to linger")
 
@@ -436,7 +436,7 @@ def _count(house: House, state: str) -> int:
     return int(house.one("SELECT count(*) AS n FROM tasks WHERE state = :s", s=state)["n"])
 
 
-def _have_it_look(worker: child.House, looks: list[int]) -> None:
+def _have_it_look(worker: resources.House, looks: list[int]) -> None:
     before = len(looks)
     worker.waker.nudge()
     wait_until(lambda: len(looks) > before, what="the slot to look")

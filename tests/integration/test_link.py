@@ -8,9 +8,9 @@ from psycopg2.sql import SQL
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DataError
 
-from app.store.db import Db, Timeouts
-from app.store.hot import Call, Noted, ask, finish
-from app.store.link import Link
+from overnight_server.store.batched_statements import Call, Noted, ask, finish
+from overnight_server.store.db import Db, Timeouts
+from overnight_server.store.lazy_begin_connection import Link
 from tests.support.house import House
 
 ISOLATION = text("SHOW transaction_isolation")

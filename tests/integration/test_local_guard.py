@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.local.guard import descendants
-from app.local.guarded import Guarded, Program
+from overnight_server.local.guard_process import descendants
+from overnight_server.local.guarded_program import Guarded, Program
 from tests.support.waiting import wait_until
 
 # A service that will not end by itself, with a child that has fled into a session of its own.
@@ -35,7 +35,7 @@ STUBBORN = """
 # An owner that starts it under a guard, then goes on as its arguments say.
 OWNER = """
     import os, sys, time
-    from app.local.guarded import Guarded, Program
+    from overnight_server.local.guarded_program import Guarded, Program
     service = Guarded(Program([sys.executable, "-c", sys.argv[2], sys.argv[1]], grace=0.3))
     if sys.argv[3] == "with-heir" and os.fork() == 0:
         time.sleep(20)  # holds a copy of the channel after its parent is gone

@@ -13,11 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.local.errors import HouseIsRunning, PortTaken
-from app.local.guarded import Guarded, Program
-from app.local.home import Connection, Home
-from app.local.lock import Holder, hold, holder_of, is_held
-from app.local.ports import HIGHEST, LOWEST, free_port, is_free
+from overnight_server.local.errors import HouseIsRunning, PortTaken
+from overnight_server.local.guarded_program import Guarded, Program
+from overnight_server.local.home import Connection, Home
+from overnight_server.local.home_lock import Holder, hold, holder_of, is_held
+from overnight_server.local.ports import HIGHEST, LOWEST, free_port, is_free
 
 WANTED = {"api": 0, "flower": 0, "postgres": 0, "redis": 0}
 
@@ -145,8 +145,8 @@ def test_the_lock_waits_for_the_last_service_of_a_killed_house(home: Home) -> No
     code = """
         import sys, time
         from pathlib import Path
-        from app.local.guarded import Guarded, Program
-        from app.local.lock import hold
+        from overnight_server.local.guarded_program import Guarded, Program
+        from overnight_server.local.home_lock import hold
         with hold(Path(sys.argv[1])) as held:
             deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True)"
             service = Guarded(Program([sys.executable, "-c", deaf + "; time.sleep(60)"], grace=1.0),

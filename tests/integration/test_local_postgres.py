@@ -15,10 +15,10 @@ import psutil
 import psycopg2
 import pytest
 
-from app.local.errors import CannotDropRoot, DataNotOurs, DidNotStart
-from app.local.guarded import Guarded, Program
-from app.local.postgres import EmbeddedPostgres
-from app.local.privileges import Identity, choose, reachable, unprivileged_user
+from overnight_server.local.errors import CannotDropRoot, DataNotOurs, DidNotStart
+from overnight_server.local.guarded_program import Guarded, Program
+from overnight_server.local.postgres import EmbeddedPostgres
+from overnight_server.local.privileges import Identity, choose, reachable, unprivileged_user
 from tests.support.waiting import wait_until
 
 PROJECT = Path(__file__).parents[2]
@@ -195,7 +195,7 @@ def test_an_ordinary_user_runs_postgres_as_himself(open_directory: Path) -> None
         import os, sys
         from pathlib import Path
         import psutil
-        from app.local.postgres import EmbeddedPostgres
+        from overnight_server.local.postgres import EmbeddedPostgres
         assert os.geteuid() != 0
         with EmbeddedPostgres(Path(sys.argv[1], "home"), fsync=False) as server:
             assert psutil.Process(server.pid).uids().effective == os.geteuid()
@@ -222,7 +222,7 @@ def test_kill_9_of_its_owner_ends_postgres_in_order(tmp_path: Path) -> None:
     code = """
         import sys, time
         from pathlib import Path
-        from app.local.postgres import EmbeddedPostgres
+        from overnight_server.local.postgres import EmbeddedPostgres
         server = EmbeddedPostgres(Path(sys.argv[1]), fsync=False).start()
         Path(sys.argv[1], "pid").write_text(str(server.pid))
         time.sleep(60)
@@ -259,7 +259,7 @@ def test_without_the_right_to_drop_root_the_way_out_is_named(
 ) -> None:
     tmp_path.chmod(0o700)
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr("app.local.privileges._holds", lambda _capability: False)
+    monkeypatch.setattr("overnight_server.local.privileges._holds", lambda _capability: False)
 
     with pytest.raises(CannotDropRoot, match="OVERNIGHT_DATABASE_URL"):
         choose([tmp_path / "data"])

@@ -9,8 +9,8 @@ import pytest
 from redis import Redis
 from redis.exceptions import AuthenticationError
 
-from app.events.patience import impatient
-from app.local.redis import EmbeddedRedis
+from overnight_server.local.redis import EmbeddedRedis
+from overnight_server.wakeups.redis_client import impatient
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import psutil
 import pytest
 from sqlalchemy import select
 
-from app.local.home import Connection, Home
-from app.local.lock import is_held
-from app.store.db import ADMIN, Db
-from app.store.models import User
+from overnight_server.local.home import Connection, Home
+from overnight_server.local.home_lock import is_held
+from overnight_server.store.db import ADMIN, Db
+from overnight_server.store.models import User
 from tests.support.waiting import wait_until
 
 PROJECT = Path(__file__).parents[2]
@@ -29,7 +29,7 @@ class Terminal:
         self.env["OVERNIGHT_HOME"] = str(path)
 
     def command(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "app.cli.main", *words]
+        return [sys.executable, "-m", "overnight_server.cli.main", *words]
 
     def type(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

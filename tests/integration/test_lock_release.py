@@ -6,14 +6,14 @@ from uuid import UUID
 
 import pytest
 
-from app.domain.claims import Claim
-from app.domain.errors import LockNotHeld, TaskNotFound
-from app.domain.ids import show_task
-from app.domain.results import Returned
-from app.insight.locks import list_lock_waits, list_locks
-from app.maintenance.locks import Clocks, cleanup_stale, release_lock
-from app.outcome.heartbeat import Answer, heartbeat
-from app.store.db import Db
+from overnight_server.domain.claims import Claim
+from overnight_server.domain.errors import LockNotHeld, TaskNotFound
+from overnight_server.domain.ids import show_task
+from overnight_server.domain.results import Returned
+from overnight_server.insight.locks import list_lock_waits, list_locks
+from overnight_server.maintenance.locks import Clocks, cleanup_stale, release_lock
+from overnight_server.outcome.heartbeat import Answer, heartbeat
+from overnight_server.store.db import Db
 from tests.support.house import AGENT, CLAIM_TTL, LEASE, House
 from tests.support.invariants import violations
 from tests.support.rivals import Rival, meet_at_lane, meet_at_task

@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
-from app.control.cancel import cancel
-from app.domain.locks import collide, normalised
-from app.domain.results import Interrupted, Raised, Returned
-from app.gate.claim import Terms, claim
-from app.maintenance.reap import reap
-from app.store.db import Db
+from overnight_server.control.cancel import cancel
+from overnight_server.domain.locks import collide, normalised
+from overnight_server.domain.results import Interrupted, Raised, Returned
+from overnight_server.gate.claim import Terms, claim
+from overnight_server.maintenance.reap import reap
+from overnight_server.store.db import Db
 from tests.support.house import CLAIM_TTL, LEASE, LIVENESS, POOL, House
 from tests.support.invariants import violations
 from tests.support.rivals import Rival, held_pool, queue_up
@@ -128,7 +128,7 @@ def test_a_path_is_in_the_way_of_all_below_and_above_it(house: House) -> None:
     house.agent()
     user = house.user()
     run = house.running(user, locks=["path:src/app"])
-    for path in ("path:src", "path:src/app/models", "path:src/app", "path:."):
+    for path in ("path:src", "path:src/app/overnight_server/models", "path:src/app", "path:."):
         house.task(user, locks=[path])
     beside = [house.task(user, locks=[path]) for path in ("path:src/application", "path:docs")]
 

@@ -11,17 +11,17 @@ from mcp import Client as McpClient
 from mcp import StdioServerParameters
 from mcp.types import TextContent
 
-from app.domain.ids import parse_task, show_task
-from app.domain.results import Returned
 from overnight import AsyncClient
-from overnight.mcp_server import build
-from overnight.models import Task
+from overnight.mcp.server import build
+from overnight.models.tasks import Task
 from overnight.version import VERSION
+from overnight_server.domain.ids import parse_task, show_task
+from overnight_server.domain.results import Returned
+from overnight_worker.runners.python import RunContext
 from tests.rules.sources import ROOT
 from tests.support.canned import task
 from tests.support.house import House
 from tests.support.serving import Served, serve
-from workers.runners.python import RunContext
 
 TOOLS = {
     "enqueue_task",
@@ -50,7 +50,7 @@ def session(
     known = {name: value for name, value in os.environ.items() if name in {"PATH", "HOME"}}
     program = StdioServerParameters(
         command=sys.executable,
-        args=["-m", "app.cli.main", "mcp"],
+        args=["-m", "overnight_server.cli.main", "mcp"],
         env={
             **known,
             "PYTHONPATH": str(ROOT),

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from app.control.budgets import (
+from overnight_server.control.budgets import (
     approve,
     set_night_budget,
 )
-from app.domain.results import Returned, Suspended
-from app.gate.claim import CYCLES_PER_PASS, claim
-from app.maintenance.reset import reset_cycles
-from app.outcome.heartbeat import Answer, Cost, heartbeat
+from overnight_server.domain.results import Returned, Suspended
+from overnight_server.gate.claim import CYCLES_PER_PASS, claim
+from overnight_server.maintenance.reset import reset_cycles
+from overnight_server.outcome.heartbeat import Answer, Cost, heartbeat
 from tests.support.house import LEASE, TERMS, House
 from tests.support.invariants import told, violations
 from tests.support.money import ACTOR, beat, started

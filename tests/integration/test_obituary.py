@@ -5,16 +5,16 @@ from collections.abc import Callable
 
 import pytest
 
-from app.domain.claims import Run
-from app.settings import Settings
-from app.store.db import Db
+from overnight_server.domain.claims import Run
+from overnight_server.settings import Settings
+from overnight_server.store.db import Db
+from overnight_worker.claim_registry import Holding
+from overnight_worker.dead_children import Obituary
 from tests.support.dying import in_a_process_that_dies
 from tests.support.house import House
 from tests.support.rivals import held_lane
 from tests.support.waiting import wait_until
 from tests.support.workers import worker_settings
-from workers.holding import Holding
-from workers.obituary import Obituary
 
 NOWHERE = "redis://127.0.0.1:1/0"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from app.control.pauses import Target, pause
-from app.domain.ids import show_task
+from overnight_server.control.pauses import Target, pause
+from overnight_server.domain.ids import show_task
 from tests.support.command import run
 from tests.support.house import House
 from tests.support.serving import serve

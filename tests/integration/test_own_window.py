@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import ProgrammingError
 
-from app.store.db import APP, Db, Served
+from overnight_server.store.db import APP, Db, Served
 from tests.support import logins
 from tests.support.command import run
 from tests.support.door import Door, open_door

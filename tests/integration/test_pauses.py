@@ -6,15 +6,15 @@ from uuid import uuid4
 
 import pytest
 
-from app.control.pauses import EVERYTHING, Target, pause, resume
-from app.domain.errors import PoolNotFound, UserNotFound
-from app.domain.ids import UserId
-from app.domain.results import Returned
-from app.gate.claim import claim, claim_one
-from app.insight.pauses import list_pauses
-from app.insight.queue import queue_status
-from app.store.db import Db
-from app.store.statements import statement
+from overnight_server.control.pauses import EVERYTHING, Target, pause, resume
+from overnight_server.domain.errors import PoolNotFound, UserNotFound
+from overnight_server.domain.ids import UserId
+from overnight_server.domain.results import Returned
+from overnight_server.gate.claim import claim, claim_one
+from overnight_server.insight.pauses import list_pauses
+from overnight_server.insight.queue import queue_status
+from overnight_server.store.db import Db
+from overnight_server.store.statements import statement
 from tests.support.house import POOL, TERMS, House
 from tests.support.rivals import Rival, held_lane, held_pool, held_task, meet_at_task, queue_up
 

@@ -2,10 +2,10 @@
 
 from datetime import timedelta
 
-from app.maintenance.reap import reap
-from app.outcome.presence import AgentCard
+from overnight_server.maintenance.reap import reap
+from overnight_server.outcome.presence import AgentCard
+from overnight_worker.presence import show_up
 from tests.support.house import AGENT, LEASE, POOL, House
-from workers.presence import show_up
 
 LIVENESS = timedelta(seconds=15)
 CARD = AgentCard(AGENT, POOL, (), 2)

@@ -5,13 +5,13 @@ from datetime import timedelta
 
 import pytest
 
-from app.control.cancel import cancel
-from app.domain.ids import TaskId, UserId
-from app.domain.results import Raised
-from app.domain.retry import RetryPolicy, Strategy
-from app.maintenance import promote as promoter
-from app.maintenance.promote import promote
-from app.store.db import Db
+from overnight_server.control.cancel import cancel
+from overnight_server.domain.ids import TaskId, UserId
+from overnight_server.domain.results import Raised
+from overnight_server.domain.retry import RetryPolicy, Strategy
+from overnight_server.maintenance import promote as promoter
+from overnight_server.maintenance.promote import promote
+from overnight_server.store.db import Db
 from tests.support.house import House
 from tests.support.rivals import Rival, meet_at_lane
 

@@ -9,12 +9,12 @@ import psycopg2
 import pytest
 from sqlalchemy import Connection, text
 
-from app.domain.lifecycle import ACTIVE, ALIASES, FINAL, WAITING, State, legal_moves
-from app.domain.plans import PLAN_WEIGHT, PlanTier
-from app.local.postgres import EmbeddedPostgres
-from app.store import statements
-from app.store.db import Db
-from app.store.statements import PREPARED, numbered, sources, statement
+from overnight_server.domain.lifecycle import ACTIVE, ALIASES, FINAL, WAITING, State, legal_moves
+from overnight_server.domain.plans import PLAN_WEIGHT, PlanTier
+from overnight_server.local.postgres import EmbeddedPostgres
+from overnight_server.store import statements
+from overnight_server.store.db import Db
+from overnight_server.store.statements import PREPARED, numbered, sources, statement
 from tests.rules.sources import modules, read
 
 USERS = 100

@@ -7,18 +7,18 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from app.control.cancel import cancel
-from app.domain.claims import Claim, Run
-from app.domain.ids import UserId
-from app.domain.results import Returned
-from app.domain.retry import RetryPolicy, Strategy
-from app.maintenance import reap as reaper
-from app.maintenance.promote import promote
-from app.maintenance.reap import end_overdue, end_runs_of_the_dead, reap, retire_agents
-from app.outcome.heartbeat import Answer, heartbeat
-from app.outcome.presence import beat
-from app.outcome.settle import settle
-from app.store.db import Db
+from overnight_server.control.cancel import cancel
+from overnight_server.domain.claims import Claim, Run
+from overnight_server.domain.ids import UserId
+from overnight_server.domain.results import Returned
+from overnight_server.domain.retry import RetryPolicy, Strategy
+from overnight_server.maintenance import reap as reaper
+from overnight_server.maintenance.promote import promote
+from overnight_server.maintenance.reap import end_overdue, end_runs_of_the_dead, reap, retire_agents
+from overnight_server.outcome.heartbeat import Answer, heartbeat
+from overnight_server.outcome.presence import beat
+from overnight_server.outcome.settle import settle
+from overnight_server.store.db import Db
 from tests.support.graphs import begin
 from tests.support.house import AGENT, CLAIM_TTL, LEASE, House
 from tests.support.rivals import Rival, held_lane, meet_at_lane, queue_up

@@ -5,14 +5,21 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from app.domain.claims import Run
-from app.domain.errors import ArtifactNotFound, InvalidRequest, StaleAttempt
-from app.domain.ids import TaskId, UserId, new_artifact_id, new_task_id, show_artifact, show_task
-from app.domain.results import Raised, Returned
-from app.insight.artifacts import get_artifact, list_artifacts
-from app.intake.submit import Edge, NewTask, submit_graph
-from app.outcome.artifacts import ArtifactCaps, Made, keep
-from app.outcome.inputs import inputs_of
+from overnight_server.domain.claims import Run
+from overnight_server.domain.errors import ArtifactNotFound, InvalidRequest, StaleAttempt
+from overnight_server.domain.ids import (
+    TaskId,
+    UserId,
+    new_artifact_id,
+    new_task_id,
+    show_artifact,
+    show_task,
+)
+from overnight_server.domain.results import Raised, Returned
+from overnight_server.insight.artifacts import get_artifact, list_artifacts
+from overnight_server.intake.submit import Edge, NewTask, submit_graph
+from overnight_server.outcome.artifacts import ArtifactCaps, Made, keep
+from overnight_server.outcome.inputs import inputs_of
 from tests.support.graphs import begin
 from tests.support.house import LOOSE, House
 

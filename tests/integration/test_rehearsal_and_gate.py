@@ -9,13 +9,13 @@ from uuid import UUID
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.domain.claims import Claimed
-from app.domain.ids import UserId
-from app.domain.plans import PlanTier
-from app.domain.results import Returned
-from app.gate.rehearsal import Rehearsal
-from app.insight.snapshot import Workers, look
-from app.intake.submit import Edge, NewTask, submit_graph
+from overnight_server.domain.claims import Claimed
+from overnight_server.domain.ids import UserId
+from overnight_server.domain.plans import PlanTier
+from overnight_server.domain.results import Returned
+from overnight_server.forecast.simulation import Rehearsal
+from overnight_server.forecast.snapshot import Workers, look
+from overnight_server.intake.submit import Edge, NewTask, submit_graph
 from tests.support.house import LIVENESS, LOOSE, POOL, House
 from tests.support.profiles import examples
 

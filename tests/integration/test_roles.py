@@ -7,11 +7,11 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError, ProgrammingError
 
-from app.control.users import create_user
-from app.domain.plans import PlanTier
-from app.domain.results import Returned
-from app.outcome.presence import AgentCard, join
-from app.store.db import ADMIN, APP, DISPATCHER, GATE, READER, Db
+from overnight_server.control.users import create_user
+from overnight_server.domain.plans import PlanTier
+from overnight_server.domain.results import Returned
+from overnight_server.outcome.presence import AgentCard, join
+from overnight_server.store.db import ADMIN, APP, DISPATCHER, GATE, READER, Db
 from tests.support.house import AGENT, House
 
 VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")

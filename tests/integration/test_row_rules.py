@@ -6,11 +6,11 @@ from uuid import uuid4
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from app.domain.budgets import Budget
-from app.store.migrate import SCRIPTS
+from overnight_server.domain.budgets import Budget
+from overnight_server.store.migrate import SCRIPTS
 from tests.support.house import House
 
-RULES = (SCRIPTS / "versions" / "spine" / "rules.sql").read_text()
+RULES = (SCRIPTS / "versions" / "schema" / "rules.sql").read_text()
 BREAKING_TASKS = {
     "tasks_state_known": "state = 'failed'",
     "tasks_claim_exactly_while_active": "token = id",

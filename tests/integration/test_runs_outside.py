@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.control.cancel import cancel
-from app.maintenance.reap import reap
+from overnight_server.control.cancel import cancel
+from overnight_server.maintenance.reap import reap
 from tests.support.door import Door, open_door
 from tests.support.house import House
 from tests.support.outside import TASKS, Outsider, outsider

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 import overnight
-from app.control.keys import key_id_of, revoke
-from overnight import agent_calls, handlers
-from overnight.agents import Agent
-from overnight.mcp_server import Run
-from overnight.outside_run import ClaimedRun
+from overnight.agent import calls
+from overnight.agent.agent import Agent
+from overnight.agent.run import ClaimedRun
+from overnight.handlers import registry
+from overnight.mcp.server import Run
+from overnight_server.control.keys import key_id_of, revoke
 from tests.support.door import Door, open_door
 from tests.support.house import House
 from tests.support.serving import serve
@@ -22,7 +23,7 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture
 def door(house: House, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
-    monkeypatch.setattr(handlers, "_handlers", {})
+    monkeypatch.setattr(registry, "_handlers", {})
     with open_door(house, database_url) as door:
         yield door
 
@@ -161,7 +162,7 @@ def test_a_stopped_agent_hands_back_what_it_runs(door: Door) -> None:
 def test_a_waiting_agent_is_woken_by_work(
     house: House, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handlers, "_handlers", {})
+    monkeypatch.setattr(registry, "_handlers", {})
 
     @overnight.handler("echo")
     def echo(ctx: overnight.Context) -> object:
@@ -197,8 +198,8 @@ def test_nothing_is_claimed_for_a_key_that_was_revoked_during_the_wait(
         overnight.Client(served.url, served.key, retries=0) as client,
         ThreadPoolExecutor(1) as waiting,
     ):
-        card = client.call(agent_calls.register({"name": "laptop"}))
-        claim = waiting.submit(client.call, agent_calls.claim(card.id, wait=30))
+        card = client.call(calls.register({"name": "laptop"}))
+        claim = waiting.submit(client.call, calls.claim(card.id, wait=30))
         bell = served.server._api.state.parts.bell
         wait_until(lambda: bell.waiting_now == 1, what="the agent to wait")
 
@@ -212,11 +213,11 @@ def test_nothing_is_claimed_for_a_key_that_was_revoked_during_the_wait(
 
 def test_a_run_has_hands_for_the_mcp_server(house: House, database_url: str) -> None:
     with serve(house, database_url) as served, overnight.Client(served.url, served.key) as client:
-        card = client.call(agent_calls.register({"name": "laptop"}))
+        card = client.call(calls.register({"name": "laptop"}))
         parent = client.tasks.create("parent", type="echo")
-        work = client.call(agent_calls.claim(card.id, wait=0))
+        work = client.call(calls.claim(card.id, wait=0))
         assert work is not None
-        client.call(agent_calls.start(work.task_id, work.token))
+        client.call(calls.start(work.task_id, work.token))
 
         async def speak() -> overnight.Task:
             async with overnight.AsyncClient(served.url, served.key) as other:

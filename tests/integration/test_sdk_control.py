@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.domain.ids import show_task
-from app.domain.results import Raised, Suspended
 from overnight import AsyncClient, errors
-from overnight.client import Operations
+from overnight.client.client import Operations
+from overnight_server.domain.ids import show_task
+from overnight_server.domain.results import Raised, Suspended
 from tests.support.door import Door, open_door
 from tests.support.house import AGENT, House
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.domain.results import Raised, Returned
 from overnight import Client, dag, errors
+from overnight_server.domain.results import Raised, Returned
 from tests.support.door import Door, open_door
 from tests.support.graphs import begin
 from tests.support.house import House
@@ -82,7 +82,7 @@ def test_a_graph_that_failed_says_which_task_did(door: Door, client: Client) -> 
 
 
 def test_graphs_are_listed_page_after_page(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("overnight.paging.PAGE", 2)
+    monkeypatch.setattr("overnight.client.pagination.PAGE", 2)
     made = [client.dags.create({"title": str(n), "tasks": [{"name": "a"}]}).id for n in range(5)]
 
     assert [one.id for one in client.dags.list()] == made[::-1]

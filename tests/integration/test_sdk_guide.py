@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from app.domain.results import Returned
-from app.maintenance.bulk import work_off
+from overnight_server.domain.results import Returned
+from overnight_server.maintenance.bulk import work_off
 from tests.rules.sources import ROOT
 from tests.rules.test_docs import blocks
 from tests.support.house import House

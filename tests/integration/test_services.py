@@ -5,10 +5,16 @@ from datetime import timedelta
 
 import pytest
 
-from app.control.pauses import Target, pause
-from app.control.usage import adjust_hours
-from app.control.users import Lifted, Overrides, change_plan, override_limits, restore_template
-from app.domain.errors import (
+from overnight_server.control.pauses import Target, pause
+from overnight_server.control.usage import adjust_hours
+from overnight_server.control.users import (
+    Lifted,
+    Overrides,
+    change_plan,
+    override_limits,
+    restore_template,
+)
+from overnight_server.domain.errors import (
     InvalidRequest,
     MonthlyLimitReached,
     StaleAttempt,
@@ -16,11 +22,11 @@ from app.domain.errors import (
     TooManyPending,
     UserNotFound,
 )
-from app.domain.ids import UserId, parse_task, show_task
-from app.domain.plans import PLAN_LIMITS, PlanLimits, PlanTier
-from app.services.plans import PlanService
-from app.services.task_queue import TaskQueueService
-from app.settings import Settings, load
+from overnight_server.domain.ids import UserId, parse_task, show_task
+from overnight_server.domain.plans import PLAN_LIMITS, PlanLimits, PlanTier
+from overnight_server.services.plans import PlanService
+from overnight_server.services.task_queue import TaskQueueService
+from overnight_server.settings import Settings, load
 from tests.support.house import House
 from tests.support.invariants import violations
 

@@ -6,15 +6,15 @@ from datetime import timedelta
 
 import pytest
 
-from app.domain.errors import TaskNotFound, UserNotFound
-from app.domain.ids import parse_task, show_task
-from app.domain.plans import PlanTier
-from app.domain.results import Returned
-from app.local.redis import EmbeddedRedis
-from app.services.queue_controller import QueueControllerV2
-from app.services.user_locks import ConductorLockCleanup, PerUserQueueManager
-from app.settings import Settings, load
-from app.store.db import Db
+from overnight_server.domain.errors import TaskNotFound, UserNotFound
+from overnight_server.domain.ids import parse_task, show_task
+from overnight_server.domain.plans import PlanTier
+from overnight_server.domain.results import Returned
+from overnight_server.local.redis import EmbeddedRedis
+from overnight_server.services.queue_controller import QueueControllerV2
+from overnight_server.services.user_locks import ConductorLockCleanup, PerUserQueueManager
+from overnight_server.settings import Settings, load
+from overnight_server.store.db import Db
 from tests.support.house import House
 from tests.support.invariants import violations
 from tests.support.rivals import Rival

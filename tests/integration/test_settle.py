@@ -10,10 +10,10 @@ from uuid import uuid4
 import pytest
 from sqlalchemy.exc import DataError, IntegrityError
 
-from app.control.cancel import cancel
-from app.domain.claims import Claim, Run
-from app.domain.ids import TaskId, UserId
-from app.domain.results import (
+from overnight_server.control.cancel import cancel
+from overnight_server.domain.claims import Claim, Run
+from overnight_server.domain.ids import TaskId, UserId
+from overnight_server.domain.results import (
     Deferred,
     Died,
     Interrupted,
@@ -24,10 +24,10 @@ from app.domain.results import (
     Stopped,
     TimedOut,
 )
-from app.domain.retry import RetryPolicy, Strategy
-from app.maintenance.promote import promote
-from app.outcome.settle import release, settle
-from app.store.db import Db
+from overnight_server.domain.retry import RetryPolicy, Strategy
+from overnight_server.maintenance.promote import promote
+from overnight_server.outcome.settle import release, settle
+from overnight_server.store.db import Db
 from tests.support.graphs import begin
 from tests.support.house import AGENT, House
 from tests.support.rivals import Rival, meet_at_lane

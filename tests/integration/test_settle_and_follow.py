@@ -5,9 +5,9 @@ import time
 import pytest
 from sqlalchemy import Connection, text
 
-from app.domain.results import Returned
+from overnight_server.domain.results import Returned
+from overnight_worker.record_results import settle_by
 from tests.support.house import House
-from workers.settling import settle_by
 
 
 class Spoiler:

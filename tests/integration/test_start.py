@@ -7,13 +7,13 @@ from uuid import uuid4
 
 import pytest
 
-from app.control.cancel import cancel
-from app.domain.claims import Claim, Claimed
-from app.domain.ids import TaskId, UserId
-from app.domain.lifecycle import State
-from app.outcome.settle import release
-from app.outcome.start import start
-from app.store.db import Db
+from overnight_server.control.cancel import cancel
+from overnight_server.domain.claims import Claim, Claimed
+from overnight_server.domain.ids import TaskId, UserId
+from overnight_server.domain.lifecycle import State
+from overnight_server.outcome.settle import release
+from overnight_server.outcome.start import start
+from overnight_server.store.db import Db
 from tests.support.house import AGENT, CLAIM_TTL, LEASE, House
 from tests.support.rivals import Rival, meet_at_task
 

@@ -17,8 +17,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from app.domain.plans import PlanLimits, PlanTier
-from app.domain.results import (
+from overnight_server.domain.plans import PlanLimits, PlanTier
+from overnight_server.domain.results import (
     Deferred,
     Died,
     Interrupted,
@@ -28,9 +28,9 @@ from app.domain.results import (
     Stopped,
     TimedOut,
 )
-from app.domain.retry import RetryPolicy, Strategy
-from app.intake.submit import NewTask
-from app.maintenance.audit import audit
+from overnight_server.domain.retry import RetryPolicy, Strategy
+from overnight_server.intake.submit import NewTask
+from overnight_server.maintenance.audit_lanes import audit
 from tests.support.house import House
 from tests.support.standstill import prepare
 from tests.support.twin import ALL_SLOTS, QUICK, SECOND, Twin

@@ -11,18 +11,18 @@ import httpx2
 import pytest
 from sqlalchemy import text
 
-from app.api import listening as api_listening
-from app.control.cancel import cancel
-from app.control.keys import key_id_of, revoke
-from app.control.users import disable_user
-from app.domain.ids import TaskId, parse_task, show_dag, show_task
-from app.domain.results import Returned
-from app.events.feed import Feed
-from app.events.log import Horizon, Topic, read_events
-from app.intake.submit import Edge, NewTask, submit_graph
-from app.store.db import Db
 from overnight import AsyncClient, Client, errors
-from overnight.models import Event
+from overnight.models.tasks import Event
+from overnight_server.api.routes import event_stream as api_listening
+from overnight_server.control.cancel import cancel
+from overnight_server.control.keys import key_id_of, revoke
+from overnight_server.control.users import disable_user
+from overnight_server.domain.ids import TaskId, parse_task, show_dag, show_task
+from overnight_server.domain.results import Returned
+from overnight_server.event_log.feed import Feed
+from overnight_server.event_log.reader import Horizon, Topic, read_events
+from overnight_server.intake.submit import Edge, NewTask, submit_graph
+from overnight_server.store.db import Db
 from tests.chaos.proxy import FaultProxy
 from tests.support.house import LOOSE, House
 from tests.support.serving import Served, serve

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from app.domain.errors import (
+from overnight_server.domain.errors import (
     InvalidRequest,
     MonthlyLimitReached,
     QueueFull,
     TooManyPending,
     UserNotFound,
 )
-from app.domain.ids import UserId
-from app.domain.locks import LockScope
-from app.domain.retry import RetryPolicy, Strategy
-from app.intake.submit import Caps, Edge, NewTask, Submitted, submit, submit_graph
-from app.settings import load
-from app.store.db import ADMIN, Db
+from overnight_server.domain.ids import UserId
+from overnight_server.domain.locks import LockScope
+from overnight_server.domain.retry import RetryPolicy, Strategy
+from overnight_server.intake.submit import Caps, Edge, NewTask, Submitted, submit, submit_graph
+from overnight_server.settings import load
+from overnight_server.store.db import ADMIN, Db
 from tests.support.house import LOOSE, House
 from tests.support.rivals import Rival, held_lane, queue_up
 

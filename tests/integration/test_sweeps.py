@@ -10,15 +10,15 @@ import pytest
 from redis import Redis
 from sqlalchemy import text
 
-from app.dispatch.publish import BrokerUnreachable, message_id
-from app.domain.results import Raised
-from app.domain.retry import RetryPolicy, Strategy
-from app.local.redis import EmbeddedRedis
-from app.maintenance.sweeps import SWEEPS, run_sweep
-from app.outcome.heartbeat import heartbeat
-from app.settings import Settings, load
-from app.store.db import Db
-from app.store.statements import statement
+from overnight_server.dispatch.publish import BrokerUnreachable, message_id
+from overnight_server.domain.results import Raised
+from overnight_server.domain.retry import RetryPolicy, Strategy
+from overnight_server.local.redis import EmbeddedRedis
+from overnight_server.maintenance.sweeps import SWEEPS, run_sweep
+from overnight_server.outcome.heartbeat import heartbeat
+from overnight_server.settings import Settings, load
+from overnight_server.store.db import Db
+from overnight_server.store.statements import statement
 from tests.support.house import CLAIM_TTL, LEASE, House
 from tests.support.rivals import Rival, queue_up
 

@@ -10,20 +10,20 @@ from uuid import uuid4
 
 import pytest
 
-from app.control.cancel import cancel
-from app.control.graphs import retry
-from app.domain.errors import DagNotFound, InvalidRequest, TriggerNotFound
-from app.domain.graphs import When
-from app.domain.ids import DagId, TaskId, TriggerId, UserId, show_trigger
-from app.domain.results import Raised, Returned
-from app.domain.retry import RetryPolicy, Strategy
-from app.insight.triggers import TriggerView, list_triggers
-from app.intake.grow import Seed, SpawnCaps, spawn
-from app.intake.submit import Edge, NewGraph, NewTask, submit_graph
-from app.intake.triggers import add_trigger, drop_trigger, restored, stored
-from app.maintenance.triggers import PATIENCE, UNFORESEEN, fire_due
-from app.outcome.settle import settle
-from app.store.db import Db, Served
+from overnight_server.control.cancel import cancel
+from overnight_server.control.graphs import retry
+from overnight_server.domain.errors import DagNotFound, InvalidRequest, TriggerNotFound
+from overnight_server.domain.graphs import When
+from overnight_server.domain.ids import DagId, TaskId, TriggerId, UserId, show_trigger
+from overnight_server.domain.results import Raised, Returned
+from overnight_server.domain.retry import RetryPolicy, Strategy
+from overnight_server.insight.triggers import TriggerView, list_triggers
+from overnight_server.intake.grow_graph import Seed, SpawnCaps, spawn
+from overnight_server.intake.submit import Edge, NewGraph, NewTask, submit_graph
+from overnight_server.intake.triggers import add_trigger, drop_trigger, restored, stored
+from overnight_server.maintenance.triggers import PATIENCE, UNFORESEEN, fire_due
+from overnight_server.outcome.settle import settle
+from overnight_server.store.db import Db, Served
 from tests.support.graphs import begin
 from tests.support.house import AGENT, LOOSE, House
 from tests.support.invariants import told, violations
@@ -380,10 +380,10 @@ def _as_app(connect: Callable[..., Db], user: UserId) -> Callable[..., Db]:
 
 DYING_SWEEP = """
 import sys
-from app.faults import arm
-from app.intake.submit import Caps
-from app.maintenance.triggers import fire_due
-from app.store.db import DISPATCHER, Db
+from overnight_server.fault_points import arm
+from overnight_server.intake.submit import Caps
+from overnight_server.maintenance.triggers import fire_due
+from overnight_server.store.db import DISPATCHER, Db
 arm(sys.argv[1] + "=kill")
 fire_due(Db.connect(sys.argv[2], role=DISPATCHER), Caps())
 """

@@ -4,20 +4,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.domain.ids import UserId
-from app.events.wake import Waker
-from app.intake.submit import NewTask, submit
-from app.local.postgres import EmbeddedPostgres
-from app.store.db import ADMIN, DISPATCHER, DatabaseUnreachable, Db
+from overnight_server.domain.ids import UserId
+from overnight_server.intake.submit import NewTask, submit
+from overnight_server.local.postgres import EmbeddedPostgres
+from overnight_server.store.db import ADMIN, DISPATCHER, DatabaseUnreachable, Db
+from overnight_server.wakeups.wake import Waker
+from overnight_worker import resources
+from overnight_worker.execute import begin, carry_out
+from overnight_worker.identity import WORKER_ID
+from overnight_worker.load_handlers import load_handlers
+from overnight_worker.slot_loop import Refill
 from tests.chaos.proxy import FaultProxy, Link, Mood
 from tests.chaos.stage import through
 from tests.support.house import LOOSE, House
 from tests.support.workers import worker_settings
-from workers import child
-from workers.execute import begin, carry_out
-from workers.identity import WORKER_ID
-from workers.loading import load_handlers
-from workers.refill import Refill
 
 NOWHERE = "redis://127.0.0.1:1/0"
 
@@ -35,12 +35,12 @@ def user(house: House) -> UserId:
 
 
 @pytest.fixture
-def worker(database_url: str, link: Link) -> Iterator[child.House]:
+def worker(database_url: str, link: Link) -> Iterator[resources.House]:
     load_handlers(())
     settings = worker_settings(through(database_url, link), NOWHERE)
     waker = Waker(NOWHERE)
     db = Db.connect(str(settings.database_url), role=DISPATCHER)
-    yield child.House(settings, db, waker)
+    yield resources.House(settings, db, waker)
     db.close()
     waker.close()
 
@@ -63,7 +63,7 @@ def test_a_submit_whose_answer_was_lost_is_one_task_when_repeated(
 
 
 def test_a_start_whose_answer_was_lost_is_given_back_and_costs_nothing(
-    house: House, user: UserId, worker: child.House, link: Link
+    house: House, user: UserId, worker: resources.House, link: Link
 ) -> None:
     task_id = house.task(user)
     [claimed] = house.claim().claims
@@ -80,7 +80,7 @@ def test_a_start_whose_answer_was_lost_is_given_back_and_costs_nothing(
 
 
 def test_an_end_whose_answer_was_lost_counts_once(
-    house: House, user: UserId, worker: child.House, link: Link
+    house: House, user: UserId, worker: resources.House, link: Link
 ) -> None:
     task_id = house.task(user, payload={"hello": "world"})
     [claimed] = house.claim().claims
@@ -94,7 +94,7 @@ def test_an_end_whose_answer_was_lost_counts_once(
 
 
 def test_what_a_lingering_slot_took_without_an_answer_is_given_back(
-    house: House, user: UserId, worker: child.House, link: Link
+    house: House, user: UserId, worker: resources.House, link: Link
 ) -> None:
     house.run("INSERT INTO paces (type, seconds) VALUES ('echo', 0.001)")
     house.agent(agent_id=WORKER_ID)

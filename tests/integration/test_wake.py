@@ -11,8 +11,8 @@ from uuid import uuid4
 import pytest
 from redis import Redis
 
-from app.events.wake import Listener, Waker
-from app.local.redis import EmbeddedRedis
+from overnight_server.local.redis import EmbeddedRedis
+from overnight_server.wakeups.wake import Listener, Waker
 from tests.support.waiting import wait_until
 
 NOBODY_LISTENS = "redis://127.0.0.1:1/0"

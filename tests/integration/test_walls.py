@@ -8,15 +8,15 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 
-from app.control.keys import issue
-from app.domain.ids import UserId
-from app.domain.results import Raised, Returned
-from app.insight.explain import explain
-from app.insight.forecast import forecast_task
-from app.insight.snapshot import Workers
-from app.insight.tasks import get_task
-from app.local.postgres import API_LOGIN, SERVICE_LOGIN, EmbeddedPostgres
-from app.store.db import ADMIN, APP, DISPATCHER, GATE, READER, Db, Served
+from overnight_server.control.keys import issue
+from overnight_server.domain.ids import UserId
+from overnight_server.domain.results import Raised, Returned
+from overnight_server.explain.explain import explain
+from overnight_server.forecast.forecast import forecast_task
+from overnight_server.forecast.snapshot import Workers
+from overnight_server.insight.tasks import get_task
+from overnight_server.local.postgres import API_LOGIN, SERVICE_LOGIN, EmbeddedPostgres
+from overnight_server.store.db import ADMIN, APP, DISPATCHER, GATE, READER, Db, Served
 from tests.support import logins
 from tests.support.house import LIVENESS, TERMS, House
 

@@ -11,11 +11,11 @@ import psutil
 import pytest
 from sqlalchemy import Connection, text
 
-from app.local.postgres import EmbeddedPostgres
-from app.store.db import LAST_USED, DatabaseUnreachable, Db, Timeouts
-from app.store.hot import Call
-from app.store.link import Link
-from app.store.watchdog import WATCHDOG, Watchdog
+from overnight_server.local.postgres import EmbeddedPostgres
+from overnight_server.store.batched_statements import Call
+from overnight_server.store.connection_watchdog import WATCHDOG, Watchdog
+from overnight_server.store.db import LAST_USED, DatabaseUnreachable, Db, Timeouts
+from overnight_server.store.lazy_begin_connection import Link
 from tests.support.servers import Superuser, postgres_server
 
 

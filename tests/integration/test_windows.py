@@ -9,22 +9,22 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection
 
-from app.control.windows import set_window
-from app.domain.errors import UserNotFound
-from app.domain.ids import UserId
-from app.domain.results import Interrupted
-from app.domain.windows import AtClosing, Window
-from app.gate import claim as gate
-from app.insight.forecast import forecast_task
-from app.insight.plan import plan
-from app.insight.queue import queue_status
-from app.insight.snapshot import Workers
-from app.insight.users import list_users
-from app.intake.submit import NewTask
-from app.maintenance.reset import reset_cycles
-from app.outcome.heartbeat import Answer, heartbeat
-from app.store import lanes
-from app.store.db import ADMIN, Db
+from overnight_server.control.windows import set_window
+from overnight_server.domain.errors import UserNotFound
+from overnight_server.domain.ids import UserId
+from overnight_server.domain.results import Interrupted
+from overnight_server.domain.windows import AtClosing, Window
+from overnight_server.forecast.forecast import forecast_task
+from overnight_server.forecast.plan import plan
+from overnight_server.forecast.snapshot import Workers
+from overnight_server.gate import claim as gate
+from overnight_server.insight.queue import queue_status
+from overnight_server.insight.users import list_users
+from overnight_server.intake.submit import NewTask
+from overnight_server.maintenance.reset import reset_cycles
+from overnight_server.outcome.heartbeat import Answer, heartbeat
+from overnight_server.store import lanes
+from overnight_server.store.db import ADMIN, Db
 from tests.support.house import AGENT, LEASE, LIVENESS, LOOSE, POOL, TERMS, House
 from tests.support.rivals import Rival, held_pool, held_task, meet_at_lane, queue_up
 

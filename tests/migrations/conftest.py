@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from app.local.postgres import EmbeddedPostgres
+from overnight_server.local.postgres import EmbeddedPostgres
 from tests.support.servers import Superuser
 
 NUMBERS = count(1)

@@ -3,7 +3,7 @@
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
-from app.store.db import driver_url
+from overnight_server.store.db import driver_url
 
 COLUMNS = """
     SELECT c.relname || '.' || a.attname || ' ' || format_type(a.atttypid, a.atttypmod)

@@ -10,17 +10,17 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
-from app.domain.results import Raised, Returned
-from app.store import migrate
-from app.store.db import APP, DISPATCHER, Db, driver_url
-from app.store.models import Base
+from overnight_server.domain.results import Raised, Returned
+from overnight_server.store import migrate
+from overnight_server.store.db import APP, DISPATCHER, Db, driver_url
+from overnight_server.store.models import Base
 from tests.migrations.schema import TABLES, lines
 from tests.support.graphs import begin, graph
 from tests.support.house import House
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
-SPINE = ROOT / "app/store/migrations/versions/spine"
+SCHEMA = ROOT / "app/overnight_server/store/migrations/versions/schema"
 # What the tables themselves are made of.
 BASICS = ("clock.sql", "spans.sql")
 
@@ -29,7 +29,7 @@ def test_the_models_describe_the_migrated_schema(database_url: str, empty_url: s
     engine = create_engine(driver_url(empty_url), poolclass=NullPool)
     with engine.begin() as connection:
         for name in BASICS:
-            connection.exec_driver_sql((SPINE / name).read_text())
+            connection.exec_driver_sql((SCHEMA / name).read_text())
         Base.metadata.create_all(connection)
 
     from_models, from_migrations = lines(empty_url, TABLES), lines(database_url, TABLES)
@@ -75,7 +75,7 @@ def test_an_upgrade_is_harmless_when_repeated(house: House, database_url: str) -
 
 
 def test_two_upgrades_at_once_take_turns(empty_url: str, database_url: str) -> None:
-    order = "import sys; from app.store import migrate; migrate.upgrade(sys.argv[1])"
+    order = "import sys; from overnight_server.store import migrate; migrate.upgrade(sys.argv[1])"
     watcher = create_engine(driver_url(empty_url), poolclass=NullPool, isolation_level="AUTOCOMMIT")
     waiting = text(
         "SELECT count(*) FROM pg_stat_activity"

@@ -127,9 +127,15 @@ def test_the_wheel_carries_everything_the_service_needs(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         packed = set(archive.namelist())
 
-    ours = {path.as_posix() for path in files("overnight", "app", "workers", "beat_schedule.py")}
+    ours = {path.as_posix() for path in files("overnight")}
+    for root in ("app", "workers"):
+        ours |= {path.relative_to(root).as_posix() for path in files(root)}
     left_out, added = ours - packed, {name for name in packed - ours if ".dist-info/" not in name}
 
-    assert "beat_schedule.py" in ours
     assert not left_out, told(left_out)
     assert not added, told(added)
+    assert {name.partition("/")[0] for name in ours} == {
+        "overnight",
+        "overnight_server",
+        "overnight_worker",
+    }

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from app.maintenance.sweeps import SWEEPS
-from app.settings import Settings
+from overnight_server.maintenance.sweeps import SWEEPS
+from overnight_server.settings import Settings
 from tests.rules.sources import ROOT, files, modules, read, told
 
 README = Path("README.md")
@@ -127,12 +127,11 @@ def test_the_glossary_has_each_key_term_once(term: str) -> None:
 
 def test_the_architecture_has_a_paragraph_for_each_folder() -> None:
     page = read(Path("docs/architecture.md"))
-    folders = {
+    ours = {Path("overnight"), Path("workers/overnight_worker")} | {
         path.parent
-        for path, _ in modules("app", "workers", "overnight")
-        if path.name == "__init__.py" and len(path.parts) <= 3 and path.parent.name != "app"
+        for path, _ in modules("app")
+        if path.name == "__init__.py" and len(path.parts) == 4
     }
-    ours = {folder for folder in folders if folder.parts[0] == "app" or len(folder.parts) == 1}
     silent = [str(folder) for folder in sorted(ours) if f"**`{folder}/`**" not in page]
 
     assert not silent, told(silent)
@@ -205,7 +204,7 @@ def test_every_example_in_a_docstring_is_true() -> None:
         timeout=100,
     )
 
-    assert "app/domain/lifecycle.py" in with_examples
+    assert "app/overnight_server/domain/lifecycle.py" in with_examples
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.domain.lifecycle import ALIASES, FINAL, MOVES, STATUS_OF, Actor, Event, State
+from overnight_server.domain.lifecycle import ALIASES, FINAL, MOVES, STATUS_OF, Actor, Event, State
 from tests.rules.sources import read
 
 PAGE = read(Path("docs/lifecycle.md"))

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from app.domain.scopes import SCOPES
+from overnight_server.domain.scopes import SCOPES
 from tests.rules.sources import read, told
 
 PAGE = read(Path("docs/security.md"))

@@ -3,13 +3,13 @@
 from typing import Any
 from uuid import UUID
 
-from app.control.bulk import Order, start
-from app.domain.bulk import Action
-from app.domain.ids import BulkId, TaskId, UserId
-from app.domain.results import Raised
-from app.insight.bulk import BulkView, get_bulk
-from app.maintenance.bulk import work_off
-from overnight.bulk_models import TaskFilter
+from overnight.models.bulk import TaskFilter
+from overnight_server.control.bulk import Order, start
+from overnight_server.domain.bulk import Action
+from overnight_server.domain.ids import BulkId, TaskId, UserId
+from overnight_server.domain.results import Raised
+from overnight_server.insight.bulk import BulkView, get_bulk
+from overnight_server.maintenance.bulk import work_off
 from tests.support.house import House
 from tests.support.invariants import told, violations
 

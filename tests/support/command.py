@@ -2,7 +2,7 @@
 
 from typer.testing import CliRunner, Result
 
-from app.cli.main import app
+from overnight_server.cli.main import app
 
 
 def run(*arguments: str) -> Result:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from app.domain.ids import TaskId
+from overnight_server.domain.ids import TaskId
 
 SEAL_LENGTH: Final = 16
 

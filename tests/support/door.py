@@ -11,11 +11,11 @@ import pytest
 from fastapi.testclient import TestClient
 from httpx2 import Response
 
-from app.api.main import create_app
-from app.control.keys import issue
-from app.domain.ids import UserId, parse_task
-from app.settings import load
 from overnight import Client
+from overnight_server.api.main import create_app
+from overnight_server.control.keys import issue
+from overnight_server.domain.ids import UserId, parse_task
+from overnight_server.settings import load
 from tests.support import logins
 from tests.support.house import House
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx2
 
-from app.control.keys import issue, key_id_of
+from overnight_server.control.keys import issue, key_id_of
 from tests.support.serving import Served
 
 API = "/api/v1"

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from app.domain.claims import Run
-from app.domain.ids import DagId, TaskId, UserId
-from app.domain.results import Result
-from app.intake.submit import Edge, NewTask, submit_graph
-from app.outcome.settle import release
+from overnight_server.domain.claims import Run
+from overnight_server.domain.ids import DagId, TaskId, UserId
+from overnight_server.domain.results import Result
+from overnight_server.intake.submit import Edge, NewTask, submit_graph
+from overnight_server.outcome.settle import release
 from tests.support.house import AGENT, LOOSE, House
 from tests.support.invariants import told, violations
 

@@ -8,16 +8,16 @@ from uuid import UUID, uuid4
 
 from sqlalchemy import text
 
-from app.domain.claims import Claimed, Run
-from app.domain.ids import TaskId, UserId
-from app.domain.plans import PLAN_LIMITS, PlanTier
-from app.domain.results import Result
-from app.gate.claim import Taken, Terms, claim
-from app.intake.submit import Caps, NewTask, submit
-from app.outcome.presence import AgentCard, join
-from app.outcome.settle import settle
-from app.outcome.start import start
-from app.store.db import Db
+from overnight_server.domain.claims import Claimed, Run
+from overnight_server.domain.ids import TaskId, UserId
+from overnight_server.domain.plans import PLAN_LIMITS, PlanTier
+from overnight_server.domain.results import Result
+from overnight_server.gate.claim import Taken, Terms, claim
+from overnight_server.intake.submit import Caps, NewTask, submit
+from overnight_server.outcome.presence import AgentCard, join
+from overnight_server.outcome.settle import settle
+from overnight_server.outcome.start import start
+from overnight_server.store.db import Db
 
 LEASE = timedelta(seconds=30)
 CLAIM_TTL = timedelta(seconds=60)

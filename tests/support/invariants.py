@@ -22,9 +22,9 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, TextClause, text
 
-from app.domain.ids import TaskId
-from app.domain.lifecycle import legal_moves
-from app.store.db import Db
+from overnight_server.domain.ids import TaskId
+from overnight_server.domain.lifecycle import legal_moves
+from overnight_server.store.db import Db
 from tests.support.deeds import Deed
 
 Row = Mapping[str, Any]

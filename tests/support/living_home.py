@@ -7,8 +7,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from app.local.home import Connection, Home
-from app.local.lock import hold
+from overnight_server.local.home import Connection, Home
+from overnight_server.local.home_lock import hold
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from sqlalchemy.engine import make_url
 
-from app.local.postgres import API_LOGIN, SERVICE_LOGIN, EmbeddedPostgres
+from overnight_server.local.postgres import API_LOGIN, SERVICE_LOGIN, EmbeddedPostgres
 
 _known: dict[tuple[str, int | None], EmbeddedPostgres] = {}
 

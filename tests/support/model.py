@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from app.domain.billing import boundary, cycle_at
-from app.domain.claims import Claim, Claimed, Failure
-from app.domain.ids import TaskId, UserId
-from app.domain.lifecycle import ACTIVE, FINAL, MOVES, State
-from app.domain.locks import collide
-from app.domain.plans import PlanLimits
-from app.domain.results import Died, Expired, Lost, Result, Stopped, TimedOut
-from app.domain.retry import RetryPolicy
-from app.domain.verdicts import Standing, Verdict, judge
+from overnight_server.domain.billing import boundary, cycle_at
+from overnight_server.domain.claims import Claim, Claimed, Failure
+from overnight_server.domain.ids import TaskId, UserId
+from overnight_server.domain.lifecycle import ACTIVE, FINAL, MOVES, State
+from overnight_server.domain.locks import collide
+from overnight_server.domain.plans import PlanLimits
+from overnight_server.domain.results import Died, Expired, Lost, Result, Stopped, TimedOut
+from overnight_server.domain.retry import RetryPolicy
+from overnight_server.domain.verdicts import Standing, Verdict, judge
 
 UPSTREAM_FAILED = "upstream_failed"
 UPSTREAM_CANCELLED = "upstream_cancelled"

@@ -1,7 +1,7 @@
 """Short words for what runs spend."""
 
-from app.domain.claims import Run
-from app.outcome.heartbeat import Answer, Cost, heartbeat
+from overnight_server.domain.claims import Run
+from overnight_server.outcome.heartbeat import Answer, Cost, heartbeat
 from tests.support.house import LEASE, House
 
 ACTOR = "human:ops"

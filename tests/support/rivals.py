@@ -8,7 +8,7 @@ from uuid import UUID
 
 from sqlalchemy import text
 
-from app.store.db import Db, Timeouts
+from overnight_server.store.db import Db, Timeouts
 from tests.support.waiting import wait_until
 
 PATIENCE_SECONDS = 20.0

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import psycopg2
 
-from app.local.postgres import EmbeddedPostgres
-from app.local.redis import EmbeddedRedis
+from overnight_server.local.postgres import EmbeddedPostgres
+from overnight_server.local.redis import EmbeddedRedis
 
 #: Every test makes connections anew, and a password of random bytes needs no stretching.
 QUICK_LOGINS = {"scram_iterations": "1"}

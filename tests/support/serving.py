@@ -8,12 +8,12 @@ from pathlib import Path
 
 import uvicorn
 
-from app.api.main import create_app
-from app.api.server import Server
-from app.control.keys import issue
-from app.domain.ids import UserId
-from app.local.ports import free_port
-from app.settings import load
+from overnight_server.api.main import create_app
+from overnight_server.api.server import Server
+from overnight_server.control.keys import issue
+from overnight_server.domain.ids import UserId
+from overnight_server.local.ports import free_port
+from overnight_server.settings import load
 from tests.support.house import House
 from tests.support.waiting import wait_until
 

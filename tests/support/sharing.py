@@ -10,7 +10,7 @@ import os
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from app.local import ports
+from overnight_server.local import ports
 
 STACKS = "tests/acceptance/"
 #: These too start a whole house, or judge how busy the machine is.

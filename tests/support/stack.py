@@ -9,14 +9,14 @@ from typing import Self
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from app.control.keys import issue
-from app.control.users import create_user
-from app.domain.ids import UserId
-from app.domain.plans import PlanTier
-from app.local.guarded import Guarded, Program
-from app.local.ports import free_port
-from app.settings import Settings
 from overnight import Client
+from overnight_server.control.keys import issue
+from overnight_server.control.users import create_user
+from overnight_server.domain.ids import UserId
+from overnight_server.domain.plans import PlanTier
+from overnight_server.local.guarded_program import Guarded, Program
+from overnight_server.local.ports import free_port
+from overnight_server.settings import Settings
 from tests.support import logins
 from tests.support.house import House
 from tests.support.waiting import wait_until
@@ -59,7 +59,7 @@ class Stack:
             with (self.logs / f"{name}.log").open("ab") as output:
                 self.processes[name] = Guarded(
                     Program(
-                        [sys.executable, "-m", "app.cli.main", command],
+                        [sys.executable, "-m", "overnight_server.cli.main", command],
                         env={
                             **environment(self.settings),
                             "OVERNIGHT_DATABASE_URL": self._login(command),

@@ -11,32 +11,32 @@ from uuid import UUID
 
 import pytest
 
-from app.control import cancel as cancelling
-from app.control import dead_letters
-from app.control.users import change_plan
-from app.domain.billing import boundary, cycle_at
-from app.domain.claims import Claim, Claimed, Run
-from app.domain.errors import (
+from overnight_server.control import cancel as cancelling
+from overnight_server.control import dead_letters
+from overnight_server.control.users import change_plan
+from overnight_server.domain.billing import boundary, cycle_at
+from overnight_server.domain.claims import Claim, Claimed, Run
+from overnight_server.domain.errors import (
     MonthlyLimitReached,
     NotDeadLettered,
     TaskAlreadyFinished,
     TaskNotFound,
 )
-from app.domain.ids import TaskId, UserId
-from app.domain.lifecycle import ACTIVE, FINAL, WAITING, State
-from app.domain.locks import keys_of
-from app.domain.plans import PlanLimits, PlanTier
-from app.domain.results import Expired, Result, Returned
-from app.gate.claim import Bundling, Terms, claim
-from app.intake.submit import Edge, NewTask, submit_graph
-from app.maintenance.promote import promote
-from app.maintenance.reap import end_overdue, end_runs_of_the_dead, reap, retire_agents
-from app.maintenance.reset import reset_cycles
-from app.outcome import presence
-from app.outcome.heartbeat import Answer, heartbeat
-from app.outcome.presence import AgentCard
-from app.outcome.settle import release, settle
-from app.outcome.start import start
+from overnight_server.domain.ids import TaskId, UserId
+from overnight_server.domain.lifecycle import ACTIVE, FINAL, WAITING, State
+from overnight_server.domain.locks import keys_of
+from overnight_server.domain.plans import PlanLimits, PlanTier
+from overnight_server.domain.results import Expired, Result, Returned
+from overnight_server.gate.claim import Bundling, Terms, claim
+from overnight_server.intake.submit import Edge, NewTask, submit_graph
+from overnight_server.maintenance.promote import promote
+from overnight_server.maintenance.reap import end_overdue, end_runs_of_the_dead, reap, retire_agents
+from overnight_server.maintenance.reset import reset_cycles
+from overnight_server.outcome import presence
+from overnight_server.outcome.heartbeat import Answer, heartbeat
+from overnight_server.outcome.presence import AgentCard
+from overnight_server.outcome.settle import release, settle
+from overnight_server.outcome.start import start
 from tests.support.house import CLAIM_TTL, LEASE, LOOSE, POOL, House
 from tests.support.invariants import told, violations
 from tests.support.model import Agent, Model, Task, User

@@ -15,15 +15,15 @@ from uuid import uuid4
 import psutil
 import psycopg2
 
-from app.cli.processes import CELERY, worker_arguments
-from app.dispatch.celery_settings import EXECUTE, agent_queue
-from app.dispatch.publish import Publisher
-from app.domain.claims import Claimed
-from app.domain.ids import TaskId, UserId
-from app.local.postgres import EmbeddedPostgres
-from app.local.redis import EmbeddedRedis
-from app.settings import Settings, load
-from app.store.db import ADMIN, DISPATCHER, Db
+from overnight_server.cli.commands.processes import CELERY, worker_arguments
+from overnight_server.dispatch.celery_settings import EXECUTE, agent_queue
+from overnight_server.dispatch.publish import Publisher
+from overnight_server.domain.claims import Claimed
+from overnight_server.domain.ids import TaskId, UserId
+from overnight_server.local.postgres import EmbeddedPostgres
+from overnight_server.local.redis import EmbeddedRedis
+from overnight_server.settings import Settings, load
+from overnight_server.store.db import ADMIN, DISPATCHER, Db
 from tests.support import logins
 from tests.support.house import House
 from tests.support.waiting import wait_until

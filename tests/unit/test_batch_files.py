@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from app.cli.batch_files import MOST_VALUES, Unreadable, entries, read, schema
-from overnight.dag_models import DagCreate
-from overnight.models import TaskCreate
+from overnight.models.dags import DagCreate
+from overnight.models.tasks import TaskCreate
+from overnight_server.cli.commands.batch_files import MOST_VALUES, Unreadable, entries, read, schema
 
 GRAPH = """\
 title: a page

@@ -8,7 +8,7 @@ import pytest
 from celery import Celery
 from celery.beat import Service
 
-from workers.shutdown import end_beat
+from overnight_worker.shutdown import end_beat
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.budgets import Budget, Purse, Shortage, check_budget, next_cost
-from app.domain.claims import Failure
-from app.domain.retry import Escalation, RetryPolicy
-from app.domain.verdicts import is_poison
 from overnight.testing import MemoryContext
+from overnight_server.domain.budgets import Budget, Purse, Shortage, check_budget, next_cost
+from overnight_server.domain.claims import Failure
+from overnight_server.domain.retry import Escalation, RetryPolicy
+from overnight_server.domain.verdicts import is_poison
 
 ONE, TWO = Decimal(1), Decimal(2)
 amounts = st.one_of(st.none(), st.decimals(-5, 5, places=2))

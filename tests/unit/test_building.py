@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overnight import dag, errors
-from overnight.dag_models import DagCreate
-from overnight.shape import NotAGraph, circle, ends_of, in_order, links_of, longest_chain
+from overnight.graphs.shape import NotAGraph, circle, ends_of, in_order, links_of, longest_chain
+from overnight.models.dags import DagCreate
 
 Edges = list[tuple[int, int]]
 

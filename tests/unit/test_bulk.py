@@ -5,12 +5,12 @@ from datetime import datetime, timedelta
 import pytest
 import typer
 
-from app.api import reference
-from app.cli.arguments import moment
-from app.domain.bulk import APPLIES_TO, Action, is_newest_first, reason_of
-from app.domain.errors import InvalidRequest, NotRetryable
-from app.domain.lifecycle import FINAL, State
-from overnight.bulk_models import FilterFields, TaskFilter
+from overnight.models.bulk import FilterFields, TaskFilter
+from overnight_server.api import reference
+from overnight_server.cli.terminal.arguments import moment
+from overnight_server.domain.bulk import APPLIES_TO, Action, is_newest_first, reason_of
+from overnight_server.domain.errors import InvalidRequest, NotRetryable
+from overnight_server.domain.lifecycle import FINAL, State
 
 
 def test_every_action_applies_somewhere_and_none_to_what_completed() -> None:

@@ -2,7 +2,7 @@
 
 import socket
 
-from app.cli.processes import _listen
+from overnight_server.cli.commands.processes import _listen
 
 
 def test_answers_are_sent_without_waiting_for_word_of_their_beginning() -> None:

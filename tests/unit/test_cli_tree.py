@@ -12,10 +12,11 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
-from app.cli import processes, reference
-from app.cli.failures import Code
-from app.cli.main import app
-from app.settings import load
+from overnight_server.cli import reference
+from overnight_server.cli.commands import processes
+from overnight_server.cli.main import app
+from overnight_server.cli.terminal.failures import Code
+from overnight_server.settings import load
 
 OVERNIGHT = Path(sys.executable).with_name("overnight")
 HEAVY = {"alembic", "celery", "fastapi", "httpx2", "kombu", "pydantic", "redis", "sqlalchemy"}
@@ -61,7 +62,9 @@ def test_overnight_alone_shows_its_help() -> None:
 def test_the_reference_page_is_what_the_tree_says() -> None:
     written = reference.PAGE.read_text(encoding="utf-8")
 
-    assert written == reference.page(), "write it again with `python -m app.cli.reference`"
+    assert written == reference.page(), (
+        "write it again with `python -m overnight_server.cli.reference`"
+    )
 
 
 def test_the_reference_page_names_every_exit_code() -> None:
@@ -69,7 +72,10 @@ def test_the_reference_page_names_every_exit_code() -> None:
 
 
 def test_help_and_completion_load_nothing_heavy() -> None:
-    asked = "import sys, app.cli.main as m; print(*{name.split('.')[0] for name in sys.modules})"
+    asked = (
+        "import sys, overnight_server.cli.main as m;"
+        "print(*{name.split('.')[0] for name in sys.modules})"
+    )
     loaded = subprocess.run(
         [sys.executable, "-c", asked], check=True, capture_output=True, text=True
     ).stdout.split()

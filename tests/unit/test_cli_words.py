@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from app.cli import arguments, output, references
-from app.cli.failures import Code, Failure, tell
+from overnight_server.cli.terminal import arguments, output, short_ids
+from overnight_server.cli.terminal.failures import Code, Failure, tell
 
 ALPHA = "task_01J8K0000000000000000000AA"
 BETA = "task_01J8K0000000000000000000BB"
@@ -72,12 +72,12 @@ def test_input_that_is_not_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     "given", ["0AA", "aa", "task_01j8k0000000000000000000aa", "01J8K" + "0" * 19 + "A"]
 )
 def test_a_task_goes_by_any_beginning_or_ending_of_its_own(given: str) -> None:
-    assert references.choose(given, [ALPHA, BETA], among="tasks") == ALPHA
+    assert short_ids.choose(given, [ALPHA, BETA], among="tasks") == ALPHA
 
 
 def test_a_name_that_two_tasks_share_lists_both() -> None:
     with pytest.raises(Failure) as caught:
-        references.choose("01J8K", [ALPHA, BETA], among="tasks")
+        short_ids.choose("01J8K", [ALPHA, BETA], among="tasks")
 
     assert caught.value.code is Code.USAGE
     assert ALPHA in caught.value.message
@@ -87,7 +87,7 @@ def test_a_name_that_two_tasks_share_lists_both() -> None:
 @pytest.mark.parametrize("given", ["", "task_", "  "])
 def test_an_empty_name_never_means_a_task(given: str) -> None:
     with pytest.raises(Failure):
-        references.choose(given, [ALPHA], among="tasks")
+        short_ids.choose(given, [ALPHA], among="tasks")
 
 
 def test_other_peoples_words_cannot_steer_the_terminal() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from app.cli import config
-from app.settings import Settings, load
+from overnight_server.cli.commands import config
+from overnight_server.settings import Settings, load
 
 SECRETS = {
     "OVERNIGHT_DATABASE_URL": "postgresql://app:hunter2@db/overnight",

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from app.cli import dag_trees
-from overnight.dag_models import Dag, DagCounts, DagEdgeState, DagStatus, DagTaskState
+from overnight.models.dags import Dag, DagCounts, DagEdgeState, DagStatus, DagTaskState
+from overnight_server.cli.terminal import dag_tree
 
 
 def task(number: int, state: str, **fields: Any) -> DagTaskState:
@@ -57,7 +57,7 @@ def test_each_line_says_what_one_wants_to_know() -> None:
         spent_usd=0.5,
     )
 
-    assert list(dag_trees.lines(dag)) == [
+    assert list(dag_tree.lines(dag)) == [
         "a night  (dag_1, running, 3 of 4 ended, 1 failed, 2 cancelled, $0.50)",
         "└─ ✓ step-1           00000001  completed      1m02s  attempt 2 of 3",
         "   └─ ▶ step-2        00000002  running        3.2s  40% page 4",
@@ -71,7 +71,7 @@ def test_nobody_elses_words_move_the_cursor() -> None:
         task(1, "running", name="a\x1b[2J", progress={"message": "b\x1b[2J"}), title="c\x1b[2J"
     )
 
-    assert "\x1b" not in "\n".join(dag_trees.lines(dag))
+    assert "\x1b" not in "\n".join(dag_tree.lines(dag))
 
 
 def test_a_terminal_gets_the_same_lines_with_colours() -> None:
@@ -79,12 +79,12 @@ def test_a_terminal_gets_the_same_lines_with_colours() -> None:
     screen = io.StringIO()
 
     console = Console(file=screen, force_terminal=True, color_system="standard", width=200)
-    console.print(dag_trees._drawn(dag))
+    console.print(dag_tree._drawn(dag))
     plain = io.StringIO()
-    Console(file=plain, width=200).print(dag_trees._drawn(dag))
+    Console(file=plain, width=200).print(dag_tree._drawn(dag))
 
     assert "\x1b[32m" in screen.getvalue()
-    assert plain.getvalue().splitlines() == list(dag_trees.lines(dag))
+    assert plain.getvalue().splitlines() == list(dag_tree.lines(dag))
 
 
 @pytest.mark.parametrize(
@@ -92,4 +92,4 @@ def test_a_terminal_gets_the_same_lines_with_colours() -> None:
     [(0, "0.0s"), (59.9, "59.9s"), (60, "1m00s"), (3599, "59m59s"), (3600, "1h00m")],
 )
 def test_a_duration_is_as_coarse_as_one_reads_it(seconds: float, shown: str) -> None:
-    assert dag_trees.duration(seconds) == shown
+    assert dag_tree.duration(seconds) == shown

@@ -10,11 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overnight.dag_models import CriticalPath, Dag, DagCounts, DagEdgeState, DagStatus, DagTaskState
-from overnight.drawing import FORMS, SYMBOLS, draw, shortened
-from overnight.layout import Box, depths, layout
-from overnight.outline import DEEPEST, outline
-from overnight.shape import longest_chain
+from overnight.graphs.draw import FORMS, SYMBOLS, draw, shortened
+from overnight.graphs.layout import Box, depths, layout
+from overnight.graphs.outline import DEEPEST, outline
+from overnight.graphs.shape import longest_chain
+from overnight.models.dags import (
+    CriticalPath,
+    Dag,
+    DagCounts,
+    DagEdgeState,
+    DagStatus,
+    DagTaskState,
+)
 
 Edges = list[tuple[int, int]]
 SVG = "{http://www.w3.org/2000/svg}"

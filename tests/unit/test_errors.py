@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.domain import errors
-from app.domain.errors import (
+from overnight_server.domain import errors
+from overnight_server.domain.errors import (
     InvalidRequest,
     LockNotHeld,
     MonthlyLimitReached,

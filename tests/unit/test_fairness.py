@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.fairness import Receipt, Spell, even_shares, jain, receipts
+from overnight_server.domain.fairness import Receipt, Spell, even_shares, jain, receipts
 
 MANY = {"ada": 10, "bob": 10}
 

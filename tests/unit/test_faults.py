@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from app.faults import POINTS, Fault, Mode, Struck, arm, fault, read
-from app.settings import SettingsError, load
+from overnight_server.fault_points import POINTS, Fault, Mode, Struck, arm, fault, read
+from overnight_server.settings import SettingsError, load
 from tests.rules.sources import ROOT, modules
 from tests.rules.sources import read as source
 
@@ -50,7 +50,7 @@ def test_a_file_lets_a_point_strike_once_for_everybody(tmp_path: Path) -> None:
 
 def test_a_kill_leaves_no_last_words() -> None:
     program = (
-        "from app.faults import arm, fault; arm('reap.after_look=kill');"
+        "from overnight_server.fault_points import arm, fault; arm('reap.after_look=kill');"
         "fault('reap.after_look'); print('alive')"
     )
 
@@ -119,7 +119,7 @@ def test_every_point_stands_somewhere_and_the_table_names_them_all() -> None:
         name
         for path, _ in modules("app", "workers")
         for name in re.findall(r'fault\("([a-z_.]+)"\)', source(path))
-        if path != Path("app/faults.py")
+        if path != Path("app/overnight_server/fault_points.py")
     }
 
     assert stands == set(POINTS)

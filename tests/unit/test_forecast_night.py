@@ -6,10 +6,17 @@ from uuid import UUID
 
 import pytest
 
-from app.gate import outlook
-from app.gate.durations import Observed
-from app.gate.outlook import foresee
-from app.gate.rehearsal import LaneState, PoolState, Rehearsal, Running, Snapshot, Waiting
+from overnight_server.forecast import outlook
+from overnight_server.forecast.durations import Observed
+from overnight_server.forecast.outlook import foresee
+from overnight_server.forecast.simulation import (
+    LaneState,
+    PoolState,
+    Rehearsal,
+    Running,
+    Snapshot,
+    Waiting,
+)
 
 TASKS, USERS, SLOTS, SEEN = 2_000, 50, 40, 100
 TIMEOUT = 7_200.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.domain.graphs import (
+from overnight_server.domain.graphs import (
     Because,
     Condition,
     End,
@@ -16,7 +16,7 @@ from app.domain.graphs import (
     status,
     to_run_again,
 )
-from app.domain.lifecycle import FINAL, OPEN, State
+from overnight_server.domain.lifecycle import FINAL, OPEN, State
 
 COMPLETED, DEAD, CANCELLED = State.COMPLETED, State.DEAD_LETTERED, State.CANCELLED
 STOPPED = End(CANCELLED, "cancelled")

@@ -1,12 +1,14 @@
 """The reference page of HTTP, held to the routes there are."""
 
-from app.api import reference
+from overnight_server.api import reference
 
 
 def test_the_page_lists_the_routes_of_today() -> None:
     written = reference.PAGE.read_text(encoding="utf-8")
 
-    assert written == reference.page(written), "write it again with `python -m app.api.reference`"
+    assert written == reference.page(written), (
+        "write it again with `python -m overnight_server.api.reference`"
+    )
 
 
 def test_every_operation_says_what_it_is_for() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ulid import ULID
 
-from app.domain.ids import (
+from overnight_server.domain.ids import (
     MalformedId,
     new_dag_id,
     new_task_id,

@@ -5,9 +5,9 @@ from uuid import UUID
 
 import pytest
 
-from app.control.keys import Caller, authenticate, is_well_formed, key_id_of, new_key
-from app.domain.ids import UserId
-from app.store.db import Db
+from overnight_server.control.keys import Caller, authenticate, is_well_formed, key_id_of, new_key
+from overnight_server.domain.ids import UserId
+from overnight_server.store.db import Db
 
 NOBODY = UserId(UUID(int=0))
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.domain.lifecycle import (
+from overnight_server.domain.lifecycle import (
     ACTIVE,
     ALIASES,
     FINAL,

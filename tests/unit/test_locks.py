@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.domain.errors import InvalidRequest
-from app.domain.locks import LockScope, collide, covers, keys_of, normalised
+from overnight_server.domain.errors import InvalidRequest
+from overnight_server.domain.locks import LockScope, collide, covers, keys_of, normalised
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from app.domain.plans import PLAN_LIMITS, PlanLimits, PlanTier
+from overnight_server.domain.plans import PLAN_LIMITS, PlanLimits, PlanTier
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.priority import (
+from overnight_server.domain.priority import (
     CRITICAL_BELOW,
     DEADLINE_HORIZON,
     DEADLINE_POINTS,

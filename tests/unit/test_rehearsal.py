@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from app.gate.durations import Observed
-from app.gate.outlook import FEWEST_NIGHTS, NIGHTS, foresee, quantile
-from app.gate.rehearsal import (
+from overnight_server.forecast.durations import Observed
+from overnight_server.forecast.outlook import FEWEST_NIGHTS, NIGHTS, foresee, quantile
+from overnight_server.forecast.simulation import (
     HORIZON,
     LaneState,
     PoolState,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.retry import RetryPolicy, Strategy, delay_seconds
+from overnight_server.domain.retry import RetryPolicy, Strategy, delay_seconds
 
 CHANCES = st.floats(min_value=0, max_value=1, exclude_max=True)
 ATTEMPTS = st.integers(min_value=1, max_value=10_000)

@@ -11,11 +11,11 @@ import pytest
 from mypy import api as mypy
 
 from overnight import AsyncClient, Client, errors
-from overnight.client import Operations
-from overnight.models import Event, Task
-from overnight.operations import operation, series
-from overnight.streaming import Parser
-from overnight.tasks import Tasks
+from overnight.client.client import Operations
+from overnight.client.event_stream import Parser
+from overnight.client.operations import operation, series
+from overnight.client.tasks import Tasks
+from overnight.models.tasks import Event, Task
 from tests.rules.sources import ROOT
 from tests.unit.test_sdk_client import TASK, URL, Service, no, ok
 
@@ -243,7 +243,7 @@ TYPED = """
 from collections.abc import AsyncIterator, Iterator
 from typing import assert_type
 from overnight import AsyncClient, Client, Task
-from overnight.models import Event, UserLimits
+from overnight.models.tasks import Event, UserLimits
 
 def waits(client: Client) -> None:
     assert_type(client.tasks.create("a", priority=2), Task)

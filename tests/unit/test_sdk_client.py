@@ -11,8 +11,8 @@ import pytest
 
 import overnight
 from overnight import errors
-from overnight.client import Client
-from overnight.retrying import MAX_WAIT_SECONDS, wait_before_next
+from overnight.client.client import Client
+from overnight.client.retry import MAX_WAIT_SECONDS, wait_before_next
 from tests.support.command import run
 from tests.support.living_home import living_home
 

@@ -16,16 +16,16 @@ from overnight import (
     Snooze,
     Stopped,
     handler,
-    handlers,
     testing,
 )
 from overnight.errors import DuplicateHandler
-from overnight.steering import Steering
+from overnight.handlers import registry
+from overnight.handlers.control_exceptions import Steering
 
 
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(handlers, "_handlers", {})
+    monkeypatch.setattr(registry, "_handlers", {})
     return
 
 
@@ -40,7 +40,7 @@ def part(ctx: Context) -> object:
 def test_a_registered_function_is_found_by_its_type() -> None:
     returned = handler("greet", capabilities=["web", "code", "web"])(greet)
 
-    known = handlers.registered()["greet"]
+    known = registry.registered()["greet"]
     assert returned is greet
     assert known.function is greet
     assert known.capabilities == ("code", "web")
@@ -50,7 +50,7 @@ def test_capabilities_of_all_handlers_are_offered() -> None:
     handler("greet", capabilities=["web"])(greet)
     handler("part", capabilities=["code", "web"])(part)
 
-    assert handlers.capabilities_offered() == ("code", "web")
+    assert registry.capabilities_offered() == ("code", "web")
 
 
 def test_a_second_function_for_a_type_is_refused_naming_both() -> None:
@@ -59,19 +59,19 @@ def test_a_second_function_for_a_type_is_refused_naming_both() -> None:
     with pytest.raises(DuplicateHandler, match=r"\.greet and .*\.part"):
         handler("greet")(part)
 
-    assert handlers.registered()["greet"].function is greet
+    assert registry.registered()["greet"].function is greet
 
 
 def test_the_same_function_may_be_registered_again() -> None:
     handler("greet")(greet)
     handler("greet", capabilities=["web"])(greet)
 
-    assert handlers.registered()["greet"].capabilities == ("web",)
+    assert registry.registered()["greet"].capabilities == ("web",)
 
 
 def test_the_registry_cannot_be_written_from_outside() -> None:
     with pytest.raises(TypeError):
-        handlers.registered()["x"] = handlers.Handler("x", greet)  # type: ignore[index]
+        registry.registered()["x"] = registry.Handler("x", greet)  # type: ignore[index]
 
 
 async def _async(ctx: Context) -> object:
@@ -83,7 +83,7 @@ def test_a_function_of_the_wrong_shape_is_refused(wrong: Any) -> None:
     with pytest.raises(TypeError):
         handler("wrong")(wrong)
 
-    assert "wrong" not in handlers.registered()
+    assert "wrong" not in registry.registered()
 
 
 @pytest.mark.parametrize("word", ["", " echo", "echo\n"])

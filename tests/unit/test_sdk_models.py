@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from overnight.jsonvalue import LARGEST, MAX_BYTES, MAX_DEPTH, SMALLEST
-from overnight.models import QueueStatus, RetryPolicy, TaskCreate, TaskFields, TaskResponse
+from overnight.models.json_values import LARGEST, MAX_BYTES, MAX_DEPTH, SMALLEST
+from overnight.models.tasks import QueueStatus, RetryPolicy, TaskCreate, TaskFields, TaskResponse
 
 NESTED_32 = {"a": 0}
 for _ in range(MAX_DEPTH - 1):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pydantic
 import pytest
 
-from app import masking
-from app.settings import Settings, SettingsError, current, kinds, load, page
+from overnight_server import mask
+from overnight_server.settings import Settings, SettingsError, current, field_types, load, page
 
 SHORT = {"OVERNIGHT_ALLOW_SHORT_CLOCKS": "true"}
 SERIALIZATION = "OVERNIGHT_PER_USER_SERIALIZATION"
@@ -105,7 +105,12 @@ def test_a_setting_has_the_default_and_the_range_of_the_contract(
         ("AG_QUEUE_MAX_ATTEMPTS", "5", "max_attempts", 5),
         ("AG_QUEUE_DISPATCH_TIMEOUT", "30s", "dispatch_timeout", 30.0),
         ("AG_QUEUE_DIR", "/srv/queue", "home", Path("/srv/queue")),
-        ("OVERNIGHT_HANDLERS", "app.agents, extra.more,", "handlers", ("app.agents", "extra.more")),
+        (
+            "OVERNIGHT_HANDLERS",
+            "app.agents, extra.more,",
+            "handlers",
+            ("app.agents", "extra.more"),
+        ),
         ("OVERNIGHT_LOG_FORMAT", "JSON", "log_format", "json"),
         ("OVERNIGHT_SLOTS_MAX", "4", "slots_max", 4),
         ("OVERNIGHT_SLOTS", '{"max": 4}', "slots_max", 4),
@@ -461,10 +466,12 @@ def test_every_setting_says_what_it_is_for(name: str) -> None:
 
 def test_the_committed_page_of_settings_is_the_generated_one() -> None:
     assert set(page.HEADINGS) <= set(Settings.model_fields)
-    assert page.PAGE.read_text(encoding="utf-8") == page.page(), "run `python -m app.settings`"
+    assert page.PAGE.read_text(encoding="utf-8") == page.page(), (
+        "run `python -m overnight_server.settings`"
+    )
 
 
-@pytest.mark.parametrize("module", [kinds, masking])
+@pytest.mark.parametrize("module", [field_types, mask])
 def test_the_examples_in_the_docstrings_hold(module: object) -> None:
     tried = doctest.testmod(module)  # type: ignore[arg-type]
 

@@ -10,9 +10,9 @@ from uuid import UUID
 
 import pytest
 
-from app import telemetry
-from app.masking import is_secret_name, mask_text, mask_value
-from app.telemetry import Event, configure, emit, get
+from overnight_server import telemetry
+from overnight_server.mask import is_secret_name, mask_text, mask_value
+from overnight_server.telemetry import Event, configure, emit, get
 
 TEN = "2025-01-17T10:00:00Z"
 Speak = Callable[..., Callable[[], list[str]]]
@@ -184,7 +184,7 @@ def test_an_exception_stays_on_one_line_without_its_passwords(speak: Speak) -> N
     lines = speak()
 
     error = ConnectionError("no answer from postgresql://app:hunter2@db/overnight")
-    get("app.store").error("gave up", exc_info=error)
+    get("overnight_server.store").error("gave up", exc_info=error)
     logging.getLogger("sqlalchemy").error("gave up", exc_info=error)
 
     assert len(lines()) == 2
@@ -196,9 +196,9 @@ def test_an_exception_stays_on_one_line_without_its_passwords(speak: Speak) -> N
 def test_a_logger_binds_fields_of_its_own(speak: Speak) -> None:
     lines = speak()
 
-    get("app.local").bind(port=5432).info("100% ready")
+    get("overnight_server.local").bind(port=5432).info("100% ready")
 
-    assert lines() == [f'{TEN} INFO logger=app.local msg="100% ready" port=5432']
+    assert lines() == [f'{TEN} INFO logger=overnight_server.local msg="100% ready" port=5432']
 
 
 def test_lines_are_finished_even_before_anything_is_configured(
@@ -310,5 +310,5 @@ def test_every_event_has_a_level_and_a_meaning(event: Event) -> None:
 
 def test_the_committed_page_of_events_is_the_generated_one() -> None:
     assert telemetry.PAGE.read_text(encoding="utf-8") == telemetry.page(), (
-        "run `python -m app.telemetry`"
+        "run `python -m overnight_server.telemetry`"
     )

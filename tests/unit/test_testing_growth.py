@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from overnight import Context, errors, handlers
-from overnight.steering import Suspended
+from overnight import Context, errors
+from overnight.handlers import registry
+from overnight.handlers.control_exceptions import Suspended
 from overnight.testing import MemoryContext, run
 
 
@@ -18,10 +19,10 @@ def register() -> Iterator[None]:
         return {"n": sum(one["n"] for one in ctx.inputs.values())}
 
     for kind, function in (("double", double), ("total", total)):
-        handlers._handlers[kind] = handlers.Handler(kind, function)
+        registry._handlers[kind] = registry.Handler(kind, function)
     yield
     for kind in ("double", "total"):
-        handlers._handlers.pop(kind)
+        registry._handlers.pop(kind)
 
 
 def spread(ctx: Context) -> object:

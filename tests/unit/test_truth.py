@@ -2,7 +2,7 @@
 
 import json
 
-from app.domain.ids import TaskId, new_task_id, show_task
+from overnight_server.domain.ids import TaskId, new_task_id, show_task
 from tests.chaos.truth import Truth
 from tests.support.deeds import Deed
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.claims import Failure
-from app.domain.lifecycle import MOVES, Event, State
-from app.domain.results import (
+from overnight_server.domain.claims import Failure
+from overnight_server.domain.lifecycle import MOVES, Event, State
+from overnight_server.domain.results import (
     Deferred,
     Died,
     Expired,
@@ -24,8 +24,8 @@ from app.domain.results import (
     TimedOut,
     Waiting,
 )
-from app.domain.retry import Escalation, RetryPolicy, Strategy
-from app.domain.verdicts import Standing, Verdict, is_poison, judge
+from overnight_server.domain.retry import Escalation, RetryPolicy, Strategy
+from overnight_server.domain.verdicts import Standing, Verdict, is_poison, judge
 
 # Ten seconds after the first run, and no chance about it.
 PLAIN = RetryPolicy(Strategy.FIXED, jitter=False)

@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain.errors import InvalidRequest
-from app.domain.windows import AtClosing, Window, hours, instant_of, is_zone, parse_window
+from overnight_server.domain.errors import InvalidRequest
+from overnight_server.domain.windows import (
+    AtClosing,
+    Window,
+    hours,
+    instant_of,
+    is_zone,
+    parse_window,
+)
 from tests.support.profiles import examples
 
 BERLIN = Window("Europe/Berlin", time(22), time(6))

@@ -6,10 +6,10 @@ from uuid import UUID
 
 import pytest
 
-from app import masking
-from app.domain.ids import UserId
-from app.masking import hide, hide_in, mask_text
-from workers.secrets import SecretMissing, resolve
+from overnight_server import mask
+from overnight_server.domain.ids import UserId
+from overnight_server.mask import hide, hide_in, mask_text
+from overnight_worker.secrets import SecretMissing, resolve
 
 ADA, BOB = UserId(UUID(int=1)), UserId(UUID(int=2))
 
@@ -17,7 +17,7 @@ ADA, BOB = UserId(UUID(int=1)), UserId(UUID(int=2))
 @pytest.fixture(autouse=True)
 def nothing_hidden_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one test hides must not be hidden from the others."""
-    monkeypatch.setattr(masking, "_hidden", set())
+    monkeypatch.setattr(mask, "_hidden", set())
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     monkeypatch.setattr(sys, "stderr", io.StringIO())
 

@@ -5,16 +5,16 @@ import pytest
 
 from overnight import Stopped
 from overnight.testing import MemoryContext, run
+from overnight_worker import demo_handlers
 from tests.rules.sources import ROOT
-from workers import demo
 
 
 def test_echo_gives_the_payload_back() -> None:
-    assert run(demo.echo, {"hello": "world"}).output == {"hello": "world"}
+    assert run(demo_handlers.echo, {"hello": "world"}).output == {"hello": "world"}
 
 
 def test_sleep_wakes_and_tells_how_far_it_is() -> None:
-    ran = run(demo.sleep, {"seconds": 0.1})
+    ran = run(demo_handlers.sleep, {"seconds": 0.1})
 
     assert ran.output == {"slept": 0.1}
     assert ran.context.progress_said
@@ -25,20 +25,20 @@ def test_sleep_stops_when_asked() -> None:
     context.stop("cancelled")
 
     with pytest.raises(Stopped):
-        demo.sleep(context)
+        demo_handlers.sleep(context)
 
 
 def test_a_stubborn_sleep_does_not_stop_when_asked() -> None:
     context = MemoryContext({"seconds": 0.1, "stubborn": True})
     context.stop("cancelled")
 
-    assert demo.sleep(context) == {"slept": 0.1}
+    assert demo_handlers.sleep(context) == {"slept": 0.1}
 
 
 def test_a_family_comes_home_with_what_its_children_made() -> None:
     answers = {"echo": {"said": "hello"}, "#2": ValueError("lost its way")}
 
-    ran = run(demo.family, context=MemoryContext({"children": 2}, answers=answers))
+    ran = run(demo_handlers.family, context=MemoryContext({"children": 2}, answers=answers))
 
     assert ran.output["states"] == ["completed", "dead_lettered"]
     assert ran.output["outputs"] == [{"said": "hello"}, None]
@@ -47,27 +47,29 @@ def test_a_family_comes_home_with_what_its_children_made() -> None:
 
 def test_flaky_fails_as_often_as_told() -> None:
     with pytest.raises(RuntimeError):
-        run(demo.flaky, context=MemoryContext({"failures": 2}, attempt=2))
+        run(demo_handlers.flaky, context=MemoryContext({"failures": 2}, attempt=2))
 
-    assert run(demo.flaky, context=MemoryContext({"failures": 2}, attempt=3)).output == {
+    assert run(demo_handlers.flaky, context=MemoryContext({"failures": 2}, attempt=3)).output == {
         "attempts": 3
     }
 
 
 def test_cost_reports_money_and_tokens() -> None:
-    context = run(demo.cost, {"usd": 0.5, "input_tokens": 7, "output_tokens": 3}).context
+    context = run(demo_handlers.cost, {"usd": 0.5, "input_tokens": 7, "output_tokens": 3}).context
 
     assert (context.cost_usd, context.tokens) == (0.5, {"input": 7, "output": 3})
 
 
 def test_crash_refuses_ways_it_does_not_know() -> None:
     with pytest.raises(ValueError, match="neither"):
-        run(demo.crash, {"how": "gently"})
+        run(demo_handlers.crash, {"how": "gently"})
 
 
 def test_the_guide_lists_every_type_that_every_worker_knows() -> None:
     page = (ROOT / "docs" / "guides" / "handlers.md").read_text(encoding="utf-8")
     listed = page.partition("| Type | What it does | Payload |")[2].partition("\n\n")[0]
-    known = re.findall(r'^@handler\("(\w+)"', Path(demo.__file__).read_text("utf-8"), re.MULTILINE)
+    known = re.findall(
+        r'^@handler\("(\w+)"', Path(demo_handlers.__file__).read_text("utf-8"), re.MULTILINE
+    )
 
     assert re.findall(r"^\| `(\w+)`", listed, re.MULTILINE) == known

@@ -2,16 +2,30 @@ from uuid import UUID
 
 import pytest
 
-from app.domain.claims import Claim, Run
-from app.domain.ids import DagId, TaskId, UserId
-from app.domain.results import Deferred, Interrupted, Raised, Result, Returned, Stopped, TimedOut
-from app.domain.retry import RetryPolicy
 from overnight import Cancel, Fail, InvalidOutput, RateLimited, Retry, Snooze
-from overnight.jsonvalue import MAX_DEPTH
-from overnight.steering import Suspended
-from workers.ending import MAX_OUTPUT_BYTES, UnfitOutput, ending_of, no_handler, storable
-from workers.ladder import StopReason
-from workers.runners.python import Finished, RunContext
+from overnight.handlers.control_exceptions import Suspended
+from overnight.models.json_values import MAX_DEPTH
+from overnight_server.domain.claims import Claim, Run
+from overnight_server.domain.ids import DagId, TaskId, UserId
+from overnight_server.domain.results import (
+    Deferred,
+    Interrupted,
+    Raised,
+    Result,
+    Returned,
+    Stopped,
+    TimedOut,
+)
+from overnight_server.domain.retry import RetryPolicy
+from overnight_worker.result_mapping import (
+    MAX_OUTPUT_BYTES,
+    UnfitOutput,
+    ending_of,
+    no_handler,
+    storable,
+)
+from overnight_worker.runners.python import Finished, RunContext
+from overnight_worker.stop_policy import StopReason
 
 RUN = Run(
     claim=Claim(TaskId(UUID(int=1)), 1, UUID(int=2)),

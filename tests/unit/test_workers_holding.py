@@ -8,10 +8,10 @@ from uuid import uuid4
 
 import pytest
 
-from app.domain.claims import Claim
-from app.domain.ids import TaskId
+from overnight_server.domain.claims import Claim
+from overnight_server.domain.ids import TaskId
+from overnight_worker.claim_registry import MOST_PROCESSES, Estate, Holding
 from tests.support.dying import in_a_process_that_dies
-from workers.holding import MOST_PROCESSES, Estate, Holding
 
 Step = Callable[[Holding], None]
 CLAIMS = [Claim(TaskId(uuid4()), epoch, uuid4()) for epoch in (1, 2**40)]

@@ -1,7 +1,13 @@
 import pytest
 
-from app.settings import load
-from workers.ladder import LOST_GRACE_SECONDS, WATCHDOG_SLACK_SECONDS, Ladder, Spans, StopReason
+from overnight_server.settings import load
+from overnight_worker.stop_policy import (
+    LOST_GRACE_SECONDS,
+    WATCHDOG_SLACK_SECONDS,
+    Ladder,
+    Spans,
+    StopReason,
+)
 
 SPANS = Spans(granted=100, lease=30, margin=5, cancel_grace=20, timeout_grace=4, shutdown_grace=6)
 

@@ -2,9 +2,9 @@ from uuid import UUID
 
 import pytest
 
-from app.domain.claims import Claim
-from app.domain.ids import TaskId, show_task
-from workers.message import read_claims
+from overnight_server.domain.claims import Claim
+from overnight_server.domain.ids import TaskId, show_task
+from overnight_worker.message import read_claims
 
 TASK = UUID("0199b9b0-0000-7000-8000-000000000001")
 TOKEN = UUID("6f1b2c3d-0000-4000-8000-000000000002")

@@ -6,21 +6,21 @@ from pathlib import Path
 import pytest
 from celery import Celery
 
-from app.dispatch.celery_settings import (
+from overnight_server.dispatch.celery_settings import (
     MAINTENANCE_QUEUE,
     NoBroker,
     agent_queue,
     celery_settings,
 )
-from app.maintenance.sweeps import SWEEPS
-from app.settings import Settings, load
-from beat_schedule import BEAT_SCHEDULE, EVERY
-from workers.identity import WORKER_ID
-from workers.lease import ENDED_BY_FORCE
-from workers.loading import HandlersNotLoaded, load_handlers
-from workers.presence import card_of
-from workers.quiet import OnlyNews
-from workers.ticking import Scheduler
+from overnight_server.maintenance.sweeps import SWEEPS
+from overnight_server.settings import Settings, load
+from overnight_worker.beat_schedule import BEAT_SCHEDULE, EVERY
+from overnight_worker.beat_scheduler import Scheduler
+from overnight_worker.celery_logging import OnlyNews
+from overnight_worker.identity import WORKER_ID
+from overnight_worker.lease import ENDED_BY_FORCE
+from overnight_worker.load_handlers import HandlersNotLoaded, load_handlers
+from overnight_worker.presence import card_of
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_a_message_is_a_hint_that_celery_need_not_keep(settings: Settings) -> No
 
 
 def test_a_message_that_was_not_begun_is_neither_put_back_nor_written_to_a_file() -> None:
-    assert importlib.import_module("workers.celery_app").Channel.do_restore is False
+    assert importlib.import_module("overnight_worker.celery_app").Channel.do_restore is False
 
 
 def test_only_the_pools_queue_and_the_sweeps_queue_are_known(settings: Settings) -> None:

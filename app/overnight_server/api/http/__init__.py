@@ -1,0 +1,1 @@
+"""What all routes share: authentication, rate limits, errors, pages, the OpenAPI description."""

@@ -1,0 +1,260 @@
+"""Saying no: every refusal and every fault as one `application/problem+json` body."""
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from sqlalchemy.exc import DataError, DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolExhausted
+from starlette.exceptions import HTTPException
+
+from overnight.client.task_calls import causes
+from overnight.models.value_errors import sentence
+from overnight_server import telemetry
+from overnight_server.api.http.authentication import Forbidden, NotAnAdmin, Unauthenticated
+from overnight_server.api.http.etags import PreconditionRequired
+from overnight_server.api.http.middleware import PRIVATE
+from overnight_server.api.http.openapi import methods_of, parameters_of
+from overnight_server.api.http.rate_limit import TooManyRequests
+from overnight_server.api.http.validation_errors import explain
+from overnight_server.control.claim_tokens import ClaimOver
+from overnight_server.domain import errors
+from overnight_server.store.db import LOCK_TIMEOUT, DatabaseUnreachable, sqlstate
+
+MEDIA_TYPE = "application/problem+json"
+STATEMENT_TIMEOUT = "57014"
+BUSY = frozenset({LOCK_TIMEOUT, STATEMENT_TIMEOUT})
+
+# What each refusal of the domain is over HTTP, and how soon another try may help.
+STATUS_OF: dict[type[errors.Refused], int] = {
+    errors.InvalidRequest: 400,
+    errors.InvalidGraph: 422,
+    errors.TooManyPending: 400,
+    errors.TaskAlreadyFinished: 400,
+    errors.MonthlyLimitReached: 403,
+    errors.UserDisabled: 403,
+    errors.TaskNotFound: 404,
+    errors.ArtifactNotFound: 404,
+    errors.DagNotFound: 404,
+    errors.TriggerNotFound: 404,
+    errors.DagAlreadyFinished: 409,
+    errors.BulkNotFound: 404,
+    errors.BulkAlreadyFinished: 409,
+    errors.NotRetryable: 409,
+    errors.KeyNotFound: 404,
+    errors.UserNotFound: 404,
+    errors.NotDeadLettered: 409,
+    errors.NotAwaitingApproval: 409,
+    errors.NotEditable: 409,
+    errors.StaleEdition: 412,
+    errors.PoolNotFound: 404,
+    errors.WorkerNotFound: 404,
+    errors.LockNotHeld: 409,
+    errors.StaleAttempt: 409,
+    errors.TaskStopping: 409,
+    errors.NotStarted: 409,
+    errors.AgentNotFound: 404,
+    errors.AgentOffline: 409,
+    errors.TooManyStreams: 429,
+    errors.QueueFull: 503,
+}
+# What a page shows as it comes.
+TITLE_OF = {errors.QueueFull.code: "Queue is full. Please try again later."}
+CODE_OF = {413: "BODY_TOO_LARGE"}
+RETRY_QUEUE_SECONDS = 5
+RETRY_DATABASE_SECONDS = 2
+
+
+def problem(
+    status: int,
+    code: str,
+    detail: str,
+    *,
+    wrong: Sequence[Mapping[str, object]] = (),
+    details: Mapping[str, object] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Write one refusal; `wrong` lists the fields at fault, `details` adds members of its own."""
+    body: dict[str, object] = {
+        "type": f"urn:overnight:problem:{code.lower().replace('_', '-')}",
+        "title": TITLE_OF.get(code, code.replace("_", " ").capitalize()),
+        "status": status,
+        "detail": detail,
+        "code": code,
+    }
+    if wrong:
+        body["errors"] = list(wrong)
+    return JSONResponse(
+        {**(details or {}), **body},
+        status_code=status,
+        headers={**PRIVATE, **(headers or {})},
+        media_type=MEDIA_TYPE,
+    )
+
+
+def refused(_request: Request, error: Exception) -> Response:
+    """Answer a refusal of the domain."""
+    if not isinstance(error, errors.Refused):
+        raise error
+    details = dict(error.details)
+    wrong: list[dict[str, object]] = []
+    if isinstance(error, errors.InvalidGraph):
+        wrong = [dict(fault) for fault in error.faults]
+    if isinstance(error, errors.InvalidRequest):
+        wrong = [
+            {
+                "field": details.pop("field"),
+                "message": error.fault,
+                "legal": details.pop("legal"),
+            }
+        ]
+    headers = {}
+    if isinstance(error, errors.QueueFull | errors.TooManyStreams):
+        headers["Retry-After"] = str(RETRY_QUEUE_SECONDS)
+    return problem(
+        _status_of(type(error)),
+        error.code,
+        error.message,
+        wrong=wrong,
+        details=details,
+        headers=headers,
+    )
+
+
+def _status_of(kind: type[errors.Refused]) -> int:
+    """Return the status of a refusal, or of the kind that it is one of."""
+    known = (STATUS_OF[one] for one in kind.__mro__ if one in STATUS_OF)
+    return next(known, HTTPStatus.BAD_REQUEST)
+
+
+def invalid(request: Request, error: Exception) -> Response:
+    """Answer a request whose shape is wrong: 422 for a body's fields, 400 for all else."""
+    if not isinstance(error, RequestValidationError):
+        raise error
+    body = getattr(request.scope.get("endpoint"), "__annotations__", {}).get("body", object)
+    parameters = parameters_of(request.app, request.url.path, request.method)
+    wrong = [explain(fault, body, parameters) for fault in causes(error.errors())]
+    in_body = all(fault["loc"][0] == "body" for fault in error.errors())
+    unreadable = any(fault["type"] == "json_invalid" for fault in error.errors())
+    return problem(
+        HTTPStatus.UNPROCESSABLE_ENTITY if in_body and not unreadable else HTTPStatus.BAD_REQUEST,
+        errors.InvalidRequest.code,
+        "; ".join(sentence(**item) for item in wrong),
+        wrong=wrong,
+    )
+
+
+def unauthenticated(_request: Request, _error: Exception) -> Response:
+    """Answer a request without a key that opens anything."""
+    return problem(
+        HTTPStatus.UNAUTHORIZED,
+        "UNAUTHENTICATED",
+        "show a valid API key as Authorization: Bearer … or X-API-Key, or a token as the former",
+        headers={"WWW-Authenticate": 'Bearer realm="overnight"'},
+    )
+
+
+def forbidden(_request: Request, error: Exception) -> Response:
+    """Answer a key that may not do this."""
+    return problem(HTTPStatus.FORBIDDEN, "FORBIDDEN", str(error))
+
+
+def not_an_admin(request: Request, _error: Exception) -> Response:
+    """Answer as if the route were not there, as it is not for this caller."""
+    return plain_http(request, HTTPException(HTTPStatus.NOT_FOUND))
+
+
+def precondition_required(_request: Request, _error: Exception) -> Response:
+    """Answer an edit that does not say what it is an edit of."""
+    return problem(
+        HTTPStatus.PRECONDITION_REQUIRED,
+        "PRECONDITION_REQUIRED",
+        "an edit names what it was made from: send the task's ETag as If-Match, or * for any",
+    )
+
+
+def too_many(_request: Request, error: Exception) -> Response:
+    """Answer a key that asks more often than it may."""
+    if not isinstance(error, TooManyRequests):
+        raise error
+    return problem(
+        HTTPStatus.TOO_MANY_REQUESTS,
+        "TOO_MANY_REQUESTS",
+        str(error),
+        headers={**error.headers, "Retry-After": str(error.retry_after)},
+    )
+
+
+def plain_http(request: Request, error: Exception) -> Response:
+    """Answer what the framework refuses by itself: unknown paths, wrong methods, bad bodies."""
+    if not isinstance(error, HTTPException):
+        raise error
+    if error.status_code == HTTPStatus.BAD_REQUEST:
+        wrong = {"field": "body", "message": "cannot be read as JSON", "legal": "one JSON object"}
+        return problem(400, errors.InvalidRequest.code, sentence(**wrong), wrong=[wrong])
+    # The name of 413 differs between versions of Python; a code must not.
+    code = CODE_OF.get(error.status_code, HTTPStatus(error.status_code).name)
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        # The framework would name the methods of the first route of this path alone.
+        allowed = ", ".join(sorted(methods_of(request.app, request.url.path)))
+        detail = f"this path knows no such method; legal: {allowed}"
+        return problem(error.status_code, code, detail, headers={"Allow": allowed})
+    return problem(error.status_code, code, error.detail, headers=error.headers)
+
+
+def database_down(_request: Request, error: Exception) -> Response:
+    """Answer while Postgres cannot be asked; what was meant to be written was not."""
+    telemetry.emit(telemetry.Event.DATABASE_UNREACHABLE, error=str(error).strip())
+    return problem(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "DATABASE_UNAVAILABLE",
+        "the database cannot be reached just now; try again soon",
+        headers={"Retry-After": str(RETRY_DATABASE_SECONDS)},
+    )
+
+
+def database_refused(request: Request, error: Exception) -> Response:
+    """Answer an error of Postgres itself: too busy is our matter, a bad value the sender's."""
+    if isinstance(error, DataError):
+        # Every known case is refused with its field before it comes here.
+        return problem(400, errors.InvalidRequest.code, "a value cannot be stored by the database")
+    if isinstance(error, DBAPIError) and sqlstate(error) in BUSY:
+        return database_down(request, error)
+    return unexpected(request, error)
+
+
+def unexpected(request: Request, error: Exception) -> Response:
+    """Answer a fault of ours without telling its inside."""
+    telemetry.emit(
+        telemetry.Event.REQUEST_FAILED,
+        method=request.method,
+        path=request.url.path,
+        error=f"{type(error).__name__}: {error}",
+    )
+    return problem(
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+        "INTERNAL_ERROR",
+        "an unexpected error; it was logged and nothing more was done",
+    )
+
+
+def install(app: FastAPI) -> None:
+    """Make every error of this app leave as a problem."""
+    for kind, answer in (
+        (errors.Refused, refused),
+        (RequestValidationError, invalid),
+        (Unauthenticated, unauthenticated),
+        (ClaimOver, unauthenticated),
+        (Forbidden, forbidden),
+        (NotAnAdmin, not_an_admin),
+        (PreconditionRequired, precondition_required),
+        (TooManyRequests, too_many),
+        (HTTPException, plain_http),
+        (DatabaseUnreachable, database_down),
+        (PoolExhausted, database_down),
+        (DBAPIError, database_refused),
+        (Exception, unexpected),
+    ):
+        app.add_exception_handler(kind, answer)

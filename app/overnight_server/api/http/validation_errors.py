@@ -1,0 +1,50 @@
+"""Telling a sender which field is wrong and what would do, from the models themselves."""
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from overnight.models.allowed_values import Schema, allowed, node_at, object_branch, say, schema_of
+from overnight.models.value_errors import legal, said, unknown
+
+NOT_JSON = frozenset({"model_attributes_type", "model_type", "dict_type", "dict_attributes_type"})
+
+
+def explain(
+    fault: Mapping[str, Any], kind: Hashable, parameters: Mapping[str, Schema] | None = None
+) -> dict[str, str]:
+    """Turn one fault of pydantic into field, message and legal values.
+
+    `kind` is what the body should have been, as its route declares it, and `parameters` what may
+    stand beside the body.
+    """
+    place, *path = fault["loc"]
+    if fault["type"] == "json_invalid":
+        return _wrong("body", f"is not JSON: {fault['ctx']['error']}", "one JSON object")
+    if not path:
+        return _wrong("body", _whole_body(fault), "one JSON object, sent as application/json")
+    field = ".".join(map(str, path))
+    if place != "body":
+        described = (parameters or {}).get(field)
+        return _wrong(field, said(fault), say(described) if described else legal(fault))
+    schema = schema_of(kind)
+    if fault["type"] == "extra_forbidden":
+        return _wrong(field, *_unknown(path, schema))
+    return _wrong(field, said(fault), allowed(path, schema) or legal(fault))
+
+
+def _wrong(field: str, message: str, legal: str) -> dict[str, str]:
+    # Half a surrogate pair in a name cannot be written as UTF-8 again.
+    return {"field": field.encode(errors="backslashreplace").decode(), "message": message} | (
+        {"legal": legal} if legal else {}
+    )
+
+
+def _whole_body(fault: Mapping[str, Any]) -> str:
+    if fault["type"] == "missing" or fault["type"] in NOT_JSON:
+        return "is not a JSON object"
+    return str(fault["msg"].removeprefix("Value error, "))
+
+
+def _unknown(path: list[str | int], schema: Schema) -> tuple[str, str]:
+    known = list(object_branch(node_at(path[:-1], schema), schema).get("properties", {}))
+    return unknown(path[-1], known), f"one of {', '.join(known)}"

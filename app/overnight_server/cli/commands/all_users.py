@@ -1,0 +1,94 @@
+"""The operator's look at anybody's task, straight from the database of the house."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from overnight_server.cli import database
+from overnight_server.cli.commands import users
+from overnight_server.cli.terminal import short_ids
+from overnight_server.cli.terminal.failures import Code, Failure
+
+if TYPE_CHECKING:
+    from overnight.models.explain import Explanation
+    from overnight.models.tasks import Forecast, Task
+    from overnight_server.domain.ids import TaskId, UserId
+    from overnight_server.store.db import Db
+
+House = Annotated[
+    bool,
+    typer.Option("--house", help="Anybody's, read from the database; for operators."),
+]
+
+
+def get(given: str) -> "Task":
+    """Return any user's task."""
+    from overnight.models.tasks import Task
+    from overnight_server.insight.tasks import get_task
+
+    with database.opened() as db:
+        return Task.model_validate(get_task(db, *_named(db, given)))
+
+
+def explain(given: str) -> "Explanation":
+    """Tell why any user's task is not running."""
+    from overnight.models.explain import Explanation
+    from overnight_server.explain.explain import explain as judge
+    from overnight_server.gate.claim import Terms
+
+    terms = Terms.of(database.settings())
+    with database.opened() as db:
+        return Explanation.model_validate(judge(db, *_named(db, given), terms))
+
+
+def forecast(given: str) -> "Forecast":
+    """Foretell any user's task."""
+    from overnight.models.tasks import Forecast
+    from overnight_server.forecast.forecast import forecast_task
+    from overnight_server.forecast.snapshot import Workers
+
+    workers = Workers.of(database.settings())
+    with database.opened() as db:
+        return Forecast.model_validate(forecast_task(db, *_named(db, given), workers))
+
+
+def tasks_of(user: str, *, status: str | None, limit: int) -> "list[Task]":
+    """Return a user's newest tasks."""
+    from overnight.models.tasks import Task
+    from overnight_server.domain.lifecycle import ALIASES, State, Status, states_of
+    from overnight_server.insight.tasks import list_tasks
+
+    try:
+        states = None if status is None else states_of(status.lower())
+    except ValueError as error:
+        legal = ", ".join(sorted({*Status, *State, *ALIASES}))
+        message = f"status: is no status of a task; legal: {legal}"
+        raise Failure(message, code=Code.USAGE) from error
+    with database.opened() as db:
+        found = list_tasks(db, users.known(db, user), states=states, limit=limit)
+    return [Task.model_validate(view) for view in found]
+
+
+def refuse_connection(url: object, key_file: object) -> None:
+    """Refuse to take a server's address for the database's."""
+    if url is not None or key_file is not None:
+        raise Failure(
+            "an operator's look goes to the database and takes no --url and no --api-key-file",
+            hint="OVERNIGHT_DATABASE_URL says where it is.",
+            code=Code.USAGE,
+        )
+
+
+def _named(db: "Db", given: str) -> "tuple[UserId, TaskId]":
+    """Return the task a person means and its owner: a whole id, or what only one recent has."""
+    from overnight_server.domain.ids import MalformedId, parse_task, show_task
+    from overnight_server.insight.tasks import owner_of, recent_tasks
+
+    if not short_ids.is_whole(given):
+        recent = [show_task(task) for task in recent_tasks(db, limit=short_ids.RECENT)]
+        given = short_ids.choose(given, recent, among="recent tasks of the house")
+    try:
+        task_id = parse_task(short_ids.whole(given))
+    except MalformedId as error:
+        raise Failure(str(error), code=Code.USAGE) from error
+    return owner_of(db, task_id), task_id

@@ -1,0 +1,45 @@
+"""`overnight completion`: what a shell needs to complete commands, options and task ids."""
+
+from typing import Annotated, Literal
+
+import typer
+
+from overnight_server.cli.terminal import output
+
+# A shell that hangs at the tab key is worse than one that offers nothing.
+PATIENCE_SECONDS = 2.0
+OFFERED = 50
+
+
+def completion(
+    shell: Annotated[
+        Literal["bash", "zsh", "fish"], typer.Argument(metavar="SHELL", help="bash, zsh or fish.")
+    ],
+) -> None:
+    """Print what teaches your shell to complete: eval "$(overnight completion bash)"."""
+    from typer._completion_shared import get_completion_script
+
+    output.line(
+        get_completion_script(
+            prog_name="overnight", complete_var="_OVERNIGHT_COMPLETE", shell=shell
+        )
+    )
+
+
+def task_ids(incomplete: str) -> list[tuple[str, str]]:
+    """Offer the ids of recent tasks, with what they are; nothing if the server is not there."""
+    from overnight import Client, OvernightError
+    from overnight_server.cli.connection import find_server
+    from overnight_server.cli.terminal.failures import Failure
+
+    try:
+        server = find_server(None, None)
+        with Client(server.url, server.api_key, retries=0, timeout=PATIENCE_SECONDS) as client:
+            recent = list(client.tasks.list(limit=OFFERED))
+    except (Failure, OvernightError):
+        return []
+    return [
+        (task.id, output.printable(f"{task.state}: {task.title}"))
+        for task in recent
+        if task.id.lower().startswith(incomplete.lower())
+    ]

@@ -1,0 +1,1 @@
+"""What commands share: reading arguments, printing tables and JSON, asking, waiting."""

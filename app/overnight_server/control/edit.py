@@ -1,0 +1,130 @@
+"""Changing what was said of a task: only while nobody runs it, and only what its editor saw."""
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+from sqlalchemy import Connection
+
+from overnight_server.domain.errors import NotEditable, StaleEdition, TaskNotFound
+from overnight_server.domain.ids import TaskId, UserId
+from overnight_server.domain.lifecycle import WAITING, State
+from overnight_server.store import lanes
+from overnight_server.store.db import Db
+from overnight_server.store.statements import statement
+
+#: What stands for whichever edition there is.
+ANY = "*"
+
+
+class Unset(Enum):
+    """In place of a value: it stays as it is."""
+
+    UNSET = "unset"
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What to change; None leaves it, but for the two that may be taken away."""
+
+    title: str | None = None
+    description: str | None = None
+    priority: int | None = None
+    tags: Collection[str] | None = None
+    payload: Mapping[str, object] | None = None
+    spec: Mapping[str, object] | None = None
+    timeout_seconds: int | Unset | None = Unset.UNSET
+    deadline_at: datetime | Unset | None = Unset.UNSET
+
+    @property
+    def are_none(self) -> bool:
+        """Whether nothing would change."""
+        return all(getattr(self, field.name) in (None, Unset.UNSET) for field in fields(self))
+
+
+def edit(
+    db: Db,
+    user_id: UserId,
+    task_id: TaskId,
+    changes: Changes,
+    *,
+    editions: Collection[str],
+    actor: str,
+) -> None:
+    """Change one of the user's waiting tasks, if it is still as one of these editions shows it.
+
+    Another user's task looks exactly like none; one that has changed since raises StaleEdition,
+    one that somebody has or that has ended NotEditable.
+    """
+
+    def work(tx: Connection) -> None:
+        lanes.lock(tx, [user_id])
+        tx.execute(statement("act_as"), {"actor": actor})
+        amend(tx, user_id, task_id, changes, editions=editions)
+        # What could not start before may now.
+        lanes.wake(tx, user_id)
+
+    db.atomically(work)
+
+
+def amend(
+    tx: Connection,
+    user_id: UserId,
+    task_id: TaskId,
+    changes: Changes,
+    *,
+    editions: Collection[str] = (ANY,),
+) -> None:
+    """Do what `edit` does in a transaction that holds the lane; the caller wakes the lane."""
+    named = {"user_id": user_id, "task_id": task_id}
+    row = tx.execute(statement("hold_task"), named).mappings().one_or_none()
+    if row is None:
+        raise TaskNotFound
+    if ANY not in editions and edition_of(dict(row)) not in editions:
+        raise StaleEdition
+    if State(row["state"]) not in WAITING:
+        raise NotEditable(row["state"])
+    apply(tx, user_id, task_id, changes, WAITING)
+
+
+def apply(
+    tx: Connection, user_id: UserId, task_id: TaskId, changes: Changes, sources: Collection[State]
+) -> None:
+    """Write changes to a task that stands in one of these states; the lane is held."""
+    timeout, deadline = changes.timeout_seconds, changes.deadline_at
+    tx.execute(
+        statement("edit_task"),
+        {
+            "user_id": user_id,
+            "task_id": task_id,
+            "title": changes.title,
+            "description": changes.description,
+            "priority": changes.priority,
+            "tags": None if changes.tags is None else list(changes.tags),
+            "payload": None if changes.payload is None else json.dumps(changes.payload),
+            "spec": None if changes.spec is None else json.dumps(changes.spec),
+            "with_timeout": not isinstance(timeout, Unset),
+            "timeout_seconds": None if isinstance(timeout, Unset) else timeout,
+            "with_deadline": not isinstance(deadline, Unset),
+            "deadline_at": None if isinstance(deadline, Unset) else deadline,
+            "sources": sorted(sources),
+        },
+    )
+
+
+def edition_of(row: Mapping[str, Any]) -> str:
+    """Return a word that differs whenever the task stands elsewhere or was edited."""
+    seen = [
+        row["state"],
+        row["title"],
+        row["description"],
+        row["priority"],
+        None if row["deadline_at"] is None else row["deadline_at"].isoformat(),
+        list(row["tags"]),
+        row["timeout_seconds"],
+    ]
+    return hashlib.sha256(json.dumps(seen).encode()).hexdigest()[:20]

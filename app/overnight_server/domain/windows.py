@@ -1,0 +1,206 @@
+"""Night windows: when a user's work may start, by the clock on the user's own wall.
+
+A window is said in wall-clock times and judged in instants. Each local day it opens at one time
+and closes at the next occurrence of the other. When the clocks change, a time that comes twice
+counts when it comes first, and one that is skipped counts at the moment of the jump. So windows
+never overlap, their order is that of the days, and a night may have 23 or 25 hours.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from enum import StrEnum
+from math import inf
+from zoneinfo import ZoneInfo
+
+from overnight_server.domain.errors import InvalidRequest
+
+_TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)")
+_UTC_DAY = (ZoneInfo("UTC"), time(0))
+_SECOND = timedelta(seconds=1)
+# Days around the instant: a window is shorter than a day, but a zone may skip a whole one.
+_DAYS_BACK, _DAYS_ON = 3, 4
+# When a zone's rules cannot be read, the window stays shut and is looked at again this much later.
+LOOK_AGAIN = timedelta(minutes=15)
+
+
+class AtClosing(StrEnum):
+    """What becomes of the work when the window closes."""
+
+    STOP = "stop"
+    FINISH = "finish"
+    CONTINUE = "continue"
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window as its user said it; `opens` and `closes` differ, and may span midnight."""
+
+    zone: str
+    opens: time
+    closes: time
+    at_closing: AtClosing = AtClosing.FINISH
+
+    def __str__(self) -> str:
+        """Say it as a person would.
+
+        >>> str(Window("Europe/Berlin", time(22), time(6)))
+        '22:00-06:00 Europe/Berlin'
+        """
+        return f"{self.opens:%H:%M}-{self.closes:%H:%M} {self.zone}"
+
+
+@dataclass(frozen=True)
+class Hours:
+    """How a window stands at an instant: the current night while open, else the one to come."""
+
+    is_open: bool
+    opens_at: datetime
+    closes_at: datetime
+    closed_at: datetime
+
+    @property
+    def turns_at(self) -> datetime:
+        """When it next opens or closes."""
+        return self.closes_at if self.is_open else self.opens_at
+
+
+def parse_window(zone: str, opens: str, closes: str, at_closing: str) -> Window:
+    """Read a window from words, or say which of them is wrong and what would do.
+
+    >>> parse_window("Europe/Berlin", "22:00", "06:00", "stop").closes
+    datetime.time(6, 0)
+    """
+    if not is_zone(zone):
+        raise InvalidRequest(
+            "zone", f"{zone!r} is no time zone", legal="an IANA name such as Europe/Berlin"
+        )
+    if at_closing not in set(AtClosing):
+        raise InvalidRequest(
+            "at_closing", f"{at_closing!r} is no rule", legal=", ".join(sorted(AtClosing))
+        )
+    first, last = _wall_time("from", opens), _wall_time("to", closes)
+    if first == last:
+        raise InvalidRequest(
+            "to", f"the window would end where it begins, at {closes}", legal="another time"
+        )
+    return Window(zone, first, last, AtClosing(at_closing))
+
+
+def is_zone(name: str) -> bool:
+    """Whether this machine knows the rules of a zone."""
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        # an unknown name; one that is no name; a directory of names such as "Europe"
+        return False
+    return True
+
+
+def hours(window: Window, instant: datetime) -> Hours:
+    """Return how a window stands at an instant; open from `opens_at` until before `closes_at`.
+
+    >>> berlin = Window("Europe/Berlin", time(22), time(6))
+    >>> noon = datetime(2026, 7, 1, 12, tzinfo=UTC)
+    >>> hours(berlin, noon).opens_at
+    datetime.datetime(2026, 7, 1, 20, 0, tzinfo=datetime.timezone.utc)
+    """
+    zone = ZoneInfo(window.zone)
+    today = instant.astimezone(zone).date()
+    nights = list(_nights(window, zone, today))
+    # There is always one that is over and one that is not: see the days looked through.
+    closed_at = max(closes_at for _, closes_at in nights if closes_at <= instant)
+    opens_at, closes_at = next(night for night in nights if instant < night[1])
+    return Hours(opens_at <= instant, opens_at, closes_at, closed_at)
+
+
+class Nights:
+    """The nights of a window from an instant on, in seconds from it, worked out as they are needed.
+
+    Called with a moment it returns the first one, not before it, at which the window is open; where
+    the zone cannot be read that is never.
+    """
+
+    def __init__(self, window: Window, instant: datetime) -> None:
+        self._window = window
+        self._instant = instant
+        self._opens: list[float] = []
+        self._closes: list[float] = []
+        self._is_known = is_zone(window.zone)
+
+    def __call__(self, moment: float) -> float:
+        """Return when the window is open next.
+
+        >>> nights = Nights(Window("UTC", time(22), time(6)), datetime(2026, 7, 1, 12, tzinfo=UTC))
+        >>> nights(0) / 3600, nights(11 * 3600) / 3600, nights(18 * 3600) / 3600
+        (10.0, 11.0, 34.0)
+        """
+        if not self._is_known:
+            return inf
+        while not self._closes or self._closes[-1] <= moment:
+            self._look_ahead()
+        return max(moment, self._opens[bisect_right(self._closes, moment)])
+
+    def _look_ahead(self) -> None:
+        last = self._closes[-1] if self._closes else 0.0
+        found = hours(self._window, self._instant + timedelta(seconds=last))
+        self._opens.append((found.opens_at - self._instant).total_seconds())
+        self._closes.append((found.closes_at - self._instant).total_seconds())
+
+
+def night_after(window: Window | None, instant: datetime) -> datetime:
+    """Return when the next night begins that money is counted for: as the window opens.
+
+    Without a window, or where its zone cannot be read, a night is a day in UTC.
+
+    >>> night_after(None, datetime(2026, 7, 1, 12, tzinfo=UTC))
+    datetime.datetime(2026, 7, 2, 0, 0, tzinfo=datetime.timezone.utc)
+    """
+    is_known = window is not None and is_zone(window.zone)
+    zone, opens = (ZoneInfo(window.zone), window.opens) if window and is_known else _UTC_DAY
+    today = instant.astimezone(zone).date()
+    beginnings = (instant_of(zone, today + timedelta(days=days), opens) for days in range(3))
+    return next(begins for begins in beginnings if begins > instant)
+
+
+def instant_of(zone: ZoneInfo, day: date, wall: time) -> datetime:
+    """Return when a zone's clocks first reach a time on a day; if they skip it, when they jump."""
+    early, late = (datetime.combine(day, wall, zone).replace(fold=fold) for fold in (0, 1))
+    first, last = early.astimezone(UTC), late.astimezone(UTC)
+    if last >= first:
+        return first
+    # Skipped: read with the rules before the jump it lies after it, and the other way round.
+    return _jump_between(zone, last, first)
+
+
+def _nights(window: Window, zone: ZoneInfo, today: date) -> Iterator[tuple[datetime, datetime]]:
+    """Yield the nights around a day, in order; one that the clocks skip altogether is none."""
+    overnight = timedelta(days=int(window.closes < window.opens))
+    for offset in range(-_DAYS_BACK, _DAYS_ON):
+        day = today + timedelta(days=offset)
+        opens_at = instant_of(zone, day, window.opens)
+        closes_at = instant_of(zone, day + overnight, window.closes)
+        if opens_at < closes_at:
+            yield opens_at, closes_at
+
+
+def _jump_between(zone: ZoneInfo, before: datetime, after: datetime) -> datetime:
+    """Return the first instant with the later offset, to the second as all such rules are."""
+    old = before.astimezone(zone).utcoffset()
+    while after - before > _SECOND:
+        middle = before + (after - before) // 2
+        middle = middle.replace(microsecond=0)
+        if middle.astimezone(zone).utcoffset() == old:
+            before = middle
+        else:
+            after = middle
+    return after
+
+
+def _wall_time(field: str, text: str) -> time:
+    match = _TIME.fullmatch(text.strip())
+    if match is None:
+        raise InvalidRequest(field, f"{text!r} is no time of day", legal="HH:MM such as 22:00")
+    return time(int(match[1]), int(match[2]))

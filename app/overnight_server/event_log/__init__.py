@@ -1,0 +1,1 @@
+"""The event log: reading it in order, and following it."""

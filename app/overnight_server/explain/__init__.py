@@ -1,0 +1,1 @@
+"""Why a task is not running: the gate's conditions, each judged by itself."""

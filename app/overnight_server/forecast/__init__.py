@@ -1,0 +1,1 @@
+"""When tasks will start and end: the gate simulated on observed durations."""

@@ -1,0 +1,39 @@
+"""Making tasks ready whose wait for a retry is over."""
+
+from sqlalchemy import Connection
+
+from overnight_server.domain.lifecycle import Event, sources, target
+from overnight_server.fault_points import fault
+from overnight_server.store import lanes
+from overnight_server.store.db import Db
+from overnight_server.store.statements import statement
+
+BATCH = 500
+
+
+def promote(db: Db) -> int:
+    """Make every due retry ready, a batch to a transaction; return how many."""
+    total = 0
+    while True:
+        moved = db.atomically(_promote_batch)
+        fault("promote.after_commit")
+        total += moved
+        if moved < BATCH:
+            return total
+
+
+def _promote_batch(tx: Connection) -> int:
+    due = tx.execute(statement("due_retries"), {"limit": BATCH}).all()
+    if not due:
+        return 0
+    lanes.lock(tx, [row.user_id for row in due])
+    moved = tx.execute(
+        statement("promote"),
+        {
+            "tasks": [row.id for row in due],
+            "sources": sources(Event.PROMOTE),
+            "target": target(Event.PROMOTE),
+        },
+    )
+    fault("promote.before_commit")
+    return moved.rowcount

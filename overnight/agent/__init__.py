@@ -1,0 +1,1 @@
+"""Agents that run outside the deployment and claim tasks over HTTP."""

@@ -1,0 +1,113 @@
+"""The requests that agents outside the house make, and how their answers are read."""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import httpx2
+
+from overnight.client.task_calls import TASKS, Call, validated
+from overnight.models.agents import (
+    Agent,
+    AgentBeat,
+    AgentRegister,
+    ArtifactKept,
+    BeatAnswer,
+    Child,
+    Started,
+    Work,
+)
+from overnight.models.tasks import Task
+
+AGENTS = "/api/v1/agents"
+NOTHING = 204
+# Longer and proxies would end what is silent.
+LONGEST_WAIT_SECONDS = 30
+
+
+def register(fields: Mapping[str, Any]) -> Call[Agent]:
+    """Register an agent, or change it."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    body = validated(AgentRegister, given).model_dump(mode="json", exclude_unset=True)
+    return Call("POST", AGENTS, lambda answer: Agent.model_validate(answer.json()), json=body)
+
+
+def claim(agent_id: str, *, wait: int) -> Call[Work | None]:
+    """Ask for work, and wait for it so many seconds."""
+    path = f"{_agent(agent_id)}/claim"
+    return Call("POST", path, _work, params={"wait": wait}, holds=wait)
+
+
+def beat(agent_id: str) -> Call[AgentBeat]:
+    """Show that the agent lives, and hear whether it is to drain."""
+    path = f"{_agent(agent_id)}/heartbeat"
+    return Call("POST", path, lambda answer: AgentBeat.model_validate(answer.json()))
+
+
+def leave(agent_id: str) -> Call[None]:
+    """Take the agent's slots away."""
+    return Call("DELETE", _agent(agent_id), _nothing)
+
+
+def start(task_id: str, token: str) -> Call[Started]:
+    """Begin a claimed task."""
+    return _say(task_id, token, "start", {}, lambda answer: Started.model_validate(answer.json()))
+
+
+def beat_run(task_id: str, token: str, said: Mapping[str, Any]) -> Call[BeatAnswer]:
+    """Say that a run goes on, and hear whether it may."""
+    return _say(
+        task_id, token, "heartbeat", said, lambda answer: BeatAnswer.model_validate(answer.json())
+    )
+
+
+def report(task_id: str, token: str, what: str, said: Mapping[str, Any]) -> Call[None]:
+    """Say how a run has ended: complete, fail, release or suspend."""
+    return _say(task_id, token, what, said, _nothing)
+
+
+def spawn(task_id: str, token: str, said: Mapping[str, Any]) -> Call[Task]:
+    """Add a child to a run's graph."""
+    return _say(task_id, token, "spawn", said, lambda answer: Task.model_validate(answer.json()))
+
+
+def keep(task_id: str, token: str, said: Mapping[str, Any]) -> Call[ArtifactKept]:
+    """Keep an artifact of a run."""
+    return _say(
+        task_id, token, "artifacts", said, lambda answer: ArtifactKept.model_validate(answer.json())
+    )
+
+
+def children(task_id: str, token: str) -> Call[list[Child]]:
+    """Read what a running task has spawned."""
+    return Call(
+        "GET",
+        f"{_task(task_id)}/children",
+        lambda answer: [Child.model_validate(one) for one in answer.json()],
+        headers=_shown(token),
+    )
+
+
+def _say(task_id: str, token: str, what: str, said: Mapping[str, Any], read: Any) -> Call[Any]:  # noqa: ANN401 - as the caller reads it
+    path = f"{_task(task_id)}/{what}"
+    return Call("POST", path, read, json=dict(said), headers=_shown(token))
+
+
+def _shown(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def _agent(agent_id: str) -> str:
+    return f"{AGENTS}/{quote(agent_id, safe='')}"
+
+
+def _task(task_id: str) -> str:
+    return f"{TASKS}/{quote(task_id, safe='')}"
+
+
+def _work(answer: httpx2.Response) -> Work | None:
+    return None if answer.status_code == NOTHING else Work.model_validate(answer.json())
+
+
+def _nothing(_: httpx2.Response) -> None:
+    return None

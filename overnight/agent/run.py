@@ -1,0 +1,271 @@
+"""One run outside the house: its context over HTTP, and how it says that it has ended."""
+
+import base64
+import json
+import logging
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import Any, TypeVar
+
+from overnight import errors
+from overnight.agent import calls
+from overnight.client.client import AsyncClient, Client
+from overnight.client.scripts import Script
+from overnight.handlers.context import Context, sound_cost
+from overnight.handlers.control_exceptions import (
+    Cancel,
+    Fail,
+    RateLimited,
+    Retry,
+    Snooze,
+    Steering,
+    Stopped,
+    Suspended,
+    in_words,
+)
+from overnight.handlers.spawn import Child, Content, Wish, refused
+from overnight.models.agents import Work
+from overnight.models.json_values import sound_object, sound_value
+from overnight.models.tasks import Task
+
+T = TypeVar("T")
+# What a run is told with a beat, and why it then stops.
+TOLD = {"cancel": "cancelled", "budget": "budget", "hand_back": "window_closed"}
+MAX_TEXT = 10_000
+# Asked to stop for a reason that is not the task's: an output that came all the same counts.
+MAY_FINISH = frozenset({"shutdown", "window_closed", "budget", "lost"})
+Ending = tuple[str, dict[str, Any]]
+_log = logging.getLogger("overnight.agent")
+
+
+class OutsideContext(Context):
+    """A run as its handler sees it, spoken for over HTTP; `deadline` is monotonic."""
+
+    def __init__(self, client: Client, work: Work) -> None:
+        prompt = work.spec.get("prompt", "")
+        super().__init__(
+            task_id=work.task_id,
+            type=work.type,
+            title=work.title,
+            payload=work.payload,
+            prompt=prompt if isinstance(prompt, str) else "",
+            attempt=work.attempt,
+            max_attempts=work.max_attempts,
+            epoch=work.epoch,
+            inputs=_inputs(work),
+            ceiling_usd=work.ceiling_usd,
+        )
+        self._client = client
+        self._work = work
+        self._deadline = time.monotonic() + work.timeout_seconds
+        self._trusted_until = time.monotonic() + work.lease_seconds
+        self._stop_reason: str | None = None
+        self._news: dict[str, Any] | None = None
+        self._lock = Lock()
+        self.cost_usd = 0.0
+        self.tokens = {"input": 0, "output": 0}
+
+    def _claim_token(self) -> str | None:
+        return self._work.token
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the run should end, or None."""
+        return self._stop_reason
+
+    @property
+    def seconds_left(self) -> float:
+        """How long the run may still take."""
+        return max(0.0, self._deadline - time.monotonic())
+
+    @property
+    def usd_left(self) -> float | None:
+        """What is left of the task's ceiling."""
+        if self.ceiling_usd is None:
+            return None
+        return max(0.0, round(self.ceiling_usd - self._work.spent_usd - self.cost_usd, 6))
+
+    def stop(self, reason: str) -> None:
+        """Ask the handler to come to an end; what was lost stays lost."""
+        if self._stop_reason != "lost":
+            self._stop_reason = reason
+
+    def beat(self) -> None:
+        """Say that the run goes on, with what is new of it, and hear whether it may.
+
+        A lease that nobody could renew in time counts as lost: somebody else may have the task.
+        """
+        with self._lock:
+            news, self._news = self._news, None
+            said = {"progress": news, "cost_usd": self.cost_usd or None}
+        sent_at = time.monotonic()
+        try:
+            answer = self._call(calls.beat_run, _given(said))
+        except errors.StaleAttempt:
+            self.stop("lost")
+        except errors.OvernightError as error:
+            _log.warning("heartbeat of %s failed: %s", self.task_id, error)
+            with self._lock:
+                self._news = self._news or news
+        else:
+            self._trusted_until = sent_at + answer.lease_seconds
+            if answer.answer in TOLD:
+                self.stop(TOLD[answer.answer])
+        now = time.monotonic()
+        if now >= self._trusted_until:
+            self.stop("lost")
+        elif now >= self._deadline:
+            self.stop("timeout")
+
+    def progress(
+        self, fraction: float | None = None, message: str | None = None, **data: object
+    ) -> None:
+        """Keep the latest word for the next heartbeat; what cannot be stored is refused here."""
+        said = {"fraction": fraction, "message": message, **data}
+        known = sound_object({name: value for name, value in said.items() if value is not None})
+        with self._lock:
+            self._news = json.loads(json.dumps(known))
+
+    def log(self, message: str, **fields: object) -> None:
+        """Write one line to the agent's log, under the task's name."""
+        _log.info("%s %s %s", self.task_id, message, fields or "")
+
+    def cost(self, usd: float, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
+        """Add up what model calls cost; at the ceiling the run is asked to end."""
+        sound_cost(usd)
+        with self._lock:
+            self.cost_usd += usd
+            self.tokens["input"] += input_tokens
+            self.tokens["output"] += output_tokens
+        if usd > 0 and self.usd_left == 0:
+            self.stop("budget")
+
+    @property
+    def spent(self) -> dict[str, Any]:
+        """What the run has cost, as every end of it says."""
+        return {"cost_usd": round(self.cost_usd, 6), "tokens": dict(self.tokens)}
+
+    def _call(self, make: Callable[..., Script[T]], *said: object) -> T:
+        return self._client.call(make(self._work.task_id, self._work.token, *said))
+
+    def _asked(self, make: Callable[..., Script[T]], *said: object) -> T:
+        """Ask for the run; a claim that is lost, or a stop, ends the handler here."""
+        try:
+            return self._call(make, *said)
+        except errors.StaleAttempt:
+            self.stop("lost")
+            raise Stopped("lost") from None
+        except errors.TaskStopping:
+            raise Stopped("cancelled") from None
+
+    def _read_inputs(self) -> dict[str, Any]:
+        return _inputs(self._work)
+
+    def _look(self, children: Sequence[str] | None) -> list[Child]:
+        found = [Child(**one.model_dump()) for one in self._asked(calls.children)]
+        if children is None:
+            return found
+        known = {one.id: one for one in found}
+        for one in children:
+            if one not in known:
+                raise refused("children", f"{one} was not spawned by this task", "own children")
+        return [known[one] for one in children]
+
+    def _spawn(self, wish: Wish) -> str:
+        said = {
+            "task": wish.task.model_dump(mode="json", exclude_unset=True),
+            "key": wish.key,
+            "depends_on": list(wish.depends_on),
+        }
+        return self._asked(calls.spawn, said).id
+
+    def _keep(self, name: str, content: Content) -> str:
+        is_text = content.kind != "bytes"
+        text = content.raw.decode() if is_text else base64.b64encode(content.raw).decode()
+        said = {"name": name, "kind": content.kind, "content": text}
+        return self._asked(calls.keep, said).id
+
+
+def _inputs(work: Work) -> dict[str, Any]:
+    """Return what a run may read, bytes as bytes again."""
+    return work.inputs | {name: base64.b64decode(work.inputs[name]) for name in work.base64_inputs}
+
+
+class ClaimedRun:
+    """A running task's own hands for the MCP server: what `overnight.mcp.server.Run` asks for."""
+
+    def __init__(self, client: AsyncClient, task_id: str, token: str) -> None:
+        self._client = client
+        self._task_id = task_id
+        self._token = token
+
+    async def spawn(self, title: str, fields: dict[str, Any]) -> Task:
+        """Queue a subtask in the task's own graph."""
+        said = {"task": {"title": title, **fields}}
+        return await self._client.call(calls.spawn(self._task_id, self._token, said))
+
+    async def progress(self, fraction: float | None, message: str | None) -> None:
+        """Tell watchers how far the work is; it counts as a sign of life too."""
+        said = {"progress": _given({"fraction": fraction, "message": message})}
+        await self._client.call(calls.beat_run(self._task_id, self._token, said))
+
+
+def ending_of(context: OutsideContext, output: object, raised: BaseException | None) -> Ending:
+    """Say how a run ended: which report, and what it says."""
+    reason = context.stop_reason
+    if reason is not None and not (raised is None and reason in MAY_FINISH):
+        return _stopped(context, reason)
+    if raised is not None:
+        return _raised(context, raised)
+    try:
+        sound_value(output)
+        json.dumps(output, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        message = f"the output cannot be kept: {error}"
+        return "fail", {"error": message, "error_class": "invalid_output", **context.spent}
+    told = output if isinstance(output, dict) else {}
+    said: dict[str, Any] = {"output": output, **context.spent}
+    if isinstance(told.get("summary"), str):
+        said["summary"] = told["summary"][:MAX_TEXT]
+    if isinstance(told.get("files_changed"), list):
+        said["files_changed"] = [one for one in told["files_changed"] if isinstance(one, str)]
+    return "complete", said
+
+
+def _stopped(context: OutsideContext, reason: str) -> Ending:
+    if reason == "timeout":
+        return "fail", {"error": "Timeout", "error_class": "timeout", **context.spent}
+    known = reason if reason in {"budget", "cancelled", "window_closed"} else "shutdown"
+    return "release", {"reason": known, **context.spent}
+
+
+def _raised(context: OutsideContext, error: BaseException) -> Ending:
+    said: dict[str, Any] = {"error": in_words(error)[:MAX_TEXT], **context.spent}
+    match error:
+        case Stopped(reason=reason):
+            return _stopped(context, reason)
+        case Suspended(tasks=tasks):
+            return "suspend", {"tasks": list(tasks), **context.spent}
+        case Cancel():
+            return "release", {"reason": "cancelled", **context.spent}
+        case Snooze() | RateLimited():
+            said |= {"error_class": error.error_class, "retry_after": error.after_seconds}
+        case Retry():
+            said |= {"error_class": error.error_class, "retryable": True}
+            said |= _given({"retry_after": error.after_seconds})
+        case Fail():
+            said |= {"error_class": error.error_class, "retryable": False}
+        case Steering():
+            said |= {"error_class": error.error_class}
+        case _:
+            trace = "".join(traceback.format_exception(error, limit=-8))
+            word = getattr(error, "error_class", None)
+            said |= {"error_class": word if isinstance(word, str) and word else "error"}
+            said |= {"error_type": type(error).__name__, "detail": trace[-MAX_TEXT:]}
+    return "fail", said
+
+
+def _given(said: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in said.items() if value is not None}

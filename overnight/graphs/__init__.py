@@ -1,0 +1,1 @@
+"""Task graphs: building, validating, laying out and drawing them."""

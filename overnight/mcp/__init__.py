@@ -1,0 +1,1 @@
+"""The queue as tools for agents, over the Model Context Protocol."""

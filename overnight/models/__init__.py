@@ -1,0 +1,1 @@
+"""The JSON documents that clients and the service exchange, one pydantic model each."""

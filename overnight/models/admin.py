@@ -1,0 +1,177 @@
+"""What travels when an admin looks after users, workers and the whole house."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Literal, TypedDict
+
+from pydantic import ConfigDict, Field
+
+from overnight.models.account import Asked, Lock, Me, Note, Told, WindowSet
+from overnight.models.field_types import Number, Text, Whole, Word
+
+Plan = Literal["free", "pro", "team", "enterprise"]
+MOST = 1_000_000
+
+
+class UserCreate(Asked):
+    """A user to be made, with the limits of a plan."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "ada", "plan": "pro"}]})
+
+    name: Annotated[Text, Field(min_length=1, max_length=100)] = Field(
+        description="The name they go by; nobody else's."
+    )
+    plan: Plan = Field("free", description="The plan whose limits they begin with.")
+    is_admin: bool = Field(
+        default=False, strict=True, description="Whether they look after others."
+    )
+
+
+class UserChanges(Asked):
+    """What to change of a user; what is left out stays. A plan brings its limits with it."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"max_concurrent_agents": 7, "night_budget_usd": 12.5}]}
+    )
+
+    plan: Plan | None = Field(None, description="The plan to put them on, with its limits.")
+    max_concurrent_agents: Whole | None = Field(
+        None, ge=0, le=MOST, description="How many tasks may run at once."
+    )
+    max_task_duration_minutes: Whole | None = Field(
+        None, ge=1, le=MOST, description="How long one run may take."
+    )
+    monthly_agent_hours_limit: Whole | None = Field(
+        None, ge=0, le=MOST, description="Hours a month; null is no limit."
+    )
+    max_pending: Whole | None = Field(
+        None, ge=0, le=MOST, description="How many tasks may wait; null is the house's cap."
+    )
+    max_tasks_per_dag: Whole | None = Field(
+        None, ge=1, le=MOST, description="How large a graph may be; null is the house's cap."
+    )
+    on_exhausted: Literal["reject", "hold"] | None = Field(
+        None, description="What becomes of a submit when the hours are used up."
+    )
+    night_budget_usd: Number | None = Field(
+        None, ge=0, le=999_999, description="What a night may cost; null is no limit."
+    )
+    window: WindowSet | None = Field(
+        None, description="The hours their work may start in; null is all."
+    )
+
+
+class UserFields(TypedDict, total=False):
+    """The fields of UserChanges, for editors; None lifts a limit or takes a window away."""
+
+    plan: str
+    max_concurrent_agents: int
+    max_task_duration_minutes: int
+    monthly_agent_hours_limit: int | None
+    max_pending: int | None
+    max_tasks_per_dag: int | None
+    on_exhausted: str
+    night_budget_usd: float | None
+    window: Mapping[str, str] | None
+
+
+class UserDetail(Me):
+    """A user as admins see them."""
+
+    max_concurrent_agents: int = Field(description="How many tasks may run at once.")
+    max_task_duration_minutes: int = Field(description="How long one run may take.")
+    monthly_agent_hours_limit: float | None = Field(None, description="Hours a month.")
+    monthly_agent_hours_used: float = Field(description="Hours used in this billing month.")
+    created_at: datetime = Field(description="Since when they are here.")
+    disabled_at: datetime | None = Field(None, description="Since when they are shut out, if so.")
+
+
+class HeldLock(Lock):
+    """A lock, and whose."""
+
+    user: str = Field(description="Whose task holds it.")
+
+
+class LockReleased(Told):
+    """A task that was made to let go of its locks."""
+
+    task_id: str = Field(description="The task; it goes back to the queue unspent.")
+    released: list[str] = Field(description="The keys that came free.")
+
+
+class Worker(Told):
+    """A worker."""
+
+    id: str = Field(description="Its name.")
+    kind: str = Field(description="What it is.")
+    pool: str = Field(description="The pool it serves.")
+    owner: str | None = Field(None, description="Whose agent it is, if it is outside the house.")
+    name: str | None = Field(None, description="Its name among its owner's agents.")
+    slots: int = Field(description="How many tasks it runs at once.")
+    busy: int = Field(description="How many it has now.")
+    status: str = Field(description="active, draining, silent or offline.")
+    capabilities: list[str] = Field(description="What it offers.")
+    types: list[str] = Field(description="The types it knows; none is all.")
+    joined_at: datetime = Field(description="Since when it is here.")
+    last_seen_at: datetime = Field(description="When it was last heard of.")
+
+
+class Pool(Told):
+    """A pool: like workers that share a queue, or one agent that asks for work itself."""
+
+    name: str = Field(description="Its name.")
+    kind: str = Field(description="celery, or pull for an agent outside the house.")
+    serves: str | None = Field(None, description="The only user it works for; null is everybody.")
+    paused: bool = Field(description="Whether nothing new starts in it.")
+    workers: int = Field(description="How many workers of it live.")
+    slots: int = Field(description="How many tasks they run at once, the draining ones left out.")
+    busy: int = Field(description="How many tasks it has now.")
+    draining: int = Field(description="How many of the workers are given nothing new.")
+    capabilities: list[str] = Field(description="What all of its workers offer.")
+    created_at: datetime = Field(description="When it was first served.")
+
+
+class Drained(Told):
+    """A worker that is given nothing new, or work again."""
+
+    worker_id: str = Field(description="Its whole name.")
+    draining: bool = Field(description="Whether it is given nothing new.")
+
+
+class PauseTarget(Asked):
+    """What is to be paused or resumed: a user, a pool, or with neither everything."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"note": "a new release"}]})
+
+    user: Word | None = Field(None, description="A user's id or name.")
+    pool: Word | None = Field(None, description="A pool's name.")
+    note: Note = Field("", description="Why; shown to whoever asks what holds a task.")
+
+
+class Receipt(Told):
+    """What one user got of the slots, and how long their tasks waited."""
+
+    user: str = Field(description="Whose.")
+    started: int = Field(description="Runs that began.")
+    longest_wait: float = Field(description="The longest wait, in seconds.")
+    service: float | None = Field(None, description="What they got of an even share.")
+
+
+class Starving(Told):
+    """A user with ready work and free room who is kept waiting."""
+
+    user: str = Field(description="Whose.")
+    waited_seconds: float = Field(description="For how long.")
+
+
+class Fairness(Told):
+    """Who waited how long for what share."""
+
+    since_at: datetime = Field(description="From when.")
+    until_at: datetime = Field(description="To when.")
+    is_shortened: bool = Field(description="Whether the period asked for was too busy to read.")
+    starts: int = Field(description="Runs that began.")
+    longest_wait_seconds: float = Field(description="The longest wait.")
+    jain: float | None = Field(None, description="Jain's index; 1 is perfectly even.")
+    users: list[Receipt] = Field(description="Each user.")
+    starving: list[Starving] = Field(description="Who waits too long now.")

@@ -1,0 +1,53 @@
+"""Bringing in the Python handlers a worker is told to have."""
+
+import importlib
+import sys
+import traceback
+from collections.abc import Iterable
+from typing import Final
+
+from overnight.handlers.registry import registered
+from overnight_server.telemetry import Event, emit
+
+DEMO: Final = "overnight_worker.demo_handlers"
+CANNOT_IMPORT: Final = 3
+
+
+class HandlersNotLoaded(Exception):
+    """A module with handlers could not be imported; the message says which and why."""
+
+    def __init__(self, module: str, cause: BaseException) -> None:
+        last = traceback.format_exception_only(cause)[-1].strip()
+        super().__init__(f"OVERNIGHT_HANDLERS: cannot import {module!r}: {last}")
+        self.module = module
+
+
+def load_handlers(modules: Iterable[str]) -> tuple[str, ...]:
+    """Import the demo handlers and every named module; return the types that are now known."""
+    wanted = [DEMO, *modules]
+    for module in wanted:
+        _import(module)
+    types = tuple(sorted(registered()))
+    emit(Event.HANDLERS_LOADED, modules=wanted, types=types)
+    return types
+
+
+def _import(module: str) -> None:
+    try:
+        importlib.import_module(module)
+    except (Exception, SystemExit) as error:
+        raise HandlersNotLoaded(module, error) from error
+
+
+def main() -> int:
+    """Try to import the modules that were named, and say which cannot be and why."""
+    try:
+        load_handlers(sys.argv[1:])
+    except HandlersNotLoaded as error:
+        sys.stdout.write(f"{error}\n")
+        return CANNOT_IMPORT
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
