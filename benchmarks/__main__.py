@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}; there is: {', '.join(known)}, {REPORT}")
     try:
-        # As the house will, all of them together: one may make another legal.
+        # As the deployment will, all of them together: one may make another legal.
         load({env_of(name): value for name, value in given.set}, dotenv=Path(os.devnull))
     except SettingsError as error:
         parser.error(f"argument --set: {'; '.join(str(error).splitlines())}")

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from benchmarks.arena import Arena
 from benchmarks.asked import Asked
 from benchmarks.latency import SHARES, answers
-from benchmarks.ours import ROOMY, Ours, noop, our_house
+from benchmarks.ours import ROOMY, Ours, noop, our_deployment
 from benchmarks.outcome import Outcome, percentile
 from benchmarks.waiting import wait_until
 from overnight import Client
@@ -51,12 +51,12 @@ def _round(place: Arena, calls: int, asked: Asked) -> tuple[dict[str, list[float
     port = free_port()
     # Nobody is to be held back by the limit on requests.
     roomy = {"rate_limit_per_second": "0"}
-    with our_house(place, {**asked.settings, **roomy, "api_port": str(port)}) as house:
-        user = create_user(house.app, name="ada", plan=PlanTier.ENTERPRISE)
-        house.run("UPDATE users SET max_pending = 1000000")
-        key = issue(house.app, user, name="bench")
+    with our_deployment(place, {**asked.settings, **roomy, "api_port": str(port)}) as deployment:
+        user = create_user(deployment.app, name="ada", plan=PlanTier.ENTERPRISE)
+        deployment.run("UPDATE users SET max_pending = 1000000")
+        key = issue(deployment.app, user, name="bench")
         with (
-            house.processes("api"),
+            deployment.processes("api"),
             Client(f"http://127.0.0.1:{port}", key, retries=0) as client,
         ):
             wait_until(lambda: answers(client), what="the API", pause=0.1)
@@ -69,7 +69,7 @@ def _round(place: Arena, calls: int, asked: Asked) -> tuple[dict[str, list[float
                 beside = [wait for one in each for wait in one.result()]
                 rate = len(beside) / (time.perf_counter() - began)
             with place.watch(INSIDE):
-                inside = _submitted(house, calls)
+                inside = _submitted(deployment, calls)
     return {ALONE: alone, BESIDE: beside, INSIDE: inside}, rate
 
 
@@ -82,11 +82,11 @@ def _created(client: Client, calls: int) -> list[float]:
     return waits
 
 
-def _submitted(house: Ours, calls: int) -> list[float]:
-    [user] = [row["id"] for row in house.rows("SELECT id FROM users")]
+def _submitted(deployment: Ours, calls: int) -> list[float]:
+    [user] = [row["id"] for row in deployment.rows("SELECT id FROM users")]
     waits = []
     for _ in range(calls):
         began = time.perf_counter()
-        submit(house.app, user, noop(), ROOMY)
+        submit(deployment.app, user, noop(), ROOMY)
         waits.append((time.perf_counter() - began) * 1000)
     return waits

@@ -111,7 +111,7 @@ class Arena:
 
 
 def clean_environment() -> dict[str, str]:
-    """Return the environment without settings of a house that may run on this machine."""
+    """Return the environment without settings of a deployment that may run on this machine."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OVERNIGHT_")}
     return kept | {"PYTHONPATH": str(ROOT)}
 

@@ -16,7 +16,7 @@ from benchmarks.asked import Asked
 from benchmarks.claimers import CLAIMERS
 from benchmarks.clocking import Crew, Stopwatch, as_dispatcher
 from benchmarks.filling import Warehouse
-from benchmarks.ours import Ours, our_house
+from benchmarks.ours import Ours, our_deployment
 from benchmarks.outcome import Outcome
 from benchmarks.plain_claim import PlainQueue
 from overnight_server.gate.claim import CLAIMS_PER_PASS, Terms, claim
@@ -63,27 +63,27 @@ def measure(asked: Asked, place: Arena) -> Outcome:
     rates: defaultdict[Way, list[float]] = defaultdict(list)
     outcome = Outcome()
     with (
-        our_house(place) as house,
+        our_deployment(place) as deployment,
         closing(PlainQueue(place, users)) as plain,
-        Crew(as_dispatcher, house.url, CLAIMERS) as ours_at_once,
+        Crew(as_dispatcher, deployment.url, CLAIMERS) as ours_at_once,
         Crew(plain_claim.connect, plain.url, CLAIMERS) as plain_at_once,
     ):
-        join(house.dispatcher, AgentCard("bench", POOL, (), SLOTS))
-        claimers.make_pools(house)
-        warehouse = Warehouse(house, users)
+        join(deployment.dispatcher, AgentCard("bench", POOL, (), SLOTS))
+        claimers.make_pools(deployment)
+        warehouse = Warehouse(deployment, users)
         for size in sizes:
             warehouse.fill_up(size)
             plain.fill_up(size)
             for _ in asked.turns:
                 with place.watch(US):
                     for batch in BATCHES:
-                        rates[Way(US, size, batch)].append(claim_ours(house, batch, passes))
+                        rates[Way(US, size, batch)].append(claim_ours(deployment, batch, passes))
                 with place.watch(PLAIN):
                     rates[Way(PLAIN, size, 1)].append(claim_plain(plain, passes))
                 if size < claimers.ENOUGH:
                     continue
                 with place.watch(f"{US}, {CLAIMERS} claimers"):
-                    rate = claimers.claim_ours(house, ours_at_once, passes)
+                    rate = claimers.claim_ours(deployment, ours_at_once, passes)
                     rates[Way(US, size, BATCHES[-1], CLAIMERS)].append(rate)
                 with place.watch(f"{PLAIN}, {CLAIMERS} claimers"):
                     rate = claimers.claim_plain(plain, plain_at_once, passes)
@@ -95,20 +95,20 @@ def measure(asked: Asked, place: Arena) -> Outcome:
     return outcome
 
 
-def claim_ours(house: Ours, batch: int, passes: int) -> float:
+def claim_ours(deployment: Ours, batch: int, passes: int) -> float:
     """Claim and give back, timing only the claims; return the tasks claimed a second."""
     watch = Stopwatch()
     for _ in range(passes):
         with watch.running():
             taken = claim(
-                house.dispatcher,
+                deployment.dispatcher,
                 POOL,
                 holder="bench",
                 terms=Terms(FOREVER, FOREVER),
                 limit=batch,
             )
         watch.done += len(taken.claims)
-        release(house.dispatcher, taken.claims, reason="bench")
+        release(deployment.dispatcher, taken.claims, reason="bench")
     return watch.rate
 
 

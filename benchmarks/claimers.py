@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 CLAIMERS = 4
 #: Passes of each between two times of giving back: enough that start and end hardly count, and so
-#: few that what they hold by then is what a large house holds.
+#: few that what they hold by then is what a large deployment holds.
 PASSES = 5
 #: Ready tasks from which they never run out, though one user owns 30 % and may run ten.
 ENOUGH = 2 * CLAIMERS * PASSES * CLAIMS_PER_PASS
@@ -36,17 +36,17 @@ POOLS = [f"claimer-{number}" for number in range(1, CLAIMERS + 1)]
 FOREVER = timedelta(days=365)
 
 
-def make_pools(house: Ours) -> None:
+def make_pools(deployment: Ours) -> None:
     """Give each claimer a pool, whose slots last for a spell."""
     for pool in POOLS:
-        join(house.dispatcher, AgentCard(pool, pool, (), PASSES * CLAIMS_PER_PASS))
+        join(deployment.dispatcher, AgentCard(pool, pool, (), PASSES * CLAIMS_PER_PASS))
 
 
-def claim_ours(house: Ours, crew: Crew[Db], passes: int) -> float:
+def claim_ours(deployment: Ours, crew: Crew[Db], passes: int) -> float:
     """Return the tasks a second that ours claim, in passes as large as a dispatcher's."""
 
     def give_back(claims: Sequence[Claimed]) -> None:
-        back = release(house.dispatcher, claims, reason="bench")
+        back = release(deployment.dispatcher, claims, reason="bench")
         if back != len(claims):
             raise AssertionError(f"{back} of {len(claims)} claims could be given back")
 

@@ -64,7 +64,7 @@ _place: _Place | None = None
 
 
 def as_dispatcher(url: str) -> Db:
-    """Connect to a house of ours with the dispatcher's role."""
+    """Connect to a deployment of ours with the dispatcher's role."""
     db = Db.connect(url, role=DISPATCHER, application_name="overnight-bench", timeouts=PATIENT)
     with db.engine.begin() as tx:
         tx.exec_driver_sql("SELECT 1")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from benchmarks.arena import Arena
 from benchmarks.asked import Asked
-from benchmarks.ours import DRAINERS, Ours, our_house
+from benchmarks.ours import DRAINERS, Ours, our_deployment
 from benchmarks.outcome import Outcome
 from benchmarks.rivals import USERS, Rival, Seat, present
 from benchmarks.waiting import wait_for_count, wait_until
@@ -20,7 +20,7 @@ FULL_JOBS = 3000
 
 
 class Entry(NamedTuple):
-    """One way of using our house: its name, how much it gets to do, and with which settings."""
+    """One way of running Overnight: its name, how many tasks it gets, and its settings."""
 
     name: str
     weight: float
@@ -77,30 +77,30 @@ def drain_ours(
     workers: int = 1,
     who: str = US,
 ) -> float:
-    """Fill a paused house, open it, and return the tasks it settled a second."""
-    with our_house(place, changes) as house:
-        people = house.users(users)
-        house.pause(paused=True)
-        house.fill(people, jobs)
-        place.settle_down(house.database)
+    """Fill a paused deployment, open it, and return the tasks it settled a second."""
+    with our_deployment(place, changes) as deployment:
+        people = deployment.users(users)
+        deployment.pause(paused=True)
+        deployment.fill(people, jobs)
+        place.settle_down(deployment.database)
         marks = place.marks()
         names = [*DRAINERS, *(f"worker-{number}" for number in range(2, workers + 1))]
-        with house.processes(*names, marks=marks), place.watch(who):
-            house.pause(paused=False)
-            house.nudge()
+        with deployment.processes(*names, marks=marks), place.watch(who):
+            deployment.pause(paused=False)
+            deployment.wake()
             wait_for_count(marks.count, jobs, what="runs")
-            wait_until(lambda: house.open_tasks() == 0, what="every task to be settled")
+            wait_until(lambda: deployment.open_tasks() == 0, what="every task to be settled")
             ended = time.monotonic()
-        check_lives(house, jobs, marks.count())
+        check_lives(deployment, jobs, marks.count())
         return jobs / (ended - marks.read()[0][0])
 
 
-def check_lives(house: Ours, jobs: int, runs: int) -> None:
+def check_lives(deployment: Ours, jobs: int, runs: int) -> None:
     """Make sure that every task had its whole life: one run, attempt and ledger entry.
 
     And an event for each move: a slot that takes its next task passes the claim in one instant.
     """
-    seen = house.one(
+    seen = deployment.one(
         "SELECT (SELECT count(*) FROM tasks WHERE state = 'completed') AS completed,"
         " (SELECT count(*) FROM attempts WHERE outcome = 'completed' AND spent) AS attempts,"
         " (SELECT count(*) FROM usage_ledger WHERE kind = 'usage') AS entries,"

@@ -37,10 +37,10 @@ COUNT = """
 
 
 class Warehouse:
-    """A house filled from behind: users once, then ready tasks up to any number."""
+    """A deployment filled from behind: users once, then ready tasks up to any number."""
 
-    def __init__(self, house: Ours, users: int) -> None:
-        self.house = house
+    def __init__(self, deployment: Ours, users: int) -> None:
+        self.deployment = deployment
         self.users = users
         self.ready = 0
         self._run(USERS, triggers=True)
@@ -50,10 +50,10 @@ class Warehouse:
         self._run(TASKS, start=self.ready, stop=ready)
         self._run(COUNT, triggers=True)
         self.ready = ready
-        self.house.arena.settle_down(self.house.database)
+        self.deployment.arena.settle_down(self.deployment.database)
 
     def _run(self, sql: str, *, triggers: bool = False, **values: object) -> None:
-        url = self.house.arena.superuser_url(self.house.database)
+        url = self.deployment.arena.superuser_url(self.deployment.database)
         connection = psycopg2.connect(url)
         try:
             with connection, connection.cursor() as cursor:

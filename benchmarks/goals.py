@@ -45,7 +45,7 @@ GOALS: Sequence[Goal] = (
             best,
             "less",
         )
-        for when, state in (("in a quiet house", ""), ("after a rest", ", rested"))
+        for when, state in (("in a quiet deployment", ""), ("after a rest", ", rested"))
         for share, floor, best in (("p50", 1.6, 1.2), ("p99", 2, 1))
     ),
     Goal(

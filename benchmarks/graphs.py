@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from benchmarks.arena import Arena
 from benchmarks.asked import Asked
 from benchmarks.clocking import Crew, Stopwatch, as_dispatcher
-from benchmarks.ours import DRAINERS, ROOMY, Ours, noop, our_house
+from benchmarks.ours import DRAINERS, ROOMY, Ours, noop, our_deployment
 from benchmarks.outcome import Outcome
 from benchmarks.running import batched, begin, open_wide, settle_batch, settle_batches
 from benchmarks.waiting import wait_for_count, wait_until
@@ -40,11 +40,11 @@ def measure(asked: Asked, place: Arena) -> Outcome:
 
 @contextmanager
 def one_user(place: Arena, slots: int) -> Iterator[tuple[Ours, UserId]]:
-    """Make a house with one user, whose room is endless."""
-    with our_house(place) as house:
-        [user] = house.users(1)
-        open_wide(house, [user], slots)
-        yield house, user
+    """Make a deployment with one user, whose room is endless."""
+    with our_deployment(place) as deployment:
+        [user] = deployment.users(1)
+        open_wide(deployment, [user], slots)
+        yield deployment, user
 
 
 def creations(place: Arena, outcome: Outcome, size: int, turns: range) -> None:
@@ -54,10 +54,10 @@ def creations(place: Arena, outcome: Outcome, size: int, turns: range) -> None:
     watch = Stopwatch()
     for _ in turns:
         for edges, found in ((_fan(size), graphs), ([], lone)):
-            with one_user(place, slots=2) as (house, user), place.watch(US):
+            with one_user(place, slots=2) as (deployment, user), place.watch(US):
                 tasks = [noop() for _ in range(size)]
                 with watch.running():
-                    submit_graph(house.app, user, tasks, ROOMY, edges=edges)
+                    submit_graph(deployment.app, user, tasks, ROOMY, edges=edges)
                 found.append(watch.last_ms)
     outcome.figure(US, f"one graph of {size:,} tasks let in", "ms", graphs, "less")
     outcome.figure(US, f"{size:,} lone tasks let in", "ms", lone, "less")
@@ -68,15 +68,15 @@ def fans(place: Arena, outcome: Outcome, size: int, turns: range) -> None:
     """Run 1 → many → 1 from its first claim to its last settling, without Celery."""
     rates = []
     for _ in turns:
-        with one_user(place, slots=size) as (house, user):
+        with one_user(place, slots=size) as (deployment, user):
             tasks = [noop() for _ in range(size)]
-            submit_graph(house.app, user, tasks, ROOMY, edges=_fan(size))
-            place.settle_down(house.database)
+            submit_graph(deployment.app, user, tasks, ROOMY, edges=_fan(size))
+            place.settle_down(deployment.database)
             began, done = time.perf_counter(), 0
             with place.watch(US):
-                while runs := begin(house):
+                while runs := begin(deployment):
                     for batch in batched(runs, BATCHES[-1]):
-                        settle_batch(house.dispatcher, batch)
+                        settle_batch(deployment.dispatcher, batch)
                     done += len(runs)
             if done != size:
                 raise AssertionError(f"{done} of {size} tasks of the graph ran")
@@ -93,20 +93,20 @@ def releases(place: Arena, outcome: Outcome, size: int, turns: range) -> None:
     """Time the settling of one parent whose dependents all become ready, and a plain UPDATE."""
     ours, plain, watch = [], [], Stopwatch()
     for _ in turns:
-        with one_user(place, slots=2) as (house, user):
+        with one_user(place, slots=2) as (deployment, user):
             tasks = [noop() for _ in range(size + 1)]
             edges = [Edge(0, child) for child in range(1, size + 1)]
-            submit_graph(house.app, user, tasks, ROOMY, edges=edges)
-            house.run(PLAIN_ROWS)
-            place.settle_down(house.database)
-            [parent] = begin(house)
+            submit_graph(deployment.app, user, tasks, ROOMY, edges=edges)
+            deployment.run(PLAIN_ROWS)
+            place.settle_down(deployment.database)
+            [parent] = begin(deployment)
             with place.watch("plain UPDATE"):
                 with watch.running():
-                    house.run(PLAIN_UPDATE)
+                    deployment.run(PLAIN_UPDATE)
                 plain.append(watch.last_ms)
             with place.watch(US):
                 with watch.running():
-                    settle_batch(house.dispatcher, [parent])
+                    settle_batch(deployment.dispatcher, [parent])
                 ours.append(watch.last_ms)
     outcome.figure(US, f"release of {size:,} dependents", "ms", ours, "less")
     outcome.figure("plain UPDATE", f"of {size:,} rows", "ms", plain, "less")
@@ -132,15 +132,15 @@ def fan_ins(place: Arena, outcome: Outcome, size: int, asked: Asked) -> None:
 
 
 def _fan_in(place: Arena, count: int, batch: int, workers: int, *, joined: bool) -> float:
-    with one_user(place, slots=count) as (house, user):
+    with one_user(place, slots=count) as (deployment, user):
         tasks = [noop() for _ in range(count + joined)]
         edges = [Edge(parent, count) for parent in range(count)] if joined else []
-        submit_graph(house.app, user, tasks, ROOMY, edges=edges)
-        place.settle_down(house.database)
-        work = batched(begin(house), batch)
-        with Crew(as_dispatcher, house.url, workers) as crew, place.watch(US):
+        submit_graph(deployment.app, user, tasks, ROOMY, edges=edges)
+        place.settle_down(deployment.database)
+        work = batched(begin(deployment), batch)
+        with Crew(as_dispatcher, deployment.url, workers) as crew, place.watch(US):
             seconds = crew.seconds(settle_batches, work)
-        if joined and len(begin(house)) != 1:
+        if joined and len(begin(deployment)) != 1:
             raise AssertionError("the child of a fan-in was not released")
     return count / seconds
 
@@ -149,12 +149,12 @@ def chain(place: Arena, outcome: Outcome, steps: int, asked: Asked) -> None:
     """Walk down a chain: by hand without Celery, then with the whole stack."""
     by_hand, through_stack = [], []
     for _ in asked.turns:
-        with one_user(place, slots=2) as (house, user):
-            _submit_chain(house, user, steps)
+        with one_user(place, slots=2) as (deployment, user):
+            _submit_chain(deployment, user, steps)
             began = time.perf_counter()
             for _step in range(steps):
-                [run] = begin(house, 1)
-                settle_batch(house.dispatcher, [run])
+                [run] = begin(deployment, 1)
+                settle_batch(deployment.dispatcher, [run])
             by_hand.append((time.perf_counter() - began) * 1000 / steps)
         through_stack.append(_chain_through_stack(place, steps, asked))
     outcome.figure(US, "chain without Celery, per step", "ms", by_hand, "less")
@@ -162,18 +162,18 @@ def chain(place: Arena, outcome: Outcome, steps: int, asked: Asked) -> None:
 
 
 def _chain_through_stack(place: Arena, steps: int, asked: Asked) -> float:
-    with our_house(place, asked.settings) as house:
-        [user] = house.users(1)
+    with our_deployment(place, asked.settings) as deployment:
+        [user] = deployment.users(1)
         marks = place.marks()
-        with house.processes(*DRAINERS, marks=marks), place.watch(US):
-            _submit_chain(house, user, steps)
-            house.nudge()
+        with deployment.processes(*DRAINERS, marks=marks), place.watch(US):
+            _submit_chain(deployment, user, steps)
+            deployment.wake()
             wait_for_count(marks.count, steps, what="steps of the chain")
-            wait_until(lambda: house.open_tasks() == 0, what="its last settling")
+            wait_until(lambda: deployment.open_tasks() == 0, what="its last settling")
         times = [at for at, _ in marks.read()]
     return (times[-1] - times[0]) * 1000 / (steps - 1)
 
 
-def _submit_chain(house: Ours, user: UserId, steps: int) -> None:
+def _submit_chain(deployment: Ours, user: UserId, steps: int) -> None:
     edges = [Edge(step, step + 1) for step in range(steps - 1)]
-    submit_graph(house.app, user, [noop() for _ in range(steps)], ROOMY, edges=edges)
+    submit_graph(deployment.app, user, [noop() for _ in range(steps)], ROOMY, edges=edges)

@@ -9,7 +9,7 @@ import psutil
 
 from benchmarks.arena import Arena
 from benchmarks.asked import Asked
-from benchmarks.ours import our_house
+from benchmarks.ours import our_deployment
 from benchmarks.outcome import Outcome
 from overnight_server.local.ports import free_port
 
@@ -23,9 +23,9 @@ def measure(asked: Asked, place: Arena) -> Outcome:
     processor: dict[str, list[float]] = defaultdict(list)
     memory: dict[str, list[float]] = defaultdict(list)
     outcome = Outcome()
-    with our_house(place, _settings(asked)) as house:
-        house.users(1)
-        with house.processes(*STACK) as pids:
+    with our_deployment(place, _settings(asked)) as deployment:
+        deployment.users(1)
+        with deployment.processes(*STACK) as pids:
             time.sleep(calm)
             heads = {**pids, "postgres": place.postgres.pid, "redis": place.redis.pid}
             for _ in asked.turns:

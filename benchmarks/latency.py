@@ -7,7 +7,7 @@ from itertools import product
 from benchmarks.arena import Arena
 from benchmarks.asked import Asked
 from benchmarks.marks import Marks
-from benchmarks.ours import DRAINERS, ROOMY, noop, our_house
+from benchmarks.ours import DRAINERS, ROOMY, noop, our_deployment
 from benchmarks.outcome import Outcome, percentile
 from benchmarks.peers.protocol import wait_for_mark
 from benchmarks.rivals import CELERY, PGQUEUER, PROCRASTINATE, Rival, Seat, present
@@ -33,7 +33,7 @@ PAUSE = 0.02
 #: After this nothing is warm any more that a steady stream of jobs keeps warm.
 REST = 2.5
 SHARES = {"p50": 0.5, "p99": 0.99}
-# Where the time goes, by the house's own clock; what is left is the submit and the handler's call.
+# Where the time goes, by the database clock; the rest is the submit and the handler's call.
 STAGES = """
     SELECT 1000 * percentile_cont(0.5) WITHIN GROUP (
                ORDER BY extract(epoch FROM a.claimed_at - t.created_at)) AS "insert to claim",
@@ -84,29 +84,29 @@ def _ours(
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
     """Submit as the API does, through the API, after rests, and what is slow; tell the stages."""
     port = free_port()
-    with our_house(place, {**asked.settings, "api_port": str(port)}) as house:
-        user = create_user(house.app, name="ada", plan=PlanTier.ENTERPRISE)
-        house.run("UPDATE users SET max_pending = 1000000")
-        key = issue(house.app, user, name="bench")
-        waker = Waker(house.settings.redis_url or "", house.settings.redis_key_prefix)
+    with our_deployment(place, {**asked.settings, "api_port": str(port)}) as deployment:
+        user = create_user(deployment.app, name="ada", plan=PlanTier.ENTERPRISE)
+        deployment.run("UPDATE users SET max_pending = 1000000")
+        key = issue(deployment.app, user, name="bench")
+        waker = Waker(deployment.settings.redis_url or "", deployment.settings.redis_key_prefix)
         marks = place.marks()
         names = (*DRAINERS, "api")
         with (
-            house.processes(*names, marks=marks),
+            deployment.processes(*names, marks=marks),
             Client(f"http://127.0.0.1:{port}", key, retries=0) as client,
         ):
             wait_until(lambda: answers(client), what="the API", pause=0.1)
 
             def directly(label: int) -> None:
-                submit(house.app, user, noop(label), ROOMY)
-                waker.nudge()
+                submit(deployment.app, user, noop(label), ROOMY)
+                waker.wake()
 
             def by_http(label: int) -> None:
                 client.tasks.create("nothing", type="noop", payload={"label": label})
 
             with place.watch(US):
                 direct = _waits(marks, directly, range(1, jobs + 1))
-            stages = {name: float(value) for name, value in house.one(STAGES).items()}
+            stages = {name: float(value) for name, value in deployment.one(STAGES).items()}
             with place.watch(US_BY_HTTP):
                 http = _waits(marks, by_http, range(jobs + 1, 2 * jobs + 1))
             last = 2 * jobs
@@ -119,7 +119,7 @@ def _ours(
                     directly,
                     range(last + 1, last + jobs + 1),
                     # Whose pace nobody knows is sent in a message, as work of hours is.
-                    before=lambda: house.run("DELETE FROM paces"),
+                    before=lambda: deployment.run("DELETE FROM paces"),
                 )
         waker.close()
     waits = {US: direct[WARM_UP:], US_RESTED: slow, US_BY_HTTP: http[WARM_UP:]}

@@ -1,4 +1,4 @@
-"""Our own house in the arena: its database, its users, its processes."""
+"""Our own deployment in the arena: its database, its users, its processes."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ BATCH = 500
 ROOMY = Caps(
     max_pending_per_user=10_000_000, queue_max_size=100_000_000, max_tasks_per_dag=1_000_000
 )
-#: A bulk statement over a million rows takes longer than anything the house itself does.
+#: A bulk statement over a million rows takes longer than anything the deployment itself does.
 PATIENT = Timeouts(statement=600, lock=600, idle=600, silence=900)
 #: What drains a queue and keeps it safe; the API and Flower have no part in it.
 DRAINERS = ("dispatcher", "maintenance", "beat", "worker")
@@ -38,7 +38,7 @@ def noop(label: int = 0) -> NewTask:
 
 @dataclass
 class Ours:
-    """One database of ours, seen with the house's roles, and the settings its processes get."""
+    """One database of ours, opened with each role, and the settings its processes get."""
 
     arena: Arena
     database: str
@@ -66,10 +66,10 @@ class Ours:
         """Close or open all lanes at once, so that a filled queue starts as one."""
         self.run("UPDATE lanes SET paused = :paused", paused=paused)
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Wake the dispatcher as a submit would."""
         waker = Waker(self.settings.redis_url or "", self.settings.redis_key_prefix)
-        waker.nudge()
+        waker.wake()
 
     def open_tasks(self) -> int:
         """Count the tasks that have not ended."""
@@ -115,17 +115,17 @@ class Ours:
 
 
 def known(**settings: object) -> dict[str, str]:
-    """Keep those settings that this version of the house knows; say which it does not."""
+    """Keep those settings that this version of the deployment knows; say which it does not."""
     for name in settings.keys() - Settings.model_fields.keys():
         print(f"  (there is no setting {env_of(name)} yet; measured without it)", flush=True)
     return {name: str(value) for name, value in settings.items() if name in Settings.model_fields}
 
 
 @contextmanager
-def our_house(
+def our_deployment(
     arena: Arena, changes: Mapping[str, str] | None = None, *, database: str = "ours"
 ) -> Iterator[Ours]:
-    """Make a fresh house: default settings but for `changes`, empty tables, an empty Redis."""
+    """Make a fresh deployment: default settings but for `changes`, empty tables, an empty Redis."""
     url = arena.our_database(database)
     arena.empty_redis()
     given = {

@@ -24,10 +24,10 @@ class NotSettled(Exception):
     """A run that should have been ours to settle was not."""
 
 
-def open_wide(house: Ours, users: Sequence[UserId], slots: int) -> None:
-    """Give a house one large worker, and its users room for everything they have."""
-    join(house.dispatcher, AgentCard(AGENT, POOL, (), slots))
-    house.run(
+def open_wide(deployment: Ours, users: Sequence[UserId], slots: int) -> None:
+    """Give a deployment one large worker, and its users room for everything they have."""
+    join(deployment.dispatcher, AgentCard(AGENT, POOL, (), slots))
+    deployment.run(
         "UPDATE users SET max_concurrent_agents = :endless, monthly_agent_hours_limit = NULL"
         " WHERE id = ANY (CAST(:users AS uuid[]))",
         endless=ENDLESS,
@@ -35,12 +35,12 @@ def open_wide(house: Ours, users: Sequence[UserId], slots: int) -> None:
     )
 
 
-def begin(house: Ours, most: int = ENDLESS) -> list[Run]:
+def begin(deployment: Ours, most: int = ENDLESS) -> list[Run]:
     """Claim and start what is ready, at most so much; return the runs."""
     runs: list[Run] = []
     while len(runs) < most:
         taken = claim(
-            house.dispatcher,
+            deployment.dispatcher,
             POOL,
             holder=AGENT,
             terms=Terms(FOREVER, FOREVER),
@@ -49,7 +49,7 @@ def begin(house: Ours, most: int = ENDLESS) -> list[Run]:
         if not taken.claims:
             break
         claims = [one.claim for one in taken.claims]
-        runs += start_all(house.dispatcher, claims, holder=AGENT, lease=FOREVER)
+        runs += start_all(deployment.dispatcher, claims, holder=AGENT, lease=FOREVER)
     return runs
 
 

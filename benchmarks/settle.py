@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from benchmarks.arena import Arena
 from benchmarks.asked import Asked
 from benchmarks.clocking import Crew, as_dispatcher
-from benchmarks.ours import our_house
+from benchmarks.ours import our_deployment
 from benchmarks.outcome import Outcome
 from benchmarks.running import batched, begin, open_wide, settle_batches
 
@@ -21,15 +21,15 @@ def measure(asked: Asked, place: Arena) -> Outcome:
     crews: Sequence[int] = asked.choose(CREWS[:1], CREWS)
     rates: dict[tuple[int, int], list[float]] = {}
     outcome = Outcome()
-    with our_house(place) as house:
-        users = house.users(USERS)
-        open_wide(house, users, slots=max(runs_for.values()))
+    with our_deployment(place) as deployment:
+        users = deployment.users(USERS)
+        open_wide(deployment, users, slots=max(runs_for.values()))
         for size in crews:
-            with Crew(as_dispatcher, house.url, size) as crew:
+            with Crew(as_dispatcher, deployment.url, size) as crew:
                 for _ in asked.turns:
                     for batch, count in runs_for.items():
-                        house.fill(users, count)
-                        work = batched(begin(house), batch)
+                        deployment.fill(users, count)
+                        work = batched(begin(deployment), batch)
                         with place.watch(US):
                             seconds = crew.seconds(settle_batches, work)
                         rates.setdefault((size, batch), []).append(count / seconds)

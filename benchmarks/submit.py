@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from benchmarks.arena import Arena
 from benchmarks.asked import Asked
-from benchmarks.ours import ROOMY, Ours, noop, our_house
+from benchmarks.ours import ROOMY, Ours, noop, our_deployment
 from benchmarks.outcome import Outcome
 from benchmarks.rivals import ALL, PROCRASTINATE_LOCKED, Rival, Seat, present
 from overnight_server.domain.ids import UserId
@@ -43,28 +43,30 @@ def measure(asked: Asked, place: Arena) -> Outcome:
 
 
 def _ours(place: Arena, single: int, batches: int) -> dict[str, float]:
-    with our_house(place) as house:
-        users = house.users(USERS)
-        _submit_singly(house, users, 1)
-        _submit_batches(house, users, 1)
+    with our_deployment(place) as deployment:
+        users = deployment.users(USERS)
+        _submit_singly(deployment, users, 1)
+        _submit_batches(deployment, users, 1)
         with place.watch(US):
             return {
-                "single": single / _submit_singly(house, users, single),
-                "batch": batches * SIZE / _submit_batches(house, users, batches),
+                "single": single / _submit_singly(deployment, users, single),
+                "batch": batches * SIZE / _submit_batches(deployment, users, batches),
             }
 
 
-def _submit_singly(house: Ours, users: Sequence[UserId], count: int) -> float:
+def _submit_singly(deployment: Ours, users: Sequence[UserId], count: int) -> float:
     began = time.perf_counter()
     for number in range(count):
-        submit(house.app, users[number % len(users)], noop(), ROOMY)
+        submit(deployment.app, users[number % len(users)], noop(), ROOMY)
     return time.perf_counter() - began
 
 
-def _submit_batches(house: Ours, users: Sequence[UserId], count: int) -> float:
+def _submit_batches(deployment: Ours, users: Sequence[UserId], count: int) -> float:
     began = time.perf_counter()
     for number in range(count):
-        submit_graph(house.app, users[number % len(users)], [noop() for _ in range(SIZE)], ROOMY)
+        submit_graph(
+            deployment.app, users[number % len(users)], [noop() for _ in range(SIZE)], ROOMY
+        )
     return time.perf_counter() - began
 
 

@@ -14,7 +14,7 @@ from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.store import migrate
 from overnight_server.store.db import ADMIN, DISPATCHER, Db
 from tests.support import logins
-from tests.support.house import House
+from tests.support.deployment import Deployment
 from tests.support.servers import Superuser, postgres_server, redis_server
 
 TEMPLATE = "template_overnight"
@@ -89,7 +89,7 @@ def db(connect: Callable[..., Db]) -> Db:
 
 @pytest.fixture
 def app_db(connect: Callable[..., Db]) -> Db:
-    """The test's database with the rights of the front door: users, keys and everybody's tasks."""
+    """The test's database with the API's admin role: users, keys and everybody's tasks."""
     return connect(role=ADMIN)
 
 
@@ -110,6 +110,6 @@ def silence() -> Iterator[None]:
 
 
 @pytest.fixture
-def house(owner_db: Db, db: Db, app_db: Db) -> House:
+def deployment(owner_db: Db, db: Db, app_db: Db) -> Deployment:
     """Short words for what tests do all the time."""
-    return House(owner=owner_db, dispatcher=db, app=app_db)
+    return Deployment(owner=owner_db, dispatcher=db, app=app_db)

@@ -1,4 +1,4 @@
-"""Named points at which the house can be made to fail, for tests and drills.
+"""Named points at which the deployment can be made to fail, for tests and drills.
 
 A point is one line, `fault("claim.after_commit")`, at a place where dying hurts. Nothing happens
 there unless the setting `fault` arms it: `claim.after_commit=kill@/tmp/once` kills the process that

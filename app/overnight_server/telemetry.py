@@ -1,4 +1,4 @@
-"""Say what happens, once and in one form: the events of the house and the lines they become.
+"""Say what happens, once and in one form: the events of the deployment and the lines they become.
 
 Code emits an event with its fields; this module decides level, order, wording and masking.
 A line is logfmt, `<instant> <LEVEL> queue=<event> key=value ...`, or one JSON object.
@@ -23,7 +23,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "log-events.md"
 
 @unique
 class Event(Enum):
-    """Everything the house reports: level, fields in the order of the line, and meaning."""
+    """Everything the deployment reports: level, fields in the order of the line, and meaning."""
 
     TASK_ADDED = (INFO, "queue_id depth source", "A task entered the queue.")
     DAG_ADDED = (INFO, "dag_id tasks edges depth", "A graph entered the queue, whole.")
@@ -184,9 +184,9 @@ class Event(Enum):
     )
     HANDLERS_LOADED = (INFO, "modules types", "A worker knows these task types.")
     HANDLER_MISSING = (ERROR, "type queue_id", "No handler is registered for a task's type.")
-    SERVICE_STARTED = (INFO, "role pid address", "A process of the house is ready.")
-    SERVICE_STOPPED = (INFO, "role pid reason", "A process of the house ended in order.")
-    SERVICE_FAILED = (ERROR, "role code error", "A process of the house ended with an error.")
+    SERVICE_STARTED = (INFO, "role pid address", "A process of the deployment is ready.")
+    SERVICE_STOPPED = (INFO, "role pid reason", "A process of the deployment ended in order.")
+    SERVICE_FAILED = (ERROR, "role code error", "A process of the deployment ended with an error.")
     MIGRATED = (INFO, "revision seconds", "The schema was brought to this revision.")
     REQUEST_FAILED = (ERROR, "method path error", "The API met an error it did not expect.")
     SETTING_IGNORED = (WARN, "setting instead", "A setting has no effect; the line says why.")
@@ -205,12 +205,12 @@ class Event(Enum):
 def emit(event: Event, /, **fields: object) -> None:
     """Report an event; fields that are None are left out, undeclared ones follow the declared."""
     # Several lines for every task: no more work than the line itself takes.
-    if not _house.isEnabledFor(event.level):
+    if not _logger.isEnabledFor(event.level):
         return
     ordered = {name: fields[name] for name in event.fields if name in fields}
     level = logging.getLevelName(event.level).lower()
-    line = _voice.line(_HOUSE, level, {"event": event.word} | ordered | fields)
-    _house.log(event.level, line, extra=_IS_LINE)
+    line = _voice.line(_LOGGER, level, {"event": event.word} | ordered | fields)
+    _logger.log(event.level, line, extra=_IS_LINE)
 
 
 def get(name: str) -> structlog.stdlib.BoundLogger:
@@ -273,7 +273,7 @@ _LOUD: Final = ("alembic", "httpx2", "httpcore2", "asyncio", "tornado.access")
 _LEVEL_WORDS: Final = {"warning": "WARN", "exception": "ERROR"}
 # S002 quotes an error even when it is one word; a message reads best the same way.
 _ALWAYS_QUOTED: Final = ("error", "msg")
-_HOUSE: Final = "overnight"
+_LOGGER: Final = "overnight"
 _CLOCK: Final = structlog.processors.TimeStamper(fmt="%Y-%m-%dT%H:%M:%S.%f", utc=True)
 
 
@@ -295,7 +295,7 @@ class _Voice:
         """Return the finished line of one report: ordered, masked and on one line."""
         rest = dict(fields)
         text = rest.pop("event", None)
-        what = {"queue": text} if logger == _HOUSE else {"logger": logger, "msg": text}
+        what = {"queue": text} if logger == _LOGGER else {"logger": logger, "msg": text}
         body = {
             name: mask_value(name, value)
             for name, value in (what | rest).items()
@@ -365,7 +365,7 @@ def _level(word: str) -> int:
 
 _FORMATS: Final = {"logfmt": _logfmt, "json": _json}
 _voice: Final = _Voice()
-_house: Final = logging.getLogger(_HOUSE)
+_logger: Final = logging.getLogger(_LOGGER)
 _IS_LINE: Final = {"is_line": True}
 
 
@@ -383,7 +383,7 @@ def page() -> str:
 _PREFACE: Final = """\
 # Log events
 
-After this page you can read, search and parse every line the house writes to stderr.
+After this page you can read, search and parse every line the deployment writes to stderr.
 It is written by `python -m overnight_server.telemetry`; do not edit it by hand.
 
 A line is logfmt: the instant (RFC 3339, UTC), the level, the event, and its fields in this order.

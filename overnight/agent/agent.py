@@ -1,4 +1,4 @@
-"""Agents outside the house: they ask for work over HTTP and run the same handlers as a worker.
+"""Agents outside the deployment: they ask for work over HTTP and run the same handlers as a worker.
 
 @overnight.handler("greet")
 def greet(ctx): ...

@@ -1,4 +1,4 @@
-"""The requests that agents outside the house make, and how their answers are read."""
+"""The requests that agents outside the deployment make, and how their answers are read."""
 
 from collections.abc import Mapping
 from typing import Any

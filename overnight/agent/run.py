@@ -1,4 +1,4 @@
-"""One run outside the house: its context over HTTP, and how it says that it has ended."""
+"""One run outside the deployment: its context over HTTP, and how it says that it has ended."""
 
 import base64
 import json

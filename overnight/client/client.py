@@ -105,7 +105,7 @@ class Client(Operations[Sync]):
     """A connection to the service; safe to share between threads.
 
     Address and key come from the arguments, else from OVERNIGHT_URL and OVERNIGHT_API_KEY, else
-    from a profile, else from the house that runs on this machine. Requests that met a
+    from a profile, else from the deployment that runs on this machine. Requests that met a
     passing fault (no connection, 429, 503) are sent again up to `retries` times; a create carries a
     key that makes it one task.
     """

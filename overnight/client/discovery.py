@@ -1,4 +1,4 @@
-"""Finding the service without being told: the environment, a profile, or the house on this machine.
+"""Find the service's address and key: the environment, a profile, or the local stack.
 
 The clients and the command line look in the same places, in the same order.
 """
@@ -52,7 +52,7 @@ _NAMES = ("URL", "API_KEY", "API_KEY_FILE", "PROFILE", "HOME")
 
 
 class NoServer(NotConfigured):
-    """No address: neither given nor in the environment, a profile, or a house that runs here."""
+    """No address: none given, none in the environment or a profile, and no local stack runs."""
 
 
 class NoKey(NotConfigured):
@@ -70,7 +70,7 @@ def find(
     """Settle where to call and with which key.
 
     What is given comes first, then a profile that is named, then the environment, then the default
-    profile, then the house on this machine.
+    profile, then the deployment on this machine.
     """
     home = find_home(known.home)
     running = running_at(home)
@@ -93,7 +93,7 @@ def find(
 
 
 def find_home(configured: Path, start: Path | None = None) -> Path:
-    """Find the home of the local house from anywhere inside a project, as git finds its repository.
+    """Find the local stack's home from anywhere inside a project, as git finds its repository.
 
     A relative `configured` is looked for in `start` and all directories above it; if it is
     nowhere, the home is the one that would be made in `start`.
@@ -106,10 +106,10 @@ def find_home(configured: Path, start: Path | None = None) -> Path:
 
 
 def running_at(home: Path) -> str | None:
-    """Return where the house of this home answers; None when it is not up."""
+    """Return where the deployment of this home answers; None when it is not up."""
     written, holder = _read(home / "connection.json"), _read(home / "lock")
     address = written.get("api_url")
-    # A killed house leaves its file behind, so ask who holds the home now.
+    # A killed deployment leaves its file behind, so ask who holds the home now.
     if not address or written.get("pid") != holder.get("pid") or not _is_held(home / "lock"):
         return None
     return str(address)
@@ -134,7 +134,7 @@ def _key_of(home: Path) -> str | None:
 
 
 def _is_held(lock: Path) -> bool:
-    # No house runs where there are no such locks.
+    # No deployment runs where there are no such locks.
     if sys.platform == "win32":
         return False
     try:

@@ -253,7 +253,7 @@ class LockWait(Told):
 class Pausing(Asked):
     """Why nothing new should start."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"note": "moving house"}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"note": "moving deployment"}]})
 
     note: Note = Field("", description="Why; shown to whoever asks what holds a task.")
 

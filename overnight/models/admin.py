@@ -1,4 +1,4 @@
-"""What travels when an admin looks after users, workers and the whole house."""
+"""What travels when an admin looks after users, workers and the whole deployment."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -45,10 +45,10 @@ class UserChanges(Asked):
         None, ge=0, le=MOST, description="Hours a month; null is no limit."
     )
     max_pending: Whole | None = Field(
-        None, ge=0, le=MOST, description="How many tasks may wait; null is the house's cap."
+        None, ge=0, le=MOST, description="How many tasks may wait; null is the deployment's cap."
     )
     max_tasks_per_dag: Whole | None = Field(
-        None, ge=1, le=MOST, description="How large a graph may be; null is the house's cap."
+        None, ge=1, le=MOST, description="How large a graph may be; null is the deployment's cap."
     )
     on_exhausted: Literal["reject", "hold"] | None = Field(
         None, description="What becomes of a submit when the hours are used up."
@@ -105,7 +105,9 @@ class Worker(Told):
     id: str = Field(description="Its name.")
     kind: str = Field(description="What it is.")
     pool: str = Field(description="The pool it serves.")
-    owner: str | None = Field(None, description="Whose agent it is, if it is outside the house.")
+    owner: str | None = Field(
+        None, description="Whose agent it is, if it is outside the deployment."
+    )
     name: str | None = Field(None, description="Its name among its owner's agents.")
     slots: int = Field(description="How many tasks it runs at once.")
     busy: int = Field(description="How many it has now.")
@@ -120,7 +122,7 @@ class Pool(Told):
     """A pool: like workers that share a queue, or one agent that asks for work itself."""
 
     name: str = Field(description="Its name.")
-    kind: str = Field(description="celery, or pull for an agent outside the house.")
+    kind: str = Field(description="celery, or pull for an agent outside the deployment.")
     serves: str | None = Field(None, description="The only user it works for; null is everybody.")
     paused: bool = Field(description="Whether nothing new starts in it.")
     workers: int = Field(description="How many workers of it live.")

@@ -1,4 +1,4 @@
-"""What travels between an agent outside the house and the service, field by field."""
+"""What travels between an agent outside the deployment and the service, field by field."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -59,7 +59,7 @@ class AgentRegister(Said):
         None, ge=1, le=3600, description="Silence after which a run, or the agent, counts as lost."
     )
     serves: Literal["me", "everyone"] = Field(
-        "me", description="Whose tasks it claims; everyone needs an admin with agents:house."
+        "me", description="Whose tasks it claims; everyone needs an admin with agents:all-users."
     )
 
 

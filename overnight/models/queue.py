@@ -95,7 +95,7 @@ class QueueFigures(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
-    depth: int = Field(description="How much work waits in the whole house.")
+    depth: int = Field(description="How much work waits in the whole deployment.")
     max_size: int = Field(description="How much may.")
     oldest_age_seconds: int = Field(description="For how long your oldest waiting task has.")
     dispatched_count: int = Field(description="How many of yours an agent has.")

@@ -411,7 +411,7 @@ class Expected(BaseModel):
 
 
 class Forecast(BaseModel):
-    """When a task is expected to start and to end, rehearsed with the gate's own rules."""
+    """When a task is expected to start and to end, simulated with the gate's own rules."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
@@ -427,7 +427,7 @@ class Forecast(BaseModel):
     observed_runs: int = Field(
         description="Runs of its type that were seen; 0 means its timeout stands for its duration."
     )
-    nights: int = Field(description="How many times the queue was rehearsed.")
+    nights: int = Field(description="How many times the queue was simulated.")
     made_at: datetime = Field(description="When this was foretold.")
     notes: list[str] = Field(default_factory=list, description="What limits the trust in it.")
 
@@ -479,6 +479,6 @@ class Plan(BaseModel):
     likely: int | None = Field(None, description="How many end by then in every other night.")
     finish: Expected = Field(description="When the last of them would end.")
     steps: list[PlannedTask] = Field(description="Each task, in the order given.")
-    nights: int = Field(description="How many times the queue was rehearsed.")
+    nights: int = Field(description="How many times the queue was simulated.")
     made_at: datetime = Field(description="When this was foretold.")
     notes: list[str] = Field(default_factory=list, description="What limits the trust in it.")

@@ -16,7 +16,7 @@ from benchmarks.__main__ import main, run_one
 from benchmarks.arena import Arena, arena
 from benchmarks.asked import Asked
 from benchmarks.drain import Dropped, check_lives
-from benchmarks.ours import noop, our_house
+from benchmarks.ours import noop, our_deployment
 from benchmarks.outcome import Outcome, OutcomeDict, percentile
 from tests.rules.sources import ROOT
 from tests.support.waiting import wait_until
@@ -49,11 +49,11 @@ def test_a_benchmark_rehearses_and_leaves_its_files(
 
 
 def test_a_task_that_did_not_live_its_whole_life_spoils_the_figure(place: Arena) -> None:
-    with our_house(place) as house:
-        house.fill(house.users(1), 1)
+    with our_deployment(place) as deployment:
+        deployment.fill(deployment.users(1), 1)
 
         with pytest.raises(Dropped):
-            check_lives(house, jobs=1, runs=1)
+            check_lives(deployment, jobs=1, runs=1)
 
 
 def test_every_goal_names_a_benchmark_that_there_is() -> None:

@@ -11,7 +11,7 @@ from tests.chaos.report import Report
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
-    """Note what would have been run, instead of breaking a house for it."""
+    """Note what would have been run, instead of breaking a deployment for it."""
     asked: list[Options] = []
 
     def run(options: Options, _: Path) -> Report:

@@ -1,4 +1,4 @@
-"""A chaos run finds fault with what nothing done to the house explains, and only with that."""
+"""A chaos run finds fault with what nothing done to the deployment explains, and only with that."""
 
 import signal
 

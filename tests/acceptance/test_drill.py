@@ -13,8 +13,8 @@ from overnight_server.control.cancel import cancel
 from overnight_server.control.pauses import EVERYTHING, pause, resume
 from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.maintenance.drill import Drill, Wipe, others_keys, wipe
-from overnight_server.wakeups.redis_client import impatient
-from tests.support.house import House
+from overnight_server.wakeups.redis_client import fail_fast_client
+from tests.support.deployment import Deployment
 from tests.support.servers import redis_server
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
@@ -43,12 +43,12 @@ def drill(stack: Stack, *arguments: str) -> subprocess.Popen[str]:
 
 
 def test_every_wave_of_a_drill_loses_messages_and_no_task_though_workers_are_free(
-    build: Build, house: House, broker: EmbeddedRedis
+    build: Build, deployment: Deployment, broker: EmbeddedRedis
 ) -> None:
     # What one wave lost is still claimed when the next ones come.
     stack = build(redis_url=broker.url, claim_ttl=10)
     stack.start("dispatcher", "maintenance", "beat", "worker")
-    wait_until(lambda: bool(house.rows("SELECT 1 FROM agents WHERE status = 'active'")))
+    wait_until(lambda: bool(deployment.rows("SELECT 1 FROM agents WHERE status = 'active'")))
 
     running = drill(stack, "--tasks", "30", "--wipes", "3", "--yes", "--json")
     said, waves = running.communicate(timeout=100)
@@ -62,35 +62,38 @@ def test_every_wave_of_a_drill_loses_messages_and_no_task_though_workers_are_fre
     assert report["resent"] >= 15
     assert report["runs"] == 30
     assert report["lost"] == report["doubled"] == report["unfinished"] == 0
-    states = house.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state")
+    states = deployment.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state")
     assert states == [{"state": "completed", "n": 30}]
-    with impatient(broker.url) as client:
+    with fail_fast_client(broker.url) as client:
         assert client.keys("*broker-drill*") == []
 
 
 def test_a_drill_catches_half_of_its_own_tasks_and_nobody_elses(
-    build: Build, house: House, broker: EmbeddedRedis
+    build: Build, deployment: Deployment, broker: EmbeddedRedis
 ) -> None:
     stack = build(redis_url=broker.url, claim_ttl=2)
-    others = [house.task(house.user()), house.task(house.user(), type="nobody-knows-it")]
+    others = [
+        deployment.task(deployment.user()),
+        deployment.task(deployment.user(), type="nobody-knows-it"),
+    ]
 
     running = drill(stack, "--tasks", "6", "--wipes", "1", "--yes", "--json")
     assert running.stderr is not None
     wiped = running.stderr.readline()
 
-    caught = house.rows("SELECT task_id FROM attempts")
+    caught = deployment.rows("SELECT task_id FROM attempts")
     assert "3 messages of the drill" in wiped
     assert len(caught) == 3
     assert not {one["task_id"] for one in caught} & set(others)
-    assert house.rows("SELECT 1 FROM agents") == []
-    assert house.rows("SELECT 1 FROM tasks WHERE required_capabilities <> '{}'") == []
+    assert deployment.rows("SELECT 1 FROM agents") == []
+    assert deployment.rows("SELECT 1 FROM tasks WHERE required_capabilities <> '{}'") == []
     stack.start("dispatcher", "maintenance", "beat", "worker")
     running.communicate(timeout=100)
     assert running.returncode == 0
 
 
-def test_a_drill_leaves_half_of_the_slots_of_a_house_with_few_to_others(
-    build: Build, house: House, broker: EmbeddedRedis
+def test_a_drill_leaves_half_of_the_slots_of_a_deployment_with_few_to_others(
+    build: Build, deployment: Deployment, broker: EmbeddedRedis
 ) -> None:
     stack = build(redis_url=broker.url, claim_ttl=2, slots_max=4)
 
@@ -104,16 +107,16 @@ def test_a_drill_leaves_half_of_the_slots_of_a_house_with_few_to_others(
 
 
 def test_a_drill_in_which_nothing_was_on_its_way_is_inconclusive(
-    build: Build, house: House, broker: EmbeddedRedis
+    build: Build, deployment: Deployment, broker: EmbeddedRedis
 ) -> None:
     stack = build(redis_url=broker.url, claim_ttl=2)
     stack.start("dispatcher", "maintenance", "beat", "worker")
-    pause(house.app, EVERYTHING, actor="human:ada")
+    pause(deployment.app, EVERYTHING, actor="human:ada")
 
     running = drill(stack, "--tasks", "2", "--wipes", "1", "--yes", "--json")
     assert running.stderr is not None
     wiped = running.stderr.readline()
-    resume(house.app, EVERYTHING, actor="human:ada")
+    resume(deployment.app, EVERYTHING, actor="human:ada")
     said, advice = running.communicate(timeout=100)
 
     report = json.loads(said)
@@ -147,15 +150,15 @@ def test_a_drill_is_judged_by_what_was_lost_and_what_ran(
 
 
 def test_a_drill_that_left_tasks_behind_ends_badly(
-    build: Build, house: House, broker: EmbeddedRedis
+    build: Build, deployment: Deployment, broker: EmbeddedRedis
 ) -> None:
     stack = build(redis_url=broker.url)
 
     running = drill(stack, "--tasks", "2", "--wipes", "1", "--yes", "--json")
     assert running.stderr is not None
     running.stderr.readline()
-    for task in house.rows("SELECT id, user_id FROM tasks"):
-        cancel(house.app, task["user_id"], task["id"], actor="human:ada")
+    for task in deployment.rows("SELECT id, user_id FROM tasks"):
+        cancel(deployment.app, task["user_id"], task["id"], actor="human:ada")
     said, _ = running.communicate(timeout=30)
 
     assert running.returncode == Code.ENDED_BADLY
@@ -164,7 +167,7 @@ def test_a_drill_that_left_tasks_behind_ends_badly(
 
 def test_keys_of_others_are_spared(build: Build, broker: EmbeddedRedis) -> None:
     settings = build(redis_url=broker.url).settings
-    with impatient(broker.url) as client:
+    with fail_fast_client(broker.url) as client:
         client.set("somebody-elses", "1")
         client.set(f"{settings.redis_key_prefix}ours", "1")
 
@@ -174,7 +177,7 @@ def test_keys_of_others_are_spared(build: Build, broker: EmbeddedRedis) -> None:
         assert client.keys() == [b"somebody-elses"]
 
 
-def test_a_drill_asks_first(build: Build, house: House, broker: EmbeddedRedis) -> None:
+def test_a_drill_asks_first(build: Build, deployment: Deployment, broker: EmbeddedRedis) -> None:
     asking = drill(build(redis_url=broker.url))
 
     said, asked = asking.communicate("n\n", timeout=30)
@@ -183,7 +186,7 @@ def test_a_drill_asks_first(build: Build, house: House, broker: EmbeddedRedis) -
     assert said == ""
     assert "everything in it" in asked
     assert "Go on?" in asked
-    assert house.rows("SELECT 1 FROM tasks") == []
+    assert deployment.rows("SELECT 1 FROM tasks") == []
 
 
 def test_a_drill_without_a_broker_says_so(build: Build, broker: EmbeddedRedis) -> None:

@@ -1,4 +1,4 @@
-"""The house struck at every point where dying hurts."""
+"""The deployment struck at every point where dying hurts."""
 
 from pathlib import Path
 

@@ -13,8 +13,8 @@ from overnight_server.dispatch.publish import Publisher
 from overnight_server.domain.ids import parse_task
 from overnight_server.local.postgres import EmbeddedPostgres
 from overnight_server.local.redis import EmbeddedRedis
-from overnight_server.wakeups.redis_client import impatient
-from tests.support.house import House
+from overnight_server.wakeups.redis_client import fail_fast_client
+from tests.support.deployment import Deployment
 from tests.support.servers import redis_server
 from tests.support.stack import SERVICES, Stack
 from tests.support.waiting import wait_until
@@ -32,18 +32,18 @@ def test_a_task_goes_all_the_way_through_real_processes(build: Build) -> None:
     assert (done.state, done.output, done.attempts) == ("completed", {"hello": "world"}, 1)
 
 
-def test_a_task_outlives_the_worker_that_was_killed(build: Build, house: House) -> None:
+def test_a_task_outlives_the_worker_that_was_killed(build: Build, deployment: Deployment) -> None:
     stack = build().start(*SERVICES, "worker-2").ready()
     _, client = stack.user()
     made = client.tasks.create("long", type="sleep", payload={"seconds": 4})
     task_id = parse_task(made.id)
-    wait_until(lambda: house.state(task_id) == "running", what="the task to run")
+    wait_until(lambda: deployment.state(task_id) == "running", what="the task to run")
 
-    holder = house.row(task_id)["claimed_by"]
+    holder = deployment.row(task_id)["claimed_by"]
     victim = next(name for name in ("worker", "worker-2") if _is(stack, name, holder))
     stack.kill(victim)
     killed = time.monotonic()
-    wait_until(lambda: house.row(task_id)["epoch"] == 2, what="the second claim")
+    wait_until(lambda: deployment.row(task_id)["epoch"] == 2, what="the second claim")
     back_after = time.monotonic() - killed
     done = client.tasks.wait(made.id, timeout=30, poll=0.1)
 
@@ -51,44 +51,48 @@ def test_a_task_outlives_the_worker_that_was_killed(build: Build, house: House) 
     assert done.state == "completed"
     # lease, one reaper period, and a moment for a busy machine
     assert back_after < clocks.lease_seconds + clocks.lease_check_interval + 3
-    outcomes = house.rows("SELECT outcome, spent FROM attempts ORDER BY epoch")
+    outcomes = deployment.rows("SELECT outcome, spent FROM attempts ORDER BY epoch")
     assert [row["outcome"] for row in outcomes] == ["worker_lost", "completed"]
-    ledger = house.rows("SELECT kind FROM usage_ledger WHERE epoch = 1 ORDER BY kind")
+    ledger = deployment.rows("SELECT kind FROM usage_ledger WHERE epoch = 1 ORDER BY kind")
     assert [row["kind"] for row in ledger] == ["refund", "usage"]
 
 
-def test_a_wiped_broker_loses_nothing_and_doubles_nothing(build: Build, house: House) -> None:
+def test_a_wiped_broker_loses_nothing_and_doubles_nothing(
+    build: Build, deployment: Deployment
+) -> None:
     with redis_server() as own:
         stack = build(redis_url=own.url, worker_liveness=60, dispatch_tick_interval=300)
         stack.start("api", "maintenance", "beat", "worker").ready()
         user, client = stack.user()
         # A worker with room for 200 that never fetches: 200 messages stand in Redis at once.
-        house.run("UPDATE users SET max_concurrent_agents = 300 WHERE id = :id", id=user)
-        house.agent(slots=200, agent_id="greedy")
+        deployment.run("UPDATE users SET max_concurrent_agents = 300 WHERE id = :id", id=user)
+        deployment.agent(slots=200, agent_id="greedy")
         for number in range(200):
             client.tasks.create(f"task {number}", type="echo")
         stack.start("dispatcher")
         wait_until(
-            lambda: house.one("SELECT sum(active) AS n FROM lanes")["n"] >= 100,
+            lambda: deployment.one("SELECT sum(active) AS n FROM lanes")["n"] >= 100,
             what="100 claims in flight",
             pause=0.01,
         )
 
-        with impatient(own.url) as redis:
+        with fail_fast_client(own.url) as redis:
             redis.flushall()
         stack.drained(timeout=90)
 
-    _all_completed_once(house, 200)
+    _all_completed_once(deployment, 200)
 
 
-def test_messages_delivered_twice_and_shuffled_start_once(build: Build, house: House) -> None:
+def test_messages_delivered_twice_and_shuffled_start_once(
+    build: Build, deployment: Deployment
+) -> None:
     stack = build().start("worker", "maintenance", "beat", "api").ready()
     _, client = stack.user()
-    house.agent(slots=60, agent_id="greedy")
+    deployment.agent(slots=60, agent_id="greedy")
     for number in range(40):
         client.tasks.create(f"task {number}", type="echo")
 
-    claims = list(house.claim(limit=40).claims)
+    claims = list(deployment.claim(limit=40).claims)
     messages = claims * 2
     random.Random(7).shuffle(messages)
     publisher = Publisher(stack.settings)
@@ -97,13 +101,15 @@ def test_messages_delivered_twice_and_shuffled_start_once(build: Build, house: H
     publisher.close()
     stack.drained()
 
-    _all_completed_once(house, 40)
-    assert house.one("SELECT count(*) AS n FROM attempts")["n"] == 40
-    assert house.one("SELECT count(*) AS n FROM stale_results")["n"] == 0
+    _all_completed_once(deployment, 40)
+    assert deployment.one("SELECT count(*) AS n FROM attempts")["n"] == 40
+    assert deployment.one("SELECT count(*) AS n FROM stale_results")["n"] == 0
 
 
 @pytest.mark.parametrize("fault", ["stopped", "hung"])
-def test_a_dead_or_hung_broker_never_slows_a_submit(build: Build, house: House, fault: str) -> None:
+def test_a_dead_or_hung_broker_never_slows_a_submit(
+    build: Build, deployment: Deployment, fault: str
+) -> None:
     with redis_server() as own:
         stack = build(redis_url=own.url).start(*SERVICES).ready()
         _, client = stack.user()
@@ -114,41 +120,47 @@ def test_a_dead_or_hung_broker_never_slows_a_submit(build: Build, house: House, 
         stack.drained(timeout=90)
 
         assert max(took) < 1.0
-        _all_completed_once(house, 10)
+        _all_completed_once(deployment, 10)
 
 
 def test_everything_resumes_after_postgres_crashed(
-    build: Build, house: House, postgres: EmbeddedPostgres
+    build: Build, deployment: Deployment, postgres: EmbeddedPostgres
 ) -> None:
     stack = build().start(*SERVICES).ready()
     _, client = stack.user()
     for number in range(20):
         client.tasks.create(f"task {number}", type="sleep", payload={"seconds": 0.3})
     wait_until(
-        lambda: house.one("SELECT count(*) AS n FROM tasks WHERE state = 'completed'")["n"] >= 2,
+        lambda: (
+            deployment.one("SELECT count(*) AS n FROM tasks WHERE state = 'completed'")["n"] >= 2
+        ),
         what="some work to be done",
     )
 
-    house.owner.engine.dispose()
+    deployment.owner.engine.dispose()
     postgres.stop(immediate=True)
     postgres.start()
     stack.drained(timeout=90)
 
-    states = house.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state")
+    states = deployment.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state")
     assert states == [{"state": "completed", "n": 20}]
 
 
-def test_a_deploy_hands_tasks_back_without_spending_them(build: Build, house: House) -> None:
+def test_a_deploy_hands_tasks_back_without_spending_them(
+    build: Build, deployment: Deployment
+) -> None:
     stack = build().start(*SERVICES).ready()
     _, client = stack.user()
     made = client.tasks.create("long", type="sleep", payload={"seconds": 3})
     task_id = parse_task(made.id)
-    wait_until(lambda: house.state(task_id) == "running", what="the task to run")
+    wait_until(lambda: deployment.state(task_id) == "running", what="the task to run")
 
     stack.kill("worker", signal.SIGTERM)
-    wait_until(lambda: house.state(task_id) == "ready", timeout=5, what="the task to come back")
+    wait_until(
+        lambda: deployment.state(task_id) == "ready", timeout=5, what="the task to come back"
+    )
     code = stack.ended("worker")
-    handed_back = house.row(task_id)
+    handed_back = deployment.row(task_id)
     stack.start("worker").ready()
     done = client.tasks.wait(made.id, timeout=30, poll=0.1)
 
@@ -157,28 +169,28 @@ def test_a_deploy_hands_tasks_back_without_spending_them(build: Build, house: Ho
     assert (done.state, done.attempts) == ("completed", 1)
 
 
-def test_a_claim_that_is_never_started_comes_back(build: Build, house: House) -> None:
+def test_a_claim_that_is_never_started_comes_back(build: Build, deployment: Deployment) -> None:
     stack = build(claim_ttl=1).start("maintenance", "beat", "api")
     stack.ready()
     _, client = stack.user()
-    house.agent(slots=1, agent_id="greedy")
+    deployment.agent(slots=1, agent_id="greedy")
     made = client.tasks.create("never fetched", type="echo")
     task_id = parse_task(made.id)
-    [claimed] = house.claim().claims
-    house.run(
+    [claimed] = deployment.claim().claims
+    deployment.run(
         "UPDATE tasks SET expires_at = clock() + interval '1 second' WHERE id = :id", id=task_id
     )
 
-    wait_until(lambda: house.state(task_id) == "ready", timeout=15, what="the claim to end")
+    wait_until(lambda: deployment.state(task_id) == "ready", timeout=15, what="the claim to end")
 
-    row = house.row(task_id)
+    row = deployment.row(task_id)
     assert (row["attempts"], row["epoch"]) == (0, claimed.claim.epoch)
-    assert house.one("SELECT outcome FROM attempts")["outcome"] == "expired"
+    assert deployment.one("SELECT outcome FROM attempts")["outcome"] == "expired"
 
 
 @pytest.mark.parametrize("payload", [{}, {"gil": True}], ids=["loop", "holds the GIL"])
 def test_an_endless_run_dies_at_its_timeout_and_frees_its_slot(
-    build: Build, house: House, payload: dict[str, object]
+    build: Build, deployment: Deployment, payload: dict[str, object]
 ) -> None:
     stack = build(concurrency=1).start(*SERVICES).ready()
     _, client = stack.user()
@@ -195,12 +207,12 @@ def test_an_endless_run_dies_at_its_timeout_and_frees_its_slot(
 
 @pytest.mark.parametrize("payload", [{}, {"gil": True}], ids=["loop", "holds the GIL"])
 def test_an_endless_run_dies_when_cancelled(
-    build: Build, house: House, payload: dict[str, object]
+    build: Build, deployment: Deployment, payload: dict[str, object]
 ) -> None:
     stack = build(concurrency=1).start(*SERVICES).ready()
     _, client = stack.user()
     endless = client.tasks.create("endless", type="spin", payload=payload)
-    wait_until(lambda: house.state(parse_task(endless.id)) == "running", what="it to run")
+    wait_until(lambda: deployment.state(parse_task(endless.id)) == "running", what="it to run")
 
     client.tasks.cancel(endless.id)
     after = client.tasks.create("after it", type="echo")
@@ -208,10 +220,10 @@ def test_an_endless_run_dies_when_cancelled(
     dead = client.tasks.wait(endless.id, timeout=5, poll=0.2, check=False)
 
     assert dead.state == "cancelled"
-    assert house.one("SELECT sum(active) AS n FROM lanes")["n"] == 0
+    assert deployment.one("SELECT sum(active) AS n FROM lanes")["n"] == 0
 
 
-def test_two_beats_and_two_dispatchers_do_no_harm(build: Build, house: House) -> None:
+def test_two_beats_and_two_dispatchers_do_no_harm(build: Build, deployment: Deployment) -> None:
     stack = build().start(*SERVICES, "beat-2", "dispatcher-2").ready()
     _, client = stack.user()
 
@@ -219,7 +231,7 @@ def test_two_beats_and_two_dispatchers_do_no_harm(build: Build, house: House) ->
         client.tasks.create(f"task {number}", type="flaky", payload={"failures": number % 2})
     stack.drained(timeout=60)
 
-    _all_completed_once(house, 30)
+    _all_completed_once(deployment, 30)
 
 
 def _is(stack: Stack, name: str, holder: str) -> bool:
@@ -246,9 +258,11 @@ def _timed(client: Client, number: int) -> float:
     return time.monotonic() - began
 
 
-def _all_completed_once(house: House, count: int) -> None:
-    states = house.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state")
-    accepted = house.one("SELECT count(*) AS n FROM attempts WHERE outcome = 'completed'")
+def _all_completed_once(deployment: Deployment, count: int) -> None:
+    states = deployment.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state")
+    accepted = deployment.one("SELECT count(*) AS n FROM attempts WHERE outcome = 'completed'")
     assert states == [{"state": "completed", "n": count}]
     assert accepted["n"] == count
-    assert house.one("SELECT sum(active + waiting + reserved_seconds) AS n FROM lanes")["n"] == 0
+    assert (
+        deployment.one("SELECT sum(active + waiting + reserved_seconds) AS n FROM lanes")["n"] == 0
+    )

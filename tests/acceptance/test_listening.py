@@ -1,4 +1,4 @@
-"""The whole house, heard from outside: a row left in a transaction, and what follows from it."""
+"""A whole stack observed through its API: an inbox row, and what follows from it."""
 
 import signal
 import threading
@@ -7,17 +7,17 @@ from collections.abc import Callable
 from overnight import inbox
 from overnight.models.tasks import Event
 from overnight_server.control.keys import issue
-from tests.support.house import House
+from tests.support.deployment import Deployment
 from tests.support.stack import SERVICES, Stack
 from tests.support.waiting import wait_until
 
 
 def test_a_row_left_in_a_transaction_is_run_and_every_step_is_heard(
-    build: Callable[..., Stack], house: House
+    build: Callable[..., Stack], deployment: Deployment
 ) -> None:
     stack = build().start(*SERVICES).ready()
     user, client = stack.user()
-    key = issue(house.app, user, name="shop")
+    key = issue(deployment.app, user, name="shop")
     heard: list[Event] = []
 
     def listen() -> None:
@@ -29,11 +29,11 @@ def test_a_row_left_in_a_transaction_is_run_and_every_step_is_heard(
     listener = threading.Thread(target=listen, daemon=True)
     listener.start()
 
-    with house.owner.engine.begin() as tx:
+    with deployment.owner.engine.begin() as tx:
         row = inbox.submit(tx, "ship it", api_key=key, type="echo", payload={"order": 1})
 
     wait_until(
-        lambda: house.one("SELECT task_id FROM inbox WHERE id = :id", id=row)["task_id"],
+        lambda: deployment.one("SELECT task_id FROM inbox WHERE id = :id", id=row)["task_id"],
         what="the row to become a task",
     )
     [task] = client.tasks.list()
@@ -47,7 +47,7 @@ def test_a_row_left_in_a_transaction_is_run_and_every_step_is_heard(
 
 
 def test_an_api_that_is_killed_and_started_again_is_listened_to_further(
-    build: Callable[..., Stack], house: House
+    build: Callable[..., Stack], deployment: Deployment
 ) -> None:
     stack = build().start("api").ready()
     user, client = stack.user()
@@ -66,7 +66,7 @@ def test_an_api_that_is_killed_and_started_again_is_listened_to_further(
 
     stack.kill("api", signal.SIGKILL)
     stack.ended("api")
-    meanwhile = house.task(user)
+    meanwhile = deployment.task(user)
     stack.start("api").ready()
     second = client.tasks.create("after").id
     listener.join(60)
@@ -74,4 +74,4 @@ def test_an_api_that_is_killed_and_started_again_is_listened_to_further(
     assert not listener.is_alive()
     assert [heard[0], heard[1], heard[3]] == [*first, second]
     assert len(set(heard)) == 4
-    assert house.state(meanwhile) == "ready"
+    assert deployment.state(meanwhile) == "ready"

@@ -205,12 +205,12 @@ def test_the_image_runs_as_an_ordinary_user_on_pinned_requirements() -> None:
 def test_the_image_takes_only_files_that_exist_and_are_let_in() -> None:
     steps = re.findall(r"(?m)^COPY (.+)$", (ROOT / "Dockerfile").read_text())
     copied = {source for step in steps for source in step.split()[:-1]}
-    refused, *let_in = [
+    refused, *insert_graph = [
         row for row in (ROOT / ".dockerignore").read_text().splitlines() if not row.startswith("#")
     ]
 
     assert refused == "*"
-    assert copied == {row.removeprefix("!") for row in let_in if row.startswith("!")}
+    assert copied == {row.removeprefix("!") for row in insert_graph if row.startswith("!")}
     assert [source for source in copied if not (ROOT / source).exists()] == []
 
 

@@ -15,7 +15,7 @@ from overnight import Client
 from overnight_server.domain.ids import parse_task
 from overnight_server.maintenance.promote import promote
 from overnight_server.maintenance.reap import reap
-from tests.support.house import House
+from tests.support.deployment import Deployment
 from tests.support.serving import Served, serve
 from tests.support.waiting import wait_until
 
@@ -26,8 +26,8 @@ Start = Callable[[str], "subprocess.Popen[bytes]"]
 
 
 @pytest.fixture
-def served(house: House, database_url: str) -> Iterator[Served]:
-    with serve(house, database_url) as served:
+def served(deployment: Deployment, database_url: str) -> Iterator[Served]:
+    with serve(deployment, database_url) as served:
         yield served
 
 
@@ -59,13 +59,13 @@ def submit(served: Served) -> str:
         return client.tasks.create("a report", type="slow-report", payload=REPORT).id
 
 
-def row(house: House, task: str) -> Any:
-    return house.row(parse_task(task))
+def row(deployment: Deployment, task: str) -> Any:
+    return deployment.row(parse_task(task))
 
 
-def runs(house: House, task: str, by: str | None = None) -> bool:
+def runs(deployment: Deployment, task: str, by: str | None = None) -> bool:
     """Whether a task runs, maybe at the agent of this name."""
-    found = house.rows(
+    found = deployment.rows(
         "SELECT g.name FROM tasks t JOIN agents g ON g.id = t.claimed_by"
         " WHERE t.id = :id AND t.state = 'running'",
         id=parse_task(task),
@@ -73,63 +73,63 @@ def runs(house: House, task: str, by: str | None = None) -> bool:
     return bool(found) and (by is None or found[0]["name"] == by)
 
 
-def done(house: House, task: str) -> bool:
+def done(deployment: Deployment, task: str) -> bool:
     """Sweep as maintenance does, and say whether the task is done."""
-    reap(house.dispatcher)
-    promote(house.dispatcher)
-    return str(row(house, task)["state"]) == "completed"
+    reap(deployment.dispatcher)
+    promote(deployment.dispatcher)
+    return str(row(deployment, task)["state"]) == "completed"
 
 
 def test_a_killed_agents_task_is_done_by_another(
-    house: House, served: Served, start: Start
+    deployment: Deployment, served: Served, start: Start
 ) -> None:
     task = submit(served)
     first = start("first")
-    wait_until(lambda: runs(house, task), what="the first run")
+    wait_until(lambda: runs(deployment, task), what="the first run")
 
     first.kill()
     start("second")
 
-    wait_until(lambda: done(house, task), what="the second run")
-    attempts = house.rows("SELECT outcome FROM attempts ORDER BY epoch")
+    wait_until(lambda: done(deployment, task), what="the second run")
+    attempts = deployment.rows("SELECT outcome FROM attempts ORDER BY epoch")
     assert [one["outcome"] for one in attempts] == ["worker_lost", "completed"]
-    assert row(house, task)["output"]["run"] == f"{task}:2"
-    assert len(house.rows("SELECT * FROM artifacts")) == 1
+    assert row(deployment, task)["output"]["run"] == f"{task}:2"
+    assert len(deployment.rows("SELECT * FROM artifacts")) == 1
 
 
 def test_a_sleepers_result_is_not_taken(
-    house: House, served: Served, start: Start, tmp_path: Path
+    deployment: Deployment, served: Served, start: Start, tmp_path: Path
 ) -> None:
     task = submit(served)
     sleeper = start("sleeper")
-    wait_until(lambda: runs(house, task), what="the first run")
+    wait_until(lambda: runs(deployment, task), what="the first run")
 
     sleeper.send_signal(signal.SIGSTOP)
     other = start("other")
-    wait_until(lambda: done(house, task), what="the other's run")
-    before = row(house, task)
+    wait_until(lambda: done(deployment, task), what="the other's run")
+    before = row(deployment, task)
     sleeper.send_signal(signal.SIGCONT)
 
     log = tmp_path / "sleeper.log"
     wait_until(lambda: "no longer ours" in log.read_text(), what="the sleeper to notice")
-    assert row(house, task) == before
+    assert row(deployment, task) == before
     assert before["output"]["run"] == f"{task}:2"
     other.terminate()
     assert other.wait(20) == 0
     again = submit(served)
-    wait_until(lambda: done(house, again), what="the sleeper to work on")
+    wait_until(lambda: done(deployment, again), what="the sleeper to work on")
 
 
 def test_an_agent_that_is_told_to_stop_hands_its_task_back(
-    house: House, served: Served, start: Start
+    deployment: Deployment, served: Served, start: Start
 ) -> None:
     task = submit(served)
     agent = start("polite")
-    wait_until(lambda: runs(house, task), what="the run")
+    wait_until(lambda: runs(deployment, task), what="the run")
 
     agent.terminate()
 
     assert agent.wait(20) == 0
-    found = row(house, task)
+    found = row(deployment, task)
     assert (found["state"], found["attempts"]) == ("ready", 0)
-    assert house.one("SELECT status FROM agents")["status"] == "offline"
+    assert deployment.one("SELECT status FROM agents")["status"] == "offline"

@@ -1,4 +1,4 @@
-"""The README's first minute, typed as it stands there, against a whole house."""
+"""The README's first minute, typed as it stands there, against a whole deployment."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def first_minute() -> list[Block]:
 
 
 class Newcomer:
-    """Someone in a fresh clone, with a house that runs and the README open."""
+    """Someone in a fresh clone, with a deployment that runs and the README open."""
 
     def __init__(self, clone: Path) -> None:
         self.clone = clone

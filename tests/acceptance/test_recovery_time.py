@@ -7,7 +7,7 @@ import pytest
 
 from overnight_server.domain.ids import parse_task
 from overnight_server.settings import Settings
-from tests.support.house import House
+from tests.support.deployment import Deployment
 from tests.support.stack import CLOCKS, SERVICES, Stack
 from tests.support.waiting import wait_until
 
@@ -17,30 +17,31 @@ PROMISED_SECONDS = 45.0
 @pytest.mark.proof
 @pytest.mark.timeout(300)
 def test_a_dead_workers_task_runs_again_within_45_seconds(
-    build: Callable[..., Stack], house: House
+    build: Callable[..., Stack], deployment: Deployment
 ) -> None:
     usual = {name: getattr(Settings(), name) for name in CLOCKS}
     stack = build(**usual).start(*SERVICES, "worker-2")
     wait_until(
-        lambda: house.one("SELECT count(*) AS n FROM agents")["n"] == 2, what="two workers to join"
+        lambda: deployment.one("SELECT count(*) AS n FROM agents")["n"] == 2,
+        what="two workers to join",
     )
     _, client = stack.user()
     made = [client.tasks.create(f"long {n}", type="sleep", payload={"seconds": 90}) for n in "abc"]
     tasks = [parse_task(task.id) for task in made]
-    wait_until(lambda: all(house.state(one) == "running" for one in tasks), what="all to run")
+    wait_until(lambda: all(deployment.state(one) == "running" for one in tasks), what="all to run")
 
     stack.kill("worker")
     killed = time.monotonic()
     stack.ended("worker")
     stack.start("worker")
-    wait_until(lambda: _running_again(house, tasks), timeout=120, what="all to run again")
+    wait_until(lambda: _running_again(deployment, tasks), timeout=120, what="all to run again")
 
     assert time.monotonic() - killed <= PROMISED_SECONDS
 
 
-def _running_again(house: House, tasks: list[object]) -> bool:
+def _running_again(deployment: Deployment, tasks: list[object]) -> bool:
     """Whether every task is held by a worker that is still there."""
-    rows = house.rows(
+    rows = deployment.rows(
         "SELECT count(*) AS n FROM attempts WHERE outcome = 'worker_lost'"
         " UNION ALL SELECT count(*) FROM tasks WHERE state = 'running'"
     )

@@ -27,7 +27,13 @@ from tests.support.command import run
 from tests.support.flower import SIGN_IN, Flower
 from tests.support.servers import redis_server
 from tests.support.waiting import wait_until
-from tests.support.workers import Shift, running, running_worker, worker_settings, working_house
+from tests.support.workers import (
+    Shift,
+    running,
+    running_worker,
+    worker_settings,
+    working_deployment,
+)
 
 PREFIX = f"acl-{uuid4().hex[:6]}:"
 
@@ -57,12 +63,12 @@ def _refusals(server: EmbeddedRedis) -> list[object]:
         return [(entry["reason"], entry["object"], entry["username"]) for entry in root.acl_log()]
 
 
-def test_a_whole_house_works_under_the_list(
+def test_a_whole_deployment_works_under_the_list(
     guarded: tuple[EmbeddedRedis, dict[str, str]], postgres: EmbeddedPostgres, template: str
 ) -> None:
     server, urls = guarded
-    with working_house(postgres, template) as house:
-        url = house.owner.engine.url.render_as_string(hide_password=False)
+    with working_deployment(postgres, template) as deployment:
+        url = deployment.owner.engine.url.render_as_string(hide_password=False)
         settings = worker_settings(
             url,
             urls[SERVICE],
@@ -71,24 +77,24 @@ def test_a_whole_house_works_under_the_list(
             dispatch_tick_interval=1,
         )
         publisher = Publisher(settings)
-        shift = Shift(house, settings, publisher, house.user())
+        shift = Shift(deployment, settings, publisher, deployment.user())
         with (
             running_worker(settings) as worker,
             running(maintenance_arguments(), settings),
             running(beat_arguments(), settings),
         ):
             # Beat asks maintenance to dispatch, and that sends the message.
-            task = house.task(shift.user, type="echo", payload={"hello": "acl"})
+            task = deployment.task(shift.user, type="echo", payload={"hello": "acl"})
             wait_until(
-                lambda: house.state(task) == "completed" or _refusals(server),
+                lambda: deployment.state(task) == "completed" or _refusals(server),
                 timeout=60,
                 what="the task to be run",
             )
             assert _refusals(server) == []
-            row = house.row(task)
+            row = deployment.row(task)
             assert row["output"] == {"hello": "acl"}
             wait_until(
-                lambda: house.rows("SELECT 1 FROM sweeps WHERE name = 'reap'"),
+                lambda: deployment.rows("SELECT 1 FROM sweeps WHERE name = 'reap'"),
                 timeout=60,
                 what="beat and maintenance to have swept",
             )
@@ -99,7 +105,7 @@ def test_a_whole_house_works_under_the_list(
     waker = Waker(urls[API], PREFIX)
     ear = Listener(urls[SERVICE], PREFIX)
     ear._heard(0.01)
-    waker.nudge()
+    waker.wake()
     wait_until(lambda: ear._heard(0.2), what="the bell to be heard")
     waker.close()
     ear.close()
@@ -116,13 +122,13 @@ def test_flower_shows_workers_and_tasks_under_the_list(
     guarded: tuple[EmbeddedRedis, dict[str, str]], postgres: EmbeddedPostgres, template: str
 ) -> None:
     server, urls = guarded
-    with working_house(postgres, template) as house:
-        url = house.owner.engine.url.render_as_string(hide_password=False)
+    with working_deployment(postgres, template) as deployment:
+        url = deployment.owner.engine.url.render_as_string(hide_password=False)
         ours = {"redis_key_prefix": PREFIX, "flower_port": free_port()}
         settings = worker_settings(url, urls[SERVICE], dispatch_tick_interval=1, **ours)
         looking = worker_settings(url, urls[FLOWER], **ours)
         flower = Flower(looking.flower_port)
-        shift = Shift(house, settings, Publisher(settings), house.user())
+        shift = Shift(deployment, settings, Publisher(settings), deployment.user())
         with (
             running(flower_arguments(looking), looking, FLOWER_BASIC_AUTH=SIGN_IN) as process,
             running_worker(settings),

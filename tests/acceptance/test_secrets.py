@@ -11,7 +11,7 @@ import pytest
 from overnight_server.domain.ids import parse_task
 from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.mask import mask_names
-from tests.support.house import House
+from tests.support.deployment import Deployment
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
@@ -25,15 +25,15 @@ def _told(text: str) -> bool:
     return any(form in plain for form in FORMS)
 
 
-def _tables(house: House) -> dict[str, str]:
-    names = house.rows(
+def _tables(deployment: Deployment) -> dict[str, str]:
+    names = deployment.rows(
         "SELECT relname AS name FROM pg_class"
         " WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
         " AND relname <> 'alembic_version'"
     )
     return {
         row["name"]: "\n".join(
-            one["row"] for one in house.rows(f"SELECT t::text AS row FROM {row['name']} t")
+            one["row"] for one in deployment.rows(f"SELECT t::text AS row FROM {row['name']} t")
         )
         for row in names
     }
@@ -41,7 +41,7 @@ def _tables(house: House) -> dict[str, str]:
 
 def test_a_secret_by_reference_is_found_nowhere_afterwards(
     build: Callable[..., Stack],
-    house: House,
+    deployment: Deployment,
     redis: EmbeddedRedis,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -62,21 +62,21 @@ def test_a_secret_by_reference_is_found_nowhere_afterwards(
     )
     for one in (task, lost, ours):
         row = parse_task(one.id)
-        wait_until(lambda row=row: house.row(row)["finished_at"], timeout=60, what="an end")
+        wait_until(lambda row=row: deployment.row(row)["finished_at"], timeout=60, what="an end")
 
     # It did arrive.
-    row = house.row(parse_task(task.id))
+    row = deployment.row(parse_task(task.id))
     assert row["state"] == "completed", row["error"]
     assert row["output"]["digest"] == hashlib.sha256(CANARY.encode()).hexdigest()
     assert row["result_summary"] == "signed in with ***"
     assert row["payload"]["login"]["token"] == "secret:CANARY"
     for refused in (lost, ours):
-        ended = house.row(parse_task(refused.id))
+        ended = deployment.row(parse_task(refused.id))
         assert (ended["state"], ended["attempts"]) == ("dead_lettered", 1)
         assert "this worker has no secret" in ended["error"]
 
     # And it is nowhere else.
-    tables = _tables(house)
+    tables = _tables(deployment)
     assert "secret:CANARY" in tables["tasks"]
     assert "was not accepted" in tables["attempts"]
     assert [name for name, text in tables.items() if _told(text)] == []

@@ -16,7 +16,7 @@ import pytest
 from tests.support.waiting import wait_until
 
 PROJECT = Path(__file__).parents[2]
-HOUSE = """
+DEPLOYMENT = """
     import json, sys
     from pathlib import Path
     from overnight_server.local.console import Console
@@ -150,7 +150,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
                 [
                     sys.executable,
                     "-c",
-                    textwrap.dedent(HOUSE),
+                    textwrap.dedent(DEPLOYMENT),
                     str(tmp_path),
                     json.dumps({"services": services, "once": once}),
                 ],
@@ -170,174 +170,174 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def test_services_start_when_what_they_need_is_ready(start: Start) -> None:
-    house = start(
+    deployment = start(
         {"name": "api", "code": OBEDIENT, "needs": ["redis", "postgres"]},
         {"name": "redis", "code": OBEDIENT, "needs": ["postgres"], "waits": True},
         {"name": "postgres", "code": OBEDIENT, "waits": True},
     )
 
-    house.wait_for("ready")
-    house.pid_of("api")
+    deployment.wait_for("ready")
+    deployment.pid_of("api")
 
-    assert house.diary() == ["postgres starts", "redis starts", "api starts"]
+    assert deployment.diary() == ["postgres starts", "redis starts", "api starts"]
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_request_stops_everything_in_reverse_order(start: Start, how: signal.Signals) -> None:
     names = ["postgres", "redis", "api", "worker"]
-    house = start(
+    deployment = start(
         *(
             {"name": name, "code": OBEDIENT, "waits": True, "needs": names[:number]}
             for number, name in enumerate(names)
         )
     )
-    house.wait_for("ready")
-    everyone = house.everyone()
+    deployment.wait_for("ready")
+    everyone = deployment.everyone()
 
     # To the whole group, as a terminal does it: the services must not hear of it from there.
-    os.killpg(house.process.pid, how)
+    os.killpg(deployment.process.pid, how)
 
-    assert house.process.wait(30) == 0
-    assert house.diary()[len(names) :] == [f"{name} ends" for name in reversed(names)]
-    assert house.says("all stopped")
+    assert deployment.process.wait(30) == 0
+    assert deployment.diary()[len(names) :] == [f"{name} ends" for name in reversed(names)]
+    assert deployment.says("all stopped")
     assert not any(map(alive, everyone))
 
 
 def test_services_that_nobody_needs_stop_side_by_side(start: Start) -> None:
-    house = start(
+    deployment = start(
         {"name": "postgres", "code": OBEDIENT, "waits": True},
         {"name": "api", "code": SOCIABLE, "waits": True, "needs": ["postgres"], "grace": 60},
         {"name": "worker", "code": SOCIABLE, "waits": True, "needs": ["postgres"], "grace": 60},
     )
-    house.wait_for("ready")
+    deployment.wait_for("ready")
 
-    house.process.send_signal(signal.SIGINT)
+    deployment.process.send_signal(signal.SIGINT)
 
-    assert house.process.wait(30) == 0
-    assert house.diary()[-1] == "postgres ends"
+    assert deployment.process.wait(30) == 0
+    assert deployment.diary()[-1] == "postgres ends"
 
 
 def test_a_service_that_never_makes_it_ends_the_waiting(start: Start) -> None:
-    house = start({"name": "api", "code": HOPELESS, "waits": True})
+    deployment = start({"name": "api", "code": HOPELESS, "waits": True})
 
-    house.wait_for("gave up", timeout=20)
+    deployment.wait_for("gave up", timeout=20)
 
 
 def test_output_is_prefixed_and_kept_in_a_log_of_its_own(start: Start) -> None:
-    house = start({"name": "api", "code": OBEDIENT}, {"name": "beat", "code": HOPELESS})
-    house.wait_for("starting it again")
-    house.wait_for("api speaks")
+    deployment = start({"name": "api", "code": OBEDIENT}, {"name": "beat", "code": HOPELESS})
+    deployment.wait_for("starting it again")
+    deployment.wait_for("api speaks")
 
-    assert house.says("api         | api speaks\n")
-    assert (house.place / "api.log").read_text() == "api speaks\n"
+    assert deployment.says("api         | api speaks\n")
+    assert (deployment.place / "api.log").read_text() == "api speaks\n"
     # Its line never ended, but it was said.
-    assert house.says("beat        | my last words\n")
-    assert "beat ended with exit code 3" in (house.place / "house.log").read_text()
+    assert deployment.says("beat        | my last words\n")
+    assert "beat ended with exit code 3" in (deployment.place / "deployment.log").read_text()
 
 
 def test_a_service_that_dies_is_started_again_and_that_is_said(start: Start) -> None:
-    house = start({"name": "api", "code": OBEDIENT, "waits": True})
-    house.wait_for("ready")
-    first = house.pid_of("api")
+    deployment = start({"name": "api", "code": OBEDIENT, "waits": True})
+    deployment.wait_for("ready")
+    first = deployment.pid_of("api")
 
     os.kill(first, signal.SIGKILL)
 
-    house.wait_for("api was killed by signal 9; starting it again in 1 s")
-    second = house.pid_of("api", other_than=first)
-    house.wait_for("api is back")
+    deployment.wait_for("api was killed by signal 9; starting it again in 1 s")
+    second = deployment.pid_of("api", other_than=first)
+    deployment.wait_for("api is back")
     assert alive(psutil.Process(second))
 
 
 def test_the_pauses_before_a_restart_grow(start: Start) -> None:
-    house = start({"name": "beat", "code": HOPELESS}, {"name": "api", "code": OBEDIENT})
+    deployment = start({"name": "beat", "code": HOPELESS}, {"name": "api", "code": OBEDIENT})
 
-    house.wait_for("starting it again in 1 s")
-    house.wait_for("starting it again in 2 s")
-    house.wait_for("starting it again in 4 s")
+    deployment.wait_for("starting it again in 1 s")
+    deployment.wait_for("starting it again in 2 s")
+    deployment.wait_for("starting it again in 4 s")
 
-    house.process.send_signal(signal.SIGTERM)
-    assert house.process.wait(10) == 0  # does not sit the pause out
+    deployment.process.send_signal(signal.SIGTERM)
+    assert deployment.process.wait(10) == 0  # does not sit the pause out
 
 
 def test_a_service_that_lost_its_guard_is_started_again(start: Start) -> None:
-    house = start({"name": "api", "code": OBEDIENT, "waits": True})
-    house.wait_for("ready")
-    first = house.pid_of("api")
+    deployment = start({"name": "api", "code": OBEDIENT, "waits": True})
+    deployment.wait_for("ready")
+    first = deployment.pid_of("api")
     guard = psutil.Process(first).parent()
     assert guard
 
     guard.kill()
 
-    house.wait_for("api lost its guard")
-    house.pid_of("api", other_than=first)
+    deployment.wait_for("api lost its guard")
+    deployment.pid_of("api", other_than=first)
     assert not psutil.pid_exists(first) or not alive(psutil.Process(first))
 
 
 def test_kill_9_of_the_supervisor_leaves_no_process(start: Start) -> None:
-    house = start(
+    deployment = start(
         {"name": "postgres", "code": OBEDIENT, "waits": True},
         {"name": "worker", "code": DEAF, "grace": 0.5},
     )
-    house.wait_for("ready")
+    deployment.wait_for("ready")
     for name, kind in (("postgres", "pid"), ("worker", "pid"), ("worker", "fled")):
-        house.pid_of(name, kind)
-    everyone = house.everyone()
+        deployment.pid_of(name, kind)
+    everyone = deployment.everyone()
     assert sum(map(alive, everyone)) == 6  # the supervisor, two guards, two services, one that fled
 
-    house.process.kill()
-    house.process.wait()
+    deployment.process.kill()
+    deployment.process.wait()
 
     wait_until(lambda: not any(map(alive, everyone)), timeout=10)
-    assert "postgres ends" in house.diary()
+    assert "postgres ends" in deployment.diary()
 
 
 def test_a_deaf_service_is_killed_after_its_grace(start: Start) -> None:
-    house = start({"name": "worker", "code": DEAF, "grace": 0.5})
-    house.pid_of("worker")
-    house.pid_of("worker", "fled")
-    everyone = house.everyone()
+    deployment = start({"name": "worker", "code": DEAF, "grace": 0.5})
+    deployment.pid_of("worker")
+    deployment.pid_of("worker", "fled")
+    everyone = deployment.everyone()
 
-    house.process.send_signal(signal.SIGINT)
+    deployment.process.send_signal(signal.SIGINT)
 
-    assert house.process.wait(10) == 0
+    assert deployment.process.wait(10) == 0
     assert not any(map(alive, everyone))
 
 
 def test_a_second_request_makes_a_stop_hurry(start: Start) -> None:
-    house = start(
+    deployment = start(
         {"name": "postgres", "code": OBEDIENT, "waits": True},
         {"name": "worker", "code": DEAF, "grace": 600},
     )
-    house.wait_for("ready")
-    house.pid_of("worker", "fled")
-    everyone = house.everyone()
+    deployment.wait_for("ready")
+    deployment.pid_of("worker", "fled")
+    everyone = deployment.everyone()
 
-    house.process.send_signal(signal.SIGINT)
-    house.wait_for("worker      | stopping")
-    house.process.send_signal(signal.SIGINT)
+    deployment.process.send_signal(signal.SIGINT)
+    deployment.wait_for("worker      | stopping")
+    deployment.process.send_signal(signal.SIGINT)
 
-    assert house.process.wait(20) == 0
-    assert "postgres ends" in house.diary()
+    assert deployment.process.wait(20) == 0
+    assert "postgres ends" in deployment.diary()
     assert not any(map(alive, everyone))
 
 
 def test_a_step_runs_once_before_the_services(start: Start) -> None:
     step = {"name": "migrate", "code": "print('done'); raise SystemExit(4)"}
-    house = start({"name": "api", "code": OBEDIENT}, once=step)
+    deployment = start({"name": "api", "code": OBEDIENT}, once=step)
 
-    house.wait_for("ready")
+    deployment.wait_for("ready")
 
-    said = house.said.read_text()
+    said = deployment.said.read_text()
     assert said.index("migrate     | done") < said.index("once: 4") < said.index("ready")
     assert "starting it again" not in said
 
 
 def test_a_request_ends_a_step_too(start: Start) -> None:
-    house = start(once={"name": "migrate", "code": OBEDIENT})
-    house.pid_of("migrate")
+    deployment = start(once={"name": "migrate", "code": OBEDIENT})
+    deployment.pid_of("migrate")
 
-    house.process.send_signal(signal.SIGINT)
+    deployment.process.send_signal(signal.SIGINT)
 
-    assert house.process.wait(10) == 0
-    assert house.says("once: None")
-    assert house.diary() == ["migrate starts", "migrate ends"]
+    assert deployment.process.wait(10) == 0
+    assert deployment.says("once: None")
+    assert deployment.diary() == ["migrate starts", "migrate ends"]

@@ -1,4 +1,4 @@
-"""The tutorial, typed as it stands with curl against a whole house."""
+"""The tutorial, typed as it stands with curl against a whole deployment."""
 
 import shutil
 from collections.abc import Iterator

@@ -41,24 +41,24 @@ def test_a_task_at_its_ceiling_pauses_is_approved_and_completes(
 
     assert (row["awaits_budget"], float(row["cost_usd"]), row["attempts"]) == ("task", 1.0, 0)
     assert row["error"] == "the task has cost $1.00 of its $1.00"
-    assert shift.house.lane(shift.user)["active"] == 0
-    [asking] = list_approvals(shift.house.app)
+    assert shift.deployment.lane(shift.user)["active"] == 0
+    [asking] = list_approvals(shift.deployment.app)
     assert asking.limit_usd == 1.0
 
-    approve(shift.house.app, task_id, 2.5, actor=ACTOR)
+    approve(shift.deployment.app, task_id, 2.5, actor=ACTOR)
     shift.publish(shift.claimed(task_id))
 
     row = shift.reaches(task_id, "completed")
     assert (float(row["cost_usd"]), row["output"]) == (3.0, {"usd": 2.0})
     assert shift.outcomes(task_id) == ["suspended", "completed"]
-    found = violations(shift.house.owner)
+    found = violations(shift.deployment.owner)
     assert not found, told(found)
 
 
 def test_a_run_hears_with_its_heartbeat_that_the_night_is_used_up(
     shift: Shift, worker: Worker
 ) -> None:
-    set_night_budget(shift.house.app, shift.user, 4.0, actor=ACTOR)  # 3.00 of it are spent
+    set_night_budget(shift.deployment.app, shift.user, 4.0, actor=ACTOR)  # 3.00 of it are spent
     task_id = shift.send("cost", {"calls": 100, "usd": 0.6, "seconds": 0.7})
 
     row = shift.reaches(task_id, "pending")
@@ -66,8 +66,8 @@ def test_a_run_hears_with_its_heartbeat_that_the_night_is_used_up(
     assert row["awaits_budget"] == "night"
     assert 1.0 <= float(row["cost_usd"]) <= 3.0
     assert row["attempts"] == 0
-    stop(shift.house.app, task_id, actor=ACTOR)
-    set_night_budget(shift.house.app, shift.user, None, actor=ACTOR)
+    stop(shift.deployment.app, task_id, actor=ACTOR)
+    set_night_budget(shift.deployment.app, shift.user, None, actor=ACTOR)
 
 
 def test_a_run_that_will_not_stop_for_money_is_ended_and_asks_all_the_same(

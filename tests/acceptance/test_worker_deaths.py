@@ -30,7 +30,7 @@ def test_a_death_is_told_of_the_run_that_died_and_of_no_other(shift: Shift, work
         task_id = shift.send("crash", {"how": "kill"}, max_attempts=1)
         shift.reaches(task_id, "dead_lettered", timeout=5)
         assert shift.outcomes(task_id) == ["crash"]
-        assert shift.house.state(neighbour) == "running"
+        assert shift.deployment.state(neighbour) == "running"
 
     shift.reaches(neighbour, "completed")
 
@@ -39,8 +39,10 @@ def test_a_death_is_told_although_its_place_was_taken_before(shift: Shift, worke
     """The lane is held, so nothing can be said; others come to run where the dead one ran."""
     neighbour, task_id = (shift.send("sleep", {"seconds": 300}, max_attempts=1) for _ in range(2))
     before = worker.children()
-    shift.house.run("UPDATE agents SET slots = 6")  # or nobody else could come
-    others = [shift.claimed(shift.house.task(shift.house.user(), type="echo")) for _ in range(4)]
+    shift.deployment.run("UPDATE agents SET slots = 6")  # or nobody else could come
+    others = [
+        shift.claimed(shift.deployment.task(shift.deployment.user(), type="echo")) for _ in range(4)
+    ]
 
     with lane_held_for_long(str(shift.settings.database_url), shift.user):
         for child in before:
@@ -48,7 +50,7 @@ def test_a_death_is_told_although_its_place_was_taken_before(shift: Shift, worke
         shift.publish(*others)
         for other in others:
             shift.reaches(other.claim.task_id, "completed", timeout=30)
-        assert {shift.house.state(one) for one in (neighbour, task_id)} == {"running"}
+        assert {shift.deployment.state(one) for one in (neighbour, task_id)} == {"running"}
 
     for one in (neighbour, task_id):
         shift.reaches(one, "dead_lettered", timeout=30)
@@ -58,7 +60,7 @@ def test_a_death_is_told_although_its_place_was_taken_before(shift: Shift, worke
 def test_a_process_that_was_killed_on_purpose_is_told_as_soon(shift: Shift, worker: Worker) -> None:
     """Celery calls a process that it was asked to kill terminated, and no failure."""
     sleep = {"seconds": 300}
-    task_id = shift.house.task(shift.user, type="sleep", payload=sleep, max_attempts=1)
+    task_id = shift.deployment.task(shift.user, type="sleep", payload=sleep, max_attempts=1)
     claimed = shift.claimed(task_id)
     shift.publish(claimed)
     shift.reaches(task_id, "running")

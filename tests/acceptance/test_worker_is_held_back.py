@@ -20,17 +20,17 @@ from tests.support.workers import (
     is_gone,
     running_worker,
     worker_settings,
-    working_house,
+    working_deployment,
 )
 
 
 @pytest.fixture(scope="module")
 def shift(postgres: EmbeddedPostgres, template: str, redis: EmbeddedRedis) -> Iterator[Shift]:
-    with working_house(postgres, template) as house:
-        url = house.owner.engine.url.render_as_string(hide_password=False)
+    with working_deployment(postgres, template) as deployment:
+        url = deployment.owner.engine.url.render_as_string(hide_password=False)
         settings = worker_settings(url, redis.url, lease_seconds=8, worker_liveness=3)
         publisher = Publisher(settings)
-        yield Shift(house, settings, publisher, house.user(monthly_agent_hours_limit=10))
+        yield Shift(deployment, settings, publisher, deployment.user(monthly_agent_hours_limit=10))
         publisher.close()
 
 
@@ -47,7 +47,7 @@ def shut(shift: Shift, at_closing: AtClosing) -> None:
         (noon + timedelta(hours=hours)).time().replace(second=0, microsecond=0, tzinfo=None)
         for hours in (2, 3)
     )
-    set_window(shift.house.app, shift.user, Window("UTC", opens, closes, at_closing))
+    set_window(shift.deployment.app, shift.user, Window("UTC", opens, closes, at_closing))
 
 
 @pytest.mark.parametrize("stubborn", [False, True], ids=["a good run", "a stubborn run"])
@@ -62,11 +62,11 @@ def test_a_run_is_handed_back_when_its_window_closes(
     row = shift.reaches(task_id, "ready", timeout=8)
     assert row["attempts"] == 0
     assert shift.outcomes(task_id) == ["interrupted"]
-    assert shift.house.lane(shift.user)["used_seconds"] == 0
-    assert list(shift.house.claim().claims) == []
+    assert shift.deployment.lane(shift.user)["used_seconds"] == 0
+    assert list(shift.deployment.claim().claims) == []
 
-    set_window(shift.house.app, shift.user, None)
-    shift.house.run("UPDATE tasks SET payload = '{\"seconds\": 0}' WHERE id = :id", id=task_id)
+    set_window(shift.deployment.app, shift.user, None)
+    shift.deployment.run("UPDATE tasks SET payload = '{\"seconds\": 0}' WHERE id = :id", id=task_id)
     shift.publish(shift.claimed(task_id))
     shift.reaches(task_id, "completed", timeout=30)
 
@@ -83,10 +83,10 @@ def test_a_run_taken_away_costs_nothing_although_that_could_not_be_recorded(
 
     row = shift.reaches(task_id, "ready")
     assert (row["attempts"], shift.outcomes(task_id)) == (0, ["interrupted"])
-    assert shift.house.lane(shift.user)["used_seconds"] == 0
+    assert shift.deployment.lane(shift.user)["used_seconds"] == 0
 
-    set_window(shift.house.app, shift.user, None)
-    cancel(shift.house.app, shift.user, task_id, actor="human:test")
+    set_window(shift.deployment.app, shift.user, None)
+    cancel(shift.deployment.app, shift.user, task_id, actor="human:test")
 
 
 def test_a_run_goes_on_when_its_window_closes_and_it_may_finish(
@@ -98,7 +98,7 @@ def test_a_run_goes_on_when_its_window_closes_and_it_may_finish(
     shut(shift, AtClosing.FINISH)
 
     shift.reaches(task_id, "completed")
-    set_window(shift.house.app, shift.user, None)
+    set_window(shift.deployment.app, shift.user, None)
     assert shift.outcomes(task_id) == ["completed"]
 
 
@@ -107,26 +107,26 @@ def test_a_draining_worker_finishes_its_run_and_takes_no_message(
 ) -> None:
     first = shift.send("sleep", {"seconds": 4})
     shift.reaches(first, "running")
-    agent = shift.house.one("SELECT id FROM agents WHERE status = 'active'")["id"]
+    agent = shift.deployment.one("SELECT id FROM agents WHERE status = 'active'")["id"]
 
-    drain(shift.house.dispatcher, agent)
+    drain(shift.deployment.dispatcher, agent)
     wait_until(lambda: "queue=worker_draining" in worker.said(), what="the worker to hear of it")
-    second = shift.house.task(shift.user, type="echo")
-    assert list(shift.house.claim().claims) == []
+    second = shift.deployment.task(shift.user, type="echo")
+    assert list(shift.deployment.claim().claims) == []
     shift.reaches(first, "completed")
 
     # A message that is there for others of the pool is left to them.
-    shift.house.agent(slots=1, agent_id="elsewhere")
+    shift.deployment.agent(slots=1, agent_id="elsewhere")
     shift.publish(shift.claimed(second))
     seen = _seen(shift, agent)
     wait_until(lambda: _seen(shift, agent) > seen, what="the worker's next sign of life")
-    assert shift.house.state(second) == "claimed"
+    assert shift.deployment.state(second) == "claimed"
 
-    undrain(shift.house.dispatcher, agent)
+    undrain(shift.deployment.dispatcher, agent)
     shift.reaches(second, "completed")
 
 
 def _seen(shift: Shift, agent: str) -> datetime:
     sql = "SELECT last_heartbeat_at AS at FROM agents WHERE id = :id"
-    at: datetime = shift.house.one(sql, id=agent)["at"]
+    at: datetime = shift.deployment.one(sql, id=agent)["at"]
     return at

@@ -9,7 +9,7 @@ from sqlalchemy.engine import make_url
 from overnight_server.dispatch.publish import Publisher
 from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.maintenance.reap import reap
-from tests.support.house import House
+from tests.support.deployment import Deployment
 from tests.support.rivals import lane_held_for_long
 from tests.support.waiting import wait_until
 from tests.support.workers import (
@@ -28,10 +28,10 @@ PROMPTLY = 10
 
 
 @pytest.fixture
-def shift(database_url: str, redis: EmbeddedRedis, house: House) -> Iterator[Shift]:
+def shift(database_url: str, redis: EmbeddedRedis, deployment: Deployment) -> Iterator[Shift]:
     settings = worker_settings(database_url, redis.url, concurrency=2)
     publisher = Publisher(settings)
-    yield Shift(house, settings, publisher, house.user())
+    yield Shift(deployment, settings, publisher, deployment.user())
     publisher.close()
 
 
@@ -51,12 +51,12 @@ def test_a_worker_told_to_go_hands_its_runs_back_and_leaves(
             worker.signal(signal.Signals[f"SIG{name}"])
         code = worker.ended(within=PROMPTLY)
 
-    rows = [shift.house.row(task_id) for task_id in (willing, stubborn)]
+    rows = [shift.deployment.row(task_id) for task_id in (willing, stubborn)]
     assert code == 0
     assert [(row["state"], row["attempts"], row["epoch"]) for row in rows] == [("ready", 0, 1)] * 2
     assert shift.outcomes(stubborn) == ["interrupted"]
-    assert shift.house.one("SELECT sum(seconds) AS billed FROM usage_ledger")["billed"] == 0
-    assert [agent["status"] for agent in shift.house.rows("SELECT status FROM agents")] == [
+    assert shift.deployment.one("SELECT sum(seconds) AS billed FROM usage_ledger")["billed"] == 0
+    assert [agent["status"] for agent in shift.deployment.rows("SELECT status FROM agents")] == [
         "offline"
     ]
 
@@ -75,10 +75,10 @@ def test_a_run_costs_nothing_although_its_shutdown_could_not_be_recorded(
             wait_until(lambda: all(map(is_gone, children)), what="the runs to be ended by force")
         worker.ended(within=PROMPTLY)
 
-    rows = [shift.house.row(task_id) for task_id in runs]
+    rows = [shift.deployment.row(task_id) for task_id in runs]
     assert [(row["state"], row["attempts"]) for row in rows] == [("ready", 0)] * 2
     assert [shift.outcomes(task_id) for task_id in runs] == [["interrupted"]] * 2
-    assert shift.house.one("SELECT sum(seconds) AS billed FROM usage_ledger")["billed"] == 0
+    assert shift.deployment.one("SELECT sum(seconds) AS billed FROM usage_ledger")["billed"] == 0
 
 
 def test_a_signal_to_the_whole_process_group_loses_nothing(shift: Shift) -> None:
@@ -89,7 +89,7 @@ def test_a_signal_to_the_whole_process_group_loses_nothing(shift: Shift) -> None
         os.killpg(worker.process.pid, signal.SIGTERM)
         code = worker.ended(within=PROMPTLY)
 
-    row = shift.house.row(task_id)
+    row = shift.deployment.row(task_id)
     assert (code, row["state"], row["attempts"]) == (0, "ready", 0)
 
 
@@ -101,7 +101,7 @@ def test_a_run_that_finishes_within_the_grace_is_completed(shift: Shift) -> None
         worker.signal(signal.SIGTERM)
         worker.ended(within=PROMPTLY)
 
-    assert shift.house.row(task_id)["output"] == {"slept": 0.5}
+    assert shift.deployment.row(task_id)["output"] == {"slept": 0.5}
 
 
 def test_a_worker_leaves_promptly_although_redis_hangs(shift: Shift, redis: EmbeddedRedis) -> None:
@@ -117,7 +117,7 @@ def test_a_worker_leaves_promptly_although_redis_hangs(shift: Shift, redis: Embe
         finally:
             server.resume()
 
-    row = shift.house.row(task_id)
+    row = shift.deployment.row(task_id)
     assert (code, row["state"], row["attempts"]) == (0, "ready", 0)
 
 
@@ -130,7 +130,7 @@ def test_a_killed_worker_takes_its_runs_along_and_the_reaper_finds_them(shift: S
         worker.signal(signal.SIGKILL)
         wait_until(lambda: all(map(is_gone, children)), timeout=5, what="the children to die too")
 
-        wait_until(lambda: reap(shift.house.dispatcher), timeout=6)
+        wait_until(lambda: reap(shift.deployment.dispatcher), timeout=6)
     assert shift.outcomes(task_id) == ["worker_lost"]
 
 
@@ -169,4 +169,4 @@ def test_a_worker_that_cannot_reach_redis_can_still_be_told_to_go(shift: Shift) 
             assert process.wait(PROMPTLY) == 0
         finally:
             process.kill()
-    assert shift.house.rows("SELECT * FROM agents") == []
+    assert shift.deployment.rows("SELECT * FROM agents") == []

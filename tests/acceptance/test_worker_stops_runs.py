@@ -10,7 +10,7 @@ from overnight_server.domain.ids import TaskId, show_task
 from overnight_server.local.postgres import EmbeddedPostgres
 from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.maintenance.reap import reap
-from overnight_server.wakeups.idle_slot_listener import somebody_lingers
+from overnight_server.wakeups.idle_slot_listener import has_idle_listener
 from overnight_server.wakeups.wake import SLOTS_CHANNEL
 from tests.support.rivals import lane_held_for_long, task_held_for_long
 from tests.support.waiting import wait_until
@@ -56,13 +56,13 @@ def hung(postgres: EmbeddedPostgres) -> Iterator[None]:
 def lease_is_over(shift: Shift, task_id: TaskId) -> bool:
     """Tell whether a run's lease has ended, and the moment with it in which all must be dead."""
     over = "SELECT expires_at + interval '1 second' < clock() AS over FROM tasks WHERE id = :id"
-    return bool(shift.house.one(over, id=task_id)["over"])
+    return bool(shift.deployment.one(over, id=task_id)["over"])
 
 
 def reaped(shift: Shift, task_id: TaskId) -> bool:
     """Sweep, and tell whether the task has been taken back."""
-    reap(shift.house.dispatcher)
-    return shift.house.state(task_id) != "running"
+    reap(shift.deployment.dispatcher)
+    return shift.deployment.state(task_id) != "running"
 
 
 def test_a_stubborn_run_dies_soon_after_its_cancel(shift: Shift, worker: Worker) -> None:
@@ -70,7 +70,7 @@ def test_a_stubborn_run_dies_soon_after_its_cancel(shift: Shift, worker: Worker)
     shift.reaches(task_id, "running")
     [child] = worker.children()
 
-    cancel(shift.house.app, shift.user, task_id, actor="human:test")
+    cancel(shift.deployment.app, shift.user, task_id, actor="human:test")
 
     shift.reaches(task_id, "cancelled", timeout=6)
     wait_until(lambda: is_gone(child), timeout=5, what="the run's process to end")
@@ -107,7 +107,7 @@ def test_a_run_that_holds_the_interpreter_dies_of_its_cancel_within_its_lease(
     shift.reaches(task_id, "running")
     [child] = worker.children()
 
-    cancel(shift.house.app, shift.user, task_id, actor="human:test")
+    cancel(shift.deployment.app, shift.user, task_id, actor="human:test")
 
     wait_until(lambda: is_gone(child), timeout=shift.settings.lease_seconds)
     wait_until(lambda: reaped(shift, task_id), timeout=3, what="the lease to end with the run")
@@ -128,12 +128,12 @@ def test_a_run_that_its_slot_took_by_itself_is_known_as_soon(
     shift: Shift, worker: Worker, redis: EmbeddedRedis
 ) -> None:
     prefix, pools = shift.settings.redis_key_prefix, [shift.settings.pool]
-    shift.house.run("INSERT INTO paces (type, seconds) VALUES ('crash', 0.001)")
+    shift.deployment.run("INSERT INTO paces (type, seconds) VALUES ('crash', 0.001)")
     shift.reaches(shift.send("echo"), "completed")
     with Redis.from_url(redis.url) as client:
-        wait_until(lambda: somebody_lingers(client, prefix, pools), what="its slot to linger")
+        wait_until(lambda: has_idle_listener(client, prefix, pools), what="its slot to linger")
         how = {"how": "kill"}
-        task_id = shift.house.task(shift.user, type="crash", payload=how, max_attempts=1)
+        task_id = shift.deployment.task(shift.user, type="crash", payload=how, max_attempts=1)
         client.publish(prefix + SLOTS_CHANNEL, "")
 
     shift.reaches(task_id, "dead_lettered", timeout=5)
@@ -165,8 +165,8 @@ def test_finished_work_is_not_reaped_however_long_its_end_takes_to_record(
     age = "SELECT extract(epoch FROM clock() - started_at) AS seconds FROM tasks WHERE id = :id"
 
     def left_alone_for_long() -> bool:
-        assert reap(shift.house.dispatcher) == 0
-        seconds = shift.house.one(age, id=task_id)["seconds"]
+        assert reap(shift.deployment.dispatcher) == 0
+        seconds = shift.deployment.one(age, id=task_id)["seconds"]
         return bool(seconds > 1.5 * shift.settings.lease_seconds)
 
     with lane_held_for_long(str(shift.settings.database_url), shift.user):
@@ -184,16 +184,16 @@ def test_a_run_whose_task_was_taken_away_ends_and_changes_nothing(
     [child] = worker.children()
 
     def taken_away() -> bool:
-        shift.house.run("UPDATE tasks SET expires_at = clock() WHERE id = :id", id=task_id)
+        shift.deployment.run("UPDATE tasks SET expires_at = clock() WHERE id = :id", id=task_id)
         return reaped(shift, task_id)
 
     # A heartbeat may come in between.
     wait_until(taken_away, what="the reaper to take the task away")
-    before = shift.house.row(task_id)
+    before = shift.deployment.row(task_id)
 
     wait_until(lambda: is_gone(child), timeout=6, what="the run that lost its task to end")
-    assert shift.house.row(task_id) == before
-    assert shift.house.rows("SELECT * FROM stale_results") == []
+    assert shift.deployment.row(task_id) == before
+    assert shift.deployment.rows("SELECT * FROM stale_results") == []
 
 
 def test_a_run_that_cannot_reach_postgres_ends_before_its_lease_could(
@@ -211,7 +211,7 @@ def test_a_run_that_cannot_reach_postgres_ends_before_its_lease_could(
 
 
 def test_a_message_delivered_many_times_starts_once(shift: Shift, worker: Worker) -> None:
-    task_id = shift.house.task(shift.user, type="echo")
+    task_id = shift.deployment.task(shift.user, type="echo")
     claimed = shift.claimed(task_id)
 
     shift.publish(*[claimed] * 5)
@@ -221,13 +221,13 @@ def test_a_message_delivered_many_times_starts_once(shift: Shift, worker: Worker
 
     assert worker.said().count(f"queue=task_started queue_id={show_task(task_id)} ") == 1
     assert shift.outcomes(task_id) == ["completed"]
-    assert shift.house.rows("SELECT * FROM stale_results") == []
+    assert shift.deployment.rows("SELECT * FROM stale_results") == []
 
 
 def test_messages_that_are_not_ours_are_dropped_without_a_trace(
     shift: Shift, worker: Worker
 ) -> None:
-    task_id = shift.house.task(shift.user, type="echo")
+    task_id = shift.deployment.task(shift.user, type="echo")
     claimed = shift.claimed(task_id)
     claim = claimed.claim
     forged = [

@@ -21,7 +21,13 @@ from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.maintenance.sweeps import SWEEPS
 from tests.support.flower import SIGN_IN, Flower
 from tests.support.waiting import wait_until
-from tests.support.workers import Shift, running, running_worker, worker_settings, working_house
+from tests.support.workers import (
+    Shift,
+    running,
+    running_worker,
+    worker_settings,
+    working_deployment,
+)
 
 EVERY_SECOND = dict.fromkeys(
     (
@@ -43,8 +49,8 @@ EVERY_SECOND = dict.fromkeys(
 @pytest.fixture(scope="module")
 def shift(postgres: EmbeddedPostgres, template: str, redis: EmbeddedRedis) -> Iterator[Shift]:
     """Worker, maintenance, beat and Flower, but no dispatcher."""
-    with working_house(postgres, template) as house:
-        url = house.owner.engine.url.render_as_string(hide_password=False)
+    with working_deployment(postgres, template) as deployment:
+        url = deployment.owner.engine.url.render_as_string(hide_password=False)
         settings = worker_settings(url, redis.url, flower_port=free_port(), **EVERY_SECOND)
         publisher = Publisher(settings)
         with (
@@ -53,7 +59,7 @@ def shift(postgres: EmbeddedPostgres, template: str, redis: EmbeddedRedis) -> It
             running(maintenance_arguments(), settings) as maintenance,
             running(beat_arguments(), settings) as beat,
         ):
-            yield Shift(house, settings, publisher, house.user())
+            yield Shift(deployment, settings, publisher, deployment.user())
             for process in (beat, maintenance, flower):
                 process.process.terminate()
             codes = [process.ended(within=15) for process in (beat, maintenance, flower)]
@@ -62,7 +68,7 @@ def shift(postgres: EmbeddedPostgres, template: str, redis: EmbeddedRedis) -> It
 
 
 def test_beat_has_every_sweep_run_and_the_safety_tick_dispatches(shift: Shift) -> None:
-    task_id = shift.house.task(shift.user, type="echo", payload={"nobody": "dispatches"})
+    task_id = shift.deployment.task(shift.user, type="echo", payload={"nobody": "dispatches"})
 
     shift.reaches(task_id, "completed", timeout=30)
 
@@ -70,31 +76,33 @@ def test_beat_has_every_sweep_run_and_the_safety_tick_dispatches(shift: Shift) -
 
 
 def finished_sweeps(shift: Shift) -> set[str]:
-    rows = shift.house.rows("SELECT name FROM sweeps WHERE finished_at IS NOT NULL")
+    rows = shift.deployment.rows("SELECT name FROM sweeps WHERE finished_at IS NOT NULL")
     return {row["name"] for row in rows}
 
 
 def test_a_failed_run_is_promoted_and_tried_again(shift: Shift) -> None:
-    task_id = shift.house.task(shift.user, type="flaky", payload={"failures": 1})
+    task_id = shift.deployment.task(shift.user, type="flaky", payload={"failures": 1})
     shift.reaches(task_id, "retrying", timeout=30)
 
-    shift.house.run("UPDATE tasks SET retry_at = clock() WHERE id = :id", id=task_id)
+    shift.deployment.run("UPDATE tasks SET retry_at = clock() WHERE id = :id", id=task_id)
 
     row = shift.reaches(task_id, "completed", timeout=30)
     assert row["output"] == {"attempts": 2}
 
 
 def test_a_bulk_operation_is_worked_off_by_itself(shift: Shift) -> None:
-    user = shift.house.user()
+    user = shift.deployment.user()
     # No worker takes them meanwhile.
-    tasks = [shift.house.task(user, required_capabilities=["gpu"], tags=["all"]) for _ in range(60)]
+    tasks = [
+        shift.deployment.task(user, required_capabilities=["gpu"], tags=["all"]) for _ in range(60)
+    ]
     order = Order(Action.CANCEL, TaskFilter(tag="all"))
 
-    bulk_id = start(shift.house.app, user, order, actor=f"user:{user}").bulk_id
+    bulk_id = start(shift.deployment.app, user, order, actor=f"user:{user}").bulk_id
 
     for task_id in tasks:
         shift.reaches(task_id, "cancelled", timeout=30)
-    wait_until(lambda: get_bulk(shift.house.app, user, bulk_id).finished_at, what="its end")
+    wait_until(lambda: get_bulk(shift.deployment.app, user, bulk_id).finished_at, what="its end")
 
 
 def test_flower_shows_who_runs_what_but_neither_payload_nor_token(shift: Shift) -> None:
@@ -103,7 +111,7 @@ def test_flower_shows_who_runs_what_but_neither_payload_nor_token(shift: Shift) 
 
     def shown() -> dict[str, Any] | None:
         # Workers tell of their messages once Flower has asked them to, some seconds after it is up.
-        task_id = shift.house.task(shift.user, type="echo", payload={"canary": "do-not-show"})
+        task_id = shift.deployment.task(shift.user, type="echo", payload={"canary": "do-not-show"})
         shift.reaches(task_id, "completed", timeout=30)
         seen = flower.get("/api/tasks").get(f"{show_task(task_id)}:1")
         return seen and {**seen, "task_id": task_id}
@@ -111,7 +119,7 @@ def test_flower_shows_who_runs_what_but_neither_payload_nor_token(shift: Shift) 
     seen = wait_until(shown, what="Flower to see a task", timeout=60, pause=1)
 
     task_id = seen["task_id"]
-    row = shift.house.rows("SELECT token FROM attempts WHERE task_id = :id", id=task_id)
+    row = shift.deployment.rows("SELECT token FROM attempts WHERE task_id = :id", id=task_id)
     assert seen["args"] == f"echo {show_task(task_id)} user={shift.user}"
     everything = json.dumps([flower.get("/api/tasks"), flower.get("/api/workers?refresh=1")])
     assert "default." in everything

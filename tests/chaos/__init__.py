@@ -1,1 +1,1 @@
-"""The house under faults: a driver that breaks everything from a seed, and checks what is left."""
+"""A stack under faults: a driver injects faults from a seed and checks what is left."""

@@ -1,4 +1,4 @@
-"""Break the house and see what is left: `python -m tests.chaos --seconds 60 --seed N`."""
+"""Break the deployment and see what is left: `python -m tests.chaos --seconds 60 --seed N`."""
 
 import argparse
 import json
@@ -82,7 +82,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tasks", type=at_least_one, help="how many submissions in all, about")
     parser.add_argument("--kill-every", type=_seconds, help="seconds between two kills")
     parser.add_argument(
-        "--drain", type=_seconds, default=120, help="seconds the house may take after"
+        "--drain", type=_seconds, default=120, help="seconds the deployment may take after"
     )
     parser.add_argument(
         "--at-least",

@@ -7,7 +7,7 @@ from typing import Final
 
 from overnight_server.dispatch.celery_settings import EXECUTE
 from overnight_server.domain.ids import parse_task, show_task
-from overnight_server.wakeups.redis_client import impatient
+from overnight_server.wakeups.redis_client import fail_fast_client
 from tests.chaos.load import Record, by_key
 from tests.chaos.stage import PREFIX, Stage
 from tests.chaos.tasks import POISON
@@ -29,11 +29,11 @@ Findings = dict[str, list[str]]
 def invariants(stage: Stage, record: Record, *, drained: bool) -> Findings:
     """Every invariant, on one snapshot; with the agents' own record once it is complete."""
     found = violations(
-        stage.house.owner,
+        stage.deployment.owner,
         drained=drained,
         acked=[ack.task_id for ack in record.acks],
         patience=SWEPT_WITHIN,
-        deeds=Truth.read(stage.truth).deeds() if drained else None,
+        recorded_actions=Truth.read(stage.truth).recorded_actions() if drained else None,
     )
     return {"invariants": told(found).splitlines()} if found else {}
 
@@ -42,7 +42,7 @@ def promises(stage: Stage, record: Record) -> Findings:
     """What producers were told, against the rows."""
     rows = {
         row["id"]: row
-        for row in stage.house.rows("SELECT id, user_id, state, idempotency_key FROM tasks")
+        for row in stage.deployment.rows("SELECT id, user_id, state, idempotency_key FROM tasks")
     }
     lost = [ack for ack in record.acks if ack.task_id not in rows]
     strange = [
@@ -53,7 +53,7 @@ def promises(stage: Stage, record: Record) -> Findings:
         != (ack.user_id, ack.key)
     ]
     revived = {
-        row["task_id"] for row in stage.house.rows("SELECT DISTINCT task_id FROM dead_letters")
+        row["task_id"] for row in stage.deployment.rows("SELECT DISTINCT task_id FROM dead_letters")
     }
     # A cancelled task that is gone was acknowledged as well; the list of the lost names it.
     uncancelled = [
@@ -76,10 +76,10 @@ def promises(stage: Stage, record: Record) -> Findings:
 def ground_truth(stage: Stage, truth: Truth, blamed_pids: set[int] | None) -> Findings:
     """What the agents themselves wrote down, against the rows, besides the invariants.
 
-    `blamed_pids` are the processes of runs that were killed one by one, for which the house may
-    blame the run; None: nobody kept count of them.
+    `blamed_pids` are the processes of runs that were killed one by one: such a death may count
+    against the run; None: nobody kept count of them.
     """
-    accepted = stage.house.rows(
+    accepted = stage.deployment.rows(
         "SELECT a.task_id, a.epoch, t.output FROM attempts a JOIN tasks t ON t.id = a.task_id"
         " WHERE a.outcome = 'completed'"
     )
@@ -91,7 +91,7 @@ def ground_truth(stage: Stage, truth: Truth, blamed_pids: set[int] | None) -> Fi
             "poison that ran too often": _too_often(stage, truth),
             "in a bundle again after one crashed": [
                 show_task(row["task_id"])
-                for row in stage.house.rows(
+                for row in stage.deployment.rows(
                     "SELECT task_id FROM attempts WHERE outcome = 'bundle_crash'"
                     " GROUP BY task_id HAVING count(*) > 1"
                 )
@@ -109,13 +109,13 @@ def _too_often(stage: Stage, truth: Truth) -> list[str]:
     A bundle that crashes spends nobody's attempt, so one such run more is forgiven.
     """
     runs = Counter(parse_task(key.rpartition(":")[0]) for key in truth.starts)
-    rows = stage.house.rows(f"SELECT id, max_attempts FROM tasks WHERE type = '{POISON}'")
+    rows = stage.deployment.rows(f"SELECT id, max_attempts FROM tasks WHERE type = '{POISON}'")
     return [show_task(row["id"]) for row in rows if runs[row["id"]] > row["max_attempts"] + 1]
 
 
 def _wronged(stage: Stage, truth: Truth, blamed_pids: set[int]) -> list[str]:
     """Tasks of good character that were called poison, though nobody killed just their process."""
-    rows = stage.house.rows(
+    rows = stage.deployment.rows(
         "SELECT a.task_id, a.epoch FROM attempts a JOIN tasks t ON t.id = a.task_id"
         f" WHERE a.outcome = 'crash' AND t.type <> '{POISON}'"
         " AND EXISTS (SELECT 1 FROM dead_letters d WHERE d.task_id = t.id AND d.poison_pill)"
@@ -130,7 +130,7 @@ def _wronged(stage: Stage, truth: Truth, blamed_pids: set[int]) -> list[str]:
 
 def falsely_blamed(stage: Stage, truth: Truth, killed_pids: set[int]) -> Findings:
     """Runs of innocents recorded as their own crash, though nobody killed just their process."""
-    rows = stage.house.rows(
+    rows = stage.deployment.rows(
         "SELECT a.task_id, a.epoch FROM attempts a JOIN tasks t ON t.id = a.task_id"
         f" WHERE a.outcome = 'crash' AND t.type NOT IN ('{POISON}', 'stubborn')"
     )
@@ -152,7 +152,7 @@ def replay(stage: Stage) -> Findings:
     Nothing may come of it: `moved` says so once the workers have ended, and with them what they
     were still looking at.
     """
-    rows = stage.house.rows(
+    rows = stage.deployment.rows(
         "SELECT a.task_id, a.epoch, a.token, a.user_id, a.pool, t.type FROM attempts a"
         " JOIN tasks t ON t.id = a.task_id ORDER BY a.claimed_at DESC LIMIT :limit",
         limit=REPLAYED,
@@ -181,7 +181,7 @@ def moved(stage: Stage, before: Mapping[str, object]) -> Findings:
 
 def _give_back(stage: Stage) -> None:
     """Put back what killed workers had taken and not acknowledged, as the broker would in time."""
-    with impatient(stage.redis.url) as client:
+    with fail_fast_client(stage.redis.url) as client:
         taken: dict[bytes, bytes] = client.hgetall(UNACKED)  # type: ignore[assignment]
         for tag, words in taken.items():
             message, _, queue = json.loads(words)
@@ -194,7 +194,7 @@ def _queued(stage: Stage) -> dict[str, int]:
 
     The maintenance queue fills again with every tick, so its messages are none of ours.
     """
-    with impatient(stage.redis.url) as client:
+    with fail_fast_client(stage.redis.url) as client:
         lengths = {
             pool: int(client.llen(f"{PREFIX}agents.{pool}"))  # type: ignore[arg-type]
             for pool in ("default", "night")
@@ -213,7 +213,7 @@ def footprint(stage: Stage) -> dict[str, object]:
     trace in the rows.
     """
     counts = ", ".join(f"(SELECT count(*) FROM {table}) AS {table}" for table in GROWING)
-    rows = stage.house.one(
+    rows = stage.deployment.one(
         "SELECT (SELECT sum(revision) FROM tasks) AS revisions,"
         f" (SELECT sum(usd) FROM spending) AS usd, {counts}"
     )

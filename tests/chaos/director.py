@@ -64,10 +64,10 @@ class Director:
         return sorted(fault for fault in self._planned if not self.counts[fault])
 
     def heal(self) -> None:
-        """Take back everything at once, so that the house may recover."""
+        """Take back everything at once, so that the deployment may recover."""
         self.let_go()
         for producer in self.producers:
-            change_plan(self.stage.house.app, producer.user_id, PlanTier.ENTERPRISE)
+            change_plan(self.stage.deployment.app, producer.user_id, PlanTier.ENTERPRISE)
 
     def let_go(self) -> None:
         """Hold nothing and nobody any longer."""

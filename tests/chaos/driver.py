@@ -1,4 +1,4 @@
-"""One run: build the house, break it from a seed while it works, let it recover, and check."""
+"""One run: build the deployment, break it from a seed while it works, let it recover, and check."""
 
 import time
 from collections import Counter
@@ -42,24 +42,26 @@ def rate_for(tasks: int, seconds: float) -> float:
 def run(options: Options, place: Path) -> Report:
     """Carry out one run and return what it came to; logs and the agents' record stay in `place`."""
     report = Report(options.seed, options.seconds)
-    with stage(place) as house:
-        watch_plans(house.house.owner)
-        house.start()
-        house.ready()
-        house.keep()
-        load, director = _break(house, options, report)
-        drained = _recover(house, load, options, report)
-        truth = Truth.read(house.truth)
-        _check(house, load, director, truth, report, drained=drained)
-        _count(house, load, director, truth, report)
+    with stage(place) as deployment:
+        watch_plans(deployment.deployment.owner)
+        deployment.start()
+        deployment.ready()
+        deployment.keep()
+        load, director = _break(deployment, options, report)
+        drained = _recover(deployment, load, options, report)
+        truth = Truth.read(deployment.truth)
+        _check(deployment, load, director, truth, report, drained=drained)
+        _count(deployment, load, director, truth, report)
     report.demand(options.at_least)
     return report
 
 
-def _break(house: Stage, options: Options, report: Report) -> tuple[Load, Director]:
-    producers = users(house.house, house.api_url, Random(options.seed), options.seconds)
-    load = Load(house, producers, options.seed, options.per_second)
-    director = Director(house, load, producers, house.logs / "faults.log", FAULTS)
+def _break(deployment: Stage, options: Options, report: Report) -> tuple[Load, Director]:
+    producers = users(
+        deployment.deployment, deployment.api_url, Random(options.seed), options.seconds
+    )
+    load = Load(deployment, producers, options.seed, options.per_second)
+    director = Director(deployment, load, producers, deployment.logs / "faults.log", FAULTS)
     load.start()
     try:
         director.perform(plan(options.seed, options.seconds, options.kill_every), options.seconds)
@@ -74,17 +76,17 @@ def _break(house: Stage, options: Options, report: Report) -> tuple[Load, Direct
     return load, director
 
 
-def _recover(house: Stage, load: Load, options: Options, report: Report) -> bool:
+def _recover(deployment: Stage, load: Load, options: Options, report: Report) -> bool:
     began = time.monotonic()
     if not load.finish(options.drain_seconds):
         report.add({"producers": ["some submissions were never answered"]})
-    report.work["open when the faults stopped"] = house.open_tasks()
-    while (left := house.open_tasks()) and time.monotonic() - began < options.drain_seconds:
+    report.work["open when the faults stopped"] = deployment.open_tasks()
+    while (left := deployment.open_tasks()) and time.monotonic() - began < options.drain_seconds:
         time.sleep(0.2)
     took = time.monotonic() - began
     report.notes.append(f"drained {took:.1f} s after the last fault" if not left else "not drained")
     if left:
-        rows = house.house.rows(
+        rows = deployment.deployment.rows(
             "SELECT state, type, count(*) AS n, min(id::text) AS first FROM tasks"
             " WHERE state NOT IN ('completed', 'dead_lettered', 'cancelled') GROUP BY state, type"
         )
@@ -93,37 +95,43 @@ def _recover(house: Stage, load: Load, options: Options, report: Report) -> bool
 
 
 def _check(
-    house: Stage, load: Load, director: Director, truth: Truth, report: Report, *, drained: bool
+    deployment: Stage,
+    load: Load,
+    director: Director,
+    truth: Truth,
+    report: Report,
+    *,
+    drained: bool,
 ) -> None:
     record = load.record
     report.add(director.findings)
-    report.add(checks.invariants(house, record, drained=drained))
-    report.add(checks.promises(house, record))
+    report.add(checks.invariants(deployment, record, drained=drained))
+    report.add(checks.promises(deployment, record))
     quiet_since = datetime.now(UTC)
-    before = checks.footprint(house)
+    before = checks.footprint(deployment)
     if drained:
         # While runs go on, neither record is complete.
-        report.add(checks.ground_truth(house, truth, director.killed_pids))
-        report.add(checks.replay(house))
-        report.add(leaks.at_rest(house))
-    report.add(checks.falsely_blamed(house, truth, director.killed_pids))
-    report.add(leaks.exits(house.exits))
-    report.add(leaks.departure(house, house.retire()))
+        report.add(checks.ground_truth(deployment, truth, director.killed_pids))
+        report.add(checks.replay(deployment))
+        report.add(leaks.at_rest(deployment))
+    report.add(checks.falsely_blamed(deployment, truth, director.killed_pids))
+    report.add(leaks.exits(deployment.exits))
+    report.add(leaks.departure(deployment, deployment.retire()))
     if drained:
-        report.add(checks.moved(house, before))
-    findings, errors = logs.of_postgres(house)
+        report.add(checks.moved(deployment, before))
+    findings, errors = logs.of_postgres(deployment)
     report.add(findings)
     for text, count in errors.most_common(8):
         report.notes.append(f"postgres: {count} times {text}")
-    report.add(logs.drift(house))
-    findings, events = logs.of_house(house, quiet_since if drained else None)
+    report.add(logs.drift(deployment))
+    findings, events = logs.of_deployment(deployment, quiet_since if drained else None)
     report.add(findings)
     for text, count in events.most_common(40):
         report.notes.append(f"log: {count} times {text[:140]}")
 
 
-def _count(house: Stage, load: Load, director: Director, truth: Truth, report: Report) -> None:
-    rows = house.house.rows
+def _count(deployment: Stage, load: Load, director: Director, truth: Truth, report: Report) -> None:
+    rows = deployment.deployment.rows
     states = {
         row["state"]: row["n"] for row in rows("SELECT state, count(*) AS n FROM tasks GROUP BY 1")
     }
@@ -135,11 +143,11 @@ def _count(house: Stage, load: Load, director: Director, truth: Truth, report: R
         "runs that came to an end": len(truth.ends),
     }
     report.faults |= dict(sorted(director.counts.items()))
-    report.faults |= {f"restarts of {name}": n for name, n in sorted(house.restarts.items())}
+    report.faults |= {f"restarts of {name}": n for name, n in sorted(deployment.restarts.items())}
     report.consequences |= {
         f"{command} ended with {code}": count
         for (command, code), count in sorted(
-            Counter((one.post.partition("-")[0], one.code) for one in house.exits).items()
+            Counter((one.post.partition("-")[0], one.code) for one in deployment.exits).items()
         )
     }
     outcomes = rows("SELECT outcome, count(*) AS n FROM attempts GROUP BY 1 ORDER BY 1")

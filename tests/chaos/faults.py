@@ -1,4 +1,4 @@
-"""Everything that is done to the house, each a short function with its chances from a seed."""
+"""Everything that is done to the deployment, each a short function with its chances from a seed."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from overnight_server.control.users import change_plan
 from overnight_server.domain.errors import Refused
 from overnight_server.domain.ids import TaskId
 from overnight_server.domain.plans import PlanLimits, PlanTier
-from overnight_server.wakeups.redis_client import impatient
+from overnight_server.wakeups.redis_client import fail_fast_client
 from tests.chaos.director import Act, Director
 from tests.chaos.plan import CUT, LINK, PRODUCER, SPOILED, TO_POSTGRES, Step
 from tests.chaos.proxy import Link, Mood
@@ -33,7 +33,7 @@ GONE_SECONDS: Final = 5.0
 
 
 def kill(director: Director, random: Random, step: Step) -> str | None:
-    """End any process of the house without a word."""
+    """End any process of the deployment without a word."""
     return _send(director, step, signal.SIGKILL)
 
 
@@ -123,7 +123,7 @@ def crash_postgres(director: Director, random: Random, step: Step) -> str:
 
 def flush_redis(director: Director, random: Random, step: Step) -> str:
     """Wipe the broker."""
-    with impatient(director.stage.redis.url) as client:
+    with fail_fast_client(director.stage.redis.url) as client:
         client.flushall()
     return "flushed"
 
@@ -199,25 +199,30 @@ def change_a_plan(director: Director, random: Random, step: Step) -> str:
     producer = random.choice(director.producers)
     limits = PlanLimits(random.randint(1, 8), random.choice([30, 60]), random.choice([9, 90, None]))
     tier = random.choice(list(PlanTier))
-    change_plan(director.stage.house.app, producer.user_id, tier, limits=limits)
+    change_plan(director.stage.deployment.app, producer.user_id, tier, limits=limits)
     return f"{producer.user_id} {limits}"
 
 
 def revive(director: Director, random: Random, step: Step) -> str | None:
     """Give dead tasks another chance."""
-    rows = director.stage.house.rows(
+    rows = director.stage.deployment.rows(
         "SELECT task_id FROM dead_letters WHERE resolution IS NULL ORDER BY id LIMIT 50"
     )
     chosen = random.sample(rows, min(len(rows), REVIVED_AT_ONCE))
     for row in chosen:
         with suppress(Refused):
-            retry(director.stage.house.app, TaskId(row["task_id"]), actor="human:chaos", attempts=1)
+            retry(
+                director.stage.deployment.app,
+                TaskId(row["task_id"]),
+                actor="human:chaos",
+                attempts=1,
+            )
     return str(len(chosen)) if chosen else None
 
 
 def repeat_messages(director: Director, random: Random, step: Step) -> str | None:
     """Deliver messages once more, in any order: of claims that wait, that run and that are over."""
-    rows = director.stage.house.rows(
+    rows = director.stage.deployment.rows(
         "SELECT a.task_id, a.epoch, a.token, a.user_id, a.pool, t.type FROM attempts a"
         " JOIN tasks t ON t.id = a.task_id ORDER BY a.ended_at IS NULL DESC, a.claimed_at DESC"
         " LIMIT 30"
@@ -233,7 +238,7 @@ def look(director: Director, random: Random, step: Step) -> str:
     for server in (director.stage.postgres, director.stage.redis):
         if not server.running:
             director.found("servers", f"{server.log.name}: it ended")
-    found = violations(director.stage.house.owner)
+    found = violations(director.stage.deployment.owner)
     if found:
         director.found("invariants in the middle", *told(found).splitlines())
     return told(found) or "all well"

@@ -6,7 +6,7 @@ import time
 
 from overnight import Context, handler
 from tests.chaos.truth import note
-from tests.support.deeds import seal_of
+from tests.support.recorded_actions import seal_of
 
 PAUSE_SECONDS = 0.02
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import psutil
 import psycopg2
 
-from overnight_server.wakeups.redis_client import impatient
+from overnight_server.wakeups.redis_client import fail_fast_client
 from tests.chaos.checks import Findings, named
 from tests.chaos.stage import Departure, Exit, Post, Stage
 
@@ -28,8 +28,8 @@ class Held(NamedTuple):
     redis_per_child: int = 0
 
 
-# As counted on a house that has worked, rests, and was never broken: whatever is above comes from
-# being broken, and would grow with every fault.
+# As counted on an idle stack after work without faults: whatever is above comes from the faults,
+# and would grow with every fault.
 HELD: Final = {
     # To Redis one for each caller it ever served at once, those that gave up waiting included.
     "api": Held(postgres=5, redis=20),
@@ -43,12 +43,12 @@ HELD: Final = {
 
 
 def at_rest(stage: Stage) -> Findings:
-    """What a house that has nothing to do holds too much of, while all of it still runs."""
+    """What a deployment that has nothing to do holds too much of, while all of it still runs."""
     deadline = time.monotonic() + NOTICED_SECONDS
     return named(
         {
             "processes that belong to nobody": _lasting(stage.strays, deadline),
-            "more connections than a house at rest holds": _lasting(
+            "more connections than a deployment at rest holds": _lasting(
                 lambda: _hoarded(stage), deadline
             ),
             "connections that only a server knows": _lasting(lambda: _forgotten(stage), deadline),
@@ -149,7 +149,7 @@ def _backends(stage: Stage) -> list[tuple[int, str]]:
 
 
 def _clients(stage: Stage) -> list[tuple[int, str]]:
-    with impatient(stage.redis.url) as client:
+    with fail_fast_client(stage.redis.url) as client:
         own = client.client_id()
         return [
             (int(one["addr"].rpartition(":")[2]), f"Redis: {one['cmd']}, idle for {one['idle']} s")

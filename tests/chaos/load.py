@@ -21,7 +21,7 @@ from overnight_server.intake.submit import Caps, submit_graph
 from overnight_server.store.db import DatabaseUnreachable
 from tests.chaos.stage import Stage
 from tests.chaos.tasks import graph, wish
-from tests.support.house import House
+from tests.support.deployment import Deployment
 
 CAPS: Final = Caps(max_pending_per_user=1_000_000)
 PRODUCERS: Final = 8
@@ -87,30 +87,32 @@ class Producer:
     weight: int
 
 
-def users(house: House, url: str, random: Random, seconds: float) -> list[Producer]:
+def users(deployment: Deployment, url: str, random: Random, seconds: float) -> list[Producer]:
     """Make users on every plan; for half of them a billing month ends in the middle of the run."""
     made = []
     for number, (plan, weight, columns) in enumerate(PLANS):
-        anchor = _anchor(house, random.uniform(0.2, 0.9) * seconds) if number % 2 else {}
-        user_id = house.user(
+        anchor = _anchor(deployment, random.uniform(0.2, 0.9) * seconds) if number % 2 else {}
+        user_id = deployment.user(
             plan, max_pending=1_000_000, on_exhausted="hold", **{**columns, **anchor}
         )
-        made.append(Producer(user_id, _client(house, user_id, url), weight))
+        made.append(Producer(user_id, _client(deployment, user_id, url), weight))
     return made
 
 
-def _anchor(house: House, seconds: float) -> Mapping[str, Any]:
+def _anchor(deployment: Deployment, seconds: float) -> Mapping[str, Any]:
     """Let a user have signed up so many seconds less than four years ago."""
-    return house.one(
+    return deployment.one(
         "SELECT clock() - interval '4 years' + make_interval(secs => :seconds)"
         " AS billing_anchor_at",
         seconds=seconds,
     )
 
 
-def _client(house: House, user_id: UserId, url: str) -> Client:
+def _client(deployment: Deployment, user_id: UserId, url: str) -> Client:
     # No tries of its own: the run wants to see every lost answer, and repeats with the same key.
-    return Client(url, issue(house.app, user_id, name="chaos"), retries=0, timeout=ANSWER_SECONDS)
+    return Client(
+        url, issue(deployment.app, user_id, name="chaos"), retries=0, timeout=ANSWER_SECONDS
+    )
 
 
 class Load:

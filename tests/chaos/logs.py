@@ -96,7 +96,9 @@ def of_postgres(stage: Stage) -> tuple[Findings, Counter[str]]:
     return named({"errors in the log of Postgres": ours}), errors
 
 
-def of_house(stage: Stage, quiet_since: datetime | None = None) -> tuple[Findings, Counter[str]]:
+def of_deployment(
+    stage: Stage, quiet_since: datetime | None = None
+) -> tuple[Findings, Counter[str]]:
     """What the processes said, and what of it no fault explains.
 
     From `quiet_since` on nothing was broken any more, so nothing explains anything.

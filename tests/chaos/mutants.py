@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def _without_mutants(chosen: Sequence[Mutant], *, with_chaos: bool) -> Red:
-    """Use every instrument on the house as it is; nothing may be red."""
+    """Use every instrument on the deployment as it is; nothing may be red."""
     red = dict(_tests_on([], sorted({test for one in chosen for test in one.tests})))
     for tilt in sorted({one.tilt for one in chosen if with_chaos and one.chaos}):
         red |= _chaos_on([], tilt)
@@ -90,7 +90,7 @@ def judge_tests(mutant: Mutant, red: Red) -> Sight:
 def judge_chaos(mutant: Mutant, red: Red) -> Sight:
     """Tell whether a chaos run found any of what it should; whatever else it found shows nothing.
 
-    A house that lost a safeguard may also be too slow to drain, and so may a busy machine.
+    A deployment that lost a safeguard may also be too slow to drain, and so may a busy machine.
     """
     expected: dict[str, str] = {}
     for what, words in red.items():
@@ -103,7 +103,7 @@ def judge_chaos(mutant: Mutant, red: Red) -> Sight:
 
 def table(sights: Sequence[Sight]) -> str:
     """Return what was seen, a line for each look."""
-    rows = [("mutant: the house without", "instrument", "", "what turned red")]
+    rows = [("mutant: the deployment without", "instrument", "", "what turned red")]
     rows += [
         (one.mutant, one.instrument, "seen" if one.seen else "MISSED", one.words) for one in sights
     ]

@@ -1,4 +1,4 @@
-"""What will be done to the house, when and to whom: all of it laid out from a seed beforehand."""
+"""The plan of a chaos run: which fault hits what and when, computed from a seed beforehand."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Every named point of fault struck once on a running house, and then the usual questions."""
+"""Every named point of fault struck once on a running deployment, and then the usual questions."""
 
 import re
 import signal
@@ -25,7 +25,7 @@ from tests.support.invariants import watch_plans
 from tests.support.workers import ROOT
 
 # Two for the sweeps, whose many points would else be struck one after the other.
-HOUSE: Final = {**POSTS, "maintenance-2": {}}
+DEPLOYMENT: Final = {**POSTS, "maintenance-2": {}}
 PER_SECOND: Final = 8.0
 PAUSE_SECONDS: Final = 1.5
 # Passed by runs; while they are to be struck, no worker is sent home.
@@ -48,24 +48,26 @@ def strike(
     marks = logs / "struck"
     marks.mkdir()
     armed = ",".join(f"{point}={mode}@{marks / point}" for point in points)
-    with stage(logs, posts=HOUSE, audit_interval=1, cycle_check_interval=1) as house:
-        watch_plans(house.house.owner)
-        house.faults = dict.fromkeys(house.posts, armed)
-        house.start()
-        house.keep()
-        load = _work(house, set(points), marks, strike_seconds, seed)
+    with stage(logs, posts=DEPLOYMENT, audit_interval=1, cycle_check_interval=1) as deployment:
+        watch_plans(deployment.deployment.owner)
+        deployment.faults = dict.fromkeys(deployment.posts, armed)
+        deployment.start()
+        deployment.keep()
+        load = _work(deployment, set(points), marks, strike_seconds, seed)
         report.notes.append(f"struck {len(list(marks.iterdir()))} of {len(points)} points")
         unpassed = sorted(set(points) - {mark.name for mark in marks.iterdir()})
         if unpassed:
             report.add({"points that nobody passed": unpassed})
-        _settle_down(house, load, mode, drain_seconds, report)
+        _settle_down(deployment, load, mode, drain_seconds, report)
     return report
 
 
-def _work(house: Stage, points: set[str], marks: Path, seconds: float, seed: int) -> Load:
-    """Keep the house busy in all the ways that lead past its points, until each is struck."""
+def _work(deployment: Stage, points: set[str], marks: Path, seconds: float, seed: int) -> Load:
+    """Keep the deployment busy in all the ways that lead past its points, until each is struck."""
     random = Random(seed)
-    load = Load(house, users(house.house, house.api_url, random, 20), seed, PER_SECOND)
+    load = Load(
+        deployment, users(deployment.deployment, deployment.api_url, random, 20), seed, PER_SECOND
+    )
     load.start()
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -73,112 +75,114 @@ def _work(house: Stage, points: set[str], marks: Path, seconds: float, seed: int
         if not unstruck:
             break
         may_leave = "presence.before_leave" in unstruck and not unstruck & IN_RUNS
-        if may_leave and _has_joined(house, "worker-3"):
-            house.signal("worker-3", signal.SIGTERM)
+        if may_leave and _has_joined(deployment, "worker-3"):
+            deployment.signal("worker-3", signal.SIGTERM)
         if "timeouts.before_kill" in unstruck:
-            _forget_a_stop(house)
+            _forget_a_stop(deployment)
         if unstruck & {"dead_letter.before_commit", "dead_letter.after_commit"}:
-            _revive_one(house)
+            _revive_one(deployment)
         if unstruck & {"edges.before_commit", "edges.after_commit"}:
-            _join_two(house)
+            _join_two(deployment)
         if unstruck & {"bulk.before_commit", "bulk.after_commit"}:
-            _move_up(house)
+            _move_up(deployment)
         time.sleep(PAUSE_SECONDS)
     return load
 
 
-def _has_joined(house: Stage, name: str) -> bool:
+def _has_joined(deployment: Stage, name: str) -> bool:
     """Tell whether a worker is in: sent home any sooner, it would have nothing to leave."""
-    process = house.posts[name].process
+    process = deployment.posts[name].process
     return process is not None and bool(
-        house.house.rows(
+        deployment.deployment.rows(
             "SELECT 1 FROM agents WHERE status = 'active' AND split_part(id, ':', 2) = :pid",
             pid=str(process.pid),
         )
     )
 
 
-def _forget_a_stop(house: Stage) -> None:
+def _forget_a_stop(deployment: Stage) -> None:
     """Let a run look as if it had been told to stop long ago."""
-    house.house.run(
+    deployment.deployment.run(
         "UPDATE tasks SET cancel_requested_at = clock() - interval '1 minute'"
         " WHERE id = (SELECT id FROM tasks WHERE state = 'running' LIMIT 1)"
     )
 
 
-def _revive_one(house: Stage) -> None:
-    dead = house.house.rows("SELECT task_id FROM dead_letters WHERE resolution IS NULL LIMIT 1")
+def _revive_one(deployment: Stage) -> None:
+    dead = deployment.deployment.rows(
+        "SELECT task_id FROM dead_letters WHERE resolution IS NULL LIMIT 1"
+    )
     for row in dead:
-        _operate(house, show_task(row["task_id"]))
+        _operate(deployment, show_task(row["task_id"]))
 
 
-def _join_two(house: Stage) -> None:
+def _join_two(deployment: Stage) -> None:
     """Let in a graph that takes a while to begin, and one of its last tasks wait for the other."""
-    user = house.house.user()
+    user = deployment.deployment.user()
     tasks = [
         NewTask("slow root", "agent", payload={"seconds": 4}, max_attempts=8),
         *(NewTask(f"leaf {n}", "agent", max_attempts=8) for n in range(2)),
     ]
     _, parent, child = submit_graph(
-        house.house.app, user, tasks, Caps(), edges=[Edge(0, 1), Edge(0, 2)]
+        deployment.deployment.app, user, tasks, Caps(), edges=[Edge(0, 1), Edge(0, 2)]
     )
-    _operate(house, show_task(child.task_id), show_task(parent.task_id), str(user))
+    _operate(deployment, show_task(child.task_id), show_task(parent.task_id), str(user))
 
 
-def _move_up(house: Stage) -> None:
+def _move_up(deployment: Stage) -> None:
     """Let in a few tasks, and have all of them go earlier."""
-    user = house.house.user()
+    user = deployment.deployment.user()
     tasks = [NewTask(f"late {n}", "agent", max_attempts=8) for n in range(3)]
-    submit_graph(house.house.app, user, tasks, Caps())
+    submit_graph(deployment.deployment.app, user, tasks, Caps())
     order = Order(Action.REPRIORITISE, TaskFilter(title="late"), priority=20)
-    start(house.house.app, user, order, actor=f"user:{user}")
+    start(deployment.deployment.app, user, order, actor=f"user:{user}")
 
 
-def _operate(house: Stage, *words: str) -> None:
+def _operate(deployment: Stage, *words: str) -> None:
     subprocess.run(
-        [*(sys.executable, "-m", "tests.chaos.operator"), house.postgres.url(), *words],
-        env={"OVERNIGHT_FAULT": house.faults["api"], "PYTHONPATH": str(ROOT)},
-        cwd=house.logs,
+        [*(sys.executable, "-m", "tests.chaos.operator"), deployment.postgres.url(), *words],
+        env={"OVERNIGHT_FAULT": deployment.faults["api"], "PYTHONPATH": str(ROOT)},
+        cwd=deployment.logs,
         check=False,
         capture_output=True,
     )
 
 
-def _settle_down(house: Stage, load: Load, mode: str, seconds: float, report: Report) -> None:
+def _settle_down(deployment: Stage, load: Load, mode: str, seconds: float, report: Report) -> None:
     began = time.monotonic()
     if not load.finish(seconds):
         report.add({"producers": ["some submissions were never answered"]})
-    while house.open_tasks() and time.monotonic() - began < seconds:
+    while deployment.open_tasks() and time.monotonic() - began < seconds:
         time.sleep(0.2)
-    drained = not house.open_tasks()
+    drained = not deployment.open_tasks()
     report.notes.append(f"drained in {time.monotonic() - began:.1f} s")
     if not drained:
-        rows = house.house.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state")
+        rows = deployment.deployment.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state")
         report.add({f"not drained within {seconds:g} s": [str(row) for row in rows]})
     report.work["submissions acknowledged"] = len(load.record.acks)
-    report.faults |= {f"restarts of {name}": n for name, n in sorted(house.restarts.items())}
-    report.add(checks.invariants(house, load.record, drained=drained))
+    report.faults |= {f"restarts of {name}": n for name, n in sorted(deployment.restarts.items())}
+    report.add(checks.invariants(deployment, load.record, drained=drained))
     if mode == "raise":
         # A bug we planted is a bug to the API too.
         load.record.faults.clear()
-    report.add(checks.promises(house, load.record))
-    truth, killed = Truth.read(house.truth), _killed_children(house)
-    report.add(checks.ground_truth(house, truth, killed))
-    report.add(checks.falsely_blamed(house, truth, killed))
+    report.add(checks.promises(deployment, load.record))
+    truth, killed = Truth.read(deployment.truth), _killed_children(deployment)
+    report.add(checks.ground_truth(deployment, truth, killed))
+    report.add(checks.falsely_blamed(deployment, truth, killed))
     if drained:
-        report.add(leaks.at_rest(house))
-    report.add(leaks.departure(house, house.retire()))
-    findings, _ = logs.of_postgres(house)
+        report.add(leaks.at_rest(deployment))
+    report.add(leaks.departure(deployment, deployment.retire()))
+    findings, _ = logs.of_postgres(deployment)
     report.add(findings)
-    report.add(logs.drift(house))
+    report.add(logs.drift(deployment))
     if mode == "kill":
         # Other modes let errors loose anywhere; whoever meets one may say so and may give up.
-        report.add(leaks.exits(house.exits, leaks.KILLED))
-        findings, _ = logs.of_house(house)
+        report.add(leaks.exits(deployment.exits, leaks.KILLED))
+        findings, _ = logs.of_deployment(deployment)
         report.add(findings)
 
 
-def _killed_children(house: Stage) -> set[int]:
+def _killed_children(deployment: Stage) -> set[int]:
     """Return the children whose death their worker saw: at a point, for nobody else kills any."""
     killed = re.compile(r"pid:(\d+) exited with 'signal 9 ")
-    return {int(pid) for name in house.posts for pid in killed.findall(house.said(name))}
+    return {int(pid) for name in deployment.posts for pid in killed.findall(deployment.said(name))}

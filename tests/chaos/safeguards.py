@@ -39,7 +39,7 @@ OWN_CLOCK: Final = (
     "return self._confirmed + self._spans.lease - self._spans.margin",
     "return self._confirmed + 3600",
 )
-# What chaos also does without in each tilt; a house that lost nothing else must stay green.
+# What chaos also does without in each tilt; a deployment that lost nothing else must stay green.
 COMPANIONS: Final[Mapping[str, Sequence[Edit]]] = {"late": [OWN_CLOCK], "crowd": [], "kin": []}
 MUTANTS: Final = (
     Mutant(

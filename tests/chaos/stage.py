@@ -1,4 +1,4 @@
-"""The whole house as real processes, each behind links of its own, kept alive like a supervisor."""
+"""A whole stack of real processes, each behind its own proxies, restarted when they end."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ from overnight_server.store import migrate
 from overnight_server.store.db import ADMIN, DISPATCHER, Db
 from tests.chaos.proxy import FaultProxy, Link
 from tests.chaos.truth import PLACE
-from tests.support.house import House
+from tests.support.deployment import Deployment
 from tests.support.servers import postgres_server, redis_server
 from tests.support.waiting import wait_until
 from tests.support.workers import ROOT, environment, worker_settings
@@ -60,7 +60,7 @@ CLOCKS: Final[dict[str, object]] = {
     "max_tasks_per_child": 100,
     "handlers": "tests.chaos.handlers",
 }
-# Every process of the house, some of them twice, and a second pool.
+# Every process of the deployment, some of them twice, and a second pool.
 POSTS: Final[dict[str, dict[str, object]]] = {
     "api": {},
     "dispatcher": {},
@@ -80,7 +80,7 @@ LOOK_SECONDS: Final = 0.1
 
 @dataclass
 class Post:
-    """One place in the house, whoever fills it at the moment."""
+    """One place in the deployment, whoever fills it at the moment."""
 
     name: str
     settings: Settings
@@ -120,7 +120,7 @@ class Stage:
     postgres: EmbeddedPostgres
     redis: EmbeddedRedis
     proxy: FaultProxy
-    house: House
+    deployment: Deployment
     producer: Db
     producer_link: Link
     logs: Path
@@ -171,7 +171,7 @@ class Stage:
     def live_workers(self) -> int:
         """Count the workers whose presence is fresh."""
         return int(
-            self.house.one(
+            self.deployment.one(
                 "SELECT count(*) AS n FROM agents WHERE status = 'active'"
                 " AND last_heartbeat_at > clock() - interval '2 seconds'"
             )["n"]
@@ -210,7 +210,7 @@ class Stage:
     def open_tasks(self) -> int:
         """Count the tasks that can still move."""
         sql = "SELECT coalesce(sum(waiting + active), 0) AS n FROM lanes"
-        return int(self.house.one(sql)["n"])
+        return int(self.deployment.one(sql)["n"])
 
     def keep(self) -> None:
         """Start again whatever ends, from now on."""
@@ -356,7 +356,7 @@ class Stage:
 def stage(
     logs: Path, *, posts: dict[str, dict[str, object]] = POSTS, **clocks: object
 ) -> Iterator[Stage]:
-    """Set the stage: servers, a database, links; nothing of the house runs yet."""
+    """Set the stage: servers, a database, links; nothing of the deployment runs yet."""
     with ExitStack() as stack:
         postgres = stack.enter_context(postgres_server())
         redis = stack.enter_context(redis_server())
@@ -374,7 +374,7 @@ def stage(
             postgres,
             redis,
             proxy,
-            House(*roles),
+            Deployment(*roles),
             producer,
             producer_link,
             logs,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from overnight_server.domain.ids import parse_task
-from tests.support.deeds import Deed
+from tests.support.recorded_actions import RecordedAction
 
 PLACE: Final = "CHAOS_TRUTH"
 
@@ -47,7 +47,7 @@ class Truth:
             (truth.starts if line["what"] == "start" else truth.ends)[line["key"]].append(line)
         return truth
 
-    def deeds(self) -> list[Deed]:
+    def recorded_actions(self) -> list[RecordedAction]:
         """Return the record run by run: each start with its end, and an end without a start."""
         return [
             _deed(key, start, end)
@@ -85,9 +85,9 @@ class Truth:
         return late
 
 
-def _deed(key: str, start: dict[str, Any], end: dict[str, Any]) -> Deed:
+def _deed(key: str, start: dict[str, Any], end: dict[str, Any]) -> RecordedAction:
     task, _, epoch = key.rpartition(":")
     run = parse_task(task), int(epoch), (start or end)["seal"]
     if start.get("pid") != end.get("pid"):
-        return Deed(*run)
-    return Deed(*run, seconds=end["at"] - start["at"], ok=end["ok"])
+        return RecordedAction(*run)
+    return RecordedAction(*run, seconds=end["at"] - start["at"], ok=end["ok"])

@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def empty_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A place that knows no house."""
+    """A place that knows no deployment."""
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
         monkeypatch.delenv(name)

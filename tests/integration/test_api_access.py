@@ -8,8 +8,8 @@ import pytest
 from overnight_server.api.main import ROUTES
 from overnight_server.control.keys import issue, key_id_of, new_key, revoke
 from overnight_server.domain.ids import new_task_id, show_task
-from tests.support.door import TASKS, Door, open_door
-from tests.support.house import House
+from tests.support.api_user import TASKS, ApiUser, serve_api
+from tests.support.deployment import Deployment
 
 EVERYWHERE = [
     ("POST", TASKS),
@@ -32,14 +32,16 @@ EVERYWHERE = [
 
 
 @pytest.fixture
-def door(house: House, database_url: str) -> Iterator[Door]:
-    with open_door(house, database_url) as door:
-        yield door
+def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
+    with serve_api(deployment, database_url) as api_user:
+        yield api_user
 
 
-def test_without_a_key_every_task_route_is_closed(door: Door) -> None:
+def test_without_a_key_every_task_route_is_closed(api_user: ApiUser) -> None:
     for method, path in EVERYWHERE:
-        answer = door.http.request(method, path, json={"title": "a"} if method == "POST" else None)
+        answer = api_user.http.request(
+            method, path, json={"title": "a"} if method == "POST" else None
+        )
 
         assert answer.status_code == 401, path
         assert answer.headers["content-type"] == "application/problem+json"
@@ -62,47 +64,49 @@ def test_without_a_key_every_task_route_is_closed(door: Door) -> None:
         {"Cookie": "key=1"},
     ],
 )
-def test_a_key_that_opens_nothing_is_refused(door: Door, headers: dict[str, str]) -> None:
-    assert door.http.get(TASKS, headers=headers).status_code == 401
+def test_a_key_that_opens_nothing_is_refused(api_user: ApiUser, headers: dict[str, str]) -> None:
+    assert api_user.http.get(TASKS, headers=headers).status_code == 401
 
 
 @pytest.mark.parametrize("form", ["Authorization", "X-API-Key", "lower"])
-def test_a_key_may_be_shown_in_either_header(door: Door, form: str) -> None:
+def test_a_key_may_be_shown_in_either_header(api_user: ApiUser, form: str) -> None:
     headers = {
-        "Authorization": {"Authorization": f"Bearer {door.key}"},
-        "X-API-Key": {"X-API-Key": door.key},
-        "lower": {"authorization": f"bearer {door.key}"},
+        "Authorization": {"Authorization": f"Bearer {api_user.key}"},
+        "X-API-Key": {"X-API-Key": api_user.key},
+        "lower": {"authorization": f"bearer {api_user.key}"},
     }[form]
 
-    assert door.http.get(TASKS, headers=headers).status_code == 200
+    assert api_user.http.get(TASKS, headers=headers).status_code == 200
 
 
-def test_a_revoked_key_is_refused_at_once(door: Door) -> None:
-    assert door.ask("GET", TASKS).status_code == 200
+def test_a_revoked_key_is_refused_at_once(api_user: ApiUser) -> None:
+    assert api_user.ask("GET", TASKS).status_code == 200
 
-    assert revoke(door.house.app, key_id_of(door.key))
+    assert revoke(api_user.deployment.app, key_id_of(api_user.key))
 
-    assert door.ask("GET", TASKS).status_code == 401
-    assert not revoke(door.house.app, key_id_of(door.key))
-
-
-def test_a_key_ends_with_its_time(door: Door) -> None:
-    door.key = issue(door.house.app, door.user, name="short", expires_in=timedelta(hours=1))
-    headers = {"Authorization": f"Bearer {door.key}"}
-    assert door.http.get(TASKS, headers=headers).status_code == 200
-
-    door.house.move_clock(timedelta(hours=1))
-
-    assert door.http.get(TASKS, headers=headers).status_code == 401
+    assert api_user.ask("GET", TASKS).status_code == 401
+    assert not revoke(api_user.deployment.app, key_id_of(api_user.key))
 
 
-def test_a_key_that_may_only_read_can_change_nothing(door: Door) -> None:
-    task = door.created()
-    reader = Door(
-        door.http,
-        door.house,
-        door.user,
-        issue(door.house.app, door.user, name="reader", scopes=("tasks:read",)),
+def test_a_key_ends_with_its_time(api_user: ApiUser) -> None:
+    api_user.key = issue(
+        api_user.deployment.app, api_user.user, name="short", expires_in=timedelta(hours=1)
+    )
+    headers = {"Authorization": f"Bearer {api_user.key}"}
+    assert api_user.http.get(TASKS, headers=headers).status_code == 200
+
+    api_user.deployment.move_clock(timedelta(hours=1))
+
+    assert api_user.http.get(TASKS, headers=headers).status_code == 401
+
+
+def test_a_key_that_may_only_read_can_change_nothing(api_user: ApiUser) -> None:
+    task = api_user.created()
+    reader = ApiUser(
+        api_user.http,
+        api_user.deployment,
+        api_user.user,
+        issue(api_user.deployment.app, api_user.user, name="reader", scopes=("tasks:read",)),
     )
 
     refused = [reader.create(), reader.ask("DELETE", f"{TASKS}/{task['id']}")]
@@ -111,12 +115,14 @@ def test_a_key_that_may_only_read_can_change_nothing(door: Door) -> None:
     assert [(answer.status_code, answer.json()["code"]) for answer in refused] == [
         (403, "FORBIDDEN")
     ] * 2
-    assert door.ask("GET", TASKS).json() == [task]
+    assert api_user.ask("GET", TASKS).json() == [task]
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
-def test_foreign_unknown_and_malformed_ids_look_exactly_alike(door: Door, method: str) -> None:
-    foreign = door.guest().created()["id"]
+def test_foreign_unknown_and_malformed_ids_look_exactly_alike(
+    api_user: ApiUser, method: str
+) -> None:
+    foreign = api_user.guest().created()["id"]
     ids = [
         foreign,
         show_task(new_task_id()),
@@ -130,7 +136,7 @@ def test_foreign_unknown_and_malformed_ids_look_exactly_alike(door: Door, method
         "%F0%9F%8C%99",
     ]
 
-    answers = [door.ask(method, f"{TASKS}/{each}") for each in ids]
+    answers = [api_user.ask(method, f"{TASKS}/{each}") for each in ids]
 
     assert {answer.status_code for answer in answers} == {404}
     assert len({answer.content for answer in answers}) == 1
@@ -142,31 +148,31 @@ def test_foreign_unknown_and_malformed_ids_look_exactly_alike(door: Door, method
     assert all(each == headers[0] for each in headers)
 
 
-def test_a_foreign_cursor_leads_to_nothing_foreign(door: Door) -> None:
-    mine = door.created()["id"]
-    foreign = door.guest().created()["id"]
+def test_a_foreign_cursor_leads_to_nothing_foreign(api_user: ApiUser) -> None:
+    mine = api_user.created()["id"]
+    foreign = api_user.guest().created()["id"]
 
-    listed = door.ask("GET", f"{TASKS}?before={foreign}").json()
+    listed = api_user.ask("GET", f"{TASKS}?before={foreign}").json()
 
     assert [task["id"] for task in listed] == [mine]
 
 
-def test_nobody_sees_or_counts_anothers_tasks(door: Door) -> None:
-    guest = door.guest()
+def test_nobody_sees_or_counts_anothers_tasks(api_user: ApiUser) -> None:
+    guest = api_user.guest()
     guest.created()
 
-    assert door.ask("GET", TASKS).json() == []
-    assert door.ask("GET", f"{TASKS}/queue-status").json()["pending"] == 0
+    assert api_user.ask("GET", TASKS).json() == []
+    assert api_user.ask("GET", f"{TASKS}/queue-status").json()["pending"] == 0
 
 
-def test_every_answer_is_private_and_unguessed(door: Door) -> None:
+def test_every_answer_is_private_and_unguessed(api_user: ApiUser) -> None:
     answers = [
-        door.create(),
-        door.ask("GET", TASKS),
-        door.ask("GET", f"{TASKS}/nonsense"),
-        door.ask("GET", "/nowhere"),
-        door.http.get(TASKS),
-        door.http.get("/health"),
+        api_user.create(),
+        api_user.ask("GET", TASKS),
+        api_user.ask("GET", f"{TASKS}/nonsense"),
+        api_user.ask("GET", "/nowhere"),
+        api_user.http.get(TASKS),
+        api_user.http.get("/health"),
     ]
 
     for answer in answers:
@@ -184,17 +190,17 @@ def test_every_answer_is_private_and_unguessed(door: Door) -> None:
     ],
 )
 def test_what_is_not_there_is_told_as_a_problem(
-    door: Door, method: str, path: str, status: int, code: str
+    api_user: ApiUser, method: str, path: str, status: int, code: str
 ) -> None:
-    answer = door.ask(method, path)
+    answer = api_user.ask(method, path)
 
     assert (answer.status_code, answer.json()["code"]) == (status, code)
     assert answer.headers["content-type"] == "application/problem+json"
 
 
-def test_no_route_is_hidden_from_the_description(door: Door) -> None:
+def test_no_route_is_hidden_from_the_description(api_user: ApiUser) -> None:
     """What is described is listed in docs/reference/http.md, which a test keeps current."""
-    described = door.http.get("/api/v1/openapi.json").json()["paths"]
+    described = api_user.http.get("/api/v1/openapi.json").json()["paths"]
     served = {route.path for module in ROUTES for route in module.router.routes}
 
     assert len(served) > 50

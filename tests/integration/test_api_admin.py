@@ -7,24 +7,24 @@ import pytest
 
 from overnight_server.domain.ids import show_task
 from overnight_server.domain.results import Returned
-from tests.support.door import TASKS, Door, open_door
-from tests.support.house import AGENT, House
+from tests.support.api_user import TASKS, ApiUser, serve_api
+from tests.support.deployment import AGENT, Deployment
 
 ADMIN = "/api/v1/admin"
 
 
 @pytest.fixture
-def door(house: House, database_url: str) -> Iterator[Door]:
-    with open_door(house, database_url) as door:
-        yield door
+def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
+    with serve_api(deployment, database_url) as api_user:
+        yield api_user
 
 
 @pytest.fixture
-def boss(door: Door) -> Door:
-    return door.guest(is_admin=True)
+def boss(api_user: ApiUser) -> ApiUser:
+    return api_user.guest(is_admin=True)
 
 
-def test_a_user_is_made_listed_and_read(boss: Door) -> None:
+def test_a_user_is_made_listed_and_read(boss: ApiUser) -> None:
     made = boss.ask("POST", f"{ADMIN}/users", json={"name": "ada", "plan": "pro"})
 
     assert made.status_code == 201, made.text
@@ -38,7 +38,7 @@ def test_a_user_is_made_listed_and_read(boss: Door) -> None:
     assert rest.json()[0]["name"] > "ada"
 
 
-def test_users_of_any_legal_name_are_listed_by_pages(boss: Door) -> None:
+def test_users_of_any_legal_name_are_listed_by_pages(boss: ApiUser) -> None:
     names = {"Ωmega", "日本" * 50, "a+b@c.d", "ünïçödé"}
     for name in names:
         made = boss.ask("POST", f"{ADMIN}/users", json={"name": name})
@@ -59,7 +59,7 @@ def test_users_of_any_legal_name_are_listed_by_pages(boss: Door) -> None:
     assert boss.ask("GET", f"{ADMIN}/users", params={"before": "%00"}).status_code == 400
 
 
-def test_two_users_never_share_a_name(boss: Door) -> None:
+def test_two_users_never_share_a_name(boss: ApiUser) -> None:
     boss.ask("POST", f"{ADMIN}/users", json={"name": "ada"})
 
     again = boss.ask("POST", f"{ADMIN}/users", json={"name": "ada"})
@@ -67,7 +67,7 @@ def test_two_users_never_share_a_name(boss: Door) -> None:
     assert (again.status_code, again.json()["errors"][0]["field"]) == (400, "name")
 
 
-def test_a_user_is_changed_in_one_request(boss: Door, door: Door) -> None:
+def test_a_user_is_changed_in_one_request(boss: ApiUser, api_user: ApiUser) -> None:
     changes = {
         "plan": "pro",
         "max_concurrent_agents": 7,
@@ -78,19 +78,19 @@ def test_a_user_is_changed_in_one_request(boss: Door, door: Door) -> None:
         "window": {"zone": "Europe/Berlin", "opens": "22:00", "closes": "06:00"},
     }
 
-    answer = boss.ask("PATCH", f"{ADMIN}/users/{door.user}", json=changes)
+    answer = boss.ask("PATCH", f"{ADMIN}/users/{api_user.user}", json=changes)
 
     user = answer.json()
     assert answer.status_code == 200, answer.text
     assert (user["plan"], user["max_concurrent_agents"]) == ("pro", 7)
     assert user["monthly_agent_hours_limit"] is None
     assert (user["window"]["zone"], user["window"]["opens"]) == ("Europe/Berlin", "22:00")
-    row = door.house.one("SELECT * FROM users WHERE id = :id", id=door.user)
+    row = api_user.deployment.one("SELECT * FROM users WHERE id = :id", id=api_user.user)
     assert (row["max_pending"], row["on_exhausted"]) == (5, "hold")
     assert float(row["night_budget_usd"]) == 12.5
-    taken_back = boss.ask("PATCH", f"{ADMIN}/users/{door.user}", json={"window": None})
+    taken_back = boss.ask("PATCH", f"{ADMIN}/users/{api_user.user}", json={"window": None})
     assert taken_back.json()["window"] is None
-    acts = boss.ask("GET", f"{ADMIN}/audit", params={"user": str(door.user)}).json()
+    acts = boss.ask("GET", f"{ADMIN}/audit", params={"user": str(api_user.user)}).json()
     assert {act["actor"] for act in acts} >= {f"user:{boss.user}"}
 
 
@@ -103,17 +103,19 @@ def test_a_user_is_changed_in_one_request(boss: Door, door: Door) -> None:
         {"window": {"zone": "Mars/Olympus", "opens": "22:00", "closes": "06:00"}},
     ],
 )
-def test_a_wrong_change_changes_nothing(boss: Door, door: Door, changes: dict[str, Any]) -> None:
-    before = boss.ask("GET", f"{ADMIN}/users/{door.user}").json()
+def test_a_wrong_change_changes_nothing(
+    boss: ApiUser, api_user: ApiUser, changes: dict[str, Any]
+) -> None:
+    before = boss.ask("GET", f"{ADMIN}/users/{api_user.user}").json()
 
-    answer = boss.ask("PATCH", f"{ADMIN}/users/{door.user}", json={"max_pending": 1, **changes})
+    answer = boss.ask("PATCH", f"{ADMIN}/users/{api_user.user}", json={"max_pending": 1, **changes})
 
     assert answer.status_code in {400, 422}
-    assert boss.ask("GET", f"{ADMIN}/users/{door.user}").json() == before
+    assert boss.ask("GET", f"{ADMIN}/users/{api_user.user}").json() == before
 
 
-def test_workers_are_listed_drained_and_given_work_again(boss: Door) -> None:
-    boss.house.agent(slots=3)
+def test_workers_are_listed_drained_and_given_work_again(boss: ApiUser) -> None:
+    boss.deployment.agent(slots=3)
 
     [worker] = boss.ask("GET", f"{ADMIN}/workers").json()
     drained = boss.ask("POST", f"{ADMIN}/workers/{AGENT}/drain")
@@ -126,14 +128,16 @@ def test_workers_are_listed_drained_and_given_work_again(boss: Door) -> None:
     assert (unknown.status_code, unknown.json()["code"]) == (404, "WORKER_NOT_FOUND")
 
 
-def test_pools_are_listed_with_what_all_of_their_workers_can_do(boss: Door, door: Door) -> None:
-    house = door.house
-    house.agent(slots=3, agent_id="one", capabilities=("gpu", "web"))
-    house.agent(slots=2, agent_id="two", capabilities=("gpu",))
-    house.agent(slots=4, agent_id="three", pool="night")
+def test_pools_are_listed_with_what_all_of_their_workers_can_do(
+    boss: ApiUser, api_user: ApiUser
+) -> None:
+    deployment = api_user.deployment
+    deployment.agent(slots=3, agent_id="one", capabilities=("gpu", "web"))
+    deployment.agent(slots=2, agent_id="two", capabilities=("gpu",))
+    deployment.agent(slots=4, agent_id="three", pool="night")
     boss.ask("POST", f"{ADMIN}/workers/overnight_worker/two/drain")
     boss.ask("POST", f"{ADMIN}/pause", json={"pool": "night"})
-    house.running(door.user)
+    deployment.running(api_user.user)
 
     day, night = boss.ask("GET", f"{ADMIN}/pools").json()
 
@@ -141,25 +145,27 @@ def test_pools_are_listed_with_what_all_of_their_workers_can_do(boss: Door, door
     assert (day["workers"], day["slots"], day["busy"], day["draining"]) == (2, 3, 1, 1)
     assert day["capabilities"] == ["gpu"]
     assert (night["name"], night["slots"], night["busy"], night["paused"]) == ("night", 4, 0, True)
-    assert door.ask("GET", f"{ADMIN}/pools").status_code == 404
+    assert api_user.ask("GET", f"{ADMIN}/pools").status_code == 404
     with boss.client() as client:
         assert [pool.name for pool in client.admin.pools()] == ["default", "night"]
 
 
-def test_the_pool_of_an_agent_outside_names_whom_it_serves(boss: Door, door: Door) -> None:
-    made = door.ask("POST", "/api/v1/agents", json={"name": "laptop"})
+def test_the_pool_of_an_agent_outside_names_whom_it_serves(
+    boss: ApiUser, api_user: ApiUser
+) -> None:
+    made = api_user.ask("POST", "/api/v1/agents", json={"name": "laptop"})
     assert made.status_code == 201, made.text
 
     [pool] = boss.ask("GET", f"{ADMIN}/pools").json()
 
-    [user] = door.house.rows("SELECT name FROM users WHERE id = :id", id=door.user)
+    [user] = api_user.deployment.rows("SELECT name FROM users WHERE id = :id", id=api_user.user)
     assert (pool["kind"], pool["serves"], pool["workers"]) == ("pull", user["name"], 1)
 
 
-def test_an_admin_takes_a_lock_from_its_holder(boss: Door, door: Door) -> None:
-    house = door.house
-    house.agent()
-    run = house.running(door.user, locks=("repo:site",))
+def test_an_admin_takes_a_lock_from_its_holder(boss: ApiUser, api_user: ApiUser) -> None:
+    deployment = api_user.deployment
+    deployment.agent()
+    run = deployment.running(api_user.user, locks=("repo:site",))
     task_id = show_task(run.claim.task_id)
 
     [lock] = boss.ask("GET", f"{ADMIN}/locks").json()
@@ -167,29 +173,32 @@ def test_an_admin_takes_a_lock_from_its_holder(boss: Door, door: Door) -> None:
 
     assert (lock["key"], lock["task_id"]) == ("repo:site", task_id)
     assert answer.json() == {"task_id": task_id, "released": ["repo:site"]}
-    assert not house.settle(run, Returned("too late"))
-    assert door.ask("GET", f"{TASKS}/{task_id}").json()["state"] == "ready"
+    assert not deployment.settle(run, Returned("too late"))
+    assert api_user.ask("GET", f"{TASKS}/{task_id}").json()["state"] == "ready"
     again = boss.ask("POST", f"{ADMIN}/locks/{task_id}/release")
     assert (again.status_code, again.json()["code"]) == (409, "LOCK_NOT_HELD")
 
 
-def test_an_admin_pauses_a_user_and_everything(boss: Door, door: Door) -> None:
-    one = boss.ask("POST", f"{ADMIN}/pause", json={"user": str(door.user), "note": "bills"})
+def test_an_admin_pauses_a_user_and_everything(boss: ApiUser, api_user: ApiUser) -> None:
+    one = boss.ask("POST", f"{ADMIN}/pause", json={"user": str(api_user.user), "note": "bills"})
     everything = boss.ask("POST", f"{ADMIN}/pause", json={})
 
     assert one.json() == everything.json() == {"paused": True, "changed": True}
-    assert [pause["scope"] for pause in door.ask("GET", "/api/v1/pauses").json()] == ["user", "all"]
+    assert [pause["scope"] for pause in api_user.ask("GET", "/api/v1/pauses").json()] == [
+        "user",
+        "all",
+    ]
     assert len(boss.ask("GET", f"{ADMIN}/pauses").json()) == 2
     boss.ask("POST", f"{ADMIN}/resume", json={})
-    boss.ask("POST", f"{ADMIN}/resume", json={"user": str(door.user)})
-    assert door.ask("GET", "/api/v1/pauses").json() == []
+    boss.ask("POST", f"{ADMIN}/resume", json={"user": str(api_user.user)})
+    assert api_user.ask("GET", "/api/v1/pauses").json() == []
     unknown = boss.ask("POST", f"{ADMIN}/pause", json={"pool": "nowhere"})
     assert (unknown.status_code, unknown.json()["code"]) == (404, "POOL_NOT_FOUND")
 
 
-def test_fairness_tells_of_every_user(boss: Door, door: Door) -> None:
-    door.house.agent()
-    door.house.settle(door.house.running(door.user), Returned("done"))
+def test_fairness_tells_of_every_user(boss: ApiUser, api_user: ApiUser) -> None:
+    api_user.deployment.agent()
+    api_user.deployment.settle(api_user.deployment.running(api_user.user), Returned("done"))
 
     shown = boss.ask("GET", f"{ADMIN}/fairness", params={"hours": 2}).json()
 
@@ -198,44 +207,48 @@ def test_fairness_tells_of_every_user(boss: Door, door: Door) -> None:
     assert shown["starving"] == []
 
 
-def test_a_disabled_user_is_shut_out_and_what_runs_ends(boss: Door, door: Door) -> None:
-    door.house.agent()
-    waiting = door.created(type="echo")
-    [claimed] = door.house.claim().claims
-    run = door.house.start(claimed)
-    later = door.created(type="echo")
+def test_a_disabled_user_is_shut_out_and_what_runs_ends(boss: ApiUser, api_user: ApiUser) -> None:
+    api_user.deployment.agent()
+    waiting = api_user.created(type="echo")
+    [claimed] = api_user.deployment.claim().claims
+    run = api_user.deployment.start(claimed)
+    later = api_user.created(type="echo")
     assert run is not None
 
-    shut = boss.ask("POST", f"{ADMIN}/users/{door.user}/disable")
+    shut = boss.ask("POST", f"{ADMIN}/users/{api_user.user}/disable")
 
     assert shut.status_code == 200, shut.text
     assert shut.json()["disabled_at"] is not None
-    refused = door.ask("GET", TASKS)
+    refused = api_user.ask("GET", TASKS)
     assert (refused.status_code, refused.json()["code"]) == (401, "UNAUTHENTICATED")
-    assert door.house.settle(run, Returned("done"))
-    assert door.house.state(door.row_id(waiting["id"])) == "completed"
-    assert not door.house.claim().claims
+    assert api_user.deployment.settle(run, Returned("done"))
+    assert api_user.deployment.state(api_user.row_id(waiting["id"])) == "completed"
+    assert not api_user.deployment.claim().claims
 
-    back = boss.ask("POST", f"{ADMIN}/users/{door.user}/enable")
+    back = boss.ask("POST", f"{ADMIN}/users/{api_user.user}/enable")
 
     assert back.json()["disabled_at"] is None
-    assert door.ask("GET", TASKS).status_code == 200
-    [again] = door.house.claim().claims
+    assert api_user.ask("GET", TASKS).status_code == 200
+    [again] = api_user.deployment.claim().claims
     assert show_task(again.claim.task_id) == later["id"]
 
 
-def test_nobody_shuts_themselves_out(boss: Door, door: Door) -> None:
+def test_nobody_shuts_themselves_out(boss: ApiUser, api_user: ApiUser) -> None:
     assert boss.ask("POST", f"{ADMIN}/users/{boss.user}/disable").status_code == 400
-    assert door.ask("POST", f"{ADMIN}/users/{boss.user}/disable").status_code == 404
+    assert api_user.ask("POST", f"{ADMIN}/users/{boss.user}/disable").status_code == 404
     assert boss.ask("GET", TASKS).status_code == 200
 
 
-def test_a_change_of_plan_lets_nobody_in_again(boss: Door, door: Door) -> None:
-    boss.client().admin.disable_user(str(door.user))
-    boss.client().admin.change_user(str(door.user), plan="pro")
+def test_a_change_of_plan_lets_nobody_in_again(boss: ApiUser, api_user: ApiUser) -> None:
+    boss.client().admin.disable_user(str(api_user.user))
+    boss.client().admin.change_user(str(api_user.user), plan="pro")
 
-    lane = door.house.one("SELECT max_active FROM lanes WHERE user_id = :u", u=door.user)
+    lane = api_user.deployment.one(
+        "SELECT max_active FROM lanes WHERE user_id = :u", u=api_user.user
+    )
     assert lane["max_active"] == 0
-    assert boss.client().admin.enable_user(str(door.user)).disabled_at is None
-    lane = door.house.one("SELECT max_active FROM lanes WHERE user_id = :u", u=door.user)
+    assert boss.client().admin.enable_user(str(api_user.user)).disabled_at is None
+    lane = api_user.deployment.one(
+        "SELECT max_active FROM lanes WHERE user_id = :u", u=api_user.user
+    )
     assert lane["max_active"] == 3

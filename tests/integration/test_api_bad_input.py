@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 from overnight.models.json_values import MAX_BYTES
-from tests.support.door import TASKS, open_door
-from tests.support.house import House
+from tests.support.api_user import TASKS, serve_api
+from tests.support.deployment import Deployment
 
 JSON = "application/json"
 
@@ -116,12 +116,12 @@ BAD_FIELDS: list[tuple[str, str]] = [
 ]
 
 
-def test_no_bad_body_gets_in_and_each_is_named(house: House, database_url: str) -> None:
+def test_no_bad_body_gets_in_and_each_is_named(deployment: Deployment, database_url: str) -> None:
     wrong: list[object] = []
     cases = UNREADABLE + [(body, 422, field) for body, field in BAD_FIELDS]
-    with open_door(house, database_url) as door:
+    with serve_api(deployment, database_url) as api_user:
         for body, status, field in cases:
-            answer = door.ask("POST", TASKS, content=body, headers={"Content-Type": JSON})
+            answer = api_user.ask("POST", TASKS, content=body, headers={"Content-Type": JSON})
             problem = answer.json()
             named = [error["field"] for error in problem["errors"]]
             if (
@@ -133,22 +133,22 @@ def test_no_bad_body_gets_in_and_each_is_named(house: House, database_url: str) 
                 wrong.append((body[:80], answer.status_code, answer.text[:300]))
 
     assert wrong == []
-    assert house.one("SELECT count(*) AS n FROM tasks")["n"] == 0
-    assert house.one("SELECT count(*) AS n FROM dags")["n"] == 0
+    assert deployment.one("SELECT count(*) AS n FROM tasks")["n"] == 0
+    assert deployment.one("SELECT count(*) AS n FROM dags")["n"] == 0
 
 
-def test_an_unknown_field_is_told_the_nearest(house: House, database_url: str) -> None:
-    with open_door(house, database_url) as door:
-        answer = door.create(prioritty=1)
+def test_an_unknown_field_is_told_the_nearest(deployment: Deployment, database_url: str) -> None:
+    with serve_api(deployment, database_url) as api_user:
+        answer = api_user.create(prioritty=1)
 
     [error] = answer.json()["errors"]
     assert error["field"] == "prioritty"
     assert "did you mean priority?" in error["message"]
 
 
-def test_a_wrong_field_is_told_what_would_do(house: House, database_url: str) -> None:
-    with open_door(house, database_url) as door:
-        answer = door.create(priority=9, retry={"strategy": "hopeful"}, tags=[""])
+def test_a_wrong_field_is_told_what_would_do(deployment: Deployment, database_url: str) -> None:
+    with serve_api(deployment, database_url) as api_user:
+        answer = api_user.create(priority=9, retry={"strategy": "hopeful"}, tags=[""])
 
     legal = {error["field"]: error["legal"] for error in answer.json()["errors"]}
     assert legal["priority"] == "a whole number from 1 to 4"
@@ -156,10 +156,12 @@ def test_a_wrong_field_is_told_what_would_do(house: House, database_url: str) ->
     assert legal["tags.0"] == "text from 1 to 100 characters"
 
 
-def test_a_body_that_is_not_declared_as_json_is_refused(house: House, database_url: str) -> None:
-    with open_door(house, database_url) as door:
+def test_a_body_that_is_not_declared_as_json_is_refused(
+    deployment: Deployment, database_url: str
+) -> None:
+    with serve_api(deployment, database_url) as api_user:
         answers = [
-            door.ask("POST", TASKS, content=titled(), headers={"Content-Type": kind})
+            api_user.ask("POST", TASKS, content=titled(), headers={"Content-Type": kind})
             for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data")
         ]
 
@@ -168,13 +170,13 @@ def test_a_body_that_is_not_declared_as_json_is_refused(house: House, database_u
 
 
 def test_a_body_above_a_megabyte_is_refused_declared_or_not(
-    house: House, database_url: str
+    deployment: Deployment, database_url: str
 ) -> None:
     body = titled(description="x" * 1024 * 1024).encode()
 
-    with open_door(house, database_url) as door:
-        declared = door.ask("POST", TASKS, content=body, headers={"Content-Type": JSON})
-        streamed = door.ask(
+    with serve_api(deployment, database_url) as api_user:
+        declared = api_user.ask("POST", TASKS, content=body, headers={"Content-Type": JSON})
+        streamed = api_user.ask(
             "POST",
             TASKS,
             content=iter([body[:600_000], body[600_000:]]),
@@ -186,7 +188,7 @@ def test_a_body_above_a_megabyte_is_refused_declared_or_not(
     assert declared.headers["content-type"] == "application/problem+json"
 
 
-def test_values_on_the_edge_come_back_unchanged(house: House, database_url: str) -> None:
+def test_values_on_the_edge_come_back_unchanged(deployment: Deployment, database_url: str) -> None:
     payload = {
         "deep": json.loads("[" * 30 + "]" * 30),
         "large": 2**64 - 1,
@@ -195,9 +197,9 @@ def test_values_on_the_edge_come_back_unchanged(house: House, database_url: str)
         "text": "naïve 日本 🌙 \x1f \x7f ' \" \\ %s :x {}",
         "": "empty key",
     }
-    with open_door(house, database_url) as door:
-        task = door.created(title="' OR 1=1; --", payload=payload)
-        again = door.ask("GET", f"{TASKS}/{task['id']}").json()
+    with serve_api(deployment, database_url) as api_user:
+        task = api_user.created(title="' OR 1=1; --", payload=payload)
+        again = api_user.ask("GET", f"{TASKS}/{task['id']}").json()
 
     assert again["payload"] == payload
     assert again["title"] == "' OR 1=1; --"

@@ -12,34 +12,38 @@ from overnight.models.bulk import BulkOperation
 from overnight_server.domain.ids import show_task
 from overnight_server.domain.results import Raised
 from overnight_server.maintenance.bulk import work_off
-from tests.support.door import TASKS, Door, open_door
-from tests.support.house import House
+from tests.support.api_user import TASKS, ApiUser, serve_api
+from tests.support.deployment import Deployment
 
 BULK = "/api/v1/bulk"
 
 
 @pytest.fixture
-def door(house: House, database_url: str) -> Iterator[Door]:
-    house.agent()
-    with open_door(house, database_url) as door:
-        yield door
+def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
+    deployment.agent()
+    with serve_api(deployment, database_url) as api_user:
+        yield api_user
 
 
-def ask(door: Door, action: str, headers: dict[str, str] | None = None, **body: Any) -> Response:
-    return door.ask("POST", f"{TASKS}/bulk", json={"action": action, **body}, headers=headers or {})
+def ask(
+    api_user: ApiUser, action: str, headers: dict[str, str] | None = None, **body: Any
+) -> Response:
+    return api_user.ask(
+        "POST", f"{TASKS}/bulk", json={"action": action, **body}, headers=headers or {}
+    )
 
 
-def dead(door: Door) -> str:
-    run = door.house.running(door.user, max_attempts=1)
-    door.house.settle(run, Raised("auth_failure", "no"))
+def dead(api_user: ApiUser) -> str:
+    run = api_user.deployment.running(api_user.user, max_attempts=1)
+    api_user.deployment.settle(run, Raised("auth_failure", "no"))
     return show_task(run.claim.task_id)
 
 
-def test_a_preview_tells_and_changes_nothing(door: Door) -> None:
-    ids = [door.created(tags=["night"])["id"] for _ in range(7)]
-    door.ask("DELETE", f"{TASKS}/{ids[0]}")
+def test_a_preview_tells_and_changes_nothing(api_user: ApiUser) -> None:
+    ids = [api_user.created(tags=["night"])["id"] for _ in range(7)]
+    api_user.ask("DELETE", f"{TASKS}/{ids[0]}")
 
-    answer = ask(door, "cancel", filter={"tag": "night"}, preview=True)
+    answer = ask(api_user, "cancel", filter={"tag": "night"}, preview=True)
 
     assert answer.status_code == 200
     assert answer.json() == {
@@ -49,47 +53,47 @@ def test_a_preview_tells_and_changes_nothing(door: Door) -> None:
         "sample": ids[:1:-1],
     }
     assert "location" not in answer.headers
-    assert door.ask("GET", BULK).json() == []
+    assert api_user.ask("GET", BULK).json() == []
 
 
-def test_an_operation_is_begun_followed_and_listed(door: Door) -> None:
-    failed = [dead(door) for _ in range(2)]
+def test_an_operation_is_begun_followed_and_listed(api_user: ApiUser) -> None:
+    failed = [dead(api_user) for _ in range(2)]
 
-    answer = ask(door, "retry", filter={"status": "failed"})
+    answer = ask(api_user, "retry", filter={"status": "failed"})
 
     begun = answer.json()
     assert answer.status_code == 202
     assert answer.headers["location"] == f"{BULK}/{begun['id']}"
     assert (begun["state"], begun["total"], begun["done"]) == ("running", 2, 0)
     assert begun["filter"] == {"status": "failed"}
-    work_off(door.house.dispatcher)
-    ended = door.ask("GET", answer.headers["location"]).json()
+    work_off(api_user.deployment.dispatcher)
+    ended = api_user.ask("GET", answer.headers["location"]).json()
     assert (ended["state"], ended["done"], ended["changed"]) == ("completed", 2, 2)
     assert ended["refused"] == {}
     assert ended["finished_at"] is not None
-    states = [door.ask("GET", f"{TASKS}/{task}").json()["state"] for task in failed]
+    states = [api_user.ask("GET", f"{TASKS}/{task}").json()["state"] for task in failed]
     assert states == ["ready", "ready"]
-    other = ask(door, "reprioritise", filter={"type": "echo"}, priority=1).json()
-    first = door.ask("GET", BULK, params={"limit": 1})
-    rest = door.ask("GET", first.headers["link"][1:].split(">")[0])
+    other = ask(api_user, "reprioritise", filter={"type": "echo"}, priority=1).json()
+    first = api_user.ask("GET", BULK, params={"limit": 1})
+    rest = api_user.ask("GET", first.headers["link"][1:].split(">")[0])
     assert [one["id"] for one in first.json() + rest.json()] == [other["id"], begun["id"]]
     assert other["priority_score"] == 5
 
 
-def test_an_operation_is_stopped_once(door: Door) -> None:
-    begun = ask(door, "cancel", filter={"tag": "a"}).json()
+def test_an_operation_is_stopped_once(api_user: ApiUser) -> None:
+    begun = ask(api_user, "cancel", filter={"tag": "a"}).json()
 
-    stopped = door.ask("POST", f"{BULK}/{begun['id']}/cancel")
-    again = door.ask("POST", f"{BULK}/{begun['id']}/cancel")
+    stopped = api_user.ask("POST", f"{BULK}/{begun['id']}/cancel")
+    again = api_user.ask("POST", f"{BULK}/{begun['id']}/cancel")
 
     assert (stopped.status_code, stopped.json()["state"]) == (200, "cancelled")
     assert (again.status_code, again.json()["code"]) == (409, "BULK_ALREADY_FINISHED")
 
 
-def test_a_repeated_request_begins_one_operation(door: Door) -> None:
+def test_a_repeated_request_begins_one_operation(api_user: ApiUser) -> None:
     key = {"Idempotency-Key": "tonight"}
 
-    first, again = (ask(door, "cancel", key, filter={"tag": "a"}) for _ in range(2))
+    first, again = (ask(api_user, "cancel", key, filter={"tag": "a"}) for _ in range(2))
 
     assert (first.status_code, again.status_code) == (202, 200)
     assert first.json()["id"] == again.json()["id"]
@@ -113,20 +117,20 @@ def test_a_repeated_request_begins_one_operation(door: Door) -> None:
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_its_field(
-    door: Door, body: dict[str, Any], status: int, field: str
+    api_user: ApiUser, body: dict[str, Any], status: int, field: str
 ) -> None:
-    answer = door.ask("POST", f"{TASKS}/bulk", json=body)
+    answer = api_user.ask("POST", f"{TASKS}/bulk", json=body)
 
     assert answer.status_code == status, answer.text
     assert [one["field"] for one in answer.json()["errors"]] == [field]
-    assert door.house.rows("SELECT 1 FROM bulk_operations") == []
+    assert api_user.deployment.rows("SELECT 1 FROM bulk_operations") == []
 
 
-def test_the_whole_is_used_from_python(door: Door) -> None:
-    kept = door.created(title="keep")["id"]
-    failed = dead(door)
+def test_the_whole_is_used_from_python(api_user: ApiUser) -> None:
+    kept = api_user.created(title="keep")["id"]
+    failed = dead(api_user)
     seen: list[BulkOperation] = []
-    with door.client(sleep=lambda _: work_off(door.house.dispatcher)) as client:
+    with api_user.client(sleep=lambda _: work_off(api_user.deployment.dispatcher)) as client:
         would = client.bulk.preview("retry", status="failed")
         started = client.bulk.start("retry", status="failed")
         ended = client.bulk.wait(started.id, on_progress=seen.append)
@@ -149,8 +153,8 @@ def test_the_whole_is_used_from_python(door: Door) -> None:
             client.bulk.start("delete", everything=True)
 
 
-def test_a_wait_that_takes_too_long_says_how_far_it_got(door: Door) -> None:
-    with door.client(sleep=lambda _: None) as client:
+def test_a_wait_that_takes_too_long_says_how_far_it_got(api_user: ApiUser) -> None:
+    with api_user.client(sleep=lambda _: None) as client:
         client.tasks.create("a task")
         started = client.bulk.start("cancel", title="task")
 
@@ -160,10 +164,10 @@ def test_a_wait_that_takes_too_long_says_how_far_it_got(door: Door) -> None:
     assert late.value.bulk.id == started.id
 
 
-def test_a_list_takes_every_filter_from_python(door: Door) -> None:
-    one = door.created(title="One", type="echo", tags=["a"], project_id="p", source="cli")
-    door.created(title="two", type="other")
-    with door.client() as client:
+def test_a_list_takes_every_filter_from_python(api_user: ApiUser) -> None:
+    one = api_user.created(title="One", type="echo", tags=["a"], project_id="p", source="cli")
+    api_user.created(title="two", type="other")
+    with api_user.client() as client:
         for chosen in (
             {"title": "one"},
             {"type": "echo"},
@@ -177,8 +181,8 @@ def test_a_list_takes_every_filter_from_python(door: Door) -> None:
         assert len(list(client.tasks.list(created_after=at, status="pending", tag=None))) == 2
 
 
-def test_the_queue_of_prompts_is_used_from_python(door: Door) -> None:
-    with door.client() as client:
+def test_the_queue_of_prompts_is_used_from_python(api_user: ApiUser) -> None:
+    with api_user.client() as client:
         entry = client.queue.submit("tidy up", model="sonnet", timeout_seconds=60)
 
         assert (entry.position, entry.state) == (1, "pending")
@@ -190,13 +194,13 @@ def test_the_queue_of_prompts_is_used_from_python(door: Door) -> None:
             client.queue.submit("")
 
 
-def test_the_awaited_client_does_the_same(door: Door) -> None:
+def test_the_awaited_client_does_the_same(api_user: ApiUser) -> None:
     async def work() -> str:
-        url, key = str(door.http.base_url), door.key
-        app = ASGITransport(door.http.app)
+        url, key = str(api_user.http.base_url), api_user.key
+        app = ASGITransport(api_user.http.app)
         async with AsyncClient(url, key, transport=app, retries=0) as client:
             started = await client.bulk.start("cancel", tag="none")
-            work_off(door.house.dispatcher)
+            work_off(api_user.deployment.dispatcher)
             return (await client.bulk.wait(started.id)).state
 
     assert asyncio.run(work()) == "completed"

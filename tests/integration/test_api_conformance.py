@@ -3,8 +3,8 @@
 import pytest
 
 from tests.support.conformance import Found, conform
-from tests.support.furnished import furnish
-from tests.support.house import House
+from tests.support.deployment import Deployment
+from tests.support.seeded_data import furnish
 from tests.support.serving import serve
 
 SHOWN = 10
@@ -15,10 +15,10 @@ def _told(found: Found) -> str:
     return f"{len(found.faults)} answers that are not as described:\n{first}"
 
 
-def test_every_answer_is_as_described(house: House, database_url: str) -> None:
-    with serve(house, database_url) as served:
-        furnished = furnish(served, is_admin=True)
-        found = conform(served, furnished, phases=("examples", "fuzzing"), examples=2)
+def test_every_answer_is_as_described(deployment: Deployment, database_url: str) -> None:
+    with serve(deployment, database_url) as served:
+        seeded_data = furnish(served, is_admin=True)
+        found = conform(served, seeded_data, phases=("examples", "fuzzing"), examples=2)
 
     assert not found.faults, _told(found)
     assert len(found.statuses) > 90
@@ -29,12 +29,12 @@ def test_every_answer_is_as_described(house: House, database_url: str) -> None:
 @pytest.mark.proof
 @pytest.mark.parametrize("is_admin", [True, False], ids=["admin", "user"])
 def test_every_answer_to_much_more_is_as_described(
-    house: House, database_url: str, *, is_admin: bool
+    deployment: Deployment, database_url: str, *, is_admin: bool
 ) -> None:
     phases = ("examples", "coverage", "fuzzing", "stateful")
-    with serve(house, database_url) as served:
-        furnished = furnish(served, is_admin=is_admin)
-        found = conform(served, furnished, phases=phases, examples=30)
+    with serve(deployment, database_url) as served:
+        seeded_data = furnish(served, is_admin=is_admin)
+        found = conform(served, seeded_data, phases=phases, examples=30)
 
     assert not found.faults, _told(found)
     assert found.calls > 5_000

@@ -8,10 +8,10 @@ import pytest
 from overnight import errors
 from overnight_server.domain.ids import new_dag_id, new_task_id, show_dag, show_task
 from overnight_server.domain.results import Raised, Returned
+from tests.support.api_user import TASKS, ApiUser, serve_api
 from tests.support.command import run
-from tests.support.door import TASKS, Door, open_door
+from tests.support.deployment import Deployment
 from tests.support.graphs import begin
-from tests.support.house import House
 
 DAGS = "/api/v1/dags"
 CHAIN = [
@@ -23,101 +23,101 @@ CHAIN = [
 
 
 @pytest.fixture
-def door(house: House, database_url: str) -> Iterator[Door]:
-    with open_door(house, database_url) as door:
-        door.house.agent()
-        yield door
+def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
+    with serve_api(deployment, database_url) as api_user:
+        api_user.deployment.agent()
+        yield api_user
 
 
 @pytest.fixture
-def shell(door: Door, operators_place: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def shell(api_user: ApiUser, operators_place: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A place whose commands reach this API."""
-    door.take_commands(monkeypatch)
+    api_user.take_commands(monkeypatch)
 
 
-def made(door: Door) -> dict[str, str]:
+def made(api_user: ApiUser) -> dict[str, str]:
     """Queue the chain; return the graph's id and the tasks' by name."""
-    answer = door.ask("POST", DAGS, json={"title": "a chain", "tasks": CHAIN}).json()
+    answer = api_user.ask("POST", DAGS, json={"title": "a chain", "tasks": CHAIN}).json()
     return {"dag": answer["id"], **answer["tasks"]}
 
 
-def end(door: Door, task: str, *, well: bool) -> None:
-    [started] = begin(door.house, door.row_id(task))
-    door.house.settle(started, Returned({"ok": 1}) if well else Raised("error", "boom"))
+def end(api_user: ApiUser, task: str, *, well: bool) -> None:
+    [started] = begin(api_user.deployment, api_user.row_id(task))
+    api_user.deployment.settle(started, Returned({"ok": 1}) if well else Raised("error", "boom"))
 
 
-def states(door: Door, dag: str) -> dict[str, str]:
-    shown: dict[str, Any] = door.ask("GET", f"{DAGS}/{dag}").json()
+def states(api_user: ApiUser, dag: str) -> dict[str, str]:
+    shown: dict[str, Any] = api_user.ask("GET", f"{DAGS}/{dag}").json()
     return {task["name"]: task["state"] for task in shown["tasks"]}
 
 
-def failed(door: Door) -> dict[str, str]:
-    names = made(door)
-    end(door, names["first"], well=True)
-    end(door, names["second"], well=False)
+def failed(api_user: ApiUser) -> dict[str, str]:
+    names = made(api_user)
+    end(api_user, names["first"], well=True)
+    end(api_user, names["second"], well=False)
     return names
 
 
-def test_a_graph_is_cancelled_whole(door: Door) -> None:
-    names = made(door)
-    [_] = begin(door.house, door.row_id(names["first"]))
+def test_a_graph_is_cancelled_whole(api_user: ApiUser) -> None:
+    names = made(api_user)
+    [_] = begin(api_user.deployment, api_user.row_id(names["first"]))
 
-    answer = door.ask("DELETE", f"{DAGS}/{names['dag']}")
+    answer = api_user.ask("DELETE", f"{DAGS}/{names['dag']}")
 
     assert answer.status_code == 200
     assert answer.json() == {"cancelled": 3, "stopping": 1, "status": "running"}
-    assert states(door, names["dag"])["third"] == "cancelled"
+    assert states(api_user, names["dag"])["third"] == "cancelled"
 
 
-def test_a_graph_that_has_ended_cannot_be_cancelled(door: Door) -> None:
-    names = made(door)
-    assert door.ask("DELETE", f"{DAGS}/{names['dag']}").json()["status"] == "cancelled"
+def test_a_graph_that_has_ended_cannot_be_cancelled(api_user: ApiUser) -> None:
+    names = made(api_user)
+    assert api_user.ask("DELETE", f"{DAGS}/{names['dag']}").json()["status"] == "cancelled"
 
-    again = door.ask("DELETE", f"{DAGS}/{names['dag']}")
+    again = api_user.ask("DELETE", f"{DAGS}/{names['dag']}")
 
     assert (again.status_code, again.json()["code"]) == (409, "DAG_ALREADY_FINISHED")
 
 
-def test_a_failed_task_is_retried_with_what_ended_because_of_it(door: Door) -> None:
-    names = failed(door)
-    assert states(door, names["dag"]) == {
+def test_a_failed_task_is_retried_with_what_ended_because_of_it(api_user: ApiUser) -> None:
+    names = failed(api_user)
+    assert states(api_user, names["dag"]) == {
         "first": "completed",
         "second": "dead_lettered",
         "third": "cancelled",
         "tidy": "ready",
     }
 
-    answer = door.ask("POST", f"{TASKS}/{names['second']}/retry")
+    answer = api_user.ask("POST", f"{TASKS}/{names['second']}/retry")
 
     assert answer.status_code == 200, answer.text
     assert answer.json()["dag_id"] == names["dag"]
     assert set(answer.json()["tasks"]) >= {names["second"], names["third"]}
-    assert states(door, names["dag"])["second"] == "ready"
-    again = door.ask("POST", f"{TASKS}/{names['second']}/retry")
+    assert states(api_user, names["dag"])["second"] == "ready"
+    again = api_user.ask("POST", f"{TASKS}/{names['second']}/retry")
     assert (again.status_code, again.json()["code"]) == (409, "NOT_RETRYABLE")
 
 
-def test_a_cancelled_graph_is_retried_whole(door: Door) -> None:
-    names = made(door)
-    door.ask("DELETE", f"{DAGS}/{names['dag']}")
+def test_a_cancelled_graph_is_retried_whole(api_user: ApiUser) -> None:
+    names = made(api_user)
+    api_user.ask("DELETE", f"{DAGS}/{names['dag']}")
 
-    answer = door.ask("POST", f"{DAGS}/{names['dag']}/retry")
+    answer = api_user.ask("POST", f"{DAGS}/{names['dag']}/retry")
 
     assert answer.status_code == 200, answer.text
     assert answer.json()["dag_id"] == names["dag"]
     assert {names["dag"], *answer.json()["tasks"]} == set(names.values())
-    assert states(door, names["dag"])["first"] == "ready"
-    again = door.ask("POST", f"{DAGS}/{names['dag']}/retry")
+    assert states(api_user, names["dag"])["first"] == "ready"
+    again = api_user.ask("POST", f"{DAGS}/{names['dag']}/retry")
     assert (again.status_code, again.json()["code"]) == (409, "NOT_RETRYABLE")
-    unknown = door.ask("POST", f"{DAGS}/{show_dag(new_dag_id())}/retry")
+    unknown = api_user.ask("POST", f"{DAGS}/{show_dag(new_dag_id())}/retry")
     assert (unknown.status_code, unknown.json()["code"]) == (404, "DAG_NOT_FOUND")
 
 
-def test_a_fork_runs_a_part_anew_and_leaves_the_old_graph_alone(door: Door) -> None:
-    names = failed(door)
-    before = states(door, names["dag"])
+def test_a_fork_runs_a_part_anew_and_leaves_the_old_graph_alone(api_user: ApiUser) -> None:
+    names = failed(api_user)
+    before = states(api_user, names["dag"])
 
-    answer = door.ask("POST", f"{TASKS}/{names['second']}/fork", json={"title": "once more"})
+    answer = api_user.ask("POST", f"{TASKS}/{names['second']}/fork", json={"title": "once more"})
 
     fork = answer.json()
     assert answer.status_code == 201, answer.text
@@ -125,46 +125,46 @@ def test_a_fork_runs_a_part_anew_and_leaves_the_old_graph_alone(door: Door) -> N
     assert fork["forked_from"] == names["dag"]
     assert list(fork["tasks"]) == ["first", "second", "third", "tidy"]
     assert set(fork["tasks"].values()).isdisjoint(names.values())
-    shown = door.ask("GET", f"{DAGS}/{fork['id']}").json()
+    shown = api_user.ask("GET", f"{DAGS}/{fork['id']}").json()
     assert (shown["title"], shown["forked_from"]) == ("once more", names["dag"])
-    assert states(door, fork["id"])["first"] == "completed"
-    assert states(door, fork["id"])["second"] == "ready"
-    assert states(door, names["dag"]) == before
+    assert states(api_user, fork["id"])["first"] == "completed"
+    assert states(api_user, fork["id"])["second"] == "ready"
+    assert states(api_user, names["dag"]) == before
 
 
-def test_the_same_key_forks_once(door: Door) -> None:
-    names = failed(door)
+def test_the_same_key_forks_once(api_user: ApiUser) -> None:
+    names = failed(api_user)
     path = f"{TASKS}/{names['second']}/fork"
 
-    first = door.ask("POST", path, headers={"Idempotency-Key": "once"})
-    again = door.ask("POST", path, json={"idempotency_key": "once"})
+    first = api_user.ask("POST", path, headers={"Idempotency-Key": "once"})
+    again = api_user.ask("POST", path, json={"idempotency_key": "once"})
 
     assert (first.status_code, again.status_code) == (201, 200)
     assert first.json() == again.json()
-    assert len(door.ask("GET", DAGS).json()) == 2
+    assert len(api_user.ask("GET", DAGS).json()) == 2
 
 
-def test_a_fork_is_bounded_like_a_submit(door: Door) -> None:
-    names = failed(door)
-    door.house.run("UPDATE users SET max_tasks_per_dag = 2")
+def test_a_fork_is_bounded_like_a_submit(api_user: ApiUser) -> None:
+    names = failed(api_user)
+    api_user.deployment.run("UPDATE users SET max_tasks_per_dag = 2")
 
-    answer = door.ask("POST", f"{TASKS}/{names['second']}/fork")
+    answer = api_user.ask("POST", f"{TASKS}/{names['second']}/fork")
 
     assert answer.status_code == 400
     assert answer.json()["errors"][0]["legal"] == "at most 2"
 
 
-def test_a_wrong_word_in_a_fork_is_named(door: Door) -> None:
-    answer = door.ask("POST", f"{TASKS}/{show_task(new_task_id())}/fork", json={"titel": "x"})
+def test_a_wrong_word_in_a_fork_is_named(api_user: ApiUser) -> None:
+    answer = api_user.ask("POST", f"{TASKS}/{show_task(new_task_id())}/fork", json={"titel": "x"})
 
     assert answer.status_code == 422
     [wrong] = answer.json()["errors"]
     assert (wrong["field"], wrong["legal"]) == ("titel", "one of title, idempotency_key")
 
 
-def test_another_users_work_looks_exactly_like_none(door: Door) -> None:
-    theirs = failed(door.guest())
-    before = states_of_all(door)
+def test_another_users_work_looks_exactly_like_none(api_user: ApiUser) -> None:
+    theirs = failed(api_user.guest())
+    before = states_of_all(api_user)
 
     for method, path, unknown in (
         ("DELETE", f"{DAGS}/{theirs['dag']}", f"{DAGS}/{show_dag(new_dag_id())}"),
@@ -177,18 +177,18 @@ def test_another_users_work_looks_exactly_like_none(door: Door) -> None:
             for verb in ("retry", "fork")
         ),
     ):
-        mine, none = door.ask(method, path), door.ask(method, unknown)
+        mine, none = api_user.ask(method, path), api_user.ask(method, unknown)
         assert (mine.status_code, mine.text) == (404, none.text)
 
-    assert states_of_all(door) == before
+    assert states_of_all(api_user) == before
 
 
-def states_of_all(door: Door) -> list[Any]:
-    return door.house.rows("SELECT id, state FROM tasks ORDER BY id")
+def states_of_all(api_user: ApiUser) -> list[Any]:
+    return api_user.deployment.rows("SELECT id, state FROM tasks ORDER BY id")
 
 
-def test_a_key_that_may_only_read_changes_nothing(door: Door) -> None:
-    reader = door.guest(scopes=("tasks:read",))
+def test_a_key_that_may_only_read_changes_nothing(api_user: ApiUser) -> None:
+    reader = api_user.guest(scopes=("tasks:read",))
 
     assert reader.ask("DELETE", f"{DAGS}/dag_x").status_code == 403
     assert reader.ask("POST", f"{DAGS}/dag_x/retry").status_code == 403
@@ -196,9 +196,9 @@ def test_a_key_that_may_only_read_changes_nothing(door: Door) -> None:
     assert reader.ask("POST", f"{TASKS}/task_x/fork").status_code == 403
 
 
-def test_the_client_does_all_of_it(door: Door) -> None:
-    client = door.client()
-    names = failed(door)
+def test_the_client_does_all_of_it(api_user: ApiUser) -> None:
+    client = api_user.client()
+    names = failed(api_user)
 
     assert names["third"] in client.dags.retry(names["second"]).tasks
     forked = client.dags.fork(names["second"], title="again")
@@ -214,8 +214,8 @@ def test_the_client_does_all_of_it(door: Door) -> None:
 
 
 @pytest.mark.usefixtures("shell")
-def test_the_shell_does_all_of_it(door: Door) -> None:
-    names = failed(door)
+def test_the_shell_does_all_of_it(api_user: ApiUser) -> None:
+    names = failed(api_user)
 
     retried = run("dag", "retry", names["second"])
     forked = run("dag", "fork", names["second"][-8:], "--title", "again")

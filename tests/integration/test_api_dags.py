@@ -11,9 +11,9 @@ from overnight_server.domain.results import Returned
 from overnight_server.intake.grow_graph import Seed, SpawnCaps, spawn
 from overnight_server.intake.submit import NewTask
 from overnight_server.outcome.inputs import inputs_of
-from tests.support.door import Door, open_door
+from tests.support.api_user import ApiUser, serve_api
+from tests.support.deployment import LOOSE, Deployment
 from tests.support.graphs import begin
-from tests.support.house import LOOSE, House
 
 DAGS = "/api/v1/dags"
 DIAMOND = [
@@ -25,24 +25,26 @@ DIAMOND = [
 
 
 @pytest.fixture
-def door(house: House, database_url: str) -> Iterator[Door]:
-    with open_door(house, database_url) as door:
-        yield door
+def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
+    with serve_api(deployment, database_url) as api_user:
+        yield api_user
 
 
-def create(door: Door, tasks: list[dict[str, Any]] = DIAMOND, **fields: Any) -> Response:
-    return door.ask("POST", DAGS, json={"title": "a page", "tasks": tasks, **fields})
+def create(api_user: ApiUser, tasks: list[dict[str, Any]] = DIAMOND, **fields: Any) -> Response:
+    return api_user.ask("POST", DAGS, json={"title": "a page", "tasks": tasks, **fields})
 
 
-def created(door: Door, tasks: list[dict[str, Any]] = DIAMOND, **fields: Any) -> dict[str, Any]:
-    answer = create(door, tasks, **fields)
+def created(
+    api_user: ApiUser, tasks: list[dict[str, Any]] = DIAMOND, **fields: Any
+) -> dict[str, Any]:
+    answer = create(api_user, tasks, **fields)
     assert answer.status_code == 201, answer.text
     shown: dict[str, Any] = answer.json()
     return shown
 
 
-def read(door: Door, dag_id: str) -> dict[str, Any]:
-    shown: dict[str, Any] = door.ask("GET", f"{DAGS}/{dag_id}").json()
+def read(api_user: ApiUser, dag_id: str) -> dict[str, Any]:
+    shown: dict[str, Any] = api_user.ask("GET", f"{DAGS}/{dag_id}").json()
     return shown
 
 
@@ -50,13 +52,13 @@ def faults(answer: Response) -> list[tuple[str, str]]:
     return [(one["field"], one["message"]) for one in answer.json()["errors"]]
 
 
-def nothing_was_written(door: Door) -> bool:
+def nothing_was_written(api_user: ApiUser) -> bool:
     sql = "SELECT (SELECT count(*) FROM tasks) + (SELECT count(*) FROM dags) AS n"
-    return door.house.one(sql)["n"] == 0
+    return api_user.deployment.one(sql)["n"] == 0
 
 
-def test_a_graph_is_answered_with_its_ids_and_its_shape(door: Door) -> None:
-    answer = create(door, budget_usd=5)
+def test_a_graph_is_answered_with_its_ids_and_its_shape(api_user: ApiUser) -> None:
+    answer = create(api_user, budget_usd=5)
 
     dag = answer.json()
     assert answer.status_code == 201
@@ -65,7 +67,10 @@ def test_a_graph_is_answered_with_its_ids_and_its_shape(door: Door) -> None:
     assert dag["roots"] == ["research"]
     assert dag["leaves"] == ["build"]
     assert dag["critical_path"] == {"tasks": ["research", "design", "build"], "weight": 3}
-    rows = {task: door.house.row(door.row_id(shown)) for task, shown in dag["tasks"].items()}
+    rows = {
+        task: api_user.deployment.row(api_user.row_id(shown))
+        for task, shown in dag["tasks"].items()
+    }
     assert {name: row["state"] for name, row in rows.items()} == {
         "research": "ready",
         "design": "pending",
@@ -76,13 +81,13 @@ def test_a_graph_is_answered_with_its_ids_and_its_shape(door: Door) -> None:
     assert rows["copy"]["title"] == "copy"
 
 
-def test_a_graph_is_read_whole(door: Door) -> None:
-    made = created(door, budget_usd=5)
-    door.house.agent()
-    [run] = begin(door.house, door.row_id(made["tasks"]["research"]))
-    door.house.settle(run, Returned({"found": 3}))
+def test_a_graph_is_read_whole(api_user: ApiUser) -> None:
+    made = created(api_user, budget_usd=5)
+    api_user.deployment.agent()
+    [run] = begin(api_user.deployment, api_user.row_id(made["tasks"]["research"]))
+    api_user.deployment.settle(run, Returned({"found": 3}))
 
-    dag = read(door, made["id"])
+    dag = read(api_user, made["id"])
 
     assert (dag["status"], dag["title"], dag["budget_usd"]) == ("running", "a page", 5.0)
     assert dag["counts"] == {"total": 4, "open": 3, "completed": 1, "failed": 0, "cancelled": 0}
@@ -107,27 +112,29 @@ def test_a_graph_is_read_whole(door: Door) -> None:
     }
 
 
-def test_a_graph_can_be_read_without_its_tasks(door: Door) -> None:
-    made = created(door)
+def test_a_graph_can_be_read_without_its_tasks(api_user: ApiUser) -> None:
+    made = created(api_user)
 
-    dag = door.ask("GET", f"{DAGS}/{made['id']}", params={"tasks": "false"}).json()
+    dag = api_user.ask("GET", f"{DAGS}/{made['id']}", params={"tasks": "false"}).json()
 
     assert dag["counts"]["total"] == 4
     assert dag["tasks"] == dag["edges"] == []
 
 
-def test_edges_may_stand_beside_the_tasks(door: Door) -> None:
+def test_edges_may_stand_beside_the_tasks(api_user: ApiUser) -> None:
     tasks = [{"name": "a"}, {"name": "b"}, {"name": "c", "depends_on": ["a"]}]
     edges = [{"parent": "a", "child": "b", "condition": "failure"}, {"parent": "b", "child": "c"}]
 
-    made = created(door, tasks, edges=edges)
+    made = created(api_user, tasks, edges=edges)
 
-    conditions = door.house.rows("SELECT condition FROM task_edges ORDER BY child_id, parent_id")
+    conditions = api_user.deployment.rows(
+        "SELECT condition FROM task_edges ORDER BY child_id, parent_id"
+    )
     assert [row["condition"] for row in conditions] == ["failure", "success", "success"]
     assert made["leaves"] == ["c"]
 
 
-def test_what_happens_when_a_parent_fails_is_said_once_or_task_by_task(door: Door) -> None:
+def test_what_happens_when_a_parent_fails_is_said_once_or_task_by_task(api_user: ApiUser) -> None:
     tasks = [
         {"name": "a"},
         {"name": "on", "after": ["a"]},
@@ -135,10 +142,10 @@ def test_what_happens_when_a_parent_fails_is_said_once_or_task_by_task(door: Doo
         {"name": "own", "after": [{"task": "a", "condition": "failure", "on_unmet": "cancel"}]},
     ]
 
-    made = created(door, tasks, on_unmet="continue")
+    made = created(api_user, tasks, on_unmet="continue")
 
     names = {shown: name for name, shown in made["tasks"].items()}
-    edges = read(door, made["id"])["edges"]
+    edges = read(api_user, made["id"])["edges"]
     assert {names[one["child"]]: (one["condition"], one["on_unmet"]) for one in edges} == {
         "on": ("success", "continue"),
         "off": ("success", "cancel"),
@@ -146,36 +153,38 @@ def test_what_happens_when_a_parent_fails_is_said_once_or_task_by_task(door: Doo
     }
 
 
-def test_the_same_key_answers_with_the_first_graph(door: Door) -> None:
-    first = created(door, idempotency_key="tonight")
+def test_the_same_key_answers_with_the_first_graph(api_user: ApiUser) -> None:
+    first = created(api_user, idempotency_key="tonight")
 
-    again = create(door, [{"name": "other"}], idempotency_key="tonight")
-    by_header = door.ask(
+    again = create(api_user, [{"name": "other"}], idempotency_key="tonight")
+    by_header = api_user.ask(
         "POST", DAGS, json={"title": "b", "tasks": DIAMOND}, headers={"Idempotency-Key": "tonight"}
     )
-    theirs = create(door.guest(), idempotency_key="tonight")
+    theirs = create(api_user.guest(), idempotency_key="tonight")
 
     assert (again.status_code, again.json()) == (200, first)
     assert by_header.json() == first
     assert theirs.status_code == 201
-    assert door.house.one("SELECT count(*) AS n FROM dags")["n"] == 2
+    assert api_user.deployment.one("SELECT count(*) AS n FROM dags")["n"] == 2
 
 
-def test_the_first_graph_is_answered_by_the_names_it_was_given(door: Door) -> None:
+def test_the_first_graph_is_answered_by_the_names_it_was_given(api_user: ApiUser) -> None:
     tasks = [{"name": "plan", "type": "echo"}, {"name": "act", "type": "echo"}]
-    first = created(door, tasks, idempotency_key="tonight")
-    door.house.agent()
-    [run] = begin(door.house, TaskId(door.row_id(first["tasks"]["act"])))
+    first = created(api_user, tasks, idempotency_key="tonight")
+    api_user.deployment.agent()
+    [run] = begin(api_user.deployment, TaskId(api_user.row_id(first["tasks"]["act"])))
     seed = Seed(NewTask("a plan of its own", "echo", name="plan"), "plan")
-    child = spawn(door.house.dispatcher, door.user, run.claim, seed, SpawnCaps(LOOSE)).task_id
+    child = spawn(
+        api_user.deployment.dispatcher, api_user.user, run.claim, seed, SpawnCaps(LOOSE)
+    ).task_id
 
-    again = create(door, tasks, idempotency_key="tonight").json()
+    again = create(api_user, tasks, idempotency_key="tonight").json()
 
     assert again["tasks"] == {**first["tasks"], show_task(child): show_task(child)}
 
 
-def test_two_keys_that_differ_are_refused(door: Door) -> None:
-    answer = door.ask(
+def test_two_keys_that_differ_are_refused(api_user: ApiUser) -> None:
+    answer = api_user.ask(
         "POST",
         DAGS,
         json={"title": "b", "tasks": DIAMOND, "idempotency_key": "one"},
@@ -183,7 +192,7 @@ def test_two_keys_that_differ_are_refused(door: Door) -> None:
     )
 
     assert answer.status_code == 400
-    assert nothing_was_written(door)
+    assert nothing_was_written(api_user)
 
 
 @pytest.mark.parametrize(
@@ -222,29 +231,31 @@ def test_two_keys_that_differ_are_refused(door: Door) -> None:
     ],
 )
 def test_what_is_no_graph_is_refused_by_field_and_leaves_nothing(
-    door: Door, tasks: list[dict[str, Any]], field: str, message: str
+    api_user: ApiUser, tasks: list[dict[str, Any]], field: str, message: str
 ) -> None:
-    answer = create(door, tasks)
+    answer = create(api_user, tasks)
 
     assert answer.status_code == 422
     assert answer.json()["code"] == "INVALID_GRAPH"
     assert faults(answer) == [(field, message)]
     assert answer.json()["errors"][0]["legal"]
-    assert nothing_was_written(door)
+    assert nothing_was_written(api_user)
 
 
-def test_a_circle_through_the_edges_names_the_edge(door: Door) -> None:
+def test_a_circle_through_the_edges_names_the_edge(api_user: ApiUser) -> None:
     answer = create(
-        door, [{"name": "a"}, {"name": "b", "after": ["a"]}], edges=[{"parent": "b", "child": "a"}]
+        api_user,
+        [{"name": "a"}, {"name": "b", "after": ["a"]}],
+        edges=[{"parent": "b", "child": "a"}],
     )
 
     assert faults(answer) == [("edges.0", "Would create circular dependency: a → b → a")]
-    assert nothing_was_written(door)
+    assert nothing_was_written(api_user)
 
 
-def test_every_unknown_name_is_told_at_once(door: Door) -> None:
+def test_every_unknown_name_is_told_at_once(api_user: ApiUser) -> None:
     answer = create(
-        door, [{"name": "a", "after": ["x", "y"]}], edges=[{"parent": "a", "child": "z"}]
+        api_user, [{"name": "a", "after": ["x", "y"]}], edges=[{"parent": "a", "child": "z"}]
     )
 
     assert [field for field, _ in faults(answer)] == [
@@ -289,165 +300,165 @@ def test_every_unknown_name_is_told_at_once(door: Door) -> None:
     ],
 )
 def test_a_wrong_field_is_named_with_what_would_do(
-    door: Door, body: dict[str, Any], field: str, legal: str
+    api_user: ApiUser, body: dict[str, Any], field: str, legal: str
 ) -> None:
-    answer = door.ask("POST", DAGS, json=body)
+    answer = api_user.ask("POST", DAGS, json=body)
 
     assert answer.status_code == 422, answer.text
     [wrong] = answer.json()["errors"]
     assert wrong["field"] == field
     assert legal in wrong["legal"]
-    assert nothing_was_written(door)
+    assert nothing_was_written(api_user)
 
 
-def test_a_graph_counts_all_its_tasks_against_the_cap_on_waiting_ones(door: Door) -> None:
-    guest = door.guest(max_pending=3)
+def test_a_graph_counts_all_its_tasks_against_the_cap_on_waiting_ones(api_user: ApiUser) -> None:
+    guest = api_user.guest(max_pending=3)
 
     answer = create(guest)
 
     assert (answer.status_code, answer.json()["code"]) == (400, "TOO_MANY_PENDING")
     assert answer.json()["detail"] == "0 tasks are waiting and 4 more came; at most 3 may"
-    assert nothing_was_written(door)
+    assert nothing_was_written(api_user)
 
 
 @pytest.mark.parametrize(("own", "status"), [(None, 400), (4, 201), (3, 400)])
 def test_a_user_may_have_a_cap_on_graphs_of_their_own(
-    house: House, database_url: str, own: int | None, status: int
+    deployment: Deployment, database_url: str, own: int | None, status: int
 ) -> None:
-    with open_door(house, database_url, OVERNIGHT_MAX_TASKS_PER_DAG="2") as door:
-        answer = create(door.guest(max_tasks_per_dag=own))
+    with serve_api(deployment, database_url, OVERNIGHT_MAX_TASKS_PER_DAG="2") as api_user:
+        answer = create(api_user.guest(max_tasks_per_dag=own))
 
         assert answer.status_code == status
         if status == 400:
             [wrong] = answer.json()["errors"]
             assert (wrong["field"], wrong["legal"]) == ("tasks", f"at most {own or 2}")
-            assert nothing_was_written(door)
+            assert nothing_was_written(api_user)
 
 
-def test_a_graph_without_edges_is_bounded_too(house: House, database_url: str) -> None:
-    with open_door(house, database_url, OVERNIGHT_MAX_TASKS_PER_DAG="2") as door:
-        assert create(door, [{"name": name} for name in "abc"]).status_code == 400
+def test_a_graph_without_edges_is_bounded_too(deployment: Deployment, database_url: str) -> None:
+    with serve_api(deployment, database_url, OVERNIGHT_MAX_TASKS_PER_DAG="2") as api_user:
+        assert create(api_user, [{"name": name} for name in "abc"]).status_code == 400
 
 
-def test_a_graph_may_be_larger_than_any_task(door: Door) -> None:
+def test_a_graph_may_be_larger_than_any_task(api_user: ApiUser) -> None:
     text = "x" * 90_000
     tasks = [{"name": f"t{n}", "description": text} for n in range(20)]
 
-    assert create(door, tasks).status_code == 201
-    assert door.create(description="x", payload={"a": ["y" * 1000] * 2000}).status_code == 413
+    assert create(api_user, tasks).status_code == 201
+    assert api_user.create(description="x", payload={"a": ["y" * 1000] * 2000}).status_code == 413
 
 
-def test_graphs_are_listed_newest_first_page_by_page(door: Door) -> None:
-    made = [created(door, title=f"graph {n}")["id"] for n in range(3)]
-    door.created(title="a lone task")
+def test_graphs_are_listed_newest_first_page_by_page(api_user: ApiUser) -> None:
+    made = [created(api_user, title=f"graph {n}")["id"] for n in range(3)]
+    api_user.created(title="a lone task")
 
-    first = door.ask("GET", DAGS, params={"limit": 2})
-    rest = door.ask("GET", DAGS, params={"limit": 2, "before": first.headers["X-Next-Cursor"]})
+    first = api_user.ask("GET", DAGS, params={"limit": 2})
+    rest = api_user.ask("GET", DAGS, params={"limit": 2, "before": first.headers["X-Next-Cursor"]})
 
     assert [dag["id"] for dag in first.json()] == made[:0:-1]
     assert [dag["id"] for dag in rest.json()] == made[:1]
     assert 'rel="next"' in first.headers["link"]
     assert "X-Next-Cursor" not in rest.headers
-    assert door.ask("GET", DAGS, params={"status": "completed"}).json() == []
-    assert len(door.ask("GET", DAGS, params={"status": "Running"}).json()) == 3
+    assert api_user.ask("GET", DAGS, params={"status": "completed"}).json() == []
+    assert len(api_user.ask("GET", DAGS, params={"status": "Running"}).json()) == 3
 
 
 @pytest.mark.parametrize(
     "query", [{"status": "odd"}, {"before": "x"}, {"limit": 0}, {"limit": 101}]
 )
-def test_a_list_is_refused_by_the_wrong_word(door: Door, query: dict[str, Any]) -> None:
-    answer = door.ask("GET", DAGS, params=query)
+def test_a_list_is_refused_by_the_wrong_word(api_user: ApiUser, query: dict[str, Any]) -> None:
+    answer = api_user.ask("GET", DAGS, params=query)
 
     assert answer.status_code == 400
     assert faults(answer)[0][0] in query
 
 
-def test_a_lone_task_is_a_graph_of_one(door: Door) -> None:
-    task = door.created(title="alone")
+def test_a_lone_task_is_a_graph_of_one(api_user: ApiUser) -> None:
+    task = api_user.created(title="alone")
 
-    dag = read(door, task["dag_id"])
+    dag = read(api_user, task["dag_id"])
 
     assert (dag["title"], dag["status"], dag["counts"]["total"]) == ("alone", "running", 1)
     assert [one["id"] for one in dag["tasks"]] == dag["roots"] == dag["leaves"] == [task["id"]]
 
 
-def test_another_users_graph_looks_exactly_like_none(door: Door) -> None:
-    made = created(door.guest())
+def test_another_users_graph_looks_exactly_like_none(api_user: ApiUser) -> None:
+    made = created(api_user.guest())
     unknown = show_dag(new_dag_id())
 
     answers = [
-        door.ask("GET", f"{DAGS}/{name}")
+        api_user.ask("GET", f"{DAGS}/{name}")
         for name in (made["id"], unknown, "dag_x", "%00", "x" * 300)
     ]
 
     assert {answer.status_code for answer in answers} == {404}
     assert len({answer.text for answer in answers}) == 1
     assert answers[0].json()["code"] == "DAG_NOT_FOUND"
-    assert door.ask("GET", DAGS).json() == []
+    assert api_user.ask("GET", DAGS).json() == []
 
 
-def test_a_key_that_may_only_read_makes_no_graph(door: Door) -> None:
-    reader = door.guest(scopes=("tasks:read",))
+def test_a_key_that_may_only_read_makes_no_graph(api_user: ApiUser) -> None:
+    reader = api_user.guest(scopes=("tasks:read",))
 
     assert create(reader).status_code == 403
     assert reader.ask("GET", DAGS).status_code == 200
-    assert door.guest(scopes=("tasks:write",)).ask("GET", DAGS).status_code == 403
+    assert api_user.guest(scopes=("tasks:write",)).ask("GET", DAGS).status_code == 403
 
 
-def test_a_rehearsed_graph_is_judged_like_a_real_one_and_not_kept(door: Door) -> None:
-    door.house.agent()
+def test_a_rehearsed_graph_is_judged_like_a_real_one_and_not_kept(api_user: ApiUser) -> None:
+    api_user.deployment.agent()
     body = {"title": "a page", "tasks": DIAMOND, "by_at": "2999-01-01T00:00:00Z"}
 
-    answer = door.ask("POST", f"{DAGS}/plan", json=body)
-    refused = door.ask(
+    answer = api_user.ask("POST", f"{DAGS}/plan", json=body)
+    refused = api_user.ask(
         "POST", f"{DAGS}/plan", json={**body, "tasks": [{"name": "a", "after": ["a"]}]}
     )
 
     assert answer.status_code == 200, answer.text
     assert answer.json()["tasks"] == answer.json()["sure"] == 4
     assert refused.json()["code"] == "INVALID_GRAPH"
-    assert nothing_was_written(door)
+    assert nothing_was_written(api_user)
 
 
-def test_a_name_in_a_reference_is_waited_for_and_read(door: Door) -> None:
+def test_a_name_in_a_reference_is_waited_for_and_read(api_user: ApiUser) -> None:
     dag = created(
-        door,
+        api_user,
         [
             {"name": "research", "type": "echo"},
             {"name": "report", "type": "echo", "context_refs": ["task:research:output"]},
         ],
     )
-    door.house.agent()
+    api_user.deployment.agent()
     assert (dag["roots"], dag["leaves"]) == (["research"], ["report"])
     assert dag["critical_path"] == {"tasks": ["research", "report"], "weight": 2}
-    ids = {one["name"]: door.row_id(one["id"]) for one in read(door, dag["id"])["tasks"]}
-    assert door.house.state(ids["report"]) == "pending"
+    ids = {one["name"]: api_user.row_id(one["id"]) for one in read(api_user, dag["id"])["tasks"]}
+    assert api_user.deployment.state(ids["report"]) == "pending"
 
-    [run] = begin(door.house, TaskId(ids["research"]))
-    door.house.settle(run, Returned({"found": 3}))
+    [run] = begin(api_user.deployment, TaskId(ids["research"]))
+    api_user.deployment.settle(run, Returned({"found": 3}))
 
-    assert inputs_of(door.house.dispatcher, door.user, TaskId(ids["report"])) == {
+    assert inputs_of(api_user.deployment.dispatcher, api_user.user, TaskId(ids["report"])) == {
         "research": {"found": 3},
         "task:research:output": {"found": 3},
     }
 
 
-def test_a_rehearsal_lets_a_task_wait_for_what_it_reads(door: Door) -> None:
-    door.house.agent()
+def test_a_rehearsal_lets_a_task_wait_for_what_it_reads(api_user: ApiUser) -> None:
+    api_user.deployment.agent()
     tasks = [
         {"name": "research", "type": "echo"},
         {"name": "report", "type": "echo", "context_refs": ["task:research:output"]},
     ]
 
-    plan = door.ask("POST", f"{DAGS}/plan", json={"title": "a page", "tasks": tasks}).json()
+    plan = api_user.ask("POST", f"{DAGS}/plan", json={"title": "a page", "tasks": tasks}).json()
 
     research, report = plan["steps"]
     assert report["start"]["p50_at"] > research["start"]["p50_at"]
 
 
-def test_a_reference_to_a_name_that_is_not_there_writes_nothing(door: Door) -> None:
-    answer = create(door, [{"name": "a", "type": "echo", "context_refs": ["task:b:output"]}])
+def test_a_reference_to_a_name_that_is_not_there_writes_nothing(api_user: ApiUser) -> None:
+    answer = create(api_user, [{"name": "a", "type": "echo", "context_refs": ["task:b:output"]}])
 
     assert answer.status_code == 400
     assert [field for field, _ in faults(answer)] == ["context_refs"]
-    assert nothing_was_written(door)
+    assert nothing_was_written(api_user)

@@ -8,88 +8,88 @@ from httpx2 import Response
 
 from overnight_server.domain.ids import show_task
 from overnight_server.domain.results import Raised
-from tests.support.door import TASKS, Door, open_door
-from tests.support.house import House
+from tests.support.api_user import TASKS, ApiUser, serve_api
+from tests.support.deployment import Deployment
 
 LETTERS = "/api/v1/dead-letters"
 
 
 @pytest.fixture
-def door(house: House, database_url: str) -> Iterator[Door]:
-    with open_door(house, database_url) as door:
-        yield door
+def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
+    with serve_api(deployment, database_url) as api_user:
+        yield api_user
 
 
-def dead(door: Door, error: str = "no", **fields: Any) -> str:
-    run = door.house.running(door.user, max_attempts=1, **fields)
-    door.house.settle(run, Raised("auth_failure", error))
+def dead(api_user: ApiUser, error: str = "no", **fields: Any) -> str:
+    run = api_user.deployment.running(api_user.user, max_attempts=1, **fields)
+    api_user.deployment.settle(run, Raised("auth_failure", error))
     return show_task(run.claim.task_id)
 
 
-def resolve(door: Door, task_id: str, resolution: str, **fields: Any) -> Response:
+def resolve(api_user: ApiUser, task_id: str, resolution: str, **fields: Any) -> Response:
     body = {"resolution": resolution, **fields}
-    return door.ask("POST", f"{LETTERS}/{task_id}/resolve", json=body)
+    return api_user.ask("POST", f"{LETTERS}/{task_id}/resolve", json=body)
 
 
 @pytest.fixture(autouse=True)
-def _worker(house: House) -> None:
-    house.agent()
+def _worker(deployment: Deployment) -> None:
+    deployment.agent()
 
 
-def test_failures_of_one_kind_are_one_group(door: Door) -> None:
-    ids = [dead(door, f"no such file '/tmp/{n}' (errno {n})") for n in range(3)]
-    dead(door, "timed out")
+def test_failures_of_one_kind_are_one_group(api_user: ApiUser) -> None:
+    ids = [dead(api_user, f"no such file '/tmp/{n}' (errno {n})") for n in range(3)]
+    dead(api_user, "timed out")
 
-    groups = door.ask("GET", f"{LETTERS}/groups").json()
+    groups = api_user.ask("GET", f"{LETTERS}/groups").json()
 
     assert [group["count"] for group in groups] == [3, 1]
     assert groups[0]["task_ids"] == ids[::-1]
     assert groups[0]["error"] == "no such file '/tmp/2' (errno 2)"
-    only = door.ask("GET", LETTERS, params={"fingerprint": groups[0]["fingerprint"]}).json()
+    only = api_user.ask("GET", LETTERS, params={"fingerprint": groups[0]["fingerprint"]}).json()
     assert [one["task_id"] for one in only] == ids[::-1]
 
 
-def test_a_list_of_dead_letters_is_paged_and_open_unless_asked(door: Door) -> None:
-    ids = [dead(door) for _ in range(3)]
-    resolve(door, ids[1], "cancel", note="seen")
+def test_a_list_of_dead_letters_is_paged_and_open_unless_asked(api_user: ApiUser) -> None:
+    ids = [dead(api_user) for _ in range(3)]
+    resolve(api_user, ids[1], "cancel", note="seen")
 
-    first = door.ask("GET", LETTERS, params={"limit": 1})
-    rest = door.ask("GET", first.headers["link"][1:].split(">")[0])
+    first = api_user.ask("GET", LETTERS, params={"limit": 1})
+    rest = api_user.ask("GET", first.headers["link"][1:].split(">")[0])
 
     assert [one["task_id"] for one in first.json() + rest.json()] == [ids[2], ids[0]]
-    everything = door.ask("GET", LETTERS, params={"resolved": "true"}).json()
+    everything = api_user.ask("GET", LETTERS, params={"resolved": "true"}).json()
     assert [one["note"] for one in everything] == [None, "seen", None]
 
 
-def test_a_dead_task_is_tried_again(door: Door) -> None:
-    task_id = dead(door)
+def test_a_dead_task_is_tried_again(api_user: ApiUser) -> None:
+    task_id = dead(api_user)
 
-    answer = resolve(door, task_id, "retry", note="the key is there now", attempts=5)
+    answer = resolve(api_user, task_id, "retry", note="the key is there now", attempts=5)
 
     assert answer.json() == {"task_id": task_id, "resolution": "retry", "state": "ready"}
-    task = door.ask("GET", f"{TASKS}/{task_id}").json()
+    task = api_user.ask("GET", f"{TASKS}/{task_id}").json()
     assert (task["attempts"], task["max_attempts"]) == (1, 6)
-    letter = door.ask("GET", f"{LETTERS}/{task_id}").json()
+    letter = api_user.ask("GET", f"{LETTERS}/{task_id}").json()
     assert (letter["resolution"], letter["note"]) == ("retry", "the key is there now")
 
 
-def test_a_dead_task_is_changed_and_tried_again(door: Door) -> None:
-    task_id = dead(door, payload={"a": 1}, timeout_seconds=5)
+def test_a_dead_task_is_changed_and_tried_again(api_user: ApiUser) -> None:
+    task_id = dead(api_user, payload={"a": 1}, timeout_seconds=5)
     changes = {"payload": {"a": 2}, "title": "better", "timeout_seconds": None, "priority": 1}
 
-    answer = resolve(door, task_id, "modify_and_retry", changes=changes)
+    answer = resolve(api_user, task_id, "modify_and_retry", changes=changes)
 
     assert answer.json()["state"] == "ready"
-    task = door.ask("GET", f"{TASKS}/{task_id}").json()
+    task = api_user.ask("GET", f"{TASKS}/{task_id}").json()
     assert (task["payload"], task["title"], task["priority"]) == ({"a": 2}, "better", 1)
     assert task["timeout_seconds"] is None
 
 
-def test_a_dead_task_is_let_rest_once(door: Door) -> None:
-    task_id = dead(door)
+def test_a_dead_task_is_let_rest_once(api_user: ApiUser) -> None:
+    task_id = dead(api_user)
 
-    assert resolve(door, task_id, "cancel").json()["state"] == "dead_lettered"
-    again = resolve(door, task_id, "retry")
+    assert resolve(api_user, task_id, "cancel").json()["state"] == "dead_lettered"
+    again = resolve(api_user, task_id, "retry")
     assert (again.status_code, again.json()["code"]) == (409, "NOT_DEAD_LETTERED")
 
 
@@ -105,12 +105,12 @@ def test_a_dead_task_is_let_rest_once(door: Door) -> None:
     ],
 )
 def test_a_resolution_that_makes_no_sense_is_refused(
-    door: Door, body: dict[str, Any], field: str
+    api_user: ApiUser, body: dict[str, Any], field: str
 ) -> None:
-    task_id = dead(door)
+    task_id = dead(api_user)
 
-    answer = door.ask("POST", f"{LETTERS}/{task_id}/resolve", json=body)
+    answer = api_user.ask("POST", f"{LETTERS}/{task_id}/resolve", json=body)
 
     assert answer.status_code in {400, 422}
     assert answer.json()["errors"][0]["field"] == field
-    assert door.ask("GET", f"{LETTERS}/{task_id}").json()["resolution"] is None
+    assert api_user.ask("GET", f"{LETTERS}/{task_id}").json()["resolution"] is None

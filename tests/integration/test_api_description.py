@@ -9,23 +9,23 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from overnight_server.api.http.openapi import EXAMPLES
-from tests.support.door import Door, open_door
-from tests.support.furnished import furnish
-from tests.support.house import House
+from tests.support.api_user import ApiUser, serve_api
+from tests.support.deployment import Deployment
+from tests.support.seeded_data import furnish
 from tests.support.serving import serve
 
 JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture
-def door(house: House, database_url: str) -> Iterator[Door]:
-    with open_door(house, database_url) as door:
-        yield door
+def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
+    with serve_api(deployment, database_url) as api_user:
+        yield api_user
 
 
 @pytest.fixture
-def described(door: Door) -> dict[str, Any]:
-    found: dict[str, Any] = door.http.get("/api/v1/openapi.json").json()
+def described(api_user: ApiUser) -> dict[str, Any]:
+    found: dict[str, Any] = api_user.http.get("/api/v1/openapi.json").json()
     return found
 
 
@@ -42,16 +42,18 @@ def test_every_operation_says_who_may_call_it_and_how_it_refuses(described: dict
             assert bool(operation["security"]) == (path not in {"/health", "/ready"}), name
 
 
-def test_refusals_are_what_they_are_said_to_be(door: Door, described: dict[str, Any]) -> None:
+def test_refusals_are_what_they_are_said_to_be(
+    api_user: ApiUser, described: dict[str, Any]
+) -> None:
     problem = _resolved(described["components"]["schemas"]["Problem"], described)
     answers = [
-        door.http.get("/api/v1/tasks"),
-        door.ask("GET", "/nowhere"),
-        door.ask("PUT", "/api/v1/tasks"),
-        door.ask("POST", "/api/v1/tasks", json={}),
-        door.ask("POST", "/api/v1/tasks", content=b"{", headers=JSON),
-        door.ask("GET", "/api/v1/tasks/task_00000000000000000000000000"),
-        door.ask("GET", "/api/v1/tasks", params={"limit": 101}),
+        api_user.http.get("/api/v1/tasks"),
+        api_user.ask("GET", "/nowhere"),
+        api_user.ask("PUT", "/api/v1/tasks"),
+        api_user.ask("POST", "/api/v1/tasks", json={}),
+        api_user.ask("POST", "/api/v1/tasks", content=b"{", headers=JSON),
+        api_user.ask("GET", "/api/v1/tasks/task_00000000000000000000000000"),
+        api_user.ask("GET", "/api/v1/tasks", params={"limit": 101}),
     ]
 
     for answer in answers:
@@ -60,9 +62,9 @@ def test_refusals_are_what_they_are_said_to_be(door: Door, described: dict[str, 
     assert [answer.status_code for answer in answers] == [401, 404, 405, 422, 400, 404, 400]
 
 
-def test_every_path_tells_all_its_methods(door: Door, described: dict[str, Any]) -> None:
+def test_every_path_tells_all_its_methods(api_user: ApiUser, described: dict[str, Any]) -> None:
     for path, methods in described["paths"].items():
-        answer = door.ask("OPTIONS", path)
+        answer = api_user.ask("OPTIONS", path)
         allowed = set(answer.headers["allow"].lower().split(", "))
 
         assert answer.status_code == 405, path
@@ -159,14 +161,14 @@ def test_no_example_stands_for_what_is_not_there(described: dict[str, Any]) -> N
 
 
 def test_examples_are_taken_by_the_operations_they_stand_for(
-    house: House, database_url: str, described: dict[str, Any]
+    deployment: Deployment, database_url: str, described: dict[str, Any]
 ) -> None:
     sent = []
-    with serve(house, database_url) as served, httpx2.Client(base_url=served.url) as http:
-        furnished = furnish(served, is_admin=True)
+    with serve(deployment, database_url) as served, httpx2.Client(base_url=served.url) as http:
+        seeded_data = furnish(served, is_admin=True)
         names = {
-            **{name: values[0] for name, values in furnished.named.items()},
-            "user_id": furnished.foreign["user_id"][0],
+            **{name: values[0] for name, values in seeded_data.named.items()},
+            "user_id": seeded_data.foreign["user_id"][0],
         }
         for path, methods in described["paths"].items():
             for method, operation in methods.items():
@@ -175,15 +177,15 @@ def test_examples_are_taken_by_the_operations_they_stand_for(
                 example = operation["requestBody"]["content"]["application/json"]["example"]
                 ids, key = dict(names), served.key
                 if "runs" in operation["tags"]:
-                    ids["task_id"], key = furnished.runs[path.rpartition("/")[2]]
+                    ids["task_id"], key = seeded_data.runs[path.rpartition("/")[2]]
                 elif "/approvals/" in path:
-                    ids["task_id"] = furnished.awaiting[0]
+                    ids["task_id"] = seeded_data.awaiting[0]
                 elif "/dead-letters/" in path:
-                    ids["task_id"] = furnished.buried[0]
+                    ids["task_id"] = seeded_data.buried[0]
                 if path.endswith("/suspend"):
-                    example = {**example, "tasks": [_spawned(http, *furnished.runs["suspend"])]}
+                    example = {**example, "tasks": [_spawned(http, *seeded_data.runs["suspend"])]}
                 if "/admin/keys/" in path:
-                    ids["key_id"] = furnished.foreign["key_id"][0]
+                    ids["key_id"] = seeded_data.foreign["key_id"][0]
                 headers = {"Authorization": f"Bearer {key}", "If-Match": "*"}
                 url = path.format(**ids)
                 answer = http.request(method, url, headers=headers, json=example, timeout=30)

@@ -6,28 +6,28 @@ from typing import Any
 import pytest
 from httpx2 import Response
 
-from tests.support.door import TASKS, Door, open_door
-from tests.support.house import House
+from tests.support.api_user import TASKS, ApiUser, serve_api
+from tests.support.deployment import Deployment
 
 
 @pytest.fixture
-def door(house: House, database_url: str) -> Iterator[Door]:
-    with open_door(house, database_url) as door:
-        yield door
+def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
+    with serve_api(deployment, database_url) as api_user:
+        yield api_user
 
 
-def edit(door: Door, task_id: str, tag: str | None, **changes: Any) -> Response:
+def edit(api_user: ApiUser, task_id: str, tag: str | None, **changes: Any) -> Response:
     headers = {} if tag is None else {"If-Match": tag}
-    return door.ask("PATCH", f"{TASKS}/{task_id}", json=changes, headers=headers)
+    return api_user.ask("PATCH", f"{TASKS}/{task_id}", json=changes, headers=headers)
 
 
-def test_a_waiting_task_is_changed_by_who_has_seen_it(door: Door) -> None:
-    made = door.create(timeout_seconds=60, deadline_at="2999-01-01T00:00:00Z")
+def test_a_waiting_task_is_changed_by_who_has_seen_it(api_user: ApiUser) -> None:
+    made = api_user.create(timeout_seconds=60, deadline_at="2999-01-01T00:00:00Z")
     task_id = made.json()["id"]
-    tag = door.ask("GET", f"{TASKS}/{task_id}").headers["etag"]
+    tag = api_user.ask("GET", f"{TASKS}/{task_id}").headers["etag"]
 
     answer = edit(
-        door,
+        api_user,
         task_id,
         tag,
         title="better",
@@ -43,61 +43,65 @@ def test_a_waiting_task_is_changed_by_who_has_seen_it(door: Door) -> None:
     assert made.headers["etag"] == tag
     assert (task["title"], task["description"], task["priority"]) == ("better", "more", 1)
     assert (task["tags"], task["timeout_seconds"], task["deadline_at"]) == (["night"], 90, None)
-    assert answer.headers["etag"] == door.ask("GET", f"{TASKS}/{task_id}").headers["etag"] != tag
+    assert (
+        answer.headers["etag"] == api_user.ask("GET", f"{TASKS}/{task_id}").headers["etag"] != tag
+    )
 
 
-def test_what_is_left_out_stays(door: Door) -> None:
-    made = door.create(timeout_seconds=60, deadline_at="2999-01-01T00:00:00Z", tags=["a"])
+def test_what_is_left_out_stays(api_user: ApiUser) -> None:
+    made = api_user.create(timeout_seconds=60, deadline_at="2999-01-01T00:00:00Z", tags=["a"])
 
-    task = edit(door, made.json()["id"], made.headers["etag"], title="x").json()
+    task = edit(api_user, made.json()["id"], made.headers["etag"], title="x").json()
 
     assert (task["timeout_seconds"], task["tags"]) == (60, ["a"])
     assert task["deadline_at"].startswith("2999")
 
 
-def test_a_more_urgent_task_moves_to_the_front(door: Door) -> None:
-    door.created()
-    last = door.create()
+def test_a_more_urgent_task_moves_to_the_front(api_user: ApiUser) -> None:
+    api_user.created()
+    last = api_user.create()
     assert last.json()["position"] == 2
 
-    assert edit(door, last.json()["id"], last.headers["etag"], priority=2).json()["position"] == 1
+    assert (
+        edit(api_user, last.json()["id"], last.headers["etag"], priority=2).json()["position"] == 1
+    )
 
 
-def test_an_edit_of_what_has_changed_since_is_refused(door: Door) -> None:
-    made = door.create()
+def test_an_edit_of_what_has_changed_since_is_refused(api_user: ApiUser) -> None:
+    made = api_user.create()
     task_id, tag = made.json()["id"], made.headers["etag"]
-    edit(door, task_id, tag, title="mine")
+    edit(api_user, task_id, tag, title="mine")
 
-    answer = edit(door, task_id, tag, title="yours")
+    answer = edit(api_user, task_id, tag, title="yours")
 
     assert (answer.status_code, answer.json()["code"]) == (412, "PRECONDITION_FAILED")
-    assert door.ask("GET", f"{TASKS}/{task_id}").json()["title"] == "mine"
-    assert edit(door, task_id, "*", title="yours").json()["title"] == "yours"
+    assert api_user.ask("GET", f"{TASKS}/{task_id}").json()["title"] == "mine"
+    assert edit(api_user, task_id, "*", title="yours").json()["title"] == "yours"
 
 
-def test_an_edit_says_what_it_is_of(door: Door) -> None:
-    task_id = door.created()["id"]
+def test_an_edit_says_what_it_is_of(api_user: ApiUser) -> None:
+    task_id = api_user.created()["id"]
 
-    blind, odd = edit(door, task_id, None, title="x"), edit(door, task_id, "abc", title="x")
+    blind, odd = edit(api_user, task_id, None, title="x"), edit(api_user, task_id, "abc", title="x")
 
     assert (blind.status_code, blind.json()["code"]) == (428, "PRECONDITION_REQUIRED")
     assert (odd.status_code, odd.json()["errors"][0]["field"]) == (400, "If-Match")
 
 
-def test_one_of_several_tags_is_enough(door: Door) -> None:
-    made = door.create()
+def test_one_of_several_tags_is_enough(api_user: ApiUser) -> None:
+    made = api_user.create()
 
     tags = f'"other", {made.headers["etag"]}'
 
-    assert edit(door, made.json()["id"], tags, title="x").status_code == 200
+    assert edit(api_user, made.json()["id"], tags, title="x").status_code == 200
 
 
-def test_a_task_that_somebody_has_is_not_changed(door: Door) -> None:
-    door.house.agent()
-    task_id = door.created()["id"]
-    door.house.claim()
+def test_a_task_that_somebody_has_is_not_changed(api_user: ApiUser) -> None:
+    api_user.deployment.agent()
+    task_id = api_user.created()["id"]
+    api_user.deployment.claim()
 
-    answer = edit(door, task_id, "*", title="x")
+    answer = edit(api_user, task_id, "*", title="x")
 
     assert (answer.status_code, answer.json()["code"]) == (409, "NOT_EDITABLE")
 
@@ -113,7 +117,7 @@ def test_a_task_that_somebody_has_is_not_changed(door: Door) -> None:
         ({"payload": {}}, "payload"),
     ],
 )
-def test_a_wrong_change_is_named(door: Door, changes: dict[str, Any], field: str) -> None:
-    answer = edit(door, door.created()["id"], "*", **changes)
+def test_a_wrong_change_is_named(api_user: ApiUser, changes: dict[str, Any], field: str) -> None:
+    answer = edit(api_user, api_user.created()["id"], "*", **changes)
 
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, field)

@@ -18,8 +18,8 @@ from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.settings import load
 from overnight_server.store.db import Db
 from overnight_server.wakeups.wake import Listener
-from tests.support.door import DEAD_REDIS, NO_FILE, TASKS, open_door
-from tests.support.house import House
+from tests.support.api_user import DEAD_REDIS, NO_FILE, TASKS, serve_api
+from tests.support.deployment import Deployment
 
 CLOSED = "postgresql://nobody:secret@127.0.0.1:1/nowhere"
 
@@ -70,28 +70,32 @@ def test_a_key_that_cannot_be_one_is_refused_even_without_the_database(
     assert homeless.get(TASKS, headers={"X-API-Key": "nonsense"}).status_code == 401
 
 
-def test_a_dead_redis_neither_fails_nor_slows_a_submit(house: House, database_url: str) -> None:
-    with open_door(house, database_url) as door:
-        door.created()
+def test_a_dead_redis_neither_fails_nor_slows_a_submit(
+    deployment: Deployment, database_url: str
+) -> None:
+    with serve_api(deployment, database_url) as api_user:
+        api_user.created()
         began = time.monotonic()
-        door.created()
+        api_user.created()
         seconds = time.monotonic() - began
-        ready = door.http.get("/ready")
+        ready = api_user.http.get("/ready")
 
     assert seconds < 1
     assert ready.status_code == 200
     assert ready.json()["redis"] == {"ok": False}
 
 
-def test_a_hung_redis_neither_fails_nor_slows_a_submit(house: House, database_url: str) -> None:
+def test_a_hung_redis_neither_fails_nor_slows_a_submit(
+    deployment: Deployment, database_url: str
+) -> None:
     # Listening without ever answering is what a stopped server looks like from outside.
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         url = f"redis://127.0.0.1:{deaf.getsockname()[1]}/0"
-        with open_door(house, database_url, OVERNIGHT_REDIS_URL=url) as door:
+        with serve_api(deployment, database_url, OVERNIGHT_REDIS_URL=url) as api_user:
             began = time.monotonic()
-            tasks = [door.created() for _ in range(3)]
+            tasks = [api_user.created() for _ in range(3)]
             seconds = time.monotonic() - began
-            ready = door.http.get("/ready")
+            ready = api_user.http.get("/ready")
 
     assert len(tasks) == 3
     assert seconds < 1.5
@@ -99,21 +103,23 @@ def test_a_hung_redis_neither_fails_nor_slows_a_submit(house: House, database_ur
 
 
 def test_a_submit_wakes_whoever_listens(
-    house: House, database_url: str, redis: EmbeddedRedis
+    deployment: Deployment, database_url: str, redis: EmbeddedRedis
 ) -> None:
     listener, never = Listener(redis.url), threading.Event()
     listener.wait(5, never)  # opening the ear counts as hearing something
-    with open_door(house, database_url, OVERNIGHT_REDIS_URL=redis.url) as door:
-        door.created()
+    with serve_api(deployment, database_url, OVERNIGHT_REDIS_URL=redis.url) as api_user:
+        api_user.created()
         heard = listener.wait(10, never)
     listener.close()
 
     assert heard
 
 
-def test_an_api_without_any_redis_still_takes_tasks(house: House, database_url: str) -> None:
+def test_an_api_without_any_redis_still_takes_tasks(
+    deployment: Deployment, database_url: str
+) -> None:
     settings = load({"OVERNIGHT_DATABASE_URL": database_url}, dotenv=NO_FILE)
-    key = issue(house.app, house.user(), name="test")
+    key = issue(deployment.app, deployment.user(), name="test")
 
     with TestClient(create_app(settings)) as http:
         answer = http.post(TASKS, json={"title": "a"}, headers={"X-API-Key": key})
@@ -122,7 +128,7 @@ def test_an_api_without_any_redis_still_takes_tasks(house: House, database_url: 
 
 
 def test_the_factory_builds_the_api_from_the_environment(
-    house: House, database_url: str, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OVERNIGHT_DATABASE_URL", database_url)
 
@@ -136,11 +142,11 @@ def test_an_api_without_a_database_address_does_not_start() -> None:
 
 
 def test_readiness_tells_of_every_part(
-    house: House, database_url: str, redis: EmbeddedRedis
+    deployment: Deployment, database_url: str, redis: EmbeddedRedis
 ) -> None:
-    house.agent(slots=4)
-    with open_door(house, database_url, OVERNIGHT_REDIS_URL=redis.url) as door:
-        ready = door.http.get("/ready")
+    deployment.agent(slots=4)
+    with serve_api(deployment, database_url, OVERNIGHT_REDIS_URL=redis.url) as api_user:
+        ready = api_user.http.get("/ready")
 
     assert ready.status_code == 200
     assert ready.json()["ready"] is True
@@ -150,32 +156,34 @@ def test_readiness_tells_of_every_part(
 
 
 def test_an_outdated_schema_is_not_ready(
-    house: House, database_url: str, connect: Callable[..., Db]
+    deployment: Deployment, database_url: str, connect: Callable[..., Db]
 ) -> None:
     _as_login(connect, "UPDATE alembic_version SET version_num = '0000'")
-    with open_door(house, database_url) as door:
-        ready = door.http.get("/ready")
+    with serve_api(deployment, database_url) as api_user:
+        ready = api_user.http.get("/ready")
 
     assert ready.status_code == 503
     assert ready.json()["migrations"]["ok"] is False
 
 
 def test_connections_cut_by_the_server_are_replaced(
-    house: House, database_url: str, postgres: EmbeddedPostgres
+    deployment: Deployment, database_url: str, postgres: EmbeddedPostgres
 ) -> None:
-    with open_door(house, database_url) as door:
-        door.created()
+    with serve_api(deployment, database_url) as api_user:
+        api_user.created()
         _cut_the_api(postgres, database_url)
 
-        answers = [door.create().status_code for _ in range(3)]
+        answers = [api_user.create().status_code for _ in range(3)]
 
     assert answers == [201, 201, 201]
 
 
-def test_an_error_of_ours_is_told_without_its_inside(house: House, database_url: str) -> None:
-    with open_door(house, database_url) as door:
-        house.run("ALTER TABLE tasks RENAME COLUMN title TO label")
-        answer = door.create()
+def test_an_error_of_ours_is_told_without_its_inside(
+    deployment: Deployment, database_url: str
+) -> None:
+    with serve_api(deployment, database_url) as api_user:
+        deployment.run("ALTER TABLE tasks RENAME COLUMN title TO label")
+        answer = api_user.create()
 
     assert (answer.status_code, answer.json()["code"]) == (500, "INTERNAL_ERROR")
     assert "label" not in answer.text
@@ -204,18 +212,18 @@ def _cut_the_api(postgres: EmbeddedPostgres, database_url: str) -> None:
 
 
 def test_a_busy_database_puts_no_payload_into_the_log(
-    house: House, database_url: str, caplog: pytest.LogCaptureFixture
+    deployment: Deployment, database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     task = {"name": "b", "title": "b", "payload": {"pin": "s3cr3t-0815"}}
-    with open_door(house, database_url) as door:
-        dag = door.created()["dag_id"]
+    with serve_api(deployment, database_url) as api_user:
+        dag = api_user.created()["dag_id"]
         path = f"/api/v1/dags/{dag}/triggers"
         holder = psycopg2.connect(database_url)
         try:
             with holder.cursor() as cursor:
                 cursor.execute("SET ROLE overnight_owner")
                 cursor.execute("LOCK TABLE dag_triggers IN SHARE MODE")
-            answer = door.ask("POST", path, json={"graph": {"title": "g", "tasks": [task]}})
+            answer = api_user.ask("POST", path, json={"graph": {"title": "g", "tasks": [task]}})
         finally:
             holder.close()
 

@@ -1,4 +1,4 @@
-"""How much one caller may ask, how often, and what a house without keys lets in."""
+"""How much one caller may ask, how often, and what a deployment without keys lets in."""
 
 import gzip
 import json
@@ -15,16 +15,16 @@ from overnight_server.api.main import create_app
 from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.settings import load
 from tests.support import logins
-from tests.support.door import DEAD_REDIS, NO_FILE, TASKS, Door, open_door
-from tests.support.house import House
+from tests.support.api_user import DEAD_REDIS, NO_FILE, TASKS, ApiUser, serve_api
+from tests.support.deployment import Deployment
 from tests.support.operations import operations
 from tests.support.outside import outsider
 
 
 @pytest.fixture
-def door(house: House, database_url: str) -> Iterator[Door]:
-    with open_door(house, database_url) as door:
-        yield door
+def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
+    with serve_api(deployment, database_url) as api_user:
+        yield api_user
 
 
 def _prefix() -> str:
@@ -32,7 +32,7 @@ def _prefix() -> str:
 
 
 def test_a_caller_who_asks_too_often_is_told_when_to_come_back(
-    house: House, database_url: str, redis: EmbeddedRedis
+    deployment: Deployment, database_url: str, redis: EmbeddedRedis
 ) -> None:
     slow = {
         "OVERNIGHT_REDIS_URL": redis.url,
@@ -40,9 +40,9 @@ def test_a_caller_who_asks_too_often_is_told_when_to_come_back(
         "OVERNIGHT_RATE_LIMIT_PER_SECOND": "0.01",
         "OVERNIGHT_RATE_LIMIT_BURST": "3",
     }
-    with open_door(house, database_url, **slow) as door:
-        answers = [door.ask("GET", TASKS) for _ in range(4)]
-        other = door.guest().ask("GET", TASKS)
+    with serve_api(deployment, database_url, **slow) as api_user:
+        answers = [api_user.ask("GET", TASKS) for _ in range(4)]
+        other = api_user.guest().ask("GET", TASKS)
 
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
     refused = answers[-1]
@@ -54,7 +54,7 @@ def test_a_caller_who_asks_too_often_is_told_when_to_come_back(
 
 
 def test_what_is_shown_as_a_key_but_is_none_fills_no_bucket(
-    house: House, database_url: str, redis: EmbeddedRedis
+    deployment: Deployment, database_url: str, redis: EmbeddedRedis
 ) -> None:
     slow = {
         "OVERNIGHT_REDIS_URL": redis.url,
@@ -62,16 +62,16 @@ def test_what_is_shown_as_a_key_but_is_none_fills_no_bucket(
         "OVERNIGHT_RATE_LIMIT_PER_SECOND": "0.01",
         "OVERNIGHT_RATE_LIMIT_BURST": "1",
     }
-    with open_door(house, database_url, **slow) as door:
-        damaged = {"Authorization": f"Bearer {door.key[:-1]}"}
+    with serve_api(deployment, database_url, **slow) as api_user:
+        damaged = {"Authorization": f"Bearer {api_user.key[:-1]}"}
         for _ in range(5):
-            assert door.http.get(TASKS, headers=damaged).status_code == 401
+            assert api_user.http.get(TASKS, headers=damaged).status_code == 401
 
-        assert door.ask("GET", TASKS).status_code == 200
+        assert api_user.ask("GET", TASKS).status_code == 200
 
 
 def test_who_has_no_token_of_a_run_cannot_empty_its_bucket(
-    house: House, database_url: str, redis: EmbeddedRedis
+    deployment: Deployment, database_url: str, redis: EmbeddedRedis
 ) -> None:
     slow = {
         "OVERNIGHT_REDIS_URL": redis.url,
@@ -79,9 +79,9 @@ def test_who_has_no_token_of_a_run_cannot_empty_its_bucket(
         "OVERNIGHT_RATE_LIMIT_PER_SECOND": "0.01",
         "OVERNIGHT_RATE_LIMIT_BURST": "7",
     }
-    with open_door(house, database_url, **slow) as door:
-        door.created()
-        laptop = outsider(door)
+    with serve_api(deployment, database_url, **slow) as api_user:
+        api_user.created()
+        laptop = outsider(api_user)
         ended = laptop.begin()
         laptop.say(ended, "release")
         work = laptop.begin()
@@ -102,7 +102,7 @@ def test_who_has_no_token_of_a_run_cannot_empty_its_bucket(
 
 
 def test_every_answer_tells_how_many_requests_are_left(
-    house: House, database_url: str, redis: EmbeddedRedis
+    deployment: Deployment, database_url: str, redis: EmbeddedRedis
 ) -> None:
     tight = {
         "OVERNIGHT_REDIS_URL": redis.url,
@@ -110,10 +110,10 @@ def test_every_answer_tells_how_many_requests_are_left(
         "OVERNIGHT_RATE_LIMIT_PER_SECOND": "0.01",
         "OVERNIGHT_RATE_LIMIT_BURST": "3",
     }
-    with open_door(house, database_url, **tight) as door:
+    with serve_api(deployment, database_url, **tight) as api_user:
         paths = (TASKS, f"{TASKS}/nothing", "/api/v1/events?task_id=nothing", TASKS)
-        answers = [door.ask("GET", path) for path in paths]
-        stranger = door.http.get(TASKS)
+        answers = [api_user.ask("GET", path) for path in paths]
+        stranger = api_user.http.get(TASKS)
 
     assert [answer.status_code for answer in answers] == [200, 404, 404, 429]
     assert {answer.headers["ratelimit-policy"] for answer in answers} == {'"requests";q=3;w=300'}
@@ -161,21 +161,23 @@ def _refuse() -> int:
     raise Unreachable("nobody there")
 
 
-def test_a_submit_goes_through_while_redis_is_down(house: House, database_url: str) -> None:
+def test_a_submit_goes_through_while_redis_is_down(
+    deployment: Deployment, database_url: str
+) -> None:
     tight = {"OVERNIGHT_RATE_LIMIT_PER_SECOND": "0.01", "OVERNIGHT_RATE_LIMIT_BURST": "1"}
-    with open_door(house, database_url, **tight) as door:
-        assert [door.create().status_code for _ in range(3)] == [201] * 3
+    with serve_api(deployment, database_url, **tight) as api_user:
+        assert [api_user.create().status_code for _ in range(3)] == [201] * 3
 
 
 @pytest.mark.parametrize(("limit", "status"), [(0, 400), (1, 200), (100, 200), (101, 400)])
-def test_a_page_has_at_most_a_hundred(door: Door, limit: int, status: int) -> None:
+def test_a_page_has_at_most_a_hundred(api_user: ApiUser, limit: int, status: int) -> None:
     for path in (TASKS, f"{TASKS}/forecast"):
-        assert door.ask("GET", f"{path}?limit={limit}").status_code == status
+        assert api_user.ask("GET", f"{path}?limit={limit}").status_code == status
 
 
-def test_every_list_has_an_end(door: Door) -> None:
+def test_every_list_has_an_end(api_user: ApiUser) -> None:
     """Every `limit` that the API describes has a largest value, those of later routes too."""
-    described = door.http.get("/api/v1/openapi.json").json()
+    described = api_user.http.get("/api/v1/openapi.json").json()
     loose = [
         f"{method} {path}"
         for path, methods in described["paths"].items()
@@ -184,32 +186,36 @@ def test_every_list_has_an_end(door: Door) -> None:
         if parameter["name"] == "limit" and parameter["schema"].get("maximum", 10**9) > 1000
     ]
 
-    assert operations(door)
+    assert operations(api_user)
     assert not loose
 
 
 @pytest.mark.parametrize(("depth", "status"), [(31, 201), (33, 422)])
-def test_a_payload_nests_at_most_so_deep(door: Door, depth: int, status: int) -> None:
+def test_a_payload_nests_at_most_so_deep(api_user: ApiUser, depth: int, status: int) -> None:
     payload: dict[str, object] = {}
     for _ in range(depth - 1):
         payload = {"a": payload}
 
-    assert door.create(payload=payload).status_code == status
+    assert api_user.create(payload=payload).status_code == status
 
 
-def test_what_would_grow_when_unpacked_is_not_unpacked(door: Door) -> None:
+def test_what_would_grow_when_unpacked_is_not_unpacked(api_user: ApiUser) -> None:
     bomb = gzip.compress(json.dumps({"title": "a" * 50_000_000}).encode())
     headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
     started = time.monotonic()
 
-    answer = door.ask("POST", TASKS, content=bomb, headers=headers)
+    answer = api_user.ask("POST", TASKS, content=bomb, headers=headers)
 
     assert answer.status_code == 400
     assert time.monotonic() - started < 2
 
 
-def test_every_answer_has_the_headers_that_keep_browsers_honest(door: Door) -> None:
-    for answer in (door.ask("GET", TASKS), door.http.get(TASKS), door.ask("GET", "/nowhere")):
+def test_every_answer_has_the_headers_that_keep_browsers_honest(api_user: ApiUser) -> None:
+    for answer in (
+        api_user.ask("GET", TASKS),
+        api_user.http.get(TASKS),
+        api_user.ask("GET", "/nowhere"),
+    ):
         assert answer.headers["x-frame-options"] == "DENY"
         assert answer.headers["cross-origin-resource-policy"] == "same-origin"
         assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
@@ -218,9 +224,9 @@ def test_every_answer_has_the_headers_that_keep_browsers_honest(door: Door) -> N
 
 
 @pytest.fixture
-def unlocked(house: House, database_url: str) -> Iterator[TestClient]:
-    """A house on this machine alone, working for one user without keys."""
-    house.user(name="ada")
+def unlocked(deployment: Deployment, database_url: str) -> Iterator[TestClient]:
+    """A deployment on this machine alone, working for one user without keys."""
+    deployment.user(name="ada")
     settings = load(
         {
             "OVERNIGHT_DATABASE_URL": logins.for_api(database_url),
@@ -233,12 +239,14 @@ def unlocked(house: House, database_url: str) -> Iterator[TestClient]:
         yield http
 
 
-def test_a_house_without_keys_works_for_the_named_user(unlocked: TestClient, house: House) -> None:
+def test_a_deployment_without_keys_works_for_the_named_user(
+    unlocked: TestClient, deployment: Deployment
+) -> None:
     made = unlocked.post(TASKS, json={"title": "mine"})
 
     assert made.status_code == 201
     owner = "SELECT u.name FROM tasks t JOIN users u ON u.id = t.user_id"
-    assert house.one(owner) == {"name": "ada"}
+    assert deployment.one(owner) == {"name": "ada"}
 
 
 @pytest.mark.parametrize(
@@ -260,15 +268,15 @@ def test_a_house_without_keys_works_for_the_named_user(unlocked: TestClient, hou
         ({"X-API-Key": "nonsense"}, 401),
     ],
 )
-def test_a_house_without_keys_is_open_to_this_machine_alone(
+def test_a_deployment_without_keys_is_open_to_this_machine_alone(
     unlocked: TestClient, headers: dict[str, str], status: int
 ) -> None:
     assert unlocked.get(TASKS, headers=headers).status_code == status
 
 
-def test_a_house_without_keys_and_without_that_user_is_shut(
-    unlocked: TestClient, house: House
+def test_a_deployment_without_keys_and_without_that_user_is_shut(
+    unlocked: TestClient, deployment: Deployment
 ) -> None:
-    house.run("UPDATE users SET name = 'bob'")
+    deployment.run("UPDATE users SET name = 'bob'")
 
     assert unlocked.get(TASKS).status_code == 401

@@ -5,54 +5,56 @@ from typing import Any
 
 import pytest
 
-from tests.support.door import TASKS, Door, open_door
-from tests.support.house import House
+from tests.support.api_user import TASKS, ApiUser, serve_api
+from tests.support.deployment import Deployment
 
 
 @pytest.fixture
-def door(house: House, database_url: str) -> Iterator[Door]:
-    with open_door(house, database_url) as door:
-        yield door
+def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
+    with serve_api(deployment, database_url) as api_user:
+        yield api_user
 
 
-def titles(door: Door, **params: Any) -> list[str]:
-    answer = door.ask("GET", TASKS, params=params)
+def titles(api_user: ApiUser, **params: Any) -> list[str]:
+    answer = api_user.ask("GET", TASKS, params=params)
     assert answer.status_code == 200, answer.text
     return [task["title"] for task in answer.json()]
 
 
-def test_a_list_is_narrowed_by_everything_that_is_named(door: Door) -> None:
-    door.created(title="Nightly build", type="echo", tags=["ci"], project_id="site", source="cli")
-    door.created(title="nightly report", type="sleep", tags=["ci", "mail"], project_id="site")
-    door.created(title="100% done_deal", type="sleep")
+def test_a_list_is_narrowed_by_everything_that_is_named(api_user: ApiUser) -> None:
+    api_user.created(
+        title="Nightly build", type="echo", tags=["ci"], project_id="site", source="cli"
+    )
+    api_user.created(title="nightly report", type="sleep", tags=["ci", "mail"], project_id="site")
+    api_user.created(title="100% done_deal", type="sleep")
 
-    assert titles(door, type="sleep") == ["100% done_deal", "nightly report"]
-    assert titles(door, tag="ci") == ["nightly report", "Nightly build"]
-    assert titles(door, project_id="site", type="echo") == ["Nightly build"]
-    assert titles(door, source="cli") == ["Nightly build"]
-    assert titles(door, title="NIGHTLY") == ["nightly report", "Nightly build"]
-    assert titles(door, title="%") == titles(door, title="_") == ["100% done_deal"]
-    assert titles(door, tag="nothing") == []
-    assert titles(door.guest(), tag="ci") == []
+    assert titles(api_user, type="sleep") == ["100% done_deal", "nightly report"]
+    assert titles(api_user, tag="ci") == ["nightly report", "Nightly build"]
+    assert titles(api_user, project_id="site", type="echo") == ["Nightly build"]
+    assert titles(api_user, source="cli") == ["Nightly build"]
+    assert titles(api_user, title="NIGHTLY") == ["nightly report", "Nightly build"]
+    assert titles(api_user, title="%") == titles(api_user, title="_") == ["100% done_deal"]
+    assert titles(api_user, tag="nothing") == []
+    assert titles(api_user.guest(), tag="ci") == []
 
 
-def test_a_list_covers_the_time_it_is_asked_about(door: Door) -> None:
-    first = door.created(title="first")
-    door.house.run("UPDATE tasks SET created_at = created_at - interval '1 day'")
-    second = door.created(title="second")
+def test_a_list_covers_the_time_it_is_asked_about(api_user: ApiUser) -> None:
+    first = api_user.created(title="first")
+    api_user.deployment.run("UPDATE tasks SET created_at = created_at - interval '1 day'")
+    second = api_user.created(title="second")
 
-    assert titles(door, created_after=second["created_at"]) == ["second"]
-    assert titles(door, created_before=second["created_at"]) == ["first"]
-    assert titles(door, created_after="2001-01-01T00:00:00Z") == ["second", "first"]
+    assert titles(api_user, created_after=second["created_at"]) == ["second"]
+    assert titles(api_user, created_before=second["created_at"]) == ["first"]
+    assert titles(api_user, created_after="2001-01-01T00:00:00Z") == ["second", "first"]
     assert first["id"] != second["id"]
 
 
-def test_a_choice_goes_on_over_pages(door: Door) -> None:
+def test_a_choice_goes_on_over_pages(api_user: ApiUser) -> None:
     for n in range(5):
-        door.created(title=f"t{n}", tags=["odd" if n % 2 else "even"])
+        api_user.created(title=f"t{n}", tags=["odd" if n % 2 else "even"])
 
-    first = door.ask("GET", TASKS, params={"tag": "even", "limit": 2})
-    rest = door.ask("GET", first.headers["link"][1:].split(">")[0])
+    first = api_user.ask("GET", TASKS, params={"tag": "even", "limit": 2})
+    rest = api_user.ask("GET", first.headers["link"][1:].split(">")[0])
 
     assert [one["title"] for one in first.json() + rest.json()] == ["t4", "t2", "t0"]
 
@@ -61,14 +63,14 @@ def test_a_choice_goes_on_over_pages(door: Door) -> None:
     ("name", "value"),
     [("created_after", "yesterday"), ("created_before", "2020-01-01"), ("title", "a\0b")],
 )
-def test_a_choice_that_makes_no_sense_is_refused(door: Door, name: str, value: str) -> None:
-    answer = door.ask("GET", TASKS, params={name: value})
+def test_a_choice_that_makes_no_sense_is_refused(api_user: ApiUser, name: str, value: str) -> None:
+    answer = api_user.ask("GET", TASKS, params={name: value})
 
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, name)
 
 
-def test_a_slip_in_the_name_of_a_filter_is_refused(door: Door) -> None:
-    answer = door.ask("GET", TASKS, params={"stauts": "failed"})
+def test_a_slip_in_the_name_of_a_filter_is_refused(api_user: ApiUser) -> None:
+    answer = api_user.ask("GET", TASKS, params={"stauts": "failed"})
 
     assert answer.status_code == 400
     [wrong] = answer.json()["errors"]
@@ -78,8 +80,8 @@ def test_a_slip_in_the_name_of_a_filter_is_refused(door: Door) -> None:
     assert {"status", "created_after", "limit"} <= set(known)
 
 
-def test_a_name_that_the_query_of_a_route_does_not_know_is_refused(door: Door) -> None:
-    described = door.http.get("/api/v1/openapi.json").json()["paths"]
+def test_a_name_that_the_query_of_a_route_does_not_know_is_refused(api_user: ApiUser) -> None:
+    described = api_user.http.get("/api/v1/openapi.json").json()["paths"]
     # Runs are opened by the token of a claim, what admins do is not there, and anybody may look
     # whether the service lives.
     asked = [
@@ -90,7 +92,7 @@ def test_a_name_that_the_query_of_a_route_does_not_know_is_refused(door: Door) -
     assert len(asked) > 30
 
     for path in asked:
-        answer = door.ask("GET", path, params={"nonsense": "1"})
+        answer = api_user.ask("GET", path, params={"nonsense": "1"})
 
         assert answer.status_code == 400, (path, answer.text)
         assert [one["field"] for one in answer.json()["errors"]] == ["nonsense"]

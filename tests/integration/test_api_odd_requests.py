@@ -5,31 +5,31 @@ from typing import Any
 
 import pytest
 
-from tests.support.door import TASKS, Door, open_door
-from tests.support.house import House
+from tests.support.api_user import TASKS, ApiUser, serve_api
+from tests.support.deployment import Deployment
 from tests.support.operations import operations
 from tests.support.outside import outsider
 
 
 @pytest.fixture
-def door(house: House, database_url: str) -> Iterator[Door]:
-    with open_door(house, database_url) as door:
-        yield door.guest(is_admin=True)
+def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
+    with serve_api(deployment, database_url) as api_user:
+        yield api_user.guest(is_admin=True)
 
 
-def test_a_nul_in_a_path_names_nothing_on_any_route(door: Door) -> None:
-    named = [one for one in operations(door) if one.ids]
+def test_a_nul_in_a_path_names_nothing_on_any_route(api_user: ApiUser) -> None:
+    named = [one for one in operations(api_user) if one.ids]
     assert named
 
     for operation in named:
-        answer = operation.call(door, dict.fromkeys(operation.ids, "%00"))
+        answer = operation.call(api_user, dict.fromkeys(operation.ids, "%00"))
 
         # The routes of runs are opened by the token of a claim.
         assert answer.status_code == (401 if operation.is_runs else 404), f"{operation}"
 
 
-def test_a_nul_in_a_query_is_refused_by_name_on_any_route(door: Door) -> None:
-    described = door.http.get("/api/v1/openapi.json").json()["paths"]
+def test_a_nul_in_a_query_is_refused_by_name_on_any_route(api_user: ApiUser) -> None:
+    described = api_user.http.get("/api/v1/openapi.json").json()["paths"]
     asked = [
         (path, parameter["name"])
         for path, methods in described.items()
@@ -39,22 +39,24 @@ def test_a_nul_in_a_query_is_refused_by_name_on_any_route(door: Door) -> None:
     assert len(asked) > 15
 
     for path, name in asked:
-        answer = door.ask("GET", path, params={name: "a\0b"})
+        answer = api_user.ask("GET", path, params={name: "a\0b"})
 
         assert answer.status_code == 400, path
         assert [one["field"] for one in answer.json()["errors"]] == [name]
 
 
 @pytest.mark.parametrize("wrong", [[], [None], False, 0, "text"])
-def test_what_is_no_object_inside_a_body_is_refused_by_name(door: Door, wrong: object) -> None:
+def test_what_is_no_object_inside_a_body_is_refused_by_name(
+    api_user: ApiUser, wrong: object
+) -> None:
     asked: list[tuple[str, str, dict[str, Any], str]] = [
         ("POST", "/api/v1/dead-letters/task_0/resolve", {"resolution": "retry"}, "changes"),
-        ("PATCH", f"/api/v1/admin/users/{door.user}", {}, "window"),
+        ("PATCH", f"/api/v1/admin/users/{api_user.user}", {}, "window"),
         ("POST", "/api/v1/dags/dag_0/triggers", {}, "graph"),
         ("POST", TASKS, {"title": "a"}, "retry"),
     ]
     for method, path, body, field in asked:
-        answer = door.ask(method, path, json={**body, field: wrong})
+        answer = api_user.ask(method, path, json={**body, field: wrong})
 
         assert answer.status_code == 422, answer.text
         assert answer.json()["errors"][0]["field"] == field
@@ -73,39 +75,41 @@ def test_what_is_no_object_inside_a_body_is_refused_by_name(door: Door, wrong: o
     ],
 )
 def test_an_artifact_that_cannot_be_kept_is_refused(
-    door: Door, kind: str, content: str, status: int
+    api_user: ApiUser, kind: str, content: str, status: int
 ) -> None:
-    door.created()
-    agent = outsider(door)
+    api_user.created()
+    agent = outsider(api_user)
     work = agent.begin()
     headers = {"Authorization": f"Bearer {work['token']}", "Content-Type": "application/json"}
     sent = f'{{"name": "a", "kind": "{kind}", "content": "{content}"}}'.encode()
 
-    answer = door.http.post(f"{TASKS}/{work['task_id']}/artifacts", headers=headers, content=sent)
+    answer = api_user.http.post(
+        f"{TASKS}/{work['task_id']}/artifacts", headers=headers, content=sent
+    )
 
     assert answer.status_code == status, answer.text
     if status != 201:
         assert answer.json()["errors"][0]["field"] == "content"
 
 
-def test_a_whole_number_may_be_written_with_a_point(door: Door) -> None:
-    assert door.created(priority=2.0)["priority"] == 2
-    assert door.create(priority=2.5).status_code == 422
+def test_a_whole_number_may_be_written_with_a_point(api_user: ApiUser) -> None:
+    assert api_user.created(priority=2.0)["priority"] == 2
+    assert api_user.create(priority=2.5).status_code == 422
 
 
 @pytest.mark.parametrize("instant", [1_900_000_000, "1900000000", 1.9e9, True])
-def test_an_instant_is_written_out(door: Door, instant: object) -> None:
+def test_an_instant_is_written_out(api_user: ApiUser, instant: object) -> None:
     asked = {"since": instant} if isinstance(instant, str) else None
 
-    assert door.create(deadline_at=instant).status_code == 422
+    assert api_user.create(deadline_at=instant).status_code == 422
     if asked is not None:
-        assert door.ask("GET", "/api/v1/admin/audit", params=asked).status_code == 400
+        assert api_user.ask("GET", "/api/v1/admin/audit", params=asked).status_code == 400
 
 
-def test_an_edge_of_a_batch_that_leads_nowhere_is_named(door: Door) -> None:
+def test_an_edge_of_a_batch_that_leads_nowhere_is_named(api_user: ApiUser) -> None:
     body = {"tasks": [{"title": "a"}], "edges": [{"parent": 0, "child": 1}]}
 
-    answer = door.ask("POST", "/api/v1/plan", json=body)
+    answer = api_user.ask("POST", "/api/v1/plan", json=body)
 
     assert answer.status_code == 422
     assert answer.json()["errors"] == [
@@ -117,16 +121,16 @@ def test_an_edge_of_a_batch_that_leads_nowhere_is_named(door: Door) -> None:
     ]
 
 
-def test_a_refused_field_is_named_once(door: Door) -> None:
-    answer = door.ask("GET", TASKS, params={"status": "finished"}).json()
+def test_a_refused_field_is_named_once(api_user: ApiUser) -> None:
+    answer = api_user.ask("GET", TASKS, params={"status": "finished"}).json()
 
     [wrong] = answer["errors"]
     assert (wrong["field"], wrong["message"]) == ("status", "is no status of a task")
     assert answer["detail"] == f"status: is no status of a task; legal: {wrong['legal']}"
 
 
-def test_the_sentence_of_a_refusal_says_what_would_do(door: Door) -> None:
-    answer = door.create(priority=9).json()
+def test_the_sentence_of_a_refusal_says_what_would_do(api_user: ApiUser) -> None:
+    answer = api_user.create(priority=9).json()
 
     assert answer["detail"] == "priority: is too large; legal: a whole number from 1 to 4"
 
@@ -140,9 +144,9 @@ def test_the_sentence_of_a_refusal_says_what_would_do(door: Door) -> None:
     ],
 )
 def test_a_wrong_word_in_a_query_is_told_what_would_do(
-    door: Door, path: str, name: str, legal: str
+    api_user: ApiUser, path: str, name: str, legal: str
 ) -> None:
-    answer = door.ask("GET", path, params={name: "yesterday"}).json()
+    answer = api_user.ask("GET", path, params={name: "yesterday"}).json()
 
     [wrong] = answer["errors"]
     assert (wrong["field"], wrong["legal"]) == (name, legal)

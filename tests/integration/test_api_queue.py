@@ -13,32 +13,32 @@ from overnight_server.control.keys import Caller
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.intake import source_jobs
 from overnight_server.intake.submit import NewTask, Submitted
-from tests.support.door import Door, open_door
-from tests.support.house import House
+from tests.support.api_user import ApiUser, serve_api
+from tests.support.deployment import Deployment
 from tests.support.outside import outsider
 
 QUEUE = "/api/queue"
 
 
 @pytest.fixture
-def door(house: House, database_url: str) -> Iterator[Door]:
-    with open_door(house, database_url) as door:
-        yield door
+def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
+    with serve_api(deployment, database_url) as api_user:
+        yield api_user
 
 
-def put(door: Door, prompt: str = "tidy up", **fields: Any) -> Response:
-    return door.ask("POST", f"{QUEUE}/task", json={"prompt": prompt, **fields})
+def put(api_user: ApiUser, prompt: str = "tidy up", **fields: Any) -> Response:
+    return api_user.ask("POST", f"{QUEUE}/task", json={"prompt": prompt, **fields})
 
 
-def entry(door: Door, queue_id: str) -> dict[str, Any]:
-    answer = door.ask("GET", f"{QUEUE}/{queue_id}")
+def entry(api_user: ApiUser, queue_id: str) -> dict[str, Any]:
+    answer = api_user.ask("GET", f"{QUEUE}/{queue_id}")
     assert answer.status_code == 200, answer.text
     shown: dict[str, Any] = answer.json()
     return shown
 
 
-def test_a_prompt_is_queued_and_told_its_place(door: Door) -> None:
-    first, second = put(door).json(), put(door)
+def test_a_prompt_is_queued_and_told_its_place(api_user: ApiUser) -> None:
+    first, second = put(api_user).json(), put(api_user)
 
     assert second.status_code == 201
     assert second.json()["state"] == "pending"
@@ -47,23 +47,23 @@ def test_a_prompt_is_queued_and_told_its_place(door: Door) -> None:
 
 
 def test_an_entry_is_accepted_as_pending_however_quick_a_worker_is(
-    door: Door, monkeypatch: pytest.MonkeyPatch
+    api_user: ApiUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def taken_at_once(parts: Parts, caller: Caller, task: NewTask) -> Submitted:
         submitted = accept(parts, caller, task)
-        assert len(door.house.claim().claims) == 1
+        assert len(api_user.deployment.claim().claims) == 1
         return submitted
 
-    door.house.agent()
+    api_user.deployment.agent()
     monkeypatch.setattr(queue, "accept", taken_at_once)
 
-    accepted = put(door).json()
+    accepted = put(api_user).json()
 
     assert (accepted["state"], accepted["position"]) == ("pending", 1)
-    assert entry(door, accepted["queue_id"])["state"] == "dispatching"
+    assert entry(api_user, accepted["queue_id"])["state"] == "dispatching"
 
 
-def test_all_that_was_said_travels_to_the_runner_and_back(door: Door) -> None:
+def test_all_that_was_said_travels_to_the_runner_and_back(api_user: ApiUser) -> None:
     said = {
         "model": "sonnet",
         "timeout_seconds": 1800,
@@ -75,9 +75,9 @@ def test_all_that_was_said_travels_to_the_runner_and_back(door: Door) -> None:
         "source_job": "nightly-maintenance",
     }
 
-    queue_id = put(door, "Perform nightly maintenance\nwith care", **said).json()["queue_id"]
+    queue_id = put(api_user, "Perform nightly maintenance\nwith care", **said).json()["queue_id"]
 
-    row = door.house.row(door.row_id(queue_id))
+    row = api_user.deployment.row(api_user.row_id(queue_id))
     told = {
         name: value for name, value in said.items() if name not in ("timeout_seconds", "source")
     }
@@ -85,68 +85,68 @@ def test_all_that_was_said_travels_to_the_runner_and_back(door: Door) -> None:
     assert row["title"] == "Perform nightly maintenance"
     assert (row["project_id"], row["timeout_seconds"]) == ("site", 1800)
     assert (row["source"], row["created_by"]) == ("scheduler", "cron:nightly-maintenance")
-    shown = entry(door, queue_id)
+    shown = entry(api_user, queue_id)
     assert said.items() <= shown.items()
     assert shown["attempts"] == 0
 
 
-def test_secrets_of_an_entry_reach_the_runner_and_nobody_else(door: Door) -> None:
+def test_secrets_of_an_entry_reach_the_runner_and_nobody_else(api_user: ApiUser) -> None:
     env = {"API_KEY": "hunter2-key", "DB": "postgres://a:hunter2-url@db/x", "CI": "1"}
     project = {"name": "site", "token": "hunter2-token"}
 
-    queue_id = put(door, env=env, project=project).json()["queue_id"]
+    queue_id = put(api_user, env=env, project=project).json()["queue_id"]
 
     for path in (f"/api/queue/{queue_id}", "/api/queue"):
-        assert "hunter2" not in door.ask("GET", path).text
-    shown = entry(door, queue_id)
+        assert "hunter2" not in api_user.ask("GET", path).text
+    shown = entry(api_user, queue_id)
     assert shown["env"] == {"API_KEY": "***", "DB": "postgres://a:***@db/x", "CI": "1"}
     assert shown["project"] == {"name": "site", "token": "***"}
-    assert outsider(door).work()["spec"]["env"] == env
+    assert outsider(api_user).work()["spec"]["env"] == env
 
 
-def test_an_entry_says_who_has_it_once_it_is_dispatched(door: Door) -> None:
-    house = door.house
-    queue_id = put(door).json()["queue_id"]
-    waiting = entry(door, queue_id)
-    house.agent(agent_id="https://localhost:9000")
-    [claimed] = house.claim().claims
-    sent = entry(door, queue_id)
-    run = house.start(claimed)
+def test_an_entry_says_who_has_it_once_it_is_dispatched(api_user: ApiUser) -> None:
+    deployment = api_user.deployment
+    queue_id = put(api_user).json()["queue_id"]
+    waiting = entry(api_user, queue_id)
+    deployment.agent(agent_id="https://localhost:9000")
+    [claimed] = deployment.claim().claims
+    sent = entry(api_user, queue_id)
+    run = deployment.start(claimed)
     assert run is not None
-    works = entry(door, queue_id)
-    house.settle(run, Returned("done"))
+    works = entry(api_user, queue_id)
+    deployment.settle(run, Returned("done"))
 
     assert (waiting["state"], waiting["task_id"], waiting["agent_url"]) == ("pending", None, None)
     assert (sent["state"], sent["task_id"], sent["position"]) == ("dispatching", queue_id, None)
     assert sent["dispatched_at"] is not None
     assert sent["agent_url"]
     assert (works["state"], works["attempts"]) == ("working", 1)
-    assert entry(door, queue_id)["state"] == "completed"
+    assert entry(api_user, queue_id)["state"] == "completed"
 
 
-def test_a_failed_entry_keeps_its_error(door: Door) -> None:
-    house = door.house
-    house.agent()
-    queue_id = put(door).json()["queue_id"]
-    [claimed] = house.claim().claims
-    run = house.start(claimed)
+def test_a_failed_entry_keeps_its_error(api_user: ApiUser) -> None:
+    deployment = api_user.deployment
+    deployment.agent()
+    queue_id = put(api_user).json()["queue_id"]
+    [claimed] = deployment.claim().claims
+    run = deployment.start(claimed)
     assert run is not None
-    house.settle(run, Raised("auth_failure", "no such key"))
+    deployment.settle(run, Raised("auth_failure", "no such key"))
 
-    shown = entry(door, queue_id)
+    shown = entry(api_user, queue_id)
 
     assert (shown["state"], shown["last_error"]) == ("failed", "no such key")
 
 
-def test_the_queue_lists_what_has_not_ended_in_its_order(door: Door) -> None:
-    house = door.house
-    house.agent(slots=1)
-    ids = [put(door, f"prompt {n}").json()["queue_id"] for n in range(4)]
-    house.claim(limit=1)
-    door.ask("POST", f"{QUEUE}/{ids[3]}/cancel")
-    put(door.guest())
+def test_the_queue_lists_what_has_not_ended_in_its_order(api_user: ApiUser) -> None:
+    deployment = api_user.deployment
+    deployment.agent(slots=1)
+    ids = [put(api_user, f"prompt {n}").json()["queue_id"] for n in range(4)]
+    deployment.claim(limit=1)
+    api_user.ask("POST", f"{QUEUE}/{ids[3]}/cancel")
+    put(api_user.guest())
 
-    shown = door.ask("GET", QUEUE).json()
+    shown = api_user.ask("GET", QUEUE).json()
 
     assert [one["queue_id"] for one in shown["tasks"]] == ids[:3]
     assert [one["state"] for one in shown["tasks"]] == ["dispatching", "pending", "pending"]
@@ -154,7 +154,7 @@ def test_the_queue_lists_what_has_not_ended_in_its_order(door: Door) -> None:
     assert (shown["depth"], shown["dispatched_count"], shown["max_size"]) == (3, 1, 1_000_000)
 
 
-def test_a_task_that_waits_for_another_is_listed_last(door: Door) -> None:
+def test_a_task_that_waits_for_another_is_listed_last(api_user: ApiUser) -> None:
     graph = {
         "title": "two",
         "tasks": [
@@ -162,49 +162,49 @@ def test_a_task_that_waits_for_another_is_listed_last(door: Door) -> None:
             {"name": "b", "title": "b", "depends_on": ["a"]},
         ],
     }
-    assert door.ask("POST", "/api/v1/dags", json=graph).status_code == 201
-    put(door)
+    assert api_user.ask("POST", "/api/v1/dags", json=graph).status_code == 201
+    put(api_user)
 
-    shown = door.ask("GET", QUEUE).json()["tasks"]
+    shown = api_user.ask("GET", QUEUE).json()["tasks"]
 
     assert [one["prompt"] for one in shown] == ["a", "tidy up", "b"]
     assert shown[2]["position"] is None
 
 
-def test_a_queued_entry_is_cancelled_at_once(door: Door) -> None:
-    queue_id = put(door).json()["queue_id"]
+def test_a_queued_entry_is_cancelled_at_once(api_user: ApiUser) -> None:
+    queue_id = put(api_user).json()["queue_id"]
 
-    answer = door.ask("POST", f"{QUEUE}/{queue_id}/cancel")
+    answer = api_user.ask("POST", f"{QUEUE}/{queue_id}/cancel")
 
     assert answer.json() == {"queue_id": queue_id, "state": "cancelled", "cancelled": True}
-    again = door.ask("POST", f"{QUEUE}/{queue_id}/cancel")
+    again = api_user.ask("POST", f"{QUEUE}/{queue_id}/cancel")
     assert (again.status_code, again.json()["code"]) == (400, "TASK_ALREADY_COMPLETED")
 
 
-def test_what_a_page_submits_comes_from_the_web(door: Door) -> None:
-    answer = door.ask("POST", "/api/task", json={"prompt": "hello", "source": "cli"})
+def test_what_a_page_submits_comes_from_the_web(api_user: ApiUser) -> None:
+    answer = api_user.ask("POST", "/api/task", json={"prompt": "hello", "source": "cli"})
 
     assert answer.status_code == 201
     assert set(answer.json()) == {"queue_id", "position", "state"}
-    assert entry(door, answer.json()["queue_id"])["source"] == "web"
+    assert entry(api_user, answer.json()["queue_id"])["source"] == "web"
 
 
-def test_a_full_queue_answers_503(house: House, database_url: str) -> None:
-    with open_door(house, database_url, AG_QUEUE_MAX_SIZE="2") as door:
-        put(door), put(door)
+def test_a_full_queue_answers_503(deployment: Deployment, database_url: str) -> None:
+    with serve_api(deployment, database_url, AG_QUEUE_MAX_SIZE="2") as api_user:
+        put(api_user), put(api_user)
 
-        answer = put(door)
+        answer = put(api_user)
 
         assert (answer.status_code, answer.json()["code"]) == (503, "QUEUE_FULL")
         assert answer.headers["retry-after"]
-        assert door.ask("GET", "/status").json()["queue"]["depth"] == 2
+        assert api_user.ask("GET", "/status").json()["queue"]["depth"] == 2
 
 
-def test_the_status_tells_how_full_the_queue_is(door: Door) -> None:
-    put(door)
-    door.house.run("UPDATE tasks SET created_at = created_at - interval '5 minutes'")
+def test_the_status_tells_how_full_the_queue_is(api_user: ApiUser) -> None:
+    put(api_user)
+    api_user.deployment.run("UPDATE tasks SET created_at = created_at - interval '5 minutes'")
 
-    shown = door.ask("GET", "/status").json()
+    shown = api_user.ask("GET", "/status").json()
 
     assert shown["type"] == "view"
     assert shown["interfaces"] == ["statusable", "observable", "taskable"]
@@ -214,15 +214,17 @@ def test_the_status_tells_how_full_the_queue_is(door: Door) -> None:
     assert 300 <= queue["oldest_age_seconds"] < 400
 
 
-def test_the_status_tells_what_became_of_a_schedulers_jobs(house: House, database_url: str) -> None:
+def test_the_status_tells_what_became_of_a_schedulers_jobs(
+    deployment: Deployment, database_url: str
+) -> None:
     job = {"source": "scheduler", "source_job": "nightly-maintenance"}
-    with open_door(house, database_url, AG_QUEUE_MAX_SIZE="1") as door:
-        queue_id = put(door, **job).json()["queue_id"]
-        [first] = door.ask("GET", "/status").json()["jobs"]
-        refused = put(door, **job)
-        put(door, source_job="report")
-        put(door, "", source_job="wrong")
-        latest, second = door.ask("GET", "/status").json()["jobs"]
+    with serve_api(deployment, database_url, AG_QUEUE_MAX_SIZE="1") as api_user:
+        queue_id = put(api_user, **job).json()["queue_id"]
+        [first] = api_user.ask("GET", "/status").json()["jobs"]
+        refused = put(api_user, **job)
+        put(api_user, source_job="report")
+        put(api_user, "", source_job="wrong")
+        latest, second = api_user.ask("GET", "/status").json()["jobs"]
 
         assert refused.status_code == 503
         assert first.pop("last_run_at")
@@ -234,11 +236,11 @@ def test_the_status_tells_what_became_of_a_schedulers_jobs(house: House, databas
         }
         assert (second["last_status"], second["last_queue_id"]) == ("skipped_queue_full", None)
         assert (latest["name"], second["is_running"]) == ("report", False)
-        assert door.guest().ask("GET", "/status").json()["jobs"] == []
-        door.ask("POST", f"{QUEUE}/{queue_id}/cancel")
-        again = put(door, **job).json()["queue_id"]
-        door.house.run("UPDATE tasks SET state = 'cancelled', finished_at = clock()")
-        [over, _] = door.ask("GET", "/status").json()["jobs"]
+        assert api_user.guest().ask("GET", "/status").json()["jobs"] == []
+        api_user.ask("POST", f"{QUEUE}/{queue_id}/cancel")
+        again = put(api_user, **job).json()["queue_id"]
+        api_user.deployment.run("UPDATE tasks SET state = 'cancelled', finished_at = clock()")
+        [over, _] = api_user.ask("GET", "/status").json()["jobs"]
         assert (over["last_queue_id"], over["is_running"]) == (again, False)
 
 
@@ -250,9 +252,9 @@ def test_the_status_tells_what_became_of_a_schedulers_jobs(house: House, databas
     ],
 )
 def test_a_job_that_a_limit_refuses_is_skipped(
-    door: Door, columns: dict[str, int], word: str
+    api_user: ApiUser, columns: dict[str, int], word: str
 ) -> None:
-    poor = door.guest(**columns)
+    poor = api_user.guest(**columns)
 
     assert put(poor, source_job="nightly").status_code in (400, 403)
 
@@ -261,21 +263,24 @@ def test_a_job_that_a_limit_refuses_is_skipped(
 
 
 def test_endless_names_of_jobs_leave_no_endless_rows(
-    door: Door, monkeypatch: pytest.MonkeyPatch
+    api_user: ApiUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source_jobs, "MOST_JOBS", 2)
 
     for name in ("a", "b", "c", "a"):
-        assert put(door, source_job=name).status_code == 201
+        assert put(api_user, source_job=name).status_code == 201
 
-    assert [job["name"] for job in door.ask("GET", "/status").json()["jobs"]] == ["a", "b"]
+    assert [job["name"] for job in api_user.ask("GET", "/status").json()["jobs"]] == ["a", "b"]
 
 
-def test_an_address_of_an_agent_is_taken_and_not_heeded(door: Door) -> None:
-    answer = put(door, agent_url="https://localhost:9000")
+def test_an_address_of_an_agent_is_taken_and_not_heeded(api_user: ApiUser) -> None:
+    answer = put(api_user, agent_url="https://localhost:9000")
 
     assert answer.status_code == 201
-    assert "agent_url" not in door.house.row(door.row_id(answer.json()["queue_id"]))["spec"]
+    assert (
+        "agent_url"
+        not in api_user.deployment.row(api_user.row_id(answer.json()["queue_id"]))["spec"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -290,15 +295,15 @@ def test_an_address_of_an_agent_is_taken_and_not_heeded(door: Door) -> None:
         ({"prompt": "x", "source": "The Web"}, "source"),
     ],
 )
-def test_a_wrong_field_is_named(door: Door, body: dict[str, Any], field: str) -> None:
-    answer = door.ask("POST", f"{QUEUE}/task", json=body)
+def test_a_wrong_field_is_named(api_user: ApiUser, body: dict[str, Any], field: str) -> None:
+    answer = api_user.ask("POST", f"{QUEUE}/task", json=body)
 
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["field"] == field
 
 
-def test_workflow_words_are_taken_and_returned(door: Door) -> None:
-    answer = door.ask(
+def test_workflow_words_are_taken_and_returned(api_user: ApiUser) -> None:
+    answer = api_user.ask(
         "POST",
         "/api/v1/tasks",
         json={
@@ -318,16 +323,16 @@ def test_workflow_words_are_taken_and_returned(door: Door) -> None:
     assert (task["error_info"], task["lease_owner"], task["lease_expires_at"]) == (None, None, None)
 
 
-def test_the_holder_and_the_failure_are_told_under_workflow_words(door: Door) -> None:
-    house = door.house
-    house.agent()
-    task_id = door.created()["id"]
-    [claimed] = house.claim().claims
-    held = door.ask("GET", f"/api/v1/tasks/{task_id}").json()
-    run = house.start(claimed)
+def test_the_holder_and_the_failure_are_told_under_workflow_words(api_user: ApiUser) -> None:
+    deployment = api_user.deployment
+    deployment.agent()
+    task_id = api_user.created()["id"]
+    [claimed] = deployment.claim().claims
+    held = api_user.ask("GET", f"/api/v1/tasks/{task_id}").json()
+    run = deployment.start(claimed)
     assert run is not None
-    house.settle(run, Raised("auth_failure", "no"))
-    ended = door.ask("GET", f"/api/v1/tasks/{task_id}").json()
+    deployment.settle(run, Raised("auth_failure", "no"))
+    ended = api_user.ask("GET", f"/api/v1/tasks/{task_id}").json()
 
     assert held["lease_owner"]
     assert held["lease_expires_at"]

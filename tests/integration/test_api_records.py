@@ -6,96 +6,96 @@ import pytest
 
 from overnight_server.control.usage import adjust_hours
 from overnight_server.domain.results import Raised, Returned
-from tests.support.door import TASKS, Door, open_door
-from tests.support.house import House
+from tests.support.api_user import TASKS, ApiUser, serve_api
+from tests.support.deployment import Deployment
 
 
 @pytest.fixture
-def door(house: House, database_url: str) -> Iterator[Door]:
-    with open_door(house, database_url) as door:
-        yield door
+def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
+    with serve_api(deployment, database_url) as api_user:
+        yield api_user
 
 
-def test_attempts_are_listed_the_latest_first(door: Door) -> None:
-    house = door.house
-    house.agent()
-    task = door.created(retry={"strategy": "immediate"}, max_attempts=3)
+def test_attempts_are_listed_the_latest_first(api_user: ApiUser) -> None:
+    deployment = api_user.deployment
+    deployment.agent()
+    task = api_user.created(retry={"strategy": "immediate"}, max_attempts=3)
     for ending in (Raised("error", "no"), Returned("done")):
-        [claimed] = house.claim().claims
-        run = house.start(claimed)
+        [claimed] = deployment.claim().claims
+        run = deployment.start(claimed)
         assert run is not None
-        house.settle(run, ending)
-        house.run("UPDATE tasks SET state = 'ready', retry_at = NULL WHERE state = 'retrying'")
+        deployment.settle(run, ending)
+        deployment.run("UPDATE tasks SET state = 'ready', retry_at = NULL WHERE state = 'retrying'")
 
-    answer = door.ask("GET", f"{TASKS}/{task['id']}/attempts")
+    answer = api_user.ask("GET", f"{TASKS}/{task['id']}/attempts")
 
     shown = answer.json()
     assert [one["epoch"] for one in shown] == [2, 1]
     assert (shown[1]["error_class"], shown[1]["error"], shown[1]["spent"]) == ("error", "no", True)
     assert shown[0]["ended_at"]
-    first = door.ask("GET", f"{TASKS}/{task['id']}/attempts", params={"limit": 1})
-    rest = door.ask("GET", first.headers["link"][1:].split(">")[0])
+    first = api_user.ask("GET", f"{TASKS}/{task['id']}/attempts", params={"limit": 1})
+    rest = api_user.ask("GET", first.headers["link"][1:].split(">")[0])
     assert [one["epoch"] for one in first.json() + rest.json()] == [2, 1]
 
 
-def test_a_task_nobody_claimed_has_no_attempts(door: Door) -> None:
-    assert door.ask("GET", f"{TASKS}/{door.created()['id']}/attempts").json() == []
+def test_a_task_nobody_claimed_has_no_attempts(api_user: ApiUser) -> None:
+    assert api_user.ask("GET", f"{TASKS}/{api_user.created()['id']}/attempts").json() == []
 
 
-def test_events_of_a_task_go_on_after_the_last_one_seen(door: Door) -> None:
-    task = door.created()
-    door.ask("DELETE", f"{TASKS}/{task['id']}")
+def test_events_of_a_task_go_on_after_the_last_one_seen(api_user: ApiUser) -> None:
+    task = api_user.created()
+    api_user.ask("DELETE", f"{TASKS}/{task['id']}")
 
-    events = door.ask("GET", f"{TASKS}/{task['id']}/events").json()
-    rest = door.ask("GET", f"{TASKS}/{task['id']}/events", params={"after": events[0]["id"]})
+    events = api_user.ask("GET", f"{TASKS}/{task['id']}/events").json()
+    rest = api_user.ask("GET", f"{TASKS}/{task['id']}/events", params={"after": events[0]["id"]})
 
     assert [one["state"] for one in events] == ["ready", "cancelled"]
     assert rest.json() == events[1:]
 
 
-def test_an_artifact_is_listed_described_and_saved(door: Door) -> None:
-    task = door.created()
-    door.house.run(
+def test_an_artifact_is_listed_described_and_saved(api_user: ApiUser) -> None:
+    task = api_user.created()
+    api_user.deployment.run(
         "INSERT INTO artifacts (id, task_id, user_id, epoch, name, kind, size, content)"
         " VALUES (gen_random_uuid(), :t, :u, 1, 'a b', 'json', 7, '[1, 2]'),"
         " (gen_random_uuid(), :t, :u, 1, 'page', 'text', 21, '<script>x</script>')",
-        t=door.row_id(task["id"]),
-        u=door.user,
+        t=api_user.row_id(task["id"]),
+        u=api_user.user,
     )
 
-    listed = door.ask("GET", f"{TASKS}/{task['id']}/artifacts").json()
+    listed = api_user.ask("GET", f"{TASKS}/{task['id']}/artifacts").json()
 
     assert [one["name"] for one in listed] == ["a b", "page"]
     path = f"/api/v1/artifacts/{listed[0]['id']}"
-    assert door.ask("GET", path).json() == listed[0]
-    assert door.ask("GET", f"{path}/content").json() == [1, 2]
-    page = door.ask("GET", f"/api/v1/artifacts/{listed[1]['id']}/content")
+    assert api_user.ask("GET", path).json() == listed[0]
+    assert api_user.ask("GET", f"{path}/content").json() == [1, 2]
+    page = api_user.ask("GET", f"/api/v1/artifacts/{listed[1]['id']}/content")
     assert page.headers["content-disposition"].startswith("attachment")
     assert page.headers["content-type"].startswith("text/plain")
     assert page.headers["x-content-type-options"] == "nosniff"
 
 
-def test_notices_are_paged(door: Door) -> None:
+def test_notices_are_paged(api_user: ApiUser) -> None:
     for n in range(3):
-        door.house.run(
+        api_user.deployment.run(
             "INSERT INTO notices (user_id, kind, subject) VALUES (:u, 'usage.50', :s)",
-            u=door.user,
+            u=api_user.user,
             s=str(n),
         )
 
-    first = door.ask("GET", "/api/v1/notices", params={"limit": 2})
-    rest = door.ask("GET", first.headers["link"][1:].split(">")[0])
+    first = api_user.ask("GET", "/api/v1/notices", params={"limit": 2})
+    rest = api_user.ask("GET", first.headers["link"][1:].split(">")[0])
 
     assert [one["subject"] for one in first.json() + rest.json()] == ["2", "1", "0"]
     assert "link" not in rest.headers
 
 
-def test_usage_and_its_ledger_agree(door: Door) -> None:
-    adjust_hours(door.house.dispatcher, door.user, 2, note="a day of work")
-    adjust_hours(door.house.dispatcher, door.user, -0.5, note="sorry")
+def test_usage_and_its_ledger_agree(api_user: ApiUser) -> None:
+    adjust_hours(api_user.deployment.dispatcher, api_user.user, 2, note="a day of work")
+    adjust_hours(api_user.deployment.dispatcher, api_user.user, -0.5, note="sorry")
 
-    used = door.ask("GET", "/api/v1/usage").json()
-    lines = door.ask("GET", "/api/v1/usage/ledger").json()
+    used = api_user.ask("GET", "/api/v1/usage").json()
+    lines = api_user.ask("GET", "/api/v1/usage/ledger").json()
 
     assert used["hours_used"] == 1.5
     assert [one["note"] for one in lines] == ["sorry", "a day of work"]
@@ -103,17 +103,17 @@ def test_usage_and_its_ledger_agree(door: Door) -> None:
     assert used["night"]["limit_usd"] is None
 
 
-def test_a_user_is_told_who_they_are(door: Door) -> None:
-    door.created()
+def test_a_user_is_told_who_they_are(api_user: ApiUser) -> None:
+    api_user.created()
 
-    me = door.ask("GET", "/api/v1/users/me").json()
+    me = api_user.ask("GET", "/api/v1/users/me").json()
 
-    assert me["id"] == str(door.user)
+    assert me["id"] == str(api_user.user)
     assert (me["waiting"], me["running"], me["paused"], me["window"]) == (1, 0, False, None)
 
 
 @pytest.mark.parametrize("cursor", ["x", "-1", "٣", "9" * 30])
-def test_a_cursor_that_is_none_is_refused(door: Door, cursor: str) -> None:
-    answer = door.ask("GET", "/api/v1/notices", params={"before": cursor})
+def test_a_cursor_that_is_none_is_refused(api_user: ApiUser, cursor: str) -> None:
+    answer = api_user.ask("GET", "/api/v1/notices", params={"before": cursor})
 
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, "before")

@@ -7,18 +7,18 @@ import pytest
 
 from overnight import errors
 from overnight_server.domain.results import Returned
-from tests.support.door import TASKS, Door, open_door
-from tests.support.house import House
+from tests.support.api_user import TASKS, ApiUser, serve_api
+from tests.support.deployment import Deployment
 
 
 @pytest.fixture
-def door(house: House, database_url: str) -> Iterator[Door]:
-    with open_door(house, database_url) as door:
-        yield door
+def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
+    with serve_api(deployment, database_url) as api_user:
+        yield api_user
 
 
-def test_a_created_task_is_answered_whole(door: Door) -> None:
-    answer = door.create(title="say hello", type="echo", payload={"hello": "world"}, tags=["a"])
+def test_a_created_task_is_answered_whole(api_user: ApiUser) -> None:
+    answer = api_user.create(title="say hello", type="echo", payload={"hello": "world"}, tags=["a"])
 
     task = answer.json()
     assert answer.status_code == 201
@@ -33,10 +33,10 @@ def test_a_created_task_is_answered_whole(door: Door) -> None:
     assert task["tags"] == ["a"]
 
 
-def test_what_is_left_out_is_filled_in_by_the_service(door: Door) -> None:
-    task = door.created()
+def test_what_is_left_out_is_filled_in_by_the_service(api_user: ApiUser) -> None:
+    task = api_user.created()
 
-    row = door.house.row(door.row_id(task["id"]))
+    row = api_user.deployment.row(api_user.row_id(task["id"]))
     assert task["type"] == "echo"
     assert task["max_attempts"] == 3
     assert row["retry"]["strategy"] == "exponential"
@@ -54,15 +54,15 @@ def test_what_is_left_out_is_filled_in_by_the_service(door: Door) -> None:
     ],
 )
 def test_a_priority_becomes_a_score(
-    door: Door, asked: dict[str, int], priority: int, score: int
+    api_user: ApiUser, asked: dict[str, int], priority: int, score: int
 ) -> None:
-    task = door.created(**asked)
+    task = api_user.created(**asked)
 
     assert (task["priority"], task["priority_score"]) == (priority, score)
 
 
-def test_every_field_reaches_the_row(door: Door) -> None:
-    task = door.created(
+def test_every_field_reaches_the_row(api_user: ApiUser) -> None:
+    task = api_user.created(
         description="more",
         project_id="site",
         prompt="do it",
@@ -77,7 +77,7 @@ def test_every_field_reaches_the_row(door: Door) -> None:
         source="cli",
     )
 
-    row = door.house.row(door.row_id(task["id"]))
+    row = api_user.deployment.row(api_user.row_id(task["id"]))
     assert task["timeout_seconds"] == 60
     assert row["spec"] == {"model": "small", "prompt": "do it"}
     assert row["retry"]["strategy"] == "fixed"
@@ -95,37 +95,39 @@ def test_every_field_reaches_the_row(door: Door) -> None:
 
 
 @pytest.mark.parametrize("where", ["header", "body"])
-def test_the_same_key_again_answers_with_the_first_task(door: Door, where: str) -> None:
+def test_the_same_key_again_answers_with_the_first_task(api_user: ApiUser, where: str) -> None:
     def send(title: str) -> Any:
         if where == "body":
-            return door.create(title=title, idempotency_key="once")
-        return door.ask("POST", TASKS, json={"title": title}, headers={"Idempotency-Key": "once"})
+            return api_user.create(title=title, idempotency_key="once")
+        return api_user.ask(
+            "POST", TASKS, json={"title": title}, headers={"Idempotency-Key": "once"}
+        )
 
     first, second = send("one"), send("two")
 
     assert (first.status_code, second.status_code) == (201, 200)
     assert first.json()["id"] == second.json()["id"]
     assert second.json()["title"] == "one"
-    assert door.house.one("SELECT count(*) AS n FROM tasks")["n"] == 1
+    assert api_user.deployment.one("SELECT count(*) AS n FROM tasks")["n"] == 1
 
 
-def test_a_key_belongs_to_its_user_alone(door: Door) -> None:
-    mine = door.created(idempotency_key="once")
-    theirs = door.guest().created(idempotency_key="once")
+def test_a_key_belongs_to_its_user_alone(api_user: ApiUser) -> None:
+    mine = api_user.created(idempotency_key="once")
+    theirs = api_user.guest().created(idempotency_key="once")
 
     assert mine["id"] != theirs["id"]
 
 
-def test_a_repeat_is_answered_even_when_nothing_more_would_be_let_in(door: Door) -> None:
-    guest = door.guest(max_pending=1)
+def test_a_repeat_is_answered_even_when_nothing_more_would_be_let_in(api_user: ApiUser) -> None:
+    guest = api_user.guest(max_pending=1)
     first = guest.created(idempotency_key="once")
 
     assert guest.create(idempotency_key="once").json()["id"] == first["id"]
     assert guest.create().status_code == 400
 
 
-def test_two_keys_that_differ_are_refused(door: Door) -> None:
-    answer = door.ask(
+def test_two_keys_that_differ_are_refused(api_user: ApiUser) -> None:
+    answer = api_user.ask(
         "POST",
         TASKS,
         json={"title": "a", "idempotency_key": "one"},
@@ -137,26 +139,26 @@ def test_two_keys_that_differ_are_refused(door: Door) -> None:
 
 
 @pytest.mark.parametrize("key", [b"", b"x" * 256, "naïve".encode(), b"a\tb"])
-def test_a_key_that_a_header_cannot_carry_is_refused(door: Door, key: bytes) -> None:
-    answer = door.ask("POST", TASKS, json={"title": "a"}, headers={"Idempotency-Key": key})
+def test_a_key_that_a_header_cannot_carry_is_refused(api_user: ApiUser, key: bytes) -> None:
+    answer = api_user.ask("POST", TASKS, json={"title": "a"}, headers={"Idempotency-Key": key})
 
     assert answer.status_code == 400
     assert answer.json()["errors"][0]["field"] == "Idempotency-Key"
 
 
-def test_a_task_is_read_as_it_stands(door: Door) -> None:
-    task = door.created()
+def test_a_task_is_read_as_it_stands(api_user: ApiUser) -> None:
+    task = api_user.created()
 
-    assert door.ask("GET", f"{TASKS}/{task['id']}").json() == task
-    assert door.ask("GET", f"{TASKS}/{task['id'].lower()}").json() == task
+    assert api_user.ask("GET", f"{TASKS}/{task['id']}").json() == task
+    assert api_user.ask("GET", f"{TASKS}/{task['id'].lower()}").json() == task
 
 
-def test_a_finished_task_shows_its_output(door: Door) -> None:
-    door.house.agent()
-    run = door.house.running(door.user)
-    door.house.settle(run, Returned({"a": [1, None]}, summary="done", cost_usd=0.25))
+def test_a_finished_task_shows_its_output(api_user: ApiUser) -> None:
+    api_user.deployment.agent()
+    run = api_user.deployment.running(api_user.user)
+    api_user.deployment.settle(run, Returned({"a": [1, None]}, summary="done", cost_usd=0.25))
 
-    [task] = door.ask("GET", TASKS).json()
+    [task] = api_user.ask("GET", TASKS).json()
     assert (task["status"], task["state"]) == ("completed", "completed")
     assert task["output"] == {"a": [1, None]}
     assert task["result_summary"] == "done"
@@ -165,14 +167,14 @@ def test_a_finished_task_shows_its_output(door: Door) -> None:
     assert task["completed_at"] is not None
 
 
-def test_pages_follow_each_other_newest_first_without_gaps(door: Door) -> None:
-    made = [door.created(title=f"task {n}")["id"] for n in range(5)]
+def test_pages_follow_each_other_newest_first_without_gaps(api_user: ApiUser) -> None:
+    made = [api_user.created(title=f"task {n}")["id"] for n in range(5)]
 
     seen: list[str] = []
     path: str | None = f"{TASKS}?limit=2&status=pending"
     pages = 0
     while path is not None:
-        page = door.ask("GET", path)
+        page = api_user.ask("GET", path)
         assert isinstance(page.json(), list)
         seen += [task["id"] for task in page.json()]
         cursor = page.headers.get("x-next-cursor")
@@ -198,11 +200,13 @@ def test_pages_follow_each_other_newest_first_without_gaps(door: Door) -> None:
         ("validating", 0),
     ],
 )
-def test_a_list_takes_status_state_and_alias_words(door: Door, word: str, count: int) -> None:
-    tasks = [door.created() for _ in range(3)]
-    door.ask("DELETE", f"{TASKS}/{tasks[0]['id']}")
+def test_a_list_takes_status_state_and_alias_words(
+    api_user: ApiUser, word: str, count: int
+) -> None:
+    tasks = [api_user.created() for _ in range(3)]
+    api_user.ask("DELETE", f"{TASKS}/{tasks[0]['id']}")
 
-    assert len(door.ask("GET", f"{TASKS}?status={word}").json()) == count
+    assert len(api_user.ask("GET", f"{TASKS}?status={word}").json()) == count
 
 
 @pytest.mark.parametrize(
@@ -220,49 +224,49 @@ def test_a_list_takes_status_state_and_alias_words(door: Door, word: str, count:
         ("before=" + "x" * 300, "before"),
     ],
 )
-def test_a_wrong_query_is_refused_by_name(door: Door, query: str, field: str) -> None:
-    answer = door.ask("GET", f"{TASKS}?{query}")
+def test_a_wrong_query_is_refused_by_name(api_user: ApiUser, query: str, field: str) -> None:
+    answer = api_user.ask("GET", f"{TASKS}?{query}")
 
     assert answer.status_code == 400
     assert answer.json()["code"] == "INVALID_REQUEST"
     assert [wrong["field"] for wrong in answer.json()["errors"]] == [field]
 
 
-def test_a_wrong_status_is_told_the_legal_words(door: Door) -> None:
-    answer = door.ask("GET", f"{TASKS}?status=finished")
+def test_a_wrong_status_is_told_the_legal_words(api_user: ApiUser) -> None:
+    answer = api_user.ask("GET", f"{TASKS}?status=finished")
 
     legal = answer.json()["errors"][0]["legal"].split(", ")
     assert {"pending", "dead_lettered", "leased"} <= set(legal)
 
 
-def test_a_waiting_task_is_cancelled_at_once_and_only_once(door: Door) -> None:
-    task = door.created()
+def test_a_waiting_task_is_cancelled_at_once_and_only_once(api_user: ApiUser) -> None:
+    task = api_user.created()
 
-    first = door.ask("DELETE", f"{TASKS}/{task['id']}")
-    second = door.ask("DELETE", f"{TASKS}/{task['id']}")
+    first = api_user.ask("DELETE", f"{TASKS}/{task['id']}")
+    second = api_user.ask("DELETE", f"{TASKS}/{task['id']}")
 
     assert (first.status_code, first.json()) == (200, {"cancelled": True, "state": "cancelled"})
     assert (second.status_code, second.json()["code"]) == (400, "TASK_ALREADY_COMPLETED")
     assert second.json()["state"] == "cancelled"
 
 
-def test_a_running_task_is_asked_to_stop(door: Door) -> None:
-    door.house.agent()
-    run = door.house.running(door.user)
-    [task] = door.ask("GET", TASKS).json()
+def test_a_running_task_is_asked_to_stop(api_user: ApiUser) -> None:
+    api_user.deployment.agent()
+    run = api_user.deployment.running(api_user.user)
+    [task] = api_user.ask("GET", TASKS).json()
 
-    answer = door.ask("DELETE", f"{TASKS}/{task['id']}")
+    answer = api_user.ask("DELETE", f"{TASKS}/{task['id']}")
 
     assert answer.json() == {"cancelled": True, "state": "running"}
-    assert door.house.row(run.claim.task_id)["cancel_requested_at"] is not None
+    assert api_user.deployment.row(run.claim.task_id)["cancel_requested_at"] is not None
 
 
-def test_queue_status_counts_what_runs_and_waits(door: Door) -> None:
-    door.house.agent()
-    door.house.running(door.user)
-    door.created()
+def test_queue_status_counts_what_runs_and_waits(api_user: ApiUser) -> None:
+    api_user.deployment.agent()
+    api_user.deployment.running(api_user.user)
+    api_user.created()
 
-    assert door.ask("GET", f"{TASKS}/queue-status").json() == {
+    assert api_user.ask("GET", f"{TASKS}/queue-status").json() == {
         "running": 1,
         "pending": 1,
         "max_concurrent": 10,
@@ -273,8 +277,8 @@ def test_queue_status_counts_what_runs_and_waits(door: Door) -> None:
     }
 
 
-def test_limits_tell_the_plan(door: Door) -> None:
-    limits = door.ask("GET", "/api/v1/users/me/limits").json()
+def test_limits_tell_the_plan(api_user: ApiUser) -> None:
+    limits = api_user.ask("GET", "/api/v1/users/me/limits").json()
 
     assert limits["plan"] == "team"
     assert limits["max_concurrent_agents"] == 10
@@ -284,8 +288,8 @@ def test_limits_tell_the_plan(door: Door) -> None:
     assert limits["billing_cycle_resets_at"] is not None
 
 
-def test_too_much_waiting_work_is_refused(door: Door) -> None:
-    guest = door.guest(max_pending=2)
+def test_too_much_waiting_work_is_refused(api_user: ApiUser) -> None:
+    guest = api_user.guest(max_pending=2)
     guest.created()
     guest.created()
 
@@ -297,24 +301,26 @@ def test_too_much_waiting_work_is_refused(door: Door) -> None:
     assert len(guest.ask("GET", TASKS).json()) == 2
 
 
-def test_a_month_without_hours_left_is_refused(door: Door) -> None:
-    answer = door.guest(monthly_agent_hours_limit=0).create()
+def test_a_month_without_hours_left_is_refused(api_user: ApiUser) -> None:
+    answer = api_user.guest(monthly_agent_hours_limit=0).create()
 
     assert (answer.status_code, answer.json()["code"]) == (403, "MONTHLY_LIMIT_REACHED")
 
 
-def test_a_full_house_says_when_to_come_back(house: House, database_url: str) -> None:
-    with open_door(house, database_url, OVERNIGHT_QUEUE_MAX_SIZE="1") as door:
-        door.created()
-        answer = door.create()
+def test_a_full_deployment_says_when_to_come_back(
+    deployment: Deployment, database_url: str
+) -> None:
+    with serve_api(deployment, database_url, OVERNIGHT_QUEUE_MAX_SIZE="1") as api_user:
+        api_user.created()
+        answer = api_user.create()
 
     assert (answer.status_code, answer.json()["code"]) == (503, "QUEUE_FULL")
     assert int(answer.headers["retry-after"]) > 0
     assert answer.json()["detail"] == "queue is at capacity (1 tasks)"
 
 
-def test_the_producers_client_speaks_to_the_service(door: Door) -> None:
-    client = door.client()
+def test_the_producers_client_speaks_to_the_service(api_user: ApiUser) -> None:
+    client = api_user.client()
     task = client.tasks.create("say hello", payload={"hello": "world"}, type="echo")
 
     assert client.tasks.get(task.id) == task
@@ -332,17 +338,21 @@ def test_the_producers_client_speaks_to_the_service(door: Door) -> None:
         list(client.tasks.list(status="finished"))
 
 
-def test_the_clients_list_walks_all_pages(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clients_list_walks_all_pages(
+    api_user: ApiUser, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("overnight.client.pagination.PAGE", 2)
-    made = [door.created()["id"] for _ in range(5)]
+    made = [api_user.created()["id"] for _ in range(5)]
 
-    assert [task.id for task in door.client().tasks.list()] == made[::-1]
-    assert [task.id for task in door.client().tasks.list(limit=3)] == made[:1:-1]
+    assert [task.id for task in api_user.client().tasks.list()] == made[::-1]
+    assert [task.id for task in api_user.client().tasks.list(limit=3)] == made[:1:-1]
 
 
-def test_submits_and_refusals_are_logged(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+def test_submits_and_refusals_are_logged(
+    api_user: ApiUser, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", logger="overnight")
-    guest = door.guest(max_pending=1)
+    guest = api_user.guest(max_pending=1)
     task = guest.created(source="cli")
     guest.create()
 
@@ -351,17 +361,17 @@ def test_submits_and_refusals_are_logged(door: Door, caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("inside_spec", [False, True])
-def test_a_task_reads_what_it_refers_to(door: Door, *, inside_spec: bool) -> None:
-    door.house.agent()
-    first = door.created()
-    [run] = [door.house.start(one) for one in door.house.claim().claims]
+def test_a_task_reads_what_it_refers_to(api_user: ApiUser, *, inside_spec: bool) -> None:
+    api_user.deployment.agent()
+    first = api_user.created()
+    [run] = [api_user.deployment.start(one) for one in api_user.deployment.claim().claims]
     assert run is not None
-    door.house.settle(run, Returned({"n": 1}))
+    api_user.deployment.settle(run, Returned({"n": 1}))
     refs = {"context_refs": [f"task:{first['id']}:output"]}
 
-    made = door.created(**({"spec": refs} if inside_spec else refs), role="orchestrator")
+    made = api_user.created(**({"spec": refs} if inside_spec else refs), role="orchestrator")
 
-    row = door.house.row(door.row_id(made["id"]))
+    row = api_user.deployment.row(api_user.row_id(made["id"]))
     assert row["context_refs"] == {f"task:{first['id']}:output": first["id"]}
     assert row["role"] == "orchestrator"
     assert made["parent_id"] is None
@@ -376,9 +386,9 @@ def test_a_task_reads_what_it_refers_to(door: Door, *, inside_spec: bool) -> Non
     ],
 )
 def test_a_reference_to_nothing_names_its_field(
-    door: Door, body: dict[str, Any], field: str
+    api_user: ApiUser, body: dict[str, Any], field: str
 ) -> None:
-    answer = door.create(**body)
+    answer = api_user.create(**body)
 
     assert answer.status_code == 400
     assert [one["field"] for one in answer.json()["errors"]] == [field]

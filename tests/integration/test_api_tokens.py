@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from overnight_server.control.token_keys import TokenKeys, UnreadableKeys
 from overnight_server.control.tokens import Tokens
 from overnight_server.settings import SettingsError, load
-from tests.support.door import NO_FILE, TASKS, Door, open_door
-from tests.support.house import House
+from tests.support.api_user import NO_FILE, TASKS, ApiUser, serve_api
+from tests.support.deployment import Deployment
 
 ISSUER, AUDIENCE = "https://issuer.example", "overnight"
 SECRET = "a secret of more than thirty-two bytes, made for tests"
@@ -86,19 +86,21 @@ def keys(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def door(house: House, database_url: str, keys: Path) -> Iterator[Door]:
-    with opened(house, database_url, "RS256,ES256,EdDSA", KEYS=str(keys)) as door:
-        house.run("UPDATE users SET name = 'ada' WHERE id = :id", id=door.user)
-        yield door
+def api_user(deployment: Deployment, database_url: str, keys: Path) -> Iterator[ApiUser]:
+    with opened(deployment, database_url, "RS256,ES256,EdDSA", KEYS=str(keys)) as api_user:
+        deployment.run("UPDATE users SET name = 'ada' WHERE id = :id", id=api_user.user)
+        yield api_user
 
 
-def opened(house: House, url: str, algorithms: str, **more: str) -> Any:
+def opened(deployment: Deployment, url: str, algorithms: str, **more: str) -> Any:
     environ = {"ALGORITHMS": algorithms, "ISSUER": ISSUER, "AUDIENCE": AUDIENCE, **more}
-    return open_door(house, url, **{f"OVERNIGHT_JWT_{name}": v for name, v in environ.items()})
+    return serve_api(deployment, url, **{f"OVERNIGHT_JWT_{name}": v for name, v in environ.items()})
 
 
-def show(door: Door, token: str, method: str = "GET", **options: Any) -> Any:
-    return door.http.request(method, TASKS, headers={"Authorization": f"Bearer {token}"}, **options)
+def show(api_user: ApiUser, token: str, method: str = "GET", **options: Any) -> Any:
+    return api_user.http.request(
+        method, TASKS, headers={"Authorization": f"Bearer {token}"}, **options
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,40 +108,40 @@ def show(door: Door, token: str, method: str = "GET", **options: Any) -> Any:
     [(RSA, "RS256", "one"), (EC, "ES256", "two"), (ED, "EdDSA", "three")],
 )
 def test_a_token_of_a_known_key_opens_the_door(
-    door: Door, key: Private, algorithm: str, kid: str
+    api_user: ApiUser, key: Private, algorithm: str, kid: str
 ) -> None:
-    for subject in ("ada", str(door.user)):
+    for subject in ("ada", str(api_user.user)):
         token = signed(key, algorithm, {"kid": kid}, sub=subject)
 
-        made = show(door, token, "POST", json={"title": "a task"})
+        made = show(api_user, token, "POST", json={"title": "a task"})
 
         assert made.status_code == 201, made.text
-    listed = show(door, signed(key, algorithm, {"kid": kid}))
-    assert listed.json() == door.ask("GET", TASKS).json()
+    listed = show(api_user, signed(key, algorithm, {"kid": kid}))
+    assert listed.json() == api_user.ask("GET", TASKS).json()
     # The key goes on to open it too.
     assert len(listed.json()) == 2
 
 
-def test_a_token_reaches_no_further_than_its_scopes(door: Door) -> None:
+def test_a_token_reaches_no_further_than_its_scopes(api_user: ApiUser) -> None:
     reader = signed(headers={"kid": "one"}, scope="tasks:read email", scopes=None)
     nothing = signed(headers={"kid": "one"}, scope=None)
     listed = signed(headers={"kid": "one"}, scope=None, scopes=["tasks:read", 7, {"a": 1}])
     odd = signed(headers={"kid": "one"}, scope=None, scopes=7)
 
-    assert show(door, reader).status_code == 200
-    assert show(door, reader, "POST", json={"title": "a"}).status_code == 403
-    assert show(door, listed).status_code == 200
-    assert [show(door, one).status_code for one in (nothing, odd)] == [403, 403]
+    assert show(api_user, reader).status_code == 200
+    assert show(api_user, reader, "POST", json={"title": "a"}).status_code == 403
+    assert show(api_user, listed).status_code == 200
+    assert [show(api_user, one).status_code for one in (nothing, odd)] == [403, 403]
 
 
-def test_a_token_alone_makes_nobody_an_admin(door: Door) -> None:
+def test_a_token_alone_makes_nobody_an_admin(api_user: ApiUser) -> None:
     token = signed(headers={"kid": "one"}, scope="*")
     headers = {"Authorization": f"Bearer {token}"}
-    assert door.http.get("/api/v1/admin/audit", headers=headers).status_code == 404
+    assert api_user.http.get("/api/v1/admin/audit", headers=headers).status_code == 404
 
-    door.house.run("UPDATE users SET is_admin = true WHERE id = :id", id=door.user)
+    api_user.deployment.run("UPDATE users SET is_admin = true WHERE id = :id", id=api_user.user)
 
-    assert door.http.get("/api/v1/admin/audit", headers=headers).status_code == 200
+    assert api_user.http.get("/api/v1/admin/audit", headers=headers).status_code == 200
 
 
 FUTURE = int(time.time()) + 10**6
@@ -201,11 +203,11 @@ def _regrown(token: str) -> str:
     return f"{head}.{part(claims(sub='root'))}.{signature}"
 
 
-def test_every_bad_token_is_answered_alike(door: Door) -> None:
-    assert show(door, signed(headers=KID)).status_code == 200
-    plain = door.http.get(TASKS)
+def test_every_bad_token_is_answered_alike(api_user: ApiUser) -> None:
+    assert show(api_user, signed(headers=KID)).status_code == 200
+    plain = api_user.http.get(TASKS)
 
-    answers = {name: show(door, make()) for name, make in BAD.items()}
+    answers = {name: show(api_user, make()) for name, make in BAD.items()}
 
     assert len(BAD) >= 25
     wrong = {
@@ -217,28 +219,28 @@ def test_every_bad_token_is_answered_alike(door: Door) -> None:
     assert all(each == headers[0] for each in headers)
 
 
-def test_a_token_may_be_late_by_the_leeway(door: Door) -> None:
+def test_a_token_may_be_late_by_the_leeway(api_user: ApiUser) -> None:
     late = signed(headers=KID, exp=int(time.time()) - 5)
 
-    assert show(door, late).status_code == 200
+    assert show(api_user, late).status_code == 200
 
 
-def test_a_token_is_no_key(door: Door) -> None:
+def test_a_token_is_no_key(api_user: ApiUser) -> None:
     headers = {"X-API-Key": signed(headers=KID)}
 
-    assert door.http.get(TASKS, headers=headers).status_code == 401
+    assert api_user.http.get(TASKS, headers=headers).status_code == 401
 
 
-def test_without_the_setting_no_token_is_taken(house: House, database_url: str) -> None:
-    with open_door(house, database_url) as door:
-        house.run("UPDATE users SET name = 'ada' WHERE id = :id", id=door.user)
+def test_without_the_setting_no_token_is_taken(deployment: Deployment, database_url: str) -> None:
+    with serve_api(deployment, database_url) as api_user:
+        deployment.run("UPDATE users SET name = 'ada' WHERE id = :id", id=api_user.user)
 
-        assert show(door, signed(headers=KID)).status_code == 401
+        assert show(api_user, signed(headers=KID)).status_code == 401
 
 
-def test_a_shared_secret_works_alone(house: House, database_url: str, keys: Path) -> None:
-    with opened(house, database_url, "HS256", SECRET=SECRET) as door:
-        house.run("UPDATE users SET name = 'ada' WHERE id = :id", id=door.user)
+def test_a_shared_secret_works_alone(deployment: Deployment, database_url: str, keys: Path) -> None:
+    with opened(deployment, database_url, "HS256", SECRET=SECRET) as api_user:
+        deployment.run("UPDATE users SET name = 'ada' WHERE id = :id", id=api_user.user)
         good = jwt.encode(claims(), SECRET, algorithm="HS256")
         bad = [
             jwt.encode(claims(), SECRET + "!", algorithm="HS256"),
@@ -247,8 +249,8 @@ def test_a_shared_secret_works_alone(house: House, database_url: str, keys: Path
             signed(headers=KID),
         ]
 
-        assert show(door, good).status_code == 200
-        assert [show(door, token).status_code for token in bad] == [401] * 4
+        assert show(api_user, good).status_code == 200
+        assert [show(api_user, token).status_code for token in bad] == [401] * 4
 
 
 def test_one_public_key_in_a_file_is_enough(tmp_path: Path) -> None:

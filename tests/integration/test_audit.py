@@ -26,7 +26,7 @@ from overnight_server.outcome.settle import release, settle
 from overnight_server.outcome.start import start
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
-from tests.support.house import AGENT, LEASE, LOOSE, POOL, TERMS, House
+from tests.support.deployment import AGENT, LEASE, LOOSE, POOL, TERMS, Deployment
 from tests.support.rivals import Rival
 
 
@@ -42,32 +42,34 @@ from tests.support.rivals import Rival
     ],
 )
 def test_a_drifted_lane_is_found_repaired_and_reported(
-    house: House, drift: str, caplog: pytest.LogCaptureFixture
+    deployment: Deployment, drift: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    user, bystander = _busy_user(house), _busy_user(house)
-    before = house.lane(user)
-    house.run(f"UPDATE lanes SET {drift} WHERE user_id = :id", id=user)
+    user, bystander = _busy_user(deployment), _busy_user(deployment)
+    before = deployment.lane(user)
+    deployment.run(f"UPDATE lanes SET {drift} WHERE user_id = :id", id=user)
 
     with caplog.at_level(logging.ERROR):
-        repaired = audit(house.dispatcher)
+        repaired = audit(deployment.dispatcher)
 
     assert repaired == 1
-    assert house.lane(user) == before
+    assert deployment.lane(user) == before
     assert "lane_drift" in caplog.text
     assert str(user) in caplog.text
     assert str(bystander) not in caplog.text
 
 
-def test_true_lanes_raise_no_alarm(house: House) -> None:
-    user = _busy_user(house)
-    before = house.lane(user)
+def test_true_lanes_raise_no_alarm(deployment: Deployment) -> None:
+    user = _busy_user(deployment)
+    before = deployment.lane(user)
 
-    assert audit(house.dispatcher) == 0
-    assert house.lane(user) == before
+    assert audit(deployment.dispatcher) == 0
+    assert deployment.lane(user) == before
 
 
-def test_a_change_half_way_raises_no_alarm(house: House, connect: Callable[..., Db]) -> None:
-    user = _busy_user(house)
+def test_a_change_half_way_raises_no_alarm(
+    deployment: Deployment, connect: Callable[..., Db]
+) -> None:
+    user = _busy_user(deployment)
     with connect("half-way").engine.begin() as tx:
         tx.execute(
             text(
@@ -75,28 +77,28 @@ def test_a_change_half_way_raises_no_alarm(house: House, connect: Callable[..., 
             )
         )
 
-        assert audit(house.dispatcher) == 0
+        assert audit(deployment.dispatcher) == 0
 
-    assert audit(house.dispatcher) == 0
-    assert house.lane(user)["ready"] == 0
-
-
-def test_a_parked_lane_that_drifted_is_looked_at_again(house: House) -> None:
-    user = _busy_user(house)
-    house.run("UPDATE lanes SET parked_for = '{default}', ready = 0")
-
-    audit(house.dispatcher)
-
-    assert house.lane(user)["parked_for"] == []
+    assert audit(deployment.dispatcher) == 0
+    assert deployment.lane(user)["ready"] == 0
 
 
-def _busy_user(house: House) -> UserId:
+def test_a_parked_lane_that_drifted_is_looked_at_again(deployment: Deployment) -> None:
+    user = _busy_user(deployment)
+    deployment.run("UPDATE lanes SET skipped_by_pools = '{default}', ready = 0")
+
+    audit(deployment.dispatcher)
+
+    assert deployment.lane(user)["skipped_by_pools"] == []
+
+
+def _busy_user(deployment: Deployment) -> UserId:
     """A user with something in every counter: one running, one done, one waiting."""
-    house.agent()
-    user = house.user(max_concurrent_agents=1)
-    house.settle(house.running(user), Returned())
-    house.running(user)
-    house.task(user)
+    deployment.agent()
+    user = deployment.user(max_concurrent_agents=1)
+    deployment.settle(deployment.running(user), Returned())
+    deployment.running(user)
+    deployment.task(user)
     return user
 
 
@@ -132,10 +134,10 @@ BILLED_WRONGLY = """
 
 
 def test_eight_threads_of_everything_meet_no_deadlock_and_leave_lanes_true(
-    house: House, connect: Callable[..., Db]
+    deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
-    users = [house.user(max_concurrent_agents=4) for _ in range(3)]
-    house.agent(slots=20)
+    users = [deployment.user(max_concurrent_agents=4) for _ in range(3)]
+    deployment.agent(slots=20)
     deadline = time.monotonic() + SECONDS
     anybody = partial(connect, role=None)  # has the rights of every role
     crowd = [
@@ -147,16 +149,16 @@ def test_eight_threads_of_everything_meet_no_deadlock_and_leave_lanes_true(
         rival.start()
     done = sum(rival.answer() for rival in crowd)
 
-    assert _deadlocks(house) == 0
+    assert _deadlocks(deployment) == 0
     assert done > THREADS * 2
-    assert house.rows(str(statement("drifted_lanes"))) == []
-    assert house.rows(UNTRUE_DAGS) == []
-    assert house.rows(UNTRUE_COUNTS) == []
-    assert house.rows(BILLED_WRONGLY) == []
+    assert deployment.rows(str(statement("drifted_lanes"))) == []
+    assert deployment.rows(UNTRUE_DAGS) == []
+    assert deployment.rows(UNTRUE_COUNTS) == []
+    assert deployment.rows(BILLED_WRONGLY) == []
 
 
 def _bustle(db: Db, users: list[UserId], chance: random.Random, deadline: float) -> int:
-    """Do one thing after another, each drawn by lot, as a house full of people does."""
+    """Do one thing after another, each drawn by lot, as a deployment full of people does."""
     done = 0
     while time.monotonic() < deadline:
         user = chance.choice(users)
@@ -205,6 +207,6 @@ def _sweep(db: Db, _: UserId, chance: random.Random) -> None:
     join(db, AgentCard(AGENT, POOL, (), 20))
 
 
-def _deadlocks(house: House) -> int:
+def _deadlocks(deployment: Deployment) -> int:
     sql = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
-    return int(house.one(sql)["deadlocks"])
+    return int(deployment.one(sql)["deadlocks"])

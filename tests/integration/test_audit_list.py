@@ -6,35 +6,35 @@ import pytest
 
 from overnight_server.control.keys import key_id_of
 from overnight_server.insight.audit import list_acts
+from tests.support.api_user import TASKS, ApiUser, serve_api
 from tests.support.command import run
-from tests.support.door import TASKS, Door, open_door
-from tests.support.house import House
+from tests.support.deployment import Deployment
 
 
 @pytest.fixture
-def door(house: House, database_url: str) -> Iterator[Door]:
-    with open_door(house, database_url) as door:
-        yield door
+def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
+    with serve_api(deployment, database_url) as api_user:
+        yield api_user
 
 
-def test_what_was_acted_on_goes_by_the_id_that_people_know(door: Door) -> None:
-    task = door.created()
-    door.ask("DELETE", f"{TASKS}/{task['id']}")
-    bulk = door.ask(
+def test_what_was_acted_on_goes_by_the_id_that_people_know(api_user: ApiUser) -> None:
+    task = api_user.created()
+    api_user.ask("DELETE", f"{TASKS}/{task['id']}")
+    bulk = api_user.ask(
         "POST", f"{TASKS}/bulk", json={"action": "retry", "filter": {"status": "cancelled"}}
     ).json()
 
-    targets = {act.act: act.target for act in list_acts(door.house.app)}
+    targets = {act.act: act.target for act in list_acts(api_user.deployment.app)}
 
     assert targets["task.cancelled"] == task["id"]
     assert targets["bulk.started"] == bulk["id"]
 
 
 def test_the_table_has_a_column_for_the_key(
-    door: Door, database_url: str, monkeypatch: pytest.MonkeyPatch
+    api_user: ApiUser, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OVERNIGHT_DATABASE_URL", database_url)
-    door.ask("POST", "/api/v1/keys", json={"name": "ci"})
+    api_user.ask("POST", "/api/v1/keys", json={"name": "ci"})
 
     shown = run("audit", "list")
 
@@ -42,4 +42,4 @@ def test_the_table_has_a_column_for_the_key(
     head, *lines = shown.stdout.splitlines()
     assert head.split() == ["AT", "ACTOR", "KEY", "VIA", "ACT", "USER", "TARGET", "DETAIL"]
     [line] = [one for one in lines if "name=ci" in one]
-    assert f" {key_id_of(door.key)} " in line
+    assert f" {key_id_of(api_user.key)} " in line

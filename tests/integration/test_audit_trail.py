@@ -11,55 +11,55 @@ from overnight_server.control.inbox import drop_row, retry_row
 from overnight_server.domain.ids import TaskId
 from overnight_server.domain.results import Returned
 from overnight_server.maintenance.bulk import work_off
+from tests.support.api_user import TASKS, ApiUser, serve_api
 from tests.support.bulk import sound
-from tests.support.door import TASKS, Door, open_door
-from tests.support.house import AGENT, House
+from tests.support.deployment import AGENT, Deployment
 from tests.support.outside import AGENTS, outsider
 
 GRAPH = {"title": "second", "tasks": [{"name": "b", "title": "b", "payload": {"pin": "0815"}}]}
 
 
 @pytest.fixture
-def door(house: House, database_url: str) -> Iterator[Door]:
-    with open_door(house, database_url) as door:
-        yield door
-    sound(house)
+def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
+    with serve_api(deployment, database_url) as api_user:
+        yield api_user
+    sound(deployment)
 
 
-def trail(house: House, beginning: str) -> list[Mapping[str, Any]]:
+def trail(deployment: Deployment, beginning: str) -> list[Mapping[str, Any]]:
     """Return the acts whose names begin so, in their order."""
     sql = "SELECT * FROM audit_log WHERE starts_with(act, :beginning) ORDER BY id"
-    return house.rows(sql, beginning=beginning)
+    return deployment.rows(sql, beginning=beginning)
 
 
-def key_of(door: Door) -> str:
-    return door.key.split("_")[2]
+def key_of(api_user: ApiUser) -> str:
+    return api_user.key.split("_")[2]
 
 
-def test_triggers_are_added_and_dropped_on_record_without_their_payloads(door: Door) -> None:
-    dag = door.created()["dag_id"]
-    made = door.ask("POST", f"/api/v1/dags/{dag}/triggers", json={"graph": GRAPH})
+def test_triggers_are_added_and_dropped_on_record_without_their_payloads(api_user: ApiUser) -> None:
+    dag = api_user.created()["dag_id"]
+    made = api_user.ask("POST", f"/api/v1/dags/{dag}/triggers", json={"graph": GRAPH})
     assert made.status_code == 201, made.text
 
-    door.ask("DELETE", f"/api/v1/triggers/{made.json()['id']}")
+    api_user.ask("DELETE", f"/api/v1/triggers/{made.json()['id']}")
 
-    acts = trail(door.house, "trigger.")
+    acts = trail(api_user.deployment, "trigger.")
     assert [one["act"] for one in acts] == ["trigger.added", "trigger.dropped"]
-    who = (f"user:{door.user}", key_of(door), door.user)
+    who = (f"user:{api_user.user}", key_of(api_user), api_user.user)
     assert {(one["actor"], one["key_id"], one["user_id"]) for one in acts} == {who}
     assert "0815" not in str(acts)
     assert set(acts[1]["detail"]) == {"dropped_at"}
 
 
-def test_agents_outside_come_drain_and_leave_on_record(door: Door) -> None:
-    admin = door.guest(is_admin=True)
-    agent = admin.ask("POST", AGENTS, json={"name": "house", "serves": "everyone"}).json()
+def test_agents_outside_come_drain_and_leave_on_record(api_user: ApiUser) -> None:
+    admin = api_user.guest(is_admin=True)
+    agent = admin.ask("POST", AGENTS, json={"name": "deployment", "serves": "everyone"}).json()
     admin.ask("POST", f"{AGENTS}/{agent['id']}/drain")
-    admin.ask("POST", AGENTS, json={"name": "house"})
+    admin.ask("POST", AGENTS, json={"name": "deployment"})
     admin.ask("DELETE", f"{AGENTS}/{agent['id']}")
     admin.ask("DELETE", f"{AGENTS}/{agent['id']}")
 
-    acts = [*trail(door.house, "agent."), *trail(door.house, "worker.")]
+    acts = [*trail(api_user.deployment, "agent."), *trail(api_user.deployment, "worker.")]
 
     assert [(one["act"], one["detail"].get("serves")) for one in acts] == [
         ("agent.registered", "everyone"),
@@ -72,40 +72,42 @@ def test_agents_outside_come_drain_and_leave_on_record(door: Door) -> None:
     assert seen == {who}
 
 
-def test_an_agent_that_was_only_silent_was_removed_by_nobody(door: Door) -> None:
-    agent = outsider(door)
-    door.house.run("UPDATE agents SET status = 'offline' WHERE id = :id", id=agent.id)
+def test_an_agent_that_was_only_silent_was_removed_by_nobody(api_user: ApiUser) -> None:
+    agent = outsider(api_user)
+    api_user.deployment.run("UPDATE agents SET status = 'offline' WHERE id = :id", id=agent.id)
 
-    assert trail(door.house, "agent.removed") == []
+    assert trail(api_user.deployment, "agent.removed") == []
 
 
-def test_a_budget_that_is_set_is_told_and_one_that_is_spent_is_not(house: House) -> None:
-    house.agent()
-    house.run("UPDATE agents SET budget_remaining_usd = 5 WHERE id = :id", id=AGENT)
-    user = house.user()
-    house.settle(house.running(user), Returned(cost_usd=1.0))
-    spent = house.one("SELECT budget_remaining_usd AS usd FROM agents WHERE id = :id", id=AGENT)
+def test_a_budget_that_is_set_is_told_and_one_that_is_spent_is_not(deployment: Deployment) -> None:
+    deployment.agent()
+    deployment.run("UPDATE agents SET budget_remaining_usd = 5 WHERE id = :id", id=AGENT)
+    user = deployment.user()
+    deployment.settle(deployment.running(user), Returned(cost_usd=1.0))
+    spent = deployment.one(
+        "SELECT budget_remaining_usd AS usd FROM agents WHERE id = :id", id=AGENT
+    )
 
-    set_agent_budget(house.dispatcher, AGENT, 9.0, actor="human:me")
+    set_agent_budget(deployment.dispatcher, AGENT, 9.0, actor="human:me")
 
-    _, act = trail(house, "budget.set")
+    _, act = trail(deployment, "budget.set")
     assert (spent["usd"], act["target"], act["actor"]) == (4, AGENT, "human:me")
     assert act["detail"] == {"budget_remaining_usd": [4.0, 9.0]}
 
 
-def test_what_operators_do_with_the_inbox_is_on_record(house: House) -> None:
-    user = house.user()
-    house.run(
+def test_what_operators_do_with_the_inbox_is_on_record(deployment: Deployment) -> None:
+    user = deployment.user()
+    deployment.run(
         "INSERT INTO inbox (user_id, key_id, task, outcome, settled_at, error)"
         " VALUES (:id, 'k', '{\"pin\": \"0815\"}', 'refused', clock(), 'no')",
         id=user,
     )
-    [row] = house.rows("SELECT id FROM inbox")
+    [row] = deployment.rows("SELECT id FROM inbox")
 
-    retry_row(house.dispatcher, row["id"])
-    drop_row(house.dispatcher, row["id"], actor="human:me")
+    retry_row(deployment.dispatcher, row["id"])
+    drop_row(deployment.dispatcher, row["id"], actor="human:me")
 
-    acts = trail(house, "inbox.")
+    acts = trail(deployment, "inbox.")
     assert [(one["act"], one["user_id"]) for one in acts] == [
         ("inbox.retried", user),
         ("inbox.dropped", user),
@@ -113,40 +115,43 @@ def test_what_operators_do_with_the_inbox_is_on_record(house: House) -> None:
     assert "0815" not in str(acts)
 
 
-def test_an_edit_tells_what_it_changed_but_no_payload(door: Door) -> None:
-    task = door.created(priority_score=50)
+def test_an_edit_tells_what_it_changed_but_no_payload(api_user: ApiUser) -> None:
+    task = api_user.created(priority_score=50)
     path = f"{TASKS}/{task['id']}"
-    edition = door.ask("GET", path).headers["ETag"]
+    edition = api_user.ask("GET", path).headers["ETag"]
 
-    titled = door.ask("PATCH", path, json={"title": "better"}, headers={"If-Match": edition})
+    titled = api_user.ask("PATCH", path, json={"title": "better"}, headers={"If-Match": edition})
     assert titled.status_code == 200, titled.text
     changes = Changes(payload={"pin": "0815"})
-    named = TaskId(door.row_id(task["id"]))
-    edit(door.house.app, door.user, named, changes, editions=[ANY], actor="human:me")
-    door.ask(
+    named = TaskId(api_user.row_id(task["id"]))
+    edit(api_user.deployment.app, api_user.user, named, changes, editions=[ANY], actor="human:me")
+    api_user.ask(
         "POST",
         f"{TASKS}/bulk",
         json={"action": "reprioritise", "priority_score": 7, "filter": {"title": "better"}},
     )
-    work_off(door.house.dispatcher)
+    work_off(api_user.deployment.dispatcher)
 
-    me, key = f"user:{door.user}", key_of(door)
-    acts = trail(door.house, "task.edited")
+    me, key = f"user:{api_user.user}", key_of(api_user)
+    acts = trail(api_user.deployment, "task.edited")
     assert [(one["actor"], one["key_id"], one["detail"]) for one in acts] == [
         (me, key, {"title": [task["title"], "better"]}),
         ("human:me", None, {"payload": "changed"}),
         (me, key, {"priority": [50, 7]}),
     ]
-    assert {one["user_id"] for one in acts} == {door.user}
+    assert {one["user_id"] for one in acts} == {api_user.user}
 
 
-def test_who_asked_a_run_to_stop_is_on_record_once(door: Door) -> None:
-    task = door.created()
-    work = outsider(door).begin()
+def test_who_asked_a_run_to_stop_is_on_record_once(api_user: ApiUser) -> None:
+    task = api_user.created()
+    work = outsider(api_user).begin()
     assert work["task_id"] == task["id"]
 
     for _ in range(2):
-        door.ask("DELETE", f"{TASKS}/{task['id']}")
+        api_user.ask("DELETE", f"{TASKS}/{task['id']}")
 
-    [act] = trail(door.house, "task.asked_to_stop")
-    assert (act["actor"], act["target"]) == (f"user:{door.user}", str(door.row_id(task["id"])))
+    [act] = trail(api_user.deployment, "task.asked_to_stop")
+    assert (act["actor"], act["target"]) == (
+        f"user:{api_user.user}",
+        str(api_user.row_id(task["id"])),
+    )

@@ -17,7 +17,7 @@ from overnight_server.insight.queue import queue_status, user_limits
 from overnight_server.maintenance.reset import reset_cycles
 from overnight_server.outcome.settle import settle
 from overnight_server.store.db import Db
-from tests.support.house import AGENT, House
+from tests.support.deployment import AGENT, Deployment
 from tests.support.profiles import examples
 from tests.support.rivals import Rival, held_task, queue_up
 
@@ -30,20 +30,20 @@ INSTANTS = st.datetimes(
 )
 
 
-def test_the_31st_comes_back_after_february(house: House) -> None:
+def test_the_31st_comes_back_after_february(deployment: Deployment) -> None:
     sql = (
         "SELECT cycle_boundary('2026-01-31T22:15:00Z', cycle) AS at"
         "  FROM generate_series(0, 13) cycle"
     )
 
-    days = [row["at"].strftime("%m-%d") for row in house.rows(sql)]
+    days = [row["at"].strftime("%m-%d") for row in deployment.rows(sql)]
 
     assert days[:5] == ["01-31", "02-28", "03-31", "04-30", "05-31"]
     assert days[-2:] == ["01-31", "02-28"]
 
 
-def test_a_leap_february_has_its_29th(house: House) -> None:
-    at = house.one("SELECT cycle_boundary('2028-01-31T00:00:00Z', 1) AS at")["at"]
+def test_a_leap_february_has_its_29th(deployment: Deployment) -> None:
+    at = deployment.one("SELECT cycle_boundary('2028-01-31T00:00:00Z', 1) AS at")["at"]
 
     assert at == datetime(2028, 2, 29, tzinfo=UTC)
 
@@ -73,75 +73,75 @@ def test_postgres_and_python_agree_on_every_month(
     ]
 
 
-def test_months_of_downtime_are_caught_up_in_one_step(house: House) -> None:
-    user = house.user(billing_anchor_at=datetime(2020, 1, 31, tzinfo=UTC))
-    before = house.lane(user)
-    house.move_clock(MONTH * 7)
+def test_months_of_downtime_are_caught_up_in_one_step(deployment: Deployment) -> None:
+    user = deployment.user(billing_anchor_at=datetime(2020, 1, 31, tzinfo=UTC))
+    before = deployment.lane(user)
+    deployment.move_clock(MONTH * 7)
 
-    assert reset_cycles(house.dispatcher) == 1
+    assert reset_cycles(deployment.dispatcher) == 1
 
-    lane = house.lane(user)
-    now = house.one("SELECT clock() AS now")["now"]
+    lane = deployment.lane(user)
+    now = deployment.one("SELECT clock() AS now")["now"]
     anchor = datetime(2020, 1, 31, tzinfo=UTC)
     assert lane["cycle"] == cycle_at(anchor, now) >= before["cycle"] + 6
     assert lane["cycle_started_at"] == boundary(anchor, lane["cycle"]) <= now
     assert lane["resets_at"] == boundary(anchor, lane["cycle"] + 1) > now
 
 
-def test_a_month_is_begun_exactly_once(house: House) -> None:
-    house.user()
-    house.move_clock(MONTH)
-    first = reset_cycles(house.dispatcher)
-    lane = house.one("SELECT * FROM lanes")
+def test_a_month_is_begun_exactly_once(deployment: Deployment) -> None:
+    deployment.user()
+    deployment.move_clock(MONTH)
+    first = reset_cycles(deployment.dispatcher)
+    lane = deployment.one("SELECT * FROM lanes")
 
-    second = reset_cycles(house.dispatcher)
+    second = reset_cycles(deployment.dispatcher)
 
     assert (first, second) == (1, 0)
-    assert house.one("SELECT * FROM lanes") == lane
+    assert deployment.one("SELECT * FROM lanes") == lane
 
 
-def test_a_month_that_is_not_over_is_left_alone(house: House) -> None:
-    house.user()
-    house.move_clock(timedelta(days=27))
+def test_a_month_that_is_not_over_is_left_alone(deployment: Deployment) -> None:
+    deployment.user()
+    deployment.move_clock(timedelta(days=27))
 
-    assert reset_cycles(house.dispatcher) == 0
-
-
-def test_a_new_month_gives_the_hours_back_to_a_submit(house: House) -> None:
-    user = _used_up(house)
-    house.move_clock(MONTH)
-
-    house.task(user)
-
-    assert house.lane(user)["used_seconds"] == 0
+    assert reset_cycles(deployment.dispatcher) == 0
 
 
-def test_a_new_month_gives_the_hours_back_to_whoever_looks(house: House) -> None:
-    user = _used_up(house)
-    assert user_limits(house.app, user).monthly_agent_hours_used == 1
-    assert queue_status(house.app, user).can_start_more is False
-    house.move_clock(MONTH)
+def test_a_new_month_gives_the_hours_back_to_a_submit(deployment: Deployment) -> None:
+    user = _used_up(deployment)
+    deployment.move_clock(MONTH)
 
-    limits, status = user_limits(house.app, user), queue_status(house.app, user)
+    deployment.task(user)
+
+    assert deployment.lane(user)["used_seconds"] == 0
+
+
+def test_a_new_month_gives_the_hours_back_to_whoever_looks(deployment: Deployment) -> None:
+    user = _used_up(deployment)
+    assert user_limits(deployment.app, user).monthly_agent_hours_used == 1
+    assert queue_status(deployment.app, user).can_start_more is False
+    deployment.move_clock(MONTH)
+
+    limits, status = user_limits(deployment.app, user), queue_status(deployment.app, user)
 
     assert (limits.monthly_agent_hours_used, status.monthly_hours_used) == (0, 0)
     assert status.can_start_more is True
-    assert limits.billing_cycle_resets_at > house.one("SELECT clock() AS now")["now"]
+    assert limits.billing_cycle_resets_at > deployment.one("SELECT clock() AS now")["now"]
 
 
-def test_a_new_month_gives_the_hours_back_to_the_gate(house: House) -> None:
-    user = _used_up(house, on_exhausted="hold")
-    house.agent()
-    house.task(user, timeout_seconds=60)
-    assert house.claim().claims == []
-    house.move_clock(MONTH)
+def test_a_new_month_gives_the_hours_back_to_the_gate(deployment: Deployment) -> None:
+    user = _used_up(deployment, on_exhausted="hold")
+    deployment.agent()
+    deployment.task(user, timeout_seconds=60)
+    assert deployment.claim().claims == []
+    deployment.move_clock(MONTH)
 
-    assert len(house.claim().claims) == 1
+    assert len(deployment.claim().claims) == 1
 
 
-def _used_up(house: House, **columns: object) -> UserId:
-    user = house.user(monthly_agent_hours_limit=1, **columns)  # type: ignore[arg-type]
-    house.run(
+def _used_up(deployment: Deployment, **columns: object) -> UserId:
+    user = deployment.user(monthly_agent_hours_limit=1, **columns)  # type: ignore[arg-type]
+    deployment.run(
         "INSERT INTO usage_ledger (user_id, period_started_at, kind, seconds)"
         " SELECT user_id, cycle_started_at, 'adjustment', :seconds FROM lanes",
         seconds=HOUR,
@@ -149,84 +149,88 @@ def _used_up(house: House, **columns: object) -> UserId:
     return user
 
 
-def test_reservations_are_carried_into_the_new_month(house: House) -> None:
-    user = house.user(monthly_agent_hours_limit=1)
-    house.agent()
-    house.running(user, timeout_seconds=3000)
-    house.task(user, timeout_seconds=3000)
-    house.move_clock(MONTH)
+def test_reservations_are_carried_into_the_new_month(deployment: Deployment) -> None:
+    user = deployment.user(monthly_agent_hours_limit=1)
+    deployment.agent()
+    deployment.running(user, timeout_seconds=3000)
+    deployment.task(user, timeout_seconds=3000)
+    deployment.move_clock(MONTH)
 
-    reset_cycles(house.dispatcher)
+    reset_cycles(deployment.dispatcher)
 
-    assert house.lane(user)["reserved_seconds"] == 3000
-    assert house.claim().claims == []
+    assert deployment.lane(user)["reserved_seconds"] == 3000
+    assert deployment.claim().claims == []
 
 
-def test_a_month_nobody_has_begun_yet_is_not_judged_by_the_last_ones_hours(house: House) -> None:
-    user = house.user(monthly_agent_hours_limit=1)
-    house.agent()
-    boundary_at = house.lane(user)["resets_at"]
-    house.set_clock(boundary_at - timedelta(seconds=10))
-    run = house.running(user, timeout_seconds=HOUR)
-    house.task(user, timeout_seconds=60)
+def test_a_month_nobody_has_begun_yet_is_not_judged_by_the_last_ones_hours(
+    deployment: Deployment,
+) -> None:
+    user = deployment.user(monthly_agent_hours_limit=1)
+    deployment.agent()
+    boundary_at = deployment.lane(user)["resets_at"]
+    deployment.set_clock(boundary_at - timedelta(seconds=10))
+    run = deployment.running(user, timeout_seconds=HOUR)
+    deployment.task(user, timeout_seconds=60)
     for _ in range(CYCLES_PER_PASS):
-        house.user()
-    house.run(
+        deployment.user()
+    deployment.run(
         "UPDATE lanes SET resets_at = :at WHERE user_id <> :user",
         at=boundary_at - timedelta(days=1),
         user=user,
     )
-    house.set_clock(boundary_at + timedelta(seconds=HOUR - 10))
-    house.settle(run, Returned())
+    deployment.set_clock(boundary_at + timedelta(seconds=HOUR - 10))
+    deployment.settle(run, Returned())
 
     # More lanes are due than one pass brings to the present, and this one comes last.
-    assert list(house.claim().claims) == []
-    assert list(house.claim().claims) == []
-    assert house.lane(user)["used_seconds"] == HOUR - 10
+    assert list(deployment.claim().claims) == []
+    assert list(deployment.claim().claims) == []
+    assert deployment.lane(user)["used_seconds"] == HOUR - 10
 
 
 @pytest.mark.parametrize("reset_first", [True, False], ids=["reset first", "settle first"])
 def test_a_run_across_the_boundary_charges_the_new_month_its_share(
-    house: House, *, reset_first: bool
+    deployment: Deployment, *, reset_first: bool
 ) -> None:
-    user, run, at = _across_the_boundary(house)
+    user, run, at = _across_the_boundary(deployment)
 
     if reset_first:
-        reset_cycles(house.dispatcher)
-        house.settle(run, Returned())
+        reset_cycles(deployment.dispatcher)
+        deployment.settle(run, Returned())
     else:
-        house.settle(run, Returned())
-        reset_cycles(house.dispatcher)
+        deployment.settle(run, Returned())
+        reset_cycles(deployment.dispatcher)
 
-    ended_at = house.one("SELECT ended_at FROM attempts")["ended_at"]
-    lane = house.lane(user)
+    ended_at = deployment.one("SELECT ended_at FROM attempts")["ended_at"]
+    lane = deployment.lane(user)
     assert lane["cycle_started_at"] == at
     assert float(lane["used_seconds"]) == round((ended_at - at).total_seconds(), 3)
 
 
 def test_a_reset_does_not_wait_for_a_settle_and_misses_nothing(
-    house: House, connect: Callable[..., Db]
+    deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
-    user, run, at = _across_the_boundary(house)
+    user, run, at = _across_the_boundary(deployment)
     worker = Rival(connect, "worker", settle, run, Returned(), agent=AGENT)
 
     with held_task(connect, run.claim.task_id):
         queue_up(connect, [worker])  # holds the lane, waits for the row
-        during = reset_cycles(house.dispatcher)
+        during = reset_cycles(deployment.dispatcher)
     settled = worker.answer()
-    after = reset_cycles(house.dispatcher)
+    after = reset_cycles(deployment.dispatcher)
 
     assert (during, settled, after) == (0, True, 1)
-    new = house.one(
+    new = deployment.one(
         "SELECT sum(seconds) AS n FROM usage_ledger WHERE period_started_at = :at", at=at
     )
-    assert house.lane(user)["used_seconds"] == new["n"] > 0
+    assert deployment.lane(user)["used_seconds"] == new["n"] > 0
 
 
-def test_two_resets_at_once_begin_each_month_once(house: House, connect: Callable[..., Db]) -> None:
+def test_two_resets_at_once_begin_each_month_once(
+    deployment: Deployment, connect: Callable[..., Db]
+) -> None:
     for _ in range(20):
-        house.user()
-    house.move_clock(MONTH)
+        deployment.user()
+    deployment.move_clock(MONTH)
     rivals = [Rival(connect, f"beat-{n}", reset_cycles) for n in range(4)]
 
     for rival in rivals:
@@ -235,11 +239,11 @@ def test_two_resets_at_once_begin_each_month_once(house: House, connect: Callabl
     assert sum(rival.answer() for rival in rivals) == 20
 
 
-def _across_the_boundary(house: House) -> tuple[UserId, Run, datetime]:
+def _across_the_boundary(deployment: Deployment) -> tuple[UserId, Run, datetime]:
     """A run that began 100 s before its user's month ended, an hour ago by now."""
-    at = house.one("SELECT clock() + interval '100 seconds' AS at")["at"]
-    user = house.user(billing_anchor_at=at)
-    house.agent()
-    run = house.running(user, timeout_seconds=2 * HOUR)
-    house.move_clock(timedelta(seconds=100 + HOUR))
+    at = deployment.one("SELECT clock() + interval '100 seconds' AS at")["at"]
+    user = deployment.user(billing_anchor_at=at)
+    deployment.agent()
+    run = deployment.running(user, timeout_seconds=2 * HOUR)
+    deployment.move_clock(timedelta(seconds=100 + HOUR))
     return user, run, at

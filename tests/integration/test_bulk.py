@@ -20,14 +20,14 @@ from overnight_server.intake.submit import Caps, Edge, NewTask, submit_graph
 from overnight_server.maintenance import bulk as working
 from overnight_server.maintenance.bulk import work_off
 from tests.support.bulk import FATAL, ME, begin, counts, dead, finish, moves, order, seen, sound
+from tests.support.deployment import LOOSE, Deployment
 from tests.support.graphs import begin as begin_run
-from tests.support.house import LOOSE, House
 
 
 @pytest.fixture
-def user(house: House) -> UserId:
-    house.agent()
-    return house.user()
+def user(deployment: Deployment) -> UserId:
+    deployment.agent()
+    return deployment.user()
 
 
 @pytest.fixture
@@ -37,171 +37,188 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(working, "LOOK", 3)
 
 
-def test_what_the_filter_chooses_is_cancelled_and_nothing_else(house: House, user: UserId) -> None:
-    wanted = [house.task(user, tags=("night",)) for _ in range(3)]
-    running = house.running(user, tags=("night",)).claim.task_id
-    ended = dead(house, user, tags=("night",))
-    others = [house.task(user), house.task(house.user(), tags=("night",))]
+def test_what_the_filter_chooses_is_cancelled_and_nothing_else(
+    deployment: Deployment, user: UserId
+) -> None:
+    wanted = [deployment.task(user, tags=("night",)) for _ in range(3)]
+    running = deployment.running(user, tags=("night",)).claim.task_id
+    ended = dead(deployment, user, tags=("night",))
+    others = [deployment.task(user), deployment.task(deployment.user(), tags=("night",))]
 
-    told_before = preview(house.app, user, order("cancel", tag="night"))
-    bulk_id = begin(house, user, order("cancel", tag="night"))
-    finish(house)
+    told_before = preview(deployment.app, user, order("cancel", tag="night"))
+    bulk_id = begin(deployment, user, order("cancel", tag="night"))
+    finish(deployment)
 
     assert (told_before.total, told_before.applies) == (5, 4)
     assert told_before.sample == [running, *wanted[::-1]]
-    assert counts(seen(house, user, bulk_id)) == (5, 4, 1, {})
-    assert [house.state(task) for task in wanted] == ["cancelled"] * 3
-    assert house.row(running)["cancel_requested_at"] is not None
-    assert [house.state(task) for task in (ended, *others)] == ["dead_lettered", "ready", "ready"]
-    assert moves(house, wanted[0], "cancelled") == [ME]
-    sound(house)
+    assert counts(seen(deployment, user, bulk_id)) == (5, 4, 1, {})
+    assert [deployment.state(task) for task in wanted] == ["cancelled"] * 3
+    assert deployment.row(running)["cancel_requested_at"] is not None
+    assert [deployment.state(task) for task in (ended, *others)] == [
+        "dead_lettered",
+        "ready",
+        "ready",
+    ]
+    assert moves(deployment, wanted[0], "cancelled") == [ME]
+    sound(deployment)
 
 
-def test_a_preview_changes_nothing(house: House, user: UserId) -> None:
-    task = house.task(user)
+def test_a_preview_changes_nothing(deployment: Deployment, user: UserId) -> None:
+    task = deployment.task(user)
 
-    assert preview(house.app, user, order("cancel", status="pending")).sample == [task]
+    assert preview(deployment.app, user, order("cancel", status="pending")).sample == [task]
 
-    assert house.state(task) == "ready"
-    assert list_bulks(house.app, user) == []
+    assert deployment.state(task) == "ready"
+    assert list_bulks(deployment.app, user) == []
 
 
-def test_failed_tasks_are_retried_and_what_is_closed_is_refused(house: House, user: UserId) -> None:
-    first, second, closed = (dead(house, user) for _ in range(3))
-    discard(house.app, closed, actor=ME)
+def test_failed_tasks_are_retried_and_what_is_closed_is_refused(
+    deployment: Deployment, user: UserId
+) -> None:
+    first, second, closed = (dead(deployment, user) for _ in range(3))
+    discard(deployment.app, closed, actor=ME)
 
-    bulk_id = begin(house, user, order("retry", status="failed"))
-    finish(house)
+    bulk_id = begin(deployment, user, order("retry", status="failed"))
+    finish(deployment)
 
-    view = seen(house, user, bulk_id)
+    view = seen(deployment, user, bulk_id)
     assert counts(view) == (3, 2, 0, {"NOT_RETRYABLE": 1})
     assert (view.state, view.done) == ("completed", 3)
-    assert [house.state(task) for task in (first, second, closed)] == [
+    assert [deployment.state(task) for task in (first, second, closed)] == [
         "ready",
         "ready",
         "dead_lettered",
     ]
-    letter = house.one("SELECT * FROM dead_letters WHERE task_id = :id", id=first)
+    letter = deployment.one("SELECT * FROM dead_letters WHERE task_id = :id", id=first)
     assert (letter["resolution"], letter["note"]) == ("retry", show_bulk(bulk_id))
-    sound(house)
+    sound(deployment)
 
 
-def test_a_bulk_retry_keeps_to_the_users_cap(house: House, user: UserId) -> None:
+def test_a_bulk_retry_keeps_to_the_users_cap(deployment: Deployment, user: UserId) -> None:
     """A task that brings others back counts with them."""
-    house.run("UPDATE users SET max_pending = 4 WHERE id = :id", id=user)
+    deployment.run("UPDATE users SET max_pending = 4 WHERE id = :id", id=user)
     pair = [NewTask("a", "echo"), NewTask("b", "echo")]
-    graph = submit_graph(house.app, user, pair, LOOSE, edges=[Edge(0, 1)])
+    graph = submit_graph(deployment.app, user, pair, LOOSE, edges=[Edge(0, 1)])
     for one in graph[::-1]:
-        cancel(house.app, user, one.task_id, actor=ME)
+        cancel(deployment.app, user, one.task_id, actor=ME)
     for _ in range(5):
-        cancel(house.app, user, house.task(user), actor=ME)
+        cancel(deployment.app, user, deployment.task(user), actor=ME)
 
-    bulk_id = begin(house, user, order("retry", status="cancelled"))
-    finish(house)
+    bulk_id = begin(deployment, user, order("retry", status="cancelled"))
+    finish(deployment)
 
-    assert counts(seen(house, user, bulk_id)) == (7, 4, 0, {"TOO_MANY_PENDING": 3})
-    assert house.lane(user)["waiting"] == 4
-    sound(house)
+    assert counts(seen(deployment, user, bulk_id)) == (7, 4, 0, {"TOO_MANY_PENDING": 3})
+    assert deployment.lane(user)["waiting"] == 4
+    sound(deployment)
 
 
-def test_a_bulk_retry_keeps_to_the_houses_cap(house: House, user: UserId) -> None:
-    tasks = [dead(house, user) for _ in range(4)]
-    house.task(house.user())
+def test_a_bulk_retry_keeps_to_the_deployments_cap(deployment: Deployment, user: UserId) -> None:
+    tasks = [dead(deployment, user) for _ in range(4)]
+    deployment.task(deployment.user())
 
-    bulk_id = begin(house, user, order("retry", status="failed"))
-    work_off(house.dispatcher, Caps(queue_max_size=3))
+    bulk_id = begin(deployment, user, order("retry", status="failed"))
+    work_off(deployment.dispatcher, Caps(queue_max_size=3))
 
-    assert counts(seen(house, user, bulk_id)) == (4, 2, 0, {"QUEUE_FULL": 2})
-    states = [house.state(task) for task in tasks]
+    assert counts(seen(deployment, user, bulk_id)) == (4, 2, 0, {"QUEUE_FULL": 2})
+    states = [deployment.state(task) for task in tasks]
     assert states == ["ready"] * 2 + ["dead_lettered"] * 2
-    left = house.rows("SELECT task_id FROM dead_letters WHERE resolved_at IS NULL ORDER BY task_id")
+    left = deployment.rows(
+        "SELECT task_id FROM dead_letters WHERE resolved_at IS NULL ORDER BY task_id"
+    )
     assert [row["task_id"] for row in left] == tasks[2:]
-    sound(house)
+    sound(deployment)
 
 
-def test_a_refused_retry_takes_back_what_it_began(house: House, user: UserId) -> None:
+def test_a_refused_retry_takes_back_what_it_began(deployment: Deployment, user: UserId) -> None:
     """A dead letter is resolved before the edges are looked at."""
     tasks = [NewTask("a", "echo", max_attempts=1), NewTask("b", "echo")]
-    parent, child = submit_graph(house.app, user, tasks, LOOSE, edges=[Edge(0, 1)])
-    house.settle(*begin_run(house, parent.task_id), FATAL)
-    assert house.state(child.task_id) == "cancelled"
+    parent, child = submit_graph(deployment.app, user, tasks, LOOSE, edges=[Edge(0, 1)])
+    deployment.settle(*begin_run(deployment, parent.task_id), FATAL)
+    assert deployment.state(child.task_id) == "cancelled"
 
-    bulk_id = begin(house, user, order("retry", title="b"))
-    finish(house)
+    bulk_id = begin(deployment, user, order("retry", title="b"))
+    finish(deployment)
 
-    assert counts(seen(house, user, bulk_id)) == (1, 0, 0, {"UPSTREAM_ENDED": 1})
-    assert [house.state(one.task_id) for one in (parent, child)] == ["dead_lettered", "cancelled"]
-    sound(house)
+    assert counts(seen(deployment, user, bulk_id)) == (1, 0, 0, {"UPSTREAM_ENDED": 1})
+    assert [deployment.state(one.task_id) for one in (parent, child)] == [
+        "dead_lettered",
+        "cancelled",
+    ]
+    sound(deployment)
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_a_chain_is_cancelled_and_brought_back_task_by_task(house: House, user: UserId) -> None:
+def test_a_chain_is_cancelled_and_brought_back_task_by_task(
+    deployment: Deployment, user: UserId
+) -> None:
     tasks = [NewTask(f"step {n}", "echo") for n in range(5)]
     edges = [Edge(n, n + 1) for n in range(4)]
-    chain = [one.task_id for one in submit_graph(house.app, user, tasks, LOOSE, edges=edges)]
+    chain = [one.task_id for one in submit_graph(deployment.app, user, tasks, LOOSE, edges=edges)]
 
-    stopped = begin(house, user, order("cancel", title="step"))
-    finish(house)
-    back = begin(house, user, order("retry", status="cancelled"))
-    finish(house)
+    stopped = begin(deployment, user, order("cancel", title="step"))
+    finish(deployment)
+    back = begin(deployment, user, order("retry", status="cancelled"))
+    finish(deployment)
 
-    assert counts(seen(house, user, stopped)) == (5, 5, 0, {})
+    assert counts(seen(deployment, user, stopped)) == (5, 5, 0, {})
     # What came back with its parent in one chunk is left alone in the next.
-    total, changed, skipped, refused = counts(seen(house, user, back))
+    total, changed, skipped, refused = counts(seen(deployment, user, back))
     assert (total, changed + skipped, refused) == (5, 5, {})
-    assert [house.state(task) for task in chain] == ["ready", *["pending"] * 4]
-    sound(house)
+    assert [deployment.state(task) for task in chain] == ["ready", *["pending"] * 4]
+    sound(deployment)
 
 
 def test_a_graph_comes_back_though_its_first_task_waits_for_its_last(
-    house: House, user: UserId
+    deployment: Deployment, user: UserId
 ) -> None:
     tasks = [NewTask(f"step {n}", "echo") for n in range(4)]
     edges = [Edge(n + 1, n) for n in range(3)]
-    chain = [one.task_id for one in submit_graph(house.app, user, tasks, LOOSE, edges=edges)]
-    begin(house, user, order("cancel", title="step"))
-    finish(house)
+    chain = [one.task_id for one in submit_graph(deployment.app, user, tasks, LOOSE, edges=edges)]
+    begin(deployment, user, order("cancel", title="step"))
+    finish(deployment)
 
-    bulk_id = begin(house, user, order("retry", title="step"))
-    finish(house)
+    bulk_id = begin(deployment, user, order("retry", title="step"))
+    finish(deployment)
 
-    assert counts(seen(house, user, bulk_id)) == (4, 4, 0, {})
-    assert [house.state(task) for task in chain] == [*["pending"] * 3, "ready"]
-    sound(house)
+    assert counts(seen(deployment, user, bulk_id)) == (4, 4, 0, {})
+    assert [deployment.state(task) for task in chain] == [*["pending"] * 3, "ready"]
+    sound(deployment)
 
 
 def test_a_task_that_came_back_and_failed_again_is_left_alone(
-    house: House, user: UserId, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, user: UserId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(working, "CHUNK", 1)
     monkeypatch.setattr(working, "FURTHER_CHUNKS", 0)
     tasks = [NewTask(name, "echo", max_attempts=1) for name in ("a", "b")]
-    parent, child = submit_graph(house.app, user, tasks, LOOSE, edges=[Edge(0, 1)])
-    house.settle(*begin_run(house, parent.task_id), FATAL)
-    bulk_id = begin(house, user, order("retry", type="echo"))
-    assert work_off(house.dispatcher) == 1
-    house.settle(*begin_run(house, parent.task_id), Returned())
-    house.settle(*begin_run(house, child.task_id), FATAL)
+    parent, child = submit_graph(deployment.app, user, tasks, LOOSE, edges=[Edge(0, 1)])
+    deployment.settle(*begin_run(deployment, parent.task_id), FATAL)
+    bulk_id = begin(deployment, user, order("retry", type="echo"))
+    assert work_off(deployment.dispatcher) == 1
+    deployment.settle(*begin_run(deployment, parent.task_id), Returned())
+    deployment.settle(*begin_run(deployment, child.task_id), FATAL)
 
-    finish(house)
+    finish(deployment)
 
-    assert house.state(child.task_id) == "dead_lettered"
-    assert counts(seen(house, user, bulk_id)) == (2, 1, 1, {})
+    assert deployment.state(child.task_id) == "dead_lettered"
+    assert counts(seen(deployment, user, bulk_id)) == (2, 1, 1, {})
 
 
-def test_waiting_tasks_are_moved_up_and_the_others_skipped(house: House, user: UserId) -> None:
-    running = house.running(user, priority=5).claim.task_id
-    late = [house.task(user, priority=70) for _ in range(2)]
-    same = house.task(user, priority=20)
+def test_waiting_tasks_are_moved_up_and_the_others_skipped(
+    deployment: Deployment, user: UserId
+) -> None:
+    running = deployment.running(user, priority=5).claim.task_id
+    late = [deployment.task(user, priority=70) for _ in range(2)]
+    same = deployment.task(user, priority=20)
 
-    bulk_id = begin(house, user, order("reprioritise", 20, type="echo"))
-    finish(house)
+    bulk_id = begin(deployment, user, order("reprioritise", 20, type="echo"))
+    finish(deployment)
 
-    assert counts(seen(house, user, bulk_id)) == (4, 2, 2, {})
-    assert [house.row(task)["priority"] for task in (*late, same)] == [20, 20, 20]
-    assert house.row(running)["priority"] == 5
-    assert house.row(late[0])["sort_key"] < house.row(same)["sort_key"]
-    sound(house)
+    assert counts(seen(deployment, user, bulk_id)) == (4, 2, 2, {})
+    assert [deployment.row(task)["priority"] for task in (*late, same)] == [20, 20, 20]
+    assert deployment.row(running)["priority"] == 5
+    assert deployment.row(late[0])["sort_key"] < deployment.row(same)["sort_key"]
+    sound(deployment)
 
 
 @pytest.mark.parametrize(
@@ -220,12 +237,12 @@ def test_waiting_tasks_are_moved_up_and_the_others_skipped(house: House, user: U
     ],
 )
 def test_what_is_chosen_is_what_the_list_shows(
-    house: House, user: UserId, fields: dict[str, Any]
+    deployment: Deployment, user: UserId, fields: dict[str, Any]
 ) -> None:
-    house.task(user, tags=("a", "b"), title="one")
-    house.task(user, project_id="p", title="None", type="other")
-    house.task(user, source="cli")
-    dead(house, user)
+    deployment.task(user, tags=("a", "b"), title="one")
+    deployment.task(user, project_id="p", title="None", type="other")
+    deployment.task(user, source="cli")
+    dead(deployment, user)
     wanted = TaskFilter(**fields)
     states = working.selected_by(wanted).states
     chosen = Chosen(
@@ -238,124 +255,132 @@ def test_what_is_chosen_is_what_the_list_shows(
         titled=wanted.title,
     )
 
-    listed = list_tasks(house.app, user, states=states, chosen=chosen)
+    listed = list_tasks(deployment.app, user, states=states, chosen=chosen)
 
-    assert preview(house.app, user, Order(Action.CANCEL, wanted)).total == len(listed)
+    assert preview(deployment.app, user, Order(Action.CANCEL, wanted)).total == len(listed)
 
 
 @pytest.mark.usefixtures("small_chunks")
 def test_each_chunk_is_a_short_transaction_of_its_own(
-    house: House, user: UserId, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, user: UserId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two tasks moved and three looked at in each, through a field of those not meant."""
     monkeypatch.setattr(working, "FURTHER_CHUNKS", 0)
-    tasks = [house.task(user, title="yes" if n % 4 == 0 else "no") for n in range(14)]
-    bulk_id = begin(house, user, order("cancel", title="yes"))
+    tasks = [deployment.task(user, title="yes" if n % 4 == 0 else "no") for n in range(14)]
+    bulk_id = begin(deployment, user, order("cancel", title="yes"))
     steps = []
-    while not (view := seen(house, user, bulk_id)).finished_at:
+    while not (view := seen(deployment, user, bulk_id)).finished_at:
         steps.append(view.done)
-        assert work_off(house.dispatcher) <= 2
+        assert work_off(deployment.dispatcher) <= 2
 
     assert counts(view) == (4, 4, 0, {})
     assert len(steps) >= 5
     assert steps == sorted(steps)
-    assert [house.state(task) for task in tasks] == ["cancelled", *["ready"] * 3] * 3 + [
+    assert [deployment.state(task) for task in tasks] == ["cancelled", *["ready"] * 3] * 3 + [
         "cancelled",
         "ready",
     ]
 
 
 def test_everybody_gets_a_chunk_before_anybody_gets_a_second(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(working, "CHUNK", 1)
     monkeypatch.setattr(working, "FURTHER_CHUNKS", 0)
-    large, small = house.user(), house.user()
+    large, small = deployment.user(), deployment.user()
     for _ in range(3):
-        house.task(large)
-    only = house.task(small)
-    first = begin(house, large, order("cancel", type="echo"))
-    second = begin(house, large, order("cancel", status="ready"))
-    begin(house, small, order("cancel", type="echo"))
+        deployment.task(large)
+    only = deployment.task(small)
+    first = begin(deployment, large, order("cancel", type="echo"))
+    second = begin(deployment, large, order("cancel", status="ready"))
+    begin(deployment, small, order("cancel", type="echo"))
 
-    assert work_off(house.dispatcher) == 2
+    assert work_off(deployment.dispatcher) == 2
 
-    assert house.state(only) == "cancelled"
-    assert [seen(house, large, one).done for one in (first, second)] == [1, 0]
+    assert deployment.state(only) == "cancelled"
+    assert [seen(deployment, large, one).done for one in (first, second)] == [1, 0]
 
 
 def test_what_comes_in_later_is_not_touched_whatever_its_id(
-    house: House, user: UserId, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, user: UserId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An id is made before the lane is held, perhaps on a machine whose clock is slow."""
-    early = house.task(user)
-    bulk_id = begin(house, user, order("cancel", type="echo"))
-    late = house.task(user)
+    early = deployment.task(user)
+    bulk_id = begin(deployment, user, order("cancel", type="echo"))
+    late = deployment.task(user)
     monkeypatch.setattr(submitting, "new_task_id", lambda: TaskId(UUID(int=early.int - 1)))
-    slow = house.task(user)
+    slow = deployment.task(user)
 
-    finish(house)
+    finish(deployment)
 
     assert slow < early < late
-    assert counts(seen(house, user, bulk_id)) == (1, 1, 0, {})
-    assert [house.state(task) for task in (slow, early, late)] == ["ready", "cancelled", "ready"]
+    assert counts(seen(deployment, user, bulk_id)) == (1, 1, 0, {})
+    assert [deployment.state(task) for task in (slow, early, late)] == [
+        "ready",
+        "cancelled",
+        "ready",
+    ]
 
 
-def test_what_is_chosen_no_more_is_counted_as_skipped(house: House, user: UserId) -> None:
-    tasks = [house.task(user) for _ in range(3)]
-    bulk_id = begin(house, user, order("reprioritise", 5, status="pending"))
-    cancel(house.app, user, tasks[1], actor=ME)
+def test_what_is_chosen_no_more_is_counted_as_skipped(deployment: Deployment, user: UserId) -> None:
+    tasks = [deployment.task(user) for _ in range(3)]
+    bulk_id = begin(deployment, user, order("reprioritise", 5, status="pending"))
+    cancel(deployment.app, user, tasks[1], actor=ME)
 
-    finish(house)
+    finish(deployment)
 
-    view = seen(house, user, bulk_id)
+    view = seen(deployment, user, bulk_id)
     assert counts(view) == (3, 2, 1, {})
     assert view.done == 3
 
 
 @pytest.mark.usefixtures("small_chunks")
 def test_a_cancelled_operation_goes_no_further(
-    house: House, user: UserId, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, user: UserId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(working, "FURTHER_CHUNKS", 0)
-    tasks = [house.task(user) for _ in range(5)]
-    bulk_id = begin(house, user, order("cancel", type="echo"))
-    work_off(house.dispatcher)
+    tasks = [deployment.task(user) for _ in range(5)]
+    bulk_id = begin(deployment, user, order("cancel", type="echo"))
+    work_off(deployment.dispatcher)
 
-    cancel_bulk(house.app, user, bulk_id, actor=ME)
-    after = work_off(house.dispatcher)
+    cancel_bulk(deployment.app, user, bulk_id, actor=ME)
+    after = work_off(deployment.dispatcher)
 
     assert after == 0
-    view = seen(house, user, bulk_id)
+    view = seen(deployment, user, bulk_id)
     assert (view.state, view.changed) == ("cancelled", 2)
-    assert [house.state(task) for task in tasks] == ["ready"] * 3 + ["cancelled"] * 2
+    assert [deployment.state(task) for task in tasks] == ["ready"] * 3 + ["cancelled"] * 2
     with pytest.raises(BulkAlreadyFinished, match="cancelled"):
-        cancel_bulk(house.app, user, bulk_id, actor=ME)
+        cancel_bulk(deployment.app, user, bulk_id, actor=ME)
     with pytest.raises(BulkNotFound):
-        cancel_bulk(house.app, house.user(), bulk_id, actor=ME)
+        cancel_bulk(deployment.app, deployment.user(), bulk_id, actor=ME)
 
 
-def test_one_that_cannot_go_on_keeps_nobody_waiting(house: House, user: UserId) -> None:
-    house.task(user)
-    stuck = begin(house, user, order("cancel", type="echo"))
-    house.run("UPDATE bulk_operations SET filter = '{\"sort\": 1}' WHERE id = :id", id=stuck)
-    other = house.user()
-    task = house.task(other)
-    begin(house, other, order("cancel", type="echo"))
+def test_one_that_cannot_go_on_keeps_nobody_waiting(deployment: Deployment, user: UserId) -> None:
+    deployment.task(user)
+    stuck = begin(deployment, user, order("cancel", type="echo"))
+    deployment.run("UPDATE bulk_operations SET filter = '{\"sort\": 1}' WHERE id = :id", id=stuck)
+    other = deployment.user()
+    task = deployment.task(other)
+    begin(deployment, other, order("cancel", type="echo"))
 
-    assert work_off(house.dispatcher) == 1
+    assert work_off(deployment.dispatcher) == 1
 
-    assert house.state(task) == "cancelled"
-    assert seen(house, user, stuck).state == "running"
+    assert deployment.state(task) == "cancelled"
+    assert seen(deployment, user, stuck).state == "running"
 
 
-def test_the_same_key_begins_one_operation(house: House, user: UserId) -> None:
+def test_the_same_key_begins_one_operation(deployment: Deployment, user: UserId) -> None:
     once, again = (
-        start(house.app, user, order("cancel", type="echo"), actor=ME, idempotency_key="k")
+        start(deployment.app, user, order("cancel", type="echo"), actor=ME, idempotency_key="k")
         for _ in range(2)
     )
     other = start(
-        house.app, house.user(), order("cancel", type="echo"), actor=ME, idempotency_key="k"
+        deployment.app,
+        deployment.user(),
+        order("cancel", type="echo"),
+        actor=ME,
+        idempotency_key="k",
     )
 
     assert (once.created, again.created, other.created) == (True, False, True)
@@ -373,31 +398,31 @@ def test_the_same_key_begins_one_operation(house: House, user: UserId) -> None:
     ],
 )
 def test_an_order_that_cannot_be_meant_is_refused(
-    house: House, user: UserId, wanted: Order, field: str
+    deployment: Deployment, user: UserId, wanted: Order, field: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=f"^{field}: ") as refused:
-        preview(house.app, user, wanted)
+        preview(deployment.app, user, wanted)
     with pytest.raises(InvalidRequest):
-        begin(house, user, wanted)
+        begin(deployment, user, wanted)
 
     assert refused.value.details["legal"]
-    assert list_bulks(house.app, user) == []
+    assert list_bulks(deployment.app, user) == []
 
 
-def test_everything_may_be_meant_if_it_is_said(house: House, user: UserId) -> None:
-    task = house.task(user)
+def test_everything_may_be_meant_if_it_is_said(deployment: Deployment, user: UserId) -> None:
+    task = deployment.task(user)
 
-    begin(house, user, Order(Action.CANCEL, TaskFilter(), everything=True))
-    finish(house)
+    begin(deployment, user, Order(Action.CANCEL, TaskFilter(), everything=True))
+    finish(deployment)
 
-    assert house.state(task) == "cancelled"
+    assert deployment.state(task) == "cancelled"
 
 
-def test_who_asked_and_who_took_back_is_on_record(house: House, user: UserId) -> None:
-    bulk_id = begin(house, user, order("cancel", type="echo"), key_id="key")
-    cancel_bulk(house.app, user, bulk_id, actor="human:other")
+def test_who_asked_and_who_took_back_is_on_record(deployment: Deployment, user: UserId) -> None:
+    bulk_id = begin(deployment, user, order("cancel", type="echo"), key_id="key")
+    cancel_bulk(deployment.app, user, bulk_id, actor="human:other")
 
-    acts = house.rows("SELECT * FROM audit_log WHERE user_id = :u ORDER BY id", u=user)
+    acts = deployment.rows("SELECT * FROM audit_log WHERE user_id = :u ORDER BY id", u=user)
 
     assert [(act["act"], act["actor"]) for act in acts if act["act"].startswith("bulk")] == [
         ("bulk.started", ME),

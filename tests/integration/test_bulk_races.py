@@ -14,54 +14,57 @@ from overnight_server.maintenance import bulk as working
 from overnight_server.maintenance.bulk import work_off
 from overnight_server.store.db import Db
 from tests.support.bulk import ME, begin, counts, dead, finish, moves, order, seen, sound
-from tests.support.house import LOOSE, House
+from tests.support.deployment import LOOSE, Deployment
 from tests.support.rivals import Rival, held_lane, meet_at_lane, queue_up
 from tests.support.workers import ROOT
 
 
 @pytest.fixture
-def user(house: House) -> UserId:
-    house.agent()
-    return house.user()
+def user(deployment: Deployment) -> UserId:
+    deployment.agent()
+    return deployment.user()
 
 
 def test_two_workers_do_nothing_twice(
-    house: House, user: UserId, connect: Callable[..., Db], monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment,
+    user: UserId,
+    connect: Callable[..., Db],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(working, "CHUNK", 2)
-    tasks = [dead(house, user) for _ in range(5)]
-    bulk_id = begin(house, user, order("retry", status="failed"))
+    tasks = [dead(deployment, user) for _ in range(5)]
+    bulk_id = begin(deployment, user, order("retry", status="failed"))
     rivals = [Rival(connect, f"worker-{n}", work_off) for n in (1, 2)]
 
     answers = meet_at_lane(connect, user, *rivals)
 
     assert sum(answers) == 5
-    assert counts(seen(house, user, bulk_id)) == (5, 5, 0, {})
-    assert all(moves(house, task, "ready")[1:] == [ME] for task in tasks)
-    assert len(house.rows("SELECT 1 FROM dead_letters WHERE resolution = 'retry'")) == 5
-    sound(house)
+    assert counts(seen(deployment, user, bulk_id)) == (5, 5, 0, {})
+    assert all(moves(deployment, task, "ready")[1:] == [ME] for task in tasks)
+    assert len(deployment.rows("SELECT 1 FROM dead_letters WHERE resolution = 'retry'")) == 5
+    sound(deployment)
 
 
 def test_a_worker_that_comes_after_a_stop_does_nothing(
-    house: House, user: UserId, connect: Callable[..., Db]
+    deployment: Deployment, user: UserId, connect: Callable[..., Db]
 ) -> None:
-    task = house.task(user)
-    bulk_id = begin(house, user, order("cancel", type="echo"))
+    task = deployment.task(user)
+    bulk_id = begin(deployment, user, order("cancel", type="echo"))
     worker = Rival(connect, "worker", work_off)
 
     with held_lane(connect, user):
         queue_up(connect, [worker])
-        cancel_bulk(house.app, user, bulk_id, actor=ME)
+        cancel_bulk(deployment.app, user, bulk_id, actor=ME)
 
     assert worker.answer() == 0
-    assert house.state(task) == "ready"
-    assert seen(house, user, bulk_id).done == 0
+    assert deployment.state(task) == "ready"
+    assert seen(deployment, user, bulk_id).done == 0
 
 
 def test_a_submit_that_waits_for_the_start_is_not_touched(
-    house: House, user: UserId, connect: Callable[..., Db]
+    deployment: Deployment, user: UserId, connect: Callable[..., Db]
 ) -> None:
-    house.task(user)
+    deployment.task(user)
     asks = Rival(
         lambda name: connect(name, role="overnight_admin"),
         "asks",
@@ -84,18 +87,18 @@ def test_a_submit_that_waits_for_the_start_is_not_touched(
         queue_up(connect, [asks, submits])
     started: Started = asks.answer()
     [late] = submits.answer()
-    finish(house)
+    finish(deployment)
 
-    assert house.state(late.task_id) == "ready"
-    assert counts(seen(house, user, started.bulk_id)) == (1, 1, 0, {})
+    assert deployment.state(late.task_id) == "ready"
+    assert counts(seen(deployment, user, started.bulk_id)) == (1, 1, 0, {})
 
 
 @pytest.mark.parametrize("point", ["bulk.before_commit", "bulk.after_commit"])
 def test_a_killed_worker_leaves_off_where_the_next_goes_on(
-    house: House, user: UserId, database_url: str, point: str
+    deployment: Deployment, user: UserId, database_url: str, point: str
 ) -> None:
-    tasks = [dead(house, user) for _ in range(5)]
-    bulk_id = begin(house, user, order("retry", status="failed"))
+    tasks = [dead(deployment, user) for _ in range(5)]
+    bulk_id = begin(deployment, user, order("retry", status="failed"))
     program = (
         "from app import faults\n"
         "from overnight_server.maintenance import bulk\n"
@@ -105,11 +108,11 @@ def test_a_killed_worker_leaves_off_where_the_next_goes_on(
     )
 
     died = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False)
-    half = seen(house, user, bulk_id)
-    finish(house)
+    half = seen(deployment, user, bulk_id)
+    finish(deployment)
 
     assert died.returncode == -signal.SIGKILL
     assert half.done == (2 if point == "bulk.after_commit" else 0)
-    assert counts(seen(house, user, bulk_id)) == (5, 5, 0, {})
-    assert all(len(moves(house, task, "ready")) == 2 for task in tasks)
-    sound(house)
+    assert counts(seen(deployment, user, bulk_id)) == (5, 5, 0, {})
+    assert all(len(moves(deployment, task, "ready")) == 2 for task in tasks)
+    sound(deployment)

@@ -21,7 +21,7 @@ from overnight_worker import resources
 from overnight_worker.execute import carry_out
 from overnight_worker.identity import WORKER_ID
 from overnight_worker.shutdown import DRAIN
-from tests.support.house import CLAIM_TTL, LIVENESS, POOL, House
+from tests.support.deployment import CLAIM_TTL, LIVENESS, POOL, Deployment
 from tests.support.rivals import held_lane
 from tests.support.waiting import wait_until
 from tests.support.workers import worker_settings
@@ -31,9 +31,9 @@ NOWHERE = "redis://127.0.0.1:1/0"
 
 
 @pytest.fixture
-def worker(house: House, database_url: str, db: Db) -> resources.House:
+def worker(deployment: Deployment, database_url: str, db: Db) -> resources.WorkerResources:
     settings = worker_settings(database_url, NOWHERE)
-    return resources.House(settings, db, Waker(NOWHERE))
+    return resources.WorkerResources(settings, db, Waker(NOWHERE))
 
 
 @pytest.fixture
@@ -45,190 +45,201 @@ def handle(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Context], obj
     return register
 
 
-def quick(house: House, count: int, *, seconds: float = 0.001) -> None:
-    house.run(
+def quick(deployment: Deployment, count: int, *, seconds: float = 0.001) -> None:
+    deployment.run(
         "INSERT INTO paces (type, seconds) VALUES ('quick', :s) ON CONFLICT DO NOTHING", s=seconds
     )
     for _ in range(count):
-        house.task(house.user(), type="quick")
+        deployment.task(deployment.user(), type="quick")
 
 
-def states(house: House) -> dict[str, int]:
-    rows = house.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state")
+def states(deployment: Deployment) -> dict[str, int]:
+    rows = deployment.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state")
     return {row["state"]: row["n"] for row in rows}
 
 
-def take(house: House, tasks: int = 50) -> Taken:
+def take(deployment: Deployment, tasks: int = 50) -> Taken:
     return claim(
-        house.dispatcher,
+        deployment.dispatcher,
         POOL,
         holder="d",
         terms=Terms(CLAIM_TTL, LIVENESS, bundling=Bundling(0.25, tasks)),
     )
 
 
-def test_quick_tasks_share_the_free_slots_evenly(house: House) -> None:
-    house.agent(slots=2)
-    quick(house, 20)
+def test_quick_tasks_share_the_free_slots_evenly(deployment: Deployment) -> None:
+    deployment.agent(slots=2)
+    quick(deployment, 20)
 
-    messages = bundled(take(house).claims)
+    messages = bundled(take(deployment).claims)
 
     assert [len(message) for message in messages] == [10, 10]
 
 
-def test_an_unknown_type_travels_alone(house: House) -> None:
-    house.agent(slots=2)
+def test_an_unknown_type_travels_alone(deployment: Deployment) -> None:
+    deployment.agent(slots=2)
     for _ in range(5):
-        house.task(house.user(), type="new")
+        deployment.task(deployment.user(), type="new")
 
-    messages = bundled(take(house).claims)
+    messages = bundled(take(deployment).claims)
 
     assert [len(message) for message in messages] == [1, 1]
 
 
-def test_a_bundle_is_worth_no_more_than_its_seconds(house: House) -> None:
-    house.agent(slots=1)
-    quick(house, 20, seconds=0.05)
+def test_a_bundle_is_worth_no_more_than_its_seconds(deployment: Deployment) -> None:
+    deployment.agent(slots=1)
+    quick(deployment, 20, seconds=0.05)
 
-    messages = bundled(take(house).claims)
+    messages = bundled(take(deployment).claims)
 
     assert [len(message) for message in messages] == [5]
 
 
-def test_bundles_can_be_switched_off(house: House) -> None:
-    house.agent(slots=3)
-    quick(house, 5)
+def test_bundles_can_be_switched_off(deployment: Deployment) -> None:
+    deployment.agent(slots=3)
+    quick(deployment, 5)
 
-    assert [len(message) for message in bundled(take(house, tasks=1).claims)] == [1, 1, 1]
-
-
-def test_nobody_is_claimed_to_wait_behind_a_bundle(house: House) -> None:
-    house.agent(slots=1)
-    quick(house, 200)
-
-    assert [len(take(house).claims) for _ in range(2)] == [50, 0]
+    assert [len(message) for message in bundled(take(deployment, tasks=1).claims)] == [1, 1, 1]
 
 
-def test_nobody_waits_behind_a_long_run(house: House) -> None:
-    house.agent(slots=1)
-    house.running(house.user(), type="long")
-    quick(house, 20)
+def test_nobody_is_claimed_to_wait_behind_a_bundle(deployment: Deployment) -> None:
+    deployment.agent(slots=1)
+    quick(deployment, 200)
 
-    assert take(house).claims == ()
+    assert [len(take(deployment).claims) for _ in range(2)] == [50, 0]
+
+
+def test_nobody_waits_behind_a_long_run(deployment: Deployment) -> None:
+    deployment.agent(slots=1)
+    deployment.running(deployment.user(), type="long")
+    quick(deployment, 20)
+
+    assert take(deployment).claims == ()
 
 
 def test_a_bundle_is_run_and_recorded_together(
-    house: House, worker: resources.House, handle: Callable[..., None]
+    deployment: Deployment, worker: resources.WorkerResources, handle: Callable[..., None]
 ) -> None:
-    house.agent(slots=1)
-    quick(house, 20)
+    deployment.agent(slots=1)
+    quick(deployment, 20)
     seen: list[str] = []
     handle(lambda ctx: seen.append(ctx.task_id))
-    [message] = bundled(take(house).claims)
+    [message] = bundled(take(deployment).claims)
 
     carry_out(worker, [one.claim for one in message])
 
     assert len(set(seen)) == 20
-    assert house.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state") == [
+    assert deployment.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state") == [
         {"state": "completed", "n": 20}
     ]
-    assert house.one("SELECT count(*) AS n FROM attempts WHERE bundle IS NOT NULL")["n"] == 20
-    assert house.one("SELECT count(*) AS n FROM usage_ledger")["n"] == 20
+    assert deployment.one("SELECT count(*) AS n FROM attempts WHERE bundle IS NOT NULL")["n"] == 20
+    assert deployment.one("SELECT count(*) AS n FROM usage_ledger")["n"] == 20
 
 
 def test_a_slot_takes_its_next_bundle_by_itself(
-    house: House, worker: resources.House, handle: Callable[..., None]
+    deployment: Deployment, worker: resources.WorkerResources, handle: Callable[..., None]
 ) -> None:
-    house.agent(slots=1, agent_id=WORKER_ID)
-    quick(house, 120)
+    deployment.agent(slots=1, agent_id=WORKER_ID)
+    quick(deployment, 120)
     handle(lambda _: None)
-    [message] = bundled(take(house, tasks=30).claims)
+    [message] = bundled(take(deployment, tasks=30).claims)
 
     carry_out(worker, [one.claim for one in message])
 
-    assert states(house) == {"completed": 120}
-    sizes = house.rows("SELECT count(*) AS n FROM attempts GROUP BY claimed_at ORDER BY claimed_at")
+    assert states(deployment) == {"completed": 120}
+    sizes = deployment.rows(
+        "SELECT count(*) AS n FROM attempts GROUP BY claimed_at ORDER BY claimed_at"
+    )
     assert [row["n"] for row in sizes] == [30, 90]
-    assert house.one("SELECT count(DISTINCT bundle) AS n FROM attempts")["n"] == 1
+    assert deployment.one("SELECT count(DISTINCT bundle) AS n FROM attempts")["n"] == 1
 
 
 def test_a_slot_leaves_a_long_task_to_the_dispatcher(
-    house: House, worker: resources.House, handle: Callable[..., None]
+    deployment: Deployment, worker: resources.WorkerResources, handle: Callable[..., None]
 ) -> None:
-    house.agent(slots=1, agent_id=WORKER_ID)
-    quick(house, 10)
+    deployment.agent(slots=1, agent_id=WORKER_ID)
+    quick(deployment, 10)
     handle(lambda _: None)
-    [message] = bundled(take(house).claims)
-    house.task(house.user(id=UUID(int=0)), type="long")
-    quick(house, 5)
+    [message] = bundled(take(deployment).claims)
+    deployment.task(deployment.user(id=UUID(int=0)), type="long")
+    quick(deployment, 5)
 
     carry_out(worker, [one.claim for one in message])
 
-    assert states(house) == {"completed": 10, "ready": 6}
+    assert states(deployment) == {"completed": 10, "ready": 6}
 
 
 @pytest.mark.parametrize("change", ["status = 'draining'", "id = 'another worker'"])
 def test_only_a_worker_in_service_takes_more(
-    house: House, worker: resources.House, handle: Callable[..., None], change: str
+    deployment: Deployment,
+    worker: resources.WorkerResources,
+    handle: Callable[..., None],
+    change: str,
 ) -> None:
-    house.agent(slots=2, agent_id="colleague")
-    house.agent(slots=1, agent_id=WORKER_ID)
-    quick(house, 20)
+    deployment.agent(slots=2, agent_id="colleague")
+    deployment.agent(slots=1, agent_id=WORKER_ID)
+    quick(deployment, 20)
     handle(lambda _: None)
-    [message, *_] = bundled(take(house, tasks=2).claims)
-    house.run(f"UPDATE agents SET {change} WHERE id = :id", id=WORKER_ID)
+    [message, *_] = bundled(take(deployment, tasks=2).claims)
+    deployment.run(f"UPDATE agents SET {change} WHERE id = :id", id=WORKER_ID)
 
     carry_out(worker, [one.claim for one in message])
 
-    assert states(house)["completed"] == len(message)
+    assert states(deployment)["completed"] == len(message)
 
 
 @pytest.mark.parametrize("kind", ["user", "pool", "all"])
 def test_a_slot_takes_nothing_more_that_is_paused(
-    house: House, worker: resources.House, handle: Callable[..., None], kind: str
+    deployment: Deployment,
+    worker: resources.WorkerResources,
+    handle: Callable[..., None],
+    kind: str,
 ) -> None:
-    house.agent(slots=1, agent_id=WORKER_ID)
-    quick(house, 20)
+    deployment.agent(slots=1, agent_id=WORKER_ID)
+    quick(deployment, 20)
     handle(lambda _: None)
-    [message] = bundled(take(house, tasks=5).claims)
-    users = [Target(user_id=row["id"]) for row in house.rows("SELECT id FROM users")]
+    [message] = bundled(take(deployment, tasks=5).claims)
+    users = [Target(user_id=row["id"]) for row in deployment.rows("SELECT id FROM users")]
     for target in {"user": users, "pool": [Target(pool=POOL)], "all": [EVERYTHING]}[kind]:
-        pause(house.dispatcher, target, actor="human:test")
+        pause(deployment.dispatcher, target, actor="human:test")
 
     carry_out(worker, [one.claim for one in message])
 
-    assert states(house) == {"completed": 5, "ready": 15}
+    assert states(deployment) == {"completed": 5, "ready": 15}
 
 
 def test_nobody_pays_for_waiting_in_a_bundle(
-    house: House, worker: resources.House, handle: Callable[..., None]
+    deployment: Deployment, worker: resources.WorkerResources, handle: Callable[..., None]
 ) -> None:
-    house.agent(slots=1)
-    quick(house, 10)
+    deployment.agent(slots=1)
+    quick(deployment, 10)
     handle(lambda _: time.sleep(0.04))
-    [message] = bundled(take(house).claims)
+    [message] = bundled(take(deployment).claims)
 
     carry_out(worker, [one.claim for one in message])
 
-    charged = [row["seconds"] for row in house.rows("SELECT seconds FROM usage_ledger")]
+    charged = [row["seconds"] for row in deployment.rows("SELECT seconds FROM usage_ledger")]
     assert max(charged) < 0.2
 
 
 def test_a_slow_member_keeps_its_lease_while_the_end_of_another_waits(
-    house: House, worker: resources.House, handle: Callable[..., None], connect: Callable[..., Db]
+    deployment: Deployment,
+    worker: resources.WorkerResources,
+    handle: Callable[..., None],
+    connect: Callable[..., Db],
 ) -> None:
-    house.agent(slots=1)
-    quick(house, 2)
-    [message] = bundled(take(house).claims)
+    deployment.agent(slots=1)
+    quick(deployment, 2)
+    [message] = bundled(take(deployment).claims)
     seen: list[str] = []
 
     def handler(ctx: Context) -> None:
         seen.append(ctx.task_id)
         if len(seen) == 2:
-            first, own = (house.row(parse_task(one)) for one in seen)
+            first, own = (deployment.row(parse_task(one)) for one in seen)
             with held_lane(connect, first["user_id"]):
                 wait_until(
-                    lambda: house.row(own["id"])["expires_at"] > own["expires_at"],
+                    lambda: deployment.row(own["id"])["expires_at"] > own["expires_at"],
                     what="its next heartbeat",
                     timeout=2,
                 )
@@ -236,15 +247,15 @@ def test_a_slow_member_keeps_its_lease_while_the_end_of_another_waits(
     handle(handler)
     carry_out(worker, [one.claim for one in message])
 
-    assert states(house) == {"completed": 2}
+    assert states(deployment) == {"completed": 2}
 
 
 def test_a_slow_member_lets_the_others_go(
-    house: House, worker: resources.House, handle: Callable[..., None]
+    deployment: Deployment, worker: resources.WorkerResources, handle: Callable[..., None]
 ) -> None:
-    house.agent(slots=1)
-    quick(house, 5)
-    [message] = bundled(take(house).claims)
+    deployment.agent(slots=1)
+    quick(deployment, 5)
+    [message] = bundled(take(deployment).claims)
     order: list[str] = []
 
     def handler(ctx: Context) -> None:
@@ -252,7 +263,8 @@ def test_a_slow_member_lets_the_others_go(
         if len(order) == 2:
             wait_until(
                 lambda: (
-                    house.one("SELECT count(*) AS n FROM tasks WHERE state = 'ready'")["n"] == 3
+                    deployment.one("SELECT count(*) AS n FROM tasks WHERE state = 'ready'")["n"]
+                    == 3
                 ),
                 what="the others to be given back",
                 timeout=10,
@@ -262,31 +274,31 @@ def test_a_slow_member_lets_the_others_go(
     carry_out(worker, [one.claim for one in message])
 
     assert len(order) == 2
-    states = house.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state ORDER BY state")
+    states = deployment.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state ORDER BY state")
     assert states == [{"state": "completed", "n": 2}, {"state": "ready", "n": 3}]
-    spent = house.one("SELECT sum(attempts) AS n FROM tasks WHERE state = 'ready'")["n"]
+    spent = deployment.one("SELECT sum(attempts) AS n FROM tasks WHERE state = 'ready'")["n"]
     assert spent == 0
 
 
-def test_a_crashed_bundle_blames_nobody_and_runs_singly_next(house: House) -> None:
-    house.agent(slots=1)
-    quick(house, 5)
-    claims = take(house).claims
+def test_a_crashed_bundle_blames_nobody_and_runs_singly_next(deployment: Deployment) -> None:
+    deployment.agent(slots=1)
+    quick(deployment, 5)
+    claims = take(deployment).claims
     for one in claims:
-        assert house.start(one) is not None
+        assert deployment.start(one) is not None
 
-    house.move_clock(timedelta(minutes=5))
-    reap(house.dispatcher)
+    deployment.move_clock(timedelta(minutes=5))
+    reap(deployment.dispatcher)
 
-    rows = house.rows("SELECT state, attempts, alone, bundle FROM tasks")
+    rows = deployment.rows("SELECT state, attempts, alone, bundle FROM tasks")
     assert {(row["state"], row["attempts"], row["alone"], row["bundle"]) for row in rows} == {
         ("ready", 0, True, None)
     }
-    assert {row["outcome"] for row in house.rows("SELECT outcome FROM attempts")} == {
+    assert {row["outcome"] for row in deployment.rows("SELECT outcome FROM attempts")} == {
         "bundle_crash"
     }
-    house.agent(slots=1)
-    assert [len(message) for message in bundled(take(house).claims)] == [1]
+    deployment.agent(slots=1)
+    assert [len(message) for message in bundled(take(deployment).claims)] == [1]
 
 
 @pytest.fixture
@@ -298,27 +310,27 @@ def draining() -> Iterator[None]:
 
 @pytest.mark.usefixtures("draining")
 def test_a_shutdown_hands_a_whole_bundle_back(
-    house: House, worker: resources.House, handle: Callable[..., None]
+    deployment: Deployment, worker: resources.WorkerResources, handle: Callable[..., None]
 ) -> None:
-    house.agent(slots=1)
-    quick(house, 5)
+    deployment.agent(slots=1)
+    quick(deployment, 5)
     handle(lambda _: None)
-    [message] = bundled(take(house).claims)
+    [message] = bundled(take(deployment).claims)
 
     carry_out(worker, [one.claim for one in message])
 
-    rows = house.rows("SELECT state, attempts FROM tasks")
+    rows = deployment.rows("SELECT state, attempts FROM tasks")
     assert {(row["state"], row["attempts"]) for row in rows} == {("ready", 0)}
 
 
 def test_a_claim_twice_in_one_message_runs_once(
-    house: House, worker: resources.House, handle: Callable[..., None]
+    deployment: Deployment, worker: resources.WorkerResources, handle: Callable[..., None]
 ) -> None:
-    house.agent(slots=1)
-    quick(house, 1)
+    deployment.agent(slots=1)
+    quick(deployment, 1)
     seen: list[str] = []
     handle(lambda ctx: seen.append(ctx.task_id))
-    [one] = take(house).claims
+    [one] = take(deployment).claims
 
     carry_out(worker, [one.claim, one.claim])
 
@@ -326,10 +338,10 @@ def test_a_claim_twice_in_one_message_runs_once(
 
 
 def test_an_output_postgres_refuses_spoils_only_its_own_run(
-    house: House, worker: resources.House, handle: Callable[..., None]
+    deployment: Deployment, worker: resources.WorkerResources, handle: Callable[..., None]
 ) -> None:
-    house.agent(slots=1)
-    quick(house, 3)
+    deployment.agent(slots=1)
+    quick(deployment, 3)
     order: list[str] = []
 
     def handler(ctx: Context) -> object:
@@ -337,26 +349,26 @@ def test_an_output_postgres_refuses_spoils_only_its_own_run(
         return {"text": "\udfff"} if len(order) == 2 else {"text": "fine"}
 
     handle(handler)
-    [message] = bundled(take(house).claims)
+    [message] = bundled(take(deployment).claims)
     carry_out(worker, [one.claim for one in message])
 
-    states = house.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state ORDER BY state")
+    states = deployment.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state ORDER BY state")
     assert states == [{"state": "completed", "n": 2}, {"state": "retrying", "n": 1}]
 
 
-def test_a_message_is_named_after_its_task_or_its_bundle(house: House) -> None:
-    house.agent(slots=1)
-    quick(house, 2)
-    claims: list[Claimed] = list(take(house).claims)
+def test_a_message_is_named_after_its_task_or_its_bundle(deployment: Deployment) -> None:
+    deployment.agent(slots=1)
+    quick(deployment, 2)
+    claims: list[Claimed] = list(take(deployment).claims)
 
     assert message_id(claims[0].claim, claims[0].bundle) == f"bundle_{claims[0].bundle}"
     assert message_id(claims[0].claim).endswith(":1")
 
 
-def test_one_quick_task_alone_is_no_bundle(house: House) -> None:
-    house.agent(slots=2)
-    quick(house, 1)
+def test_one_quick_task_alone_is_no_bundle(deployment: Deployment) -> None:
+    deployment.agent(slots=2)
+    quick(deployment, 1)
 
-    [one] = take(house).claims
+    [one] = take(deployment).claims
 
     assert one.bundle is None

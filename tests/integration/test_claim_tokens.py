@@ -14,17 +14,17 @@ from overnight_server.domain.results import Raised, Returned
 from overnight_server.maintenance.reap import reap
 from overnight_server.store.db import APP, Db
 from tests.support import logins
-from tests.support.house import LEASE, House
+from tests.support.deployment import LEASE, Deployment
 
 
 @pytest.fixture
-def run(house: House) -> Run:
-    house.agent()
-    return house.running(house.user(), max_attempts=3)
+def run(deployment: Deployment) -> Run:
+    deployment.agent()
+    return deployment.running(deployment.user(), max_attempts=3)
 
 
 @pytest.fixture
-def front(house: House, database_url: str) -> Db:
+def front(deployment: Deployment, database_url: str) -> Db:
     """The API's way in, serving nobody yet: a token is shown before anyone knows whose it is."""
     return Db.connect(logins.for_api(database_url), role=APP, pool_size=1)
 
@@ -40,55 +40,57 @@ def test_a_token_leads_to_the_claim_and_its_owner(run: Run, front: Db) -> None:
     front.close()
 
 
-def test_a_token_of_one_task_opens_no_other(house: House, run: Run) -> None:
-    other = house.task(run.user_id)
+def test_a_token_of_one_task_opens_no_other(deployment: Deployment, run: Run) -> None:
+    other = deployment.task(run.user_id)
 
     for task_id in (other, new_task_id()):
         with pytest.raises(TaskNotFound):
-            verify(house.dispatcher, task_id, issue(run.claim))
+            verify(deployment.dispatcher, task_id, issue(run.claim))
 
 
-def test_the_first_attempts_token_is_stale_during_the_second(house: House, run: Run) -> None:
+def test_the_first_attempts_token_is_stale_during_the_second(
+    deployment: Deployment, run: Run
+) -> None:
     token = issue(run.claim)
-    house.settle(run, Raised("error", "again", retryable=True, wait_seconds=0.0))
-    house.run("UPDATE tasks SET state = 'ready', retry_at = NULL")
-    [again] = house.claim().claims
-    before = house.row(run.claim.task_id)
+    deployment.settle(run, Raised("error", "again", retryable=True, wait_seconds=0.0))
+    deployment.run("UPDATE tasks SET state = 'ready', retry_at = NULL")
+    [again] = deployment.claim().claims
+    before = deployment.row(run.claim.task_id)
 
     with pytest.raises(StaleAttempt):
-        verify(house.dispatcher, run.claim.task_id, token)
+        verify(deployment.dispatcher, run.claim.task_id, token)
 
-    assert house.row(run.claim.task_id) == before
-    assert verify(house.dispatcher, run.claim.task_id, issue(again.claim)).claim == again.claim
+    assert deployment.row(run.claim.task_id) == before
+    assert verify(deployment.dispatcher, run.claim.task_id, issue(again.claim)).claim == again.claim
 
 
 @pytest.mark.parametrize("end", ["settled", "expired", "reaped", "cancelled"])
-def test_a_token_ends_with_its_claim(house: House, run: Run, end: str) -> None:
+def test_a_token_ends_with_its_claim(deployment: Deployment, run: Run, end: str) -> None:
     token = issue(run.claim)
-    assert verify(house.dispatcher, run.claim.task_id, token)
+    assert verify(deployment.dispatcher, run.claim.task_id, token)
 
     match end:
         case "settled":
-            house.settle(run, Returned("done"))
+            deployment.settle(run, Returned("done"))
         case "expired":
-            house.move_clock(LEASE + timedelta(seconds=1))
+            deployment.move_clock(LEASE + timedelta(seconds=1))
         case "reaped":
-            house.move_clock(LEASE + timedelta(seconds=1))
-            reap(house.dispatcher)
+            deployment.move_clock(LEASE + timedelta(seconds=1))
+            reap(deployment.dispatcher)
         case "cancelled":
-            waiting = house.task(run.user_id)
-            [claimed] = house.claim().claims
+            waiting = deployment.task(run.user_id)
+            [claimed] = deployment.claim().claims
             token = issue(claimed.claim)
-            cancel(house.app, run.user_id, waiting, actor="user:x")
+            cancel(deployment.app, run.user_id, waiting, actor="user:x")
             with pytest.raises(ClaimOver):
-                verify(house.dispatcher, waiting, token)
+                verify(deployment.dispatcher, waiting, token)
             return
 
     with pytest.raises(ClaimOver):
-        verify(house.dispatcher, run.claim.task_id, token)
+        verify(deployment.dispatcher, run.claim.task_id, token)
 
 
-def test_no_token_can_be_made_up(house: House, run: Run) -> None:
+def test_no_token_can_be_made_up(deployment: Deployment, run: Run) -> None:
     claim = run.claim
     good = issue(claim)
     forged = [
@@ -108,5 +110,5 @@ def test_no_token_can_be_made_up(house: House, run: Run) -> None:
 
     for token in forged:
         with pytest.raises(ClaimOver):
-            verify(house.dispatcher, claim.task_id, token)
-    assert verify(house.dispatcher, claim.task_id, good)
+            verify(deployment.dispatcher, claim.task_id, token)
+    assert verify(deployment.dispatcher, claim.task_id, good)

@@ -15,7 +15,7 @@ from overnight_server.cli.main import app
 from overnight_server.cli.terminal import arguments
 from overnight_server.cli.terminal.failures import Code
 from tests.support.canned import ALPHA, KEY, Service, canned_service
-from tests.support.house import House
+from tests.support.deployment import Deployment
 
 AT = "2030-01-31T{:02}:00:00Z"
 BATCH = [{"title": "a"}, {"title": "b"}]
@@ -194,9 +194,9 @@ def test_an_instant_is_the_next_of_its_hour_or_written_out() -> None:
         arguments.instant("tomorrow")
 
 
-def test_fairness_prints_its_receipts(house: House) -> None:
-    house.agent()
-    house.running(house.user(name="ada"))
+def test_fairness_prints_its_receipts(deployment: Deployment) -> None:
+    deployment.agent()
+    deployment.running(deployment.user(name="ada"))
 
     shown = run("fairness", "--since", "1h")
     document = json.loads(run("fairness", "--json").stdout)
@@ -208,7 +208,7 @@ def test_fairness_prints_its_receipts(house: House) -> None:
     assert document["starts"] == 1
 
 
-def test_a_house_in_which_nothing_happened_has_nothing_to_show() -> None:
+def test_a_deployment_in_which_nothing_happened_has_nothing_to_show() -> None:
     shown = run("fairness")
 
     assert shown.exit_code == 0

@@ -10,27 +10,27 @@ from overnight_server.domain.ids import UserId, show_dag, show_task
 from overnight_server.domain.results import Suspended
 from overnight_server.intake.submit import NewTask, submit_graph
 from tests.support.command import run
-from tests.support.house import AGENT, LOOSE, House
+from tests.support.deployment import AGENT, LOOSE, Deployment
 
 pytestmark = pytest.mark.usefixtures("operators_place")
 
 
 @pytest.fixture
-def ada(house: House) -> UserId:
-    return house.user(name="ada")
+def ada(deployment: Deployment) -> UserId:
+    return deployment.user(name="ada")
 
 
 @pytest.fixture
-def asking(house: House, ada: UserId) -> str:
+def asking(deployment: Deployment, ada: UserId) -> str:
     """The shown id of a task that has used up its ceiling."""
-    house.agent()
-    dear = house.running(ada, title="dear", max_cost_usd=1.0)
-    house.settle(dear, Suspended("the task has cost $1.25 of its $1.00", cost_usd=1.25))
+    deployment.agent()
+    dear = deployment.running(ada, title="dear", max_cost_usd=1.0)
+    deployment.settle(dear, Suspended("the task has cost $1.25 of its $1.00", cost_usd=1.25))
     return show_task(dear.claim.task_id)
 
 
-def test_who_asks_for_money_is_listed(house: House, asking: str) -> None:
-    house.user(name="bob")
+def test_who_asks_for_money_is_listed(deployment: Deployment, asking: str) -> None:
+    deployment.user(name="bob")
 
     told = run("approvals", "list")
     [one] = json.loads(run("approvals", "list", "--user", "ada", "--json").stdout)
@@ -42,7 +42,7 @@ def test_who_asks_for_money_is_listed(house: House, asking: str) -> None:
     assert "No task asks for money." in run("approvals", "list", "--user", "bob").stderr
 
 
-def test_an_approval_names_who_gave_it(house: House, asking: str) -> None:
+def test_an_approval_names_who_gave_it(deployment: Deployment, asking: str) -> None:
     answer = json.loads(run("approve", asking[-6:], "--usd", "2.50", "--json").stdout)
 
     assert answer == {
@@ -51,7 +51,7 @@ def test_an_approval_names_who_gave_it(house: House, asking: str) -> None:
         "budget": "task",
         "resumed": 1,
     }
-    [event] = house.rows("SELECT actor, to_state FROM events WHERE from_state = 'pending'")
+    [event] = deployment.rows("SELECT actor, to_state FROM events WHERE from_state = 'pending'")
     assert event["to_state"] == "ready"
     assert event["actor"].startswith("human:")
     again = run("approve", asking, "--usd", "1")
@@ -59,11 +59,11 @@ def test_an_approval_names_who_gave_it(house: House, asking: str) -> None:
     assert "does not ask for money; it is ready" in again.stderr
 
 
-def test_a_stop_ends_the_task(house: House, asking: str) -> None:
+def test_a_stop_ends_the_task(deployment: Deployment, asking: str) -> None:
     answer = run("stop", asking)
 
     assert answer.stdout == f"{asking} stopped\n"
-    [event] = house.rows("SELECT reason, actor FROM events WHERE to_state = 'cancelled'")
+    [event] = deployment.rows("SELECT reason, actor FROM events WHERE to_state = 'cancelled'")
     assert event["reason"] == "budget_exceeded"
     assert event["actor"].startswith("human:")
 
@@ -83,10 +83,12 @@ def test_the_largest_amount_fits_beside_what_was_spent(asking: str) -> None:
     assert run("approve", asking, "--usd", "999999").exit_code == Code.OK
 
 
-def test_budgets_of_a_night_a_graph_and_an_agent_are_set(house: House, ada: UserId) -> None:
-    house.agent()
+def test_budgets_of_a_night_a_graph_and_an_agent_are_set(
+    deployment: Deployment, ada: UserId
+) -> None:
+    deployment.agent()
     [one, _] = submit_graph(
-        house.app, ada, [NewTask("a", "echo"), NewTask("b", "echo")], LOOSE, title="both"
+        deployment.app, ada, [NewTask("a", "echo"), NewTask("b", "echo")], LOOSE, title="both"
     )
     dag = show_dag(one.dag_id)
 
@@ -97,15 +99,15 @@ def test_budgets_of_a_night_a_graph_and_an_agent_are_set(house: House, ada: User
     assert json.loads(night.stdout) == {"user": "ada", "night_budget_usd": 20.0}
     assert graph.stdout == f"{dag} may cost $5.00\n"
     assert agent.stdout == f"{AGENT} may spend $7.50\n"
-    assert house.lane(ada)["night_limit_usd"] == 20
+    assert deployment.lane(ada)["night_limit_usd"] == 20
     assert run("budget", "user", "ada", "--usd", "none").stdout == "ada may spend without limit\n"
-    assert house.lane(ada)["night_limit_usd"] is None
+    assert deployment.lane(ada)["night_limit_usd"] is None
     assert run("budget", "agent", "nobody", "--usd", "1").exit_code == Code.FAILED
     missing = run("budget", "dag", show_dag(UserId(ada)), "--usd", "1")
     assert "no such graph" in missing.stderr
 
 
-def test_what_happens_without_hours_is_set_and_shown(house: House, ada: UserId) -> None:
+def test_what_happens_without_hours_is_set_and_shown(deployment: Deployment, ada: UserId) -> None:
     shown = run("user", "limits", "ada", "--on-exhausted", "hold", "--json")
 
     assert json.loads(shown.stdout)["on_exhausted"] == "hold"
@@ -114,9 +116,9 @@ def test_what_happens_without_hours_is_set_and_shown(house: House, ada: UserId) 
     assert "refused" in run("user", "limits", "ada").stdout
 
 
-def test_notices_are_listed(house: House) -> None:
-    user = house.user(name="cyd", monthly_agent_hours_limit=10)
-    adjust_hours(house.app, user, 8, note="test")
+def test_notices_are_listed(deployment: Deployment) -> None:
+    user = deployment.user(name="cyd", monthly_agent_hours_limit=10)
+    adjust_hours(deployment.app, user, 8, note="test")
 
     told = json.loads(run("user", "notices", "cyd", "--json").stdout)
 

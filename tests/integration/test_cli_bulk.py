@@ -14,25 +14,25 @@ from overnight_server.cli.terminal.failures import Code
 from overnight_server.domain.ids import show_task
 from overnight_server.domain.results import Raised
 from overnight_server.maintenance.bulk import work_off
-from tests.support.door import Door, open_door
-from tests.support.house import House
+from tests.support.api_user import ApiUser, serve_api
+from tests.support.deployment import Deployment
 
 
 @pytest.fixture
-def door(house: House, database_url: str) -> Iterator[Door]:
-    with open_door(house, database_url) as door:
-        door.house.agent()
-        yield door
+def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
+    with serve_api(deployment, database_url) as api_user:
+        api_user.deployment.agent()
+        yield api_user
 
 
 @pytest.fixture(autouse=True)
-def place(door: Door, empty_place: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def place(api_user: ApiUser, empty_place: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A place whose commands reach this API and nothing else; waiting lets maintenance work."""
 
     def sleep(_seconds: float) -> None:
-        work_off(door.house.dispatcher)
+        work_off(api_user.deployment.dispatcher)
 
-    door.take_commands(monkeypatch, sleep=sleep)
+    api_user.take_commands(monkeypatch, sleep=sleep)
 
 
 @pytest.fixture
@@ -51,18 +51,18 @@ def read(*words: str) -> Any:
     return json.loads(shown.stdout)
 
 
-def state(door: Door, task: str) -> str:
-    return door.house.state(door.row_id(task))
+def state(api_user: ApiUser, task: str) -> str:
+    return api_user.deployment.state(api_user.row_id(task))
 
 
-def dead(door: Door) -> str:
-    run_ = door.house.running(door.user, max_attempts=1)
-    door.house.settle(run_, Raised("auth_failure", "no"))
+def dead(api_user: ApiUser) -> str:
+    run_ = api_user.deployment.running(api_user.user, max_attempts=1)
+    api_user.deployment.settle(run_, Raised("auth_failure", "no"))
     return show_task(run_.claim.task_id)
 
 
-def test_a_preview_shows_the_count_and_changes_nothing(door: Door) -> None:
-    task = door.created(tags=["a"])["id"]
+def test_a_preview_shows_the_count_and_changes_nothing(api_user: ApiUser) -> None:
+    task = api_user.created(tags=["a"])["id"]
 
     shown = run("cancel", "--tag", "a", "--preview")
 
@@ -79,17 +79,17 @@ def test_a_preview_shows_the_count_and_changes_nothing(door: Door) -> None:
         "applies": 1,
         "sample": [task],
     }
-    assert state(door, task) == "ready"
+    assert state(api_user, task) == "ready"
 
 
-def test_failed_tasks_are_retried_without_a_question(door: Door) -> None:
-    failed = dead(door)
+def test_failed_tasks_are_retried_without_a_question(api_user: ApiUser) -> None:
+    failed = dead(api_user)
 
     told = read("retry", "--state", "failed", "--yes")
 
     assert told["preview"]["applies"] == 1
     assert (told["operation"]["state"], told["operation"]["changed"]) == ("completed", 1)
-    assert state(door, failed) == "ready"
+    assert state(api_user, failed) == "ready"
     plain = run("show", told["operation"]["id"][-6:])
     assert "1 of 1" in plain.stdout
     assert "status=failed" in plain.stdout
@@ -97,29 +97,31 @@ def test_failed_tasks_are_retried_without_a_question(door: Door) -> None:
 
 @pytest.mark.usefixtures("person")
 @pytest.mark.parametrize(("answer", "code"), [("y\n", Code.OK), ("n\n", Code.WAITED_IN_VAIN)])
-def test_a_person_is_asked_and_may_decline(door: Door, answer: str, code: Code) -> None:
-    task = door.created(title="late", priority=4)["id"]
+def test_a_person_is_asked_and_may_decline(api_user: ApiUser, answer: str, code: Code) -> None:
+    task = api_user.created(title="late", priority=4)["id"]
 
     shown = run("reprioritise", "--title", "LATE", "--priority", "2", given=answer)
 
     assert shown.exit_code == code, shown.stderr
     assert "1 task chosen, reprioritise applies to 1." in shown.stderr
-    assert door.house.row(door.row_id(task))["priority"] == (20 if code is Code.OK else 70)
+    assert api_user.deployment.row(api_user.row_id(task))["priority"] == (
+        20 if code is Code.OK else 70
+    )
     assert ("completed" in shown.stdout) is (code is Code.OK)
 
 
-def test_where_nobody_can_be_asked_yes_is_wanted(door: Door) -> None:
-    task = door.created()["id"]
+def test_where_nobody_can_be_asked_yes_is_wanted(api_user: ApiUser) -> None:
+    task = api_user.created()["id"]
 
     shown = run("cancel", "--type", "echo")
 
     assert shown.exit_code == Code.USAGE
     assert "--yes" in shown.stderr
-    assert state(door, task) == "ready"
+    assert state(api_user, task) == "ready"
 
 
-def test_without_a_filter_nothing_happens(door: Door) -> None:
-    task = door.created()["id"]
+def test_without_a_filter_nothing_happens(api_user: ApiUser) -> None:
+    task = api_user.created()["id"]
 
     bare = run("cancel", "--yes")
     everything = run("cancel", "--everything", "--yes")
@@ -127,11 +129,11 @@ def test_without_a_filter_nothing_happens(door: Door) -> None:
     assert bare.exit_code == Code.USAGE
     assert "--everything" in bare.stderr
     assert everything.exit_code == 0, everything.stderr
-    assert state(door, task) == "cancelled"
+    assert state(api_user, task) == "cancelled"
 
 
-def test_nothing_to_do_is_said_and_begins_nothing(door: Door) -> None:
-    door.created()
+def test_nothing_to_do_is_said_and_begins_nothing(api_user: ApiUser) -> None:
+    api_user.created()
 
     shown = run("retry", "--type", "echo", "--yes")
 
@@ -141,8 +143,8 @@ def test_nothing_to_do_is_said_and_begins_nothing(door: Door) -> None:
     assert read("list") == []
 
 
-def test_one_is_begun_listed_and_stopped(door: Door) -> None:
-    door.created()
+def test_one_is_begun_listed_and_stopped(api_user: ApiUser) -> None:
+    api_user.created()
     begun = read("cancel", "--created-after", "1h", "--yes", "--no-wait")["operation"]
 
     listed = run("list")

@@ -13,9 +13,9 @@ from overnight import errors
 from overnight_server.cli.main import app
 from overnight_server.cli.terminal.failures import Code
 from overnight_server.domain.results import Raised, Returned
-from tests.support.door import Door, open_door
+from tests.support.api_user import ApiUser, serve_api
+from tests.support.deployment import Deployment
 from tests.support.graphs import begin
-from tests.support.house import House
 
 GRAPH = """\
 title: a page
@@ -28,16 +28,16 @@ tasks:
 
 
 @pytest.fixture
-def door(house: House, database_url: str) -> Iterator[Door]:
-    with open_door(house, database_url) as door:
-        door.house.agent()
-        yield door
+def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
+    with serve_api(deployment, database_url) as api_user:
+        api_user.deployment.agent()
+        yield api_user
 
 
 @pytest.fixture(autouse=True)
-def place(door: Door, empty_place: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def place(api_user: ApiUser, empty_place: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A place whose commands reach this API and nothing else."""
-    door.take_commands(monkeypatch)
+    api_user.take_commands(monkeypatch)
 
 
 def run(*words: str, given: str | None = None) -> Result:
@@ -56,13 +56,13 @@ def queued(text: str = GRAPH) -> dict[str, Any]:
     return shown
 
 
-def settle(door: Door, task: str, *, well: bool = True) -> None:
-    [started] = begin(door.house, door.row_id(task))
+def settle(api_user: ApiUser, task: str, *, well: bool = True) -> None:
+    [started] = begin(api_user.deployment, api_user.row_id(task))
     result = Returned({}) if well else Raised("error", "boom")
-    assert door.house.settle(started, result)
+    assert api_user.deployment.settle(started, result)
 
 
-def test_a_file_is_queued_graph_by_graph(door: Door, tmp_path: Path) -> None:
+def test_a_file_is_queued_graph_by_graph(api_user: ApiUser, tmp_path: Path) -> None:
     (tmp_path / "night.yaml").write_text(f"{GRAPH}---\n- title: alone\n", encoding="utf-8")
 
     shown = run("batch", "night.yaml")
@@ -73,7 +73,7 @@ def test_a_file_is_queued_graph_by_graph(door: Door, tmp_path: Path) -> None:
     assert dag[0].startswith("dag_")
     assert dag[1:] == ["3", "a page"]
     assert task[0].startswith("task_")
-    rows = door.house.rows("SELECT source FROM tasks")
+    rows = api_user.deployment.rows("SELECT source FROM tasks")
     assert [row["source"] for row in rows] == ["cli"] * 4
 
 
@@ -87,7 +87,7 @@ def test_json_from_stdin_is_answered_with_one_document() -> None:
 
 
 def test_faults_are_told_by_file_line_and_field_and_nothing_is_queued(
-    door: Door, tmp_path: Path
+    api_user: ApiUser, tmp_path: Path
 ) -> None:
     wrong = GRAPH.replace("after: [research]", "after: [reserch], priority: 9")
     (tmp_path / "night.yaml").write_text(f"- title: fine\n---\n{wrong}", encoding="utf-8")
@@ -97,7 +97,7 @@ def test_faults_are_told_by_file_line_and_field_and_nothing_is_queued(
     assert shown.exit_code == Code.USAGE
     assert shown.stdout == ""
     assert "night.yaml:7: tasks.1.priority: is too large" in shown.stderr
-    assert door.house.one("SELECT count(*) AS n FROM tasks")["n"] == 0
+    assert api_user.deployment.one("SELECT count(*) AS n FROM tasks")["n"] == 0
 
 
 def test_several_faults_stand_on_a_line_each() -> None:
@@ -124,8 +124,8 @@ def test_programs_read_the_faults_in_the_one_document() -> None:
     assert len(json.loads(unreadable.stderr)["error"]["faults"]) == 1
 
 
-def test_programs_read_what_went_in_before_a_limit(door: Door) -> None:
-    door.house.run("UPDATE users SET max_pending = 4")
+def test_programs_read_what_went_in_before_a_limit(api_user: ApiUser) -> None:
+    api_user.deployment.run("UPDATE users SET max_pending = 4")
 
     shown = run("batch", "-", "--json", given=f"{GRAPH}---\n{GRAPH}")
 
@@ -133,19 +133,21 @@ def test_programs_read_what_went_in_before_a_limit(door: Door) -> None:
     assert json.loads(shown.stderr)["error"]["code"] == "TOO_MANY_PENDING"
 
 
-def test_a_limit_met_halfway_says_what_went_in_before(door: Door) -> None:
-    door.house.run("UPDATE users SET max_pending = 3 WHERE id = :id", id=door.user)
+def test_a_limit_met_halfway_says_what_went_in_before(api_user: ApiUser) -> None:
+    api_user.deployment.run("UPDATE users SET max_pending = 3 WHERE id = :id", id=api_user.user)
 
     shown = run("batch", "-", given=f"{GRAPH}---\n{GRAPH}")
 
     assert shown.exit_code == Code.LIMITED
     assert "1 of 2 were queued before this:" in shown.stderr
     assert "3 tasks are waiting and 3 more came; at most 3 may" in shown.stderr
-    assert door.house.one("SELECT count(*) AS n FROM tasks")["n"] == 3
+    assert api_user.deployment.one("SELECT count(*) AS n FROM tasks")["n"] == 3
 
 
-def test_what_only_the_service_can_refuse_is_told_by_line_too(door: Door) -> None:
-    door.house.run("UPDATE users SET max_tasks_per_dag = 2 WHERE id = :id", id=door.user)
+def test_what_only_the_service_can_refuse_is_told_by_line_too(api_user: ApiUser) -> None:
+    api_user.deployment.run(
+        "UPDATE users SET max_tasks_per_dag = 2 WHERE id = :id", id=api_user.user
+    )
 
     shown = run("batch", "-", given=GRAPH)
 
@@ -154,13 +156,13 @@ def test_what_only_the_service_can_refuse_is_told_by_line_too(door: Door) -> Non
     assert "at most 2" in shown.stderr
 
 
-def test_a_dry_run_queues_nothing(door: Door) -> None:
+def test_a_dry_run_queues_nothing(api_user: ApiUser) -> None:
     shown = run("batch", "-", "--dry-run", "--by", "2999-01-01T00:00Z", given=GRAPH)
 
     assert shown.exit_code == 0, shown.stderr
     assert shown.stdout.startswith("a page: 3 of 3 will finish by 2999-01-01")
     assert "Nothing was queued." in shown.stderr
-    assert door.house.one("SELECT count(*) AS n FROM tasks")["n"] == 0
+    assert api_user.deployment.one("SELECT count(*) AS n FROM tasks")["n"] == 0
 
 
 @pytest.mark.parametrize(
@@ -189,15 +191,15 @@ def test_the_schema_is_printed_without_a_server(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_waiting_ends_with_the_last_and_tells_the_worst(
-    door: Door, monkeypatch: pytest.MonkeyPatch
+    api_user: ApiUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def end_all(*_: object) -> None:
-        for claimed in door.house.claim().claims:
-            started = door.house.start(claimed)
+        for claimed in api_user.deployment.claim().claims:
+            started = api_user.deployment.start(claimed)
             assert started is not None
-            door.house.settle(started, Raised("error", "boom"))
+            api_user.deployment.settle(started, Raised("error", "boom"))
 
-    monkeypatch.setattr("overnight.Client", lambda *_, **__: door.client(sleep=end_all))
+    monkeypatch.setattr("overnight.Client", lambda *_, **__: api_user.client(sleep=end_all))
     monkeypatch.setattr("overnight.client.task_calls.LONGEST_HOLD_SECONDS", 0)
 
     shown = run("batch", "-", "--wait", given=GRAPH)
@@ -208,7 +210,7 @@ def test_waiting_ends_with_the_last_and_tells_the_worst(
 
 
 def test_a_server_that_goes_away_during_a_wait_leaves_the_ids(
-    door: Door, monkeypatch: pytest.MonkeyPatch
+    api_user: ApiUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object, **__: object) -> None:
         raise errors.Unreachable("no answer")
@@ -232,9 +234,9 @@ def test_a_wait_in_vain_names_what_else_goes_on() -> None:
         assert f"`overnight dag show {dag['id']} --watch`" in shown.stderr
 
 
-def test_graphs_are_listed(door: Door) -> None:
+def test_graphs_are_listed(api_user: ApiUser) -> None:
     dag = queued()
-    settle(door, dag["tasks"]["research"])
+    settle(api_user, dag["tasks"]["research"])
 
     shown = run("dag", "list")
 
@@ -244,9 +246,9 @@ def test_graphs_are_listed(door: Door) -> None:
     assert read("dag", "list")[0]["counts"]["completed"] == 1
 
 
-def test_a_graph_is_shown_as_a_tree(door: Door) -> None:
+def test_a_graph_is_shown_as_a_tree(api_user: ApiUser) -> None:
     dag = queued()
-    settle(door, dag["tasks"]["research"])
+    settle(api_user, dag["tasks"]["research"])
 
     shown = run("dag", "show", dag["id"][-6:].lower())
 
@@ -272,18 +274,18 @@ def test_a_shown_task_goes_by_its_short_id_and_by_its_name() -> None:
 
 
 def test_a_watched_graph_ends_with_the_whole_tree(
-    door: Door, monkeypatch: pytest.MonkeyPatch
+    api_user: ApiUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dag = queued()
     names = iter(("research", "design", "build"))
 
     def step(_: float) -> None:
-        settle(door, dag["tasks"][next(names)])
+        settle(api_user, dag["tasks"][next(names)])
 
     # Nothing is held back, and the pause of a watcher lasts until the next task has ended.
     monkeypatch.setattr("overnight.client.task_calls.LONGEST_HOLD_SECONDS", 0)
     monkeypatch.setattr("overnight_server.cli.terminal.dag_tree.LONGEST_PAUSE", 0.01)
-    monkeypatch.setattr("overnight.Client", lambda *_, **__: door.client(sleep=step))
+    monkeypatch.setattr("overnight.Client", lambda *_, **__: api_user.client(sleep=step))
 
     shown = run("dag", "show", dag["id"], "--watch")
 

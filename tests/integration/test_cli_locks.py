@@ -1,4 +1,4 @@
-"""The operator's commands for locks, plans and the whole house, on a real database."""
+"""The operator's commands for locks, plans and the whole deployment, on a real database."""
 
 import json
 
@@ -9,7 +9,7 @@ from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import show_task
 from overnight_server.domain.results import Returned
 from tests.support.command import run
-from tests.support.house import House
+from tests.support.deployment import Deployment
 
 
 @pytest.fixture(autouse=True)
@@ -19,12 +19,12 @@ def patient_place(operators_place: None, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.fixture
-def held(house: House) -> Run:
+def held(deployment: Deployment) -> Run:
     """A run of alice's that holds a project's lock, with another task behind it."""
-    house.agent(slots=4)
-    user = house.user(name="alice")
-    run = house.running(user, project_id="site")
-    house.task(user, project_id="site", priority=20)
+    deployment.agent(slots=4)
+    user = deployment.user(name="alice")
+    run = deployment.running(user, project_id="site")
+    deployment.task(user, project_id="site", priority=20)
     return run
 
 
@@ -34,8 +34,8 @@ def read(*arguments: str) -> object:
     return json.loads(answer.stdout)
 
 
-def test_without_locks_there_is_nothing_to_list(house: House) -> None:
-    house.user(name="alice")
+def test_without_locks_there_is_nothing_to_list(deployment: Deployment) -> None:
+    deployment.user(name="alice")
 
     assert read("locks", "list") == []
     assert read("locks", "list", "--waits") == []
@@ -66,14 +66,14 @@ def test_a_held_lock_is_listed_for_people_and_for_programs(held: Run) -> None:
         assert shown in table
 
 
-def test_a_lock_is_released_by_the_end_of_its_tasks_id(held: Run, house: House) -> None:
+def test_a_lock_is_released_by_the_end_of_its_tasks_id(held: Run, deployment: Deployment) -> None:
     shown = show_task(held.claim.task_id)
 
     released = read("locks", "release", "alice", shown[-6:])
 
     assert released == {"user": "alice", "task_id": shown, "released": ["project:site"]}
-    assert house.state(held.claim.task_id) == "ready"
-    actors = house.rows("SELECT actor FROM events WHERE from_state = 'running'")
+    assert deployment.state(held.claim.task_id) == "ready"
+    actors = deployment.rows("SELECT actor FROM events WHERE from_state = 'running'")
     assert [row["actor"].split(":")[0] for row in actors] == ["human"]
     again = run("locks", "release", "alice", shown)
     assert again.exit_code == Code.FAILED
@@ -89,21 +89,23 @@ def test_a_lock_nobody_holds_cannot_be_released(held: Run, user: str, task: str)
     assert held.claim.epoch == 1
 
 
-def test_stale_locks_are_taken_back_by_hand(held: Run, house: House) -> None:
-    house.run("UPDATE tasks SET expires_at = clock() + interval '10 s' WHERE state = 'running'")
+def test_stale_locks_are_taken_back_by_hand(held: Run, deployment: Deployment) -> None:
+    deployment.run(
+        "UPDATE tasks SET expires_at = clock() + interval '10 s' WHERE state = 'running'"
+    )
 
     none = read("locks", "cleanup-stale", "3600")
     some = read("locks", "cleanup-stale", "15")
 
     assert none == {"cleaned": 0, "max_age_seconds": 3600}
     assert some == {"cleaned": 1, "max_age_seconds": 15}
-    assert house.state(held.claim.task_id) == "ready"
+    assert deployment.state(held.claim.task_id) == "ready"
     assert "0 stale locks" in run("locks", "cleanup-stale", "15").stdout
     assert run("locks", "cleanup-stale", "9" * 20).exit_code == Code.USAGE
 
 
-def test_who_waited_is_shown_afterwards(held: Run, house: House) -> None:
-    house.settle(held, Returned())
+def test_who_waited_is_shown_afterwards(held: Run, deployment: Deployment) -> None:
+    deployment.settle(held, Returned())
 
     [wait] = read("locks", "list", "--waits")  # type: ignore[misc]
 
@@ -115,8 +117,8 @@ def test_who_waited_is_shown_afterwards(held: Run, house: House) -> None:
     assert "project:site" in run("locks", "check", "alice").stdout
 
 
-def test_the_whole_house_is_told_in_the_words_of_its_design(held: Run) -> None:
-    status = read("queue-status", "--house")
+def test_the_whole_deployment_is_told_in_the_words_of_its_design(held: Run) -> None:
+    status = read("queue-status", "--all-users")
 
     assert isinstance(status, dict)
     assert status["pending"] == {"high": 1, "normal": 0, "total": 1}
@@ -128,19 +130,19 @@ def test_the_whole_house_is_told_in_the_words_of_its_design(held: Run) -> None:
     }
     assert status["user_locks"]["active"] == 1
     assert status["user_locks"]["details"][0]["task_id"] == show_task(held.claim.task_id)
-    assert "1 of 4" in run("queue-status", "--house").stdout
-    assert run("queue-status", "--house", "task_1").exit_code == Code.USAGE
+    assert "1 of 4" in run("queue-status", "--all-users").stdout
+    assert run("queue-status", "--all-users", "task_1").exit_code == Code.USAGE
 
 
-def test_a_plan_and_its_exceptions_are_changed_by_command(house: House) -> None:
-    user = house.user(name="alice")
+def test_a_plan_and_its_exceptions_are_changed_by_command(deployment: Deployment) -> None:
+    user = deployment.user(name="alice")
 
     plan = read("users", "plan", "alice", "pro")
     excepted = read(
         *("user", "limits", "alice", "--concurrency", "5", "--hours", "250"),
         *("--minutes", "90", "--max-pending", "500"),
     )
-    lifted = read("user", "limits", "alice", "--hours", "unlimited", "--max-pending", "house")
+    lifted = read("user", "limits", "alice", "--hours", "unlimited", "--max-pending", "deployment")
     restored = read("user", "limits", "alice", "--template")
 
     def limits(answer: object) -> tuple[object, ...]:
@@ -160,7 +162,7 @@ def test_a_plan_and_its_exceptions_are_changed_by_command(house: House) -> None:
     assert limits(excepted) == ("pro", 5, 90, 250, 500)
     assert limits(lifted) == ("pro", 5, 90, None, None)
     assert limits(restored) == ("pro", 3, 120, 100, None)
-    assert house.lane(user)["max_active"] == 3
+    assert deployment.lane(user)["max_active"] == 3
     assert "3 tasks" in run("user", "limits", "alice").stdout
 
 
@@ -176,9 +178,9 @@ def test_a_plan_and_its_exceptions_are_changed_by_command(house: House) -> None:
     ],
 )
 def test_a_limit_that_makes_no_sense_is_a_wrong_argument(
-    house: House, arguments: tuple[str, ...]
+    deployment: Deployment, arguments: tuple[str, ...]
 ) -> None:
-    house.user(name="alice")
+    deployment.user(name="alice")
 
     assert run("user", *arguments).exit_code == Code.USAGE
     assert run("user", "plan", "nobody", "pro").exit_code == Code.FAILED

@@ -21,7 +21,7 @@ from overnight_server.maintenance.sweeps import SWEEPS
 from overnight_server.store import migrate
 from overnight_server.store.db import Db
 from tests.support.command import run
-from tests.support.house import House
+from tests.support.deployment import Deployment
 from tests.support.living_home import living_home
 from tests.support.waiting import wait_until
 
@@ -29,12 +29,12 @@ pytestmark = pytest.mark.usefixtures("operators_place")
 
 
 @pytest.fixture
-def dead(house: House) -> str:
+def dead(deployment: Deployment) -> str:
     """The shown id of a task that failed for good."""
-    house.agent()
-    user = house.user(name="ada")
-    failing = house.running(user, title="doomed\x1b[2J", max_attempts=1)
-    house.settle(failing, Raised("error", "no luck"))
+    deployment.agent()
+    user = deployment.user(name="ada")
+    failing = deployment.running(user, title="doomed\x1b[2J", max_attempts=1)
+    deployment.settle(failing, Raised("error", "no luck"))
     return show_task(failing.claim.task_id)
 
 
@@ -64,8 +64,8 @@ def test_a_database_that_does_not_answer_is_told_without_its_password(
         assert len(refused.stderr.splitlines()) == 2
 
 
-def test_a_database_without_tables_is_told_to_be_migrated(house: House) -> None:
-    house.run("ALTER TABLE dead_letters RENAME TO elsewhere")
+def test_a_database_without_tables_is_told_to_be_migrated(deployment: Deployment) -> None:
+    deployment.run("ALTER TABLE dead_letters RENAME TO elsewhere")
 
     refused = run("dead", "list")
 
@@ -141,7 +141,7 @@ def test_a_dead_letter_is_shown_whole_by_the_end_of_its_id(dead: str) -> None:
     assert "no luck" in run("dead", "show", dead).stdout
 
 
-def test_a_dead_task_is_given_another_chance(dead: str, house: House) -> None:
+def test_a_dead_task_is_given_another_chance(dead: str, deployment: Deployment) -> None:
     retried = run("dead", "retry", dead, "--note", "fixed the cause", "--json")
 
     assert retried.exit_code == 0, retried.stderr
@@ -149,17 +149,17 @@ def test_a_dead_task_is_given_another_chance(dead: str, house: House) -> None:
     [letter] = json.loads(run("dead", "list", "--all", "--json").stdout)
     assert letter["note"] == "fixed the cause"
     assert letter["resolved_by"].startswith("human:")
-    assert house.one("SELECT state FROM tasks")["state"] == "ready"
+    assert deployment.one("SELECT state FROM tasks")["state"] == "ready"
 
 
-def test_a_dead_task_is_given_up_for_good_only_once(dead: str, house: House) -> None:
+def test_a_dead_task_is_given_up_for_good_only_once(dead: str, deployment: Deployment) -> None:
     first, second = run("dead", "cancel", dead), run("dead", "cancel", dead)
 
     assert first.exit_code == 0, first.stderr
     assert second.exit_code == Code.FAILED
     assert "not in the dead letters" in second.stderr
     assert json.loads(run("dead", "list", "--json").stdout) == []
-    assert house.one("SELECT state FROM tasks")["state"] == "dead_lettered"
+    assert deployment.one("SELECT state FROM tasks")["state"] == "dead_lettered"
 
 
 @pytest.mark.parametrize("name", ["task_" + "0" * 26, "zz"])
@@ -195,7 +195,7 @@ def test_a_drill_says_what_it_wipes_before_it_asks(
     assert second.startswith("Messages on their way are lost;")
 
 
-def test_a_drill_without_a_house_says_how_to_start_one() -> None:
+def test_a_drill_without_a_deployment_says_how_to_start_one() -> None:
     refused = run("drill", "broker")
 
     assert refused.exit_code == Code.FAILED
@@ -210,7 +210,7 @@ def test_a_sweep_that_needs_redis_says_so() -> None:
     assert "OVERNIGHT_REDIS_URL" in refused.stderr
 
 
-def test_the_database_of_the_running_local_house_is_found(
+def test_the_database_of_the_running_local_deployment_is_found(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OVERNIGHT_DATABASE_URL")

@@ -445,7 +445,7 @@ def test_queue_status_of_one_task_shows_that_task(service: Service) -> None:
     assert ALPHA in run("queue-status", ALPHA).stdout
 
 
-def test_the_local_house_is_found_from_below_without_any_setting(
+def test_the_local_deployment_is_found_from_below_without_any_setting(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OVERNIGHT_URL")

@@ -13,136 +13,138 @@ from overnight_server.domain.ids import TaskId, UserId, show_dag, show_task
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.insight.dead_letters import get_dead_letter, list_dead_letters
 from overnight_server.store.db import Db
+from tests.support.deployment import Deployment
 from tests.support.graphs import begin, graph
-from tests.support.house import House
 from tests.support.rivals import Rival, meet_at_lane
 
 ADA = "operator:ada"
 FATAL = Raised("auth_failure", "wrong key", cost_usd=0.5)
 
 
-def test_a_dead_task_comes_back_with_fresh_attempts(house: House) -> None:
-    _, run = _dead(house)
+def test_a_dead_task_comes_back_with_fresh_attempts(deployment: Deployment) -> None:
+    _, run = _dead(deployment)
 
-    retry(house.app, run.claim.task_id, actor=ADA, note="key renewed")
+    retry(deployment.app, run.claim.task_id, actor=ADA, note="key renewed")
 
-    row = house.row(run.claim.task_id)
+    row = deployment.row(run.claim.task_id)
     assert (row["state"], row["attempts"], row["max_attempts"]) == ("ready", 1, 4)
     assert (row["failure_reason"], row["error"], row["finished_at"]) == (None, None, None)
-    letter = house.one("SELECT * FROM dead_letters")
+    letter = deployment.one("SELECT * FROM dead_letters")
     assert (letter["resolution"], letter["resolved_by"]) == ("retry", ADA)
     assert (letter["note"], letter["reviewed"]) == ("key renewed", True)
-    assert house.one("SELECT status FROM graphs")["status"] == "running"
+    assert deployment.one("SELECT status FROM graphs")["status"] == "running"
 
 
-def test_a_revived_task_can_be_completed(house: House) -> None:
-    user, run = _dead(house)
-    retry(house.app, run.claim.task_id, actor=ADA)
+def test_a_revived_task_can_be_completed(deployment: Deployment) -> None:
+    user, run = _dead(deployment)
+    retry(deployment.app, run.claim.task_id, actor=ADA)
 
-    [again] = begin(house, run.claim.task_id)
-    house.settle(again, Returned("at last"))
+    [again] = begin(deployment, run.claim.task_id)
+    deployment.settle(again, Returned("at last"))
 
     assert again.claim.epoch == run.claim.epoch + 1
-    assert house.row(run.claim.task_id)["state"] == "completed"
-    assert house.one("SELECT status FROM graphs")["status"] == "completed"
-    assert house.lane(user)["waiting"] == 0
+    assert deployment.row(run.claim.task_id)["state"] == "completed"
+    assert deployment.one("SELECT status FROM graphs")["status"] == "completed"
+    assert deployment.lane(user)["waiting"] == 0
 
 
-def test_a_revived_task_that_dies_again_has_a_second_letter(house: House) -> None:
-    _, run = _dead(house)
-    retry(house.app, run.claim.task_id, actor=ADA)
-    [again] = begin(house, run.claim.task_id)
+def test_a_revived_task_that_dies_again_has_a_second_letter(deployment: Deployment) -> None:
+    _, run = _dead(deployment)
+    retry(deployment.app, run.claim.task_id, actor=ADA)
+    [again] = begin(deployment, run.claim.task_id)
 
-    house.settle(again, FATAL)
+    deployment.settle(again, FATAL)
 
-    letters = house.rows("SELECT * FROM dead_letters ORDER BY id")
+    letters = deployment.rows("SELECT * FROM dead_letters ORDER BY id")
     assert [letter["resolution"] for letter in letters] == ["retry", None]
     assert [len(letter["failure_history"]) for letter in letters] == [1, 2]
 
 
-def test_a_retry_brings_back_everything_the_death_cancelled(house: House) -> None:
-    user = house.user()
-    house.agent()
-    root, child, grandchild = graph(house, user, 3, [(0, 1), (1, 2)])
-    _kill(house, root)
+def test_a_retry_brings_back_everything_the_death_cancelled(deployment: Deployment) -> None:
+    user = deployment.user()
+    deployment.agent()
+    root, child, grandchild = graph(deployment, user, 3, [(0, 1), (1, 2)])
+    _kill(deployment, root)
 
-    retry(house.app, root, actor=ADA)
+    retry(deployment.app, root, actor=ADA)
 
-    assert [house.state(one) for one in (root, child, grandchild)] == [
+    assert [deployment.state(one) for one in (root, child, grandchild)] == [
         "ready",
         "pending",
         "pending",
     ]
     for task_id in (root, child, grandchild):
-        [run] = begin(house, task_id)
-        house.settle(run, Returned())
-    assert house.one("SELECT status FROM graphs")["status"] == "completed"
+        [run] = begin(deployment, task_id)
+        deployment.settle(run, Returned())
+    assert deployment.one("SELECT status FROM graphs")["status"] == "completed"
 
 
-def test_dependents_come_back_with_the_attempts_they_had(house: House) -> None:
-    user = house.user()
-    house.agent()
-    root, child = graph(house, user, 2, [(0, 1)])
-    house.run("UPDATE tasks SET max_attempts = 7 WHERE id = :id", id=child)
-    _kill(house, root)
+def test_dependents_come_back_with_the_attempts_they_had(deployment: Deployment) -> None:
+    user = deployment.user()
+    deployment.agent()
+    root, child = graph(deployment, user, 2, [(0, 1)])
+    deployment.run("UPDATE tasks SET max_attempts = 7 WHERE id = :id", id=child)
+    _kill(deployment, root)
 
-    retry(house.app, root, actor=ADA)
+    retry(deployment.app, root, actor=ADA)
 
-    assert house.row(child)["max_attempts"] == 7
+    assert deployment.row(child)["max_attempts"] == 7
 
 
-def test_a_child_of_two_dead_parents_waits_until_both_are_retried(house: House) -> None:
-    user = house.user()
-    house.agent()
-    left, right, child, grandchild = graph(house, user, 4, [(0, 2), (1, 2), (2, 3)])
-    _kill(house, left, right)
+def test_a_child_of_two_dead_parents_waits_until_both_are_retried(deployment: Deployment) -> None:
+    user = deployment.user()
+    deployment.agent()
+    left, right, child, grandchild = graph(deployment, user, 4, [(0, 2), (1, 2), (2, 3)])
+    _kill(deployment, left, right)
 
-    retry(house.app, left, actor=ADA)
-    after_one = [house.state(one) for one in (left, child, grandchild)]
-    retry(house.app, right, actor=ADA)
-    after_both = [house.state(one) for one in (right, child, grandchild)]
+    retry(deployment.app, left, actor=ADA)
+    after_one = [deployment.state(one) for one in (left, child, grandchild)]
+    retry(deployment.app, right, actor=ADA)
+    after_both = [deployment.state(one) for one in (right, child, grandchild)]
 
     assert after_one == ["ready", "cancelled", "cancelled"]
     assert after_both == ["ready", "pending", "pending"]
 
 
-def test_a_retry_does_not_bring_back_what_its_owner_cancelled(house: House) -> None:
-    user = house.user()
-    house.agent()
-    root, unwanted, below, wanted = graph(house, user, 4, [(0, 1), (1, 2), (0, 3)])
-    cancel(house.app, user, unwanted, actor="human:me")
-    _kill(house, root)
+def test_a_retry_does_not_bring_back_what_its_owner_cancelled(deployment: Deployment) -> None:
+    user = deployment.user()
+    deployment.agent()
+    root, unwanted, below, wanted = graph(deployment, user, 4, [(0, 1), (1, 2), (0, 3)])
+    cancel(deployment.app, user, unwanted, actor="human:me")
+    _kill(deployment, root)
 
-    retry(house.app, root, actor=ADA)
+    retry(deployment.app, root, actor=ADA)
 
-    states = [house.state(one) for one in (root, unwanted, below, wanted)]
+    states = [deployment.state(one) for one in (root, unwanted, below, wanted)]
     assert states == ["ready", "cancelled", "cancelled", "pending"]
 
 
-def test_a_discarded_letter_is_closed_and_the_task_rests(house: House) -> None:
-    _, run = _dead(house)
+def test_a_discarded_letter_is_closed_and_the_task_rests(deployment: Deployment) -> None:
+    _, run = _dead(deployment)
 
-    discard(house.app, run.claim.task_id, actor=ADA, note="not worth it")
+    discard(deployment.app, run.claim.task_id, actor=ADA, note="not worth it")
 
-    assert house.state(run.claim.task_id) == "dead_lettered"
-    assert house.one("SELECT resolution FROM dead_letters")["resolution"] == "cancel"
+    assert deployment.state(run.claim.task_id) == "dead_lettered"
+    assert deployment.one("SELECT resolution FROM dead_letters")["resolution"] == "cancel"
     with pytest.raises(NotDeadLettered):
-        retry(house.app, run.claim.task_id, actor=ADA)
+        retry(deployment.app, run.claim.task_id, actor=ADA)
 
 
-def test_only_the_dead_can_be_brought_back(house: House) -> None:
-    task_id = house.task(house.user())
+def test_only_the_dead_can_be_brought_back(deployment: Deployment) -> None:
+    task_id = deployment.task(deployment.user())
 
     with pytest.raises(NotDeadLettered) as refused:
-        retry(house.app, task_id, actor=ADA)
+        retry(deployment.app, task_id, actor=ADA)
 
     assert refused.value.details == {"state": "ready"}
     with pytest.raises(TaskNotFound):
-        retry(house.app, TaskId(uuid4()), actor=ADA)
+        retry(deployment.app, TaskId(uuid4()), actor=ADA)
 
 
-def test_two_operators_bring_a_task_back_once(house: House, connect: Callable[..., Db]) -> None:
-    user, run = _dead(house)
+def test_two_operators_bring_a_task_back_once(
+    deployment: Deployment, connect: Callable[..., Db]
+) -> None:
+    user, run = _dead(deployment)
 
     answers = meet_at_lane(
         connect,
@@ -151,8 +153,8 @@ def test_two_operators_bring_a_task_back_once(house: House, connect: Callable[..
     )
 
     assert answers == [True, False]
-    assert house.row(run.claim.task_id)["max_attempts"] == 4
-    assert house.lane(user)["ready"] == 1
+    assert deployment.row(run.claim.task_id)["max_attempts"] == 4
+    assert deployment.lane(user)["ready"] == 1
 
 
 def _retried(db: Db, task_id: TaskId) -> bool:
@@ -163,27 +165,29 @@ def _retried(db: Db, task_id: TaskId) -> bool:
     return True
 
 
-def test_a_letter_shows_what_a_person_needs_to_judge(house: House) -> None:
-    user, run = _dead(house, title="fix the site", payload={"repo": "site"})
+def test_a_letter_shows_what_a_person_needs_to_judge(deployment: Deployment) -> None:
+    user, run = _dead(deployment, title="fix the site", payload={"repo": "site"})
 
-    letter = get_dead_letter(house.app, run.claim.task_id)
+    letter = get_dead_letter(deployment.app, run.claim.task_id)
 
     assert (letter.task_id, letter.dag_id) == (show_task(run.claim.task_id), show_dag(run.dag_id))
     assert (letter.title, letter.payload) == ("fix the site", {"repo": "site"})
-    assert letter.user == house.one("SELECT name FROM users WHERE id = :id", id=user)["name"]
+    assert letter.user == deployment.one("SELECT name FROM users WHERE id = :id", id=user)["name"]
     assert (letter.failure_reason, letter.error) == ("auth_failure", "wrong key")
     assert (letter.attempts, letter.total_cost_usd, letter.poison_pill) == (1, 0.5, False)
     [entry] = letter.failure_history
     assert (entry["error_class"], entry["error"]) == ("auth_failure", "wrong key")
 
 
-def test_letters_are_listed_newest_first_and_resolved_ones_on_request(house: House) -> None:
-    _, first = _dead(house)
-    user, second = _dead(house)
-    discard(house.app, first.claim.task_id, actor=ADA)
+def test_letters_are_listed_newest_first_and_resolved_ones_on_request(
+    deployment: Deployment,
+) -> None:
+    _, first = _dead(deployment)
+    user, second = _dead(deployment)
+    discard(deployment.app, first.claim.task_id, actor=ADA)
 
     def listed(**wanted: object) -> list[str]:
-        return [one.task_id for one in list_dead_letters(house.app, **wanted)]  # type: ignore[arg-type]
+        return [one.task_id for one in list_dead_letters(deployment.app, **wanted)]  # type: ignore[arg-type]
 
     shown_first, shown_second = show_task(first.claim.task_id), show_task(second.claim.task_id)
     assert listed() == [shown_second]
@@ -192,21 +196,21 @@ def test_letters_are_listed_newest_first_and_resolved_ones_on_request(house: Hou
     assert listed(resolved=True, limit=1) == [shown_second]
 
 
-def test_a_task_that_never_died_has_no_letter(house: House) -> None:
-    task_id = house.task(house.user())
+def test_a_task_that_never_died_has_no_letter(deployment: Deployment) -> None:
+    task_id = deployment.task(deployment.user())
 
     with pytest.raises(TaskNotFound):
-        get_dead_letter(house.app, task_id)
+        get_dead_letter(deployment.app, task_id)
 
 
-def _dead(house: House, **fields: object) -> tuple[UserId, Run]:
-    house.agent()
-    user = house.user()
-    run = house.running(user, **fields)
-    house.settle(run, FATAL)
+def _dead(deployment: Deployment, **fields: object) -> tuple[UserId, Run]:
+    deployment.agent()
+    user = deployment.user()
+    run = deployment.running(user, **fields)
+    deployment.settle(run, FATAL)
     return user, run
 
 
-def _kill(house: House, *task_ids: TaskId) -> None:
-    for run in begin(house, *task_ids):
-        house.settle(run, FATAL)
+def _kill(deployment: Deployment, *task_ids: TaskId) -> None:
+    for run in begin(deployment, *task_ids):
+        deployment.settle(run, FATAL)

@@ -15,10 +15,10 @@ from overnight_server.domain.results import Raised, Returned
 from overnight_server.domain.retry import RetryPolicy, Strategy
 from overnight_server.intake.submit import Edge, NewTask, submit_graph
 from overnight_server.maintenance import deadlines
-from overnight_server.maintenance.deadlines import end_passed, sharpen
+from overnight_server.maintenance.deadlines import end_passed, raise_deadline_priority
 from overnight_server.store.db import Db
+from tests.support.deployment import LOOSE, Deployment
 from tests.support.graphs import graph
-from tests.support.house import LOOSE, House
 from tests.support.profiles import examples
 from tests.support.rivals import Rival, meet_at_lane
 
@@ -29,13 +29,13 @@ SOON = NOW + HOUR
 
 
 @pytest.fixture
-def noon(house: House) -> House:
-    house.set_clock(NOW)
-    house.agent()
-    return house
+def noon(deployment: Deployment) -> Deployment:
+    deployment.set_clock(NOW)
+    deployment.agent()
+    return deployment
 
 
-def test_a_task_past_its_deadline_ends_and_is_not_retried(noon: House) -> None:
+def test_a_task_past_its_deadline_ends_and_is_not_retried(noon: Deployment) -> None:
     task_id = noon.task(noon.user(), deadline_at=SOON)
 
     noon.set_clock(SOON - TICK)
@@ -54,7 +54,7 @@ def test_a_task_past_its_deadline_ends_and_is_not_retried(noon: House) -> None:
     )
 
 
-def test_the_gate_starts_nothing_past_its_deadline_though_nobody_swept(noon: House) -> None:
+def test_the_gate_starts_nothing_past_its_deadline_though_nobody_swept(noon: Deployment) -> None:
     user = noon.user()
     late = noon.task(user, deadline_at=SOON)
     noon.task(user)
@@ -66,14 +66,14 @@ def test_the_gate_starts_nothing_past_its_deadline_though_nobody_swept(noon: Hou
     assert noon.state(late) == "ready"
 
 
-def test_the_gate_starts_a_task_up_to_its_deadline(noon: House) -> None:
+def test_the_gate_starts_a_task_up_to_its_deadline(noon: Deployment) -> None:
     noon.task(noon.user(), deadline_at=SOON)
     noon.set_clock(SOON - TICK)
 
     assert len(noon.claim().claims) == 1
 
 
-def test_a_running_task_finishes_however_late(noon: House) -> None:
+def test_a_running_task_finishes_however_late(noon: Deployment) -> None:
     run = noon.running(noon.user(), deadline_at=SOON)
     noon.set_clock(SOON + HOUR)
 
@@ -82,7 +82,7 @@ def test_a_running_task_finishes_however_late(noon: House) -> None:
     assert noon.state(run.claim.task_id) == "completed"
 
 
-def test_a_retry_that_waits_past_the_deadline_is_not_tried_again(noon: House) -> None:
+def test_a_retry_that_waits_past_the_deadline_is_not_tried_again(noon: Deployment) -> None:
     patient = RetryPolicy(Strategy.FIXED, initial_delay_sec=60, jitter=False)
     run = noon.running(noon.user(), deadline_at=SOON, retry=patient)
     noon.set_clock(SOON - TICK)
@@ -95,7 +95,7 @@ def test_a_retry_that_waits_past_the_deadline_is_not_tried_again(noon: House) ->
     assert len(noon.one("SELECT failure_history FROM dead_letters")["failure_history"]) == 1
 
 
-def test_dependents_of_a_late_task_follow_it(noon: House) -> None:
+def test_dependents_of_a_late_task_follow_it(noon: Deployment) -> None:
     user = noon.user()
     tasks = [NewTask("late", "echo", deadline_at=SOON), NewTask("b", "echo"), NewTask("c", "echo")]
     made = submit_graph(noon.app, user, tasks, LOOSE, edges=[Edge(0, 1), Edge(1, 2)])
@@ -109,7 +109,7 @@ def test_dependents_of_a_late_task_follow_it(noon: House) -> None:
     assert noon.one("SELECT status FROM dags")["status"] == "failed"
 
 
-def test_a_task_that_waits_for_another_has_its_deadline_too(noon: House) -> None:
+def test_a_task_that_waits_for_another_has_its_deadline_too(noon: Deployment) -> None:
     user = noon.user()
     tasks = [NewTask("parent", "echo"), NewTask("late", "echo", deadline_at=SOON)]
     parent, late = submit_graph(noon.app, user, tasks, LOOSE, edges=[Edge(0, 1)])
@@ -125,7 +125,9 @@ def test_a_task_that_waits_for_another_has_its_deadline_too(noon: House) -> None
     assert noon.state(parent.task_id) == "completed"
 
 
-def test_a_late_task_that_is_given_another_chance_has_no_deadline_any_more(noon: House) -> None:
+def test_a_late_task_that_is_given_another_chance_has_no_deadline_any_more(
+    noon: Deployment,
+) -> None:
     task_id = noon.task(noon.user(), deadline_at=SOON)
     noon.set_clock(SOON)
     end_passed(noon.dispatcher)
@@ -137,7 +139,7 @@ def test_a_late_task_that_is_given_another_chance_has_no_deadline_any_more(noon:
     assert len(noon.claim().claims) == 1
 
 
-def test_many_late_tasks_end_in_batches(noon: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_late_tasks_end_in_batches(noon: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deadlines, "BATCH", 3)
     users = [noon.user() for _ in range(4)]
     for number in range(10):
@@ -148,7 +150,9 @@ def test_many_late_tasks_end_in_batches(noon: House, monkeypatch: pytest.MonkeyP
     assert {noon.lane(user)["waiting"] for user in users} == {0}
 
 
-def test_two_sweeps_at_once_end_each_task_once(noon: House, connect: Callable[..., Db]) -> None:
+def test_two_sweeps_at_once_end_each_task_once(
+    noon: Deployment, connect: Callable[..., Db]
+) -> None:
     user = noon.user()
     for _ in range(5):
         noon.task(user, deadline_at=SOON)
@@ -163,7 +167,7 @@ def test_two_sweeps_at_once_end_each_task_once(noon: House, connect: Callable[..
 
 
 def test_a_task_that_is_started_while_the_sweep_waits_is_let_finish(
-    noon: House, connect: Callable[..., Db]
+    noon: Deployment, connect: Callable[..., Db]
 ) -> None:
     user = noon.user()
     run = noon.running(user, deadline_at=SOON, retry=RetryPolicy(Strategy.IMMEDIATE))
@@ -189,35 +193,35 @@ def _prolong(db: Db, task_id: TaskId) -> None:
 # Order
 
 
-def _order(house: House) -> list[TaskId]:
+def _order(deployment: Deployment) -> list[TaskId]:
     sql = "SELECT id FROM tasks WHERE state = 'ready' ORDER BY sort_key, id"
-    return [row["id"] for row in house.rows(sql)]
+    return [row["id"] for row in deployment.rows(sql)]
 
 
-def test_a_deadline_that_nears_moves_its_task_forward(noon: House) -> None:
+def test_a_deadline_that_nears_moves_its_task_forward(noon: Deployment) -> None:
     user = noon.user()
     plain = noon.task(user, priority=50)
     due = noon.task(user, priority=60, deadline_at=NOW + 6 * HOUR)
     far = _order(noon)
 
     noon.set_clock(NOW + 5 * HOUR)
-    changed = sharpen(noon.dispatcher)
+    changed = raise_deadline_priority(noon.dispatcher)
 
     assert far == [plain, due]
     assert changed == 1
     assert _order(noon) == [due, plain]
 
 
-def test_no_deadline_makes_a_task_critical(noon: House) -> None:
+def test_no_deadline_makes_a_task_critical(noon: Deployment) -> None:
     user = noon.user()
     due = noon.task(user, priority=10, deadline_at=NOW + HOUR / 60)
     critical = noon.task(user, priority=9)
-    sharpen(noon.dispatcher)
+    raise_deadline_priority(noon.dispatcher)
 
     assert _order(noon) == [critical, due]
 
 
-def test_only_what_has_moved_is_written(noon: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_has_moved_is_written(noon: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deadlines, "BATCH", 2)
     user = noon.user()
     for hours in range(1, 6):
@@ -225,23 +229,23 @@ def test_only_what_has_moved_is_written(noon: House, monkeypatch: pytest.MonkeyP
     noon.task(user, deadline_at=NOW + timedelta(days=9))
     noon.task(user)
 
-    at_once = sharpen(noon.dispatcher)
+    at_once = raise_deadline_priority(noon.dispatcher)
     noon.set_clock(NOW + HOUR / 2)
 
     assert at_once == 0
-    assert sharpen(noon.dispatcher) == 5
-    assert sharpen(noon.dispatcher) == 0
+    assert raise_deadline_priority(noon.dispatcher) == 5
+    assert raise_deadline_priority(noon.dispatcher) == 0
 
 
-def test_a_task_that_runs_keeps_its_key(noon: House) -> None:
+def test_a_task_that_runs_keeps_its_key(noon: Deployment) -> None:
     run = noon.running(noon.user(), deadline_at=NOW + HOUR)
     noon.set_clock(NOW + HOUR / 2)
 
-    assert sharpen(noon.dispatcher) == 0
+    assert raise_deadline_priority(noon.dispatcher) == 0
     assert noon.state(run.claim.task_id) == "running"
 
 
-def test_the_longest_chain_behind_a_task_goes_first(noon: House) -> None:
+def test_the_longest_chain_behind_a_task_goes_first(noon: Deployment) -> None:
     user = noon.user(max_concurrent_agents=1)
     # 0 and 1 stand alone at the top; 2 has one task behind it, 3 a chain of three, 4 two leaves
     alone, other, short, long, wide = graph(
@@ -255,7 +259,7 @@ def test_the_longest_chain_behind_a_task_goes_first(noon: House) -> None:
     assert first.claim.task_id == long
 
 
-def test_a_critical_task_goes_before_the_longest_chain(noon: House) -> None:
+def test_a_critical_task_goes_before_the_longest_chain(noon: Deployment) -> None:
     user = noon.user()
     chain = graph(noon, user, 40, [(n, n + 1) for n in range(39)])
     critical = noon.task(user, priority=9)

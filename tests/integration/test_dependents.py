@@ -6,33 +6,33 @@ from overnight_server.domain.ids import TaskId
 from overnight_server.domain.results import Raised, Returned, Stopped
 from overnight_server.outcome.settle import settle
 from overnight_server.store.db import Db
+from tests.support.deployment import AGENT, Deployment
 from tests.support.graphs import begin, graph
-from tests.support.house import AGENT, House
 from tests.support.rivals import Rival, meet_at_lane
 
 FATAL = Raised("auth_failure", "wrong key")
 
 
-def test_a_completed_parent_makes_its_child_ready(house: House) -> None:
-    user = house.user()
-    house.agent()
-    parent, child = graph(house, user, 2, [(0, 1)])
+def test_a_completed_parent_makes_its_child_ready(deployment: Deployment) -> None:
+    user = deployment.user()
+    deployment.agent()
+    parent, child = graph(deployment, user, 2, [(0, 1)])
 
-    [run] = begin(house, parent)
-    house.settle(run, Returned())
+    [run] = begin(deployment, parent)
+    deployment.settle(run, Returned())
 
-    row = house.row(child)
+    row = deployment.row(child)
     assert (row["state"], row["unmet"]) == ("ready", 0)
-    assert house.one("SELECT status FROM dags")["status"] == "running"
+    assert deployment.one("SELECT status FROM dags")["status"] == "running"
 
 
 def test_two_parents_that_finish_together_release_their_child_once(
-    house: House, connect: Callable[..., Db]
+    deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
-    user = house.user()
-    house.agent()
-    left, right, child = graph(house, user, 3, [(0, 2), (1, 2)])
-    runs = begin(house, left, right)
+    user = deployment.user()
+    deployment.agent()
+    left, right, child = graph(deployment, user, 3, [(0, 2), (1, 2)])
+    runs = begin(deployment, left, right)
 
     won = meet_at_lane(
         connect,
@@ -44,65 +44,65 @@ def test_two_parents_that_finish_together_release_their_child_once(
     )
 
     assert won == [True, True]
-    row = house.row(child)
+    row = deployment.row(child)
     assert (row["state"], row["unmet"]) == ("ready", 0)
-    assert _moves(house, child) == [(None, "pending"), ("pending", "ready")]
-    assert house.lane(user)["ready"] == 1
+    assert _moves(deployment, child) == [(None, "pending"), ("pending", "ready")]
+    assert deployment.lane(user)["ready"] == 1
 
 
-def test_a_wide_graph_comes_together_again(house: House) -> None:
-    user = house.user()
-    house.agent()
+def test_a_wide_graph_comes_together_again(deployment: Deployment) -> None:
+    user = deployment.user()
+    deployment.agent()
     width = 20
     edges = [(0, n) for n in range(1, width + 1)] + [(n, width + 1) for n in range(1, width + 1)]
-    root, *middle, last = graph(house, user, width + 2, edges)
-    [run] = begin(house, root)
-    house.settle(run, Returned())
+    root, *middle, last = graph(deployment, user, width + 2, edges)
+    [run] = begin(deployment, root)
+    deployment.settle(run, Returned())
 
-    while claims := house.claim().claims:
+    while claims := deployment.claim().claims:
         for claimed in claims:
-            middle_run = house.start(claimed)
+            middle_run = deployment.start(claimed)
             assert middle_run is not None
-            house.settle(middle_run, Returned())
+            deployment.settle(middle_run, Returned())
 
-    assert {house.state(one) for one in (*middle, last)} == {"completed"}
-    dag = house.one("SELECT * FROM dags")
+    assert {deployment.state(one) for one in (*middle, last)} == {"completed"}
+    dag = deployment.one("SELECT * FROM dags")
     assert (dag["status"], dag["completed"]) == ("completed", width + 2)
     assert dag["finished_at"] is not None
 
 
-def test_a_dead_parent_takes_everything_below_it_along(house: House) -> None:
-    user = house.user()
-    house.agent()
-    root, child, grandchild, stranger = graph(house, user, 4, [(0, 1), (1, 2)])
+def test_a_dead_parent_takes_everything_below_it_along(deployment: Deployment) -> None:
+    user = deployment.user()
+    deployment.agent()
+    root, child, grandchild, stranger = graph(deployment, user, 4, [(0, 1), (1, 2)])
 
-    [run] = begin(house, root)
-    house.settle(run, FATAL)
+    [run] = begin(deployment, root)
+    deployment.settle(run, FATAL)
 
-    below = [house.row(one) for one in (child, grandchild)]
+    below = [deployment.row(one) for one in (child, grandchild)]
     assert [row["state"] for row in below] == ["cancelled", "cancelled"]
     assert {row["failure_reason"] for row in below} == {"upstream_failed"}
-    assert house.state(stranger) == "ready"
-    assert house.lane(user)["waiting"] == 1
-    [run] = begin(house, stranger)
-    house.settle(run, Returned())
-    dag = house.one("SELECT * FROM dags")
+    assert deployment.state(stranger) == "ready"
+    assert deployment.lane(user)["waiting"] == 1
+    [run] = begin(deployment, stranger)
+    deployment.settle(run, Returned())
+    dag = deployment.one("SELECT * FROM dags")
     assert (dag["status"], dag["dead"], dag["cancelled"]) == ("failed", 1, 2)
 
 
-def test_a_stopped_parent_cancels_what_waits_for_it(house: House) -> None:
-    user = house.user()
-    house.agent()
-    root, child = graph(house, user, 2, [(0, 1)])
+def test_a_stopped_parent_cancels_what_waits_for_it(deployment: Deployment) -> None:
+    user = deployment.user()
+    deployment.agent()
+    root, child = graph(deployment, user, 2, [(0, 1)])
 
-    [run] = begin(house, root)
-    house.settle(run, Stopped())
+    [run] = begin(deployment, root)
+    deployment.settle(run, Stopped())
 
-    assert house.row(child)["failure_reason"] == "upstream_cancelled"
-    assert house.one("SELECT status FROM dags")["status"] == "cancelled"
+    assert deployment.row(child)["failure_reason"] == "upstream_cancelled"
+    assert deployment.one("SELECT status FROM dags")["status"] == "cancelled"
 
 
-def _moves(house: House, task_id: TaskId) -> list[tuple[str | None, str]]:
-    events = house.rows("SELECT * FROM events WHERE task_id = :id ORDER BY seq", id=task_id)
+def _moves(deployment: Deployment, task_id: TaskId) -> list[tuple[str | None, str]]:
+    events = deployment.rows("SELECT * FROM events WHERE task_id = :id ORDER BY seq", id=task_id)
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     return [(event["from_state"], event["to_state"]) for event in events]

@@ -16,9 +16,9 @@ import pytest
 
 from overnight_server.domain.plans import PLAN_LIMITS, PlanTier
 from overnight_server.maintenance.reap import end_overdue
+from tests.support.api_user import TASKS, ApiUser, serve_api
 from tests.support.command import run
-from tests.support.door import TASKS, Door, open_door
-from tests.support.house import House
+from tests.support.deployment import Deployment
 from tests.support.outside import outsider
 from tests.support.serving import serve
 
@@ -37,99 +37,103 @@ ENTRY_FIELDS = {
 
 
 @pytest.fixture
-def door(house: House, database_url: str) -> Iterator[Door]:
-    with open_door(house, database_url) as door:
-        yield door
+def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
+    with serve_api(deployment, database_url) as api_user:
+        yield api_user
 
 
-def create(door: Door, **more: Any) -> dict[str, Any]:
+def create(api_user: ApiUser, **more: Any) -> dict[str, Any]:
     body = {"title": "Fix the login", "description": "It loops", "project_id": str(uuid4())}
-    answer = door.ask("POST", TASKS, json={**body, **more})
+    answer = api_user.ask("POST", TASKS, json={**body, **more})
     assert answer.status_code == 201, answer.text
     task: dict[str, Any] = answer.json()
     return task
 
 
-def read(door: Door, task_id: str) -> dict[str, Any]:
-    task: dict[str, Any] = door.ask("GET", f"{TASKS}/{task_id}").json()
+def read(api_user: ApiUser, task_id: str) -> dict[str, Any]:
+    task: dict[str, Any] = api_user.ask("GET", f"{TASKS}/{task_id}").json()
     return task
 
 
-def pass_time(house: House, by: timedelta) -> None:
+def pass_time(deployment: Deployment, by: timedelta) -> None:
     """Let time pass for runs that go on giving signs of life."""
-    house.run("UPDATE tasks SET expires_at = expires_at + :by WHERE state = 'running'", by=by)
-    house.move_clock(by)
+    deployment.run("UPDATE tasks SET expires_at = expires_at + :by WHERE state = 'running'", by=by)
+    deployment.move_clock(by)
 
 
 def code(answer: Any) -> tuple[int, str]:
     return answer.status_code, answer.json()["code"]
 
 
-def test_a_task_is_created_read_listed_and_completed(door: Door) -> None:
-    agent = outsider(door)
-    task = create(door)
+def test_a_task_is_created_read_listed_and_completed(api_user: ApiUser) -> None:
+    agent = outsider(api_user)
+    task = create(api_user)
 
     assert set(task) >= TASK_FIELDS
     assert (task["status"], task["priority"], task["queue_position"]) == ("pending", 3, 1)
     assert INSTANT.fullmatch(task["created_at"])
     none = ("started_at", "completed_at", "result_summary", "failure_reason")
     assert [task[name] for name in none] == [None] * 4
-    assert read(door, task["id"]) == task
+    assert read(api_user, task["id"]) == task
 
     work = agent.work()
-    assert [one["id"] for one in door.ask("GET", f"{TASKS}?status=claimed").json()] == [task["id"]]
+    assert [one["id"] for one in api_user.ask("GET", f"{TASKS}?status=claimed").json()] == [
+        task["id"]
+    ]
     agent.say(work, "start")
-    running = read(door, task["id"])
+    running = read(api_user, task["id"])
     assert (running["status"], running["queue_position"]) == ("running", None)
     assert INSTANT.fullmatch(running["started_at"])
 
     result = {"summary": "Fixed", "files_changed": ["login.py"], "error": None}
     done = agent.say(work, "complete", status="completed", **result)
     assert (done.status_code, done.json()) == (200, {"ok": True})
-    ended = read(door, task["id"])
+    ended = read(api_user, task["id"])
     assert (ended["status"], ended["result_summary"]) == ("completed", "Fixed")
     assert ended["files_changed"] == ["login.py"]
     assert INSTANT.fullmatch(ended["completed_at"])
-    assert door.guest().ask("GET", TASKS).json() == []
+    assert api_user.guest().ask("GET", TASKS).json() == []
     for status in ("pending", "claimed", "running", "failed", "cancelled"):
-        assert door.ask("GET", f"{TASKS}?status={status}").json() == []
+        assert api_user.ask("GET", f"{TASKS}?status={status}").json() == []
 
 
-def test_every_field_of_a_result_may_be_null(door: Door) -> None:
-    agent = outsider(door)
-    task = create(door)
+def test_every_field_of_a_result_may_be_null(api_user: ApiUser) -> None:
+    agent = outsider(api_user)
+    task = create(api_user)
     work = agent.begin()
 
     nothing = dict.fromkeys(("summary", "files_changed", "error"))
     done = agent.say(work, "complete", status="completed", **nothing)
 
     assert (done.status_code, done.json()) == (200, {"ok": True}), done.text
-    assert read(door, task["id"])["status"] == "completed"
+    assert read(api_user, task["id"])["status"] == "completed"
 
 
-def test_a_failed_result_fails_the_task_and_says_why(door: Door) -> None:
-    agent = outsider(door)
-    task = create(door, max_attempts=1)
+def test_a_failed_result_fails_the_task_and_says_why(api_user: ApiUser) -> None:
+    agent = outsider(api_user)
+    task = create(api_user, max_attempts=1)
 
     told = agent.say(agent.begin(), "complete", status="failed", error="no network")
 
     assert (told.status_code, told.json()) == (200, {"ok": True})
-    failed = read(door, task["id"])
+    failed = read(api_user, task["id"])
     assert (failed["status"], failed["failure_reason"]) == ("failed", "error")
     assert failed["error"] == "no network"
-    assert len(door.ask("GET", f"{TASKS}?status=failed").json()) == 1
+    assert len(api_user.ask("GET", f"{TASKS}?status=failed").json()) == 1
 
 
-def test_a_task_that_outlasts_the_plan_fails_as_a_timeout(door: Door) -> None:
-    agent = outsider(door)
-    task = create(door)
+def test_a_task_that_outlasts_the_plan_fails_as_a_timeout(api_user: ApiUser) -> None:
+    agent = outsider(api_user)
+    task = create(api_user)
     work = agent.begin()
     assert work["timeout_seconds"] == 240 * 60
 
-    pass_time(door.house, timedelta(minutes=241))
-    end_overdue(door.house.dispatcher, grace=timedelta(0), kill=lambda _claim, _child: None)
+    pass_time(api_user.deployment, timedelta(minutes=241))
+    end_overdue(
+        api_user.deployment.dispatcher, grace=timedelta(0), kill=lambda _claim, _child: None
+    )
 
-    failed = read(door, task["id"])
+    failed = read(api_user, task["id"])
     assert (failed["status"], failed["failure_reason"], failed["error"]) == (
         "failed",
         "plan_timeout",
@@ -140,30 +144,32 @@ def test_a_task_that_outlasts_the_plan_fails_as_a_timeout(door: Door) -> None:
 
 
 @pytest.mark.parametrize("priority", [0, 5, "3", 2.5])
-def test_a_priority_is_one_to_four(door: Door, priority: object) -> None:
+def test_a_priority_is_one_to_four(api_user: ApiUser, priority: object) -> None:
     body = {"title": "x", "description": "x", "project_id": "x", "priority": priority}
 
-    answer = door.ask("POST", TASKS, json=body)
+    answer = api_user.ask("POST", TASKS, json=body)
 
     assert code(answer) == (422, "INVALID_REQUEST")
     assert answer.json()["errors"][0]["field"] == "priority"
 
 
-def test_a_task_is_cancelled_once(door: Door) -> None:
-    task = create(door)
+def test_a_task_is_cancelled_once(api_user: ApiUser) -> None:
+    task = create(api_user)
 
-    answer = door.ask("DELETE", f"{TASKS}/{task['id']}")
+    answer = api_user.ask("DELETE", f"{TASKS}/{task['id']}")
 
     assert answer.json()["cancelled"] is True
-    assert read(door, task["id"])["status"] == "cancelled"
-    again = door.ask("DELETE", f"{TASKS}/{task['id']}")
+    assert read(api_user, task["id"])["status"] == "cancelled"
+    again = api_user.ask("DELETE", f"{TASKS}/{task['id']}")
     assert code(again) == (400, "TASK_ALREADY_COMPLETED")
 
 
 @pytest.mark.parametrize("tier", list(PlanTier))
-def test_the_queue_and_the_limits_are_told_for_every_plan(door: Door, tier: PlanTier) -> None:
+def test_the_queue_and_the_limits_are_told_for_every_plan(
+    api_user: ApiUser, tier: PlanTier
+) -> None:
     plan = PLAN_LIMITS[tier]
-    user = door.guest(
+    user = api_user.guest(
         plan_tier=tier.value,
         max_concurrent_agents=plan.max_concurrent_agents,
         max_task_duration_minutes=plan.max_task_duration_minutes,
@@ -205,46 +211,46 @@ def test_the_queue_and_the_limits_are_told_for_every_plan(door: Door, tier: Plan
     assert (agent.claim().status_code == 204) == (most == 1)
 
 
-def test_hours_are_charged_and_used_up(door: Door) -> None:
-    user = door.guest(monthly_agent_hours_limit=1, max_task_duration_minutes=60)
+def test_hours_are_charged_and_used_up(api_user: ApiUser) -> None:
+    user = api_user.guest(monthly_agent_hours_limit=1, max_task_duration_minutes=60)
     agent = outsider(user)
     create(user)
     work = agent.begin()
-    pass_time(door.house, timedelta(minutes=59))
+    pass_time(api_user.deployment, timedelta(minutes=59))
     agent.say(work, "complete", status="completed")
     assert user.ask("GET", LIMITS).json()["monthly_agent_hours_used"] == 0.98
-    door.house.run("UPDATE lanes SET used_seconds = 3600 WHERE user_id = :u", u=user.user)
+    api_user.deployment.run("UPDATE lanes SET used_seconds = 3600 WHERE user_id = :u", u=user.user)
 
     refused = user.create()
 
     assert code(refused) == (403, "MONTHLY_LIMIT_REACHED")
 
 
-def test_fifty_tasks_may_wait_and_no_more(door: Door) -> None:
+def test_fifty_tasks_may_wait_and_no_more(api_user: ApiUser) -> None:
     for _ in range(50):
-        door.created()
+        api_user.created()
 
-    assert code(door.create()) == (400, "TOO_MANY_PENDING")
-    assert door.ask("GET", f"{TASKS}/queue-status").json()["pending"] == 50
+    assert code(api_user.create()) == (400, "TOO_MANY_PENDING")
+    assert api_user.ask("GET", f"{TASKS}/queue-status").json()["pending"] == 50
 
 
-def test_nobody_gets_at_anybody_elses_tasks(door: Door) -> None:
-    task_id = create(door)["id"]
-    other = door.guest()
+def test_nobody_gets_at_anybody_elses_tasks(api_user: ApiUser) -> None:
+    task_id = create(api_user)["id"]
+    other = api_user.guest()
 
     for method, path in (("GET", ""), ("DELETE", ""), ("GET", "/explain"), ("POST", "/retry")):
         assert code(other.ask(method, f"{TASKS}/{task_id}{path}")) == (404, "TASK_NOT_FOUND")
     for method, path in (("GET", ""), ("POST", "/cancel")):
         assert code(other.ask(method, f"{QUEUE}/{task_id}{path}")) == (404, "TASK_NOT_FOUND")
     # The report of a run is for whoever holds the claim, and opened by no user's key.
-    told = door.ask("POST", f"{TASKS}/{task_id}/complete", json={"status": "completed"})
+    told = api_user.ask("POST", f"{TASKS}/{task_id}/complete", json={"status": "completed"})
     assert told.status_code == 401
     for path in (TASKS, f"{TASKS}/queue-status", LIMITS, QUEUE, "/status"):
-        assert door.http.get(path).status_code == 401
+        assert api_user.http.get(path).status_code == 401
 
 
-def test_a_prompt_goes_through_the_queue(door: Door) -> None:
-    agent = outsider(door)
+def test_a_prompt_goes_through_the_queue(api_user: ApiUser) -> None:
+    agent = outsider(api_user)
     asked = {
         "prompt": "Perform nightly maintenance...",
         "model": "sonnet",
@@ -257,53 +263,53 @@ def test_a_prompt_goes_through_the_queue(door: Door) -> None:
         "source_job": "nightly-maintenance",
     }
 
-    answer = door.ask("POST", f"{QUEUE}/task", json=asked)
+    answer = api_user.ask("POST", f"{QUEUE}/task", json=asked)
 
     assert answer.status_code == 201
     accepted = answer.json()
     queue_id = accepted["queue_id"]
     assert accepted == {"queue_id": queue_id, "position": 1, "state": "pending"}
-    entry = door.ask("GET", f"{QUEUE}/{queue_id}").json()
+    entry = api_user.ask("GET", f"{QUEUE}/{queue_id}").json()
     assert set(entry) >= ENTRY_FIELDS
     assert asked.items() <= entry.items()
     assert (entry["state"], entry["position"], entry["attempts"]) == ("pending", 1, 0)
     assert (entry["task_id"], entry["agent_url"], entry["dispatched_at"]) == (None, None, None)
 
     work = agent.work()
-    sent = door.ask("GET", f"{QUEUE}/{queue_id}").json()
+    sent = api_user.ask("GET", f"{QUEUE}/{queue_id}").json()
     assert (sent["state"], sent["position"]) == ("dispatching", None)
     assert (sent["task_id"], sent["attempts"]) == (queue_id, 1)
     assert INSTANT.fullmatch(sent["dispatched_at"])
     assert sent["agent_url"]
     agent.say(work, "start")
-    assert door.ask("GET", f"{QUEUE}/{queue_id}").json()["state"] == "working"
+    assert api_user.ask("GET", f"{QUEUE}/{queue_id}").json()["state"] == "working"
     agent.say(work, "complete", status="completed")
-    ended = door.ask("GET", f"{QUEUE}/{queue_id}").json()
+    ended = api_user.ask("GET", f"{QUEUE}/{queue_id}").json()
     assert (ended["state"], ended["task_id"]) == ("completed", queue_id)
-    assert door.ask("GET", QUEUE).json()["tasks"] == []
+    assert api_user.ask("GET", QUEUE).json()["tasks"] == []
 
 
-def test_an_agent_that_is_busy_sends_the_task_to_the_back(door: Door) -> None:
-    agent = outsider(door)
-    first = door.ask("POST", f"{QUEUE}/task", json={"prompt": "first"}).json()["queue_id"]
+def test_an_agent_that_is_busy_sends_the_task_to_the_back(api_user: ApiUser) -> None:
+    agent = outsider(api_user)
+    first = api_user.ask("POST", f"{QUEUE}/task", json={"prompt": "first"}).json()["queue_id"]
     work = agent.work()
 
     assert agent.say(work, "release", reason="shutdown").status_code == 200
 
-    back = door.ask("GET", f"{QUEUE}/{first}").json()
+    back = api_user.ask("GET", f"{QUEUE}/{first}").json()
     assert (back["state"], back["task_id"], back["agent_url"]) == ("pending", None, None)
-    assert door.ask("GET", f"{TASKS}/{first}").json()["attempts"] == 0
+    assert api_user.ask("GET", f"{TASKS}/{first}").json()["attempts"] == 0
 
 
 def test_the_queue_is_first_in_first_out_and_outlives_the_process(
-    house: House, database_url: str
+    deployment: Deployment, database_url: str
 ) -> None:
-    with open_door(house, database_url) as before:
+    with serve_api(deployment, database_url) as before:
         ids = [
             before.ask("POST", f"{QUEUE}/task", json={"prompt": word}).json()["queue_id"]
             for word in ("first", "second", "third")
         ]
-    with open_door(house, database_url) as after:
+    with serve_api(deployment, database_url) as after:
         after.headers = before.headers
         shown = after.ask("GET", QUEUE).json()
 
@@ -313,42 +319,44 @@ def test_the_queue_is_first_in_first_out_and_outlives_the_process(
 
 
 def test_a_queue_at_its_size_refuses_in_the_words_of_the_design(
-    house: House, database_url: str
+    deployment: Deployment, database_url: str
 ) -> None:
-    with open_door(house, database_url, AG_QUEUE_MAX_SIZE="2") as door:
+    with serve_api(deployment, database_url, AG_QUEUE_MAX_SIZE="2") as api_user:
         for route in (f"{QUEUE}/task", "/api/task"):
-            door.ask("POST", route, json={"prompt": "x"})
+            api_user.ask("POST", route, json={"prompt": "x"})
 
-        refused = door.ask("POST", "/api/task", json={"prompt": "x"})
+        refused = api_user.ask("POST", "/api/task", json={"prompt": "x"})
 
         assert code(refused) == (503, "QUEUE_FULL")
         assert refused.json()["title"] == "Queue is full. Please try again later."
         assert refused.json()["detail"] == "queue is at capacity (2 tasks)"
         assert refused.headers["retry-after"]
-        status = door.ask("GET", "/status").json()
+        status = api_user.ask("GET", "/status").json()
         assert status["queue"]["depth"] == status["queue"]["max_size"] == 2
-        web = door.ask("GET", QUEUE).json()["tasks"][1]
+        web = api_user.ask("GET", QUEUE).json()["tasks"][1]
         assert web["source"] == "web"
 
 
-def test_the_settings_of_the_queue_go_by_their_old_names(house: House, database_url: str) -> None:
+def test_the_settings_of_the_queue_go_by_their_old_names(
+    deployment: Deployment, database_url: str
+) -> None:
     old = {
         "AG_QUEUE_MAX_SIZE": "50",
         "AG_QUEUE_MAX_ATTEMPTS": "5",
         "AG_QUEUE_DISPATCH_TIMEOUT": "30s",
         "AG_QUEUE_DIR": "~/.agency/queue",
     }
-    with open_door(house, database_url, **old) as door:
-        queue_id = door.ask("POST", f"{QUEUE}/task", json={"prompt": "x"}).json()["queue_id"]
+    with serve_api(deployment, database_url, **old) as api_user:
+        queue_id = api_user.ask("POST", f"{QUEUE}/task", json={"prompt": "x"}).json()["queue_id"]
 
-        assert door.ask("GET", "/status").json()["queue"]["max_size"] == 50
-        assert read(door, queue_id)["max_attempts"] == 5
+        assert api_user.ask("GET", "/status").json()["queue"]["max_size"] == 50
+        assert read(api_user, queue_id)["max_attempts"] == 5
 
 
 def test_the_commands_of_the_queue(
-    house: House, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serve(house, database_url, AG_QUEUE_MAX_SIZE="1") as served:
+    with serve(deployment, database_url, AG_QUEUE_MAX_SIZE="1") as served:
         monkeypatch.chdir(tmp_path)
         for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
             monkeypatch.delenv(name)

@@ -21,9 +21,9 @@ from overnight_server.maintenance.bulk import work_off
 from overnight_server.maintenance.triggers import fire_due
 from overnight_server.settings import load
 from overnight_server.store.db import Db
+from tests.support.api_user import ApiUser, serve_api
 from tests.support.bulk import ME, begin, order, seen, sound
-from tests.support.door import Door, open_door
-from tests.support.house import LOOSE, House
+from tests.support.deployment import LOOSE, Deployment
 from tests.support.outside import outsider
 from tests.support.rivals import Rival, meet_at_lane
 
@@ -32,106 +32,110 @@ GRAPH = {"title": "second", "tasks": [{"name": "b", "title": "b"}]}
 
 
 @pytest.fixture
-def user(house: House) -> UserId:
-    house.agent()
-    return house.user()
+def user(deployment: Deployment) -> UserId:
+    deployment.agent()
+    return deployment.user()
 
 
 @pytest.fixture
-def door(house: House, database_url: str) -> Iterator[Door]:
-    with open_door(house, database_url) as door:
-        yield door
-    sound(house)
+def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
+    with serve_api(deployment, database_url) as api_user:
+        yield api_user
+    sound(deployment)
 
 
-def leave(house: House, user: UserId, *titles: str) -> None:
+def leave(deployment: Deployment, user: UserId, *titles: str) -> None:
     """Leave tasks in the inbox, as any program in the database can."""
-    key = issue(house.app, user, name="shop")
+    key = issue(deployment.app, user, name="shop")
     stored = hashlib.sha256(key.encode()).hexdigest()
     proof = hashlib.sha256(f"overnight inbox {stored}".encode()).hexdigest()
     submitted = text(
         "SELECT overnight_inbox_submit(:id, :proof, jsonb_build_object('title', :title))"
     )
-    with house.owner.engine.begin() as tx:
+    with deployment.owner.engine.begin() as tx:
         for title in titles:
             named = {"id": key.split("_")[2], "proof": proof, "title": title}
             tx.execute(submitted, named)
 
 
-def titles(house: House) -> list[str]:
-    return [row["title"] for row in house.rows("SELECT title FROM tasks ORDER BY created_at, id")]
+def titles(deployment: Deployment) -> list[str]:
+    return [
+        row["title"] for row in deployment.rows("SELECT title FROM tasks ORDER BY created_at, id")
+    ]
 
 
-def test_a_bulk_operation_rests_and_goes_on(house: House, user: UserId) -> None:
-    task, other = house.task(user), house.user()
-    its = house.task(other)
-    bulk_id = begin(house, user, order("cancel", status="pending"))
-    begin(house, other, order("cancel", status="pending"))
+def test_a_bulk_operation_rests_and_goes_on(deployment: Deployment, user: UserId) -> None:
+    task, other = deployment.task(user), deployment.user()
+    its = deployment.task(other)
+    bulk_id = begin(deployment, user, order("cancel", status="pending"))
+    begin(deployment, other, order("cancel", status="pending"))
 
-    disable_user(house.app, user)
+    disable_user(deployment.app, user)
 
-    assert work_off(house.dispatcher) == 1
-    assert [house.state(one) for one in (task, its)] == ["ready", "cancelled"]
-    assert seen(house, user, bulk_id).state == "running"
+    assert work_off(deployment.dispatcher) == 1
+    assert [deployment.state(one) for one in (task, its)] == ["ready", "cancelled"]
+    assert seen(deployment, user, bulk_id).state == "running"
 
-    enable_user(house.app, user)
+    enable_user(deployment.app, user)
 
-    assert work_off(house.dispatcher) == 1
-    assert house.state(task) == "cancelled"
-    assert seen(house, user, bulk_id).state == "completed"
-    sound(house)
+    assert work_off(deployment.dispatcher) == 1
+    assert deployment.state(task) == "cancelled"
+    assert seen(deployment, user, bulk_id).state == "completed"
+    sound(deployment)
 
 
-def test_a_trigger_waits_and_fires(door: Door) -> None:
-    house, dag = door.house, door.created()["dag_id"]
-    made = door.ask(
+def test_a_trigger_waits_and_fires(api_user: ApiUser) -> None:
+    deployment, dag = api_user.deployment, api_user.created()["dag_id"]
+    made = api_user.ask(
         "POST", f"/api/v1/dags/{dag}/triggers", json={"when": "finished", "graph": GRAPH}
     )
     assert made.status_code == 201, made.text
-    door.ask("DELETE", f"/api/v1/dags/{dag}")
-    before = titles(house)
+    api_user.ask("DELETE", f"/api/v1/dags/{dag}")
+    before = titles(deployment)
 
-    disable_user(house.app, door.user)
+    disable_user(deployment.app, api_user.user)
 
-    assert fire_due(house.dispatcher, LOOSE) == 0
-    assert titles(house) == before
+    assert fire_due(deployment.dispatcher, LOOSE) == 0
+    assert titles(deployment) == before
 
-    enable_user(house.app, door.user)
+    enable_user(deployment.app, api_user.user)
 
-    assert fire_due(house.dispatcher, LOOSE) == 1
-    assert titles(house) == [*before, "b"]
-
-
-def test_rows_of_the_inbox_wait_and_come_in_in_their_order(house: House, user: UserId) -> None:
-    other = house.user()
-    leave(house, user, "first", "second")
-    leave(house, other, "another user's")
-
-    disable_user(house.app, user)
-
-    assert take_in(house.dispatcher, SETTINGS) == 1
-    assert titles(house) == ["another user's"]
-
-    enable_user(house.app, user)
-
-    assert take_in(house.dispatcher, SETTINGS) == 2
-    assert titles(house) == ["another user's", "first", "second"]
-    sound(house)
+    assert fire_due(deployment.dispatcher, LOOSE) == 1
+    assert titles(deployment) == [*before, "b"]
 
 
-def _cancels(house: House, user: UserId) -> None:
-    begin(house, user, order("cancel", status="pending"))
+def test_rows_of_the_inbox_wait_and_come_in_in_their_order(
+    deployment: Deployment, user: UserId
+) -> None:
+    other = deployment.user()
+    leave(deployment, user, "first", "second")
+    leave(deployment, other, "another user's")
+
+    disable_user(deployment.app, user)
+
+    assert take_in(deployment.dispatcher, SETTINGS) == 1
+    assert titles(deployment) == ["another user's"]
+
+    enable_user(deployment.app, user)
+
+    assert take_in(deployment.dispatcher, SETTINGS) == 2
+    assert titles(deployment) == ["another user's", "first", "second"]
+    sound(deployment)
 
 
-def _rows(house: House, user: UserId) -> None:
-    leave(house, user, "late")
+def _cancels(deployment: Deployment, user: UserId) -> None:
+    begin(deployment, user, order("cancel", status="pending"))
 
 
-def _trigger(house: House, user: UserId) -> None:
-    ended = house.task(user)
-    cancel(house.app, user, ended, actor=ME)
+def _rows(deployment: Deployment, user: UserId) -> None:
+    leave(deployment, user, "late")
+
+
+def _trigger(deployment: Deployment, user: UserId) -> None:
+    ended = deployment.task(user)
+    cancel(deployment.app, user, ended, actor=ME)
     graph = NewGraph([NewTask("late", "echo")])
-    add_trigger(house.app, user, lone_dag_id(ended), graph, LOOSE, actor=ME, when="finished")
+    add_trigger(deployment.app, user, lone_dag_id(ended), graph, LOOSE, actor=ME, when="finished")
 
 
 @pytest.mark.parametrize(
@@ -143,34 +147,34 @@ def _trigger(house: House, user: UserId) -> None:
     ],
 )
 def test_what_was_about_to_go_on_looks_again_behind_the_lane(
-    house: House,
+    deployment: Deployment,
     user: UserId,
     connect: Callable[..., Db],
-    prepare: Callable[[House, UserId], None],
+    prepare: Callable[[Deployment, UserId], None],
     sweep: Callable[[Db], int],
 ) -> None:
     """The sweep has chosen the user already when the user is shut out."""
-    task = house.task(user, title="early")
-    prepare(house, user)
-    before = titles(house)
+    task = deployment.task(user, title="early")
+    prepare(deployment, user)
+    before = titles(deployment)
     as_admin = partial(connect, role="overnight_admin")
     shutting = Rival(as_admin, "shutting", disable_user, user)
     sweeping = Rival(connect, "sweeping", sweep)
 
     assert meet_at_lane(connect, user, shutting, sweeping) == [True, 0]
 
-    assert titles(house) == before
-    assert house.state(task) == "ready"
-    sound(house)
+    assert titles(deployment) == before
+    assert deployment.state(task) == "ready"
+    sound(deployment)
 
 
-def test_a_run_may_end_but_spawns_nothing(door: Door) -> None:
-    door.created()
-    laptop = outsider(door)
+def test_a_run_may_end_but_spawns_nothing(api_user: ApiUser) -> None:
+    api_user.created()
+    laptop = outsider(api_user)
     work = laptop.begin()
     before = laptop.say(work, "spawn", key="one", task={"title": "before"})
 
-    disable_user(door.house.app, door.user)
+    disable_user(api_user.deployment.app, api_user.user)
 
     assert laptop.say(work, "heartbeat").status_code == 200
     refused = laptop.say(work, "spawn", key="two", task={"title": "more"})
@@ -179,17 +183,19 @@ def test_a_run_may_end_but_spawns_nothing(door: Door) -> None:
     again = laptop.say(work, "spawn", key="one", task={"title": "before"})
     assert (again.status_code, again.json()["id"]) == (200, before.json()["id"])
     assert laptop.say(work, "complete", output={"n": 1}).status_code == 200
-    assert door.house.state(door.row_id(work["task_id"])) == "completed"
-    assert titles(door.house)[1:] == ["before"]
+    assert api_user.deployment.state(api_user.row_id(work["task_id"])) == "completed"
+    assert titles(api_user.deployment)[1:] == ["before"]
 
 
-def test_a_run_in_the_house_spawns_nothing_either(house: House, user: UserId) -> None:
-    run = house.running(user)
-    disable_user(house.app, user)
+def test_a_run_in_the_deployment_spawns_nothing_either(
+    deployment: Deployment, user: UserId
+) -> None:
+    run = deployment.running(user)
+    disable_user(deployment.app, user)
 
     seed = Seed(NewTask("child", "echo"), "child")
     with pytest.raises(UserDisabled, match="owner is disabled"):
-        spawn(house.dispatcher, user, run.claim, seed, SpawnCaps(LOOSE))
+        spawn(deployment.dispatcher, user, run.claim, seed, SpawnCaps(LOOSE))
 
-    assert house.settle(run, Returned())
-    sound(house)
+    assert deployment.settle(run, Returned())
+    sound(deployment)

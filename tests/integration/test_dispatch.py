@@ -30,7 +30,7 @@ from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.outcome.presence import AgentCard, join
 from overnight_server.settings import Settings, load
 from overnight_server.store.db import Db
-from tests.support.house import POOL, TERMS, House
+from tests.support.deployment import POOL, TERMS, Deployment
 from tests.support.rivals import Rival, held_lane, held_pool, held_task, queue_up
 
 SECRET = "rosebud"
@@ -53,19 +53,19 @@ def publisher(settings: Settings) -> Iterator[Publisher]:
 
 
 def test_each_claim_becomes_one_message_in_its_pools_queue(
-    house: House, redis: EmbeddedRedis, settings: Settings, publisher: Publisher
+    deployment: Deployment, redis: EmbeddedRedis, settings: Settings, publisher: Publisher
 ) -> None:
-    user = house.user()
-    house.agent(slots=2)
-    made = [house.task(user, payload={"password": SECRET}) for _ in range(3)]
+    user = deployment.user()
+    deployment.agent(slots=2)
+    made = [deployment.task(user, payload={"password": SECRET}) for _ in range(3)]
 
-    done = fill(house.dispatcher, publisher, settings, holder="d")
+    done = fill(deployment.dispatcher, publisher, settings, holder="d")
 
     messages = _messages(redis, settings, "agents.default")
     assert done.sent == len(messages) == 2
     assert {message.task_id for message in messages} == set(made[:2])
     for message in messages:
-        row = house.row(message.task_id)
+        row = deployment.row(message.task_id)
         assert message.name == EXECUTE
         assert message.args == [[show_task(row["id"]), row["epoch"], str(row["token"])]]
         assert message.id == f"{show_task(row['id'])}:{row['epoch']}"
@@ -73,17 +73,17 @@ def test_each_claim_becomes_one_message_in_its_pools_queue(
 
 
 def test_a_message_shows_whose_task_it_is_but_no_secret(
-    house: House, redis: EmbeddedRedis, settings: Settings, publisher: Publisher
+    deployment: Deployment, redis: EmbeddedRedis, settings: Settings, publisher: Publisher
 ) -> None:
-    user = house.user()
-    house.agent()
-    task_id = house.task(user, payload={"password": SECRET})
+    user = deployment.user()
+    deployment.agent()
+    task_id = deployment.task(user, payload={"password": SECRET})
 
-    fill(house.dispatcher, publisher, settings, holder="d")
+    fill(deployment.dispatcher, publisher, settings, holder="d")
 
     [message] = _messages(redis, settings, "agents.default")
     assert message.argsrepr == f"echo {show_task(task_id)} user={user}"
-    assert str(house.row(task_id)["token"]) not in message.argsrepr
+    assert str(deployment.row(task_id)["token"]) not in message.argsrepr
     assert SECRET not in message.whole
 
 
@@ -112,86 +112,91 @@ def test_a_message_is_written_as_celery_would_write_it(
 
 
 def test_each_pool_has_a_queue_of_its_own(
-    house: House, redis: EmbeddedRedis, settings: Settings, publisher: Publisher
+    deployment: Deployment, redis: EmbeddedRedis, settings: Settings, publisher: Publisher
 ) -> None:
-    user = house.user()
-    house.agent(agent_id="plain")
-    house.agent(agent_id="gpu", pool="gpu", capabilities=["gpu"])
-    special = house.task(user, required_capabilities=["gpu"])
+    user = deployment.user()
+    deployment.agent(agent_id="plain")
+    deployment.agent(agent_id="gpu", pool="gpu", capabilities=["gpu"])
+    special = deployment.task(user, required_capabilities=["gpu"])
 
-    fill(house.dispatcher, publisher, settings, holder="d")
+    fill(deployment.dispatcher, publisher, settings, holder="d")
 
     [message] = _messages(redis, settings, "agents.gpu")
     assert message.task_id == special
     assert _messages(redis, settings, "agents.default") == []
 
 
-def test_a_house_without_work_sends_nothing(
-    house: House, redis: EmbeddedRedis, settings: Settings, publisher: Publisher
+def test_a_deployment_without_work_sends_nothing(
+    deployment: Deployment, redis: EmbeddedRedis, settings: Settings, publisher: Publisher
 ) -> None:
-    house.agent()
+    deployment.agent()
 
-    done = fill(house.dispatcher, publisher, settings, holder="d")
+    done = fill(deployment.dispatcher, publisher, settings, holder="d")
 
     assert (done.sent, done.more) == (0, False)
     assert _messages(redis, settings, "agents.default") == []
 
 
-def test_without_redis_nothing_is_claimed(house: House) -> None:
-    house.agent()
-    task_id = house.task(house.user())
+def test_without_redis_nothing_is_claimed(deployment: Deployment) -> None:
+    deployment.agent()
+    task_id = deployment.task(deployment.user())
     settings = _settings(NOBODY_LISTENS)
-    before = house.row(task_id)
+    before = deployment.row(task_id)
 
     with _publishing(settings) as publisher, _bounded(), pytest.raises(BrokerUnreachable):
-        fill(house.dispatcher, publisher, settings, holder="d")
+        fill(deployment.dispatcher, publisher, settings, holder="d")
 
-    assert house.row(task_id) == before
-    assert house.rows("SELECT * FROM attempts") == []
+    assert deployment.row(task_id) == before
+    assert deployment.rows("SELECT * FROM attempts") == []
 
 
 def test_before_a_hung_redis_nothing_is_claimed(
-    house: House, redis: EmbeddedRedis, settings: Settings, publisher: Publisher
+    deployment: Deployment, redis: EmbeddedRedis, settings: Settings, publisher: Publisher
 ) -> None:
-    house.agent()
-    task_id = house.task(house.user())
+    deployment.agent()
+    task_id = deployment.task(deployment.user())
 
     with _hung(redis), _bounded(), pytest.raises(BrokerUnreachable):
-        fill(house.dispatcher, publisher, settings, holder="d")
+        fill(deployment.dispatcher, publisher, settings, holder="d")
 
-    assert house.row(task_id)["epoch"] == 0
+    assert deployment.row(task_id)["epoch"] == 0
 
 
 @pytest.mark.parametrize("warm", [True, False], ids=["connected before", "never connected"])
 def test_claims_are_given_back_when_redis_hangs_after_the_look(
-    house: House, redis: EmbeddedRedis, settings: Settings, publisher: Publisher, *, warm: bool
+    deployment: Deployment,
+    redis: EmbeddedRedis,
+    settings: Settings,
+    publisher: Publisher,
+    *,
+    warm: bool,
 ) -> None:
-    user = house.user()
-    house.agent()
+    user = deployment.user()
+    deployment.agent()
     if warm:
-        house.task(user)
-        fill(house.dispatcher, publisher, settings, holder="d")
-    waiting = [house.task(user) for _ in range(3)]
+        deployment.task(user)
+        fill(deployment.dispatcher, publisher, settings, holder="d")
+    waiting = [deployment.task(user) for _ in range(3)]
 
     with _hung(redis), _bounded():
-        done = fill_pool(house.dispatcher, publisher, settings, POOL, holder="d")
+        done = fill_pool(deployment.dispatcher, publisher, settings, POOL, holder="d")
 
     assert (done.sent, done.more) == (0, False)
-    assert [house.state(one) for one in waiting] == ["ready"] * 3
-    assert [house.row(one)["attempts"] for one in waiting] == [0] * 3
-    assert house.lane(user)["active"] == int(warm)
+    assert [deployment.state(one) for one in waiting] == ["ready"] * 3
+    assert [deployment.row(one)["attempts"] for one in waiting] == [0] * 3
+    assert deployment.lane(user)["active"] == int(warm)
 
 
-def test_claims_are_given_back_when_redis_went_away_after_the_look(house: House) -> None:
-    house.agent()
-    task_id = house.task(house.user())
+def test_claims_are_given_back_when_redis_went_away_after_the_look(deployment: Deployment) -> None:
+    deployment.agent()
+    task_id = deployment.task(deployment.user())
     settings = _settings(NOBODY_LISTENS)
 
     with _publishing(settings) as publisher, _bounded():
-        done = fill_pool(house.dispatcher, publisher, settings, POOL, holder="d")
+        done = fill_pool(deployment.dispatcher, publisher, settings, POOL, holder="d")
 
     assert done.sent == 0
-    assert house.state(task_id) == "ready"
+    assert deployment.state(task_id) == "ready"
 
 
 def test_killing_a_run_does_not_wait_for_a_hung_redis(
@@ -204,11 +209,11 @@ def test_killing_a_run_does_not_wait_for_a_hung_redis(
 
 
 def test_two_dispatchers_at_one_pool_never_count_a_slot_twice(
-    house: House, connect: Callable[..., Db]
+    deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
-    house.agent(slots=1)
+    deployment.agent(slots=1)
     for _ in range(2):
-        house.task(house.user())
+        deployment.task(deployment.user())
     rivals = [Rival(connect, f"dispatcher-{n}", _claim) for n in range(2)]
 
     with held_pool(connect, POOL):
@@ -219,48 +224,56 @@ def test_two_dispatchers_at_one_pool_never_count_a_slot_twice(
 
 
 def test_a_claim_that_waits_for_its_pool_holds_up_no_user(
-    house: House, connect: Callable[..., Db]
+    deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     """Pool before lanes, always: the other way round two dispatchers and a join make a ring."""
-    user = house.user()
-    house.agent()
-    house.task(user)
-    house.move_clock(timedelta(days=31))  # the lane's month is over, so the claim will roll it
+    user = deployment.user()
+    deployment.agent()
+    deployment.task(user)
+    deployment.move_clock(timedelta(days=31))  # the lane's month is over, so the claim will roll it
     dispatcher = Rival(connect, "dispatcher", _claim)
 
     with held_pool(connect, POOL):
         queue_up(connect, [dispatcher])
-        _lock_at_once(house, user)
+        _lock_at_once(deployment, user)
 
     assert len(dispatcher.answer().claims) == 1
 
 
 def test_a_joining_worker_takes_the_lanes_in_order(
-    house: House, connect: Callable[..., Db]
+    deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     """Everybody who needs several lanes takes them by user, or two could wait in a ring."""
-    house.agent()
-    later, earlier = house.user(id=UUID(int=2)), house.user(id=UUID(int=1))
+    deployment.agent()
+    later, earlier = deployment.user(id=UUID(int=2)), deployment.user(id=UUID(int=1))
     for user in (later, earlier):
-        house.task(user, required_capabilities=["none has this"])
-    house.claim()
-    assert house.lane(later)["parked_for"] == house.lane(earlier)["parked_for"] == [POOL]
+        deployment.task(user, required_capabilities=["none has this"])
+    deployment.claim()
+    assert (
+        deployment.lane(later)["skipped_by_pools"]
+        == deployment.lane(earlier)["skipped_by_pools"]
+        == [POOL]
+    )
     joiner = Rival(connect, "joiner", join, AgentCard("new", POOL, (), 1))
 
     with held_lane(connect, earlier):
         queue_up(connect, [joiner])
-        _lock_at_once(house, later)
+        _lock_at_once(deployment, later)
 
     joiner.answer()
-    assert house.lane(later)["parked_for"] == house.lane(earlier)["parked_for"] == []
+    assert (
+        deployment.lane(later)["skipped_by_pools"]
+        == deployment.lane(earlier)["skipped_by_pools"]
+        == []
+    )
 
 
 def test_a_plan_change_waits_for_a_claim_under_way(
-    house: House, connect: Callable[..., Db]
+    deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
-    user = house.user(max_concurrent_agents=3)
-    house.agent()
-    first, *_ = [house.task(user, timeout_seconds=60) for _ in range(5)]
+    user = deployment.user(max_concurrent_agents=3)
+    deployment.agent()
+    first, *_ = [deployment.task(user, timeout_seconds=60) for _ in range(5)]
     dispatcher = Rival(connect, "dispatcher", _claim)
     anybody = _with_all_rights(connect)
     change = Rival(anybody, "change", change_plan, user, PlanTier.FREE, limits=PlanLimits(1, 30, 5))
@@ -271,14 +284,14 @@ def test_a_plan_change_waits_for_a_claim_under_way(
     change.answer()
 
     assert len(taken.claims) == 3
-    lane = house.lane(user)
+    lane = deployment.lane(user)
     assert (lane["active"], lane["max_active"], lane["limit_seconds"]) == (3, 1, 5 * 3600)
-    assert house.claim().claims == []
+    assert deployment.claim().claims == []
     for claimed in taken.claims:
-        run = house.start(claimed)
+        run = deployment.start(claimed)
         assert run is not None
-        house.settle(run, Returned())
-    assert len(house.claim().claims) == 1
+        deployment.settle(run, Returned())
+    assert len(deployment.claim().claims) == 1
 
 
 def _claim(db: Db) -> Taken:
@@ -289,9 +302,9 @@ def _with_all_rights(connect: Callable[..., Db]) -> Callable[..., Db]:
     return lambda name: connect(name, role=None)
 
 
-def _lock_at_once(house: House, user: UserId) -> None:
+def _lock_at_once(deployment: Deployment, user: UserId) -> None:
     """Take the user's lane without waiting, or fail."""
-    with house.app.engine.begin() as tx:
+    with deployment.app.engine.begin() as tx:
         sql = text("SELECT FROM lanes WHERE user_id = :id FOR NO KEY UPDATE NOWAIT")
         assert len(tx.execute(sql, {"id": user}).all()) == 1
 

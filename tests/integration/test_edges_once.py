@@ -2,17 +2,17 @@
 
 from overnight_server.domain.results import Returned
 from overnight_server.store.edges import follow
+from tests.support.deployment import Deployment
 from tests.support.graphs import begin, graph
-from tests.support.house import House
 
 
-def test_a_parent_counted_twice_does_not_stand_for_another(house: House) -> None:
-    user = house.user()
-    house.agent()
-    first, _, child = graph(house, user, 3, [(0, 2), (1, 2)])
-    house.settle(*begin(house, first), Returned())
+def test_a_parent_counted_twice_does_not_stand_for_another(deployment: Deployment) -> None:
+    user = deployment.user()
+    deployment.agent()
+    first, _, child = graph(deployment, user, 3, [(0, 2), (1, 2)])
+    deployment.settle(*begin(deployment, first), Returned())
 
-    house.dispatcher.atomically(lambda tx: follow(tx, [first]))
+    deployment.dispatcher.atomically(lambda tx: follow(tx, [first]))
 
-    row = house.row(child)
+    row = deployment.row(child)
     assert (row["state"], row["unmet"]) == ("pending", 1)

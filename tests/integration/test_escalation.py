@@ -1,4 +1,4 @@
-"""Tasks that keep failing: told of, hurried or given up, by their own rule or the house's."""
+"""Tasks that keep failing: told of, hurried or given up, by their own rule or the deployment's."""
 
 import json
 from collections.abc import Iterator
@@ -10,90 +10,94 @@ from overnight_server.domain.retry import Escalation, RetryPolicy, Strategy
 from overnight_server.insight.notices import list_notices
 from overnight_server.maintenance.promote import promote
 from overnight_server.store.run_rows import policy_of
-from tests.support.door import Door, open_door
-from tests.support.house import House
+from tests.support.api_user import ApiUser, serve_api
+from tests.support.deployment import Deployment
 
 NOW = {"strategy": Strategy.IMMEDIATE, "jitter": False}
 
 
 @pytest.fixture
-def door(house: House, database_url: str) -> Iterator[Door]:
-    with open_door(house, database_url) as door:
-        yield door
+def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
+    with serve_api(deployment, database_url) as api_user:
+        yield api_user
 
 
-def fail(house: House, times: int) -> None:
+def fail(deployment: Deployment, times: int) -> None:
     """Run whatever is ready and let it fail, so many times."""
     for _ in range(times):
-        promote(house.dispatcher)
-        for claimed in house.claim().claims:
-            run = house.start(claimed)
+        promote(deployment.dispatcher)
+        for claimed in deployment.claim().claims:
+            run = deployment.start(claimed)
             assert run is not None
-            house.settle(run, Raised("error", "no luck"))
+            deployment.settle(run, Raised("error", "no luck"))
 
 
-def test_a_task_that_fails_again_is_told_of_once(house: House) -> None:
-    user = house.user()
-    house.agent()
+def test_a_task_that_fails_again_is_told_of_once(deployment: Deployment) -> None:
+    user = deployment.user()
+    deployment.agent()
     policy = RetryPolicy(escalate_after=2, **NOW)
-    task = house.task(user, retry=policy, max_attempts=9, priority=70)
+    task = deployment.task(user, retry=policy, max_attempts=9, priority=70)
 
-    fail(house, 4)
+    fail(deployment, 4)
 
-    [notice] = list_notices(house.app, user)
+    [notice] = list_notices(deployment.app, user)
     assert notice.kind == "task.escalated"
     assert notice.detail["rule"] == "event"
     assert notice.detail["error"] == "no luck"
-    assert (house.row(task)["priority"], house.row(task)["attempts"]) == (70, 4)
+    assert (deployment.row(task)["priority"], deployment.row(task)["attempts"]) == (70, 4)
 
 
-def test_a_task_that_is_to_be_hurried_moves_up_in_its_line(house: House) -> None:
-    user = house.user(max_concurrent_agents=1)
-    house.agent()
+def test_a_task_that_is_to_be_hurried_moves_up_in_its_line(deployment: Deployment) -> None:
+    user = deployment.user(max_concurrent_agents=1)
+    deployment.agent()
     policy = RetryPolicy(escalate_after=1, escalate=Escalation.PRIORITY, **NOW)
-    task = house.task(user, retry=policy, priority=70)
-    fail(house, 1)
-    others = [house.task(user) for _ in range(3)]
-    promote(house.dispatcher)
+    task = deployment.task(user, retry=policy, priority=70)
+    fail(deployment, 1)
+    others = [deployment.task(user) for _ in range(3)]
+    promote(deployment.dispatcher)
 
-    [claimed] = house.claim().claims
+    [claimed] = deployment.claim().claims
 
     assert claimed.claim.task_id == task not in others
-    assert house.row(task)["priority"] == 20
-    assert [notice.detail["rule"] for notice in list_notices(house.app, user)] == ["priority"]
+    assert deployment.row(task)["priority"] == 20
+    assert [notice.detail["rule"] for notice in list_notices(deployment.app, user)] == ["priority"]
 
 
-def test_a_critical_task_is_not_slowed_by_being_hurried(house: House) -> None:
-    user = house.user()
-    house.agent()
+def test_a_critical_task_is_not_slowed_by_being_hurried(deployment: Deployment) -> None:
+    user = deployment.user()
+    deployment.agent()
     policy = RetryPolicy(escalate_after=1, escalate=Escalation.PRIORITY, **NOW)
-    task = house.task(user, retry=policy, priority=5)
-    before = house.row(task)["sort_key"]
+    task = deployment.task(user, retry=policy, priority=5)
+    before = deployment.row(task)["sort_key"]
 
-    fail(house, 1)
+    fail(deployment, 1)
 
-    assert (house.row(task)["priority"], house.row(task)["sort_key"]) == (5, before)
+    assert (deployment.row(task)["priority"], deployment.row(task)["sort_key"]) == (5, before)
 
 
-def test_a_task_that_is_to_be_given_up_has_its_dead_letter_early(house: House) -> None:
-    user = house.user()
-    house.agent()
+def test_a_task_that_is_to_be_given_up_has_its_dead_letter_early(deployment: Deployment) -> None:
+    user = deployment.user()
+    deployment.agent()
     policy = RetryPolicy(escalate_after=2, escalate=Escalation.DEAD_LETTER, **NOW)
-    task = house.task(user, retry=policy, max_attempts=9)
+    task = deployment.task(user, retry=policy, max_attempts=9)
 
-    fail(house, 2)
+    fail(deployment, 2)
 
-    assert house.state(task) == "dead_lettered"
-    assert [notice.detail["rule"] for notice in list_notices(house.app, user)] == ["dead_letter"]
+    assert deployment.state(task) == "dead_lettered"
+    assert [notice.detail["rule"] for notice in list_notices(deployment.app, user)] == [
+        "dead_letter"
+    ]
 
 
-def test_the_houses_rules_reach_a_task_that_names_none(door: Door) -> None:
-    plain = door.created()
-    own = door.created(retry={"escalate_after": 5, "escalate": "priority"})
-    never = door.created(retry={"escalate_after": None})
+def test_the_deployments_rules_reach_a_task_that_names_none(api_user: ApiUser) -> None:
+    plain = api_user.created()
+    own = api_user.created(retry={"escalate_after": 5, "escalate": "priority"})
+    never = api_user.created(retry={"escalate_after": None})
 
     def rule(task: dict[str, str]) -> tuple[int | None, str]:
-        policy = policy_of(json.dumps(door.house.row(door.row_id(task["id"]))["retry"]))
+        policy = policy_of(
+            json.dumps(api_user.deployment.row(api_user.row_id(task["id"]))["retry"])
+        )
         return policy.escalate_after, policy.escalate
 
     assert [rule(task) for task in (plain, own, never)] == [
@@ -103,40 +107,40 @@ def test_the_houses_rules_reach_a_task_that_names_none(door: Door) -> None:
     ]
 
 
-def test_poison_is_judged_by_the_policy_the_task_came_with(house: House) -> None:
-    user = house.user()
-    house.agent()
+def test_poison_is_judged_by_the_policy_the_task_came_with(deployment: Deployment) -> None:
+    user = deployment.user()
+    deployment.agent()
     policy = RetryPolicy(poison_attempts=2, poison_distinct_agents=1, **NOW)
-    task = house.task(user, retry=policy, max_attempts=9)
+    task = deployment.task(user, retry=policy, max_attempts=9)
 
-    fail(house, 2)
+    fail(deployment, 2)
 
-    assert house.state(task) == "dead_lettered"
-    [letter] = house.rows("SELECT poison_pill FROM dead_letters")
+    assert deployment.state(task) == "dead_lettered"
+    [letter] = deployment.rows("SELECT poison_pill FROM dead_letters")
     assert letter["poison_pill"]
 
 
-def test_a_named_agent_is_a_capability_and_is_shown_as_named(door: Door) -> None:
-    house = door.house
-    house.agent(capabilities=["agent:other"])
-    task = door.created(agent_name="FitmentAgent", task_type="generate_fitment")
+def test_a_named_agent_is_a_capability_and_is_shown_as_named(api_user: ApiUser) -> None:
+    deployment = api_user.deployment
+    deployment.agent(capabilities=["agent:other"])
+    task = api_user.created(agent_name="FitmentAgent", task_type="generate_fitment")
     assert task["agent_name"] == "FitmentAgent"
-    row = house.row(door.row_id(task["id"]))
+    row = deployment.row(api_user.row_id(task["id"]))
     assert row["required_capabilities"] == ["agent:FitmentAgent"]
-    assert not house.claim().claims
+    assert not deployment.claim().claims
 
-    house.agent(agent_id="fit", pool="fit", capabilities=["agent:FitmentAgent"])
+    deployment.agent(agent_id="fit", pool="fit", capabilities=["agent:FitmentAgent"])
 
-    [claimed] = house.claim(pool="fit").claims
-    run = house.start(claimed, agent="fit")
+    [claimed] = deployment.claim(pool="fit").claims
+    run = deployment.start(claimed, agent="fit")
     assert run is not None
-    assert house.settle(run, Returned())
+    assert deployment.settle(run, Returned())
 
 
-def test_money_on_the_wire(door: Door) -> None:
-    task = door.created(max_cost_usd=2, estimated_cost_usd=0.5)
+def test_money_on_the_wire(api_user: ApiUser) -> None:
+    task = api_user.created(max_cost_usd=2, estimated_cost_usd=0.5)
 
-    row = door.house.row(door.row_id(task["id"]))
+    row = api_user.deployment.row(api_user.row_id(task["id"]))
     assert (float(row["max_cost_usd"]), float(row["estimated_cost_usd"])) == (2, 0.5)
     assert (task["max_cost_usd"], task["wait_reason"]) == (2, None)
-    assert door.create(estimated_cost_usd=-1).status_code == 422
+    assert api_user.create(estimated_cost_usd=-1).status_code == 422

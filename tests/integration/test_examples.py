@@ -20,8 +20,8 @@ from overnight_server.cli.commands import batch_files
 from overnight_server.control.keys import issue
 from overnight_server.domain.results import Returned
 from overnight_server.maintenance.triggers import fire_due
-from tests.support.door import Door, open_door
-from tests.support.house import LOOSE, House
+from tests.support.api_user import ApiUser, serve_api
+from tests.support.deployment import LOOSE, Deployment
 from tests.support.serving import serve
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -31,10 +31,10 @@ GOAL = "Build a landing page for client X"
 
 
 @pytest.fixture
-def door(house: House, database_url: str) -> Iterator[Door]:
-    with open_door(house, database_url) as door:
-        door.house.agent()
-        yield door
+def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
+    with serve_api(deployment, database_url) as api_user:
+        api_user.deployment.agent()
+        yield api_user
 
 
 @pytest.fixture
@@ -49,35 +49,39 @@ def orchestrator(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def play(door: Door) -> list[str]:
+def play(api_user: ApiUser) -> list[str]:
     """Run everything that may run, again and again; return the names in the order they ended."""
     ended = []
-    while claims := door.house.claim().claims:
+    while claims := api_user.deployment.claim().claims:
         for claimed in claims:
-            run = door.house.start(claimed)
+            run = api_user.deployment.start(claimed)
             assert run is not None
-            ended.append(door.house.row(run.claim.task_id)["name"])
-            door.house.settle(run, Returned({}))
+            ended.append(api_user.deployment.row(run.claim.task_id)["name"])
+            api_user.deployment.settle(run, Returned({}))
     return ended
 
 
-def test_a_goal_becomes_one_graph_and_runs_to_its_end(door: Door, orchestrator: ModuleType) -> None:
-    client = door.client()
+def test_a_goal_becomes_one_graph_and_runs_to_its_end(
+    api_user: ApiUser, orchestrator: ModuleType
+) -> None:
+    client = api_user.client()
 
     made = orchestrator.orchestrate(client, GOAL, budget_usd=5)
 
     assert made.roots == ["research", "design"]
     assert made.leaves == ["test"]
     assert made.critical_path.tasks == ["research", "requirements", "implement", "test"]
-    assert sorted(play(door)[:2]) == ["design", "research"]
+    assert sorted(play(api_user)[:2]) == ["design", "research"]
     ended = client.dags.wait(made.id, timeout=5)
     assert (ended.status, ended.budget_usd) == ("completed", 5.0)
     [dag] = client.dags.list()
     assert dag.counts.total == 5
 
 
-def test_the_same_goal_under_one_key_is_one_graph(door: Door, orchestrator: ModuleType) -> None:
-    client = door.client()
+def test_the_same_goal_under_one_key_is_one_graph(
+    api_user: ApiUser, orchestrator: ModuleType
+) -> None:
+    client = api_user.client()
 
     first = orchestrator.orchestrate(client, GOAL, idempotency_key="tonight")
     again = orchestrator.orchestrate(client, GOAL, idempotency_key="tonight")
@@ -100,7 +104,7 @@ def test_rules_choose_by_the_words_of_the_goal(
 
 
 def test_a_model_is_told_what_is_wrong_with_its_answer(
-    door: Door, orchestrator: ModuleType
+    api_user: ApiUser, orchestrator: ModuleType
 ) -> None:
     ring = [{"name": "a", "after": ["b"]}, {"name": "b", "after": ["a"]}]
     good = [{"name": "a", "type": "code"}, {"name": "b", "after": ["a"]}]
@@ -115,7 +119,7 @@ def test_a_model_is_told_what_is_wrong_with_its_answer(
         asked.append(prompt)
         return answers[len(asked) - 1]
 
-    made = orchestrator.orchestrate(door.client(), GOAL, orchestrator.by_model(ask))
+    made = orchestrator.orchestrate(api_user.client(), GOAL, orchestrator.by_model(ask))
 
     assert list(made.tasks) == ["a", "b"]
     assert GOAL in asked[0]
@@ -123,14 +127,14 @@ def test_a_model_is_told_what_is_wrong_with_its_answer(
 
 
 def test_a_model_that_never_makes_sense_queues_nothing(
-    door: Door, orchestrator: ModuleType
+    api_user: ApiUser, orchestrator: ModuleType
 ) -> None:
     decompose = orchestrator.by_model(lambda _: "[]")
 
     with pytest.raises(ValueError, match="no usable graph after 3 answers"):
-        orchestrator.orchestrate(door.client(), GOAL, decompose)
+        orchestrator.orchestrate(api_user.client(), GOAL, decompose)
 
-    assert list(door.client().dags.list()) == []
+    assert list(api_user.client().dags.list()) == []
 
 
 def test_every_type_of_the_example_has_a_handler(orchestrator: ModuleType) -> None:
@@ -170,35 +174,35 @@ def _blocks(language: str) -> list[str]:
     ]
 
 
-def test_the_page_shows_the_file_and_what_becomes_of_it(door: Door) -> None:
+def test_the_page_shows_the_file_and_what_becomes_of_it(api_user: ApiUser) -> None:
     [in_page] = _blocks("yaml")
     [as_text] = _blocks("text")
 
     [entry], _ = batch_files.entries(batch_files.read(in_page))
     assert isinstance(entry.what, DagCreate)
-    made = door.client().dags.create(entry.what)
+    made = api_user.client().dags.create(entry.what)
 
     assert in_page == (EXAMPLES / "landing_page.yaml").read_text(encoding="utf-8")
-    assert draw(door.client().dags.get(made.id), "ascii") == as_text
+    assert draw(api_user.client().dags.get(made.id), "ascii") == as_text
 
 
-def test_the_page_shows_what_the_service_answers(door: Door) -> None:
+def test_the_page_shows_what_the_service_answers(api_user: ApiUser) -> None:
     asked, expected = map(json.loads, _blocks("json"))
 
-    answer = door.ask("POST", "/api/v1/dags", json=asked)
+    answer = api_user.ask("POST", "/api/v1/dags", json=asked)
 
     assert answer.status_code == 201
     assert {name: answer.json()[name] for name in expected} == expected
 
 
-def test_the_page_shows_how_one_graph_sets_off_another(door: Door) -> None:
+def test_the_page_shows_how_one_graph_sets_off_another(api_user: ApiUser) -> None:
     [block] = _blocks("py")
-    client = door.client()
+    client = api_user.client()
     said: dict[str, Any] = {"client": client}
 
     exec(compile(block, str(PAGE), "exec"), said)
-    play(door)
-    assert fire_due(door.house.dispatcher, LOOSE) == 1
+    play(api_user)
+    assert fire_due(api_user.deployment.dispatcher, LOOSE) == 1
 
     [trigger] = client.triggers.list()
     assert trigger.id == said["trigger"].id
@@ -223,10 +227,10 @@ def test_the_page_shows_how_a_fault_is_told() -> None:
     ],
 )
 def test_an_agent_that_cannot_work_says_so_in_one_line(
-    house: House, database_url: str, tmp_path: Path, key: str | None, said: str
+    deployment: Deployment, database_url: str, tmp_path: Path, key: str | None, said: str
 ) -> None:
-    with serve(house, database_url) as served:
-        narrow = issue(house.app, served.user, name="narrow", scopes=("tasks:read",))
+    with serve(deployment, database_url) as served:
+        narrow = issue(deployment.app, served.user, name="narrow", scopes=("tasks:read",))
         shown = narrow if key == "narrow" else key
         where = {} if shown is None else {"OVERNIGHT_URL": served.url, "OVERNIGHT_API_KEY": shown}
         ran = subprocess.run(

@@ -17,7 +17,7 @@ from overnight_server.wakeups.wake import Waker
 from overnight_worker import resources
 from overnight_worker.execute import carry_out
 from overnight_worker.load_handlers import load_handlers
-from tests.support.house import House
+from tests.support.deployment import Deployment
 from tests.support.invariants import told, violations
 from tests.support.workers import worker_settings
 
@@ -26,17 +26,17 @@ Register = Callable[..., None]
 
 
 @pytest.fixture
-def user(house: House) -> UserId:
-    house.agent()
-    return house.user()
+def user(deployment: Deployment) -> UserId:
+    deployment.agent()
+    return deployment.user()
 
 
 @pytest.fixture
-def worker(database_url: str, db: Db) -> Iterator[resources.House]:
+def worker(database_url: str, db: Db) -> Iterator[resources.WorkerResources]:
     load_handlers(())
     waker = Waker(NOWHERE)
     settings = worker_settings(database_url, NOWHERE, max_spawn_depth=2, refill_seconds=0)
-    yield resources.House(settings, db, waker)
+    yield resources.WorkerResources(settings, db, waker)
     waker.close()
 
 
@@ -54,45 +54,49 @@ def register() -> Iterator[Register]:
         registry._handlers.pop(name, None)
 
 
-def work_off(house: House, worker: resources.House) -> None:
+def work_off(deployment: Deployment, worker: resources.WorkerResources) -> None:
     """Carry out whatever the gate gives, until it gives nothing more."""
-    while claims := house.claim().claims:
+    while claims := deployment.claim().claims:
         for one in claims:
             carry_out(worker, [one.claim])
-    found = violations(house.owner)
+    found = violations(deployment.owner)
     assert not found, told(found)
 
 
-def done(house: House, worker: resources.House, user: UserId, **fields: Any) -> dict[str, Any]:
-    task_id = house.task(user, **fields)
-    work_off(house, worker)
-    return dict(house.row(task_id))
+def done(
+    deployment: Deployment, worker: resources.WorkerResources, user: UserId, **fields: Any
+) -> dict[str, Any]:
+    task_id = deployment.task(user, **fields)
+    work_off(deployment, worker)
+    return dict(deployment.row(task_id))
 
 
 def test_a_family_ends_with_the_outputs_of_its_children(
-    house: House, worker: resources.House, user: UserId
+    deployment: Deployment, worker: resources.WorkerResources, user: UserId
 ) -> None:
-    row = done(house, worker, user, title="trip", type="family", payload={"children": 3})
+    row = done(deployment, worker, user, title="trip", type="family", payload={"children": 3})
 
     assert (row["state"], row["attempts"], row["epoch"]) == ("completed", 1, 2)
     assert row["output"]["outputs"] == [{"number": n} for n in (1, 2, 3)]
     artifact = parse_artifact(row["output"]["plan"])
-    _, content = get_artifact(house.app, user, artifact)
+    _, content = get_artifact(deployment.app, user, artifact)
     assert content == {"children": 3, "of": "echo"}
-    children = house.rows(
+    children = deployment.rows(
         "SELECT id, title, source, created_by FROM tasks WHERE parent_id = :id", id=row["id"]
     )
     assert sorted(one["title"] for one in children) == ["trip 1", "trip 2", "trip 3"]
     assert {(one["source"], one["created_by"]) for one in children} == {("agent", "agent:family")}
-    assert get_task(house.app, user, TaskId(children[0]["id"])).parent_id == show_task(row["id"])
-    outcomes = house.rows(
+    assert get_task(deployment.app, user, TaskId(children[0]["id"])).parent_id == show_task(
+        row["id"]
+    )
+    outcomes = deployment.rows(
         "SELECT outcome FROM attempts WHERE task_id = :id ORDER BY epoch", id=row["id"]
     )
     assert [one["outcome"] for one in outcomes] == ["suspended", "completed"]
 
 
 def test_a_run_reads_those_it_waited_for_and_its_children(
-    house: House, worker: resources.House, user: UserId, register: Register
+    deployment: Deployment, worker: resources.WorkerResources, user: UserId, register: Register
 ) -> None:
     def parent(ctx: Context) -> object:
         first = ctx.spawn("one", "echo", key="one", payload={"n": 1})
@@ -102,7 +106,7 @@ def test_a_run_reads_those_it_waited_for_and_its_children(
 
     register(parent=parent, reader=lambda ctx: ctx.inputs)
 
-    row = done(house, worker, user, type="parent")
+    row = done(deployment, worker, user, type="parent")
 
     [inputs] = row["output"]["inputs"].values()
     assert inputs == {"one": {"n": 1}, "task:one:output": {"n": 1}}
@@ -110,32 +114,32 @@ def test_a_run_reads_those_it_waited_for_and_its_children(
 
 
 def test_a_parent_is_told_how_its_children_failed(
-    house: House, worker: resources.House, user: UserId, register: Register
+    deployment: Deployment, worker: resources.WorkerResources, user: UserId, register: Register
 ) -> None:
     def fails(ctx: Context) -> object:
         raise Fail(f"number {ctx.payload['number']} is wrong")
 
     register(fails=fails)
 
-    row = done(house, worker, user, type="family", payload={"children": 2, "of": "fails"})
+    row = done(deployment, worker, user, type="family", payload={"children": 2, "of": "fails"})
 
     assert row["state"] == "completed"
     assert row["output"]["states"] == ["dead_lettered", "dead_lettered"]
-    assert house.one("SELECT status FROM dags")["status"] == "failed"
+    assert deployment.one("SELECT status FROM dags")["status"] == "failed"
 
 
 def test_a_lone_task_asks_for_nothing_when_it_looks_at_its_inputs(
-    house: House, worker: resources.House, user: UserId, register: Register
+    deployment: Deployment, worker: resources.WorkerResources, user: UserId, register: Register
 ) -> None:
     register(looks=lambda ctx: ctx.inputs)
-    task_id = house.task(user, type="looks")
-    [claimed] = house.claim().claims
+    task_id = deployment.task(user, type="looks")
+    [claimed] = deployment.claim().claims
     asked: list[str] = []
     event.listen(worker.db.engine, "before_cursor_execute", lambda *words: asked.append(words[2]))
 
     carry_out(worker, [claimed.claim])
 
-    assert house.row(task_id)["output"] == {}
+    assert deployment.row(task_id)["output"] == {}
     assert not [sql for sql in asked if "inputs_of" in sql]
 
 
@@ -148,8 +152,8 @@ def test_a_lone_task_asks_for_nothing_when_it_looks_at_its_inputs(
     ],
 )
 def test_a_refusal_is_an_error_the_handler_can_catch(
-    house: House,
-    worker: resources.House,
+    deployment: Deployment,
+    worker: resources.WorkerResources,
     user: UserId,
     register: Register,
     *,
@@ -163,33 +167,33 @@ def test_a_refusal_is_an_error_the_handler_can_catch(
 
     register(tries=tries)
 
-    row = done(house, worker, user, type="tries")
+    row = done(deployment, worker, user, type="tries")
 
     assert row["state"] == "completed"
-    assert not house.rows("SELECT * FROM dags")
+    assert not deployment.rows("SELECT * FROM dags")
 
 
 def test_a_refusal_that_is_not_caught_ends_the_task(
-    house: House, worker: resources.House, user: UserId, register: Register
+    deployment: Deployment, worker: resources.WorkerResources, user: UserId, register: Register
 ) -> None:
     def deeper(ctx: Context) -> object:
         return ctx.spawn("deeper", "deeper")
 
     register(deeper=deeper)
 
-    row = done(house, worker, user, type="deeper")
+    row = done(deployment, worker, user, type="deeper")
 
     assert row["state"] == "completed"
-    ends = house.rows("SELECT state, failure_reason FROM tasks ORDER BY id DESC LIMIT 1")
+    ends = deployment.rows("SELECT state, failure_reason FROM tasks ORDER BY id DESC LIMIT 1")
     assert ends == [{"state": "dead_lettered", "failure_reason": "spawn_refused"}]
-    assert house.one("SELECT total FROM dags")["total"] == 3
+    assert deployment.one("SELECT total FROM dags")["total"] == 3
 
 
 def test_a_cancelled_run_that_spawns_ends_as_cancelled(
-    house: House, worker: resources.House, user: UserId, register: Register
+    deployment: Deployment, worker: resources.WorkerResources, user: UserId, register: Register
 ) -> None:
     def late(ctx: Context) -> object:
-        cancel(house.app, user, parse_task(ctx.task_id), actor="human:test")
+        cancel(deployment.app, user, parse_task(ctx.task_id), actor="human:test")
         with pytest.raises(Stopped) as stopped:
             ctx.spawn("a", "echo")
         assert stopped.value.reason == "cancelled"
@@ -198,19 +202,21 @@ def test_a_cancelled_run_that_spawns_ends_as_cancelled(
 
     register(late=late)
 
-    row = done(house, worker, user, type="late")
+    row = done(deployment, worker, user, type="late")
 
     assert row["state"] == "cancelled"
-    assert house.one("SELECT count(*) AS n FROM tasks")["n"] == 1
+    assert deployment.one("SELECT count(*) AS n FROM tasks")["n"] == 1
 
 
 def test_a_run_that_lost_its_claim_is_stopped_at_its_next_word(
-    house: House, worker: resources.House, user: UserId, register: Register
+    deployment: Deployment, worker: resources.WorkerResources, user: UserId, register: Register
 ) -> None:
     reasons: list[str] = []
 
     def lost(ctx: Context) -> object:
-        house.run("UPDATE tasks SET epoch = epoch + 1 WHERE id = :id", id=parse_task(ctx.task_id))
+        deployment.run(
+            "UPDATE tasks SET epoch = epoch + 1 WHERE id = :id", id=parse_task(ctx.task_id)
+        )
         for say in (lambda: ctx.spawn("a", "echo"), lambda: ctx.artifact("a", "text")):
             with pytest.raises(Stopped) as stopped:
                 say()
@@ -218,21 +224,21 @@ def test_a_run_that_lost_its_claim_is_stopped_at_its_next_word(
         return None
 
     register(lost=lost)
-    task_id = house.task(user, type="lost")
-    [claimed] = house.claim().claims
+    task_id = deployment.task(user, type="lost")
+    [claimed] = deployment.claim().claims
 
     carry_out(worker, [claimed.claim])
 
     assert reasons == ["lost", "lost"]
-    assert house.state(task_id) == "running"
-    assert not house.rows("SELECT * FROM artifacts")
-    assert len(house.rows("SELECT * FROM stale_results")) == 1
+    assert deployment.state(task_id) == "running"
+    assert not deployment.rows("SELECT * FROM artifacts")
+    assert len(deployment.rows("SELECT * FROM stale_results")) == 1
 
 
 def test_an_anothers_task_is_not_waited_for(
-    house: House, worker: resources.House, user: UserId, register: Register
+    deployment: Deployment, worker: resources.WorkerResources, user: UserId, register: Register
 ) -> None:
-    stranger = show_task(house.task(user))
+    stranger = show_task(deployment.task(user))
 
     def waits(ctx: Context) -> object:
         with pytest.raises(errors.InvalidRequest, match="was not spawned by this task"):
@@ -241,4 +247,4 @@ def test_an_anothers_task_is_not_waited_for(
 
     register(waits=waits)
 
-    assert done(house, worker, user, type="waits")["output"] == "ok"
+    assert done(deployment, worker, user, type="waits")["output"] == "ok"

@@ -17,7 +17,7 @@ from overnight_worker.execute import carry_out
 from overnight_worker.load_handlers import load_handlers
 from overnight_worker.record_results import settle_by
 from overnight_worker.shutdown import DRAIN
-from tests.support.house import House
+from tests.support.deployment import Deployment
 from tests.support.rivals import Rival, held_lane
 from tests.support.waiting import wait_until
 from tests.support.workers import worker_settings
@@ -27,9 +27,9 @@ NOWHERE = "redis://127.0.0.1:1/0"
 
 
 @pytest.fixture
-def user(house: House) -> UserId:
-    house.agent()
-    return house.user()
+def user(deployment: Deployment) -> UserId:
+    deployment.agent()
+    return deployment.user()
 
 
 @pytest.fixture
@@ -38,11 +38,11 @@ def settings(database_url: str) -> Settings:
 
 
 @pytest.fixture
-def worker(settings: Settings, db: Db) -> Iterator[resources.House]:
+def worker(settings: Settings, db: Db) -> Iterator[resources.WorkerResources]:
     """What a pool child owns, in this process; no Redis is needed to run a task."""
     load_handlers(())
     waker = Waker(NOWHERE)
-    yield resources.House(settings, db, waker)
+    yield resources.WorkerResources(settings, db, waker)
     waker.close()
 
 
@@ -64,45 +64,53 @@ def draining() -> Iterator[None]:
     DRAIN._flag[0] = 0
 
 
-def claimed(house: House, user: UserId, **fields: object) -> Claimed:
-    task_id = house.task(user, **{"type": "test", **fields})
-    [one] = [it for it in house.claim().claims if it.claim.task_id == task_id]
+def claimed(deployment: Deployment, user: UserId, **fields: object) -> Claimed:
+    task_id = deployment.task(user, **{"type": "test", **fields})
+    [one] = [it for it in deployment.claim().claims if it.claim.task_id == task_id]
     return one
 
 
-def carried_out(house: House, worker: resources.House, user: UserId, **fields: object) -> TaskId:
-    claim = claimed(house, user, **fields).claim
+def carried_out(
+    deployment: Deployment, worker: resources.WorkerResources, user: UserId, **fields: object
+) -> TaskId:
+    claim = claimed(deployment, user, **fields).claim
     carry_out(worker, [claim])
     return claim.task_id
 
 
 def test_a_run_settles_with_its_output_cost_and_attempt(
-    house: House, worker: resources.House, user: UserId, handler: Callable[..., None]
+    deployment: Deployment,
+    worker: resources.WorkerResources,
+    user: UserId,
+    handler: Callable[..., None],
 ) -> None:
     def work(ctx: Context) -> object:
         ctx.cost(0.5, input_tokens=7)
         return {"seen": ctx.payload, "prompt": ctx.prompt, "attempt": ctx.attempt}
 
     handler(work)
-    task_id = carried_out(house, worker, user, payload={"a": 1}, spec={"prompt": "say hi"})
+    task_id = carried_out(deployment, worker, user, payload={"a": 1}, spec={"prompt": "say hi"})
 
-    row = house.row(task_id)
+    row = deployment.row(task_id)
     assert (row["state"], row["attempts"]) == ("completed", 1)
     assert row["output"] == {"seen": {"a": 1}, "prompt": "say hi", "attempt": 1}
     assert (float(row["cost_usd"]), row["tokens_used"]) == (0.5, {"input": 7})
 
 
 def test_a_failed_run_leaves_its_reason_and_its_traceback(
-    house: House, worker: resources.House, user: UserId, handler: Callable[..., None]
+    deployment: Deployment,
+    worker: resources.WorkerResources,
+    user: UserId,
+    handler: Callable[..., None],
 ) -> None:
     def work(ctx: Context) -> object:
         raise LookupError("no such page")
 
     handler(work)
-    task_id = carried_out(house, worker, user)
+    task_id = carried_out(deployment, worker, user)
 
-    assert house.state(task_id) == "retrying"
-    attempt = house.one("SELECT * FROM attempts WHERE task_id = :id", id=task_id)
+    assert deployment.state(task_id) == "retrying"
+    attempt = deployment.one("SELECT * FROM attempts WHERE task_id = :id", id=task_id)
     assert (attempt["outcome"], attempt["error"]) == ("failed", "LookupError: no such page")
     assert "LookupError" in attempt["detail"]
 
@@ -116,8 +124,8 @@ def test_a_failed_run_leaves_its_reason_and_its_traceback(
     ],
 )
 def test_a_handler_steers_what_becomes_of_its_task(
-    house: House,
-    worker: resources.House,
+    deployment: Deployment,
+    worker: resources.WorkerResources,
     user: UserId,
     handler: Callable[..., None],
     *,
@@ -129,65 +137,74 @@ def test_a_handler_steers_what_becomes_of_its_task(
         raise error
 
     handler(work)
-    row = house.row(carried_out(house, worker, user))
+    row = deployment.row(carried_out(deployment, worker, user))
 
     assert (row["state"], row["attempts"]) == (state, attempts)
 
 
 def test_a_type_without_handler_fails_for_good_and_names_those_there_are(
-    house: House, worker: resources.House, user: UserId
+    deployment: Deployment, worker: resources.WorkerResources, user: UserId
 ) -> None:
-    row = house.row(carried_out(house, worker, user, type="unheard-of"))
+    row = deployment.row(carried_out(deployment, worker, user, type="unheard-of"))
 
     assert (row["state"], row["failure_reason"]) == ("dead_lettered", "no_handler")
     assert "echo" in row["error"]
 
 
 def test_a_claim_starts_once_however_often_it_is_delivered(
-    house: House, worker: resources.House, user: UserId, handler: Callable[..., None]
+    deployment: Deployment,
+    worker: resources.WorkerResources,
+    user: UserId,
+    handler: Callable[..., None],
 ) -> None:
     runs: list[int] = []
     handler(lambda ctx: runs.append(ctx.epoch))
-    claim = claimed(house, user).claim
+    claim = claimed(deployment, user).claim
 
     for _ in range(3):
         carry_out(worker, [claim])
 
     assert runs == [1]
-    assert house.rows("SELECT * FROM stale_results") == []
+    assert deployment.rows("SELECT * FROM stale_results") == []
 
 
 def test_a_claim_with_another_token_or_epoch_starts_nothing(
-    house: House, worker: resources.House, user: UserId, handler: Callable[..., None]
+    deployment: Deployment,
+    worker: resources.WorkerResources,
+    user: UserId,
+    handler: Callable[..., None],
 ) -> None:
     runs: list[int] = []
     handler(lambda ctx: runs.append(ctx.epoch))
-    claim = claimed(house, user).claim
-    before = house.row(claim.task_id)
+    claim = claimed(deployment, user).claim
+    before = deployment.row(claim.task_id)
 
     carry_out(worker, [Claim(claim.task_id, claim.epoch, claim.task_id)])
     carry_out(worker, [Claim(claim.task_id, claim.epoch + 1, claim.token)])
 
     assert runs == []
-    assert house.row(claim.task_id) == before
+    assert deployment.row(claim.task_id) == before
 
 
 def test_a_claim_that_expired_on_the_way_starts_nothing(
-    house: House, worker: resources.House, user: UserId, handler: Callable[..., None]
+    deployment: Deployment,
+    worker: resources.WorkerResources,
+    user: UserId,
+    handler: Callable[..., None],
 ) -> None:
     runs: list[int] = []
     handler(lambda ctx: runs.append(ctx.epoch))
-    claim = claimed(house, user).claim
+    claim = claimed(deployment, user).claim
 
-    house.move_clock(timedelta(minutes=2))
+    deployment.move_clock(timedelta(minutes=2))
     carry_out(worker, [claim])
 
     assert runs == []
 
 
 def test_a_message_that_meets_a_leaving_worker_is_handed_back(
-    house: House,
-    worker: resources.House,
+    deployment: Deployment,
+    worker: resources.WorkerResources,
     user: UserId,
     handler: Callable[..., None],
     draining: None,
@@ -195,27 +212,33 @@ def test_a_message_that_meets_a_leaving_worker_is_handed_back(
     runs: list[int] = []
     handler(lambda ctx: runs.append(ctx.epoch))
 
-    row = house.row(carried_out(house, worker, user))
+    row = deployment.row(carried_out(deployment, worker, user))
 
     assert (runs, row["state"], row["attempts"]) == ([], "ready", 0)
 
 
 def test_a_run_hears_of_its_cancel_and_ends_as_cancelled(
-    house: House, worker: resources.House, user: UserId, handler: Callable[..., None]
+    deployment: Deployment,
+    worker: resources.WorkerResources,
+    user: UserId,
+    handler: Callable[..., None],
 ) -> None:
     def work(ctx: Context) -> object:
-        house.run("UPDATE tasks SET cancel_requested_at = clock()")
+        deployment.run("UPDATE tasks SET cancel_requested_at = clock()")
         while True:
             ctx.check()
 
     handler(work)
-    row = house.row(carried_out(house, worker, user))
+    row = deployment.row(carried_out(deployment, worker, user))
 
     assert (row["state"], row["failure_reason"]) == ("cancelled", "cancelled")
 
 
 def test_a_run_out_of_time_is_told_so_and_ends_as_timed_out(
-    house: House, worker: resources.House, user: UserId, handler: Callable[..., None]
+    deployment: Deployment,
+    worker: resources.WorkerResources,
+    user: UserId,
+    handler: Callable[..., None],
 ) -> None:
     reasons: list[str | None] = []
 
@@ -226,36 +249,42 @@ def test_a_run_out_of_time_is_told_so_and_ends_as_timed_out(
         return {"seconds_left": ctx.seconds_left}
 
     handler(work)
-    task_id = carried_out(house, worker, user, timeout_seconds=1, max_attempts=1)
+    task_id = carried_out(deployment, worker, user, timeout_seconds=1, max_attempts=1)
 
     assert reasons == ["timeout"]
-    assert house.row(task_id)["failure_reason"] == "timeout"
+    assert deployment.row(task_id)["failure_reason"] == "timeout"
 
 
 def test_only_runs_that_ended_by_themselves_tell_how_long_their_type_takes(
-    house: House, worker: resources.House, user: UserId, handler: Callable[..., None]
+    deployment: Deployment,
+    worker: resources.WorkerResources,
+    user: UserId,
+    handler: Callable[..., None],
 ) -> None:
     def work(ctx: Context) -> object:
         while ctx.payload["stop"] and not ctx.cancelled:
-            house.run("UPDATE tasks SET cancel_requested_at = clock()")
+            deployment.run("UPDATE tasks SET cancel_requested_at = clock()")
         raise LookupError("nothing more to do")
 
     handler(work)
-    carried_out(house, worker, user, payload={"stop": True})
-    assert house.rows("SELECT * FROM paces") == []
+    carried_out(deployment, worker, user, payload={"stop": True})
+    assert deployment.rows("SELECT * FROM paces") == []
 
-    carried_out(house, worker, user, payload={"stop": False})
-    [pace] = house.rows("SELECT * FROM paces")
+    carried_out(deployment, worker, user, payload={"stop": False})
+    [pace] = deployment.rows("SELECT * FROM paces")
     assert (pace["type"], len(pace["recent"])) == ("test", 1)
 
 
 def test_a_run_that_lost_its_task_is_told_so_and_writes_nothing(
-    house: House, worker: resources.House, user: UserId, handler: Callable[..., None]
+    deployment: Deployment,
+    worker: resources.WorkerResources,
+    user: UserId,
+    handler: Callable[..., None],
 ) -> None:
     reasons: list[str | None] = []
 
     def work(ctx: Context) -> object:
-        house.run("UPDATE tasks SET token = gen_random_uuid()")
+        deployment.run("UPDATE tasks SET token = gen_random_uuid()")
         while not ctx.cancelled:
             pass
         reasons.append(ctx.stop_reason)
@@ -263,46 +292,52 @@ def test_a_run_that_lost_its_task_is_told_so_and_writes_nothing(
         return None
 
     handler(work)
-    task_id = carried_out(house, worker, user)
+    task_id = carried_out(deployment, worker, user)
 
     assert reasons == ["lost"]
-    assert house.state(task_id) == "running"
-    assert house.rows("SELECT * FROM stale_results") == []
+    assert deployment.state(task_id) == "running"
+    assert deployment.rows("SELECT * FROM stale_results") == []
 
 
 def test_progress_travels_with_the_heartbeats_and_the_lease_is_extended(
-    house: House, worker: resources.House, user: UserId, handler: Callable[..., None]
+    deployment: Deployment,
+    worker: resources.WorkerResources,
+    user: UserId,
+    handler: Callable[..., None],
 ) -> None:
     seen: list[object] = []
 
     def work(ctx: Context) -> object:
-        before = house.one("SELECT expires_at FROM tasks")["expires_at"]
+        before = deployment.one("SELECT expires_at FROM tasks")["expires_at"]
         ctx.progress(0.5, "half way", page=3)
         while not seen:
-            row = house.one("SELECT progress, expires_at FROM tasks")
+            row = deployment.one("SELECT progress, expires_at FROM tasks")
             if row["progress"] is not None and row["expires_at"] > before:
                 seen.append(row["progress"])
         return None
 
     handler(work)
-    carried_out(house, worker, user)
+    carried_out(deployment, worker, user)
 
     assert seen == [{"fraction": 0.5, "message": "half way", "page": 3}]
 
 
 def test_progress_that_cannot_be_stored_is_refused_where_it_was_said(
-    house: House, worker: resources.House, user: UserId, handler: Callable[..., None]
+    deployment: Deployment,
+    worker: resources.WorkerResources,
+    user: UserId,
+    handler: Callable[..., None],
 ) -> None:
     handler(lambda ctx: ctx.progress(0.5, thing=object()))
 
-    task_id = carried_out(house, worker, user)
+    task_id = carried_out(deployment, worker, user)
 
-    assert "JSON" in house.row(task_id)["error"]
+    assert "JSON" in deployment.row(task_id)["error"]
 
 
 def test_a_run_settles_although_every_connection_broke_meanwhile(
-    house: House,
-    worker: resources.House,
+    deployment: Deployment,
+    worker: resources.WorkerResources,
     user: UserId,
     handler: Callable[..., None],
     connect: Callable[..., Db],
@@ -320,29 +355,29 @@ def test_a_run_settles_although_every_connection_broke_meanwhile(
         return len(broken)
 
     handler(work)
-    task_id = carried_out(house, worker, user)
+    task_id = carried_out(deployment, worker, user)
 
-    assert house.row(task_id)["output"] >= 1
+    assert deployment.row(task_id)["output"] >= 1
 
 
 def test_an_end_that_postgres_refuses_is_given_up_in_time(
-    house: House, user: UserId, connect: Callable[..., Db]
+    deployment: Deployment, user: UserId, connect: Callable[..., Db]
 ) -> None:
-    run = house.running(user)
+    run = deployment.running(user)
     powerless = connect(role=READER)
 
     assert settle_by(powerless, [(run, Returned("lost"))], deadline=0.0) is False
-    assert house.state(run.claim.task_id) == "running"
+    assert deployment.state(run.claim.task_id) == "running"
 
 
 def test_an_end_that_others_hold_up_is_never_given_up(
-    house: House,
+    deployment: Deployment,
     user: UserId,
     database_url: str,
     connect: Callable[..., Db],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    run = house.running(user)
+    run = deployment.running(user)
     hasty = Db.connect(database_url, role=DISPATCHER, timeouts=Timeouts(lock=0.01))
     late = Rival(lambda _: hasty, "late", settle_by, [(run, Returned("kept"))], deadline=0.0)
 
@@ -352,15 +387,15 @@ def test_an_end_that_others_hold_up_is_never_given_up(
 
     assert late.answer() is True
     hasty.close()
-    assert house.row(run.claim.task_id)["output"] == "kept"
+    assert deployment.row(run.claim.task_id)["output"] == "kept"
 
 
 def test_a_start_that_cannot_be_asked_for_drops_the_message(
-    house: House, user: UserId, settings: Settings
+    deployment: Deployment, user: UserId, settings: Settings
 ) -> None:
-    claim = claimed(house, user, type="echo").claim
+    claim = claimed(deployment, user, type="echo").claim
     nowhere = Db.connect("postgresql://nobody@127.0.0.1:1/nothing", role=None)
 
-    carry_out(resources.House(settings, nowhere, Waker(NOWHERE)), [claim])
+    carry_out(resources.WorkerResources(settings, nowhere, Waker(NOWHERE)), [claim])
 
-    assert house.state(claim.task_id) == "claimed"
+    assert deployment.state(claim.task_id) == "claimed"

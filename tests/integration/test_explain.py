@@ -1,4 +1,4 @@
-"""Why a task waits, reason by reason, in a real house."""
+"""Why a task waits, reason by reason, in a real deployment."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, time, timedelta
@@ -25,9 +25,9 @@ from overnight_server.gate.claim import Bundling, Terms
 from overnight_server.intake.submit import Edge, NewTask, submit_graph
 from tests.rules.sources import read
 from tests.rules.test_docs import FENCE
+from tests.support.api_user import TASKS, ApiUser, serve_api
 from tests.support.canned import KEY, canned_service
-from tests.support.door import TASKS, Door, open_door
-from tests.support.house import CLAIM_TTL, LIVENESS, LOOSE, POOL, TERMS, House
+from tests.support.deployment import CLAIM_TTL, LIVENESS, LOOSE, POOL, TERMS, Deployment
 
 PAGE = Path("docs/explain.md")
 NIGHT = Window("Europe/Berlin", time(22), time(6))
@@ -38,49 +38,53 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
-def door(house: House, database_url: str) -> Iterator[Door]:
-    with open_door(house, database_url, OVERNIGHT_WORKER_LIVENESS="300") as opened:
+def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
+    with serve_api(deployment, database_url, OVERNIGHT_WORKER_LIVENESS="300") as opened:
         yield opened
 
 
-def reasons(house: House, user: UserId, task: UUID, terms: Terms = TERMS) -> dict[str, ReasonView]:
-    found = explain(house.app, user, TaskId(task), terms).reasons
+def reasons(
+    deployment: Deployment, user: UserId, task: UUID, terms: Terms = TERMS
+) -> dict[str, ReasonView]:
+    found = explain(deployment.app, user, TaskId(task), terms).reasons
     return {reason.code: reason for reason in found}
 
 
-def only(house: House, user: UserId, task: UUID, terms: Terms = TERMS) -> ReasonView:
+def only(deployment: Deployment, user: UserId, task: UUID, terms: Terms = TERMS) -> ReasonView:
     """The one reason there is."""
-    [reason] = reasons(house, user, task, terms).values()
+    [reason] = reasons(deployment, user, task, terms).values()
     return reason
 
 
-def test_a_task_that_nothing_holds_has_no_reason_and_is_claimed_next(house: House) -> None:
-    house.agent()
-    user = house.user()
-    task = house.task(user)
+def test_a_task_that_nothing_holds_has_no_reason_and_is_claimed_next(
+    deployment: Deployment,
+) -> None:
+    deployment.agent()
+    user = deployment.user()
+    task = deployment.task(user)
 
-    view = explain(house.app, user, task, TERMS)
+    view = explain(deployment.app, user, task, TERMS)
 
     assert (view.reasons, view.starts_next, view.queue_position) == ([], True, 1)
-    assert [one.claim.task_id for one in house.claim().claims] == [task]
+    assert [one.claim.task_id for one in deployment.claim().claims] == [task]
 
 
-def test_another_users_task_looks_like_none(house: House) -> None:
-    task = house.task(house.user())
+def test_another_users_task_looks_like_none(deployment: Deployment) -> None:
+    task = deployment.task(deployment.user())
 
     with pytest.raises(TaskNotFound):
-        explain(house.app, house.user(), task, TERMS)
+        explain(deployment.app, deployment.user(), task, TERMS)
 
 
-def test_a_dependency_names_the_tasks_it_waits_for(house: House) -> None:
-    house.agent()
-    user = house.user()
+def test_a_dependency_names_the_tasks_it_waits_for(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user()
     tasks = [NewTask(title="t", type="echo") for _ in range(3)]
     first, second, last = submit_graph(
-        house.app, user, tasks, LOOSE, edges=[Edge(0, 2), Edge(1, 2)]
+        deployment.app, user, tasks, LOOSE, edges=[Edge(0, 2), Edge(1, 2)]
     )
 
-    reason = only(house, user, last.task_id)
+    reason = only(deployment, user, last.task_id)
 
     assert reason.code == "dependency"
     assert reason.details["unmet"] == 2
@@ -91,79 +95,79 @@ def test_a_dependency_names_the_tasks_it_waits_for(house: House) -> None:
     assert "it waits for 2 other tasks" in reason.message
 
 
-def test_a_retry_says_when_and_how_many_attempts_are_spent(house: House) -> None:
-    house.agent()
-    user = house.user()
-    run = house.running(user)
-    house.settle(run, Raised("error", "no luck"))
+def test_a_retry_says_when_and_how_many_attempts_are_spent(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user()
+    run = deployment.running(user)
+    deployment.settle(run, Raised("error", "no luck"))
 
-    reason = only(house, user, run.claim.task_id)
+    reason = only(deployment, user, run.claim.task_id)
 
     assert reason.code == "retry_at"
-    assert reason.details["retry_at"] == house.row(run.claim.task_id)["retry_at"]
+    assert reason.details["retry_at"] == deployment.row(run.claim.task_id)["retry_at"]
     assert "1 of 3 attempts are spent" in reason.message
 
 
-def test_a_deadline_that_passed_is_a_reason(house: House) -> None:
-    house.agent()
-    user = house.user()
-    now = house.one("SELECT clock() AS now")["now"]
-    task = house.task(user, deadline_at=now + HOUR)
-    house.move_clock(2 * HOUR)
+def test_a_deadline_that_passed_is_a_reason(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user()
+    now = deployment.one("SELECT clock() AS now")["now"]
+    task = deployment.task(user, deadline_at=now + HOUR)
+    deployment.move_clock(2 * HOUR)
 
-    assert only(house, user, task).code == "deadline"
+    assert only(deployment, user, task).code == "deadline"
 
 
 @pytest.mark.parametrize("scope", ["user", "pool", "all"])
-def test_a_pause_says_since_when_and_why(house: House, scope: str) -> None:
-    house.agent()
-    user = house.user(name="ada")
-    task = house.task(user)
+def test_a_pause_says_since_when_and_why(deployment: Deployment, scope: str) -> None:
+    deployment.agent()
+    user = deployment.user(name="ada")
+    task = deployment.task(user)
     target = {"user": Target(user_id=user), "pool": Target(pool=POOL), "all": EVERYTHING}[scope]
-    pause(house.app, target, actor="human:operator", note="new keys")
+    pause(deployment.app, target, actor="human:operator", note="new keys")
 
-    reason = only(house, user, task)
+    reason = only(deployment, user, task)
 
     assert (reason.code, reason.details["scope"]) == ("paused", scope)
     assert "(new keys)" in reason.message
     assert "`overnight resume --" in reason.message
 
 
-def test_a_pause_of_ones_own_says_how_one_ends_it_oneself(house: House) -> None:
-    house.agent()
-    user = house.user(name="ada")
-    task = house.task(user)
-    pause(house.app, Target(user_id=user), actor=f"user:{user}")
+def test_a_pause_of_ones_own_says_how_one_ends_it_oneself(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user(name="ada")
+    task = deployment.task(user)
+    pause(deployment.app, Target(user_id=user), actor=f"user:{user}")
 
-    own = only(house, user, task).message
-    pause(house.app, Target(user_id=user), actor="human:operator")
+    own = only(deployment, user, task).message
+    pause(deployment.app, Target(user_id=user), actor="human:operator")
 
     both = (
         "its user ends it with `overnight resume --me`, an operator with `overnight resume --user"
     )
     assert f"{both} ada`" in own
-    assert "--me" not in only(house, user, task).message
+    assert "--me" not in only(deployment, user, task).message
 
 
-def test_a_paused_pool_holds_nobody_whom_another_can_serve(house: House) -> None:
-    house.agent()
-    house.agent(agent_id="other", pool="other")
-    user = house.user()
-    task = house.task(user)
+def test_a_paused_pool_holds_nobody_whom_another_can_serve(deployment: Deployment) -> None:
+    deployment.agent()
+    deployment.agent(agent_id="other", pool="other")
+    user = deployment.user()
+    task = deployment.task(user)
 
-    pause(house.app, Target(pool=POOL), actor="human:operator")
+    pause(deployment.app, Target(pool=POOL), actor="human:operator")
 
-    assert not reasons(house, user, task)
+    assert not reasons(deployment, user, task)
 
 
-def test_a_shut_window_says_when_it_opens(house: House) -> None:
-    house.set_clock(NOON)
-    house.agent()
-    user = house.user()
-    set_window(house.app, user, NIGHT)
-    task = house.task(user)
+def test_a_shut_window_says_when_it_opens(deployment: Deployment) -> None:
+    deployment.set_clock(NOON)
+    deployment.agent()
+    user = deployment.user()
+    set_window(deployment.app, user, NIGHT)
+    task = deployment.task(user)
 
-    reason = only(house, user, task)
+    reason = only(deployment, user, task)
 
     assert reason.code == "window"
     assert reason.message == (
@@ -172,58 +176,58 @@ def test_a_shut_window_says_when_it_opens(house: House) -> None:
     assert reason.details["opens_at"] == datetime(2026, 11, 16, 21, 0, tzinfo=UTC)
 
 
-def test_a_window_that_opened_unnoticed_holds_nobody(house: House) -> None:
-    house.set_clock(NOON)
-    house.agent()
-    user = house.user()
-    set_window(house.app, user, NIGHT)
-    task = house.task(user)
+def test_a_window_that_opened_unnoticed_holds_nobody(deployment: Deployment) -> None:
+    deployment.set_clock(NOON)
+    deployment.agent()
+    user = deployment.user()
+    set_window(deployment.app, user, NIGHT)
+    task = deployment.task(user)
 
-    house.set_clock(EVENING + 2 * HOUR)
+    deployment.set_clock(EVENING + 2 * HOUR)
 
-    assert not reasons(house, user, task)
-
-
-def test_under_continue_only_what_came_too_late_waits(house: House) -> None:
-    house.set_clock(NOON - 7 * HOUR)
-    house.agent()
-    user = house.user()
-    set_window(house.app, user, Window("Europe/Berlin", time(22), time(6), AtClosing.CONTINUE))
-    early = house.task(user)
-    house.set_clock(NOON)
-    late = house.task(user)
-
-    assert not reasons(house, user, early)
-    assert only(house, user, late).code == "window"
+    assert not reasons(deployment, user, task)
 
 
-def test_a_zone_that_cannot_be_read_is_told(house: House) -> None:
-    house.agent()
-    user = house.user(window_zone="Mars/Base", window_from=time(22), window_to=time(6))
-    task = house.task(user)
+def test_under_continue_only_what_came_too_late_waits(deployment: Deployment) -> None:
+    deployment.set_clock(NOON - 7 * HOUR)
+    deployment.agent()
+    user = deployment.user()
+    set_window(deployment.app, user, Window("Europe/Berlin", time(22), time(6), AtClosing.CONTINUE))
+    early = deployment.task(user)
+    deployment.set_clock(NOON)
+    late = deployment.task(user)
 
-    reason = only(house, user, task)
+    assert not reasons(deployment, user, early)
+    assert only(deployment, user, late).code == "window"
+
+
+def test_a_zone_that_cannot_be_read_is_told(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user(window_zone="Mars/Base", window_from=time(22), window_to=time(6))
+    task = deployment.task(user)
+
+    reason = only(deployment, user, task)
 
     assert reason.code == "window"
     assert "cannot read its time zone" in reason.message
     assert reason.details["opens_at"] is None
 
 
-def test_a_disabled_user_is_told_from_one_without_a_plan(house: House) -> None:
-    house.agent()
-    user, none = house.user(), house.user(max_concurrent_agents=0)
-    disable_user(house.app, user)
+def test_a_disabled_user_is_told_from_one_without_a_plan(deployment: Deployment) -> None:
+    deployment.agent()
+    user, none = deployment.user(), deployment.user(max_concurrent_agents=0)
+    disable_user(deployment.app, user)
 
-    assert "overnight user enable" in only(house, user, house.task(user)).message
-    assert "overnight user limits" in only(house, none, house.task(none)).message
+    assert "overnight user enable" in only(deployment, user, deployment.task(user)).message
+    assert "overnight user limits" in only(deployment, none, deployment.task(none)).message
 
 
-def test_a_full_plan_says_how_full(house: House) -> None:
-    house.agent()
-    user = house.user(max_concurrent_agents=1)
-    house.running(user)
+def test_a_full_plan_says_how_full(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user(max_concurrent_agents=1)
+    deployment.running(user)
 
-    reason = only(house, user, house.task(user))
+    reason = only(deployment, user, deployment.task(user))
 
     assert (reason.code, dict(reason.details)) == (
         "plan_concurrency",
@@ -231,84 +235,90 @@ def test_a_full_plan_says_how_full(house: House) -> None:
     )
 
 
-def test_hours_say_what_is_needed_what_is_left_and_what_to_do(house: House) -> None:
-    house.agent()
-    user = house.user(PlanTier.PRO, monthly_agent_hours_limit=1)
-    house.run(
+def test_hours_say_what_is_needed_what_is_left_and_what_to_do(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user(PlanTier.PRO, monthly_agent_hours_limit=1)
+    deployment.run(
         "INSERT INTO usage_ledger (user_id, period_started_at, kind, seconds)"
         " SELECT user_id, cycle_started_at, 'adjustment', 2400 FROM lanes WHERE user_id = :id",
         id=user,
     )
-    task = house.task(user, timeout_seconds=1800)
-    small = house.task(user, timeout_seconds=1200)
+    task = deployment.task(user, timeout_seconds=1800)
+    small = deployment.task(user, timeout_seconds=1200)
 
-    reason = only(house, user, task)
+    reason = only(deployment, user, task)
 
-    resets = house.lane(user)["resets_at"]
+    resets = deployment.lane(user)["resets_at"]
     assert reason.message == (
         f"needs 30 min, 20 min left until {resets:%Y-%m-%d %H:%MZ}: lower its timeout or wait"
     )
     assert reason.details["left_seconds"] == 1200
-    assert not reasons(house, user, small)
+    assert not reasons(deployment, user, small)
 
 
-def test_hours_that_will_never_do_are_told_as_such(house: House) -> None:
-    house.agent()
-    user = house.user(PlanTier.PRO, monthly_agent_hours_limit=1)
-    task = house.task(user, timeout_seconds=7200)
+def test_hours_that_will_never_do_are_told_as_such(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user(PlanTier.PRO, monthly_agent_hours_limit=1)
+    task = deployment.task(user, timeout_seconds=7200)
 
-    assert "more than the 1 h of a whole month" in only(house, user, task).message
-
-
-def test_hours_that_are_used_up_or_not_there_are_told_as_such(house: House) -> None:
-    house.agent()
-    user = house.user(monthly_agent_hours_limit=1)
-    task = house.task(user, timeout_seconds=60)
-    house.run("UPDATE lanes SET used_seconds = 3600")
-    assert only(house, user, task).message.startswith("the month's 1 h are used up: they come back")
-
-    house.run("UPDATE users SET monthly_agent_hours_limit = 0")
-    assert only(house, user, task).message.startswith("you have no hours at all: an operator can")
+    assert "more than the 1 h of a whole month" in only(deployment, user, task).message
 
 
-def test_a_plan_without_any_slot_is_told_as_such(house: House) -> None:
-    house.agent()
-    user = house.user(max_concurrent_agents=0)
+def test_hours_that_are_used_up_or_not_there_are_told_as_such(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user(monthly_agent_hours_limit=1)
+    task = deployment.task(user, timeout_seconds=60)
+    deployment.run("UPDATE lanes SET used_seconds = 3600")
+    assert only(deployment, user, task).message.startswith(
+        "the month's 1 h are used up: they come back"
+    )
 
-    assert only(house, user, house.task(user)).message.startswith("you may run no task at all")
+    deployment.run("UPDATE users SET monthly_agent_hours_limit = 0")
+    assert only(deployment, user, task).message.startswith(
+        "you have no hours at all: an operator can"
+    )
 
 
-def test_hours_promised_to_a_run_may_come_back(house: House) -> None:
-    house.agent()
-    user = house.user(PlanTier.PRO, monthly_agent_hours_limit=1)
-    house.running(user, timeout_seconds=1800)
-    task = house.task(user, timeout_seconds=3000)
+def test_a_plan_without_any_slot_is_told_as_such(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user(max_concurrent_agents=0)
 
-    assert "promised to running tasks" in only(house, user, task).message
+    assert only(deployment, user, deployment.task(user)).message.startswith(
+        "you may run no task at all"
+    )
 
 
-def test_a_lock_names_its_holder_and_since_when(house: House) -> None:
-    house.agent()
-    user = house.user()
-    run = house.running(user, locks=["path:src"])
-    task = house.task(user, locks=["path:src/a", "repo:site"])
+def test_hours_promised_to_a_run_may_come_back(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user(PlanTier.PRO, monthly_agent_hours_limit=1)
+    deployment.running(user, timeout_seconds=1800)
+    task = deployment.task(user, timeout_seconds=3000)
 
-    reason = only(house, user, task)
+    assert "promised to running tasks" in only(deployment, user, task).message
+
+
+def test_a_lock_names_its_holder_and_since_when(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user()
+    run = deployment.running(user, locks=["path:src"])
+    task = deployment.task(user, locks=["path:src/a", "repo:site"])
+
+    reason = only(deployment, user, task)
 
     assert reason.code == "lock"
     assert reason.details["key"] == "path:src"
     assert reason.details["held_by"] == show_task(run.claim.task_id)
-    assert reason.details["since"] == house.row(run.claim.task_id)["claimed_at"]
+    assert reason.details["since"] == deployment.row(run.claim.task_id)["claimed_at"]
 
 
-def test_who_comes_later_is_behind_for_a_slot(house: House) -> None:
-    house.agent(slots=1)
-    user = house.user()
-    first, second = house.task(user), house.task(user)
+def test_who_comes_later_is_behind_for_a_slot(deployment: Deployment) -> None:
+    deployment.agent(slots=1)
+    user = deployment.user()
+    first, second = deployment.task(user), deployment.task(user)
 
-    reason = only(house, user, second)
+    reason = only(deployment, user, second)
 
-    assert not reasons(house, user, first)
+    assert not reasons(deployment, user, first)
     assert (reason.code, reason.details["for"]) == ("behind", "slots")
     assert reason.details["own_tasks_first"] == [show_task(first)]
     assert reason.message == (
@@ -317,25 +327,25 @@ def test_who_comes_later_is_behind_for_a_slot(house: House) -> None:
     )
 
 
-def test_another_user_who_waited_longer_goes_first(house: House) -> None:
-    house.agent(slots=2)
-    greedy, other = house.user(), house.user()
-    house.running(greedy)
-    mine, theirs = house.task(greedy), house.task(other)
+def test_another_user_who_waited_longer_goes_first(deployment: Deployment) -> None:
+    deployment.agent(slots=2)
+    greedy, other = deployment.user(), deployment.user()
+    deployment.running(greedy)
+    mine, theirs = deployment.task(greedy), deployment.task(other)
 
-    reason = only(house, greedy, mine)
+    reason = only(deployment, greedy, mine)
 
-    assert not reasons(house, other, theirs)
+    assert not reasons(deployment, other, theirs)
     assert (reason.code, reason.details["for"], reason.details["place"]) == ("behind", "slots", 2)
     assert "1 slot is free in the pool default and the task is number 2" in reason.message
 
 
-def test_room_that_the_plan_leaves_goes_to_the_urgent(house: House) -> None:
-    house.agent()
-    user = house.user(max_concurrent_agents=1)
-    urgent, calm = house.task(user, priority=5), house.task(user)
+def test_room_that_the_plan_leaves_goes_to_the_urgent(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user(max_concurrent_agents=1)
+    urgent, calm = deployment.task(user, priority=5), deployment.task(user)
 
-    reason = only(house, user, calm)
+    reason = only(deployment, user, calm)
 
     assert reason.details["for"] == "room"
     assert reason.message == (
@@ -344,70 +354,72 @@ def test_room_that_the_plan_leaves_goes_to_the_urgent(house: House) -> None:
     )
 
 
-def test_a_lock_that_goes_to_another_in_the_same_pass(house: House) -> None:
-    house.agent()
-    user = house.user()
-    first, second = (house.task(user, locks=["repo:site"]) for _ in range(2))
+def test_a_lock_that_goes_to_another_in_the_same_pass(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user()
+    first, second = (deployment.task(user, locks=["repo:site"]) for _ in range(2))
 
-    assert not reasons(house, user, first)
-    assert only(house, user, second).details["for"] == "lock"
-
-
-def test_hours_that_go_to_another_in_the_same_pass(house: House) -> None:
-    house.agent()
-    user = house.user(PlanTier.PRO, monthly_agent_hours_limit=1)
-    first, second = (house.task(user, timeout_seconds=2400) for _ in range(2))
-
-    assert not reasons(house, user, first)
-    assert only(house, user, second).details["for"] == "hours"
+    assert not reasons(deployment, user, first)
+    assert only(deployment, user, second).details["for"] == "lock"
 
 
-def test_a_pass_looks_past_lanes_with_nothing_for_the_pool(house: House) -> None:
-    house.agent(slots=1)
+def test_hours_that_go_to_another_in_the_same_pass(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user(PlanTier.PRO, monthly_agent_hours_limit=1)
+    first, second = (deployment.task(user, timeout_seconds=2400) for _ in range(2))
+
+    assert not reasons(deployment, user, first)
+    assert only(deployment, user, second).details["for"] == "hours"
+
+
+def test_a_pass_looks_past_lanes_with_nothing_for_the_pool(deployment: Deployment) -> None:
+    deployment.agent(slots=1)
     for _ in range(15):
-        house.task(house.user(), required_capabilities=["gpu"])
-    late = house.user()
-    house.run("UPDATE lanes SET last_served_at = clock() WHERE user_id = :id", id=late)
-    task = house.task(late)
+        deployment.task(deployment.user(), required_capabilities=["gpu"])
+    late = deployment.user()
+    deployment.run("UPDATE lanes SET last_served_at = clock() WHERE user_id = :id", id=late)
+    task = deployment.task(late)
 
-    assert not reasons(house, late, task)
-    assert [one.claim.task_id for one in house.claim().claims] == [task]
+    assert not reasons(deployment, late, task)
+    assert [one.claim.task_id for one in deployment.claim().claims] == [task]
 
 
-def test_a_lane_the_pool_gave_up_on_is_told(house: House) -> None:
-    house.agent()
-    user = house.user()
-    task = house.task(user)
-    house.run("UPDATE lanes SET parked_for = ARRAY[:pool] WHERE user_id = :id", pool=POOL, id=user)
+def test_a_lane_the_pool_gave_up_on_is_told(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user()
+    task = deployment.task(user)
+    deployment.run(
+        "UPDATE lanes SET skipped_by_pools = ARRAY[:pool] WHERE user_id = :id", pool=POOL, id=user
+    )
 
-    reason = only(house, user, task)
+    reason = only(deployment, user, task)
 
     assert reason.details["for"] == "lane"
     assert "found nothing to start in your queue" in reason.message
-    assert not house.claim().claims
+    assert not deployment.claim().claims
 
 
-def test_quick_tasks_share_a_slot_and_so_none_is_behind(house: House) -> None:
-    house.agent(slots=1)
-    house.run("INSERT INTO paces (type, seconds) VALUES ('quick', 0.05)")
-    user = house.user()
-    tasks = [house.task(user, type="quick") for _ in range(6)]
+def test_quick_tasks_share_a_slot_and_so_none_is_behind(deployment: Deployment) -> None:
+    deployment.agent(slots=1)
+    deployment.run("INSERT INTO paces (type, seconds) VALUES ('quick', 0.05)")
+    user = deployment.user()
+    tasks = [deployment.task(user, type="quick") for _ in range(6)]
     terms = Terms(CLAIM_TTL, LIVENESS, bundling=Bundling(0.25, 100))
 
-    held = [task for task in tasks if reasons(house, user, task, terms)]
+    held = [task for task in tasks if reasons(deployment, user, task, terms)]
 
     assert held == tasks[5:]
 
 
-def test_what_runs_or_has_ended_says_so(house: House) -> None:
-    house.agent()
-    user = house.user()
-    run = house.running(user)
-    running = only(house, user, run.claim.task_id)
-    cancel(house.app, user, run.claim.task_id, actor="user")
-    stopping = only(house, user, run.claim.task_id)
-    house.settle(run, Returned())
-    ended = only(house, user, run.claim.task_id)
+def test_what_runs_or_has_ended_says_so(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user()
+    run = deployment.running(user)
+    running = only(deployment, user, run.claim.task_id)
+    cancel(deployment.app, user, run.claim.task_id, actor="user")
+    stopping = only(deployment, user, run.claim.task_id)
+    deployment.settle(run, Returned())
+    ended = only(deployment, user, run.claim.task_id)
 
     assert {running.code, stopping.code, ended.code} == {"state"}
     assert "it is running since" in running.message
@@ -415,37 +427,37 @@ def test_what_runs_or_has_ended_says_so(house: House) -> None:
     assert "it ended as" in ended.message
 
 
-def test_all_that_holds_a_task_is_told(house: House) -> None:
-    user = house.user(max_concurrent_agents=0)
-    pause(house.app, EVERYTHING, actor="human:operator")
-    task = house.task(user)
+def test_all_that_holds_a_task_is_told(deployment: Deployment) -> None:
+    user = deployment.user(max_concurrent_agents=0)
+    pause(deployment.app, EVERYTHING, actor="human:operator")
+    task = deployment.task(user)
 
-    assert list(reasons(house, user, task)) == ["paused", "plan_concurrency", "no_worker"]
+    assert list(reasons(deployment, user, task)) == ["paused", "plan_concurrency", "no_worker"]
 
 
-def test_the_api_explains_to_the_owner_alone(door: Door) -> None:
-    task = door.created()
+def test_the_api_explains_to_the_owner_alone(api_user: ApiUser) -> None:
+    task = api_user.created()
     path = f"{TASKS}/{task['id']}/explain"
 
-    told = door.ask("GET", path)
-    guest = door.guest().ask("GET", path)
-    unknown = door.ask("GET", f"{TASKS}/{show_task(uuid4())}/explain")
+    told = api_user.ask("GET", path)
+    guest = api_user.guest().ask("GET", path)
+    unknown = api_user.ask("GET", f"{TASKS}/{show_task(uuid4())}/explain")
 
     assert told.status_code == 200
     assert told.json()["starts_next"] is False
     assert [reason["code"] for reason in told.json()["reasons"]] == ["no_worker"]
     assert (guest.status_code, unknown.status_code) == (404, 404)
-    assert door.client().tasks.explain(task["id"]).reasons[0].code == "no_worker"
+    assert api_user.client().tasks.explain(task["id"]).reasons[0].code == "no_worker"
 
 
 def test_the_example_of_the_page_is_what_the_command_prints(
-    door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    api_user: ApiUser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    door.house.set_clock(EVENING)
-    door.house.agent()
-    ada = door.guest(**_free_plan())
+    api_user.deployment.set_clock(EVENING)
+    api_user.deployment.agent()
+    ada = api_user.guest(**_free_plan())
     holder = ada.created(project_id="site")["id"]
-    assert door.house.claim().claims
+    assert api_user.deployment.claim().claims
     task = ada.created(project_id="site")["id"]
     answer = ada.ask("GET", f"{TASKS}/{task}/explain").json()
 

@@ -32,7 +32,7 @@ from overnight_server.gate.claim import (
 from overnight_server.intake.submit import Edge, NewTask, submit_graph
 from overnight_server.store.batched_statements import Answer, Call, ask
 from overnight_server.store.db import Db
-from tests.support.house import CLAIM_TTL, LOOSE, POOL, House
+from tests.support.deployment import CLAIM_TTL, LOOSE, POOL, Deployment
 from tests.support.profiles import examples
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class Undone(Db):
 
 @dataclass(frozen=True)
 class Job:
-    """A task of a small house, and what has happened to it."""
+    """A task of a small deployment, and what has happened to it."""
 
     type: str
     priority: int
@@ -94,7 +94,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Person:
-    """A user of a small house; each job marked `after` waits for the one before it."""
+    """A user of a small deployment; each job marked `after` waits for the one before it."""
 
     plan: PlanTier
     at_once: int
@@ -120,7 +120,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Place:
-    """The workers and the rules of a small house, and how much of it is busy."""
+    """The workers and the rules of a small deployment, and how much of it is busy."""
 
     workers: Sequence[Worker]
     paused: str | None
@@ -236,36 +236,36 @@ WORKING = Place([Worker(POOL, 3, (), "alive")], None, None, ONE_BY_ONE, busy=0)
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(crowd=st.lists(people, min_size=1, max_size=3), place=places)
 def test_explain_finds_no_reason_exactly_where_the_gate_would_claim(
-    house: House, crowd: list[Person], place: Place
+    deployment: Deployment, crowd: list[Person], place: Place
 ) -> None:
-    _compare(house, crowd, place)
+    _compare(deployment, crowd, place)
 
 
 @pytest.mark.proof
 @pytest.mark.timeout(1800)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(crowd=st.lists(people, min_size=1, max_size=6), place=places)
-def test_explain_agrees_with_the_gate_in_many_more_houses(
-    house: House, crowd: list[Person], place: Place
+def test_explain_agrees_with_the_gate_in_many_more_deployments(
+    deployment: Deployment, crowd: list[Person], place: Place
 ) -> None:
-    _compare(house, crowd, place)
+    _compare(deployment, crowd, place)
 
 
-def _compare(house: House, crowd: list[Person], place: Place) -> None:
+def _compare(deployment: Deployment, crowd: list[Person], place: Place) -> None:
     terms = Terms(CLAIM_TTL, LIVENESS, place.slots_max, place.bundling)
-    owners = _build(house, crowd, place, terms)
+    owners = _build(deployment, crowd, place, terms)
 
-    taken = _next_pass(house, terms)
-    told = {task: explain(house.app, user, task, terms) for task, user in owners.items()}
+    taken = _next_pass(deployment, terms)
+    told = {task: explain(deployment.app, user, task, terms) for task, user in owners.items()}
 
     free = {task for task, view in told.items() if view.starts_next}
     assert free == taken, _tell(told, free ^ taken)
     alone = {task for task, view in told.items() if not _own_reasons(view)}
-    would_run = {task for task, user in owners.items() if _goes_alone(house, user, task)}
+    would_run = {task for task, user in owners.items() if _goes_alone(deployment, user, task)}
     assert alone == would_run, _tell(told, alone ^ would_run)
     for view in told.values():
         _check_words(view)
-    assert _firsts(house, terms) == _firsts(house, terms, by="claim")
+    assert _firsts(deployment, terms) == _firsts(deployment, terms, by="claim")
 
 
 def _own_reasons(view: ExplainView) -> list[ReasonView]:
@@ -279,10 +279,10 @@ def _own_reasons(view: ExplainView) -> list[ReasonView]:
     ]
 
 
-def _goes_alone(house: House, user: UserId, task: TaskId) -> bool:
+def _goes_alone(deployment: Deployment, user: UserId, task: TaskId) -> bool:
     """Whether the gate gives the task to a caller who brings a slot and all it requires."""
     claimed = claim_one(
-        Undone(house.dispatcher.engine),
+        Undone(deployment.dispatcher.engine),
         holder="nobody",
         terms=Terms(CLAIM_TTL, LIVENESS),
         user_id=user,
@@ -292,17 +292,19 @@ def _goes_alone(house: House, user: UserId, task: TaskId) -> bool:
     return claimed is not None
 
 
-def _next_pass(house: House, terms: Terms) -> set[UUID]:
+def _next_pass(deployment: Deployment, terms: Terms) -> set[UUID]:
     """What the next pass of any pool would take, each as if it came first."""
-    undone = Undone(house.dispatcher.engine)
-    pools = [row["name"] for row in house.rows("SELECT name FROM pools")]
+    undone = Undone(deployment.dispatcher.engine)
+    pools = [row["name"] for row in deployment.rows("SELECT name FROM pools")]
     passes = [
         claim(undone, pool, holder="nobody", terms=terms, limit=CLAIMS_PER_PASS) for pool in pools
     ]
     return {one.claim.task_id for taken in passes for one in taken.claims}
 
 
-def _firsts(house: House, terms: Terms, *, by: str = "claim_first") -> list[Sequence[UUID]]:
+def _firsts(
+    deployment: Deployment, terms: Terms, *, by: str = "claim_first"
+) -> list[Sequence[UUID]]:
     """What each pool would give to one slot, and to a worker's own that goes on by itself.
 
     One task is chosen by a shorter statement; by that for many it must be the same one.
@@ -317,7 +319,7 @@ def _firsts(house: House, terms: Terms, *, by: str = "claim_first") -> list[Sequ
         one = replace(terms, bundling=replace(terms.bundling, tasks=1))
         return take_next(tx, pool, agent="host-0", bundle=uuid4(), terms=one, lease=LIVENESS)
 
-    undone = Undone(house.dispatcher.engine)
+    undone = Undone(deployment.dispatcher.engine)
     found: list[Sequence[UUID]] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("overnight_server.gate.claim.ask", reworded)
@@ -343,46 +345,48 @@ def _check_words(view: ExplainView) -> None:
     event("starts next" if view.starts_next else view.state)
 
 
-def _build(house: House, crowd: list[Person], place: Place, terms: Terms) -> dict[TaskId, UserId]:
-    """A house at a late hour: some run since the evening, some came only now."""
-    house.run(FORGET)
-    house.set_clock(EVENING)
-    house.run(f"INSERT INTO paces (type, seconds) VALUES ('{QUICK}', 0.1)")
+def _build(
+    deployment: Deployment, crowd: list[Person], place: Place, terms: Terms
+) -> dict[TaskId, UserId]:
+    """A deployment at a late hour: some run since the evening, some came only now."""
+    deployment.run(FORGET)
+    deployment.set_clock(EVENING)
+    deployment.run(f"INSERT INTO paces (type, seconds) VALUES ('{QUICK}', 0.1)")
     for number, worker in enumerate(place.workers):
-        house.agent(
+        deployment.agent(
             worker.slots,
             agent_id=f"host-{number}",
             pool=worker.pool,
             capabilities=worker.capabilities,
             types=worker.types,
         )
-        house.run(
+        deployment.run(
             "UPDATE agents SET budget_remaining_usd = :usd WHERE id = :id",
             usd=worker.usd,
             id=f"host-{number}",
         )
-    users = [_move_in(house, person) for person in crowd]
+    users = [_move_in(deployment, person) for person in crowd]
     owners: dict[TaskId, UserId] = {}
     for user, person in zip(users, crowd, strict=True):
-        owners |= _submit(house, user, [job for job in person.jobs if not job.late])
+        owners |= _submit(deployment, user, [job for job in person.jobs if not job.late])
     for pool in (POOL, GPU_POOL) if place.busy else ():
-        claim(house.dispatcher, pool, holder="host-0", terms=terms, limit=place.busy)
-    house.set_clock(LATER)
+        claim(deployment.dispatcher, pool, holder="host-0", terms=terms, limit=place.busy)
+    deployment.set_clock(LATER)
     for user, person in zip(users, crowd, strict=True):
-        owners |= _submit(house, user, [job for job in person.jobs if job.late])
-        house.run(
+        owners |= _submit(deployment, user, [job for job in person.jobs if job.late])
+        deployment.run(
             "UPDATE dags SET budget_ceiling_usd = :usd WHERE user_id = :id",
             usd=person.graph_usd,
             id=user,
         )
         if person.paused:
-            pause(house.app, Target(user_id=user), actor="human:operator")
-    _change_workers(house, place)
+            pause(deployment.app, Target(user_id=user), actor="human:operator")
+    _change_workers(deployment, place)
     return owners
 
 
-def _move_in(house: House, person: Person) -> UserId:
-    user = house.user(
+def _move_in(deployment: Deployment, person: Person) -> UserId:
+    user = deployment.user(
         person.plan,
         max_concurrent_agents=person.at_once,
         max_task_duration_minutes=90,
@@ -390,33 +394,33 @@ def _move_in(house: House, person: Person) -> UserId:
         night_budget_usd=person.night_usd,
     )
     if person.window is not None:
-        set_window(house.app, user, person.window)
+        set_window(deployment.app, user, person.window)
     return user
 
 
-def _submit(house: House, user: UserId, jobs: Sequence[Job]) -> dict[TaskId, UserId]:
+def _submit(deployment: Deployment, user: UserId, jobs: Sequence[Job]) -> dict[TaskId, UserId]:
     edges = [Edge(place - 1, place) for place, job in enumerate(jobs) if job.after and place > 0]
-    made = submit_graph(house.app, user, [job.new() for job in jobs], LOOSE, edges=edges)
+    made = submit_graph(deployment.app, user, [job.new() for job in jobs], LOOSE, edges=edges)
     for job, one in zip(jobs, made, strict=True):
         if job.state == "retrying" and not job.late:
-            house.run(
+            deployment.run(
                 "UPDATE tasks SET state = 'claimed', token = gen_random_uuid(), claimed_by = 'x',"
                 " pool = 'x', claimed_at = clock(), expires_at = clock(), reserved_seconds = 1,"
                 " epoch = epoch + 1 WHERE id = :id AND state = 'ready'",
                 id=one.task_id,
             )
-            house.run(
+            deployment.run(
                 "UPDATE tasks SET state = 'running' WHERE id = :id AND state = 'claimed'",
                 id=one.task_id,
             )
-            house.run(
+            deployment.run(
                 "UPDATE tasks SET state = 'retrying', token = NULL, claimed_by = NULL, pool = NULL,"
                 " claimed_at = NULL, expires_at = NULL, reserved_seconds = NULL,"
                 " retry_at = clock() + interval '10 minutes' WHERE id = :id AND state = 'running'",
                 id=one.task_id,
             )
         elif job.state == "cancelled":
-            house.run(
+            deployment.run(
                 "UPDATE tasks SET state = 'cancelled', finished_at = clock()"
                 " WHERE id = :id AND state = 'ready'",
                 id=one.task_id,
@@ -424,14 +428,16 @@ def _submit(house: House, user: UserId, jobs: Sequence[Job]) -> dict[TaskId, Use
     return {one.task_id: user for one in made}
 
 
-def _change_workers(house: House, place: Place) -> None:
+def _change_workers(deployment: Deployment, place: Place) -> None:
     silent = [f"host-{n}" for n, worker in enumerate(place.workers) if worker.status == "silent"]
-    house.run("UPDATE agents SET last_heartbeat_at = clock() WHERE id <> ALL (:ids)", ids=silent)
+    deployment.run(
+        "UPDATE agents SET last_heartbeat_at = clock() WHERE id <> ALL (:ids)", ids=silent
+    )
     for status in ("draining", "offline"):
         ids = [f"host-{n}" for n, worker in enumerate(place.workers) if worker.status == status]
-        house.run("UPDATE agents SET status = :s WHERE id = ANY (:ids)", s=status, ids=ids)
-    known = {row["name"] for row in house.rows("SELECT name FROM pools")}
+        deployment.run("UPDATE agents SET status = :s WHERE id = ANY (:ids)", s=status, ids=ids)
+    known = {row["name"] for row in deployment.rows("SELECT name FROM pools")}
     if place.paused == "all":
-        pause(house.app, EVERYTHING, actor="human:operator")
+        pause(deployment.app, EVERYTHING, actor="human:operator")
     elif place.paused in known:
-        pause(house.app, Target(pool=place.paused), actor="human:operator")
+        pause(deployment.app, Target(pool=place.paused), actor="human:operator")

@@ -4,18 +4,18 @@ from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.results import Returned
 from overnight_server.explain.explain import ReasonView, explain
 from overnight_server.intake.submit import Edge, NewTask, submit_graph
+from tests.support.deployment import LOOSE, TERMS, Deployment
 from tests.support.graphs import begin
-from tests.support.house import LOOSE, TERMS, House
 
 
-def test_a_dependency_says_what_each_edge_waits_for(house: House) -> None:
-    house.agent()
-    user = house.user()
+def test_a_dependency_says_what_each_edge_waits_for(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user()
     tasks = [NewTask(title="t", type="echo") for _ in range(4)]
     edges = [Edge(0, 3, "failure"), Edge(1, 3, "finished"), Edge(2, 3, on_unmet="continue")]
-    made = [one.task_id for one in submit_graph(house.app, user, tasks, LOOSE, edges=edges)]
+    made = [one.task_id for one in submit_graph(deployment.app, user, tasks, LOOSE, edges=edges)]
 
-    reason = _only(house, user, made[3])
+    reason = _only(deployment, user, made[3])
 
     first, second, third = (show_task(one) for one in made[:3])
     assert reason.message == (
@@ -30,23 +30,25 @@ def test_a_dependency_says_what_each_edge_waits_for(house: House) -> None:
     assert [one["on_unmet"] for one in reason.details["tasks"]][2] == "continue"
 
 
-def test_one_cancelled_in_consequence_names_what_it_waited_for_in_vain(house: House) -> None:
-    house.agent()
-    user = house.user()
+def test_one_cancelled_in_consequence_names_what_it_waited_for_in_vain(
+    deployment: Deployment,
+) -> None:
+    deployment.agent()
+    user = deployment.user()
     tasks = [NewTask(title="t", type="echo") for _ in range(3)]
     edges = [Edge(0, 1, "failure"), Edge(2, 1)]
     done, fallback, _ = (
-        one.task_id for one in submit_graph(house.app, user, tasks, LOOSE, edges=edges)
+        one.task_id for one in submit_graph(deployment.app, user, tasks, LOOSE, edges=edges)
     )
-    house.settle(*begin(house, done), Returned())
+    deployment.settle(*begin(deployment, done), Returned())
 
-    reason = _only(house, user, fallback)
+    reason = _only(deployment, user, fallback)
 
     assert f"it waited in vain for {show_task(done)} (completed) to fail" in reason.message
     assert reason.message.endswith("not needed")
     assert [one["id"] for one in reason.details["tasks"]] == [show_task(done)]
 
 
-def _only(house: House, user: UserId, task: TaskId) -> ReasonView:
-    [reason] = explain(house.app, user, task, TERMS).reasons
+def _only(deployment: Deployment, user: UserId, task: TaskId) -> ReasonView:
+    [reason] = explain(deployment.app, user, task, TERMS).reasons
     return reason

@@ -4,21 +4,21 @@ from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.reasons import at
 from overnight_server.domain.results import Suspended
 from overnight_server.explain.explain import ReasonView, explain
-from tests.support.house import TERMS, House
+from tests.support.deployment import TERMS, Deployment
 
 
-def only(house: House, user: UserId, task: TaskId) -> ReasonView:
-    [reason] = explain(house.app, user, task, TERMS).reasons
+def only(deployment: Deployment, user: UserId, task: TaskId) -> ReasonView:
+    [reason] = explain(deployment.app, user, task, TERMS).reasons
     return reason
 
 
-def test_a_budget_that_cannot_pay_is_named(house: House) -> None:
-    house.agent()
-    user = house.user(night_budget_usd=3)
-    house.running(user, max_cost_usd=2.0)
-    task = house.task(user, max_cost_usd=2.5)
+def test_a_budget_that_cannot_pay_is_named(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user(night_budget_usd=3)
+    deployment.running(user, max_cost_usd=2.0)
+    task = deployment.task(user, max_cost_usd=2.5)
 
-    reason = only(house, user, task)
+    reason = only(deployment, user, task)
 
     begins = reason.details["next_night_at"]
     assert reason.code == "budget"
@@ -33,36 +33,36 @@ def test_a_budget_that_cannot_pay_is_named(house: House) -> None:
         "limit_usd": 3.0,
         "next_night_at": begins,
     }
-    assert begins > house.one("SELECT clock() AS now")["now"]
+    assert begins > deployment.one("SELECT clock() AS now")["now"]
 
 
-def test_a_task_that_costs_more_than_a_whole_night_is_told_so(house: House) -> None:
-    house.agent()
-    user = house.user(night_budget_usd=1)
-    task = house.task(user, max_cost_usd=2.5)
+def test_a_task_that_costs_more_than_a_whole_night_is_told_so(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user(night_budget_usd=1)
+    task = deployment.task(user, max_cost_usd=2.5)
 
-    assert only(house, user, task).message.startswith(
+    assert only(deployment, user, task).message.startswith(
         "needs $2.50, more than the whole of the night's budget, $1.00: lower its estimate, or ask"
     )
 
 
-def test_a_night_without_any_money_pays_for_nothing(house: House) -> None:
-    house.agent()
-    user = house.user(night_budget_usd=0)
-    task = house.task(user)
+def test_a_night_without_any_money_pays_for_nothing(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user(night_budget_usd=0)
+    task = deployment.task(user)
 
-    assert only(house, user, task).message.startswith(
+    assert only(deployment, user, task).message.startswith(
         "the night's budget is $0.00: it pays for nothing: ask an operator"
     )
 
 
-def test_a_task_that_reached_its_ceiling_asks(house: House) -> None:
-    house.agent()
-    user = house.user()
-    run = house.running(user, max_cost_usd=1.0)
-    house.settle(run, Suspended(cost_usd=1.25))
+def test_a_task_that_reached_its_ceiling_asks(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user()
+    run = deployment.running(user, max_cost_usd=1.0)
+    deployment.settle(run, Suspended(cost_usd=1.25))
 
-    reason = only(house, user, run.claim.task_id)
+    reason = only(deployment, user, run.claim.task_id)
 
     assert reason.code == "approval"
     assert reason.message.startswith("it has cost $1.25 and reached its own ceiling: ask an oper")

@@ -3,18 +3,18 @@
 from overnight_server.control.drain import drain
 from overnight_server.gate.claim import Terms
 from tests.integration.test_explain import only
-from tests.support.house import CLAIM_TTL, LIVENESS, POOL, House
+from tests.support.deployment import CLAIM_TTL, LIVENESS, POOL, Deployment
 
 
-def test_without_a_worker_nothing_starts(house: House) -> None:
-    user = house.user()
-    task = house.task(user)
+def test_without_a_worker_nothing_starts(deployment: Deployment) -> None:
+    user = deployment.user()
+    task = deployment.task(user)
 
-    assert only(house, user, task).code == "no_worker"
+    assert only(deployment, user, task).code == "no_worker"
 
-    house.agent(agent_id="leaving")
-    drain(house.dispatcher, "leaving")
-    reason = only(house, user, task)
+    deployment.agent(agent_id="leaving")
+    drain(deployment.dispatcher, "leaving")
+    reason = only(deployment, user, task)
     assert reason.code == "no_worker"
     assert reason.message.startswith(
         "the only worker that lives drains (leaving) and takes on nothing new:"
@@ -23,39 +23,39 @@ def test_without_a_worker_nothing_starts(house: House) -> None:
     assert reason.details["draining"] == ["leaving"]
 
 
-def test_a_missing_capability_is_named_pool_by_pool(house: House) -> None:
-    house.agent()
-    house.agent(agent_id="gpu-host", pool="gpu", capabilities=["gpu"])
-    user = house.user()
-    task = house.task(user, required_capabilities=["gpu", "big"])
+def test_a_missing_capability_is_named_pool_by_pool(deployment: Deployment) -> None:
+    deployment.agent()
+    deployment.agent(agent_id="gpu-host", pool="gpu", capabilities=["gpu"])
+    user = deployment.user()
+    task = deployment.task(user, required_capabilities=["gpu", "big"])
 
-    reason = only(house, user, task)
+    reason = only(deployment, user, task)
 
     assert reason.code == "no_capable_agent"
     assert reason.details["missing"] == {POOL: ["big", "gpu"], "gpu": ["big"]}
     assert "start a worker with `--capabilities big`" in reason.message
 
 
-def test_a_capability_that_not_all_of_a_pool_have_is_none(house: House) -> None:
-    house.agent()
-    house.agent(agent_id="gpu-host", capabilities=["gpu"])
-    user = house.user()
-    task = house.task(user, required_capabilities=["gpu"])
+def test_a_capability_that_not_all_of_a_pool_have_is_none(deployment: Deployment) -> None:
+    deployment.agent()
+    deployment.agent(agent_id="gpu-host", capabilities=["gpu"])
+    user = deployment.user()
+    task = deployment.task(user, required_capabilities=["gpu"])
 
-    reason = only(house, user, task)
+    reason = only(deployment, user, task)
 
     assert reason.details["mixed_pools"] == [POOL]
     assert "give those a pool of their own" in reason.message
 
 
-def test_a_type_that_only_others_know_names_them(house: House) -> None:
-    house.agent(types=["echo"])
-    house.agent(agent_id="studio", pool="films", types=["film"])
-    user = house.user()
-    film = house.task(user, type="film", required_capabilities=[])
-    drain(house.dispatcher, "studio")
+def test_a_type_that_only_others_know_names_them(deployment: Deployment) -> None:
+    deployment.agent(types=["echo"])
+    deployment.agent(agent_id="studio", pool="films", types=["film"])
+    user = deployment.user()
+    film = deployment.task(user, type="film", required_capabilities=[])
+    drain(deployment.dispatcher, "studio")
 
-    reason = only(house, user, film)
+    reason = only(deployment, user, film)
 
     assert reason.code == "handler"
     assert reason.message.startswith(
@@ -69,36 +69,36 @@ def test_a_type_that_only_others_know_names_them(house: House) -> None:
     }
 
 
-def test_a_type_that_not_all_of_a_pool_know_is_told(house: House) -> None:
-    house.agent(types=["echo"])
-    house.agent(agent_id="newer", types=["echo", "film"])
-    user = house.user()
-    film = house.task(user, type="film")
+def test_a_type_that_not_all_of_a_pool_know_is_told(deployment: Deployment) -> None:
+    deployment.agent(types=["echo"])
+    deployment.agent(agent_id="newer", types=["echo", "film"])
+    user = deployment.user()
+    film = deployment.task(user, type="film")
 
-    reason = only(house, user, film)
+    reason = only(deployment, user, film)
 
     assert reason.details["mixed_pools"] == [POOL]
     assert "not all workers of default know the type 'film'" in reason.message
 
 
-def test_a_full_pool_says_how_many_are_busy(house: House) -> None:
-    house.agent(slots=1)
-    user = house.user()
-    house.running(user)
-    task = house.task(user)
+def test_a_full_pool_says_how_many_are_busy(deployment: Deployment) -> None:
+    deployment.agent(slots=1)
+    user = deployment.user()
+    deployment.running(user)
+    task = deployment.task(user)
 
-    reason = only(house, user, task)
+    reason = only(deployment, user, task)
 
     assert reason.code == "slots"
     assert reason.details["pools"] == [{"pool": POOL, "busy": 1, "slots": 1}]
 
 
-def test_the_cap_of_the_house_is_a_reason_of_its_own(house: House) -> None:
-    house.agent()
-    user = house.user()
-    house.running(user)
-    task = house.task(user)
+def test_the_cap_of_the_deployment_is_a_reason_of_its_own(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user()
+    deployment.running(user)
+    task = deployment.task(user)
 
-    reason = only(house, user, task, Terms(CLAIM_TTL, LIVENESS, slots_max=1))
+    reason = only(deployment, user, task, Terms(CLAIM_TTL, LIVENESS, slots_max=1))
 
     assert (reason.code, dict(reason.details)) == ("slots_max", {"busy": 1, "slots_max": 1})

@@ -1,4 +1,4 @@
-"""Sequences that once broke the house, found by the state machine, each kept as a test."""
+"""Sequences that once broke the deployment, found by the state machine, each kept as a test."""
 
 from datetime import timedelta
 from uuid import UUID
@@ -8,49 +8,49 @@ from overnight_server.domain.claims import Claim
 from overnight_server.gate.claim import Bundling, Terms, claim
 from overnight_server.maintenance.reap import end_overdue, reap
 from overnight_server.outcome.presence import leave
-from tests.support.house import CLAIM_TTL, POOL, House
+from tests.support.deployment import CLAIM_TTL, POOL, Deployment
 
 LIVENESS = timedelta(seconds=15)
 GRACE = timedelta(seconds=10)
 
 
-def test_a_run_lost_long_ago_is_the_reapers_and_not_overdue(house: House) -> None:
-    user = house.user()
-    house.agent()
-    run = house.running(user, timeout_seconds=600)
+def test_a_run_lost_long_ago_is_the_reapers_and_not_overdue(deployment: Deployment) -> None:
+    user = deployment.user()
+    deployment.agent()
+    run = deployment.running(user, timeout_seconds=600)
     killed: list[Claim] = []
-    house.move_clock(timedelta(hours=8))
+    deployment.move_clock(timedelta(hours=8))
 
-    ended = end_overdue(house.dispatcher, grace=GRACE, kill=killed.append)
-    reap(house.dispatcher)
+    ended = end_overdue(deployment.dispatcher, grace=GRACE, kill=killed.append)
+    reap(deployment.dispatcher)
 
     assert (ended, killed) == (0, [])
-    assert house.state(run.claim.task_id) == "retrying"
-    assert house.one("SELECT outcome FROM attempts")["outcome"] == "worker_lost"
-    assert house.lane(user)["used_seconds"] == 0
+    assert deployment.state(run.claim.task_id) == "retrying"
+    assert deployment.one("SELECT outcome FROM attempts")["outcome"] == "worker_lost"
+    assert deployment.lane(user)["used_seconds"] == 0
 
 
-def test_a_worker_that_leaves_no_longer_holds_its_pool_back(house: House) -> None:
-    house.agent(agent_id="able", capabilities=["gpu"])
-    house.agent(agent_id="unable")
-    task_id = house.task(house.user(), required_capabilities=["gpu"])
-    before = house.claim().claims
+def test_a_worker_that_leaves_no_longer_holds_its_pool_back(deployment: Deployment) -> None:
+    deployment.agent(agent_id="able", capabilities=["gpu"])
+    deployment.agent(agent_id="unable")
+    task_id = deployment.task(deployment.user(), required_capabilities=["gpu"])
+    before = deployment.claim().claims
 
-    leave(house.dispatcher, "unable")
-    [claimed] = house.claim().claims
+    leave(deployment.dispatcher, "unable")
+    [claimed] = deployment.claim().claims
 
     assert before == []
     assert claimed.claim.task_id == task_id
 
 
-def test_quick_and_single_tasks_share_no_slot(house: House) -> None:
-    house.run("INSERT INTO paces (type, seconds) VALUES ('quick', 0.001)")
-    house.agent(slots=2)
+def test_quick_and_single_tasks_share_no_slot(deployment: Deployment) -> None:
+    deployment.run("INSERT INTO paces (type, seconds) VALUES ('quick', 0.001)")
+    deployment.agent(slots=2)
     for turn, kind in enumerate(("quick", "echo", "quick", "quick", "echo")):
-        house.task(house.user(id=UUID(int=turn)), type=kind)
+        deployment.task(deployment.user(id=UUID(int=turn)), type=kind)
 
     taken = claim(
-        house.dispatcher,
+        deployment.dispatcher,
         POOL,
         holder="dispatcher",
         terms=Terms(CLAIM_TTL, LIVENESS, bundling=Bundling()),

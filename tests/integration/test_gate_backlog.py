@@ -3,39 +3,41 @@
 from overnight_server.domain.plans import PlanTier
 from overnight_server.domain.results import Returned
 from overnight_server.intake.submit import NewTask, submit_graph
-from tests.support.house import LOOSE, House
+from tests.support.deployment import LOOSE, Deployment
 
 MOUNTAIN = 20_000
 BATCH = 5_000
 
 
-def test_a_huge_backlog_delays_another_user_by_one_slot_turnover(house: House) -> None:
-    house.agent(slots=2)
-    whale = house.user(PlanTier.ENTERPRISE)
+def test_a_huge_backlog_delays_another_user_by_one_slot_turnover(deployment: Deployment) -> None:
+    deployment.agent(slots=2)
+    whale = deployment.user(PlanTier.ENTERPRISE)
     for _ in range(MOUNTAIN // BATCH):
-        submit_graph(house.app, whale, [NewTask(title="one of many", type="echo")] * BATCH, LOOSE)
-    first, second = house.claim().claims
-    newcomer = house.user()
-    house.task(newcomer)
+        submit_graph(
+            deployment.app, whale, [NewTask(title="one of many", type="echo")] * BATCH, LOOSE
+        )
+    first, second = deployment.claim().claims
+    newcomer = deployment.user()
+    deployment.task(newcomer)
 
-    run = house.start(first)
+    run = deployment.start(first)
     assert run is not None
-    house.settle(run, Returned())
-    [served] = house.claim().claims
+    deployment.settle(run, Returned())
+    [served] = deployment.claim().claims
 
     assert first.user_id == second.user_id == whale
     assert served.user_id == newcomer
 
 
-def test_two_hundred_lanes_blocked_by_money_do_not_hold_up_the_rest(house: House) -> None:
-    house.agent(slots=1)
+def test_two_hundred_lanes_blocked_by_money_do_not_hold_up_the_rest(deployment: Deployment) -> None:
+    deployment.agent(slots=1)
     for _ in range(200):
-        house.task(house.user(night_budget_usd=1), max_cost_usd=2.0)
-    lucky = house.user()
-    house.task(lucky)
+        deployment.task(deployment.user(night_budget_usd=1), max_cost_usd=2.0)
+    lucky = deployment.user()
+    deployment.task(lucky)
     # The lucky one is the last in line: nobody was served yet, and ids decide.
-    house.run("UPDATE lanes SET last_served_at = clock() WHERE user_id = :id", id=lucky)
+    deployment.run("UPDATE lanes SET last_served_at = clock() WHERE user_id = :id", id=lucky)
 
-    [claimed] = house.claim().claims
+    [claimed] = deployment.claim().claims
 
     assert claimed.user_id == lucky

@@ -13,21 +13,23 @@ from overnight_server.outcome.presence import leave
 from overnight_server.outcome.settle import settle
 from overnight_server.outcome.start import start
 from overnight_server.store.db import Db
-from tests.support.house import AGENT, LEASE, POOL, TERMS, House
+from tests.support.deployment import AGENT, LEASE, POOL, TERMS, Deployment
 from tests.support.invariants import violations
 
 POOLS = ("red", "green", "blue", "white")
 
 
 def test_claimers_of_four_pools_never_exceed_a_limit_of_three(
-    house: House, connect: Callable[..., Db]
+    deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
-    user = house.user(max_concurrent_agents=3)
+    user = deployment.user(max_concurrent_agents=3)
     for pool in POOLS:
-        house.agent(agent_id=f"{AGENT}-{pool}", pool=pool, capabilities=[pool])
+        deployment.agent(agent_id=f"{AGENT}-{pool}", pool=pool, capabilities=[pool])
     # Each pool wants tasks of its own, so it is not the tasks' rows that keep them apart.
     for number in range(80):
-        house.task(user, timeout_seconds=60, required_capabilities=[POOLS[number % len(POOLS)]])
+        deployment.task(
+            user, timeout_seconds=60, required_capabilities=[POOLS[number % len(POOLS)]]
+        )
     done = threading.Event()
 
     def work(pool: str) -> None:
@@ -42,93 +44,97 @@ def test_claimers_of_four_pools_never_exceed_a_limit_of_three(
     threads = [threading.Thread(target=work, args=(pool,)) for pool in POOLS]
     for thread in threads:
         thread.start()
-    while house.lane(user)["waiting"] + house.lane(user)["active"]:
+    while deployment.lane(user)["waiting"] + deployment.lane(user)["active"]:
         done.wait(0.05)
     done.set()
     for thread in threads:
         thread.join()
 
-    assert violations(house.owner, drained=True) == {}
+    assert violations(deployment.owner, drained=True) == {}
 
 
-def taken(house: House, pool: str) -> set[UUID]:
-    return {one.claim.task_id for one in house.claim(pool=pool).claims}
+def taken(deployment: Deployment, pool: str) -> set[UUID]:
+    return {one.claim.task_id for one in deployment.claim(pool=pool).claims}
 
 
-def test_a_pool_leaves_a_type_to_the_workers_that_know_it(house: House) -> None:
-    house.agent(types=["echo"])
-    house.agent(agent_id="studio", pool="films", types=["echo", "film"])
-    user = house.user()
-    film = house.task(user, type="film")
+def test_a_pool_leaves_a_type_to_the_workers_that_know_it(deployment: Deployment) -> None:
+    deployment.agent(types=["echo"])
+    deployment.agent(agent_id="studio", pool="films", types=["echo", "film"])
+    user = deployment.user()
+    film = deployment.task(user, type="film")
 
-    assert taken(house, POOL) == set()
-    assert taken(house, "films") == {film}
-
-
-def test_a_type_that_nobody_knows_may_go_anywhere(house: House) -> None:
-    house.agent(types=["echo"])
-    user = house.user()
-    task = house.task(user, type="film")
-
-    assert taken(house, POOL) == {task}
+    assert taken(deployment, POOL) == set()
+    assert taken(deployment, "films") == {film}
 
 
-def test_a_type_that_not_all_of_a_pool_know_waits_for_the_others(house: House) -> None:
-    house.agent(types=["echo"])
-    house.agent(agent_id="newer", types=["echo", "film"])
-    user = house.user()
-    film = house.task(user, type="film")
+def test_a_type_that_nobody_knows_may_go_anywhere(deployment: Deployment) -> None:
+    deployment.agent(types=["echo"])
+    user = deployment.user()
+    task = deployment.task(user, type="film")
 
-    assert taken(house, POOL) == set()
-
-    leave(house.dispatcher, AGENT)
-    assert taken(house, POOL) == {film}
+    assert taken(deployment, POOL) == {task}
 
 
-def test_a_draining_worker_still_keeps_its_types_from_others(house: House) -> None:
-    house.agent(types=["echo"])
-    house.agent(agent_id="studio", pool="films", types=["film"])
-    drain(house.dispatcher, "studio")
-    user = house.user()
-    house.task(user, type="film")
+def test_a_type_that_not_all_of_a_pool_know_waits_for_the_others(deployment: Deployment) -> None:
+    deployment.agent(types=["echo"])
+    deployment.agent(agent_id="newer", types=["echo", "film"])
+    user = deployment.user()
+    film = deployment.task(user, type="film")
 
-    assert taken(house, POOL) == set()
+    assert taken(deployment, POOL) == set()
+
+    leave(deployment.dispatcher, AGENT)
+    assert taken(deployment, POOL) == {film}
 
 
-def test_a_lane_is_looked_into_again_when_the_last_who_knew_a_type_left(house: House) -> None:
-    house.agent(types=["echo"])
-    house.agent(agent_id="studio", pool="films", types=["film"])
-    user = house.user()
-    film = house.task(user, type="film")
-    assert taken(house, POOL) == set()
-    assert house.lane(user)["parked_for"] == [POOL]
+def test_a_draining_worker_still_keeps_its_types_from_others(deployment: Deployment) -> None:
+    deployment.agent(types=["echo"])
+    deployment.agent(agent_id="studio", pool="films", types=["film"])
+    drain(deployment.dispatcher, "studio")
+    user = deployment.user()
+    deployment.task(user, type="film")
 
-    leave(house.dispatcher, "studio")
+    assert taken(deployment, POOL) == set()
 
-    assert taken(house, POOL) == {film}
+
+def test_a_lane_is_looked_into_again_when_the_last_who_knew_a_type_left(
+    deployment: Deployment,
+) -> None:
+    deployment.agent(types=["echo"])
+    deployment.agent(agent_id="studio", pool="films", types=["film"])
+    user = deployment.user()
+    film = deployment.task(user, type="film")
+    assert taken(deployment, POOL) == set()
+    assert deployment.lane(user)["skipped_by_pools"] == [POOL]
+
+    leave(deployment.dispatcher, "studio")
+
+    assert taken(deployment, POOL) == {film}
 
 
 def test_a_lane_is_looked_into_again_when_the_last_who_knew_a_type_fell_silent(
-    house: House,
+    deployment: Deployment,
 ) -> None:
-    house.agent(types=["echo"])
-    house.agent(agent_id="studio", pool="films", types=["film"])
-    user = house.user()
-    film = house.task(user, type="film")
-    assert taken(house, POOL) == set()
-    house.run("UPDATE agents SET last_heartbeat_at = clock() - interval '1 h' WHERE id = 'studio'")
+    deployment.agent(types=["echo"])
+    deployment.agent(agent_id="studio", pool="films", types=["film"])
+    user = deployment.user()
+    film = deployment.task(user, type="film")
+    assert taken(deployment, POOL) == set()
+    deployment.run(
+        "UPDATE agents SET last_heartbeat_at = clock() - interval '1 h' WHERE id = 'studio'"
+    )
 
-    assert retire_agents(house.dispatcher, silence=timedelta(minutes=1)) == 1
+    assert retire_agents(deployment.dispatcher, silence=timedelta(minutes=1)) == 1
 
-    assert taken(house, POOL) == {film}
+    assert taken(deployment, POOL) == {film}
 
 
-def test_whoever_runs_a_task_itself_is_asked_for_no_handler(house: House) -> None:
-    house.agent(agent_id="studio", pool="films", types=["film"])
-    user = house.user()
-    film = house.task(user, type="film")
+def test_whoever_runs_a_task_itself_is_asked_for_no_handler(deployment: Deployment) -> None:
+    deployment.agent(agent_id="studio", pool="films", types=["film"])
+    user = deployment.user()
+    film = deployment.task(user, type="film")
 
-    claimed = claim_one(house.dispatcher, holder="me", terms=TERMS)
+    claimed = claim_one(deployment.dispatcher, holder="me", terms=TERMS)
 
     assert claimed is not None
     assert claimed.claim.task_id == film

@@ -30,7 +30,7 @@ from overnight_server.outcome.presence import leave
 from overnight_server.outcome.settle import settle, settle_all
 from overnight_server.outcome.start import start
 from overnight_server.store.db import ADMIN, Db
-from tests.support.house import AGENT, CLAIM_TTL, LEASE, LIVENESS, POOL, TERMS, House
+from tests.support.deployment import AGENT, CLAIM_TTL, LEASE, LIVENESS, POOL, TERMS, Deployment
 from tests.support.invariants import told, violations, watch_plans
 from tests.support.rivals import Rival, held_lane, held_pool, held_task, queue_up
 from tests.support.waiting import wait_until
@@ -40,7 +40,7 @@ LOCKS = (
     *((), (), ("repo:a",), ("repo:b",), ("repo:a", "repo:b")),
     *(("path:src",), ("path:src/a",), ("path:src/b",)),
 )
-# Slots held at once in the whole house, a sweep over the begin and end of every attempt.
+# Slots held at once in the whole deployment, a sweep over the begin and end of every attempt.
 MOST_AT_ONCE = """
     SELECT coalesce(max(running), 0) AS most FROM (
         SELECT sum(step) OVER (ORDER BY at, step ROWS UNBOUNDED PRECEDING) AS running
@@ -93,16 +93,16 @@ def claimer(db: Db, number: int, *, slots_max: int | None = None) -> Callable[[]
 
 
 def test_claims_plan_changes_resets_and_releases_at_once_break_no_limit(
-    house: House, connect: Callable[..., Db]
+    deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     chance = random.Random(7)
-    watch_plans(house.owner)
-    house.move_clock(timedelta(0))  # so that no statement meets the clock while it is replaced
-    house.agent(slots=40)
-    users = [house.user(PlanTier.PRO, name=name, on_exhausted="hold") for name in "abc"]
+    watch_plans(deployment.owner)
+    deployment.move_clock(timedelta(0))  # so that no statement meets the clock while it is replaced
+    deployment.agent(slots=40)
+    users = [deployment.user(PlanTier.PRO, name=name, on_exhausted="hold") for name in "abc"]
     for user in users:
         for _ in range(60):
-            house.task(user, timeout_seconds=60, locks=chance.choice(LOCKS), max_attempts=20)
+            deployment.task(user, timeout_seconds=60, locks=chance.choice(LOCKS), max_attempts=20)
     operator, front = connect("operator"), connect("front", role=ADMIN)
 
     def replan() -> None:
@@ -117,7 +117,7 @@ def test_claims_plan_changes_resets_and_releases_at_once_break_no_limit(
         )()
 
     def release() -> None:
-        holders = house.rows("SELECT user_id, task_id FROM held_locks LIMIT 5")
+        holders = deployment.rows("SELECT user_id, task_id FROM held_locks LIMIT 5")
         for holder in holders:
             try:
                 release_lock(
@@ -138,35 +138,35 @@ def test_claims_plan_changes_resets_and_releases_at_once_break_no_limit(
     with busy(*works, replan, release, pass_time) as stop:
         for _ in range(8):
             stop.wait(0.4)
-            house.move_clock(timedelta(days=9))
+            deployment.move_clock(timedelta(days=9))
     for user in users:
         change_plan(front, user, PlanTier.ENTERPRISE)
-    finish = claimer(house.dispatcher, 99)
+    finish = claimer(deployment.dispatcher, 99)
     for _ in range(400):
-        house.move_clock(timedelta(minutes=10))
+        deployment.move_clock(timedelta(minutes=10))
         reap(operator)
         promote(operator)
         finish()
-        if not house.one("SELECT sum(waiting + active) AS left FROM lanes")["left"]:
+        if not deployment.one("SELECT sum(waiting + active) AS left FROM lanes")["left"]:
             break
 
-    broken = violations(house.owner, drained=True)
+    broken = violations(deployment.owner, drained=True)
     assert not broken, told(broken)
-    assert house.one("SELECT count(*) AS n FROM attempts")["n"] >= 180
+    assert deployment.one("SELECT count(*) AS n FROM attempts")["n"] >= 180
 
 
 def _nobody(_claim: Claim, _bundle: UUID | None) -> None:
     """Kill nobody: the runs of this test live in its own threads."""
 
 
-def test_pools_that_fill_at_once_stay_within_the_houses_cap(
-    house: House, connect: Callable[..., Db]
+def test_pools_that_fill_at_once_stay_within_the_deployments_cap(
+    deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     pools = ("red", "green", "blue")
     for pool in pools:
-        house.agent(slots=10, agent_id=f"{AGENT}-{pool}", pool=pool)
+        deployment.agent(slots=10, agent_id=f"{AGENT}-{pool}", pool=pool)
     for _ in range(12):
-        house.task(house.user())
+        deployment.task(deployment.user())
 
     def fill(db: Db, pool: str) -> int:
         taken = claim(db, pool, holder=pool, terms=Terms(CLAIM_TTL, LIVENESS, 4), limit=3)
@@ -178,43 +178,43 @@ def test_pools_that_fill_at_once_stay_within_the_houses_cap(
         queue_up(connect, rivals)
 
     assert sorted(rival.answer() for rival in rivals) == [0, 1, 3]
-    assert house.one(MOST_AT_ONCE)["most"] == 4
+    assert deployment.one(MOST_AT_ONCE)["most"] == 4
 
 
-def test_claimers_of_a_capped_house_never_hold_more_than_its_slots(
-    house: House, connect: Callable[..., Db]
+def test_claimers_of_a_capped_deployment_never_hold_more_than_its_slots(
+    deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
-    house.agent(slots=50)
+    deployment.agent(slots=50)
     for _ in range(10):
-        user = house.user()
+        user = deployment.user()
         for _ in range(6):
-            house.task(user, timeout_seconds=60)
+            deployment.task(user, timeout_seconds=60)
 
     works = [claimer(connect(f"c-{n}", pool_size=2), n, slots_max=2) for n in range(6)]
     with busy(*works) as stop:
-        while house.one("SELECT sum(ready + active) AS left FROM lanes")["left"]:
+        while deployment.one("SELECT sum(ready + active) AS left FROM lanes")["left"]:
             stop.wait(0.05)
 
-    assert 1 <= house.one(MOST_AT_ONCE)["most"] <= 2
+    assert 1 <= deployment.one(MOST_AT_ONCE)["most"] <= 2
 
 
 def test_submits_at_once_stay_within_the_users_cap(
-    house: House, connect: Callable[..., Db]
+    deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
-    user = house.user(max_pending=3)
+    user = deployment.user(max_pending=3)
 
     rivals = [Rival(connect, f"producer-{n}", admitted, user, Caps()) for n in range(6)]
     with held_lane(connect, user):
         queue_up(connect, rivals)
 
     assert [rival.answer() for rival in rivals].count(True) == 3
-    assert house.lane(user)["waiting"] == 3
+    assert deployment.lane(user)["waiting"] == 3
 
 
-def test_submits_of_many_users_at_once_stay_within_the_houses_cap(
-    house: House, connect: Callable[..., Db]
+def test_submits_of_many_users_at_once_stay_within_the_deployments_cap(
+    deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
-    users = [house.user() for _ in range(8)]
+    users = [deployment.user() for _ in range(8)]
     caps = Caps(queue_max_size=5)
 
     rivals = [Rival(connect, f"p-{n}", admitted, user, caps) for n, user in enumerate(users)]
@@ -223,7 +223,7 @@ def test_submits_of_many_users_at_once_stay_within_the_houses_cap(
         queue_up(connect, rivals)
 
     assert [rival.answer() for rival in rivals].count(True) == 5
-    assert house.one("SELECT sum(waiting) AS n FROM lanes")["n"] == 5
+    assert deployment.one("SELECT sum(waiting) AS n FROM lanes")["n"] == 5
 
 
 def admitted(db: Db, user: UserId, caps: Caps) -> bool:
@@ -236,13 +236,13 @@ def admitted(db: Db, user: UserId, caps: Caps) -> bool:
 
 
 def test_a_downgrade_that_waited_for_a_claim_holds_from_the_next(
-    house: House, connect: Callable[..., Db]
+    deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
-    user = house.user(PlanTier.PRO)
-    house.agent()
+    user = deployment.user(PlanTier.PRO)
+    deployment.agent()
     for _ in range(6):
-        house.task(user, timeout_seconds=60)
-    assert len(house.claim(limit=2).claims) == 2
+        deployment.task(user, timeout_seconds=60)
+    assert len(deployment.claim(limit=2).claims) == 2
 
     def take(db: Db) -> int:
         return len(claim(db, POOL, holder="d", terms=Terms(CLAIM_TTL, LIVENESS)).claims)
@@ -257,8 +257,8 @@ def test_a_downgrade_that_waited_for_a_claim_holds_from_the_next(
 
     # It may have gone before the claim or after it; what ran is left alone either way.
     assert claiming.answer() in {0, 1}
-    assert house.claim().claims == []
-    assert house.lane(user)["active"] in {2, 3}
+    assert deployment.claim().claims == []
+    assert deployment.lane(user)["active"] in {2, 3}
 
 
 POOR = "host-poor:1:boot"
@@ -279,41 +279,41 @@ WORKERS = "SELECT id, status, budget_remaining_usd FROM agents ORDER BY id"
     ids=["drained", "gone", "silent", "richer"],
 )
 def test_a_pass_under_way_sets_nobody_aside_for_what_workers_could_do_before(
-    house: House,
+    deployment: Deployment,
     connect: Callable[..., Db],
     wanted: dict[str, Any],
     change: Callable[[Db], object],
 ) -> None:
-    house.agent(capabilities=["gpu"])
-    house.agent(agent_id=POOR)
-    set_agent_budget(house.dispatcher, POOR, 1, actor="human:ops")
-    house.run(
+    deployment.agent(capabilities=["gpu"])
+    deployment.agent(agent_id=POOR)
+    set_agent_budget(deployment.dispatcher, POOR, 1, actor="human:ops")
+    deployment.run(
         "UPDATE agents SET last_heartbeat_at = clock() - interval '2 hours' WHERE id = :id", id=POOR
     )
-    other = house.task(house.user())
-    task = house.task(house.user(), **wanted)
-    before = house.rows(WORKERS)
+    other = deployment.task(deployment.user())
+    task = deployment.task(deployment.user(), **wanted)
+    before = deployment.rows(WORKERS)
     dispatcher = Rival(connect, "dispatcher", claim, POOL, holder="d", terms=TERMS)
     operator = Rival(connect, "operator", change)
 
     with held_task(connect, other):
         queue_up(connect, [dispatcher])  # it knows what all the workers can do, and pay for
         operator.start()
-        wait_until(lambda: house.rows(WORKERS) != before, what="the worker to change")
+        wait_until(lambda: deployment.rows(WORKERS) != before, what="the worker to change")
     dispatcher.answer()
     operator.answer()
 
-    assert [one.claim.task_id for one in house.claim().claims] == [task]
+    assert [one.claim.task_id for one in deployment.claim().claims] == [task]
 
 
 def test_a_direct_claim_and_a_slot_that_goes_on_never_wait_in_a_ring(
-    house: House, connect: Callable[..., Db]
+    deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
-    """Under a cap on the house one takes it and a user's lane, the other a lane and the cap."""
-    user = house.user()
-    house.agent()
-    run = house.running(user)
-    house.task(user)
+    """With a slot cap, one takes the cap and then a lane, the other a lane and then the cap."""
+    user = deployment.user()
+    deployment.agent()
+    run = deployment.running(user)
+    deployment.task(user)
     terms = Terms(CLAIM_TTL, LIVENESS, slots_max=5)
     tries: list[str] = []
 
@@ -343,8 +343,8 @@ def test_a_direct_claim_and_a_slot_that_goes_on_never_wait_in_a_ring(
 
     assert tries == ["settle"]
     assert (
-        house.one("SELECT deadlocks AS n FROM pg_stat_database WHERE datname = current_database()")[
-            "n"
-        ]
+        deployment.one(
+            "SELECT deadlocks AS n FROM pg_stat_database WHERE datname = current_database()"
+        )["n"]
         == 0
     )

@@ -1,4 +1,4 @@
-"""Edges on the real house: conditions, policies, and what follows from an end."""
+"""Edges on the real deployment: conditions, policies, and what follows from an end."""
 
 import pytest
 
@@ -10,8 +10,8 @@ from overnight_server.domain.graphs import Condition, OnUnmet
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.intake.submit import Edge
+from tests.support.deployment import Deployment
 from tests.support.graphs import end, linked, sound, states, status
-from tests.support.house import House
 
 ME = "human:me"
 FATAL = Raised("auth_failure", "wrong key")
@@ -19,76 +19,82 @@ FALLBACK, CLEAN_UP = Condition.FAILURE, Condition.FINISHED
 
 
 @pytest.fixture
-def user(house: House) -> UserId:
-    house.agent()
-    return house.user()
+def user(deployment: Deployment) -> UserId:
+    deployment.agent()
+    return deployment.user()
 
 
-def test_a_fallback_takes_over_and_the_graph_stays_failed(house: House, user: UserId) -> None:
-    task, fallback = linked(house, user, 2, Edge(0, 1, FALLBACK))
+def test_a_fallback_takes_over_and_the_graph_stays_failed(
+    deployment: Deployment, user: UserId
+) -> None:
+    task, fallback = linked(deployment, user, 2, Edge(0, 1, FALLBACK))
 
-    end(house, task, FATAL)
-    assert house.state(fallback) == "ready"
-    end(house, fallback, Returned())
+    end(deployment, task, FATAL)
+    assert deployment.state(fallback) == "ready"
+    end(deployment, fallback, Returned())
 
-    assert status(house, task) == "failed"
-    sound(house)
+    assert status(deployment, task) == "failed"
+    sound(deployment)
 
 
 def test_a_fallback_that_is_not_needed_leaves_the_graph_completed(
-    house: House, user: UserId
+    deployment: Deployment, user: UserId
 ) -> None:
-    task, fallback, behind = linked(house, user, 3, Edge(0, 1, FALLBACK), Edge(1, 2))
+    task, fallback, behind = linked(deployment, user, 3, Edge(0, 1, FALLBACK), Edge(1, 2))
 
-    end(house, task, Returned())
+    end(deployment, task, Returned())
 
-    rows = [house.row(one) for one in (fallback, behind)]
+    rows = [deployment.row(one) for one in (fallback, behind)]
     assert {(row["state"], row["failure_reason"]) for row in rows} == {("cancelled", "not_needed")}
-    dag = house.one("SELECT * FROM dags")
+    dag = deployment.one("SELECT * FROM dags")
     assert (dag["status"], dag["cancelled"], dag["stopped"]) == ("completed", 2, 0)
-    sound(house)
+    sound(deployment)
 
 
-def test_a_clean_up_runs_whatever_became_of_the_chain_before_it(house: House, user: UserId) -> None:
+def test_a_clean_up_runs_whatever_became_of_the_chain_before_it(
+    deployment: Deployment, user: UserId
+) -> None:
     root, middle, last, clean_up = linked(
-        house, user, 4, Edge(0, 1), Edge(1, 2), Edge(2, 3, CLEAN_UP)
+        deployment, user, 4, Edge(0, 1), Edge(1, 2), Edge(2, 3, CLEAN_UP)
     )
 
-    end(house, root, FATAL)
+    end(deployment, root, FATAL)
 
-    assert states(house, middle, last, clean_up) == ["cancelled", "cancelled", "ready"]
-    sound(house)
+    assert states(deployment, middle, last, clean_up) == ["cancelled", "cancelled", "ready"]
+    sound(deployment)
 
 
-def test_an_edge_that_continues_does_not_mind_a_failure(house: House, user: UserId) -> None:
+def test_an_edge_that_continues_does_not_mind_a_failure(
+    deployment: Deployment, user: UserId
+) -> None:
     optional, needed, child = linked(
-        house, user, 3, Edge(0, 2, on_unmet=OnUnmet.CONTINUE), Edge(1, 2)
+        deployment, user, 3, Edge(0, 2, on_unmet=OnUnmet.CONTINUE), Edge(1, 2)
     )
 
-    end(house, optional, FATAL)
-    assert house.state(child) == "pending"
-    end(house, needed, Returned())
+    end(deployment, optional, FATAL)
+    assert deployment.state(child) == "pending"
+    end(deployment, needed, Returned())
 
-    assert house.state(child) == "ready"
-    sound(house)
+    assert deployment.state(child) == "ready"
+    sound(deployment)
 
 
-def test_words_that_edges_do_not_know_are_refused(house: House, user: UserId) -> None:
+def test_words_that_edges_do_not_know_are_refused(deployment: Deployment, user: UserId) -> None:
     for edge, field in (
         (Edge(0, 1, "sometimes"), "edges.condition"),
         (Edge(0, 1, on_unmet="shrug"), "edges.on_unmet"),
     ):
         with pytest.raises(InvalidRequest) as refused:
-            linked(house, user, 2, edge)
+            linked(deployment, user, 2, edge)
         assert refused.value.details["field"] == field
     with pytest.raises(InvalidRequest, match="2 edges lead from 0 to 1"):
-        linked(house, user, 2, Edge(0, 1), Edge(0, 1, FALLBACK))
+        linked(deployment, user, 2, Edge(0, 1), Edge(0, 1, FALLBACK))
 
 
-def test_a_chain_of_a_thousand_falls_in_one_statement(house: House, user: UserId) -> None:
-    chain = linked(house, user, 1000, *(Edge(n, n + 1) for n in range(999)))
+def test_a_chain_of_a_thousand_falls_in_one_statement(deployment: Deployment, user: UserId) -> None:
+    chain = linked(deployment, user, 1000, *(Edge(n, n + 1) for n in range(999)))
 
-    cancel(house.app, user, chain[0], actor=ME)
+    cancel(deployment.app, user, chain[0], actor=ME)
 
-    dag = house.one("SELECT * FROM dags")
+    dag = deployment.one("SELECT * FROM dags")
     assert (dag["status"], dag["cancelled"], dag["stopped"]) == ("cancelled", 1000, 1)

@@ -1,4 +1,4 @@
-"""Random graphs in the house and in the pure model: in any order, they end alike."""
+"""Random graphs in the deployment and in the pure model: in any order, they end alike."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.lifecycle import FINAL, State
 from overnight_server.domain.results import Raised, Result, Returned, Stopped
 from overnight_server.intake.submit import Edge, NewTask, submit_graph
-from tests.support.house import LOOSE, House
+from tests.support.deployment import LOOSE, Deployment
 from tests.support.invariants import told, violations
 from tests.support.profiles import examples
 
@@ -77,52 +77,52 @@ def stories(draw: st.DrawFn) -> Story:
 
 @settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(story=stories())
-def test_every_graph_ends_as_the_model_says(house: House, story: Story) -> None:
-    user = house.user(max_concurrent_agents=20)
-    house.agent()
-    tasks = _submitted(house, user, story)
+def test_every_graph_ends_as_the_model_says(deployment: Deployment, story: Story) -> None:
+    user = deployment.user(max_concurrent_agents=20)
+    deployment.agent()
+    tasks = _submitted(deployment, user, story)
     for place in story.stopped:
-        cancel(house.app, user, tasks[place], actor=ME)
-    _play(house, user, tasks, story.runs, story.order)
+        cancel(deployment.app, user, tasks[place], actor=ME)
+    _play(deployment, user, tasks, story.runs, story.order)
 
-    found = _ends(house, tasks)
+    found = _ends(deployment, tasks)
 
     expected = ends(story.runs, story.links, story.stopped)
     assert [end.state for end in found] == [end.state for end in expected]
     for place, end in enumerate(found):
         assert end.reason in _possible_reasons(story, found, place)
-    _check_graph(house, tasks, status_of(expected))
+    _check_graph(deployment, tasks, status_of(expected))
 
 
 @settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(story=stories())
-def test_no_retry_leaves_a_graph_stuck(house: House, story: Story) -> None:
-    user = house.user(max_concurrent_agents=20)
-    house.agent()
-    tasks = _submitted(house, user, story)
-    _play(house, user, tasks, story.runs, story.order)
+def test_no_retry_leaves_a_graph_stuck(deployment: Deployment, story: Story) -> None:
+    user = deployment.user(max_concurrent_agents=20)
+    deployment.agent()
+    tasks = _submitted(deployment, user, story)
+    _play(deployment, user, tasks, story.runs, story.order)
 
     for place in story.retried:
-        before = _ends(house, tasks)
+        before = _ends(deployment, tasks)
         if before[place].state not in RETRYABLE:
             continue
         try:
-            back = retry(house.app, user, tasks[place], actor=ME)
+            back = retry(deployment.app, user, tasks[place], actor=ME)
         except InvalidRequest:
             assert _waits_in_vain(story, before, place)
             continue
         assert tasks[place] in back
-        revived = house.one("SELECT status, finished_at FROM dags WHERE user_id = :u", u=user)
+        revived = deployment.one("SELECT status, finished_at FROM dags WHERE user_id = :u", u=user)
         assert (revived["status"], revived["finished_at"]) == ("running", None)
-        _play(house, user, tasks, [State.COMPLETED] * len(tasks), story.order)
-        assert _ends(house, tasks)[place] == End(State.COMPLETED)
+        _play(deployment, user, tasks, [State.COMPLETED] * len(tasks), story.order)
+        assert _ends(deployment, tasks)[place] == End(State.COMPLETED)
 
-    _check_graph(house, tasks, status_of(_ends(house, tasks)))
+    _check_graph(deployment, tasks, status_of(_ends(deployment, tasks)))
 
 
-def _submitted(house: House, user: UserId, story: Story) -> list[TaskId]:
+def _submitted(deployment: Deployment, user: UserId, story: Story) -> list[TaskId]:
     made = submit_graph(
-        house.app,
+        deployment.app,
         user,
         [NewTask(f"task {place}", "echo") for place in range(len(story.runs))],
         LOOSE,
@@ -133,7 +133,7 @@ def _submitted(house: House, user: UserId, story: Story) -> list[TaskId]:
 
 
 def _play(
-    house: House,
+    deployment: Deployment,
     user: UserId,
     tasks: Sequence[TaskId],
     runs: Sequence[State],
@@ -142,18 +142,18 @@ def _play(
     """Run whatever is ready, and end one run after the other, the first in the order first."""
     running: dict[TaskId, Run] = {}
     while True:
-        for claimed in house.claim().claims:
-            run = house.start(claimed)
+        for claimed in deployment.claim().claims:
+            run = deployment.start(claimed)
             assert run is not None
             running[run.claim.task_id] = run
         if not running:
             return
         place = next(place for place in order if tasks[place] in running)
-        assert house.settle(running.pop(tasks[place]), RESULTS[runs[place]])
+        assert deployment.settle(running.pop(tasks[place]), RESULTS[runs[place]])
 
 
-def _ends(house: House, tasks: Sequence[TaskId]) -> list[End]:
-    rows = [house.row(task) for task in tasks]
+def _ends(deployment: Deployment, tasks: Sequence[TaskId]) -> list[End]:
+    rows = [deployment.row(task) for task in tasks]
     return [
         End(
             State(row["state"]),
@@ -178,9 +178,11 @@ def _waits_in_vain(story: Story, found: Sequence[End], place: int) -> bool:
     return any(found[one.parent].state in FINAL for one in story.links if one.child == place)
 
 
-def _check_graph(house: House, tasks: Sequence[TaskId], expected: str) -> None:
-    graph = house.one("SELECT * FROM dags WHERE id = :id", id=house.row(tasks[0])["dag_id"])
+def _check_graph(deployment: Deployment, tasks: Sequence[TaskId], expected: str) -> None:
+    graph = deployment.one(
+        "SELECT * FROM dags WHERE id = :id", id=deployment.row(tasks[0])["dag_id"]
+    )
     assert (graph["status"], graph["open"]) == (expected, 0)
     assert graph["finished_at"] is not None
-    found = violations(house.dispatcher, drained=True, codes=GRAPHS)
+    found = violations(deployment.dispatcher, drained=True, codes=GRAPHS)
     assert not found, told(found)

@@ -15,7 +15,7 @@ from overnight_server.intake.submit import (
     submit_graph,
 )
 from overnight_server.store.db import Db
-from tests.support.house import LOOSE, House
+from tests.support.deployment import LOOSE, Deployment
 from tests.support.rivals import Rival, held_lane, queue_up
 
 
@@ -23,37 +23,41 @@ def tasks(*titles: str) -> list[NewTask]:
     return [NewTask(title=title, type="echo") for title in titles]
 
 
-def nothing_was_written(house: House) -> bool:
-    return house.one("SELECT count(*) AS n FROM tasks")["n"] == 0
+def nothing_was_written(deployment: Deployment) -> bool:
+    return deployment.one("SELECT count(*) AS n FROM tasks")["n"] == 0
 
 
-def test_a_circle_is_refused_and_named(house: House) -> None:
+def test_a_circle_is_refused_and_named(deployment: Deployment) -> None:
     edges = [Edge(0, 1), Edge(1, 2), Edge(2, 1)]
 
     with pytest.raises(InvalidRequest, match=r"circular dependency: .*(b → c|c → b)"):
-        submit_graph(house.app, house.user(), tasks("a", "b", "c"), LOOSE, edges=edges)
+        submit_graph(deployment.app, deployment.user(), tasks("a", "b", "c"), LOOSE, edges=edges)
 
-    assert nothing_was_written(house)
+    assert nothing_was_written(deployment)
 
 
-def test_an_edge_to_nowhere_is_refused(house: House) -> None:
+def test_an_edge_to_nowhere_is_refused(deployment: Deployment) -> None:
     with pytest.raises(InvalidRequest, match="names no task"):
-        submit_graph(house.app, house.user(), tasks("a", "b"), LOOSE, edges=[Edge(0, 2)])
+        submit_graph(deployment.app, deployment.user(), tasks("a", "b"), LOOSE, edges=[Edge(0, 2)])
 
-    assert nothing_was_written(house)
+    assert nothing_was_written(deployment)
 
 
-def test_a_graph_beyond_its_cap_is_refused(house: House) -> None:
+def test_a_graph_beyond_its_cap_is_refused(deployment: Deployment) -> None:
     caps = Caps(max_pending_per_user=100, max_tasks_per_dag=2)
 
     with pytest.raises(InvalidRequest, match="at most 2"):
-        submit_graph(house.app, house.user(), tasks("a", "b", "c"), caps, edges=[Edge(0, 1)])
+        submit_graph(
+            deployment.app, deployment.user(), tasks("a", "b", "c"), caps, edges=[Edge(0, 1)]
+        )
 
-    assert nothing_was_written(house)
+    assert nothing_was_written(deployment)
 
 
-def test_rivals_with_one_key_make_one_graph(house: House, connect: Callable[..., Db]) -> None:
-    user = house.user()
+def test_rivals_with_one_key_make_one_graph(
+    deployment: Deployment, connect: Callable[..., Db]
+) -> None:
+    user = deployment.user()
     rivals = [Rival(connect, f"graph-{n}", _let_in, user) for n in range(4)]
 
     with held_lane(connect, user):
@@ -62,11 +66,11 @@ def test_rivals_with_one_key_make_one_graph(house: House, connect: Callable[...,
 
     assert len({one.dag_id for one in made}) == 1
     assert sorted(one.created for one in made) == [False, False, False, True]
-    assert house.one("SELECT count(*) AS n FROM tasks")["n"] == 2
+    assert deployment.one("SELECT count(*) AS n FROM tasks")["n"] == 2
 
 
 def test_a_process_that_dies_before_the_commit_leaves_nothing(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Died(BaseException):
         pass
@@ -78,10 +82,10 @@ def test_a_process_that_dies_before_the_commit_leaves_nothing(
     monkeypatch.setattr("overnight_server.intake.submit.fault", die)
 
     with pytest.raises(Died):
-        _let_in(house.app, house.user())
+        _let_in(deployment.app, deployment.user())
 
-    assert nothing_was_written(house)
-    assert house.one("SELECT count(*) AS n FROM dags")["n"] == 0
+    assert nothing_was_written(deployment)
+    assert deployment.one("SELECT count(*) AS n FROM dags")["n"] == 0
 
 
 def _let_in(db: Db, user: UserId) -> SubmittedDag:

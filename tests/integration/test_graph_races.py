@@ -16,8 +16,8 @@ from overnight_server.intake.submit import Caps, Edge, NewTask, submit
 from overnight_server.outcome.settle import settle
 from overnight_server.outcome.start import start
 from overnight_server.store.db import Db
+from tests.support.deployment import AGENT, LEASE, LOOSE, POOL, TERMS, Deployment
 from tests.support.graphs import begin, dag_of, end, linked, sound, states, status
-from tests.support.house import AGENT, LEASE, LOOSE, POOL, TERMS, House
 from tests.support.rivals import Rival, meet_at_lane, meet_at_task, queue_up
 
 ME = "human:me"
@@ -26,16 +26,16 @@ FALLBACK, CLEAN_UP = Condition.FAILURE, Condition.FINISHED
 
 
 @pytest.fixture
-def user(house: House) -> UserId:
-    house.agent()
-    return house.user()
+def user(deployment: Deployment) -> UserId:
+    deployment.agent()
+    return deployment.user()
 
 
 def test_two_parents_that_end_otherwise_at_once_judge_their_child_once(
-    house: House, user: UserId, connect: Callable[..., Db]
+    deployment: Deployment, user: UserId, connect: Callable[..., Db]
 ) -> None:
-    failing, passing, child = linked(house, user, 3, Edge(0, 2, FALLBACK), Edge(1, 2))
-    runs = begin(house, failing, passing)
+    failing, passing, child = linked(deployment, user, 3, Edge(0, 2, FALLBACK), Edge(1, 2))
+    runs = begin(deployment, failing, passing)
 
     won = meet_at_lane(
         connect,
@@ -45,18 +45,20 @@ def test_two_parents_that_end_otherwise_at_once_judge_their_child_once(
     )
 
     assert won == [True, True]
-    moves = house.rows("SELECT to_state FROM events WHERE task_id = :id ORDER BY seq", id=child)
+    moves = deployment.rows(
+        "SELECT to_state FROM events WHERE task_id = :id ORDER BY seq", id=child
+    )
     assert [move["to_state"] for move in moves] == ["pending", "ready"]
-    sound(house)
+    sound(deployment)
 
 
 @pytest.mark.parametrize("retry_first", [True, False])
 def test_a_retry_and_the_end_of_a_sibling_agree_on_the_child(
-    house: House, user: UserId, connect: Callable[..., Db], *, retry_first: bool
+    deployment: Deployment, user: UserId, connect: Callable[..., Db], *, retry_first: bool
 ) -> None:
-    failed, sibling, child = linked(house, user, 3, Edge(0, 2), Edge(1, 2))
-    end(house, failed, FATAL)
-    [run] = begin(house, sibling)
+    failed, sibling, child = linked(deployment, user, 3, Edge(0, 2), Edge(1, 2))
+    end(deployment, failed, FATAL)
+    [run] = begin(deployment, sibling)
     rivals = [
         Rival(connect, "person", retry, user, failed, actor=ME),
         Rival(connect, "worker", settle, run, Returned(), agent=AGENT),
@@ -64,20 +66,20 @@ def test_a_retry_and_the_end_of_a_sibling_agree_on_the_child(
 
     meet_at_lane(connect, user, *(rivals if retry_first else reversed(rivals)))
 
-    assert states(house, failed, sibling, child) == ["ready", "completed", "pending"]
-    assert house.row(child)["unmet"] == 1
-    end(house, failed, Returned())
-    assert house.state(child) == "ready"
-    sound(house)
+    assert states(deployment, failed, sibling, child) == ["ready", "completed", "pending"]
+    assert deployment.row(child)["unmet"] == 1
+    end(deployment, failed, Returned())
+    assert deployment.state(child) == "ready"
+    sound(deployment)
 
 
 @pytest.mark.parametrize("retry_first", [True, False])
 def test_a_retry_and_a_death_never_leave_the_child_waiting_in_vain(
-    house: House, user: UserId, connect: Callable[..., Db], *, retry_first: bool
+    deployment: Deployment, user: UserId, connect: Callable[..., Db], *, retry_first: bool
 ) -> None:
-    failed, dying, child = linked(house, user, 3, Edge(0, 2), Edge(1, 2))
-    end(house, failed, FATAL)
-    [run] = begin(house, dying)
+    failed, dying, child = linked(deployment, user, 3, Edge(0, 2), Edge(1, 2))
+    end(deployment, failed, FATAL)
+    [run] = begin(deployment, dying)
     rivals = [
         Rival(connect, "person", retry, user, failed, actor=ME),
         Rival(connect, "worker", settle, run, FATAL, agent=AGENT),
@@ -85,37 +87,37 @@ def test_a_retry_and_a_death_never_leave_the_child_waiting_in_vain(
 
     meet_at_lane(connect, user, *(rivals if retry_first else reversed(rivals)))
 
-    assert states(house, failed, dying, child) == ["ready", "dead_lettered", "cancelled"]
-    sound(house)
+    assert states(deployment, failed, dying, child) == ["ready", "dead_lettered", "cancelled"]
+    sound(deployment)
 
 
 @pytest.mark.parametrize("cancel_first", [True, False])
 def test_a_graphs_cancel_and_a_settle_meet(
-    house: House, user: UserId, connect: Callable[..., Db], *, cancel_first: bool
+    deployment: Deployment, user: UserId, connect: Callable[..., Db], *, cancel_first: bool
 ) -> None:
-    parent, child = linked(house, user, 2, Edge(0, 1))
-    [run] = begin(house, parent)
+    parent, child = linked(deployment, user, 2, Edge(0, 1))
+    [run] = begin(deployment, parent)
     rivals = [
-        Rival(connect, "person", cancel_dag, user, dag_of(house, parent), actor=ME),
+        Rival(connect, "person", cancel_dag, user, dag_of(deployment, parent), actor=ME),
         Rival(connect, "worker", settle, run, Returned(), agent=AGENT),
     ]
 
     meet_at_lane(connect, user, *(rivals if cancel_first else reversed(rivals)))
 
-    assert states(house, parent, child) == ["completed", "cancelled"]
-    assert status(house, parent) == "cancelled"
-    sound(house)
+    assert states(deployment, parent, child) == ["completed", "cancelled"]
+    assert status(deployment, parent) == "cancelled"
+    sound(deployment)
 
 
 @pytest.mark.parametrize("start_first", [True, False])
 def test_a_graphs_cancel_and_a_start_meet_at_the_row(
-    house: House, user: UserId, connect: Callable[..., Db], *, start_first: bool
+    deployment: Deployment, user: UserId, connect: Callable[..., Db], *, start_first: bool
 ) -> None:
-    task, other = linked(house, user, 2)
-    [claimed, *_] = [one for one in house.claim().claims if one.claim.task_id == task]
+    task, other = linked(deployment, user, 2)
+    [claimed, *_] = [one for one in deployment.claim().claims if one.claim.task_id == task]
     rivals = [
         Rival(connect, "worker", start, claimed.claim, holder=AGENT, lease=LEASE),
-        Rival(connect, "person", cancel_dag, user, dag_of(house, task), actor=ME),
+        Rival(connect, "person", cancel_dag, user, dag_of(deployment, task), actor=ME),
     ]
 
     answers = meet_at_task(connect, task, *(rivals if start_first else reversed(rivals)))
@@ -124,15 +126,18 @@ def test_a_graphs_cancel_and_a_start_meet_at_the_row(
     assert (run is not None, cancelled) == (
         (True, CancelledDag(1, 1)) if start_first else (False, CancelledDag(2, 0))
     )
-    assert states(house, task, other) == ["running" if start_first else "cancelled", "cancelled"]
-    sound(house)
+    assert states(deployment, task, other) == [
+        "running" if start_first else "cancelled",
+        "cancelled",
+    ]
+    sound(deployment)
 
 
 def test_a_graphs_cancel_takes_back_what_a_claim_took_just_before(
-    house: House, user: UserId, connect: Callable[..., Db]
+    deployment: Deployment, user: UserId, connect: Callable[..., Db]
 ) -> None:
-    tasks = linked(house, user, 3)
-    person = Rival(connect, "person", cancel_dag, user, dag_of(house, tasks[0]), actor=ME)
+    tasks = linked(deployment, user, 3)
+    person = Rival(connect, "person", cancel_dag, user, dag_of(deployment, tasks[0]), actor=ME)
 
     with connect("claimer", pool_size=1).engine.begin() as tx:
         taken = claim(InTransaction(tx), POOL, holder="claimer", terms=TERMS, limit=2)  # type: ignore[arg-type]
@@ -140,10 +145,10 @@ def test_a_graphs_cancel_takes_back_what_a_claim_took_just_before(
 
     assert len(taken.claims) == 2
     assert person.answer() == CancelledDag(3, 0)
-    assert [house.start(one) for one in taken.claims] == [None, None]
-    assert house.claim().claims == []
-    assert states(house, *tasks) == ["cancelled"] * 3
-    sound(house)
+    assert [deployment.start(one) for one in taken.claims] == [None, None]
+    assert deployment.claim().claims == []
+    assert states(deployment, *tasks) == ["cancelled"] * 3
+    sound(deployment)
 
 
 class InTransaction:
@@ -157,10 +162,10 @@ class InTransaction:
 
 
 def test_forks_of_one_graph_at_once_are_two_graphs(
-    house: House, user: UserId, connect: Callable[..., Db]
+    deployment: Deployment, user: UserId, connect: Callable[..., Db]
 ) -> None:
-    root, _ = linked(house, user, 2, Edge(0, 1))
-    end(house, root, Returned())
+    root, _ = linked(deployment, user, 2, Edge(0, 1))
+    end(deployment, root, Returned())
 
     first, second = meet_at_lane(
         connect,
@@ -170,15 +175,15 @@ def test_forks_of_one_graph_at_once_are_two_graphs(
 
     assert isinstance(first, Forked)
     assert first.dag_id != second.dag_id
-    assert house.one("SELECT count(*) AS n FROM tasks")["n"] == 6
-    sound(house)
+    assert deployment.one("SELECT count(*) AS n FROM tasks")["n"] == 6
+    sound(deployment)
 
 
 def test_a_retry_and_a_submit_never_exceed_the_cap_together(
-    house: House, user: UserId, connect: Callable[..., Db]
+    deployment: Deployment, user: UserId, connect: Callable[..., Db]
 ) -> None:
-    [task] = linked(house, user, 1)
-    end(house, task, FATAL)
+    [task] = linked(deployment, user, 1)
+    end(deployment, task, FATAL)
     caps = Caps(max_pending_per_user=1)
     late = Rival(connect, "person", retry, user, task, actor=ME, caps=caps)
 
@@ -190,6 +195,6 @@ def test_a_retry_and_a_submit_never_exceed_the_cap_together(
             late,
         )
 
-    assert house.state(task) == "dead_lettered"
-    assert house.one("SELECT waiting FROM lanes WHERE user_id = :u", u=user)["waiting"] == 1
-    sound(house)
+    assert deployment.state(task) == "dead_lettered"
+    assert deployment.one("SELECT waiting FROM lanes WHERE user_id = :u", u=user)["waiting"] == 1
+    sound(deployment)

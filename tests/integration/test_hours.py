@@ -20,7 +20,7 @@ from overnight_server.maintenance.promote import promote
 from overnight_server.maintenance.reap import reap
 from overnight_server.maintenance.reset import reset_cycles
 from overnight_server.outcome.settle import settle
-from tests.support.house import AGENT, LEASE, House
+from tests.support.deployment import AGENT, LEASE, Deployment
 from tests.support.invariants import told, violations, watch_plans
 from tests.support.profiles import examples
 from tests.support.rivals import Connect, Rival, meet_at_lane
@@ -34,56 +34,58 @@ STEPS = (
 )
 
 
-def marks(house: House, user: UserId) -> list[str]:
-    return [notice.kind for notice in reversed(list_notices(house.app, user))]
+def marks(deployment: Deployment, user: UserId) -> list[str]:
+    return [notice.kind for notice in reversed(list_notices(deployment.app, user))]
 
 
-def test_half_four_fifths_and_all_of_the_hours_are_told_once_each(house: House) -> None:
-    user = house.user(PlanTier.FREE)
+def test_half_four_fifths_and_all_of_the_hours_are_told_once_each(deployment: Deployment) -> None:
+    user = deployment.user(PlanTier.FREE)
 
     for hours in (4.9, 0.1, 0.1, 2.9, 1.9, 0.1, 0.1):
-        adjust_hours(house.app, user, hours, note="test")
+        adjust_hours(deployment.app, user, hours, note="test")
 
-    assert marks(house, user) == ["usage.50", "usage.80", "usage.100"]
-    [half, *_] = reversed(list_notices(house.app, user))
+    assert marks(deployment, user) == ["usage.50", "usage.80", "usage.100"]
+    [half, *_] = reversed(list_notices(deployment.app, user))
     assert half.detail["percent"] == 50
     assert half.detail["used_seconds"] == 18_000
 
 
-def test_a_leap_over_several_marks_tells_all_of_them(house: House) -> None:
-    user = house.user(PlanTier.FREE)
+def test_a_leap_over_several_marks_tells_all_of_them(deployment: Deployment) -> None:
+    user = deployment.user(PlanTier.FREE)
 
-    adjust_hours(house.app, user, 11, note="test")
+    adjust_hours(deployment.app, user, 11, note="test")
 
-    assert marks(house, user) == ["usage.50", "usage.80", "usage.100"]
-
-
-def test_a_new_month_tells_anew_and_a_refund_takes_nothing_back(house: House) -> None:
-    user = house.user(PlanTier.FREE)
-    adjust_hours(house.app, user, 6, note="test")
-    adjust_hours(house.app, user, -6, note="test")
-    adjust_hours(house.app, user, 6, note="test")
-    assert marks(house, user) == ["usage.50"]
-
-    house.move_clock(MONTH)
-    adjust_hours(house.app, user, 6, note="test")
-
-    assert marks(house, user) == ["usage.50", "usage.50"]
+    assert marks(deployment, user) == ["usage.50", "usage.80", "usage.100"]
 
 
-def test_without_a_limit_there_is_nothing_to_tell(house: House) -> None:
-    user = house.user(PlanTier.TEAM)
+def test_a_new_month_tells_anew_and_a_refund_takes_nothing_back(deployment: Deployment) -> None:
+    user = deployment.user(PlanTier.FREE)
+    adjust_hours(deployment.app, user, 6, note="test")
+    adjust_hours(deployment.app, user, -6, note="test")
+    adjust_hours(deployment.app, user, 6, note="test")
+    assert marks(deployment, user) == ["usage.50"]
 
-    adjust_hours(house.app, user, 9999, note="test")
+    deployment.move_clock(MONTH)
+    adjust_hours(deployment.app, user, 6, note="test")
 
-    assert marks(house, user) == []
+    assert marks(deployment, user) == ["usage.50", "usage.50"]
 
 
-def test_settles_at_the_same_moment_tell_of_a_mark_once(house: House, connect: Connect) -> None:
-    user = house.user(PlanTier.PRO, monthly_agent_hours_limit=2)
-    house.agent()
-    runs = [house.running(user, timeout_seconds=2000) for _ in range(3)]
-    house.move_clock(timedelta(seconds=1900))
+def test_without_a_limit_there_is_nothing_to_tell(deployment: Deployment) -> None:
+    user = deployment.user(PlanTier.TEAM)
+
+    adjust_hours(deployment.app, user, 9999, note="test")
+
+    assert marks(deployment, user) == []
+
+
+def test_settles_at_the_same_moment_tell_of_a_mark_once(
+    deployment: Deployment, connect: Connect
+) -> None:
+    user = deployment.user(PlanTier.PRO, monthly_agent_hours_limit=2)
+    deployment.agent()
+    runs = [deployment.running(user, timeout_seconds=2000) for _ in range(3)]
+    deployment.move_clock(timedelta(seconds=1900))
     rivals = [
         Rival(connect, f"worker-{n}", settle, run, Returned(), agent=AGENT)
         for n, run in enumerate(runs)
@@ -91,51 +93,51 @@ def test_settles_at_the_same_moment_tell_of_a_mark_once(house: House, connect: C
 
     meet_at_lane(connect, user, *rivals)
 
-    assert marks(house, user) == ["usage.50"]  # 5,700 of 7,200 seconds
-    assert house.lane(user)["used_seconds"] >= 5_700
+    assert marks(deployment, user) == ["usage.50"]  # 5,700 of 7,200 seconds
+    assert deployment.lane(user)["used_seconds"] >= 5_700
 
 
-def test_used_up_hours_refuse_by_default_and_hold_if_asked_to(house: House) -> None:
-    house.agent()
-    user = house.user(PlanTier.FREE)
-    adjust_hours(house.app, user, 10, note="test")
+def test_used_up_hours_refuse_by_default_and_hold_if_asked_to(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user(PlanTier.FREE)
+    adjust_hours(deployment.app, user, 10, note="test")
     with pytest.raises(MonthlyLimitReached):
-        house.task(user)
+        deployment.task(user)
 
-    override_limits(house.app, user, Overrides(on_exhausted=OnExhausted.HOLD))
+    override_limits(deployment.app, user, Overrides(on_exhausted=OnExhausted.HOLD))
 
-    task = house.task(user, timeout_seconds=60)
-    assert not house.claim().claims
-    house.move_clock(MONTH)
-    reset_cycles(house.dispatcher)
-    assert [one.claim.task_id for one in house.claim().claims] == [task]
+    task = deployment.task(user, timeout_seconds=60)
+    assert not deployment.claim().claims
+    deployment.move_clock(MONTH)
+    reset_cycles(deployment.dispatcher)
+    assert [one.claim.task_id for one in deployment.claim().claims] == [task]
 
 
-def test_ten_exhausted_users_do_not_starve_the_eleventh(house: House) -> None:
-    house.agent(slots=1)
+def test_ten_exhausted_users_do_not_starve_the_eleventh(deployment: Deployment) -> None:
+    deployment.agent(slots=1)
     for _ in range(10):
-        user = house.user(PlanTier.FREE, on_exhausted="hold")
-        adjust_hours(house.app, user, 10, note="test")
-        house.task(user)
-    house.move_clock(HOUR)
-    task = house.task(house.user(PlanTier.FREE))
+        user = deployment.user(PlanTier.FREE, on_exhausted="hold")
+        adjust_hours(deployment.app, user, 10, note="test")
+        deployment.task(user)
+    deployment.move_clock(HOUR)
+    task = deployment.task(deployment.user(PlanTier.FREE))
 
-    assert [one.claim.task_id for one in house.claim(limit=1).claims] == [task]
+    assert [one.claim.task_id for one in deployment.claim(limit=1).claims] == [task]
 
 
-def test_a_downgrade_below_what_is_used_only_blocks_new_claims(house: House) -> None:
-    house.agent()
-    user = house.user(PlanTier.PRO)
-    run = house.running(user, timeout_seconds=60)
-    waiting = house.task(user, timeout_seconds=60)
-    adjust_hours(house.app, user, 50, note="test")
+def test_a_downgrade_below_what_is_used_only_blocks_new_claims(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user(PlanTier.PRO)
+    run = deployment.running(user, timeout_seconds=60)
+    waiting = deployment.task(user, timeout_seconds=60)
+    adjust_hours(deployment.app, user, 50, note="test")
 
-    change_plan(house.app, user, PlanTier.FREE)
+    change_plan(deployment.app, user, PlanTier.FREE)
 
-    assert not house.claim().claims
-    assert house.settle(run, Returned())
-    change_plan(house.app, user, PlanTier.PRO)
-    assert [one.claim.task_id for one in house.claim().claims] == [waiting]
+    assert not deployment.claim().claims
+    assert deployment.settle(run, Returned())
+    change_plan(deployment.app, user, PlanTier.PRO)
+    assert [one.claim.task_id for one in deployment.claim().claims] == [waiting]
 
 
 @settings(
@@ -145,16 +147,16 @@ def test_a_downgrade_below_what_is_used_only_blocks_new_claims(house: House) -> 
 )
 @given(st.lists(st.sampled_from(STEPS), min_size=10, max_size=60), st.integers(0, 1_000))
 def test_no_sequence_of_steps_pushes_the_ledger_past_the_limit(
-    house: House, steps: list[str], seed: int
+    deployment: Deployment, steps: list[str], seed: int
 ) -> None:
-    life = _Life(house, random.Random(seed))
+    life = _Life(deployment, random.Random(seed))
 
     for step in ["submit", "submit", "claim", *steps]:
         life.take(step)
 
-    found = violations(house.owner)
+    found = violations(deployment.owner)
     assert not found, told(found)
-    [over] = house.rows(
+    [over] = deployment.rows(
         "SELECT count(*) AS months FROM (SELECT user_id FROM usage_ledger WHERE user_id = :user"
         " GROUP BY user_id, period_started_at HAVING sum(seconds) > :most) m",
         user=life.user,
@@ -166,13 +168,13 @@ def test_no_sequence_of_steps_pushes_the_ledger_past_the_limit(
 class _Life:
     """One user with few hours, to whom things happen."""
 
-    def __init__(self, house: House, chance: random.Random) -> None:
-        self.house = house
+    def __init__(self, deployment: Deployment, chance: random.Random) -> None:
+        self.deployment = deployment
         self.chance = chance
-        if not _watched(house):
-            watch_plans(house.owner)
-        house.agent()
-        self.user = house.user(
+        if not _watched(deployment):
+            watch_plans(deployment.owner)
+        deployment.agent()
+        self.user = deployment.user(
             PlanTier.PRO,
             monthly_agent_hours_limit=1,
             on_exhausted="hold",
@@ -187,19 +189,21 @@ class _Life:
             "fail": lambda: self.settle(Raised("error", "no")),
             "hand back": lambda: self.settle(Interrupted()),
             "crash": self.crash,
-            "submit": lambda: self.house.task(self.user, timeout_seconds=1200, max_attempts=9),
+            "submit": lambda: self.deployment.task(self.user, timeout_seconds=1200, max_attempts=9),
             "claim": self.claim,
             "work": self.work,
-            "wait": lambda: self.house.move_clock(timedelta(seconds=self.chance.randint(1, 900))),
+            "wait": lambda: self.deployment.move_clock(
+                timedelta(seconds=self.chance.randint(1, 900))
+            ),
             "month": self.month,
             "replan": self.replan,
         }
         ends[step]()
 
     def claim(self) -> None:
-        promote(self.house.dispatcher)
-        for claimed in self.house.claim(limit=2).claims:
-            run = self.house.start(claimed)
+        promote(self.deployment.dispatcher)
+        for claimed in self.deployment.claim(limit=2).claims:
+            run = self.deployment.start(claimed)
             if run is not None:
                 self.runs.append(run)
 
@@ -208,28 +212,30 @@ class _Life:
         for _ in range(2):
             self.take("submit")
         self.claim()
-        self.house.move_clock(timedelta(seconds=self.chance.randint(1000, 1190)))
+        self.deployment.move_clock(timedelta(seconds=self.chance.randint(1000, 1190)))
         while self.runs:
             self.settle(Returned())
 
     def settle(self, result: Returned | Raised | Interrupted) -> None:
         if self.runs:
             run = self.runs.pop(self.chance.randrange(len(self.runs)))
-            self.house.settle(run, result)
+            self.deployment.settle(run, result)
 
     def crash(self) -> None:
-        self.house.move_clock(LEASE + timedelta(seconds=31))
-        reap(self.house.dispatcher)
+        self.deployment.move_clock(LEASE + timedelta(seconds=31))
+        reap(self.deployment.dispatcher)
         self.runs.clear()
 
     def month(self) -> None:
-        self.house.move_clock(timedelta(days=self.chance.choice([10, 31, 62])))
-        reset_cycles(self.house.dispatcher)
+        self.deployment.move_clock(timedelta(days=self.chance.choice([10, 31, 62])))
+        reset_cycles(self.deployment.dispatcher)
 
     def replan(self) -> None:
         hours = self.chance.choice([0, 1, 1])
-        override_limits(self.house.app, self.user, Overrides(hours=hours))
+        override_limits(self.deployment.app, self.user, Overrides(hours=hours))
 
 
-def _watched(house: House) -> bool:
-    return bool(house.one("SELECT to_regclass('plan_history') IS NOT NULL AS watched")["watched"])
+def _watched(deployment: Deployment) -> bool:
+    return bool(
+        deployment.one("SELECT to_regclass('plan_history') IS NOT NULL AS watched")["watched"]
+    )

@@ -25,7 +25,7 @@ from overnight_server.local.postgres import EmbeddedPostgres
 from overnight_server.settings import Settings, load
 from overnight_server.store.db import Db, driver_url
 from tests.rules.test_docs import blocks
-from tests.support.house import House
+from tests.support.deployment import Deployment
 from tests.support.rivals import Rival, queue_up
 from tests.support.workers import ROOT
 
@@ -34,19 +34,19 @@ SETTINGS = load({})
 
 
 @pytest.fixture
-def user(house: House) -> UserId:
-    return house.user()
+def user(deployment: Deployment) -> UserId:
+    return deployment.user()
 
 
 @pytest.fixture
-def key(house: House, user: UserId) -> str:
-    return issue(house.app, user, name="shop")
+def key(deployment: Deployment, user: UserId) -> str:
+    return issue(deployment.app, user, name="shop")
 
 
 @pytest.fixture
-def shop(postgres: EmbeddedPostgres, database_url: str, house: House) -> Iterator[Engine]:
+def shop(postgres: EmbeddedPostgres, database_url: str, deployment: Deployment) -> Iterator[Engine]:
     """A program of its own in the same database, with a role that has no rights of ours."""
-    house.run(
+    deployment.run(
         "DO $$ BEGIN CREATE TABLE orders (id int PRIMARY KEY);"
         " EXCEPTION WHEN duplicate_table THEN NULL; END $$"
     )
@@ -55,7 +55,7 @@ def shop(postgres: EmbeddedPostgres, database_url: str, house: House) -> Iterato
         f"DO $$ BEGIN CREATE ROLE {SHOP} LOGIN PASSWORD 'shop';"
         " EXCEPTION WHEN duplicate_object THEN NULL; END $$",
     )
-    house.run(f"GRANT SELECT, INSERT ON orders TO {SHOP}")
+    deployment.run(f"GRANT SELECT, INSERT ON orders TO {SHOP}")
     address = create_engine(driver_url(database_url)).url.set(username=SHOP, password="shop")
     engine = create_engine(address)
     yield engine
@@ -70,59 +70,66 @@ def _superuser(postgres: EmbeddedPostgres, command: str) -> None:
     connection.close()
 
 
-def titles(house: House) -> list[str]:
-    return [row["title"] for row in house.rows("SELECT title FROM tasks ORDER BY id")]
+def titles(deployment: Deployment) -> list[str]:
+    return [row["title"] for row in deployment.rows("SELECT title FROM tasks ORDER BY id")]
 
 
-def left(house: House, number: int) -> dict[str, Any]:
-    return dict(house.one("SELECT * FROM inbox WHERE id = :id", id=number))
+def left(deployment: Deployment, number: int) -> dict[str, Any]:
+    return dict(deployment.one("SELECT * FROM inbox WHERE id = :id", id=number))
 
 
-def sweep(house: House, settings: Settings = SETTINGS) -> int:
-    return take_in(house.dispatcher, settings)
+def sweep(deployment: Deployment, settings: Settings = SETTINGS) -> int:
+    return take_in(deployment.dispatcher, settings)
 
 
 def test_a_task_left_in_a_committed_transaction_is_let_in_once(
-    house: House, shop: Engine, user: UserId, key: str
+    deployment: Deployment, shop: Engine, user: UserId, key: str
 ) -> None:
     with shop.begin() as tx:
         tx.execute(text("INSERT INTO orders VALUES (1)"))
         row = inbox.submit(tx, "ship it", api_key=key, type="echo", payload={"order": 1})
 
-    assert (sweep(house), sweep(house)) == (1, 0)
+    assert (sweep(deployment), sweep(deployment)) == (1, 0)
 
-    [task] = house.rows("SELECT * FROM tasks")
+    [task] = deployment.rows("SELECT * FROM tasks")
     assert (task["title"], task["user_id"], task["source"]) == ("ship it", user, "inbox")
     assert task["payload"] == {"order": 1}
     assert task["state"] == "ready"
-    assert (left(house, row)["outcome"], left(house, row)["task_id"]) == ("accepted", task["id"])
+    assert (left(deployment, row)["outcome"], left(deployment, row)["task_id"]) == (
+        "accepted",
+        task["id"],
+    )
 
 
-def test_a_rolled_back_program_asked_for_nothing(house: House, shop: Engine, key: str) -> None:
+def test_a_rolled_back_program_asked_for_nothing(
+    deployment: Deployment, shop: Engine, key: str
+) -> None:
     with shop.connect() as connection:
         connection.execute(text("INSERT INTO orders VALUES (1)"))
         inbox.submit(connection, "never", api_key=key)
         connection.rollback()
 
-    assert sweep(house) == 0
-    assert titles(house) == []
+    assert sweep(deployment) == 0
+    assert titles(deployment) == []
 
 
 def test_what_is_not_committed_yet_waits_and_holds_nobody_up(
-    house: House, shop: Engine, key: str
+    deployment: Deployment, shop: Engine, key: str
 ) -> None:
     with shop.connect() as slow:
         inbox.submit(slow, "first", api_key=key)
         with shop.begin() as quick:
             inbox.submit(quick, "second", api_key=key)
-        assert sweep(house) == 1
+        assert sweep(deployment) == 1
         slow.commit()
 
-    assert sweep(house) == 1
-    assert sorted(titles(house)) == ["first", "second"]
+    assert sweep(deployment) == 1
+    assert sorted(titles(deployment)) == ["first", "second"]
 
 
-def test_a_session_and_a_bare_connection_do_as_well(house: House, shop: Engine, key: str) -> None:
+def test_a_session_and_a_bare_connection_do_as_well(
+    deployment: Deployment, shop: Engine, key: str
+) -> None:
     with Session(shop) as session, session.begin():
         inbox.submit(session, "session", api_key=key)
     bare = psycopg2.connect(
@@ -133,12 +140,12 @@ def test_a_session_and_a_bare_connection_do_as_well(house: House, shop: Engine, 
         inbox.submit(bare, "bare ☾", api_key=key)
     bare.close()
 
-    assert sweep(house) == 2
-    assert titles(house) == ["session", "bare ☾"]
+    assert sweep(deployment) == 2
+    assert titles(deployment) == ["session", "bare ☾"]
 
 
 def test_the_key_comes_from_the_environment(
-    house: House, shop: Engine, key: str, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, shop: Engine, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OVERNIGHT_API_KEY", key)
     with shop.begin() as tx:
@@ -148,45 +155,49 @@ def test_the_key_comes_from_the_environment(
     with shop.begin() as tx, pytest.raises(errors.NotConfigured):
         inbox.submit(tx, "nobody's")
 
-    assert sweep(house) == 1
+    assert sweep(deployment) == 1
 
 
 def test_a_wrong_field_is_refused_before_anything_is_written(
-    house: House, shop: Engine, key: str
+    deployment: Deployment, shop: Engine, key: str
 ) -> None:
     with shop.begin() as tx:
         tx.execute(text("INSERT INTO orders VALUES (1)"))
         with pytest.raises(errors.InvalidRequest, match="priority"):
             inbox.submit(tx, "x", api_key=key, priority=9)
 
-    assert house.rows("SELECT * FROM inbox") == []
-    assert house.rows("SELECT * FROM orders") == [{"id": 1}]
+    assert deployment.rows("SELECT * FROM inbox") == []
+    assert deployment.rows("SELECT * FROM orders") == [{"id": 1}]
 
 
-def _revoked(house: House, key: str) -> str:
-    revoke(house.app, key.split("_")[2])
+def _revoked(deployment: Deployment, key: str) -> str:
+    revoke(deployment.app, key.split("_")[2])
     return key
 
 
-@pytest.mark.parametrize("spoil", [_revoked, lambda _house, key: key[:-10] + "x" + key[-9:]])
+@pytest.mark.parametrize("spoil", [_revoked, lambda _deployment, key: key[:-10] + "x" + key[-9:]])
 def test_without_a_good_key_nothing_comes_in(
-    house: House, shop: Engine, key: str, spoil: Callable[[House, str], str]
+    deployment: Deployment, shop: Engine, key: str, spoil: Callable[[Deployment, str], str]
 ) -> None:
     with pytest.raises(errors.Unauthenticated, match="no valid API key"), shop.begin() as tx:
-        inbox.submit(tx, "x", api_key=spoil(house, key))
+        inbox.submit(tx, "x", api_key=spoil(deployment, key))
 
-    assert house.rows("SELECT * FROM inbox") == []
+    assert deployment.rows("SELECT * FROM inbox") == []
 
 
-def test_a_key_that_may_only_read_leaves_nothing(house: House, shop: Engine, user: UserId) -> None:
-    key = issue(house.app, user, name="reader", scopes=["tasks:read"])
+def test_a_key_that_may_only_read_leaves_nothing(
+    deployment: Deployment, shop: Engine, user: UserId
+) -> None:
+    key = issue(deployment.app, user, name="reader", scopes=["tasks:read"])
 
     with pytest.raises(errors.Unauthenticated, match="tasks:write"), shop.begin() as tx:
         inbox.submit(tx, "x", api_key=key)
 
 
-def test_neither_the_key_nor_its_stored_hash_is_sent(house: House, shop: Engine, key: str) -> None:
-    stored = house.one("SELECT hash FROM api_keys")["hash"]
+def test_neither_the_key_nor_its_stored_hash_is_sent(
+    deployment: Deployment, shop: Engine, key: str
+) -> None:
+    stored = deployment.one("SELECT hash FROM api_keys")["hash"]
     sent: list[str] = []
 
     class Cursor:
@@ -240,14 +251,14 @@ def _leave_text(shop: Engine, key: str, task: str) -> int:
 
 @pytest.mark.parametrize("task", [[], 1, "x", {"title": "x", "payload": {"a": "b" * 1_100_000}}])
 def test_what_is_no_task_at_all_is_refused_at_once(
-    house: House, shop: Engine, key: str, task: object
+    deployment: Deployment, shop: Engine, key: str, task: object
 ) -> None:
     with pytest.raises(Exception, match="a JSON object of at most"):
         _leave(shop, key, task)
 
 
 def test_a_bad_row_is_kept_with_its_error_and_blocks_nobody(
-    house: House, shop: Engine, key: str
+    deployment: Deployment, shop: Engine, key: str
 ) -> None:
     bad = [
         _leave(shop, key, task)
@@ -256,14 +267,14 @@ def test_a_bad_row_is_kept_with_its_error_and_blocks_nobody(
     with shop.begin() as tx:
         inbox.submit(tx, "good", api_key=key)
 
-    assert sweep(house) == 4
+    assert sweep(deployment) == 4
 
-    assert titles(house) == ["good"]
-    told = [left(house, row)["error"] for row in bad]
+    assert titles(deployment) == ["good"]
+    told = [left(deployment, row)["error"] for row in bad]
     assert "title" in told[0]
     assert "nope" in told[1]
     assert "priority" in told[2]
-    assert {left(house, row)["outcome"] for row in bad} == {"refused"}
+    assert {left(deployment, row)["outcome"] for row in bad} == {"refused"}
 
 
 UNREADABLE = {
@@ -277,18 +288,18 @@ UNREADABLE = {
 @pytest.mark.usefixtures("operators_place")
 @pytest.mark.parametrize("odd", UNREADABLE)
 def test_a_row_that_cannot_be_read_is_refused_and_holds_nobody_up(
-    house: House, shop: Engine, key: str, odd: str
+    deployment: Deployment, shop: Engine, key: str, odd: str
 ) -> None:
-    other = issue(house.app, house.user(), name="other")
+    other = issue(deployment.app, deployment.user(), name="other")
     bad = _leave_text(shop, key, UNREADABLE[odd])
     with shop.begin() as tx:
         inbox.submit(tx, "behind", api_key=key)
         inbox.submit(tx, "another's", api_key=other)
 
-    assert sweep(house) == 3
+    assert sweep(deployment) == 3
 
-    assert sorted(titles(house)) == ["another's", "behind"]
-    kept = house.one("SELECT outcome, error FROM inbox WHERE id = :id", id=bad)
+    assert sorted(titles(deployment)) == ["another's", "behind"]
+    kept = deployment.one("SELECT outcome, error FROM inbox WHERE id = :id", id=bad)
     assert kept["outcome"] == "refused"
     assert kept["error"]
     assert "refused" in _cli("inbox", "list")
@@ -297,114 +308,118 @@ def test_a_row_that_cannot_be_read_is_refused_and_holds_nobody_up(
 
 
 def test_everybody_gets_a_batch_before_anybody_gets_a_second(
-    house: House, shop: Engine, key: str, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, shop: Engine, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(intake, "FURTHER_BATCHES", 0)
-    other = issue(house.app, house.user(), name="other")
+    other = issue(deployment.app, deployment.user(), name="other")
     for _ in range(BATCH + 1):
         _leave(shop, key, {"no": "title"})
     with shop.begin() as tx:
         inbox.submit(tx, "another's", api_key=other)
 
-    assert sweep(house) == BATCH + 1
-    assert titles(house) == ["another's"]
-    assert sweep(house) == 1
+    assert sweep(deployment) == BATCH + 1
+    assert titles(deployment) == ["another's"]
+    assert sweep(deployment) == 1
 
 
 def test_a_user_whose_rows_cannot_be_gone_through_holds_nobody_up(
-    house: House, shop: Engine, user: UserId, key: str, caplog: pytest.LogCaptureFixture
+    deployment: Deployment, shop: Engine, user: UserId, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    other = issue(house.app, house.user(), name="other")
+    other = issue(deployment.app, deployment.user(), name="other")
     with shop.begin() as tx:
         inbox.submit(tx, "stuck", api_key=key)
         inbox.submit(tx, "another's", api_key=other)
-    house.run(
+    deployment.run(
         "CREATE FUNCTION break_one() RETURNS trigger LANGUAGE plpgsql AS"
         " $$ BEGIN RAISE EXCEPTION 'broken' USING ERRCODE = 'XX000'; END $$;"
         "CREATE TRIGGER break_one BEFORE INSERT ON tasks FOR EACH ROW"
         " WHEN (NEW.title = 'stuck') EXECUTE FUNCTION break_one()"
     )
     try:
-        assert sweep(house) == 1
+        assert sweep(deployment) == 1
     finally:
-        house.run("DROP FUNCTION break_one CASCADE")
+        deployment.run("DROP FUNCTION break_one CASCADE")
 
-    assert titles(house) == ["another's"]
+    assert titles(deployment) == ["another's"]
     assert f"inbox_stuck user_id={user}" in caplog.text
-    assert sweep(house) == 1
+    assert sweep(deployment) == 1
 
 
 def test_a_full_queue_keeps_rows_waiting_in_their_order(
-    house: House, shop: Engine, user: UserId, key: str
+    deployment: Deployment, shop: Engine, user: UserId, key: str
 ) -> None:
-    house.run("UPDATE users SET max_pending = 2 WHERE id = :id", id=user)
-    other = issue(house.app, house.user(), name="other")
+    deployment.run("UPDATE users SET max_pending = 2 WHERE id = :id", id=user)
+    other = issue(deployment.app, deployment.user(), name="other")
     with shop.begin() as tx:
         for number in range(4):
             inbox.submit(tx, str(number), api_key=key)
         inbox.submit(tx, "another's", api_key=other)
 
-    assert sweep(house) == 3
-    assert sorted(titles(house)) == ["0", "1", "another's"]
-    [first, second] = house.rows("SELECT * FROM inbox WHERE outcome IS NULL ORDER BY id")
+    assert sweep(deployment) == 3
+    assert sorted(titles(deployment)) == ["0", "1", "another's"]
+    [first, second] = deployment.rows("SELECT * FROM inbox WHERE outcome IS NULL ORDER BY id")
     assert (first["held_by"], second["held_by"]) == ("too_many_pending", None)
 
-    house.run("UPDATE users SET max_pending = 10 WHERE id = :id", id=user)
-    assert sweep(house) == 0, "the line waits a while before it is tried again"
-    house.move_clock(timedelta(seconds=HOLD_SECONDS))
-    assert sweep(house) == 2
-    assert [title for title in titles(house) if title != "another's"] == ["0", "1", "2", "3"]
+    deployment.run("UPDATE users SET max_pending = 10 WHERE id = :id", id=user)
+    assert sweep(deployment) == 0, "the line waits a while before it is tried again"
+    deployment.move_clock(timedelta(seconds=HOLD_SECONDS))
+    assert sweep(deployment) == 2
+    assert [title for title in titles(deployment) if title != "another's"] == ["0", "1", "2", "3"]
 
 
-def test_the_whole_systems_limit_holds_everybody(house: House, shop: Engine, key: str) -> None:
+def test_the_whole_systems_limit_holds_everybody(
+    deployment: Deployment, shop: Engine, key: str
+) -> None:
     with shop.begin() as tx:
         for number in range(3):
             inbox.submit(tx, str(number), api_key=key)
     tight = load({"OVERNIGHT_QUEUE_MAX_SIZE": "1"})
 
-    assert sweep(house, tight) == 1
-    assert house.one("SELECT held_by FROM inbox WHERE held_by IS NOT NULL")["held_by"] == (
+    assert sweep(deployment, tight) == 1
+    assert deployment.one("SELECT held_by FROM inbox WHERE held_by IS NOT NULL")["held_by"] == (
         "queue_full"
     )
 
 
-def test_the_same_idempotency_key_is_one_task(house: House, shop: Engine, key: str) -> None:
+def test_the_same_idempotency_key_is_one_task(
+    deployment: Deployment, shop: Engine, key: str
+) -> None:
     with shop.begin() as tx:
         rows = [inbox.submit(tx, "x", api_key=key, idempotency_key="order 1") for _ in range(2)]
 
-    assert sweep(house) == 2
-    [task] = house.rows("SELECT id FROM tasks")
-    assert {left(house, row)["task_id"] for row in rows} == {task["id"]}
+    assert sweep(deployment) == 2
+    [task] = deployment.rows("SELECT id FROM tasks")
+    assert {left(deployment, row)["task_id"] for row in rows} == {task["id"]}
 
 
-def test_a_long_list_goes_in_whole(house: House, shop: Engine, key: str) -> None:
+def test_a_long_list_goes_in_whole(deployment: Deployment, shop: Engine, key: str) -> None:
     with shop.begin() as tx:
         for number in range(BATCH + 5):
             inbox.submit(tx, str(number), api_key=key)
 
-    assert sweep(house) == BATCH + 5
-    assert titles(house) == [str(number) for number in range(BATCH + 5)]
+    assert sweep(deployment) == BATCH + 5
+    assert titles(deployment) == [str(number) for number in range(BATCH + 5)]
 
 
 def test_two_sweeps_at_once_let_each_row_in_once(
-    house: House, shop: Engine, user: UserId, key: str, connect: Callable[..., Db]
+    deployment: Deployment, shop: Engine, user: UserId, key: str, connect: Callable[..., Db]
 ) -> None:
     with shop.begin() as tx:
         for number in range(10):
             inbox.submit(tx, str(number), api_key=key)
     rivals = [Rival(connect, f"sweep-{n}", take_in, SETTINGS) for n in range(2)]
 
-    with house.owner.engine.begin() as tx:
+    with deployment.owner.engine.begin() as tx:
         tx.execute(text("SELECT 1 FROM lanes WHERE user_id = :id FOR UPDATE"), {"id": user})
         queue_up(connect, rivals)
     counts = [rival.answer() for rival in rivals]
 
     assert sum(counts) == 10
-    assert titles(house) == [str(number) for number in range(10)]
+    assert titles(deployment) == [str(number) for number in range(10)]
 
 
 def test_the_guide_does_what_it_says(
-    house: House, shop: Engine, key: str, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, shop: Engine, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OVERNIGHT_API_KEY", key)
     told: dict[str, Any] = {}
@@ -414,15 +429,21 @@ def test_the_guide_does_what_it_says(
     with shop.begin() as tx:
         told["place_order"](tx, 12)
 
-    assert sweep(house) == 1
-    assert titles(house) == ["ship order 12"]
+    assert sweep(deployment) == 1
+    assert titles(deployment) == ["ship order 12"]
 
 
 @pytest.mark.parametrize(
-    ("point", "let_in"), [("intake.before_commit", 0), ("sweep.before_end", 3)]
+    ("point", "insert_graph"), [("intake.before_commit", 0), ("sweep.before_end", 3)]
 )
 def test_a_kill_neither_loses_nor_doubles(
-    *, house: House, shop: Engine, key: str, database_url: str, point: str, let_in: int
+    *,
+    deployment: Deployment,
+    shop: Engine,
+    key: str,
+    database_url: str,
+    point: str,
+    insert_graph: int,
 ) -> None:
     with shop.begin() as tx:
         for number in range(3):
@@ -431,9 +452,9 @@ def test_a_kill_neither_loses_nor_doubles(
     killed = _sweep_process(database_url, f"{point}=kill")
 
     assert killed.returncode == -signal.SIGKILL
-    assert len(titles(house)) == let_in
+    assert len(titles(deployment)) == insert_graph
     assert _sweep_process(database_url).returncode == 0
-    assert titles(house) == ["0", "1", "2"]
+    assert titles(deployment) == ["0", "1", "2"]
 
 
 def _sweep_process(database_url: str, fault: str = "") -> subprocess.CompletedProcess[str]:
@@ -457,12 +478,12 @@ def _sweep_process(database_url: str, fault: str = "") -> subprocess.CompletedPr
 
 @pytest.mark.usefixtures("operators_place")
 def test_an_operator_sees_and_resolves_what_was_refused(
-    house: House, shop: Engine, key: str
+    deployment: Deployment, shop: Engine, key: str
 ) -> None:
     late = {"title": "late", "type": "x" * 101, "payload": {"password": "hunter2"}}
     bad = _leave(shop, key, late)
     hopeless = _leave(shop, key, {"nothing": True})
-    sweep(house)
+    sweep(deployment)
 
     shown = json.loads(_cli("inbox", "list", "--json"))
     assert [row["id"] for row in shown] == [bad, hopeless]
@@ -470,12 +491,12 @@ def test_an_operator_sees_and_resolves_what_was_refused(
     assert shown[0]["task"] == late | {"payload": {"password": "***"}}
     assert "refused" in _cli("inbox", "list")
 
-    house.run('UPDATE inbox SET task = \'{"title": "late"}\' WHERE id = :id', id=bad)
+    deployment.run('UPDATE inbox SET task = \'{"title": "late"}\' WHERE id = :id', id=bad)
     _cli("inbox", "retry", str(bad))
     _cli("inbox", "drop", str(hopeless))
-    assert sweep(house) == 1
+    assert sweep(deployment) == 1
 
-    assert titles(house) == ["late"]
+    assert titles(deployment) == ["late"]
     assert _cli("inbox", "list", "--json").strip() == "[]"
     every = json.loads(_cli("inbox", "list", "--all", "--json"))
     assert [row["outcome"] for row in every] == ["accepted", "dropped"]
@@ -484,11 +505,11 @@ def test_an_operator_sees_and_resolves_what_was_refused(
 
 @pytest.mark.usefixtures("operators_place")
 def test_what_became_a_task_can_be_neither_retried_nor_dropped(
-    house: House, shop: Engine, key: str
+    deployment: Deployment, shop: Engine, key: str
 ) -> None:
     with shop.begin() as tx:
         row = inbox.submit(tx, "x", api_key=key)
-    sweep(house)
+    sweep(deployment)
 
     for act in ("retry", "drop"):
         refused = CliRunner().invoke(app, ["inbox", act, str(row)])

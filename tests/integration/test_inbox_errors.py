@@ -10,12 +10,12 @@ from sqlalchemy.orm import Session
 from overnight import errors, inbox
 from overnight_server.control.keys import issue, revoke
 from overnight_server.store.db import driver_url
-from tests.support.house import House
+from tests.support.deployment import Deployment
 
 
 @pytest.fixture
-def key(house: House) -> str:
-    return issue(house.app, house.user(), name="shop")
+def key(deployment: Deployment) -> str:
+    return issue(deployment.app, deployment.user(), name="shop")
 
 
 @pytest.fixture
@@ -26,9 +26,9 @@ def shop(database_url: str) -> Iterator[Engine]:
 
 
 def test_a_revoked_key_is_an_error_of_ours_with_every_library(
-    house: House, shop: Engine, key: str
+    deployment: Deployment, shop: Engine, key: str
 ) -> None:
-    revoke(house.app, key.split("_")[2])
+    revoke(deployment.app, key.split("_")[2])
 
     with pytest.raises(errors.Unauthenticated), shop.begin() as tx:
         inbox.submit(tx, "x", api_key=key)

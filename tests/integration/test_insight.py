@@ -21,82 +21,86 @@ from overnight_server.maintenance.sweeps import run_sweep
 from overnight_server.outcome.heartbeat import heartbeat
 from overnight_server.outcome.presence import beat, leave
 from overnight_server.settings import load
-from tests.support.house import AGENT, LEASE, TERMS, House
+from tests.support.deployment import AGENT, LEASE, TERMS, Deployment
 
 
-def test_a_place_in_the_queue_is_counted_in_the_gates_order(house: House) -> None:
-    user = house.user()
-    late, normal, critical = (house.task(user, priority=score) for score in (90, 50, 5))
-    house.task(house.user(), priority=0)  # another user's tasks are not in this queue
+def test_a_place_in_the_queue_is_counted_in_the_gates_order(deployment: Deployment) -> None:
+    user = deployment.user()
+    late, normal, critical = (deployment.task(user, priority=score) for score in (90, 50, 5))
+    deployment.task(deployment.user(), priority=0)  # another user's tasks are not in this queue
 
-    places = [get_task(house.app, user, one).queue_position for one in (critical, normal, late)]
+    places = [
+        get_task(deployment.app, user, one).queue_position for one in (critical, normal, late)
+    ]
 
     assert places == [1, 2, 3]
 
 
-def test_only_a_ready_task_has_a_place(house: House) -> None:
-    user = house.user()
-    house.agent()
-    run = house.running(user)
+def test_only_a_ready_task_has_a_place(deployment: Deployment) -> None:
+    user = deployment.user()
+    deployment.agent()
+    run = deployment.running(user)
 
-    running = get_task(house.app, user, run.claim.task_id)
-    house.settle(run, Returned())
+    running = get_task(deployment.app, user, run.claim.task_id)
+    deployment.settle(run, Returned())
 
     assert running.position is None
-    assert get_task(house.app, user, run.claim.task_id).position is None
+    assert get_task(deployment.app, user, run.claim.task_id).position is None
 
 
-def test_places_far_back_are_not_counted(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_far_back_are_not_counted(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(task_views, "MAX_POSITION", 2)
-    user = house.user()
-    made = [house.task(user) for _ in range(4)]
+    user = deployment.user()
+    made = [deployment.task(user) for _ in range(4)]
 
-    assert [get_task(house.app, user, one).position for one in made] == [1, 2, None, None]
+    assert [get_task(deployment.app, user, one).position for one in made] == [1, 2, None, None]
 
 
-def test_another_users_task_looks_like_none(house: House) -> None:
-    stranger = house.user()
-    task_id = house.task(house.user())
+def test_another_users_task_looks_like_none(deployment: Deployment) -> None:
+    stranger = deployment.user()
+    task_id = deployment.task(deployment.user())
 
     for unknown in (task_id, TaskId(uuid4())):
         with pytest.raises(TaskNotFound, match=r"^no such task$"):
-            get_task(house.app, stranger, unknown)
-    assert list_tasks(house.app, stranger) == []
+            get_task(deployment.app, stranger, unknown)
+    assert list_tasks(deployment.app, stranger) == []
 
 
-def test_pages_follow_each_other_without_gap_or_repetition(house: House) -> None:
-    user = house.user()
-    made = [house.task(user) for _ in range(7)]
+def test_pages_follow_each_other_without_gap_or_repetition(deployment: Deployment) -> None:
+    user = deployment.user()
+    made = [deployment.task(user) for _ in range(7)]
 
-    first = list_tasks(house.app, user, limit=3)
-    second = list_tasks(house.app, user, limit=3, before=made[4])
-    third = list_tasks(house.app, user, limit=3, before=made[1])
+    first = list_tasks(deployment.app, user, limit=3)
+    second = list_tasks(deployment.app, user, limit=3, before=made[4])
+    third = list_tasks(deployment.app, user, limit=3, before=made[1])
 
     newest_first = [show_task(one) for one in reversed(made)]
     assert _ids(first) + _ids(second) + _ids(third) == newest_first
 
 
-def test_a_task_that_came_in_meanwhile_does_not_shift_the_page(house: House) -> None:
-    user = house.user()
-    made = [house.task(user) for _ in range(4)]
-    house.task(user)
+def test_a_task_that_came_in_meanwhile_does_not_shift_the_page(deployment: Deployment) -> None:
+    user = deployment.user()
+    made = [deployment.task(user) for _ in range(4)]
+    deployment.task(user)
 
-    page = list_tasks(house.app, user, before=made[2])
+    page = list_tasks(deployment.app, user, before=made[2])
 
     assert _ids(page) == [show_task(made[1]), show_task(made[0])]
 
 
-def test_a_list_can_be_narrowed_to_states(house: House) -> None:
-    user = house.user()
-    house.agent()
-    run = house.running(user)
-    house.settle(run, Raised("error", "no luck"))
-    ready = house.task(user)
-    gone = house.task(user)
-    cancel(house.app, user, gone, actor="human:me")
+def test_a_list_can_be_narrowed_to_states(deployment: Deployment) -> None:
+    user = deployment.user()
+    deployment.agent()
+    run = deployment.running(user)
+    deployment.settle(run, Raised("error", "no luck"))
+    ready = deployment.task(user)
+    gone = deployment.task(user)
+    cancel(deployment.app, user, gone, actor="human:me")
 
     def listed(states: Sequence[State] | frozenset[State]) -> list[str]:
-        return _ids(list_tasks(house.app, user, states=states))
+        return _ids(list_tasks(deployment.app, user, states=states))
 
     assert listed(states_of("pending")) == [show_task(ready), show_task(run.claim.task_id)]
     assert listed([State.RETRYING]) == [show_task(run.claim.task_id)]
@@ -108,10 +112,10 @@ def _ids(views: Sequence[TaskView]) -> list[str]:
     return [view.id for view in views]
 
 
-def test_a_task_is_shown_in_the_words_of_the_wire(house: House) -> None:
-    user = house.user()
-    house.agent()
-    run = house.running(
+def test_a_task_is_shown_in_the_words_of_the_wire(deployment: Deployment) -> None:
+    user = deployment.user()
+    deployment.agent()
+    run = deployment.running(
         user,
         title="fix the site",
         description="all of it",
@@ -121,11 +125,11 @@ def test_a_task_is_shown_in_the_words_of_the_wire(house: House) -> None:
         tags=["web"],
         timeout_seconds=600,
     )
-    heartbeat(house.dispatcher, run.claim, lease=LEASE, progress={"percent": 50})
-    while_running = get_task(house.app, user, run.claim.task_id)
-    house.settle(run, Returned({"ok": True}, "fixed", ("index.html",), cost_usd=0.25))
+    heartbeat(deployment.dispatcher, run.claim, lease=LEASE, progress={"percent": 50})
+    while_running = get_task(deployment.app, user, run.claim.task_id)
+    deployment.settle(run, Returned({"ok": True}, "fixed", ("index.html",), cost_usd=0.25))
 
-    done = get_task(house.app, user, run.claim.task_id)
+    done = get_task(deployment.app, user, run.claim.task_id)
 
     assert (while_running.status, while_running.state) == ("running", "running")
     assert while_running.progress == {"percent": 50}
@@ -144,100 +148,102 @@ def test_a_task_is_shown_in_the_words_of_the_wire(house: House) -> None:
     assert done.started_at < done.completed_at
 
 
-def test_a_waiting_retry_says_when_and_why(house: House) -> None:
-    user = house.user()
-    house.agent()
-    run = house.running(user)
-    house.settle(run, Raised("error", "no luck"))
+def test_a_waiting_retry_says_when_and_why(deployment: Deployment) -> None:
+    user = deployment.user()
+    deployment.agent()
+    run = deployment.running(user)
+    deployment.settle(run, Raised("error", "no luck"))
 
-    view = get_task(house.app, user, run.claim.task_id)
+    view = get_task(deployment.app, user, run.claim.task_id)
 
     assert (view.status, view.state, view.failure_reason) == ("pending", "retrying", "error")
     assert view.retry_at is not None
     assert view.completed_at is None
 
 
-def test_a_queue_at_a_glance(house: House) -> None:
-    user = house.user(PlanTier.FREE)
-    house.agent()
-    empty = queue_status(house.app, user)
-    house.running(user, timeout_seconds=60)
-    house.task(user)
+def test_a_queue_at_a_glance(deployment: Deployment) -> None:
+    user = deployment.user(PlanTier.FREE)
+    deployment.agent()
+    empty = queue_status(deployment.app, user)
+    deployment.running(user, timeout_seconds=60)
+    deployment.task(user)
 
-    full = queue_status(house.app, user)
+    full = queue_status(deployment.app, user)
 
     assert (empty.running, empty.pending, empty.can_start_more) == (0, 0, True)
     assert (full.running, full.pending, full.can_start_more) == (1, 1, False)
     assert (full.max_concurrent, full.monthly_hours_limit) == (1, 10)
 
 
-def holds(house: House, user: UserId) -> tuple[bool, list[str]]:
-    status = queue_status(house.app, user, TERMS)
+def holds(deployment: Deployment, user: UserId) -> tuple[bool, list[str]]:
+    status = queue_status(deployment.app, user, TERMS)
     return status.can_start_more, [hold.code for hold in status.held_by]
 
 
-def test_more_can_start_only_where_a_worker_has_a_free_slot(house: House) -> None:
-    user = house.user()
-    assert holds(house, user) == (False, ["no_worker"])
-    house.agent(slots=1)
-    assert holds(house, user) == (True, [])
-    house.running(user)
-    assert holds(house, user) == (False, ["slots"])
-    drain(house.dispatcher, AGENT)
-    assert holds(house, user) == (False, ["no_worker"])
+def test_more_can_start_only_where_a_worker_has_a_free_slot(deployment: Deployment) -> None:
+    user = deployment.user()
+    assert holds(deployment, user) == (False, ["no_worker"])
+    deployment.agent(slots=1)
+    assert holds(deployment, user) == (True, [])
+    deployment.running(user)
+    assert holds(deployment, user) == (False, ["slots"])
+    drain(deployment.dispatcher, AGENT)
+    assert holds(deployment, user) == (False, ["no_worker"])
 
 
-def test_more_can_start_only_if_hours_and_money_suffice_for_one_that_waits(house: House) -> None:
-    house.agent()
-    user = house.user(monthly_agent_hours_limit=1, night_budget_usd=1)
-    assert holds(house, user) == (True, [])
-    house.task(user, timeout_seconds=7200)
-    assert holds(house, user) == (False, ["monthly_hours"])
-    house.task(user, timeout_seconds=60, max_cost_usd=2.0)
+def test_more_can_start_only_if_hours_and_money_suffice_for_one_that_waits(
+    deployment: Deployment,
+) -> None:
+    deployment.agent()
+    user = deployment.user(monthly_agent_hours_limit=1, night_budget_usd=1)
+    assert holds(deployment, user) == (True, [])
+    deployment.task(user, timeout_seconds=7200)
+    assert holds(deployment, user) == (False, ["monthly_hours"])
+    deployment.task(user, timeout_seconds=60, max_cost_usd=2.0)
     # The other is short enough but too dear.
-    assert holds(house, user) == (False, ["monthly_hours"])
-    house.task(user, timeout_seconds=60)
-    assert holds(house, user) == (True, [])
+    assert holds(deployment, user) == (False, ["monthly_hours"])
+    deployment.task(user, timeout_seconds=60)
+    assert holds(deployment, user) == (True, [])
 
 
-def test_hours_are_shown_as_they_are_used(house: House) -> None:
-    user = house.user(PlanTier.PRO)
-    house.agent()
-    run = house.running(user, timeout_seconds=7200)
-    house.move_clock(timedelta(minutes=90))
-    house.settle(run, Returned())
+def test_hours_are_shown_as_they_are_used(deployment: Deployment) -> None:
+    user = deployment.user(PlanTier.PRO)
+    deployment.agent()
+    run = deployment.running(user, timeout_seconds=7200)
+    deployment.move_clock(timedelta(minutes=90))
+    deployment.settle(run, Returned())
 
-    limits = user_limits(house.app, user)
+    limits = user_limits(deployment.app, user)
 
     assert (limits.plan, limits.monthly_agent_hours_limit) == ("pro", 100)
     assert limits.monthly_agent_hours_used == 1.5
 
 
-def test_a_stranger_has_no_queue(house: House) -> None:
+def test_a_stranger_has_no_queue(deployment: Deployment) -> None:
     with pytest.raises(UserNotFound):
-        queue_status(house.app, UserId(uuid4()))
+        queue_status(deployment.app, UserId(uuid4()))
 
 
-def test_health_counts_workers_that_beat(house: House) -> None:
+def test_health_counts_workers_that_beat(deployment: Deployment) -> None:
     liveness = timedelta(seconds=15)
-    house.agent(slots=4, agent_id="steady")
-    house.agent(slots=2, agent_id="silent")
-    house.agent(slots=8, agent_id="gone")
-    house.move_clock(timedelta(seconds=20))
-    beat(house.dispatcher, "steady")
-    beat(house.dispatcher, "gone")
-    leave(house.dispatcher, "gone")
+    deployment.agent(slots=4, agent_id="steady")
+    deployment.agent(slots=2, agent_id="silent")
+    deployment.agent(slots=8, agent_id="gone")
+    deployment.move_clock(timedelta(seconds=20))
+    beat(deployment.dispatcher, "steady")
+    beat(deployment.dispatcher, "gone")
+    leave(deployment.dispatcher, "gone")
 
-    signs = health(house.app, liveness=liveness)
+    signs = health(deployment.app, liveness=liveness)
 
     assert (signs.workers, signs.slots) == (1, 4)
 
 
-def test_health_says_how_long_ago_each_sweep_ran(house: House) -> None:
-    run_sweep(house.dispatcher, load({}), "promote")
-    house.move_clock(timedelta(seconds=40))
+def test_health_says_how_long_ago_each_sweep_ran(deployment: Deployment) -> None:
+    run_sweep(deployment.dispatcher, load({}), "promote")
+    deployment.move_clock(timedelta(seconds=40))
 
-    sweeps = health(house.app).sweeps
+    sweeps = health(deployment.app).sweeps
 
     assert list(sweeps) == ["promote"]
     assert 40 <= sweeps["promote"] < 60

@@ -30,19 +30,19 @@ from overnight_server.maintenance.promote import promote
 from overnight_server.maintenance.reap import reap
 from overnight_server.maintenance.triggers import fire_due
 from overnight_server.store.db import Db
-from tests.support.deeds import Deed, seal_of
+from tests.support.deployment import LOOSE, Deployment
 from tests.support.graphs import begin, graph
-from tests.support.house import LOOSE, House
 from tests.support.invariants import (
     INAPPLICABLE,
     INVARIANTS,
     Look,
-    keep_deeds,
+    keep_recorded_actions,
     told,
     violations,
     violations_seen,
     watch_plans,
 )
+from tests.support.recorded_actions import RecordedAction, seal_of
 
 SUPPORT = Path(__file__).parents[1] / "support"
 # What one names besides rows: these are planted by saying so, not by changing the database.
@@ -53,7 +53,7 @@ NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 
 def _lies() -> dict[str, list[str]]:
     """Return the lies by the invariant that must see them."""
-    _, *parts = NAME.split((SUPPORT / "lies.sql").read_text())
+    _, *parts = NAME.split((SUPPORT / "corrupt_rows.sql").read_text())
     return {
         code: [lie.strip() for lie in lies.split(";") if lie.strip()]
         for code, lies in zip(parts[::2], parts[1::2], strict=True)
@@ -68,24 +68,24 @@ MOVE_UP = Order(Action.REPRIORITISE, TaskFilter(type="echo"), priority=20)
 
 @dataclass(frozen=True)
 class History:
-    """A house in which a little of everything has happened, and the names of what is in it."""
+    """A deployment in which a little of everything has happened, and the names of what is in it."""
 
-    house: House
+    deployment: Deployment
     names: dict[str, UserId | TaskId]
 
     @property
     def tasks(self) -> list[TaskId]:
-        return [TaskId(row["id"]) for row in self.house.rows("SELECT id FROM tasks")]
+        return [TaskId(row["id"]) for row in self.deployment.rows("SELECT id FROM tasks")]
 
     @property
-    def deeds(self) -> list[Deed]:
+    def recorded_actions(self) -> list[RecordedAction]:
         """What the agents would have written down: one that was lost never came to its end."""
-        runs = self.house.rows(
+        runs = self.deployment.rows(
             "SELECT task_id, epoch, token, outcome, extract(epoch FROM ended_at - started_at) AS s"
             "  FROM attempts WHERE started_at IS NOT NULL"
         )
         return [
-            Deed(
+            RecordedAction(
                 TaskId(run["task_id"]),
                 run["epoch"],
                 seal_of(issue(Claim(run["task_id"], run["epoch"], run["token"]))),
@@ -102,54 +102,54 @@ class History:
 
 
 @pytest.fixture
-def history(house: House) -> History:
-    watch_plans(house.owner)
-    user, other = house.user(PlanTier.PRO), house.user(PlanTier.FREE)
-    house.agent()
-    done = house.running(user, timeout_seconds=600)
-    house.move_clock(timedelta(minutes=5))
-    house.settle(done, Returned(cost_usd=0.5))
-    patient = house.running(user, timeout_seconds=600)
-    house.move_clock(timedelta(minutes=5))
-    house.settle(patient, Returned(ran_seconds=TURN_SECONDS))
-    lost = house.running(user, timeout_seconds=600)
-    house.move_clock(timedelta(minutes=5))
-    assert (reap(house.dispatcher), promote(house.dispatcher)) == (1, 1)
-    house.settle(*begin(house, lost.claim.task_id), Returned())
-    dead = house.running(user, max_attempts=1)
-    house.settle(dead, Raised("error", "no luck"))
-    revived = house.running(user, max_attempts=1)
-    house.settle(revived, Raised("error", "no luck"))
-    retry(house.app, revived.claim.task_id, actor="human:operator")
-    cancel(house.app, user, revived.claim.task_id, actor=f"user:{user}")
-    handed_back = house.running(user)
-    house.settle(handed_back, Interrupted())
-    [again] = begin(house, handed_back.claim.task_id)
-    house.settle(again, Returned())
-    parent, child = graph(house, user, 2, [(0, 1)])
-    house.settle(*begin(house, parent), Returned())
-    begin(house, child)
-    first, member = graph(house, user, 2, [(0, 1)])
-    house.settle(*begin(house, first), Returned())
-    house.settle(*begin(house, member), Returned(cost_usd=0.25))
+def history(deployment: Deployment) -> History:
+    watch_plans(deployment.owner)
+    user, other = deployment.user(PlanTier.PRO), deployment.user(PlanTier.FREE)
+    deployment.agent()
+    done = deployment.running(user, timeout_seconds=600)
+    deployment.move_clock(timedelta(minutes=5))
+    deployment.settle(done, Returned(cost_usd=0.5))
+    patient = deployment.running(user, timeout_seconds=600)
+    deployment.move_clock(timedelta(minutes=5))
+    deployment.settle(patient, Returned(ran_seconds=TURN_SECONDS))
+    lost = deployment.running(user, timeout_seconds=600)
+    deployment.move_clock(timedelta(minutes=5))
+    assert (reap(deployment.dispatcher), promote(deployment.dispatcher)) == (1, 1)
+    deployment.settle(*begin(deployment, lost.claim.task_id), Returned())
+    dead = deployment.running(user, max_attempts=1)
+    deployment.settle(dead, Raised("error", "no luck"))
+    revived = deployment.running(user, max_attempts=1)
+    deployment.settle(revived, Raised("error", "no luck"))
+    retry(deployment.app, revived.claim.task_id, actor="human:operator")
+    cancel(deployment.app, user, revived.claim.task_id, actor=f"user:{user}")
+    handed_back = deployment.running(user)
+    deployment.settle(handed_back, Interrupted())
+    [again] = begin(deployment, handed_back.claim.task_id)
+    deployment.settle(again, Returned())
+    parent, child = graph(deployment, user, 2, [(0, 1)])
+    deployment.settle(*begin(deployment, parent), Returned())
+    begin(deployment, child)
+    first, member = graph(deployment, user, 2, [(0, 1)])
+    deployment.settle(*begin(deployment, first), Returned())
+    deployment.settle(*begin(deployment, member), Returned(cost_usd=0.25))
     add_trigger(
-        house.app,
+        deployment.app,
         user,
-        DagId(house.row(member)["dag_id"]),
+        DagId(deployment.row(member)["dag_id"]),
         NewGraph([NewTask("after it", "echo")]),
         LOOSE,
         actor="human:me",
     )
-    assert fire_due(house.dispatcher, LOOSE) == 1
-    half_a_month = house.running(other, timeout_seconds=60)
-    house.run(
+    assert fire_due(deployment.dispatcher, LOOSE) == 1
+    half_a_month = deployment.running(other, timeout_seconds=60)
+    deployment.run(
         "INSERT INTO usage_ledger (user_id, period_started_at, kind, seconds)"
         " SELECT user_id, cycle_started_at, 'adjustment', 18000 FROM lanes WHERE user_id = :user",
         user=other,
     )
-    house.settle(half_a_month, Returned())
-    running = house.running(user)
-    _, blocked = graph(house, user, 2, [(0, 1)])
+    deployment.settle(half_a_month, Returned())
+    running = deployment.running(user)
+    _, blocked = graph(deployment, user, 2, [(0, 1)])
     names = {
         "user": user,
         "other": other,
@@ -163,19 +163,19 @@ def history(house: House) -> History:
         "member": member,
         "running": running.claim.task_id,
         "blocked": blocked,
-        "waiting": house.task(other),
+        "waiting": deployment.task(other),
     }
-    start_bulk(house.app, other, MOVE_UP, actor=f"user:{other}")
-    assert work_off(house.dispatcher) == 1
-    return History(house, names)
+    start_bulk(deployment.app, other, MOVE_UP, actor=f"user:{other}")
+    assert work_off(deployment.dispatcher) == 1
+    return History(deployment, names)
 
 
 def test_a_true_history_breaks_nothing(history: History) -> None:
     found = violations(
-        history.house.dispatcher,
+        history.deployment.dispatcher,
         acked=history.tasks,
         patience=timedelta(0),
-        deeds=history.deeds,
+        recorded_actions=history.recorded_actions,
     )
 
     assert not found, told(found)
@@ -193,8 +193,8 @@ def test_all_twenty_are_asked_or_said_to_be_inapplicable() -> None:
     assert all(INAPPLICABLE.values())
 
 
-def test_nothing_is_there_to_which_the_inapplicable_would_apply(house: House) -> None:
-    found = house.rows(
+def test_nothing_is_there_to_which_the_inapplicable_would_apply(deployment: Deployment) -> None:
+    found = deployment.rows(
         "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
         " AND relname ~ 'schedule|cron|outbox|webhook'"
     )
@@ -219,68 +219,70 @@ def test_every_lie_is_caught_by_its_invariant(
 
 
 def test_a_lost_submission_is_missed(history: History) -> None:
-    assert violations(history.house.app, acked=[new_task_id()]).keys() == {"I01"}
+    assert violations(history.deployment.app, acked=[new_task_id()]).keys() == {"I01"}
 
 
 def test_what_is_open_after_a_drain_is_stuck(history: History) -> None:
-    assert violations(history.house.app, drained=True).keys() == {"I02"}
+    assert violations(history.deployment.app, drained=True).keys() == {"I02"}
 
 
 def test_what_lies_about_for_too_long_is_noticed(history: History) -> None:
-    history.house.move_clock(timedelta(minutes=2))
+    history.deployment.move_clock(timedelta(minutes=2))
 
-    patient = violations(history.house.app, patience=timedelta(hours=1))
-    impatient = violations(history.house.app, patience=timedelta(seconds=20))
+    patient = violations(history.deployment.app, patience=timedelta(hours=1))
+    fail_fast_client = violations(history.deployment.app, patience=timedelta(seconds=20))
 
-    assert (patient.keys(), impatient.keys()) == (set(), {"I10"})
+    assert (patient.keys(), fail_fast_client.keys()) == (set(), {"I10"})
 
 
-def test_what_only_the_house_can_have_measured_is_charged_whoever_watched(
+def test_what_only_the_deployment_can_have_measured_is_charged_whoever_watched(
     history: History,
 ) -> None:
-    history.house.run(
+    history.deployment.run(
         "UPDATE usage_ledger SET seconds = 0 WHERE task_id IN (:lost, :patient)", **history.names
     )
 
-    found = violations(history.house.owner, codes={"I08"})
+    found = violations(history.deployment.owner, codes={"I08"})
 
     assert [row["task_id"] for row in found["I08"]] == [history.names["lost"]]
 
 
 def test_runs_begun_before_a_downgrade_break_nothing(history: History) -> None:
     user = UserId(history.names["user"])
-    change_plan(history.house.app, user, PlanTier.FREE, limits=PlanLimits(1, 30, 0))
+    change_plan(history.deployment.app, user, PlanTier.FREE, limits=PlanLimits(1, 30, 0))
 
-    assert violations(history.house.dispatcher) == {}
+    assert violations(history.deployment.dispatcher) == {}
 
 
-def test_without_a_history_of_plans_the_limits_of_now_count(house: House) -> None:
-    user = house.user(PlanTier.PRO)
-    house.agent()
-    house.running(user)
-    house.running(user)
+def test_without_a_history_of_plans_the_limits_of_now_count(deployment: Deployment) -> None:
+    user = deployment.user(PlanTier.PRO)
+    deployment.agent()
+    deployment.running(user)
+    deployment.running(user)
 
-    before = violations(house.dispatcher)
-    change_plan(house.app, user, PlanTier.FREE)
+    before = violations(deployment.dispatcher)
+    change_plan(deployment.app, user, PlanTier.FREE)
 
-    assert (before, violations(house.dispatcher).keys()) == ({}, {"I06"})
+    assert (before, violations(deployment.dispatcher).keys()) == ({}, {"I06"})
 
 
 @pytest.mark.parametrize("watched", [False, True])
 def test_runs_begun_before_their_user_was_shut_out_break_nothing(
-    house: House, *, watched: bool
+    deployment: Deployment, *, watched: bool
 ) -> None:
     if watched:
-        watch_plans(house.owner)
-    user = house.user()
-    house.agent()
-    run = house.running(user)
+        watch_plans(deployment.owner)
+    user = deployment.user()
+    deployment.agent()
+    run = deployment.running(user)
 
-    disable_user(house.app, user)
-    at_once = violations(house.dispatcher)
-    house.run("UPDATE attempts SET claimed_at = clock() WHERE task_id = :id", id=run.claim.task_id)
+    disable_user(deployment.app, user)
+    at_once = violations(deployment.dispatcher)
+    deployment.run(
+        "UPDATE attempts SET claimed_at = clock() WHERE task_id = :id", id=run.claim.task_id
+    )
 
-    assert (at_once, violations(house.dispatcher, codes={"I06"}).keys()) == ({}, {"I06"})
+    assert (at_once, violations(deployment.dispatcher, codes={"I06"}).keys()) == ({}, {"I06"})
 
 
 def _seen_after(liar: Db, lie: str, history: History) -> set[str]:
@@ -288,10 +290,10 @@ def _seen_after(liar: Db, lie: str, history: History) -> set[str]:
     with liar.engine.connect() as tx:
         # No trigger and no foreign key puts right, or refuses, what is planted.
         tx.execute(text("SET LOCAL session_replication_role = replica"))
-        keep_deeds(tx, history.deeds)
+        keep_recorded_actions(tx, history.recorded_actions)
         changed = tx.execute(text(lie), history.names)
         assert changed.rowcount > 0, f"changes nothing: {lie}"
-        return set(violations_seen(tx, Look(deeds=())))
+        return set(violations_seen(tx, Look(recorded_actions=())))
 
 
 def _without_guards(postgres: EmbeddedPostgres, database_url: str) -> Db:

@@ -7,8 +7,8 @@ import pytest
 
 from overnight import errors
 from overnight_server.domain.results import Raised, Returned
-from tests.support.door import Door, open_door
-from tests.support.house import House
+from tests.support.api_user import ApiUser, serve_api
+from tests.support.deployment import Deployment
 from tests.support.invariants import violations
 
 DAGS = "/api/v1/dags"
@@ -19,30 +19,30 @@ GRAPH = {
 
 
 @pytest.fixture
-def door(house: House, database_url: str) -> Iterator[Door]:
-    house.agent()
-    with open_door(house, database_url) as door:
-        yield door
+def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
+    deployment.agent()
+    with serve_api(deployment, database_url) as api_user:
+        yield api_user
 
 
-def graph(door: Door, dag_id: str) -> dict[str, Any]:
-    shown: dict[str, Any] = door.ask("GET", f"{DAGS}/{dag_id}").json()
+def graph(api_user: ApiUser, dag_id: str) -> dict[str, Any]:
+    shown: dict[str, Any] = api_user.ask("GET", f"{DAGS}/{dag_id}").json()
     return shown
 
 
-def run_all(house: House) -> None:
+def run_all(deployment: Deployment) -> None:
     """Run whatever is ready, until nothing is."""
-    while claims := house.claim().claims:
+    while claims := deployment.claim().claims:
         for claimed in claims:
-            run = house.start(claimed)
+            run = deployment.start(claimed)
             assert run is not None
-            house.settle(run, Returned("done"))
+            deployment.settle(run, Returned("done"))
 
 
-def test_a_task_joins_a_graph_that_runs(door: Door) -> None:
-    dag_id = door.ask("POST", DAGS, json=GRAPH).json()["id"]
+def test_a_task_joins_a_graph_that_runs(api_user: ApiUser) -> None:
+    dag_id = api_user.ask("POST", DAGS, json=GRAPH).json()["id"]
 
-    answer = door.ask(
+    answer = api_user.ask(
         "POST",
         "/api/v1/tasks",
         json={
@@ -58,101 +58,103 @@ def test_a_task_joins_a_graph_that_runs(door: Door) -> None:
     assert answer.status_code == 201, answer.text
     task = answer.json()
     assert task["workflow_id"] == task["dag_id"] == dag_id
-    assert graph(door, dag_id)["counts"]["total"] == 3
-    assert not violations(door.house.owner)
+    assert graph(api_user, dag_id)["counts"]["total"] == 3
+    assert not violations(api_user.deployment.owner)
 
 
-def test_a_graph_that_has_ended_is_open_again(door: Door) -> None:
-    dag_id = door.ask("POST", DAGS, json=GRAPH).json()["id"]
-    run_all(door.house)
-    assert graph(door, dag_id)["status"] == "completed"
+def test_a_graph_that_has_ended_is_open_again(api_user: ApiUser) -> None:
+    dag_id = api_user.ask("POST", DAGS, json=GRAPH).json()["id"]
+    run_all(api_user.deployment)
+    assert graph(api_user, dag_id)["status"] == "completed"
 
-    door.created(dag_id=dag_id)
+    api_user.created(dag_id=dag_id)
 
-    again = graph(door, dag_id)
+    again = graph(api_user, dag_id)
     assert (again["status"], again["counts"]["open"], again["finished_at"]) == ("running", 1, None)
-    run_all(door.house)
-    assert graph(door, dag_id)["counts"]["completed"] == 3
-    assert not violations(door.house.owner)
+    run_all(api_user.deployment)
+    assert graph(api_user, dag_id)["counts"]["completed"] == 3
+    assert not violations(api_user.deployment.owner)
 
 
 @pytest.mark.parametrize("ends_as", [None, "completed", "dead_lettered", "cancelled"])
-def test_a_lone_task_gets_company(door: Door, ends_as: str | None) -> None:
-    first = door.created(max_attempts=1)
+def test_a_lone_task_gets_company(api_user: ApiUser, ends_as: str | None) -> None:
+    first = api_user.created(max_attempts=1)
     if ends_as == "cancelled":
-        door.ask("DELETE", f"/api/v1/tasks/{first['id']}")
+        api_user.ask("DELETE", f"/api/v1/tasks/{first['id']}")
     elif ends_as is not None:
-        run = door.house.start(door.house.claim().claims[0])
+        run = api_user.deployment.start(api_user.deployment.claim().claims[0])
         assert run is not None
         result = Returned() if ends_as == "completed" else Raised("auth_failure", "no")
-        door.house.settle(run, result)
+        api_user.deployment.settle(run, result)
 
-    second = door.created(workflow_id=first["dag_id"])
+    second = api_user.created(workflow_id=first["dag_id"])
 
-    shown = graph(door, first["dag_id"])
+    shown = graph(api_user, first["dag_id"])
     assert [task["id"] for task in shown["tasks"]] == [first["id"], second["id"]]
     assert shown["counts"]["open"] == (2 if ends_as is None else 1)
-    assert not violations(door.house.owner)
-    run_all(door.house)
+    assert not violations(api_user.deployment.owner)
+    run_all(api_user.deployment)
     expected = {"dead_lettered": "failed", "cancelled": "cancelled"}.get(ends_as or "", "completed")
-    assert graph(door, first["dag_id"])["status"] == expected
-    assert not violations(door.house.owner)
+    assert graph(api_user, first["dag_id"])["status"] == expected
+    assert not violations(api_user.deployment.owner)
 
 
-def test_what_it_reads_of_the_graph_it_waits_for(door: Door) -> None:
-    first = door.created()
+def test_what_it_reads_of_the_graph_it_waits_for(api_user: ApiUser) -> None:
+    first = api_user.created()
 
-    second = door.created(workflow_id=first["dag_id"], context_refs=[f"task:{first['id']}:output"])
+    second = api_user.created(
+        workflow_id=first["dag_id"], context_refs=[f"task:{first['id']}:output"]
+    )
 
     assert second["state"] == "pending"
-    run_all(door.house)
-    assert door.ask("GET", f"/api/v1/tasks/{second['id']}").json()["status"] == "completed"
+    run_all(api_user.deployment)
+    assert api_user.ask("GET", f"/api/v1/tasks/{second['id']}").json()["status"] == "completed"
 
 
-def test_the_same_key_again_is_the_same_task(door: Door) -> None:
-    dag_id = door.created()["dag_id"]
+def test_the_same_key_again_is_the_same_task(api_user: ApiUser) -> None:
+    dag_id = api_user.created()["dag_id"]
 
-    first = door.create(workflow_id=dag_id, idempotency_key="once")
-    again = door.create(workflow_id=dag_id, idempotency_key="once")
+    first = api_user.create(workflow_id=dag_id, idempotency_key="once")
+    again = api_user.create(workflow_id=dag_id, idempotency_key="once")
 
     assert (first.status_code, again.status_code) == (201, 200)
     assert again.json()["id"] == first.json()["id"]
-    assert graph(door, dag_id)["counts"]["total"] == 2
+    assert graph(api_user, dag_id)["counts"]["total"] == 2
 
 
-def test_nobody_joins_what_is_not_theirs_or_not_there(door: Door) -> None:
-    theirs = door.guest().created()["dag_id"]
+def test_nobody_joins_what_is_not_theirs_or_not_there(api_user: ApiUser) -> None:
+    theirs = api_user.guest().created()["dag_id"]
 
     for named in (theirs, "dag_00000000000000000000000000", "nonsense"):
-        refused = door.create(workflow_id=named)
+        refused = api_user.create(workflow_id=named)
         assert (refused.status_code, refused.json()["code"]) == (404, "DAG_NOT_FOUND")
 
 
-def test_caps_hold_for_whoever_joins(door: Door) -> None:
-    dag_id = door.created()["dag_id"]
-    door.house.run("UPDATE users SET max_tasks_per_dag = 2")
-    door.created(workflow_id=dag_id)
+def test_caps_hold_for_whoever_joins(api_user: ApiUser) -> None:
+    dag_id = api_user.created()["dag_id"]
+    api_user.deployment.run("UPDATE users SET max_tasks_per_dag = 2")
+    api_user.created(workflow_id=dag_id)
 
-    too_large = door.create(workflow_id=dag_id)
-    door.house.run("UPDATE users SET max_tasks_per_dag = NULL, max_pending = 2")
-    too_many = door.create(workflow_id=dag_id)
+    too_large = api_user.create(workflow_id=dag_id)
+    api_user.deployment.run("UPDATE users SET max_tasks_per_dag = NULL, max_pending = 2")
+    too_many = api_user.create(workflow_id=dag_id)
 
     assert too_large.status_code in (400, 409)
     assert too_many.json()["code"] == "TOO_MANY_PENDING"
 
 
-def test_a_task_of_a_new_graph_names_no_other(door: Door) -> None:
-    dag_id = door.created()["dag_id"]
+def test_a_task_of_a_new_graph_names_no_other(api_user: ApiUser) -> None:
+    dag_id = api_user.created()["dag_id"]
     wrong = {"title": "x", "tasks": [{"name": "a", "title": "a", "workflow_id": dag_id}]}
 
-    refused = door.ask("POST", DAGS, json=wrong)
+    refused = api_user.ask("POST", DAGS, json=wrong)
 
     assert refused.status_code == 400
     assert refused.json()["errors"][0]["field"] == "workflow_id"
 
 
-def test_the_client_joins_too(door: Door) -> None:
-    with door.client() as client:
+def test_the_client_joins_too(api_user: ApiUser) -> None:
+    with api_user.client() as client:
         first = client.tasks.create("a")
         second = client.tasks.create("b", workflow_id=first.dag_id)
 

@@ -14,59 +14,59 @@ from overnight_server.domain.errors import InvalidRequest, KeyNotFound
 from overnight_server.domain.scopes import SCOPES, checked
 from overnight_server.insight.users import list_keys
 from overnight_server.store.db import ADMIN, Db
+from tests.support.api_user import TASKS, ApiUser, serve_api
 from tests.support.command import run
-from tests.support.door import TASKS, Door, open_door
-from tests.support.house import House
+from tests.support.deployment import Deployment
 from tests.support.rivals import Rival, held_lane, queue_up
 
 KEYS = "/api/v1/keys"
 
 
 @pytest.fixture
-def door(house: House, database_url: str) -> Iterator[Door]:
-    with open_door(house, database_url) as door:
-        yield door
+def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
+    with serve_api(deployment, database_url) as api_user:
+        yield api_user
 
 
-def as_key(door: Door, key: str) -> Door:
-    return Door(door.http, door.house, door.user, key)
+def as_key(api_user: ApiUser, key: str) -> ApiUser:
+    return ApiUser(api_user.http, api_user.deployment, api_user.user, key)
 
 
-def test_a_key_made_over_http_opens_the_door_as_far_as_it_says(door: Door) -> None:
-    made = door.ask(
+def test_a_key_made_over_http_opens_the_door_as_far_as_it_says(api_user: ApiUser) -> None:
+    made = api_user.ask(
         "POST",
         KEYS,
         json={"name": "ci", "scopes": ["tasks:read"], "expires_in_seconds": 3600},
     )
 
     assert made.status_code == 201, made.text
-    new = as_key(door, made.json()["key"])
+    new = as_key(api_user, made.json()["key"])
     assert new.ask("GET", TASKS).status_code == 200
     assert new.create().status_code == 403
     assert new.ask("GET", KEYS).status_code == 403
-    door.house.move_clock(timedelta(hours=1))
+    api_user.deployment.move_clock(timedelta(hours=1))
     assert new.ask("GET", TASKS).status_code == 401
 
 
-def test_the_list_tells_all_but_what_opens_a_door(door: Door) -> None:
-    door.ask("GET", TASKS)
+def test_the_list_tells_all_but_what_opens_a_door(api_user: ApiUser) -> None:
+    api_user.ask("GET", TASKS)
 
-    [listed] = door.ask("GET", KEYS).json()
+    [listed] = api_user.ask("GET", KEYS).json()
 
-    row = door.house.one("SELECT * FROM api_keys")
-    assert listed["id"] == key_id_of(door.key)
+    row = api_user.deployment.one("SELECT * FROM api_keys")
+    assert listed["id"] == key_id_of(api_user.key)
     assert listed["last_used_at"] is not None
     assert set(listed) == {*row} - {"hash", "user_id", "lifetime"}
     assert row["hash"] not in json.dumps(listed)
-    assert door.key.split("_")[3] not in json.dumps(listed)
+    assert api_user.key.split("_")[3] not in json.dumps(listed)
 
 
-def test_nobody_lists_anothers_keys(door: Door) -> None:
-    guest = door.guest()
+def test_nobody_lists_anothers_keys(api_user: ApiUser) -> None:
+    guest = api_user.guest()
 
-    mine, theirs = ({key["id"] for key in one.ask("GET", KEYS).json()} for one in (door, guest))
+    mine, theirs = ({key["id"] for key in one.ask("GET", KEYS).json()} for one in (api_user, guest))
 
-    assert mine == {key_id_of(door.key)}
+    assert mine == {key_id_of(api_user.key)}
     assert theirs == {key_id_of(guest.key)}
 
 
@@ -87,132 +87,137 @@ def test_nobody_lists_anothers_keys(door: Door) -> None:
         {"name": "a", "hash": "0"},
     ],
 )
-def test_what_a_key_cannot_be_is_refused_by_field(door: Door, body: dict[str, object]) -> None:
-    answer = door.ask("POST", KEYS, json=body)
+def test_what_a_key_cannot_be_is_refused_by_field(
+    api_user: ApiUser, body: dict[str, object]
+) -> None:
+    answer = api_user.ask("POST", KEYS, json=body)
 
     assert answer.status_code in {400, 422}, answer.text
     [wrong] = answer.json()["errors"]
     assert wrong["field"]
     assert wrong["legal"]
-    assert len(door.ask("GET", KEYS).json()) == 1
+    assert len(api_user.ask("GET", KEYS).json()) == 1
 
 
-def test_an_unknown_scope_is_refused_with_those_there_are(door: Door) -> None:
-    answer = door.ask("POST", KEYS, json={"name": "a", "scopes": ["task:read"]})
+def test_an_unknown_scope_is_refused_with_those_there_are(api_user: ApiUser) -> None:
+    answer = api_user.ask("POST", KEYS, json={"name": "a", "scopes": ["task:read"]})
 
     assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST")
     assert answer.json()["errors"][0]["legal"] == ", ".join(SCOPES)
     with pytest.raises(InvalidRequest, match="is no scope"):
-        issue(door.house.app, door.user, name="a", scopes=("task:read",))
+        issue(api_user.deployment.app, api_user.user, name="a", scopes=("task:read",))
     with pytest.raises(InvalidRequest, match="none is named"):
         checked(())
 
 
-def test_a_key_hands_out_no_more_than_it_has(door: Door) -> None:
+def test_a_key_hands_out_no_more_than_it_has(api_user: ApiUser) -> None:
     weak = as_key(
-        door, issue(door.house.app, door.user, name="weak", scopes=("keys:write", "tasks:read"))
+        api_user,
+        issue(
+            api_user.deployment.app, api_user.user, name="weak", scopes=("keys:write", "tasks:read")
+        ),
     )
 
     refused = [
         weak.ask("POST", KEYS, json={"name": "strong"}),
         weak.ask("POST", KEYS, json={"name": "strong", "scopes": ["tasks:write"]}),
         weak.ask("POST", KEYS, json={"name": "strong", "scopes": ["admin"]}),
-        weak.ask("POST", f"{KEYS}/{key_id_of(door.key)}/rotate"),
+        weak.ask("POST", f"{KEYS}/{key_id_of(api_user.key)}/rotate"),
     ]
 
     assert [answer.status_code for answer in refused] == [400, 400, 400, 404]
     assert weak.ask("POST", KEYS, json={"name": "like", "scopes": ["tasks:read"]}).is_success
 
 
-def test_a_rotated_key_and_its_successor_are_both_good_for_the_grace(door: Door) -> None:
-    old = door.key
+def test_a_rotated_key_and_its_successor_are_both_good_for_the_grace(api_user: ApiUser) -> None:
+    old = api_user.key
 
-    made = door.ask("POST", f"{KEYS}/{key_id_of(old)}/rotate", json={"grace_seconds": 600})
+    made = api_user.ask("POST", f"{KEYS}/{key_id_of(old)}/rotate", json={"grace_seconds": 600})
 
     assert made.status_code == 201, made.text
-    new = as_key(door, made.json()["key"])
-    assert [one.ask("GET", TASKS).status_code for one in (door, new)] == [200, 200]
+    new = as_key(api_user, made.json()["key"])
+    assert [one.ask("GET", TASKS).status_code for one in (api_user, new)] == [200, 200]
     listed = {key["id"]: key for key in new.ask("GET", KEYS).json()}
     assert listed[key_id_of(old)]["replaced_by"] == made.json()["id"]
     assert listed[made.json()["id"]]["expires_at"] is None
-    door.house.move_clock(timedelta(seconds=601))
-    assert [one.ask("GET", TASKS).status_code for one in (door, new)] == [401, 200]
+    api_user.deployment.move_clock(timedelta(seconds=601))
+    assert [one.ask("GET", TASKS).status_code for one in (api_user, new)] == [401, 200]
 
 
-def test_a_key_is_rotated_once_and_only_by_its_owner(door: Door) -> None:
-    guest = door.guest()
-    path = f"{KEYS}/{key_id_of(door.key)}/rotate"
+def test_a_key_is_rotated_once_and_only_by_its_owner(api_user: ApiUser) -> None:
+    guest = api_user.guest()
+    path = f"{KEYS}/{key_id_of(api_user.key)}/rotate"
 
-    foreign, first, again = (one.ask("POST", path) for one in (guest, door, door))
+    foreign, first, again = (one.ask("POST", path) for one in (guest, api_user, api_user))
 
     assert [each.status_code for each in (foreign, first, again)] == [404, 201, 404]
     assert foreign.content == again.content
-    assert door.ask("POST", f"{KEYS}/{first.json()['id']}/rotate").status_code == 201
+    assert api_user.ask("POST", f"{KEYS}/{first.json()['id']}/rotate").status_code == 201
 
 
-def test_a_successor_lives_as_long_as_the_old_one_was_meant_to(house: House) -> None:
-    user = house.user()
-    old = issue(house.app, user, name="monthly", expires_in=timedelta(days=30))
-    house.move_clock(timedelta(days=29))
+def test_a_successor_lives_as_long_as_the_old_one_was_meant_to(deployment: Deployment) -> None:
+    user = deployment.user()
+    old = issue(deployment.app, user, name="monthly", expires_in=timedelta(days=30))
+    deployment.move_clock(timedelta(days=29))
 
-    new = rotate(house.app, key_id_of(old), grace=timedelta(days=7))
+    new = rotate(deployment.app, key_id_of(old), grace=timedelta(days=7))
 
     # The old one ends when it would have: a grace prolongs nothing.
-    house.move_clock(timedelta(days=2))
-    assert authenticate(house.app, old) is None
-    assert authenticate(house.app, new) is not None
-    house.move_clock(timedelta(days=28))
-    assert authenticate(house.app, new) is None
+    deployment.move_clock(timedelta(days=2))
+    assert authenticate(deployment.app, old) is None
+    assert authenticate(deployment.app, new) is not None
+    deployment.move_clock(timedelta(days=28))
+    assert authenticate(deployment.app, new) is None
 
 
-def test_a_grace_out_of_range_is_refused(house: House) -> None:
-    key = issue(house.app, house.user(), name="a")
+def test_a_grace_out_of_range_is_refused(deployment: Deployment) -> None:
+    key = issue(deployment.app, deployment.user(), name="a")
 
     for grace in (timedelta(seconds=-1), timedelta(days=31)):
         with pytest.raises(InvalidRequest, match="grace"):
-            rotate(house.app, key_id_of(key), grace=grace)
+            rotate(deployment.app, key_id_of(key), grace=grace)
     with pytest.raises(KeyNotFound):
-        rotate(house.app, "000000000000")
+        rotate(deployment.app, "000000000000")
 
 
-def test_revoking_ends_a_key_even_the_one_that_asks(door: Door) -> None:
-    path = f"{KEYS}/{key_id_of(door.key)}"
+def test_revoking_ends_a_key_even_the_one_that_asks(api_user: ApiUser) -> None:
+    path = f"{KEYS}/{key_id_of(api_user.key)}"
 
-    revoked = door.ask("DELETE", path)
+    revoked = api_user.ask("DELETE", path)
 
-    assert revoked.json() == {"id": key_id_of(door.key), "revoked": True}
-    assert door.ask("GET", TASKS).status_code == 401
+    assert revoked.json() == {"id": key_id_of(api_user.key), "revoked": True}
+    assert api_user.ask("GET", TASKS).status_code == 401
 
 
-def test_nobody_has_keys_without_number(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_has_keys_without_number(api_user: ApiUser, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "MOST_KEYS", 2)
-    assert door.ask("POST", KEYS, json={"name": "second"}).status_code == 201
+    assert api_user.ask("POST", KEYS, json={"name": "second"}).status_code == 201
 
-    refused = door.ask("POST", KEYS, json={"name": "third"})
+    refused = api_user.ask("POST", KEYS, json={"name": "third"})
 
     assert refused.status_code == 400
     assert "revoke one" in refused.json()["errors"][0]["legal"]
 
 
 def test_rotation_makes_no_more_keys_than_one_may_have(
-    door: Door, monkeypatch: pytest.MonkeyPatch
+    api_user: ApiUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keys, "MOST_KEYS", 2)
-    second = door.ask("POST", f"{KEYS}/{key_id_of(door.key)}/rotate").json()["id"]
+    second = api_user.ask("POST", f"{KEYS}/{key_id_of(api_user.key)}/rotate").json()["id"]
 
-    third = door.ask("POST", f"{KEYS}/{second}/rotate")
-    in_its_place = door.ask("POST", f"{KEYS}/{second}/rotate", json={"grace_seconds": 0})
+    third = api_user.ask("POST", f"{KEYS}/{second}/rotate")
+    in_its_place = api_user.ask("POST", f"{KEYS}/{second}/rotate", json={"grace_seconds": 0})
 
     assert (third.status_code, in_its_place.status_code) == (400, 201)
     assert "rotate without grace" in third.json()["errors"][0]["legal"]
 
 
 def test_makers_of_keys_at_the_same_moment_stay_within_the_limit(
-    house: House, connect: Callable[..., Db], monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, connect: Callable[..., Db], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keys, "MOST_KEYS", 2)
-    user = house.user()
-    first = issue(house.app, user, name="first")
+    user = deployment.user()
+    first = issue(deployment.app, user, name="first")
     as_admin = partial(connect, role=ADMIN)
     rivals = [
         Rival(as_admin, "maker", partial(issue, name="second"), user),
@@ -227,55 +232,57 @@ def test_makers_of_keys_at_the_same_moment_stay_within_the_limit(
     for late in rivals[1:]:
         with pytest.raises(InvalidRequest, match="no more keys"):
             late.answer()
-    assert len(list_keys(house.app, user)) == 2
+    assert len(list_keys(deployment.app, user)) == 2
 
 
 @pytest.mark.parametrize("way", ["made", "made shorter", "rotates itself", "rotates another"])
-def test_a_key_with_an_end_makes_none_that_outlives_it(door: Door, way: str) -> None:
-    key = issue(door.house.app, door.user, name="short", expires_in=timedelta(hours=1))
-    short = as_key(door, key)
-    door.house.move_clock(timedelta(minutes=30))
+def test_a_key_with_an_end_makes_none_that_outlives_it(api_user: ApiUser, way: str) -> None:
+    key = issue(api_user.deployment.app, api_user.user, name="short", expires_in=timedelta(hours=1))
+    short = as_key(api_user, key)
+    api_user.deployment.move_clock(timedelta(minutes=30))
 
     if way.startswith("made"):
         seconds = 600 if way == "made shorter" else None
         made = short.ask("POST", KEYS, json={"name": "ever", "expires_in_seconds": seconds})
     else:
-        old = key if way == "rotates itself" else door.key
+        old = key if way == "rotates itself" else api_user.key
         made = short.ask("POST", f"{KEYS}/{key_id_of(old)}/rotate", json={"grace_seconds": 60})
 
     assert made.status_code == 201, made.text
-    new = as_key(door, made.json()["key"])
+    new = as_key(api_user, made.json()["key"])
     steps = [timedelta(minutes=9), timedelta(minutes=20), timedelta(minutes=2)]
     told = []
     for step in steps:
-        door.house.move_clock(step)
+        api_user.deployment.move_clock(step)
         told.append(new.ask("GET", TASKS).status_code)
     assert told == ([200, 401, 401] if way == "made shorter" else [200, 200, 401])
 
 
-def test_an_admin_manages_everybodys_keys(door: Door) -> None:
-    root = door.guest(is_admin=True)
-    name = door.house.one("SELECT name FROM users WHERE id = :id", id=door.user)["name"]
+def test_an_admin_manages_everybodys_keys(api_user: ApiUser) -> None:
+    root = api_user.guest(is_admin=True)
+    name = api_user.deployment.one("SELECT name FROM users WHERE id = :id", id=api_user.user)[
+        "name"
+    ]
     base = "/api/v1/admin"
 
     made = root.ask("POST", f"{base}/users/{name}/keys", json={"name": "given"}).json()
-    listed = root.ask("GET", f"{base}/users/{door.user}/keys").json()
+    listed = root.ask("GET", f"{base}/users/{api_user.user}/keys").json()
     rotated = root.ask("POST", f"{base}/keys/{made['id']}/rotate")
-    ended = root.ask("DELETE", f"{base}/keys/{key_id_of(door.key)}")
+    ended = root.ask("DELETE", f"{base}/keys/{key_id_of(api_user.key)}")
 
-    assert as_key(door, made["key"]).ask("GET", TASKS).status_code == 200
-    assert {key["id"] for key in listed} == {made["id"], key_id_of(door.key)}
+    assert as_key(api_user, made["key"]).ask("GET", TASKS).status_code == 200
+    assert {key["id"] for key in listed} == {made["id"], key_id_of(api_user.key)}
     assert rotated.status_code == 201
     assert ended.status_code == 200
-    assert door.ask("GET", TASKS).status_code == 401
+    assert api_user.ask("GET", TASKS).status_code == 401
     assert root.ask("GET", f"{base}/users/nobody/keys").json()["code"] == "USER_NOT_FOUND"
     assert root.ask("DELETE", f"{base}/keys/000000000000").json()["code"] == "KEY_NOT_FOUND"
 
 
 @pytest.mark.usefixtures("operators_place")
-def test_keys_are_rotated_at_the_terminal(house: House) -> None:
-    user = house.user(name="ada")
-    old = issue(house.app, user, name="laptop", scopes=("tasks:read",))
+def test_keys_are_rotated_at_the_terminal(deployment: Deployment) -> None:
+    user = deployment.user(name="ada")
+    old = issue(deployment.app, user, name="laptop", scopes=("tasks:read",))
 
     made = run("keys", "rotate", key_id_of(old), "--grace", "1h", "--json")
     again = run("key", "rotate", key_id_of(old))
@@ -283,7 +290,7 @@ def test_keys_are_rotated_at_the_terminal(house: House) -> None:
 
     new = json.loads(made.stdout)
     assert new["replaces"] == key_id_of(old)
-    caller = authenticate(house.app, new["key"])
+    caller = authenticate(deployment.app, new["key"])
     assert caller is not None
     assert caller.scopes == ("tasks:read",)
     assert again.exit_code == Code.FAILED
@@ -291,8 +298,8 @@ def test_keys_are_rotated_at_the_terminal(house: House) -> None:
 
 
 @pytest.mark.usefixtures("operators_place")
-def test_the_terminal_refuses_an_unknown_scope_with_those_there_are(house: House) -> None:
-    house.user(name="ada")
+def test_the_terminal_refuses_an_unknown_scope_with_those_there_are(deployment: Deployment) -> None:
+    deployment.user(name="ada")
 
     refused = run("key", "issue", "ada", "--scope", "task:read")
 

@@ -6,18 +6,18 @@ from datetime import timedelta
 from sqlalchemy.exc import IntegrityError
 
 from overnight_server.domain.results import Interrupted
-from tests.support.house import House
+from tests.support.deployment import Deployment
 from tests.support.invariants import told, violations
 
 
-def test_an_end_recorded_again_is_not_charged_again(house: House) -> None:
-    house.agent()
-    run = house.running(house.user(), timeout_seconds=600)
-    held = house.row(run.claim.task_id)
-    house.move_clock(timedelta(minutes=1))
-    house.settle(run, Interrupted())
+def test_an_end_recorded_again_is_not_charged_again(deployment: Deployment) -> None:
+    deployment.agent()
+    run = deployment.running(deployment.user(), timeout_seconds=600)
+    held = deployment.row(run.claim.task_id)
+    deployment.move_clock(timedelta(minutes=1))
+    deployment.settle(run, Interrupted())
     # The fence lets a run end once; so the row is put back by hand, as the run had held it.
-    house.run(
+    deployment.run(
         "UPDATE tasks SET state = 'running', epoch = :epoch, token = :token, pool = :pool,"
         " claimed_by = :claimed_by, claimed_at = :claimed_at, started_at = :started_at,"
         " expires_at = :expires_at, reserved_seconds = :reserved_seconds WHERE id = :id",
@@ -25,7 +25,7 @@ def test_an_end_recorded_again_is_not_charged_again(house: House) -> None:
     )
 
     with suppress(IntegrityError):
-        house.settle(run, Interrupted())
+        deployment.settle(run, Interrupted())
 
-    broken = violations(house.owner, codes={"I08"})
+    broken = violations(deployment.owner, codes={"I08"})
     assert not broken, told(broken)

@@ -68,7 +68,7 @@ def test_colour_is_left_out_on_request(
     assert not wants_colour(Terminal())
 
 
-def test_a_quiet_console_shows_the_house_but_not_its_processes() -> None:
+def test_a_quiet_console_shows_the_deployment_but_not_its_processes() -> None:
     stream = io.StringIO()
     console = Console(stream, quiet=True)
     console.line("api", "chatter")

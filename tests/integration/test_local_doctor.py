@@ -52,7 +52,7 @@ def ailing(checks: dict[str, Check]) -> set[str]:
     return {name for name, check in checks.items() if not check.ok}
 
 
-def test_a_house_that_does_not_run_is_told_how_to_start(home: Home) -> None:
+def test_a_deployment_that_does_not_run_is_told_how_to_start(home: Home) -> None:
     checks = findings(settings(home))
 
     assert list(checks) == list(CHECKS)

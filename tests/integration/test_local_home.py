@@ -1,4 +1,4 @@
-"""The home remembers ports and keys, keeps others out, and holds one house at a time."""
+"""The home remembers ports and keys, keeps others out, and holds one deployment at a time."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from overnight_server.local.errors import HouseIsRunning, PortTaken
+from overnight_server.local.errors import AlreadyRunning, PortTaken
 from overnight_server.local.guarded_program import Guarded, Program
 from overnight_server.local.home import Connection, Home
 from overnight_server.local.home_lock import Holder, hold, holder_of, is_held
@@ -131,9 +131,9 @@ def test_a_password_is_made_once_and_kept(home: Home) -> None:
     assert home.credentials.password("flower") != made
 
 
-def test_a_second_house_in_one_home_is_refused_with_the_pid_of_the_first(home: Home) -> None:
+def test_a_second_deployment_in_one_home_is_refused_with_the_pid_of_the_first(home: Home) -> None:
     with hold(home.lock):
-        with pytest.raises(HouseIsRunning, match=str(os.getpid())), hold(home.lock):
+        with pytest.raises(AlreadyRunning, match=str(os.getpid())), hold(home.lock):
             pass
         assert holder_of(home.lock) == Holder.ourselves()
 
@@ -141,7 +141,7 @@ def test_a_second_house_in_one_home_is_refused_with_the_pid_of_the_first(home: H
     assert not is_held(home.lock)
 
 
-def test_the_lock_waits_for_the_last_service_of_a_killed_house(home: Home) -> None:
+def test_the_lock_waits_for_the_last_service_of_a_killed_deployment(home: Home) -> None:
     code = """
         import sys, time
         from pathlib import Path
@@ -178,7 +178,7 @@ def test_a_pid_given_to_another_process_is_not_the_holder() -> None:
     assert not replace(ourselves, started=ourselves.started - 60).is_alive()
 
 
-def test_a_connection_is_believed_only_while_its_house_runs(home: Home) -> None:
+def test_a_connection_is_believed_only_while_its_deployment_runs(home: Home) -> None:
     home.publish(connection_of(os.getpid()))
     assert home.connection() is None
 

@@ -10,7 +10,7 @@ from redis import Redis
 from redis.exceptions import AuthenticationError
 
 from overnight_server.local.redis import EmbeddedRedis
-from overnight_server.wakeups.redis_client import impatient
+from overnight_server.wakeups.redis_client import fail_fast_client
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def test_it_asks_for_the_password_and_never_evicts(server: EmbeddedRedis) -> Non
     with Redis.from_url(server.url) as client:
         assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
     with (
-        impatient(f"redis://127.0.0.1:{server.server.port}") as stranger,
+        fail_fast_client(f"redis://127.0.0.1:{server.server.port}") as stranger,
         pytest.raises(AuthenticationError),
     ):
         stranger.ping()

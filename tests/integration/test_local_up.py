@@ -1,4 +1,4 @@
-"""The whole house with one command: up, used, killed, up again with yesterday's data, down."""
+"""The whole deployment with one command: up, used, killed, up again with yesterday's data, down."""
 
 import os
 import signal
@@ -75,7 +75,7 @@ def is_gone(process: psutil.Process) -> bool:
 
 
 @pytest.mark.timeout(300)  # two whole starts and stops of nine processes
-def test_a_detached_house_works_survives_kill_9_and_goes_down(terminal: Terminal) -> None:
+def test_a_detached_deployment_works_survives_kill_9_and_goes_down(terminal: Terminal) -> None:
     first = terminal.type("up", "--detach")
     assert first.returncode == 0, first.stdout + first.stderr
     connection = terminal.connection()
@@ -91,7 +91,7 @@ def test_a_detached_house_works_survives_kill_9_and_goes_down(terminal: Terminal
         assert connection.api_url in again.stderr
 
     # Beat's first tick comes a few seconds after the ready line.
-    wait_until(lambda: terminal.type("doctor").returncode == 0, what="a house in good health")
+    wait_until(lambda: terminal.type("doctor").returncode == 0, what="a deployment in good health")
 
     everyone = terminal.processes()
     os.kill(connection.pid, signal.SIGKILL)
@@ -128,7 +128,7 @@ def test_ctrl_c_while_starting_leaves_nothing_behind(terminal: Terminal, tmp_pat
     assert (tmp_path / "said").read_text().splitlines()[-1].endswith("Overnight has stopped.")
 
 
-def test_a_house_that_cannot_start_says_why(terminal: Terminal, tmp_path: Path) -> None:
+def test_a_deployment_that_cannot_start_says_why(terminal: Terminal, tmp_path: Path) -> None:
     terminal.env["OVERNIGHT_PG_BIN"] = str(tmp_path)
 
     for words in (("up",), ("up", "--detach")):

@@ -14,7 +14,7 @@ from overnight_server.insight.locks import list_lock_waits, list_locks
 from overnight_server.maintenance.locks import Clocks, cleanup_stale, release_lock
 from overnight_server.outcome.heartbeat import Answer, heartbeat
 from overnight_server.store.db import Db
-from tests.support.house import AGENT, CLAIM_TTL, LEASE, House
+from tests.support.deployment import AGENT, CLAIM_TTL, LEASE, Deployment
 from tests.support.invariants import violations
 from tests.support.rivals import Rival, meet_at_lane, meet_at_task
 
@@ -29,17 +29,17 @@ class Killed(list[Claim]):
         self.append(claim)
 
 
-def test_a_held_lock_says_who_holds_it_and_who_waits(house: House) -> None:
-    house.agent()
-    user = house.user(name="alice")
-    run = house.running(user, title="first", project_id="site")
-    second = house.task(user, project_id="site")
-    house.task(user)
-    house.task(house.user(name="bob"), project_id="site")
+def test_a_held_lock_says_who_holds_it_and_who_waits(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user(name="alice")
+    run = deployment.running(user, title="first", project_id="site")
+    second = deployment.task(user, project_id="site")
+    deployment.task(user)
+    deployment.task(deployment.user(name="bob"), project_id="site")
 
-    [lock] = list_locks(house.app)
+    [lock] = list_locks(deployment.app)
 
-    row = house.row(run.claim.task_id)
+    row = deployment.row(run.claim.task_id)
     assert (lock.user, lock.key, lock.title) == ("alice", "project:site", "first")
     assert lock.lock_id == f"{lock.task_id}_{int(row['claimed_at'].timestamp())}"
     assert (lock.acquired_at, lock.expires_at) == (row["claimed_at"], row["expires_at"])
@@ -47,90 +47,94 @@ def test_a_held_lock_says_who_holds_it_and_who_waits(house: House) -> None:
     assert (lock.waiting, lock.waiting_tasks) == (1, [show_task(second)])
 
 
-def test_a_lock_expires_with_its_lease(house: House) -> None:
-    house.agent()
-    run = house.running(house.user(), project_id="site")
-    house.move_clock(timedelta(seconds=20))
+def test_a_lock_expires_with_its_lease(deployment: Deployment) -> None:
+    deployment.agent()
+    run = deployment.running(deployment.user(), project_id="site")
+    deployment.move_clock(timedelta(seconds=20))
 
-    assert heartbeat(house.dispatcher, run.claim, lease=LEASE) is Answer.CONTINUE
+    assert heartbeat(deployment.dispatcher, run.claim, lease=LEASE) is Answer.CONTINUE
 
-    [lock] = list_locks(house.app)
+    [lock] = list_locks(deployment.app)
     assert lock.expires_at - lock.acquired_at >= timedelta(seconds=50)
 
 
-def test_locks_can_be_asked_for_by_user_and_by_project(house: House) -> None:
-    house.agent()
-    alice, bob = house.user(name="alice"), house.user(name="bob")
-    house.task(alice, project_id="site")
-    house.task(alice, locks=["project:app"])
-    house.task(bob, project_id="site", locks=["repo:b"])
-    house.claim()
+def test_locks_can_be_asked_for_by_user_and_by_project(deployment: Deployment) -> None:
+    deployment.agent()
+    alice, bob = deployment.user(name="alice"), deployment.user(name="bob")
+    deployment.task(alice, project_id="site")
+    deployment.task(alice, locks=["project:app"])
+    deployment.task(bob, project_id="site", locks=["repo:b"])
+    deployment.claim()
 
-    assert {lock.key for lock in list_locks(house.app, user_id=bob)} == {"repo:b"}
-    by_project = {lock.key for lock in list_locks(house.app, project="site")}
+    assert {lock.key for lock in list_locks(deployment.app, user_id=bob)} == {"repo:b"}
+    by_project = {lock.key for lock in list_locks(deployment.app, project="site")}
     assert by_project == {"project:site", "repo:b"}
-    assert [lock.key for lock in list_locks(house.app, project="app")] == ["project:app"]
+    assert [lock.key for lock in list_locks(deployment.app, project="app")] == ["project:app"]
 
 
-def test_a_released_lock_fences_its_worker_and_spends_nothing(house: House) -> None:
-    house.agent()
-    user = house.user()
-    run = house.running(user, locks=["path:src", "repo:a"])
-    waiter = house.task(user, priority=5, locks=["path:src/a"])
+def test_a_released_lock_fences_its_worker_and_spends_nothing(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user()
+    run = deployment.running(user, locks=["path:src", "repo:a"])
+    waiter = deployment.task(user, priority=5, locks=["path:src/a"])
     killed = Killed()
 
-    released = release_lock(house.dispatcher, user, run.claim.task_id, actor=OPERATOR, kill=killed)
+    released = release_lock(
+        deployment.dispatcher, user, run.claim.task_id, actor=OPERATOR, kill=killed
+    )
 
-    row = house.row(run.claim.task_id)
+    row = deployment.row(run.claim.task_id)
     assert released.keys == ["path:src", "repo:a"]
     assert killed == [run.claim]
     assert (row["state"], row["attempts"]) == ("ready", 0)
-    assert heartbeat(house.dispatcher, run.claim, lease=LEASE) is Answer.LOST
-    assert house.settle(run, Returned()) is False
-    assert house.lane(user)["used_seconds"] == 0
-    assert [one.claim.task_id for one in house.claim().claims] == [waiter]
-    events = house.rows("SELECT * FROM events WHERE to_state = 'ready' AND from_state = 'running'")
+    assert heartbeat(deployment.dispatcher, run.claim, lease=LEASE) is Answer.LOST
+    assert deployment.settle(run, Returned()) is False
+    assert deployment.lane(user)["used_seconds"] == 0
+    assert [one.claim.task_id for one in deployment.claim().claims] == [waiter]
+    events = deployment.rows(
+        "SELECT * FROM events WHERE to_state = 'ready' AND from_state = 'running'"
+    )
     assert [event["actor"] for event in events] == [OPERATOR]
-    assert violations(house.owner) == {}
+    assert violations(deployment.owner) == {}
 
 
-def test_a_claim_that_has_not_begun_can_be_released_too(house: House) -> None:
-    house.agent()
-    user = house.user()
-    task_id = house.task(user, locks=["a"])
-    [claimed] = house.claim().claims
+def test_a_claim_that_has_not_begun_can_be_released_too(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user()
+    task_id = deployment.task(user, locks=["a"])
+    [claimed] = deployment.claim().claims
 
-    release_lock(house.dispatcher, user, task_id, actor=OPERATOR, kill=Killed())
+    release_lock(deployment.dispatcher, user, task_id, actor=OPERATOR, kill=Killed())
 
-    assert house.state(task_id) == "ready"
-    assert house.start(claimed) is None
-    assert violations(house.owner) == {}
+    assert deployment.state(task_id) == "ready"
+    assert deployment.start(claimed) is None
+    assert violations(deployment.owner) == {}
 
 
-def test_only_a_lock_that_is_held_can_be_released(house: House) -> None:
-    house.agent()
-    user, other = house.user(), house.user()
-    waiting = house.task(user, locks=["a"], required_capabilities=["nobody has it"])
-    unlocked = house.running(user)
-    held = house.running(user, locks=["b"])
+def test_only_a_lock_that_is_held_can_be_released(deployment: Deployment) -> None:
+    deployment.agent()
+    user, other = deployment.user(), deployment.user()
+    waiting = deployment.task(user, locks=["a"], required_capabilities=["nobody has it"])
+    unlocked = deployment.running(user)
+    held = deployment.running(user, locks=["b"])
     killed = Killed()
 
     for task_id in (waiting, unlocked.claim.task_id):
         with pytest.raises(LockNotHeld):
-            release_lock(house.dispatcher, user, task_id, actor=OPERATOR, kill=killed)
+            release_lock(deployment.dispatcher, user, task_id, actor=OPERATOR, kill=killed)
     with pytest.raises(TaskNotFound):
-        release_lock(house.dispatcher, other, held.claim.task_id, actor=OPERATOR, kill=killed)
+        release_lock(deployment.dispatcher, other, held.claim.task_id, actor=OPERATOR, kill=killed)
 
     assert killed == []
-    assert house.state(held.claim.task_id) == "running"
+    assert deployment.state(held.claim.task_id) == "running"
 
 
 def test_a_release_that_meets_the_end_of_the_run_changes_nothing(
-    house: House, connect: Callable[..., Db]
+    deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
-    house.agent()
-    user = house.user()
-    run = house.running(user, locks=["a"])
+    deployment.agent()
+    user = deployment.user()
+    run = deployment.running(user, locks=["a"])
     killed = Killed()
 
     def take(db: Db) -> str:
@@ -141,27 +145,27 @@ def test_a_release_that_meets_the_end_of_the_run_changes_nothing(
         return "released"
 
     def settle_as(db: Db) -> bool:
-        return House(house.owner, db, house.app).settle(run, Returned())
+        return Deployment(deployment.owner, db, deployment.app).settle(run, Returned())
 
     ended, released = meet_at_lane(
         connect, user, Rival(connect, "worker", settle_as), Rival(connect, "operator", take)
     )
 
     assert (ended, released, killed) == (True, "completed", [])
-    assert violations(house.owner) == {}
+    assert violations(deployment.owner) == {}
 
 
-def test_a_stale_lock_is_taken_back_and_a_renewed_one_is_not(house: House) -> None:
-    house.agent()
-    user = house.user()
-    silent, lively = house.running(user, locks=["a"]), house.running(user, locks=["b"])
-    unlocked = house.running(user)
-    house.move_clock(timedelta(seconds=20))
-    heartbeat(house.dispatcher, lively.claim, lease=LEASE)
+def test_a_stale_lock_is_taken_back_and_a_renewed_one_is_not(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user()
+    silent, lively = deployment.running(user, locks=["a"]), deployment.running(user, locks=["b"])
+    unlocked = deployment.running(user)
+    deployment.move_clock(timedelta(seconds=20))
+    heartbeat(deployment.dispatcher, lively.claim, lease=LEASE)
     killed = Killed()
 
     freed = cleanup_stale(
-        house.dispatcher,
+        deployment.dispatcher,
         max_age=timedelta(seconds=15),
         clocks=CLOCKS,
         actor=OPERATOR,
@@ -169,22 +173,26 @@ def test_a_stale_lock_is_taken_back_and_a_renewed_one_is_not(house: House) -> No
     )
 
     assert (freed, killed) == (1, [silent.claim])
-    assert house.state(silent.claim.task_id) == "ready"
-    assert house.state(lively.claim.task_id) == house.state(unlocked.claim.task_id) == "running"
-    assert house.row(silent.claim.task_id)["attempts"] == 0
-    assert violations(house.owner) == {}
+    assert deployment.state(silent.claim.task_id) == "ready"
+    assert (
+        deployment.state(lively.claim.task_id)
+        == deployment.state(unlocked.claim.task_id)
+        == "running"
+    )
+    assert deployment.row(silent.claim.task_id)["attempts"] == 0
+    assert violations(deployment.owner) == {}
 
 
-def test_a_lock_past_its_lease_is_the_reapers_to_judge(house: House) -> None:
-    house.agent()
-    user = house.user()
-    run = house.running(user, locks=["a"], project_id="site")
-    house.move_clock(LEASE * 2)
+def test_a_lock_past_its_lease_is_the_reapers_to_judge(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user()
+    run = deployment.running(user, locks=["a"], project_id="site")
+    deployment.move_clock(LEASE * 2)
     killed = Killed()
 
     def clean(project: str) -> int:
         return cleanup_stale(
-            house.dispatcher,
+            deployment.dispatcher,
             max_age=timedelta(hours=1),
             clocks=CLOCKS,
             actor=OPERATOR,
@@ -196,17 +204,17 @@ def test_a_lock_past_its_lease_is_the_reapers_to_judge(house: House) -> None:
     assert clean("site") == 1
     assert clean("site") == 0
     assert killed == []
-    assert house.row(run.claim.task_id)["attempts"] == 1
-    assert list_locks(house.app) == []
+    assert deployment.row(run.claim.task_id)["attempts"] == 1
+    assert list_locks(deployment.app) == []
 
 
 def test_a_heartbeat_that_comes_first_saves_its_lock(
-    house: House, connect: Callable[..., Db]
+    deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
-    house.agent()
-    user = house.user()
-    run = house.running(user, locks=["a"])
-    house.move_clock(timedelta(seconds=20))
+    deployment.agent()
+    user = deployment.user()
+    run = deployment.running(user, locks=["a"])
+    deployment.move_clock(timedelta(seconds=20))
     killed = Killed()
 
     def beat(db: Db) -> Answer:
@@ -226,21 +234,21 @@ def test_a_heartbeat_that_comes_first_saves_its_lock(
 
     assert answers == [Answer.CONTINUE, 0]
     assert killed == []
-    assert house.state(run.claim.task_id) == "running"
+    assert deployment.state(run.claim.task_id) == "running"
 
 
-def test_the_waits_of_late_can_be_read(house: House) -> None:
-    house.agent()
-    user = house.user(name="alice")
-    run = house.running(user, locks=["a"])
-    waiter = house.task(user, locks=["a"])
-    house.move_clock(timedelta(minutes=1))
-    house.settle(run, Returned())
+def test_the_waits_of_late_can_be_read(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user(name="alice")
+    run = deployment.running(user, locks=["a"])
+    waiter = deployment.task(user, locks=["a"])
+    deployment.move_clock(timedelta(minutes=1))
+    deployment.settle(run, Returned())
 
-    [wait] = list_lock_waits(house.app)
+    [wait] = list_lock_waits(deployment.app)
 
     assert (wait.user, wait.key, wait.waiting) == ("alice", "a", 1)
     assert wait.holder_task_id == show_task(run.claim.task_id)
     assert wait.waiting_task_id == show_task(waiter)
     assert 60 <= wait.waited_seconds < 65
-    assert list_lock_waits(house.app, user_id=house.user()) == []
+    assert list_lock_waits(deployment.app, user_id=deployment.user()) == []

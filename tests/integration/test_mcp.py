@@ -20,7 +20,7 @@ from overnight_server.domain.results import Returned
 from overnight_worker.runners.python import RunContext
 from tests.rules.sources import ROOT
 from tests.support.canned import task
-from tests.support.house import House
+from tests.support.deployment import Deployment
 from tests.support.serving import Served, serve
 
 TOOLS = {
@@ -35,8 +35,8 @@ TOOLS = {
 
 
 @pytest.fixture
-def served(house: House, database_url: str) -> Iterator[Served]:
-    with serve(house, database_url) as api:
+def served(deployment: Deployment, database_url: str) -> Iterator[Served]:
+    with serve(deployment, database_url) as api:
         yield api
 
 
@@ -96,7 +96,7 @@ def test_an_agent_queues_looks_waits_and_cancels(served: Served) -> None:
             client, "enqueue_task", title="read the logs", type="echo", payload={"n": 1}
         )
         assert queued["source"] == "mcp"
-        assert served.house.row(parse_task(queued["id"]))["payload"] == {"n": 1}
+        assert served.deployment.row(parse_task(queued["id"]))["payload"] == {"n": 1}
         looked = await call(client, "get_task", task_id=queued["id"])
         assert looked["state"] == "ready"
         told = await call(client, "explain_task", task_id=queued["id"])
@@ -116,21 +116,21 @@ def test_an_agent_queues_looks_waits_and_cancels(served: Served) -> None:
 
 
 def test_a_wait_brings_what_the_task_returned(served: Served) -> None:
-    served.house.agent()
-    run = served.house.running(served.user)
+    served.deployment.agent()
+    run = served.deployment.running(served.user)
 
     async def work(client: McpClient) -> None:
         waiting = asyncio.create_task(
             call(client, "wait_task", task_id=show_task(run.claim.task_id), timeout_seconds=30)
         )
-        await asyncio.to_thread(served.house.settle, run, Returned({"answer": 42}))
+        await asyncio.to_thread(served.deployment.settle, run, Returned({"answer": 42}))
         assert (await waiting)["output"] == {"answer": 42}
 
     session(served, work)
 
 
 def test_a_key_reaches_its_own_users_tasks_only(served: Served) -> None:
-    theirs = show_task(served.house.task(served.house.user()))
+    theirs = show_task(served.deployment.task(served.deployment.user()))
 
     async def work(client: McpClient) -> None:
         for tool in ("get_task", "cancel_task", "explain_task", "wait_task"):
@@ -164,8 +164,8 @@ def test_a_key_that_opens_nothing_is_told_by_the_tool(served: Served) -> None:
 
 
 def test_an_agent_inside_a_run_acts_for_it_without_being_told_how(served: Served) -> None:
-    served.house.agent()
-    run = served.house.running(served.user)
+    served.deployment.agent()
+    run = served.deployment.running(served.user)
     context = RunContext(run, deadline=0.0)
 
     async def work(client: McpClient) -> None:
@@ -177,7 +177,7 @@ def test_an_agent_inside_a_run_acts_for_it_without_being_told_how(served: Served
 
     session(served, work, environ=context.environ)
 
-    assert served.house.row(run.claim.task_id)["progress"]["fraction"] == 0.5
+    assert served.deployment.row(run.claim.task_id)["progress"]["fraction"] == 0.5
 
 
 class Running:

@@ -14,7 +14,7 @@ from overnight_server.domain.results import Returned, Suspended
 from overnight_server.gate.claim import CYCLES_PER_PASS, claim
 from overnight_server.maintenance.reset import reset_cycles
 from overnight_server.outcome.heartbeat import Answer, Cost, heartbeat
-from tests.support.house import LEASE, TERMS, House
+from tests.support.deployment import LEASE, TERMS, Deployment
 from tests.support.invariants import told, violations
 from tests.support.money import ACTOR, beat, started
 from tests.support.rivals import Connect, Rival, held_pool, meet_at_lane, queue_up
@@ -23,125 +23,127 @@ DAY = timedelta(days=1)
 
 
 @pytest.fixture(autouse=True)
-def _books_balance(house: House) -> object:
+def _books_balance(deployment: Deployment) -> object:
     yield
-    found = violations(house.owner)
+    found = violations(deployment.owner)
     assert not found, told(found)
 
 
-def test_a_night_that_is_used_up_starts_nothing_until_the_next(house: House) -> None:
-    user = house.user(night_budget_usd=2)
-    house.agent()
-    run = house.running(user)
-    house.settle(run, Returned(cost_usd=2.0))
-    task = house.task(user)
+def test_a_night_that_is_used_up_starts_nothing_until_the_next(deployment: Deployment) -> None:
+    user = deployment.user(night_budget_usd=2)
+    deployment.agent()
+    run = deployment.running(user)
+    deployment.settle(run, Returned(cost_usd=2.0))
+    task = deployment.task(user)
 
-    assert not house.claim().claims
-    assert not house.lane(user)["eligible"]
-    house.move_clock(DAY)
+    assert not deployment.claim().claims
+    assert not deployment.lane(user)["eligible"]
+    deployment.move_clock(DAY)
 
-    assert [one.claim.task_id for one in house.claim().claims] == [task]
+    assert [one.claim.task_id for one in deployment.claim().claims] == [task]
 
 
-def test_who_used_up_the_night_goes_on_by_itself_in_the_next(house: House) -> None:
-    user = house.user(night_budget_usd=1)
-    house.agent()
-    run = house.running(user)
-    beat(house, run, 1.5)
-    house.settle(run, Suspended(cost_usd=1.5))
-    assert house.row(run.claim.task_id)["awaits_budget"] == "night"
+def test_who_used_up_the_night_goes_on_by_itself_in_the_next(deployment: Deployment) -> None:
+    user = deployment.user(night_budget_usd=1)
+    deployment.agent()
+    run = deployment.running(user)
+    beat(deployment, run, 1.5)
+    deployment.settle(run, Suspended(cost_usd=1.5))
+    assert deployment.row(run.claim.task_id)["awaits_budget"] == "night"
 
-    house.move_clock(DAY)
-    reset_cycles(house.dispatcher)
+    deployment.move_clock(DAY)
+    reset_cycles(deployment.dispatcher)
 
-    assert house.state(run.claim.task_id) == "ready"
-    lane = house.lane(user)
+    assert deployment.state(run.claim.task_id) == "ready"
+    lane = deployment.lane(user)
     assert (lane["night_started_at"], lane["night_spent_usd"]) == (None, 0)
 
 
-def test_the_first_money_of_a_night_begins_it_without_any_sweep(house: House) -> None:
-    user = house.user(night_budget_usd=1)
-    house.agent()
-    asking = house.running(user)
-    other = house.running(user)
-    house.settle(asking, Suspended(cost_usd=1.5))
-    house.move_clock(DAY)
-    heartbeat(house.dispatcher, other.claim, lease=LEASE * 9999)
+def test_the_first_money_of_a_night_begins_it_without_any_sweep(deployment: Deployment) -> None:
+    user = deployment.user(night_budget_usd=1)
+    deployment.agent()
+    asking = deployment.running(user)
+    other = deployment.running(user)
+    deployment.settle(asking, Suspended(cost_usd=1.5))
+    deployment.move_clock(DAY)
+    heartbeat(deployment.dispatcher, other.claim, lease=LEASE * 9999)
 
-    assert beat(house, other, 0.25) is Answer.CONTINUE
+    assert beat(deployment, other, 0.25) is Answer.CONTINUE
 
-    assert house.state(asking.claim.task_id) == "ready"
-    assert float(house.lane(user)["night_spent_usd"]) == 0.25
-
-
-def test_an_approval_for_a_night_lasts_for_that_night(house: House) -> None:
-    user = house.user(night_budget_usd=1)
-    house.agent()
-    run = house.running(user)
-    house.settle(run, Suspended(cost_usd=1.5))
-
-    approve(house.app, run.claim.task_id, 2.0, actor=ACTOR)
-
-    assert float(house.lane(user)["night_limit_usd"]) == 3.5
-    [again] = started(house)
-    house.settle(again, Returned(cost_usd=0.5))
-    house.move_clock(DAY)
-    reset_cycles(house.dispatcher)
-    assert house.lane(user)["night_limit_usd"] == 1
+    assert deployment.state(asking.claim.task_id) == "ready"
+    assert float(deployment.lane(user)["night_spent_usd"]) == 0.25
 
 
-def test_an_approval_pays_for_nothing_in_a_night_nobody_has_begun_yet(house: House) -> None:
-    user = house.user(night_budget_usd=1)
-    house.agent()
-    run = house.running(user, max_cost_usd=20, estimated_cost_usd=1)
-    house.settle(run, Suspended(cost_usd=1))
-    approve(house.app, run.claim.task_id, 10.0, actor=ACTOR)
-    house.task(user, max_cost_usd=9)
+def test_an_approval_for_a_night_lasts_for_that_night(deployment: Deployment) -> None:
+    user = deployment.user(night_budget_usd=1)
+    deployment.agent()
+    run = deployment.running(user)
+    deployment.settle(run, Suspended(cost_usd=1.5))
+
+    approve(deployment.app, run.claim.task_id, 2.0, actor=ACTOR)
+
+    assert float(deployment.lane(user)["night_limit_usd"]) == 3.5
+    [again] = started(deployment)
+    deployment.settle(again, Returned(cost_usd=0.5))
+    deployment.move_clock(DAY)
+    reset_cycles(deployment.dispatcher)
+    assert deployment.lane(user)["night_limit_usd"] == 1
+
+
+def test_an_approval_pays_for_nothing_in_a_night_nobody_has_begun_yet(
+    deployment: Deployment,
+) -> None:
+    user = deployment.user(night_budget_usd=1)
+    deployment.agent()
+    run = deployment.running(user, max_cost_usd=20, estimated_cost_usd=1)
+    deployment.settle(run, Suspended(cost_usd=1))
+    approve(deployment.app, run.claim.task_id, 10.0, actor=ACTOR)
+    deployment.task(user, max_cost_usd=9)
     for _ in range(CYCLES_PER_PASS):
-        house.user()
-    house.run(
+        deployment.user()
+    deployment.run(
         "UPDATE lanes SET resets_at = clock() - interval '1 day' WHERE user_id <> :user", user=user
     )
-    house.set_clock(house.lane(user)["night_ends_at"])
+    deployment.set_clock(deployment.lane(user)["night_ends_at"])
 
     # More lanes are due than one pass brings to the present, and this one comes last.
-    taken = [*house.claim().claims, *house.claim().claims]
+    taken = [*deployment.claim().claims, *deployment.claim().claims]
 
     assert [one.claim.task_id for one in taken] == [run.claim.task_id]
 
 
-def test_a_raised_night_lets_those_who_wait_go_on(house: House) -> None:
-    user = house.user(night_budget_usd=1)
-    house.agent()
-    run = house.running(user)
-    house.settle(run, Suspended(cost_usd=1.0))
+def test_a_raised_night_lets_those_who_wait_go_on(deployment: Deployment) -> None:
+    user = deployment.user(night_budget_usd=1)
+    deployment.agent()
+    run = deployment.running(user)
+    deployment.settle(run, Suspended(cost_usd=1.0))
 
-    set_night_budget(house.app, user, None, actor=ACTOR)
+    set_night_budget(deployment.app, user, None, actor=ACTOR)
 
-    assert [run.claim.task_id for run in started(house)] == [run.claim.task_id]
+    assert [run.claim.task_id for run in started(deployment)] == [run.claim.task_id]
 
 
-def test_a_night_starts_only_what_it_can_pay_and_smaller_ones_pass(house: House) -> None:
-    user = house.user(night_budget_usd=3)
-    house.agent()
-    house.task(user, max_cost_usd=5)
-    small = [house.task(user, max_cost_usd=1) for _ in range(4)]
+def test_a_night_starts_only_what_it_can_pay_and_smaller_ones_pass(deployment: Deployment) -> None:
+    user = deployment.user(night_budget_usd=3)
+    deployment.agent()
+    deployment.task(user, max_cost_usd=5)
+    small = [deployment.task(user, max_cost_usd=1) for _ in range(4)]
 
-    taken = [one.claim.task_id for one in house.claim().claims]
+    taken = [one.claim.task_id for one in deployment.claim().claims]
 
     assert taken == small[:3]
-    assert house.lane(user)["night_reserved_usd"] == 3
+    assert deployment.lane(user)["night_reserved_usd"] == 3
 
 
-def test_a_night_is_the_users_window_if_there_is_one(house: House) -> None:
-    user = house.user(window_zone="America/New_York", window_from="21:30", window_to="21:00")
-    house.set_clock(datetime(2026, 11, 16, 18, tzinfo=UTC))  # 13:00 there: the window is open
-    house.agent()
-    run = house.running(user)
+def test_a_night_is_the_users_window_if_there_is_one(deployment: Deployment) -> None:
+    user = deployment.user(window_zone="America/New_York", window_from="21:30", window_to="21:00")
+    deployment.set_clock(datetime(2026, 11, 16, 18, tzinfo=UTC))  # 13:00 there: the window is open
+    deployment.agent()
+    run = deployment.running(user)
 
-    house.settle(run, Returned(cost_usd=0.5))
+    deployment.settle(run, Returned(cost_usd=0.5))
 
-    [night] = house.rows(
+    [night] = deployment.rows(
         "SELECT (night_started_at AT TIME ZONE 'America/New_York')::time AS began,"
         " night_started_at <= clock() AND clock() < night_ends_at AS is_now,"
         " night_ends_at - night_started_at AS lasts FROM lanes WHERE user_id = :user",
@@ -152,25 +154,27 @@ def test_a_night_is_the_users_window_if_there_is_one(house: House) -> None:
     assert timedelta(hours=23) <= night["lasts"] <= timedelta(hours=25)
 
 
-def test_a_zone_that_postgres_does_not_know_keeps_no_run_from_being_settled(house: House) -> None:
-    user = house.user()
-    house.agent()
-    run = house.running(user)
-    house.run(
+def test_a_zone_that_postgres_does_not_know_keeps_no_run_from_being_settled(
+    deployment: Deployment,
+) -> None:
+    user = deployment.user()
+    deployment.agent()
+    run = deployment.running(user)
+    deployment.run(
         "UPDATE users SET window_zone = 'Mars/Olympus', window_from = '20:00', window_to = '06:00'"
         " WHERE id = :user",
         user=user,
     )
 
-    assert house.settle(run, Returned(cost_usd=0.5))
+    assert deployment.settle(run, Returned(cost_usd=0.5))
 
-    assert house.lane(user)["night_started_at"].hour == 0
+    assert deployment.lane(user)["night_started_at"].hour == 0
 
 
-def test_two_reports_of_one_user_never_lose_money(house: House, connect: Connect) -> None:
-    user = house.user(night_budget_usd=1)
-    house.agent()
-    runs = [house.running(user), house.running(user)]
+def test_two_reports_of_one_user_never_lose_money(deployment: Deployment, connect: Connect) -> None:
+    user = deployment.user(night_budget_usd=1)
+    deployment.agent()
+    runs = [deployment.running(user), deployment.running(user)]
     rivals = [
         Rival(connect, f"worker-{n}", heartbeat, run.claim, lease=LEASE, cost=Cost(user, 0.5))
         for n, run in enumerate(runs)
@@ -179,37 +183,37 @@ def test_two_reports_of_one_user_never_lose_money(house: House, connect: Connect
     answers = meet_at_lane(connect, user, *rivals)
 
     assert answers == [Answer.CONTINUE, Answer.BUDGET]
-    assert house.lane(user)["night_spent_usd"] == 1
+    assert deployment.lane(user)["night_spent_usd"] == 1
 
 
-def test_the_worked_example_of_the_page_is_true(house: House) -> None:
+def test_the_worked_example_of_the_page_is_true(deployment: Deployment) -> None:
     steps: list[tuple[float, float, float]] = []
-    user = house.user(night_budget_usd=4)
-    house.agent()
+    user = deployment.user(night_budget_usd=4)
+    deployment.agent()
 
     def note() -> None:
-        lane = house.lane(user)
+        lane = deployment.lane(user)
         spent, promised = float(lane["night_spent_usd"]), float(lane["night_reserved_usd"])
         steps.append((spent, promised, 4 - spent - promised))
 
-    tasks = [house.task(user, max_cost_usd=2) for _ in range(3)]
-    first, second = started(house)
+    tasks = [deployment.task(user, max_cost_usd=2) for _ in range(3)]
+    first, second = started(deployment)
     note()
-    beat(house, first, 0.5)
+    beat(deployment, first, 0.5)
     note()
-    house.settle(first, Returned(cost_usd=0.5))
+    deployment.settle(first, Returned(cost_usd=0.5))
     note()
-    assert beat(house, second, 2.0) is Answer.BUDGET
-    house.settle(second, Suspended(cost_usd=2.0))
+    assert beat(deployment, second, 2.0) is Answer.BUDGET
+    deployment.settle(second, Suspended(cost_usd=2.0))
     note()
-    approve(house.app, tasks[1], 1.0, actor=ACTOR)
-    [again] = started(house)
+    approve(deployment.app, tasks[1], 1.0, actor=ACTOR)
+    [again] = started(deployment)
     note()
-    house.settle(again, Returned(cost_usd=0.25))
-    assert not house.claim().claims
+    deployment.settle(again, Returned(cost_usd=0.25))
+    assert not deployment.claim().claims
     note()
-    house.move_clock(DAY)
-    [third] = started(house)
+    deployment.move_clock(DAY)
+    [third] = started(deployment)
     note()
 
     assert third.claim.task_id == tasks[2]
@@ -218,28 +222,30 @@ def test_the_worked_example_of_the_page_is_true(house: House) -> None:
     assert [tuple(float(figure) for figure in row) for row in rows] == steps
 
 
-def test_a_budget_raised_before_the_run_ended_sends_it_back_to_the_queue(house: House) -> None:
-    user = house.user(night_budget_usd=1)
-    house.agent()
-    run = house.running(user)
-    assert beat(house, run, 1.0) is Answer.BUDGET
-    set_night_budget(house.app, user, 10, actor=ACTOR)
+def test_a_budget_raised_before_the_run_ended_sends_it_back_to_the_queue(
+    deployment: Deployment,
+) -> None:
+    user = deployment.user(night_budget_usd=1)
+    deployment.agent()
+    run = deployment.running(user)
+    assert beat(deployment, run, 1.0) is Answer.BUDGET
+    set_night_budget(deployment.app, user, 10, actor=ACTOR)
 
-    house.settle(run, Suspended(cost_usd=1.0))
+    deployment.settle(run, Suspended(cost_usd=1.0))
 
-    row = house.row(run.claim.task_id)
+    row = deployment.row(run.claim.task_id)
     assert (row["state"], row["failure_reason"], row["error"]) == ("ready", None, None)
 
 
 def test_claims_at_the_same_moment_promise_no_more_than_the_night_has(
-    house: House, connect: Connect
+    deployment: Deployment, connect: Connect
 ) -> None:
-    user = house.user(night_budget_usd=2)
+    user = deployment.user(night_budget_usd=2)
     for _ in range(6):
-        house.task(user, max_cost_usd=1)
+        deployment.task(user, max_cost_usd=1)
     pools = ["left", "right"]
     for pool in pools:
-        house.agent(agent_id=pool, pool=pool)
+        deployment.agent(agent_id=pool, pool=pool)
     rivals = [
         Rival(connect, f"claims-{pool}", claim, pool, holder=pool, terms=TERMS) for pool in pools
     ]
@@ -249,4 +255,4 @@ def test_claims_at_the_same_moment_promise_no_more_than_the_night_has(
     taken = [len(rival.answer().claims) for rival in rivals]
 
     assert sum(taken) == 2
-    assert house.lane(user)["night_reserved_usd"] == 2
+    assert deployment.lane(user)["night_reserved_usd"] == 2

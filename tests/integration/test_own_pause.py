@@ -9,14 +9,14 @@ import pytest
 from overnight_server.control.pauses import Target, pause
 from overnight_server.domain.ids import show_task
 from tests.support.command import run
-from tests.support.house import House
+from tests.support.deployment import Deployment
 from tests.support.serving import serve
 
 
 def test_a_user_pauses_and_resumes_their_own_work(
-    house: House, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serve(house, database_url) as served:
+    with serve(deployment, database_url) as served:
         monkeypatch.chdir(tmp_path)
         for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
             monkeypatch.delenv(name)
@@ -25,11 +25,11 @@ def test_a_user_pauses_and_resumes_their_own_work(
 
         paused = run("pause", "--me", "--note", "a holiday")
         again = run("pause", "--me")
-        task = house.task(served.user)
+        task = deployment.task(served.user)
         told = run("explain", show_task(task), "--json")
         resumed = json.loads(run("resume", "--me", "--json").stdout)
         twice = run("resume", "--me")
-        pause(house.app, Target(user_id=served.user), actor="human:operator")
+        pause(deployment.app, Target(user_id=served.user), actor="human:operator")
         refused = run("resume", "--me")
         both = run("pause", "--me", "--all")
 
@@ -39,5 +39,5 @@ def test_a_user_pauses_and_resumes_their_own_work(
     assert resumed == {"scope": "user", "target": "me", "paused": False, "changed": True}
     assert twice.stderr == "Your work was not paused.\n"
     assert "only an operator ends that" in refused.stderr
-    assert house.lane(served.user)["paused"]
+    assert deployment.lane(served.user)["paused"]
     assert (both.exit_code, "--me goes without" in both.stderr) == (2, True)

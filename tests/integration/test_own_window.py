@@ -12,9 +12,9 @@ from sqlalchemy.exc import ProgrammingError
 
 from overnight_server.store.db import APP, Db, Served
 from tests.support import logins
+from tests.support.api_user import ApiUser, serve_api
 from tests.support.command import run
-from tests.support.door import Door, open_door
-from tests.support.house import House
+from tests.support.deployment import Deployment
 from tests.support.serving import serve
 
 WINDOW = "/api/v1/users/me/window"
@@ -22,44 +22,44 @@ BERLIN = {"zone": "Europe/Berlin", "opens": "22:00", "closes": "06:00"}
 
 
 @pytest.fixture
-def door(house: House, database_url: str) -> Iterator[Door]:
-    with open_door(house, database_url) as door:
-        yield door
+def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
+    with serve_api(deployment, database_url) as api_user:
+        yield api_user
 
 
-def test_a_user_says_when_their_work_may_start(door: Door) -> None:
-    guest = door.guest()
+def test_a_user_says_when_their_work_may_start(api_user: ApiUser) -> None:
+    guest = api_user.guest()
 
-    given = door.ask("PUT", WINDOW, json={**BERLIN, "at_closing": "stop"})
+    given = api_user.ask("PUT", WINDOW, json={**BERLIN, "at_closing": "stop"})
 
     assert given.status_code == 200, given.text
     shown = given.json()["window"]
     assert shown.pop("turns_at") is not None
     assert shown == {**BERLIN, "at_closing": "stop"}
-    limits = door.ask("GET", "/api/v1/users/me/limits").json()
+    limits = api_user.ask("GET", "/api/v1/users/me/limits").json()
     assert limits["window"] == "22:00-06:00 Europe/Berlin (stop)"
     assert guest.ask("GET", "/api/v1/users/me").json()["window"] is None
-    trail = door.house.rows("SELECT actor, act FROM audit_log WHERE act = 'user.changed'")
-    assert trail == [{"actor": f"user:{door.user}", "act": "user.changed"}]
+    trail = api_user.deployment.rows("SELECT actor, act FROM audit_log WHERE act = 'user.changed'")
+    assert trail == [{"actor": f"user:{api_user.user}", "act": "user.changed"}]
 
-    gone = door.ask("DELETE", WINDOW)
+    gone = api_user.ask("DELETE", WINDOW)
     assert (gone.status_code, gone.json()["window"]) == (200, None)
 
 
-def test_a_closed_window_holds_the_gate_and_says_so(door: Door) -> None:
-    door.house.agent()
-    now = door.house.one("SELECT clock() AT TIME ZONE 'UTC' AS now")["now"]
+def test_a_closed_window_holds_the_gate_and_says_so(api_user: ApiUser) -> None:
+    api_user.deployment.agent()
+    now = api_user.deployment.one("SELECT clock() AT TIME ZONE 'UTC' AS now")["now"]
     later = f"{(now.hour + 2) % 24:02}:00"
     until = f"{(now.hour + 3) % 24:02}:00"
-    door.ask("PUT", WINDOW, json={"zone": "UTC", "opens": later, "closes": until})
-    door.created()
+    api_user.ask("PUT", WINDOW, json={"zone": "UTC", "opens": later, "closes": until})
+    api_user.created()
 
-    assert door.house.claim().claims == []
-    [held] = door.ask("GET", "/api/v1/tasks/queue-status").json()["held_by"]
+    assert api_user.deployment.claim().claims == []
+    [held] = api_user.ask("GET", "/api/v1/tasks/queue-status").json()["held_by"]
     assert held["code"] == "window"
 
-    door.ask("DELETE", WINDOW)
-    assert len(door.house.claim().claims) == 1
+    api_user.ask("DELETE", WINDOW)
+    assert len(api_user.deployment.claim().claims) == 1
 
 
 @pytest.mark.parametrize(
@@ -73,24 +73,26 @@ def test_a_closed_window_holds_the_gate_and_says_so(door: Door) -> None:
     ],
 )
 def test_a_wrong_window_is_refused_by_its_field(
-    door: Door, change: dict[str, str], field: str
+    api_user: ApiUser, change: dict[str, str], field: str
 ) -> None:
-    answer = door.ask("PUT", WINDOW, json=BERLIN | change)
+    answer = api_user.ask("PUT", WINDOW, json=BERLIN | change)
 
     assert answer.status_code in (400, 422)
     assert answer.json()["code"] == "INVALID_REQUEST"
     assert answer.json()["errors"][0]["field"] == field
 
 
-def test_a_key_that_only_reads_sets_no_window(door: Door) -> None:
-    looker = door.guest(("tasks:read",))
+def test_a_key_that_only_reads_sets_no_window(api_user: ApiUser) -> None:
+    looker = api_user.guest(("tasks:read",))
 
     assert looker.ask("PUT", WINDOW, json=BERLIN).status_code == 403
     assert looker.ask("DELETE", WINDOW).status_code == 403
 
 
-def test_nothing_but_the_window_of_oneself_can_be_changed(house: House, database_url: str) -> None:
-    me, _other = house.user(), house.user()
+def test_nothing_but_the_window_of_oneself_can_be_changed(
+    deployment: Deployment, database_url: str
+) -> None:
+    me, _other = deployment.user(), deployment.user()
     front = Db.connect(logins.for_api(database_url), role=APP, application_name="api", pool_size=1)
     try:
         mine = front.acting_for(Served(me))
@@ -107,9 +109,9 @@ def test_nothing_but_the_window_of_oneself_can_be_changed(house: House, database
 
 
 def test_the_client_and_the_command_set_it_too(
-    house: House, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serve(house, database_url) as served:
+    with serve(deployment, database_url) as served:
         monkeypatch.chdir(tmp_path)
         for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
             monkeypatch.delenv(name)

@@ -15,7 +15,7 @@ from overnight_server.insight.pauses import list_pauses
 from overnight_server.insight.queue import queue_status
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
-from tests.support.house import POOL, TERMS, House
+from tests.support.deployment import POOL, TERMS, Deployment
 from tests.support.rivals import Rival, held_lane, held_pool, held_task, meet_at_task, queue_up
 
 ME = "human:test"
@@ -29,101 +29,103 @@ KINDS = pytest.mark.parametrize("kind", ["user", "pool", "all"])
 
 
 @KINDS
-def test_nothing_new_starts_until_it_is_resumed(house: House, kind: str) -> None:
-    user = house.user()
-    house.agent()
-    run = house.running(user)
-    house.task(user)
+def test_nothing_new_starts_until_it_is_resumed(deployment: Deployment, kind: str) -> None:
+    user = deployment.user()
+    deployment.agent()
+    run = deployment.running(user)
+    deployment.task(user)
     target = _target(kind, user)
 
-    assert pause(house.dispatcher, target, actor=ME, note="the disk is full") is True
-    held = house.claim()
-    settled = house.settle(run, Returned())
-    assert resume(house.dispatcher, target, actor=ME) is True
+    assert pause(deployment.dispatcher, target, actor=ME, note="the disk is full") is True
+    held = deployment.claim()
+    settled = deployment.settle(run, Returned())
+    assert resume(deployment.dispatcher, target, actor=ME) is True
 
     assert (list(held.claims), settled) == ([], True)
-    assert len(house.claim().claims) == 1
+    assert len(deployment.claim().claims) == 1
 
 
 @KINDS
-def test_a_second_pause_brings_a_note_and_changes_nothing_else(house: House, kind: str) -> None:
-    user = house.user()
-    house.agent()
+def test_a_second_pause_brings_a_note_and_changes_nothing_else(
+    deployment: Deployment, kind: str
+) -> None:
+    user = deployment.user()
+    deployment.agent()
     target = _target(kind, user)
-    pause(house.dispatcher, target, actor=ME, note="first")
+    pause(deployment.dispatcher, target, actor=ME, note="first")
 
-    assert pause(house.dispatcher, target, actor="human:other") is False
-    assert [one.note for one in list_pauses(house.dispatcher)] == ["first"]
-    assert pause(house.dispatcher, target, actor="human:other", note="second") is False
+    assert pause(deployment.dispatcher, target, actor="human:other") is False
+    assert [one.note for one in list_pauses(deployment.dispatcher)] == ["first"]
+    assert pause(deployment.dispatcher, target, actor="human:other", note="second") is False
 
-    [kept] = list_pauses(house.dispatcher)
+    [kept] = list_pauses(deployment.dispatcher)
     assert (kept.scope, kept.note, kept.paused_by) == (kind, "second", ME)
-    assert resume(house.dispatcher, target, actor=ME) is True
-    assert resume(house.dispatcher, target, actor=ME) is False
-    assert list_pauses(house.dispatcher) == []
+    assert resume(deployment.dispatcher, target, actor=ME) is True
+    assert resume(deployment.dispatcher, target, actor=ME) is False
+    assert list_pauses(deployment.dispatcher) == []
 
 
-def test_one_pause_ends_without_the_others(house: House) -> None:
-    user = house.user()
-    house.agent()
-    house.task(user)
+def test_one_pause_ends_without_the_others(deployment: Deployment) -> None:
+    user = deployment.user()
+    deployment.agent()
+    deployment.task(user)
     for target in (Target(user_id=user), EVERYTHING):
-        pause(house.dispatcher, target, actor=ME)
+        pause(deployment.dispatcher, target, actor=ME)
 
-    resume(house.dispatcher, EVERYTHING, actor=ME)
-    by_user = list(house.claim().claims)
-    resume(house.dispatcher, Target(user_id=user), actor=ME)
+    resume(deployment.dispatcher, EVERYTHING, actor=ME)
+    by_user = list(deployment.claim().claims)
+    resume(deployment.dispatcher, Target(user_id=user), actor=ME)
 
     assert by_user == []
-    assert len(house.claim().claims) == 1
+    assert len(deployment.claim().claims) == 1
 
 
-def test_a_pause_of_one_is_none_of_the_others(house: House) -> None:
-    paused, free = house.user(), house.user()
-    house.agent()
-    house.agent(agent_id="elsewhere", pool="gpu")
+def test_a_pause_of_one_is_none_of_the_others(deployment: Deployment) -> None:
+    paused, free = deployment.user(), deployment.user()
+    deployment.agent()
+    deployment.agent(agent_id="elsewhere", pool="gpu")
     for user in (paused, free):
-        house.task(user)
-    pause(house.dispatcher, Target(user_id=paused), actor=ME)
-    pause(house.dispatcher, Target(pool="gpu"), actor=ME)
+        deployment.task(user)
+    pause(deployment.dispatcher, Target(user_id=paused), actor=ME)
+    pause(deployment.dispatcher, Target(pool="gpu"), actor=ME)
 
-    taken = house.claim()
-    resume(house.dispatcher, Target(user_id=paused), actor=ME)
+    taken = deployment.claim()
+    resume(deployment.dispatcher, Target(user_id=paused), actor=ME)
 
     assert [one.user_id for one in taken.claims] == [free]
-    assert list(house.claim(pool="gpu").claims) == []
+    assert list(deployment.claim(pool="gpu").claims) == []
 
 
-def test_everything_means_pools_that_come_later_too(house: House) -> None:
-    pause(house.dispatcher, EVERYTHING, actor=ME)
-    house.agent(pool="new")
-    house.task(house.user())
+def test_everything_means_pools_that_come_later_too(deployment: Deployment) -> None:
+    pause(deployment.dispatcher, EVERYTHING, actor=ME)
+    deployment.agent(pool="new")
+    deployment.task(deployment.user())
 
-    assert list(house.claim(pool="new").claims) == []
-    with house.dispatcher.engine.begin() as tx:
+    assert list(deployment.claim(pool="new").claims) == []
+    with deployment.dispatcher.engine.begin() as tx:
         assert tx.execute(statement("open_pools")).all() == []
 
 
-def test_who_waits_is_told_why(house: House) -> None:
-    user, other = house.user(name="ada"), house.user(name="bob")
-    house.agent()
-    pause(house.dispatcher, Target(user_id=user), actor=ME, note="unpaid")
-    mine, theirs = queue_status(house.app, user), queue_status(house.app, other)
-    pause(house.dispatcher, EVERYTHING, actor=ME, note="moving house")
+def test_who_waits_is_told_why(deployment: Deployment) -> None:
+    user, other = deployment.user(name="ada"), deployment.user(name="bob")
+    deployment.agent()
+    pause(deployment.dispatcher, Target(user_id=user), actor=ME, note="unpaid")
+    mine, theirs = queue_status(deployment.app, user), queue_status(deployment.app, other)
+    pause(deployment.dispatcher, EVERYTHING, actor=ME, note="moving deployment")
 
     assert [hold.code for hold in mine.held_by] == ["paused"]
     assert mine.held_by[0].message.endswith(": unpaid")
     assert (mine.can_start_more, theirs.can_start_more) == (False, True)
     assert theirs.held_by == []
-    assert queue_status(house.app, other).can_start_more is False
-    assert [one.target for one in list_pauses(house.app)] == ["ada", None]
+    assert queue_status(deployment.app, other).can_start_more is False
+    assert [one.target for one in list_pauses(deployment.app)] == ["ada", None]
 
 
-def test_what_is_not_there_cannot_be_paused(house: House) -> None:
+def test_what_is_not_there_cannot_be_paused(deployment: Deployment) -> None:
     with pytest.raises(PoolNotFound, match="'nowhere'"):
-        pause(house.dispatcher, Target(pool="nowhere"), actor=ME)
+        pause(deployment.dispatcher, Target(pool="nowhere"), actor=ME)
     with pytest.raises(UserNotFound):
-        pause(house.dispatcher, Target(user_id=UserId(uuid4())), actor=ME)
+        pause(deployment.dispatcher, Target(user_id=UserId(uuid4())), actor=ME)
 
 
 def _claim(db: Db) -> int:
@@ -136,11 +138,11 @@ def _claim_directly(db: Db) -> bool:
 
 @KINDS
 def test_a_pause_waits_for_a_claim_under_way_and_holds_from_then_on(
-    house: House, connect: Callable[..., Db], kind: str
+    deployment: Deployment, connect: Callable[..., Db], kind: str
 ) -> None:
-    user = house.user()
-    house.agent()
-    task_id = house.task(user)
+    user = deployment.user()
+    deployment.agent()
+    task_id = deployment.task(user)
     claimer = Rival(connect, "claimer", _claim)
     pauser = Rival(connect, "pauser", pause, _target(kind, user), actor=ME)
 
@@ -148,32 +150,36 @@ def test_a_pause_waits_for_a_claim_under_way_and_holds_from_then_on(
         queue_up(connect, [claimer, pauser])
 
     assert (claimer.answer(), pauser.answer()) == (1, True)
-    house.task(user)
-    assert list(house.claim().claims) == []
+    deployment.task(user)
+    assert list(deployment.claim().claims) == []
 
 
 @pytest.mark.parametrize("kind", ["user", "all"])
 @pytest.mark.parametrize("named", [True, False])
-def test_who_runs_tasks_itself_is_held_as_well(house: House, kind: str, *, named: bool) -> None:
-    user = house.user()
-    house.task(user)
+def test_who_runs_tasks_itself_is_held_as_well(
+    deployment: Deployment, kind: str, *, named: bool
+) -> None:
+    user = deployment.user()
+    deployment.task(user)
     target = _target(kind, user)
     wanted = user if named else None
 
-    pause(house.dispatcher, target, actor=ME)
-    held = claim_one(house.dispatcher, holder="sandbox", terms=TERMS, user_id=wanted)
-    resume(house.dispatcher, target, actor=ME)
+    pause(deployment.dispatcher, target, actor=ME)
+    held = claim_one(deployment.dispatcher, holder="sandbox", terms=TERMS, user_id=wanted)
+    resume(deployment.dispatcher, target, actor=ME)
 
     assert held is None
-    assert claim_one(house.dispatcher, holder="sandbox", terms=TERMS, user_id=wanted) is not None
+    assert (
+        claim_one(deployment.dispatcher, holder="sandbox", terms=TERMS, user_id=wanted) is not None
+    )
 
 
 @pytest.mark.parametrize("kind", ["user", "all"])
 def test_a_pause_waits_for_a_claim_without_a_pool(
-    house: House, connect: Callable[..., Db], kind: str
+    deployment: Deployment, connect: Callable[..., Db], kind: str
 ) -> None:
-    user = house.user()
-    task_id = house.task(user)
+    user = deployment.user()
+    task_id = deployment.task(user)
     claimer = Rival(connect, "claimer", _claim_directly)
     pauser = Rival(connect, "pauser", pause, _target(kind, user), actor=ME)
 
@@ -182,11 +188,11 @@ def test_a_pause_waits_for_a_claim_without_a_pool(
 
 @pytest.mark.parametrize("kind", ["pool", "all"])
 def test_a_claim_that_waited_for_a_pause_finds_it(
-    house: House, connect: Callable[..., Db], kind: str
+    deployment: Deployment, connect: Callable[..., Db], kind: str
 ) -> None:
-    user = house.user()
-    house.agent()
-    house.task(user)
+    user = deployment.user()
+    deployment.agent()
+    deployment.task(user)
     pauser = Rival(connect, "pauser", pause, _target(kind, user), actor=ME)
     claimer = Rival(connect, "claimer", _claim)
 
@@ -197,27 +203,27 @@ def test_a_claim_that_waited_for_a_pause_finds_it(
 
 
 def test_a_claim_that_met_a_lane_being_paused_passes_it_over(
-    house: House, connect: Callable[..., Db]
+    deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
-    user = house.user()
-    house.agent()
-    house.task(user)
+    user = deployment.user()
+    deployment.agent()
+    deployment.task(user)
     pauser = Rival(connect, "pauser", pause, Target(user_id=user), actor=ME)
 
     with held_lane(connect, user):
         queue_up(connect, [pauser])
-        during = list(house.claim().claims)
+        during = list(deployment.claim().claims)
     pauser.answer()
 
-    assert (during, list(house.claim().claims)) == ([], [])
+    assert (during, list(deployment.claim().claims)) == ([], [])
 
 
 @KINDS
 def test_two_who_pause_at_once_make_one_pause(
-    house: House, connect: Callable[..., Db], kind: str
+    deployment: Deployment, connect: Callable[..., Db], kind: str
 ) -> None:
-    user = house.user()
-    house.agent()
+    user = deployment.user()
+    deployment.agent()
     target = _target(kind, user)
     rivals = [Rival(connect, f"pauser-{n}", pause, target, actor=ME) for n in range(2)]
     hold: Any = held_lane(connect, user) if kind == "user" else held_pool(connect, POOL)
@@ -226,4 +232,4 @@ def test_two_who_pause_at_once_make_one_pause(
         queue_up(connect, rivals)
 
     assert [rival.answer() for rival in rivals] == [True, False]
-    assert len(list_pauses(house.dispatcher)) == 1
+    assert len(list_pauses(deployment.dispatcher)) == 1

@@ -5,46 +5,48 @@ from datetime import timedelta
 from overnight_server.maintenance.reap import reap
 from overnight_server.outcome.presence import AgentCard
 from overnight_worker.presence import show_up
-from tests.support.house import AGENT, LEASE, POOL, House
+from tests.support.deployment import AGENT, LEASE, POOL, Deployment
 
 LIVENESS = timedelta(seconds=15)
 CARD = AgentCard(AGENT, POOL, (), 2)
 
 
-def test_a_worker_that_is_new_here_joins(house: House) -> None:
-    show_up(house.dispatcher, CARD, liveness=LIVENESS)
+def test_a_worker_that_is_new_here_joins(deployment: Deployment) -> None:
+    show_up(deployment.dispatcher, CARD, liveness=LIVENESS)
 
-    assert _agent(house) == {"id": AGENT, "status": "active", "silent": timedelta(0)}
-
-
-def test_a_worker_that_is_known_beats(house: House) -> None:
-    show_up(house.dispatcher, CARD, liveness=LIVENESS)
-    house.run("UPDATE agents SET slots = 7")
-    house.move_clock(LIVENESS / 3)
-
-    show_up(house.dispatcher, CARD, liveness=LIVENESS)
-
-    assert _agent(house)["silent"] == timedelta(0)
-    assert house.one("SELECT slots FROM agents")["slots"] == 7
+    assert _agent(deployment) == {"id": AGENT, "status": "active", "silent": timedelta(0)}
 
 
-def test_what_a_worker_lost_while_it_was_frozen_is_no_crash_of_its_runs(house: House) -> None:
-    show_up(house.dispatcher, CARD, liveness=LIVENESS)
-    user = house.user()
-    run = house.running(user)
-    house.move_clock(LEASE + timedelta(seconds=1))
+def test_a_worker_that_is_known_beats(deployment: Deployment) -> None:
+    show_up(deployment.dispatcher, CARD, liveness=LIVENESS)
+    deployment.run("UPDATE agents SET slots = 7")
+    deployment.move_clock(LIVENESS / 3)
 
-    show_up(house.dispatcher, CARD, liveness=LIVENESS)
-    reap(house.dispatcher)
+    show_up(deployment.dispatcher, CARD, liveness=LIVENESS)
 
-    assert house.one("SELECT outcome FROM attempts")["outcome"] == "worker_lost"
-    assert house.state(run.claim.task_id) == "retrying"
-    assert house.lane(user)["used_seconds"] == 0
-    assert _agent(house)["status"] == "active"
+    assert _agent(deployment)["silent"] == timedelta(0)
+    assert deployment.one("SELECT slots FROM agents")["slots"] == 7
 
 
-def _agent(house: House) -> dict[str, object]:
+def test_what_a_worker_lost_while_it_was_frozen_is_no_crash_of_its_runs(
+    deployment: Deployment,
+) -> None:
+    show_up(deployment.dispatcher, CARD, liveness=LIVENESS)
+    user = deployment.user()
+    run = deployment.running(user)
+    deployment.move_clock(LEASE + timedelta(seconds=1))
+
+    show_up(deployment.dispatcher, CARD, liveness=LIVENESS)
+    reap(deployment.dispatcher)
+
+    assert deployment.one("SELECT outcome FROM attempts")["outcome"] == "worker_lost"
+    assert deployment.state(run.claim.task_id) == "retrying"
+    assert deployment.lane(user)["used_seconds"] == 0
+    assert _agent(deployment)["status"] == "active"
+
+
+def _agent(deployment: Deployment) -> dict[str, object]:
     sql = (
         "SELECT id, status, date_trunc('second', clock() - last_heartbeat_at) AS silent FROM agents"
     )
-    return dict(house.one(sql))
+    return dict(deployment.one(sql))

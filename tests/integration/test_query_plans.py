@@ -1,4 +1,4 @@
-"""Hot statements on a filled house: each finds its rows through its index, none reads them all."""
+"""Hot statements on a full database: each finds its rows through an index, none scans all rows."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from tests.rules.sources import modules, read
 USERS = 100
 TASKS = 6_000
 FILLED = "filled_for_plans"
-# A house after some months: mostly done, a long queue, a few running and waiting for a retry.
+# A deployment after some months: mostly done, a long queue, a few running and waiting for a retry.
 FILL = f"""
     INSERT INTO users (id, name, plan_tier, max_concurrent_agents)
     SELECT gen_random_uuid(), 'user ' || n, 'team', 10 FROM generate_series(1, {USERS}) n;
@@ -86,7 +86,7 @@ YOUNG = f"""
     SELECT gen_random_uuid(), user_id, id, 'echo', 't', 'test', 'ready', n, 0, 0
       FROM dags CROSS JOIN generate_series(1, {TASKS}) n;
 """
-# What a house never stops to collect.
+# What a deployment never stops to collect.
 HISTORY = {"tasks", "attempts", "task_edges", "events", "usage_ledger"}
 
 
@@ -160,7 +160,7 @@ def _as_superuser(postgres: EmbeddedPostgres, command: str) -> None:
         ("passed_deadlines", {"tasks_deadline"}),
         ("near_deadlines", {"tasks_deadline"}),
         ("end_passed", {"tasks_pkey"}),
-        ("sharpen", {"tasks_pkey"}),
+        ("raise_deadline_priority", {"tasks_pkey"}),
         ("view_agents", {"tasks_active"}),
         ("promote", {"tasks_pkey"}),
         ("find_by_idempotency_keys", {"tasks_idempotency"}),
@@ -235,7 +235,7 @@ def test_a_hot_statement_uses_its_index(filled: Db, name: str, indexes: set[str]
         ("to_revive", {"tasks_pkey", "task_edges_pkey", "task_edges_child"}),
     ],
 )
-def test_a_young_house_finds_by_key_what_will_be_many(
+def test_a_young_deployment_finds_by_key_what_will_be_many(
     young: Db, name: str, indexes: set[str]
 ) -> None:
     """A plan is kept until the next statistics: it must do for what happens meanwhile."""
@@ -313,7 +313,7 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _values(connection: Connection) -> dict[str, Any]:
-    """A value for every parameter of every statement, as the house would pass it."""
+    """A value for every parameter of every statement, as the deployment would pass it."""
     one = connection.execute(text("SELECT * FROM tasks ORDER BY state <> 'running' LIMIT 1")).one()
     users = connection.execute(text("SELECT user_id FROM lanes LIMIT 5")).scalars().all()
     empty = "[]"
@@ -408,11 +408,11 @@ def _values(connection: Connection) -> dict[str, Any]:
 def test_two_statements_may_not_share_a_name(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "a.sql").write_text("-- name: twin\nSELECT 1;\n")
-    (tmp_path / "b.sql").write_text("-- name: twin\nSELECT 2;\n")
+    (tmp_path / "a.sql").write_text("-- name: model_comparison\nSELECT 1;\n")
+    (tmp_path / "b.sql").write_text("-- name: model_comparison\nSELECT 2;\n")
     monkeypatch.setattr(statements, "FOLDER", tmp_path)
 
-    with pytest.raises(ValueError, match="two statements are called twin"):
+    with pytest.raises(ValueError, match="two statements are called model_comparison"):
         statements.sources.__wrapped__()
 
 
@@ -441,7 +441,7 @@ def test_every_statement_is_used_and_every_used_one_exists() -> None:
     assert named | passed_on_by_the_reaper == set(sources())
 
 
-def test_no_statement_names_a_state_the_house_does_not_know() -> None:
+def test_no_statement_names_a_state_the_deployment_does_not_know() -> None:
     literal = re.compile(r"\b(?:state|goal)\s*(?:=|<>|IN|NOT IN)\s*\(?((?:'\w+'(?:,\s*)?)+)")
     words = {
         word
@@ -455,14 +455,14 @@ def test_no_statement_names_a_state_the_house_does_not_know() -> None:
     assert not words & set(ALIASES)
 
 
-def test_the_database_knows_exactly_the_moves_of_the_house(filled: Db) -> None:
+def test_the_database_knows_exactly_the_moves_of_the_deployment(filled: Db) -> None:
     with filled.engine.begin() as tx:
         rows = tx.execute(text("SELECT from_state, to_state FROM legal_moves")).all()
 
     assert sorted(tuple(row) for row in rows) == legal_moves()
 
 
-def test_the_triggers_count_the_states_of_the_house(filled: Db) -> None:
+def test_the_triggers_count_the_states_of_the_deployment(filled: Db) -> None:
     sql = text(
         "SELECT s, is_active(s), is_waiting(s), is_final(s)  FROM unnest(CAST(:states AS text[])) s"
     )
@@ -474,7 +474,7 @@ def test_the_triggers_count_the_states_of_the_house(filled: Db) -> None:
     assert {s for s, _, _, final in rows if final} == FINAL
 
 
-def test_the_database_weighs_plans_as_the_house_does(filled: Db) -> None:
+def test_the_database_weighs_plans_as_the_deployment_does(filled: Db) -> None:
     sql = text("SELECT tier, plan_weight(tier) FROM unnest(CAST(:tiers AS text[])) tier")
     with filled.engine.begin() as tx:
         rows = tx.execute(sql, {"tiers": [tier.value for tier in PlanTier]}).all()

@@ -12,12 +12,12 @@ from overnight_server.domain.plans import PlanTier
 from overnight_server.domain.results import Returned
 from overnight_server.outcome.presence import AgentCard, join
 from overnight_server.store.db import ADMIN, APP, DISPATCHER, GATE, READER, Db
-from tests.support.house import AGENT, House
+from tests.support.deployment import AGENT, Deployment
 
 VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
 ROLES = (APP, READER, ADMIN, DISPATCHER, GATE)
 # Per table what the app, the reader, the admin, the dispatcher and the gate may do: R reads, I
-# inserts, U updates. Nobody deletes. Whose rows the app sees is told in test_walls.py.
+# inserts, U updates. Nobody deletes. Whose rows the app sees is told in test_row_level_security.py.
 RIGHTS: Mapping[str, tuple[str | None, ...]] = {
     "agents": ("R", "R", "RU", "RIU", "RIU"),
     "api_keys": ("RIU", None, "RIU", "R", None),
@@ -54,7 +54,7 @@ RIGHTS: Mapping[str, tuple[str | None, ...]] = {
 
 
 @pytest.mark.parametrize("place", range(len(ROLES)), ids=ROLES)
-def test_each_role_has_its_rights_and_no_more(house: House, place: int) -> None:
+def test_each_role_has_its_rights_and_no_more(deployment: Deployment, place: int) -> None:
     role = ROLES[place]
     sql = (
         "SELECT c.relname AS name, string_agg(left(replace(v, 'SELECT', 'R'), 1), ''"
@@ -66,21 +66,23 @@ def test_each_role_has_its_rights_and_no_more(house: House, place: int) -> None:
         " GROUP BY c.relname"
     )
 
-    found = {row["name"]: row["rights"] for row in house.rows(sql, role=role, verbs=list(VERBS))}
+    found = {
+        row["name"]: row["rights"] for row in deployment.rows(sql, role=role, verbs=list(VERBS))
+    }
 
     assert found == {table: rights[place] for table, rights in RIGHTS.items()}
 
 
-def test_no_role_can_get_at_more(house: House) -> None:
+def test_no_role_can_get_at_more(deployment: Deployment) -> None:
     sql = "SELECT * FROM pg_roles WHERE rolname = ANY (CAST(:roles AS text[]))"
 
-    roles = house.rows(sql, roles=list(ROLES))
+    roles = deployment.rows(sql, roles=list(ROLES))
 
     assert len(roles) == len(ROLES)
     for role in roles:
         for right in ("super", "createrole", "createdb", "canlogin", "replication", "bypassrls"):
             assert role[f"rol{right}"] is False, right
-        assert house.one(
+        assert deployment.one(
             "SELECT pg_has_role(:role, 'overnight_owner', 'MEMBER') AS is_member",
             role=role["rolname"],
         ) == {"is_member": False}
@@ -108,25 +110,25 @@ REWRITES = (
 )
 
 
-def test_the_door_cannot_rewrite_what_happened(house: House, app_db: Db) -> None:
-    house.agent()
-    house.settle(house.running(house.user()), Returned())
-    before = _history(house)
+def test_the_door_cannot_rewrite_what_happened(deployment: Deployment, app_db: Db) -> None:
+    deployment.agent()
+    deployment.settle(deployment.running(deployment.user()), Returned())
+    before = _history(deployment)
 
     for rewrite in REWRITES:
         with _refused(), app_db.engine.begin() as tx:
             tx.execute(text(rewrite))
 
-    assert _history(house) == before
+    assert _history(deployment) == before
 
 
 def _refused() -> AbstractContextManager[object]:
     return pytest.raises(ProgrammingError, match=r"permission denied|must be owner")
 
 
-def _history(house: House) -> list[object]:
+def _history(deployment: Deployment) -> list[object]:
     tables = ("tasks", "attempts", "events", "usage_ledger", "lanes", "legal_moves", "audit_log")
-    return [house.rows(f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables]
+    return [deployment.rows(f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables]
 
 
 def test_a_dispatcher_makes_no_users(db: Db) -> None:
@@ -139,14 +141,17 @@ def test_the_door_offers_no_slots(app_db: Db) -> None:
         join(app_db, AgentCard(AGENT, "default", (), 100))
 
 
-def test_triggers_write_what_the_caller_may_not(house: House, app_db: Db) -> None:
+def test_triggers_write_what_the_caller_may_not(deployment: Deployment, app_db: Db) -> None:
     user = create_user(app_db, name="ada", plan=PlanTier.FREE)
 
-    task_id = house.task(user)
+    task_id = deployment.task(user)
 
-    lane = house.lane(user)
+    lane = deployment.lane(user)
     assert (lane["ready"], lane["max_active"]) == (1, 1)
-    assert house.one("SELECT actor FROM events WHERE task_id = :id", id=task_id)["actor"] == "test"
+    assert (
+        deployment.one("SELECT actor FROM events WHERE task_id = :id", id=task_id)["actor"]
+        == "test"
+    )
 
 
 def test_a_session_works_with_its_roles_rights_only(app_db: Db) -> None:
@@ -156,15 +161,15 @@ def test_a_session_works_with_its_roles_rights_only(app_db: Db) -> None:
     assert tuple(who) == (ADMIN, "overnight")
 
 
-def test_a_finished_row_cannot_be_reopened_by_a_bare_update(house: House) -> None:
-    house.agent()
-    run = house.running(house.user())
-    house.settle(run, Returned("done"))
+def test_a_finished_row_cannot_be_reopened_by_a_bare_update(deployment: Deployment) -> None:
+    deployment.agent()
+    run = deployment.running(deployment.user())
+    deployment.settle(run, Returned("done"))
 
     with (
         pytest.raises(IntegrityError, match="may not move from completed to ready"),
-        house.dispatcher.engine.begin() as tx,
+        deployment.dispatcher.engine.begin() as tx,
     ):
         tx.execute(text("UPDATE tasks SET state = 'ready', finished_at = NULL"))
 
-    assert house.row(run.claim.task_id)["output"] == "done"
+    assert deployment.row(run.claim.task_id)["output"] == "done"

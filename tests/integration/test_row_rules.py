@@ -8,7 +8,7 @@ from sqlalchemy.exc import IntegrityError
 
 from overnight_server.domain.budgets import Budget
 from overnight_server.store.migrate import SCRIPTS
-from tests.support.house import House
+from tests.support.deployment import Deployment
 
 RULES = (SCRIPTS / "versions" / "schema" / "rules.sql").read_text()
 BREAKING_TASKS = {
@@ -43,85 +43,87 @@ def test_every_rule_is_tried_here() -> None:
 
 
 @pytest.mark.parametrize("rule", BREAKING_TASKS)
-def test_a_task_that_breaks_a_rule_is_refused(house: House, rule: str) -> None:
-    task = house.task(house.user())
-    before = house.row(task)
+def test_a_task_that_breaks_a_rule_is_refused(deployment: Deployment, rule: str) -> None:
+    task = deployment.task(deployment.user())
+    before = deployment.row(task)
 
     with pytest.raises(IntegrityError, match=rule) as refused:
-        house.run(f"UPDATE tasks SET {BREAKING_TASKS[rule]} WHERE id = :id", id=task)
+        deployment.run(f"UPDATE tasks SET {BREAKING_TASKS[rule]} WHERE id = :id", id=task)
 
     assert getattr(refused.value.orig, "pgcode", None) == "23514"
-    assert house.row(task) == before
+    assert deployment.row(task) == before
 
 
 @pytest.mark.parametrize("rule", BREAKING_LANES)
-def test_a_lane_that_breaks_a_rule_is_refused(house: House, rule: str) -> None:
-    user = house.user()
-    house.task(user)
-    before = house.lane(user)
+def test_a_lane_that_breaks_a_rule_is_refused(deployment: Deployment, rule: str) -> None:
+    user = deployment.user()
+    deployment.task(user)
+    before = deployment.lane(user)
 
     with pytest.raises(IntegrityError, match=rule):
-        house.run(f"UPDATE lanes SET {BREAKING_LANES[rule]} WHERE user_id = :id", id=user)
+        deployment.run(f"UPDATE lanes SET {BREAKING_LANES[rule]} WHERE user_id = :id", id=user)
 
-    assert house.lane(user) == before
+    assert deployment.lane(user) == before
 
 
-def test_a_new_task_is_held_to_the_same_rules(house: House) -> None:
-    user = house.user()
+def test_a_new_task_is_held_to_the_same_rules(deployment: Deployment) -> None:
+    user = deployment.user()
 
     with pytest.raises(IntegrityError, match="tasks_retry_at_while_retrying"):
-        house.run(
+        deployment.run(
             "INSERT INTO tasks (id, user_id, dag_id, type, title, created_by, state, sort_key)"
             " VALUES (:id, :id, :id, 'echo', 'a task', 'human:local', 'retrying', 1)",
             id=user,
         )
 
 
-def test_a_task_needs_its_user(house: House) -> None:
-    known, stranger = house.user(), uuid4()
+def test_a_task_needs_its_user(deployment: Deployment) -> None:
+    known, stranger = deployment.user(), uuid4()
 
     with pytest.raises(IntegrityError, match="no such user"):
-        house.run(
+        deployment.run(
             "INSERT INTO tasks (id, user_id, dag_id, type, title, created_by, state, sort_key)"
             " SELECT id, id, id, 'echo', 'a task', 'human:local', 'ready', 1"
             "   FROM unnest(CAST(:ids AS uuid[])) id",
             ids=[known, stranger],
         )
 
-    assert house.lane(known)["waiting"] == 0
+    assert deployment.lane(known)["waiting"] == 0
 
 
-def test_a_task_asks_only_for_budgets_there_are(house: House) -> None:
-    blocked = house.task(house.user())
+def test_a_task_asks_only_for_budgets_there_are(deployment: Deployment) -> None:
+    blocked = deployment.task(deployment.user())
     moved = "UPDATE tasks SET state = 'pending', awaits_budget = :budget WHERE id = :id"
-    house.run("INSERT INTO legal_moves VALUES ('ready', 'pending')")
+    deployment.run("INSERT INTO legal_moves VALUES ('ready', 'pending')")
 
     with pytest.raises(IntegrityError, match="tasks_awaits_budget_while_pending"):
-        house.run(moved, id=blocked, budget="pocket")
+        deployment.run(moved, id=blocked, budget="pocket")
 
     for budget in Budget:
-        house.run(moved, id=blocked, budget=budget)
-        house.run("UPDATE tasks SET state = 'ready' WHERE id = :id", id=blocked)
+        deployment.run(moved, id=blocked, budget=budget)
+        deployment.run("UPDATE tasks SET state = 'ready' WHERE id = :id", id=blocked)
 
 
-def test_what_follows_from_a_lane_cannot_be_written(house: House) -> None:
-    user = house.user()
+def test_what_follows_from_a_lane_cannot_be_written(deployment: Deployment) -> None:
+    user = deployment.user()
 
-    house.run("UPDATE lanes SET eligible = true, due_at = 'epoch' WHERE user_id = :id", id=user)
+    deployment.run(
+        "UPDATE lanes SET eligible = true, due_at = 'epoch' WHERE user_id = :id", id=user
+    )
 
-    lane = house.lane(user)
+    lane = deployment.lane(user)
     assert not lane["eligible"]
     assert lane["due_at"] == lane["resets_at"]
 
 
-def test_a_write_that_moves_nothing_is_no_move(house: House) -> None:
-    house.agent()
-    run = house.running(house.user())
+def test_a_write_that_moves_nothing_is_no_move(deployment: Deployment) -> None:
+    deployment.agent()
+    run = deployment.running(deployment.user())
     task = run.claim.task_id
-    assert house.row(task)["moved_from"] == "claimed"
+    assert deployment.row(task)["moved_from"] == "claimed"
 
-    house.run("UPDATE tasks SET progress = '{}' WHERE id = :id", id=task)
+    deployment.run("UPDATE tasks SET progress = '{}' WHERE id = :id", id=task)
 
-    assert house.row(task)["moved_from"] is None
-    moves = house.rows("SELECT to_state FROM events WHERE task_id = :id ORDER BY seq", id=task)
+    assert deployment.row(task)["moved_from"] is None
+    moves = deployment.rows("SELECT to_state FROM events WHERE task_id = :id ORDER BY seq", id=task)
     assert [move["to_state"] for move in moves] == ["ready", "claimed", "running"]

@@ -9,27 +9,27 @@ import pytest
 
 from overnight_server.control.cancel import cancel
 from overnight_server.maintenance.reap import reap
-from tests.support.door import Door, open_door
-from tests.support.house import House
+from tests.support.api_user import ApiUser, serve_api
+from tests.support.deployment import Deployment
 from tests.support.outside import TASKS, Outsider, outsider
 
 OVER = timedelta(seconds=91)
 
 
 @pytest.fixture
-def door(house: House, database_url: str) -> Iterator[Door]:
-    with open_door(house, database_url) as door:
-        yield door
+def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
+    with serve_api(deployment, database_url) as api_user:
+        yield api_user
 
 
 @pytest.fixture
-def agent(door: Door) -> Outsider:
-    door.created(type="echo", max_attempts=3)
-    return outsider(door)
+def agent(api_user: ApiUser) -> Outsider:
+    api_user.created(type="echo", max_attempts=3)
+    return outsider(api_user)
 
 
 def row(agent: Outsider, work: dict[str, Any]) -> Any:
-    return agent.door.house.row(agent.door.row_id(work["task_id"]))
+    return agent.api_user.deployment.row(agent.api_user.row_id(work["task_id"]))
 
 
 def test_a_task_is_claimed_run_and_completed_over_http(agent: Outsider) -> None:
@@ -50,11 +50,11 @@ def test_a_task_is_claimed_run_and_completed_over_http(agent: Outsider) -> None:
     assert started.json() == {"lease_seconds": 90, "timeout_seconds": work["timeout_seconds"]}
     assert beat.json() == {"answer": "continue", "lease_seconds": 90}
     assert (done.status_code, done.json()) == (200, {"ok": True})
-    shown = agent.door.ask("GET", f"{TASKS}/{work['task_id']}").json()
+    shown = agent.api_user.ask("GET", f"{TASKS}/{work['task_id']}").json()
     assert (shown["status"], shown["output"]) == ("completed", {"words": 3})
     assert (shown["result_summary"], shown["files_changed"]) == ("wrote it", ["a.py"])
     assert shown["cost_usd"] == 0.5
-    attempt = agent.door.house.one("SELECT * FROM attempts")
+    attempt = agent.api_user.deployment.one("SELECT * FROM attempts")
     assert attempt["tokens_used"] == {"input": 10, "output": 5}
     assert attempt["agent"] == agent.id
 
@@ -81,7 +81,7 @@ def test_a_claim_must_be_started_before_it_can_end(agent: Outsider, what: str) -
     "what", ["start", "heartbeat", "complete", "fail", "release", "spawn", "artifacts", "extend"]
 )
 def test_only_the_claims_own_token_opens_its_doors(agent: Outsider, what: str) -> None:
-    agent.door.created()
+    agent.api_user.created()
     work, other = agent.begin(), agent.begin()
     bodies: dict[str, dict[str, Any]] = {
         "spawn": {"task": {"title": "x"}},
@@ -91,7 +91,7 @@ def test_only_the_claims_own_token_opens_its_doors(agent: Outsider, what: str) -
     body = bodies.get(what, {})
     before = row(agent, work)
 
-    for token in ("", agent.door.key, work["token"][:-1] + "x", "overnight_claim_x"):
+    for token in ("", agent.api_user.key, work["token"][:-1] + "x", "overnight_claim_x"):
         assert agent.say({**work, "token": token}, what, **body).status_code == 401
     assert agent.say({**work, "token": other["token"]}, what, **body).status_code == 404
 
@@ -101,12 +101,12 @@ def test_only_the_claims_own_token_opens_its_doors(agent: Outsider, what: str) -
 @pytest.mark.parametrize("what", ["start", "heartbeat", "complete", "fail", "release"])
 def test_a_run_that_lost_its_claim_changes_nothing(agent: Outsider, what: str) -> None:
     work = agent.begin()
-    agent.door.house.move_clock(OVER)
-    reap(agent.door.house.dispatcher)
-    agent.door.house.run(
+    agent.api_user.deployment.move_clock(OVER)
+    reap(agent.api_user.deployment.dispatcher)
+    agent.api_user.deployment.run(
         "UPDATE tasks SET state = 'ready', retry_at = NULL WHERE state = 'retrying'"
     )
-    again = outsider(agent.door).begin()
+    again = outsider(agent.api_user).begin()
     before = row(agent, work)
 
     late = agent.say(work, what)
@@ -118,26 +118,26 @@ def test_a_run_that_lost_its_claim_changes_nothing(agent: Outsider, what: str) -
 
 def test_a_late_result_is_kept_aside(agent: Outsider) -> None:
     work = agent.begin()
-    agent.door.house.move_clock(OVER)
-    reap(agent.door.house.dispatcher)
+    agent.api_user.deployment.move_clock(OVER)
+    reap(agent.api_user.deployment.dispatcher)
 
     agent.say(work, "complete", output="late")
 
-    [kept] = agent.door.house.rows("SELECT * FROM stale_results")
+    [kept] = agent.api_user.deployment.rows("SELECT * FROM stale_results")
     assert (kept["agent"], kept["result"]["output"]) == (agent.id, "late")
 
 
 def test_of_each_claim_one_late_result_is_kept(agent: Outsider) -> None:
     for attempt in (1, 2):
         work = agent.begin()
-        agent.door.house.move_clock(OVER)
-        reap(agent.door.house.dispatcher)
-        agent.door.house.run("UPDATE tasks SET state = 'ready', retry_at = NULL")
+        agent.api_user.deployment.move_clock(OVER)
+        reap(agent.api_user.deployment.dispatcher)
+        agent.api_user.deployment.run("UPDATE tasks SET state = 'ready', retry_at = NULL")
         told = [agent.say(work, "complete", output=[attempt, n]).status_code for n in range(5)]
         assert told == [409] * 5
-        agent = outsider(agent.door)
+        agent = outsider(agent.api_user)
 
-    kept = agent.door.house.rows("SELECT epoch, result FROM stale_results ORDER BY epoch")
+    kept = agent.api_user.deployment.rows("SELECT epoch, result FROM stale_results ORDER BY epoch")
     assert [(one["epoch"], one["result"]["output"]) for one in kept] == [(1, [1, 0]), (2, [2, 0])]
 
 
@@ -160,7 +160,7 @@ def test_failing_follows_the_policy_or_the_report(agent: Outsider) -> None:
 
     failed = row(agent, work)
     assert (failed["state"], failed["attempts"], failed["error"]) == ("retrying", 1, "boom")
-    agent.door.house.run("UPDATE tasks SET state = 'ready', retry_at = NULL")
+    agent.api_user.deployment.run("UPDATE tasks SET state = 'ready', retry_at = NULL")
     work = agent.begin()
     agent.say(work, "fail", error="never", error_class="auth_failure", retryable=False)
     assert row(agent, work)["state"] == "dead_lettered"
@@ -193,14 +193,16 @@ def test_what_is_released_goes_to_others_and_costs_nothing(
 
     back = row(agent, work)
     assert (back["state"], back["attempts"]) == ("ready", 0)
-    assert agent.door.house.lane(agent.door.user)["used_seconds"] == 0
+    assert agent.api_user.deployment.lane(agent.api_user.user)["used_seconds"] == 0
     assert agent.say(work, "release").status_code == 200, "no answer was heard"
     assert agent.work()["epoch"] == work["epoch"] + 1
 
 
 def test_a_run_hears_that_it_was_cancelled(agent: Outsider) -> None:
     work = agent.begin()
-    cancel(agent.door.house.app, agent.door.user, row(agent, work)["id"], actor="user:x")
+    cancel(
+        agent.api_user.deployment.app, agent.api_user.user, row(agent, work)["id"], actor="user:x"
+    )
 
     assert agent.say(work, "heartbeat").json()["answer"] == "cancel"
 
@@ -208,9 +210,9 @@ def test_a_run_hears_that_it_was_cancelled(agent: Outsider) -> None:
     assert row(agent, work)["state"] == "cancelled"
 
 
-def test_a_run_hears_that_its_money_is_used_up(door: Door) -> None:
-    door.created(max_cost_usd=1)
-    agent = outsider(door)
+def test_a_run_hears_that_its_money_is_used_up(api_user: ApiUser) -> None:
+    api_user.created(max_cost_usd=1)
+    agent = outsider(api_user)
     work = agent.begin()
 
     assert agent.say(work, "heartbeat", cost_usd=1.5).json()["answer"] == "budget"
@@ -222,13 +224,13 @@ def test_a_run_hears_that_its_money_is_used_up(door: Door) -> None:
 def test_beats_and_extensions_move_the_end_of_the_lease(agent: Outsider) -> None:
     work = agent.begin()
     for _ in range(3):
-        agent.door.house.move_clock(timedelta(seconds=80))
+        agent.api_user.deployment.move_clock(timedelta(seconds=80))
         assert agent.say(work, "heartbeat").status_code == 200
 
     assert agent.say(work, "extend", seconds=600).json()["lease_seconds"] == 600
 
-    agent.door.house.move_clock(timedelta(seconds=500))
-    assert reap(agent.door.house.dispatcher) == 0
+    agent.api_user.deployment.move_clock(timedelta(seconds=500))
+    assert reap(agent.api_user.deployment.dispatcher) == 0
     assert agent.say(work, "complete").status_code == 200
 
 
@@ -250,7 +252,7 @@ def test_a_run_spawns_waits_and_reads_what_came_of_it(agent: Outsider) -> None:
     assert parent["task_id"] == work["task_id"]
     assert parent["inputs"] == {"part": "made"}
     headers = {"Authorization": f"Bearer {parent['token']}"}
-    answer = agent.door.http.get(f"{TASKS}/{work['task_id']}/children", headers=headers)
+    answer = agent.api_user.http.get(f"{TASKS}/{work['task_id']}/children", headers=headers)
     [seen] = answer.json()
     assert (seen["key"], seen["state"], seen["output"]) == ("part", "completed", "made")
 
@@ -263,7 +265,7 @@ def test_a_run_keeps_artifacts(agent: Outsider) -> None:
     wrong = agent.say(work, "artifacts", name="bad", kind="json", content="{")
 
     assert kept.status_code == 201
-    [stored] = agent.door.house.rows("SELECT * FROM artifacts")
+    [stored] = agent.api_user.deployment.rows("SELECT * FROM artifacts")
     assert (stored["name"], bytes(stored["content"])) == ("raw", b"\x00\x01")
     assert (wrong.status_code, wrong.json()["errors"][0]["field"]) == (400, "content")
 
@@ -286,7 +288,7 @@ def test_what_progress_says_under_a_secret_name_is_not_shown(agent: Outsider) ->
 
     paths = [f"{TASKS}/{work['task_id']}", TASKS, f"/api/v1/dags/{work['dag_id']}"]
     for path in paths:
-        shown = agent.door.ask("GET", path)
+        shown = agent.api_user.ask("GET", path)
         assert shown.status_code == 200, shown.text
         assert '"login":[{"password":"***"}]' in shown.text, path
 
@@ -298,7 +300,7 @@ def read_by_another(agent: Outsider, kind: str, content: str) -> str:
     assert kept.status_code == 201, kept.text
     agent.say(work, "complete", output=1)
     reference = f"artifact:{kept.json()['id']}"
-    agent.door.created(type="echo", title="reader", max_attempts=2, context_refs=[reference])
+    agent.api_user.created(type="echo", title="reader", max_attempts=2, context_refs=[reference])
     return reference
 
 
@@ -335,7 +337,7 @@ def test_json_that_its_readers_could_not_be_given_is_not_kept(
 
     assert answer.status_code == 400, answer.text
     assert [one["field"] for one in answer.json()["errors"]] == ["content"]
-    assert not agent.door.house.rows("SELECT 1 FROM artifacts")
+    assert not agent.api_user.deployment.rows("SELECT 1 FROM artifacts")
 
 
 @pytest.mark.parametrize(
@@ -345,12 +347,12 @@ def test_a_task_that_cannot_be_told_fails_and_the_next_is_claimed(
     agent: Outsider, content: bytes
 ) -> None:
     read_by_another(agent, "json", "[]")
-    agent.door.house.run("UPDATE artifacts SET content = :content", content=content)
-    agent.door.created(type="echo", title="behind")
+    agent.api_user.deployment.run("UPDATE artifacts SET content = :content", content=content)
+    agent.api_user.created(type="echo", title="behind")
 
     work = agent.work()
 
     assert work["title"] == "behind"
-    failed = agent.door.house.one("SELECT * FROM tasks WHERE title = 'reader'")
+    failed = agent.api_user.deployment.one("SELECT * FROM tasks WHERE title = 'reader'")
     assert (failed["state"], failed["failure_reason"]) == ("dead_lettered", "invalid_input")
     assert agent.claim().status_code == 204

@@ -15,46 +15,48 @@ from overnight.agent.run import ClaimedRun
 from overnight.handlers import registry
 from overnight.mcp.server import Run
 from overnight_server.control.keys import key_id_of, revoke
-from tests.support.door import Door, open_door
-from tests.support.house import House
+from tests.support.api_user import ApiUser, serve_api
+from tests.support.deployment import Deployment
 from tests.support.serving import serve
 from tests.support.waiting import wait_until
 
 
 @pytest.fixture
-def door(house: House, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
+def api_user(
+    deployment: Deployment, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ApiUser]:
     monkeypatch.setattr(registry, "_handlers", {})
-    with open_door(house, database_url) as door:
-        yield door
+    with serve_api(deployment, database_url) as api_user:
+        yield api_user
 
 
-def shown(door: Door, task: dict[str, Any]) -> dict[str, Any]:
-    answer: dict[str, Any] = door.ask("GET", f"/api/v1/tasks/{task['id']}").json()
+def shown(api_user: ApiUser, task: dict[str, Any]) -> dict[str, Any]:
+    answer: dict[str, Any] = api_user.ask("GET", f"/api/v1/tasks/{task['id']}").json()
     return answer
 
 
-def agent(door: Door, **options: Any) -> Agent:
-    return Agent("laptop", client=door.client(), **options)
+def agent(api_user: ApiUser, **options: Any) -> Agent:
+    return Agent("laptop", client=api_user.client(), **options)
 
 
-def test_an_agent_runs_a_handler_to_its_end(door: Door) -> None:
+def test_an_agent_runs_a_handler_to_its_end(api_user: ApiUser) -> None:
     @overnight.handler("add", capabilities=["sums"])
     def add(ctx: overnight.Context) -> dict[str, object]:
         ctx.cost(0.5, input_tokens=3)
         ctx.artifact("note", "kept")
         return {"sum": sum(ctx.payload["numbers"]), "summary": "added"}
 
-    task = door.created(type="add", payload={"numbers": [1, 2]}, required_capabilities=["sums"])
-    door.created(type="other")
-    one = agent(door)
+    task = api_user.created(type="add", payload={"numbers": [1, 2]}, required_capabilities=["sums"])
+    api_user.created(type="other")
+    one = agent(api_user)
 
     assert one.run_one() is True
     assert one.run_one() is False, "it takes the types it has handlers for"
 
-    done = shown(door, task)
+    done = shown(api_user, task)
     assert (done["status"], done["output"]["sum"], done["cost_usd"]) == ("completed", 3, 0.5)
     assert done["result_summary"] == "added"
-    assert len(door.house.rows("SELECT * FROM artifacts")) == 1
+    assert len(api_user.deployment.rows("SELECT * FROM artifacts")) == 1
 
 
 @pytest.mark.parametrize(
@@ -70,21 +72,21 @@ def test_an_agent_runs_a_handler_to_its_end(door: Door) -> None:
     ],
 )
 def test_what_a_handler_raises_means_what_it_means_in_a_worker(
-    door: Door, error: BaseException, state: str, attempts: int
+    api_user: ApiUser, error: BaseException, state: str, attempts: int
 ) -> None:
     @overnight.handler("echo")
     def echo(_: overnight.Context) -> None:
         raise error
 
-    task = door.created(type="echo", max_attempts=3)
+    task = api_user.created(type="echo", max_attempts=3)
 
-    agent(door).run_one()
+    agent(api_user).run_one()
 
-    row = door.house.row(door.row_id(task["id"]))
+    row = api_user.deployment.row(api_user.row_id(task["id"]))
     assert (row["state"], row["attempts"]) == (state, attempts)
 
 
-def test_a_handler_reads_bytes_as_bytes(door: Door) -> None:
+def test_a_handler_reads_bytes_as_bytes(api_user: ApiUser) -> None:
     @overnight.handler("make")
     def make(ctx: overnight.Context) -> str:
         return ctx.artifact("raw", b"\x89\xff")
@@ -94,29 +96,31 @@ def test_a_handler_reads_bytes_as_bytes(door: Door) -> None:
         [content] = ctx.inputs.values()
         return list(content)
 
-    made = door.created(type="make")
-    one = agent(door)
+    made = api_user.created(type="make")
+    one = agent(api_user)
     one.run_one()
-    kept = shown(door, made)["output"]
-    reader = door.created(type="read", context_refs=[f"artifact:{kept}"])
+    kept = shown(api_user, made)["output"]
+    reader = api_user.created(type="read", context_refs=[f"artifact:{kept}"])
     one.run_one()
 
-    assert shown(door, reader)["output"] == [0x89, 0xFF]
+    assert shown(api_user, reader)["output"] == [0x89, 0xFF]
 
 
-def test_an_output_that_cannot_be_kept_is_invalid(door: Door) -> None:
+def test_an_output_that_cannot_be_kept_is_invalid(api_user: ApiUser) -> None:
     @overnight.handler("echo")
     def echo(_: overnight.Context) -> object:
         return {1, 2}
 
-    task = door.created(type="echo")
+    task = api_user.created(type="echo")
 
-    agent(door).run_one()
+    agent(api_user).run_one()
 
-    assert door.house.row(door.row_id(task["id"]))["failure_reason"] == "invalid_output"
+    assert (
+        api_user.deployment.row(api_user.row_id(task["id"]))["failure_reason"] == "invalid_output"
+    )
 
 
-def test_a_handler_spawns_waits_and_is_called_again(door: Door) -> None:
+def test_a_handler_spawns_waits_and_is_called_again(api_user: ApiUser) -> None:
     @overnight.handler("parent")
     def parent(ctx: overnight.Context) -> object:
         part = ctx.spawn("part", "part", key="part")
@@ -127,15 +131,15 @@ def test_a_handler_spawns_waits_and_is_called_again(door: Door) -> None:
     def part(_: overnight.Context) -> object:
         return "made"
 
-    task = door.created(type="parent")
-    one = agent(door)
+    task = api_user.created(type="parent")
+    one = agent(api_user)
 
     assert [one.run_one() for _ in range(4)] == [True, True, True, False]
 
-    assert shown(door, task)["output"] == {"child": "made", "input": "made"}
+    assert shown(api_user, task)["output"] == {"child": "made", "input": "made"}
 
 
-def test_a_stopped_agent_hands_back_what_it_runs(door: Door) -> None:
+def test_a_stopped_agent_hands_back_what_it_runs(api_user: ApiUser) -> None:
     begun = threading.Event()
 
     @overnight.handler("long")
@@ -145,8 +149,8 @@ def test_a_stopped_agent_hands_back_what_it_runs(door: Door) -> None:
             ctx.check()
             threading.Event().wait(0.01)
 
-    task = door.created(type="long")
-    one = agent(door)
+    task = api_user.created(type="long")
+    one = agent(api_user)
     running = threading.Thread(target=one.run)
     running.start()
     assert begun.wait(20)
@@ -154,13 +158,13 @@ def test_a_stopped_agent_hands_back_what_it_runs(door: Door) -> None:
     one.stop()
     running.join(20)
 
-    row = door.house.row(door.row_id(task["id"]))
+    row = api_user.deployment.row(api_user.row_id(task["id"]))
     assert (row["state"], row["attempts"]) == ("ready", 0)
-    assert door.house.one("SELECT status FROM agents")["status"] == "offline"
+    assert api_user.deployment.one("SELECT status FROM agents")["status"] == "offline"
 
 
 def test_a_waiting_agent_is_woken_by_work(
-    house: House, database_url: str, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "_handlers", {})
 
@@ -168,7 +172,10 @@ def test_a_waiting_agent_is_woken_by_work(
     def echo(ctx: overnight.Context) -> object:
         return ctx.payload
 
-    with serve(house, database_url) as served, overnight.Client(served.url, served.key) as client:
+    with (
+        serve(deployment, database_url) as served,
+        overnight.Client(served.url, served.key) as client,
+    ):
         agents = [Agent(f"agent-{number}", client=client) for number in range(3)]
         running = [threading.Thread(target=one.run) for one in agents]
         for thread in running:
@@ -187,14 +194,14 @@ def test_a_waiting_agent_is_woken_by_work(
         for thread in running:
             thread.join(20)
             assert not thread.is_alive()
-    assert len(house.rows("SELECT * FROM attempts")) == 1
+    assert len(deployment.rows("SELECT * FROM attempts")) == 1
 
 
 def test_nothing_is_claimed_for_a_key_that_was_revoked_during_the_wait(
-    house: House, database_url: str
+    deployment: Deployment, database_url: str
 ) -> None:
     with (
-        serve(house, database_url) as served,
+        serve(deployment, database_url) as served,
         overnight.Client(served.url, served.key, retries=0) as client,
         ThreadPoolExecutor(1) as waiting,
     ):
@@ -203,16 +210,19 @@ def test_nothing_is_claimed_for_a_key_that_was_revoked_during_the_wait(
         bell = served.server._api.state.parts.bell
         wait_until(lambda: bell.waiting_now == 1, what="the agent to wait")
 
-        revoke(house.app, key_id_of(served.key))
-        house.task(served.user)
+        revoke(deployment.app, key_id_of(served.key))
+        deployment.task(served.user)
 
         with pytest.raises(overnight.errors.Unauthenticated):
             claim.result(20)
-    assert house.rows("SELECT * FROM attempts") == []
+    assert deployment.rows("SELECT * FROM attempts") == []
 
 
-def test_a_run_has_hands_for_the_mcp_server(house: House, database_url: str) -> None:
-    with serve(house, database_url) as served, overnight.Client(served.url, served.key) as client:
+def test_a_run_has_hands_for_the_mcp_server(deployment: Deployment, database_url: str) -> None:
+    with (
+        serve(deployment, database_url) as served,
+        overnight.Client(served.url, served.key) as client,
+    ):
         card = client.call(calls.register({"name": "laptop"}))
         parent = client.tasks.create("parent", type="echo")
         work = client.call(calls.claim(card.id, wait=0))

@@ -9,28 +9,28 @@ from overnight import AsyncClient, errors
 from overnight.client.client import Operations
 from overnight_server.domain.ids import show_task
 from overnight_server.domain.results import Raised, Suspended
-from tests.support.door import Door, open_door
-from tests.support.house import AGENT, House
+from tests.support.api_user import ApiUser, serve_api
+from tests.support.deployment import AGENT, Deployment
 
 GRAPH = {"title": "after", "tasks": [{"name": "a", "title": "report"}]}
 
 
 @pytest.fixture
-def door(house: House, database_url: str) -> Iterator[Door]:
-    house.agent()
-    with open_door(house, database_url) as door:
-        yield door
+def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
+    deployment.agent()
+    with serve_api(deployment, database_url) as api_user:
+        yield api_user
 
 
-def dead(door: Door) -> str:
-    run = door.house.running(door.user, max_attempts=1)
-    door.house.settle(run, Raised("auth_failure", "no"))
+def dead(api_user: ApiUser) -> str:
+    run = api_user.deployment.running(api_user.user, max_attempts=1)
+    api_user.deployment.settle(run, Raised("auth_failure", "no"))
     return show_task(run.claim.task_id)
 
 
-def test_dead_letters_are_read_and_resolved(door: Door) -> None:
-    first, second, third = (dead(door) for _ in range(3))
-    with door.client() as client:
+def test_dead_letters_are_read_and_resolved(api_user: ApiUser) -> None:
+    first, second, third = (dead(api_user) for _ in range(3))
+    with api_user.client() as client:
         [group] = client.dead_letters.groups()
         of_group = list(client.dead_letters.list(fingerprint=group.fingerprint))
 
@@ -44,8 +44,8 @@ def test_dead_letters_are_read_and_resolved(door: Door) -> None:
         assert len(list(client.dead_letters.list(resolved=True))) == 3
 
 
-def test_a_task_is_edited_and_what_happened_is_read(door: Door) -> None:
-    with door.client() as client:
+def test_a_task_is_edited_and_what_happened_is_read(api_user: ApiUser) -> None:
+    with api_user.client() as client:
         task = client.tasks.create("a task")
 
         assert client.tasks.edit(task.id, title="better", priority=2).title == "better"
@@ -58,10 +58,10 @@ def test_a_task_is_edited_and_what_happened_is_read(door: Door) -> None:
             client.tasks.edit(task.id, priority=9)
 
 
-def test_money_and_hours_are_read_and_allowed(door: Door) -> None:
-    dear = door.house.running(door.user, max_cost_usd=1.0)
-    door.house.settle(dear, Suspended("too dear", cost_usd=1.25))
-    with door.client() as client:
+def test_money_and_hours_are_read_and_allowed(api_user: ApiUser) -> None:
+    dear = api_user.deployment.running(api_user.user, max_cost_usd=1.0)
+    api_user.deployment.settle(dear, Suspended("too dear", cost_usd=1.25))
+    with api_user.client() as client:
         [asks] = client.usage.approvals()
 
         assert client.usage.approve(asks.task_id, 2.0).resumed == 1
@@ -71,8 +71,8 @@ def test_money_and_hours_are_read_and_allowed(door: Door) -> None:
             client.usage.stop(asks.task_id)
 
 
-def test_work_is_held_and_triggers_are_set(door: Door) -> None:
-    with door.client() as client:
+def test_work_is_held_and_triggers_are_set(api_user: ApiUser) -> None:
+    with api_user.client() as client:
         dag_id = client.tasks.create("a task").dag_id
 
         assert client.me.pause(note="moving").changed
@@ -86,8 +86,8 @@ def test_work_is_held_and_triggers_are_set(door: Door) -> None:
         assert client.triggers.drop(made.id).dropped
 
 
-def test_an_admin_looks_after_the_house(door: Door) -> None:
-    boss = door.guest(is_admin=True)
+def test_an_admin_looks_after_the_deployment(api_user: ApiUser) -> None:
+    boss = api_user.guest(is_admin=True)
     with boss.client() as client:
         made = client.admin.create_user("ada", plan="pro")
 
@@ -104,7 +104,7 @@ def test_an_admin_looks_after_the_house(door: Door) -> None:
         assert client.admin.fairness().starts == 0
         with pytest.raises(errors.Refused):
             client.admin.release_locks("task_00000000000000000000000000")
-    with door.client() as client, pytest.raises(errors.Refused) as refusal:
+    with api_user.client() as client, pytest.raises(errors.Refused) as refusal:
         client.admin.workers()
     assert refusal.value.status == 404
 

@@ -6,27 +6,27 @@ import pytest
 
 from overnight import Client, dag, errors
 from overnight_server.domain.results import Raised, Returned
-from tests.support.door import Door, open_door
+from tests.support.api_user import ApiUser, serve_api
+from tests.support.deployment import Deployment
 from tests.support.graphs import begin
-from tests.support.house import House
 
 
 @pytest.fixture
-def door(house: House, database_url: str) -> Iterator[Door]:
-    with open_door(house, database_url) as door:
-        door.house.agent()
-        yield door
+def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
+    with serve_api(deployment, database_url) as api_user:
+        api_user.deployment.agent()
+        yield api_user
 
 
 @pytest.fixture
-def client(door: Door) -> Client:
-    return door.client()
+def client(api_user: ApiUser) -> Client:
+    return api_user.client()
 
 
-def finish(door: Door, *names: str) -> None:
+def finish(api_user: ApiUser, *names: str) -> None:
     for name in names:
-        [run] = begin(door.house, door.row_id(name))
-        assert door.house.settle(run, Returned({"done": name}))
+        [run] = begin(api_user.deployment, api_user.row_id(name))
+        assert api_user.deployment.settle(run, Returned({"done": name}))
 
 
 def test_leaving_the_block_submits_the_graph(client: Client) -> None:
@@ -54,25 +54,25 @@ def test_half_a_graph_is_never_submitted(client: Client) -> None:
     assert list(client.dags.list()) == []
 
 
-def test_a_graph_is_waited_for_until_it_ended(door: Door, client: Client) -> None:
+def test_a_graph_is_waited_for_until_it_ended(api_user: ApiUser, client: Client) -> None:
     made = client.dags.create(
         {"title": "two", "tasks": [{"name": "a"}, {"name": "b", "after": ["a"]}]}
     )
-    with pytest.raises(errors.DagWaitTimedOut, match="0 of 2 tasks ended") as impatient:
+    with pytest.raises(errors.DagWaitTimedOut, match="0 of 2 tasks ended") as fail_fast_client:
         client.dags.wait(made.id, timeout=0)
-    finish(door, made.tasks["a"], made.tasks["b"])
+    finish(api_user, made.tasks["a"], made.tasks["b"])
 
     ended = client.dags.wait(made.id, timeout=5)
 
-    assert impatient.value.dag.status == "running"
+    assert fail_fast_client.value.dag.status == "running"
     assert ended.status == "completed"
     assert [task.state for task in ended.tasks] == ["completed", "completed"]
 
 
-def test_a_graph_that_failed_says_which_task_did(door: Door, client: Client) -> None:
+def test_a_graph_that_failed_says_which_task_did(api_user: ApiUser, client: Client) -> None:
     made = client.dags.create({"title": "one", "tasks": [{"name": "a", "max_attempts": 1}]})
-    [run] = begin(door.house, door.row_id(made.tasks["a"]))
-    door.house.settle(run, Raised("error", "boom"))
+    [run] = begin(api_user.deployment, api_user.row_id(made.tasks["a"]))
+    api_user.deployment.settle(run, Raised("error", "boom"))
 
     with pytest.raises(errors.DagFailed, match=r"ended as failed: a \(error\)") as failed:
         client.dags.wait(made.id, timeout=5)

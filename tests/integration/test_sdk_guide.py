@@ -11,7 +11,7 @@ from overnight_server.domain.results import Returned
 from overnight_server.maintenance.bulk import work_off
 from tests.rules.sources import ROOT
 from tests.rules.test_docs import blocks
-from tests.support.house import House
+from tests.support.deployment import Deployment
 from tests.support.serving import Served, serve
 
 GUIDE = Path("docs/guides/sdk.md")
@@ -19,17 +19,17 @@ BULK_GUIDE = Path("docs/guides/bulk.md")
 
 
 @contextmanager
-def echoing(house: House) -> Iterator[None]:
+def echoing(deployment: Deployment) -> Iterator[None]:
     """Let a worker run that returns what each task was given."""
     over = threading.Event()
 
     def work() -> None:
         while not over.wait(0.05):
-            for claimed in house.claim().claims:
-                if (run := house.start(claimed)) is not None:
-                    house.settle(run, Returned(house.row(run.claim.task_id)["payload"]))
+            for claimed in deployment.claim().claims:
+                if (run := deployment.start(claimed)) is not None:
+                    deployment.settle(run, Returned(deployment.row(run.claim.task_id)["payload"]))
 
-    house.agent()
+    deployment.agent()
     worker = threading.Thread(target=work)
     worker.start()
     try:
@@ -40,13 +40,13 @@ def echoing(house: House) -> Iterator[None]:
 
 
 @contextmanager
-def sweeping(house: House) -> Iterator[None]:
+def sweeping(deployment: Deployment) -> Iterator[None]:
     """Let maintenance go on with bulk operations."""
     over = threading.Event()
 
     def work() -> None:
         while not over.wait(0.05):
-            work_off(house.dispatcher)
+            work_off(deployment.dispatcher)
 
     maintenance = threading.Thread(target=work)
     maintenance.start()
@@ -76,10 +76,10 @@ def ran_as_it_stands(page: Path, served: Served, folder: Path) -> subprocess.Com
 
 
 def test_the_guide_to_many_tasks_runs_as_it_stands(
-    house: House, database_url: str, tmp_path: Path
+    deployment: Deployment, database_url: str, tmp_path: Path
 ) -> None:
-    # A worker of the house would end the tasks at once, as in a house that has just been started.
-    with serve(house, database_url) as served, sweeping(house), echoing(house):
+    # No built-in worker runs: it would end the tasks at once.
+    with serve(deployment, database_url) as served, sweeping(deployment), echoing(deployment):
         ran = ran_as_it_stands(BULK_GUIDE, served, tmp_path)
 
     assert ran.returncode == 0, ran.stderr
@@ -87,8 +87,10 @@ def test_the_guide_to_many_tasks_runs_as_it_stands(
     assert (first, last) == ("3 of 3", "3")
 
 
-def test_the_guide_runs_as_it_stands(house: House, database_url: str, tmp_path: Path) -> None:
-    with serve(house, database_url) as served, echoing(house):
+def test_the_guide_runs_as_it_stands(
+    deployment: Deployment, database_url: str, tmp_path: Path
+) -> None:
+    with serve(deployment, database_url) as served, echoing(deployment):
         ran = ran_as_it_stands(GUIDE, served, tmp_path)
 
     assert ran.returncode == 0, ran.stderr

@@ -27,7 +27,7 @@ from overnight_server.domain.plans import PLAN_LIMITS, PlanLimits, PlanTier
 from overnight_server.services.plans import PlanService
 from overnight_server.services.task_queue import TaskQueueService
 from overnight_server.settings import Settings, load
-from tests.support.house import House
+from tests.support.deployment import Deployment
 from tests.support.invariants import violations
 
 NOBODY = "00000000-0000-0000-0000-000000000000"
@@ -43,19 +43,19 @@ def told(**named: str) -> Settings:
 
 
 @pytest.fixture
-def plans(house: House) -> PlanService:
-    return PlanService(house.app)
+def plans(deployment: Deployment) -> PlanService:
+    return PlanService(deployment.app)
 
 
 @pytest.fixture
-def queue(house: House, settings: Settings) -> TaskQueueService:
-    return TaskQueueService(house.dispatcher, settings, holder="orchestrator")
+def queue(deployment: Deployment, settings: Settings) -> TaskQueueService:
+    return TaskQueueService(deployment.dispatcher, settings, holder="orchestrator")
 
 
 @pytest.fixture(autouse=True)
-def true_to_the_end(house: House) -> Iterator[None]:
+def true_to_the_end(deployment: Deployment) -> Iterator[None]:
     yield
-    assert violations(house.owner) == {}
+    assert violations(deployment.owner) == {}
 
 
 # -- PlanService ---------------------------------------------------------------------------------
@@ -63,35 +63,44 @@ def true_to_the_end(house: House) -> Iterator[None]:
 
 @pytest.mark.parametrize("tier", PlanTier)
 def test_a_users_limits_are_the_plans_until_someone_says_otherwise(
-    house: House, plans: PlanService, tier: PlanTier
+    deployment: Deployment, plans: PlanService, tier: PlanTier
 ) -> None:
-    user = house.user(tier)
+    user = deployment.user(tier)
 
     assert plans.get_limits(user) == PLAN_LIMITS[tier]
     assert plans.get_limits(str(user)) == PLAN_LIMITS[tier]
 
 
-def test_an_exception_rules_until_the_template_comes_back(house: House, plans: PlanService) -> None:
-    user = house.user(PlanTier.FREE)
+def test_an_exception_rules_until_the_template_comes_back(
+    deployment: Deployment, plans: PlanService
+) -> None:
+    user = deployment.user(PlanTier.FREE)
 
-    override_limits(house.app, user, Overrides(concurrency=7, hours=Lifted.LIFTED, max_pending=3))
-    excepted = plans.get_limits(user), house.one("SELECT max_pending FROM users")["max_pending"]
-    restore_template(house.app, user)
+    override_limits(
+        deployment.app, user, Overrides(concurrency=7, hours=Lifted.LIFTED, max_pending=3)
+    )
+    excepted = (
+        plans.get_limits(user),
+        deployment.one("SELECT max_pending FROM users")["max_pending"],
+    )
+    restore_template(deployment.app, user)
 
     assert excepted == (PlanLimits(7, 30, None), 3)
     assert plans.get_limits(user) == PLAN_LIMITS[PlanTier.FREE]
-    assert house.one("SELECT max_pending FROM users")["max_pending"] is None
+    assert deployment.one("SELECT max_pending FROM users")["max_pending"] is None
 
 
-def test_a_change_of_plan_takes_exceptions_to_it_along(house: House, plans: PlanService) -> None:
-    user = house.user(PlanTier.FREE)
-    override_limits(house.app, user, Overrides(concurrency=7, minutes=5, max_pending=3))
+def test_a_change_of_plan_takes_exceptions_to_it_along(
+    deployment: Deployment, plans: PlanService
+) -> None:
+    user = deployment.user(PlanTier.FREE)
+    override_limits(deployment.app, user, Overrides(concurrency=7, minutes=5, max_pending=3))
 
-    change_plan(house.app, user, PlanTier.PRO)
+    change_plan(deployment.app, user, PlanTier.PRO)
 
     assert plans.get_limits(user) == PLAN_LIMITS[PlanTier.PRO]
     # plans say nothing about how much may wait
-    assert house.one("SELECT max_pending FROM users")["max_pending"] == 3
+    assert deployment.one("SELECT max_pending FROM users")["max_pending"] == 3
 
 
 @pytest.mark.parametrize(
@@ -104,19 +113,21 @@ def test_a_change_of_plan_takes_exceptions_to_it_along(house: House, plans: Plan
         Overrides(max_pending=1_000_001),
     ],
 )
-def test_an_exception_nobody_could_keep_is_refused(house: House, overrides: Overrides) -> None:
+def test_an_exception_nobody_could_keep_is_refused(
+    deployment: Deployment, overrides: Overrides
+) -> None:
     with pytest.raises(InvalidRequest):
-        override_limits(house.app, house.user(), overrides)
+        override_limits(deployment.app, deployment.user(), overrides)
 
 
-def test_nobodys_limits_cannot_be_changed(house: House, plans: PlanService) -> None:
+def test_nobodys_limits_cannot_be_changed(deployment: Deployment, plans: PlanService) -> None:
     nobody = UserId(parse_task("task_00000000000000000000000000"))
 
     for change in (
-        lambda: change_plan(house.app, nobody, PlanTier.PRO),
-        lambda: override_limits(house.app, nobody, Overrides(concurrency=1)),
-        lambda: restore_template(house.app, nobody),
-        lambda: adjust_hours(house.app, nobody, 1, note="test"),
+        lambda: change_plan(deployment.app, nobody, PlanTier.PRO),
+        lambda: override_limits(deployment.app, nobody, Overrides(concurrency=1)),
+        lambda: restore_template(deployment.app, nobody),
+        lambda: adjust_hours(deployment.app, nobody, 1, note="test"),
         lambda: plans.get_limits(NOBODY),
         lambda: plans.can_claim_task(NOBODY),
     ):
@@ -124,14 +135,16 @@ def test_nobodys_limits_cannot_be_changed(house: House, plans: PlanService) -> N
             change()
 
 
-def test_hours_added_by_hand_stand_in_the_ledger(house: House, plans: PlanService) -> None:
-    user = house.user(PlanTier.FREE)
+def test_hours_added_by_hand_stand_in_the_ledger(
+    deployment: Deployment, plans: PlanService
+) -> None:
+    user = deployment.user(PlanTier.FREE)
 
     plans.add_usage_hours(user, 2.5)
     plans.add_usage_hours(user, -0.5)
 
     assert plans.get_monthly_hours_used(user) == 2.0
-    lines = house.rows("SELECT kind, seconds, note FROM usage_ledger ORDER BY id")
+    lines = deployment.rows("SELECT kind, seconds, note FROM usage_ledger ORDER BY id")
     assert [(line["kind"], line["seconds"]) for line in lines] == [
         ("adjustment", 9000),
         ("adjustment", -1800),
@@ -139,11 +152,11 @@ def test_hours_added_by_hand_stand_in_the_ledger(house: House, plans: PlanServic
 
 
 def test_hours_added_after_the_month_ended_belong_to_the_new_one(
-    house: House, plans: PlanService
+    deployment: Deployment, plans: PlanService
 ) -> None:
-    user = house.user(PlanTier.FREE)
+    user = deployment.user(PlanTier.FREE)
     plans.add_usage_hours(user, 9)
-    house.move_clock(timedelta(days=32))
+    deployment.move_clock(timedelta(days=32))
 
     plans.add_usage_hours(user, 1)
 
@@ -151,11 +164,11 @@ def test_hours_added_after_the_month_ended_belong_to_the_new_one(
 
 
 def test_plan_and_hours_alone_decide_what_the_plan_service_says(
-    house: House, plans: PlanService
+    deployment: Deployment, plans: PlanService
 ) -> None:
-    house.agent()
-    user = house.user(PlanTier.FREE)
-    house.running(user, timeout_seconds=60)
+    deployment.agent()
+    user = deployment.user(PlanTier.FREE)
+    deployment.running(user, timeout_seconds=60)
 
     busy = plans.can_claim_task(user)
     plans.add_usage_hours(user, 10)
@@ -165,16 +178,16 @@ def test_plan_and_hours_alone_decide_what_the_plan_service_says(
     assert exhausted is False
     assert reason is not None
     assert reason.startswith("monthly_limit 10/10 resets ")
-    assert plans.can_claim_task(house.user(max_concurrent_agents=0))[0] is False
+    assert plans.can_claim_task(deployment.user(max_concurrent_agents=0))[0] is False
 
 
 # -- TaskQueueService ----------------------------------------------------------------------------
 
 
 def test_a_task_goes_through_the_queue_service_from_end_to_end(
-    house: House, queue: TaskQueueService
+    deployment: Deployment, queue: TaskQueueService
 ) -> None:
-    user = house.user(PlanTier.PRO)
+    user = deployment.user(PlanTier.PRO)
     task = queue.create_task(user, "a title", "more", "site", 2)
     assert (queue.get_pending_count(user), queue.get_queue_position(task.id)) == (1, 1)
 
@@ -182,20 +195,20 @@ def test_a_task_goes_through_the_queue_service_from_end_to_end(
     assert claimed is not None
     queue.mark_running(claimed.id, "sandbox-1")
     running = queue.get_running_count(user)
-    house.move_clock(timedelta(minutes=30))
+    deployment.move_clock(timedelta(minutes=30))
     queue.mark_completed(claimed.id, "all done")
 
-    row = house.row(parse_task(task.id))
+    row = deployment.row(parse_task(task.id))
     assert (claimed.id, claimed.status, running) == (task.id, "claimed", 1)
     assert (row["state"], row["result_summary"]) == ("completed", "all done")
     assert queue.get_queue_position(task.id) is None
-    assert 1800 <= house.lane(user)["used_seconds"] < 1805
+    assert 1800 <= deployment.lane(user)["used_seconds"] < 1805
 
 
 def test_whoever_was_served_least_is_claimed_for_first(
-    house: House, queue: TaskQueueService
+    deployment: Deployment, queue: TaskQueueService
 ) -> None:
-    first, second = house.user(), house.user()
+    first, second = deployment.user(), deployment.user()
     for _ in range(2):
         queue.create_task(first, "one of many")
     queue.create_task(second, "the only one")
@@ -203,14 +216,16 @@ def test_whoever_was_served_least_is_claimed_for_first(
     claimed = [queue.claim_next_task_any_user() for _ in range(4)]
 
     assert claimed[3] is None
-    owners = [house.row(parse_task(one.id))["user_id"] for one in claimed[:3] if one]
+    owners = [deployment.row(parse_task(one.id))["user_id"] for one in claimed[:3] if one]
     assert set(owners[:2]) == {first, second}
 
 
-def test_what_one_caller_cannot_do_another_may_claim(house: House, settings: Settings) -> None:
-    task = house.task(house.user(), required_capabilities=["gpu"])
-    unable = TaskQueueService(house.dispatcher, settings, holder="one")
-    able = TaskQueueService(house.dispatcher, settings, holder="two", capabilities=["gpu"])
+def test_what_one_caller_cannot_do_another_may_claim(
+    deployment: Deployment, settings: Settings
+) -> None:
+    task = deployment.task(deployment.user(), required_capabilities=["gpu"])
+    unable = TaskQueueService(deployment.dispatcher, settings, holder="one")
+    able = TaskQueueService(deployment.dispatcher, settings, holder="two", capabilities=["gpu"])
 
     assert unable.claim_next_task_any_user() is None
     claimed = able.claim_next_task_any_user()
@@ -220,13 +235,13 @@ def test_what_one_caller_cannot_do_another_may_claim(house: House, settings: Set
 
 
 def test_many_who_have_nothing_for_a_caller_hide_nobody_who_has(
-    house: House, queue: TaskQueueService
+    deployment: Deployment, queue: TaskQueueService
 ) -> None:
     for _ in range(30):
-        house.task(house.user(), required_capabilities=["gpu"])
-    last = house.user()
-    task = house.task(last)
-    house.run("UPDATE lanes SET last_served_at = clock() WHERE user_id = :id", id=last)
+        deployment.task(deployment.user(), required_capabilities=["gpu"])
+    last = deployment.user()
+    task = deployment.task(last)
+    deployment.run("UPDATE lanes SET last_served_at = clock() WHERE user_id = :id", id=last)
 
     claimed = queue.claim_next_task_any_user()
 
@@ -235,32 +250,32 @@ def test_many_who_have_nothing_for_a_caller_hide_nobody_who_has(
 
 
 def test_asking_again_and_again_for_a_user_with_nothing_leaves_no_trace(
-    house: House, queue: TaskQueueService
+    deployment: Deployment, queue: TaskQueueService
 ) -> None:
-    user = house.user()
-    house.task(user, required_capabilities=["gpu"])
+    user = deployment.user()
+    deployment.task(user, required_capabilities=["gpu"])
 
     for _ in range(3):
         assert queue.claim_next_task_for_user(user) is None
 
-    assert len(house.lane(user)["parked_for"]) == 1
+    assert len(deployment.lane(user)["skipped_by_pools"]) == 1
 
 
 def test_the_queue_service_says_why_nothing_can_start(
-    house: House, settings: Settings, queue: TaskQueueService
+    deployment: Deployment, settings: Settings, queue: TaskQueueService
 ) -> None:
-    at_cap = house.user(PlanTier.FREE)
+    at_cap = deployment.user(PlanTier.FREE)
     queue.create_task(at_cap, "one", timeout_seconds=60)
     free = queue.can_claim_task(at_cap)
     queue.claim_next_task(at_cap)
-    locked = house.user(PlanTier.TEAM)
+    locked = deployment.user(PlanTier.TEAM)
     serial = TaskQueueService(
-        house.dispatcher, told(per_user_serialization_scope="user"), holder="o"
+        deployment.dispatcher, told(per_user_serialization_scope="user"), holder="o"
     )
     held = serial.create_task(locked, "one")
     serial.claim_next_task(locked)
-    exhausted = house.user(PlanTier.FREE)
-    PlanService(house.app).add_usage_hours(exhausted, 10)
+    exhausted = deployment.user(PlanTier.FREE)
+    PlanService(deployment.app).add_usage_hours(exhausted, 10)
 
     assert free == (True, None)
     assert queue.can_claim_task(at_cap) == (False, "plan_concurrency 1/1")
@@ -272,9 +287,9 @@ def test_the_queue_service_says_why_nothing_can_start(
     assert settings.slots_max is None
 
 
-def test_a_pause_is_given_as_the_reason(house: House, queue: TaskQueueService) -> None:
-    user = house.user()
-    pause(house.dispatcher, Target(user_id=user), actor="human:test", note="unpaid")
+def test_a_pause_is_given_as_the_reason(deployment: Deployment, queue: TaskQueueService) -> None:
+    user = deployment.user()
+    pause(deployment.dispatcher, Target(user_id=user), actor="human:test", note="unpaid")
 
     allowed, reason = queue.can_claim_task(user)
 
@@ -283,51 +298,57 @@ def test_a_pause_is_given_as_the_reason(house: House, queue: TaskQueueService) -
     assert reason.startswith("held: the user is paused since")
 
 
-def test_a_run_past_its_time_is_found_and_failed(house: House, queue: TaskQueueService) -> None:
-    user = house.user(PlanTier.FREE)
+def test_a_run_past_its_time_is_found_and_failed(
+    deployment: Deployment, queue: TaskQueueService
+) -> None:
+    user = deployment.user(PlanTier.FREE)
     task = queue.create_task(user, "too long")
     queue.claim_next_task(user)
     queue.mark_running(task.id, "sandbox-1")
     before = queue.get_timed_out_tasks()
-    house.move_clock(timedelta(minutes=30, seconds=5))
+    deployment.move_clock(timedelta(minutes=30, seconds=5))
 
     found = queue.get_timed_out_tasks()
     queue.mark_failed(task.id, "Timeout")
 
     assert (before, found) == ([], [task.id])
-    row = house.row(parse_task(task.id))
+    row = deployment.row(parse_task(task.id))
     assert (row["state"], row["failure_reason"]) == ("dead_lettered", "plan_timeout")
-    assert house.lane(user)["used_seconds"] == 1800
+    assert deployment.lane(user)["used_seconds"] == 1800
 
 
-def test_a_failed_run_is_tried_again(house: House, queue: TaskQueueService) -> None:
-    task = queue.create_task(house.user(), "fails")
+def test_a_failed_run_is_tried_again(deployment: Deployment, queue: TaskQueueService) -> None:
+    task = queue.create_task(deployment.user(), "fails")
     queue.claim_next_task()
     queue.mark_running(task.id, "sandbox-1")
 
     queue.mark_failed(task.id, "no luck")
 
-    assert house.state(parse_task(task.id)) == "retrying"
+    assert deployment.state(parse_task(task.id)) == "retrying"
 
 
-def test_a_result_for_a_claim_that_is_gone_is_stale(house: House, queue: TaskQueueService) -> None:
-    task = queue.create_task(house.user(), "one")
+def test_a_result_for_a_claim_that_is_gone_is_stale(
+    deployment: Deployment, queue: TaskQueueService
+) -> None:
+    task = queue.create_task(deployment.user(), "one")
     queue.claim_next_task()
 
     with pytest.raises(StaleAttempt):
         queue.mark_completed(task.id)
-    house.move_clock(timedelta(minutes=2))
+    deployment.move_clock(timedelta(minutes=2))
     with pytest.raises(StaleAttempt):
         queue.mark_running(task.id, "sandbox-1")
     with pytest.raises(TaskNotFound):
         queue.get_queue_position(show_task(parse_task("task_00000000000000000000000000")))
 
 
-def test_the_caps_hold_for_the_queue_service_too(house: House, queue: TaskQueueService) -> None:
-    crowded = house.user(max_pending=1)
+def test_the_caps_hold_for_the_queue_service_too(
+    deployment: Deployment, queue: TaskQueueService
+) -> None:
+    crowded = deployment.user(max_pending=1)
     queue.create_task(crowded, "one")
-    exhausted = house.user(PlanTier.FREE)
-    PlanService(house.app).add_usage_hours(exhausted, 10)
+    exhausted = deployment.user(PlanTier.FREE)
+    PlanService(deployment.app).add_usage_hours(exhausted, 10)
 
     with pytest.raises(TooManyPending):
         queue.create_task(crowded, "two")
@@ -335,10 +356,10 @@ def test_the_caps_hold_for_the_queue_service_too(house: House, queue: TaskQueueS
         queue.create_task(exhausted, "one")
 
 
-def test_a_direct_claim_heeds_the_houses_cap(house: House) -> None:
-    capped = TaskQueueService(house.dispatcher, told(slots_max="1"), holder="o")
+def test_a_direct_claim_heeds_the_deployments_cap(deployment: Deployment) -> None:
+    capped = TaskQueueService(deployment.dispatcher, told(slots_max="1"), holder="o")
     for _ in range(2):
-        capped.create_task(house.user(), "one")
+        capped.create_task(deployment.user(), "one")
 
     assert capped.claim_next_task() is not None
     assert capped.claim_next_task() is None

@@ -15,7 +15,7 @@ from overnight_server.services.queue_controller import QueueControllerV2
 from overnight_server.services.user_locks import ConductorLockCleanup, PerUserQueueManager
 from overnight_server.settings import Settings, load
 from overnight_server.store.db import Db
-from tests.support.house import House
+from tests.support.deployment import Deployment
 from tests.support.invariants import violations
 from tests.support.rivals import Rival
 
@@ -30,22 +30,24 @@ def settings() -> Settings:
 
 
 @pytest.fixture
-def manager(house: House, settings: Settings) -> PerUserQueueManager:
-    return PerUserQueueManager(house.dispatcher, settings)
+def manager(deployment: Deployment, settings: Settings) -> PerUserQueueManager:
+    return PerUserQueueManager(deployment.dispatcher, settings)
 
 
 @pytest.fixture(autouse=True)
-def true_to_the_end(house: House) -> Iterator[None]:
+def true_to_the_end(deployment: Deployment) -> Iterator[None]:
     yield
-    assert violations(house.owner) == {}
+    assert violations(deployment.owner) == {}
 
 
 # -- PerUserQueueManager: acquire and release, contention, stale cleanup, independence -------------
 
 
-def test_a_lock_is_acquired_and_released(house: House, manager: PerUserQueueManager) -> None:
-    user = house.user(name="alice")
-    task = show_task(house.task(user, project_id="site"))
+def test_a_lock_is_acquired_and_released(
+    deployment: Deployment, manager: PerUserQueueManager
+) -> None:
+    user = deployment.user(name="alice")
+    task = show_task(deployment.task(user, project_id="site"))
 
     acquired, lock_id = manager.acquire_lock("alice", task, timeout=0)
     [lock] = manager.check("alice")
@@ -58,28 +60,31 @@ def test_a_lock_is_acquired_and_released(house: House, manager: PerUserQueueMana
     assert lock.expires_at - lock.acquired_at >= timedelta(hours=1)
     assert released
     assert manager.list_locks() == []
-    assert house.state(parse_task(task)) == "completed"
+    assert deployment.state(parse_task(task)) == "completed"
     assert manager.release_lock("alice", lock_id) is False
 
 
 def test_a_lock_let_go_without_a_result_gives_the_task_back(
-    house: House, manager: PerUserQueueManager
+    deployment: Deployment, manager: PerUserQueueManager
 ) -> None:
-    task_id = house.task(house.user(name="alice"), project_id="site")
+    task_id = deployment.task(deployment.user(name="alice"), project_id="site")
     _, lock_id = manager.acquire_lock("alice", show_task(task_id), timeout=0)
     assert lock_id is not None
 
     manager.release_lock("alice", lock_id)
 
-    assert house.state(task_id) == "ready"
-    assert house.row(task_id)["attempts"] == 0
+    assert deployment.state(task_id) == "ready"
+    assert deployment.row(task_id)["attempts"] == 0
 
 
 def test_a_second_task_of_the_lock_waits_for_the_first(
-    house: House, manager: PerUserQueueManager, connect: Callable[..., Db], settings: Settings
+    deployment: Deployment,
+    manager: PerUserQueueManager,
+    connect: Callable[..., Db],
+    settings: Settings,
 ) -> None:
-    user = house.user(name="alice")
-    first, second = (show_task(house.task(user, project_id="site")) for _ in range(2))
+    user = deployment.user(name="alice")
+    first, second = (show_task(deployment.task(user, project_id="site")) for _ in range(2))
     _, lock_id = manager.acquire_lock("alice", first, timeout=0)
     assert lock_id is not None
     assert manager.acquire_lock("alice", second, timeout=0) == (False, None)
@@ -98,10 +103,10 @@ def test_a_second_task_of_the_lock_waits_for_the_first(
 
 
 def test_of_many_who_want_one_lock_at_once_one_gets_it(
-    house: House, connect: Callable[..., Db], settings: Settings
+    deployment: Deployment, connect: Callable[..., Db], settings: Settings
 ) -> None:
-    user = house.user(name="alice")
-    tasks = [show_task(house.task(user, project_id="site")) for _ in range(6)]
+    user = deployment.user(name="alice")
+    tasks = [show_task(deployment.task(user, project_id="site")) for _ in range(6)]
 
     def grab(db: Db, task: str) -> bool:
         return PerUserQueueManager(db, settings).acquire_lock("alice", task, timeout=0)[0]
@@ -113,10 +118,13 @@ def test_of_many_who_want_one_lock_at_once_one_gets_it(
     assert [rival.answer() for rival in rivals].count(True) == 1
 
 
-def test_users_do_not_stand_in_each_others_way(house: House, manager: PerUserQueueManager) -> None:
+def test_users_do_not_stand_in_each_others_way(
+    deployment: Deployment, manager: PerUserQueueManager
+) -> None:
     names = ("alice", "bob", "carol")
     tasks = {
-        name: show_task(house.task(house.user(name=name), project_id="site")) for name in names
+        name: show_task(deployment.task(deployment.user(name=name), project_id="site"))
+        for name in names
     }
 
     acquired = [manager.acquire_lock(name, task, timeout=0)[0] for name, task in tasks.items()]
@@ -130,18 +138,18 @@ def test_users_do_not_stand_in_each_others_way(house: House, manager: PerUserQue
 
 
 def test_a_lock_nobody_renews_is_cleaned_up(
-    house: House, manager: PerUserQueueManager, settings: Settings
+    deployment: Deployment, manager: PerUserQueueManager, settings: Settings
 ) -> None:
-    user = house.user(name="alice")
-    kept, stale = (show_task(house.task(user, project_id=name)) for name in "ab")
+    user = deployment.user(name="alice")
+    kept, stale = (show_task(deployment.task(user, project_id=name)) for name in "ab")
     _, kept_id = manager.acquire_lock("alice", kept, timeout=0)
     _, stale_id = manager.acquire_lock("alice", stale, timeout=0)
     assert kept_id is not None
     assert stale_id is not None
-    house.move_clock(timedelta(minutes=50))
+    deployment.move_clock(timedelta(minutes=50))
     assert manager.renew_lock(kept_id) is True
     early = manager.cleanup_all_stale_locks()
-    house.move_clock(timedelta(minutes=20))
+    deployment.move_clock(timedelta(minutes=20))
 
     cleaned = manager.cleanup_all_stale_locks()
 
@@ -154,18 +162,18 @@ def test_a_lock_nobody_renews_is_cleaned_up(
 
 
 def test_locks_can_be_cleaned_up_by_hand(
-    house: House, manager: PerUserQueueManager, settings: Settings
+    deployment: Deployment, manager: PerUserQueueManager, settings: Settings
 ) -> None:
-    user = house.user(name="alice")
-    task = show_task(house.task(user, project_id="site"))
-    other = show_task(house.task(user, project_id="app"))
+    user = deployment.user(name="alice")
+    task = show_task(deployment.task(user, project_id="site"))
+    other = show_task(deployment.task(user, project_id="app"))
     manager.acquire_lock("alice", task, timeout=0)
     manager.acquire_lock("alice", other, timeout=0)
-    cleanup = ConductorLockCleanup(house.dispatcher, settings, actor="human:olga")
+    cleanup = ConductorLockCleanup(deployment.dispatcher, settings, actor="human:olga")
 
     assert list(cleanup.release_task_lock("alice", task)) == ["project:site"]
     assert cleanup.cleanup_stale_task_locks(3600) == 0
-    house.move_clock(timedelta(hours=2))
+    deployment.move_clock(timedelta(hours=2))
     assert cleanup.check_and_cleanup_conductor_locks("site") == 0
     assert cleanup.check_and_cleanup_conductor_locks("app") == 1
 
@@ -173,10 +181,10 @@ def test_locks_can_be_cleaned_up_by_hand(
 # -- QueueControllerV2 -----------------------------------------------------------------------------
 
 
-def test_the_controller_tells_how_the_house_stands(house: House) -> None:
-    house.agent(slots=4)
-    house.user(name="alice", plan=PlanTier.TEAM)
-    controller = QueueControllerV2(house.dispatcher, told(worker_liveness="300"), user="alice")
+def test_the_controller_tells_how_the_deployment_stands(deployment: Deployment) -> None:
+    deployment.agent(slots=4)
+    deployment.user(name="alice", plan=PlanTier.TEAM)
+    controller = QueueControllerV2(deployment.dispatcher, told(worker_liveness="300"), user="alice")
 
     places = [controller.enqueue("site", f"Fix bug {number}", priority=5) for number in range(3)]
     controller.enqueue("app", "Urgent", priority=1)
@@ -203,12 +211,14 @@ def test_the_controller_tells_how_the_house_stands(house: House) -> None:
     }
 
 
-def test_the_controller_skips_users_whose_lock_is_held(house: House) -> None:
-    house.agent(slots=4)
+def test_the_controller_skips_users_whose_lock_is_held(deployment: Deployment) -> None:
+    deployment.agent(slots=4)
     for name in ("alice", "bob"):
-        house.user(name=name, plan=PlanTier.TEAM)
+        deployment.user(name=name, plan=PlanTier.TEAM)
     settings = told(worker_liveness="300", per_user_serialization_scope="user")
-    alice, bob = (QueueControllerV2(house.dispatcher, settings, user=n) for n in ("alice", "bob"))
+    alice, bob = (
+        QueueControllerV2(deployment.dispatcher, settings, user=n) for n in ("alice", "bob")
+    )
     for _ in range(3):
         alice.enqueue("site", "one of many")
     bob.enqueue("app", "the only one")
@@ -220,9 +230,9 @@ def test_the_controller_skips_users_whose_lock_is_held(house: House) -> None:
     assert len(owners) == 2
 
 
-def test_without_a_free_slot_the_controller_selects_nothing(house: House) -> None:
-    house.user(name="alice")
-    controller = QueueControllerV2(house.dispatcher, told(), user="alice")
+def test_without_a_free_slot_the_controller_selects_nothing(deployment: Deployment) -> None:
+    deployment.user(name="alice")
+    controller = QueueControllerV2(deployment.dispatcher, told(), user="alice")
     controller.enqueue("site", "one")
     capacity = controller.read_capacity()
 
@@ -230,13 +240,15 @@ def test_without_a_free_slot_the_controller_selects_nothing(house: House) -> Non
     assert controller.select_next_task(capacity) is None
 
 
-def test_a_task_that_cannot_be_dispatched_goes_back(house: House, redis: EmbeddedRedis) -> None:
-    house.agent(slots=4)
-    house.user(name="alice")
+def test_a_task_that_cannot_be_dispatched_goes_back(
+    deployment: Deployment, redis: EmbeddedRedis
+) -> None:
+    deployment.agent(slots=4)
+    deployment.user(name="alice")
     reached = told(worker_liveness="300", redis_url=redis.url)
     lost = told(worker_liveness="300", redis_url="redis://127.0.0.1:1/0")
     controllers = [
-        QueueControllerV2(house.dispatcher, one, user="alice") for one in (lost, reached)
+        QueueControllerV2(deployment.dispatcher, one, user="alice") for one in (lost, reached)
     ]
     controllers[0].enqueue("site", "one")
 

@@ -28,8 +28,8 @@ from overnight_server.domain.retry import RetryPolicy, Strategy
 from overnight_server.maintenance.promote import promote
 from overnight_server.outcome.settle import release, settle
 from overnight_server.store.db import Db
+from tests.support.deployment import AGENT, Deployment
 from tests.support.graphs import begin
-from tests.support.house import AGENT, House
 from tests.support.rivals import Rival, meet_at_lane
 
 RETRYABLE = Raised("error", "no luck", "ValueError", "line 1")
@@ -64,18 +64,18 @@ class Record(NamedTuple):
     ids=lambda value: value.outcome if isinstance(value, Record) else type(value).__name__,
 )
 def test_each_way_to_end_leaves_its_own_record(
-    house: House, result: Result, expected: Record
+    deployment: Deployment, result: Result, expected: Record
 ) -> None:
-    user = house.user()
-    house.agent()
-    run = house.running(user, timeout_seconds=600)
-    house.move_clock(timedelta(seconds=20))
+    user = deployment.user()
+    deployment.agent()
+    run = deployment.running(user, timeout_seconds=600)
+    deployment.move_clock(timedelta(seconds=20))
 
-    assert house.settle(run, result) is True
+    assert deployment.settle(run, result) is True
 
-    row = house.row(run.claim.task_id)
-    attempt = house.one("SELECT * FROM attempts")
-    entries = house.rows("SELECT kind, seconds FROM usage_ledger ORDER BY kind")
+    row = deployment.row(run.claim.task_id)
+    attempt = deployment.one("SELECT * FROM attempts")
+    entries = deployment.rows("SELECT kind, seconds FROM usage_ledger ORDER BY kind")
     assert expected == Record(
         row["state"],
         row["attempts"],
@@ -86,117 +86,119 @@ def test_each_way_to_end_leaves_its_own_record(
     assert attempt["spent"] is bool(expected.attempts)
     ran = (attempt["ended_at"] - attempt["started_at"]).total_seconds()
     assert abs(float(entries[-1]["seconds"]) - ran) < 0.001
-    lane = house.lane(user)
+    lane = deployment.lane(user)
     assert lane["used_seconds"] == sum(entry["seconds"] for entry in entries)
     assert (lane["active"], lane["reserved_seconds"]) == (0, 0)
 
 
-def test_a_result_keeps_everything_it_brought(house: House) -> None:
-    house.agent()
-    run = house.running(house.user())
+def test_a_result_keeps_everything_it_brought(deployment: Deployment) -> None:
+    deployment.agent()
+    run = deployment.running(deployment.user())
 
-    house.settle(
+    deployment.settle(
         run, Returned({"a": [1]}, "did it", ("x.py", "y.py"), cost_usd=0.25, tokens={"in": 7})
     )
 
-    row = house.row(run.claim.task_id)
+    row = deployment.row(run.claim.task_id)
     assert (row["output"], row["result_summary"]) == ({"a": [1]}, "did it")
     assert row["files_changed"] == ["x.py", "y.py"]
     assert (row["cost_usd"], row["tokens_used"]) == (Decimal("0.25"), {"in": 7})
-    assert house.one("SELECT spent_usd FROM graphs")["spent_usd"] == Decimal("0.25")
+    assert deployment.one("SELECT spent_usd FROM graphs")["spent_usd"] == Decimal("0.25")
 
 
 @pytest.mark.parametrize(
     "output", [{"raw": "a\x00b"}, {"half": "\ud800"}, {"loss": float("nan")}], ids=repr
 )
 def test_an_output_that_cannot_be_stored_leaves_the_run_open(
-    house: House, output: dict[str, object]
+    deployment: Deployment, output: dict[str, object]
 ) -> None:
-    house.agent()
-    run = house.running(house.user())
-    before = house.row(run.claim.task_id)
+    deployment.agent()
+    run = deployment.running(deployment.user())
+    before = deployment.row(run.claim.task_id)
 
     with pytest.raises(DataError):
-        house.settle(run, Returned(output))
+        deployment.settle(run, Returned(output))
 
-    assert house.row(run.claim.task_id) == before
-    assert house.settle(run, Raised("invalid_output", "cannot be stored")) is True
+    assert deployment.row(run.claim.task_id) == before
+    assert deployment.settle(run, Raised("invalid_output", "cannot be stored")) is True
 
 
-def test_a_failure_can_always_be_stored(house: House) -> None:
+def test_a_failure_can_always_be_stored(deployment: Deployment) -> None:
     """A file name that is no UTF-8 reaches an error message as half a surrogate pair."""
-    house.agent()
-    run = house.running(house.user())
+    deployment.agent()
+    run = deployment.running(deployment.user())
 
-    house.settle(run, Raised("error", "no such file: \udcff\x00.txt", detail="\ud800"))
+    deployment.settle(run, Raised("error", "no such file: \udcff\x00.txt", detail="\ud800"))
 
-    assert house.row(run.claim.task_id)["error"] == "no such file: ?.txt"
-    assert house.one("SELECT detail FROM attempts")["detail"] == "?"
-
-
-def test_an_endless_error_message_is_cut(house: House) -> None:
-    house.agent()
-    run = house.running(house.user())
-
-    house.settle(run, Raised("error", "x" * 50_000, detail="y\x00" * 50_000))
-
-    assert len(house.row(run.claim.task_id)["error"]) == 10_000
-    assert house.one("SELECT detail FROM attempts")["detail"] == "y" * 10_000
+    assert deployment.row(run.claim.task_id)["error"] == "no such file: ?.txt"
+    assert deployment.one("SELECT detail FROM attempts")["detail"] == "?"
 
 
-def test_a_run_across_the_month_end_is_charged_to_both_months(house: House) -> None:
-    boundary = house.one("SELECT clock() + interval '100 seconds' AS at")["at"]
-    user = house.user(billing_anchor_at=boundary)
-    house.agent()
-    run = house.running(user, timeout_seconds=600)
-    house.move_clock(timedelta(seconds=160))
+def test_an_endless_error_message_is_cut(deployment: Deployment) -> None:
+    deployment.agent()
+    run = deployment.running(deployment.user())
 
-    house.settle(run, Returned())
+    deployment.settle(run, Raised("error", "x" * 50_000, detail="y\x00" * 50_000))
 
-    attempt = house.one("SELECT started_at, ended_at FROM attempts")
-    old, new = house.rows(
+    assert len(deployment.row(run.claim.task_id)["error"]) == 10_000
+    assert deployment.one("SELECT detail FROM attempts")["detail"] == "y" * 10_000
+
+
+def test_a_run_across_the_month_end_is_charged_to_both_months(deployment: Deployment) -> None:
+    boundary = deployment.one("SELECT clock() + interval '100 seconds' AS at")["at"]
+    user = deployment.user(billing_anchor_at=boundary)
+    deployment.agent()
+    run = deployment.running(user, timeout_seconds=600)
+    deployment.move_clock(timedelta(seconds=160))
+
+    deployment.settle(run, Returned())
+
+    attempt = deployment.one("SELECT started_at, ended_at FROM attempts")
+    old, new = deployment.rows(
         "SELECT period_started_at, kind, seconds FROM usage_ledger ORDER BY period_started_at"
     )
     assert (old["kind"], new["kind"]) == ("usage", "usage")
-    assert old["period_started_at"] == house.lane(user)["cycle_started_at"]
+    assert old["period_started_at"] == deployment.lane(user)["cycle_started_at"]
     assert new["period_started_at"] == boundary
     assert float(old["seconds"]) == _seconds(boundary - attempt["started_at"])
     assert float(new["seconds"]) == _seconds(attempt["ended_at"] - boundary)
-    assert house.lane(user)["used_seconds"] == old["seconds"]
+    assert deployment.lane(user)["used_seconds"] == old["seconds"]
 
 
 def _seconds(duration: timedelta) -> float:
     return round(duration.total_seconds(), 3)
 
 
-def test_no_run_is_charged_more_than_was_reserved_for_it(house: House) -> None:
-    user = house.user()
-    house.agent()
-    run = house.running(user, timeout_seconds=60)
-    house.move_clock(timedelta(hours=5))
+def test_no_run_is_charged_more_than_was_reserved_for_it(deployment: Deployment) -> None:
+    user = deployment.user()
+    deployment.agent()
+    run = deployment.running(user, timeout_seconds=60)
+    deployment.move_clock(timedelta(hours=5))
 
-    house.settle(run, Returned())
+    deployment.settle(run, Returned())
 
-    assert house.lane(user)["used_seconds"] == 60
+    assert deployment.lane(user)["used_seconds"] == 60
 
 
-def test_the_ledger_refuses_to_bill_an_attempt_twice(house: House) -> None:
-    house.agent()
-    house.settle(house.running(house.user()), Returned())
+def test_the_ledger_refuses_to_bill_an_attempt_twice(deployment: Deployment) -> None:
+    deployment.agent()
+    deployment.settle(deployment.running(deployment.user()), Returned())
 
     with pytest.raises(IntegrityError, match="usage_ledger_once"):
-        house.run(
+        deployment.run(
             "INSERT INTO usage_ledger (user_id, task_id, epoch, period_started_at, kind, seconds)"
             " SELECT user_id, task_id, epoch, period_started_at, kind, seconds FROM usage_ledger"
         )
 
-    assert house.one("SELECT count(*) AS n FROM usage_ledger")["n"] == 1
+    assert deployment.one("SELECT count(*) AS n FROM usage_ledger")["n"] == 1
 
 
-def test_two_settles_of_one_run_count_once(house: House, connect: Callable[..., Db]) -> None:
-    user = house.user()
-    house.agent()
-    run = house.running(user)
+def test_two_settles_of_one_run_count_once(
+    deployment: Deployment, connect: Callable[..., Db]
+) -> None:
+    user = deployment.user()
+    deployment.agent()
+    run = deployment.running(user)
 
     won = meet_at_lane(
         connect,
@@ -206,9 +208,9 @@ def test_two_settles_of_one_run_count_once(house: House, connect: Callable[..., 
     )
 
     assert won == [True, False]
-    assert house.row(run.claim.task_id)["output"] == "first"
-    assert house.one("SELECT count(*) AS n FROM usage_ledger")["n"] == 1
-    stale = house.one("SELECT * FROM stale_results")
+    assert deployment.row(run.claim.task_id)["output"] == "first"
+    assert deployment.one("SELECT count(*) AS n FROM usage_ledger")["n"] == 1
+    stale = deployment.one("SELECT * FROM stale_results")
     assert (stale["task_id"], stale["epoch"], stale["agent"]) == (run.claim.task_id, 1, AGENT)
     assert (stale["outcome"], stale["result"]["output"]) == ("completed", "second")
 
@@ -222,54 +224,56 @@ def test_two_settles_of_one_run_count_once(house: House, connect: Callable[..., 
     ids=["forged token", "earlier epoch"],
 )
 def test_whoever_does_not_hold_the_claim_settles_nothing(
-    house: House, spoil: Callable[[Claim], Claim]
+    deployment: Deployment, spoil: Callable[[Claim], Claim]
 ) -> None:
-    house.agent()
-    run = house.running(house.user())
-    before = house.row(run.claim.task_id)
+    deployment.agent()
+    run = deployment.running(deployment.user())
+    before = deployment.row(run.claim.task_id)
 
-    assert house.settle(replace(run, claim=spoil(run.claim)), Returned("mine")) is False
+    assert deployment.settle(replace(run, claim=spoil(run.claim)), Returned("mine")) is False
 
-    assert house.row(run.claim.task_id) == before
-    assert house.rows("SELECT * FROM usage_ledger") == []
-    assert house.one("SELECT result FROM stale_results")["result"]["output"] == "mine"
+    assert deployment.row(run.claim.task_id) == before
+    assert deployment.rows("SELECT * FROM usage_ledger") == []
+    assert deployment.one("SELECT result FROM stale_results")["result"]["output"] == "mine"
 
 
 @pytest.mark.parametrize("result", [RETRYABLE, Interrupted(), Deferred(5), Lost()])
-def test_a_task_told_to_stop_does_not_come_back(house: House, result: Result) -> None:
-    user = house.user()
-    house.agent()
-    run = house.running(user)
-    cancel(house.app, user, run.claim.task_id, actor="human:me")
+def test_a_task_told_to_stop_does_not_come_back(deployment: Deployment, result: Result) -> None:
+    user = deployment.user()
+    deployment.agent()
+    run = deployment.running(user)
+    cancel(deployment.app, user, run.claim.task_id, actor="human:me")
 
-    house.settle(run, result)
+    deployment.settle(run, result)
 
-    row = house.row(run.claim.task_id)
+    row = deployment.row(run.claim.task_id)
     assert (row["state"], row["failure_reason"]) == ("cancelled", "cancelled")
 
 
-def test_a_task_told_to_stop_that_finished_all_the_same_is_completed(house: House) -> None:
-    user = house.user()
-    house.agent()
-    run = house.running(user)
-    cancel(house.app, user, run.claim.task_id, actor="human:me")
+def test_a_task_told_to_stop_that_finished_all_the_same_is_completed(
+    deployment: Deployment,
+) -> None:
+    user = deployment.user()
+    deployment.agent()
+    run = deployment.running(user)
+    cancel(deployment.app, user, run.claim.task_id, actor="human:me")
 
-    house.settle(run, Returned("just in time"))
+    deployment.settle(run, Returned("just in time"))
 
-    assert house.state(run.claim.task_id) == "completed"
+    assert deployment.state(run.claim.task_id) == "completed"
 
 
-def test_a_dead_letter_tells_the_whole_story(house: House) -> None:
-    user = house.user()
-    house.agent()
-    run = house.running(user, max_attempts=3, retry=AT_ONCE)
+def test_a_dead_letter_tells_the_whole_story(deployment: Deployment) -> None:
+    user = deployment.user()
+    deployment.agent()
+    run = deployment.running(user, max_attempts=3, retry=AT_ONCE)
     task_id = run.claim.task_id
-    house.settle(run, Raised("error", "first", detail="trace", cost_usd=0.1))
-    house.settle(_again(house, task_id), Interrupted())
-    house.settle(_again(house, task_id), Raised("error", "second", cost_usd=0.2))
-    house.settle(_again(house, task_id), Raised("error", "third", cost_usd=0.3))
+    deployment.settle(run, Raised("error", "first", detail="trace", cost_usd=0.1))
+    deployment.settle(_again(deployment, task_id), Interrupted())
+    deployment.settle(_again(deployment, task_id), Raised("error", "second", cost_usd=0.2))
+    deployment.settle(_again(deployment, task_id), Raised("error", "third", cost_usd=0.3))
 
-    letter = house.one("SELECT * FROM dead_letters")
+    letter = deployment.one("SELECT * FROM dead_letters")
 
     history = letter["failure_history"]
     assert [entry["error"] for entry in history] == ["first", "second", "third"]
@@ -281,84 +285,84 @@ def test_a_dead_letter_tells_the_whole_story(house: House) -> None:
     assert letter["poison_pill"] is False
 
 
-def test_a_task_that_kills_its_run_on_two_workers_is_poison(house: House) -> None:
-    run = _patient(house)
-    house.settle(run, Died(), agent="worker-a")
+def test_a_task_that_kills_its_run_on_two_workers_is_poison(deployment: Deployment) -> None:
+    run = _patient(deployment)
+    deployment.settle(run, Died(), agent="worker-a")
 
-    house.settle(_again(house, run.claim.task_id, "worker-b"), Died(), agent="worker-b")
+    deployment.settle(_again(deployment, run.claim.task_id, "worker-b"), Died(), agent="worker-b")
 
-    assert house.state(run.claim.task_id) == "dead_lettered"
-    assert house.one("SELECT poison_pill FROM dead_letters")["poison_pill"] is True
+    assert deployment.state(run.claim.task_id) == "dead_lettered"
+    assert deployment.one("SELECT poison_pill FROM dead_letters")["poison_pill"] is True
 
 
-def test_workers_killed_from_outside_accuse_nobody(house: House) -> None:
-    run = _patient(house)
+def test_workers_killed_from_outside_accuse_nobody(deployment: Deployment) -> None:
+    run = _patient(deployment)
     task_id = run.claim.task_id
-    house.settle(run, Lost(), agent="worker-a")
+    deployment.settle(run, Lost(), agent="worker-a")
     for worker in ("worker-b", "worker-c", "worker-d"):
-        house.settle(_again(house, task_id, worker), Lost(), agent=worker)
+        deployment.settle(_again(deployment, task_id, worker), Lost(), agent=worker)
 
-    assert house.state(task_id) == "retrying"
-    assert house.rows("SELECT * FROM dead_letters") == []
+    assert deployment.state(task_id) == "retrying"
+    assert deployment.rows("SELECT * FROM dead_letters") == []
 
 
-def test_three_failures_on_two_workers_are_poison(house: House) -> None:
-    run = _patient(house)
+def test_three_failures_on_two_workers_are_poison(deployment: Deployment) -> None:
+    run = _patient(deployment)
     task_id = run.claim.task_id
-    house.settle(run, RETRYABLE, agent="worker-a")
-    house.settle(_again(house, task_id, "worker-a"), RETRYABLE, agent="worker-a")
-    assert house.state(task_id) == "retrying"
+    deployment.settle(run, RETRYABLE, agent="worker-a")
+    deployment.settle(_again(deployment, task_id, "worker-a"), RETRYABLE, agent="worker-a")
+    assert deployment.state(task_id) == "retrying"
 
-    house.settle(_again(house, task_id, "worker-b"), RETRYABLE, agent="worker-b")
+    deployment.settle(_again(deployment, task_id, "worker-b"), RETRYABLE, agent="worker-b")
 
-    assert house.one("SELECT poison_pill FROM dead_letters")["poison_pill"] is True
+    assert deployment.one("SELECT poison_pill FROM dead_letters")["poison_pill"] is True
 
 
-def _patient(house: House) -> Run:
+def _patient(deployment: Deployment) -> Run:
     """A run with tries to spare, on worker-a."""
-    house.agent()
-    task_id = house.task(house.user(), max_attempts=10, retry=AT_ONCE)
-    return _again(house, task_id, "worker-a")
+    deployment.agent()
+    task_id = deployment.task(deployment.user(), max_attempts=10, retry=AT_ONCE)
+    return _again(deployment, task_id, "worker-a")
 
 
-def _again(house: House, task_id: TaskId, agent: str = AGENT) -> Run:
-    house.move_clock(timedelta(hours=1))
-    promote(house.dispatcher)
-    [run] = begin(house, task_id, agent=agent)
+def _again(deployment: Deployment, task_id: TaskId, agent: str = AGENT) -> Run:
+    deployment.move_clock(timedelta(hours=1))
+    promote(deployment.dispatcher)
+    [run] = begin(deployment, task_id, agent=agent)
     return run
 
 
-def test_a_claim_that_never_started_is_given_back_for_nothing(house: House) -> None:
-    user = house.user()
-    house.agent()
-    task_id = house.task(user)
-    taken = house.claim()
+def test_a_claim_that_never_started_is_given_back_for_nothing(deployment: Deployment) -> None:
+    user = deployment.user()
+    deployment.agent()
+    task_id = deployment.task(user)
+    taken = deployment.claim()
 
-    assert release(house.dispatcher, taken.claims, reason="broker") == 1
+    assert release(deployment.dispatcher, taken.claims, reason="broker") == 1
 
-    row = house.row(task_id)
+    row = deployment.row(task_id)
     assert (row["state"], row["attempts"], row["epoch"]) == ("ready", 0, 1)
-    assert house.one("SELECT outcome, spent FROM attempts") == {
+    assert deployment.one("SELECT outcome, spent FROM attempts") == {
         "outcome": "expired",
         "spent": False,
     }
-    assert house.rows("SELECT * FROM usage_ledger") == []
-    assert house.lane(user)["reserved_seconds"] == 0
+    assert deployment.rows("SELECT * FROM usage_ledger") == []
+    assert deployment.lane(user)["reserved_seconds"] == 0
 
 
-def test_a_claim_that_was_started_after_all_is_not_given_back(house: House) -> None:
+def test_a_claim_that_was_started_after_all_is_not_given_back(deployment: Deployment) -> None:
     """A publish that failed for its sender may have arrived all the same."""
-    house.agent()
-    house.task(house.user())
-    taken = house.claim()
-    run = house.start(taken.claims[0])
+    deployment.agent()
+    deployment.task(deployment.user())
+    taken = deployment.claim()
+    run = deployment.start(taken.claims[0])
     assert run is not None
 
-    assert release(house.dispatcher, taken.claims, reason="broker") == 0
+    assert release(deployment.dispatcher, taken.claims, reason="broker") == 0
 
-    assert house.state(run.claim.task_id) == "running"
-    assert house.settle(run, Returned()) is True
-    assert house.rows("SELECT * FROM stale_results") == []
+    assert deployment.state(run.claim.task_id) == "running"
+    assert deployment.settle(run, Returned()) is True
+    assert deployment.rows("SELECT * FROM stale_results") == []
 
 
 @pytest.mark.parametrize(
@@ -367,31 +371,31 @@ def test_a_claim_that_was_started_after_all_is_not_given_back(house: House) -> N
     ids=["would retry", "finished"],
 )
 def test_a_settle_that_comes_after_a_cancel(
-    house: House, connect: Callable[..., Db], result: Result, cancel_says: str, state: str
+    deployment: Deployment, connect: Callable[..., Db], result: Result, cancel_says: str, state: str
 ) -> None:
-    user = house.user()
-    house.agent()
-    run = house.running(user)
+    user = deployment.user()
+    deployment.agent()
+    run = deployment.running(user)
 
     answers = meet_at_lane(connect, user, *_cancel_and_settle(connect, user, run, result))
 
     assert answers == [cancel_says, True]
-    assert house.state(run.claim.task_id) == state
+    assert deployment.state(run.claim.task_id) == state
 
 
 def test_a_cancel_that_comes_after_a_failure_ends_the_wait(
-    house: House, connect: Callable[..., Db]
+    deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
-    user = house.user()
-    house.agent()
-    run = house.running(user)
+    user = deployment.user()
+    deployment.agent()
+    run = deployment.running(user)
 
     answers = meet_at_lane(
         connect, user, *reversed(_cancel_and_settle(connect, user, run, RETRYABLE))
     )
 
     assert answers == [True, "cancelled"]
-    assert _moves(house, run.claim.task_id)[-2:] == [
+    assert _moves(deployment, run.claim.task_id)[-2:] == [
         ("running", "retrying"),
         ("retrying", "cancelled"),
     ]
@@ -406,7 +410,7 @@ def _cancel_and_settle(
     )
 
 
-def _moves(house: House, task_id: TaskId) -> list[tuple[str | None, str]]:
-    events = house.rows("SELECT * FROM events WHERE task_id = :id ORDER BY seq", id=task_id)
+def _moves(deployment: Deployment, task_id: TaskId) -> list[tuple[str | None, str]]:
+    events = deployment.rows("SELECT * FROM events WHERE task_id = :id ORDER BY seq", id=task_id)
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     return [(event["from_state"], event["to_state"]) for event in events]

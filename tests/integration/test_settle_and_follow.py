@@ -7,7 +7,7 @@ from sqlalchemy import Connection, text
 
 from overnight_server.domain.results import Returned
 from overnight_worker.record_results import settle_by
-from tests.support.house import House
+from tests.support.deployment import Deployment
 
 
 class Spoiler:
@@ -27,16 +27,21 @@ class Spoiler:
 
 
 @pytest.mark.parametrize("sql", ["SELECT 1 / 0", "SELECT nonsense", "SELECT 'x'::int"])
-def test_an_end_is_recorded_although_what_came_besides_failed(house: House, sql: str) -> None:
-    house.agent()
-    run = house.running(house.user())
+def test_an_end_is_recorded_although_what_came_besides_failed(
+    deployment: Deployment, sql: str
+) -> None:
+    deployment.agent()
+    run = deployment.running(deployment.user())
     besides = Spoiler(sql)
 
     counted = settle_by(
-        house.dispatcher, [(run, Returned({"ok": 1}))], deadline=time.monotonic() + 5, then=besides
+        deployment.dispatcher,
+        [(run, Returned({"ok": 1}))],
+        deadline=time.monotonic() + 5,
+        then=besides,
     )
 
-    row = house.row(run.claim.task_id)
+    row = deployment.row(run.claim.task_id)
     assert counted
     assert (row["state"], row["output"]) == ("completed", {"ok": 1})
     assert (besides.tried, besides.confirmed) == (1, False)

@@ -14,17 +14,17 @@ from overnight_server.domain.lifecycle import State
 from overnight_server.outcome.settle import release
 from overnight_server.outcome.start import start
 from overnight_server.store.db import Db
-from tests.support.house import AGENT, CLAIM_TTL, LEASE, House
+from tests.support.deployment import AGENT, CLAIM_TTL, LEASE, Deployment
 from tests.support.rivals import Rival, meet_at_task
 
 
-def test_a_fresh_claim_starts(house: House) -> None:
-    user, claimed = _claimed(house)
+def test_a_fresh_claim_starts(deployment: Deployment) -> None:
+    user, claimed = _claimed(deployment)
 
-    run = start(house.dispatcher, claimed.claim, holder="worker-7", lease=LEASE)
+    run = start(deployment.dispatcher, claimed.claim, holder="worker-7", lease=LEASE)
 
-    row = house.row(claimed.claim.task_id)
-    attempt = house.one("SELECT * FROM attempts")
+    row = deployment.row(claimed.claim.task_id)
+    attempt = deployment.one("SELECT * FROM attempts")
     assert run is not None
     assert (run.user_id, run.claim) == (user, claimed.claim)
     assert (row["state"], row["claimed_by"]) == ("running", "worker-7")
@@ -43,51 +43,51 @@ def test_a_fresh_claim_starts(house: House) -> None:
     ids=["forged token", "epoch to come", "epoch gone by", "another task"],
 )
 def test_a_message_that_does_not_fit_changes_nothing(
-    house: House, spoil: Callable[[Claim], Claim]
+    deployment: Deployment, spoil: Callable[[Claim], Claim]
 ) -> None:
-    _, claimed = _claimed(house)
-    before = _everything(house)
+    _, claimed = _claimed(deployment)
+    before = _everything(deployment)
 
-    run = start(house.dispatcher, spoil(claimed.claim), holder=AGENT, lease=LEASE)
+    run = start(deployment.dispatcher, spoil(claimed.claim), holder=AGENT, lease=LEASE)
 
     assert run is None
-    assert _everything(house) == before
+    assert _everything(deployment) == before
 
 
-def test_the_same_message_twice_starts_once(house: House) -> None:
-    _, claimed = _claimed(house)
-    first = house.start(claimed)
-    before = _everything(house)
+def test_the_same_message_twice_starts_once(deployment: Deployment) -> None:
+    _, claimed = _claimed(deployment)
+    first = deployment.start(claimed)
+    before = _everything(deployment)
 
-    second = house.start(claimed, agent="another worker")
+    second = deployment.start(claimed, agent="another worker")
 
     assert first is not None
     assert second is None
-    assert _everything(house) == before
+    assert _everything(deployment) == before
 
 
-def test_a_claim_that_waited_too_long_does_not_start(house: House) -> None:
-    _, claimed = _claimed(house)
-    house.move_clock(CLAIM_TTL + timedelta(seconds=1))
-    before = _everything(house)
+def test_a_claim_that_waited_too_long_does_not_start(deployment: Deployment) -> None:
+    _, claimed = _claimed(deployment)
+    deployment.move_clock(CLAIM_TTL + timedelta(seconds=1))
+    before = _everything(deployment)
 
-    assert house.start(claimed) is None
-    assert _everything(house) == before
+    assert deployment.start(claimed) is None
+    assert _everything(deployment) == before
 
 
-def test_the_message_of_an_earlier_claim_does_not_start_the_next(house: House) -> None:
-    _, old = _claimed(house)
-    release(house.dispatcher, [old], reason="broker")
-    [new] = house.claim().claims
+def test_the_message_of_an_earlier_claim_does_not_start_the_next(deployment: Deployment) -> None:
+    _, old = _claimed(deployment)
+    release(deployment.dispatcher, [old], reason="broker")
+    [new] = deployment.claim().claims
 
-    assert house.start(old) is None
-    assert house.start(new) is not None
+    assert deployment.start(old) is None
+    assert deployment.start(new) is not None
 
 
 def test_two_workers_with_one_message_begin_one_run(
-    house: House, connect: Callable[..., Db]
+    deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
-    _, claimed = _claimed(house)
+    _, claimed = _claimed(deployment)
     rivals = [
         Rival(connect, f"worker-{n}", start, claimed.claim, holder=f"worker-{n}", lease=LEASE)
         for n in range(2)
@@ -97,13 +97,13 @@ def test_two_workers_with_one_message_begin_one_run(
 
     assert first is not None
     assert second is None
-    assert house.row(claimed.claim.task_id)["claimed_by"] == "worker-0"
+    assert deployment.row(claimed.claim.task_id)["claimed_by"] == "worker-0"
 
 
 def test_a_start_that_comes_after_a_cancel_finds_nothing(
-    house: House, connect: Callable[..., Db]
+    deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
-    user, claimed = _claimed(house)
+    user, claimed = _claimed(deployment)
 
     stopped, run = meet_at_task(
         connect,
@@ -113,14 +113,14 @@ def test_a_start_that_comes_after_a_cancel_finds_nothing(
     )
 
     assert (stopped, run) == (State.CANCELLED, None)
-    assert house.state(claimed.claim.task_id) == "cancelled"
-    assert house.lane(user)["active"] == 0
+    assert deployment.state(claimed.claim.task_id) == "cancelled"
+    assert deployment.lane(user)["active"] == 0
 
 
 def test_a_cancel_that_comes_after_a_start_asks_the_run_to_stop(
-    house: House, connect: Callable[..., Db]
+    deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
-    user, claimed = _claimed(house)
+    user, claimed = _claimed(deployment)
 
     run, stopped = meet_at_task(
         connect,
@@ -131,7 +131,7 @@ def test_a_cancel_that_comes_after_a_start_asks_the_run_to_stop(
 
     assert run is not None
     assert stopped is State.RUNNING
-    assert house.row(claimed.claim.task_id)["cancel_requested_at"] is not None
+    assert deployment.row(claimed.claim.task_id)["cancel_requested_at"] is not None
 
 
 def _starter(connect: Callable[..., Db], claimed: Claimed) -> Rival:
@@ -142,14 +142,14 @@ def _canceller(connect: Callable[..., Db], user: UserId, claimed: Claimed) -> Ri
     return Rival(connect, "canceller", cancel, user, claimed.claim.task_id, actor="human:me")
 
 
-def _claimed(house: House) -> tuple[UserId, Claimed]:
-    user = house.user()
-    house.agent()
-    house.task(user)
-    [claimed] = house.claim().claims
+def _claimed(deployment: Deployment) -> tuple[UserId, Claimed]:
+    user = deployment.user()
+    deployment.agent()
+    deployment.task(user)
+    [claimed] = deployment.claim().claims
     return user, claimed
 
 
-def _everything(house: House) -> list[object]:
+def _everything(deployment: Deployment) -> list[object]:
     tables = ("tasks", "attempts", "events", "lanes", "dags", "usage_ledger")
-    return [house.rows(f"SELECT * FROM {table} ORDER BY 1") for table in tables]
+    return [deployment.rows(f"SELECT * FROM {table} ORDER BY 1") for table in tables]

@@ -1,4 +1,4 @@
-"""The house against a model of it: any sequence of acts and faults, on a real Postgres."""
+"""The deployment against a model of it: any sequence of acts and faults, on a real Postgres."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -31,9 +31,9 @@ from overnight_server.domain.results import (
 from overnight_server.domain.retry import RetryPolicy, Strategy
 from overnight_server.intake.submit import NewTask
 from overnight_server.maintenance.audit_lanes import audit
-from tests.support.house import House
+from tests.support.deployment import Deployment
+from tests.support.model_comparison import ALL_SLOTS, QUICK, SECOND, ModelComparison
 from tests.support.standstill import prepare
-from tests.support.twin import ALL_SLOTS, QUICK, SECOND, Twin
 
 # What can be afforded after every step; the rest is asked when a sequence ends.
 EVERY_STEP = frozenset({"H01", "H02", "I09"})
@@ -67,7 +67,7 @@ RESULTS = (
 )
 
 Graph = tuple[list[NewTask], Sequence[set[int]]]
-Sweep = Callable[[Twin], None]
+Sweep = Callable[[ModelComparison], None]
 
 picks = st.integers(min_value=0, max_value=99)
 new_tasks = st.builds(
@@ -92,7 +92,12 @@ graphs = st.lists(new_tasks, min_size=2, max_size=5).flatmap(
     )
 )
 durations = st.sampled_from([1, 20, 29, 31, 61, 300, 1300, 3600, 6 * 3600])
-SWEEPS = (Twin.reap, Twin.end_overdue, Twin.promote, Twin.begin_months)
+SWEEPS = (
+    ModelComparison.reap,
+    ModelComparison.end_overdue,
+    ModelComparison.promote,
+    ModelComparison.begin_months,
+)
 sweeps = st.lists(st.sampled_from(SWEEPS), max_size=4, unique=True)
 
 
@@ -102,15 +107,15 @@ def some(things: Sequence[Any], pick: int) -> Any:
 
 
 class Spine(RuleBasedStateMachine):
-    """Whatever may happen to a house, in any order."""
+    """Whatever may happen to a deployment, in any order."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, deployment: Deployment) -> None:
         super().__init__()
-        self.twin = Twin(house, PLANS)
+        self.comparison = ModelComparison(deployment, PLANS)
 
     @initialize(tasks=st.lists(st.tuples(picks, new_tasks), min_size=2, max_size=5), graph=graphs)
-    def the_house_opens(self, tasks: list[tuple[int, NewTask]], graph: Graph) -> None:
-        self.twin.join(4, frozenset())
+    def first_submits(self, tasks: list[tuple[int, NewTask]], graph: Graph) -> None:
+        self.comparison.join(4, frozenset())
         for user, task in tasks:
             self.submit(user, task)
         self.submit_a_graph(1, graph)
@@ -120,180 +125,184 @@ class Spine(RuleBasedStateMachine):
 
     @rule(user=picks, task=new_tasks)
     def submit(self, user: int, task: NewTask) -> None:
-        self.twin.submit(some(self.twin.users, user), [task])
+        self.comparison.submit(some(self.comparison.users, user), [task])
 
     @rule(user=picks, task=new_tasks, key=st.sampled_from(["a", "b"]))
     def submit_under_a_key(self, user: int, task: NewTask, key: str) -> None:
-        self.twin.submit_under_a_key(some(self.twin.users, user), task, key)
+        self.comparison.submit_under_a_key(some(self.comparison.users, user), task, key)
 
     @rule(user=picks, graph=graphs)
     def submit_a_graph(self, user: int, graph: Graph) -> None:
         tasks, parents = graph
         # Different priorities, so that which of two goes first is no matter of luck.
         ranked = [replace(task, priority=9 * number) for number, task in enumerate(tasks)]
-        self.twin.submit(some(self.twin.users, user), ranked, parents)
+        self.comparison.submit(some(self.comparison.users, user), ranked, parents)
 
-    @precondition(lambda self: self.twin.open_tasks)
+    @precondition(lambda self: self.comparison.open_tasks)
     @rule(pick=picks)
     def someone_cancels(self, pick: int) -> None:
-        self.twin.cancel(some(self.twin.open_tasks, pick))
+        self.comparison.cancel(some(self.comparison.open_tasks, pick))
 
-    @precondition(lambda self: self.twin.ended)
+    @precondition(lambda self: self.comparison.ended)
     @rule(pick=picks)
     def people_ask_too_much(self, pick: int) -> None:
-        self.twin.cancel_too_late(some(self.twin.ended, pick))
-        self.twin.cancel_as_stranger(some(list(self.twin.model.tasks), pick))
-        for task_id in set(self.twin.model.tasks) - set(self.twin.letters):
-            self.twin.revive_in_vain(task_id)
+        self.comparison.cancel_too_late(some(self.comparison.ended, pick))
+        self.comparison.cancel_as_stranger(some(list(self.comparison.model.tasks), pick))
+        for task_id in set(self.comparison.model.tasks) - set(self.comparison.letters):
+            self.comparison.revive_in_vain(task_id)
 
-    @precondition(lambda self: self.twin.letters)
+    @precondition(lambda self: self.comparison.letters)
     @rule(pick=picks, again=st.sampled_from([True, True, False]))
     def a_dead_letter_is_resolved(self, pick: int, *, again: bool) -> None:
-        letter = some(self.twin.letters, pick)
-        self.twin.revive(letter) if again else self.twin.discard(letter)
+        letter = some(self.comparison.letters, pick)
+        self.comparison.revive(letter) if again else self.comparison.discard(letter)
 
     @rule(user=picks, plan=st.sampled_from(PLANS))
     def someone_changes_plan(self, user: int, plan: tuple[PlanTier, PlanLimits]) -> None:
-        self.twin.change_plan(some(self.twin.users, user), *plan)
+        self.comparison.change_plan(some(self.comparison.users, user), *plan)
 
     # -- the gate and the wire ------------------------------------------------------------------
 
     @rule(agent=picks)
     def work_is_handed_out(self, agent: int) -> None:
-        self.twin.look()
-        while self.twin.wire:
-            self.twin.deliver(self.twin.wire.pop(), some(self.twin.agents, agent))
+        self.comparison.look()
+        while self.comparison.wire:
+            self.comparison.deliver(self.comparison.wire.pop(), some(self.comparison.agents, agent))
 
     @rule(limit=st.sampled_from([1, 2, ALL_SLOTS]))
     def work_is_sent(self, limit: int) -> None:
-        self.twin.look(limit)
+        self.comparison.look(limit)
 
-    @precondition(lambda self: self.twin.wire)
+    @precondition(lambda self: self.comparison.wire)
     @rule(pick=picks, agent=picks, again=st.booleans())
     def a_message_arrives(self, pick: int, agent: int, *, again: bool) -> None:
-        message = self.twin.wire.pop(pick % len(self.twin.wire))
-        self.twin.deliver(message, some(self.twin.agents, agent))
+        message = self.comparison.wire.pop(pick % len(self.comparison.wire))
+        self.comparison.deliver(message, some(self.comparison.agents, agent))
         if again:
-            self.twin.wire.append(message)
+            self.comparison.wire.append(message)
 
-    @precondition(lambda self: self.twin.wire)
+    @precondition(lambda self: self.comparison.wire)
     @rule(pick=picks)
     def a_message_is_lost(self, pick: int) -> None:
-        self.twin.wire.pop(pick % len(self.twin.wire))
+        self.comparison.wire.pop(pick % len(self.comparison.wire))
 
-    @precondition(lambda self: self.twin.wire)
+    @precondition(lambda self: self.comparison.wire)
     @rule(pick=picks, agent=picks, arrived=st.booleans())
     def a_publisher_gives_up(self, pick: int, agent: int, *, arrived: bool) -> None:
-        message = self.twin.wire.pop(pick % len(self.twin.wire))
+        message = self.comparison.wire.pop(pick % len(self.comparison.wire))
         if arrived:
-            self.twin.deliver(message, some(self.twin.agents, agent))
-        self.twin.give_up(message)
+            self.comparison.deliver(message, some(self.comparison.agents, agent))
+        self.comparison.give_up(message)
 
     # -- runs -----------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.twin.held)
+    @precondition(lambda self: self.comparison.held)
     @rule(pick=picks)
     def a_run_finishes(self, pick: int) -> None:
-        self.twin.settle(some(self.twin.held, pick), Returned())
+        self.comparison.settle(some(self.comparison.held, pick), Returned())
 
-    @precondition(lambda self: self.twin.held)
+    @precondition(lambda self: self.comparison.held)
     @rule(pick=picks, result=st.sampled_from(RESULTS))
     def a_run_ends(self, pick: int, result: Result) -> None:
-        self.twin.settle(some(self.twin.held, pick), result)
+        self.comparison.settle(some(self.comparison.held, pick), result)
 
-    @precondition(lambda self: self.twin.held)
+    @precondition(lambda self: self.comparison.held)
     @rule(pick=picks, failure=st.sampled_from(FAILURES))
     def a_run_fails(self, pick: int, failure: Result) -> None:
-        self.twin.settle(some(self.twin.held, pick), failure)
+        self.comparison.settle(some(self.comparison.held, pick), failure)
 
-    @precondition(lambda self: self.twin.stopping)
+    @precondition(lambda self: self.comparison.stopping)
     @rule(pick=picks, result=st.sampled_from([Stopped(), Stopped(), *RESULTS]))
     def a_run_stops(self, pick: int, result: Result) -> None:
-        self.twin.settle(some(self.twin.stopping, pick), result)
+        self.comparison.settle(some(self.comparison.stopping, pick), result)
 
-    @precondition(lambda self: self.twin.runs)
+    @precondition(lambda self: self.comparison.runs)
     @rule(pick=picks, handling=st.booleans())
     def a_process_dies(self, pick: int, *, handling: bool) -> None:
-        self.twin.die(some(self.twin.runs, pick), handling=handling)
+        self.comparison.die(some(self.comparison.runs, pick), handling=handling)
 
-    @precondition(lambda self: self.twin.stale)
+    @precondition(lambda self: self.comparison.stale)
     @rule(pick=picks, result=st.sampled_from(RESULTS))
     def a_stale_run_answers(self, pick: int, result: Result) -> None:
-        stale = some(self.twin.stale, pick)
-        self.twin.beat(stale[0])
-        self.twin.settle(stale, result)
+        stale = some(self.comparison.stale, pick)
+        self.comparison.beat(stale[0])
+        self.comparison.settle(stale, result)
 
-    @precondition(lambda self: self.twin.runs)
+    @precondition(lambda self: self.comparison.runs)
     @rule(pick=picks)
     def a_forger_answers(self, pick: int) -> None:
-        self.twin.forge(some(self.twin.runs, pick))
+        self.comparison.forge(some(self.comparison.runs, pick))
 
     # -- workers, time and sweeps ---------------------------------------------------------------
 
     @rule(slots=st.integers(1, 4), capabilities=st.frozensets(st.just("gpu")))
     def a_worker_joins(self, slots: int, capabilities: frozenset[str]) -> None:
-        self.twin.join(slots, capabilities)
+        self.comparison.join(slots, capabilities)
 
     @rule(pick=picks, orderly=st.booleans())
     def a_worker_goes(self, pick: int, *, orderly: bool) -> None:
-        agent = some(self.twin.agents, pick)
-        self.twin.leave(agent) if orderly else self.twin.fall_silent(agent)
+        agent = some(self.comparison.agents, pick)
+        self.comparison.leave(agent) if orderly else self.comparison.fall_silent(agent)
 
     @rule(seconds=durations, then=sweeps)
-    def the_house_sleeps(self, seconds: int, then: Sequence[Sweep]) -> None:
-        self.twin.pass_by(timedelta(seconds=seconds))
+    def time_passes_with_sweeps(self, seconds: int, then: Sequence[Sweep]) -> None:
+        self.comparison.pass_by(timedelta(seconds=seconds))
         self.sweep(then)
 
     @rule(seconds=durations, then=sweeps)
     def work_goes_on(self, seconds: int, then: Sequence[Sweep]) -> None:
-        self.twin.work_on(timedelta(seconds=seconds))
+        self.comparison.work_on(timedelta(seconds=seconds))
         self.sweep(then)
 
     @rule(before=st.sampled_from([timedelta(minutes=10), SECOND, -SECOND]), then=sweeps)
     def a_month_ends(self, before: timedelta, then: Sequence[Sweep]) -> None:
-        self.twin.until_month_ends(before)
+        self.comparison.until_month_ends(before)
         self.sweep(then)
 
     def sweep(self, all_of: Sequence[Sweep]) -> None:
         for sweep in all_of:
-            sweep(self.twin)
+            sweep(self.comparison)
 
     # -- what must hold -------------------------------------------------------------------------
 
     @invariant()
     def the_rows_are_as_predicted(self) -> None:
-        self.twin.compare()
-        self.twin.check(EVERY_STEP)
+        self.comparison.compare()
+        self.comparison.check(EVERY_STEP)
 
     def teardown(self) -> None:
-        self.twin.check()
-        self.twin.drain()
-        self.twin.compare()
-        self.twin.compare_charges()
-        self.twin.check(drained=True)
-        assert audit(self.twin.house.dispatcher) == 0
+        self.comparison.check()
+        self.comparison.drain()
+        self.comparison.compare()
+        self.comparison.compare_charges()
+        self.comparison.check(drained=True)
+        assert audit(self.comparison.deployment.dispatcher) == 0
 
 
 @pytest.fixture
-def spine_house(house: House) -> House:
-    prepare(house)
-    return house
+def schema_deployment(deployment: Deployment) -> Deployment:
+    prepare(deployment)
+    return deployment
 
 
 @pytest.mark.timeout(600)
-def test_no_sequence_of_acts_and_faults_breaks_the_house(spine_house: House) -> None:
-    _search(spine_house, examples=60, steps=30)
+def test_no_sequence_of_acts_and_faults_breaks_the_deployment(
+    schema_deployment: Deployment,
+) -> None:
+    _search(schema_deployment, examples=60, steps=30)
 
 
 @pytest.mark.proof
 @pytest.mark.timeout(4 * 3600)
-def test_no_long_sequence_of_acts_and_faults_breaks_the_house(spine_house: House) -> None:
-    _search(spine_house, examples=2_000, steps=80)
+def test_no_long_sequence_of_acts_and_faults_breaks_the_deployment(
+    schema_deployment: Deployment,
+) -> None:
+    _search(schema_deployment, examples=2_000, steps=80)
 
 
-def _search(house: House, *, examples: int, steps: int) -> None:
+def _search(deployment: Deployment, *, examples: int, steps: int) -> None:
     run_state_machine_as_test(
-        lambda: Spine(house),
+        lambda: Spine(deployment),
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,

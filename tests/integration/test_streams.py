@@ -24,7 +24,7 @@ from overnight_server.event_log.reader import Horizon, Topic, read_events
 from overnight_server.intake.submit import Edge, NewTask, submit_graph
 from overnight_server.store.db import Db
 from tests.chaos.proxy import FaultProxy
-from tests.support.house import LOOSE, House
+from tests.support.deployment import LOOSE, Deployment
 from tests.support.serving import Served, serve
 from tests.support.waiting import wait_until
 
@@ -68,8 +68,8 @@ def ears() -> Iterator[Ears]:
 
 # After `ears`, so that the server is gone when they stop listening.
 @pytest.fixture
-def served(ears: Ears, house: House, database_url: str) -> Iterator[Served]:
-    with serve(house, database_url, OVERNIGHT_MAX_STREAMS_PER_USER="3") as api:
+def served(ears: Ears, deployment: Deployment, database_url: str) -> Iterator[Served]:
+    with serve(deployment, database_url, OVERNIGHT_MAX_STREAMS_PER_USER="3") as api:
         yield api
 
 
@@ -119,9 +119,9 @@ def listening(served: Served) -> int:
 
 def finished(served: Served, **fields: Any) -> TaskId:
     """A task that has run from beginning to end."""
-    served.house.agent()
-    run = served.house.running(served.user, **fields)
-    served.house.settle(run, Returned({"hello": "world"}))
+    served.deployment.agent()
+    run = served.deployment.running(served.user, **fields)
+    served.deployment.settle(run, Returned({"hello": "world"}))
     return run.claim.task_id
 
 
@@ -139,13 +139,13 @@ def test_a_tasks_stream_tells_its_whole_life_and_ends(served: Served, client: Cl
 def test_a_stream_tells_what_happens_as_it_happens(
     served: Served, client: Client, ears: Ears
 ) -> None:
-    served.house.task(served.user)
+    served.deployment.task(served.user)
     heard = ears.listen(client.stream())
     wait_until(lambda: feed(served).horizon is not None, what="the first look, where it begins")
 
-    other = served.house.task(served.house.user())
-    task_id = served.house.task(served.user)
-    cancel(served.house.app, served.user, task_id, actor="test")
+    other = served.deployment.task(served.deployment.user())
+    task_id = served.deployment.task(served.user)
+    cancel(served.deployment.app, served.user, task_id, actor="test")
 
     told = heard.wait_for(2)
     assert [(event.task_id, event.state) for event in told] == [
@@ -158,14 +158,14 @@ def test_a_stream_tells_what_happens_as_it_happens(
 def test_a_graphs_stream_ends_with_the_graph(served: Served, client: Client, ears: Ears) -> None:
     tasks = [NewTask("a", "echo"), NewTask("b", "echo")]
     [first, second] = submit_graph(
-        served.house.app, served.user, tasks, LOOSE, edges=[Edge(0, 1)], title="both"
+        served.deployment.app, served.user, tasks, LOOSE, edges=[Edge(0, 1)], title="both"
     )
     heard = ears.listen(client.stream(dag_id=show_dag(first.dag_id), after=0))
     heard.wait_for(2)
 
     finished(served)
     for one in (second, first):
-        cancel(served.house.app, served.user, one.task_id, actor="test")
+        cancel(served.deployment.app, served.user, one.task_id, actor="test")
 
     told = heard.ended()
     assert {event.dag_id for event in told} == {show_dag(first.dag_id)}
@@ -179,7 +179,7 @@ def test_a_cut_connection_loses_nothing_and_repeats_nothing(served: Served, ears
         heard = ears.listen(client.stream(after=0))
         expected = []
         for number in range(12):
-            expected.append(show_task(served.house.task(served.user, title=str(number))))
+            expected.append(show_task(served.deployment.task(served.user, title=str(number))))
             if number % 4 == 1:
                 heard.wait_for(number)
             if number % 4 == 2:
@@ -191,12 +191,12 @@ def test_a_cut_connection_loses_nothing_and_repeats_nothing(served: Served, ears
 
 
 def test_a_server_that_stops_sends_its_listeners_home_at_once(
-    house: House, database_url: str, ears: Ears
+    deployment: Deployment, database_url: str, ears: Ears
 ) -> None:
-    with serve(house, database_url) as served:
+    with serve(deployment, database_url) as served:
         client = ears.client(served.url, served.key)
         heard = ears.listen(client.stream(after=0))
-        served.house.task(served.user)
+        served.deployment.task(served.user)
         heard.wait_for(1)
         began = time.monotonic()
 
@@ -204,12 +204,12 @@ def test_a_server_that_stops_sends_its_listeners_home_at_once(
 
 
 def test_an_event_that_commits_late_is_still_heard_in_its_place(
-    house: House, served: Served, client: Client, ears: Ears, connect: Callable[..., Db]
+    deployment: Deployment, served: Served, client: Client, ears: Ears, connect: Callable[..., Db]
 ) -> None:
     heard = ears.listen(client.stream(after=0))
     wait_until(lambda: listening(served) == 1, what="the stream to open")
     slow = connect("slow", role="overnight_owner").engine.connect()
-    late = served.house.task(served.user)
+    late = served.deployment.task(served.user)
     heard.wait_for(1)
     transaction = slow.begin()
     slow.execute(
@@ -217,11 +217,11 @@ def test_an_event_that_commits_late_is_still_heard_in_its_place(
         {"id": late},
     )
 
-    other = served.house.user()
+    other = served.deployment.user()
     stranger = ears.client(served.url, served.another_key(other))
     theirs = ears.listen(stranger.stream(after=0))
-    quick = served.house.task(other)
-    newest = house.one("SELECT max(id) AS id FROM events")["id"]
+    quick = served.deployment.task(other)
+    newest = deployment.one("SELECT max(id) AS id FROM events")["id"]
     wait_until(
         lambda: any(noted >= newest for noted, _ in feed(served)._horizon._notes),
         what="a look at the log while the slow one writes",
@@ -237,12 +237,12 @@ def test_an_event_that_commits_late_is_still_heard_in_its_place(
     assert cancelled.id < quicker.id
 
 
-def test_an_id_that_was_never_used_holds_nothing_up(house: House, app_db: Db) -> None:
-    user = house.user()
-    with house.owner.engine.connect() as lost:
+def test_an_id_that_was_never_used_holds_nothing_up(deployment: Deployment, app_db: Db) -> None:
+    user = deployment.user()
+    with deployment.owner.engine.connect() as lost:
         lost.execute(text("SELECT nextval('events_id_seq')"))
         lost.rollback()
-    task_id = house.task(user)
+    task_id = deployment.task(user)
     horizon = Horizon()
 
     until = app_db.atomically(horizon.look)
@@ -253,9 +253,9 @@ def test_an_id_that_was_never_used_holds_nothing_up(house: House, app_db: Db) ->
 
 
 def test_a_wait_is_answered_the_moment_the_task_ends(served: Served, client: Client) -> None:
-    served.house.agent()
-    run = served.house.running(served.user)
-    waiting = threading.Timer(0.6, served.house.settle, (run, Returned(7)))
+    served.deployment.agent()
+    run = served.deployment.running(served.user)
+    waiting = threading.Timer(0.6, served.deployment.settle, (run, Returned(7)))
     waiting.start()
     began = time.monotonic()
 
@@ -267,12 +267,12 @@ def test_a_wait_is_answered_the_moment_the_task_ends(served: Served, client: Cli
 
 
 def test_a_wait_for_a_graph_is_answered_the_moment_it_ends(served: Served, client: Client) -> None:
-    served.house.agent()
-    run = served.house.running(served.user)
-    dag_id = show_dag(served.house.row(run.claim.task_id)["dag_id"])
+    served.deployment.agent()
+    run = served.deployment.running(served.user)
+    dag_id = show_dag(served.deployment.row(run.claim.task_id)["dag_id"])
     with pytest.raises(errors.DagWaitTimedOut):
         client.dags.wait(dag_id, timeout=0)
-    ending = threading.Timer(0.6, served.house.settle, (run, Returned(7)))
+    ending = threading.Timer(0.6, served.deployment.settle, (run, Returned(7)))
     ending.start()
     began = time.monotonic()
 
@@ -286,7 +286,7 @@ def test_a_wait_for_a_graph_is_answered_the_moment_it_ends(served: Served, clien
 def test_a_wait_that_takes_too_long_tells_how_the_task_stands(
     served: Served, client: Client
 ) -> None:
-    task_id = show_task(served.house.task(served.user))
+    task_id = show_task(served.deployment.task(served.user))
 
     with pytest.raises(errors.WaitTimedOut) as late:
         client.tasks.wait(task_id, timeout=1)
@@ -296,7 +296,7 @@ def test_a_wait_that_takes_too_long_tells_how_the_task_stands(
 
 
 def test_others_tasks_and_graphs_look_like_none(served: Served, client: Client) -> None:
-    theirs = served.house.task(served.house.user())
+    theirs = served.deployment.task(served.deployment.user())
 
     with pytest.raises(errors.TaskNotFound):
         list(client.tasks.stream(show_task(theirs)))
@@ -318,9 +318,9 @@ def test_a_user_listens_in_so_many_places_and_no_more(
         next(client.stream())
 
     assert all(stream.is_alive() for stream in streams)
-    task_id = show_task(served.house.task(served.user))
+    task_id = show_task(served.deployment.task(served.user))
     # A wait that cannot be held is answered by asking now and then.
-    cancel(served.house.app, served.user, parse_task(task_id), actor="test")
+    cancel(served.deployment.app, served.user, parse_task(task_id), actor="test")
     assert client.tasks.wait(task_id, check=False).state == "cancelled"
 
 
@@ -350,19 +350,19 @@ def test_a_burst_of_streams_stays_within_the_limit(served: Served) -> None:
 
 @pytest.mark.parametrize("by", ["revoking the key", "disabling the user"])
 def test_who_is_shut_out_hears_no_more(served: Served, client: Client, ears: Ears, by: str) -> None:
-    served.house.agent()
-    run = served.house.running(served.user)
+    served.deployment.agent()
+    run = served.deployment.running(served.user)
     heard = ears.listen(client.stream(after=0))
-    before = list(heard.wait_for(served.house.one("SELECT count(*) AS n FROM events")["n"]))
+    before = list(heard.wait_for(served.deployment.one("SELECT count(*) AS n FROM events")["n"]))
     waiting = ThreadPoolExecutor(1)
     wait = waiting.submit(client.tasks.wait, show_task(run.claim.task_id), timeout=30, poll=30)
     wait_until(lambda: listening(served) == 2, what="the wait to be held")
 
     if by == "revoking the key":
-        revoke(served.house.app, key_id_of(served.key))
+        revoke(served.deployment.app, key_id_of(served.key))
     else:
-        disable_user(served.house.app, served.user)
-    served.house.settle(run, Returned(7))
+        disable_user(served.deployment.app, served.user)
+    served.deployment.settle(run, Returned(7))
 
     wait_until(lambda: listening(served) == 0, what="both to be sent home")
     heard.join(20)
@@ -380,28 +380,28 @@ def test_an_idle_stream_ends_with_its_key(
     heard = ears.listen(client.stream())
     wait_until(lambda: listening(served) == 1, what="the stream to open")
 
-    revoke(served.house.app, key_id_of(served.key))
+    revoke(served.deployment.app, key_id_of(served.key))
 
     heard.join(20)
     assert isinstance(heard.error, errors.Unauthenticated)
 
 
 def test_whoever_hangs_up_is_forgotten(served: Served, client: Client) -> None:
-    served.house.task(served.user)
+    served.deployment.task(served.user)
     stream = client.stream(after=0)
     next(stream)
     assert listening(served) == 1
 
     stream.close()  # type: ignore[attr-defined]
-    served.house.task(served.user)
+    served.deployment.task(served.user)
 
     wait_until(lambda: listening(served) == 0, what="the stream to be let go")
 
 
 def test_many_listeners_share_a_few_connections(
-    house: House, database_url: str, owner_db: Db
+    deployment: Deployment, database_url: str, owner_db: Db
 ) -> None:
-    with serve(house, database_url, OVERNIGHT_MAX_STREAMS_PER_USER="100") as served:
+    with serve(deployment, database_url, OVERNIGHT_MAX_STREAMS_PER_USER="100") as served:
 
         async def follow(client: AsyncClient) -> Event:
             async for event in client.stream(after=0):
@@ -415,7 +415,7 @@ def test_many_listeners_share_a_few_connections(
                     wait_until, lambda: listening(served) == 60, what="sixty listeners"
                 )
                 open_now.append(_connections(owner_db))
-                await asyncio.to_thread(house.task, served.user)
+                await asyncio.to_thread(deployment.task, served.user)
                 return await asyncio.gather(*listeners)
 
         open_now: list[int] = []

@@ -20,63 +20,63 @@ from overnight_server.domain.retry import RetryPolicy, Strategy
 from overnight_server.intake.submit import Caps, Edge, NewTask, Submitted, submit, submit_graph
 from overnight_server.settings import load
 from overnight_server.store.db import ADMIN, Db
-from tests.support.house import LOOSE, House
+from tests.support.deployment import LOOSE, Deployment
 from tests.support.rivals import Rival, held_lane, queue_up
 
 PLAIN = NewTask("a task", "echo")
 HOUR = 3600
 
 
-def test_the_last_free_place_is_given_and_no_further_one(house: House) -> None:
-    user = house.user()
+def test_the_last_free_place_is_given_and_no_further_one(deployment: Deployment) -> None:
+    user = deployment.user()
     caps = Caps(max_pending_per_user=3)
     for _ in range(3):
-        house.task(user, caps)
+        deployment.task(user, caps)
 
     with pytest.raises(TooManyPending) as refused:
-        house.task(user, caps)
+        deployment.task(user, caps)
 
     assert refused.value.details == {"pending": 3, "limit": 3}
-    assert house.lane(user)["waiting"] == 3
+    assert deployment.lane(user)["waiting"] == 3
 
 
-def test_a_claimed_task_no_longer_counts_as_waiting(house: House) -> None:
-    user = house.user()
-    house.agent(slots=1)
+def test_a_claimed_task_no_longer_counts_as_waiting(deployment: Deployment) -> None:
+    user = deployment.user()
+    deployment.agent(slots=1)
     caps = Caps(max_pending_per_user=1)
-    house.task(user, caps)
-    house.claim()
+    deployment.task(user, caps)
+    deployment.claim()
 
-    house.task(user, caps)
+    deployment.task(user, caps)
 
-    assert house.lane(user)["waiting"] == 1
+    assert deployment.lane(user)["waiting"] == 1
 
 
-def test_a_user_may_have_a_cap_of_their_own(house: House) -> None:
-    user = house.user(max_pending=1)
-    house.task(user)
+def test_a_user_may_have_a_cap_of_their_own(deployment: Deployment) -> None:
+    user = deployment.user(max_pending=1)
+    deployment.task(user)
 
     with pytest.raises(TooManyPending) as refused:
-        house.task(user, LOOSE)
+        deployment.task(user, LOOSE)
 
     assert refused.value.details["limit"] == 1
 
 
 def test_eight_submits_at_once_get_only_the_five_places_there_are(
-    house: House, connect: Callable[..., Db]
+    deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
-    user = house.user()
+    user = deployment.user()
     rivals = [
         Rival(connect, f"submit-{n}", _let_in, user, Caps(max_pending_per_user=5)) for n in range(8)
     ]
 
     with held_lane(connect, user):
         queue_up(connect, rivals)
-    let_in = [rival.answer() for rival in rivals]
+    insert_graph = [rival.answer() for rival in rivals]
 
-    assert sum(let_in) == 5
-    assert house.lane(user)["waiting"] == 5
-    assert house.one("SELECT count(*) AS n FROM tasks")["n"] == 5
+    assert sum(insert_graph) == 5
+    assert deployment.lane(user)["waiting"] == 5
+    assert deployment.one("SELECT count(*) AS n FROM tasks")["n"] == 5
 
 
 def _let_in(db: Db, user: UserId, caps: Caps) -> bool:
@@ -87,53 +87,53 @@ def _let_in(db: Db, user: UserId, caps: Caps) -> bool:
     return True
 
 
-def test_a_full_house_refuses_everybody(house: House) -> None:
+def test_a_full_deployment_refuses_everybody(deployment: Deployment) -> None:
     caps = Caps(queue_max_size=2)
-    house.task(house.user(), caps)
-    house.task(house.user(), caps)
+    deployment.task(deployment.user(), caps)
+    deployment.task(deployment.user(), caps)
 
     with pytest.raises(QueueFull) as refused:
-        house.task(house.user(), caps)
+        deployment.task(deployment.user(), caps)
 
     assert refused.value.details == {"depth": 2, "limit": 2}
-    assert house.one("SELECT count(*) AS n FROM tasks")["n"] == 2
+    assert deployment.one("SELECT count(*) AS n FROM tasks")["n"] == 2
 
 
-def test_used_up_hours_refuse_new_work_until_they_return(house: House) -> None:
-    user = house.user(monthly_agent_hours_limit=2)
-    _use(house, user, 2 * HOUR)
+def test_used_up_hours_refuse_new_work_until_they_return(deployment: Deployment) -> None:
+    user = deployment.user(monthly_agent_hours_limit=2)
+    _use(deployment, user, 2 * HOUR)
 
     with pytest.raises(MonthlyLimitReached) as refused:
-        house.task(user)
+        deployment.task(user)
 
     assert refused.value.details["used_hours"] == 2
     assert refused.value.details["limit_hours"] == 2
     resets_at = datetime.fromisoformat(str(refused.value.details["resets_at"]))
-    assert resets_at == house.lane(user)["resets_at"]
+    assert resets_at == deployment.lane(user)["resets_at"]
 
 
-def test_a_second_left_in_the_month_still_lets_work_in(house: House) -> None:
-    user = house.user(monthly_agent_hours_limit=2)
-    _use(house, user, 2 * HOUR - 1)
+def test_a_second_left_in_the_month_still_lets_work_in(deployment: Deployment) -> None:
+    user = deployment.user(monthly_agent_hours_limit=2)
+    _use(deployment, user, 2 * HOUR - 1)
 
-    house.task(user)
+    deployment.task(user)
 
-    assert house.lane(user)["waiting"] == 1
-
-
-def test_a_user_who_prefers_to_wait_is_let_in_but_not_started(house: House) -> None:
-    user = house.user(monthly_agent_hours_limit=2, on_exhausted="hold")
-    house.agent()
-    _use(house, user, 2 * HOUR)
-
-    task_id = house.task(user, timeout_seconds=60)
-
-    assert house.claim().claims == []
-    assert house.state(task_id) == "ready"
+    assert deployment.lane(user)["waiting"] == 1
 
 
-def _use(house: House, user: UserId, seconds: int) -> None:
-    house.run(
+def test_a_user_who_prefers_to_wait_is_let_in_but_not_started(deployment: Deployment) -> None:
+    user = deployment.user(monthly_agent_hours_limit=2, on_exhausted="hold")
+    deployment.agent()
+    _use(deployment, user, 2 * HOUR)
+
+    task_id = deployment.task(user, timeout_seconds=60)
+
+    assert deployment.claim().claims == []
+    assert deployment.state(task_id) == "ready"
+
+
+def _use(deployment: Deployment, user: UserId, seconds: int) -> None:
+    deployment.run(
         "INSERT INTO usage_ledger (user_id, period_started_at, kind, seconds)"
         " SELECT user_id, cycle_started_at, 'adjustment', :seconds FROM lanes WHERE user_id = :id",
         id=user,
@@ -141,43 +141,43 @@ def _use(house: House, user: UserId, seconds: int) -> None:
     )
 
 
-def test_the_same_key_again_answers_with_the_first_task(house: House) -> None:
-    user = house.user()
+def test_the_same_key_again_answers_with_the_first_task(deployment: Deployment) -> None:
+    user = deployment.user()
     keyed = replace(PLAIN, idempotency_key="night-1")
-    first = submit(house.app, user, keyed, LOOSE)
+    first = submit(deployment.app, user, keyed, LOOSE)
 
-    again = submit(house.app, user, replace(keyed, title="another title"), LOOSE)
+    again = submit(deployment.app, user, replace(keyed, title="another title"), LOOSE)
 
     assert (first.created, again.created) == (True, False)
     assert (again.task_id, again.dag_id) == (first.task_id, first.dag_id)
-    assert house.row(first.task_id)["title"] == "a task"
+    assert deployment.row(first.task_id)["title"] == "a task"
 
 
-def test_a_known_key_is_answered_although_the_cap_is_reached(house: House) -> None:
-    user = house.user()
+def test_a_known_key_is_answered_although_the_cap_is_reached(deployment: Deployment) -> None:
+    user = deployment.user()
     keyed = replace(PLAIN, idempotency_key="night-1")
     caps = Caps(max_pending_per_user=1)
-    first = submit(house.app, user, keyed, caps)
+    first = submit(deployment.app, user, keyed, caps)
 
-    again = submit(house.app, user, keyed, caps)
+    again = submit(deployment.app, user, keyed, caps)
 
     assert again.task_id == first.task_id
 
 
-def test_another_users_key_is_another_key(house: House) -> None:
+def test_another_users_key_is_another_key(deployment: Deployment) -> None:
     keyed = replace(PLAIN, idempotency_key="night-1")
 
-    mine = submit(house.app, house.user(), keyed, LOOSE)
-    theirs = submit(house.app, house.user(), keyed, LOOSE)
+    mine = submit(deployment.app, deployment.user(), keyed, LOOSE)
+    theirs = submit(deployment.app, deployment.user(), keyed, LOOSE)
 
     assert theirs.created is True
     assert mine.task_id != theirs.task_id
 
 
 def test_two_submits_with_one_key_at_once_make_one_task(
-    house: House, connect: Callable[..., Db]
+    deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
-    user = house.user()
+    user = deployment.user()
     keyed = replace(PLAIN, idempotency_key="night-1")
     rivals = [Rival(connect, f"submit-{n}", submit, user, keyed, LOOSE) for n in range(2)]
 
@@ -187,93 +187,93 @@ def test_two_submits_with_one_key_at_once_make_one_task(
 
     assert sorted(one.created for one in answers) == [False, True]
     assert len({one.task_id for one in answers}) == 1
-    assert house.one("SELECT count(*) AS n FROM tasks")["n"] == 1
+    assert deployment.one("SELECT count(*) AS n FROM tasks")["n"] == 1
 
 
-def test_two_tasks_of_one_request_may_not_share_a_key(house: House) -> None:
-    user = house.user()
+def test_two_tasks_of_one_request_may_not_share_a_key(deployment: Deployment) -> None:
+    user = deployment.user()
     keyed = replace(PLAIN, idempotency_key="night-1")
 
     with pytest.raises(InvalidRequest, match="share a key"):
-        submit_graph(house.app, user, [keyed, keyed], LOOSE)
+        submit_graph(deployment.app, user, [keyed, keyed], LOOSE)
 
-    _assert_empty(house, user)
+    _assert_empty(deployment, user)
 
 
-def test_a_graph_sent_again_is_answered_with_the_first(house: House) -> None:
-    user = house.user()
+def test_a_graph_sent_again_is_answered_with_the_first(deployment: Deployment) -> None:
+    user = deployment.user()
     tasks = [replace(PLAIN, idempotency_key=f"step-{n}") for n in range(3)]
     edges = [Edge(0, 1), Edge(1, 2)]
-    first = submit_graph(house.app, user, tasks, LOOSE, edges=edges)
+    first = submit_graph(deployment.app, user, tasks, LOOSE, edges=edges)
 
-    again = submit_graph(house.app, user, tasks, LOOSE, edges=edges)
+    again = submit_graph(deployment.app, user, tasks, LOOSE, edges=edges)
 
     assert [one.task_id for one in again] == [one.task_id for one in first]
     assert {one.created for one in again} == {False}
-    assert house.one("SELECT count(*) AS n FROM task_edges")["n"] == 2
+    assert deployment.one("SELECT count(*) AS n FROM task_edges")["n"] == 2
 
 
-def test_a_graph_known_in_part_is_refused_whole(house: House) -> None:
-    user = house.user()
+def test_a_graph_known_in_part_is_refused_whole(deployment: Deployment) -> None:
+    user = deployment.user()
     known, new = (replace(PLAIN, idempotency_key=f"step-{n}") for n in range(2))
-    submit(house.app, user, known, LOOSE)
+    submit(deployment.app, user, known, LOOSE)
 
     with pytest.raises(InvalidRequest, match="idempotency_key"):
-        submit_graph(house.app, user, [known, new], LOOSE, edges=[Edge(0, 1)])
+        submit_graph(deployment.app, user, [known, new], LOOSE, edges=[Edge(0, 1)])
 
-    assert house.lane(user)["waiting"] == 1
+    assert deployment.lane(user)["waiting"] == 1
 
 
-def test_a_graph_goes_in_whole_with_its_children_waiting(house: House) -> None:
-    user = house.user()
+def test_a_graph_goes_in_whole_with_its_children_waiting(deployment: Deployment) -> None:
+    user = deployment.user()
 
-    root, left, right, last = _diamond(house, user)
+    root, left, right, last = _diamond(deployment, user)
 
-    states = [house.row(one.task_id)["state"] for one in (root, left, right, last)]
-    unmet = [house.row(one.task_id)["unmet"] for one in (root, left, right, last)]
-    dag = house.one("SELECT * FROM dags")
+    states = [deployment.row(one.task_id)["state"] for one in (root, left, right, last)]
+    unmet = [deployment.row(one.task_id)["unmet"] for one in (root, left, right, last)]
+    dag = deployment.one("SELECT * FROM dags")
     assert states == ["ready", "pending", "pending", "pending"]
     assert unmet == [0, 1, 1, 2]
     assert {one.dag_id for one in (root, left, right, last)} == {dag["id"]}
     assert (dag["total"], dag["open"], dag["finished_at"]) == (4, 4, None)
-    lane = house.lane(user)
+    lane = deployment.lane(user)
     assert (lane["ready"], lane["waiting"]) == (1, 4)
 
 
-def _diamond(house: House, user: UserId) -> list[Submitted]:
+def _diamond(deployment: Deployment, user: UserId) -> list[Submitted]:
     edges = [Edge(0, 1), Edge(0, 2), Edge(1, 3), Edge(2, 3)]
-    return submit_graph(house.app, user, [PLAIN] * 4, LOOSE, edges=edges, title="a diamond")
+    return submit_graph(deployment.app, user, [PLAIN] * 4, LOOSE, edges=edges, title="a diamond")
 
 
-def test_a_graph_with_one_bad_edge_leaves_nothing_behind(house: House) -> None:
-    user = house.user()
+def test_a_graph_with_one_bad_edge_leaves_nothing_behind(deployment: Deployment) -> None:
+    user = deployment.user()
 
     with pytest.raises(InvalidRequest, match="circular dependency"):
-        submit_graph(house.app, user, [PLAIN] * 3, LOOSE, edges=[Edge(0, 1), Edge(2, 2)])
+        submit_graph(deployment.app, user, [PLAIN] * 3, LOOSE, edges=[Edge(0, 1), Edge(2, 2)])
 
-    _assert_empty(house, user)
+    _assert_empty(deployment, user)
 
 
-def test_a_graph_too_large_for_the_cap_leaves_nothing_behind(house: House) -> None:
-    user = house.user()
+def test_a_graph_too_large_for_the_cap_leaves_nothing_behind(deployment: Deployment) -> None:
+    user = deployment.user()
 
     with pytest.raises(TooManyPending):
-        submit_graph(house.app, user, [PLAIN] * 3, Caps(max_pending_per_user=2))
+        submit_graph(deployment.app, user, [PLAIN] * 3, Caps(max_pending_per_user=2))
 
-    _assert_empty(house, user)
+    _assert_empty(deployment, user)
 
 
-def _assert_empty(house: House, user: UserId) -> None:
+def _assert_empty(deployment: Deployment, user: UserId) -> None:
     for table in ("dags", "tasks", "task_edges", "events"):
-        assert house.one(f"SELECT count(*) AS n FROM {table}")["n"] == 0, table
-    assert house.lane(user)["waiting"] == 0
+        assert deployment.one(f"SELECT count(*) AS n FROM {table}")["n"] == 0, table
+    assert deployment.lane(user)["waiting"] == 0
 
 
-def test_tasks_without_edges_are_graphs_of_their_own(house: House) -> None:
-    made = submit_graph(house.app, house.user(), [PLAIN] * 3, LOOSE)
+def test_tasks_without_edges_are_graphs_of_their_own(deployment: Deployment) -> None:
+    made = submit_graph(deployment.app, deployment.user(), [PLAIN] * 3, LOOSE)
 
     assert len({one.dag_id for one in made}) == 3
-    assert house.one("SELECT count(*) AS n FROM graphs WHERE total = 1")["n"] == 3
+    assert deployment.one("SELECT count(*) AS n FROM graphs WHERE total = 1")["n"] == 3
 
 
 LOCKS: Sequence[tuple[LockScope, dict[str, Any], list[str] | None]] = (
@@ -288,12 +288,12 @@ LOCKS: Sequence[tuple[LockScope, dict[str, Any], list[str] | None]] = (
 )
 
 
-def test_what_a_task_locks_follows_from_the_scope(house: House) -> None:
-    user = house.user()
+def test_what_a_task_locks_follows_from_the_scope(deployment: Deployment) -> None:
+    user = deployment.user()
 
-    made = [house.task(user, Caps(lock_scope=scope), **fields) for scope, fields, _ in LOCKS]
+    made = [deployment.task(user, Caps(lock_scope=scope), **fields) for scope, fields, _ in LOCKS]
 
-    locked = [house.row(task_id)["locks"] for task_id in made]
+    locked = [deployment.row(task_id)["locks"] for task_id in made]
     assert locked == [lock for _, _, lock in LOCKS]
 
 
@@ -317,60 +317,62 @@ def test_without_serialization_nothing_is_locked() -> None:
     assert Caps.of(settings).lock_scope == "none"
 
 
-def test_the_stored_order_is_urgency_then_age(house: House) -> None:
-    user = house.user()
+def test_the_stored_order_is_urgency_then_age(deployment: Deployment) -> None:
+    user = deployment.user()
     low, first, second, high, critical = (
-        house.task(user, priority=priority) for priority in (80, 50, 50, 20, 9)
+        deployment.task(user, priority=priority) for priority in (80, 50, 50, 20, 9)
     )
 
-    order = _ordered(house)
+    order = _ordered(deployment)
 
     assert order == [critical, high, first, second, low]
 
 
-def test_a_task_that_does_not_age_falls_behind_one_that_does(house: House) -> None:
-    user = house.user()
-    still = house.task(user, priority=50, priority_boost_per_minute=0)
-    ageing = house.task(user, priority=50, priority_boost_per_minute=0.1)
-    eager = house.task(user, priority=50, priority_boost_per_minute=0.2)
+def test_a_task_that_does_not_age_falls_behind_one_that_does(deployment: Deployment) -> None:
+    user = deployment.user()
+    still = deployment.task(user, priority=50, priority_boost_per_minute=0)
+    ageing = deployment.task(user, priority=50, priority_boost_per_minute=0.1)
+    eager = deployment.task(user, priority=50, priority_boost_per_minute=0.2)
 
-    assert _ordered(house) == [eager, ageing, still]
-
-
-def test_a_task_that_waited_goes_before_a_more_urgent_one_that_did_not(house: House) -> None:
-    user = house.user()
-    old = house.task(user, priority=50)
-    house.move_clock(timedelta(minutes=20))
-    fresh = house.task(user, priority=49)
-
-    assert _ordered(house) == [old, fresh]
+    assert _ordered(deployment) == [eager, ageing, still]
 
 
-def _ordered(house: House) -> Sequence[object]:
-    return [row["id"] for row in house.rows("SELECT id FROM tasks ORDER BY sort_key, id")]
+def test_a_task_that_waited_goes_before_a_more_urgent_one_that_did_not(
+    deployment: Deployment,
+) -> None:
+    user = deployment.user()
+    old = deployment.task(user, priority=50)
+    deployment.move_clock(timedelta(minutes=20))
+    fresh = deployment.task(user, priority=49)
+
+    assert _ordered(deployment) == [old, fresh]
 
 
-def test_what_the_producer_asked_for_is_what_the_run_gets(house: House) -> None:
-    user = house.user()
-    house.agent()
+def _ordered(deployment: Deployment) -> Sequence[object]:
+    return [row["id"] for row in deployment.rows("SELECT id FROM tasks ORDER BY sort_key, id")]
+
+
+def test_what_the_producer_asked_for_is_what_the_run_gets(deployment: Deployment) -> None:
+    user = deployment.user()
+    deployment.agent()
     policy = RetryPolicy(Strategy.FIXED, 7.0, max_delay_sec=9.0, jitter=False, retry_on=("x", "y"))
 
-    run = house.running(user, retry=policy, payload={"n": [1, None, "ü"]}, spec={"a": 1})
+    run = deployment.running(user, retry=policy, payload={"n": [1, None, "ü"]}, spec={"a": 1})
 
     assert (run.retry, run.payload, run.spec) == (policy, {"n": [1, None, "ü"]}, {"a": 1})
     assert (run.attempt, run.max_attempts, run.type) == (1, 3, "echo")
 
 
-def test_nobody_submits_for_a_user_who_does_not_exist(house: House) -> None:
+def test_nobody_submits_for_a_user_who_does_not_exist(deployment: Deployment) -> None:
     with pytest.raises(UserNotFound):
-        house.task(UserId(house.one("SELECT gen_random_uuid() AS id")["id"]))
+        deployment.task(UserId(deployment.one("SELECT gen_random_uuid() AS id")["id"]))
 
 
-def test_a_new_task_begins_its_history(house: House, connect: Callable[..., Db]) -> None:
-    user = house.user()
+def test_a_new_task_begins_its_history(deployment: Deployment, connect: Callable[..., Db]) -> None:
+    user = deployment.user()
 
-    made = submit(connect("front-door", role=ADMIN), user, PLAIN, LOOSE)
+    made = submit(connect("front-api_user", role=ADMIN), user, PLAIN, LOOSE)
 
-    event = house.one("SELECT * FROM events WHERE task_id = :id", id=made.task_id)
-    assert (event["seq"], event["kind"], event["actor"]) == (1, "task.ready", "front-door")
+    event = deployment.one("SELECT * FROM events WHERE task_id = :id", id=made.task_id)
+    assert (event["seq"], event["kind"], event["actor"]) == (1, "task.ready", "front-api_user")
     assert (event["from_state"], event["to_state"]) == (None, "ready")

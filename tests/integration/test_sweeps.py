@@ -19,7 +19,7 @@ from overnight_server.outcome.heartbeat import heartbeat
 from overnight_server.settings import Settings, load
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
-from tests.support.house import CLAIM_TTL, LEASE, House
+from tests.support.deployment import CLAIM_TTL, LEASE, Deployment
 from tests.support.rivals import Rival, queue_up
 
 PLAIN = load({})
@@ -37,18 +37,20 @@ def settings(redis: EmbeddedRedis) -> Settings:
 
 
 @pytest.mark.parametrize("name", sorted(SWEEPS))
-def test_every_sweep_can_be_run_in_an_empty_house(
-    house: House, settings: Settings, name: str
+def test_every_sweep_can_be_run_in_an_empty_deployment(
+    deployment: Deployment, settings: Settings, name: str
 ) -> None:
-    assert run_sweep(house.dispatcher, settings, name) == 0
+    assert run_sweep(deployment.dispatcher, settings, name) == 0
 
-    row = house.one("SELECT * FROM sweeps WHERE name = :name", name=name)
+    row = deployment.one("SELECT * FROM sweeps WHERE name = :name", name=name)
     assert row["touched"] == 0
     assert row["finished_at"] >= row["started_at"]
 
 
-def test_two_beats_at_once_make_one_turn(house: House, connect: Callable[..., Db]) -> None:
-    _due_retry(house)
+def test_two_beats_at_once_make_one_turn(
+    deployment: Deployment, connect: Callable[..., Db]
+) -> None:
+    _due_retry(deployment)
     rivals = [Rival(connect, f"beat-{n}", run_sweep, PLAIN, "promote") for n in range(2)]
 
     with connect("holder").engine.begin() as tx:
@@ -61,71 +63,71 @@ def test_two_beats_at_once_make_one_turn(house: House, connect: Callable[..., Db
     assert sorted(answers, key=lambda one: one is None) == [1, None]
 
 
-def test_the_next_tick_has_a_turn_again(house: House) -> None:
-    first = run_sweep(house.dispatcher, PLAIN, "promote")
-    echo = run_sweep(house.dispatcher, PLAIN, "promote")
-    house.move_clock(timedelta(seconds=PLAIN.promote_interval))
+def test_the_next_tick_has_a_turn_again(deployment: Deployment) -> None:
+    first = run_sweep(deployment.dispatcher, PLAIN, "promote")
+    echo = run_sweep(deployment.dispatcher, PLAIN, "promote")
+    deployment.move_clock(timedelta(seconds=PLAIN.promote_interval))
 
     assert (first, echo) == (0, None)
-    assert run_sweep(house.dispatcher, PLAIN, "promote") == 0
+    assert run_sweep(deployment.dispatcher, PLAIN, "promote") == 0
 
 
-def test_a_tick_that_comes_a_little_early_still_counts(house: House) -> None:
-    """Beat's clock and the house clock need not agree to the second."""
-    run_sweep(house.dispatcher, PLAIN, "promote")
-    house.move_clock(timedelta(seconds=PLAIN.promote_interval * 0.9))
+def test_a_tick_that_comes_a_little_early_still_counts(deployment: Deployment) -> None:
+    """Beat's clock and the deployment clock need not agree to the second."""
+    run_sweep(deployment.dispatcher, PLAIN, "promote")
+    deployment.move_clock(timedelta(seconds=PLAIN.promote_interval * 0.9))
 
-    assert run_sweep(house.dispatcher, PLAIN, "promote") == 0
-
-
-def test_one_sweeps_turn_is_not_anothers(house: House) -> None:
-    run_sweep(house.dispatcher, PLAIN, "promote")
-
-    assert run_sweep(house.dispatcher, PLAIN, "reset") == 0
+    assert run_sweep(deployment.dispatcher, PLAIN, "promote") == 0
 
 
-def test_an_operator_need_not_wait_for_a_turn(house: House) -> None:
-    run_sweep(house.dispatcher, PLAIN, "promote")
-    _due_retry(house)
+def test_one_sweeps_turn_is_not_anothers(deployment: Deployment) -> None:
+    run_sweep(deployment.dispatcher, PLAIN, "promote")
 
-    assert run_sweep(house.dispatcher, PLAIN, "promote", force=True) == 1
-    assert house.one("SELECT touched FROM sweeps")["touched"] == 1
+    assert run_sweep(deployment.dispatcher, PLAIN, "reset") == 0
 
 
-def test_an_unknown_sweep_is_refused(house: House) -> None:
+def test_an_operator_need_not_wait_for_a_turn(deployment: Deployment) -> None:
+    run_sweep(deployment.dispatcher, PLAIN, "promote")
+    _due_retry(deployment)
+
+    assert run_sweep(deployment.dispatcher, PLAIN, "promote", force=True) == 1
+    assert deployment.one("SELECT touched FROM sweeps")["touched"] == 1
+
+
+def test_an_unknown_sweep_is_refused(deployment: Deployment) -> None:
     with pytest.raises(KeyError, match="tidy"):
-        run_sweep(house.dispatcher, PLAIN, "tidy")
+        run_sweep(deployment.dispatcher, PLAIN, "tidy")
 
-    assert house.rows("SELECT * FROM sweeps") == []
+    assert deployment.rows("SELECT * FROM sweeps") == []
 
 
-def test_the_reap_sweep_takes_back_and_writes_off(house: House) -> None:
-    house.agent()
-    task_id = house.task(house.user())
-    house.claim()
-    house.move_clock(CLAIM_TTL + timedelta(seconds=1))
+def test_the_reap_sweep_takes_back_and_writes_off(deployment: Deployment) -> None:
+    deployment.agent()
+    task_id = deployment.task(deployment.user())
+    deployment.claim()
+    deployment.move_clock(CLAIM_TTL + timedelta(seconds=1))
 
-    assert run_sweep(house.dispatcher, PLAIN, "reap") == 1
+    assert run_sweep(deployment.dispatcher, PLAIN, "reap") == 1
 
-    assert house.state(task_id) == "ready"
-    assert house.one("SELECT status FROM agents")["status"] == "offline"
+    assert deployment.state(task_id) == "ready"
+    assert deployment.one("SELECT status FROM agents")["status"] == "offline"
 
 
 def test_the_timeouts_sweep_ends_a_run_and_orders_it_killed(
-    house: House, redis: EmbeddedRedis, settings: Settings
+    deployment: Deployment, redis: EmbeddedRedis, settings: Settings
 ) -> None:
-    house.agent()
-    run = house.running(house.user(), timeout_seconds=60)
-    house.move_clock(timedelta(seconds=60 + settings.cancel_grace + 1))
-    heartbeat(house.dispatcher, run.claim, lease=LEASE)
+    deployment.agent()
+    run = deployment.running(deployment.user(), timeout_seconds=60)
+    deployment.move_clock(timedelta(seconds=60 + settings.cancel_grace + 1))
+    heartbeat(deployment.dispatcher, run.claim, lease=LEASE)
 
     with Redis.from_url(redis.url) as client, client.pubsub() as ear:
         ear.psubscribe(f"*{settings.redis_key_prefix}*")
         ear.get_message(timeout=5)
-        assert run_sweep(house.dispatcher, settings, "timeouts") == 1
+        assert run_sweep(deployment.dispatcher, settings, "timeouts") == 1
         order = ear.get_message(timeout=5)
 
-    assert house.one("SELECT outcome FROM attempts")["outcome"] == "timeout"
+    assert deployment.one("SELECT outcome FROM attempts")["outcome"] == "timeout"
     assert order is not None
     said = json.loads(base64.b64decode(json.loads(order["data"])["body"]))
     assert said["method"] == "revoke"
@@ -134,34 +136,34 @@ def test_the_timeouts_sweep_ends_a_run_and_orders_it_killed(
 
 
 def test_the_dispatch_sweep_fills_slots_when_no_dispatcher_does(
-    house: House, redis: EmbeddedRedis, settings: Settings
+    deployment: Deployment, redis: EmbeddedRedis, settings: Settings
 ) -> None:
-    house.agent()
-    task_id = house.task(house.user())
+    deployment.agent()
+    task_id = deployment.task(deployment.user())
 
-    assert run_sweep(house.dispatcher, settings, "dispatch") == 1
+    assert run_sweep(deployment.dispatcher, settings, "dispatch") == 1
 
-    assert house.state(task_id) == "claimed"
+    assert deployment.state(task_id) == "claimed"
     with Redis.from_url(redis.url) as client:
         assert client.llen(f"{settings.redis_key_prefix}agents.default") == 1
 
 
-def test_a_sweep_that_failed_is_repeated_by_the_next_tick(house: House) -> None:
+def test_a_sweep_that_failed_is_repeated_by_the_next_tick(deployment: Deployment) -> None:
     away = load({"OVERNIGHT_REDIS_URL": "redis://127.0.0.1:1/0"})
-    house.agent()
-    house.task(house.user())
+    deployment.agent()
+    deployment.task(deployment.user())
 
     with pytest.raises(BrokerUnreachable):
-        run_sweep(house.dispatcher, away, "dispatch")
+        run_sweep(deployment.dispatcher, away, "dispatch")
 
-    assert house.one("SELECT finished_at FROM sweeps")["finished_at"] is None
-    house.move_clock(timedelta(seconds=away.dispatch_tick_interval))
+    assert deployment.one("SELECT finished_at FROM sweeps")["finished_at"] is None
+    deployment.move_clock(timedelta(seconds=away.dispatch_tick_interval))
     with pytest.raises(BrokerUnreachable):
-        run_sweep(house.dispatcher, away, "dispatch")
+        run_sweep(deployment.dispatcher, away, "dispatch")
 
 
-def _due_retry(house: House) -> None:
-    house.agent()
-    run = house.running(house.user(), retry=AT_ONCE)
-    house.settle(run, Raised("error", "no luck"))
-    house.move_clock(timedelta(seconds=1))
+def _due_retry(deployment: Deployment) -> None:
+    deployment.agent()
+    run = deployment.running(deployment.user(), retry=AT_ONCE)
+    deployment.settle(run, Raised("error", "no luck"))
+    deployment.move_clock(timedelta(seconds=1))

@@ -24,8 +24,8 @@ from overnight_server.intake.triggers import add_trigger, drop_trigger, restored
 from overnight_server.maintenance.triggers import PATIENCE, UNFORESEEN, fire_due
 from overnight_server.outcome.settle import settle
 from overnight_server.store.db import Db, Served
+from tests.support.deployment import AGENT, LOOSE, Deployment
 from tests.support.graphs import begin
-from tests.support.house import AGENT, LOOSE, House
 from tests.support.invariants import told, violations
 from tests.support.rivals import Rival, meet_at_lane
 from tests.support.workers import ROOT
@@ -41,52 +41,52 @@ REPORT = NewGraph(
 
 
 @pytest.fixture
-def user(house: House) -> UserId:
-    house.agent()
-    return house.user()
+def user(deployment: Deployment) -> UserId:
+    deployment.agent()
+    return deployment.user()
 
 
 @pytest.fixture
-def pipeline(house: House, user: UserId) -> tuple[DagId, TaskId]:
-    [only] = submit_graph(house.app, user, [NewTask("load", "echo")], LOOSE, title="pipeline")
+def pipeline(deployment: Deployment, user: UserId) -> tuple[DagId, TaskId]:
+    [only] = submit_graph(deployment.app, user, [NewTask("load", "echo")], LOOSE, title="pipeline")
     return only.dag_id, only.task_id
 
 
-def arm(house: House, user: UserId, dag: DagId, when: str = "completed") -> TriggerId:
-    return add_trigger(house.app, user, dag, REPORT, LOOSE, actor=ME, when=when)
+def arm(deployment: Deployment, user: UserId, dag: DagId, when: str = "completed") -> TriggerId:
+    return add_trigger(deployment.app, user, dag, REPORT, LOOSE, actor=ME, when=when)
 
 
-def end(house: House, task: TaskId, result: Returned | Raised) -> None:
-    house.settle(*begin(house, task), result)
+def end(deployment: Deployment, task: TaskId, result: Returned | Raised) -> None:
+    deployment.settle(*begin(deployment, task), result)
 
 
-def reports(house: House) -> int:
-    return int(house.one("SELECT count(*) AS n FROM dags WHERE title = 'the report'")["n"])
+def reports(deployment: Deployment) -> int:
+    return int(deployment.one("SELECT count(*) AS n FROM dags WHERE title = 'the report'")["n"])
 
 
-def only(house: House, user: UserId) -> TriggerView:
-    [view] = list_triggers(house.app, user)
+def only(deployment: Deployment, user: UserId) -> TriggerView:
+    [view] = list_triggers(deployment.app, user)
     return view
 
 
-def sound(house: House) -> None:
-    found = violations(house.dispatcher)
+def sound(deployment: Deployment) -> None:
+    found = violations(deployment.dispatcher)
     assert not found, told(found)
 
 
 def test_a_graph_that_completes_sets_off_another_once(
-    house: House, user: UserId, pipeline: tuple[DagId, TaskId]
+    deployment: Deployment, user: UserId, pipeline: tuple[DagId, TaskId]
 ) -> None:
     dag, task = pipeline
-    arm(house, user, dag)
-    assert fire_due(house.dispatcher, LOOSE) == 0
+    arm(deployment, user, dag)
+    assert fire_due(deployment.dispatcher, LOOSE) == 0
 
-    end(house, task, Returned())
-    fired = [fire_due(house.dispatcher, LOOSE) for _ in range(2)]
+    end(deployment, task, Returned())
+    fired = [fire_due(deployment.dispatcher, LOOSE) for _ in range(2)]
 
     assert fired == [1, 0]
-    assert reports(house) == 1
-    made = house.rows(
+    assert reports(deployment) == 1
+    made = deployment.rows(
         "SELECT t.title, t.state, t.source, t.created_by, t.max_attempts, g.budget_ceiling_usd"
         "  FROM tasks t JOIN dags g ON g.id = t.dag_id WHERE g.title = 'the report' ORDER BY t.id"
     )
@@ -95,11 +95,11 @@ def test_a_graph_that_completes_sets_off_another_once(
         ("write", "pending", 7),
     ]
     assert {(row["source"], float(row["budget_ceiling_usd"])) for row in made} == {("dag", 2.5)}
-    view = only(house, user)
+    view = only(deployment, user)
     assert view.fired_at is not None
     assert view.fired_dag_id is not None
-    assert house.one("SELECT condition FROM task_edges")["condition"] == "finished"
-    sound(house)
+    assert deployment.one("SELECT condition FROM task_edges")["condition"] == "finished"
+    sound(deployment)
 
 
 @pytest.mark.parametrize(
@@ -115,208 +115,214 @@ def test_a_graph_that_completes_sets_off_another_once(
 )
 @pytest.mark.parametrize("lone", [False, True])
 def test_a_trigger_waits_for_the_end_it_wants(
-    house: House, user: UserId, when: str, result: Returned | Raised, fires: int, *, lone: bool
+    deployment: Deployment,
+    user: UserId,
+    when: str,
+    result: Returned | Raised,
+    fires: int,
+    *,
+    lone: bool,
 ) -> None:
     title = None if lone else "pipeline"
-    [made] = submit_graph(house.app, user, [NewTask("load", "echo")], LOOSE, title=title)
-    arm(house, user, made.dag_id, when)
+    [made] = submit_graph(deployment.app, user, [NewTask("load", "echo")], LOOSE, title=title)
+    arm(deployment, user, made.dag_id, when)
 
-    end(house, made.task_id, result)
+    end(deployment, made.task_id, result)
 
-    assert fire_due(house.dispatcher, LOOSE) == fires
-    assert reports(house) == fires
-    sound(house)
+    assert fire_due(deployment.dispatcher, LOOSE) == fires
+    assert reports(deployment) == fires
+    sound(deployment)
 
 
 def test_a_graph_that_is_cancelled_has_finished(
-    house: House, user: UserId, pipeline: tuple[DagId, TaskId]
+    deployment: Deployment, user: UserId, pipeline: tuple[DagId, TaskId]
 ) -> None:
     dag, task = pipeline
     for when in When:
-        arm(house, user, dag, when)
+        arm(deployment, user, dag, when)
 
-    cancel(house.app, user, task, actor=ME)
+    cancel(deployment.app, user, task, actor=ME)
 
-    assert fire_due(house.dispatcher, LOOSE) == 1
+    assert fire_due(deployment.dispatcher, LOOSE) == 1
 
 
 def test_a_graph_that_has_ended_sets_off_at_once(
-    house: House, user: UserId, pipeline: tuple[DagId, TaskId]
+    deployment: Deployment, user: UserId, pipeline: tuple[DagId, TaskId]
 ) -> None:
     dag, task = pipeline
-    end(house, task, Returned())
+    end(deployment, task, Returned())
 
-    arm(house, user, dag)
+    arm(deployment, user, dag)
 
-    assert fire_due(house.dispatcher, LOOSE) == 1
+    assert fire_due(deployment.dispatcher, LOOSE) == 1
 
 
 def test_a_completed_graph_is_not_waited_for_to_fail(
-    house: House, user: UserId, pipeline: tuple[DagId, TaskId]
+    deployment: Deployment, user: UserId, pipeline: tuple[DagId, TaskId]
 ) -> None:
     dag, task = pipeline
-    end(house, task, Returned())
+    end(deployment, task, Returned())
 
     with pytest.raises(InvalidRequest, match="when: the graph has completed and can fail no more"):
-        arm(house, user, dag, "failed")
+        arm(deployment, user, dag, "failed")
 
-    assert list_triggers(house.app, user) == []
+    assert list_triggers(deployment.app, user) == []
 
 
 def test_a_failed_graph_is_waited_for_as_it_may_be_retried(
-    house: House, user: UserId, pipeline: tuple[DagId, TaskId]
+    deployment: Deployment, user: UserId, pipeline: tuple[DagId, TaskId]
 ) -> None:
     dag, task = pipeline
-    end(house, task, FATAL)
+    end(deployment, task, FATAL)
 
-    arm(house, user, dag, "completed")
-    retry(house.app, user, task, actor=ME)
-    end(house, task, Returned())
+    arm(deployment, user, dag, "completed")
+    retry(deployment.app, user, task, actor=ME)
+    end(deployment, task, Returned())
 
-    assert fire_due(house.dispatcher, LOOSE) == 1
+    assert fire_due(deployment.dispatcher, LOOSE) == 1
 
 
 def test_a_failure_that_was_retried_at_once_has_still_set_off(
-    house: House, user: UserId, pipeline: tuple[DagId, TaskId]
+    deployment: Deployment, user: UserId, pipeline: tuple[DagId, TaskId]
 ) -> None:
     dag, task = pipeline
-    arm(house, user, dag, "failed")
-    arm(house, user, dag, "completed")
-    end(house, task, FATAL)
-    retry(house.app, user, task, actor=ME)
+    arm(deployment, user, dag, "failed")
+    arm(deployment, user, dag, "completed")
+    end(deployment, task, FATAL)
+    retry(deployment.app, user, task, actor=ME)
 
-    assert fire_due(house.dispatcher, LOOSE) == 1
+    assert fire_due(deployment.dispatcher, LOOSE) == 1
 
-    end(house, task, FATAL)
-    assert fire_due(house.dispatcher, LOOSE) == 0
-    retry(house.app, user, task, actor=ME)
-    end(house, task, Returned())
-    assert fire_due(house.dispatcher, LOOSE) == 1
-    assert reports(house) == 2
-    sound(house)
+    end(deployment, task, FATAL)
+    assert fire_due(deployment.dispatcher, LOOSE) == 0
+    retry(deployment.app, user, task, actor=ME)
+    end(deployment, task, Returned())
+    assert fire_due(deployment.dispatcher, LOOSE) == 1
+    assert reports(deployment) == 2
+    sound(deployment)
 
 
 def test_a_lone_task_that_grew_after_its_failure_has_still_set_off(
-    house: House, user: UserId
+    deployment: Deployment, user: UserId
 ) -> None:
-    run = house.running(user)
+    run = deployment.running(user)
     task = run.claim.task_id
-    arm(house, user, run.dag_id, "failed")
-    arm(house, user, run.dag_id, "completed")
-    house.settle(run, FATAL)
-    retry(house.app, user, task, actor=ME)
-    [again] = begin(house, task)
+    arm(deployment, user, run.dag_id, "failed")
+    arm(deployment, user, run.dag_id, "completed")
+    deployment.settle(run, FATAL)
+    retry(deployment.app, user, task, actor=ME)
+    [again] = begin(deployment, task)
     seed = Seed(NewTask("child", "echo"), "#1")
-    child = spawn(house.dispatcher, user, again.claim, seed, SpawnCaps(LOOSE)).task_id
+    child = spawn(deployment.dispatcher, user, again.claim, seed, SpawnCaps(LOOSE)).task_id
 
-    assert fire_due(house.dispatcher, LOOSE) == 1
+    assert fire_due(deployment.dispatcher, LOOSE) == 1
 
-    house.settle(again, Returned())
-    assert fire_due(house.dispatcher, LOOSE) == 0
-    end(house, child, Returned())
-    assert fire_due(house.dispatcher, LOOSE) == 1
-    sound(house)
+    deployment.settle(again, Returned())
+    assert fire_due(deployment.dispatcher, LOOSE) == 0
+    end(deployment, child, Returned())
+    assert fire_due(deployment.dispatcher, LOOSE) == 1
+    sound(deployment)
 
 
 def test_a_graph_that_a_cap_keeps_out_is_tried_again(
-    house: House, user: UserId, pipeline: tuple[DagId, TaskId]
+    deployment: Deployment, user: UserId, pipeline: tuple[DagId, TaskId]
 ) -> None:
     dag, task = pipeline
-    arm(house, user, dag)
-    end(house, task, Returned())
+    arm(deployment, user, dag)
+    end(deployment, task, Returned())
     tight = replace(LOOSE, max_pending_per_user=1)
 
-    assert fire_due(house.dispatcher, tight) == 0
-    refused = only(house, user)
+    assert fire_due(deployment.dispatcher, tight) == 0
+    refused = only(deployment, user)
     assert refused.refusal is not None
     assert refused.refusal.startswith("TOO_MANY_PENDING")
     assert refused.fired_at is None
-    assert fire_due(house.dispatcher, LOOSE) == 0
+    assert fire_due(deployment.dispatcher, LOOSE) == 0
 
-    house.move_clock(PATIENCE + timedelta(seconds=1))
-    assert fire_due(house.dispatcher, LOOSE) == 1
-    assert (only(house, user).refusal, reports(house)) == (None, 1)
+    deployment.move_clock(PATIENCE + timedelta(seconds=1))
+    assert fire_due(deployment.dispatcher, LOOSE) == 1
+    assert (only(deployment, user).refusal, reports(deployment)) == (None, 1)
 
 
 def test_a_graph_that_cannot_be_read_any_more_keeps_nobody_waiting(
-    house: House, user: UserId, pipeline: tuple[DagId, TaskId]
+    deployment: Deployment, user: UserId, pipeline: tuple[DagId, TaskId]
 ) -> None:
     dag, task = pipeline
-    old = arm(house, user, dag)
-    arm(house, user, dag)
-    house.run("UPDATE dag_triggers SET graph = graph - 'tasks' WHERE id = :id", id=old)
-    end(house, task, Returned())
+    old = arm(deployment, user, dag)
+    arm(deployment, user, dag)
+    deployment.run("UPDATE dag_triggers SET graph = graph - 'tasks' WHERE id = :id", id=old)
+    end(deployment, task, Returned())
 
-    assert fire_due(house.dispatcher, LOOSE) == 1
-    told = house.one("SELECT refusal FROM dag_triggers WHERE id = :id", id=old)["refusal"]
+    assert fire_due(deployment.dispatcher, LOOSE) == 1
+    told = deployment.one("SELECT refusal FROM dag_triggers WHERE id = :id", id=old)["refusal"]
     assert "graph: cannot be read any more" in told
 
 
 def test_an_error_that_is_no_refusal_is_its_own_triggers_alone(
     *,
-    house: House,
+    deployment: Deployment,
     user: UserId,
     pipeline: tuple[DagId, TaskId],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     dag, task = pipeline
-    broken = arm(house, user, dag)
-    arm(house, user, dag)
+    broken = arm(deployment, user, dag)
+    arm(deployment, user, dag)
     # The driver cannot read such a number.
-    house.run(
+    deployment.run(
         "UPDATE dag_triggers SET graph = jsonb_set(graph, '{budget_usd}', '1e100000')"
         " WHERE id = :id",
         id=broken,
     )
-    end(house, task, Returned())
+    end(deployment, task, Returned())
 
-    assert fire_due(house.dispatcher, LOOSE) == 1
+    assert fire_due(deployment.dispatcher, LOOSE) == 1
     assert f"trigger_stuck trigger_id={show_trigger(broken)}" in caplog.text
-    kept = house.one("SELECT refusal, fired_at FROM dag_triggers WHERE id = :id", id=broken)
+    kept = deployment.one("SELECT refusal, fired_at FROM dag_triggers WHERE id = :id", id=broken)
     assert (kept["refusal"], kept["fired_at"]) == (UNFORESEEN, None)
 
     caplog.clear()
-    assert fire_due(house.dispatcher, LOOSE) == 0
+    assert fire_due(deployment.dispatcher, LOOSE) == 0
     assert "trigger_stuck" not in caplog.text, "it is not tried with every pass"
-    house.run("UPDATE dag_triggers SET graph = jsonb_set(graph, '{budget_usd}', '1')")
-    house.move_clock(PATIENCE + timedelta(seconds=1))
-    assert fire_due(house.dispatcher, LOOSE) == 1
-    sound(house)
+    deployment.run("UPDATE dag_triggers SET graph = jsonb_set(graph, '{budget_usd}', '1')")
+    deployment.move_clock(PATIENCE + timedelta(seconds=1))
+    assert fire_due(deployment.dispatcher, LOOSE) == 1
+    sound(deployment)
 
 
 def test_a_trigger_that_is_dropped_never_fires(
-    house: House, user: UserId, pipeline: tuple[DagId, TaskId]
+    deployment: Deployment, user: UserId, pipeline: tuple[DagId, TaskId]
 ) -> None:
     dag, task = pipeline
-    trigger = arm(house, user, dag)
+    trigger = arm(deployment, user, dag)
     with pytest.raises(TriggerNotFound):
-        drop_trigger(house.app, house.user(), trigger, actor=ME)
+        drop_trigger(deployment.app, deployment.user(), trigger, actor=ME)
 
-    drop_trigger(house.app, user, trigger, actor=ME)
-    end(house, task, Returned())
+    drop_trigger(deployment.app, user, trigger, actor=ME)
+    end(deployment, task, Returned())
 
-    assert fire_due(house.dispatcher, LOOSE) == 0
+    assert fire_due(deployment.dispatcher, LOOSE) == 0
     with pytest.raises(TriggerNotFound):
-        drop_trigger(house.app, user, trigger, actor=ME)
+        drop_trigger(deployment.app, user, trigger, actor=ME)
 
 
 def test_what_is_wrong_is_refused_when_it_is_said(
-    house: House, user: UserId, pipeline: tuple[DagId, TaskId]
+    deployment: Deployment, user: UserId, pipeline: tuple[DagId, TaskId]
 ) -> None:
     dag, _ = pipeline
     with pytest.raises(InvalidRequest, match="when: 'never'"):
-        arm(house, user, dag, "never")
+        arm(deployment, user, dag, "never")
     for graph, field in (
         (NewGraph([]), "tasks"),
         (replace(REPORT, edges=[Edge(0, 0)]), "edges"),
         (replace(REPORT, edges=[Edge(0, 1, "soon")]), "edges.condition"),
     ):
         with pytest.raises(InvalidRequest) as refused:
-            add_trigger(house.app, user, dag, graph, LOOSE, actor=ME)
+            add_trigger(deployment.app, user, dag, graph, LOOSE, actor=ME)
         assert refused.value.details["field"] == field
-    for owner, unknown in ((house.user(), dag), (user, DagId(uuid4()))):
+    for owner, unknown in ((deployment.user(), dag), (user, DagId(uuid4()))):
         with pytest.raises(DagNotFound):
-            arm(house, owner, unknown)
+            arm(deployment, owner, unknown)
 
 
 def test_a_kept_graph_is_restored_as_it_was() -> None:
@@ -338,23 +344,23 @@ def test_a_kept_graph_is_restored_as_it_was() -> None:
 
 
 def test_two_sweeps_fire_a_trigger_once(
-    house: House, user: UserId, pipeline: tuple[DagId, TaskId], connect: Callable[..., Db]
+    deployment: Deployment, user: UserId, pipeline: tuple[DagId, TaskId], connect: Callable[..., Db]
 ) -> None:
     dag, task = pipeline
-    arm(house, user, dag)
-    end(house, task, Returned())
+    arm(deployment, user, dag)
+    end(deployment, task, Returned())
 
     fired = meet_at_lane(
         connect, user, *(Rival(connect, f"sweep-{n}", fire_due, LOOSE) for n in range(2))
     )
 
     assert sorted(fired) == [0, 1]
-    assert reports(house) == 1
+    assert reports(deployment) == 1
 
 
 @pytest.mark.parametrize("arm_first", [True, False])
 def test_a_trigger_said_at_the_moment_of_the_end_is_not_lost(
-    house: House,
+    deployment: Deployment,
     user: UserId,
     pipeline: tuple[DagId, TaskId],
     connect: Callable[..., Db],
@@ -362,7 +368,7 @@ def test_a_trigger_said_at_the_moment_of_the_end_is_not_lost(
     arm_first: bool,
 ) -> None:
     dag, task = pipeline
-    [run] = begin(house, task)
+    [run] = begin(deployment, task)
     rivals = [
         Rival(_as_app(connect, user), "person", add_trigger, user, dag, REPORT, LOOSE, actor=ME),
         Rival(connect, "worker", settle, run, Returned(), agent=AGENT),
@@ -370,8 +376,8 @@ def test_a_trigger_said_at_the_moment_of_the_end_is_not_lost(
 
     meet_at_lane(connect, user, *(rivals if arm_first else reversed(rivals)))
 
-    assert fire_due(house.dispatcher, LOOSE) == 1
-    sound(house)
+    assert fire_due(deployment.dispatcher, LOOSE) == 1
+    sound(deployment)
 
 
 def _as_app(connect: Callable[..., Db], user: UserId) -> Callable[..., Db]:
@@ -393,11 +399,11 @@ fire_due(Db.connect(sys.argv[2], role=DISPATCHER), Caps())
     ("point", "made"), [("intake.before_commit", 0), ("intake.after_commit", 1)]
 )
 def test_a_sweep_that_is_killed_loses_and_doubles_nothing(
-    house: House, user: UserId, database_url: str, point: str, made: int
+    deployment: Deployment, user: UserId, database_url: str, point: str, made: int
 ) -> None:
-    [first] = submit_graph(house.app, user, [NewTask("load", "echo")], LOOSE, title="pipeline")
-    arm(house, user, first.dag_id)
-    end(house, first.task_id, Returned())
+    [first] = submit_graph(deployment.app, user, [NewTask("load", "echo")], LOOSE, title="pipeline")
+    arm(deployment, user, first.dag_id)
+    end(deployment, first.task_id, Returned())
 
     died = subprocess.run(
         [sys.executable, "-c", DYING_SWEEP, point, database_url],
@@ -408,7 +414,7 @@ def test_a_sweep_that_is_killed_loses_and_doubles_nothing(
     )
 
     assert died.returncode == -signal.SIGKILL, died.stderr
-    assert reports(house) == made
-    assert fire_due(house.dispatcher, LOOSE) == 1 - made
-    assert reports(house) == 1
-    sound(house)
+    assert reports(deployment) == made
+    assert fire_due(deployment.dispatcher, LOOSE) == 1 - made
+    assert reports(deployment) == 1
+    sound(deployment)

@@ -16,7 +16,7 @@ from overnight_worker.load_handlers import load_handlers
 from overnight_worker.slot_loop import Refill
 from tests.chaos.proxy import FaultProxy, Link, Mood
 from tests.chaos.stage import through
-from tests.support.house import LOOSE, House
+from tests.support.deployment import LOOSE, Deployment
 from tests.support.workers import worker_settings
 
 NOWHERE = "redis://127.0.0.1:1/0"
@@ -29,24 +29,24 @@ def link(postgres: EmbeddedPostgres) -> Iterator[Link]:
 
 
 @pytest.fixture
-def user(house: House) -> UserId:
-    house.agent()
-    return house.user()
+def user(deployment: Deployment) -> UserId:
+    deployment.agent()
+    return deployment.user()
 
 
 @pytest.fixture
-def worker(database_url: str, link: Link) -> Iterator[resources.House]:
+def worker(database_url: str, link: Link) -> Iterator[resources.WorkerResources]:
     load_handlers(())
     settings = worker_settings(through(database_url, link), NOWHERE)
     waker = Waker(NOWHERE)
     db = Db.connect(str(settings.database_url), role=DISPATCHER)
-    yield resources.House(settings, db, waker)
+    yield resources.WorkerResources(settings, db, waker)
     db.close()
     waker.close()
 
 
 def test_a_submit_whose_answer_was_lost_is_one_task_when_repeated(
-    house: House, user: UserId, database_url: str, link: Link
+    deployment: Deployment, user: UserId, database_url: str, link: Link
 ) -> None:
     db = Db.connect(through(database_url, link), role=ADMIN)
     task = NewTask("a task", "echo", idempotency_key="once")
@@ -59,46 +59,48 @@ def test_a_submit_whose_answer_was_lost_is_one_task_when_repeated(
     db.close()
 
     assert not again.created
-    assert [row["id"] for row in house.rows("SELECT id FROM tasks")] == [again.task_id]
+    assert [row["id"] for row in deployment.rows("SELECT id FROM tasks")] == [again.task_id]
 
 
 def test_a_start_whose_answer_was_lost_is_given_back_and_costs_nothing(
-    house: House, user: UserId, worker: resources.House, link: Link
+    deployment: Deployment, user: UserId, worker: resources.WorkerResources, link: Link
 ) -> None:
-    task_id = house.task(user)
-    [claimed] = house.claim().claims
+    task_id = deployment.task(user)
+    [claimed] = deployment.claim().claims
     # One commit is forgotten: that of the start. The next attempt to speak is heard.
     link.forget_next_commit()
 
     assert begin(worker, [claimed.claim]) == []
 
-    row = house.row(task_id)
+    row = deployment.row(task_id)
     assert (row["state"], row["attempts"], row["epoch"]) == ("ready", 0, 1)
-    attempt = house.one("SELECT outcome, spent, started_at IS NOT NULL AS began FROM attempts")
+    attempt = deployment.one("SELECT outcome, spent, started_at IS NOT NULL AS began FROM attempts")
     assert attempt == {"outcome": "interrupted", "spent": False, "began": True}
-    assert house.lane(user)["used_seconds"] == 0
+    assert deployment.lane(user)["used_seconds"] == 0
 
 
 def test_an_end_whose_answer_was_lost_counts_once(
-    house: House, user: UserId, worker: resources.House, link: Link
+    deployment: Deployment, user: UserId, worker: resources.WorkerResources, link: Link
 ) -> None:
-    task_id = house.task(user, payload={"hello": "world"})
-    [claimed] = house.claim().claims
+    task_id = deployment.task(user, payload={"hello": "world"})
+    [claimed] = deployment.claim().claims
     link.forget_next_commit(after=1)
 
     carry_out(worker, [claimed.claim])
 
-    assert house.state(task_id) == "completed"
-    assert [row["outcome"] for row in house.rows("SELECT outcome FROM attempts")] == ["completed"]
-    assert house.one("SELECT count(*) AS n FROM usage_ledger")["n"] == 1
+    assert deployment.state(task_id) == "completed"
+    assert [row["outcome"] for row in deployment.rows("SELECT outcome FROM attempts")] == [
+        "completed"
+    ]
+    assert deployment.one("SELECT count(*) AS n FROM usage_ledger")["n"] == 1
 
 
 def test_what_a_lingering_slot_took_without_an_answer_is_given_back(
-    house: House, user: UserId, worker: resources.House, link: Link
+    deployment: Deployment, user: UserId, worker: resources.WorkerResources, link: Link
 ) -> None:
-    house.run("INSERT INTO paces (type, seconds) VALUES ('echo', 0.001)")
-    house.agent(agent_id=WORKER_ID)
-    task_id = house.task(user)
+    deployment.run("INSERT INTO paces (type, seconds) VALUES ('echo', 0.001)")
+    deployment.agent(agent_id=WORKER_ID)
+    task_id = deployment.task(user)
     refill = Refill(worker)
     with worker.db.standing_by() as standby:
         prepared = refill._prepared(standby)
@@ -107,8 +109,8 @@ def test_what_a_lingering_slot_took_without_an_answer_is_given_back(
         with pytest.raises(DatabaseUnreachable):
             refill._look(standby, *prepared)
 
-    row = house.row(task_id)
+    row = deployment.row(task_id)
     assert (row["state"], row["attempts"], row["epoch"]) == ("ready", 0, 1)
-    attempt = house.one("SELECT outcome, spent, started_at IS NOT NULL AS began FROM attempts")
+    attempt = deployment.one("SELECT outcome, spent, started_at IS NOT NULL AS began FROM attempts")
     assert attempt == {"outcome": "interrupted", "spent": False, "began": True}
-    assert house.lane(user)["used_seconds"] == 0
+    assert deployment.lane(user)["used_seconds"] == 0

@@ -43,7 +43,7 @@ def listener(redis: EmbeddedRedis, prefix: str) -> Iterator[Listener]:
 
 
 def test_a_nudge_wakes_the_listener(waker: Waker, listener: Listener) -> None:
-    waker.nudge()
+    waker.wake()
 
     assert listener.wait(LONG, threading.Event()) is True
 
@@ -68,7 +68,7 @@ def test_many_pings_are_answered_by_one_look(
     assert listener.wait(0.1, threading.Event()) is False
 
 
-def test_another_house_on_the_same_redis_is_not_heard(
+def test_another_deployment_on_the_same_redis_is_not_heard(
     redis: EmbeddedRedis, listener: Listener
 ) -> None:
     with Redis.from_url(redis.url) as client:
@@ -119,26 +119,26 @@ def test_a_nudge_never_waits_for_a_redis_that_is_away() -> None:
 
     with _within(AT_ONCE):
         for _ in range(1000):
-            waker.nudge()
+            waker.wake()
     waker.close()
 
 
 def test_a_nudge_never_waits_for_a_redis_that_hangs(redis: EmbeddedRedis, waker: Waker) -> None:
     with _hung(redis), _within(AT_ONCE):
         for _ in range(1000):
-            waker.nudge()
+            waker.wake()
 
 
 def test_a_nudge_on_a_line_that_was_cut_is_heard_all_the_same(
     redis: EmbeddedRedis, waker: Waker, listener: Listener
 ) -> None:
-    waker.nudge()
+    waker.wake()
     assert listener.wait(LONG, threading.Event()) is True
     with Redis.from_url(redis.url) as client:
         # The listener's own is of another type.
         assert client.client_kill_filter(_type="normal", skipme=True)
 
-    waker.nudge()
+    waker.wake()
 
     assert listener.wait(LONG, threading.Event()) is True
 
@@ -151,7 +151,7 @@ def test_a_thousand_nudges_are_a_handful_of_pings(
         ear.get_message(timeout=5)
         with _hung(redis):
             for _ in range(1000):
-                waker.nudge()
+                waker.wake()
         heard = int(ear.get_message(timeout=LONG) is not None)
         while ear.get_message(timeout=0.5) is not None:
             heard += 1
@@ -162,7 +162,7 @@ def test_a_thousand_nudges_are_a_handful_of_pings(
 def test_a_closed_waker_leaves_no_thread(redis: EmbeddedRedis, prefix: str) -> None:
     before = set(threading.enumerate())
     waker = Waker(redis.url, prefix)
-    waker.nudge()
+    waker.wake()
     assert set(threading.enumerate()) - before
 
     waker.close()

@@ -25,7 +25,7 @@ from overnight_server.maintenance.reset import reset_cycles
 from overnight_server.outcome.heartbeat import Answer, heartbeat
 from overnight_server.store import lanes
 from overnight_server.store.db import ADMIN, Db
-from tests.support.house import AGENT, LEASE, LIVENESS, LOOSE, POOL, TERMS, House
+from tests.support.deployment import AGENT, LEASE, LIVENESS, LOOSE, POOL, TERMS, Deployment
 from tests.support.rivals import Rival, held_pool, held_task, meet_at_lane, queue_up
 
 TICK = timedelta(microseconds=1)
@@ -39,16 +39,16 @@ def at(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-def claimed(house: House) -> int:
-    return len(house.claim().claims)
+def claimed(deployment: Deployment) -> int:
+    return len(deployment.claim().claims)
 
 
 @pytest.fixture
-def evening(house: House) -> House:
-    """A house with workers, shortly before Berlin's night of the first of July."""
-    house.set_clock(OPENS - timedelta(hours=1))
-    house.agent()
-    return house
+def evening(deployment: Deployment) -> Deployment:
+    """A deployment with workers, shortly before Berlin's night of the first of July."""
+    deployment.set_clock(OPENS - timedelta(hours=1))
+    deployment.agent()
+    return deployment
 
 
 # Window, and when it opens and closes: a plain night, and those at which the clocks change.
@@ -63,12 +63,12 @@ NIGHTS = {
 
 @pytest.mark.parametrize("night", NIGHTS.values(), ids=NIGHTS.keys())
 def test_the_gate_opens_and_closes_at_the_very_instant(
-    house: House, night: tuple[str, str, str, str]
+    deployment: Deployment, night: tuple[str, str, str, str]
 ) -> None:
     opens, closes, opens_at, closes_at = night
-    house.set_clock(at(opens_at) - timedelta(hours=1))
-    house.agent()
-    user = house.user(
+    deployment.set_clock(at(opens_at) - timedelta(hours=1))
+    deployment.agent()
+    user = deployment.user(
         window_zone="Europe/Berlin",
         window_from=time.fromisoformat(opens),
         window_to=time.fromisoformat(closes),
@@ -77,24 +77,24 @@ def test_the_gate_opens_and_closes_at_the_very_instant(
 
     found = []
     for instant in (at(opens_at) - TICK, at(opens_at), at(closes_at) - TICK, at(closes_at)):
-        house.set_clock(instant)
-        house.task(user, timeout_seconds=60)
-        found.append(claimed(house))
+        deployment.set_clock(instant)
+        deployment.task(user, timeout_seconds=60)
+        found.append(claimed(deployment))
 
     # the task of the minute before opening starts with the next one
     assert found == [0, 2, 1, 0]
 
 
-def test_a_user_without_a_window_starts_at_any_time(house: House) -> None:
-    user = house.user()
-    house.agent()
-    house.task(user)
+def test_a_user_without_a_window_starts_at_any_time(deployment: Deployment) -> None:
+    user = deployment.user()
+    deployment.agent()
+    deployment.task(user)
 
-    assert claimed(house) == 1
-    assert house.lane(user)["window_turns_at"] is None
+    assert claimed(deployment) == 1
+    assert deployment.lane(user)["window_turns_at"] is None
 
 
-def test_under_finish_runs_go_on_and_nothing_new_starts(evening: House) -> None:
+def test_under_finish_runs_go_on_and_nothing_new_starts(evening: Deployment) -> None:
     user = evening.user(**NIGHT)
     evening.set_clock(CLOSES - TICK)
     run = evening.running(user)
@@ -105,7 +105,7 @@ def test_under_finish_runs_go_on_and_nothing_new_starts(evening: House) -> None:
     assert claimed(evening) == 0
 
 
-def test_under_stop_runs_hear_of_it_at_the_very_instant(evening: House) -> None:
+def test_under_stop_runs_hear_of_it_at_the_very_instant(evening: Deployment) -> None:
     user = evening.user(**NIGHT, window_at_closing="stop")
     evening.set_clock(CLOSES - TICK)
     run = evening.running(user)
@@ -117,7 +117,7 @@ def test_under_stop_runs_hear_of_it_at_the_very_instant(evening: House) -> None:
     assert (before, after) == (Answer.CONTINUE, Answer.HAND_BACK)
 
 
-def test_what_is_handed_back_costs_nothing_and_goes_on_next_night(evening: House) -> None:
+def test_what_is_handed_back_costs_nothing_and_goes_on_next_night(evening: Deployment) -> None:
     user = evening.user(**NIGHT, window_at_closing="stop", monthly_agent_hours_limit=10)
     evening.set_clock(OPENS)
     run = evening.running(user, timeout_seconds=60)
@@ -138,7 +138,7 @@ def test_what_is_handed_back_costs_nothing_and_goes_on_next_night(evening: House
     assert heartbeat(evening.dispatcher, again.claim, lease=LEASE) is Answer.CONTINUE
 
 
-def test_under_continue_what_was_waiting_may_still_start(evening: House) -> None:
+def test_under_continue_what_was_waiting_may_still_start(evening: Deployment) -> None:
     user = evening.user(**NIGHT, window_at_closing="continue")
     evening.set_clock(CLOSES - TICK)
     carried = evening.task(user)
@@ -155,7 +155,7 @@ def test_under_continue_what_was_waiting_may_still_start(evening: House) -> None
     assert claimed(evening) == 1
 
 
-def test_a_window_acts_as_soon_as_it_is_set(evening: House) -> None:
+def test_a_window_acts_as_soon_as_it_is_set(evening: Deployment) -> None:
     user = evening.user()
     run = evening.running(user)
     evening.task(user)
@@ -171,7 +171,7 @@ def test_a_window_acts_as_soon_as_it_is_set(evening: House) -> None:
     assert heartbeat(evening.dispatcher, run.claim, lease=LEASE) is Answer.CONTINUE
 
 
-def test_a_window_that_somebody_writes_by_hand_is_found_out(evening: House) -> None:
+def test_a_window_that_somebody_writes_by_hand_is_found_out(evening: Deployment) -> None:
     user = evening.user()
     evening.task(user)
 
@@ -181,7 +181,7 @@ def test_a_window_that_somebody_writes_by_hand_is_found_out(evening: House) -> N
     assert evening.lane(user)["window_turns_at"] == at("2026-07-01T23:00Z")
 
 
-def test_a_zone_that_nobody_knows_shuts_its_own_window_only(evening: House) -> None:
+def test_a_zone_that_nobody_knows_shuts_its_own_window_only(evening: Deployment) -> None:
     lost = evening.user(**NIGHT | {"window_zone": "Europe/Atlantis"})
     other = evening.user()
     for user in (lost, other):
@@ -193,17 +193,19 @@ def test_a_zone_that_nobody_knows_shuts_its_own_window_only(evening: House) -> N
     assert evening.lane(lost)["window_closed"] is True
 
 
-def test_half_a_window_is_refused_by_the_database(house: House) -> None:
+def test_half_a_window_is_refused_by_the_database(deployment: Deployment) -> None:
     with pytest.raises(Exception, match="users_window_whole_or_none"):
-        house.user(window_zone="UTC")
+        deployment.user(window_zone="UTC")
 
 
-def test_nobody_has_no_window(house: House) -> None:
+def test_nobody_has_no_window(deployment: Deployment) -> None:
     with pytest.raises(UserNotFound):
-        set_window(house.app, UserId(house.one("SELECT gen_random_uuid() AS id")["id"]), None)
+        set_window(
+            deployment.app, UserId(deployment.one("SELECT gen_random_uuid() AS id")["id"]), None
+        )
 
 
-def test_a_sweep_turns_windows_that_no_pass_has_met(evening: House) -> None:
+def test_a_sweep_turns_windows_that_no_pass_has_met(evening: Deployment) -> None:
     user = evening.user(**NIGHT)
     first = reset_cycles(evening.dispatcher)
     closed = evening.lane(user)["window_closed"]
@@ -217,7 +219,7 @@ def test_a_sweep_turns_windows_that_no_pass_has_met(evening: House) -> None:
 
 
 def test_lanes_still_due_keep_the_dispatcher_looking(
-    evening: House, monkeypatch: pytest.MonkeyPatch
+    evening: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gate, "CYCLES_PER_PASS", 2)
     monkeypatch.setattr(gate, "LOOKS_PER_PASS", 2)
@@ -234,7 +236,7 @@ def test_lanes_still_due_keep_the_dispatcher_looking(
     assert [one.more for one in passes] == [True, True, False]
 
 
-def test_a_window_is_shown_to_whoever_waits_and_whoever_operates(evening: House) -> None:
+def test_a_window_is_shown_to_whoever_waits_and_whoever_operates(evening: Deployment) -> None:
     user = evening.user(**NIGHT)
 
     status = queue_status(evening.app, user)
@@ -249,7 +251,7 @@ def test_a_window_is_shown_to_whoever_waits_and_whoever_operates(evening: House)
     assert queue_status(evening.app, user).held_by == []
 
 
-def test_a_forecast_waits_for_the_window_to_open(evening: House) -> None:
+def test_a_forecast_waits_for_the_window_to_open(evening: Deployment) -> None:
     workers = Workers(LIVENESS)
     user, late = evening.user(**NIGHT), evening.user(**NIGHT, window_at_closing="continue")
     evening.set_clock(CLOSES - timedelta(days=1) - TICK)
@@ -274,7 +276,7 @@ def _claim(db: Db) -> int:
 
 
 def test_a_window_that_closes_while_a_claim_waits_stays_closed(
-    evening: House, connect: Callable[..., Db]
+    evening: Deployment, connect: Callable[..., Db]
 ) -> None:
     evening.set_clock(CLOSES - TICK)
     evening.task(evening.user(**NIGHT))
@@ -288,7 +290,7 @@ def test_a_window_that_closes_while_a_claim_waits_stays_closed(
 
 
 def test_a_window_that_closes_in_the_middle_of_a_pass_is_closed(
-    evening: House, monkeypatch: pytest.MonkeyPatch
+    evening: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     user = evening.user(**NIGHT)
     evening.set_clock(CLOSES - TICK)
@@ -306,7 +308,7 @@ def test_a_window_that_closes_in_the_middle_of_a_pass_is_closed(
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_who_runs_tasks_itself_keeps_to_the_window(evening: House, *, named: bool) -> None:
+def test_who_runs_tasks_itself_keeps_to_the_window(evening: Deployment, *, named: bool) -> None:
     user = evening.user(**NIGHT)
     evening.task(user, timeout_seconds=60)
     evening.task(user, timeout_seconds=60)
@@ -321,7 +323,7 @@ def test_who_runs_tasks_itself_keeps_to_the_window(evening: House, *, named: boo
     assert found == [False, True, False]
 
 
-def test_a_slot_that_takes_its_next_bundle_keeps_to_the_window(evening: House) -> None:
+def test_a_slot_that_takes_its_next_bundle_keeps_to_the_window(evening: Deployment) -> None:
     evening.run("INSERT INTO paces (type, seconds) VALUES ('quick', 0.001)")
     user = evening.user(**NIGHT)
     for _ in range(4):
@@ -345,7 +347,7 @@ def test_a_slot_that_takes_its_next_bundle_keeps_to_the_window(evening: House) -
 
 
 def test_a_claim_under_way_is_judged_by_the_window_before(
-    evening: House, connect: Callable[..., Db]
+    evening: Deployment, connect: Callable[..., Db]
 ) -> None:
     user = evening.user()
     task_id = evening.task(user)
@@ -363,7 +365,7 @@ def test_a_claim_under_way_is_judged_by_the_window_before(
 
 
 def test_a_lane_that_is_busy_turning_is_met_on_the_next_pass(
-    evening: House, connect: Callable[..., Db]
+    evening: Deployment, connect: Callable[..., Db]
 ) -> None:
     """The gate passes over a lane whose window has turned and whose turn nobody has written."""
     user = evening.user(**NIGHT)
@@ -380,7 +382,7 @@ def test_a_lane_that_is_busy_turning_is_met_on_the_next_pass(
 
 
 def test_two_who_set_a_window_at_once_leave_the_last_ones(
-    evening: House, connect: Callable[..., Db]
+    evening: Deployment, connect: Callable[..., Db]
 ) -> None:
     user = evening.user()
     evening.task(user)

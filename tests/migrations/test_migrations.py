@@ -15,8 +15,8 @@ from overnight_server.store import migrate
 from overnight_server.store.db import APP, DISPATCHER, Db, driver_url
 from overnight_server.store.models import Base
 from tests.migrations.schema import TABLES, lines
+from tests.support.deployment import Deployment
 from tests.support.graphs import begin, graph
-from tests.support.house import House
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -39,9 +39,11 @@ def test_the_models_describe_the_migrated_schema(database_url: str, empty_url: s
     assert len(from_models) > 200
 
 
-def test_a_database_can_be_taken_down_and_up_again(house: House, database_url: str) -> None:
+def test_a_database_can_be_taken_down_and_up_again(
+    deployment: Deployment, database_url: str
+) -> None:
     before = lines(database_url)
-    _live(house)
+    _live(deployment)
 
     migrate.downgrade(database_url, "base")
     empty = lines(database_url)
@@ -49,29 +51,29 @@ def test_a_database_can_be_taken_down_and_up_again(house: House, database_url: s
 
     assert empty == set()
     assert lines(database_url) == before
-    assert house.rows("SELECT * FROM tasks") == []
-    _live(house)
+    assert deployment.rows("SELECT * FROM tasks") == []
+    _live(deployment)
 
 
-def _live(house: House) -> None:
+def _live(deployment: Deployment) -> None:
     """Let a little of everything happen, with every role."""
-    user = house.user()
-    house.agent()
-    root, _ = graph(house, user, 2, [(0, 1)])
-    [run] = begin(house, root)
-    house.settle(run, Raised("auth_failure", "wrong key"))
-    house.settle(house.running(user), Returned())
-    assert house.one("SELECT count(*) AS n FROM dead_letters")["n"] == 1
+    user = deployment.user()
+    deployment.agent()
+    root, _ = graph(deployment, user, 2, [(0, 1)])
+    [run] = begin(deployment, root)
+    deployment.settle(run, Raised("auth_failure", "wrong key"))
+    deployment.settle(deployment.running(user), Returned())
+    assert deployment.one("SELECT count(*) AS n FROM dead_letters")["n"] == 1
 
 
-def test_an_upgrade_is_harmless_when_repeated(house: House, database_url: str) -> None:
-    task_id = house.task(house.user())
+def test_an_upgrade_is_harmless_when_repeated(deployment: Deployment, database_url: str) -> None:
+    task_id = deployment.task(deployment.user())
     before = lines(database_url)
 
     migrate.upgrade(database_url)
 
     assert lines(database_url) == before
-    assert house.state(task_id) == "ready"
+    assert deployment.state(task_id) == "ready"
 
 
 def test_two_upgrades_at_once_take_turns(empty_url: str, database_url: str) -> None:

@@ -26,7 +26,7 @@ task, type, payload, handler, DAG, edge, state, status, move, event, priority,
 run, attempt, claim, epoch, token, lease, heartbeat, verdict, settle, stale result, hand back,
 retry, dead letter, poison, revive,
 user, plan, lane, gate, lock key, slot, agent, pool, capability, ledger, cycle,
-house, home, dispatcher, wake-up, sweep, reaper, promoter, beat, idempotency key
+deployment, home, dispatcher, wake-up, sweep, reaper, promoter, beat, idempotency key
 """
 TERMS = [word.strip() for word in WORDS.split(",")]
 

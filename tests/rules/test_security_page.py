@@ -28,6 +28,6 @@ def test_every_risk_has_a_test() -> None:
 
 
 def test_the_page_lists_exactly_the_scopes_there_are() -> None:
-    listed = dict(re.findall(r"(?m)^\| `([a-z:*]+)` \| (.+) \|$", PAGE))
+    listed = dict(re.findall(r"(?m)^\| `([a-z:*-]+)` \| (.+) \|$", PAGE))
 
     assert listed == SCOPES

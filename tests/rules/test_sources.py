@@ -1,4 +1,4 @@
-"""House rules for the text of every module: what review would otherwise have to remember."""
+"""Deployment rules for the text of every module: what review would otherwise have to remember."""
 
 import ast
 import re

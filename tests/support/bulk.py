@@ -10,7 +10,7 @@ from overnight_server.domain.ids import BulkId, TaskId, UserId
 from overnight_server.domain.results import Raised
 from overnight_server.insight.bulk import BulkView, get_bulk
 from overnight_server.maintenance.bulk import work_off
-from tests.support.house import House
+from tests.support.deployment import Deployment
 from tests.support.invariants import told, violations
 
 ME = "human:me"
@@ -22,14 +22,14 @@ def order(action: Action | str, priority: int | None = None, **fields: Any) -> O
     return Order(Action(action), TaskFilter(**fields), priority)
 
 
-def begin(house: House, user: UserId, wanted: Order, **options: Any) -> BulkId:
+def begin(deployment: Deployment, user: UserId, wanted: Order, **options: Any) -> BulkId:
     """Begin an operation as the user."""
-    return start(house.app, user, wanted, actor=ME, **options).bulk_id
+    return start(deployment.app, user, wanted, actor=ME, **options).bulk_id
 
 
-def seen(house: House, user: UserId, bulk_id: BulkId) -> BulkView:
+def seen(deployment: Deployment, user: UserId, bulk_id: BulkId) -> BulkView:
     """Return how an operation stands."""
-    return get_bulk(house.app, user, bulk_id)
+    return get_bulk(deployment.app, user, bulk_id)
 
 
 def counts(view: BulkView) -> tuple[int, int, int, dict[str, int]]:
@@ -37,28 +37,28 @@ def counts(view: BulkView) -> tuple[int, int, int, dict[str, int]]:
     return view.total, view.changed, view.skipped, dict(view.refused)
 
 
-def finish(house: House) -> int:
+def finish(deployment: Deployment) -> int:
     """Work off all that runs; return how many tasks were changed."""
     total = 0
-    while house.rows("SELECT 1 FROM bulk_operations WHERE state = 'running'"):
-        total += work_off(house.dispatcher)
+    while deployment.rows("SELECT 1 FROM bulk_operations WHERE state = 'running'"):
+        total += work_off(deployment.dispatcher)
     return total
 
 
-def dead(house: House, user: UserId, **fields: Any) -> TaskId:
+def dead(deployment: Deployment, user: UserId, **fields: Any) -> TaskId:
     """Make a task that has failed for good."""
-    run = house.running(user, max_attempts=1, **fields)
-    house.settle(run, FATAL)
+    run = deployment.running(user, max_attempts=1, **fields)
+    deployment.settle(run, FATAL)
     return run.claim.task_id
 
 
-def moves(house: House, task: UUID, to_state: str) -> list[str]:
+def moves(deployment: Deployment, task: UUID, to_state: str) -> list[str]:
     """Return who moved a task into a state, in order."""
     sql = "SELECT actor FROM events WHERE task_id = :id AND to_state = :state ORDER BY seq"
-    return [row["actor"] for row in house.rows(sql, id=task, state=to_state)]
+    return [row["actor"] for row in deployment.rows(sql, id=task, state=to_state)]
 
 
-def sound(house: House) -> None:
+def sound(deployment: Deployment) -> None:
     """Fail if any invariant is broken."""
-    found = violations(house.dispatcher)
+    found = violations(deployment.dispatcher)
     assert not found, told(found)

@@ -8,7 +8,7 @@ from typing import Any
 import schemathesis
 from schemathesis.engine import events, from_schema
 
-from tests.support.furnished import API, TASKS, Furnished
+from tests.support.seeded_data import API, TASKS, SeededUser
 from tests.support.serving import Served
 
 SEED = 20_260
@@ -97,13 +97,13 @@ class Found:
 
 def conform(
     served: Served,
-    furnished: Furnished,
+    seeded_data: SeededUser,
     *,
     phases: Sequence[str],
     examples: int,
 ) -> Found:
     """Send what the description allows and what it forbids, and tell every answer it does not."""
-    config = schemathesis.Config.from_dict(_config(served, furnished, phases, examples))
+    config = schemathesis.Config.from_dict(_config(served, seeded_data, phases, examples))
     schema = schemathesis.openapi.from_url(f"{served.url}{API}/openapi.json", config=config)
     found = Found()
     for event in from_schema(schema).execute():
@@ -157,7 +157,7 @@ def _is_lawful(operation: str, response: Any) -> bool:
 
 
 def _config(
-    served: Served, furnished: Furnished, phases: Sequence[str], examples: int
+    served: Served, seeded_data: SeededUser, phases: Sequence[str], examples: int
 ) -> dict[str, Any]:
     return {
         "seed": SEED,
@@ -176,10 +176,10 @@ def _config(
         },
         "checks": {"negative_data_rejection": {"expected-statuses": REFUSALS}},
         "dictionaries": {
-            name: {"values": values} for name, values in _dictionaries(furnished).items()
+            name: {"values": values} for name, values in _dictionaries(seeded_data).items()
         },
-        "parameters": {f"path.{name}": _of(name) for name in furnished.named},
-        "operations": [*_operations(furnished)],
+        "parameters": {f"path.{name}": _of(name) for name in seeded_data.named},
+        "operations": [*_operations(seeded_data)],
     }
 
 
@@ -190,16 +190,16 @@ def _of(dictionary: str, probability: float = TRUE_NAMES) -> dict[str, Any]:
     return {"dictionary": dictionary, "probability": probability}
 
 
-def _dictionaries(furnished: Furnished) -> dict[str, list[str]]:
+def _dictionaries(seeded_data: SeededUser) -> dict[str, list[str]]:
     return {
-        **furnished.named,
-        **{f"foreign_{name}": values for name, values in furnished.foreign.items()},
-        "approve": furnished.awaiting[::2],
-        "stop": furnished.awaiting[1::2],
-        "buried": furnished.buried,
-        "locked": furnished.locked,
+        **seeded_data.named,
+        **{f"foreign_{name}": values for name, values in seeded_data.foreign.items()},
+        "approve": seeded_data.awaiting[::2],
+        "stop": seeded_data.awaiting[1::2],
+        "buried": seeded_data.buried,
+        "locked": seeded_data.locked,
         "editions": ["*"],
-        "ended": furnished.ended,
+        "ended": seeded_data.ended,
     }
 
 
@@ -207,13 +207,13 @@ def _method(saying: str) -> str:
     return "GET" if saying == "children" else "POST"
 
 
-def _operations(furnished: Furnished) -> list[Mapping[str, Any]]:
+def _operations(seeded_data: SeededUser) -> list[Mapping[str, Any]]:
     """What single operations need: a run of their own, or things in the right state."""
     return [
         # What admins do they do to others, so that the one who asks can go on asking.
         {
             "include-path-regex": "^/api/v1/admin/(?!locks)",
-            "parameters": {f"path.{name}": _of(f"foreign_{name}") for name in furnished.foreign},
+            "parameters": {f"path.{name}": _of(f"foreign_{name}") for name in seeded_data.foreign},
         },
         *(
             {
@@ -221,7 +221,7 @@ def _operations(furnished: Furnished) -> list[Mapping[str, Any]]:
                 "parameters": {"path.task_id": task},
                 "headers": {"Authorization": f"Bearer {token}"},
             }
-            for saying, (task, token) in furnished.runs.items()
+            for saying, (task, token) in seeded_data.runs.items()
         ),
         *(
             {

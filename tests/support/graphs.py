@@ -7,57 +7,59 @@ from overnight_server.domain.ids import DagId, TaskId, UserId
 from overnight_server.domain.results import Result
 from overnight_server.intake.submit import Edge, NewTask, submit_graph
 from overnight_server.outcome.settle import release
-from tests.support.house import AGENT, LOOSE, House
+from tests.support.deployment import AGENT, LOOSE, Deployment
 from tests.support.invariants import told, violations
 
 
-def graph(house: House, user: UserId, size: int, edges: Sequence[tuple[int, int]]) -> list[TaskId]:
+def graph(
+    deployment: Deployment, user: UserId, size: int, edges: Sequence[tuple[int, int]]
+) -> list[TaskId]:
     """Submit `size` tasks as one graph; an edge names the positions of parent and child."""
     tasks = [NewTask(f"task {number}", "echo") for number in range(size)]
     made = submit_graph(
-        house.app, user, tasks, LOOSE, edges=[Edge(*edge) for edge in edges], title="a graph"
+        deployment.app, user, tasks, LOOSE, edges=[Edge(*edge) for edge in edges], title="a graph"
     )
     return [one.task_id for one in made]
 
 
-def begin(house: House, *task_ids: TaskId, agent: str = AGENT) -> list[Run]:
+def begin(deployment: Deployment, *task_ids: TaskId, agent: str = AGENT) -> list[Run]:
     """Claim and start these ready tasks; whatever else the gate took is given back."""
-    claims = {one.claim.task_id: one for one in house.claim().claims}
+    claims = {one.claim.task_id: one for one in deployment.claim().claims}
     wanted = [claims.pop(task_id) for task_id in task_ids]
-    release(house.dispatcher, list(claims.values()), reason="test")
-    runs = [house.start(claimed, agent) for claimed in wanted]
+    release(deployment.dispatcher, list(claims.values()), reason="test")
+    runs = [deployment.start(claimed, agent) for claimed in wanted]
     return [run for run in runs if run is not None]
 
 
-def linked(house: House, user: UserId, size: int, *edges: Edge) -> list[TaskId]:
+def linked(deployment: Deployment, user: UserId, size: int, *edges: Edge) -> list[TaskId]:
     """Submit `size` tasks as one graph with these edges."""
     tasks = [NewTask(f"task {place}", "echo") for place in range(size)]
-    made = submit_graph(house.app, user, tasks, LOOSE, edges=edges, title="a graph")
+    made = submit_graph(deployment.app, user, tasks, LOOSE, edges=edges, title="a graph")
     return [one.task_id for one in made]
 
 
-def end(house: House, task: TaskId, result: Result) -> None:
+def end(deployment: Deployment, task: TaskId, result: Result) -> None:
     """Run one ready task to this end."""
-    house.settle(*begin(house, task), result)
+    deployment.settle(*begin(deployment, task), result)
 
 
-def states(house: House, *tasks: TaskId) -> list[str]:
+def states(deployment: Deployment, *tasks: TaskId) -> list[str]:
     """Return where tasks stand."""
-    return [house.state(task) for task in tasks]
+    return [deployment.state(task) for task in tasks]
 
 
-def dag_of(house: House, task: TaskId) -> DagId:
+def dag_of(deployment: Deployment, task: TaskId) -> DagId:
     """Return the graph of a task."""
-    return DagId(house.row(task)["dag_id"])
+    return DagId(deployment.row(task)["dag_id"])
 
 
-def status(house: House, task: TaskId) -> str:
+def status(deployment: Deployment, task: TaskId) -> str:
     """Return what a task's graph has come to."""
     sql = "SELECT status FROM graphs WHERE id = :id"
-    return str(house.one(sql, id=dag_of(house, task))["status"])
+    return str(deployment.one(sql, id=dag_of(deployment, task))["status"])
 
 
-def sound(house: House) -> None:
+def sound(deployment: Deployment) -> None:
     """Look at every invariant."""
-    found = violations(house.dispatcher)
+    found = violations(deployment.dispatcher)
     assert not found, told(found)

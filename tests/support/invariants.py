@@ -1,15 +1,15 @@
-"""What must hold of every database at every instant, whatever was done to the house.
+"""What must hold of every database at every instant, whatever was done to the deployment.
 
 Each invariant is a query for the rows that break it; they stand in `invariants.sql`. `violations`
 runs them on one snapshot and returns those that found any: an empty answer is a proof for that
-snapshot. The numbers are those of the reliability notes; H-numbers are the house's own.
+snapshot. The numbers are those of the reliability notes; H-numbers are the deployment's own.
 
 Limits may change in the middle of a run, and a claim is judged by the limits of its own instant.
 Call `watch_plans` at the beginning of such a run: it has the database itself keep their history.
 
 Some can only be judged by what the agents wrote down themselves: whether an accepted result was
 that of the run that owned the attempt, and whether a run is charged for all that it worked, since
-workers measure that. Whoever kept such a record gives it as `deeds`.
+workers measure that. Whoever kept such a record gives it as `recorded_actions`.
 """
 
 import json
@@ -25,15 +25,15 @@ from sqlalchemy import Connection, TextClause, text
 from overnight_server.domain.ids import TaskId
 from overnight_server.domain.lifecycle import legal_moves
 from overnight_server.store.db import Db
-from tests.support.deeds import Deed
+from tests.support.recorded_actions import RecordedAction
 
 Row = Mapping[str, Any]
 
 FOLDER = Path(__file__).parent
 ENTRY = re.compile(r"^-- name: (?P<code>\w+)\n-- (?P<sentence>.+)\n(?P<sql>[^;]+);", re.MULTILINE)
 ABSENT = re.compile(r"^-- inapplicable: (?P<code>\w+) .+\n-- (?P<reason>.+)", re.MULTILINE)
-# How long a house whose leases last seconds may leave anything lying, also while it is broken and
-# comes back: many times what its sweeps need when they are let.
+# How long expired claims may remain when leases last seconds, also while faults are injected: many
+# times what the sweeps need when nothing stops them.
 SWEPT_WITHIN: Final = timedelta(seconds=20)
 # For runs in which no plan changes: the limits of now have always been in force, but that whoever
 # is shut out may have nothing claimed since.
@@ -55,10 +55,10 @@ MAKE_ROOM_FOR_DEEDS = """
 """
 KEEP_DEEDS = """
     INSERT INTO exec_log
-    SELECT * FROM jsonb_populate_recordset(CAST(NULL AS exec_log), CAST(:deeds AS jsonb))
+    SELECT * FROM jsonb_populate_recordset(CAST(NULL AS exec_log), CAST(:recorded_actions AS jsonb))
 """
 
-# The house plans for a few rows out of many; here whole tables meet, so they meet by hashing.
+# The deployment plans for a few rows out of many; here whole tables meet, so they meet by hashing.
 WHOLE_TABLES = """
     SET LOCAL enable_hashjoin = on;
     SET LOCAL enable_seqscan = on;
@@ -96,14 +96,14 @@ class Look:
 
     `drained` says that everything should have ended, `acked` names what was accepted from
     producers, `patience` how long the sweeps may leave anything lying (without it nobody is
-    thought to sweep), and `deeds` all that agents wrote down (without it nobody is thought to have
-    watched them). `codes` narrows the look to some invariants.
+    thought to sweep), and `recorded_actions` all that agents recorded (without it nobody is
+    thought to have watched them). `codes` narrows the look to some invariants.
     """
 
     drained: bool = False
     acked: Collection[TaskId] = ()
     patience: timedelta | None = None
-    deeds: Collection[Deed] | None = None
+    recorded_actions: Collection[RecordedAction] | None = None
     codes: Collection[str] | None = None
 
 
@@ -113,20 +113,20 @@ def violations(
     drained: bool = False,
     acked: Collection[TaskId] = (),
     patience: timedelta | None = None,
-    deeds: Collection[Deed] | None = None,
+    recorded_actions: Collection[RecordedAction] | None = None,
     codes: Collection[str] | None = None,
 ) -> dict[str, list[Row]]:
     """Return the rows that break each broken invariant, by its code; nothing if all hold.
 
     See `Look` for what may be said.
     """
-    look = Look(drained, acked, patience, deeds, codes)
+    look = Look(drained, acked, patience, recorded_actions, codes)
 
     def work(tx: Connection) -> dict[str, list[Row]]:
         tx.exec_driver_sql(WHOLE_TABLES)
         return violations_seen(tx, look)
 
-    # One snapshot for all, so that a busy house is judged at one instant.
+    # One snapshot for all, so that a busy deployment is judged at one instant.
     return db.atomically(work, one_instant=True)
 
 
@@ -134,12 +134,12 @@ def violations_seen(tx: Connection, look: Look) -> dict[str, list[Row]]:
     """Return what a transaction sees broken; its own changes count."""
     if tx.execute(text("SELECT to_regclass('plan_history')")).scalar_one() is None:
         tx.exec_driver_sql(PLANS_OF_NOW)
-    keep_deeds(tx, look.deeds or ())
+    keep_recorded_actions(tx, look.recorded_actions or ())
     values = {
         "acked": list(look.acked),
         "drained": look.drained,
         "patience": look.patience,
-        "watched": look.deeds is not None,
+        "watched": look.recorded_actions is not None,
         "moves": [f"{source}>{target}" for source, target in legal_moves()],
     }
     found = {
@@ -150,12 +150,12 @@ def violations_seen(tx: Connection, look: Look) -> dict[str, list[Row]]:
     return {code: rows for code, rows in found.items() if rows}
 
 
-def keep_deeds(tx: Connection, deeds: Collection[Deed]) -> None:
+def keep_recorded_actions(tx: Connection, recorded_actions: Collection[RecordedAction]) -> None:
     """Lay down what agents wrote, for as long as the transaction lasts."""
     tx.exec_driver_sql(MAKE_ROOM_FOR_DEEDS)
-    if deeds:
-        rows = [asdict(deed) for deed in deeds]
-        tx.execute(text(KEEP_DEEDS), {"deeds": json.dumps(rows, default=str)})
+    if recorded_actions:
+        rows = [asdict(deed) for deed in recorded_actions]
+        tx.execute(text(KEEP_DEEDS), {"recorded_actions": json.dumps(rows, default=str)})
 
 
 def told(found: Mapping[str, list[Row]]) -> str:

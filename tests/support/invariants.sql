@@ -134,7 +134,7 @@ SELECT task_id, epoch, a.outcome, a.seconds, w.seconds AS worked, c.used, c.refu
  WHERE a.claimed_at IS NULL
     OR (a.started_at IS NOT NULL AND a.ended_at IS NOT NULL) <> (c.used IS NOT NULL)
     OR c.used > a.seconds + 0.01
-    -- Where nobody but the house can have measured, all of it. A worker leaves out what a run waited for
+    -- Where nobody but the deployment can have measured, all of it. A worker leaves out what a run waited for
     -- its turn, but nothing that its agent worked. Only what is given back, perhaps unbegun, may be less.
     OR (c.used < least(a.seconds, w.seconds) - 0.05
         AND (a.outcome IN ('crash', 'worker_lost', 'bundle_crash') OR :watched AND a.outcome <> 'interrupted'))

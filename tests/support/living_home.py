@@ -1,4 +1,4 @@
-"""A home that looks as if its house runs, for commands that look for one."""
+"""A home that looks as if its deployment runs, for commands that look for one."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The house in plain dicts: what each act must lead to, told without a database.
+"""The deployment in plain dicts: what each act must lead to, told without a database.
 
 The model knows who holds what, counts tries and seconds, and follows edges. It takes two things
 on trust: which of several possible tasks the gate picks, and the judge's word on a finished run,
@@ -94,7 +94,7 @@ class Slots:
 
 @dataclass
 class Agent:
-    """A worker; `beats` False means it hangs, and only the house's silence will tell."""
+    """A worker; `beats` False means it hangs, and only the deployment's silence will tell."""
 
     slots: int
     capabilities: frozenset[str]

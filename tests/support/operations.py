@@ -6,7 +6,7 @@ from typing import Any
 
 from httpx2 import Response
 
-from tests.support.door import Door
+from tests.support.api_user import ApiUser
 
 OPEN = ("/health", "/ready")
 ADMIN = "/api/v1/admin/"
@@ -36,15 +36,17 @@ class Operation:
         """Whether only admins may call it."""
         return self.path.startswith(ADMIN)
 
-    def call(self, door: Door, ids: Mapping[str, str] | None = None, **options: Any) -> Response:
+    def call(
+        self, api_user: ApiUser, ids: Mapping[str, str] | None = None, **options: Any
+    ) -> Response:
         """Call it with these ids, or with none that exist."""
         named = dict.fromkeys(self.ids, "nothing") | dict(ids or {})
-        return door.ask(self.method, self.path.format(**named), json=self.body, **options)
+        return api_user.ask(self.method, self.path.format(**named), json=self.body, **options)
 
 
-def operations(door: Door) -> list[Operation]:
-    """Return every operation of the app behind a door."""
-    described = door.http.get("/api/v1/openapi.json").json()
+def operations(api_user: ApiUser) -> list[Operation]:
+    """Return every operation of the app behind a api_user."""
+    described = api_user.http.get("/api/v1/openapi.json").json()
     return list(_operations(described))
 
 

@@ -1,11 +1,11 @@
-"""An agent outside the house, as its HTTP calls; for tests of what each of them does."""
+"""An agent outside the deployment, as its HTTP calls; for tests of what each of them does."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from httpx2 import Response
 
-from tests.support.door import Door
+from tests.support.api_user import ApiUser
 
 AGENTS = "/api/v1/agents"
 TASKS = "/api/v1/tasks"
@@ -13,14 +13,14 @@ TASKS = "/api/v1/tasks"
 
 @dataclass
 class Outsider:
-    """A registered agent and the door it knocks at."""
+    """A registered agent and the api_user it knocks at."""
 
-    door: Door
+    api_user: ApiUser
     id: str
 
     def claim(self, wait: int = 0) -> Response:
         """Ask for work."""
-        return self.door.ask("POST", f"{AGENTS}/{self.id}/claim", params={"wait": wait})
+        return self.api_user.ask("POST", f"{AGENTS}/{self.id}/claim", params={"wait": wait})
 
     def work(self) -> dict[str, Any]:
         """Ask for work that must be there."""
@@ -40,11 +40,11 @@ class Outsider:
         """Report about a claim with its token, and with no key."""
         headers = {"Authorization": f"Bearer {work['token']}"}
         path = f"{TASKS}/{work['task_id']}/{what}"
-        return self.door.http.post(path, headers=headers, json=body)
+        return self.api_user.http.post(path, headers=headers, json=body)
 
 
-def outsider(door: Door, name: str = "laptop", **fields: Any) -> Outsider:
+def outsider(api_user: ApiUser, name: str = "laptop", **fields: Any) -> Outsider:
     """Register an agent."""
-    answer = door.ask("POST", AGENTS, json={"name": name, **fields})
+    answer = api_user.ask("POST", AGENTS, json={"name": name, **fields})
     assert answer.status_code in (200, 201), answer.text
-    return Outsider(door, answer.json()["id"])
+    return Outsider(api_user, answer.json()["id"])

@@ -100,7 +100,7 @@ def held_lane(connect: Connect, user_id: UUID) -> Iterator[None]:
 
 @contextmanager
 def lane_held_for_long(url: str, user_id: UUID) -> Iterator[None]:
-    """Hold a user's lane for longer than a connection of the house would be let."""
+    """Hold a user's lane for longer than a connection of the deployment would be let."""
     with _patient(url) as connect, held_lane(connect, user_id):
         yield
 

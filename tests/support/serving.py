@@ -14,7 +14,7 @@ from overnight_server.control.keys import issue
 from overnight_server.domain.ids import UserId
 from overnight_server.local.ports import free_port
 from overnight_server.settings import load
-from tests.support.house import House
+from tests.support.deployment import Deployment
 from tests.support.waiting import wait_until
 
 DEAD_REDIS = "redis://127.0.0.1:1/0"
@@ -24,7 +24,7 @@ DEAD_REDIS = "redis://127.0.0.1:1/0"
 class Served:
     """An API process in all but name, and a user's key to it."""
 
-    house: House
+    deployment: Deployment
     server: Server
     port: int
     user: UserId
@@ -37,11 +37,11 @@ class Served:
 
     def another_key(self, user: UserId) -> str:
         """Give another user a key."""
-        return issue(self.house.app, user, name="test")
+        return issue(self.deployment.app, user, name="test")
 
 
 @contextmanager
-def serve(house: House, database_url: str, **environ: str) -> Iterator[Served]:
+def serve(deployment: Deployment, database_url: str, **environ: str) -> Iterator[Served]:
     """Serve the API on a port of this machine until the context ends."""
     settings = load(
         {"OVERNIGHT_DATABASE_URL": database_url, "OVERNIGHT_REDIS_URL": DEAD_REDIS, **environ},
@@ -59,8 +59,8 @@ def serve(house: House, database_url: str, **environ: str) -> Iterator[Served]:
     thread.start()
     try:
         wait_until(lambda: server.started, what="the API to listen")
-        user = house.user()
-        yield Served(house, server, port, user, issue(house.app, user, name="test"))
+        user = deployment.user()
+        yield Served(deployment, server, port, user, issue(deployment.app, user, name="test"))
     finally:
         server.should_exit = True
         thread.join(20)

@@ -13,7 +13,7 @@ from xdist.scheduler import LoadScopeScheduling
 from overnight_server.local import ports
 
 STACKS = "tests/acceptance/"
-#: These too start a whole house, or judge how busy the machine is.
+#: These too start a whole deployment, or judge how busy the machine is.
 LIKE_STACKS = frozenset({"tests/integration/test_local_up.py"})
 
 

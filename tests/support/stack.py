@@ -1,4 +1,4 @@
-"""The whole house as real processes on short clocks, each of which a test may end as it likes."""
+"""A whole stack of real processes with short intervals; a test may end any of them."""
 
 import signal
 import sys
@@ -18,7 +18,7 @@ from overnight_server.local.guarded_program import Guarded, Program
 from overnight_server.local.ports import free_port
 from overnight_server.settings import Settings
 from tests.support import logins
-from tests.support.house import House
+from tests.support.deployment import Deployment
 from tests.support.waiting import wait_until
 from tests.support.workers import ROOT, environment, worker_settings
 
@@ -46,7 +46,7 @@ SERVICES = ("api", "dispatcher", "maintenance", "beat", "worker")
 class Stack:
     """Processes by name, and the way in for a user."""
 
-    house: House
+    deployment: Deployment
     settings: Settings
     logs: Path
     processes: dict[str, Guarded] = field(default_factory=dict)
@@ -104,9 +104,9 @@ class Stack:
         self, name: str = "ada", plan: PlanTier = PlanTier.ENTERPRISE
     ) -> tuple[UserId, Client]:
         """Make a user with a key and a client, and with room for a test's many tasks."""
-        user_id = create_user(self.house.app, name=name, plan=plan)
-        self.house.run("UPDATE users SET max_pending = 100000 WHERE id = :id", id=user_id)
-        key = issue(self.house.app, user_id, name="test")
+        user_id = create_user(self.deployment.app, name=name, plan=plan)
+        self.deployment.run("UPDATE users SET max_pending = 100000 WHERE id = :id", id=user_id)
+        key = issue(self.deployment.app, user_id, name="test")
         client = Client(f"http://127.0.0.1:{self.settings.api_port}", key)
         self.clients.append(client)
         return user_id, client
@@ -115,7 +115,9 @@ class Stack:
         """Wait until no task can move any more."""
         wait_until(
             lambda: (
-                self.house.one("SELECT coalesce(sum(waiting + active), 0) AS n FROM lanes")["n"]
+                self.deployment.one("SELECT coalesce(sum(waiting + active), 0) AS n FROM lanes")[
+                    "n"
+                ]
                 == 0
             ),
             timeout=timeout,
@@ -158,20 +160,22 @@ class Stack:
 
     def _open(self) -> int:
         sql = "SELECT coalesce(sum(waiting + active), 0) AS n FROM lanes"
-        return int(self.house.one(sql)["n"])
+        return int(self.deployment.one(sql)["n"])
 
     def _alive(self) -> int:
         return int(
-            self.house.one(
+            self.deployment.one(
                 "SELECT count(*) AS n FROM agents WHERE status = 'active'"
                 " AND last_heartbeat_at > clock() - interval '2 seconds'"
             )["n"]
         )
 
 
-def stack(house: House, database_url: str, redis_url: str, logs: Path, **changes: object) -> Stack:
+def stack(
+    deployment: Deployment, database_url: str, redis_url: str, logs: Path, **changes: object
+) -> Stack:
     """Prepare a stack on a test's own database; nothing is started yet."""
     settings = worker_settings(
         database_url, redis_url, api_port=free_port(), **{**CLOCKS, **changes}
     )
-    return Stack(house, settings, logs)
+    return Stack(deployment, settings, logs)

@@ -1,6 +1,6 @@
-"""A house whose clock stands still: what happened in it can be repeated exactly."""
+"""A deployment whose clock stands still: what happened in it can be repeated exactly."""
 
-from tests.support.house import House
+from tests.support.deployment import Deployment
 from tests.support.invariants import watch_plans
 
 STAND_STILL = """
@@ -23,7 +23,7 @@ FORGET = "; ".join(
 )
 
 
-def prepare(house: House) -> None:
-    """Stop the clock of a house, and have it remember every change of plan."""
-    watch_plans(house.owner)
-    house.run(STAND_STILL)
+def prepare(deployment: Deployment) -> None:
+    """Stop the clock of a deployment, and have it remember every change of plan."""
+    watch_plans(deployment.owner)
+    deployment.run(STAND_STILL)

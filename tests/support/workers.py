@@ -25,7 +25,7 @@ from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.settings import Settings, load
 from overnight_server.store.db import ADMIN, DISPATCHER, Db
 from tests.support import logins
-from tests.support.house import House
+from tests.support.deployment import Deployment
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -134,16 +134,18 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def working_house(postgres: EmbeddedPostgres, template: str) -> Iterator[House]:
+def working_deployment(postgres: EmbeddedPostgres, template: str) -> Iterator[Deployment]:
     """Give several tests a database together, when each a worker of its own would be too slow."""
     name = f"workers_{uuid4().hex[:8]}"
     _as_superuser(postgres, f"CREATE DATABASE {name} TEMPLATE {template} OWNER overnight")
     url = postgres.url(name)
-    house = House(*(Db.connect(url, role=role) for role in ("overnight_owner", DISPATCHER, ADMIN)))
+    deployment = Deployment(
+        *(Db.connect(url, role=role) for role in ("overnight_owner", DISPATCHER, ADMIN))
+    )
     try:
-        yield house
+        yield deployment
     finally:
-        for db in (house.owner, house.dispatcher, house.app):
+        for db in (deployment.owner, deployment.dispatcher, deployment.app):
             db.close()
         _as_superuser(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 
@@ -178,9 +180,9 @@ def is_gone(process: psutil.Process) -> bool:
 
 @dataclass
 class Shift:
-    """A house with a worker in it: submit, send, and watch the row."""
+    """A deployment with a worker in it: submit, send, and watch the row."""
 
-    house: House
+    deployment: Deployment
     settings: Settings
     publisher: Publisher
     user: UserId
@@ -191,16 +193,18 @@ class Shift:
         A worker that has just lost a child may need some seconds for that; what tests time is
         what happens from then on.
         """
-        task_id = self.house.task(self.user, type=kind, payload=dict(payload or {}), **fields)
+        task_id = self.deployment.task(self.user, type=kind, payload=dict(payload or {}), **fields)
         self.publish(self.claimed(task_id))
         wait_until(
-            lambda: self.house.state(task_id) != "claimed", timeout=60, what="a worker to take it"
+            lambda: self.deployment.state(task_id) != "claimed",
+            timeout=60,
+            what="a worker to take it",
         )
         return task_id
 
     def claimed(self, task_id: TaskId) -> Claimed:
         """Let the gate claim a ready task."""
-        [one] = [it for it in self.house.claim().claims if it.claim.task_id == task_id]
+        [one] = [it for it in self.deployment.claim().claims if it.claim.task_id == task_id]
         return one
 
     def publish(self, *claims: Claimed) -> None:
@@ -218,15 +222,15 @@ class Shift:
     def reaches(self, task_id: TaskId, state: str, timeout: float = 15) -> Mapping[str, Any]:
         """Wait until a task is in a state; return its row."""
         wait_until(
-            lambda: self.house.state(task_id) == state,
+            lambda: self.deployment.state(task_id) == state,
             timeout=timeout,
-            what=f"{state}, not {self.house.state(task_id)}",
+            what=f"{state}, not {self.deployment.state(task_id)}",
         )
-        return self.house.row(task_id)
+        return self.deployment.row(task_id)
 
     def outcomes(self, task_id: TaskId) -> list[str | None]:
         """Return how each run of a task ended, in order."""
-        rows = self.house.rows(
+        rows = self.deployment.rows(
             "SELECT outcome FROM attempts WHERE task_id = :id ORDER BY epoch", id=task_id
         )
         return [row["outcome"] for row in rows]
@@ -237,11 +241,11 @@ def shared_shift(
     postgres: EmbeddedPostgres, template: str, redis: EmbeddedRedis, **changes: object
 ) -> Iterator[Shift]:
     """Give several tests a database and a publisher together; the settings may be changed."""
-    with working_house(postgres, template) as house:
-        url = house.owner.engine.url.render_as_string(hide_password=False)
+    with working_deployment(postgres, template) as deployment:
+        url = deployment.owner.engine.url.render_as_string(hide_password=False)
         settings = worker_settings(url, redis.url, **changes)
         publisher = Publisher(settings)
         try:
-            yield Shift(house, settings, publisher, house.user())
+            yield Shift(deployment, settings, publisher, deployment.user())
         finally:
             publisher.close()

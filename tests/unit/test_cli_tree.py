@@ -28,7 +28,7 @@ def run(*arguments: str, **environment: str) -> Result:
 
 @pytest.fixture(autouse=True)
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A place without settings and without a house."""
+    """A place without settings and without a deployment."""
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
         monkeypatch.delenv(name)

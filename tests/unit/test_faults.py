@@ -1,4 +1,4 @@
-"""Points at which the house fails on purpose: only when armed, and only once."""
+"""Points at which the deployment fails on purpose: only when armed, and only once."""
 
 import re
 import signal

@@ -12,8 +12,8 @@ from overnight_server.forecast.outlook import foresee
 from overnight_server.forecast.simulation import (
     LaneState,
     PoolState,
-    Rehearsal,
     Running,
+    Simulation,
     Snapshot,
     Waiting,
 )
@@ -45,7 +45,7 @@ def make_law(random: Random) -> Law:
     )
 
 
-def make_house(random: Random, law: Law) -> Snapshot:
+def make_snapshot(random: Random, law: Law) -> Snapshot:
     """Users on different plans, some with long queues; a third of the tasks share projects."""
     users = [UUID(int=random.getrandbits(128)) for _ in range(USERS)]
     weights = [random.paretovariate(1.2) for _ in users]
@@ -76,7 +76,7 @@ def test_four_of_five_tasks_start_within_their_band(
     monkeypatch.setattr(outlook, "ENOUGH_STARTS", TASKS * outlook.NIGHTS)
     random = Random(seed)
     law = make_law(random)
-    stage = Rehearsal(make_house(random, law))
+    stage = Simulation(make_snapshot(random, law))
     history = Observed(
         {type_: [law.run(type_, TIMEOUT) for _ in range(SEEN)] for type_ in law.spread}
     )

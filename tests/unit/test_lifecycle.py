@@ -69,7 +69,7 @@ def test_failed_is_only_passed_through() -> None:
     passing = {event for event, move in MOVES.items() if move.via is State.FAILED}
 
     assert State.FAILED not in stored
-    assert passing == {Event.RETRY, Event.BURY}
+    assert passing == {Event.RETRY, Event.DEAD_LETTER}
 
 
 def test_every_stored_state_can_be_reached() -> None:

@@ -119,7 +119,7 @@ def test_a_thousand_attempts_do_not_overflow() -> None:
         (["error", "auth_failure"], False),
     ],
 )
-def test_the_house_policy_retries_what_may_pass(classes: list[str], *, wanted: bool) -> None:
+def test_the_deployment_policy_retries_what_may_pass(classes: list[str], *, wanted: bool) -> None:
     assert RetryPolicy().wants(*classes) is wanted
 
 

@@ -357,7 +357,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_client_finds_the_house_of_this_machine_from_any_place_below(
+def test_a_client_finds_the_deployment_of_this_machine_from_any_place_below(
     nowhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (nowhere / "deep").mkdir()
@@ -370,7 +370,7 @@ def test_a_client_finds_the_house_of_this_machine_from_any_place_below(
             Client("http://elsewhere")
 
     assert service.requests[0].headers["authorization"] == "Bearer local-key"
-    # The file of a house that was killed is still there.
+    # The file of a deployment that was killed is still there.
     with pytest.raises(errors.NotConfigured, match="no server is known"):
         Client()
 

@@ -276,7 +276,7 @@ def test_all_problems_are_told_at_once_and_no_secret_with_them() -> None:
     assert "hunter2" not in "".join(told)
 
 
-def test_names_outside_the_house_are_none_of_our_business() -> None:
+def test_names_outside_the_deployment_are_none_of_our_business() -> None:
     assert load({"PATH": "/bin", "AGENT_URL": "x", "OVERNIGHTLY": "y"}) == Settings()
 
 

@@ -1,4 +1,4 @@
-"""The lines of the house: exact wording, order, quoting, masking and routing."""
+"""The lines of the deployment: exact wording, order, quoting, masking and routing."""
 
 import io
 import json

@@ -4,7 +4,7 @@ import json
 
 from overnight_server.domain.ids import TaskId, new_task_id, show_task
 from tests.chaos.truth import Truth
-from tests.support.deeds import Deed
+from tests.support.recorded_actions import RecordedAction
 
 PID = 7
 
@@ -14,13 +14,13 @@ def test_a_run_that_ended_says_how_long_it_worked_and_how_it_ended() -> None:
 
     truth = Truth.of([_line("start", task, at=2.0), _line("end", task, at=2.5, ok=True)])
 
-    assert truth.deeds() == [Deed(task, 1, "seal", seconds=0.5, ok=True)]
+    assert truth.recorded_actions() == [RecordedAction(task, 1, "seal", seconds=0.5, ok=True)]
 
 
 def test_a_run_that_was_killed_says_that_it_began() -> None:
     task = new_task_id()
 
-    assert Truth.of([_line("start", task)]).deeds() == [Deed(task, 1, "seal")]
+    assert Truth.of([_line("start", task)]).recorded_actions() == [RecordedAction(task, 1, "seal")]
 
 
 def test_a_run_that_began_twice_is_there_twice() -> None:
@@ -30,13 +30,15 @@ def test_a_run_that_began_twice_is_there_twice() -> None:
         [_line("start", task), _line("start", task, pid=8), _line("end", task, pid=8, ok=True)]
     )
 
-    assert [deed.epoch for deed in truth.deeds()] == [1, 1]
+    assert [deed.epoch for deed in truth.recorded_actions()] == [1, 1]
 
 
 def test_an_end_that_nobody_began_is_no_good_end() -> None:
     task = new_task_id()
 
-    assert Truth.of([_line("end", task, ok=True)]).deeds() == [Deed(task, 1, "seal")]
+    assert Truth.of([_line("end", task, ok=True)]).recorded_actions() == [
+        RecordedAction(task, 1, "seal")
+    ]
 
 
 def _line(what: str, task: TaskId, **more: object) -> str:

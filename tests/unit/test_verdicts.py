@@ -97,7 +97,9 @@ CASES: dict[str, tuple[Standing, Result, Verdict]] = {
     "raised, with a rule to give up early": (
         BURIES,
         RAISED,
-        Verdict(Event.BURY, "failed", "error", "it broke", escalation=Escalation.DEAD_LETTER),
+        Verdict(
+            Event.DEAD_LETTER, "failed", "error", "it broke", escalation=Escalation.DEAD_LETTER
+        ),
     ),
     "ran into a budget": (
         FIRST_OF_THREE,
@@ -112,17 +114,17 @@ CASES: dict[str, tuple[Standing, Result, Verdict]] = {
     "raised on the last attempt": (
         LAST_OF_THREE,
         RAISED,
-        Verdict(Event.BURY, "failed", "error", "it broke"),
+        Verdict(Event.DEAD_LETTER, "failed", "error", "it broke"),
     ),
     "raised what the policy never retries": (
         FIRST_OF_THREE,
         REFUSED,
-        Verdict(Event.BURY, "failed", "auth_failure", "no such key"),
+        Verdict(Event.DEAD_LETTER, "failed", "auth_failure", "no such key"),
     ),
     "raised what the policy does not know": (
         FIRST_OF_THREE,
         replace(RAISED, error_class="no_handler"),
-        Verdict(Event.BURY, "failed", "no_handler", "it broke"),
+        Verdict(Event.DEAD_LETTER, "failed", "no_handler", "it broke"),
     ),
     "raised an exception the policy names": (
         replace(FIRST_OF_THREE, retry=replace(PLAIN, retry_on=("ValueError",))),
@@ -132,7 +134,7 @@ CASES: dict[str, tuple[Standing, Result, Verdict]] = {
     "raised an exception the policy refuses": (
         replace(FIRST_OF_THREE, retry=replace(PLAIN, no_retry_on=("ValueError",))),
         RAISED,
-        Verdict(Event.BURY, "failed", "error", "it broke"),
+        Verdict(Event.DEAD_LETTER, "failed", "error", "it broke"),
     ),
     "asked for a retry against the policy": (
         FIRST_OF_THREE,
@@ -147,12 +149,12 @@ CASES: dict[str, tuple[Standing, Result, Verdict]] = {
     "asked for a retry without attempts left": (
         LAST_OF_THREE,
         replace(RAISED, retryable=True),
-        Verdict(Event.BURY, "failed", "error", "it broke"),
+        Verdict(Event.DEAD_LETTER, "failed", "error", "it broke"),
     ),
     "gave up for good": (
         FIRST_OF_THREE,
         replace(RAISED, retryable=False),
-        Verdict(Event.BURY, "failed", "error", "it broke"),
+        Verdict(Event.DEAD_LETTER, "failed", "error", "it broke"),
     ),
     "timed out": (
         FIRST_OF_THREE,
@@ -162,17 +164,17 @@ CASES: dict[str, tuple[Standing, Result, Verdict]] = {
     "timed out on the last attempt": (
         LAST_OF_THREE,
         TimedOut(by_plan=False),
-        Verdict(Event.BURY, "timeout", "timeout", "Timeout"),
+        Verdict(Event.DEAD_LETTER, "timeout", "timeout", "Timeout"),
     ),
     "timed out when the policy does not retry that": (
         replace(FIRST_OF_THREE, retry=replace(PLAIN, retry_on=("error",))),
         TimedOut(by_plan=False),
-        Verdict(Event.BURY, "timeout", "timeout", "Timeout"),
+        Verdict(Event.DEAD_LETTER, "timeout", "timeout", "Timeout"),
     ),
     "timed out by the plan": (
         FIRST_OF_THREE,
         TimedOut(by_plan=True),
-        Verdict(Event.BURY, "plan_timeout", "plan_timeout", "Timeout"),
+        Verdict(Event.DEAD_LETTER, "plan_timeout", "plan_timeout", "Timeout"),
     ),
     "stopped": (
         FIRST_OF_THREE,
@@ -212,7 +214,7 @@ CASES: dict[str, tuple[Standing, Result, Verdict]] = {
     "died on the last attempt": (
         LAST_OF_THREE,
         Died(),
-        Verdict(Event.BURY, "crash", "crash", "the run died under a live worker"),
+        Verdict(Event.DEAD_LETTER, "crash", "crash", "the run died under a live worker"),
     ),
     "lost": (
         FIRST_OF_THREE,
@@ -222,12 +224,12 @@ CASES: dict[str, tuple[Standing, Result, Verdict]] = {
     "lost on the last attempt": (
         LAST_OF_THREE,
         Lost(),
-        Verdict(Event.BURY, "worker_lost", "crash", "heartbeat_timeout", billed=False),
+        Verdict(Event.DEAD_LETTER, "worker_lost", "crash", "heartbeat_timeout", billed=False),
     ),
     "lost when the policy does not retry crashes": (
         replace(FIRST_OF_THREE, retry=replace(PLAIN, retry_on=("error",))),
         Lost(),
-        Verdict(Event.BURY, "worker_lost", "crash", "heartbeat_timeout", billed=False),
+        Verdict(Event.DEAD_LETTER, "worker_lost", "crash", "heartbeat_timeout", billed=False),
     ),
 }
 
@@ -317,14 +319,14 @@ def test_a_poisoned_task_is_always_buried(
 ) -> None:
     verdict = judge(standing, result, chance)
 
-    assert not verdict.poison or verdict.event is Event.BURY
+    assert not verdict.poison or verdict.event is Event.DEAD_LETTER
 
 
 @given(STANDINGS, RESULTS, CHANCES)
 def test_every_burial_gives_a_reason(standing: Standing, result: Result, chance: float) -> None:
     verdict = judge(standing, result, chance)
 
-    assert verdict.event is not Event.BURY or (verdict.reason and verdict.message)
+    assert verdict.event is not Event.DEAD_LETTER or (verdict.reason and verdict.message)
 
 
 @pytest.mark.parametrize("result", [Died(), Lost()])
@@ -413,7 +415,7 @@ def test_a_second_suicide_on_another_worker_ends_the_task_early() -> None:
 
     verdict = judge(standing, Died(), 0.5)
 
-    assert verdict.event is Event.BURY
+    assert verdict.event is Event.DEAD_LETTER
     assert verdict.poison
     assert verdict.reason == "crash"
 
@@ -443,7 +445,7 @@ def test_a_task_that_fails_everywhere_is_marked_when_it_is_buried() -> None:
 
     verdict = judge(standing, RAISED, 0.5)
 
-    assert verdict.event is Event.BURY
+    assert verdict.event is Event.DEAD_LETTER
     assert verdict.poison
 
 
@@ -452,7 +454,7 @@ def test_poison_ends_a_task_that_has_attempts_left() -> None:
         2, max_attempts=10, retry=PLAIN, agent="a", failures=failures("a failed", "b failed")
     )
 
-    assert judge(standing, RAISED, 0.5).event is Event.BURY
+    assert judge(standing, RAISED, 0.5).event is Event.DEAD_LETTER
 
 
 def test_one_flaky_worker_does_not_condemn_a_task() -> None:

@@ -53,7 +53,7 @@ class Bundle:
 
     @property
     def unrecorded(self) -> list[Claim]:
-        """The runs that are over while the house does not know; until then they need a lease."""
+        """The runs that ended and are not recorded yet; until they are, they need a lease."""
         with self._lock:
             return [one.run.claim for one in (*self._done, *self._recording)]
 

@@ -18,8 +18,8 @@ from overnight_server.telemetry import Event, emit
 from overnight_worker import shutdown
 from overnight_worker.beat_schedule import BEAT_SCHEDULE
 from overnight_worker.celery_logging import quieten
-from overnight_worker.claim_registry import HOLDING
-from overnight_worker.dead_children import OBITUARY
+from overnight_worker.claim_registry import CLAIM_REGISTRY
+from overnight_worker.dead_children import DEAD_CHILDREN
 from overnight_worker.presence import Presence
 
 
@@ -49,8 +49,8 @@ app.steps["worker"].add(Presence)
 
 
 @signals.setup_logging.connect
-def speak_as_the_house(**_: object) -> None:
-    """Write every line in the house's form."""
+def configure_logging(**_: object) -> None:
+    """Write every line in the deployment's form."""
     settings = current()
     telemetry.configure(settings.log_format, settings.log_level, role_of(sys.argv))
     arm(settings.fault)
@@ -102,19 +102,19 @@ def become_a_child(**_: object) -> None:
     # What was there before the fork stays; to look through it again and again delays runs.
     gc.freeze()
     shutdown.outlive_the_group()
-    HOLDING.open()
+    CLAIM_REGISTRY.open()
 
 
 @signals.worker_before_create_process.connect
 def clear_the_place(**_: object) -> None:
     """Take away what the last one left where a child is about to begin."""
-    OBITUARY.note()
+    DEAD_CHILDREN.note()
 
 
 @signals.worker_shutdown.connect
 def tell_the_last_deaths(**_: object) -> None:
     """Tell of the children that did not outlive the shutdown."""
-    OBITUARY.tell(current())
+    DEAD_CHILDREN.tell(current())
 
 
 def role_of(arguments: list[str]) -> str:

@@ -32,7 +32,7 @@ class OnlyNews(logging.Filter):
 
 
 def quieten() -> None:
-    """Set Celery's loggers up; the pool's own would write past the house's form of line."""
+    """Set Celery's loggers up; the pool's own would write past the deployment's form of line."""
     for name in CHATTY:
         logging.getLogger(name).setLevel(logging.WARNING)
     pool = get_logger()

@@ -72,7 +72,7 @@ class _Page(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class Estate:
+class OrphanedClaims:
     """What a dead process left: its claims, and what it died of.
 
     Of a handler that was at work, or of us, who took its runs away; else nobody knows.
@@ -83,7 +83,7 @@ class Estate:
     taken_away: bool = False
 
 
-class Holding:
+class ClaimRegistry:
     """One page per process of the pool; who never opened one, like the main process, has none."""
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ class Holding:
             self._own.taken_away = taken_away
             self._own.handling_until = 0.0
 
-    def left_by_the_dead(self) -> list[Estate]:
+    def left_by_the_dead(self) -> list[OrphanedClaims]:
         """Take away the pages of processes that are gone; return what they had in hand."""
         estates = []
         for page in self._pages:
@@ -135,10 +135,10 @@ class Holding:
             if page.count:
                 claims = [entry.read() for entry in page.entries[: page.count]]
                 handling = time.monotonic() < page.handling_until
-                estates.append(Estate(claims, handling, page.taken_away))
+                estates.append(OrphanedClaims(claims, handling, page.taken_away))
             page.count = 0
             page.pid = _NOBODY
         return estates
 
 
-HOLDING: Final = Holding()
+CLAIM_REGISTRY: Final = ClaimRegistry()

@@ -1,4 +1,4 @@
-"""Telling the house what died with a process, instead of letting leases run out."""
+"""Telling the deployment what died with a process, instead of letting leases run out."""
 
 import time
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from overnight_server.maintenance.reap import end_runs_of_the_dead
 from overnight_server.settings import Settings
 from overnight_server.store.db import Db
 from overnight_server.telemetry import Event, emit
-from overnight_worker.claim_registry import HOLDING, Estate, Holding
+from overnight_worker.claim_registry import CLAIM_REGISTRY, ClaimRegistry, OrphanedClaims
 from overnight_worker.one_shot_connection import say
 from overnight_worker.shutdown import DRAIN
 
@@ -24,7 +24,7 @@ LONGEST_PAUSE_SECONDS: Final = 30.0
 class Notice:
     """A death that has not been told yet, and when to try again."""
 
-    estate: Estate
+    estate: OrphanedClaims
     due: float = 0.0
     pause: float = FIRST_PAUSE_SECONDS
 
@@ -34,10 +34,10 @@ class Notice:
         self.pause = min(self.pause * 2, LONGEST_PAUSE_SECONDS)
 
 
-class Obituary:
-    """The deaths in one pool, kept in its main process until the house knows of them."""
+class DeadChildren:
+    """The deaths in one pool, kept in its main process until the deployment knows of them."""
 
-    def __init__(self, holding: Holding) -> None:
+    def __init__(self, holding: ClaimRegistry) -> None:
         self._holding = holding
         self._notices: list[Notice] = []
 
@@ -74,4 +74,4 @@ class Obituary:
             self._notices.remove(notice)
 
 
-OBITUARY: Final = Obituary(HOLDING)
+DEAD_CHILDREN: Final = DeadChildren(CLAIM_REGISTRY)

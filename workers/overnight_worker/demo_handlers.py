@@ -1,4 +1,4 @@
-"""Handlers to try the house with: well-behaved, slow, failing, dear, dying and endless."""
+"""Handlers to try the deployment with: well-behaved, slow, failing, dear, dying and endless."""
 
 import ctypes
 import os

@@ -29,7 +29,7 @@ class Pace:
         self._seen.setdefault(type_, []).append(seconds)
 
     def report(self, db: Db) -> None:
-        """Tell the house, at most once a second; a lost report is no loss."""
+        """Tell the deployment, at most once a second; a lost report is no loss."""
         now = time.monotonic()
         if not self._seen or now - self._reported < REPORT_EVERY_SECONDS:
             return

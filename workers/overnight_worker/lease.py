@@ -1,4 +1,4 @@
-"""Holding a run's lease, and ending the run when it may not go on.
+"""ClaimRegistry a run's lease, and ending the run when it may not go on.
 
 Two threads beside the handler: the pulse asks Postgres and may wait for it; the guard never waits
 for anything and does the ending. Behind both stands a watchdog that needs no Python to run, for
@@ -28,12 +28,12 @@ from overnight_server.outcome.heartbeat import Answer, Cost, heartbeat
 from overnight_server.store.db import DatabaseUnreachable, Db
 from overnight_server.telemetry import Event, emit
 from overnight_worker.bundle import Bundle
-from overnight_worker.claim_registry import HOLDING
+from overnight_worker.claim_registry import CLAIM_REGISTRY
 from overnight_worker.identity import WORKER_ID
 from overnight_worker.result_mapping import stopped_ending
 from overnight_worker.runners.python import RunContext
 from overnight_worker.shutdown import DRAIN
-from overnight_worker.stop_policy import Ladder, StopReason
+from overnight_worker.stop_policy import StopPolicy, StopReason
 
 TICK_SECONDS: Final = 0.1
 # What recording a forced end may take before the process goes without it. The main process then
@@ -57,7 +57,7 @@ class Turn:
 
     run: Run
     context: RunContext
-    ladder: Ladder
+    ladder: StopPolicy
     bundle: Bundle
     began: float = field(default_factory=time.monotonic)
 
@@ -114,7 +114,7 @@ class Lease:
         with self._judging:
             self._turn = None
             self._calm(time.monotonic())
-            HOLDING.rest()
+            CLAIM_REGISTRY.rest()
         while self._shedding:
             self._shedding.pop().join()
 
@@ -124,7 +124,7 @@ class Lease:
         with self._judging:
             self._latest = None
             self._disarm()
-            HOLDING.take([])
+            CLAIM_REGISTRY.take([])
 
     def __enter__(self) -> Self:
         return self
@@ -244,7 +244,7 @@ class Lease:
 
     def _end_by_force(self, turn: Turn, reason: StopReason) -> None:
         # Before all else, for the watchdog is near.
-        HOLDING.rest(taken_away=reason in TAKING_AWAY)
+        CLAIM_REGISTRY.rest(taken_away=reason in TAKING_AWAY)
         emit(Event.RUN_KILLED, **turn.name, reason=reason, pid=os.getpid())
         fault("lease.before_force")
         _end_offspring()
@@ -260,7 +260,7 @@ class Lease:
         turn.bundle.end(turn.run, result)
         turn.bundle.shed(deadline=deadline, reason=reason)
         if result is not None:
-            HOLDING.take([])  # there is nothing left to tell
+            CLAIM_REGISTRY.take([])  # there is nothing left to tell
         self._settled()
 
     def _arm(self, instant: float) -> None:
@@ -272,7 +272,7 @@ class Lease:
             self._armed_for = instant
             seconds = max(instant - time.monotonic(), TICK_SECONDS)
             faulthandler.dump_traceback_later(seconds, exit=True, file=STDERR)
-        HOLDING.handle(until=self._armed_for)
+        CLAIM_REGISTRY.handle(until=self._armed_for)
 
     def _calm(self, now: float) -> None:
         """Keep the watchdog from a process that only waits for Postgres, which has its own limits.

@@ -15,7 +15,7 @@ from overnight_server.outcome.presence import AgentCard, beat, join, leave
 from overnight_server.settings import Settings, current
 from overnight_server.store.db import Db
 from overnight_server.telemetry import Event, emit
-from overnight_worker.dead_children import OBITUARY
+from overnight_worker.dead_children import DEAD_CHILDREN
 from overnight_worker.identity import WORKER_ID
 from overnight_worker.load_handlers import HandlersNotLoaded, load_handlers
 from overnight_worker.one_shot_connection import say
@@ -88,7 +88,7 @@ class Presence(StartStopStep):
             emit(Event.WORKER_LEFT, worker=WORKER_ID, pool=self._card.pool, reason="shutdown")
 
     def say_alive(self) -> None:
-        """Tell the house that this worker lives, and hear whether it should take more work."""
+        """Tell the deployment that this worker lives, and hear whether it should take more work."""
         fault("presence.before_beat")
         liveness = timedelta(seconds=self._settings.worker_liveness)
         heard: list[str] = []
@@ -99,7 +99,7 @@ class Presence(StartStopStep):
     def see_to_the_pool(self) -> None:
         """Replace the children that died, and tell what died with them."""
         self._worker.pool.maintain_pool()
-        OBITUARY.tell(self._settings)
+        DEAD_CHILDREN.tell(self._settings)
 
     def _listen(self, *, draining: bool) -> None:
         """Take messages, or leave them to the others of the pool while the last runs end."""

@@ -6,7 +6,7 @@ from functools import cache, cached_property
 from overnight_server.dispatch.celery_settings import agent_queue
 from overnight_server.settings import Settings, current
 from overnight_server.store.db import DISPATCHER, Db, Timeouts
-from overnight_server.wakeups.idle_slot_listener import Ear
+from overnight_server.wakeups.idle_slot_listener import SlotSubscription
 from overnight_server.wakeups.wake import Waker
 from overnight_worker.duration_stats import Pace
 
@@ -15,7 +15,7 @@ CONNECTIONS = 2
 
 
 @dataclass(frozen=True)
-class House:
+class WorkerResources:
     """The connections of a process; opened when first used, which is after the fork."""
 
     settings: Settings
@@ -24,17 +24,19 @@ class House:
     pace: Pace = field(default_factory=Pace)
 
     @cached_property
-    def ear(self) -> Ear:
+    def ear(self) -> SlotSubscription:
         """What a slot of this process hears with while it lingers."""
         settings, pool = self.settings, self.settings.pool
-        return Ear(settings.redis_url or "", settings.redis_key_prefix, pool, agent_queue(pool))
+        return SlotSubscription(
+            settings.redis_url or "", settings.redis_key_prefix, pool, agent_queue(pool)
+        )
 
 
 @cache
-def house() -> House:
+def worker_resources() -> WorkerResources:
     """Return this process's connections; the main process of a pool must never ask."""
     settings = current()
-    return House(
+    return WorkerResources(
         settings=settings,
         db=Db.connect(
             database_url(settings),

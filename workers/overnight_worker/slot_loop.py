@@ -25,10 +25,10 @@ from overnight_server.gate.claim import Begun, Terms, take_first, take_next, tri
 from overnight_server.store.batched_statements import Trip
 from overnight_server.store.db import DatabaseUnreachable, Standby
 from overnight_server.telemetry import Event, emit
-from overnight_server.wakeups.idle_slot_listener import Ear, Heard
+from overnight_server.wakeups.idle_slot_listener import Heard, SlotSubscription
 from overnight_worker.identity import WORKER_ID
 from overnight_worker.record_results import UNANSWERED_SECONDS, give_up_by, give_up_taken_by
-from overnight_worker.resources import House
+from overnight_worker.resources import WorkerResources
 from overnight_worker.shutdown import DRAIN
 
 # How long a slot that lingers may be deaf to a shutdown.
@@ -36,20 +36,20 @@ SLICE_SECONDS = 0.5
 # How long it keeps a connection before it asks whether the server is still there.
 TRUST_SECONDS = 2.0
 # How long it may go on after a message if it mostly lingers.
-LINGER_SECONDS = 60.0
+LISTEN_SECONDS = 60.0
 
 
 class Refill:
     """Follows one message: what its slot takes after it, for a while."""
 
-    def __init__(self, house: House) -> None:
-        self._house = house
-        self._terms = Terms.of(house.settings)
-        self._lease = timedelta(seconds=house.settings.lease_seconds)
+    def __init__(self, resources: WorkerResources) -> None:
+        self._resources = resources
+        self._terms = Terms.of(resources.settings)
+        self._lease = timedelta(seconds=resources.settings.lease_seconds)
         # Then Celery has its process back, to look after it and to show that it goes on: soon
         # after much work, later if there was little.
-        self._until = time.monotonic() + house.settings.refill_seconds
-        self._leaves = max(self._until, time.monotonic() + LINGER_SECONDS)
+        self._until = time.monotonic() + resources.settings.refill_seconds
+        self._leaves = max(self._until, time.monotonic() + LISTEN_SECONDS)
         self._bundle = uuid4()
         self._next = Begun()
         self._confirmed = False
@@ -59,7 +59,7 @@ class Refill:
 
     def after(self, run: Run, began: float) -> Self | None:
         """Get ready to follow runs, the last of them begun then; None if it ends here."""
-        self._was_quick = time.monotonic() - began < self._house.settings.bundle_seconds
+        self._was_quick = time.monotonic() - began < self._resources.settings.bundle_seconds
         if not self._goes_on:
             return None
         # A bundle goes by the message's name, under which Celery can be asked to end it.
@@ -72,7 +72,7 @@ class Refill:
 
     def claim(self, tx: Connection) -> None:
         """Claim and begin the next runs in the transaction that settles the last ones."""
-        settings = self._house.settings
+        settings = self._resources.settings
         # Before the start is requested: the leases count from some moment after this.
         self.began = time.monotonic()
         self._next = Begun()
@@ -97,13 +97,13 @@ class Refill:
         if not confirmed:
             # The transaction brought no answer, but it may have counted.
             claims = [run.claim for run in begun.runs]
-            give_up_by(self._house.db, claims, deadline=time.monotonic() + UNANSWERED_SECONDS)
+            give_up_by(self._resources.db, claims, deadline=time.monotonic() + UNANSWERED_SECONDS)
             return []
         if begun.runs:
             fault("refill.after_commit")
             if begun.idle and len(begun.runs) > 1:
                 # Others could take some of what this slot found; one alone was all there was.
-                self._house.waker.nudge()
+                self._resources.waker.wake()
         return list(begun.runs)
 
     def linger(self) -> list[Run]:
@@ -111,11 +111,11 @@ class Refill:
         if not self._goes_on:
             return []
         try:
-            with self._house.ear as ear:
+            with self._resources.ear as ear:
                 while time.monotonic() < self._leaves and not DRAIN.begun:
                     heard, runs = self._listen(ear)
                     if runs:
-                        span = self._house.settings.refill_seconds
+                        span = self._resources.settings.refill_seconds
                         self._until = min(time.monotonic() + span, self._leaves)
                     if runs or heard is Heard.LEAVE:
                         return runs
@@ -124,13 +124,13 @@ class Refill:
             return []
         if not DRAIN.begun:
             # Its time is up, but somebody should be listening.
-            self._house.waker.nudge()
+            self._resources.waker.wake()
         return []
 
-    def _listen(self, ear: Ear) -> tuple[Heard, list[Run]]:
+    def _listen(self, ear: SlotSubscription) -> tuple[Heard, list[Run]]:
         """Listen for as long as a connection can be trusted, or until something comes of it."""
         until = time.monotonic() + TRUST_SECONDS
-        with self._house.db.standing_by() as standby:
+        with self._resources.db.standing_by() as standby:
             trip, token = self._prepared(standby)
             while time.monotonic() < until and not DRAIN.begun:
                 heard = ear.wait(SLICE_SECONDS)
@@ -148,7 +148,7 @@ class Refill:
         token = uuid4()
         trip = trip_for_first(
             standby,
-            self._house.settings.pool,
+            self._resources.settings.pool,
             agent=WORKER_ID,
             token=token,
             terms=self._terms,
@@ -162,7 +162,7 @@ class Refill:
             run = take_first(standby, trip)
         except (DatabaseUnreachable, SQLAlchemyError):
             # It may have counted all the same.
-            db, pool = self._house.db, self._house.settings.pool
+            db, pool = self._resources.db, self._resources.settings.pool
             give_up_taken_by(db, pool, token, deadline=time.monotonic() + UNANSWERED_SECONDS)
             raise
         if run is None:

@@ -56,7 +56,7 @@ class Spans:
         )
 
 
-class Ladder:
+class StopPolicy:
     """One run's way down: asked to stop, given its grace, ended.
 
     All instants are of one monotonic clock. `began` is taken before the start was requested,

@@ -3,7 +3,7 @@
 from overnight_server.maintenance.sweeps import SWEEPS, run_sweep
 from overnight_server.telemetry import Event, emit
 from overnight_worker.celery_app import app
-from overnight_worker.resources import house
+from overnight_worker.resources import worker_resources
 
 
 def sweep(name: str) -> None:
@@ -11,10 +11,10 @@ def sweep(name: str) -> None:
 
     What it touched may be work or room for work, so the dispatcher should look.
     """
-    own = house()
+    own = worker_resources()
     try:
         if run_sweep(own.db, own.settings, name):
-            own.waker.nudge()
+            own.waker.wake()
     except Exception as error:  # noqa: BLE001 - whatever it was, the next tick tries again
         emit(Event.SWEEP_FAILED, sweep=name, error=error)
 

@@ -24,7 +24,7 @@ from overnight_worker.record_results import (
     LONGEST_PAUSE_SECONDS,
     UNANSWERED_SECONDS,
 )
-from overnight_worker.resources import House
+from overnight_worker.resources import WorkerResources
 
 T = TypeVar("T")
 
@@ -32,35 +32,35 @@ T = TypeVar("T")
 class Growth:
     """The way from one run to its graph; a run that lost its claim changes nothing through it."""
 
-    def __init__(self, house: House, run: Run) -> None:
-        self._house = house
+    def __init__(self, resources: WorkerResources, run: Run) -> None:
+        self._resources = resources
         self._run = run
 
     def spawn(self, wish: Wish) -> str:
         """Let a child in; the same key again answers with the first one."""
         own = wish.task.model_fields_set
         seed = Seed(
-            task=replace(new_task(wish.task, self._house.settings, None), name=wish.name),
+            task=replace(new_task(wish.task, self._resources.settings, None), name=wish.name),
             key=wish.key,
             depends_on=_ids("depends_on", wish.depends_on),
             inherits_priority=not own & {"priority", "priority_score"},
         )
-        caps = SpawnCaps.of(self._house.settings)
+        caps = SpawnCaps.of(self._resources.settings)
         run = self._run
-        made = _asked(lambda: spawn(self._house.db, run.user_id, run.claim, seed, caps))
+        made = _asked(lambda: spawn(self._resources.db, run.user_id, run.claim, seed, caps))
         shown = show_task(made.task_id)
         if made.created:
             emit(Event.TASK_ADDED, queue_id=shown, depth=None, source=SOURCE)
-            self._house.waker.nudge()
+            self._resources.waker.wake()
         return shown
 
     def children(self, named: Sequence[str] | None) -> list[Child]:
         """Return the run's own children, those named in that order, or all."""
         if named is None:
-            found = _asked(lambda: children_of(self._house.db, self._run.claim.task_id))
+            found = _asked(lambda: children_of(self._resources.db, self._run.claim.task_id))
             return [_child(one) for one in found]
         wanted = _ids("children", named)
-        found = _asked(lambda: children_of(self._house.db, self._run.claim.task_id, wanted))
+        found = _asked(lambda: children_of(self._resources.db, self._run.claim.task_id, wanted))
         known = {one.task_id: one for one in found}
         for one in wanted:
             if one not in known:
@@ -72,18 +72,18 @@ class Growth:
     def inputs(self) -> dict[str, Any]:
         """Return the outputs the run may read."""
         run = self._run
-        return _asked(lambda: inputs_of(self._house.db, run.user_id, run.claim.task_id))
+        return _asked(lambda: inputs_of(self._resources.db, run.user_id, run.claim.task_id))
 
     def keep(self, name: str, content: Content) -> str:
         """Keep an artifact under a name of the task."""
         made = Made(name, content.kind, content.raw)
-        caps = ArtifactCaps.of(self._house.settings)
-        kept = _asked(lambda: keep(self._house.db, self._run.claim, made, caps))
+        caps = ArtifactCaps.of(self._resources.settings)
+        kept = _asked(lambda: keep(self._resources.db, self._run.claim, made, caps))
         return show_artifact(kept)
 
 
 def _asked(work: Callable[[], T]) -> T:
-    """Ask the house, also while Postgres is away for a moment; say no in the handler's words.
+    """Ask the deployment, also while Postgres is away for a moment; say no in the handler's words.
 
     What is asked twice is done once: children and artifacts go by their keys.
     """

@@ -35,7 +35,7 @@ from overnight_server.event_log.feed import Feed
 from overnight_server.settings import Settings
 from overnight_server.settings import load as load_settings
 from overnight_server.store.db import ADMIN, APP, GATE, Db
-from overnight_server.wakeups.agent_long_poll import Bell
+from overnight_server.wakeups.agent_long_poll import AgentLongPoll
 from overnight_server.wakeups.wake import Waker
 
 ROUTES = (
@@ -75,7 +75,7 @@ def create_app(settings: Settings, *, db: Db | None = None, waker: Waker | None 
         # Admins are few.
         admin_db=_database(settings, ADMIN, 1),
         gate_db=_database(settings, GATE, settings.database_pool_size),
-        bell=Bell(store, per_user=settings.max_streams_per_user),
+        bell=AgentLongPoll(store, per_user=settings.max_streams_per_user),
         claim_places=CapacityLimiter(settings.database_pool_size),
         tokens=_verifier(settings),
         rates=_rates(settings),
@@ -121,7 +121,7 @@ def _database(settings: Settings, role: str, pool_size: int) -> Db:
 def _verifier(settings: Settings) -> Verifier | None:
     if not settings.jwt_algorithms:
         return None
-    # Cryptography takes a while to load, and most houses know keys only.
+    # Cryptography takes a while to load, and most deployments know keys only.
     from overnight_server.control.tokens import Tokens  # noqa: PLC0415
 
     return Tokens.of(settings)

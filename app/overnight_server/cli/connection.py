@@ -45,7 +45,7 @@ def settings() -> "Settings":
 
 
 def home(known: "Settings") -> "Home":
-    """Return the home of the local house, looked for from here upwards."""
+    """Return the home of the local deployment, looked for from here upwards."""
     from overnight_server.local.home import Home
 
     return Home.find(known.home)

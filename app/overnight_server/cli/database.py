@@ -1,4 +1,4 @@
-"""The operator's way to Postgres: the one the settings name, or the local house's own."""
+"""The operator's way to Postgres: the one the settings name, or the local deployment's own."""
 
 import logging
 import os
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from overnight_server.settings import Settings
     from overnight_server.store.db import Db
 
-ADVICE = "Start the local house with `overnight up`, or set OVERNIGHT_DATABASE_URL."
+ADVICE = "Start the local deployment with `overnight up`, or set OVERNIGHT_DATABASE_URL."
 MISSING_TABLE = "42P01"
 # Users and keys are an admin's business; everything else is the dispatcher's.
 FRONT_DOOR = "overnight_admin"
 
 
 def settings() -> "Settings":
-    """Return the settings; where they name no servers, those of the running local house.
+    """Return the settings; where they name no servers, those of the running local deployment.
 
     What is found is also left in the environment, for the processes we become.
     """

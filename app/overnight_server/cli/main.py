@@ -43,7 +43,7 @@ from overnight_server.cli.terminal import options, output, shared_options
 from overnight_server.cli.terminal.failures import Code, tell
 from overnight_server.cli.terminal.root_command import Root
 
-TASKS, QUEUE, HOUSE = "Your tasks", "Your queue as a whole", "This machine"
+TASKS, QUEUE, DEPLOYMENT = "Your tasks", "Your queue as a whole", "This machine"
 OPERATE, PROCESSES = "Operating", "Processes"
 
 app = typer.Typer(
@@ -106,7 +106,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "queue-cancel": tasks.cancel,
         "window": window.window,
     },
-    HOUSE: {"up": local.up, "down": local.down, "doctor": local.doctor},
+    DEPLOYMENT: {"up": local.up, "down": local.down, "doctor": local.doctor},
     OPERATE: {
         "migrate": maintenance.migrate,
         "sweep": maintenance.sweep,

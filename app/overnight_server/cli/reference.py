@@ -28,7 +28,7 @@ After this page you can use every command of `overnight`. It is written by
 - Durations are written `90`, `45s`, `30m`, `1h30m`, `2d`.
 - The user's commands speak to the server that `--url`, `--profile` or `OVERNIGHT_URL` names, else
   to that of the default profile, else to the one that `overnight up` started under this home. The
-  operator's commands act on the database that `OVERNIGHT_DATABASE_URL` names, else on that house's
+  operators' commands act on the database of `OVERNIGHT_DATABASE_URL`, else on the local stack's
   own. `overnight profile add` names a server; profiles stand in
   `~/.config/overnight/profiles.toml`.
 - `eval "$(overnight completion bash)"` teaches your shell the commands, and the ids of your tasks.

@@ -1,4 +1,4 @@
-"""Agents outside the house: coming, showing themselves, draining, leaving.
+"""Agents outside the deployment: coming, showing themselves, draining, leaving.
 
 Each has a pool to itself, so that what it can do, take and pay for is judged for it alone. Whoever
 calls here is the owner; another user's agent looks exactly like none.
@@ -75,7 +75,7 @@ def register(db: Db, user_id: UserId, card: OutsideCard) -> str:
         return str(made.scalar_one())
 
     agent_id = db.atomically(work)
-    lanes.look_afresh(db, pool)
+    lanes.unskip_lanes(db, pool)
     return agent_id
 
 
@@ -106,7 +106,7 @@ def drain(db: Db, user_id: UserId, agent_id: str) -> None:
     )
     if drained is None:
         raise AgentOffline
-    lanes.look_afresh(db, pool)
+    lanes.unskip_lanes(db, pool)
 
 
 def leave(db: Db, user_id: UserId, agent_id: str) -> None:

@@ -136,7 +136,7 @@ def set_agent_budget(db: Db, agent_id: str, usd: float | None, *, actor: str) ->
         return pool
 
     # What was too dear for it may have parked lanes.
-    lanes.look_afresh(db, db.atomically(work))
+    lanes.unskip_lanes(db, db.atomically(work))
     emit(Said.BUDGET_SET, budget=Budget.AGENT, usd=_said(usd), actor=actor, worker=agent_id)
 
 

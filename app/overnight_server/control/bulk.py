@@ -160,11 +160,11 @@ def _checked(user_id: UserId, order: Order) -> dict[str, Any]:
     if fields and order.everything:
         legal = "a filter, or everything: true"
         raise InvalidRequest("everything", f"the filter names {', '.join(fields)}", legal=legal)
-    is_wanted = order.action is Action.REPRIORITISE
-    if is_wanted and order.priority is None:
+    needs_idle_listener = order.action is Action.REPRIORITISE
+    if needs_idle_listener and order.priority is None:
         legal = "priority from 1 to 4, or priority_score from 0 to 100"
         raise InvalidRequest("priority", "reprioritise needs one", legal=legal)
-    if not is_wanted and order.priority is not None:
+    if not needs_idle_listener and order.priority is not None:
         message = f"{order.action} sets none"
         raise InvalidRequest("priority", message, legal="none, or the action reprioritise")
     return {

@@ -1,4 +1,4 @@
-"""Tokens for whoever runs a task outside the house: good for one claim, and as long as it is held.
+"""Claim tokens: an agent outside the deployment shows one to act for one claim while it holds it.
 
 A token reads `overnight_claim_<task>_<epoch>_<digest>`. The digest is made from the random token
 that the claim itself carries, so there is no secret to keep or to change, nothing to store and

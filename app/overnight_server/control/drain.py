@@ -25,7 +25,7 @@ def undrain(db: Db, name: str) -> str:
 def _change(db: Db, name: str, *, draining: bool) -> str:
     agent_id, pool = db.atomically(lambda tx: _set(tx, name, draining=draining))
     # What it could or could not do changes what its pool may promise.
-    lanes.look_afresh(db, pool)
+    lanes.unskip_lanes(db, pool)
     return agent_id
 
 

@@ -35,7 +35,7 @@ class Lifted(Enum):
 class Overrides:
     """Exceptions to a plan; None leaves a limit as it is.
 
-    Lifted hours are without limit; a lifted cap on tasks is the house's again.
+    Lifted hours are without limit; a lifted cap on tasks is the deployment's again.
     """
 
     concurrency: int | None = None

@@ -16,8 +16,8 @@ from overnight_server.domain.claims import Claim, Claimed
 from overnight_server.domain.ids import show_task
 from overnight_server.settings import Settings
 from overnight_server.telemetry import Event, emit
-from overnight_server.wakeups.idle_slot_listener import is_wanted, send_off
-from overnight_server.wakeups.redis_client import TIMEOUT_SECONDS, impatient
+from overnight_server.wakeups.idle_slot_listener import dismiss_idle_listeners, needs_idle_listener
+from overnight_server.wakeups.redis_client import TIMEOUT_SECONDS, fail_fast_client
 
 # Who sent a message, for those who look at it.
 ORIGIN: Final = f"overnight-dispatch@{socket.gethostname()}"
@@ -36,7 +36,7 @@ class Publisher:
         self._celery.conf.update(configuration)
         # Kombu would try to connect for seconds more, while the claims wait to be given back.
         self._celery.conf.broker_transport_options["max_retries"] = 0
-        self._redis = impatient(str(configuration["broker_url"]))
+        self._redis = fail_fast_client(str(configuration["broker_url"]))
         self._prefix = settings.redis_key_prefix
 
     def check(self) -> None:
@@ -59,7 +59,7 @@ class Publisher:
         queue = agent_queue(pool)
         with self._redis.pipeline(transaction=False) as trip:
             trip.lpush(self._prefix + queue, *(_written(one, queue) for one in bundled(claims)))
-            send_off(trip, self._prefix, pool)
+            dismiss_idle_listeners(trip, self._prefix, pool)
             try:
                 trip.execute()
             except redis.RedisError as error:
@@ -78,7 +78,7 @@ class Publisher:
         queue = agent_queue(pool)
         with suppress(redis.RedisError):
             # Mostly somebody listens, and nothing has to be written.
-            if is_wanted(self._redis, self._prefix, pool, queue):
+            if needs_idle_listener(self._redis, self._prefix, pool, queue):
                 self._redis.lpush(self._prefix + queue, _invitation(queue))
 
     def terminate(self, claim: Claim, bundle: UUID | None = None) -> None:

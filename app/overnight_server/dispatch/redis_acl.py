@@ -62,7 +62,7 @@ class AclUser:
 
 
 def acl_users(prefix: str, database: int = 0) -> tuple[AclUser, ...]:
-    """Return the users for a house whose keys begin with this prefix, in this database."""
+    """Return the users for a deployment whose keys begin with this prefix, in this database."""
     # A pattern to listen to must stand in the list letter by letter.
     heard = tuple(f"{prefix}/{database}.{name}" for name in REMOTE_CONTROL)
     read = tuple(f"%R~{prefix}{name}*" for name in (agent_queue(""), MAINTENANCE_QUEUE))

@@ -50,7 +50,7 @@ def new_bulk_id() -> BulkId:
 
 
 def new_agent_id() -> str:
-    """Make the id of a new agent outside the house, as everybody sees it."""
+    """Make the id of a new agent outside the deployment, as everybody sees it."""
     return f"agent_{_ulid(ULID().to_uuid())}"
 
 

@@ -54,7 +54,7 @@ class Event(StrEnum):
     CHECK = "check"
     COMPLETE = "complete"
     RETRY = "retry"
-    BURY = "bury"
+    DEAD_LETTER = "bury"
     HAND_BACK = "hand_back"
     SUSPEND = "suspend"
     PROMOTE = "promote"
@@ -108,7 +108,7 @@ MOVES: dict[Event, Move] = {
     Event.COMPLETE: _move({State.RUNNING, State.VALIDATING}, State.COMPLETED),
     Event.RETRY: _move({State.RUNNING, State.VALIDATING}, State.RETRYING, via=State.FAILED),
     # A run that fails for good, and a waiting task that can no longer meet its deadline.
-    Event.BURY: _move(
+    Event.DEAD_LETTER: _move(
         {State.RUNNING, State.VALIDATING, State.PENDING, State.READY, State.RETRYING},
         State.DEAD_LETTERED,
         via=State.FAILED,

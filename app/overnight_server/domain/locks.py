@@ -68,7 +68,7 @@ def is_wide(keys: Sequence[str]) -> bool:
 
 
 def implied(project_id: str | None, scope: LockScope) -> str | None:
-    """Return the key a task takes by the house's setting: its project's, or the whole user's."""
+    """Return the lock key that the settings give a task: its project's, or the user's."""
     if scope == "user":
         return USER
     if scope == "project" and project_id is not None:
@@ -82,7 +82,7 @@ def keys_of(
     """Return what a task will lock, or None for nothing at all.
 
     What it declares takes the place of its project's key: it knows better what it touches. It
-    cannot take the place of the user's key, which the house insists on.
+    cannot take the place of the user's key, which the deployment insists on.
     """
     default = implied(project_id, scope)
     wanted = [*declared] if declared and default != USER else [*declared, default or ""]

@@ -6,13 +6,13 @@ from overnight_server.domain.errors import InvalidRequest
 
 EVERYTHING = "*"
 ADMIN = "admin"
-HOUSE_AGENTS = "agents:house"
+ALL_USERS_AGENTS = "agents:all-users"
 #: Every scope there is, and what it opens; docs/security.md is held to it by a test.
 SCOPES: Mapping[str, str] = {
     "tasks:read": "look at one's tasks, graphs, forecasts, queue and limits",
     "tasks:write": "add, change and cancel one's tasks",
     "agents:run": "register one's agents, and have them claim one's tasks",
-    HOUSE_AGENTS: "have an agent claim everybody's tasks, if one is an admin",
+    ALL_USERS_AGENTS: "have an agent claim everybody's tasks, if one is an admin",
     "keys:read": "list one's API keys",
     "keys:write": "make, rotate and revoke one's API keys",
     ADMIN: "act on every user, if one is an admin",

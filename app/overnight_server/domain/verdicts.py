@@ -78,7 +78,7 @@ def judge(standing: Standing, result: Result, chance: float) -> Verdict:
             )
         case TimedOut(by_plan=True):
             # Retrying would only burn the same hours again.
-            return Verdict(Event.BURY, "plan_timeout", "plan_timeout", "Timeout")
+            return Verdict(Event.DEAD_LETTER, "plan_timeout", "plan_timeout", "Timeout")
         case TimedOut():
             return _after_failure(
                 standing,
@@ -202,7 +202,7 @@ def _after_failure(
             escalation=escalation,
         )
     return Verdict(
-        Event.BURY,
+        Event.DEAD_LETTER,
         outcome,
         reason,
         message,

@@ -111,9 +111,7 @@ class Feed:
             return touched(tx, users, after=before, until=now)
 
         # For all who listen at once; what each then reads, they read behind their own wall.
-        changed = await anyio.to_thread.run_sync(
-            partial(self._db.atomically, look, house_wide=True)
-        )
+        changed = await anyio.to_thread.run_sync(partial(self._db.atomically, look, all_users=True))
         if before is None and self._horizon.at is not None:
             self._wake_all()
         for found in changed:

@@ -69,7 +69,7 @@ def explain(db: Db, user_id: UserId, task_id: TaskId, terms: Terms) -> ExplainVi
             facts, _outcomes(tx, user_id, task_id, facts, terms)
         )
 
-    facts, reasons = db.atomically(work, one_instant=True, house_wide=True)
+    facts, reasons = db.atomically(work, one_instant=True, all_users=True)
     task = facts.task
     return ExplainView(
         id=show_task(task["id"]),
@@ -93,7 +93,7 @@ def explain_next(tx: Connection, user_id: UserId, terms: Terms) -> list[Reason]:
         replace(reason, message=f"{which} {reason.message}")
         if reason.message.startswith("needs ")
         else reason
-        for reason in held_back(_house_of(tx, user_id, row, terms))
+        for reason in held_back(_read_facts(tx, user_id, row, terms))
     ]
 
 
@@ -127,7 +127,7 @@ def _facts(tx: Connection, user_id: UserId, task_id: TaskId, terms: Terms) -> Fa
     if State(row["state"]) not in WAITING:
         return Facts(row, parents)
     return replace(
-        _house_of(tx, user_id, row, terms),
+        _read_facts(tx, user_id, row, terms),
         parents=parents,
         locks=(
             _rows(tx, statement("explain_locks"), task_id=task_id, limit=LOCKS)
@@ -137,7 +137,7 @@ def _facts(tx: Connection, user_id: UserId, task_id: TaskId, terms: Terms) -> Fa
     )
 
 
-def _house_of(tx: Connection, user_id: UserId, row: Mapping[str, Any], terms: Terms) -> Facts:
+def _read_facts(tx: Connection, user_id: UserId, row: Mapping[str, Any], terms: Terms) -> Facts:
     """Read what a user's tasks have around them: pauses, the window, the pools."""
     window = window_of(row)
     return Facts(

@@ -48,7 +48,7 @@ class Pool:
 
     @property
     def has_room(self) -> bool:
-        """Whether a slot of its own is free; the house's cap is judged by itself."""
+        """Whether a slot of its own is free; the deployment's cap is judged by itself."""
         return self.offer.slots > self.offer.busy
 
 

@@ -57,7 +57,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Offer:
-    """A pool's slots as a pass counts them: all, busy, and what is free within the house's cap.
+    """A pool's slots as a pass counts them: all, busy, and free within the cap on all pools.
 
     An agent outside may serve one user alone.
     """
@@ -65,7 +65,7 @@ class Offer:
     pool: str
     slots: int
     busy: int
-    in_house: int
+    in_all_pools: int
     capabilities: Sequence[Sequence[str]]
     types: Sequence[Sequence[str]]
     capacity: Capacity
@@ -91,7 +91,7 @@ def offer_of(
         pool=pool,
         slots=row.slots,
         busy=row.singles + row.bundles,
-        in_house=row.in_house,
+        in_all_pools=row.in_all_pools,
         capabilities=row.capabilities or (),
         types=row.types or (),
         capacity=offered(row, terms)

@@ -47,13 +47,13 @@ def pool_reasons(facts: Facts) -> Iterator[Reason]:
     elif not any(pool.has_room for pool in is_open):
         yield _busy(is_open)
     if facts.slots_max is not None and facts.pools:
-        in_house = max(pool.offer.in_house for pool in facts.pools)
-        if in_house >= facts.slots_max:
+        in_all_pools = max(pool.offer.in_all_pools for pool in facts.pools)
+        if in_all_pools >= facts.slots_max:
             yield Reason(
                 Code.SLOTS_MAX,
-                f"{in_house} of the {facts.slots_max} slots that all pools may use together are"
+                f"{in_all_pools} of the {facts.slots_max} slots that all pools may use together are"
                 " busy: one must come free",
-                {"busy": in_house, "slots_max": facts.slots_max},
+                {"busy": in_all_pools, "slots_max": facts.slots_max},
             )
 
 

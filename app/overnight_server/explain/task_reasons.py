@@ -93,7 +93,7 @@ def _first(facts: Facts, best: Outcome, own: list[str]) -> str:
                 f"{free} in the pool {best.pool} and the task is number {best.place} in line:"
                 " users with fewer running tasks, and your more urgent ones, go first"
             )
-        case _ if best.pool in facts.task["parked_for"]:
+        case _ if best.pool in facts.task["skipped_by_pools"]:
             return (
                 f"the pool {best.pool} found nothing to start in your queue and looks again when"
                 " something in it or a worker changes"

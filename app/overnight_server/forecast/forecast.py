@@ -1,4 +1,4 @@
-"""When a user's tasks will start and end: the gate's own rules, rehearsed on what runs took."""
+"""When a user's tasks will start and end: the gate's own rules, simulated on what runs took."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.lifecycle import FINAL, State
 from overnight_server.domain.reasons import listed
 from overnight_server.forecast.outlook import Outlook, foresee
-from overnight_server.forecast.simulation import HORIZON, Rehearsal, Waiting
+from overnight_server.forecast.simulation import HORIZON, Simulation, Waiting
 from overnight_server.forecast.snapshot import Sight, Workers, look
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
@@ -38,7 +38,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class ForecastView:
-    """What is expected of one task, from how many observed runs and rehearsed nights.
+    """What is expected of one task, from how many observed runs and simulated nights.
 
     `observed_runs` 0 means that no run of its type was ever seen: its timeout stands for its
     duration, and the forecast is the latest it can be rather than the likeliest.
@@ -67,10 +67,10 @@ def forecast_task(db: Db, user_id: UserId, task_id: TaskId, workers: Workers) ->
             raise TaskNotFound
         return dict(row), look(tx, user_id, workers, graphs=[row["dag_id"]], types=[row["type"]])
 
-    row, sight = db.atomically(work, house_wide=True)
+    row, sight = db.atomically(work, all_users=True)
     if State(row["state"]) in FINAL:
         return _over(row, sight)
-    outlook = foresee(Rehearsal(sight.snapshot), sight.history, [task_id])
+    outlook = foresee(Simulation(sight.snapshot), sight.history, [task_id])
     return _view(sight, outlook, row)
 
 
@@ -94,8 +94,8 @@ def forecast_next(
             rows[task] | {"state": state.value} for task, state in states.items() if task in rows
         ], sight
 
-    rows, sight = db.atomically(work, house_wide=True)
-    outlook = foresee(Rehearsal(sight.snapshot), sight.history, [row["id"] for row in rows])
+    rows, sight = db.atomically(work, all_users=True)
+    outlook = foresee(Simulation(sight.snapshot), sight.history, [row["id"] for row in rows])
     return [_view(sight, outlook, row) for row in rows[:limit]]
 
 
@@ -128,12 +128,12 @@ def notes_on(
     if sight.lane["paused"]:
         notes.append("the user is paused: nothing starts before that ends")
     if sight.lane["ready"] > len(sight.places):
-        notes.append(f"only the first {len(sight.places)} of the user's tasks were rehearsed")
+        notes.append(f"only the first {len(sight.places)} of the user's tasks were simulated")
     if sight.lane["has_graph_budgets"]:
-        notes.append("budgets of graphs are not rehearsed: they may keep tasks waiting for longer")
+        notes.append("budgets of graphs are not simulated: they may keep tasks waiting for longer")
     if any(task.usd for task in waiting):
         if any(worker["has_budget"] for worker in sight.workers):
-            notes.append("budgets of agents are not rehearsed: they may keep tasks waiting")
+            notes.append("budgets of agents are not simulated: they may keep tasks waiting")
         most = sight.lane["night_usd"]
         if most is not None and any(task.usd > most for task in waiting):
             notes.append(f"one needs more than the ${most:.2f} of a whole night: it does not start")

@@ -1,4 +1,4 @@
-"""Many rehearsals of the same house, and what they have in common: a forecast with a band."""
+"""Many rehearsals of the same deployment, and what they have in common: a forecast with a band."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from random import Random
 from uuid import UUID
 
 from overnight_server.forecast.durations import Observed
-from overnight_server.forecast.simulation import Rehearsal, Span
+from overnight_server.forecast.simulation import Simulation, Span
 
 # More nights make the band no truer; fewer make it ragged.
 NIGHTS = 50
@@ -50,9 +50,9 @@ class Outlook:
 
 
 def foresee(
-    rehearsal: Rehearsal, history: Observed, asked: Collection[UUID], *, nights: int = NIGHTS
+    rehearsal: Simulation, history: Observed, asked: Collection[UUID], *, nights: int = NIGHTS
 ) -> Outlook:
-    """Rehearse the asked tasks in many nights; the same house always gets the same answer."""
+    """Rehearse the asked tasks in many nights; the same deployment always gets the same answer."""
     random = Random(0)  # noqa: S311 - draws durations, not secrets
     spans: list[Mapping[UUID, Span]] = []
     starts, is_cut = 0, False

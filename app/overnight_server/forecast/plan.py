@@ -13,7 +13,7 @@ from overnight_server.domain.locks import keys_of
 from overnight_server.domain.priority import critical_path_weights, sort_key
 from overnight_server.forecast.forecast import Expected, expected, expected_last, notes_on
 from overnight_server.forecast.outlook import foresee
-from overnight_server.forecast.simulation import Rehearsal, Waiting
+from overnight_server.forecast.simulation import Simulation, Waiting
 from overnight_server.forecast.snapshot import Sight, Workers, awaited, look
 from overnight_server.intake.submit import Caps, Edge, NewTask, check
 from overnight_server.store.db import Db
@@ -35,7 +35,7 @@ class Step:
 class PlanView:
     """What a batch would come to.
 
-    Of `tasks` tasks, `sure` or more end by `by_at` in nine of ten rehearsed nights, `likely` or
+    Of `tasks` tasks, `sure` or more end by `by_at` in nine of ten simulated nights, `likely` or
     more in half of them; both are None without a `by_at`. `finish` is the end of the last task.
     """
 
@@ -66,14 +66,14 @@ def plan(
 
     db.atomically(lambda tx: check(tx, user_id, tasks, caps, edges))
     types = {task.type for task in tasks}
-    sight = db.atomically(lambda tx: look(tx, user_id, workers, types=types), house_wide=True)
+    sight = db.atomically(lambda tx: look(tx, user_id, workers, types=types), all_users=True)
     weights = critical_path_weights(len(tasks), [(edge.parent, edge.child) for edge in edges])
     drafts = [
         _draft(task, user_id, caps, sight, weight)
         for task, weight in zip(tasks, weights, strict=True)
     ]
     names = [draft.id for draft in drafts]
-    house = replace(
+    deployment = replace(
         sight.snapshot,
         waiting=[*sight.snapshot.waiting, *drafts],
         edges=[
@@ -84,7 +84,7 @@ def plan(
             ),
         ],
     )
-    outlook = foresee(Rehearsal(house), sight.history, names)
+    outlook = foresee(Simulation(deployment), sight.history, names)
     left = None if by_at is None else (by_at - sight.now).total_seconds()
     spans = [expected(sight, outlook, name) for name in names]
     return PlanView(

@@ -1,4 +1,4 @@
-"""The gate rehearsed: what would start when, if nobody submitted anything more.
+"""The gate simulated: what would start when, if nobody submitted anything more.
 
 The rules are those of `claim.sql`, replayed without a database: among users with room and hours
 the fewest active first, then the longest since served, then the larger plan; inside a user the
@@ -6,7 +6,7 @@ stored order; one holder per lock, and per path with all below it; a task's whol
 what is left of the month and its estimate what is left of the night's budget; nothing starts past
 its deadline or outside of its user's window; a pool takes only what its workers can do and know.
 Slots that fall free at the same moment are filled one after the other. Runs are taken to cost their
-estimate. Not rehearsed: work that comes in later, failures and retries, runs that a window calls
+estimate. Not simulated: work that comes in later, failures and retries, runs that a window calls
 back, the urgency that a deadline adds as it nears, the budgets of tasks, graphs and agents, bundles
 (quick tasks pass one by one, which takes the slots as long), and what a pass that fills many slots
 at once leaves to the next.
@@ -110,7 +110,7 @@ class LaneState:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The house at one moment; `edges` are (parent, child) pairs that are not satisfied yet."""
+    """The state at one instant; `edges` are (parent, child) pairs that are not satisfied yet."""
 
     pools: Sequence[PoolState]
     lanes: Sequence[LaneState]
@@ -137,7 +137,7 @@ class Played:
     is_cut: bool
 
 
-class Rehearsal:
+class Simulation:
     """A snapshot made ready to be replayed many times."""
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -241,7 +241,7 @@ class _Lane:
 class _Play:
     """One replay: a heap of what happens next, and for each pool a heap of lanes in fair order."""
 
-    def __init__(self, rehearsal: Rehearsal, night: Night, most: float) -> None:
+    def __init__(self, rehearsal: Simulation, night: Night, most: float) -> None:
         self.stage = rehearsal
         self.night = night
         self.most = most
@@ -256,7 +256,7 @@ class _Play:
         self.pools = rehearsal.snapshot.pools
         self.free = {pool.name: pool.slots for pool in self.pools}
         limit = rehearsal.snapshot.slots_max
-        self.house_free = inf if limit is None else limit
+        self.free_in_all_pools = inf if limit is None else limit
         self.queues: list[list[tuple[int, float, int, int]]] = [[] for _ in self.pools]
         self.serial = count()
         self.turn = count(1)
@@ -291,7 +291,7 @@ class _Play:
         rest = self.night.rest(run.type, run.granted, run.elapsed)
         if run.holds_slot:
             self.free[run.pool] = self.free.get(run.pool, 0) - 1
-            self.house_free -= 1
+            self.free_in_all_pools -= 1
         number = self.stage.lane_of.get(run.user)
         if number is not None:
             lane = self.lanes[number]
@@ -325,7 +325,7 @@ class _Play:
     def _fill(self, asked: set[int]) -> None:
         """Fill the free slots of every pool in turn."""
         for pool, queue in zip(self.pools, self.queues, strict=True):
-            while queue and self.free[pool.name] > 0 and self.house_free > 0:
+            while queue and self.free[pool.name] > 0 and self.free_in_all_pools > 0:
                 _, _, number, version = heappop(queue)
                 lane = self.lanes[number]
                 if version != lane.version or self._is_shut(number):
@@ -401,7 +401,7 @@ class _Play:
         lane.served = next(self.turn)
         lane.held.update(task.locks)
         self.free[pool] -= 1
-        self.house_free -= 1
+        self.free_in_all_pools -= 1
         if lane.unread > 0:
             lane.unread -= 1
             self._offer(number, entry + self.many)
@@ -426,7 +426,7 @@ class _Play:
     ) -> None:
         if pool is not None:
             self.free[pool] += 1
-            self.house_free += 1
+            self.free_in_all_pools += 1
         if number is not None:
             lane = self.lanes[number]
             lane.active -= 1

@@ -1,4 +1,4 @@
-"""The house as a rehearsal needs it, read through indexes and never further than it must be."""
+"""Read the snapshot that a simulation starts from, through indexes and no more than it needs."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -57,7 +57,7 @@ class Late:
 
 @dataclass(frozen=True)
 class Sight:
-    """What was seen of the house, when, and how many lanes were not looked into.
+    """What was seen of the deployment, when, and how many lanes were not looked into.
 
     `places` says where the user's own ready tasks stand, `lets_in` for how many seconds the user's
     window keeps a task out that is made now and was not waiting when it closed.

@@ -95,7 +95,7 @@ class Terms:
 class Capacity:
     """The free slots of a pool, who offers them, and what all of those can do.
 
-    `elsewhere` are the types that not all of them know, but some worker of the house does.
+    `elsewhere` are the types that not all of them know, but some worker of the deployment does.
     """
 
     free: int = 0
@@ -264,16 +264,16 @@ def claim_one(
         # No pool is held here, so the pause of everything is.
         tx.execute(statement("share_pauses"))
         if user_id is not None:
-            # The lane before the house's cap, like an agent that goes on in its own slot. Reading
+            # The lane before the slot cap, like an agent that goes on in its own slot. Reading
             # brings it to the present, like a pass does for all.
             lanes.lock(tx, [user_id])
             lanes.read(tx, user_id)
-        house = _house(tx, DIRECT, terms)
-        if house.paused:
+        counts = _read_pool(tx, DIRECT, terms)
+        if counts.paused:
             return None
-        if terms.slots_max is not None and house.in_house >= terms.slots_max:
+        if terms.slots_max is not None and counts.in_all_pools >= terms.slots_max:
             return None
-        if user_id is None and house.lanes_due:
+        if user_id is None and counts.lanes_due:
             _catch_up(tx)
         capacity = Capacity(1, (), tuple(capabilities))
         # What one caller cannot do another can: lanes step aside for those alike.
@@ -310,7 +310,7 @@ def _more(tx: Connection, pool: str) -> bool:
 
 
 def _capacity(tx: Connection, pool: str, terms: Terms, lock: Call) -> Capacity:
-    return _offered_now(_house(tx, pool, terms, lock), terms)
+    return _offered_now(_read_pool(tx, pool, terms, lock), terms)
 
 
 def _offered_now(row: Answer, terms: Terms) -> Capacity:
@@ -321,7 +321,7 @@ def offered(row: Answer, terms: Terms) -> Capacity:
     """Judge what a pool can take on, from the counts of `pool_capacity`."""
     free = row.slots - row.singles - row.bundles
     if terms.slots_max is not None:
-        free = min(free, terms.slots_max - row.in_house)
+        free = min(free, terms.slots_max - row.in_all_pools)
     # Any worker of the pool may get the message, so only what all can do may be promised.
     shared = set.intersection(*map(set, row.capabilities)) if row.capabilities else set()
     # The same for money: whichever of them gets the message must be able to pay.
@@ -336,7 +336,7 @@ def offered(row: Answer, terms: Terms) -> Capacity:
 
 
 def elsewhere(
-    here: Sequence[Sequence[str]] | None, house: Sequence[Sequence[str]] | None
+    here: Sequence[Sequence[str]] | None, deployment: Sequence[Sequence[str]] | None
 ) -> list[str]:
     """Return the types that a pool leaves to others, from what its workers and all workers know.
 
@@ -348,21 +348,21 @@ def elsewhere(
     >>> elsewhere([[]], [["film"]])
     []
     """
-    known = {type_ for types in house or () for type_ in types}
+    known = {type_ for types in deployment or () for type_ in types}
     named = [set(types) for types in here or () if types]
     shared = set.intersection(*named) if named else known
     return sorted(known - shared)
 
 
-def _house(tx: Connection, pool: str, terms: Terms, *locks: Call) -> Answer:
-    """Count the slots of a pool and of the house; with a cap on the house, alone."""
+def _read_pool(tx: Connection, pool: str, terms: Terms, *locks: Call) -> Answer:
+    """Count the slots of a pool and of the deployment; with a cap on the deployment, alone."""
     [row] = ask(tx, *locks, *_alone(terms), Call("pool_capacity", _of_pool(pool, terms)))
     return row
 
 
 def _alone(terms: Terms) -> Sequence[Call]:
-    """Return what keeps other pools' passes from counting the same house at the same time."""
-    return () if terms.slots_max is None else (Call("lock_house"),)
+    """Return what keeps other pools' passes from counting the same deployment at the same time."""
+    return () if terms.slots_max is None else (Call("lock_slot_cap"),)
 
 
 def _choose(

@@ -1,4 +1,4 @@
-"""A user's agents outside the house, as the user sees them."""
+"""A user's agents outside the deployment, as the user sees them."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -49,7 +49,7 @@ def _views(db: Db, user_id: UserId, agent_id: str | None) -> list[AgentView]:
     asked = {"user_id": user_id, "agent_id": agent_id}
     rows = db.atomically(
         lambda tx: tx.execute(statement("view_own_agents"), asked).mappings().all(),
-        house_wide=True,
+        all_users=True,
     )
     return [_view(dict(row)) for row in rows]
 

@@ -9,7 +9,7 @@ from overnight_server.domain.fairness import Receipt, Spell, jain, receipts
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
-# A report reads no more than this; a house that did more gets a shorter period.
+# A report reads no more than this; a deployment that did more gets a shorter period.
 MOST_STARTS = 50_000
 MOST_WAITING = 10_000
 MOST_STARVING = 100

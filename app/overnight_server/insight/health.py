@@ -1,4 +1,4 @@
-"""Whether the house is alive: workers that beat, sweeps that run."""
+"""Whether the deployment is alive: workers that beat, sweeps that run."""
 
 from dataclasses import dataclass
 from datetime import timedelta

@@ -105,6 +105,6 @@ def _lock(row: Mapping[str, Any]) -> LockView:
 
 
 def _pid(holder: str) -> int | None:
-    """Read the process id out of a holder of the house, `host:pid:boot`."""
+    """Read the process id out of a holder of the deployment, `host:pid:boot`."""
     parts = holder.split(":")
     return int(parts[1]) if len(parts) == HOLDER_PARTS and parts[1].isdecimal() else None

@@ -49,9 +49,9 @@ class QueueStatusView:
 
 @dataclass(frozen=True)
 class UserLimitsView:
-    """What a user's plan allows and what is used of it; a cap that is None is the house's.
+    """What a user's plan allows and what is used of it; a cap that is None is the deployment's.
 
-    `pending_limit` is the cap in force, if the house's is known. `night_left_usd` is what tonight
+    `pending_limit` is the cap in force, if the default is known. `night_left_usd` is what tonight
     can still promise, None without a budget; hours and money are promised to runs while they run.
     """
 
@@ -81,9 +81,7 @@ def queue_status(db: Db, user_id: UserId, terms: Terms | None = None) -> QueueSt
     """
     # Looking brings the lane to the present; what is judged then depends on everybody's work.
     row, pauses = db.atomically(lambda tx: (_limits(tx, user_id), pauses_of(tx, user_id)))
-    reasons = db.atomically(
-        lambda tx: explain_next(tx, user_id, terms or NO_SLOTS), house_wide=True
-    )
+    reasons = db.atomically(lambda tx: explain_next(tx, user_id, terms or NO_SLOTS), all_users=True)
     if terms is None:
         reasons = [reason for reason in reasons if not _is_for_a_slot(reason)]
     return QueueStatusView(
@@ -104,7 +102,9 @@ def queue_status(db: Db, user_id: UserId, terms: Terms | None = None) -> QueueSt
     )
 
 
-def user_limits(db: Db, user_id: UserId, *, house_pending: int | None = None) -> UserLimitsView:
+def user_limits(
+    db: Db, user_id: UserId, *, default_max_pending: int | None = None
+) -> UserLimitsView:
     """Return the user's plan, this month's usage and tonight's money."""
     row = db.atomically(lambda tx: _limits(tx, user_id))
     window = window_of(row)
@@ -123,7 +123,7 @@ def user_limits(db: Db, user_id: UserId, *, house_pending: int | None = None) ->
             None if row["night_budget_usd"] is None else float(row["night_budget_usd"])
         ),
         pending=row["waiting"],
-        pending_limit=house_pending if row["max_pending"] is None else row["max_pending"],
+        pending_limit=default_max_pending if row["max_pending"] is None else row["max_pending"],
         monthly_agent_hours_promised=round(row["reserved_seconds"] / SECONDS_PER_HOUR, 2),
         night_spent_usd=float(spent),
         night_left_usd=(

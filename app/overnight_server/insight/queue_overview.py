@@ -41,8 +41,8 @@ class ActiveView:
 
 
 @dataclass(frozen=True)
-class HouseStatusView:
-    """The queue, the slots and the locks of the whole house."""
+class QueueOverviewView:
+    """The queue, the slots and the locks of the whole deployment."""
 
     pending: PendingView
     active: ActiveView
@@ -69,12 +69,12 @@ class HouseStatusView:
         }
 
 
-def house_status(
+def queue_overview(
     db: Db, *, slots_max: int | None = None, liveness: timedelta = DEFAULT_LIVENESS
-) -> HouseStatusView:
-    """Return how the whole house stands; without a cap of its own, its live slots are the most."""
+) -> QueueOverviewView:
+    """Return the state of all queues; without a slot cap, the live slots are the limit."""
     pending, active = db.atomically(lambda tx: (_pending(tx), _active(tx, slots_max, liveness)))
-    return HouseStatusView(pending, active, list_locks(db))
+    return QueueOverviewView(pending, active, list_locks(db))
 
 
 def _pending(tx: Connection) -> PendingView:

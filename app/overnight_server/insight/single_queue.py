@@ -53,7 +53,7 @@ class QueuedTaskView:
 
 @dataclass(frozen=True)
 class FiguresView:
-    """How full the house's queue is, and what of the user's waits longest and is dispatched."""
+    """How full the queue is, and which of the user's tasks wait longest or are dispatched."""
 
     depth: int
     oldest_age_seconds: int

@@ -161,7 +161,7 @@ def owner_of(db: Db, task_id: TaskId) -> UserId:
 
 
 def recent_tasks(db: Db, *, limit: int) -> list[TaskId]:
-    """Return the newest tasks of the whole house."""
+    """Return the newest tasks of the whole deployment."""
     found = db.atomically(
         lambda tx: tx.execute(statement("recent_tasks"), {"limit": limit}).scalars().all()
     )

@@ -15,7 +15,7 @@ SILENT = "silent"
 class WorkerView:
     """One worker; `status` is active, draining, silent or offline.
 
-    Agents outside the house have an owner and a name.
+    Agents outside the deployment have an owner and a name.
     """
 
     id: str

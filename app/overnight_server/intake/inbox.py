@@ -23,7 +23,7 @@ from overnight_server.domain.errors import (
     TooManyPending,
 )
 from overnight_server.domain.ids import UserId, show_task
-from overnight_server.intake.submit import Caps, NewGraph, Submitted, let_in
+from overnight_server.intake.submit import Caps, NewGraph, Submitted, insert_graph
 from overnight_server.intake.translate import new_task
 from overnight_server.settings import Settings
 from overnight_server.store import lanes
@@ -135,7 +135,7 @@ def _submit(
 ) -> tuple[Submitted, str]:
     body = TaskCreate.model_validate({"source": SOURCE, **_read(left)})
     task = new_task(body, settings, body.idempotency_key)
-    [submitted] = let_in(tx, user_id, NewGraph([task]), Caps.of(settings))
+    [submitted] = insert_graph(tx, user_id, NewGraph([task]), Caps.of(settings))
     return submitted, task.source
 
 

@@ -33,7 +33,7 @@ from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
 SECONDS_PER_HOUR = 3600
-# Within this many tasks of the house's cap, submits count one at a time and cannot overrun it;
+# Within this many tasks of the deployment's cap, submits count one at a time and cannot overrun it;
 # further off, those under way at the same moment are never that many.
 NEAR_FULL = 10_000
 
@@ -129,7 +129,7 @@ class NewGraph:
 class Submitted:
     """Where a task went in; `created` False means an earlier request had made it already.
 
-    `depth` is how much work then waited in the whole house, for the log.
+    `depth` is how much work then waited in the whole deployment, for the log.
     """
 
     task_id: TaskId
@@ -196,7 +196,7 @@ def submit_graph(
     check_graph(graph)
     submitted = _let_in_at_once(db, user_id, graph, caps) if graph.is_plain else None
     if submitted is None:
-        submitted = db.atomically(lambda tx: let_in(tx, user_id, graph, caps, and_end=True))
+        submitted = db.atomically(lambda tx: insert_graph(tx, user_id, graph, caps, and_end=True))
     fault("intake.after_commit")
     return submitted
 
@@ -222,7 +222,7 @@ def submit_dag(
         known = dag_of(tx, user_id, idempotency_key)
         if known is not None:
             return SubmittedDag(known, (), created=False)
-        made = let_in(tx, user_id, graph, caps, and_end=True)
+        made = insert_graph(tx, user_id, graph, caps, and_end=True)
         ids = [one.task_id for one in made]
         return SubmittedDag(made[0].dag_id, ids, created=True, depth=made[0].depth)
 
@@ -303,7 +303,7 @@ def _let_in_at_once(db: Db, user_id: UserId, graph: NewGraph, caps: Caps) -> lis
     return [replace(one, depth=depth) for one in made]
 
 
-def let_in(
+def insert_graph(
     tx: Connection, user_id: UserId, graph: NewGraph, caps: Caps, *, and_end: bool = False
 ) -> list[Submitted]:
     """Let a graph that was checked in, in the caller's transaction; its lane is taken here.
@@ -391,7 +391,7 @@ def check_caps(
     size: int = 1,
     field_name: str = "tasks",
 ) -> int:
-    """Refuse what exceeds a cap; return how much will wait in the whole house.
+    """Refuse what exceeds a cap; return how much will wait in the whole deployment.
 
     `count` tasks would wait, in a graph of `size`. The caller holds the lane, or does not mind
     that the answer may be old.
@@ -424,7 +424,7 @@ def judge_caps(
             lane.limit_seconds / SECONDS_PER_HOUR,
             lane.resets_at,
         )
-    depth = lane.house_depth if lane.house_depth is not None else lanes.depth(tx)
+    depth = lane.total_depth if lane.total_depth is not None else lanes.depth(tx)
     if depth + count + NEAR_FULL > caps.queue_max_size:
         depth = lanes.depth_alone(tx)
     if depth + count > caps.queue_max_size:

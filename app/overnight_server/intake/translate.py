@@ -80,7 +80,7 @@ def workers_of(settings: Settings) -> Workers:
 
 
 def retry_policy(asked: tasks.RetryPolicy | None, settings: Settings) -> RetryPolicy:
-    """Lay what the sender asked for over the policy of the house."""
+    """Lay what the sender asked for over the policy of the deployment."""
     given = set() if asked is None else asked.model_fields_set
     asked = asked or tasks.RetryPolicy()
     strategy = Strategy(asked.strategy if "strategy" in given else settings.retry_strategy)

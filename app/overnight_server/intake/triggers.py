@@ -18,7 +18,7 @@ from overnight_server.intake.submit import (
     NewTask,
     check_graph,
     check_size,
-    let_in,
+    insert_graph,
 )
 from overnight_server.store import lanes
 from overnight_server.store.db import Db
@@ -107,7 +107,7 @@ def fire(tx: Connection, user_id: UserId, trigger_id: TriggerId, caps: Caps) -> 
     tx.execute(statement("act_as"), {"actor": row.created_by})
     graph = restored(row.graph)
     check_graph(graph)
-    made = let_in(tx, user_id, graph, caps)
+    made = insert_graph(tx, user_id, graph, caps)
     dag_id = made[0].dag_id
     tx.execute(statement("trigger_fired"), {"trigger_id": trigger_id, "dag_id": dag_id})
     return dag_id

@@ -1,1 +1,1 @@
-"""The whole house on one machine: embedded servers and their supervisor."""
+"""The whole deployment on one machine: embedded servers and their supervisor."""

@@ -37,7 +37,7 @@ class Console:
             self._put(self._prefix(name) + text)
 
     def say(self, text: str) -> None:
-        """Show a word of the house itself."""
+        """Show a word of the deployment itself."""
         self._put(f"\x1b[{BOLD}m{text}\x1b[0m" if self._coloured else text)
 
     def close(self) -> None:

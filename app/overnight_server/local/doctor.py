@@ -1,4 +1,4 @@
-"""Examine every part of a house and say, for each that ails, what to do."""
+"""Examine every part of a deployment and say, for each that ails, what to do."""
 
 import os
 import shutil
@@ -26,7 +26,7 @@ from overnight_server.mask import mask_text
 from overnight_server.settings import Settings
 from overnight_server.store import migrate
 from overnight_server.store.db import ADMIN, APP, DISPATCHER, DatabaseUnreachable, Db
-from overnight_server.wakeups.redis_client import impatient
+from overnight_server.wakeups.redis_client import fail_fast_client
 
 LEAST_PYTHON = (3, 11)
 LEAST_POSTGRES = 16
@@ -37,7 +37,7 @@ PROCESS = "overnight-dispatcher"
 #: A tick may be late by a few periods before we call beat dead.
 TICKS_OF_GRACE = 6
 HTTP_OK = 200
-START_IT = "start the house with `overnight up`"
+START_IT = "start the deployment with `overnight up`"
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Patient:
-    """What is examined: a home, and the house that runs in it or the servers settings name."""
+    """What is examined: a home, and the deployment that runs in it or the servers settings name."""
 
     settings: Settings
     home: Home
@@ -203,7 +203,7 @@ def _can_be(patient: Patient, role: str) -> bool:
 
 
 def _redis(patient: Patient) -> str:
-    with impatient(patient.redis_url) as client:
+    with fail_fast_client(patient.redis_url) as client:
         facts = client.info("server")
         version = str(facts.get("valkey_version") or facts["redis_version"])
         if tuple(int(part) for part in version.split(".")[:2]) < LEAST_REDIS:

@@ -1,4 +1,4 @@
-"""What can keep the house on one machine from standing, in words a person can act on.
+"""What can keep the deployment on one machine from standing, in words a person can act on.
 
 LocalError
 ├── BinariesNotFound    no server program here; says what to install or which URL to set
@@ -6,12 +6,12 @@ LocalError
 ├── DataNotOurs         the data directory belongs to another user or another Postgres
 ├── DidNotStart         a server ended, or stayed silent, instead of becoming ready
 ├── PortTaken           a configured port is in use
-└── HouseIsRunning      another process holds this home
+└── AlreadyRunning      another process holds this home
 """
 
 
 class LocalError(Exception):
-    """The house cannot do what was asked; the message says what to do about it."""
+    """The deployment cannot do what was asked; the message says what to do about it."""
 
 
 class BinariesNotFound(LocalError):
@@ -34,5 +34,5 @@ class PortTaken(LocalError):
     """A port that settings ask for is in use."""
 
 
-class HouseIsRunning(LocalError):
+class AlreadyRunning(LocalError):
     """Another supervisor holds this home."""

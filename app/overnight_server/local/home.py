@@ -1,10 +1,10 @@
-"""The one directory that holds everything of a house: data, passwords, ports, logs.
+"""The one directory that holds everything of a deployment: data, passwords, ports, logs.
 
 home.json         the ports, chosen once
 credentials.json  generated passwords, for the owner's eyes only
 api.key           the local user's API key, likewise
-connection.json   where the running house can be reached; gone when it is stopped
-lock              held while a house runs here
+connection.json   where the running deployment can be reached; gone when it is stopped
+lock              held while a deployment runs here
 postgres/ redis/  data
 logs/             one file per process
 run/              temporary files of the processes
@@ -30,7 +30,7 @@ MODE_FOR_ROOT, MODE = 0o711, 0o700
 
 @dataclass(frozen=True)
 class Connection:
-    """Where a running house can be reached, for the command line and for people.
+    """Where a running deployment can be reached, for the command line and for people.
 
     Until `ready`, only its servers answer.
     """
@@ -92,7 +92,7 @@ class Home:
 
     @property
     def lock(self) -> Path:
-        """The file that a running house holds locked."""
+        """The file that a running deployment holds locked."""
         return self.path / "lock"
 
     @property
@@ -131,10 +131,10 @@ class Home:
         write_private(self.api_key_path, key + "\n")
 
     def connection(self) -> Connection | None:
-        """Say where the house of this home can be reached; None when it is not up."""
+        """Say where the deployment of this home can be reached; None when it is not up."""
         holder = holder_of(self.lock)
         written = _read_json(self._connection_path)
-        # A killed house leaves its file behind, so ask who holds the home now.
+        # A killed deployment leaves its file behind, so ask who holds the home now.
         if holder is None or written.get("pid") != holder.pid:
             return None
         return Connection(**written)

@@ -1,4 +1,4 @@
-"""One house per home: a lock that the kernel drops when its holder and all its services are gone.
+"""One stack per home: the kernel drops the lock when its holder and all its services are gone.
 
 The guards of the services hold the same open file. So after `kill -9` of a supervisor the home
 stays locked for the seconds its services need to end, and the next one cannot run into them.
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from overnight_server.local.errors import HouseIsRunning
+from overnight_server.local.errors import AlreadyRunning
 
 #: How long a dead supervisor's services may take to end before we call them stuck.
 LAST_SERVICES = 60.0
@@ -66,9 +66,9 @@ def _take(fd: int, path: Path) -> None:
     while not _try(fd):
         holder = _written(path)
         if holder and holder.is_alive():
-            raise HouseIsRunning(f"already running as process {holder.pid}")
+            raise AlreadyRunning(f"already running as process {holder.pid}")
         if time.monotonic() > deadline:
-            raise HouseIsRunning(f"services of an earlier run still hold {path}")
+            raise AlreadyRunning(f"services of an earlier run still hold {path}")
         time.sleep(0.1)
 
 

@@ -1,4 +1,4 @@
-"""What one house consists of: its servers, its processes, their addresses and environment."""
+"""What one deployment consists of: its servers, its processes, their addresses and environment."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}  # noqa: S
 
 
 @dataclass(frozen=True)
-class House:
+class LocalStack:
     """Everything that `up` starts, as data; a server that was configured is not among it."""
 
     settings: Settings
@@ -36,7 +36,7 @@ class House:
     flower_password: str
 
     @classmethod
-    def plan(cls, settings: Settings, home: Home) -> "House":
+    def plan(cls, settings: Settings, home: Home) -> "LocalStack":
         """Decide which servers are ours, on which ports everything listens, and who may come in."""
         ports = home.choose_ports(
             {
@@ -156,7 +156,7 @@ class House:
         return self.postgres.url(login=API_LOGIN if process == "api" else SERVICE_LOGIN)
 
     def environment(self, process: str) -> dict[str, str]:
-        """Say what a process of this house must know to find the others."""
+        """Say what a process of this deployment must know to find the others."""
         ours = {
             "OVERNIGHT_HOME": str(self.home.path),
             "OVERNIGHT_DATABASE_URL": self.database_url_for(process),

@@ -1,4 +1,4 @@
-"""Short questions to a running house: does it answer, do its processes live, does beat tick."""
+"""Probes of a running stack: does the API answer, do its processes live, does beat tick."""
 
 import http.client
 from datetime import timedelta

@@ -12,7 +12,7 @@ from overnight_server.local.credentials import Credentials, write_private
 from overnight_server.local.embedded import Embedded
 from overnight_server.local.guarded_program import Guarded, Program
 from overnight_server.local.ports import LOOPBACK, free_port
-from overnight_server.wakeups.redis_client import impatient
+from overnight_server.wakeups.redis_client import fail_fast_client
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class RedisServer:
 
     def is_ready(self) -> bool:
         """Say whether the server answers now."""
-        with impatient(self.url) as client:
+        with fail_fast_client(self.url) as client:
             try:
                 return bool(client.ping())
             except RedisError:

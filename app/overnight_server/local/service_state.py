@@ -1,4 +1,4 @@
-"""Where one service of the house stands: its process, its output, its record of falls."""
+"""Where one service of the deployment stands: its process, its output, its record of falls."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ SIGNAL_EXIT = 128
 
 @dataclass(frozen=True)
 class Service:
-    """One process of the house, as data.
+    """One process of the deployment, as data.
 
     It starts when everything it depends on is ready; without a `ready` question it is ready as
     soon as it runs. The question is asked often and must answer within a second or two.
@@ -31,7 +31,7 @@ class Service:
 
 
 class Post:
-    """One service's place in the house, through all its starts and falls."""
+    """One service's place in the deployment, through all its starts and falls."""
 
     def __init__(self, service: Service, *, lasting: bool = True) -> None:
         self.service = service

@@ -42,10 +42,10 @@ class Supervisor:
         self._stopping = False
 
     def __enter__(self) -> Self:
-        self._nudged, self._nudge = os.pipe()
+        self._nudged, self._wake = os.pipe()
         os.set_blocking(self._nudged, False)
-        os.set_blocking(self._nudge, False)
-        self._old_wakeup = signal.set_wakeup_fd(self._nudge, warn_on_full_buffer=False)
+        os.set_blocking(self._wake, False)
+        self._old_wakeup = signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         self._old_handlers = {number: signal.signal(number, self._on_stop) for number in _STOPS}
         # Only to be woken: the loop itself looks who has ended.
         self._old_handlers[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda _n, _f: None)
@@ -57,7 +57,7 @@ class Supervisor:
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._old_wakeup)
         os.close(self._nudged)
-        os.close(self._nudge)
+        os.close(self._wake)
         for file in self._files.values():
             file.close()
 
@@ -115,9 +115,9 @@ class Supervisor:
         return list(self._posts[name].last_words)
 
     def say(self, text: str) -> None:
-        """Tell the person at the terminal, and the house's own log."""
+        """Tell the person at the terminal, and the deployment's own log."""
         self.console.say(text)
-        self._log("house", text)
+        self._log("overnight", text)
 
     def stop(self) -> None:
         """End all services, the youngest first; one more stop request makes it hurry.

@@ -1,4 +1,4 @@
-"""Bring the whole house up on this machine, and take it down again."""
+"""Bring the whole deployment up on this machine, and take it down again."""
 
 import os
 import shlex
@@ -13,10 +13,10 @@ from pathlib import Path
 from overnight_server.control.keys import seed_local_user
 from overnight_server.domain.plans import PlanTier
 from overnight_server.local.console import Console
-from overnight_server.local.errors import HouseIsRunning, LocalError
+from overnight_server.local.errors import AlreadyRunning, LocalError
 from overnight_server.local.home import Connection, Home
 from overnight_server.local.home_lock import Holder, hold, holder_of, is_held
-from overnight_server.local.local_stack import House
+from overnight_server.local.local_stack import LocalStack
 from overnight_server.local.logfile import tail
 from overnight_server.local.supervisor import Supervisor
 from overnight_server.settings import Settings, current
@@ -48,7 +48,7 @@ def up(settings: Settings, *, detach: bool = False) -> int:
 
 
 def down(settings: Settings) -> int:
-    """Stop the house of this home, whoever started it, and wait until nothing of it is left."""
+    """Stop the stack of this home, whoever started it, and wait until all its processes ended."""
     home = Home.find(settings.home)
     holder = holder_of(home.lock)
     if holder is None and not is_held(home.lock):
@@ -83,10 +83,10 @@ def _up_here(settings: Settings, home: Home, console: Console) -> int:
             held = stack.enter_context(hold(home.lock))
             _check_handlers(settings)
             with Supervisor(home.logs, console, held=[held]) as supervisor:
-                code = _live(House.plan(settings, home), supervisor)
+                code = _live(LocalStack.plan(settings, home), supervisor)
             console.say("Overnight has stopped.")
             return code
-    except HouseIsRunning as running:
+    except AlreadyRunning as running:
         sys.stderr.write(_refusal(running, home))
     except LocalError as problem:
         sys.stderr.write(f"cannot start: {problem}\n")
@@ -103,40 +103,40 @@ def _check_handlers(settings: Settings) -> None:
         raise LocalError(tried.stdout.strip())
 
 
-def _live(house: House, supervisor: Supervisor) -> int:
-    """Start the house step by step, then stay; the caller's supervisor stops what was started."""
-    supervisor.say(f"starting in {house.home.path}")
-    supervisor.add(house.servers())
+def _live(stack: LocalStack, supervisor: Supervisor) -> int:
+    """Start the stack step by step, then wait; the caller's supervisor stops what was started."""
+    supervisor.say(f"starting in {stack.home.path}")
+    supervisor.add(stack.servers())
     if not supervisor.run_until_ready(SERVERS_TIMEOUT):
         return _gave_up(supervisor)
-    if house.postgres:
-        house.postgres.prepare_owner()
-    if supervisor.run_once(house.migration()) != 0:
+    if stack.postgres:
+        stack.postgres.prepare_owner()
+    if supervisor.run_once(stack.migration()) != 0:
         return _gave_up(supervisor, "the migration failed; see above")
-    if house.postgres:
-        house.postgres.prepare_logins()
-    db = Db.connect(house.database_url, role=DISPATCHER, application_name="overnight-up")
+    if stack.postgres:
+        stack.postgres.prepare_logins()
+    db = Db.connect(stack.database_url, role=DISPATCHER, application_name="overnight-up")
     try:
-        _seed(house)
-        house.home.publish(house.connection(ready=False))
-        supervisor.add(house.processes(db))
+        _seed(stack)
+        stack.home.publish(stack.connection(ready=False))
+        supervisor.add(stack.processes(db))
         if not supervisor.run_until_ready(PROCESSES_TIMEOUT):
             return _gave_up(supervisor)
-        house.home.publish(house.connection(ready=True))
-        supervisor.say(_ready_text(house.connection(ready=True), stop="Ctrl-C"))
+        stack.home.publish(stack.connection(ready=True))
+        supervisor.say(_ready_text(stack.connection(ready=True), stop="Ctrl-C"))
         supervisor.run()
     finally:
-        house.home.retract()
+        stack.home.retract()
         db.close()
     supervisor.say("stopping")
     return 0
 
 
-def _seed(house: House) -> None:
-    db = Db.connect(house.database_url, role=ADMIN, application_name="overnight-up")
+def _seed(stack: LocalStack) -> None:
+    db = Db.connect(stack.database_url, role=ADMIN, application_name="overnight-up")
     try:
-        key = seed_local_user(db, name=LOCAL_USER, plan=PlanTier.TEAM, key=house.home.api_key())
-        house.home.keep_api_key(key)
+        key = seed_local_user(db, name=LOCAL_USER, plan=PlanTier.TEAM, key=stack.home.api_key())
+        stack.home.keep_api_key(key)
     finally:
         db.close()
 
@@ -172,7 +172,7 @@ def command() -> str:
     return shlex.quote(str(installed))
 
 
-def _refusal(running: HouseIsRunning, home: Home) -> str:
+def _refusal(running: AlreadyRunning, home: Home) -> str:
     connection = home.connection()
     where = f"at {connection.api_url}" if connection else "and is starting or stopping"
     return f"Overnight is {running} {where} (home {home.path}); `{command()} down` stops it\n"
@@ -181,7 +181,7 @@ def _refusal(running: HouseIsRunning, home: Home) -> str:
 def _up_detached(home: Home) -> int:
     holder = holder_of(home.lock)
     if holder:
-        sys.stderr.write(_refusal(HouseIsRunning(f"already running as process {holder.pid}"), home))
+        sys.stderr.write(_refusal(AlreadyRunning(f"already running as process {holder.pid}"), home))
         return 1
     log = home.logs / "up.log"
     log.unlink(missing_ok=True)
@@ -213,7 +213,7 @@ def _spawn(home: Home, log: Path) -> int:
 
 
 def main() -> int:
-    """Be the detached house: the processes' own lines go to their log files only."""
+    """Be the detached deployment: the processes' own lines go to their log files only."""
     settings = current()
     home = Home.find(settings.home)
     return _up_here(settings, home, Console(sys.stdout, quiet=True))

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from overnight_server.domain.lifecycle import WAITING, Event, sources, target
 from overnight_server.domain.priority import DEADLINE_HORIZON
-from overnight_server.outcome.settle import bury_unstarted
+from overnight_server.outcome.settle import dead_letter_unstarted
 from overnight_server.store import lanes
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
@@ -19,7 +19,7 @@ BATCH = 500
 # Points that may be missing from a stored key before it is written anew.
 STEP = 0.1
 # Nobody runs these yet: a task that runs may finish, however late.
-UNSTARTED = sorted(set(sources(Event.BURY)) & WAITING)
+UNSTARTED = sorted(set(sources(Event.DEAD_LETTER)) & WAITING)
 Place: TypeAlias = tuple[datetime, UUID]
 
 
@@ -42,12 +42,12 @@ def end_passed(db: Db) -> int:
             return total
 
 
-def sharpen(db: Db) -> int:
+def raise_deadline_priority(db: Db) -> int:
     """Write the order anew for tasks whose deadline has come nearer; return how many changed."""
     total = 0
     after: Place | None = None
     while True:
-        page = db.atomically(partial(_sharpen_page, after=after))
+        page = db.atomically(partial(_raise_page, after=after))
         total += page.changed
         if page.last is None:
             return total
@@ -65,17 +65,17 @@ def _end_batch(tx: Connection) -> tuple[int, int]:
             {
                 "tasks": [row.id for row in found],
                 "sources": UNSTARTED,
-                "target": target(Event.BURY),
+                "target": target(Event.DEAD_LETTER),
             },
         )
         .scalars()
         .all()
     )
-    bury_unstarted(tx, ended)
+    dead_letter_unstarted(tx, ended)
     return len(found), len(ended)
 
 
-def _sharpen_page(tx: Connection, after: Place | None) -> _Page:
+def _raise_page(tx: Connection, after: Place | None) -> _Page:
     after_at, after_id = after or (None, None)
     rows = tx.execute(
         statement("near_deadlines"),
@@ -89,6 +89,8 @@ def _sharpen_page(tx: Connection, after: Place | None) -> _Page:
     if not rows:
         return _Page(0, None)
     lanes.lock(tx, [row.user_id for row in rows])
-    sharper = tx.execute(statement("sharpen"), {"tasks": [row.id for row in rows], "step": STEP})
+    sharper = tx.execute(
+        statement("raise_deadline_priority"), {"tasks": [row.id for row in rows], "step": STEP}
+    )
     is_full = len(rows) == BATCH
     return _Page(sharper.rowcount, (rows[-1].deadline_at, rows[-1].id) if is_full else None)

@@ -26,7 +26,7 @@ from overnight_server.settings import Settings
 from overnight_server.store import lanes
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
-from overnight_server.wakeups.redis_client import impatient
+from overnight_server.wakeups.redis_client import fail_fast_client
 from overnight_server.wakeups.wake import Waker
 
 LOOK_SECONDS: Final = 0.5
@@ -95,18 +95,18 @@ class Drill:
 
 
 def others_keys(settings: Settings) -> int:
-    """Count the keys in the broker's database that are not this house's."""
-    with impatient(settings.redis_url or "") as client:
+    """Count the keys in the broker's database that are not this deployment's."""
+    with fail_fast_client(settings.redis_url or "") as client:
         ours = sum(1 for _ in client.scan_iter(f"{settings.redis_key_prefix}*", count=1000))
         return int(client.dbsize()) - ours
 
 
 def wipe(settings: Settings) -> tuple[int, int]:
-    """Wipe the broker's database; if others use it too, only what is this house's.
+    """Wipe the broker's database; if others use it too, only what is this deployment's.
 
     Return how many keys went, and how many messages of a drill were there in that instant.
     """
-    with impatient(settings.redis_url or "") as client:
+    with fail_fast_client(settings.redis_url or "") as client:
         ours = list(client.scan_iter(f"{settings.redis_key_prefix}*", count=1000))
         at_once = client.pipeline(transaction=True)
         at_once.llen(_queue(settings))
@@ -119,12 +119,12 @@ def wipe(settings: Settings) -> tuple[int, int]:
 
 
 def lose_broker(
-    front: Db, house: Db, settings: Settings, *, tasks: int, wipes: int, tell: Tell
+    front: Db, deployment: Db, settings: Settings, *, tasks: int, wipes: int, tell: Tell
 ) -> Drill:
     """Submit tasks in as many waves as there are wipes, wipe each away, and wait for all to end.
 
     The tasks belong to a user of their own, who stays behind with them as the record. `front` may
-    make users, `house` may claim.
+    make users, `deployment` may claim.
     """
     began = time.monotonic()
     user_id, name = _user(front, tasks)
@@ -135,18 +135,18 @@ def lose_broker(
         for wave in range(wipes):
             size = tasks // wipes + (wave < tasks % wipes)
             numbers = range(len(made), len(made) + size)
-            with _released(house, user_id):
+            with _released(deployment, user_id):
                 these = _submit(front, user_id, settings, numbers)
                 made += these
-                waker.nudge()
-                _catch(house, publisher, settings, user_id, these[::2][:CAUGHT_MAX])
+                waker.wake()
+                _catch(deployment, publisher, settings, user_id, these[::2][:CAUGHT_MAX])
                 lost.append(Wipe(*wipe(settings)))
             tell(
                 f"wave {wave + 1}: {size} tasks, then wiped with {lost[-1].messages} messages"
                 f" of the drill (keys: {lost[-1].keys})"
             )
-        _wait(house, user_id, settings, tell)
-    return _judge(house, name, made, lost, time.monotonic() - began)
+        _wait(deployment, user_id, settings, tell)
+    return _judge(deployment, name, made, lost, time.monotonic() - began)
 
 
 def _user(front: Db, tasks: int) -> tuple[UserId, str]:
@@ -177,13 +177,17 @@ def _submit(front: Db, user_id: UserId, settings: Settings, numbers: range) -> l
 
 
 def _catch(
-    house: Db, publisher: Publisher, settings: Settings, user_id: UserId, tasks: Sequence[TaskId]
+    deployment: Db,
+    publisher: Publisher,
+    settings: Settings,
+    user_id: UserId,
+    tasks: Sequence[TaskId],
 ) -> None:
     """Claim these tasks as a dispatcher would, and send them to where nobody fetches."""
     terms = _sparing(Terms.of(settings))
     asked = (
         claim_one(
-            house,
+            deployment,
             holder=NOBODY,
             terms=terms,
             user_id=user_id,
@@ -194,25 +198,27 @@ def _catch(
     )
     unsent = publisher.send(NOBODY, [claimed for claimed in asked if claimed is not None])
     if unsent:
-        release(house, unsent, reason="broker")
+        release(deployment, unsent, reason="broker")
 
 
 def _sparing(terms: Terms) -> Terms:
-    """Leave half of the house's slots to others, for claims whose messages are lost hold theirs."""
+    """Leave half of all slots to others, because claims whose messages are lost hold theirs."""
     if terms.slots_max is None:
         return terms
     return replace(terms, slots_max=max(terms.slots_max // 2, 1))
 
 
 @contextmanager
-def _released(house: Db, user_id: UserId) -> Iterator[None]:
+def _released(deployment: Db, user_id: UserId) -> Iterator[None]:
     """Afterwards, whatever happened, any worker may have what was to be caught."""
     try:
         yield
     finally:
-        house.atomically(lambda tx: tx.execute(statement("drill_release"), {"user_id": user_id}))
+        deployment.atomically(
+            lambda tx: tx.execute(statement("drill_release"), {"user_id": user_id})
+        )
         # A pass under way may still set the lane aside for what was asked for before.
-        lanes.look_afresh(house)
+        lanes.unskip_lanes(deployment)
 
 
 @contextmanager
@@ -221,7 +227,7 @@ def _tidied(settings: Settings) -> Iterator[None]:
     try:
         yield
     finally:
-        with impatient(settings.redis_url or "") as client:
+        with fail_fast_client(settings.redis_url or "") as client:
             client.delete(_queue(settings))
 
 
@@ -229,24 +235,26 @@ def _queue(settings: Settings) -> str:
     return f"{settings.redis_key_prefix}{agent_queue(NOBODY)}"
 
 
-def _wait(house: Db, user_id: UserId, settings: Settings, tell: Tell) -> None:
+def _wait(deployment: Db, user_id: UserId, settings: Settings, tell: Tell) -> None:
     """Wait for the last task; a message that was lost is sent anew when its claim has expired."""
     patience = 2 * (settings.claim_ttl + settings.lease_seconds) + 60
     tell(f"waiting for the rest, at most {patience:.0f} s")
     deadline = time.monotonic() + patience
-    while _open(house, user_id) and time.monotonic() < deadline:
+    while _open(deployment, user_id) and time.monotonic() < deadline:
         time.sleep(LOOK_SECONDS)
 
 
-def _open(house: Db, user_id: UserId) -> int:
+def _open(deployment: Db, user_id: UserId) -> int:
     named = {"user_id": user_id}
-    return int(house.atomically(lambda tx: tx.execute(statement("drill_open"), named).scalar_one()))
+    return int(
+        deployment.atomically(lambda tx: tx.execute(statement("drill_open"), named).scalar_one())
+    )
 
 
 def _judge(
-    house: Db, user: str, made: Sequence[TaskId], wipes: Sequence[Wipe], seconds: float
+    deployment: Db, user: str, made: Sequence[TaskId], wipes: Sequence[Wipe], seconds: float
 ) -> Drill:
-    row = house.atomically(
+    row = deployment.atomically(
         lambda tx: tx.execute(statement("drill_verdict"), {"tasks": list(made)}).one()
     )
     return Drill(

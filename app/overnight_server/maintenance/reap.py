@@ -84,7 +84,7 @@ def retire_agents(db: Db, *, silence: timedelta) -> int:
 
     count = db.atomically(work)
     if count:
-        lanes.look_afresh(db)
+        lanes.unskip_lanes(db)
     return count
 
 

@@ -14,7 +14,7 @@ from overnight_server.intake.inbox import take_in
 from overnight_server.intake.submit import Caps
 from overnight_server.maintenance.audit_lanes import audit
 from overnight_server.maintenance.bulk import work_off
-from overnight_server.maintenance.deadlines import end_passed, sharpen
+from overnight_server.maintenance.deadlines import end_passed, raise_deadline_priority
 from overnight_server.maintenance.promote import promote
 from overnight_server.maintenance.reap import end_overdue, reap, retire_agents
 from overnight_server.maintenance.reset import reset_cycles
@@ -113,7 +113,7 @@ SWEEPS: dict[str, Sweep] = {
         "end tasks that did not start by their deadline",
     ),
     "urgency": Sweep(
-        lambda db, _: sharpen(db),
+        lambda db, _: raise_deadline_priority(db),
         lambda s: s.urgency_interval,
         "move tasks forward whose deadline nears",
     ),

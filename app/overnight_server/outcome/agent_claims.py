@@ -32,7 +32,7 @@ class Held:
 def held(db: Db, claim: Claim, usual: timedelta) -> Held:
     """Return what a claim is about; StaleAttempt says that nobody holds it any more.
 
-    The lease is the agent's own, or the usual one for runs of the house's workers.
+    The lease is the agent's own, or the usual one for runs of the deployment's workers.
     """
     named = {"task_id": claim.task_id, "epoch": claim.epoch, "token": claim.token}
     row = db.atomically(lambda tx: tx.execute(statement("held_claim"), named).one_or_none())

@@ -52,14 +52,14 @@ def join(db: Db, card: AgentCard) -> str:
 
     status = db.atomically(work)
     # Which types are left to which pool depends on what all workers know.
-    lanes.look_afresh(db)
+    lanes.unskip_lanes(db)
     return status
 
 
 def beat(db: Db, agent_id: str, *, liveness: timedelta | None = None) -> str | None:
     """Say that a worker lives; return `active` or `draining`, or None if it should join again.
 
-    The house does not know a worker it has written off, nor, with a `liveness`, one that was
+    The deployment does not know a worker it has written off, nor, with a `liveness`, one that was
     silent for longer.
     """
     known = {"id": agent_id, "liveness": liveness and liveness.total_seconds()}
@@ -68,7 +68,7 @@ def beat(db: Db, agent_id: str, *, liveness: timedelta | None = None) -> str | N
 
 
 def beat_holder(db: Db, claim: Claim) -> None:
-    """Say that the agent outside lives that holds a claim; the house's workers do so themselves."""
+    """Record that the pull agent holding a claim lives; built-in workers record it themselves."""
     named = {"task_id": claim.task_id, "epoch": claim.epoch}
     db.atomically(lambda tx: tx.execute(statement("beat_holder"), named))
 
@@ -85,4 +85,4 @@ def leave(db: Db, agent_id: str) -> None:
         tx.execute(statement("wake_all_lanes"))
 
     db.atomically(work)
-    lanes.look_afresh(db)
+    lanes.unskip_lanes(db)

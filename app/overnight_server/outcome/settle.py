@@ -166,7 +166,7 @@ def _follow(tx: Connection, won: Sequence[Ending], rows: Sequence[Any]) -> None:
     told = [_escalation(one) for one in won if one.verdict.escalation is not None]
     if told:
         ask(tx, Call("tell_escalations", {"told": json.dumps(told)}))
-    buried = [one for one in won if one.verdict.event is Event.BURY]
+    buried = [one for one in won if one.verdict.event is Event.DEAD_LETTER]
     if buried:
         tx.execute(
             statement("bury"),
@@ -187,7 +187,7 @@ def _follow(tx: Connection, won: Sequence[Ending], rows: Sequence[Any]) -> None:
         suspend(tx, waiting)
 
 
-def bury_unstarted(tx: Connection, tasks: Sequence[UUID]) -> None:
+def dead_letter_unstarted(tx: Connection, tasks: Sequence[UUID]) -> None:
     """Record what follows from tasks that died without a run: dead letters, and their dependents.
 
     The caller has moved them in this transaction.

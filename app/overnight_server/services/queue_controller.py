@@ -11,7 +11,7 @@ from overnight_server.domain.claims import Claimed
 from overnight_server.domain.ids import show_task
 from overnight_server.domain.priority import score
 from overnight_server.gate.claim import Terms, claim
-from overnight_server.insight.queue_overview import house_status
+from overnight_server.insight.queue_overview import queue_overview
 from overnight_server.insight.tasks import get_task
 from overnight_server.intake.submit import Caps, NewTask, submit
 from overnight_server.outcome.settle import release
@@ -52,14 +52,14 @@ class QueueControllerV2:
         return show_task(made.task_id), place or 0
 
     def get_queue_status(self) -> dict[str, Any]:
-        """Return what waits, what runs and which locks are held, in the whole house."""
-        return house_status(
+        """Return what waits, what runs and which locks are held, in the whole deployment."""
+        return queue_overview(
             self._db, slots_max=self._settings.slots_max, liveness=self._liveness
         ).document()
 
     def read_capacity(self) -> dict[str, Any]:
-        """Return the slots of the whole house, and who uses them."""
-        return house_status(
+        """Return the slots of the whole deployment, and who uses them."""
+        return queue_overview(
             self._db, slots_max=self._settings.slots_max, liveness=self._liveness
         ).capacity()
 
@@ -68,7 +68,7 @@ class QueueControllerV2:
         return bool(capacity["slots"]["available"] > 0)
 
     def select_next_task(self, capacity: Mapping[str, Any]) -> Claimed | None:
-        """Claim the next task that may go for this house's pool, users and locks considered."""
+        """Claim the next task that may start in this pool, users and locks considered."""
         if not self.has_capacity(capacity):
             return None
         taken = claim(

@@ -130,7 +130,7 @@ class PerUserQueueManager:
 
 
 class ConductorLockCleanup:
-    """Taking locks back by hand; the house does it by itself when a lease runs out."""
+    """Taking locks back by hand; the deployment does it by itself when a lease runs out."""
 
     def __init__(self, db: Db, settings: Settings, *, actor: str) -> None:
         self._db = db

@@ -1,4 +1,4 @@
-"""What the house can be told, read once from the environment and refused if wrong."""
+"""What the deployment can be told, read once from the environment and refused if wrong."""
 
 from overnight_server.settings.load_settings import current, load
 from overnight_server.settings.model import SettingRow, Settings

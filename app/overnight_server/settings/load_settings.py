@@ -37,7 +37,7 @@ def current() -> Settings:
 
 
 def _wrong_values(error: ValidationError, given: Mapping[str, Given]) -> list[Problem]:
-    """Put pydantic's findings into the words of the house."""
+    """Put pydantic's findings into the words of the deployment."""
     return [
         _wrong_value(str(finding["loc"][0]), given, finding["msg"])
         if finding["loc"]

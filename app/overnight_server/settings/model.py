@@ -1,4 +1,4 @@
-"""Every setting of the house: its name, default, range and purpose."""
+"""Every setting of the deployment: its name, default, range and purpose."""
 
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -62,7 +62,7 @@ WebAddress = Annotated[
 
 
 class Settings(BaseSettings):
-    """What the house can be told; frozen, and filled by `load` alone.
+    """What the deployment can be told; frozen, and filled by `load` alone.
 
     Durations are seconds, given as a number or with units (`90`, `90s`, `1m30s`).
     """
@@ -123,7 +123,7 @@ class Settings(BaseSettings):
     )
     redis_key_prefix: str = Field(
         default="overnight:",
-        description="Beginning of every key in Redis, so that several houses can share a server.",
+        description="Prefix of every key in Redis, so that several deployments can share a server.",
     )
     pg_bin: Path | None = Field(
         default=None,

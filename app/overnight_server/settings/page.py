@@ -9,7 +9,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "reference" / "settings.md"
 
 # Each heading stands before the setting it names; the model's order does the rest.
 HEADINGS = {
-    "allow_short_clocks": "The house",
+    "allow_short_clocks": "The deployment",
     "database_url": "Servers",
     "api_host": "Faces and client",
     "handlers": "Workers",
@@ -22,7 +22,7 @@ HEADINGS = {
 PREFACE = """\
 # Settings
 
-After this page you can set anything the house can be told. It is written by
+After this page you can set anything the deployment can be told. It is written by
 `python -m overnight_server.settings`; do not edit it by hand.
 
 - A value comes from the environment, else from `.env` in the working directory, else from the JSON

@@ -145,13 +145,13 @@ class Db:
         work: Callable[[Connection], T],
         *,
         one_instant: bool = False,
-        house_wide: bool = False,
+        all_users: bool = False,
     ) -> T:
         """Run `work` in one transaction and commit; deadlocks and lost races are tried again.
 
         `work` may run several times, so it must have no effect but on the database. With
         `one_instant` all its statements see the rows as they were when it began; that is for
-        several readings that must agree. `house_wide` looks over the walls between users, and may
+        several readings that must agree. `all_users` looks over the walls between users, and may
         change nothing: for forecasts, which depend on everybody's work.
         """
         engine = self.engine
@@ -160,7 +160,7 @@ class Db:
 
         def once() -> T:
             with engine.begin() as tx:
-                self._take_place(tx, house_wide=house_wide)
+                self._take_place(tx, all_users=all_users)
                 return work(tx)
 
         return _tried(once)
@@ -187,9 +187,9 @@ class Db:
             connection.info[UNANSWERED] = True
             yield Standby(connection, self._place())
 
-    def _take_place(self, tx: Connection, *, house_wide: bool) -> None:
+    def _take_place(self, tx: Connection, *, all_users: bool) -> None:
         """Stand behind the wall of the user who is served, until the transaction ends."""
-        if house_wide and self._role == APP:
+        if all_users and self._role == APP:
             tx.exec_driver_sql(f"SET LOCAL ROLE {READER}")
         else:
             for call in self._place():

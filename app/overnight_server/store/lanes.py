@@ -19,7 +19,7 @@ from overnight_server.store.statements import statement
 class LaneView:
     """What intake must know of a lane; the limits None mean without limit.
 
-    `house_depth` is how much waits in the whole house, if it was asked.
+    `total_depth` is how much waits in the whole deployment, if it was asked.
     """
 
     waiting: int
@@ -32,7 +32,7 @@ class LaneView:
     max_pending: int | None
     max_tasks_per_dag: int | None
     on_exhausted: str
-    house_depth: int | None
+    total_depth: int | None
 
     @property
     def is_exhausted(self) -> bool:
@@ -122,7 +122,7 @@ def wake(tx: Connection, user_id: UUID) -> None:
     tx.execute(statement("wake_lane"), {"user_id": user_id})
 
 
-def look_afresh(db: Db, pool: str | None = None) -> None:
+def unskip_lanes(db: Db, pool: str | None = None) -> None:
     """Have a pool, or all, look into every lane again, once a change of workers is committed.
 
     A pass under way may still set lanes aside for what the workers could do before, so it is
@@ -136,10 +136,10 @@ def look_afresh(db: Db, pool: str | None = None) -> None:
 
 
 def depth(tx: Connection) -> int:
-    """Return how many tasks wait in the whole house."""
+    """Return how many tasks wait in the whole deployment."""
     return int(ask(tx, Call("depth"))[0].waiting)
 
 
 def depth_alone(tx: Connection) -> int:
-    """Return how many tasks wait in the whole house, and let nobody else ask until this ends."""
+    """Return how many tasks of all users wait; others cannot count until this transaction ends."""
     return int(ask(tx, Call("lock_depth"), Call("depth"))[0].waiting)

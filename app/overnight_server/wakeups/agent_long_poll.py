@@ -43,7 +43,7 @@ class Waiting:
         self._rung.set()
 
 
-class Bell:
+class AgentLongPoll:
     """Those who wait for work in this process, and the one task that looks for them."""
 
     def __init__(self, db: Db, *, per_user: int, look_every: float = LOOK_EVERY_SECONDS) -> None:
@@ -109,6 +109,6 @@ class Bell:
         return set(
             self._db.atomically(
                 lambda tx: tx.execute(statement("agents_with_work"), asked).scalars().all(),
-                house_wide=True,
+                all_users=True,
             )
         )

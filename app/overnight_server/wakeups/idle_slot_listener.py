@@ -16,7 +16,7 @@ from typing import Self
 
 import redis
 
-from overnight_server.wakeups.redis_client import TIMEOUT_SECONDS, impatient
+from overnight_server.wakeups.redis_client import TIMEOUT_SECONDS, fail_fast_client
 from overnight_server.wakeups.wake import CHANNEL, SLOTS_CHANNEL
 
 # How often a slot asks for messages that wait, in case nobody sent it off.
@@ -33,7 +33,7 @@ class Heard(Enum):
     LEAVE = "leave"
 
 
-class Ear:
+class SlotSubscription:
     """One slot's ear: open while it lingers, used as a context; without Redis it hears `LEAVE`."""
 
     def __init__(self, redis_url: str, prefix: str, pool: str, queue: str) -> None:
@@ -41,7 +41,7 @@ class Ear:
         self._prefix = prefix
         self._pool = pool
         self._queue = prefix + queue
-        self._redis = impatient(redis_url)
+        self._redis = fail_fast_client(redis_url)
         self._subscription = self._redis.pubsub()
         self._news = Heard.LOOK
         self._asked = 0.0
@@ -49,7 +49,7 @@ class Ear:
     def __enter__(self) -> Self:
         self._news = Heard.LEAVE
         try:
-            if not somebody_lingers(self._redis, self._prefix, [self._pool]):
+            if not has_idle_listener(self._redis, self._prefix, [self._pool]):
                 self._listen()
                 if not self._has_mail():
                     # Whatever was said before the ear was open may have been for us.
@@ -115,13 +115,13 @@ class Ear:
         return bool(self._redis.llen(self._queue))
 
 
-def somebody_lingers(client: redis.Redis, prefix: str, pools: Iterable[str]) -> bool:
+def has_idle_listener(client: redis.Redis, prefix: str, pools: Iterable[str]) -> bool:
     """Whether a slot of any of these pools is waiting for work right now."""
     counted = client.pubsub_numsub(*(_channel(prefix, pool) for pool in pools))
     return any(listeners for _, listeners in counted)
 
 
-def is_wanted(client: redis.Redis, prefix: str, pool: str, queue: str) -> bool:
+def needs_idle_listener(client: redis.Redis, prefix: str, pool: str, queue: str) -> bool:
     """Whether a slot of this pool should linger: nobody does, and no message waits to be taken."""
     with client.pipeline(transaction=False) as trip:
         trip.pubsub_numsub(_channel(prefix, pool))
@@ -130,7 +130,7 @@ def is_wanted(client: redis.Redis, prefix: str, pool: str, queue: str) -> bool:
     return not (listeners or waiting)
 
 
-def send_off(client: redis.Redis, prefix: str, pool: str) -> None:
+def dismiss_idle_listeners(client: redis.Redis, prefix: str, pool: str) -> None:
     """Have every lingering slot of a pool leave; a lost word only makes them leave later."""
     client.publish(_channel(prefix, pool), "")
 

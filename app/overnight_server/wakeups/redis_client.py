@@ -7,7 +7,7 @@ from redis.retry import Retry
 TIMEOUT_SECONDS = 2
 
 
-def impatient(url: str, seconds: float = TIMEOUT_SECONDS) -> Redis:
+def fail_fast_client(url: str, seconds: float = TIMEOUT_SECONDS) -> Redis:
     """Connect so that a dead or hung Redis costs each call at most a moment."""
     return Redis.from_url(
         url,

@@ -15,7 +15,7 @@ from redis.client import PubSub
 
 from overnight_server.fault_points import fault
 from overnight_server.telemetry import Event, emit
-from overnight_server.wakeups.redis_client import impatient
+from overnight_server.wakeups.redis_client import fail_fast_client
 
 CHANNEL = "wake"
 SLOTS_CHANNEL = "wake:slots"
@@ -45,7 +45,7 @@ class Waker:
         self._pid: int | None = None
         self._closed = False
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Ask for a ping and return at once."""
         fault("wake.before_ping")
         # Neither threads nor connections survive a fork: each process has its own.
@@ -82,7 +82,7 @@ class Waker:
             self._talking.release()
 
     def _ping_on_demand(self) -> None:
-        client = impatient(self._url)
+        client = fail_fast_client(self._url)
         line: Connection | None = None
         while True:
             self._wanted.wait()
@@ -127,7 +127,7 @@ class Listener:
     """Waits for a ping; without Redis it waits just as long and finds the work by polling."""
 
     def __init__(self, redis_url: str, prefix: str = "overnight:") -> None:
-        self._client = impatient(redis_url)
+        self._client = fail_fast_client(redis_url)
         self._channel = prefix + CHANNEL
         self._subscription: PubSub | None = None
 

@@ -125,7 +125,7 @@ class RunContext(Context):
     def growth(self) -> Growth:
         """The way to the run's graph."""
         if self._growth is None:
-            raise RuntimeError("this run stands outside of any house")
+            raise RuntimeError("this run stands outside of any deployment")
         return self._growth
 
     def _read_inputs(self) -> dict[str, Any]:

@@ -31,5 +31,5 @@ def accept(parts: Parts, caller: Caller, task: NewTask, dag_id: DagId | None = N
             depth=submitted.depth,
             source=task.source,
         )
-        parts.nudge()
+        parts.wake()
     return submitted

@@ -124,7 +124,7 @@ def _known(request: Request, parts: Parts) -> Caller | None:
 
 
 def _trusted(request: Request, parts: Parts) -> Caller | None:
-    """Return the user that a house without keys works for, if the call came from this machine.
+    """Return the user that a deployment without keys works for, if the call came from this machine.
 
     A web page in a browser here comes from this machine too: it gives itself away by the name it
     called, or by where it came from.

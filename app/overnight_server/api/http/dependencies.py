@@ -11,7 +11,7 @@ from overnight_server.control.keys import Caller
 from overnight_server.event_log.feed import Feed
 from overnight_server.settings import Settings
 from overnight_server.store.db import Db
-from overnight_server.wakeups.agent_long_poll import Bell
+from overnight_server.wakeups.agent_long_poll import AgentLongPoll
 from overnight_server.wakeups.wake import Waker
 
 
@@ -38,15 +38,15 @@ class Parts:
     feed: Feed
     admin_db: Db
     gate_db: Db
-    bell: Bell
+    bell: AgentLongPoll
     claim_places: CapacityLimiter
     tokens: Verifier | None = None
     rates: Rates | None = None
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Wake the dispatchers if there is a bell; never waits, and may fail unnoticed."""
         if self.waker is not None:
-            self.waker.nudge()
+            self.waker.wake()
 
     def serve(self, caller: Caller) -> None:
         """Serve this caller from now on, and nobody else."""

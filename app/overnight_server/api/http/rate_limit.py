@@ -11,7 +11,7 @@ from pathlib import Path
 
 from redis import RedisError
 
-from overnight_server.wakeups.redis_client import impatient
+from overnight_server.wakeups.redis_client import fail_fast_client
 
 SCRIPT = Path(__file__).with_name("token_bucket.lua")
 PATIENCE_SECONDS = 0.05
@@ -44,7 +44,7 @@ class Rates:
         burst: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._redis = impatient(redis_url, PATIENCE_SECONDS)
+        self._redis = fail_fast_client(redis_url, PATIENCE_SECONDS)
         self._take = self._redis.register_script(SCRIPT.read_text())
         self._prefix = f"{prefix}rate:"
         self._limits = [per_second, burst]

@@ -63,7 +63,7 @@ def resume_own_work(parts: Use, caller: Writer) -> Held:
     """Let the caller's work start again; pauses that others began stay in force."""
     me = Target(caller.user_id)
     changed = pauses.resume(parts.db, me, actor=f"user:{caller.user_id}", own=True)
-    parts.nudge()
+    parts.wake()
     # One that an operator began is not theirs to end.
     return Held(paused=get_user(parts.db, caller.user_id).paused, changed=changed)
 
@@ -79,7 +79,7 @@ def approve_spending(task_id: str, body: Approving, parts: Use, caller: Writer) 
     """Allow a task that asks so much more, and let it go on."""
     named, actor = task_named(task_id), f"user:{caller.user_id}"
     approved = budgets.approve(parts.db, named, body.usd, actor=actor, user_id=caller.user_id)
-    parts.nudge()
+    parts.wake()
     return approved
 
 

@@ -1,4 +1,4 @@
-"""The routes by which admins look after the house: workers, locks, pauses, fairness."""
+"""The routes by which admins look after the deployment: workers, locks, pauses, fairness."""
 
 from datetime import timedelta
 from typing import Annotated
@@ -66,7 +66,7 @@ def drain_worker(worker_id: str, parts: Use, _caller: Admin) -> Drained:
 def undrain_worker(worker_id: str, parts: Use, _caller: Admin) -> Drained:
     """Give a draining worker work again."""
     whole = undrain(parts.admin_db, worker_id)
-    parts.nudge()
+    parts.wake()
     return Drained(worker_id=whole, draining=False)
 
 
@@ -106,7 +106,7 @@ def resume_anything(body: PauseTarget, parts: Use, caller: Admin) -> Held:
     """Let work start again: of a user, in a pool, or with neither everywhere."""
     target = _target(parts, body)
     changed = pauses.resume(parts.admin_db, target, actor=f"user:{caller.user_id}")
-    parts.nudge()
+    parts.wake()
     return Held(paused=False, changed=changed)
 
 

@@ -1,6 +1,6 @@
-"""The routes of agents outside the house: register, show oneself, claim, drain, leave.
+"""The routes of agents outside the deployment: register, show oneself, claim, drain, leave.
 
-An agent is its owner's and claims its owner's tasks. One of an admin whose key has `agents:house`
+An agent is its owner's and claims its owner's tasks. An admin's, with `agents:all-users`,
 may claim everybody's. The wait for work is `async`: it holds neither a thread nor a connection.
 """
 
@@ -23,7 +23,7 @@ from overnight_server.control.claim_tokens import Holder, issue
 from overnight_server.control.keys import Caller
 from overnight_server.domain.ids import show_dag, show_task
 from overnight_server.domain.results import Raised
-from overnight_server.domain.scopes import HOUSE_AGENTS
+from overnight_server.domain.scopes import ALL_USERS_AGENTS
 from overnight_server.gate.claim import Terms, claim_for
 from overnight_server.insight.agents import AgentView, get_agent, list_agents
 from overnight_server.outcome.agent_claims import Held, end, held
@@ -48,7 +48,7 @@ def register_agent(
 ) -> AgentView:
     """Register an agent; the same name again is the same agent, changed, and answers 200."""
     if body.serves == "everyone":
-        _check_house(caller)
+        _check_all_users_scope(caller)
     known = {one.name for one in list_agents(parts.db, caller.user_id)}
     usual = parts.settings
     agent_id = agents.register(
@@ -124,7 +124,7 @@ async def claim_work(
     deadline = time.monotonic() + wait
     seat = await _thread(partial(take_seat, parts.gate_db, caller.user_id, agent_id))
     if seat.serves is None:
-        _check_house(caller)
+        _check_all_users_scope(caller)
     look = partial(_claim, parts, caller, seat)
     work = await _thread(look, limiter=parts.claim_places)
     if work is None and wait:
@@ -215,7 +215,7 @@ def _give_up(parts: Parts, found: Held, error: Exception) -> None:
         end(db, found, failure)
 
 
-def _check_house(caller: Caller) -> None:
+def _check_all_users_scope(caller: Caller) -> None:
     """Refuse whoever may not have everybody's tasks done; being an admin is part of it."""
-    if not (caller.is_admin and caller.may(HOUSE_AGENTS)):
-        raise Forbidden(HOUSE_AGENTS)
+    if not (caller.is_admin and caller.may(ALL_USERS_AGENTS)):
+        raise Forbidden(ALL_USERS_AGENTS)

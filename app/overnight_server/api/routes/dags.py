@@ -88,7 +88,7 @@ def create_dag(
         edges=len(edges),
         depth=submitted.depth,
     )
-    parts.nudge()
+    parts.wake()
     return outline_of(
         submitted.dag_id,
         body.title,
@@ -99,7 +99,7 @@ def create_dag(
 
 # Before the route of one graph, which would take the word for an id.
 @router.post("/plan", response_model=Plan)
-def rehearse_dag(body: DagPlanRequest, parts: Use, caller: Reader) -> PlanView:
+def simulate_dag(body: DagPlanRequest, parts: Use, caller: Reader) -> PlanView:
     """Rehearse a graph behind what waits already; nothing is queued."""
     tasks, edges = drafts(body, parts)
     return plan(
@@ -162,7 +162,7 @@ def retry_own_dag(dag_id: str, parts: Use, caller: Writer) -> DagRetried:
     named = dag_named(dag_id)
     caps, actor = Caps.of(parts.settings), f"user:{caller.user_id}"
     back = retry_dag(parts.db, caller.user_id, named, actor=actor, caps=caps)
-    parts.nudge()
+    parts.wake()
     return DagRetried(dag_id=show_dag(named), tasks=[show_task(one) for one in back])
 
 

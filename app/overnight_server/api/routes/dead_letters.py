@@ -100,8 +100,8 @@ def resolve_dead_letter(task_id: str, body: Resolution, parts: Use, caller: Writ
             user_id=user_id,
             caps=caps,
         )
-    # As this left it: a slot that listens may have begun it a moment after the nudge.
+    # As this left it: a slot that listens may have begun it a moment after the wake.
     state = get_task(db, user_id, named).state
     if body.resolution != "cancel":
-        parts.nudge()
+        parts.wake()
     return Resolved(task_id=show_task(named), resolution=body.resolution, state=state)

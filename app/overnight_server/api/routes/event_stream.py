@@ -162,7 +162,7 @@ async def wait_for_dag(
 async def _ended(
     parts: Parts, topic: Topic, look: Callable[[], V], check: Callable[[], None], seconds: float
 ) -> V:
-    """Look until what is looked at has ended, so many seconds have passed, or the house stops."""
+    """Look until the task or graph has ended, `seconds` have passed, or the server stops."""
     deadline = time.monotonic() + seconds
     seen = await _thread(look)
     if _has_ended(seen) or not seconds:
@@ -189,7 +189,7 @@ async def _told(
     """Write the stream.
 
     It ends when nothing can follow, when the key that opened it no longer opens the door, and
-    whenever the house must stop.
+    whenever the deployment must stop.
     """
     topic = listener.topic
     ends_at = time.monotonic() + LONGEST_SECONDS

@@ -12,7 +12,7 @@ from overnight_server.api.http.dependencies import Use
 from overnight_server.insight.health import health
 from overnight_server.store import migrate
 from overnight_server.store.db import DatabaseUnreachable
-from overnight_server.wakeups.redis_client import impatient
+from overnight_server.wakeups.redis_client import fail_fast_client
 
 router = APIRouter(tags=["health"])
 REDIS_PATIENCE_SECONDS = 0.5
@@ -97,7 +97,7 @@ def _redis_answers(url: str | None) -> bool:
     if url is None:
         return False
     try:
-        with impatient(url, REDIS_PATIENCE_SECONDS) as redis:
+        with fail_fast_client(url, REDIS_PATIENCE_SECONDS) as redis:
             return bool(redis.ping())
     except RedisError:
         return False

@@ -27,7 +27,7 @@ def read_me(parts: Use, caller: Reader) -> Me:
 def set_own_window(body: WindowSet, parts: Use, caller: Writer) -> Me:
     """Let the caller's work start only in these hours of every day; it holds at once."""
     set_window(parts.db, caller.user_id, window_said(body))
-    parts.nudge()
+    parts.wake()
     return _me(parts, caller)
 
 
@@ -35,15 +35,15 @@ def set_own_window(body: WindowSet, parts: Use, caller: Writer) -> Me:
 def drop_own_window(parts: Use, caller: Writer) -> Me:
     """Let the caller's work start at any time."""
     set_window(parts.db, caller.user_id, None)
-    parts.nudge()
+    parts.wake()
     return _me(parts, caller)
 
 
 @router.get("/me/limits", response_model=UserLimits)
 def read_limits(parts: Use, caller: Reader) -> UserLimitsView:
     """Tell what the caller's plan allows and how much of it is used."""
-    house = parts.settings.max_pending_per_user
-    return user_limits(parts.db, caller.user_id, house_pending=house)
+    deployment = parts.settings.max_pending_per_user
+    return user_limits(parts.db, caller.user_id, default_max_pending=deployment)
 
 
 def window_said(body: WindowSet) -> HouseWindow:

@@ -16,7 +16,7 @@ router = APIRouter(prefix="/api/v1/plan", tags=["plan"])
 
 
 @router.post("", response_model=Plan)
-def rehearse_batch(body: PlanRequest, parts: Use, caller: Reader) -> PlanView:
+def simulate_batch(body: PlanRequest, parts: Use, caller: Reader) -> PlanView:
     """Rehearse a batch behind what waits already; nothing is queued."""
     if wrong := list(_leading_nowhere(body)):
         raise InvalidGraph(wrong)

@@ -264,7 +264,7 @@ def spawn_child(body: Spawn, run: Running, response: Response) -> TaskView:
     caps = SpawnCaps.of(run.parts.settings)
     made = spawn(run.db, holder.user_id, holder.claim, seed, caps)
     if made.created:
-        run.parts.nudge()
+        run.parts.wake()
     else:
         response.status_code = 200
     return get_task(run.db, holder.user_id, made.task_id)
@@ -332,7 +332,7 @@ def _ended(
     found = find(run.db, claim, run.usual)
     agent_claims.end(run.db, found, result(found.run))
     # A slot is free, and others may have waited for just this task.
-    run.parts.nudge()
+    run.parts.wake()
     return Ok()
 
 

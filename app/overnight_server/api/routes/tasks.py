@@ -161,9 +161,9 @@ def edit_task(
         editions=editions,
         actor=f"user:{caller.user_id}",
     )
-    # As the edit left it: a slot that listens may begin it a moment after the nudge.
+    # As the edit left it: a slot that listens may begin it a moment after the wake.
     task = get_task(parts.db, caller.user_id, named)
-    parts.nudge()
+    parts.wake()
     show_edition(response, task)
     return task
 
@@ -181,7 +181,7 @@ def retry_task(task_id: str, parts: Use, caller: Writer) -> DagRetried:
     named = task_named(task_id)
     caps, actor = Caps.of(parts.settings), f"user:{caller.user_id}"
     back = retry(parts.db, caller.user_id, named, actor=actor, caps=caps)
-    parts.nudge()
+    parts.wake()
     dag_id = get_task(parts.db, caller.user_id, named).dag_id
     return DagRetried(dag_id=dag_id, tasks=[show_task(one) for one in back])
 
@@ -208,7 +208,7 @@ def fork_task(
         idempotency_key=idempotency_key(asked.idempotency_key, idempotency),
     )
     if forked.created:
-        parts.nudge()
+        parts.wake()
     else:
         response.status_code = 200
     response.headers["Location"] = f"/api/v1/dags/{show_dag(forked.dag_id)}"

@@ -1,4 +1,4 @@
-"""The operator's look at anybody's task, straight from the database of the house."""
+"""The operator's look at anybody's task, straight from the database of the deployment."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from overnight_server.domain.ids import TaskId, UserId
     from overnight_server.store.db import Db
 
-House = Annotated[
+AllUsers = Annotated[
     bool,
-    typer.Option("--house", help="Anybody's, read from the database; for operators."),
+    typer.Option("--all-users", help="Anybody's, read from the database; for operators."),
 ]
 
 
@@ -86,7 +86,7 @@ def _named(db: "Db", given: str) -> "tuple[UserId, TaskId]":
 
     if not short_ids.is_whole(given):
         recent = [show_task(task) for task in recent_tasks(db, limit=short_ids.RECENT)]
-        given = short_ids.choose(given, recent, among="recent tasks of the house")
+        given = short_ids.choose(given, recent, among="recent tasks of the deployment")
     try:
         task_id = parse_task(short_ids.whole(given))
     except MalformedId as error:

@@ -59,7 +59,7 @@ def batch(
     name, found = read(file)
     with connection.client(url, api_key_file) as client:
         if dry_run:
-            _show_plans(rehearsed(client, name, found, by), as_json=as_json)
+            _show_plans(simulated(client, name, found, by), as_json=as_json)
         else:
             made = _submit(client, name, found, as_json=as_json)
             if wait:
@@ -149,7 +149,7 @@ def _row(one: "DagCreated | Task") -> tuple[object, ...]:
     return (one.id, 1 if isinstance(one, TaskResponse) else len(one.tasks), one.title)
 
 
-def rehearsed(
+def simulated(
     client: "Client", name: str, found: list[batch_files.Entry], by: datetime | None
 ) -> "list[tuple[str, Plan]]":
     """Rehearse each graph, and all lone tasks together, as if it came alone."""

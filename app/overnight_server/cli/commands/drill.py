@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from overnight_server.maintenance.drill import Drill
     from overnight_server.settings import Settings
 
-ADVICE = "Start the local house with `overnight up`, or set OVERNIGHT_REDIS_URL."
+ADVICE = "Start the local deployment with `overnight up`, or set OVERNIGHT_REDIS_URL."
 
 app = typer.Typer(help="Break a part on purpose, and see that nothing is lost.")
 
@@ -50,8 +50,10 @@ def broker(
     try:
         if not yes:
             _ask(settings, wipes)
-        with database.opened(database.FRONT_DOOR) as front, database.opened() as house:
-            done = lose_broker(front, house, settings, tasks=tasks, wipes=wipes, tell=output.note)
+        with database.opened(database.FRONT_DOOR) as front, database.opened() as deployment:
+            done = lose_broker(
+                front, deployment, settings, tasks=tasks, wipes=wipes, tell=output.note
+            )
     except RedisError as error:
         raise Failure(f"Redis does not answer: {error}", hint=ADVICE) from error
     if as_json:

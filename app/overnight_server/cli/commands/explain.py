@@ -10,13 +10,13 @@ HEADERS = ("REASON", "WHY")
 def explain(
     task: options.TaskRef,
     *,
-    of_house: all_users.House = False,
+    for_all_users: all_users.AllUsers = False,
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
     """Tell every reason a task is not running, and what can be done about it."""
-    if of_house:
+    if for_all_users:
         all_users.refuse_connection(url, api_key_file)
         found = all_users.explain(task)
     else:

@@ -33,16 +33,16 @@ def forecast(
     ] = None,
     *,
     limit: Annotated[int, typer.Option(min=1, max=100, help="How many at most.")] = 50,
-    of_house: all_users.House = False,
+    for_all_users: all_users.AllUsers = False,
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
     """Tell when your tasks will start and end, as the gate's own rules have it."""
-    if of_house:
+    if for_all_users:
         all_users.refuse_connection(url, api_key_file)
         if task is None:
-            raise Failure("--house needs the id of a task", code=Code.USAGE)
+            raise Failure("--all-users needs the id of a task", code=Code.USAGE)
         _show(all_users.forecast(task), as_json=as_json)
         return
     with connection.client(url, api_key_file) as client:

@@ -1,4 +1,4 @@
-"""The house on one machine: bring it up, take it down, examine it."""
+"""The deployment on one machine: bring it up, take it down, examine it."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -23,7 +23,7 @@ def up(
 
 
 def down() -> None:
-    """Stop the house of this home, whoever started it."""
+    """Stop the deployment of this home, whoever started it."""
     from overnight_server.local.up import down as stop
 
     raise typer.Exit(stop(connection.settings()))

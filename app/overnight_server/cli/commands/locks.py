@@ -133,13 +133,13 @@ def check_project(
         _show(locks, as_json=False)
 
 
-def show_house(*, as_json: bool) -> None:
-    """Print how the whole house stands: what waits, what runs, which locks are held."""
-    from overnight_server.insight.queue_overview import house_status
+def show_all_queues(*, as_json: bool) -> None:
+    """Print how the whole deployment stands: what waits, what runs, which locks are held."""
+    from overnight_server.insight.queue_overview import queue_overview
 
     known = database.settings()
     with database.opened() as db:
-        status = house_status(
+        status = queue_overview(
             db, slots_max=known.slots_max, liveness=timedelta(seconds=known.worker_liveness)
         )
     if as_json:

@@ -23,7 +23,7 @@ PoolOption = Annotated[
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="Everything.")]
 MeOption = Annotated[bool, typer.Option("--me", help="Your own tasks, as the API key in use may.")]
-# A worker runs in the house; an agent runs outside and pulls its work.
+# A worker runs in the deployment; an agent runs outside and pulls its work.
 KINDS = {"celery": "worker", "pull": "agent"}
 WORKERS = ("WORKER", "KIND", "POOL", "SLOTS", "BUSY", "STATUS", "LAST SEEN", "AGENT")
 POOLS = ("POOL", "KIND", "SERVES", "WORKERS", "SLOTS", "BUSY", "STATE")

@@ -43,7 +43,7 @@ def plan(
 ) -> None:
     """Rehearse a batch before submitting it; nothing is queued.
 
-    Each graph of a file, and its lone tasks together, are rehearsed as if they came alone.
+    Each graph of a file, and its lone tasks together, are simulated as if they came alone.
     """
     text = arguments.text_of(file if file == "-" else f"@{file}")
     name = batch.name_of(file)
@@ -51,9 +51,9 @@ def plan(
     found = [] if paired else batch.parsed(name, text)
     with connection.client(url, api_key_file) as client:
         plans = (
-            [(name, _rehearsed(client, paired, by))]
+            [(name, _simulated(client, paired, by))]
             if paired
-            else batch.rehearsed(client, name, found, by)
+            else batch.simulated(client, name, found, by)
         )
     if as_json:
         documents = [{"title": title, **task_output.plain(answer)} for title, answer in plans]
@@ -79,7 +79,7 @@ def _in_pairs(text: str) -> dict[str, Any] | None:
     return None
 
 
-def _rehearsed(client: "Client", given: dict[str, Any], by: datetime | None) -> "Plan":
+def _simulated(client: "Client", given: dict[str, Any], by: datetime | None) -> "Plan":
     try:
         tasks = [dict(task) for task in given["tasks"]]
         edges = [(int(parent), int(child)) for parent, child in given.get("edges") or ()]

@@ -157,7 +157,7 @@ def _needing_servers() -> "Settings":
     if settings.redis_url is None:
         raise Failure(
             "no Redis is known here",
-            hint="Start the local house with `overnight up`, or set OVERNIGHT_REDIS_URL.",
+            hint="Start the local deployment with `overnight up`, or set OVERNIGHT_REDIS_URL.",
         )
     return settings
 

@@ -58,13 +58,13 @@ def _show_list(tasks: "Iterable[Task]", *, as_json: bool, jsonl: bool) -> None:
 def get(
     task: options.TaskRef,
     *,
-    of_house: all_users.House = False,
+    for_all_users: all_users.AllUsers = False,
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
     """Show one task, whole."""
-    if of_house:
+    if for_all_users:
         all_users.refuse_connection(url, api_key_file)
         task_output.show_task(all_users.get(task), as_json=as_json)
         return
@@ -143,18 +143,19 @@ def queue_status(
         ),
     ] = None,
     *,
-    of_house: Annotated[
-        bool, typer.Option("--house", help="Everybody's, read from the database; for operators.")
+    for_all_users: Annotated[
+        bool,
+        typer.Option("--all-users", help="Everybody's, read from the database; for operators."),
     ] = False,
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
     """Show how much of yours runs and waits."""
-    if of_house and task is not None:
-        raise Failure("--house and a task exclude each other", code=Code.USAGE)
-    if of_house:
-        locks.show_house(as_json=as_json)
+    if for_all_users and task is not None:
+        raise Failure("--all-users and a task exclude each other", code=Code.USAGE)
+    if for_all_users:
+        locks.show_all_queues(as_json=as_json)
         return
     if task is not None:
         get(task, as_json=as_json, url=url, api_key_file=api_key_file)

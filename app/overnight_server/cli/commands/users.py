@@ -116,10 +116,10 @@ def limits(
     ] = None,
     minutes: Annotated[int | None, typer.Option(min=1, help="How long one run may take.")] = None,
     max_pending: Annotated[
-        str | None, typer.Option(metavar="N|house", help="How many tasks may wait.")
+        str | None, typer.Option(metavar="N|default", help="How many tasks may wait.")
     ] = None,
     max_tasks_per_dag: Annotated[
-        str | None, typer.Option(metavar="N|house", help="How many tasks one graph may have.")
+        str | None, typer.Option(metavar="N|default", help="How many tasks one graph may have.")
     ] = None,
     on_exhausted: Annotated[
         OnExhausted | None,
@@ -137,8 +137,8 @@ def limits(
         concurrency=concurrency,
         minutes=minutes,
         hours=_number_or(hours, "unlimited", "--hours"),
-        max_pending=_number_or(max_pending, "house", "--max-pending"),
-        max_tasks_per_dag=_number_or(max_tasks_per_dag, "house", "--max-tasks-per-dag"),
+        max_pending=_number_or(max_pending, "default", "--max-pending"),
+        max_tasks_per_dag=_number_or(max_tasks_per_dag, "default", "--max-tasks-per-dag"),
         on_exhausted=on_exhausted,
     )
     if template and chosen != Overrides():
@@ -272,8 +272,8 @@ def _number_or(given: str | None, word: str, option: str) -> "int | Lifted | Non
 def _show_limits(db: "Db", name: str, user_id: "UserId", *, as_json: bool) -> None:
     from overnight_server.insight.queue import user_limits
 
-    house = database.settings().max_pending_per_user
-    view = user_limits(db, user_id, house_pending=house)
+    deployment = database.settings().max_pending_per_user
+    view = user_limits(db, user_id, default_max_pending=deployment)
     if as_json:
         output.document({"name": name, **asdict(view)})
         return
@@ -291,7 +291,7 @@ def _show_limits(db: "Db", name: str, user_id: "UserId", *, as_json: bool) -> No
             "hours return": view.billing_cycle_resets_at,
             "without hours": task_output.without_hours(view.on_exhausted),
             "waiting": f"{view.pending} of {view.pending_limit}"
-            + (", as the house says" if view.max_pending is None else ""),
+            + (", as the deployment says" if view.max_pending is None else ""),
             "may start": view.window or "at any time",
             **task_output.night(view),
         }

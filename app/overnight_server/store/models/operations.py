@@ -1,4 +1,4 @@
-"""The house itself: pools and agents, sweeps, and the table of moves."""
+"""The deployment itself: pools and agents, sweeps, and the table of moves."""
 
 from datetime import datetime
 from decimal import Decimal
@@ -41,7 +41,7 @@ class Pool(Base):
 class Agent(Base):
     """A worker that can be reached; one row per boot, so a restarted one is another agent.
 
-    Agents outside the house, which ask for work over HTTP, have an owner and a name instead, and
+    Pull agents, which ask for work over HTTP, have an owner and a name instead, and
     keep their row.
     """
 
@@ -75,7 +75,7 @@ class Agent(Base):
     name: Mapped[str | None]
     models: Mapped[list[str]] = mapped_column(server_default=EMPTY_ARRAY)
     # How long its claims wait for their start, and after how much silence it, or a run of its,
-    # counts as gone. Workers of the house go by the settings.
+    # counts as gone. Workers of the deployment go by the settings.
     claim_ttl_seconds: Mapped[int | None]
     stale_after_seconds: Mapped[int | None]
     # Kept beside the status, so that a worker which was away for a while is still draining.

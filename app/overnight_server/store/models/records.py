@@ -143,7 +143,7 @@ class TaskEvent(Base):
     __table_args__ = (
         PrimaryKeyConstraint("task_id", "seq"),
         Index("events_user", "user_id", "id"),
-        # What people did; the moves that the house makes by itself are many times more.
+        # What people did; the moves that the deployment makes by itself are many times more.
         Index("events_by_people", "at", postgresql_where=text(BY_PEOPLE)),
     )
 
@@ -225,7 +225,7 @@ class Artifact(Base):
 class StaleResult(Base):
     """An answer from a holder that had lost its claim: kept to be seen, never applied.
 
-    The first of each claim, so that nobody can fill the house with what nobody waits for.
+    The first of each claim, so that nobody can fill the deployment with what nobody waits for.
     """
 
     __tablename__ = "stale_results"

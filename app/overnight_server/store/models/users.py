@@ -104,7 +104,7 @@ class Lane(Base):
     carried_until: Mapped[datetime | None]
     stops_runs_at: Mapped[datetime | None]
     # Pools that looked here and found nothing they could start; any change of the lane wakes it.
-    parked_for: Mapped[list[str]] = mapped_column(server_default=EMPTY_ARRAY)
+    skipped_by_pools: Mapped[list[str]] = mapped_column(server_default=EMPTY_ARRAY)
     last_served_at: Mapped[datetime] = mapped_column(server_default=text("'epoch'"))
     cycle: Mapped[int]
     cycle_started_at: Mapped[datetime]

@@ -36,7 +36,7 @@ UPDATE dags
 -- For this night only: the next begins with the user's own budget.
 UPDATE lanes
    SET night_limit_usd = greatest(night_limit_usd, night_spent_usd + night_reserved_usd) + CAST(:usd AS numeric),
-       parked_for = '{}'
+       skipped_by_pools = '{}'
  WHERE user_id = :user_id;
 
 -- name: let_go_on

@@ -7,20 +7,20 @@ SELECT name FROM pools WHERE name = :pool AND NOT paused FOR UPDATE;
 -- before or after each. It holds lanes already; whoever holds a pool waits for no lane.
 SELECT name FROM pools WHERE name = :pool AND NOT paused FOR SHARE;
 
--- name: lock_house
--- The house's cap on slots is counted by one at a time, whichever pool it is for: each pool's own
+-- name: lock_slot_cap
+-- The deployment's cap on slots is counted by one at a time, whichever pool it is for: each pool's own
 -- lock would let two count the same free slot. After a pool's lock and before any lane's.
 SELECT pg_advisory_xact_lock(hashtext('overnight.slots'));
 
 -- name: pool_capacity
 -- Who offers slots in the pool, and what holds them: single tasks and bundles, of the pool and of
--- the whole house. Bounded by the slots there are. The slots of draining workers do not count, so
+-- the whole deployment. Bounded by the slots there are. The slots of draining workers do not count, so
 -- neither does what they still run in the pool. Also whether the pool is there and open, whether
 -- everything is paused, and whether any lane is due for its new month, its night window or the end
 -- of its night. Types come as the different sets that workers know: mostly all know the same.
-WITH house AS (
+WITH deployment AS (
     SELECT offer.slots, offer.agents, offer.capabilities, offer.types, offer.usd_left,
-           held.singles, held.bundles, held.in_house,
+           held.singles, held.bundles, held.in_all_pools,
            -- A draining worker lives: its types are not anybody's to fail. An agent outside comes
            -- and goes, and what it alone knows waits for it for a day.
            (SELECT jsonb_agg(DISTINCT types)
@@ -42,7 +42,7 @@ WITH house AS (
                AND last_heartbeat_at > clock() - make_interval(secs => coalesce(stale_after_seconds, :liveness))) offer
      CROSS JOIN (SELECT count(*) FILTER (WHERE here AND bundle IS NULL) AS singles,
                         count(DISTINCT bundle) FILTER (WHERE here) AS bundles,
-                        count(*) FILTER (WHERE bundle IS NULL) + count(DISTINCT bundle) AS in_house
+                        count(*) FILTER (WHERE bundle IS NULL) + count(DISTINCT bundle) AS in_all_pools
                    FROM (SELECT bundle,
                                 pool = :pool
                                 AND claimed_by <> ALL (ARRAY(SELECT id FROM agents
@@ -50,7 +50,7 @@ WITH house AS (
                            FROM tasks
                           WHERE state IN ('claimed', 'running', 'validating')) active) held
 )
-SELECT * FROM house;
+SELECT * FROM deployment;
 
 -- name: lock_lanes_to_serve
 -- Users with room and ready work, the least served first: at least `few` of them, and as many as
@@ -62,7 +62,7 @@ WITH next AS MATERIALIZED (
     SELECT user_id, active, last_served_at, plan_weight, least(ready, max_active - active) AS room
       FROM lanes
      WHERE eligible
-       AND NOT (:aside = ANY (parked_for))
+       AND NOT (:aside = ANY (skipped_by_pools))
      ORDER BY active, last_served_at, plan_weight DESC
      LIMIT CAST(:limit AS int) + 4 * CAST(:few AS int)
 ), locked AS MATERIALIZED (
@@ -74,26 +74,26 @@ WITH next AS MATERIALIZED (
 )
 SELECT user_id, room FROM locked;
 
--- name: look_and_lock (begins as pool_capacity through house and lock_lanes_to_serve through locked)
+-- name: look_and_lock (begins as pool_capacity through deployment and lock_lanes_to_serve through locked)
 -- Both at once, for a slot that knows what it wants before it knows what there is.
-SELECT house.*,
+SELECT deployment.*,
        ARRAY(SELECT user_id FROM locked) AS users,
        (SELECT coalesce(sum(room), 0)::int FROM locked) AS room
-  FROM house;
+  FROM deployment;
 
--- name: look_for_one (begins as pool_capacity through house and lock_lanes_to_serve through locked)
+-- name: look_for_one (begins as pool_capacity through deployment and lock_lanes_to_serve through locked)
 -- For a slot that would begin one task and waits for nobody's judgement: what the claim that travels
 -- with this is to go by is noted for it. The agent runs the task itself, so its own card counts. It
 -- is shown no lane if it may take nothing.
 SELECT set_config('overnight.users',
-                  CASE WHEN house.is_open AND NOT house.paused AND house.slots > house.singles + house.bundles
-                            AND coalesce(house.in_house < CAST(:slots_max AS int), true)
-                            AND :agent = ANY (house.agents)
+                  CASE WHEN deployment.is_open AND NOT deployment.paused AND deployment.slots > deployment.singles + deployment.bundles
+                            AND coalesce(deployment.in_all_pools < CAST(:slots_max AS int), true)
+                            AND :agent = ANY (deployment.agents)
                        THEN CAST(ARRAY(SELECT user_id FROM locked) AS text) ELSE '{}' END, true),
        set_config('overnight.capabilities', coalesce(CAST(own.capabilities AS text), '{}'), true),
        set_config('overnight.types', coalesce(CAST(nullif(own.types, '{}') AS text), ''), true),
        set_config('overnight.usd_left', coalesce(CAST(own.budget_remaining_usd AS text), ''), true)
-  FROM house
+  FROM deployment
   LEFT JOIN agents own ON own.id = :agent;
 
 -- name: claim
@@ -251,11 +251,11 @@ WITH held AS MATERIALIZED (
 ), parked AS (
     -- Lanes with nothing for this pool step aside, or they would fill every pass for ever.
     UPDATE lanes l
-       SET parked_for = array_append(l.parked_for, :aside)
+       SET skipped_by_pools = array_append(l.skipped_by_pools, :aside)
      WHERE l.user_id = ANY (CAST(:users AS uuid[]))
        AND l.user_id <> ALL (ARRAY(SELECT user_id FROM candidate))
        -- Whoever names a user looks into the lane again and again.
-       AND NOT (:aside = ANY (l.parked_for))
+       AND NOT (:aside = ANY (l.skipped_by_pools))
        AND CAST(:only AS uuid) IS NULL
        AND :parks
 )
@@ -290,4 +290,4 @@ SELECT id, user_id, epoch, token, type, attempts, max_attempts, bundle,
 
 -- name: more_to_serve
 -- Whether another pass might find work: lanes nobody has looked into in vain.
-SELECT EXISTS (SELECT 1 FROM lanes WHERE eligible AND NOT (:pool = ANY (parked_for)));
+SELECT EXISTS (SELECT 1 FROM lanes WHERE eligible AND NOT (:pool = ANY (skipped_by_pools)));

@@ -6,7 +6,7 @@ SELECT t.id, t.type, t.state, t.unmet, t.created_at, t.updated_at, t.claimed_at,
        t.deadline_at, t.required_capabilities, t.locks,
        least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS granted,
        l.active, l.max_active, l.limit_seconds, l.used_seconds, l.reserved_seconds, l.resets_at, l.paused,
-       l.window_closed, l.window_turns_at, l.carried_until, l.parked_for,
+       l.window_closed, l.window_turns_at, l.carried_until, l.skipped_by_pools,
        t.awaits_budget, t.cost_usd, t.max_cost_usd, next_cost(t.estimated_cost_usd, t.max_cost_usd, t.cost_usd) AS needs_usd,
        g.budget_ceiling_usd - g.spent_usd - g.reserved_usd AS dag_left_usd, g.budget_ceiling_usd AS dag_limit_usd,
        l.night_limit_usd - l.night_spent_usd - l.night_reserved_usd AS night_left_usd, l.night_limit_usd,
@@ -33,7 +33,7 @@ SELECT 'ready' AS state, '' AS type, 0 AS unmet, NULL AS awaits_budget, NULL::ti
        head.granted IS NOT NULL AS is_real, coalesce(head.granted, 1) AS granted,
        coalesce(head.created_at, clock()) AS created_at, coalesce(head.usd, 0) AS needs_usd,
        l.active, l.max_active, l.limit_seconds, l.used_seconds, l.reserved_seconds, l.resets_at, l.paused,
-       l.window_closed, l.window_turns_at, l.carried_until, l.parked_for,
+       l.window_closed, l.window_turns_at, l.carried_until, l.skipped_by_pools,
        NULL::numeric AS dag_left_usd, NULL::numeric AS dag_limit_usd,
        l.night_limit_usd - l.night_spent_usd - l.night_reserved_usd AS night_left_usd, l.night_limit_usd,
        CASE WHEN l.night_limit_usd IS NOT NULL THEN (SELECT ends_at FROM night_now(l.user_id)) END AS night_ends_at,
@@ -100,7 +100,7 @@ WITH next AS MATERIALIZED (
     SELECT user_id, active, last_served_at, plan_weight, least(ready, max_active - active) AS room
       FROM lanes
      WHERE eligible
-       AND NOT (:pool = ANY (parked_for))
+       AND NOT (:pool = ANY (skipped_by_pools))
        AND user_id <> ALL (CAST(:passed_over AS uuid[]))
      ORDER BY active, last_served_at, plan_weight DESC
      LIMIT CAST(:limit AS int) + 4 * CAST(:few AS int)

@@ -32,7 +32,7 @@ SELECT u.name, head.locks, extract(epoch FROM head.updated_at)::float8 AS ready,
        AND NOT l.window_closed
        AND NOT EXISTS (SELECT 1 FROM pauses WHERE scope = 'all' AND resumed_at IS NULL)
        AND (l.limit_seconds IS NULL OR l.used_seconds + l.reserved_seconds < l.limit_seconds)
-       AND EXISTS (SELECT 1 FROM pools p WHERE NOT p.paused AND NOT (p.name = ANY (l.parked_for))) AS is_owed
+       AND EXISTS (SELECT 1 FROM pools p WHERE NOT p.paused AND NOT (p.name = ANY (l.skipped_by_pools))) AS is_owed
   FROM lanes l
   JOIN users u ON u.id = l.user_id
  CROSS JOIN LATERAL (
@@ -75,7 +75,7 @@ SELECT u.name, extract(epoch FROM clock() - head.updated_at)::float8 AS waited
                  JOIN agents a ON a.pool = p.name
                 WHERE NOT p.paused
                   AND p.kind = 'celery'
-                  AND NOT (p.name = ANY (l.parked_for))
+                  AND NOT (p.name = ANY (l.skipped_by_pools))
                   AND a.status = 'active'
                   AND a.last_heartbeat_at > clock() - make_interval(secs => coalesce(a.stale_after_seconds, :liveness)))
  ORDER BY waited DESC

@@ -8,21 +8,21 @@ SELECT user_id
    FOR NO KEY UPDATE;
 
 -- name: read_lane
--- What intake must know before it lets a task in; with the depth of the whole house, if that is asked.
+-- What intake must know before it lets a task in; with the depth of the whole deployment, if that is asked.
 SELECT l.waiting, l.active, l.ready, l.used_seconds, l.reserved_seconds, l.limit_seconds,
        l.resets_at, l.due_at <= clock() AS is_due,
        u.max_pending, u.max_tasks_per_dag, u.on_exhausted,
-       CASE WHEN :with_depth THEN house_depth() END AS house_depth
+       CASE WHEN :with_depth THEN total_depth() END AS total_depth
   FROM lanes l
   JOIN users u ON u.id = l.user_id
  WHERE l.user_id = :user_id;
 
 -- name: depth
--- How much work waits in the whole house, summed over the lanes, never over the tasks.
-SELECT house_depth() AS waiting;
+-- How much work waits in the whole deployment, summed over the lanes, never over the tasks.
+SELECT total_depth() AS waiting;
 
 -- name: lock_depth
--- Near the house's cap, submits of different users count one after the other. After the lane's lock.
+-- Near the deployment's cap, submits of different users count one after the other. After the lane's lock.
 SELECT pg_advisory_xact_lock(hashtext('overnight.depth'));
 
 -- name: lock_due_lanes
@@ -48,7 +48,7 @@ UPDATE lanes l
                                   FROM usage_ledger e
                                  WHERE e.user_id = l.user_id
                                    AND e.period_started_at = cycle_boundary(due.anchor, due.cycle)), 0),
-       parked_for = '{}'
+       skipped_by_pools = '{}'
   FROM (SELECT u.id AS user_id, u.billing_anchor_at AS anchor,
                cycle_at(u.billing_anchor_at, clock()) AS cycle
           FROM users u
@@ -70,7 +70,7 @@ UPDATE lanes l
        window_turns_at = turn.turns_at,
        carried_until = turn.carried_until,
        stops_runs_at = turn.stops_runs_at,
-       parked_for = '{}'
+       skipped_by_pools = '{}'
   FROM jsonb_to_recordset(CAST(:turns AS jsonb)) AS turn(
            user_id uuid, closed boolean, turns_at timestamptz, carried_until timestamptz, stops_runs_at timestamptz)
  WHERE l.user_id = turn.user_id;
@@ -80,7 +80,7 @@ UPDATE lanes l
 UPDATE lanes l
    SET night_started_at = NULL, night_ends_at = NULL, night_spent_usd = 0,
        night_limit_usd = u.night_budget_usd,
-       parked_for = '{}'
+       skipped_by_pools = '{}'
   FROM users u
  WHERE l.user_id = ANY (CAST(:users AS uuid[]))
    AND u.id = l.user_id
@@ -131,7 +131,7 @@ UPDATE lanes l
        night_spent_usd = coalesce((SELECT sum(s.usd)
                                      FROM spending s
                                     WHERE s.user_id = l.user_id AND s.night_started_at = l.night_started_at), 0),
-       parked_for = '{}'
+       skipped_by_pools = '{}'
   FROM (SELECT count(*) FILTER (WHERE is_active(state)) AS active,
                count(*) FILTER (WHERE state = 'ready') AS ready,
                count(*) FILTER (WHERE is_waiting(state)) AS waiting,
@@ -142,25 +142,25 @@ UPDATE lanes l
  WHERE l.user_id = :user_id;
 
 -- name: wake_lane
-UPDATE lanes SET parked_for = '{}' WHERE user_id = :user_id AND parked_for <> '{}';
+UPDATE lanes SET skipped_by_pools = '{}' WHERE user_id = :user_id AND skipped_by_pools <> '{}';
 
 -- name: wake_lanes
 -- Let a pool look into every lane again (what its workers can do has changed). Locked in user order
 -- like everywhere else.
 WITH parked AS MATERIALIZED (
-    SELECT user_id FROM lanes WHERE :pool = ANY (parked_for) ORDER BY user_id FOR NO KEY UPDATE
+    SELECT user_id FROM lanes WHERE :pool = ANY (skipped_by_pools) ORDER BY user_id FOR NO KEY UPDATE
 )
 UPDATE lanes l
-   SET parked_for = array_remove(l.parked_for, :pool)
+   SET skipped_by_pools = array_remove(l.skipped_by_pools, :pool)
   FROM parked
  WHERE l.user_id = parked.user_id;
 
 -- name: wake_all_lanes
 -- The same for every pool: which types are left to which depends on what all workers know.
 WITH parked AS MATERIALIZED (
-    SELECT user_id FROM lanes WHERE parked_for <> '{}' ORDER BY user_id FOR NO KEY UPDATE
+    SELECT user_id FROM lanes WHERE skipped_by_pools <> '{}' ORDER BY user_id FOR NO KEY UPDATE
 )
 UPDATE lanes l
-   SET parked_for = '{}'
+   SET skipped_by_pools = '{}'
   FROM parked
  WHERE l.user_id = parked.user_id;

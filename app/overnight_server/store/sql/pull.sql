@@ -50,7 +50,7 @@ UPDATE agents g
    AND g.status <> 'offline';
 
 -- name: view_own_agents
--- A user's agents outside the house, and how many tasks each runs.
+-- A user's agents outside the deployment, and how many tasks each runs.
 SELECT g.id, g.name, g.pool, g.status, g.capabilities, g.types, g.models, g.slots, g.budget_remaining_usd,
        g.claim_ttl_seconds, g.stale_after_seconds, g.joined_at, g.last_heartbeat_at AS last_seen_at,
        g.last_heartbeat_at > clock() - make_interval(secs => g.stale_after_seconds) AS is_alive,
@@ -71,11 +71,11 @@ SELECT w.pool
   JOIN pools p ON p.name = w.pool AND NOT p.paused
  WHERE NOT EXISTS (SELECT 1 FROM pauses WHERE scope = 'all' AND resumed_at IS NULL)
    AND CASE WHEN w.serves IS NULL
-            THEN EXISTS (SELECT 1 FROM lanes l WHERE l.eligible AND NOT (w.pool = ANY (l.parked_for)))
+            THEN EXISTS (SELECT 1 FROM lanes l WHERE l.eligible AND NOT (w.pool = ANY (l.skipped_by_pools)))
                  OR EXISTS (SELECT 1 FROM lanes l WHERE l.due_at <= clock())
             ELSE EXISTS (SELECT 1 FROM lanes l
                           WHERE l.user_id = w.serves
-                            AND (l.due_at <= clock() OR (l.eligible AND NOT (w.pool = ANY (l.parked_for)))))
+                            AND (l.due_at <= clock() OR (l.eligible AND NOT (w.pool = ANY (l.skipped_by_pools)))))
         END;
 
 -- name: held_claim

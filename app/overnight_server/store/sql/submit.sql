@@ -50,14 +50,14 @@ SELECT depth FROM fitting;
 -- The same for tasks that plainly fit: within every cap by far, and under no key that was used before. If
 -- there is no answer, nothing was written, and a closer look will tell why. The lane is held.
 WITH fitting AS MATERIALIZED (
-    SELECT house.depth
+    SELECT deployment.depth
       FROM lanes l
       JOIN users u ON u.id = l.user_id
-     CROSS JOIN LATERAL (SELECT house_depth() AS depth) house
+     CROSS JOIN LATERAL (SELECT total_depth() AS depth) deployment
      WHERE l.user_id = :user_id
        AND l.due_at > clock()
        AND l.waiting + CAST(:count AS int) <= coalesce(u.max_pending, CAST(:max_pending AS int))
-       AND house.depth + CAST(:count AS int) + CAST(:near_full AS int) <= CAST(:queue_max_size AS int)
+       AND deployment.depth + CAST(:count AS int) + CAST(:near_full AS int) <= CAST(:queue_max_size AS int)
        AND NOT (u.on_exhausted = 'reject' AND coalesce(l.used_seconds >= l.limit_seconds, false))
        AND NOT EXISTS (SELECT 1
                          FROM tasks k

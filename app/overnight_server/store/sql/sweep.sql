@@ -2,7 +2,7 @@
 -- Claims past their time, read without locks: the settling statement checks each again. Out of
 -- time is only a run whose last lease reached that far: one lost earlier has not used its time,
 -- however late we look. A run died by itself if its agent outside still shows signs of life;
--- workers of the house report deaths themselves, and their silence may be our own fault.
+-- workers of the deployment report deaths themselves, and their silence may be our own fault.
 SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.attempts, t.max_attempts,
        CAST(t.retry AS text) AS retry,
        t.cancel_requested_at IS NOT NULL AS cancel_requested,
@@ -111,7 +111,7 @@ SELECT id, user_id, deadline_at
  ORDER BY deadline_at, id
  LIMIT :limit;
 
--- name: sharpen
+-- name: raise_deadline_priority
 -- Only what has moved by a step that could change an order is written.
 UPDATE tasks t
    SET sort_key = now.key

@@ -14,7 +14,17 @@ ROLES = "overnight_app, overnight_reader, overnight_admin, overnight_dispatcher,
 LOGINS = "overnight_api, overnight_service"
 AS_OWNER = (
     *("clock", "spans", "tables", "billing", "priority", "lanes", "locks", "money"),
-    *("rules", "triggers", "events", "inbox", "audit", "views", "moves", "grants", "walls"),
+    *(
+        "rules",
+        "triggers",
+        "events",
+        "inbox",
+        "audit",
+        "views",
+        "moves",
+        "grants",
+        "row_level_security",
+    ),
 )
 
 

@@ -1,4 +1,4 @@
--- What each role may touch; walls.sql says whose rows. Rows are never deleted by any; triggers write
+-- What each role may touch; row_level_security.sql says whose rows. Rows are never deleted by any; triggers write
 -- lanes' counters, locks, events and the audit log with their owner's rights.
 GRANT SELECT ON
     users, lanes, api_keys, audit_log, dags, tasks, task_edges, attempts, usage_ledger, events, dead_letters,

@@ -49,7 +49,7 @@ BEGIN
                ready = l.ready + d.ready,
                waiting = l.waiting + d.waiting,
                reserved_seconds = l.reserved_seconds + d.reserved,
-               parked_for = '{}'
+               skipped_by_pools = '{}'
           FROM delta d
          WHERE l.user_id = d.user_id
         RETURNING l.user_id
@@ -114,7 +114,7 @@ BEGIN
            waiting = l.waiting + d.waiting,
            reserved_seconds = l.reserved_seconds + d.reserved,
            last_served_at = CASE WHEN d.active > 0 THEN clock() ELSE l.last_served_at END,
-           parked_for = '{}'
+           skipped_by_pools = '{}'
       FROM delta d
      WHERE l.user_id = d.user_id;
 
@@ -187,7 +187,7 @@ BEGIN
            max_active = CASE WHEN NEW.disabled_at IS NULL THEN NEW.max_concurrent_agents ELSE 0 END,
            max_task_seconds = NEW.max_task_duration_minutes * 60,
            limit_seconds = NEW.monthly_agent_hours_limit * 3600::bigint,
-           parked_for = '{}'
+           skipped_by_pools = '{}'
      WHERE user_id = NEW.id;
     RETURN NULL;
 END
@@ -220,7 +220,7 @@ BEGIN
     WITH charged AS (
         UPDATE lanes l
            SET used_seconds = l.used_seconds + entry.seconds,
-               parked_for = '{}'
+               skipped_by_pools = '{}'
           FROM (SELECT user_id, period_started_at, sum(seconds) AS seconds
                   FROM new_rows
                  GROUP BY user_id, period_started_at

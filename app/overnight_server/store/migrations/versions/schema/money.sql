@@ -57,7 +57,7 @@ AS $$
 DECLARE
     more constant numeric := coalesce(NEW.reserved_usd, 0) - coalesce(OLD.reserved_usd, 0);
 BEGIN
-    UPDATE lanes SET night_reserved_usd = night_reserved_usd + more, parked_for = '{}' WHERE user_id = NEW.user_id;
+    UPDATE lanes SET night_reserved_usd = night_reserved_usd + more, skipped_by_pools = '{}' WHERE user_id = NEW.user_id;
     IF NEW.dag_id <> NEW.id OR NEW.grown THEN
         UPDATE dags SET reserved_usd = reserved_usd + more WHERE id = NEW.dag_id;
     END IF;
@@ -82,7 +82,7 @@ BEGIN
        SET night_started_at = NEW.night_started_at,
            night_ends_at = coalesce(night_ends_at, (SELECT ends_at FROM night_now(NEW.user_id))),
            night_spent_usd = night_spent_usd + more,
-           parked_for = '{}'
+           skipped_by_pools = '{}'
      WHERE user_id = NEW.user_id;
     UPDATE dags SET spent_usd = spent_usd + more WHERE id = NEW.dag_id;
     UPDATE agents g
@@ -101,7 +101,7 @@ CREATE FUNCTION widen_night() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 BEGIN
-    UPDATE lanes SET night_limit_usd = NEW.night_budget_usd, parked_for = '{}' WHERE user_id = NEW.id;
+    UPDATE lanes SET night_limit_usd = NEW.night_budget_usd, skipped_by_pools = '{}' WHERE user_id = NEW.id;
     RETURN NULL;
 END
 $$;

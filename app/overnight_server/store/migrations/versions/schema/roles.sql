@@ -6,7 +6,7 @@
 --   overnight_reader      looks at everybody's work and changes nothing: forecasts, explanations
 --   overnight_admin       what operators may do with users, keys and plans
 --   overnight_dispatcher  what dispatcher, workers and maintenance may do
---   overnight_gate        what the API may do for agents outside the house: register them, and claim
+--   overnight_gate        what the API may do for agents outside the deployment: register them, and claim
 --   overnight_api         logs in for the API: app, reader, admin or gate, never dispatcher or owner
 --   overnight_service     logs in for all other processes: dispatcher only
 -- The logins get their passwords from whoever runs the server; without one nobody comes in.

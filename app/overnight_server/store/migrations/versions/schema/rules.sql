@@ -16,7 +16,7 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION keep_task_whole() RETURNS trigger
+CREATE FUNCTION enforce_task_invariants() RETURNS trigger
 LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -83,7 +83,7 @@ BEGIN
 END
 $$;
 CREATE TRIGGER tasks_keep_whole BEFORE INSERT OR UPDATE ON tasks
-    FOR EACH ROW EXECUTE FUNCTION keep_task_whole();
+    FOR EACH ROW EXECUTE FUNCTION enforce_task_invariants();
 
 CREATE FUNCTION keep_lane_whole() RETURNS trigger
 LANGUAGE plpgsql

@@ -83,7 +83,7 @@ CREATE TABLE lanes (
     window_turns_at TIMESTAMP WITH TIME ZONE,
     carried_until TIMESTAMP WITH TIME ZONE,
     stops_runs_at TIMESTAMP WITH TIME ZONE,
-    parked_for TEXT[] DEFAULT '{}' NOT NULL,
+    skipped_by_pools TEXT[] DEFAULT '{}' NOT NULL,
     last_served_at TIMESTAMP WITH TIME ZONE DEFAULT 'epoch' NOT NULL,
     cycle INTEGER NOT NULL,
     cycle_started_at TIMESTAMP WITH TIME ZONE NOT NULL,
@@ -263,7 +263,7 @@ CREATE TABLE tasks (
  WITH (fillfactor = 75);
 CREATE INDEX tasks_active ON tasks (pool) WHERE state IN ('claimed', 'running', 'validating');
 CREATE INDEX tasks_awaiting_budget ON tasks (user_id) WHERE awaits_budget IS NOT NULL;
--- Included and no key: Postgres would skip from graph to graph in search of a state, which in a house
+-- Included and no key: Postgres would skip from graph to graph in search of a state, which in a deployment
 -- with few graphs seems cheap, and read every task of theirs.
 CREATE INDEX tasks_dag ON tasks (dag_id) INCLUDE (state);
 CREATE INDEX tasks_deadline ON tasks (deadline_at, id) WHERE deadline_at IS NOT NULL AND state IN ('created', 'pending', 'ready', 'retrying');

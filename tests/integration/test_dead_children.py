@@ -8,10 +8,10 @@ import pytest
 from overnight_server.domain.claims import Run
 from overnight_server.settings import Settings
 from overnight_server.store.db import Db
-from overnight_worker.claim_registry import Holding
-from overnight_worker.dead_children import Obituary
+from overnight_worker.claim_registry import ClaimRegistry
+from overnight_worker.dead_children import DeadChildren
+from tests.support.deployment import Deployment
 from tests.support.dying import in_a_process_that_dies
-from tests.support.house import House
 from tests.support.rivals import held_lane
 from tests.support.waiting import wait_until
 from tests.support.workers import worker_settings
@@ -25,16 +25,16 @@ def settings(database_url: str) -> Settings:
 
 
 @pytest.fixture
-def holding() -> Holding:
-    return Holding()
+def holding() -> ClaimRegistry:
+    return ClaimRegistry()
 
 
 @pytest.fixture
-def obituary(holding: Holding) -> Obituary:
-    return Obituary(holding)
+def obituary(holding: ClaimRegistry) -> DeadChildren:
+    return DeadChildren(holding)
 
 
-def dies_at_work(holding: Holding, run: Run, *, place: int = 0) -> None:
+def dies_at_work(holding: ClaimRegistry, run: Run, *, place: int = 0) -> None:
     """Let the process of a run die while its handler is at work."""
 
     def work() -> None:
@@ -45,40 +45,40 @@ def dies_at_work(holding: Holding, run: Run, *, place: int = 0) -> None:
     in_a_process_that_dies(work, place=place)
 
 
-def outcome(house: House, run: Run) -> str | None:
+def outcome(deployment: Deployment, run: Run) -> str | None:
     """Return what is recorded of a run."""
     named = {"id": run.claim.task_id}
-    return house.one("SELECT outcome FROM attempts WHERE task_id = :id", **named)["outcome"]
+    return deployment.one("SELECT outcome FROM attempts WHERE task_id = :id", **named)["outcome"]
 
 
 def test_a_death_that_nobody_can_be_told_of_holds_up_no_other(
-    house: House,
+    deployment: Deployment,
     settings: Settings,
-    holding: Holding,
-    obituary: Obituary,
+    holding: ClaimRegistry,
+    obituary: DeadChildren,
     connect: Callable[..., Db],
 ) -> None:
-    house.agent()
-    held_up, other = house.running(house.user()), house.running(house.user())
+    deployment.agent()
+    held_up, other = deployment.running(deployment.user()), deployment.running(deployment.user())
     dies_at_work(holding, held_up, place=0)
     dies_at_work(holding, other, place=1)
 
     with held_lane(connect, held_up.user_id):
         obituary.tell(settings)
-        assert (outcome(house, held_up), outcome(house, other)) == (None, "crash")
+        assert (outcome(deployment, held_up), outcome(deployment, other)) == (None, "crash")
 
     def told() -> bool:
         obituary.tell(settings)
-        return outcome(house, held_up) == "crash"
+        return outcome(deployment, held_up) == "crash"
 
     wait_until(told, timeout=10, what="the death to be told later")
 
 
 def test_what_a_death_left_is_safe_from_whoever_takes_the_place(
-    house: House, settings: Settings, holding: Holding, obituary: Obituary
+    deployment: Deployment, settings: Settings, holding: ClaimRegistry, obituary: DeadChildren
 ) -> None:
-    house.agent()
-    first, second = house.running(house.user()), house.running(house.user())
+    deployment.agent()
+    first, second = deployment.running(deployment.user()), deployment.running(deployment.user())
     dies_at_work(holding, first)
     obituary.note()
 
@@ -91,18 +91,18 @@ def test_what_a_death_left_is_safe_from_whoever_takes_the_place(
     dies_at_work(holding, second)
     obituary.tell(settings)
 
-    assert [outcome(house, run) for run in (first, second)] == ["crash", "crash"]
+    assert [outcome(deployment, run) for run in (first, second)] == ["crash", "crash"]
 
 
 def test_what_could_not_be_told_is_not_tried_again_at_once(
-    house: House, settings: Settings, holding: Holding, obituary: Obituary
+    deployment: Deployment, settings: Settings, holding: ClaimRegistry, obituary: DeadChildren
 ) -> None:
-    house.agent()
-    run = house.running(house.user())
+    deployment.agent()
+    run = deployment.running(deployment.user())
     dies_at_work(holding, run)
     nowhere = worker_settings("postgresql://nobody@127.0.0.1:1/nothing", NOWHERE)
 
     obituary.tell(nowhere)
     obituary.tell(settings)
 
-    assert outcome(house, run) is None, "a worker that speaks all the time does nothing else"
+    assert outcome(deployment, run) is None, "a worker that speaks all the time does nothing else"

@@ -8,7 +8,7 @@ LANGUAGE sql STABLE PARALLEL SAFE
 RETURN nullif(current_setting('overnight.user_id', true), '')::uuid;
 
 -- A table with a user_id is walled by that alone, so that a new one cannot be forgotten. Forced, for
--- the owner too goes by policies; those who work for the whole house have one that lets all pass. It
+-- the owner too goes by policies; those who work for the whole deployment have one that lets all pass. It
 -- is a constant, which the planner takes away: their plans are what they were without walls.
 -- BYPASSRLS would do the same, but only a superuser may grant it, and it reaches every database.
 DO $walls$
@@ -35,7 +35,7 @@ BEGIN
                        -- Nobody but an operator stops more than himself.
                        CASE walled.name WHEN 'pauses' THEN 'scope = ''user'' AND target = (SELECT acting_for())::text'
                                         ELSE own END);
-        EXECUTE format('CREATE POLICY whole_house ON %I TO overnight_owner, overnight_admin, overnight_dispatcher, overnight_gate'
+        EXECUTE format('CREATE POLICY all_rows ON %I TO overnight_owner, overnight_admin, overnight_dispatcher, overnight_gate'
                        ' USING (true) WITH CHECK (true)', walled.name);
         EXECUTE format('CREATE POLICY looks_only ON %I FOR SELECT TO overnight_reader USING (true)', walled.name);
     END LOOP;
@@ -83,14 +83,14 @@ AS $$
      LIMIT 1
 $$;
 
--- How much work waits in the whole house: a number, and nobody's rows.
-CREATE FUNCTION house_depth() RETURNS bigint
+-- How much work waits in the whole deployment: a number, and nobody's rows.
+CREATE FUNCTION total_depth() RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = public, pg_temp
 RETURN (SELECT coalesce(sum(waiting), 0) FROM lanes);
 
-REVOKE EXECUTE ON FUNCTION holder_of_key, note_key_use, user_called, house_depth FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION holder_of_key, note_key_use, user_called, total_depth FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION holder_of_key, note_key_use, user_called TO overnight_app, overnight_admin;
-GRANT EXECUTE ON FUNCTION house_depth TO overnight_app, overnight_reader, overnight_admin, overnight_gate, overnight_dispatcher;
+GRANT EXECUTE ON FUNCTION total_depth TO overnight_app, overnight_reader, overnight_admin, overnight_gate, overnight_dispatcher;
 
 -- Whether a claim's token is good, by its digest: whose run it is and the token of the claim itself
 -- while it is held, 'superseded' if a later claim holds the task, 'over' if nobody does. Whoever

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DataError
 from overnight_server.store.batched_statements import Call, Noted, ask, finish
 from overnight_server.store.db import Db, Timeouts
 from overnight_server.store.lazy_begin_connection import Link
-from tests.support.house import House
+from tests.support.deployment import Deployment
 
 ISOLATION = text("SHOW transaction_isolation")
 
@@ -26,8 +26,8 @@ def link(database_url: str) -> Link:
     return opened
 
 
-def _titles(house: House) -> list[object]:
-    return [row["title"] for row in house.rows("SELECT title FROM tasks ORDER BY title")]
+def _titles(deployment: Deployment) -> list[object]:
+    return [row["title"] for row in deployment.rows("SELECT title FROM tasks ORDER BY title")]
 
 
 def _status(tx: Connection) -> int:
@@ -48,22 +48,22 @@ def test_whatever_comes_first_begins(link: Link, first: str | bytes | SQL) -> No
     assert link.get_transaction_status() == TRANSACTION_STATUS_IDLE
 
 
-def test_many_values_are_one_transaction(link: Link, house: House) -> None:
-    user = house.user()
-    house.task(user, title="before")
+def test_many_values_are_one_transaction(link: Link, deployment: Deployment) -> None:
+    user = deployment.user()
+    deployment.task(user, title="before")
     with link.cursor() as cursor:
         cursor.executemany("UPDATE tasks SET title = %s", [("first",), ("second",)])
         link.rollback()
-    undone = _titles(house)
+    undone = _titles(deployment)
     with link.cursor() as cursor:
         cursor.executemany("UPDATE tasks SET title = %s", [("first",), ("second",)])
         link.commit()
 
-    assert (undone, _titles(house)) == (["before"], ["second"])
+    assert (undone, _titles(deployment)) == (["before"], ["second"])
 
 
-def test_the_hot_path_and_others_share_a_transaction(house: House) -> None:
-    user = house.user()
+def test_the_hot_path_and_others_share_a_transaction(deployment: Deployment) -> None:
+    user = deployment.user()
 
     def work(tx: Connection) -> list[int]:
         seen = [_status(tx)]
@@ -73,10 +73,10 @@ def test_the_hot_path_and_others_share_a_transaction(house: House) -> None:
         raise KeyError(*seen)
 
     with pytest.raises(KeyError) as seen:
-        house.owner.atomically(work)
+        deployment.owner.atomically(work)
 
     assert seen.value.args[1] == TRANSACTION_STATUS_INTRANS
-    lane = house.lane(user)
+    lane = deployment.lane(user)
     assert (lane["paused"], lane["window_closed"]) == (False, False)
 
 
@@ -94,17 +94,17 @@ def test_one_instant_is_shielded_and_the_next_transaction_is_not(
     assert [levels(), levels()] == [("repeatable read", "read committed")] * 2
 
 
-def test_an_instant_stands_still(connect: Callable[..., Db], house: House) -> None:
-    house.task(house.user(), title="before")
+def test_an_instant_stands_still(connect: Callable[..., Db], deployment: Deployment) -> None:
+    deployment.task(deployment.user(), title="before")
 
     def work(tx: Connection) -> list[object]:
         read = text("SELECT title FROM tasks")
         seen = [tx.execute(read).scalar_one()]
-        house.run("UPDATE tasks SET title = 'after'")
+        deployment.run("UPDATE tasks SET title = 'after'")
         return [*seen, tx.execute(read).scalar_one()]
 
     assert connect("reader").atomically(work, one_instant=True) == ["before", "before"]
-    assert _titles(house) == ["after"]
+    assert _titles(deployment) == ["after"]
 
 
 def test_a_first_statement_that_fails_leaves_a_usable_connection(
@@ -159,62 +159,66 @@ def test_what_nobody_took_along_is_forgotten_with_the_transaction(link: Link) ->
 
 
 @pytest.mark.parametrize("trust", [0.0, 60.0], ids=["asked for life", "trusted"])
-def test_a_transaction_of_one_trip_counts(database_url: str, house: House, trust: float) -> None:
-    user = house.user()
+def test_a_transaction_of_one_trip_counts(
+    database_url: str, deployment: Deployment, trust: float
+) -> None:
+    user = deployment.user()
     db = Db.connect(
         database_url, role="overnight_owner", pool_size=1, timeouts=Timeouts(trust=trust)
     )
     paused = []
     for wanted in (True, False, True):
         db.at_once(Call("pause_lane", {"user_id": user, "paused": wanted}), Call("depth"))
-        paused.append(house.lane(user)["paused"])
+        paused.append(deployment.lane(user)["paused"])
     db.close()
 
     assert paused == [True, False, True]
 
 
-def test_a_transaction_of_one_trip_is_undone_as_a_whole(house: House) -> None:
-    user = house.user()
+def test_a_transaction_of_one_trip_is_undone_as_a_whole(deployment: Deployment) -> None:
+    user = deployment.user()
     pause = Call("pause_lane", {"user_id": user, "paused": True})
 
     with pytest.raises(DataError):
-        house.owner.at_once(pause, Call("read_lane", {"user_id": "nobody", "with_depth": False}))
+        deployment.owner.at_once(
+            pause, Call("read_lane", {"user_id": "nobody", "with_depth": False})
+        )
 
-    assert not house.lane(user)["paused"]
+    assert not deployment.lane(user)["paused"]
 
 
-def test_last_statements_end_their_transaction(house: House) -> None:
-    user = house.user()
+def test_last_statements_end_their_transaction(deployment: Deployment) -> None:
+    user = deployment.user()
 
     def work(tx: Connection) -> int:
         tx.execute(text("UPDATE lanes SET window_closed = true"))
         finish(tx, Call("pause_lane", {"user_id": user, "paused": True}))
         return _status(tx)
 
-    assert house.owner.atomically(work) == TRANSACTION_STATUS_IDLE
-    lane = house.lane(user)
+    assert deployment.owner.atomically(work) == TRANSACTION_STATUS_IDLE
+    lane = deployment.lane(user)
     assert (lane["paused"], lane["window_closed"]) == (True, True)
 
 
-def test_last_statements_that_fail_undo_what_came_before(house: House) -> None:
-    user = house.user()
+def test_last_statements_that_fail_undo_what_came_before(deployment: Deployment) -> None:
+    user = deployment.user()
 
     def work(tx: Connection) -> None:
         tx.execute(text("UPDATE lanes SET window_closed = true"))
         finish(tx, Call("read_lane", {"user_id": "nobody", "with_depth": False}))
 
     with pytest.raises(DataError):
-        house.owner.atomically(work)
+        deployment.owner.atomically(work)
 
-    assert not house.lane(user)["window_closed"]
+    assert not deployment.lane(user)["window_closed"]
 
 
-def test_a_statement_is_given_what_the_one_before_it_noted(house: House) -> None:
-    user = house.user()
-    house.run("UPDATE users SET max_pending = 7 WHERE id = :id", id=user)
+def test_a_statement_is_given_what_the_one_before_it_noted(deployment: Deployment) -> None:
+    user = deployment.user()
+    deployment.run("UPDATE users SET max_pending = 7 WHERE id = :id", id=user)
     noting = {"user_id": user, "actor": "", "key_id": ""}
 
     reading = Call("read_lane", {"user_id": Noted("user_id", "uuid"), "with_depth": False})
-    [row] = house.owner.at_once(Call("act_for", noting), reading)
+    [row] = deployment.owner.at_once(Call("act_for", noting), reading)
 
     assert row.max_pending == 7

@@ -1,6 +1,6 @@
-"""The house and its model, acted on together: every answer and every row must be the same.
+"""The deployment and its model, acted on together: every answer and every row must be the same.
 
-Time stands still in the house and is moved by hand, so that what happened can be repeated exactly.
+The database clock stands still and is moved by hand, so that a sequence can be repeated exactly.
 """
 
 from collections.abc import Sequence
@@ -37,12 +37,12 @@ from overnight_server.outcome.heartbeat import Answer, heartbeat
 from overnight_server.outcome.presence import AgentCard
 from overnight_server.outcome.settle import release, settle
 from overnight_server.outcome.start import start
-from tests.support.house import CLAIM_TTL, LEASE, LOOSE, POOL, House
+from tests.support.deployment import CLAIM_TTL, LEASE, LOOSE, POOL, Deployment
 from tests.support.invariants import told, violations
 from tests.support.model import Agent, Model, Task, User
 from tests.support.standstill import FORGET
 
-# The house opens ten minutes before everyone's month ends, and the next month has no 31st.
+# The deployment opens ten minutes before everyone's month ends, and the next month has no 31st.
 OPENING = datetime(2026, 1, 31, 23, 30, tzinfo=UTC)
 BILLED_SINCE = datetime(2025, 12, 31, 23, 40, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -76,17 +76,19 @@ MONTHS = "SELECT user_id, cycle_started_at, resets_at, used_seconds FROM lanes"
 Held = tuple[Run, str]
 
 
-class Twin:
-    """One house, its model, the messages on their way and the runs that workers hold."""
+class ModelComparison:
+    """One deployment, its model, the messages on their way and the runs that workers hold."""
 
-    def __init__(self, house: House, plans: Sequence[tuple[PlanTier, PlanLimits]]) -> None:
-        self.house = house
+    def __init__(
+        self, deployment: Deployment, plans: Sequence[tuple[PlanTier, PlanLimits]]
+    ) -> None:
+        self.deployment = deployment
         self.model = Model(OPENING, LIVENESS)
         self.wire: list[Claimed] = []
         self.runs: list[Held] = []
         self.keys: dict[tuple[UserId, str], TaskId] = {}
-        house.run(FORGET)
-        house.run(PACES)
+        deployment.run(FORGET)
+        deployment.run(PACES)
         self.pass_by(SECOND)
         for number, (plan, limits) in enumerate(plans):
             self._make_user(number, plan, limits)
@@ -143,26 +145,26 @@ class Twin:
         edges = [Edge(above, child) for child, all_of in enumerate(parents) for above in all_of]
         title = "a graph" if parents else None
 
-        def let_in() -> list[TaskId]:
-            made = submit_graph(self.house.app, user, tasks, LOOSE, edges=edges, title=title)
+        def insert_graph() -> list[TaskId]:
+            made = submit_graph(self.deployment.app, user, tasks, LOOSE, edges=edges, title=title)
             return [one.task_id for one in made]
 
         if self.model.is_exhausted(user):
             with pytest.raises(MonthlyLimitReached):
-                let_in()
+                insert_graph()
             return []
-        made = let_in()
+        made = insert_graph()
         for number, (task_id, task) in enumerate(zip(made, tasks, strict=True)):
             above = {made[parent] for parent in parents[number]} if parents else set()
             self.model.submit(task_id, _asked_for(user, task, above))
         return made
 
     def submit_under_a_key(self, user: UserId, task: NewTask, key: str) -> None:
-        """Submit under an idempotency key, which the house must recognise the second time."""
+        """Submit under an idempotency key, which the deployment must recognise the second time."""
         keyed = replace(task, idempotency_key=key)
         known = self.keys.get((user, key))
         if known is not None:
-            [again] = submit_graph(self.house.app, user, [keyed], LOOSE)
+            [again] = submit_graph(self.deployment.app, user, [keyed], LOOSE)
             _same((again.task_id, again.created), (known, False))
             return
         for task_id in self.submit(user, [keyed]):
@@ -188,24 +190,24 @@ class Twin:
     def revive(self, task_id: TaskId) -> None:
         """Have an operator give a dead task another chance."""
         self.pass_by(SECOND)
-        dead_letters.retry(self.house.app, task_id, actor=OPERATOR)
+        dead_letters.retry(self.deployment.app, task_id, actor=OPERATOR)
         self.model.revive(task_id, dead_letters.FRESH_ATTEMPTS)
 
     def revive_in_vain(self, task_id: TaskId) -> None:
         """Have an operator revive what is not in the dead letters: refused."""
         with pytest.raises(NotDeadLettered):
-            dead_letters.retry(self.house.app, task_id, actor=OPERATOR)
+            dead_letters.retry(self.deployment.app, task_id, actor=OPERATOR)
 
     def discard(self, task_id: TaskId) -> None:
         """Have an operator close a dead letter for good."""
         self.pass_by(SECOND)
-        dead_letters.discard(self.house.app, task_id, actor=OPERATOR)
+        dead_letters.discard(self.deployment.app, task_id, actor=OPERATOR)
         self.model.tasks[task_id].has_open_letter = False
 
     def change_plan(self, user: UserId, plan: PlanTier, limits: PlanLimits) -> None:
         """Put a user on another plan."""
         self.pass_by(SECOND)
-        change_plan(self.house.app, user, plan, limits=limits)
+        change_plan(self.deployment.app, user, plan, limits=limits)
         self.model.users[user].limits = limits
 
     # -- gate, wire and runs --------------------------------------------------------------------
@@ -223,8 +225,8 @@ class Twin:
         """Let a worker read a message, after a forged one that lacks only the token."""
         self.pass_by(SECOND)
         forged = _forged(claimed.claim)
-        _same(start(self.house.dispatcher, forged, holder="forger", lease=LEASE), None)
-        run = start(self.house.dispatcher, claimed.claim, holder=agent, lease=LEASE)
+        _same(start(self.deployment.dispatcher, forged, holder="forger", lease=LEASE), None)
+        run = start(self.deployment.dispatcher, claimed.claim, holder=agent, lease=LEASE)
         _same(run is not None, self.model.start(claimed.claim, agent, LEASE))
         if run is not None:
             self.runs.append((run, agent))
@@ -232,19 +234,19 @@ class Twin:
     def give_up(self, claimed: Claimed) -> None:
         """Let a publisher that could not send a claim give it back."""
         self.pass_by(SECOND)
-        given_back = release(self.house.dispatcher, [claimed], reason="broker")
+        given_back = release(self.deployment.dispatcher, [claimed], reason="broker")
         _same(given_back, self.model.settle(claimed.claim, Expired("broker"), ""))
 
     def beat(self, run: Run) -> None:
         """Let a run say that it is still there."""
-        answer = heartbeat(self.house.dispatcher, run.claim, lease=LEASE)
+        answer = heartbeat(self.deployment.dispatcher, run.claim, lease=LEASE)
         _same(answer, self.model.beat(run.claim, LEASE))
 
     def settle(self, held: Held, result: Result) -> None:
         """Let a run end, or a stale one believe that it does."""
         self.pass_by(SECOND)
         run, agent = held
-        won = settle(self.house.dispatcher, run, result, agent=agent)
+        won = settle(self.deployment.dispatcher, run, result, agent=agent)
         _same(won, self.model.settle(run.claim, result, agent))
 
     def die(self, held: Held, *, handling: bool) -> None:
@@ -252,7 +254,7 @@ class Twin:
         self.pass_by(SECOND)
         claim = held[0].claim
         holds = self.model.holds(claim)
-        ended = end_runs_of_the_dead(self.house.dispatcher, [claim], handling=handling)
+        ended = end_runs_of_the_dead(self.deployment.dispatcher, [claim], handling=handling)
         _same(ended, int(holds))
         if holds:
             in_time = claim.task_id not in self.model.expired()
@@ -262,8 +264,8 @@ class Twin:
         """Let someone who guesses all but the token answer for a run."""
         run, agent = held
         forged = replace(run, claim=_forged(run.claim))
-        _same(heartbeat(self.house.dispatcher, forged.claim, lease=LEASE), Answer.LOST)
-        won = settle(self.house.dispatcher, forged, Returned("forged"), agent=agent)
+        _same(heartbeat(self.deployment.dispatcher, forged.claim, lease=LEASE), Answer.LOST)
+        won = settle(self.deployment.dispatcher, forged, Returned("forged"), agent=agent)
         assert not won, "a forged answer was accepted"
 
     # -- sweeps ---------------------------------------------------------------------------------
@@ -271,10 +273,10 @@ class Twin:
     def reap(self) -> None:
         """Take back every claim whose lease is over."""
         self.pass_by(SECOND)
-        retire_agents(self.house.dispatcher, silence=SILENCE)
+        retire_agents(self.deployment.dispatcher, silence=SILENCE)
         self.model.retire(SILENCE)
         expected = self.model.expired()
-        _same(reap(self.house.dispatcher), len(expected))
+        _same(reap(self.deployment.dispatcher), len(expected))
         for task_id in expected:
             self.model.take_back(task_id)
 
@@ -287,7 +289,7 @@ class Twin:
         def kill(*ended: Any) -> None:
             killed.append(ended[0].task_id)
 
-        end_overdue(self.house.dispatcher, grace=GRACE, kill=kill)
+        end_overdue(self.deployment.dispatcher, grace=GRACE, kill=kill)
         _same(sorted(killed), sorted(expected))
         for task_id in expected:
             self.model.take_back(task_id)
@@ -295,18 +297,18 @@ class Twin:
     def promote(self) -> None:
         """Make due retries ready."""
         self.pass_by(SECOND)
-        _same(promote(self.house.dispatcher), self.model.promote())
+        _same(promote(self.deployment.dispatcher), self.model.promote())
 
     def begin_months(self) -> None:
         """Begin the current billing month wherever the last one is over."""
         self.pass_by(SECOND)
-        reset_cycles(self.house.dispatcher)
+        reset_cycles(self.deployment.dispatcher)
         months = {
             row["user_id"]: (row["cycle_started_at"], row["resets_at"], row["used_seconds"])
-            for row in self.house.rows(MONTHS)
+            for row in self.deployment.rows(MONTHS)
         }
         _same(months, {user: self.model.month(user) for user in self.users})
-        _same(reset_cycles(self.house.dispatcher), 0)
+        _same(reset_cycles(self.deployment.dispatcher), 0)
 
     # -- workers and time -----------------------------------------------------------------------
 
@@ -320,7 +322,7 @@ class Twin:
 
     def leave(self, name: str) -> None:
         """Let a worker shut down in good order."""
-        presence.leave(self.house.dispatcher, name)
+        presence.leave(self.deployment.dispatcher, name)
         self.model.agents[name].known = self.model.agents[name].beats = False
 
     def fall_silent(self, name: str) -> None:
@@ -330,14 +332,14 @@ class Twin:
     def pass_by(self, by: timedelta) -> None:
         """Let time pass while nobody does anything."""
         self.model.now += by
-        self.house.run("UPDATE house_time SET at = :at", at=self.model.now)
+        self.deployment.run("UPDATE house_time SET at = :at", at=self.model.now)
 
     def work_on(self, by: timedelta) -> None:
         """Let time pass while every worker that is not silent keeps itself and its runs alive."""
         self.pass_by(by)
         for name, agent in self.model.agents.items():
             if agent.beats:
-                knows = presence.beat(self.house.dispatcher, name)
+                knows = presence.beat(self.deployment.dispatcher, name)
                 _same(knows is not None, agent.known)
                 agent.seen_at = self.model.now
                 if not knows:
@@ -367,7 +369,7 @@ class Twin:
 
     def compare(self) -> None:
         """Compare every row with what the model predicts."""
-        found = {row["id"]: row for row in self.house.rows(ROWS)}
+        found = {row["id"]: row for row in self.deployment.rows(ROWS)}
         for task_id, task in self.model.tasks.items():
             _same(found.get(task_id), {"id": task_id, **_as_row(task)})
         _same(found.keys(), self.model.tasks.keys())
@@ -375,21 +377,21 @@ class Twin:
     def compare_charges(self) -> None:
         """Compare the seconds charged to each user's months with what the model predicts."""
         charged = {
-            (row["user_id"], row["cycle"]): row["seconds"] for row in self.house.rows(CHARGES)
+            (row["user_id"], row["cycle"]): row["seconds"] for row in self.deployment.rows(CHARGES)
         }
         _same(charged, {key: seconds for key, seconds in self.model.used.items() if seconds})
 
     def check(self, codes: frozenset[str] | None = None, *, drained: bool = False) -> None:
         """Check that no invariant is broken."""
         acked = list(self.model.tasks)
-        broken = violations(self.house.dispatcher, codes=codes, acked=acked, drained=drained)
+        broken = violations(self.deployment.dispatcher, codes=codes, acked=acked, drained=drained)
         assert not broken, told(broken)
 
     # -- parts ----------------------------------------------------------------------------------
 
     def _make_user(self, number: int, plan: PlanTier, limits: PlanLimits) -> None:
         rejects = number % 2 == 0
-        user = self.house.user(
+        user = self.deployment.user(
             plan,
             # The same in every repetition, because the gate breaks ties by it.
             id=UUID(int=number + 1),
@@ -402,11 +404,11 @@ class Twin:
         self.model.users[user] = User(limits, BILLED_SINCE, rejects)
 
     def _cancel_as(self, user: UserId, task_id: TaskId) -> State:
-        return cancelling.cancel(self.house.app, user, task_id, actor=f"user:{user}")
+        return cancelling.cancel(self.deployment.app, user, task_id, actor=f"user:{user}")
 
     def _claim(self, limit: int) -> list[Claimed]:
         taken = claim(
-            self.house.dispatcher,
+            self.deployment.dispatcher,
             POOL,
             holder=DISPATCHER,
             terms=Terms(CLAIM_TTL, LIVENESS, bundling=BUNDLING),
@@ -422,7 +424,7 @@ class Twin:
     def _announce(self, name: str) -> None:
         agent = self.model.agents[name]
         card = AgentCard(name, POOL, sorted(agent.capabilities), agent.slots)
-        presence.join(self.house.dispatcher, card)
+        presence.join(self.deployment.dispatcher, card)
         agent.known, agent.seen_at = True, self.model.now
 
     def _work_a_round(self, agent: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 from overnight_server.cli.terminal.failures import Code
 from overnight_server.control.agents import OutsideCard, register
 from tests.support.command import run
-from tests.support.house import AGENT, House
+from tests.support.deployment import AGENT, Deployment
 
 BERLIN = ("--zone", "Europe/Berlin", "--from", "22:00", "--to", "06:00")
 
@@ -77,10 +77,10 @@ def test_nobody_can_be_given_a_window() -> None:
     ],
 )
 def test_what_is_paused_is_listed_until_it_is_resumed(
-    house: House, arguments: tuple[str, ...], said: str
+    deployment: Deployment, arguments: tuple[str, ...], said: str
 ) -> None:
-    house.user(name="ada")
-    house.agent()
+    deployment.user(name="ada")
+    deployment.agent()
 
     paused = run("pause", *arguments, "--note", "the disk is full")
     again = run("pause", *arguments)
@@ -99,8 +99,8 @@ def test_what_is_paused_is_listed_until_it_is_resumed(
 
 
 @pytest.mark.parametrize("arguments", [("--user", "ada", "--all"), ("--pool", "x", "--all")])
-def test_one_thing_is_paused_at_a_time(house: House, arguments: tuple[str, ...]) -> None:
-    house.user(name="ada")
+def test_one_thing_is_paused_at_a_time(deployment: Deployment, arguments: tuple[str, ...]) -> None:
+    deployment.user(name="ada")
 
     assert run("pause", *arguments).exit_code == Code.USAGE
     assert run("resume").exit_code == Code.USAGE
@@ -113,8 +113,8 @@ def test_a_pool_nobody_served_cannot_be_paused() -> None:
     assert "'nowhere'" in refused.stderr
 
 
-def test_a_worker_is_listed_and_drained(house: House) -> None:
-    house.agent(slots=4)
+def test_a_worker_is_listed_and_drained(deployment: Deployment) -> None:
+    deployment.agent(slots=4)
 
     before = run("workers").stdout
     drained = run("drain", "boot", "--json")
@@ -130,9 +130,9 @@ def test_a_worker_is_listed_and_drained(house: House) -> None:
     assert undone.stdout == f"{AGENT} is active.\n"
 
 
-def test_the_pools_are_listed_with_their_slots(house: House) -> None:
+def test_the_pools_are_listed_with_their_slots(deployment: Deployment) -> None:
     none = run("pools").stderr
-    house.agent(slots=4)
+    deployment.agent(slots=4)
     run("pause", "--pool", "default")
 
     shown = run("pools").stdout
@@ -144,8 +144,8 @@ def test_the_pools_are_listed_with_their_slots(house: House) -> None:
     assert (pool["workers"], pool["slots"], pool["paused"]) == (1, 4, True)
 
 
-def test_an_agent_outside_is_told_from_a_worker(house: House) -> None:
-    register(house.dispatcher, house.user(), OutsideCard("mine"))
+def test_an_agent_outside_is_told_from_a_worker(deployment: Deployment) -> None:
+    register(deployment.dispatcher, deployment.user(), OutsideCard("mine"))
 
     _, line = run("workers").stdout.splitlines()
 
@@ -167,8 +167,10 @@ def test_a_note_alone_pauses_nothing() -> None:
     assert "--user" in refused.stderr
 
 
-def test_a_second_pause_brings_a_new_note_and_a_resume_tells_what_is_left(house: House) -> None:
-    house.user(name="ada")
+def test_a_second_pause_brings_a_new_note_and_a_resume_tells_what_is_left(
+    deployment: Deployment,
+) -> None:
+    deployment.user(name="ada")
     run("pause", "--user", "ada", "--note", "unpaid")
 
     again = run("pause", "--user", "ada", "--note", "still unpaid")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from overnight_server.domain.ids import parse_task
-from tests.support.house import House
+from tests.support.deployment import Deployment
 from tests.support.invariants import told, violations
 from tests.support.stack import SERVICES, Stack
 from tests.support.waiting import wait_until
@@ -20,7 +20,7 @@ STEPS = (
 
 @pytest.mark.timeout(180)
 def test_a_parent_killed_at_every_step_ends_once_with_its_childrens_outputs(
-    build: Callable[..., Stack], house: House, tmp_path: Path
+    build: Callable[..., Stack], deployment: Deployment, tmp_path: Path
 ) -> None:
     marks = tmp_path / "struck"
     marks.mkdir()
@@ -34,27 +34,27 @@ def test_a_parent_killed_at_every_step_ends_once_with_its_childrens_outputs(
     assert {mark.name for mark in marks.iterdir()} == set(STEPS)
     assert parent.output["states"] == ["completed"] * 3
     assert parent.output["outputs"] == [{"number": n} for n in (1, 2, 3)]
-    children = house.rows(
+    children = deployment.rows(
         "SELECT state, attempts FROM tasks WHERE parent_id = :id", id=parse_task(made.id)
     )
     assert [one["state"] for one in children] == ["completed"] * 3
     # While the parent was killed and killed again, its children may have come to their end.
-    *crashes, last = _outcomes(house, made.id)
+    *crashes, last = _outcomes(deployment, made.id)
     assert crashes in (["crash"] * 5, ["crash"] * 5 + ["suspended"])
     assert last == "completed"
-    assert len(house.rows("SELECT * FROM artifacts")) == 1
-    assert house.one("SELECT status FROM dags")["status"] == "completed"
-    wait_until(lambda: house.one("SELECT sum(active) AS n FROM lanes")["n"] == 0, what="rest")
-    found = violations(house.owner, drained=True)
+    assert len(deployment.rows("SELECT * FROM artifacts")) == 1
+    assert deployment.one("SELECT status FROM dags")["status"] == "completed"
+    wait_until(lambda: deployment.one("SELECT sum(active) AS n FROM lanes")["n"] == 0, what="rest")
+    found = violations(deployment.owner, drained=True)
     assert not found, told(found)
 
     again = client.tasks.create("again", type="family", payload={"of": "sleep", "children": 2})
     client.tasks.wait(again.id, timeout=60, poll=0.2)
-    assert _outcomes(house, again.id) == ["suspended", "completed"]
+    assert _outcomes(deployment, again.id) == ["suspended", "completed"]
 
 
-def _outcomes(house: House, task: str) -> list[str]:
-    rows = house.rows(
+def _outcomes(deployment: Deployment, task: str) -> list[str]:
+    rows = deployment.rows(
         "SELECT outcome FROM attempts WHERE task_id = :id ORDER BY epoch", id=parse_task(task)
     )
     return [row["outcome"] for row in rows]

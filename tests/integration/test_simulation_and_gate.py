@@ -1,4 +1,4 @@
-"""The rehearsal beside the real gate: the same house, the same order of starts."""
+"""The rehearsal beside the real gate: the same deployment, the same order of starts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,10 +13,10 @@ from overnight_server.domain.claims import Claimed
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.plans import PlanTier
 from overnight_server.domain.results import Returned
-from overnight_server.forecast.simulation import Rehearsal
+from overnight_server.forecast.simulation import Simulation
 from overnight_server.forecast.snapshot import Workers, look
 from overnight_server.intake.submit import Edge, NewTask, submit_graph
-from tests.support.house import LIVENESS, LOOSE, POOL, House
+from tests.support.deployment import LIVENESS, LOOSE, POOL, Deployment
 from tests.support.profiles import examples
 
 # Deleting is much quicker than truncating tables that hold a few rows.
@@ -34,7 +34,7 @@ DAY = 24 * 60 * MINUTE
 
 @dataclass(frozen=True)
 class Job:
-    """A task of a small house; its type says how many minutes it takes."""
+    """A task of a small deployment; its type says how many minutes it takes."""
 
     minutes: int
     priority: int
@@ -63,7 +63,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Person:
-    """A user of a small house; each job marked `after` waits for the one before it."""
+    """A user of a small deployment; each job marked `after` waits for the one before it."""
 
     plan: PlanTier
     at_once: int
@@ -118,9 +118,9 @@ class AsToldNight:
 
 @dataclass
 class Playing:
-    """The real house on a night in which runs take what their types say."""
+    """The real deployment on a night in which runs take what their types say."""
 
-    house: House
+    deployment: Deployment
     clock: float = 0.0
     order: list[tuple[float, UUID]] = field(default_factory=list)
     ends: list[tuple[float, int, Claimed]] = field(default_factory=list)
@@ -139,32 +139,32 @@ class Playing:
 
     def _fill(self, pools: Sequence[str]) -> None:
         for pool in pools:
-            while taken := self.house.claim(pool=pool, limit=1).claims:
+            while taken := self.deployment.claim(pool=pool, limit=1).claims:
                 [claimed] = taken
                 self.order.append((self.clock, claimed.claim.task_id))
                 end = self.clock + float(claimed.type) * MINUTE
                 heappush(self.ends, (end, len(self.order), claimed))
 
     def _pass_until(self, moment: float) -> None:
-        self.house.move_clock(timedelta(seconds=moment - self.clock))
+        self.deployment.move_clock(timedelta(seconds=moment - self.clock))
         self.clock = moment
 
     def _end(self, claimed: Claimed) -> None:
         """Start late and settle at once, charging what the run is said to have taken."""
         seconds = float(claimed.type) * MINUTE
-        self.house.run(
+        self.deployment.run(
             "UPDATE tasks SET expires_at = clock() + interval '1 minute' WHERE id = :id",
             id=claimed.claim.task_id,
         )
-        run = self.house.start(claimed)
+        run = self.deployment.start(claimed)
         assert run is not None
-        self.house.run(
+        self.deployment.run(
             "UPDATE tasks SET started_at = clock() - make_interval(secs => :s) WHERE id = :id",
             s=seconds,
             id=claimed.claim.task_id,
         )
-        cost = float(self.house.row(claimed.claim.task_id)["max_cost_usd"] or 0)
-        assert self.house.settle(run, Returned(ran_seconds=seconds, cost_usd=cost))
+        cost = float(self.deployment.row(claimed.claim.task_id)["max_cost_usd"] or 0)
+        assert self.deployment.settle(run, Returned(ran_seconds=seconds, cost_usd=cost))
 
 
 @settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -176,16 +176,20 @@ class Playing:
     known=st.sampled_from([(range(0), range(0)), (range(15), range(41)), (range(41), range(15))]),
 )
 def test_the_rehearsal_starts_what_the_gate_starts_and_in_its_order(
-    house: House, crowd: list[Person], slots: int, gpu_slots: int, known: tuple[range, range]
+    deployment: Deployment,
+    crowd: list[Person],
+    slots: int,
+    gpu_slots: int,
+    known: tuple[range, range],
 ) -> None:
-    house.run(FORGET)
-    pools = _pools(house, slots, gpu_slots, known)
-    users = [_move_in(house, person) for person in crowd]
-    sight = house.app.atomically(lambda tx: look(tx, users[0], Workers(LIVENESS)))
+    deployment.run(FORGET)
+    pools = _pools(deployment, slots, gpu_slots, known)
+    users = [_move_in(deployment, person) for person in crowd]
+    sight = deployment.app.atomically(lambda tx: look(tx, users[0], Workers(LIVENESS)))
 
-    foretold = Rehearsal(sight.snapshot).play(AsToldNight()).spans
+    foretold = Simulation(sight.snapshot).play(AsToldNight()).spans
     [next_night] = {lane.night_ends_in for lane in sight.snapshot.lanes}
-    happened = Playing(house).play(pools, next_night=next_night)
+    happened = Playing(deployment).play(pools, next_night=next_night)
 
     # The rehearsal goes on into further nights and the next month, when money and hours are back.
     end = next_night + DAY
@@ -193,26 +197,28 @@ def test_the_rehearsal_starts_what_the_gate_starts_and_in_its_order(
     assert tonight == [(start, task) for start, task in happened if start < end]
 
 
-def _pools(house: House, slots: int, gpu_slots: int, known: tuple[range, range]) -> list[str]:
+def _pools(
+    deployment: Deployment, slots: int, gpu_slots: int, known: tuple[range, range]
+) -> list[str]:
     here, there = ([str(minutes) for minutes in types] for types in known)
-    house.agent(slots=slots, types=here)
+    deployment.agent(slots=slots, types=here)
     if not gpu_slots:
         return [POOL]
-    house.agent(
+    deployment.agent(
         slots=gpu_slots, agent_id="gpu-host", pool=GPU_POOL, capabilities=["gpu"], types=there
     )
     return [POOL, GPU_POOL]
 
 
-def _move_in(house: House, person: Person) -> UserId:
-    user = house.user(
+def _move_in(deployment: Deployment, person: Person) -> UserId:
+    user = deployment.user(
         person.plan,
         max_concurrent_agents=person.at_once,
         max_task_duration_minutes=90,
         monthly_agent_hours_limit=person.hours,
         night_budget_usd=person.night_usd,
     )
-    now = house.one("SELECT clock() AS now")["now"]
+    now = deployment.one("SELECT clock() AS now")["now"]
     tasks = [job.new(now) for job in person.jobs]
-    submit_graph(house.app, user, tasks, LOOSE, edges=person.edges())
+    submit_graph(deployment.app, user, tasks, LOOSE, edges=person.edges())
     return user

@@ -18,7 +18,7 @@ from overnight_server.insight.tasks import get_task
 from overnight_server.local.postgres import API_LOGIN, SERVICE_LOGIN, EmbeddedPostgres
 from overnight_server.store.db import ADMIN, APP, DISPATCHER, GATE, READER, Db, Served
 from tests.support import logins
-from tests.support.house import LIVENESS, TERMS, House
+from tests.support.deployment import LIVENESS, TERMS, Deployment
 
 # Tables that hold nothing of any one user; every other one must have a wall.
 OPEN_TO_ALL = {"agents", "alembic_version", "legal_moves", "paces", "pools", "sweeps"}
@@ -40,15 +40,15 @@ UNWALLED = """
 """
 
 
-def unwalled(house: House) -> list[str]:
+def unwalled(deployment: Deployment) -> list[str]:
     """Return the tables through which one user could see another's rows."""
-    return [row["name"] for row in house.rows(UNWALLED, open=sorted(OPEN_TO_ALL))]
+    return [row["name"] for row in deployment.rows(UNWALLED, open=sorted(OPEN_TO_ALL))]
 
 
-def walled(house: House) -> list[str]:
+def walled(deployment: Deployment) -> list[str]:
     """Return the tables that have a wall."""
     sql = "SELECT relname AS name FROM pg_class WHERE relforcerowsecurity ORDER BY 1"
-    return [row["name"] for row in house.rows(sql)]
+    return [row["name"] for row in deployment.rows(sql)]
 
 
 @pytest.fixture
@@ -59,34 +59,34 @@ def front(postgres: EmbeddedPostgres, database_url: str) -> Iterator[Db]:
     db.close()
 
 
-def test_every_table_of_users_has_a_wall(house: House) -> None:
-    assert unwalled(house) == [], "wall it in walls.sql, or name it in OPEN_TO_ALL"
+def test_every_table_of_users_has_a_wall(deployment: Deployment) -> None:
+    assert unwalled(deployment) == [], "add a policy in row_level_security.sql, or OPEN_TO_ALL"
 
 
-def test_a_new_table_without_a_wall_is_noticed(house: House) -> None:
-    house.run("CREATE TABLE diaries (user_id uuid, secret text)")
-    assert unwalled(house) == ["diaries"]
+def test_a_new_table_without_a_wall_is_noticed(deployment: Deployment) -> None:
+    deployment.run("CREATE TABLE diaries (user_id uuid, secret text)")
+    assert unwalled(deployment) == ["diaries"]
 
     # Enabled but not forced, or forced without a policy for the API, is no wall.
-    house.run("ALTER TABLE diaries ENABLE ROW LEVEL SECURITY")
-    assert unwalled(house) == ["diaries"]
-    house.run("ALTER TABLE diaries FORCE ROW LEVEL SECURITY")
-    assert unwalled(house) == ["diaries"]
+    deployment.run("ALTER TABLE diaries ENABLE ROW LEVEL SECURITY")
+    assert unwalled(deployment) == ["diaries"]
+    deployment.run("ALTER TABLE diaries FORCE ROW LEVEL SECURITY")
+    assert unwalled(deployment) == ["diaries"]
 
 
-def _live(house: House) -> UserId:
+def _live(deployment: Deployment) -> UserId:
     """Let a user leave traces in every table that holds a user's rows."""
-    user = house.user(monthly_agent_hours_limit=10, night_budget_usd=100)
-    issue(house.app, user, name="laptop")
-    house.run("UPDATE users SET max_pending = 77 WHERE id = :id", id=user)
-    first = house.running(user, locks=("repo:site",))
-    house.task(user, locks=("repo:site",))
-    house.settle(first, Returned("done"))
-    house.settle(first, Returned("late"))
-    house.settle(house.running(user, max_attempts=1), Raised("error", "no"))
-    held = house.running(user, locks=("repo:held",))
-    other = house.task(user)
-    house.run(
+    user = deployment.user(monthly_agent_hours_limit=10, night_budget_usd=100)
+    issue(deployment.app, user, name="laptop")
+    deployment.run("UPDATE users SET max_pending = 77 WHERE id = :id", id=user)
+    first = deployment.running(user, locks=("repo:site",))
+    deployment.task(user, locks=("repo:site",))
+    deployment.settle(first, Returned("done"))
+    deployment.settle(first, Returned("late"))
+    deployment.settle(deployment.running(user, max_attempts=1), Raised("error", "no"))
+    held = deployment.running(user, locks=("repo:held",))
+    other = deployment.task(user)
+    deployment.run(
         "INSERT INTO pauses (scope, target, paused_by)"
         " VALUES ('user', CAST(:u AS uuid)::text, 'human:x');"
         "INSERT INTO spending (task_id, epoch, night_started_at, user_id, dag_id, usd)"
@@ -117,9 +117,9 @@ def _live(house: House) -> UserId:
 
 
 @pytest.fixture
-def neighbours(house: House) -> tuple[UserId, UserId]:
-    house.agent()
-    return _live(house), _live(house)
+def neighbours(deployment: Deployment) -> tuple[UserId, UserId]:
+    deployment.agent()
+    return _live(deployment), _live(deployment)
 
 
 def _rows(db: Db, table: str) -> list[str]:
@@ -129,11 +129,11 @@ def _rows(db: Db, table: str) -> list[str]:
 
 
 def test_nobody_finds_or_changes_anything_of_a_neighbour(
-    house: House, front: Db, neighbours: tuple[UserId, UserId]
+    deployment: Deployment, front: Db, neighbours: tuple[UserId, UserId]
 ) -> None:
     mine, theirs = neighbours
-    for table in walled(house):
-        before = house.rows(f"SELECT t::text AS row FROM {table} t ORDER BY 1")
+    for table in walled(deployment):
+        before = deployment.rows(f"SELECT t::text AS row FROM {table} t ORDER BY 1")
         everything = [row["row"] for row in before]
         of_each = [_rows(front.acting_for(Served(user)), table) for user in (mine, theirs)]
         shared = set(of_each[0]) & set(of_each[1])
@@ -142,14 +142,14 @@ def test_nobody_finds_or_changes_anything_of_a_neighbour(
         assert of_each[0], f"{table}: nothing was seen, so nothing was proven"
         assert not shared, table
         assert sorted(of_each[0] + of_each[1]) == everything, table
-        assert _touched(front.acting_for(Served(mine)), table, house) <= len(of_each[0]), table
-        after = house.rows(f"SELECT t::text AS row FROM {table} t ORDER BY 1")
+        assert _touched(front.acting_for(Served(mine)), table, deployment) <= len(of_each[0]), table
+        after = deployment.rows(f"SELECT t::text AS row FROM {table} t ORDER BY 1")
         assert set(of_each[1]) <= {row["row"] for row in after}, table
 
 
-def _touched(db: Db, table: str, house: House) -> int:
+def _touched(db: Db, table: str, deployment: Deployment) -> int:
     """Try to change every row; return how many could be, 0 where the role may change none."""
-    column = house.one(
+    column = deployment.one(
         "SELECT attname AS name FROM pg_attribute WHERE attrelid = CAST(:t AS regclass)"
         " AND attnum > 0 AND NOT attisdropped AND attgenerated = '' AND attidentity = ''"
         " AND attname NOT IN ('id', 'task_id') LIMIT 1",
@@ -166,7 +166,7 @@ def _touched(db: Db, table: str, house: House) -> int:
 
 
 def test_nobody_writes_in_a_neighbours_name(
-    front: Db, house: House, neighbours: tuple[UserId, UserId]
+    front: Db, deployment: Deployment, neighbours: tuple[UserId, UserId]
 ) -> None:
     mine, theirs = neighbours
     db = front.acting_for(Served(mine))
@@ -208,18 +208,18 @@ def test_many_requests_on_few_connections_never_mix(
 
 
 def test_a_forecast_looks_over_the_walls_and_changes_nothing(
-    house: House, front: Db, neighbours: tuple[UserId, UserId]
+    deployment: Deployment, front: Db, neighbours: tuple[UserId, UserId]
 ) -> None:
     mine, _ = neighbours
-    task = house.task(mine)
+    task = deployment.task(mine)
     db = front.acting_for(Served(mine))
 
     assert forecast_task(db, mine, task, WORKERS).id == get_task(db, mine, task).id
     assert explain(db, mine, task, TERMS).id == get_task(db, mine, task).id
     with pytest.raises(ProgrammingError, match="permission denied"):
-        db.atomically(lambda tx: tx.execute(text("UPDATE tasks SET title = ''")), house_wide=True)
+        db.atomically(lambda tx: tx.execute(text("UPDATE tasks SET title = ''")), all_users=True)
     with pytest.raises(ProgrammingError, match="permission denied"):
-        db.atomically(lambda tx: tx.execute(text("SELECT hash FROM api_keys")), house_wide=True)
+        db.atomically(lambda tx: tx.execute(text("SELECT hash FROM api_keys")), all_users=True)
 
 
 @pytest.mark.parametrize(
@@ -256,11 +256,13 @@ def test_a_login_that_takes_no_role_can_do_nothing(database_url: str, template: 
 
 
 def test_views_show_no_more_than_their_reader_may_see(
-    house: House, front: Db, neighbours: tuple[UserId, UserId]
+    deployment: Deployment, front: Db, neighbours: tuple[UserId, UserId]
 ) -> None:
     views = [
         row["name"]
-        for row in house.rows("SELECT viewname AS name FROM pg_views WHERE schemaname = 'public'")
+        for row in deployment.rows(
+            "SELECT viewname AS name FROM pg_views WHERE schemaname = 'public'"
+        )
     ]
     for view in views:
         assert _rows(front, view) == [], view
@@ -272,7 +274,7 @@ def test_views_show_no_more_than_their_reader_may_see(
             assert seen == [user], view
 
 
-def test_functions_with_the_owners_eyes_look_nowhere_else(house: House) -> None:
+def test_functions_with_the_owners_eyes_look_nowhere_else(deployment: Deployment) -> None:
     """A function that ran with its caller's search path could be lent the owner's rights."""
     sql = (
         "SELECT proname AS name FROM pg_proc"
@@ -280,10 +282,10 @@ def test_functions_with_the_owners_eyes_look_nowhere_else(house: House) -> None:
         " AND NOT coalesce('search_path=public, pg_temp' = ANY (proconfig), false)"
     )
 
-    assert house.rows(sql) == []
+    assert deployment.rows(sql) == []
 
 
-def test_walls_cost_those_who_serve_the_house_nothing(connect: Callable[..., Db]) -> None:
+def test_walls_cost_those_who_serve_the_deployment_nothing(connect: Callable[..., Db]) -> None:
     """The plan of a claim knows nothing of walls: a policy that is true is planned away."""
     sql = text("EXPLAIN (VERBOSE) SELECT * FROM tasks WHERE user_id = gen_random_uuid()")
     dispatcher, front = connect(role=DISPATCHER), connect(role=APP)

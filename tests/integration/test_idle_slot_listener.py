@@ -19,13 +19,18 @@ from overnight_server.domain.claims import Run
 from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.settings import Settings
 from overnight_server.store.db import Db
-from overnight_server.wakeups.idle_slot_listener import Ear, Heard, send_off, somebody_lingers
+from overnight_server.wakeups.idle_slot_listener import (
+    Heard,
+    SlotSubscription,
+    dismiss_idle_listeners,
+    has_idle_listener,
+)
 from overnight_server.wakeups.wake import SLOTS_CHANNEL, Listener, Waker
 from overnight_worker import resources, slot_loop
 from overnight_worker.execute import carry_out
 from overnight_worker.identity import WORKER_ID
 from overnight_worker.shutdown import DRAIN
-from tests.support.house import POOL, House
+from tests.support.deployment import POOL, Deployment
 from tests.support.waiting import wait_until
 from tests.support.workers import worker_settings
 
@@ -51,15 +56,15 @@ def settings(database_url: str, redis: EmbeddedRedis) -> Settings:
 
 
 @pytest.fixture
-def worker(settings: Settings, db: Db) -> Iterator[resources.House]:
+def worker(settings: Settings, db: Db) -> Iterator[resources.WorkerResources]:
     """A worker's process whose slot stays until it is sent off, or its time is up."""
     waker = Waker(str(settings.redis_url), settings.redis_key_prefix)
-    yield resources.House(settings, db, waker)
+    yield resources.WorkerResources(settings, db, waker)
     waker.close()
 
 
 @pytest.fixture
-def ran(house: House, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def ran(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Register a quick handler; what it ran is written down here."""
     seen: list[str] = []
 
@@ -68,8 +73,8 @@ def ran(house: House, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     known = {**registered(), "quick": Handler("quick", note, ())}
     monkeypatch.setattr("overnight_worker.execute.registered", lambda: known)
-    house.run("INSERT INTO paces (type, seconds) VALUES ('quick', 0.001)")
-    house.agent(slots=1, agent_id=WORKER_ID)
+    deployment.run("INSERT INTO paces (type, seconds) VALUES ('quick', 0.001)")
+    deployment.agent(slots=1, agent_id=WORKER_ID)
     return seen
 
 
@@ -90,16 +95,16 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_an_ear_that_opens_looks_once(redis: EmbeddedRedis, prefix: str) -> None:
     """Whatever was said before may have been for it."""
-    with Ear(redis.url, prefix, "default", QUEUE) as ear:
+    with SlotSubscription(redis.url, prefix, "default", QUEUE) as ear:
         assert _words(ear, 2) == [Heard.LOOK, Heard.NOTHING]
 
 
 def test_an_ear_forgets_what_it_did_not_take_in_before_it_closed(
     redis: EmbeddedRedis, client: Redis, prefix: str
 ) -> None:
-    ear = Ear(redis.url, prefix, "default", QUEUE)
+    ear = SlotSubscription(redis.url, prefix, "default", QUEUE)
     with ear:
-        send_off(client, prefix, "default")
+        dismiss_idle_listeners(client, prefix, "default")
         client.publish(prefix + SLOTS_CHANNEL, "")
 
     with ear:
@@ -109,15 +114,15 @@ def test_an_ear_forgets_what_it_did_not_take_in_before_it_closed(
 def test_an_ear_hears_pings_and_its_own_pool_alone(
     redis: EmbeddedRedis, client: Redis, prefix: str
 ) -> None:
-    with Ear(redis.url, prefix, "default", QUEUE) as ear:
+    with SlotSubscription(redis.url, prefix, "default", QUEUE) as ear:
         _words(ear, 2)
-        send_off(client, prefix, "gpu")
+        dismiss_idle_listeners(client, prefix, "gpu")
         client.publish(prefix + SLOTS_CHANNEL, "")
         assert ear.wait(LONG) is Heard.CALL
         # Together, or the first could be heard before the second is on its way.
         with client.pipeline() as both:
             both.publish(prefix + SLOTS_CHANNEL, "")
-            send_off(both, prefix, "default")
+            dismiss_idle_listeners(both, prefix, "default")
             both.execute()
 
         assert ear.wait(LONG) is Heard.LEAVE
@@ -126,11 +131,11 @@ def test_an_ear_hears_pings_and_its_own_pool_alone(
 def test_the_dispatcher_sees_whether_somebody_lingers(
     redis: EmbeddedRedis, client: Redis, prefix: str
 ) -> None:
-    ear = Ear(redis.url, prefix, "default", QUEUE)
-    seen = [somebody_lingers(client, prefix, ["default"])]
+    ear = SlotSubscription(redis.url, prefix, "default", QUEUE)
+    seen = [has_idle_listener(client, prefix, ["default"])]
     with ear:
-        seen += [somebody_lingers(client, prefix, pools) for pools in (["default"], ["gpu"])]
-    wait_until(lambda: not somebody_lingers(client, prefix, ["default"]), what="it to be gone")
+        seen += [has_idle_listener(client, prefix, pools) for pools in (["default"], ["gpu"])]
+    wait_until(lambda: not has_idle_listener(client, prefix, ["default"]), what="it to be gone")
 
     assert seen == [False, True, False]
 
@@ -139,10 +144,10 @@ def test_a_slot_that_lingers_hears_before_a_dispatcher(redis: EmbeddedRedis, pre
     waker = Waker(redis.url, prefix)
     dispatcher = Listener(redis.url, prefix)
     dispatcher.wait(LONG, threading.Event())
-    with Ear(redis.url, prefix, "default", QUEUE) as ear:
+    with SlotSubscription(redis.url, prefix, "default", QUEUE) as ear:
         _words(ear, 1)
 
-        waker.nudge()
+        waker.wake()
 
         assert ear.wait(LONG) is Heard.CALL
         assert dispatcher.wait(LONG, threading.Event())
@@ -155,7 +160,7 @@ def test_nobody_lingers_while_messages_wait(
 ) -> None:
     client.rpush(prefix + QUEUE, "a message")
 
-    with Ear(redis.url, prefix, "default", QUEUE) as ear:
+    with SlotSubscription(redis.url, prefix, "default", QUEUE) as ear:
         assert ear.wait(LONG) is Heard.LEAVE
 
 
@@ -166,7 +171,7 @@ def test_a_message_that_nobody_told_of_is_seen_also_between_pings(
         client.publish(prefix + SLOTS_CHANNEL, "")
         return ear.wait(LONG)
 
-    with Ear(redis.url, prefix, "default", QUEUE) as ear:
+    with SlotSubscription(redis.url, prefix, "default", QUEUE) as ear:
         _words(ear, 2)
         client.rpush(prefix + QUEUE, "a message")
 
@@ -174,37 +179,37 @@ def test_a_message_that_nobody_told_of_is_seen_also_between_pings(
 
 
 def test_one_of_a_pool_lingers_at_a_time(redis: EmbeddedRedis, prefix: str) -> None:
-    with Ear(redis.url, prefix, "default", QUEUE) as first:
-        with Ear(redis.url, prefix, "default", QUEUE) as second:
+    with SlotSubscription(redis.url, prefix, "default", QUEUE) as first:
+        with SlotSubscription(redis.url, prefix, "default", QUEUE) as second:
             assert second.wait(LONG) is Heard.LEAVE
-        with Ear(redis.url, prefix, "gpu", agent_queue("gpu")) as elsewhere:
+        with SlotSubscription(redis.url, prefix, "gpu", agent_queue("gpu")) as elsewhere:
             assert elsewhere.wait(LONG) is Heard.LOOK
         assert first.wait(LONG) is Heard.LOOK
 
 
 def test_without_redis_nobody_lingers() -> None:
-    with Ear(NOBODY_LISTENS, "x:", "default", QUEUE) as ear:
+    with SlotSubscription(NOBODY_LISTENS, "x:", "default", QUEUE) as ear:
         assert ear.wait(LONG) is Heard.LEAVE
 
 
 def test_a_lingering_slot_takes_what_comes_and_leaves_when_sent_off(
-    house: House, worker: resources.House, client: Redis, ran: list[str]
+    deployment: Deployment, worker: resources.WorkerResources, client: Redis, ran: list[str]
 ) -> None:
-    user = house.user()
-    slot = _carrying_out(house, worker, "first")
+    user = deployment.user()
+    slot = _carrying_out(deployment, worker, "first")
     _lingers(worker, client)
-    house.task(user, type="quick", title="second")
-    worker.waker.nudge()
+    deployment.task(user, type="quick", title="second")
+    worker.waker.wake()
     wait_until(lambda: ran == ["first", "second"], what="the second to run")
     # Not before it has settled and listens again.
-    wait_until(lambda: _count(house, "completed") == 2, what="the second to be recorded")
+    wait_until(lambda: _count(deployment, "completed") == 2, what="the second to be recorded")
     _lingers(worker, client)
 
-    send_off(client, worker.settings.redis_key_prefix, POOL)
+    dismiss_idle_listeners(client, worker.settings.redis_key_prefix, POOL)
 
     slot.join(LONG)
     assert not slot.is_alive()
-    history = house.rows(
+    history = deployment.rows(
         "SELECT e.to_state FROM events e JOIN tasks t ON t.id = e.task_id"
         " WHERE t.title = 'second' ORDER BY e.seq"
     )
@@ -212,17 +217,17 @@ def test_a_lingering_slot_takes_what_comes_and_leaves_when_sent_off(
 
 
 def test_an_invited_slot_takes_what_comes(
-    house: House, worker: resources.House, client: Redis, ran: list[str]
+    deployment: Deployment, worker: resources.WorkerResources, client: Redis, ran: list[str]
 ) -> None:
     slot = threading.Thread(target=carry_out, args=(worker, []), daemon=True)
     slot.start()
     _lingers(worker, client)
-    house.task(house.user(), type="quick", title="first")
+    deployment.task(deployment.user(), type="quick", title="first")
 
-    worker.waker.nudge()
+    worker.waker.wake()
 
-    wait_until(lambda: _count(house, "completed") == 1, what="the task to be recorded")
-    send_off(client, worker.settings.redis_key_prefix, POOL)
+    wait_until(lambda: _count(deployment, "completed") == 1, what="the task to be recorded")
+    dismiss_idle_listeners(client, worker.settings.redis_key_prefix, POOL)
     slot.join(LONG)
     assert ran == ["first"]
     assert not slot.is_alive()
@@ -230,7 +235,7 @@ def test_an_invited_slot_takes_what_comes(
 
 @pytest.mark.usefixtures("ran")
 def test_what_comes_to_a_slot_that_lingers_lets_it_go_on(
-    house: House, worker: resources.House, client: Redis
+    deployment: Deployment, worker: resources.WorkerResources, client: Redis
 ) -> None:
     """Also if it came later than busy slots go on after their message."""
     taking = slot_loop.Refill(worker)
@@ -239,9 +244,9 @@ def test_what_comes_to_a_slot_that_lingers_lets_it_go_on(
     slot.start()
     _lingers(worker, client)
     taking._until = 0.0
-    task_id = house.task(house.user(), type="quick")
+    task_id = deployment.task(deployment.user(), type="quick")
 
-    worker.waker.nudge()
+    worker.waker.wake()
 
     slot.join(LONG)
     assert [run.claim.task_id for run in taken] == [task_id]
@@ -250,16 +255,16 @@ def test_what_comes_to_a_slot_that_lingers_lets_it_go_on(
 
 @pytest.mark.usefixtures("ran")
 def test_a_slot_whose_time_is_up_has_another_invited(
-    house: House,
+    deployment: Deployment,
     settings: Settings,
-    worker: resources.House,
+    worker: resources.WorkerResources,
     client: Redis,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(slot_loop, "LINGER_SECONDS", 1.0)
+    monkeypatch.setattr(slot_loop, "LISTEN_SECONDS", 1.0)
     queue = settings.redis_key_prefix + QUEUE
     deaf = settings.model_copy(update={"poll_interval": 2 * LONG})
-    with _dispatching(house, deaf):
+    with _dispatching(deployment, deaf):
         wait_until(lambda: client.llen(queue) == 1, what="the first invitation")
         client.delete(queue)
 
@@ -269,25 +274,25 @@ def test_a_slot_whose_time_is_up_has_another_invited(
 
 
 def test_idle_slots_bring_one_invitation_until_somebody_lingers(
-    house: House, settings: Settings, client: Redis
+    deployment: Deployment, settings: Settings, client: Redis
 ) -> None:
     queue, prefix = settings.redis_key_prefix + QUEUE, settings.redis_key_prefix
     publisher = Publisher(settings)
 
     def waiting_after_a_pass(settings: Settings = settings) -> int:
-        fill(house.dispatcher, publisher, settings, holder="d")
+        fill(deployment.dispatcher, publisher, settings, holder="d")
         return client.llen(queue)
 
     never = settings.model_copy(update={"refill_seconds": 0.0})
     for_one_message = settings.model_copy(update={"max_tasks_per_child": 1})
-    house.agent(slots=1)
+    deployment.agent(slots=1)
     seen = [waiting_after_a_pass(never), waiting_after_a_pass(for_one_message)]
     seen += [waiting_after_a_pass() for _ in range(2)]
     client.delete(queue)
-    with Ear(str(settings.redis_url), prefix, POOL, QUEUE):
+    with SlotSubscription(str(settings.redis_url), prefix, POOL, QUEUE):
         seen.append(waiting_after_a_pass())
-    house.task(house.user())
-    house.claim()
+    deployment.task(deployment.user())
+    deployment.claim()
     seen.append(waiting_after_a_pass())
     publisher.close()
 
@@ -295,13 +300,13 @@ def test_idle_slots_bring_one_invitation_until_somebody_lingers(
 
 
 def test_a_lingering_slot_leaves_when_the_worker_shuts_down(
-    house: House,
-    worker: resources.House,
+    deployment: Deployment,
+    worker: resources.WorkerResources,
     client: Redis,
     ran: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    slot = _carrying_out(house, worker, "first")
+    slot = _carrying_out(deployment, worker, "first")
     _lingers(worker, client)
 
     monkeypatch.setattr(type(DRAIN), "begun", property(lambda _: True))
@@ -311,98 +316,120 @@ def test_a_lingering_slot_leaves_when_the_worker_shuts_down(
 
 
 def test_what_is_not_quick_keeps_its_turn_and_its_message(
-    house: House, worker: resources.House, client: Redis, ran: list[str], looks: list[int]
+    deployment: Deployment,
+    worker: resources.WorkerResources,
+    client: Redis,
+    ran: list[str],
+    looks: list[int],
 ) -> None:
-    slot = _carrying_out(house, worker, "first")
+    slot = _carrying_out(deployment, worker, "first")
     _lingers(worker, client)
-    user = house.user()
-    long = house.task(user, type="never seen")
-    behind = house.task(user, type="quick", title="behind")
+    user = deployment.user()
+    long = deployment.task(user, type="never seen")
+    behind = deployment.task(user, type="quick", title="behind")
     _have_it_look(worker, looks)
 
-    send_off(client, worker.settings.redis_key_prefix, POOL)
+    dismiss_idle_listeners(client, worker.settings.redis_key_prefix, POOL)
     slot.join(LONG)
 
-    assert [house.state(long), house.state(behind)] == ["ready", "ready"]
+    assert [deployment.state(long), deployment.state(behind)] == ["ready", "ready"]
     assert ran == ["first"]
 
 
 def test_what_no_worker_knows_is_left_for_the_dispatcher(
-    house: House, worker: resources.House, client: Redis, ran: list[str], looks: list[int]
+    deployment: Deployment,
+    worker: resources.WorkerResources,
+    client: Redis,
+    ran: list[str],
+    looks: list[int],
 ) -> None:
     """It takes only what it knows itself; what nobody knows is sent all the same, and fails."""
-    slot = _carrying_out(house, worker, "first")
+    slot = _carrying_out(deployment, worker, "first")
     _lingers(worker, client)
-    house.run("UPDATE agents SET types = '{quick}'")
-    unknown = house.task(house.user(), type="never seen")
+    deployment.run("UPDATE agents SET types = '{quick}'")
+    unknown = deployment.task(deployment.user(), type="never seen")
     _have_it_look(worker, looks)
 
-    claimed = [one.claim.task_id for one in house.claim().claims]
+    claimed = [one.claim.task_id for one in deployment.claim().claims]
 
-    send_off(client, worker.settings.redis_key_prefix, POOL)
+    dismiss_idle_listeners(client, worker.settings.redis_key_prefix, POOL)
     slot.join(LONG)
     assert claimed == [unknown]
 
 
 def test_a_slot_already_promised_by_the_dispatcher_takes_nothing(
-    house: House, worker: resources.House, client: Redis, ran: list[str], looks: list[int]
+    deployment: Deployment,
+    worker: resources.WorkerResources,
+    client: Redis,
+    ran: list[str],
+    looks: list[int],
 ) -> None:
-    slot = _carrying_out(house, worker, "first")
+    slot = _carrying_out(deployment, worker, "first")
     _lingers(worker, client)
-    promised = house.task(house.user(), type="never seen")
-    house.claim()
-    waiting = house.task(house.user(), type="quick", title="waiting")
+    promised = deployment.task(deployment.user(), type="never seen")
+    deployment.claim()
+    waiting = deployment.task(deployment.user(), type="quick", title="waiting")
     _have_it_look(worker, looks)
 
-    send_off(client, worker.settings.redis_key_prefix, POOL)
+    dismiss_idle_listeners(client, worker.settings.redis_key_prefix, POOL)
     slot.join(LONG)
 
-    assert [house.state(promised), house.state(waiting)] == ["claimed", "ready"]
+    assert [deployment.state(promised), deployment.state(waiting)] == ["claimed", "ready"]
     assert ran == ["first"]
 
 
 def test_a_message_sends_lingering_slots_off(
-    house: House, worker: resources.House, client: Redis, ran: list[str], settings: Settings
+    deployment: Deployment,
+    worker: resources.WorkerResources,
+    client: Redis,
+    ran: list[str],
+    settings: Settings,
 ) -> None:
-    slot = _carrying_out(house, worker, "first")
+    slot = _carrying_out(deployment, worker, "first")
     _lingers(worker, client)
-    house.task(house.user(), type="never seen")
+    deployment.task(deployment.user(), type="never seen")
 
-    with _dispatching(house, settings):
+    with _dispatching(deployment, settings):
         slot.join(LONG)
 
     assert not slot.is_alive()
 
 
 def test_what_a_slot_is_called_for_and_may_not_take_it_leaves_to_the_dispatchers(
-    house: House, worker: resources.House, client: Redis, ran: list[str], looks: list[int]
+    deployment: Deployment,
+    worker: resources.WorkerResources,
+    client: Redis,
+    ran: list[str],
+    looks: list[int],
 ) -> None:
     prefix = worker.settings.redis_key_prefix
     dispatcher = Listener(str(worker.settings.redis_url), prefix)
-    slot = _carrying_out(house, worker, "first")
+    slot = _carrying_out(deployment, worker, "first")
     _lingers(worker, client)
     wait_until(lambda: looks, what="its own first look")
     while dispatcher.wait(0.1, threading.Event()):
         pass  # what the first task gave rise to
-    house.task(house.user(), type="never seen")
+    deployment.task(deployment.user(), type="never seen")
 
     client.publish(prefix + SLOTS_CHANNEL, "")
 
     assert dispatcher.wait(LONG, threading.Event())
-    send_off(client, prefix, POOL)
+    dismiss_idle_listeners(client, prefix, POOL)
     slot.join(LONG)
     dispatcher.close()
     assert (ran, sum(looks)) == (["first"], 0)
 
 
 @contextmanager
-def _dispatching(house: House, settings: Settings) -> Iterator[None]:
+def _dispatching(deployment: Deployment, settings: Settings) -> Iterator[None]:
     """Let a dispatcher work in a thread."""
     stop = threading.Event()
     publisher = Publisher(settings)
     listener = Listener(str(settings.redis_url), settings.redis_key_prefix)
     clerk = threading.Thread(
-        target=dispatch, args=(house.dispatcher, publisher, listener, settings, stop), daemon=True
+        target=dispatch,
+        args=(deployment.dispatcher, publisher, listener, settings, stop),
+        daemon=True,
     )
     clerk.start()
     try:
@@ -414,29 +441,31 @@ def _dispatching(house: House, settings: Settings) -> Iterator[None]:
         publisher.close()
 
 
-def _words(ear: Ear, count: int) -> list[Heard]:
+def _words(ear: SlotSubscription, count: int) -> list[Heard]:
     return [ear.wait(0.2) for _ in range(count)]
 
 
-def _carrying_out(house: House, worker: resources.House, title: str) -> threading.Thread:
+def _carrying_out(
+    deployment: Deployment, worker: resources.WorkerResources, title: str
+) -> threading.Thread:
     """Let a slot run one task in a thread, as after a message; it lingers afterwards."""
-    house.task(house.user(), type="quick", title=title)
-    [claimed] = house.claim().claims
+    deployment.task(deployment.user(), type="quick", title=title)
+    [claimed] = deployment.claim().claims
     slot = threading.Thread(target=carry_out, args=(worker, [claimed.claim]), daemon=True)
     slot.start()
     return slot
 
 
-def _lingers(worker: resources.House, client: Redis) -> None:
+def _lingers(worker: resources.WorkerResources, client: Redis) -> None:
     prefix = worker.settings.redis_key_prefix
-    wait_until(lambda: somebody_lingers(client, prefix, [POOL]), what="the slot to linger")
+    wait_until(lambda: has_idle_listener(client, prefix, [POOL]), what="the slot to linger")
 
 
-def _count(house: House, state: str) -> int:
-    return int(house.one("SELECT count(*) AS n FROM tasks WHERE state = :s", s=state)["n"])
+def _count(deployment: Deployment, state: str) -> int:
+    return int(deployment.one("SELECT count(*) AS n FROM tasks WHERE state = :s", s=state)["n"])
 
 
-def _have_it_look(worker: resources.House, looks: list[int]) -> None:
+def _have_it_look(worker: resources.WorkerResources, looks: list[int]) -> None:
     before = len(looks)
-    worker.waker.nudge()
+    worker.waker.wake()
     wait_until(lambda: len(looks) > before, what="the slot to look")

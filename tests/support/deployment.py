@@ -1,4 +1,4 @@
-"""A house for tests: users, workers and a clock that can be moved, in a few words."""
+"""A deployment for tests: users, workers and a clock that can be moved, in a few words."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ AGENT = "test-host:1:boot"
 
 
 @dataclass
-class House:
+class Deployment:
     """One database seen with three roles, and short words for what happens in it."""
 
     owner: Db

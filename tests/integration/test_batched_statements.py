@@ -11,7 +11,7 @@ from overnight_server.domain.ids import UserId
 from overnight_server.store import lanes
 from overnight_server.store.batched_statements import Call, ask
 from overnight_server.store.db import DatabaseUnreachable, Db
-from tests.support.house import House
+from tests.support.deployment import Deployment
 from tests.support.rivals import Rival, held_lane, queue_up
 
 NOBODY = {"user_id": "nobody", "with_depth": False}
@@ -23,48 +23,50 @@ def _lane(db: Db, user: UserId) -> Any:
     return row
 
 
-def test_the_last_statement_gives_the_answer(house: House) -> None:
-    user = house.user()
+def test_the_last_statement_gives_the_answer(deployment: Deployment) -> None:
+    user = deployment.user()
 
-    assert _lane(house.dispatcher, user).waiting == 0
+    assert _lane(deployment.dispatcher, user).waiting == 0
 
 
 def test_a_statement_sees_what_the_one_before_it_waited_for(
-    house: House, connect: Callable[..., Db]
+    deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
-    user = house.user()
+    user = deployment.user()
     reader = Rival(connect, "reader", _lane, user)
 
     with held_lane(connect, user):
         queue_up(connect, [reader])
         # Not through the lane: the row that the second statement joins to it.
-        house.run("UPDATE users SET max_pending = 7 WHERE id = :id", id=user)
+        deployment.run("UPDATE users SET max_pending = 7 WHERE id = :id", id=user)
 
     assert reader.answer().max_pending == 7
 
 
-def test_what_was_written_is_undone_with_the_transaction(house: House) -> None:
-    user = house.user()
+def test_what_was_written_is_undone_with_the_transaction(deployment: Deployment) -> None:
+    user = deployment.user()
 
     def work(tx: Connection) -> None:
         ask(tx, Call("pause_lane", {"user_id": user, "paused": True}), Call("depth"))
         raise KeyError
 
     with pytest.raises(KeyError):
-        house.owner.atomically(work)
+        deployment.owner.atomically(work)
 
-    assert not house.one("SELECT paused FROM lanes WHERE user_id = :id", id=user)["paused"]
+    assert not deployment.one("SELECT paused FROM lanes WHERE user_id = :id", id=user)["paused"]
 
 
-def test_an_error_is_sqlalchemys_and_tells_its_kind(house: House) -> None:
+def test_an_error_is_sqlalchemys_and_tells_its_kind(deployment: Deployment) -> None:
     with pytest.raises(DataError) as caught:
-        house.dispatcher.atomically(lambda tx: ask(tx, Call("read_lane", NOBODY)))
+        deployment.dispatcher.atomically(lambda tx: ask(tx, Call("read_lane", NOBODY)))
 
     assert caught.value.orig is not None
 
 
-def test_a_connection_that_broke_is_replaced(house: House, connect: Callable[..., Db]) -> None:
-    user = house.user()
+def test_a_connection_that_broke_is_replaced(
+    deployment: Deployment, connect: Callable[..., Db]
+) -> None:
+    user = deployment.user()
     db = connect("broken", pool_size=1)
     end = text(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'broken'"

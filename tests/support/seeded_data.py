@@ -1,4 +1,4 @@
-"""A served house with one of everything in it, and the names of all of it."""
+"""A served deployment with one of everything in it, and the names of all of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ SAYINGS = (
 
 
 @dataclass
-class Furnished:
+class SeededUser:
     """What a path of the API may name here, by the parameter's name, and the runs that go on."""
 
     named: dict[str, list[str]]
@@ -35,22 +35,22 @@ class Furnished:
     ended: list[str] = field(default_factory=list)
 
 
-def furnish(served: Served, *, is_admin: bool) -> Furnished:
-    """Put one of everything into a house, all of it the served user's; and another user."""
-    house, user = served.house, served.user
-    house.run(
+def furnish(served: Served, *, is_admin: bool) -> SeededUser:
+    """Put one of everything into a deployment, all of it the served user's; and another user."""
+    deployment, user = served.deployment, served.user
+    deployment.run(
         "UPDATE users SET is_admin = :admin, max_pending = 1000000, max_concurrent_agents = 100"
         " WHERE id = :id",
         admin=is_admin,
         id=user,
     )
-    house.agent(agent_id=WORKER)
-    victim = house.user(name="victim")
+    deployment.agent(agent_id=WORKER)
+    victim = deployment.user(name="victim")
     with httpx2.Client(base_url=served.url, timeout=30) as http:
         return _Furnisher(served, http).furnish(
             foreign={
                 "user_id": [str(victim), "victim"],
-                "key_id": [key_id_of(issue(house.app, victim, name="theirs"))],
+                "key_id": [key_id_of(issue(deployment.app, victim, name="theirs"))],
                 "worker_id": [WORKER],
             }
         )
@@ -61,7 +61,7 @@ class _Furnisher:
     served: Served
     http: httpx2.Client
 
-    def furnish(self, foreign: dict[str, list[str]]) -> Furnished:
+    def furnish(self, foreign: dict[str, list[str]]) -> SeededUser:
         agent = self._ask(f"{API}/agents", name="box", slots=100, lease_seconds=3600)["id"]
         other = self._ask(f"{API}/agents", name="other", lease_seconds=3600)["id"]
         runs = {saying: self._run(agent) for saying in SAYINGS}
@@ -69,7 +69,7 @@ class _Furnisher:
         task, token = runs["artifacts"]
         kept = self._say(task, token, "artifacts", name="a", kind="json", content="{}")
         keys = [key_id_of(self.served.another_key(self.served.user)) for _ in range(4)]
-        return Furnished(
+        return SeededUser(
             named={
                 "task_id": [self._task(title="waits")["id"] for _ in range(3)],
                 "dag_id": [dag],

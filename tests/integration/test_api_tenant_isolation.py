@@ -22,72 +22,75 @@ from overnight_server.domain.ids import (
     show_trigger,
 )
 from overnight_server.intake.submit import NewTask, submit_graph
-from tests.support.door import Door, open_door
-from tests.support.house import LOOSE, House
+from tests.support.api_user import ApiUser, serve_api
+from tests.support.deployment import LOOSE, Deployment
 from tests.support.operations import Operation, operations
 from tests.support.outside import outsider
 
 
 @pytest.fixture
-def door(house: House, database_url: str) -> Iterator[Door]:
-    with open_door(house, database_url) as door:
-        yield door
+def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
+    with serve_api(deployment, database_url) as api_user:
+        yield api_user
 
 
-def _dag(door: Door) -> str:
+def _dag(api_user: ApiUser) -> str:
     tasks = [NewTask(title="a", type="echo"), NewTask(title="b", type="echo")]
-    [first, _] = submit_graph(door.house.app, door.user, tasks, LOOSE, title="a graph")
+    [first, _] = submit_graph(api_user.deployment.app, api_user.user, tasks, LOOSE, title="a graph")
     return show_dag(first.dag_id)
 
 
-def _trigger(door: Door) -> str:
+def _trigger(api_user: ApiUser) -> str:
     graph = {"title": "next", "tasks": [{"name": "a", "title": "a"}]}
-    path = f"/api/v1/dags/{_dag(door)}/triggers"
-    made: str = door.ask("POST", path, json={"graph": graph}).json()["id"]
+    path = f"/api/v1/dags/{_dag(api_user)}/triggers"
+    made: str = api_user.ask("POST", path, json={"graph": graph}).json()["id"]
     return made
 
 
-def _artifact(door: Door) -> str:
-    task = parse_task(door.created()["id"])
+def _artifact(api_user: ApiUser) -> str:
+    task = parse_task(api_user.created()["id"])
     new = uuid4()
-    door.house.run(
+    api_user.deployment.run(
         "INSERT INTO artifacts (id, task_id, user_id, epoch, name, kind, size, content)"
         " VALUES (:id, :t, :u, 1, 'a', 'text', 1, 'a')",
         id=new,
         t=task,
-        u=door.user,
+        u=api_user.user,
     )
     return show_artifact(ArtifactId(new))
 
 
-def _bulk(door: Door) -> str:
+def _bulk(api_user: ApiUser) -> str:
     wanted = {"action": "cancel", "filter": {"tag": "none"}}
-    made: str = door.ask("POST", "/api/v1/tasks/bulk", json=wanted).json()["id"]
+    made: str = api_user.ask("POST", "/api/v1/tasks/bulk", json=wanted).json()["id"]
     return made
 
 
 # How each kind of thing that a path can name is made, and what an id of nothing looks like.
-MAKERS: dict[str, tuple[Callable[[Door], str], Callable[[], str]]] = {
-    "task_id": (lambda door: door.created()["id"], lambda: show_task(new_task_id())),
+MAKERS: dict[str, tuple[Callable[[ApiUser], str], Callable[[], str]]] = {
+    "task_id": (lambda api_user: api_user.created()["id"], lambda: show_task(new_task_id())),
     "dag_id": (_dag, lambda: show_dag(new_dag_id())),
     "trigger_id": (_trigger, lambda: show_trigger(new_trigger_id())),
     "artifact_id": (_artifact, lambda: show_artifact(ArtifactId(uuid4()))),
     "bulk_id": (_bulk, lambda: show_bulk(new_bulk_id())),
-    "worker_id": (lambda _door: "a-worker", lambda: "no-worker"),
-    "key_id": (lambda door: key_id_of(door.key), lambda: "000000000000"),
-    "agent_id": (lambda door: outsider(door).id, new_agent_id),
-    "user_id": (lambda door: str(door.user), lambda: "6d0c1b1e-0000-4000-8000-000000000000"),
+    "worker_id": (lambda _api_user: "a-worker", lambda: "no-worker"),
+    "key_id": (lambda api_user: key_id_of(api_user.key), lambda: "000000000000"),
+    "agent_id": (lambda api_user: outsider(api_user).id, new_agent_id),
+    "user_id": (
+        lambda api_user: str(api_user.user),
+        lambda: "6d0c1b1e-0000-4000-8000-000000000000",
+    ),
 }
 
 
-def _traces(door: Door) -> list[object]:
+def _traces(api_user: ApiUser) -> list[object]:
     """Return everything that is a user's, but for what ticks by itself."""
     tables = ("tasks", "dags", "task_edges", "dead_letters", "pauses", "audit_log", "events")
     tables += ("bulk_operations",)
     keys = "SELECT id, name, scopes, expires_at, revoked_at, replaced_by FROM api_keys ORDER BY 1"
     return [
-        *(door.house.rows(f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables),
-        door.house.rows(keys),
+        *(api_user.deployment.rows(f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables),
+        api_user.deployment.rows(keys),
     ]
 
 
@@ -96,9 +99,9 @@ def _plain(answer: Response) -> tuple[int, bytes, dict[str, str]]:
     return answer.status_code, answer.content, headers
 
 
-def test_anothers_things_look_exactly_like_nothing(door: Door) -> None:
-    guest = door.guest()
-    named = [one for one in operations(door) if one.ids]
+def test_anothers_things_look_exactly_like_nothing(api_user: ApiUser) -> None:
+    guest = api_user.guest()
+    named = [one for one in operations(api_user) if one.ids]
     unknown = {name for one in named for name in one.ids} - MAKERS.keys()
     assert not unknown, f"say in MAKERS how a foreign one is made: {sorted(unknown)}"
     assert named
@@ -108,7 +111,7 @@ def test_anothers_things_look_exactly_like_nothing(door: Door) -> None:
         nothing = {name: MAKERS[name][1]() for name in operation.ids}
         before = _traces(guest)
 
-        theirs, none = (operation.call(door, ids) for ids in (foreign, nothing))
+        theirs, none = (operation.call(api_user, ids) for ids in (foreign, nothing))
 
         expected = 401 if operation.is_runs else 404
         assert none.status_code == expected, f"{operation} on nothing: {none.text}"
@@ -116,37 +119,37 @@ def test_anothers_things_look_exactly_like_nothing(door: Door) -> None:
         assert _traces(guest) == before, f"{operation} left a trace on another user's things"
 
 
-def test_the_same_operations_do_find_ones_own_things(door: Door) -> None:
+def test_the_same_operations_do_find_ones_own_things(api_user: ApiUser) -> None:
     """Else the test above would prove nothing."""
     mute = []
-    for operation in operations(door):
+    for operation in operations(api_user):
         if operation.ids and not operation.is_admins:
-            own = {name: MAKERS[name][0](door) for name in operation.ids}
+            own = {name: MAKERS[name][0](api_user) for name in operation.ids}
             if "key_id" in own:
-                spare = issue(door.house.app, door.user, name="spare")
+                spare = issue(api_user.deployment.app, api_user.user, name="spare")
                 own["key_id"] = key_id_of(spare)
             # Those that would keep a caller waiting are told not to.
-            answer = operation.call(door, own, params={"timeout": 0})
+            answer = operation.call(api_user, own, params={"timeout": 0})
             if answer.status_code == 404:
                 mute.append(str(operation))
 
     assert not mute
 
 
-def test_without_a_key_every_operation_is_closed(door: Door) -> None:
-    for operation in operations(door):
+def test_without_a_key_every_operation_is_closed(api_user: ApiUser) -> None:
+    for operation in operations(api_user):
         path = operation.path.format(**dict.fromkeys(operation.ids, "nothing"))
-        answer = door.http.request(operation.method, path, json=operation.body)
+        answer = api_user.http.request(operation.method, path, json=operation.body)
 
         expected = {200, 503} if operation.is_open else {401}
         assert answer.status_code in expected, str(operation)
 
 
-def test_a_key_without_the_right_is_refused_everywhere(door: Door) -> None:
+def test_a_key_without_the_right_is_refused_everywhere(api_user: ApiUser) -> None:
     """One that may only list its keys; what admins do is not even there for it."""
-    lister = door.guest(scopes=("keys:read",))
+    lister = api_user.guest(scopes=("keys:read",))
 
-    for operation in operations(door):
+    for operation in operations(api_user):
         if operation.is_open or str(operation) == "GET /api/v1/keys":
             continue
         answer = operation.call(lister)
@@ -157,24 +160,24 @@ def test_a_key_without_the_right_is_refused_everywhere(door: Door) -> None:
         assert (answer.status_code, answer.json()["code"]) == expected, str(operation)
 
 
-def test_what_admins_do_is_not_there_for_others(door: Door) -> None:
-    nowhere = door.ask("GET", "/api/v1/nowhere")
-    for_admins = [one for one in operations(door) if one.is_admins]
-    limited = door.guest(is_admin=True, scopes=("tasks:read", "tasks:write", "keys:write"))
+def test_what_admins_do_is_not_there_for_others(api_user: ApiUser) -> None:
+    nowhere = api_user.ask("GET", "/api/v1/nowhere")
+    for_admins = [one for one in operations(api_user) if one.is_admins]
+    limited = api_user.guest(is_admin=True, scopes=("tasks:read", "tasks:write", "keys:write"))
 
     assert for_admins
     for operation in for_admins:
-        for caller in (door, limited):
+        for caller in (api_user, limited):
             assert _plain(operation.call(caller)) == _plain(nowhere), str(operation)
 
 
-def test_every_operation_that_changes_something_wants_a_right_to_write(door: Door) -> None:
-    reader = door.guest(scopes=("tasks:read", "keys:read"))
+def test_every_operation_that_changes_something_wants_a_right_to_write(api_user: ApiUser) -> None:
+    reader = api_user.guest(scopes=("tasks:read", "keys:read"))
     # A plan tells what a submit would come to, and keeps nothing.
     only_asks = {"POST /api/v1/plan", "POST /api/v1/dags/plan"}
     changing: list[Operation] = [
         one
-        for one in operations(door)
+        for one in operations(api_user)
         if one.method != "GET" and str(one) not in only_asks and not one.is_admins | one.is_runs
     ]
 

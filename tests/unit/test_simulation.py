@@ -14,8 +14,8 @@ from overnight_server.forecast.simulation import (
     HORIZON,
     LaneState,
     PoolState,
-    Rehearsal,
     Running,
+    Simulation,
     Snapshot,
     Waiting,
 )
@@ -54,7 +54,7 @@ def starts(
 ) -> Mapping[int, float]:
     """Play the night and return when each task started, by its number."""
     pools = pools if pools is not None else [PoolState("default", slots)]
-    played = Rehearsal(Snapshot(pools, lanes, waiting=waiting, **fields)).play(AsToldNight())
+    played = Simulation(Snapshot(pools, lanes, waiting=waiting, **fields)).play(AsToldNight())
     return {name.int: span.start for name, span in played.spans.items()}
 
 
@@ -171,7 +171,7 @@ def test_a_pool_leaves_types_to_those_who_know_them() -> None:
     assert starts(jobs, pools=pools) == {3: 0, 1: 0, 2: 60}
 
 
-def test_the_whole_house_has_a_cap_of_its_own() -> None:
+def test_the_whole_deployment_has_a_cap_of_its_own() -> None:
     assert starts([task(1), task(2)], slots=9, slots_max=1) == {1: 0, 2: 10}
 
 
@@ -197,7 +197,7 @@ def test_a_retry_waits_for_its_moment_and_a_window_for_its_opening() -> None:
     assert starts([task(1, ready_in=90), task(2, BOB)], [lane(), night]) == {1: 90, 2: 500}
 
 
-def test_a_paused_user_and_a_house_without_workers_start_nothing() -> None:
+def test_a_paused_user_and_a_deployment_without_workers_start_nothing() -> None:
     assert starts([task(1)], [lane(paused=True)]) == {}
     assert starts([task(1)], pools=[]) == {}
 
@@ -216,7 +216,7 @@ def test_what_was_not_read_is_taken_to_be_like_what_was() -> None:
 def test_a_night_is_broken_off_once_it_took_too_many_starts() -> None:
     snapshot = Snapshot([PoolState("default", 1)], [lane()], waiting=[task(n) for n in range(9)])
 
-    played = Rehearsal(snapshot).play(AsToldNight(), most=4)
+    played = Simulation(snapshot).play(AsToldNight(), most=4)
 
     assert (len(played.spans), played.starts, played.is_cut) == (4, 4, True)
 
@@ -224,7 +224,7 @@ def test_a_night_is_broken_off_once_it_took_too_many_starts() -> None:
 def test_the_night_ends_when_all_that_was_asked_for_has_started() -> None:
     snapshot = Snapshot([PoolState("default", 1)], [lane()], waiting=[task(n) for n in range(9)])
 
-    played = Rehearsal(snapshot).play(AsToldNight(), [UUID(int=2)])
+    played = Simulation(snapshot).play(AsToldNight(), [UUID(int=2)])
 
     assert (played.starts, played.is_cut) == (3, False)
 
@@ -269,7 +269,7 @@ def test_little_history_makes_a_wide_band() -> None:
     def width(seen: Sequence[float]) -> float:
         jobs = [task(number) for number in range(1, 20)]
         jobs = [Waiting(one.id, ADA, "echo", one.sort_key, HOUR) for one in jobs]
-        stage = Rehearsal(Snapshot([PoolState("default", 1)], [lane()], waiting=jobs))
+        stage = Simulation(Snapshot([PoolState("default", 1)], [lane()], waiting=jobs))
         outlook = foresee(stage, Observed({"echo": seen}), [UUID(int=19)])
         low, high = (outlook.start(UUID(int=19), share) for share in (0.1, 0.9))
         assert low is not None
@@ -279,20 +279,20 @@ def test_little_history_makes_a_wide_band() -> None:
     assert width([60.0]) > 2 * width([60.0] * 100)
 
 
-def test_the_same_house_gets_the_same_answer() -> None:
+def test_the_same_deployment_gets_the_same_answer() -> None:
     jobs = [Waiting(UUID(int=n), ADA, "echo", n, HOUR) for n in range(5)]
-    stage = Rehearsal(Snapshot([PoolState("default", 1)], [lane()], waiting=jobs))
+    stage = Simulation(Snapshot([PoolState("default", 1)], [lane()], waiting=jobs))
     history = Observed({"echo": [1.0, 9.0, 30.0]})
     asked = [job.id for job in jobs]
 
     assert foresee(stage, history, asked) == foresee(stage, history, asked)
 
 
-def test_a_house_with_much_to_do_is_rehearsed_in_fewer_nights() -> None:
+def test_a_deployment_with_much_to_do_is_rehearsed_in_fewer_nights() -> None:
     def nights(many: int) -> int:
         jobs = [Waiting(UUID(int=n), ADA, "echo", n, HOUR) for n in range(many)]
         lanes = [lane(max_active=many)]
-        stage = Rehearsal(Snapshot([PoolState("default", many)], lanes, waiting=jobs))
+        stage = Simulation(Snapshot([PoolState("default", many)], lanes, waiting=jobs))
         return foresee(stage, Observed({}), [jobs[-1].id]).nights
 
     assert nights(5) == NIGHTS
@@ -301,7 +301,7 @@ def test_a_house_with_much_to_do_is_rehearsed_in_fewer_nights() -> None:
 
 def test_how_many_finish_in_time_is_counted_night_by_night() -> None:
     jobs = [Waiting(UUID(int=n), ADA, "echo", n, HOUR) for n in range(4)]
-    stage = Rehearsal(Snapshot([PoolState("default", 1)], [lane()], waiting=jobs))
+    stage = Simulation(Snapshot([PoolState("default", 1)], [lane()], waiting=jobs))
     outlook = foresee(stage, Observed({}), [job.id for job in jobs])
 
     assert outlook.finished_by(3 * HOUR, 0.9) == 3

@@ -1,4 +1,4 @@
-"""The front door for tests: the API on the test's own database, with users who hold keys."""
+"""The front api_user for tests: the API on the test's own database, with users who hold keys."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,20 +17,20 @@ from overnight_server.control.keys import issue
 from overnight_server.domain.ids import UserId, parse_task
 from overnight_server.settings import load
 from tests.support import logins
-from tests.support.house import House
+from tests.support.deployment import Deployment
 
 TASKS = "/api/v1/tasks"
 NO_FILE = Path("no-such-file")
-# Nothing listens there, so every nudge is lost; nothing may depend on it.
+# Nothing listens there, so every wake is lost; nothing may depend on it.
 DEAD_REDIS = "redis://127.0.0.1:1/0"
 
 
 @dataclass
-class Door:
+class ApiUser:
     """The API, and one user who may use it."""
 
     http: TestClient
-    house: House
+    deployment: Deployment
     user: UserId
     key: str
     headers: dict[str, str] = field(default_factory=dict)
@@ -39,9 +39,9 @@ class Door:
         """Show the user's key with every request."""
         self.headers = {"Authorization": f"Bearer {self.key}"}
 
-    def guest(self, scopes: tuple[str, ...] = ("*",), **columns: object) -> "Door":
-        """Return the same door as another, new user sees it."""
-        return _door(self.http, self.house, scopes, **columns)
+    def guest(self, scopes: tuple[str, ...] = ("*",), **columns: object) -> "ApiUser":
+        """Return the same api_user as another, new user sees it."""
+        return _api_user(self.http, self.deployment, scopes, **columns)
 
     def ask(self, method: str, path: str, **options: Any) -> Response:
         """Send one request with the user's key."""
@@ -76,7 +76,7 @@ class Door:
 
 
 @contextmanager
-def open_door(house: House, database_url: str, **environ: str) -> Iterator[Door]:
+def serve_api(deployment: Deployment, database_url: str, **environ: str) -> Iterator[ApiUser]:
     """Open the API on the test's database; further settings go by their environment names."""
     settings = load(
         {
@@ -87,9 +87,11 @@ def open_door(house: House, database_url: str, **environ: str) -> Iterator[Door]
         dotenv=NO_FILE,
     )
     with TestClient(create_app(settings), raise_server_exceptions=False) as http:
-        yield _door(http, house, ("*",))
+        yield _api_user(http, deployment, ("*",))
 
 
-def _door(http: TestClient, house: House, scopes: tuple[str, ...], **columns: object) -> Door:
-    user = house.user(**columns)  # type: ignore[arg-type]
-    return Door(http, house, user, issue(house.app, user, name="test", scopes=scopes))
+def _api_user(
+    http: TestClient, deployment: Deployment, scopes: tuple[str, ...], **columns: object
+) -> ApiUser:
+    user = deployment.user(**columns)  # type: ignore[arg-type]
+    return ApiUser(http, deployment, user, issue(deployment.app, user, name="test", scopes=scopes))

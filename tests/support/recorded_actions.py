@@ -9,7 +9,7 @@ SEAL_LENGTH: Final = 16
 
 
 @dataclass(frozen=True)
-class Deed:
+class RecordedAction:
     """One time that an agent began to work.
 
     `seal` is the end of the token it was given for the claim. How long it worked, and whether it

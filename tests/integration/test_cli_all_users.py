@@ -11,18 +11,18 @@ from overnight_server.domain.ids import show_task
 from overnight_server.domain.results import Returned
 from overnight_server.insight.fairness import fairness
 from tests.support.command import run
-from tests.support.house import LIVENESS, House
+from tests.support.deployment import LIVENESS, Deployment
 
 pytestmark = pytest.mark.usefixtures("operators_place")
 
 
-def test_an_operator_looks_at_anybodys_task(house: House) -> None:
-    user = house.user(name="ada")
-    task = show_task(house.task(user, title="say hello"))
+def test_an_operator_looks_at_anybodys_task(deployment: Deployment) -> None:
+    user = deployment.user(name="ada")
+    task = show_task(deployment.task(user, title="say hello"))
 
-    shown = run("get", task[-8:], "--house")
-    explained = run("explain", task, "--house", "--json")
-    foretold = run("forecast", task, "--house")
+    shown = run("get", task[-8:], "--all-users")
+    explained = run("explain", task, "--all-users", "--json")
+    foretold = run("forecast", task, "--all-users")
     listed = run("list", "--user", "ada", "--status", "pending")
 
     assert "say hello" in shown.stdout, shown.stderr
@@ -31,14 +31,14 @@ def test_an_operator_looks_at_anybodys_task(house: House) -> None:
     assert task in listed.stdout
 
 
-def test_an_operators_look_takes_no_server_and_no_stranger(house: House) -> None:
-    house.user(name="ada")
+def test_an_operators_look_takes_no_server_and_no_stranger(deployment: Deployment) -> None:
+    deployment.user(name="ada")
 
     assert run("list", "--user", "ada", "--url", "http://x").exit_code == Code.USAGE
     assert run("list", "--user", "bob").exit_code == Code.FAILED
-    assert run("forecast", "--house").exit_code == Code.USAGE
+    assert run("forecast", "--all-users").exit_code == Code.USAGE
     assert run("list", "--user", "ada", "--status", "odd").exit_code == Code.USAGE
-    assert run("get", "task_01J8K0000000000000000000AA", "--house").exit_code == Code.FAILED
+    assert run("get", "task_01J8K0000000000000000000AA", "--all-users").exit_code == Code.FAILED
 
 
 @pytest.mark.parametrize("name", ["ada lovelace", "", "a/b", "a" * 101, "a;b"])
@@ -49,9 +49,9 @@ def test_a_name_that_commands_could_not_carry_is_refused(name: str) -> None:
     assert "letters, digits and . _ - @ +" in refused.stderr
 
 
-def test_a_user_is_renamed_unless_the_name_is_taken(house: House) -> None:
-    house.user(name="ada")
-    house.user(name="bob")
+def test_a_user_is_renamed_unless_the_name_is_taken(deployment: Deployment) -> None:
+    deployment.user(name="ada")
+    deployment.user(name="bob")
 
     renamed = run("user", "rename", "ada", "ada@lovelace.org")
     taken = run("user", "rename", "bob", "ada@lovelace.org")
@@ -61,11 +61,11 @@ def test_a_user_is_renamed_unless_the_name_is_taken(house: House) -> None:
     assert "already" in taken.stderr
 
 
-def test_a_users_limits_tell_of_tonights_money_and_of_exceptions(house: House) -> None:
-    house.agent()
-    user = house.user(name="ada", night_budget_usd=4)
-    house.settle(house.running(user, max_cost_usd=2.0), Returned(cost_usd=1.5))
-    house.running(user, max_cost_usd=1.0)
+def test_a_users_limits_tell_of_tonights_money_and_of_exceptions(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user(name="ada", night_budget_usd=4)
+    deployment.settle(deployment.running(user, max_cost_usd=2.0), Returned(cost_usd=1.5))
+    deployment.running(user, max_cost_usd=1.0)
     run("user", "limits", "ada", "--hours", "7")
 
     shown = run("user", "limits", "ada").stdout
@@ -79,8 +79,8 @@ def test_a_users_limits_tell_of_tonights_money_and_of_exceptions(house: House) -
 
 
 @pytest.mark.parametrize("hours", ["-1", "1.5", "many"])
-def test_a_wrong_number_is_told_what_would_do(house: House, hours: str) -> None:
-    house.user(name="ada")
+def test_a_wrong_number_is_told_what_would_do(deployment: Deployment, hours: str) -> None:
+    deployment.user(name="ada")
 
     refused = run("user", "limits", "ada", f"--hours={hours}")
 
@@ -88,34 +88,36 @@ def test_a_wrong_number_is_told_what_would_do(house: House, hours: str) -> None:
     assert "a whole number from 0 or 'unlimited'" in refused.stderr
 
 
-def test_slots_that_nobody_offers_any_more_are_told_as_such(house: House) -> None:
-    house.agent()
-    house.running(house.user(name="ada"))
-    house.run("UPDATE agents SET status = 'draining'")
+def test_slots_that_nobody_offers_any_more_are_told_as_such(deployment: Deployment) -> None:
+    deployment.agent()
+    deployment.running(deployment.user(name="ada"))
+    deployment.run("UPDATE agents SET status = 'draining'")
 
-    shown = run("queue-status", "--house").stdout
+    shown = run("queue-status", "--all-users").stdout
 
     assert "1 in use, 0 offered" in shown
     assert "by user  ada 1" in shown
 
 
-def test_a_deadline_that_has_passed_is_refused(house: House) -> None:
-    now = house.one("SELECT clock() AS now")["now"]
+def test_a_deadline_that_has_passed_is_refused(deployment: Deployment) -> None:
+    now = deployment.one("SELECT clock() AS now")["now"]
 
     with pytest.raises(InvalidRequest, match=r"deadline_at: .* has passed; legal: after"):
-        house.task(house.user(), deadline_at=now - timedelta(minutes=1))
+        deployment.task(deployment.user(), deadline_at=now - timedelta(minutes=1))
 
 
-def test_a_young_house_has_receipts_and_a_long_queue_is_counted_whole(house: House) -> None:
-    house.agent()
-    user = house.user(max_concurrent_agents=1)
-    run_ = house.running(user)
-    house.move_clock(timedelta(seconds=20))
-    house.settle(run_, Returned())
+def test_a_young_deployment_has_receipts_and_a_long_queue_is_counted_whole(
+    deployment: Deployment,
+) -> None:
+    deployment.agent()
+    user = deployment.user(max_concurrent_agents=1)
+    run_ = deployment.running(user)
+    deployment.move_clock(timedelta(seconds=20))
+    deployment.settle(run_, Returned())
     for _ in range(5):
-        house.task(user)
+        deployment.task(user)
 
-    found = fairness(house.dispatcher, liveness=LIVENESS)
+    found = fairness(deployment.dispatcher, liveness=LIVENESS)
 
     assert found.users[0].waiting == 5
     assert found.users[0].service is not None

@@ -1,1 +1,0 @@
-"""Telling others what happened, after the commit."""
