@@ -4,8 +4,11 @@ Code emits an event with its fields; this module decides level, order, wording a
 A line is logfmt, `<instant> <LEVEL> queue=<event> key=value ...`, or one JSON object.
 """
 
+import atexit
+import io
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Mapping
 from enum import Enum, unique
@@ -245,6 +248,8 @@ def configure(
     to a call of this function and give uvicorn `log_config=None`.
     """
     _voice.speak(log_format, role, stamp or utc_stamp)
+    if stream is None:
+        _write_output_by_line()
     root = logging.getLogger()
     root.setLevel(_level(level))
     for handler in root.handlers[:]:
@@ -258,6 +263,35 @@ def configure(
         library = logging.getLogger(name)
         library.handlers.clear()
         library.propagate = True
+
+
+def _write_output_by_line() -> None:
+    """Write each printed line at once, and let the process end well if nobody reads its output.
+
+    Without this, what a handler prints to a pipe or a file stays in a buffer of 8 KiB, which is
+    lost when the process is killed, unless PYTHONUNBUFFERED is set.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
+    atexit.unregister(_discard_unwritable_output)
+    atexit.register(_discard_unwritable_output)
+
+
+def _discard_unwritable_output() -> None:
+    """Send buffered output whose reader is gone to the null device.
+
+    The interpreter flushes both streams as it ends, and exits with code 120 if that fails.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stream.fileno())
+            os.close(null)
+        except ValueError:
+            continue  # already closed
 
 
 def utc_stamp() -> str:
