@@ -15,6 +15,7 @@ from tests.rules.sources import ROOT, read, told
 DEV, RUNTIME = Path("requirements/dev.txt"), Path("requirements/runtime.txt")
 MCP = Path("requirements/mcp.txt")
 PROJECT = tomllib.loads(read(Path("pyproject.toml")))
+EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
 
 
 class Pin(NamedTuple):
@@ -65,7 +66,13 @@ def test_development_runs_on_the_versions_that_are_shipped() -> None:
 
     for shipped in (pins(RUNTIME), pins(MCP)):
         assert {name: dev.get(name) for name in shipped} == shipped
-    assert pins(RUNTIME).keys() | {"mcp"} <= pins(MCP).keys()
+
+
+def test_the_tools_for_agents_need_nothing_of_the_service() -> None:
+    service = {_name(line) for line in EXTRAS["server"]} - {"pyjwt", "uvicorn"}  # mcp needs these
+
+    assert "mcp" in pins(MCP)
+    assert not service & pins(MCP).keys()
 
 
 @pytest.mark.parametrize("path", [DEV, RUNTIME, MCP], ids=str)
@@ -77,13 +84,27 @@ def test_the_build_backend_is_pinned_with_the_rest(path: Path) -> None:
 
 
 def test_every_dependency_of_the_project_is_pinned() -> None:
-    runtime, dev = pins(RUNTIME), pins(DEV)
-    extras = PROJECT["project"]["optional-dependencies"]
-    needed = {_name(line) for line in PROJECT["project"]["dependencies"]}
-    optional = {_name(line) for lines in extras.values() for line in lines} - {"overnight"}
+    small = {_name(line) for line in PROJECT["project"]["dependencies"]}
+    service = {_name(line) for line in EXTRAS["server"]}
+    optional = {_name(line) for lines in EXTRAS.values() for line in lines} - {"overnight"}
 
-    assert needed <= runtime.keys()
-    assert needed | optional <= dev.keys()
+    assert small | service <= pins(RUNTIME).keys()
+    assert small | optional <= pins(DEV).keys()
+    assert small <= pins(MCP).keys()
+
+
+def test_the_small_install_is_what_producers_and_users_commands_import() -> None:
+    dependencies = {_name(line) for line in PROJECT["project"]["dependencies"]}
+
+    assert dependencies == {"httpx2", "pydantic", "python-dotenv", "pyyaml", "rich", "typer"}
+
+
+def test_all_is_the_sum_of_the_other_extras() -> None:
+    [everything] = EXTRAS["all"]
+
+    assert everything == "overnight[server,embedded,mcp]"
+    assert "overnight[server]" in EXTRAS["embedded"], "the embedded servers serve the service"
+    assert "overnight[all]" in EXTRAS["dev"]
 
 
 def _name(requirement: str) -> str:

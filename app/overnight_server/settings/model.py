@@ -5,13 +5,14 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
+    ConfigDict,
     Field,
     PrivateAttr,
     ValidationInfo,
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from overnight_server.settings.checks import (
     long_secret,
@@ -25,7 +26,6 @@ from overnight_server.settings.checks import (
     whole_rules,
 )
 from overnight_server.settings.field_types import (
-    PREFIX,
     Also,
     Legal,
     Names,
@@ -61,14 +61,14 @@ WebAddress = Annotated[
 ]
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """What the deployment can be told; frozen, and filled by `load` alone.
 
     Durations are seconds, given as a number or with units (`90`, `90s`, `1m30s`).
     """
 
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=True
     )
 
     # First, because the ranges of all clocks below depend on it.
@@ -415,19 +415,6 @@ class Settings(BaseSettings):
     )
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Read nothing behind the caller's back: `load` gathers values and knows their origin."""
-        del settings_cls, env_settings, dotenv_settings, file_secret_settings
-        return (init_settings,)
 
     @field_validator("*", mode="after")
     @classmethod

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +19,6 @@ from overnight_server.settings.field_types import (
 )
 from overnight_server.settings.model import Settings
 from overnight_server.settings.problems import Problem
-from overnight_server.telemetry import Event, emit
 
 FIELDS = Settings.model_fields
 # Settings that may also be given together, as one JSON object: S001's and S003's way.
@@ -103,7 +103,7 @@ def _refuse_unknown(values: Mapping[str, str], origin: str, found: Gathered) -> 
     for env in sorted(env for env in values if env.startswith(PREFIX) and env not in known):
         instead = RETIRED.get(env.removeprefix(PREFIX).lower())
         if instead:
-            emit(Event.SETTING_IGNORED, setting=env, instead=instead)
+            _report_ignored(env, instead)
         else:
             # Its value stays untold: it may be a secret under a misspelt name.
             nearest = nearest_word(env, known)
@@ -153,12 +153,21 @@ def _take(content: Mapping[str, object], origin: str, where: str, found: Gathere
     for written, name, value in _flatten(content):
         place = f"{written} in {where}"
         if name in RETIRED:
-            emit(Event.SETTING_IGNORED, setting=place, instead=RETIRED[name])
+            _report_ignored(place, RETIRED[name])
         elif name not in known:
             nearest = nearest_word(name, known)
             found.refuse(name, f"{place}: no such setting (nearest: {nearest})")
         elif value is not None:
             found.given[known[name]] = Given(value, origin, place)
+
+
+def _report_ignored(setting: str, instead: str) -> None:
+    """Log that a retired setting has no effect."""
+    # Users' commands read settings too and may be installed without structlog; they keep no log.
+    with suppress(ModuleNotFoundError):
+        from overnight_server.telemetry import Event, emit  # noqa: PLC0415
+
+        emit(Event.SETTING_IGNORED, setting=setting, instead=instead)
 
 
 def _flatten(content: Mapping[str, object]) -> Iterator[tuple[str, str, object]]:
