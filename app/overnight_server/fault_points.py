@@ -10,14 +10,12 @@ import os
 import re
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
-
-from overnight_server.store.connection_watchdog import WATCHDOG
 
 # Every point there is, and where it stands.
 POINTS: Final[Mapping[str, str]] = {
@@ -99,6 +97,8 @@ class Fault:
 
 
 _armed: dict[str, Fault] = {}
+# What the mode `drop` does: the store adds the function that cuts its database connections.
+DROP_ACTIONS: list[Callable[[], None]] = []
 
 
 def fault(point: str) -> None:
@@ -160,7 +160,8 @@ def _strike(point: str) -> None:
         case Mode.DELAY:
             time.sleep(struck.seconds)
         case Mode.DROP:
-            WATCHDOG.hang_up()
+            for drop in DROP_ACTIONS:
+                drop()
 
 
 def _is_first(once: Path) -> bool:

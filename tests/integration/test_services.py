@@ -24,8 +24,7 @@ from overnight_server.domain.errors import (
 )
 from overnight_server.domain.ids import UserId, parse_task, show_task
 from overnight_server.domain.plans import PLAN_LIMITS, PlanLimits, PlanTier
-from overnight_server.services.plans import PlanService
-from overnight_server.services.task_queue import TaskQueueService
+from overnight_server.services import PlanService, TaskQueueService
 from overnight_server.settings import Settings, load
 from tests.support.deployment import Deployment
 from tests.support.invariants import violations

@@ -11,8 +11,7 @@ from overnight_server.domain.ids import parse_task, show_task
 from overnight_server.domain.plans import PlanTier
 from overnight_server.domain.results import Returned
 from overnight_server.local.redis import EmbeddedRedis
-from overnight_server.services.queue_controller import QueueControllerV2
-from overnight_server.services.user_locks import ConductorLockCleanup, PerUserQueueManager
+from overnight_server.services import ConductorLockCleanup, PerUserQueueManager, QueueControllerV2
 from overnight_server.settings import Settings, load
 from overnight_server.store.db import Db
 from tests.support.deployment import Deployment

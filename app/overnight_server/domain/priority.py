@@ -10,6 +10,9 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 DEFAULT_SCORE = 50
+# A position beyond this is not counted: nobody reads it, and the count costs more the longer the
+# queue is.
+MAX_POSITION = 1_000
 # The four words on the wire, and the score each stands for.
 SCORE_OF = {1: 5, 2: 20, 3: 50, 4: 70}
 # Below this a task is critical: a band of its own that ageing never overtakes.

@@ -11,16 +11,16 @@ from overnight_server.domain.errors import TaskNotFound
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.lifecycle import WAITING, State
 from overnight_server.domain.pauses import Scope
+from overnight_server.domain.priority import MAX_POSITION
 from overnight_server.domain.reasons import Reason
 from overnight_server.domain.windows import is_zone
 from overnight_server.explain.facts import Facts, Pause, Pool
 from overnight_server.explain.next_pass import Outcome, Stage, look_ahead, offer_of
 from overnight_server.explain.task_reasons import behind, held_back, open_pools
 from overnight_server.gate.claim import CYCLES_PER_PASS, Terms
-from overnight_server.insight.pauses import pauses_of
-from overnight_server.insight.tasks import MAX_POSITION
 from overnight_server.store import lanes
 from overnight_server.store.db import Db
+from overnight_server.store.pauses import pauses_in_force
 from overnight_server.store.statements import statement
 from overnight_server.store.windows import window_of
 
@@ -150,7 +150,7 @@ def _read_facts(tx: Connection, user_id: UserId, row: Mapping[str, Any], terms: 
                 one.paused_at,
                 is_own=one.scope == Scope.USER and one.paused_by == f"user:{user_id}",
             )
-            for one in pauses_of(tx, user_id)
+            for one in pauses_in_force(tx, user_id)
         ],
         pools=[
             Pool(

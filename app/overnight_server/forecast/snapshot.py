@@ -15,11 +15,11 @@ from overnight_server.domain.budgets import Budget
 from overnight_server.domain.errors import UserNotFound
 from overnight_server.domain.graphs import is_met_by_success
 from overnight_server.domain.ids import UserId
+from overnight_server.domain.priority import MAX_POSITION
 from overnight_server.domain.windows import AtClosing, Nights, Window, hours, is_zone, night_after
 from overnight_server.forecast.durations import Observed
 from overnight_server.forecast.simulation import LaneState, PoolState, Running, Snapshot, Waiting
 from overnight_server.gate.claim import elsewhere
-from overnight_server.insight.tasks import MAX_POSITION
 from overnight_server.settings import Settings
 from overnight_server.store.statements import statement
 from overnight_server.store.windows import window_of

@@ -13,9 +13,9 @@ from overnight_server.domain.pauses import Scope
 from overnight_server.domain.reasons import Code, Reason
 from overnight_server.explain.explain import explain_next
 from overnight_server.gate.claim import Terms
-from overnight_server.insight.pauses import PauseView, pauses_of
 from overnight_server.store import lanes
 from overnight_server.store.db import Db
+from overnight_server.store.pauses import PauseView, pauses_in_force
 from overnight_server.store.statements import statement
 from overnight_server.store.windows import window_of
 
@@ -80,7 +80,7 @@ def queue_status(db: Db, user_id: UserId, terms: Terms | None = None) -> QueueSt
     Without terms only the user is judged, for callers that bring a slot of their own.
     """
     # Looking brings the lane to the present; what is judged then depends on everybody's work.
-    row, pauses = db.atomically(lambda tx: (_limits(tx, user_id), pauses_of(tx, user_id)))
+    row, pauses = db.atomically(lambda tx: (_limits(tx, user_id), pauses_in_force(tx, user_id)))
     reasons = db.atomically(lambda tx: explain_next(tx, user_id, terms or NO_SLOTS), all_users=True)
     if terms is None:
         reasons = [reason for reason in reasons if not _is_for_a_slot(reason)]

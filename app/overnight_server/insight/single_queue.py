@@ -10,7 +10,8 @@ from sqlalchemy import Connection
 from overnight_server.domain.errors import TaskNotFound, UserNotFound
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.lifecycle import State, Status
-from overnight_server.insight.tasks import MAX_POSITION, position_of
+from overnight_server.domain.priority import MAX_POSITION
+from overnight_server.insight.tasks import position_of
 from overnight_server.mask import mask_names, mask_text
 from overnight_server.store import lanes
 from overnight_server.store.db import Db

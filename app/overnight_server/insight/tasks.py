@@ -6,19 +6,14 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from overnight_server.domain.capabilities import agent_name_in
 from overnight_server.domain.errors import TaskNotFound
 from overnight_server.domain.ids import TaskId, UserId, show_dag, show_task
 from overnight_server.domain.lifecycle import State
-from overnight_server.domain.priority import priority_of
+from overnight_server.domain.priority import MAX_POSITION, priority_of
 from overnight_server.mask import mask_names
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
-
-# Nobody reads a place further back, and counting on would cost more the longer the queue.
-MAX_POSITION = 1_000
-# What a task waits for that has used up a budget.
-# An agent is named by a capability.
-AGENT_PREFIX = "agent:"
 
 
 @dataclass(frozen=True)
@@ -205,7 +200,7 @@ def _view(row: Mapping[str, Any]) -> TaskView:
         cost_usd=float(row["cost_usd"]),
         max_cost_usd=_usd(row["max_cost_usd"]),
         wait_reason=row["wait_reason"],
-        agent_name=_agent_name(row["required_capabilities"]),
+        agent_name=agent_name_in(row["required_capabilities"]),
         timeout_seconds=row["timeout_seconds"],
         effective_timeout_seconds=row["effective_timeout_seconds"],
         deadline_at=row["deadline_at"],
@@ -229,11 +224,6 @@ def _error_info(row: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if row["failure_reason"] is None and row["error"] is None:
         return None
     return {"reason": row["failure_reason"], "message": row["error"], "attempts": row["attempts"]}
-
-
-def _agent_name(capabilities: Collection[str]) -> str | None:
-    named = (one for one in capabilities if one.startswith(AGENT_PREFIX))
-    return next((one.removeprefix(AGENT_PREFIX) for one in named), None)
 
 
 def position_of(row: Mapping[str, Any]) -> int | None:

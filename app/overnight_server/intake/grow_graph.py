@@ -13,6 +13,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row
 
+from overnight_server.domain.capabilities import AGENT_PREFIX
 from overnight_server.domain.claims import Claim
 from overnight_server.domain.errors import (
     DagTooLarge,
@@ -37,7 +38,6 @@ from overnight_server.store.db import Db
 from overnight_server.store.graphs import Link
 from overnight_server.store.statements import statement
 
-AGENT_PREFIX = "agent:"
 ORCHESTRATOR = "orchestrator"
 # What joins a graph behind the back of its owner says so.
 SOURCE = "agent"

@@ -2,17 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 
 from overnight.models import tasks
 from overnight.models.dags import DagTask
 from overnight.models.queue import QueueSubmit
+from overnight_server.domain.capabilities import agent_capability
 from overnight_server.domain.errors import InvalidRequest
 from overnight_server.domain.priority import score
 from overnight_server.domain.references import LEGAL
 from overnight_server.domain.retry import Escalation, RetryPolicy, Strategy
-from overnight_server.forecast.snapshot import Workers
-from overnight_server.insight.tasks import AGENT_PREFIX
 from overnight_server.intake.submit import NewTask
 from overnight_server.settings import Settings
 
@@ -74,11 +72,6 @@ def prompted_task(body: QueueSubmit, settings: Settings, source: str | None) -> 
     )
 
 
-def workers_of(settings: Settings) -> Workers:
-    """Return which workers a forecast may count on: those the gate would count."""
-    return Workers(timedelta(seconds=settings.worker_liveness), settings.slots_max)
-
-
 def retry_policy(asked: tasks.RetryPolicy | None, settings: Settings) -> RetryPolicy:
     """Lay what the sender asked for over the policy of the deployment."""
     given = set() if asked is None else asked.model_fields_set
@@ -129,7 +122,7 @@ def _capabilities(body: tasks.TaskCreate) -> tuple[str, ...]:
     """Return what a worker must offer; naming an agent is asking for a capability of that name."""
     if body.agent_name is None:
         return body.required_capabilities
-    return (*body.required_capabilities, f"{AGENT_PREFIX}{body.agent_name}")
+    return (*body.required_capabilities, agent_capability(body.agent_name))
 
 
 def _references(body: tasks.TaskCreate) -> Sequence[str]:

@@ -1,1 +1,17 @@
-"""The interfaces the design documents name, thin, over the one gate and its views."""
+"""Classes that the design documents name, over the same gate and transactions as everything else.
+
+docs/reference/python-services.md shows how to use them.
+"""
+
+from overnight_server.services.plans import PlanService
+from overnight_server.services.queue_controller import QueueControllerV2
+from overnight_server.services.task_queue import TaskQueueService
+from overnight_server.services.user_locks import ConductorLockCleanup, PerUserQueueManager
+
+__all__ = [
+    "ConductorLockCleanup",
+    "PerUserQueueManager",
+    "PlanService",
+    "QueueControllerV2",
+    "TaskQueueService",
+]

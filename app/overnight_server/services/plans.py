@@ -1,4 +1,4 @@
-"""`PlanService`: a user's plan and hours, under the names of the user limits' design."""
+"""`PlanService`: a user's plan limits and hours (interface of the user limits document)."""
 
 from uuid import UUID
 
@@ -10,13 +10,13 @@ from overnight_server.store.db import Db
 
 
 class PlanService:
-    """What a user's columns allow, and what the ledger says is used of it."""
+    """Reads a user's limits and used hours, and adds hours by hand."""
 
     def __init__(self, db: Db) -> None:
         self._db = db
 
     def get_limits(self, user_id: UUID | str) -> PlanLimits:
-        """Return the limits in force, exceptions included."""
+        """Return the limits that apply to the user now, including exceptions to the plan."""
         view = self._view(user_id)
         return PlanLimits(
             max_concurrent_agents=view.max_concurrent_agents,
@@ -29,24 +29,24 @@ class PlanService:
         return self._view(user_id).monthly_agent_hours_used
 
     def add_usage_hours(self, user_id: UUID | str, hours: float) -> None:
-        """Charge hours by hand; runs are charged when they end, without anyone's help."""
-        adjust_hours(self._db, user(user_id), hours, note="add_usage_hours")
+        """Charge hours by hand. The hours of a run are charged by settle, not by this method."""
+        adjust_hours(self._db, as_user_id(user_id), hours, note="add_usage_hours")
 
     def can_claim_task(self, user_id: UUID | str) -> tuple[bool, str | None]:
-        """Say whether plan and hours let another task start, and if not, why not."""
+        """Return whether plan and hours allow another task to start, and the reason if not."""
         view = self._view(user_id)
         if view.max_concurrent_agents == 0:
             return False, "plan_concurrency 0/0"
-        if not has_hours_left(self._db, user(user_id)):
+        if not has_hours_left(self._db, as_user_id(user_id)):
             used, limit = view.monthly_agent_hours_used, view.monthly_agent_hours_limit
             resets_at = view.billing_cycle_resets_at.isoformat()
             return False, f"monthly_limit {used:g}/{limit} resets {resets_at}"
         return True, None
 
     def _view(self, user_id: UUID | str) -> UserLimitsView:
-        return user_limits(self._db, user(user_id))
+        return user_limits(self._db, as_user_id(user_id))
 
 
-def user(user_id: UUID | str) -> UserId:
-    """Read a user's id, which the documents write as text."""
+def as_user_id(user_id: UUID | str) -> UserId:
+    """Return a user id that may be given as text."""
     return UserId(user_id if isinstance(user_id, UUID) else UUID(user_id))

@@ -1,4 +1,4 @@
-"""`QueueControllerV2`: queue, capacity and dispatch under the names of the locks' design."""
+"""`QueueControllerV2`: queue, capacity and dispatch (interface of the user locks document)."""
 
 import os
 import socket
@@ -15,21 +15,21 @@ from overnight_server.insight.queue_overview import queue_overview
 from overnight_server.insight.tasks import get_task
 from overnight_server.intake.submit import Caps, NewTask, submit
 from overnight_server.outcome.settle import release
-from overnight_server.services.user_locks import known
+from overnight_server.services.user_locks import user_by_name
 from overnight_server.settings import Settings
 from overnight_server.store.db import Db
 
 LONGEST_TITLE = 100
-# Its own scale: 5 is normal and less is high. Ours: 2 is high and 3 normal.
+# In the document's scale 5 is normal and a lower number is high; on the wire 2 is high, 3 normal.
 NORMAL_FROM = 5
 HIGH, NORMAL = 2, 3
 
 
 class QueueControllerV2:
-    """One user's way into the queue, and the daemon's way through it.
+    """Queues one user's prompts, and selects and dispatches tasks of all users.
 
-    What it selects is claimed: lock, slot and hours are taken in the same instant, so that what is
-    selected can be dispatched and nothing else has to be asked.
+    `select_next_task` claims the task: lock, slot and hours are taken in the same transaction, so a
+    selected task can be dispatched without another check.
     """
 
     def __init__(self, db: Db, settings: Settings, *, user: str) -> None:
@@ -38,8 +38,8 @@ class QueueControllerV2:
         self._user = user
 
     def enqueue(self, project: str, prompt: str, priority: int = NORMAL_FROM) -> tuple[str, int]:
-        """Queue a prompt for a project; return the task and its place in the user's queue."""
-        user_id = known(self._db, self._user)
+        """Queue a prompt for a project; return the task id and its position in the user's queue."""
+        user_id = user_by_name(self._db, self._user)
         task = NewTask(
             title=" ".join(prompt.split())[:LONGEST_TITLE],
             type=self._settings.default_type,
@@ -48,17 +48,17 @@ class QueueControllerV2:
             priority=score(HIGH if priority < NORMAL_FROM else NORMAL),
         )
         made = submit(self._db, user_id, task, Caps.of(self._settings))
-        place = get_task(self._db, user_id, made.task_id).queue_position
-        return show_task(made.task_id), place or 0
+        position = get_task(self._db, user_id, made.task_id).queue_position
+        return show_task(made.task_id), position or 0
 
     def get_queue_status(self) -> dict[str, Any]:
-        """Return what waits, what runs and which locks are held, in the whole deployment."""
+        """Return pending and active tasks and the held locks of all users."""
         return queue_overview(
             self._db, slots_max=self._settings.slots_max, liveness=self._liveness
         ).document()
 
     def read_capacity(self) -> dict[str, Any]:
-        """Return the slots of the whole deployment, and who uses them."""
+        """Return the slots of all workers, and how many each user and project uses."""
         return queue_overview(
             self._db, slots_max=self._settings.slots_max, liveness=self._liveness
         ).capacity()
@@ -68,7 +68,7 @@ class QueueControllerV2:
         return bool(capacity["slots"]["available"] > 0)
 
     def select_next_task(self, capacity: Mapping[str, Any]) -> Claimed | None:
-        """Claim the next task that may start in this pool, users and locks considered."""
+        """Claim the next task that the gate allows in this pool; None if there is none."""
         if not self.has_capacity(capacity):
             return None
         taken = claim(
@@ -81,7 +81,7 @@ class QueueControllerV2:
         return taken.claims[0] if taken.claims else None
 
     def dispatch(self, task: Claimed) -> bool:
-        """Send a selected task to the workers; one that cannot be sent goes back at once."""
+        """Publish a selected task; if that fails, release its claim and return False."""
         publisher = Publisher(self._settings)
         try:
             unsent = publisher.send(self._settings.pool, [task])

@@ -1,8 +1,8 @@
-"""`TaskQueueService`: the queue under the names of the user limits' design.
+"""`TaskQueueService`: create, claim and settle tasks (interface of the user limits document).
 
-It is for a caller that runs tasks itself, in sandboxes of its own: it claims through the gate like
-every pool, and what it marks is a start or a settle of that claim. A claim lives in the service
-that made it; a result for one that is no longer held raises StaleAttempt, as over HTTP.
+It is for a program that runs tasks itself, in its own sandboxes. A claim goes through the gate as
+for every pool; `mark_running` starts it and `mark_completed` or `mark_failed` settles it. This
+object keeps the claims. A call for a claim that is no longer held raises StaleAttempt.
 """
 
 from collections.abc import Sequence
@@ -22,17 +22,17 @@ from overnight_server.insight.tasks import TaskView, get_task
 from overnight_server.intake.submit import Caps, NewTask, submit
 from overnight_server.outcome.settle import settle
 from overnight_server.outcome.start import start
-from overnight_server.services.plans import PlanService, user
+from overnight_server.services.plans import PlanService, as_user_id
 from overnight_server.settings import Settings
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
 TIMEOUT = "Timeout"
-OVERDUE_AT_ONCE = 500
+MAX_OVERDUE = 500
 
 
 class TaskQueueService:
-    """Create, claim and mark tasks; nothing here decides who may run, the gate does."""
+    """Creates, claims, starts and settles tasks; the gate decides which task may run."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class TaskQueueService:
         timeout_seconds: int | None = None,
         locks: Sequence[str] = (),
     ) -> TaskView:
-        """Let one task in, within the caps."""
+        """Submit one task; the caps on waiting tasks apply."""
         task = NewTask(
             title=title,
             type=self._settings.default_type,
@@ -72,57 +72,57 @@ class TaskQueueService:
             timeout_seconds=timeout_seconds,
             locks=locks,
         )
-        owner = user(user_id)
+        owner = as_user_id(user_id)
         made = submit(self._db, owner, task, Caps.of(self._settings))
         return get_task(self._db, owner, made.task_id)
 
     def get_running_count(self, user_id: UUID | str) -> int:
         """Return how many of the user's tasks hold a slot."""
-        return queue_status(self._db, user(user_id)).running
+        return queue_status(self._db, as_user_id(user_id)).running
 
     def get_pending_count(self, user_id: UUID | str) -> int:
-        """Return how many of the user's tasks wait, for whatever reason."""
-        return queue_status(self._db, user(user_id)).pending
+        """Return how many of the user's tasks wait, for any reason."""
+        return queue_status(self._db, as_user_id(user_id)).pending
 
     def get_queue_position(self, task_id: str) -> int | None:
-        """Return a task's place among its user's startable tasks, from 1; None if it is not one."""
-        found = parse_task(task_id)
-        return get_task(self._db, self._owner(found), found).queue_position
+        """Return a task's position, from 1, among its user's startable tasks, or None."""
+        parsed = parse_task(task_id)
+        return get_task(self._db, self._owner(parsed), parsed).queue_position
 
     def can_claim_task(self, user_id: UUID | str) -> tuple[bool, str | None]:
-        """Say whether another task of the user's could start now, and if not, why not."""
+        """Return whether another task of the user could start now, and the reason if not."""
         allowed, reason = self._plans.can_claim_task(user_id)
         if not allowed:
             return allowed, reason
-        queue = queue_status(self._db, user(user_id))
+        queue = queue_status(self._db, as_user_id(user_id))
         if queue.running >= queue.max_concurrent:
             return False, f"plan_concurrency {queue.running}/{queue.max_concurrent}"
         if not queue.can_start_more:
             return False, "held: " + "; ".join(hold.message for hold in queue.held_by)
-        for lock in list_locks(self._db, user_id=user(user_id)):
+        for lock in list_locks(self._db, user_id=as_user_id(user_id)):
             if lock.key == USER:
                 since = lock.acquired_at.isoformat()
                 return False, f"user_lock held by {lock.task_id} since {since}"
         return True, None
 
     def claim_next_task_for_user(self, user_id: UUID | str) -> TaskView | None:
-        """Claim the user's next task that may go."""
-        return self._claim(user(user_id))
+        """Claim the next task of this user that the gate allows; None if there is none."""
+        return self._claim(as_user_id(user_id))
 
     def claim_next_task_any_user(self) -> TaskView | None:
-        """Claim the next task that may go of whoever was served least."""
+        """Claim the next task that the gate allows, of any user; None if there is none."""
         return self._claim(None)
 
     def claim_next_task(self, user_id: UUID | str | None = None) -> TaskView | None:
-        """Claim the next task that may go, of one user or of anyone."""
-        return self._claim(None if user_id is None else user(user_id))
+        """Claim the next task that the gate allows, of one user or of any user."""
+        return self._claim(None if user_id is None else as_user_id(user_id))
 
     def mark_running(self, task_id: str, sandbox_id: str) -> None:
-        """Begin a claimed task in a sandbox."""
+        """Start a task that this object has claimed; its holder is then the sandbox."""
         claimed = self._claims.pop(parse_task(task_id), None)
         if claimed is None:
             raise StaleAttempt
-        # The sandbox sends no heartbeats; the lease covers its longest run and the next look.
+        # The sandbox sends no heartbeats: the lease covers the longest run and two timeout sweeps.
         longest = self._plans.get_limits(claimed.user_id).max_task_duration_minutes
         lease = timedelta(minutes=longest, seconds=2 * self._settings.timeout_check_interval)
         run = start(self._db, claimed.claim, holder=sandbox_id, lease=lease)
@@ -131,11 +131,11 @@ class TaskQueueService:
         self._runs[claimed.claim.task_id] = run
 
     def mark_completed(self, task_id: str, summary: str | None = None) -> None:
-        """Record a task's good end, its hours with it."""
+        """Settle a started task as completed and charge its hours."""
         self._settle(task_id, Returned(summary=summary))
 
     def mark_failed(self, task_id: str, reason: str) -> None:
-        """Record a failed run, its hours with it; whether it is tried again the policy says."""
+        """Settle a started task as failed and charge its hours; its retry policy applies."""
         run = self._runs.get(parse_task(task_id))
         by_plan = run is not None and run.plan_limited
         self._settle(
@@ -143,13 +143,13 @@ class TaskQueueService:
         )
 
     def get_timed_out_tasks(self) -> list[str]:
-        """Return the tasks that run on past their time."""
-        asked = {"grace": 0, "limit": OVERDUE_AT_ONCE}
-        rows = self._db.atomically(lambda tx: tx.execute(statement("overdue_runs"), asked).all())
+        """Return the ids of running tasks that have exceeded their timeout."""
+        params = {"grace": 0, "limit": MAX_OVERDUE}
+        rows = self._db.atomically(lambda tx: tx.execute(statement("overdue_runs"), params).all())
         return [show_task(row.id) for row in rows if row.out_of_time]
 
     def _check_monthly_limit(self, user_id: UUID | str) -> bool:
-        """Whether the user has hours left."""
+        """Return whether the user has hours left in this billing month."""
         return self._plans.can_claim_task(user_id)[0]
 
     def _claim(self, user_id: UserId | None) -> TaskView | None:

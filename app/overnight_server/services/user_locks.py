@@ -1,7 +1,7 @@
-"""`PerUserQueueManager` and `ConductorLockCleanup`: locks under the names of their design.
+"""`PerUserQueueManager` and `ConductorLockCleanup` (interfaces of the user locks document).
 
-There are no lock files and no second bookkeeping. To acquire a task's lock is to claim the task
-through the gate, with everything the gate checks; to release it is to end that claim.
+There are no lock files. To acquire a task's lock is to claim and start the task through the gate;
+to release the lock is to end that claim.
 """
 
 import os
@@ -27,69 +27,69 @@ from overnight_server.settings import Settings
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
-LOOK_SECONDS = 0.1
+RETRY_SECONDS = 0.1
 RELEASED = "released"
 
 
 class PerUserQueueManager:
-    """A user's tasks, one at a time where they share a lock."""
+    """Takes, renews and gives back the locks of users' tasks."""
 
     def __init__(self, db: Db, settings: Settings, *, capabilities: Sequence[str] = ()) -> None:
         self._db = db
         self._settings = settings
         self._capabilities = tuple(capabilities)
         self._holder = f"{socket.gethostname()}:{os.getpid()}:manager"
-        self._held: dict[str, Run] = {}
+        self._runs_by_lock: dict[str, Run] = {}
 
     @property
     def lock_timeout(self) -> timedelta:
-        """How long a lock lasts without renewal."""
+        """How long a lock is kept without renewal."""
         return timedelta(seconds=self._settings.per_user_serialization_lock_timeout_seconds)
 
     def acquire_lock(
         self, user: str, task_id: str, timeout: float = 30.0
     ) -> tuple[bool, str | None]:
-        """Claim and start a user's task, waiting for its turn; (False, None) if it did not come."""
-        user_id, wanted = known(self._db, user), parse_task(task_id)
+        """Claim and start a user's task; try for `timeout` seconds, then return (False, None)."""
+        user_id, parsed = user_by_name(self._db, user), parse_task(task_id)
         deadline = time.monotonic() + timeout
         while True:
-            lock_id = self._try(user_id, wanted)
+            lock_id = self._try(user_id, parsed)
             if lock_id is not None:
                 return True, lock_id
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 return False, None
-            time.sleep(min(LOOK_SECONDS, left))
+            time.sleep(min(RETRY_SECONDS, remaining))
 
     def renew_lock(self, lock_id: str) -> bool:
-        """Keep a lock for another `lock_timeout`; False if it is no longer held, so stop."""
-        run = self._held.get(lock_id)
+        """Keep a lock for another `lock_timeout`; False if it is no longer held: stop the work."""
+        run = self._runs_by_lock.get(lock_id)
         if run is None:
             return False
         return heartbeat(self._db, run.claim, lease=self.lock_timeout) is not Answer.LOST
 
     def release_lock(self, user: str, lock_id: str, result: Result | None = None) -> bool:
-        """End the claim behind a lock this manager acquired; False if it was not held any more.
+        """End the claim behind a lock that this object acquired; False if it is no longer held.
 
-        With a result the task is settled by it. Without one it goes back to the queue unspent: who
-        only lets go has not said that the work is done.
+        With a result the task is settled with it. Without one the task returns to the queue and
+        spends no attempt.
         """
-        known(self._db, user)
-        run = self._held.pop(lock_id, None)
+        user_by_name(self._db, user)
+        run = self._runs_by_lock.pop(lock_id, None)
         if run is None:
             return False
         return settle(self._db, run, result or Interrupted(RELEASED), agent=self._holder)
 
     def list_locks(self) -> list[LockView]:
-        """Return every lock that is held."""
+        """Return all locks that are held."""
         return list_locks(self._db)
 
     def check(self, user: str) -> list[LockView]:
-        """Return the locks a user's tasks hold."""
-        return list_locks(self._db, user_id=known(self._db, user))
+        """Return the locks that a user's tasks hold."""
+        return list_locks(self._db, user_id=user_by_name(self._db, user))
 
     def cleanup_all_stale_locks(self) -> int:
-        """End every claim with a lock that was not renewed for `lock_timeout`; return how many."""
+        """End the claims whose locks were not renewed for `lock_timeout`; return how many."""
         with killing(self._settings) as kill:
             return cleanup_stale(
                 self._db,
@@ -117,7 +117,7 @@ class PerUserQueueManager:
             return None
         since: datetime = self._row(task_id).claimed_at
         lock_id = lock_id_of(task_id, since)
-        self._held[lock_id] = run
+        self._runs_by_lock[lock_id] = run
         return lock_id
 
     def _row(self, task_id: TaskId) -> Row[tuple[object, ...]]:
@@ -130,7 +130,7 @@ class PerUserQueueManager:
 
 
 class ConductorLockCleanup:
-    """Taking locks back by hand; the deployment does it by itself when a lease runs out."""
+    """Releases locks by hand; the reaper does so by itself when a lease has expired."""
 
     def __init__(self, db: Db, settings: Settings, *, actor: str) -> None:
         self._db = db
@@ -138,21 +138,21 @@ class ConductorLockCleanup:
         self._actor = actor
 
     def check_and_cleanup_conductor_locks(self, project: str) -> int:
-        """Take back a project's locks that nobody renewed in time; return how many."""
+        """Release a project's locks that nobody renewed in time; return how many."""
         return self._cleanup(
             self._settings.per_user_serialization_lock_timeout_seconds, project=project
         )
 
     def cleanup_stale_task_locks(self, max_age_seconds: float = 3600) -> int:
-        """Take back the locks that nobody renewed for so long; return how many."""
+        """Release the locks that nobody renewed for `max_age_seconds`; return how many."""
         return self._cleanup(max_age_seconds)
 
     def release_task_lock(self, user: str, task_id: str) -> Sequence[str]:
-        """Take a task's locks from its holder by force; return the keys that came free."""
+        """Release a task's locks by force and end its run; return the released keys."""
         with killing(self._settings) as kill:
             return release_lock(
                 self._db,
-                known(self._db, user),
+                user_by_name(self._db, user),
                 parse_task(task_id),
                 actor=self._actor,
                 kill=kill,
@@ -170,9 +170,9 @@ class ConductorLockCleanup:
             )
 
 
-def known(db: Db, name: str) -> UserId:
-    """Return the user of this name."""
-    found = find_user(db, name)
-    if found is None:
+def user_by_name(db: Db, name: str) -> UserId:
+    """Return the id of the user with this name; raise UserNotFound if there is none."""
+    user_id = find_user(db, name)
+    if user_id is None:
         raise UserNotFound
-    return found
+    return user_id

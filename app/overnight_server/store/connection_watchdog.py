@@ -17,6 +17,8 @@ import time
 from itertools import count
 from typing import Final, NamedTuple
 
+from overnight_server.fault_points import DROP_ACTIONS
+
 
 class Ticket(NamedTuple):
     """One watch over the connection that has this descriptor now."""
@@ -98,6 +100,7 @@ class Watchdog:
 
 # The one of this process.
 WATCHDOG: Final = Watchdog()
+DROP_ACTIONS.append(WATCHDOG.hang_up)
 
 
 def _hang_up(descriptor: int) -> None:

@@ -23,9 +23,9 @@ from overnight_server.control import budgets, pauses
 from overnight_server.control.pauses import Target
 from overnight_server.insight.budgets import ApprovalView, list_approvals
 from overnight_server.insight.locks import LockView, LockWaitView, list_lock_waits, list_locks
-from overnight_server.insight.pauses import PauseView, pauses_of
 from overnight_server.insight.usage import LedgerView, UsageView, list_ledger, usage
 from overnight_server.insight.users import get_user
+from overnight_server.store.pauses import PauseView, pauses_in_force
 
 router = APIRouter(prefix="/api/v1", tags=["holding"])
 #: A pause that gives no reason.
@@ -47,7 +47,7 @@ def list_own_lock_waits(parts: Use, caller: Reader, limit: Limit = PAGE) -> list
 @router.get("/pauses", response_model=list[Pause])
 def list_own_pauses(parts: Use, caller: Reader) -> list[PauseView]:
     """List the pauses that keep the caller's work waiting."""
-    return parts.db.atomically(lambda tx: pauses_of(tx, caller.user_id))
+    return parts.db.atomically(lambda tx: pauses_in_force(tx, caller.user_id))
 
 
 @router.post("/users/me/pause")

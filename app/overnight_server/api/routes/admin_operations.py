@@ -28,10 +28,11 @@ from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.insight.dead_letters import DeadLetterGroupView, group_dead_letters
 from overnight_server.insight.fairness import FairnessView, fairness
 from overnight_server.insight.locks import LockView, list_locks
-from overnight_server.insight.pauses import PauseView, list_pauses
+from overnight_server.insight.pauses import list_pauses
 from overnight_server.insight.pools import PoolView, list_pools
 from overnight_server.insight.workers import WorkerView, list_workers
 from overnight_server.maintenance.locks import killing, release_lock
+from overnight_server.store.pauses import PauseView
 from overnight_server.store.statements import statement
 
 router = APIRouter(prefix="/api/v1/admin", tags=["admin"])

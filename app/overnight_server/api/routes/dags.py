@@ -27,6 +27,7 @@ from overnight_server.control.graphs import cancel_dag, retry_dag
 from overnight_server.domain.errors import InvalidGraph, InvalidRequest, Refused
 from overnight_server.domain.ids import show_dag, show_task
 from overnight_server.forecast.plan import PlanView, plan
+from overnight_server.forecast.snapshot import Workers
 from overnight_server.insight.dags import (
     DagView,
     OutlineView,
@@ -36,7 +37,7 @@ from overnight_server.insight.dags import (
     outline_of,
 )
 from overnight_server.intake.submit import Caps, Edge, NewGraph, NewTask, submit_dag
-from overnight_server.intake.translate import idempotency_key, new_task, workers_of
+from overnight_server.intake.translate import idempotency_key, new_task
 
 router = APIRouter(prefix="/api/v1/dags", tags=["dags"])
 KNOWN = again(DagCreated, "The graph of the first time; the idempotency key was known.")
@@ -107,7 +108,7 @@ def simulate_dag(body: DagPlanRequest, parts: Use, caller: Reader) -> PlanView:
         caller.user_id,
         tasks,
         Caps.of(parts.settings),
-        workers_of(parts.settings),
+        Workers.of(parts.settings),
         edges=edges,
         by_at=body.by_at,
     )

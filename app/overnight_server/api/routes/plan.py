@@ -9,8 +9,9 @@ from overnight_server.api.http.authentication import Reader
 from overnight_server.api.http.dependencies import Use
 from overnight_server.domain.errors import InvalidGraph
 from overnight_server.forecast.plan import PlanView, plan
+from overnight_server.forecast.snapshot import Workers
 from overnight_server.intake.submit import Caps, Edge
-from overnight_server.intake.translate import new_task, workers_of
+from overnight_server.intake.translate import new_task
 
 router = APIRouter(prefix="/api/v1/plan", tags=["plan"])
 
@@ -25,7 +26,7 @@ def simulate_batch(body: PlanRequest, parts: Use, caller: Reader) -> PlanView:
         caller.user_id,
         [new_task(task, parts.settings, task.idempotency_key) for task in body.tasks],
         Caps.of(parts.settings),
-        workers_of(parts.settings),
+        Workers.of(parts.settings),
         edges=[Edge(edge.parent, edge.child) for edge in body.edges],
         by_at=body.by_at,
     )

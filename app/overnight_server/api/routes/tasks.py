@@ -37,12 +37,13 @@ from overnight_server.control.graphs import retry
 from overnight_server.domain.ids import show_dag, show_task
 from overnight_server.explain.explain import ExplainView, explain
 from overnight_server.forecast.forecast import ForecastView, forecast_next, forecast_task
+from overnight_server.forecast.snapshot import Workers
 from overnight_server.gate.claim import Terms
 from overnight_server.insight.dags import get_outline
 from overnight_server.insight.queue import QueueStatusView, queue_status
 from overnight_server.insight.tasks import TaskView, get_task, list_tasks
 from overnight_server.intake.submit import Caps
-from overnight_server.intake.translate import idempotency_key, new_task, workers_of
+from overnight_server.intake.translate import idempotency_key, new_task
 
 router = APIRouter(prefix="/api/v1/tasks", tags=["tasks"])
 KNOWN = again(TaskResponse, "The task of the first time; the idempotency key was known.")
@@ -114,13 +115,13 @@ def read_queue_status(parts: Use, caller: Reader) -> QueueStatusView:
 @router.get("/forecast", response_model=list[Forecast])
 def read_forecasts(parts: Use, caller: Reader, limit: Limit = PAGE) -> list[ForecastView]:
     """Foretell the caller's running tasks and those that come next, in their order."""
-    return forecast_next(parts.db, caller.user_id, workers_of(parts.settings), limit=limit)
+    return forecast_next(parts.db, caller.user_id, Workers.of(parts.settings), limit=limit)
 
 
 @router.get("/{task_id}/forecast", response_model=Forecast)
 def read_forecast(task_id: str, parts: Use, caller: Reader) -> ForecastView:
     """Tell when one task is expected to start and to end."""
-    workers = workers_of(parts.settings)
+    workers = Workers.of(parts.settings)
     return forecast_task(parts.db, caller.user_id, task_named(task_id), workers)
 
 

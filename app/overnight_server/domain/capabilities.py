@@ -1,0 +1,27 @@
+"""Capabilities: what a task requires and an agent offers, as plain texts."""
+
+from collections.abc import Iterable
+
+# A task for the agent `x` requires the capability `agent:x`.
+AGENT_PREFIX = "agent:"
+
+
+def agent_capability(agent_name: str) -> str:
+    """Return the capability that only the agent of this name offers.
+
+    >>> agent_capability("fitment")
+    'agent:fitment'
+    """
+    return f"{AGENT_PREFIX}{agent_name}"
+
+
+def agent_name_in(capabilities: Iterable[str]) -> str | None:
+    """Return the agent that the required capabilities name, or None if they name none.
+
+    >>> agent_name_in(["gpu", "agent:fitment"])
+    'fitment'
+    """
+    for capability in capabilities:
+        if capability.startswith(AGENT_PREFIX):
+            return capability.removeprefix(AGENT_PREFIX)
+    return None
