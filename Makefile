@@ -55,4 +55,4 @@ clean: ## stop everything; remove .venv, caches and all local data
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 requirements: ## pin the dependencies again (UPGRADE=1 takes newer ones)
-	@UPGRADE="$(UPGRADE)" scripts/requirements
+	@PYTHON="$(PYTHON)" UPGRADE="$(UPGRADE)" scripts/requirements
