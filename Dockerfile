@@ -16,7 +16,7 @@ WORKDIR /srv/overnight
 COPY requirements/runtime.txt requirements/runtime.txt
 RUN pip install --require-hashes --requirement requirements/runtime.txt
 
-COPY pyproject.toml README.md beat_schedule.py ./
+COPY pyproject.toml README.md LICENSE beat_schedule.py ./
 COPY overnight overnight
 COPY app app
 COPY workers workers
