@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv up test lint chaos proof bench audit sbom clean requirements
+.PHONY: help venv up test lint chaos proof bench audit sbom clean requirements hooks
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 22
@@ -53,6 +53,9 @@ clean: ## stop everything; remove .venv, caches and all local data
 	rm -rf .overnight .venv .venv-peers .venv-audit .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	rm -rf build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+hooks: venv ## check style, types and import layers before each commit
+	git config core.hooksPath .githooks
 
 requirements: ## pin the dependencies again (UPGRADE=1 takes newer ones)
 	@PYTHON="$(PYTHON)" UPGRADE="$(UPGRADE)" scripts/requirements
