@@ -8,6 +8,7 @@ from typing import Final
 
 from overnight.handlers.registry import registered
 from overnight_server.telemetry import Event, emit
+from overnight_worker import working_directory
 
 DEMO: Final = "overnight_worker.demo_handlers"
 CANNOT_IMPORT: Final = 3
@@ -25,6 +26,7 @@ class HandlersNotLoaded(Exception):
 def load_handlers(modules: Iterable[str]) -> tuple[str, ...]:
     """Import the demo handlers and every named module; return the types that are now known."""
     wanted = [DEMO, *modules]
+    working_directory.find_first()
     for module in wanted:
         _import(module)
     types = tuple(sorted(registered()))

@@ -223,7 +223,3 @@ def descendants(ancestor: int) -> list[int]:
         found += below
         waiting += below
     return found
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

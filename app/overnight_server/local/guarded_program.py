@@ -48,8 +48,6 @@ class Guarded:
         with theirs:
             self._guard = subprocess.Popen(
                 _guard_command(theirs.fileno(), held),
-                env=dict(os.environ)
-                | {"PYTHONPATH": str(Path(overnight_server.__file__).parents[1])},
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -126,10 +124,18 @@ class Guarded:
 _NO_SIGPIPE = getattr(socket, "MSG_NOSIGNAL", 0)
 
 
+# The guard needs the standard library and this package only. So Python starts isolated (-I) and
+# without site-packages (-S), and the package's directory comes last on the path.
+_RUN_GUARD = (
+    "import sys; sys.path.append(sys.argv[1]); "
+    "from overnight_server.local.guard_process import main; sys.exit(main(sys.argv[2:]))"
+)
+
+
 def _guard_command(channel: int, held: Sequence[int]) -> list[str]:
-    # -S and -P: the guard needs the standard library and this package only.
+    package_root = str(Path(overnight_server.__file__).parents[1])
     numbers = [str(number) for number in (os.getpid(), channel, *held)]
-    return [sys.executable, "-SP", "-m", "overnight_server.local.guard_process", *numbers]
+    return [sys.executable, "-IS", "-c", _RUN_GUARD, package_root, *numbers]
 
 
 def _order(program: Program) -> bytes:

@@ -139,7 +139,7 @@ class LocalStack:
         return Service(
             name,
             Program(
-                [sys.executable, "-m", "overnight_server.cli.main", name],
+                [sys.executable, "-P", "-m", "overnight_server.cli.main", name],
                 env=self.environment(name),
                 stop_signal=signal.SIGTERM,
                 grace=grace,

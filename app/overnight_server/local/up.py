@@ -97,7 +97,7 @@ def _check_handlers(settings: Settings) -> None:
     """Refuse to start with handlers that no worker could import; a worker would fall for ever."""
     if not settings.handlers:
         return
-    asked = [sys.executable, "-m", "overnight_worker.load_handlers", *settings.handlers]
+    asked = [sys.executable, "-P", "-m", "overnight_worker.load_handlers", *settings.handlers]
     tried = subprocess.run(asked, capture_output=True, text=True, check=False)
     if tried.returncode == CANNOT_IMPORT:
         raise LocalError(tried.stdout.strip())
@@ -201,7 +201,7 @@ def _spawn(home: Home, log: Path) -> int:
     writing = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     return os.posix_spawn(
         sys.executable,
-        [sys.executable, "-m", "overnight_server.local.up"],
+        [sys.executable, "-P", "-m", "overnight_server.local.up"],
         dict(os.environ) | {"OVERNIGHT_HOME": str(home.path)},
         setsid=True,
         file_actions=[

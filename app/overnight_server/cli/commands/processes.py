@@ -15,8 +15,8 @@ from overnight_server.cli.terminal.failures import Code, Failure
 if TYPE_CHECKING:
     from overnight_server.settings import Settings
 
-# Quiet: the banner would stand between the lines of the log.
-CELERY = ("-m", "celery", "--quiet", "-A", "overnight_worker.celery_app")
+# -P: a module of the working directory must not replace one that Celery imports.
+CELERY = ("-P", "-m", "overnight_worker")
 GRACE = 5
 BACKLOG = 2048
 

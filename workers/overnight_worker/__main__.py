@@ -1,0 +1,24 @@
+"""Run Celery's command line for one process of the service: `python -P -m overnight_worker beat`.
+
+`python -m celery -A …` would import from the working directory first, so that a `redis.py` or a
+`celery.py` of the user's project would be imported in place of the library. `-P` keeps the working
+directory off the import path, and `find_last` puts it behind everything that is installed.
+"""
+
+import sys
+
+from overnight_worker.working_directory import find_last
+
+
+def main() -> None:
+    """Start what the arguments name; the process ends with Celery's exit code."""
+    find_last()
+    # After the path is set, because Celery imports its plugins at once.
+    from celery.__main__ import main as celery  # noqa: PLC0415
+
+    sys.argv[1:1] = ["--quiet", "--app", "overnight_worker.celery_app"]
+    celery()
+
+
+if __name__ == "__main__":
+    main()
