@@ -1,218 +1,502 @@
-"""Everything that can go wrong for a producer.
+"""Every error of Overnight, defined once for the service and its clients.
 
-OvernightError               base of all
-├── Refused                  the service answered no; `code`, `status`, `fields`, `retry_after`
-│   ├── InvalidRequest       a field is wrong; `fields` names each with a legal value
-│   │   └── InvalidGraph     tasks that cannot be one graph: a circle, an unknown name
-│   ├── Unauthenticated      no valid API key
-│   ├── Forbidden            the key may not do this
-│   ├── TaskNotFound         no such task, or another user's
-│   ├── TaskAlreadyCompleted too late to cancel
-│   ├── DagNotFound          no such graph, or another user's
-│   ├── DagAlreadyFinished   too late to cancel
-│   ├── BulkNotFound         no such bulk operation, or another user's
-│   ├── BulkAlreadyFinished  too late to cancel it
-│   ├── NotRetryable         only what failed or was cancelled can be tried again
-│   ├── NotEditable          only a task that nobody has can be changed
-│   ├── PreconditionFailed   the task has changed since it was read
-│   ├── NotDeadLettered      only an open dead letter can be resolved
-│   ├── NotAwaitingApproval  only a task that asks for money can be given some
-│   ├── TooManyPending       the user's cap on waiting work
-│   ├── MonthlyLimitReached  the month's hours are used up
-│   ├── UserDisabled         the task's owner is shut out, and it brings in no more
-│   ├── SpawnTooDeep         a task so far down spawns no further ones
-│   ├── TooManyChildren      the task has spawned as many as it may
-│   ├── DagTooLarge          the graph has as many tasks as it may
-│   ├── NotOrchestrator      only an orchestrator spawns for other agents
-│   ├── AgentNotFound        no such agent, or another user's
-│   ├── AgentOffline         the agent left or fell silent, and must register again
-│   ├── NotStarted           a claim that must be started first
-│   ├── TaskStopping         the task was asked to stop
-│   ├── StaleAttempt         the attempt no longer holds its task
-│   ├── TooManyStreams       you listen or wait in too many places already
-│   ├── QueueFull            the whole system's cap; try again later
-│   ├── TooManyRequests      this key asks too often; `retry_after` says when to come back
-│   └── Unavailable          the service is up, its database is not
-├── Unreachable              no answer from the service
-├── NotUnderstood            something answered, but not an Overnight service
-├── NotConfigured            no address or no key to call with
-├── WaitTimedOut             the task had not ended in time; `task` is how it stood
-├── DagWaitTimedOut          the graph had not ended in time; `dag` is how it stood
-├── BulkWaitTimedOut         the operation had not ended in time; `bulk` is how it stood
-├── TaskFailed               the awaited task ended without success; `task` says how
-├── DagFailed                the awaited graph ended without success; `dag` says how
-└── DuplicateHandler         two functions want the same type of task
+The service raises a subclass of `Refused`; the API writes it as `application/problem+json`; the
+client reads the body and raises the same class again, found by its `code`.
+
+OvernightError                 base of all errors
+├── Refused                    the service refused a request; nothing was changed
+│   ├── InvalidRequest         a field is wrong; `fields` lists each wrong field
+│   │   └── InvalidGraph       the tasks do not form a graph: a cycle or an unknown name
+│   ├── Unauthenticated        the API key is missing, wrong, expired or revoked
+│   ├── Forbidden              the API key lacks a scope
+│   ├── TooManyRequests        the key's request rate is exceeded; `retry_after` says how long
+│   ├── PreconditionRequired   an edit without the header If-Match
+│   ├── PreconditionFailed     the task has changed since it was read
+│   ├── TaskNotFound           no such task, or another user's
+│   ├── DagNotFound            no such graph, or another user's
+│   ├── BulkNotFound           no such bulk operation, or another user's
+│   ├── TriggerNotFound        no such trigger, or it has already fired
+│   ├── ArtifactNotFound       no such artifact, or another user's
+│   ├── AgentNotFound          no such agent, or another user's
+│   ├── KeyNotFound            no such active API key, or another user's
+│   ├── UserNotFound           no such user
+│   ├── PoolNotFound           no such worker pool
+│   ├── WorkerNotFound         no such worker, or the name matches several
+│   ├── InboxRowNotFound       no such inbox row that can be retried or dropped
+│   ├── TaskAlreadyCompleted   the task has ended and cannot be cancelled
+│   ├── DagAlreadyFinished     the graph has ended and cannot be cancelled
+│   ├── BulkAlreadyFinished    the bulk operation has ended and cannot be cancelled
+│   ├── NotRetryable           only a dead-lettered or cancelled task can be retried
+│   │   └── DagNotRetryable    the graph has no such task
+│   ├── NotEditable            only a task that nobody has claimed can be changed
+│   ├── NotDeadLettered        only an unresolved dead letter can be resolved
+│   ├── NotAwaitingApproval    only a task that waits for a budget approval can get one
+│   ├── LockNotHeld            the task holds no lock
+│   ├── TooManyPending         the user's limit of waiting tasks is reached
+│   ├── TooManyStreams         the user's limit of open streams and long polls is reached
+│   ├── QueueFull              the limit of waiting tasks of all users is reached
+│   ├── MonthlyLimitReached    the hours of the billing month are used up
+│   ├── UserDisabled           the task's owner is disabled; no new tasks are accepted
+│   ├── SpawnTooDeep           the task is too many levels below the submitted one to spawn
+│   ├── TooManyChildren        the task has spawned as many tasks as it may
+│   ├── DagTooLarge            the graph has as many tasks as it may
+│   ├── NotOrchestrator        only an orchestrator may spawn tasks for other agents
+│   ├── AgentOffline           the agent has left or timed out and must register again
+│   ├── NotStarted             the claim must be started first
+│   ├── TaskStopping           a stop of the task has been requested
+│   ├── StaleAttempt           the attempt no longer holds its task
+│   └── Unavailable            the service cannot reach its database
+├── Unreachable                the service did not respond
+├── NotUnderstood              the response is not one of an Overnight service
+├── NotConfigured              no address or no API key to call with
+├── WaitTimedOut               the task had not ended in time; `task` is its last known state
+├── DagWaitTimedOut            the graph had not ended in time; `dag` is its last known state
+├── BulkWaitTimedOut           the operation had not ended in time; `bulk` is its last known state
+├── TaskFailed                 the awaited task ended without success; see `task`
+├── DagFailed                  the awaited graph ended without success; see `dag`
+└── DuplicateHandler           two functions are registered for one type of task
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from overnight.models.bulk import BulkOperation
     from overnight.models.dags import Dag
     from overnight.models.tasks import Task
 
+# Members that every problem+json body has; the others are the error's `details`.
+PROBLEM_MEMBERS = frozenset({"type", "title", "status", "detail", "code", "errors"})
+
 
 class OvernightError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base of every error that Overnight raises on purpose."""
 
 
 @dataclass(frozen=True)
 class FieldError:
-    """One wrong field: its name, what is wrong with it, and what would do."""
+    """One wrong field: its name, what is wrong with it, and which values are legal."""
 
     field: str
     message: str
     legal: str = ""
 
+    def __str__(self) -> str:
+        legal = f"; legal: {self.legal}" if self.legal else ""
+        return f"{self.field}: {self.message}{legal}"
+
 
 class Refused(OvernightError):
-    """The service understood and said no; nothing was changed."""
+    """The service refused a request; nothing was changed.
+
+    `code` is the error code on the wire, `status` the HTTP status, `message` a sentence for
+    people, `details` the values behind it, `fields` the wrong fields, and `retry_after` the
+    seconds after which the same request may succeed.
+    """
 
     code = "REFUSED"
+    status = 400
 
     def __init__(
         self,
         message: str,
         *,
-        code: str | None = None,
-        status: int = 0,
         fields: Sequence[FieldError] = (),
         retry_after: float | None = None,
+        **details: object,
     ) -> None:
         super().__init__(message)
         self.message = message
-        self.code = code or type(self).code
-        self.status = status
         self.fields = tuple(fields)
         self.retry_after = retry_after
+        self.details = details
 
 
 class InvalidRequest(Refused):
-    """A field is wrong; `fields` names each one and what would do."""
+    """A field of the request is wrong; `fields` lists each wrong field and its legal values."""
 
     code = "INVALID_REQUEST"
 
+    def __init__(self, field: str, message: str, *, legal: str = "") -> None:
+        wrong = FieldError(field, message, legal)
+        Refused.__init__(self, str(wrong), fields=[wrong])
+
+    @classmethod
+    def of_fields(cls, fields: Sequence[FieldError]) -> InvalidRequest:
+        """Return one error for several wrong fields of a request body; its status is 422."""
+        error = cls.__new__(cls)
+        Refused.__init__(error, "; ".join(map(str, fields)), fields=fields)
+        error.status = 422
+        return error
+
 
 class InvalidGraph(InvalidRequest):
-    """Tasks that cannot be one graph; `fields` names each place at fault and what would do."""
+    """The tasks do not form a graph; `fields` lists each field at fault."""
 
     code = "INVALID_GRAPH"
+    status = 422
+
+    def __init__(self, fields: Sequence[FieldError]) -> None:
+        Refused.__init__(self, "; ".join(map(str, fields)), fields=fields)
 
 
 class Unauthenticated(Refused):
     """The API key is missing, wrong, expired or revoked."""
 
     code = "UNAUTHENTICATED"
+    status = 401
+
+    def __init__(
+        self,
+        message: str = "authentication failed; send a valid API key in the header"
+        " 'Authorization: Bearer KEY' or 'X-API-Key: KEY' (a token only in Authorization)",
+    ) -> None:
+        super().__init__(message)
 
 
 class Forbidden(Refused):
-    """The API key is good, but its scopes do not reach this far."""
+    """The API key is valid, but it lacks a scope."""
 
     code = "FORBIDDEN"
+    status = 403
+
+    def __init__(self, scope: str) -> None:
+        super().__init__(f"this key lacks the scope {scope}")
 
 
-class TaskNotFound(Refused):
-    """No such task, or another user's."""
+class TooManyRequests(Refused):
+    """The key's request rate is exceeded; `headers` reports the limit to the caller."""
 
-    code = "TASK_NOT_FOUND"
+    code = "TOO_MANY_REQUESTS"
+    status = 429
 
-
-class TaskAlreadyCompleted(Refused):
-    """The task has ended, so there is nothing left to cancel."""
-
-    code = "TASK_ALREADY_COMPLETED"
-
-
-class DagNotFound(Refused):
-    """No such graph, or another user's."""
-
-    code = "DAG_NOT_FOUND"
+    def __init__(self, retry_after: int, headers: Mapping[str, str]) -> None:
+        super().__init__(
+            f"too many requests; try again in {retry_after} s", retry_after=retry_after
+        )
+        self.headers = headers
 
 
-class DagAlreadyFinished(Refused):
-    """Everything in the graph has ended, so there is nothing left to cancel."""
+class PreconditionRequired(Refused):
+    """An edit does not say which version of the task it was made from."""
 
-    code = "DAG_ALREADY_FINISHED"
+    code = "PRECONDITION_REQUIRED"
+    status = 428
 
-
-class BulkNotFound(Refused):
-    """No such bulk operation, or another user's."""
-
-    code = "BULK_NOT_FOUND"
-
-
-class BulkAlreadyFinished(Refused):
-    """The bulk operation has ended, so there is nothing left to cancel."""
-
-    code = "BULK_ALREADY_FINISHED"
-
-
-class NotRetryable(Refused):
-    """Only a task that failed for good or was cancelled can be tried again."""
-
-    code = "NOT_RETRYABLE"
-
-
-class NotEditable(Refused):
-    """Only a task that waits, and that nobody has, can be changed."""
-
-    code = "NOT_EDITABLE"
+    def __init__(self) -> None:
+        super().__init__(
+            "an edit needs the header If-Match: send the task's ETag, or * for any version"
+        )
 
 
 class PreconditionFailed(Refused):
     """The task has changed since it was read."""
 
     code = "PRECONDITION_FAILED"
+    status = 412
+
+    def __init__(self) -> None:
+        super().__init__("the task has changed since; read it again and send its new ETag")
+
+
+class TaskNotFound(Refused):
+    """No such task, or another user's: the two cannot be told apart."""
+
+    code = "TASK_NOT_FOUND"
+    status = 404
+
+    def __init__(self) -> None:
+        super().__init__("no such task")
+
+
+class DagNotFound(Refused):
+    """No such graph, or another user's."""
+
+    code = "DAG_NOT_FOUND"
+    status = 404
+
+    def __init__(self) -> None:
+        super().__init__("no such graph")
+
+
+class BulkNotFound(Refused):
+    """No such bulk operation, or another user's."""
+
+    code = "BULK_NOT_FOUND"
+    status = 404
+
+    def __init__(self) -> None:
+        super().__init__("no such bulk operation")
+
+
+class TriggerNotFound(Refused):
+    """No such trigger, or another user's, or one that has fired or was deleted."""
+
+    code = "TRIGGER_NOT_FOUND"
+    status = 404
+
+    def __init__(self) -> None:
+        super().__init__("no such trigger, or it has already fired")
+
+
+class ArtifactNotFound(Refused):
+    """No such artifact, or another user's."""
+
+    code = "ARTIFACT_NOT_FOUND"
+    status = 404
+
+    def __init__(self) -> None:
+        super().__init__("no such artifact")
+
+
+class AgentNotFound(Refused):
+    """No such agent, or another user's."""
+
+    code = "AGENT_NOT_FOUND"
+    status = 404
+
+    def __init__(self) -> None:
+        super().__init__("no such agent")
+
+
+class KeyNotFound(Refused):
+    """No such active API key, or another user's."""
+
+    code = "KEY_NOT_FOUND"
+    status = 404
+
+    def __init__(self) -> None:
+        super().__init__("no such active API key")
+
+
+class UserNotFound(Refused):
+    """No such user."""
+
+    code = "USER_NOT_FOUND"
+    status = 404
+
+    def __init__(self) -> None:
+        super().__init__("no such user")
+
+
+class PoolNotFound(Refused):
+    """No worker has ever served a pool of this name."""
+
+    code = "POOL_NOT_FOUND"
+    status = 404
+
+    def __init__(self, pool: str) -> None:
+        super().__init__(f"there is no pool {pool!r}", pool=pool)
+
+
+class WorkerNotFound(Refused):
+    """No live worker has this name, or several match it."""
+
+    code = "WORKER_NOT_FOUND"
+    status = 404
+
+    def __init__(self, name: str, candidates: Sequence[str]) -> None:
+        several = f"{name!r} could be any of {', '.join(candidates)}"
+        super().__init__(
+            several if candidates else f"there is no worker {name!r}",
+            name=name,
+            candidates=list(candidates),
+        )
+
+
+class InboxRowNotFound(Refused):
+    """No such inbox row, or its state does not allow the action."""
+
+    code = "INBOX_ROW_NOT_FOUND"
+
+    def __init__(self, row_id: int, legal: str) -> None:
+        super().__init__(f"the inbox has no row {row_id} that {legal}", row_id=row_id)
+
+
+class TaskAlreadyCompleted(Refused):
+    """The task has ended, so it cannot be cancelled."""
+
+    code = "TASK_ALREADY_COMPLETED"
+
+    def __init__(self, state: str) -> None:
+        super().__init__(f"the task has already ended: {state}", state=state)
+
+
+class DagAlreadyFinished(Refused):
+    """The graph has ended, so it cannot be cancelled."""
+
+    code = "DAG_ALREADY_FINISHED"
+    status = 409
+
+    def __init__(self, status: str) -> None:
+        super().__init__(f"the graph has already ended: {status}", status=status)
+
+
+class BulkAlreadyFinished(Refused):
+    """The bulk operation has ended, so it cannot be cancelled."""
+
+    code = "BULK_ALREADY_FINISHED"
+    status = 409
+
+    def __init__(self, state: str) -> None:
+        super().__init__(f"the bulk operation has already ended: {state}", state=state)
+
+
+class NotRetryable(Refused):
+    """Only a dead-lettered or cancelled task can be retried."""
+
+    code = "NOT_RETRYABLE"
+    status = 409
+
+    def __init__(self, state: str) -> None:
+        super().__init__(
+            f"only a dead-lettered or cancelled task can be retried; it is {state}", state=state
+        )
+
+
+class DagNotRetryable(NotRetryable):
+    """No task of the graph is dead-lettered or cancelled, so none can be retried."""
+
+    def __init__(self, status: str) -> None:
+        Refused.__init__(
+            self, f"no task of the graph can be retried; the graph is {status}", status=status
+        )
+
+
+class NotEditable(Refused):
+    """Only a task that nobody has claimed can be changed."""
+
+    code = "NOT_EDITABLE"
+    status = 409
+
+    def __init__(self, state: str) -> None:
+        super().__init__(f"only a waiting task can be changed; it is {state}", state=state)
 
 
 class NotDeadLettered(Refused):
-    """The task is in no open dead letter."""
+    """Only an unresolved dead letter can be resolved."""
 
     code = "NOT_DEAD_LETTERED"
+    status = 409
+
+    def __init__(self, state: str) -> None:
+        super().__init__(f"the task is not dead-lettered; it is {state}", state=state)
 
 
 class NotAwaitingApproval(Refused):
-    """The task asks for no money."""
+    """Only a task that has used up a budget waits for an approval."""
 
     code = "NOT_AWAITING_APPROVAL"
+    status = 409
+
+    def __init__(self, state: str) -> None:
+        super().__init__(f"the task waits for no budget approval; it is {state}", state=state)
+
+
+class LockNotHeld(Refused):
+    """Only a task that holds a lock can be made to release it."""
+
+    code = "LOCK_NOT_HELD"
+    status = 409
+
+    def __init__(self, state: str) -> None:
+        super().__init__(f"the task holds no lock; it is {state}", state=state)
 
 
 class TooManyPending(Refused):
-    """You already have as much waiting work as is allowed."""
+    """The user's limit of waiting tasks is reached; `requested` is how many should be added."""
 
     code = "TOO_MANY_PENDING"
 
+    def __init__(self, pending: int, limit: int, requested: int = 1) -> None:
+        added = f" and {requested} more were requested" if requested > 1 else ""
+        super().__init__(
+            f"{pending} of your tasks are waiting{added}, but the limit is {limit};"
+            " wait until some have started, or cancel some",
+            pending=pending,
+            limit=limit,
+        )
 
-class UserDisabled(Refused):
-    """The task's owner is shut out: it may end and report, but spawn nothing."""
 
-    code = "USER_DISABLED"
+class TooManyStreams(Refused):
+    """The user's limit of open event streams and long polls is reached."""
+
+    code = "TOO_MANY_STREAMS"
+    status = 429
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"{limit} event streams and long polls are open, which is the limit; close one first",
+            retry_after=5,
+            limit=limit,
+        )
+
+
+class QueueFull(Refused):
+    """The limit of waiting tasks of all users is reached."""
+
+    code = "QUEUE_FULL"
+    status = 503
+
+    def __init__(self, depth: int, limit: int) -> None:
+        super().__init__(
+            f"queue is at capacity ({limit} tasks)", retry_after=5, depth=depth, limit=limit
+        )
 
 
 class MonthlyLimitReached(Refused):
     """The hours of this billing month are used up."""
 
     code = "MONTHLY_LIMIT_REACHED"
+    status = 403
+
+    def __init__(self, used_hours: float, limit_hours: float, resets_at: datetime) -> None:
+        super().__init__(
+            f"{used_hours:.2f} of {limit_hours:g} hours of this billing month are used;"
+            f" the next month begins at {resets_at.astimezone(UTC):%Y-%m-%d %H:%MZ}",
+            used_hours=round(used_hours, 2),
+            limit_hours=limit_hours,
+            resets_at=resets_at.isoformat(),
+        )
+
+
+class UserDisabled(Refused):
+    """The task's owner is disabled: running tasks may end and report, but add no tasks."""
+
+    code = "USER_DISABLED"
+    status = 403
+
+    def __init__(self) -> None:
+        super().__init__("the task's owner is disabled; running tasks may end, but add no tasks")
 
 
 class SpawnTooDeep(Refused):
-    """A task so many generations below the one that was submitted spawns no further ones."""
+    """The task is too many levels below the submitted task to spawn further ones."""
 
     code = "SPAWN_TOO_DEEP"
-    # Another run of the same task would be refused alike: the usual policies do not retry it.
+    # Every run of the task would be refused alike, so the default retry policies do not retry it.
     error_class = "spawn_refused"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"the task is {limit} levels below the submitted task and may not spawn further ones",
+            limit=limit,
+        )
 
 
 class TooManyChildren(Refused):
-    """The task has spawned as many as it may."""
+    """The task has spawned as many tasks as it may."""
 
     code = "TOO_MANY_CHILDREN"
     error_class = "spawn_refused"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"the task has spawned {limit} tasks and may spawn no more", limit=limit)
 
 
 class DagTooLarge(Refused):
@@ -221,58 +505,122 @@ class DagTooLarge(Refused):
     code = "DAG_TOO_LARGE"
     error_class = "spawn_refused"
 
+    def __init__(self, total: int, limit: int) -> None:
+        super().__init__(
+            f"the graph has {total} tasks; a graph may have at most {limit}",
+            total=total,
+            limit=limit,
+        )
+
 
 class NotOrchestrator(Refused):
-    """Only a task submitted with the role orchestrator spawns for other agents than its own."""
+    """Only a task with the role orchestrator may spawn tasks for agents other than its own."""
 
     code = "NOT_ORCHESTRATOR"
     error_class = "spawn_refused"
 
+    def __init__(self, wanted: str) -> None:
+        super().__init__(
+            f"{wanted}: only a task submitted with the role orchestrator may request this",
+            wanted=wanted,
+        )
+
+
+class AgentOffline(Refused):
+    """The agent has left, or has sent no heartbeat for too long."""
+
+    code = "AGENT_OFFLINE"
+    status = 409
+
+    def __init__(self) -> None:
+        super().__init__("the agent is offline; register it again")
+
+
+class NotStarted(Refused):
+    """The claim is valid, but its run has not been started."""
+
+    code = "NOT_STARTED"
+    status = 409
+
+    def __init__(self) -> None:
+        super().__init__("the claim has not been started; start it first")
+
+
+class TaskStopping(Refused):
+    """A stop of the task has been requested, so it may start nothing new."""
+
+    code = "TASK_STOPPING"
+    status = 409
+
+    def __init__(self) -> None:
+        super().__init__("the task was asked to stop")
+
 
 class StaleAttempt(Refused):
-    """The attempt no longer holds its task; its answer was not applied."""
+    """The attempt no longer holds its task; its result was not applied."""
 
     code = "STALE_ATTEMPT"
+    status = 409
 
-
-class TooManyStreams(Refused):
-    """You listen or wait over as many connections as one user may."""
-
-    code = "TOO_MANY_STREAMS"
-
-
-class QueueFull(Refused):
-    """The whole system holds as much waiting work as is allowed."""
-
-    code = "QUEUE_FULL"
-
-
-class TooManyRequests(Refused):
-    """This key asks more often than it may; `retry_after` says when to come back."""
-
-    code = "TOO_MANY_REQUESTS"
+    def __init__(self) -> None:
+        super().__init__("this attempt no longer holds the task")
 
 
 class Unavailable(Refused):
-    """The service is up, but its database cannot be reached just now."""
+    """The service runs, but it cannot reach its database."""
 
     code = "DATABASE_UNAVAILABLE"
+    status = 503
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the service cannot reach its database; try again in a few seconds", retry_after=2
+        )
+
+
+BY_CODE: dict[str, type[Refused]] = {
+    kind.code: kind
+    for kind in list(globals().values())
+    if isinstance(kind, type) and issubclass(kind, Refused) and "code" in vars(kind)
+}
+
+
+def from_problem(body: Mapping[str, object], status: int, retry_after: float | None) -> Refused:
+    """Return the error that a problem+json body describes.
+
+    A code that this release does not know becomes a plain `Refused` with that code.
+    """
+    code = str(body.get("code") or f"HTTP_{status}")
+    kind = BY_CODE.get(code, Refused)
+    message = str(body.get("detail") or f"the service responded with HTTP status {status}")
+    listed = body.get("errors")
+    fields = [
+        FieldError(*(str(item.get(name) or "") for name in ("field", "message", "legal")))
+        for item in (listed if isinstance(listed, list) else ())
+        if isinstance(item, dict)
+    ]
+    error = kind.__new__(kind, message)
+    # Not the constructor of the kind: the message is already written.
+    Refused.__init__(error, message, fields=fields, retry_after=retry_after)
+    error.details = {name: body[name] for name in body if name not in PROBLEM_MEMBERS}
+    error.code, error.status = code, status
+    return error
 
 
 class Unreachable(OvernightError):
-    """No answer from the service; for a create, the same call again is safe."""
+    """The service did not respond; repeating the same create call is safe."""
 
 
 class NotUnderstood(OvernightError):
-    """Something answered that does not speak as an Overnight service does."""
+    """The response is not one that an Overnight service sends."""
 
 
 class NotConfigured(OvernightError):
-    """No address or no key: neither given nor found in any of the places they may stand."""
+    """No address or no API key was passed, and none was found."""
 
 
 class WaitTimedOut(OvernightError):
-    """The task had not ended in time; it goes on, and `task` is how it stood."""
+    """The task had not ended in time and continues; `task` is its last known state."""
 
     def __init__(self, task: Task, seconds: float) -> None:
         super().__init__(f"{task.id} is still {task.state} after {seconds:g} s")
@@ -280,16 +628,16 @@ class WaitTimedOut(OvernightError):
 
 
 class DagWaitTimedOut(OvernightError):
-    """The graph had not ended in time; it goes on, and `dag` is how it stood."""
+    """The graph had not ended in time and continues; `dag` is its last known state."""
 
     def __init__(self, dag: Dag, seconds: float) -> None:
-        done = f"{dag.counts.total - dag.counts.open} of {dag.counts.total} tasks"
-        super().__init__(f"{dag.id} is still {dag.status} after {seconds:g} s, {done} ended")
+        ended = f"{dag.counts.total - dag.counts.open} of {dag.counts.total} tasks"
+        super().__init__(f"{dag.id} is still {dag.status} after {seconds:g} s, {ended} ended")
         self.dag = dag
 
 
 class BulkWaitTimedOut(OvernightError):
-    """The bulk operation had not ended in time; it goes on, and `bulk` is how it stood."""
+    """The bulk operation had not ended in time and continues; `bulk` is its last known state."""
 
     def __init__(self, bulk: BulkOperation, seconds: float) -> None:
         done = f"{bulk.done} of {bulk.total} tasks"
@@ -297,95 +645,34 @@ class BulkWaitTimedOut(OvernightError):
         self.bulk = bulk
 
 
+class TaskFailed(OvernightError):
+    """The awaited task ended without success; `task` has its state and error."""
+
+    def __init__(self, task: Task) -> None:
+        reason = task.error or task.failure_reason or "no reason was recorded"
+        super().__init__(f"{task.id} did not complete, it is {task.state}: {reason}")
+        self.task = task
+
+
 class DagFailed(OvernightError):
-    """The awaited graph ended without success; `dag` says how."""
+    """The awaited graph ended without success; `dag` has its status and failed tasks."""
 
     def __init__(self, dag: Dag) -> None:
-        why = ", ".join(
+        failures = ", ".join(
             f"{task.label} ({task.failure_reason or 'no reason was recorded'})"
             for task in dag.tasks
             if task.status == "failed"
         )
-        super().__init__(f"{dag.id} ended as {dag.status}" + (f": {why}" if why else ""))
+        reason = f": {failures}" if failures else ""
+        super().__init__(f"{dag.id} did not complete, it is {dag.status}{reason}")
         self.dag = dag
 
 
-class TaskFailed(OvernightError):
-    """The awaited task ended without success; `task` says how."""
-
-    def __init__(self, task: Task) -> None:
-        why = task.error or task.failure_reason or "no reason was recorded"
-        super().__init__(f"{task.id} ended as {task.state}: {why}")
-        self.task = task
-
-
 class DuplicateHandler(OvernightError):
-    """Two functions want the same type of task; both are named."""
+    """Two functions are registered for one type of task; the message names both."""
 
     def __init__(self, type: str, first: str, second: str) -> None:  # noqa: A002 - as in handler()
         super().__init__(f"two handlers for type {type!r}: {first} and {second}")
         self.type = type
         self.first = first
         self.second = second
-
-
-class AgentNotFound(Refused):
-    """No such agent, or another user's."""
-
-    code = "AGENT_NOT_FOUND"
-
-
-class AgentOffline(Refused):
-    """The agent left or fell silent, and must register again."""
-
-    code = "AGENT_OFFLINE"
-
-
-class NotStarted(Refused):
-    """The claim is good, but its run has not begun."""
-
-    code = "NOT_STARTED"
-
-
-class TaskStopping(Refused):
-    """The task was asked to stop: it begins nothing new."""
-
-    code = "TASK_STOPPING"
-
-
-BY_CODE: dict[str, type[Refused]] = {
-    kind.code: kind
-    for kind in (
-        InvalidRequest,
-        InvalidGraph,
-        Unauthenticated,
-        Forbidden,
-        TaskNotFound,
-        TaskAlreadyCompleted,
-        DagNotFound,
-        DagAlreadyFinished,
-        BulkNotFound,
-        BulkAlreadyFinished,
-        NotRetryable,
-        NotEditable,
-        PreconditionFailed,
-        NotDeadLettered,
-        NotAwaitingApproval,
-        TooManyPending,
-        MonthlyLimitReached,
-        UserDisabled,
-        SpawnTooDeep,
-        TooManyChildren,
-        DagTooLarge,
-        NotOrchestrator,
-        AgentNotFound,
-        AgentOffline,
-        NotStarted,
-        TaskStopping,
-        StaleAttempt,
-        TooManyStreams,
-        QueueFull,
-        TooManyRequests,
-        Unavailable,
-    )
-}

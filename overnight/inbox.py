@@ -76,7 +76,7 @@ def _shown(key: str | None) -> tuple[str, str]:
         raise NotConfigured("no key: give submit(api_key=…) or set OVERNIGHT_API_KEY")
     parts = key.split("_")
     if len(parts) != KEY_PARTS:
-        raise InvalidRequest("api_key: is no key of Overnight's")
+        raise InvalidRequest("api_key", "is not an Overnight API key")
     stored = hashlib.sha256(key.encode()).hexdigest()
     proof = hashlib.sha256(f"overnight inbox {stored}".encode()).hexdigest()
     return parts[2], proof

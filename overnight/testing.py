@@ -5,10 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from overnight.errors import InvalidRequest
 from overnight.handlers.context import Context, sound_cost
 from overnight.handlers.control_exceptions import InvalidOutput, Suspended, in_words
 from overnight.handlers.registry import HandlerFunction, registered
-from overnight.handlers.spawn import Child, Content, Wish, refused, value_of
+from overnight.handlers.spawn import Child, Content, Wish, value_of
 
 TASK_ID = "task_00000000000000000000000001"
 # More waits than this in one test are a handler that never comes to an end.
@@ -191,7 +192,9 @@ class MemoryContext(Context):
         wanted = list(mine) if children is None else children
         for one in wanted:
             if one not in mine:
-                raise refused("children", f"{one} was not spawned by this task", "own children")
+                raise InvalidRequest(
+                    "children", f"{one} was not spawned by this task", legal="own children"
+                )
         return [_child(mine[one]) for one in wanted]
 
     def _spawn(self, wish: Wish) -> str:

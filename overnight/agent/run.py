@@ -25,7 +25,7 @@ from overnight.handlers.control_exceptions import (
     Suspended,
     in_words,
 )
-from overnight.handlers.spawn import Child, Content, Wish, refused
+from overnight.handlers.spawn import Child, Content, Wish
 from overnight.models.agents import Work
 from overnight.models.json_values import sound_object, sound_value
 from overnight.models.tasks import Task
@@ -170,7 +170,9 @@ class OutsideContext(Context):
         known = {one.id: one for one in found}
         for one in children:
             if one not in known:
-                raise refused("children", f"{one} was not spawned by this task", "own children")
+                raise errors.InvalidRequest(
+                    "children", f"{one} was not spawned by this task", legal="own children"
+                )
         return [known[one] for one in children]
 
     def _spawn(self, wish: Wish) -> str:

@@ -162,18 +162,9 @@ def plan_request(fields: Mapping[str, Any]) -> PlanRequest:
     return validated(PlanRequest, fields)
 
 
-def refusal(answer: httpx2.Response) -> errors.Refused:
-    """Read an answer that says no as the error of its code."""
-    body = _object(answer)
-    code = str(body.get("code") or "")
-    kind = errors.BY_CODE.get(code, errors.Refused)
-    return kind(
-        str(body.get("detail") or f"the service answered {answer.status_code}"),
-        code=code or f"HTTP_{answer.status_code}",
-        status=answer.status_code,
-        fields=[_field(item) for item in body.get("errors", ()) if isinstance(item, dict)],
-        retry_after=retry_after(answer),
-    )
+def refusal(response: httpx2.Response) -> errors.Refused:
+    """Return the error that an unsuccessful response describes."""
+    return errors.from_problem(_object(response), response.status_code, retry_after(response))
 
 
 def retry_after(answer: httpx2.Response) -> float | None:
@@ -208,10 +199,7 @@ def validated(model: type[M], fields: Mapping[str, Any]) -> M:
             _wrong(model, item)
             for item in causes(error.errors(include_url=False, include_input=False))
         ]
-        message = "; ".join(
-            value_errors.sentence(item.field, item.message, item.legal) for item in wrong
-        )
-        raise errors.InvalidRequest(message, status=422, fields=wrong) from None
+        raise errors.InvalidRequest.of_fields(wrong) from None
 
 
 def _wrong(model: type[BaseModel], fault: Mapping[str, Any]) -> errors.FieldError:
@@ -247,9 +235,3 @@ def _object(answer: httpx2.Response) -> dict[str, Any]:
     except ValueError:
         return {}
     return body if isinstance(body, dict) else {}
-
-
-def _field(item: Mapping[str, object]) -> errors.FieldError:
-    return errors.FieldError(
-        str(item.get("field", "")), str(item.get("message", "")), str(item.get("legal") or "")
-    )

@@ -5,20 +5,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from overnight.errors import FieldError, InvalidGraph
 from overnight.models.dags import Condition, DagCreate, DagTask, Policy
-from overnight.models.value_errors import sentence
 
 SHOWN = 20
 Pairs = Sequence[tuple[int, int]]
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One field at fault, what is wrong with it, and what would do."""
-
-    field: str
-    message: str
-    legal: str
 
 
 @dataclass(frozen=True)
@@ -32,19 +23,9 @@ class Link:
     field: str
 
 
-class NotAGraph(ValueError):
-    """Tasks that cannot be one graph; `faults` says why, field by field."""
-
-    def __init__(self, faults: Sequence[Fault]) -> None:
-        super().__init__(
-            "; ".join(sentence(fault.field, fault.message, fault.legal) for fault in faults)
-        )
-        self.faults = tuple(faults)
-
-
 def links_of(graph: DagCreate) -> list[Link]:
-    """Return who waits for whom, or raise NotAGraph with every fault that was found."""
-    faults: list[Fault] = []
+    """Return who waits for whom, or raise InvalidGraph with every fault that was found."""
+    faults: list[FieldError] = []
     places = _places(graph.tasks, faults)
     links: list[Link] = []
     seen: set[tuple[int, int]] = set()
@@ -54,14 +35,14 @@ def links_of(graph: DagCreate) -> list[Link]:
             faults.append(_circular(link.field, [name, name]))
         elif (link.parent, link.child) in seen:
             message = f"{graph.tasks[link.parent].name!r} is waited for already"
-            faults.append(Fault(link.field, message, "each task once"))
+            faults.append(FieldError(link.field, message, "each task once"))
         else:
             seen.add((link.parent, link.child))
             links.append(link)
     if not faults:
         faults = _circles(graph.tasks, links)
     if faults:
-        raise NotAGraph(faults[:SHOWN])
+        raise InvalidGraph(faults[:SHOWN])
     return links
 
 
@@ -140,17 +121,17 @@ def circle(count: int, pairs: Pairs) -> list[int]:
     return [*ring, ring[0]]
 
 
-def _places(tasks: Sequence[DagTask], faults: list[Fault]) -> dict[str, int]:
+def _places(tasks: Sequence[DagTask], faults: list[FieldError]) -> dict[str, int]:
     places: dict[str, int] = {}
     for place, task in enumerate(tasks):
         first = places.setdefault(task.name, place)
         if first != place:
             message = f"{task.name!r} is the name of tasks.{first} already"
-            faults.append(Fault(f"tasks.{place}.name", message, "a name of its own"))
+            faults.append(FieldError(f"tasks.{place}.name", message, "a name of its own"))
     return places
 
 
-def _asked(graph: DagCreate, places: dict[str, int], faults: list[Fault]) -> Iterable[Link]:
+def _asked(graph: DagCreate, places: dict[str, int], faults: list[FieldError]) -> Iterable[Link]:
     for child, task in enumerate(graph.tasks):
         for number, after in enumerate(task.after):
             field = f"tasks.{child}.after.{number}"
@@ -167,7 +148,7 @@ def _asked(graph: DagCreate, places: dict[str, int], faults: list[Fault]) -> Ite
             yield Link(parent, to, edge.condition, policy, field)
 
 
-def _find(name: str, field: str, places: dict[str, int], faults: list[Fault]) -> int | None:
+def _find(name: str, field: str, places: dict[str, int], faults: list[FieldError]) -> int | None:
     place = places.get(name)
     if place is None:
         near = difflib.get_close_matches(name, places, n=1)
@@ -175,11 +156,11 @@ def _find(name: str, field: str, places: dict[str, int], faults: list[Fault]) ->
         known = list(places)
         legal = ", ".join(known[:SHOWN]) + (", …" if len(known) > SHOWN else "")
         message = f"no task of this graph is called {name!r}{hint}"
-        faults.append(Fault(field, message, f"one of {legal}"))
+        faults.append(FieldError(field, message, f"one of {legal}"))
     return place
 
 
-def _circles(tasks: Sequence[DagTask], links: Sequence[Link]) -> list[Fault]:
+def _circles(tasks: Sequence[DagTask], links: Sequence[Link]) -> list[FieldError]:
     ring = circle(len(tasks), [(link.parent, link.child) for link in links])
     if not ring:
         return []
@@ -189,9 +170,9 @@ def _circles(tasks: Sequence[DagTask], links: Sequence[Link]) -> list[Fault]:
     return [_circular(closing, [tasks[place].name for place in ring])]
 
 
-def _circular(field: str, names: Sequence[str]) -> Fault:
+def _circular(field: str, names: Sequence[str]) -> FieldError:
     ring = " → ".join(names)
-    return Fault(field, f"Would create circular dependency: {ring}", "edges without a circle")
+    return FieldError(field, f"Would create circular dependency: {ring}", "edges without a circle")
 
 
 def _below(count: int, pairs: Pairs) -> list[list[int]]:

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from overnight import errors
 from overnight.client.task_calls import validated
+from overnight.errors import InvalidRequest
 from overnight.models.json_values import sound_text, sound_value
 from overnight.models.tasks import TaskCreate
 
@@ -67,7 +67,7 @@ class Content:
 def wish(key: str, depends_on: Sequence[str], fields: Mapping[str, Any]) -> Wish:
     """Judge what a handler asks for, with the words the service would use for a create."""
     if "idempotency_key" in fields:
-        raise refused("idempotency_key", "a child goes by its key", "key=…")
+        raise InvalidRequest("idempotency_key", "a child is identified by its key", legal="key=…")
     given = {name: value for name, value in fields.items() if value is not None}
     return Wish(key, validated(TaskCreate, given), tuple(depends_on))
 
@@ -76,7 +76,7 @@ def sound_key(key: str) -> str:
     """Return a key that a handler may give to a child, or refuse it."""
     if not 1 <= len(key) <= MAX_KEY or key.startswith(NUMBERED) or ":" in key:
         legal = f"1 to {MAX_KEY} characters without a colon, the first not {NUMBERED}"
-        raise refused("key", f"{key!r} is no key", legal)
+        raise InvalidRequest("key", f"{key!r} is no key", legal=legal)
     return sound_text(key)
 
 
@@ -87,12 +87,12 @@ def content_of(content: str | bytes | None, json_value: object) -> Content:
             text = json.dumps(json_value, allow_nan=False, ensure_ascii=False)
             sound_value(json.loads(text))
         except (TypeError, ValueError, RecursionError) as error:
-            raise refused(
-                "json", f"cannot be kept as JSON: {error}", "what JSON can hold"
+            raise InvalidRequest(
+                "json", f"cannot be written as JSON: {error}", legal="a JSON value"
             ) from None
         return Content("json", _utf8("json", text))
     if json_value is not None:
-        raise refused("content", "is given beside json", "one of the two")
+        raise InvalidRequest("content", "is given beside json", legal="one of the two")
     if isinstance(content, bytes):
         return Content("bytes", content)
     return Content("text", _utf8("content", content))
@@ -102,7 +102,9 @@ def _utf8(field: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise refused(field, "holds half a character", "text that UTF-8 can write") from None
+        raise InvalidRequest(
+            field, "holds half a character", legal="text that UTF-8 can write"
+        ) from None
 
 
 def value_of(content: Content) -> Any:  # noqa: ANN401 - whatever was kept
@@ -114,10 +116,3 @@ def value_of(content: Content) -> Any:  # noqa: ANN401 - whatever was kept
             return content.raw.decode()
         case _:
             return content.raw
-
-
-def refused(field: str, message: str, legal: str) -> errors.InvalidRequest:
-    """Word a refusal of one argument."""
-    return errors.InvalidRequest(
-        f"{field}: {message}; legal: {legal}", fields=[errors.FieldError(field, message, legal)]
-    )

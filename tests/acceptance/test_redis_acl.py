@@ -9,7 +9,8 @@ import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 
-from overnight_server.api.http.rate_limit import Rates, TooManyRequests
+from overnight.errors import TooManyRequests
+from overnight_server.api.http.rate_limit import Rates
 from overnight_server.cli.commands.processes import (
     beat_arguments,
     flower_arguments,

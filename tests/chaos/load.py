@@ -13,8 +13,8 @@ from uuid import UUID
 
 from overnight import Client
 from overnight.errors import NotUnderstood, OvernightError, Refused, Unavailable, Unreachable
+from overnight.errors import Refused as ServiceRefused
 from overnight_server.control.keys import issue
-from overnight_server.domain.errors import Refused as HouseRefused
 from overnight_server.domain.ids import TaskId, UserId, parse_task, show_task
 from overnight_server.domain.plans import PlanTier
 from overnight_server.intake.submit import Caps, submit_graph
@@ -227,7 +227,7 @@ class Load:
                 self.record.count("graphs whose commit was unanswered, and repeated")
                 time.sleep(PAUSE_SECONDS)
                 continue
-            except HouseRefused as refusal:
+            except ServiceRefused as refusal:
                 self.record.fault(f"a graph was refused: {refusal}")
                 return
             self.record.count("graphs")

@@ -4,8 +4,8 @@ import os
 import sys
 from uuid import UUID
 
+from overnight.errors import Refused
 from overnight_server.control.dead_letters import retry
-from overnight_server.domain.errors import Refused
 from overnight_server.domain.ids import UserId, parse_task
 from overnight_server.fault_points import arm
 from overnight_server.intake.grow_graph import NewEdge, add_edges

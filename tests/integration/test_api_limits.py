@@ -10,7 +10,8 @@ import pytest
 from fastapi.testclient import TestClient
 from redis.exceptions import ConnectionError as Unreachable
 
-from overnight_server.api.http.rate_limit import REST_SECONDS, Rates, TooManyRequests
+from overnight.errors import TooManyRequests
+from overnight_server.api.http.rate_limit import REST_SECONDS, Rates
 from overnight_server.api.main import create_app
 from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.settings import load

@@ -10,9 +10,9 @@ from functools import partial
 import pytest
 from sqlalchemy import text
 
+from overnight.errors import TaskAlreadyCompleted
 from overnight_server.control.cancel import cancel
 from overnight_server.control.users import change_plan
-from overnight_server.domain.errors import TaskAlreadyFinished
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.plans import PlanLimits, PlanTier
 from overnight_server.domain.results import Died, Interrupted, Lost, Raised, Returned
@@ -194,7 +194,7 @@ def _cancel_one(db: Db, user: UserId, chance: random.Random) -> None:
     with db.engine.begin() as tx:
         task_id = tx.execute(question, {"user": user}).scalar()
     if task_id is not None:
-        with suppress(TaskAlreadyFinished):
+        with suppress(TaskAlreadyCompleted):
             cancel(db, user, task_id, actor="human:me")
 
 

@@ -5,6 +5,7 @@ from decimal import Decimal
 
 import pytest
 
+from overnight.errors import InvalidRequest, NotAwaitingApproval, TaskNotFound
 from overnight_server.control.budgets import (
     approve,
     set_agent_budget,
@@ -15,7 +16,6 @@ from overnight_server.control.cancel import cancel
 from overnight_server.control.dead_letters import retry
 from overnight_server.domain.budgets import Budget, next_cost
 from overnight_server.domain.claims import Run
-from overnight_server.domain.errors import InvalidRequest, NotAwaitingApproval, TaskNotFound
 from overnight_server.domain.ids import DagId, TaskId, UserId
 from overnight_server.domain.results import Lost, Raised, Returned, Suspended
 from overnight_server.explain.explain import explain

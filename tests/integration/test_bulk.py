@@ -5,12 +5,12 @@ from uuid import UUID
 
 import pytest
 
+from overnight.errors import BulkAlreadyFinished, BulkNotFound, InvalidRequest
 from overnight.models.bulk import TaskFilter
 from overnight_server.control.bulk import Order, cancel_bulk, preview, start
 from overnight_server.control.cancel import cancel
 from overnight_server.control.dead_letters import discard
 from overnight_server.domain.bulk import Action
-from overnight_server.domain.errors import BulkAlreadyFinished, BulkNotFound, InvalidRequest
 from overnight_server.domain.ids import TaskId, UserId, show_bulk
 from overnight_server.domain.results import Returned
 from overnight_server.insight.bulk import list_bulks
@@ -405,7 +405,7 @@ def test_an_order_that_cannot_be_meant_is_refused(
     with pytest.raises(InvalidRequest):
         begin(deployment, user, wanted)
 
-    assert refused.value.details["legal"]
+    assert refused.value.fields[0].legal
     assert list_bulks(deployment.app, user) == []
 
 

@@ -5,8 +5,8 @@ from uuid import uuid4
 
 import pytest
 
+from overnight.errors import TaskAlreadyCompleted, TaskNotFound
 from overnight_server.control.cancel import cancel
-from overnight_server.domain.errors import TaskAlreadyFinished, TaskNotFound
 from overnight_server.domain.ids import TaskId
 from overnight_server.domain.lifecycle import State
 from overnight_server.domain.results import Raised, Returned
@@ -91,7 +91,7 @@ def test_a_task_that_has_ended_cannot_be_cancelled(
     deployment.settle(run, result)
     before = deployment.row(run.claim.task_id)
 
-    with pytest.raises(TaskAlreadyFinished) as refused:
+    with pytest.raises(TaskAlreadyCompleted) as refused:
         cancel(deployment.app, user, run.claim.task_id, actor=ME)
 
     assert refused.value.details == {"state": state}

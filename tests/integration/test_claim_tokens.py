@@ -5,10 +5,10 @@ from uuid import uuid4
 
 import pytest
 
+from overnight.errors import StaleAttempt, TaskNotFound
 from overnight_server.control.cancel import cancel
 from overnight_server.control.claim_tokens import ClaimOver, issue, verify
 from overnight_server.domain.claims import Claim, Run
-from overnight_server.domain.errors import StaleAttempt, TaskNotFound
 from overnight_server.domain.ids import new_task_id
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.maintenance.reap import reap

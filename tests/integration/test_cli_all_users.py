@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
+from overnight.errors import InvalidRequest
 from overnight_server.cli.terminal.failures import Code
-from overnight_server.domain.errors import InvalidRequest
 from overnight_server.domain.ids import show_task
 from overnight_server.domain.results import Returned
 from overnight_server.insight.fairness import fairness

@@ -56,7 +56,7 @@ def test_an_approval_names_who_gave_it(deployment: Deployment, asking: str) -> N
     assert event["actor"].startswith("human:")
     again = run("approve", asking, "--usd", "1")
     assert again.exit_code == Code.FAILED
-    assert "does not ask for money; it is ready" in again.stderr
+    assert "waits for no budget approval; it is ready" in again.stderr
 
 
 def test_a_stop_ends_the_task(deployment: Deployment, asking: str) -> None:

@@ -140,7 +140,7 @@ def test_a_limit_met_halfway_says_what_went_in_before(api_user: ApiUser) -> None
 
     assert shown.exit_code == Code.LIMITED
     assert "1 of 2 were queued before this:" in shown.stderr
-    assert "3 tasks are waiting and 3 more came; at most 3 may" in shown.stderr
+    assert "3 of your tasks are waiting and 3 more were requested" in shown.stderr
     assert api_user.deployment.one("SELECT count(*) AS n FROM tasks")["n"] == 3
 
 

@@ -157,7 +157,7 @@ def test_a_dead_task_is_given_up_for_good_only_once(dead: str, deployment: Deplo
 
     assert first.exit_code == 0, first.stderr
     assert second.exit_code == Code.FAILED
-    assert "not in the dead letters" in second.stderr
+    assert "is not dead-lettered" in second.stderr
     assert json.loads(run("dead", "list", "--json").stdout) == []
     assert deployment.one("SELECT state FROM tasks")["state"] == "dead_lettered"
 

@@ -119,7 +119,7 @@ def test_add_sends_everything_that_was_said_and_nothing_else(service: Service) -
 
 
 def test_a_refusal_tells_programs_its_code(service: Service) -> None:
-    refusal = problem(429, "TOO_MANY_PENDING", "50 tasks are waiting; at most 50 may")
+    refusal = problem(429, "TOO_MANY_PENDING", "the limit is 50")
     service.on("POST /api/v1/tasks", refusal)
 
     refused = run("add", "say hello", "--json")
@@ -185,9 +185,9 @@ def test_a_waited_task_that_ended_badly_exits_5(service: Service, state: str) ->
     assert json.loads(waited.stdout)["state"] == state
     error = json.loads(waited.stderr)["error"]
     assert error["code"] == "ENDED_BADLY"
-    assert error["message"] == f"{ALPHA} ended as {state}: boom at line 1"
+    assert error["message"] == f"{ALPHA} did not complete, it is {state}: boom at line 1"
     [line] = run("wait", ALPHA).stderr.splitlines()
-    assert line == f"Error: {ALPHA} ended as {state}: boom at line 1"
+    assert line == f"Error: {ALPHA} did not complete, it is {state}: boom at line 1"
 
 
 def test_a_wait_that_runs_out_exits_3_and_tells_how_the_task_stood(service: Service) -> None:
@@ -218,7 +218,7 @@ def test_a_wait_outlasts_a_database_that_is_away_for_a_moment(service: Service) 
             problem(503, "QUEUE_FULL", "queue is at capacity (50 tasks)", limit=50),
             "queue is at capacity (50 tasks)",
         ),
-        (problem(400, "TOO_MANY_PENDING", "50 tasks are waiting; at most 50 may"), "at most 50"),
+        (problem(400, "TOO_MANY_PENDING", "the limit is 50"), "the limit is 50"),
         (problem(403, "MONTHLY_LIMIT_REACHED", "10.00 of 10 hours are used"), "of 10 hours"),
     ],
 )

@@ -5,10 +5,10 @@ from uuid import uuid4
 
 import pytest
 
+from overnight.errors import NotDeadLettered, TaskNotFound
 from overnight_server.control.cancel import cancel
 from overnight_server.control.dead_letters import discard, retry
 from overnight_server.domain.claims import Run
-from overnight_server.domain.errors import NotDeadLettered, TaskNotFound
 from overnight_server.domain.ids import TaskId, UserId, show_dag, show_task
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.insight.dead_letters import get_dead_letter, list_dead_letters

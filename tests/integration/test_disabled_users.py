@@ -7,10 +7,10 @@ from functools import partial
 import pytest
 from sqlalchemy import text
 
+from overnight.errors import UserDisabled
 from overnight_server.control.cancel import cancel
 from overnight_server.control.keys import issue
 from overnight_server.control.users import disable_user, enable_user
-from overnight_server.domain.errors import UserDisabled
 from overnight_server.domain.ids import UserId, lone_dag_id
 from overnight_server.domain.results import Returned
 from overnight_server.intake.grow_graph import Seed, SpawnCaps, spawn

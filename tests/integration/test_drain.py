@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
+from overnight.errors import WorkerNotFound
 from overnight_server.control.drain import drain, undrain
-from overnight_server.domain.errors import WorkerNotFound
 from overnight_server.domain.results import Returned
 from overnight_server.insight.workers import list_workers
 from overnight_server.maintenance.reap import retire_agents

@@ -222,7 +222,7 @@ def test_the_page_shows_how_a_fault_is_told() -> None:
     ("key", "said"),
     [
         (None, "laptop: no server"),
-        ("overnight_live_wrong", "laptop: show a valid API key"),
+        ("overnight_live_wrong", "laptop: authentication failed"),
         ("narrow", "laptop: this key lacks the scope agents:run"),
     ],
 )

@@ -9,12 +9,12 @@ from uuid import UUID, uuid4
 import pytest
 from typer.testing import CliRunner
 
+from overnight.errors import TaskNotFound
 from overnight_server.cli.main import app
 from overnight_server.control.cancel import cancel
 from overnight_server.control.pauses import EVERYTHING, Target, pause
 from overnight_server.control.users import disable_user
 from overnight_server.control.windows import set_window
-from overnight_server.domain.errors import TaskNotFound
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.plans import PlanTier
 from overnight_server.domain.reasons import Code

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from overnight.errors import InvalidRequest, TaskNotFound, TooManyPending
 from overnight_server.control.drain import drain, undrain
 from overnight_server.control.pauses import EVERYTHING, Target, pause, resume
-from overnight_server.domain.errors import InvalidRequest, TaskNotFound, TooManyPending
 from overnight_server.domain.ids import UserId, parse_task
 from overnight_server.domain.results import Raised, Returned, Suspended
 from overnight_server.forecast import snapshot

@@ -4,12 +4,7 @@ from uuid import uuid4
 
 import pytest
 
-from overnight_server.control.cancel import cancel
-from overnight_server.control.dead_letters import discard
-from overnight_server.control.dead_letters import retry as retry_letter
-from overnight_server.control.fork import fork
-from overnight_server.control.graphs import CancelledDag, cancel_dag, retry, retry_dag
-from overnight_server.domain.errors import (
+from overnight.errors import (
     DagAlreadyFinished,
     DagNotFound,
     InvalidRequest,
@@ -17,6 +12,11 @@ from overnight_server.domain.errors import (
     TaskNotFound,
     TooManyPending,
 )
+from overnight_server.control.cancel import cancel
+from overnight_server.control.dead_letters import discard
+from overnight_server.control.dead_letters import retry as retry_letter
+from overnight_server.control.fork import fork
+from overnight_server.control.graphs import CancelledDag, cancel_dag, retry, retry_dag
 from overnight_server.domain.graphs import Condition
 from overnight_server.domain.ids import DagId, TaskId, UserId, show_task
 from overnight_server.domain.results import Raised, Returned, Stopped
@@ -176,7 +176,7 @@ def test_a_task_that_waits_in_vain_cannot_be_retried_by_itself(
     with pytest.raises(InvalidRequest, match=f"waits for {show_task(root)}") as refused:
         retry(deployment.app, user, child, actor=ME)
 
-    assert refused.value.details["field"] == "task_id"
+    assert refused.value.fields[0].field == "task_id"
     assert states(deployment, root, child) == ["dead_lettered", "cancelled"]
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from overnight_server.control.cancel import cancel
-from overnight_server.domain.errors import (
+from overnight.errors import (
     InvalidRequest,
 )
+from overnight_server.control.cancel import cancel
 from overnight_server.domain.graphs import Condition, OnUnmet
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.results import Raised, Returned
@@ -86,7 +86,7 @@ def test_words_that_edges_do_not_know_are_refused(deployment: Deployment, user: 
     ):
         with pytest.raises(InvalidRequest) as refused:
             linked(deployment, user, 2, edge)
-        assert refused.value.details["field"] == field
+        assert refused.value.fields[0].field == field
     with pytest.raises(InvalidRequest, match="2 edges lead from 0 to 1"):
         linked(deployment, user, 2, Edge(0, 1), Edge(0, 1, FALLBACK))
 

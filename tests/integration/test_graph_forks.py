@@ -2,12 +2,12 @@
 
 import pytest
 
-from overnight_server.control.fork import fork
-from overnight_server.control.graphs import retry
-from overnight_server.domain.errors import (
+from overnight.errors import (
     InvalidRequest,
     TooManyPending,
 )
+from overnight_server.control.fork import fork
+from overnight_server.control.graphs import retry
 from overnight_server.domain.graphs import Condition
 from overnight_server.domain.ids import UserId, show_task
 from overnight_server.domain.results import Raised, Returned

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from overnight_server.domain.errors import InvalidRequest
+from overnight.errors import InvalidRequest
 from overnight_server.domain.ids import UserId
 from overnight_server.intake.submit import (
     Caps,

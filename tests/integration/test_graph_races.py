@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import Connection
 
+from overnight.errors import TooManyPending
 from overnight_server.control.fork import Forked, fork
 from overnight_server.control.graphs import CancelledDag, cancel_dag, retry
-from overnight_server.domain.errors import TooManyPending
 from overnight_server.domain.graphs import Condition
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.results import Raised, Returned

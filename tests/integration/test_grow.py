@@ -6,11 +6,7 @@ from typing import Any
 
 import pytest
 
-from overnight_server.control.cancel import cancel
-from overnight_server.control.dead_letters import retry
-from overnight_server.control.fork import fork
-from overnight_server.domain.claims import Run
-from overnight_server.domain.errors import (
+from overnight.errors import (
     DagTooLarge,
     InvalidRequest,
     NotOrchestrator,
@@ -21,6 +17,10 @@ from overnight_server.domain.errors import (
     TooManyChildren,
     TooManyPending,
 )
+from overnight_server.control.cancel import cancel
+from overnight_server.control.dead_letters import retry
+from overnight_server.control.fork import fork
+from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.results import Lost, Raised, Returned, Waiting
 from overnight_server.intake.grow_graph import Seed, SpawnCaps, Spawned, spawn

@@ -6,9 +6,9 @@ from uuid import uuid4
 
 import pytest
 
+from overnight.errors import TaskNotFound, UserNotFound
 from overnight_server.control.cancel import cancel
 from overnight_server.control.drain import drain
-from overnight_server.domain.errors import TaskNotFound, UserNotFound
 from overnight_server.domain.ids import TaskId, UserId, show_dag, show_task
 from overnight_server.domain.lifecycle import State, states_of
 from overnight_server.domain.plans import PlanTier

@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
+from overnight.errors import InvalidRequest, KeyNotFound
 from overnight_server.cli.terminal.failures import Code
 from overnight_server.control import keys
 from overnight_server.control.keys import authenticate, issue, key_id_of, rotate
-from overnight_server.domain.errors import InvalidRequest, KeyNotFound
 from overnight_server.domain.scopes import SCOPES, checked
 from overnight_server.insight.users import list_keys
 from overnight_server.store.db import ADMIN, Db

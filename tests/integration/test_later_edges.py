@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from overnight_server.domain.errors import InvalidRequest, TaskNotFound
+from overnight.errors import InvalidRequest, TaskNotFound
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.results import Returned, Suspended
 from overnight_server.intake.grow_graph import NewEdge, add_edges

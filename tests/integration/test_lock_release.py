@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
+from overnight.errors import LockNotHeld, TaskNotFound
 from overnight_server.domain.claims import Claim
-from overnight_server.domain.errors import LockNotHeld, TaskNotFound
 from overnight_server.domain.ids import show_task
 from overnight_server.domain.results import Returned
 from overnight_server.insight.locks import list_lock_waits, list_locks

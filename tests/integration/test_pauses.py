@@ -6,8 +6,8 @@ from uuid import uuid4
 
 import pytest
 
+from overnight.errors import PoolNotFound, UserNotFound
 from overnight_server.control.pauses import EVERYTHING, Target, pause, resume
-from overnight_server.domain.errors import PoolNotFound, UserNotFound
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.results import Returned
 from overnight_server.gate.claim import claim, claim_one

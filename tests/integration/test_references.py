@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
+from overnight.errors import ArtifactNotFound, InvalidRequest, StaleAttempt
 from overnight_server.domain.claims import Run
-from overnight_server.domain.errors import ArtifactNotFound, InvalidRequest, StaleAttempt
 from overnight_server.domain.ids import (
     TaskId,
     UserId,
@@ -127,7 +127,7 @@ def test_a_reference_to_nothing_is_refused_with_its_field(
     with pytest.raises(InvalidRequest, match=message) as refusal:
         deployment.task(user, context_refs=[reference])
 
-    assert refusal.value.details["field"] == "context_refs"
+    assert refusal.value.fields[0].field == "context_refs"
     assert not deployment.rows("SELECT * FROM tasks")
 
 

@@ -67,7 +67,7 @@ def test_money_and_hours_are_read_and_allowed(api_user: ApiUser) -> None:
         assert client.usage.approve(asks.task_id, 2.0).resumed == 1
         assert client.usage.get().night.spent_usd == 1.25
         assert all(line.kind == "usage" for line in client.usage.ledger())
-        with pytest.raises(errors.Refused, match="does not ask for money"):
+        with pytest.raises(errors.Refused, match="waits for no budget approval"):
             client.usage.stop(asks.task_id)
 
 

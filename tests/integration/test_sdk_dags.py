@@ -74,7 +74,7 @@ def test_a_graph_that_failed_says_which_task_did(api_user: ApiUser, client: Clie
     [run] = begin(api_user.deployment, api_user.row_id(made.tasks["a"]))
     api_user.deployment.settle(run, Raised("error", "boom"))
 
-    with pytest.raises(errors.DagFailed, match=r"ended as failed: a \(error\)") as failed:
+    with pytest.raises(errors.DagFailed, match=r"it is failed: a \(error\)") as failed:
         client.dags.wait(made.id, timeout=5)
 
     assert failed.value.dag.counts.failed == 1

@@ -5,6 +5,14 @@ from datetime import timedelta
 
 import pytest
 
+from overnight.errors import (
+    InvalidRequest,
+    MonthlyLimitReached,
+    StaleAttempt,
+    TaskNotFound,
+    TooManyPending,
+    UserNotFound,
+)
 from overnight_server.control.pauses import Target, pause
 from overnight_server.control.usage import adjust_hours
 from overnight_server.control.users import (
@@ -13,14 +21,6 @@ from overnight_server.control.users import (
     change_plan,
     override_limits,
     restore_template,
-)
-from overnight_server.domain.errors import (
-    InvalidRequest,
-    MonthlyLimitReached,
-    StaleAttempt,
-    TaskNotFound,
-    TooManyPending,
-    UserNotFound,
 )
 from overnight_server.domain.ids import UserId, parse_task, show_task
 from overnight_server.domain.plans import PLAN_LIMITS, PlanLimits, PlanTier

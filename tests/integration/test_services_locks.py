@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from overnight_server.domain.errors import TaskNotFound, UserNotFound
+from overnight.errors import TaskNotFound, UserNotFound
 from overnight_server.domain.ids import parse_task, show_task
 from overnight_server.domain.plans import PlanTier
 from overnight_server.domain.results import Returned

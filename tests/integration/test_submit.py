@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from overnight_server.domain.errors import (
+from overnight.errors import (
     InvalidRequest,
     MonthlyLimitReached,
     QueueFull,

@@ -10,9 +10,9 @@ from uuid import uuid4
 
 import pytest
 
+from overnight.errors import DagNotFound, InvalidRequest, TriggerNotFound
 from overnight_server.control.cancel import cancel
 from overnight_server.control.graphs import retry
-from overnight_server.domain.errors import DagNotFound, InvalidRequest, TriggerNotFound
 from overnight_server.domain.graphs import When
 from overnight_server.domain.ids import DagId, TaskId, TriggerId, UserId, show_trigger
 from overnight_server.domain.results import Raised, Returned
@@ -319,7 +319,7 @@ def test_what_is_wrong_is_refused_when_it_is_said(
     ):
         with pytest.raises(InvalidRequest) as refused:
             add_trigger(deployment.app, user, dag, graph, LOOSE, actor=ME)
-        assert refused.value.details["field"] == field
+        assert refused.value.fields[0].field == field
     for owner, unknown in ((deployment.user(), dag), (user, DagId(uuid4()))):
         with pytest.raises(DagNotFound):
             arm(deployment, owner, unknown)

@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection
 
+from overnight.errors import UserNotFound
 from overnight_server.control.windows import set_window
-from overnight_server.domain.errors import UserNotFound
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.results import Interrupted
 from overnight_server.domain.windows import AtClosing, Window

@@ -11,17 +11,17 @@ from uuid import UUID
 
 import pytest
 
+from overnight.errors import (
+    MonthlyLimitReached,
+    NotDeadLettered,
+    TaskAlreadyCompleted,
+    TaskNotFound,
+)
 from overnight_server.control import cancel as cancelling
 from overnight_server.control import dead_letters
 from overnight_server.control.users import change_plan
 from overnight_server.domain.billing import boundary, cycle_at
 from overnight_server.domain.claims import Claim, Claimed, Run
-from overnight_server.domain.errors import (
-    MonthlyLimitReached,
-    NotDeadLettered,
-    TaskAlreadyFinished,
-    TaskNotFound,
-)
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.lifecycle import ACTIVE, FINAL, WAITING, State
 from overnight_server.domain.locks import keys_of
@@ -178,7 +178,7 @@ class ModelComparison:
 
     def cancel_too_late(self, task_id: TaskId) -> None:
         """Have its owner cancel a task that has ended: refused, and nothing changes."""
-        with pytest.raises(TaskAlreadyFinished):
+        with pytest.raises(TaskAlreadyCompleted):
             self._cancel_as(self.model.tasks[task_id].user, task_id)
 
     def cancel_as_stranger(self, task_id: TaskId) -> None:

@@ -5,11 +5,11 @@ from datetime import datetime, timedelta
 import pytest
 import typer
 
+from overnight.errors import InvalidRequest, NotRetryable
 from overnight.models.bulk import FilterFields, TaskFilter
 from overnight_server.api import reference
 from overnight_server.cli.terminal.arguments import moment
 from overnight_server.domain.bulk import APPLIES_TO, Action, is_newest_first, reason_of
-from overnight_server.domain.errors import InvalidRequest, NotRetryable
 from overnight_server.domain.lifecycle import FINAL, State
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overnight import dag, errors
-from overnight.graphs.shape import NotAGraph, circle, ends_of, in_order, links_of, longest_chain
+from overnight.graphs.shape import circle, ends_of, in_order, links_of, longest_chain
 from overnight.models.dags import DagCreate
 
 Edges = list[tuple[int, int]]
@@ -162,7 +162,7 @@ def test_a_graph_is_refused_exactly_if_it_has_a_circle(graph: tuple[int, Edges])
     if not circle(count, edges):
         assert {(link.parent, link.child) for link in links_of(asked)} == set(edges)
         return
-    with pytest.raises(NotAGraph) as refused:
+    with pytest.raises(errors.InvalidGraph) as refused:
         links_of(asked)
-    [fault] = refused.value.faults
+    [fault] = refused.value.fields
     assert fault.message.startswith("Would create circular dependency: t")

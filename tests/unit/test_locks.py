@@ -2,7 +2,7 @@
 
 import pytest
 
-from overnight_server.domain.errors import InvalidRequest
+from overnight.errors import InvalidRequest
 from overnight_server.domain.locks import LockScope, collide, covers, keys_of, normalised
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overnight_server.domain.errors import InvalidRequest
+from overnight.errors import InvalidRequest
 from overnight_server.domain.windows import (
     AtClosing,
     Window,
@@ -247,7 +247,7 @@ def test_a_wrong_word_is_named_with_one_that_would_do(
     with pytest.raises(InvalidRequest) as refused:
         parse_window(*words)
 
-    assert refused.value.details["field"] == field
+    assert refused.value.fields[0].field == field
     assert legal in refused.value.message
 
 

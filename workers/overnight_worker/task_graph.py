@@ -7,11 +7,10 @@ from typing import Any, TypeVar
 
 from sqlalchemy.exc import OperationalError
 
-from overnight import errors
+from overnight.errors import InvalidRequest, StaleAttempt, TaskStopping
 from overnight.handlers.control_exceptions import Stopped
-from overnight.handlers.spawn import Child, Content, Wish, refused
+from overnight.handlers.spawn import Child, Content, Wish
 from overnight_server.domain.claims import Run
-from overnight_server.domain.errors import InvalidRequest, Refused, StaleAttempt, TaskStopping
 from overnight_server.domain.ids import MalformedId, TaskId, parse_task, show_artifact, show_task
 from overnight_server.intake.grow_graph import SOURCE, Seed, SpawnCaps, spawn
 from overnight_server.intake.translate import new_task
@@ -64,8 +63,10 @@ class Growth:
         known = {one.task_id: one for one in found}
         for one in wanted:
             if one not in known:
-                raise refused(
-                    "children", f"{show_task(one)} was not spawned by this task", "own children"
+                raise InvalidRequest(
+                    "children",
+                    f"{show_task(one)} was not spawned by this task",
+                    legal="own children",
                 )
         return [_child(known[one]) for one in wanted]
 
@@ -96,8 +97,6 @@ def _asked(work: Callable[[], T]) -> T:
             raise Stopped("lost") from None
         except TaskStopping:
             raise Stopped("cancelled") from None
-        except Refused as refusal:
-            raise _said(refusal) from None
         except (DatabaseUnreachable, OperationalError):
             if time.monotonic() + pause >= until:
                 raise
@@ -105,20 +104,11 @@ def _asked(work: Callable[[], T]) -> T:
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
 
-def _said(refusal: Refused) -> errors.Refused:
-    kind = errors.BY_CODE.get(refusal.code, errors.Refused)
-    fields = []
-    if isinstance(refusal, InvalidRequest):
-        field, legal = str(refusal.details["field"]), str(refusal.details["legal"])
-        fields = [errors.FieldError(field, refusal.message, legal)]
-    return kind(refusal.message, code=refusal.code, fields=fields)
-
-
 def _ids(field: str, texts: Sequence[str]) -> list[TaskId]:
     try:
         return [parse_task(text) for text in texts]
     except MalformedId as error:
-        raise refused(field, str(error), "ids as spawn returns them") from None
+        raise InvalidRequest(field, str(error), legal="ids as spawn returns them") from None
 
 
 def _child(view: ChildView) -> Child:

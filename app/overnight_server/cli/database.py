@@ -83,7 +83,7 @@ def reaching() -> Iterator[None]:
     """Tell in one line what keeps a command from the database, and what the service refuses."""
     from sqlalchemy.exc import OperationalError, ProgrammingError
 
-    from overnight_server.domain.errors import InvalidRequest, Refused
+    from overnight.errors import InvalidRequest, Refused
     from overnight_server.store.db import DatabaseUnreachable, sqlstate
 
     try:

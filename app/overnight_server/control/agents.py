@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from sqlalchemy import Connection
 
-from overnight_server.domain.errors import AgentNotFound, AgentOffline
+from overnight.errors import AgentNotFound, AgentOffline
 from overnight_server.domain.ids import UserId, new_agent_id
 from overnight_server.outcome import presence
 from overnight_server.store import lanes

@@ -6,8 +6,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, update
 
-from overnight_server.domain.budgets import Budget
-from overnight_server.domain.errors import (
+from overnight.errors import (
     AgentNotFound,
     DagNotFound,
     InvalidRequest,
@@ -15,6 +14,7 @@ from overnight_server.domain.errors import (
     TaskNotFound,
     UserNotFound,
 )
+from overnight_server.domain.budgets import Budget
 from overnight_server.domain.ids import DagId, TaskId, UserId
 from overnight_server.domain.lifecycle import Event, sources, target
 from overnight_server.outcome.settle import follow_cancelled

@@ -10,9 +10,9 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from overnight.errors import BulkAlreadyFinished, BulkNotFound, InvalidRequest
 from overnight.models.bulk import TaskFilter
 from overnight_server.domain.bulk import Action, applies_to
-from overnight_server.domain.errors import BulkAlreadyFinished, BulkNotFound, InvalidRequest
 from overnight_server.domain.ids import BulkId, TaskId, UserId, new_bulk_id
 from overnight_server.domain.lifecycle import ALIASES, State, Status, states_of
 from overnight_server.insight.tasks import Chosen, Selection

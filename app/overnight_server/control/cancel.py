@@ -6,7 +6,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from overnight_server.domain.errors import TaskAlreadyFinished, TaskNotFound
+from overnight.errors import TaskAlreadyCompleted, TaskNotFound
 from overnight_server.domain.graphs import STOPPED
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.lifecycle import Event, State, target
@@ -28,7 +28,7 @@ class Stopped:
 def cancel(db: Db, user_id: UserId, task_id: TaskId, *, actor: str) -> State:
     """Cancel one of the user's tasks and return its state; `running` means it was asked to stop.
 
-    Another user's task looks exactly like none. A task that has ended raises TaskAlreadyFinished.
+    Another user's task looks exactly like none. A task that has ended raises TaskAlreadyCompleted.
     """
 
     def work(tx: Connection) -> State:
@@ -44,7 +44,7 @@ def cancel(db: Db, user_id: UserId, task_id: TaskId, *, actor: str) -> State:
         row = tx.execute(statement("owner_of"), {"task_id": task_id}).one_or_none()
         if row is None or row.user_id != user_id:
             raise TaskNotFound
-        raise TaskAlreadyFinished(row.state)
+        raise TaskAlreadyCompleted(row.state)
 
     state = db.atomically(work)
     fault("cancel.after_commit")

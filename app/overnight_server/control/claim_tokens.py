@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Literal, assert_never, cast
 from uuid import UUID
 
+from overnight.errors import StaleAttempt, TaskNotFound
 from overnight_server.domain.claims import Claim
-from overnight_server.domain.errors import StaleAttempt, TaskNotFound
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.store.db import Db, Served
 from overnight_server.store.statements import statement

@@ -2,9 +2,9 @@
 
 from sqlalchemy import Connection
 
+from overnight.errors import NotDeadLettered, TaskNotFound
 from overnight_server.control.edit import Changes, apply
 from overnight_server.control.revive import FRESH_ATTEMPTS, check_attempts, revive
-from overnight_server.domain.errors import NotDeadLettered, TaskNotFound
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.lifecycle import State
 from overnight_server.fault_points import fault

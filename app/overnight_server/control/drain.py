@@ -2,7 +2,7 @@
 
 from sqlalchemy import Connection
 
-from overnight_server.domain.errors import WorkerNotFound
+from overnight.errors import WorkerNotFound
 from overnight_server.store import lanes
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from overnight_server.domain.errors import NotEditable, StaleEdition, TaskNotFound
+from overnight.errors import NotEditable, PreconditionFailed, TaskNotFound
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.lifecycle import WAITING, State
 from overnight_server.store import lanes
@@ -57,8 +57,8 @@ def edit(
 ) -> None:
     """Change one of the user's waiting tasks, if it is still as one of these editions shows it.
 
-    Another user's task looks exactly like none; one that has changed since raises StaleEdition,
-    one that somebody has or that has ended NotEditable.
+    Raises TaskNotFound for another user's task, PreconditionFailed for a task that has changed
+    since, and NotEditable for one that is claimed or has ended.
     """
 
     def work(tx: Connection) -> None:
@@ -85,7 +85,7 @@ def amend(
     if row is None:
         raise TaskNotFound
     if ANY not in editions and edition_of(dict(row)) not in editions:
-        raise StaleEdition
+        raise PreconditionFailed
     if State(row["state"]) not in WAITING:
         raise NotEditable(row["state"])
     apply(tx, user_id, task_id, changes, WAITING)

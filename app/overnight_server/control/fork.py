@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from overnight_server.domain.errors import InvalidRequest, TaskNotFound
+from overnight.errors import InvalidRequest, TaskNotFound
 from overnight_server.domain.graphs import spawned_by, to_run_again
 from overnight_server.domain.ids import (
     DagId,

@@ -4,15 +4,15 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from overnight_server.control.cancel import stop
-from overnight_server.control.revive import FRESH_ATTEMPTS, check_attempts, revive, revive_all
-from overnight_server.domain.errors import (
+from overnight.errors import (
     DagAlreadyFinished,
     DagNotFound,
     DagNotRetryable,
     NotRetryable,
     TaskNotFound,
 )
+from overnight_server.control.cancel import stop
+from overnight_server.control.revive import FRESH_ATTEMPTS, check_attempts, revive, revive_all
 from overnight_server.domain.graphs import STOPPED
 from overnight_server.domain.ids import DagId, TaskId, UserId
 from overnight_server.domain.lifecycle import MOVES, OPEN, Event, State

@@ -1,6 +1,6 @@
 """What an operator does with rows of the inbox that could not become tasks."""
 
-from overnight_server.domain.errors import InboxRowNotFound
+from overnight.errors import InboxRowNotFound
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 

@@ -15,8 +15,8 @@ from datetime import datetime, timedelta
 from sqlalchemy import ColumnElement, Connection, cast, func, or_, select, update
 from sqlalchemy.dialects import postgresql
 
+from overnight.errors import InvalidRequest, KeyNotFound
 from overnight_server.control.users import create_user
-from overnight_server.domain.errors import InvalidRequest, KeyNotFound
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.plans import PlanTier
 from overnight_server.domain.scopes import EVERYTHING, checked, reach

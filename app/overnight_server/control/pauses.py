@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from overnight_server.domain.errors import PoolNotFound, UserNotFound
+from overnight.errors import PoolNotFound, UserNotFound
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.pauses import Scope
 from overnight_server.store import lanes

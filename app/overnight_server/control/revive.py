@@ -5,7 +5,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from overnight_server.domain.errors import InvalidRequest
+from overnight.errors import InvalidRequest
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.lifecycle import Event, sources, target
 from overnight_server.intake.submit import Caps, check_caps

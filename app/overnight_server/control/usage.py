@@ -4,7 +4,7 @@ from decimal import Decimal
 
 from sqlalchemy import Connection, insert, select
 
-from overnight_server.domain.errors import InvalidRequest, UserNotFound
+from overnight.errors import InvalidRequest, UserNotFound
 from overnight_server.domain.ids import UserId
 from overnight_server.store import lanes
 from overnight_server.store.db import Db

@@ -12,7 +12,7 @@ from enum import Enum
 
 from sqlalchemy import ColumnElement, Connection, func, insert, select, update
 
-from overnight_server.domain.errors import InvalidRequest, UserNotFound
+from overnight.errors import InvalidRequest, UserNotFound
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.plans import PLAN_LIMITS, OnExhausted, PlanLimits, PlanTier
 from overnight_server.store import lanes

@@ -2,7 +2,7 @@
 
 from sqlalchemy import Connection, update
 
-from overnight_server.domain.errors import UserNotFound
+from overnight.errors import UserNotFound
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.windows import Window
 from overnight_server.store import lanes, windows

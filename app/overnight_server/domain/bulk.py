@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-from overnight_server.domain.errors import InvalidRequest, Refused
+from overnight.errors import InvalidRequest, Refused
 from overnight_server.domain.lifecycle import MOVES, OPEN, WAITING, Event, State
 
 

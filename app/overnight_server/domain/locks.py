@@ -8,7 +8,7 @@ lies below it, so `path:src` is in the way of `path:src/a` but not of `path:srcs
 from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
-from overnight_server.domain.errors import InvalidRequest
+from overnight.errors import InvalidRequest
 
 LockScope = Literal["project", "user", "none"]
 

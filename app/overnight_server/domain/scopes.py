@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping
 
-from overnight_server.domain.errors import InvalidRequest
+from overnight.errors import InvalidRequest
 
 EVERYTHING = "*"
 ADMIN = "admin"

@@ -15,7 +15,7 @@ from enum import StrEnum
 from math import inf
 from zoneinfo import ZoneInfo
 
-from overnight_server.domain.errors import InvalidRequest
+from overnight.errors import InvalidRequest
 
 _TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)")
 _UTC_DAY = (ZoneInfo("UTC"), time(0))

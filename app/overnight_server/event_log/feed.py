@@ -14,7 +14,7 @@ from uuid import UUID
 import anyio.to_thread
 from sqlalchemy import Connection
 
-from overnight_server.domain.errors import TooManyStreams
+from overnight.errors import TooManyStreams
 from overnight_server.event_log.reader import Horizon, Topic, touched
 from overnight_server.store.db import Db
 from overnight_server.telemetry import Event, emit

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from overnight_server.domain.errors import DagNotFound, Refused, TaskNotFound
+from overnight.errors import DagNotFound, Refused, TaskNotFound
 from overnight_server.domain.ids import DagId, TaskId, UserId, show_dag, show_task
 from overnight_server.domain.lifecycle import State
 from overnight_server.store.db import Db

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, TextClause
 
-from overnight_server.domain.errors import TaskNotFound
+from overnight.errors import TaskNotFound
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.lifecycle import WAITING, State
 from overnight_server.domain.pauses import Scope

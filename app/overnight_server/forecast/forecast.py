@@ -8,8 +8,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
+from overnight.errors import TaskNotFound
 from overnight_server.domain.budgets import Budget
-from overnight_server.domain.errors import TaskNotFound
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.lifecycle import FINAL, State
 from overnight_server.domain.reasons import listed

@@ -6,8 +6,8 @@ from datetime import datetime
 from decimal import Decimal
 from math import inf
 
+from overnight.errors import InvalidRequest
 from overnight_server.domain.budgets import next_cost
-from overnight_server.domain.errors import InvalidRequest
 from overnight_server.domain.ids import UserId, new_task_id
 from overnight_server.domain.locks import keys_of
 from overnight_server.domain.priority import critical_path_weights, sort_key

@@ -11,8 +11,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection, TextClause
 
+from overnight.errors import UserNotFound
 from overnight_server.domain.budgets import Budget
-from overnight_server.domain.errors import UserNotFound
 from overnight_server.domain.graphs import is_met_by_success
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.priority import MAX_POSITION

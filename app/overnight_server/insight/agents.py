@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from overnight_server.domain.errors import AgentNotFound
+from overnight.errors import AgentNotFound
 from overnight_server.domain.ids import UserId
 from overnight_server.insight.workers import SILENT
 from overnight_server.store.db import Db

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from overnight.errors import ArtifactNotFound
 from overnight_server.domain.artifacts import read_content
-from overnight_server.domain.errors import ArtifactNotFound
 from overnight_server.domain.ids import ArtifactId, TaskId, UserId, show_artifact, show_task
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement

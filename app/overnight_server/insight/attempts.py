@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from overnight_server.domain.errors import TaskNotFound
+from overnight.errors import TaskNotFound
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement

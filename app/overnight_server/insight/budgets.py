@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from overnight.errors import TaskNotFound
 from overnight_server.domain.budgets import Purse, Shortage, check_budget, next_cost
-from overnight_server.domain.errors import TaskNotFound
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from overnight_server.domain.errors import BulkNotFound
+from overnight.errors import BulkNotFound
 from overnight_server.domain.ids import BulkId, UserId, show_bulk
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement

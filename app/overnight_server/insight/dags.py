@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from overnight.errors import DagNotFound
 from overnight.graphs.shape import ends_of, longest_chain
-from overnight_server.domain.errors import DagNotFound
 from overnight_server.domain.ids import DagId, TaskId, UserId, show_dag, show_task
 from overnight_server.domain.lifecycle import State
 from overnight_server.mask import mask_names

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from overnight_server.domain.errors import TaskNotFound
+from overnight.errors import TaskNotFound
 from overnight_server.domain.ids import TaskId, UserId, show_dag, show_task
 from overnight_server.mask import mask_names
 from overnight_server.store.db import Db

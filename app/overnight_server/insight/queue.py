@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from overnight.errors import UserNotFound
 from overnight_server.domain.budgets import Budget
-from overnight_server.domain.errors import UserNotFound
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.pauses import Scope
 from overnight_server.domain.reasons import Code, Reason

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from overnight_server.domain.errors import TaskNotFound, UserNotFound
+from overnight.errors import TaskNotFound, UserNotFound
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.lifecycle import State, Status
 from overnight_server.domain.priority import MAX_POSITION

@@ -6,8 +6,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from overnight.errors import TaskNotFound
 from overnight_server.domain.capabilities import agent_name_in
-from overnight_server.domain.errors import TaskNotFound
 from overnight_server.domain.ids import TaskId, UserId, show_dag, show_task
 from overnight_server.domain.lifecycle import State
 from overnight_server.domain.priority import MAX_POSITION, priority_of

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from overnight_server.domain.errors import TriggerNotFound
+from overnight.errors import TriggerNotFound
 from overnight_server.domain.ids import DagId, TriggerId, UserId, show_dag, show_trigger
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement

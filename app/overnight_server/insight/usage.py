@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from sqlalchemy import Connection, select
 
-from overnight_server.domain.errors import UserNotFound
+from overnight.errors import UserNotFound
 from overnight_server.domain.ids import UserId, show_task
 from overnight_server.store import lanes
 from overnight_server.store.db import Db

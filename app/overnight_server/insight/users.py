@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Row, select
 
-from overnight_server.domain.errors import UserNotFound
+from overnight.errors import UserNotFound
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.plans import PLAN_LIMITS, OnExhausted, PlanTier
 from overnight_server.store.db import Db

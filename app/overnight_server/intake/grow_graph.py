@@ -13,9 +13,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row
 
-from overnight_server.domain.capabilities import AGENT_PREFIX
-from overnight_server.domain.claims import Claim
-from overnight_server.domain.errors import (
+from overnight.errors import (
     DagTooLarge,
     InvalidRequest,
     NotOrchestrator,
@@ -24,6 +22,8 @@ from overnight_server.domain.errors import (
     TooManyChildren,
     UserDisabled,
 )
+from overnight_server.domain.capabilities import AGENT_PREFIX
+from overnight_server.domain.claims import Claim
 from overnight_server.domain.ids import DagId, TaskId, UserId, new_task_id, show_task
 from overnight_server.domain.lifecycle import State
 from overnight_server.domain.paths import way

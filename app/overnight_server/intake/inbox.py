@@ -13,15 +13,15 @@ from pydantic import ValidationError
 from sqlalchemy import Connection
 from sqlalchemy.exc import DataError, IntegrityError
 
-from overnight.models.json_values import MAX_DEPTH
-from overnight.models.tasks import TaskCreate
-from overnight_server.domain.errors import (
+from overnight.errors import (
     InvalidRequest,
     MonthlyLimitReached,
     QueueFull,
     Refused,
     TooManyPending,
 )
+from overnight.models.json_values import MAX_DEPTH
+from overnight.models.tasks import TaskCreate
 from overnight_server.domain.ids import UserId, show_task
 from overnight_server.intake.submit import Caps, NewGraph, Submitted, insert_graph
 from overnight_server.intake.translate import new_task

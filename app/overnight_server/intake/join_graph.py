@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
-from overnight_server.domain.errors import DagNotFound, DagTooLarge
+from overnight.errors import DagNotFound, DagTooLarge
 from overnight_server.domain.ids import DagId, TaskId, UserId
 from overnight_server.fault_points import fault
 from overnight_server.intake.grow_graph import found_graph, insert_into

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from overnight_server.domain.errors import InvalidRequest
+from overnight.errors import InvalidRequest
 from overnight_server.domain.ids import DagId, TaskId, UserId, show_artifact, show_task
 from overnight_server.domain.lifecycle import State
 from overnight_server.domain.references import (

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from overnight_server.domain.errors import MonthlyLimitReached, QueueFull, Refused, TooManyPending
+from overnight.errors import MonthlyLimitReached, QueueFull, Refused, TooManyPending
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement

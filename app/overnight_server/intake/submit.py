@@ -9,7 +9,7 @@ from typing import Literal, Self
 
 from sqlalchemy import Connection, func, select
 
-from overnight_server.domain.errors import (
+from overnight.errors import (
     InvalidRequest,
     MonthlyLimitReached,
     QueueFull,

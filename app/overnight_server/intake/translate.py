@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from overnight.errors import InvalidRequest
 from overnight.models import tasks
 from overnight.models.dags import DagTask
 from overnight.models.queue import QueueSubmit
 from overnight_server.domain.capabilities import agent_capability
-from overnight_server.domain.errors import InvalidRequest
 from overnight_server.domain.priority import score
 from overnight_server.domain.references import LEGAL
 from overnight_server.domain.retry import Escalation, RetryPolicy, Strategy

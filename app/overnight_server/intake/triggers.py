@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from overnight_server.domain.errors import DagNotFound, InvalidRequest, TriggerNotFound
+from overnight.errors import DagNotFound, InvalidRequest, TriggerNotFound
 from overnight_server.domain.graphs import When
 from overnight_server.domain.ids import DagId, TriggerId, UserId, new_trigger_id
 from overnight_server.intake.submit import (

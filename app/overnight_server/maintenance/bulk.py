@@ -14,6 +14,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
+from overnight.errors import Refused
 from overnight.models.bulk import TaskFilter
 from overnight_server.control.bulk import selected_by
 from overnight_server.control.cancel import stop
@@ -26,7 +27,6 @@ from overnight_server.domain.bulk import (
     is_newest_first,
     reason_of,
 )
-from overnight_server.domain.errors import Refused
 from overnight_server.domain.graphs import STOPPED
 from overnight_server.domain.ids import BulkId, TaskId, UserId, show_bulk
 from overnight_server.fault_points import fault

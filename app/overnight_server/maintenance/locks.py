@@ -14,9 +14,9 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
+from overnight.errors import LockNotHeld, TaskNotFound
 from overnight_server.dispatch.publish import Publisher
 from overnight_server.domain.claims import Claim
-from overnight_server.domain.errors import LockNotHeld, TaskNotFound
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.results import Interrupted
 from overnight_server.domain.retry import RetryPolicy

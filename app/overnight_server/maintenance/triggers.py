@@ -5,7 +5,7 @@ from functools import partial
 
 from sqlalchemy import Connection
 
-from overnight_server.domain.errors import Refused
+from overnight.errors import Refused
 from overnight_server.domain.ids import TriggerId, UserId, show_trigger
 from overnight_server.fault_points import fault
 from overnight_server.intake.submit import Caps

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 from sqlalchemy import Connection
 
+from overnight.errors import NotStarted, StaleAttempt
 from overnight_server.domain.claims import Claim, Run
-from overnight_server.domain.errors import NotStarted, StaleAttempt
 from overnight_server.domain.ids import TaskId
 from overnight_server.domain.lifecycle import State
 from overnight_server.domain.results import Result

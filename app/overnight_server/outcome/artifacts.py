@@ -6,9 +6,9 @@ from typing import Literal
 
 from sqlalchemy import Connection
 
+from overnight.errors import InvalidRequest
 from overnight.models.json_values import MAX_DEPTH, sound_value
 from overnight_server.domain.claims import Claim
-from overnight_server.domain.errors import InvalidRequest
 from overnight_server.domain.ids import ArtifactId, new_artifact_id
 from overnight_server.fault_points import fault
 from overnight_server.outcome.claim_guard import hold

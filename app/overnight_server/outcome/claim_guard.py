@@ -4,8 +4,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from overnight.errors import StaleAttempt, TaskStopping
 from overnight_server.domain.claims import Claim
-from overnight_server.domain.errors import StaleAttempt, TaskStopping
 from overnight_server.store.statements import statement
 
 

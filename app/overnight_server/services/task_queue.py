@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
+from overnight.errors import StaleAttempt, TaskNotFound
 from overnight_server.domain.claims import Claimed, Run
-from overnight_server.domain.errors import StaleAttempt, TaskNotFound
 from overnight_server.domain.ids import TaskId, UserId, parse_task, show_task
 from overnight_server.domain.locks import USER
 from overnight_server.domain.priority import score

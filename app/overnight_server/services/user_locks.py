@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Row
 
+from overnight.errors import TaskNotFound, UserNotFound
 from overnight_server.domain.claims import Run
-from overnight_server.domain.errors import TaskNotFound, UserNotFound
 from overnight_server.domain.ids import TaskId, UserId, parse_task
 from overnight_server.domain.results import Interrupted, Result
 from overnight_server.gate.claim import Terms, claim_one

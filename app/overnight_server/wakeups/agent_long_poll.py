@@ -11,7 +11,7 @@ from functools import partial
 
 import anyio.to_thread
 
-from overnight_server.domain.errors import TooManyStreams
+from overnight.errors import TooManyStreams
 from overnight_server.domain.ids import UserId
 from overnight_server.event_log.feed import LOOK_EVERY_SECONDS, PATIENCE_SECONDS
 from overnight_server.store.db import Db

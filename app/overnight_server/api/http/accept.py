@@ -1,9 +1,9 @@
 """Letting one task in through whichever route it came, with what the log and dispatchers hear."""
 
+from overnight.errors import Refused
 from overnight_server import telemetry
 from overnight_server.api.http.dependencies import Parts
 from overnight_server.control.keys import Caller
-from overnight_server.domain.errors import Refused
 from overnight_server.domain.ids import DagId, show_task
 from overnight_server.intake.join_graph import join
 from overnight_server.intake.submit import Caps, NewTask, Submitted, submit

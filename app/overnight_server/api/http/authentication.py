@@ -5,28 +5,17 @@ from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
 
+from overnight.errors import Forbidden, InvalidRequest, Unauthenticated
 from overnight.models.value_errors import unknown
 from overnight_server.api.http.dependencies import Parts, Use
 from overnight_server.api.http.middleware import add_headers
 from overnight_server.api.http.openapi import query_of
 from overnight_server.control.keys import PREFIX, Caller, authenticate
-from overnight_server.domain.errors import InvalidRequest
 from overnight_server.domain.scopes import ADMIN, EVERYTHING
 from overnight_server.insight.users import named_user
 from overnight_server.settings.field_types import is_loopback
 
 BEARER = "bearer "
-
-
-class Unauthenticated(Exception):
-    """No key, or none that opens anything; which of the two is not told."""
-
-
-class Forbidden(Exception):
-    """The key is good, but was not given this right."""
-
-    def __init__(self, scope: str) -> None:
-        super().__init__(f"this key lacks the scope {scope}")
 
 
 class NotAnAdmin(Exception):

@@ -4,9 +4,9 @@ import re
 
 from fastapi.responses import Response
 
+from overnight.errors import InvalidRequest, PreconditionRequired
 from overnight.models.account import TaskChanges, TaskMending
 from overnight_server.control.edit import ANY, Changes, Unset, edition_of
-from overnight_server.domain.errors import InvalidRequest
 from overnight_server.domain.priority import score
 from overnight_server.insight.tasks import TaskView
 
@@ -25,10 +25,6 @@ IF_MATCH = {
 }
 _TAGS = re.compile(r'\s*"([^"]{1,100})"\s*(?:,|$)')
 MOST_TAGS = 10
-
-
-class PreconditionRequired(Exception):
-    """An edit that does not say which edition it is of might undo somebody else's."""
 
 
 def show_edition(response: Response, task: TaskView) -> None:

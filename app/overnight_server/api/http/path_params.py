@@ -2,7 +2,7 @@
 
 from urllib.parse import quote, unquote
 
-from overnight_server.domain.errors import (
+from overnight.errors import (
     ArtifactNotFound,
     BulkNotFound,
     DagNotFound,

@@ -1,6 +1,7 @@
 """Saying no: every refusal and every fault as one `application/problem+json` body."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from http import HTTPStatus
 
 from fastapi import FastAPI, Request
@@ -10,61 +11,24 @@ from sqlalchemy.exc import DataError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
 from starlette.exceptions import HTTPException
 
+from overnight import errors
 from overnight.client.task_calls import causes
 from overnight.models.value_errors import sentence
 from overnight_server import telemetry
-from overnight_server.api.http.authentication import Forbidden, NotAnAdmin, Unauthenticated
-from overnight_server.api.http.etags import PreconditionRequired
+from overnight_server.api.http.authentication import NotAnAdmin
 from overnight_server.api.http.middleware import PRIVATE
 from overnight_server.api.http.openapi import methods_of, parameters_of
-from overnight_server.api.http.rate_limit import TooManyRequests
 from overnight_server.api.http.validation_errors import explain
 from overnight_server.control.claim_tokens import ClaimOver
-from overnight_server.domain import errors
 from overnight_server.store.db import LOCK_TIMEOUT, DatabaseUnreachable, sqlstate
 
 MEDIA_TYPE = "application/problem+json"
 STATEMENT_TIMEOUT = "57014"
 BUSY = frozenset({LOCK_TIMEOUT, STATEMENT_TIMEOUT})
 
-# What each refusal of the domain is over HTTP, and how soon another try may help.
-STATUS_OF: dict[type[errors.Refused], int] = {
-    errors.InvalidRequest: 400,
-    errors.InvalidGraph: 422,
-    errors.TooManyPending: 400,
-    errors.TaskAlreadyFinished: 400,
-    errors.MonthlyLimitReached: 403,
-    errors.UserDisabled: 403,
-    errors.TaskNotFound: 404,
-    errors.ArtifactNotFound: 404,
-    errors.DagNotFound: 404,
-    errors.TriggerNotFound: 404,
-    errors.DagAlreadyFinished: 409,
-    errors.BulkNotFound: 404,
-    errors.BulkAlreadyFinished: 409,
-    errors.NotRetryable: 409,
-    errors.KeyNotFound: 404,
-    errors.UserNotFound: 404,
-    errors.NotDeadLettered: 409,
-    errors.NotAwaitingApproval: 409,
-    errors.NotEditable: 409,
-    errors.StaleEdition: 412,
-    errors.PoolNotFound: 404,
-    errors.WorkerNotFound: 404,
-    errors.LockNotHeld: 409,
-    errors.StaleAttempt: 409,
-    errors.TaskStopping: 409,
-    errors.NotStarted: 409,
-    errors.AgentNotFound: 404,
-    errors.AgentOffline: 409,
-    errors.TooManyStreams: 429,
-    errors.QueueFull: 503,
-}
-# What a page shows as it comes.
+# Titles that a page shows unchanged; all others are made from the code.
 TITLE_OF = {errors.QueueFull.code: "Queue is full. Please try again later."}
 CODE_OF = {413: "BODY_TOO_LARGE"}
-RETRY_QUEUE_SECONDS = 5
-RETRY_DATABASE_SECONDS = 2
 
 
 def problem(
@@ -95,38 +59,22 @@ def problem(
 
 
 def refused(_request: Request, error: Exception) -> Response:
-    """Answer a refusal of the domain."""
+    """Write a refusal of the service as its problem body."""
     if not isinstance(error, errors.Refused):
         raise error
-    details = dict(error.details)
-    wrong: list[dict[str, object]] = []
-    if isinstance(error, errors.InvalidGraph):
-        wrong = [dict(fault) for fault in error.faults]
-    if isinstance(error, errors.InvalidRequest):
-        wrong = [
-            {
-                "field": details.pop("field"),
-                "message": error.fault,
-                "legal": details.pop("legal"),
-            }
-        ]
-    headers = {}
-    if isinstance(error, errors.QueueFull | errors.TooManyStreams):
-        headers["Retry-After"] = str(RETRY_QUEUE_SECONDS)
+    headers = {} if error.retry_after is None else {"Retry-After": f"{error.retry_after:.0f}"}
+    if isinstance(error, errors.Unauthenticated):
+        headers["WWW-Authenticate"] = 'Bearer realm="overnight"'
+    if isinstance(error, errors.TooManyRequests):
+        headers |= error.headers
     return problem(
-        _status_of(type(error)),
+        error.status,
         error.code,
         error.message,
-        wrong=wrong,
-        details=details,
+        wrong=[asdict(field) for field in error.fields],
+        details=error.details,
         headers=headers,
     )
-
-
-def _status_of(kind: type[errors.Refused]) -> int:
-    """Return the status of a refusal, or of the kind that it is one of."""
-    known = (STATUS_OF[one] for one in kind.__mro__ if one in STATUS_OF)
-    return next(known, HTTPStatus.BAD_REQUEST)
 
 
 def invalid(request: Request, error: Exception) -> Response:
@@ -146,45 +94,14 @@ def invalid(request: Request, error: Exception) -> Response:
     )
 
 
-def unauthenticated(_request: Request, _error: Exception) -> Response:
-    """Answer a request without a key that opens anything."""
-    return problem(
-        HTTPStatus.UNAUTHORIZED,
-        "UNAUTHENTICATED",
-        "show a valid API key as Authorization: Bearer … or X-API-Key, or a token as the former",
-        headers={"WWW-Authenticate": 'Bearer realm="overnight"'},
-    )
-
-
-def forbidden(_request: Request, error: Exception) -> Response:
-    """Answer a key that may not do this."""
-    return problem(HTTPStatus.FORBIDDEN, "FORBIDDEN", str(error))
+def claim_over(request: Request, _error: Exception) -> Response:
+    """Refuse a token of a claim that is no longer held, as any other token that is not valid."""
+    return refused(request, errors.Unauthenticated())
 
 
 def not_an_admin(request: Request, _error: Exception) -> Response:
     """Answer as if the route were not there, as it is not for this caller."""
     return plain_http(request, HTTPException(HTTPStatus.NOT_FOUND))
-
-
-def precondition_required(_request: Request, _error: Exception) -> Response:
-    """Answer an edit that does not say what it is an edit of."""
-    return problem(
-        HTTPStatus.PRECONDITION_REQUIRED,
-        "PRECONDITION_REQUIRED",
-        "an edit names what it was made from: send the task's ETag as If-Match, or * for any",
-    )
-
-
-def too_many(_request: Request, error: Exception) -> Response:
-    """Answer a key that asks more often than it may."""
-    if not isinstance(error, TooManyRequests):
-        raise error
-    return problem(
-        HTTPStatus.TOO_MANY_REQUESTS,
-        "TOO_MANY_REQUESTS",
-        str(error),
-        headers={**error.headers, "Retry-After": str(error.retry_after)},
-    )
 
 
 def plain_http(request: Request, error: Exception) -> Response:
@@ -204,15 +121,10 @@ def plain_http(request: Request, error: Exception) -> Response:
     return problem(error.status_code, code, error.detail, headers=error.headers)
 
 
-def database_down(_request: Request, error: Exception) -> Response:
+def database_down(request: Request, error: Exception) -> Response:
     """Answer while Postgres cannot be asked; what was meant to be written was not."""
     telemetry.emit(telemetry.Event.DATABASE_UNREACHABLE, error=str(error).strip())
-    return problem(
-        HTTPStatus.SERVICE_UNAVAILABLE,
-        "DATABASE_UNAVAILABLE",
-        "the database cannot be reached just now; try again soon",
-        headers={"Retry-After": str(RETRY_DATABASE_SECONDS)},
-    )
+    return refused(request, errors.Unavailable())
 
 
 def database_refused(request: Request, error: Exception) -> Response:
@@ -245,12 +157,8 @@ def install(app: FastAPI) -> None:
     for kind, answer in (
         (errors.Refused, refused),
         (RequestValidationError, invalid),
-        (Unauthenticated, unauthenticated),
-        (ClaimOver, unauthenticated),
-        (Forbidden, forbidden),
+        (ClaimOver, claim_over),
         (NotAnAdmin, not_an_admin),
-        (PreconditionRequired, precondition_required),
-        (TooManyRequests, too_many),
         (HTTPException, plain_http),
         (DatabaseUnreachable, database_down),
         (PoolExhausted, database_down),

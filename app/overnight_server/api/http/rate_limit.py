@@ -11,6 +11,7 @@ from pathlib import Path
 
 from redis import RedisError
 
+from overnight.errors import TooManyRequests
 from overnight_server.wakeups.redis_client import fail_fast_client
 
 SCRIPT = Path(__file__).with_name("token_bucket.lua")
@@ -18,18 +19,6 @@ PATIENCE_SECONDS = 0.05
 REST_SECONDS = 5.0
 #: What the limit is called in the headers that tell of it.
 POLICY = "requests"
-
-
-class TooManyRequests(Exception):
-    """The caller's bucket is empty; `retry_after` is in how many seconds it no longer is.
-
-    `headers` tell the same, as the caller hears it with every answer.
-    """
-
-    def __init__(self, retry_after: int, headers: Mapping[str, str]) -> None:
-        super().__init__(f"too many requests; try again in {retry_after} s")
-        self.retry_after = retry_after
-        self.headers = headers
 
 
 class Rates:

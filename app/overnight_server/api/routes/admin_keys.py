@@ -4,13 +4,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from overnight.errors import KeyNotFound, UserNotFound
 from overnight.models.field_types import Deadline
 from overnight_server.api.http.authentication import Admin
 from overnight_server.api.http.dependencies import Parts, Use
 from overnight_server.api.http.key_requests import USUAL, NewKey, Rotation
 from overnight_server.api.routes.keys import MadeKey, Revoked, ShownKey, shown
 from overnight_server.control.keys import issue, key_id_of, revoke, rotate
-from overnight_server.domain.errors import KeyNotFound, UserNotFound
 from overnight_server.domain.ids import UserId
 from overnight_server.insight.audit import Act, list_acts
 from overnight_server.insight.users import list_keys, named_user

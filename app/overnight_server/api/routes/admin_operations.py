@@ -5,6 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from overnight.errors import InvalidRequest, TaskNotFound
 from overnight.models.account import DeadLetterGroup, Held, Pause
 from overnight.models.admin import (
     Drained,
@@ -23,7 +24,6 @@ from overnight_server.api.routes.admin_keys import user_named
 from overnight_server.control import pauses
 from overnight_server.control.drain import drain, undrain
 from overnight_server.control.pauses import Target
-from overnight_server.domain.errors import InvalidRequest, TaskNotFound
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.insight.dead_letters import DeadLetterGroupView, group_dead_letters
 from overnight_server.insight.fairness import FairnessView, fairness

@@ -3,6 +3,7 @@
 from fastapi import APIRouter, Request, Response
 from sqlalchemy.exc import IntegrityError
 
+from overnight.errors import InvalidRequest
 from overnight.models.admin import UserChanges, UserCreate, UserDetail
 from overnight_server.api.http.authentication import Admin
 from overnight_server.api.http.dependencies import Parts, Use
@@ -21,7 +22,6 @@ from overnight_server.control.users import (
     override_limits,
 )
 from overnight_server.control.windows import set_window
-from overnight_server.domain.errors import InvalidRequest
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.plans import OnExhausted, PlanTier
 from overnight_server.insight.users import UserView, get_user, list_users

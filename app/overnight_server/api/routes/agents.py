@@ -13,8 +13,9 @@ from typing import Annotated
 from anyio.to_thread import run_sync as _thread
 from fastapi import APIRouter, Query, Request, Response
 
+from overnight.errors import Forbidden
 from overnight.models.agents import Agent, AgentBeat, AgentRegister, Ok, Work
-from overnight_server.api.http.authentication import AgentRunner, Forbidden, check_again
+from overnight_server.api.http.authentication import AgentRunner, check_again
 from overnight_server.api.http.dependencies import Parts, Use
 from overnight_server.api.http.openapi import again
 from overnight_server.control import agents

@@ -4,7 +4,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from overnight.graphs.shape import NotAGraph, links_of
+from overnight.errors import InvalidRequest, Refused
+from overnight.graphs.shape import links_of
 from overnight.models.dags import (
     Dag,
     DagCancelled,
@@ -24,7 +25,6 @@ from overnight_server.api.http.openapi import again
 from overnight_server.api.http.pagination import PAGE, BeforeDag, Limit, page_of
 from overnight_server.api.http.path_params import dag_cursor, dag_named
 from overnight_server.control.graphs import cancel_dag, retry_dag
-from overnight_server.domain.errors import InvalidGraph, InvalidRequest, Refused
 from overnight_server.domain.ids import show_dag, show_task
 from overnight_server.forecast.plan import PlanView, plan
 from overnight_server.forecast.snapshot import Workers
@@ -172,10 +172,7 @@ def drafts(body: DagCreate, parts: Parts) -> tuple[list[NewTask], list[Edge]]:
 
     The edges are all there will be: who reads the output of another waits for it too.
     """
-    try:
-        links = links_of(body)
-    except NotAGraph as error:
-        raise InvalidGraph([vars(fault) for fault in error.faults]) from error
+    links = links_of(body)
     tasks = [new_task(task, parts.settings, None) for task in body.tasks]
     edges = [Edge(link.parent, link.child, link.condition, link.on_unmet) for link in links]
     return tasks, list(NewGraph(tasks, edges).edges)

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
+from overnight.errors import InvalidRequest, NotDeadLettered, TaskNotFound
 from overnight.models.account import DeadLetter, DeadLetterGroup, Resolution, Resolved
 from overnight_server.api.http.authentication import Reader, Writer
 from overnight_server.api.http.dependencies import Use
@@ -11,7 +12,6 @@ from overnight_server.api.http.etags import changes_of
 from overnight_server.api.http.pagination import PAGE, BeforeNumber, Limit, page_of
 from overnight_server.api.http.path_params import number_cursor, task_named
 from overnight_server.control import dead_letters
-from overnight_server.domain.errors import InvalidRequest, NotDeadLettered, TaskNotFound
 from overnight_server.domain.ids import show_task
 from overnight_server.insight.dead_letters import (
     DeadLetterGroupView,

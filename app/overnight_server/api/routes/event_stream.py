@@ -17,11 +17,11 @@ from starlette.types import Receive, Scope, Send
 
 from overnight.client.event_stream import END
 from overnight.client.task_calls import HEARTBEAT_SECONDS
+from overnight.errors import DagNotFound, InvalidRequest, TaskNotFound, Unauthenticated
 from overnight.models.dags import Dag
 from overnight.models.tasks import Event, TaskResponse
-from overnight_server.api.http.authentication import Reader, Unauthenticated, check_again
+from overnight_server.api.http.authentication import Reader, check_again
 from overnight_server.api.http.dependencies import Parts, Use
-from overnight_server.domain.errors import DagNotFound, InvalidRequest, TaskNotFound
 from overnight_server.domain.ids import DagId, MalformedId, TaskId, parse_dag, parse_task
 from overnight_server.event_log.feed import Feed, Subscription
 from overnight_server.event_log.reader import EventView, Topic, last_event, read_events

@@ -7,11 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter
 from pydantic import Field
 
+from overnight.errors import InvalidRequest, KeyNotFound
 from overnight_server.api.http.authentication import KeyReader, KeyWriter
 from overnight_server.api.http.dependencies import Use
 from overnight_server.api.http.key_requests import USUAL, NewKey, Rotation
 from overnight_server.control.keys import issue, key_id_of, revoke, rotate
-from overnight_server.domain.errors import InvalidRequest, KeyNotFound
 from overnight_server.domain.scopes import within
 from overnight_server.insight.users import KeyView, list_keys
 

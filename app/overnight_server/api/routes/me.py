@@ -2,13 +2,13 @@
 
 from fastapi import APIRouter
 
+from overnight.errors import InvalidRequest
 from overnight.models.account import Me, Window, WindowSet
 from overnight.models.tasks import UserLimits
 from overnight_server.api.http.authentication import Reader, Writer
 from overnight_server.api.http.dependencies import Parts, Use
 from overnight_server.control.keys import Caller
 from overnight_server.control.windows import set_window
-from overnight_server.domain.errors import InvalidRequest
 from overnight_server.domain.windows import Window as HouseWindow
 from overnight_server.domain.windows import parse_window
 from overnight_server.insight.queue import UserLimitsView, user_limits

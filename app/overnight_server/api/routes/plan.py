@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from fastapi import APIRouter
 
+from overnight.errors import FieldError, InvalidGraph
 from overnight.models.tasks import Plan, PlanRequest
 from overnight_server.api.http.authentication import Reader
 from overnight_server.api.http.dependencies import Use
-from overnight_server.domain.errors import InvalidGraph
 from overnight_server.forecast.plan import PlanView, plan
 from overnight_server.forecast.snapshot import Workers
 from overnight_server.intake.submit import Caps, Edge
@@ -32,14 +32,14 @@ def simulate_batch(body: PlanRequest, parts: Use, caller: Reader) -> PlanView:
     )
 
 
-def _leading_nowhere(body: PlanRequest) -> Iterator[dict[str, str]]:
+def _leading_nowhere(body: PlanRequest) -> Iterator[FieldError]:
     """Name the ends of edges that no task of the batch stands at."""
     last = len(body.tasks) - 1
     for place, edge in enumerate(body.edges):
         for end in ("parent", "child"):
             if getattr(edge, end) > last:
-                yield {
-                    "field": f"edges.{place}.{end}",
-                    "message": "names no task of the batch",
-                    "legal": f"a whole number from 0 to {last}",
-                }
+                yield FieldError(
+                    f"edges.{place}.{end}",
+                    "names no task of the batch",
+                    f"a whole number from 0 to {last}",
+                )

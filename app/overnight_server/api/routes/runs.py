@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from fastapi import APIRouter, Depends, Request, Response
 
+from overnight.errors import InvalidRequest, StaleAttempt, TaskNotFound, Unauthenticated
 from overnight.handlers.spawn import NUMBERED
 from overnight.models.agents import (
     ArtifactKeep,
@@ -32,13 +33,12 @@ from overnight.models.agents import (
     TaskResult,
 )
 from overnight.models.tasks import TaskResponse
-from overnight_server.api.http.authentication import Unauthenticated, presented
+from overnight_server.api.http.authentication import presented
 from overnight_server.api.http.dependencies import Parts, Use
 from overnight_server.api.http.middleware import add_headers
 from overnight_server.api.http.openapi import again
 from overnight_server.control.claim_tokens import PREFIX, ClaimEnded, Holder, Superseded, verify
 from overnight_server.domain.claims import Run
-from overnight_server.domain.errors import InvalidRequest, StaleAttempt, TaskNotFound
 from overnight_server.domain.ids import MalformedId, TaskId, parse_task, show_artifact, show_task
 from overnight_server.domain.results import (
     Deferred,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import yaml
 
-    from overnight.graphs.shape import Fault
+    from overnight.errors import FieldError
     from overnight.models.dags import DagCreate
     from overnight.models.tasks import TaskCreate
 
@@ -184,13 +184,14 @@ def _entry(document: Document, place: Path, value: object, wrong: list[Wrong]) -
     return None if isinstance(made, list) else entry
 
 
-def _faults_of(graph: "DagCreate") -> "Sequence[Fault]":
-    from overnight.graphs.shape import NotAGraph, links_of
+def _faults_of(graph: "DagCreate") -> "Sequence[FieldError]":
+    from overnight.errors import InvalidGraph
+    from overnight.graphs.shape import links_of
 
     try:
         links_of(graph)
-    except NotAGraph as error:
-        return error.faults
+    except InvalidGraph as error:
+        return error.fields
     return ()
 
 
