@@ -48,7 +48,7 @@ POINTS: Final[Mapping[str, str]] = {
     "heartbeat.after_commit": "a heartbeat is committed and its answer not yet heard",
     "lease.before_force": "a run is about to be ended by force",
     "lease.after_force": "a run's forced end is recorded and its process still lives",
-    "obituary.before_word": "a worker is about to tell of a dead child",
+    "dead_children.before_settle": "a worker is about to settle the claims of a dead child",
     "presence.before_beat": "a worker is about to say that it lives",
     "presence.after_beat": "a worker has said that it lives",
     "presence.before_leave": "a worker is about to say that it leaves",

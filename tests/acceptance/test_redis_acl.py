@@ -23,7 +23,7 @@ from overnight_server.domain.ids import show_task
 from overnight_server.local.ports import free_port
 from overnight_server.local.postgres import EmbeddedPostgres
 from overnight_server.local.redis import EmbeddedRedis
-from overnight_server.wakeups.wake import CHANNEL, Listener, Waker
+from overnight_server.wakeups.wake import DISPATCHERS_CHANNEL, Waker, WakeUpListener
 from tests.support.command import run
 from tests.support.flower import SIGN_IN, Flower
 from tests.support.servers import redis_server
@@ -104,12 +104,12 @@ def test_a_whole_deployment_works_under_the_list(
             assert len(pinged) >= 1, worker.said()
         publisher.close()
     waker = Waker(urls[API], PREFIX)
-    ear = Listener(urls[SERVICE], PREFIX)
-    ear._heard(0.01)
+    listener = WakeUpListener(urls[SERVICE], PREFIX)
+    listener._receive(0.01)
     waker.wake()
-    wait_until(lambda: ear._heard(0.2), what="the bell to be heard")
+    wait_until(lambda: listener._receive(0.2), what="the wake-up to be received")
     waker.close()
-    ear.close()
+    listener.close()
     rates = Rates(urls[API], PREFIX, per_second=0.01, burst=1)
     rates.take("ada")
     with pytest.raises(TooManyRequests):
@@ -184,7 +184,7 @@ def test_nothing_else_is_let_through(guarded: tuple[EmbeddedRedis, dict[str, str
             ("DEL", f"{PREFIX}{agent_queue('default')}"),
             ("BRPOP", f"{PREFIX}{agent_queue('default')}", "1"),
             ("GET", f"{PREFIX}rate:ada"),
-            ("PUBLISH", f"{PREFIX}{CHANNEL}", "ring"),
+            ("PUBLISH", f"{PREFIX}{DISPATCHERS_CHANNEL}", "ring"),
             ("FLUSHALL",),
             ("KEYS", "*"),
         ),

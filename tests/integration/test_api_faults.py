@@ -17,7 +17,7 @@ from overnight_server.local.postgres import EmbeddedPostgres
 from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.settings import load
 from overnight_server.store.db import Db
-from overnight_server.wakeups.wake import Listener
+from overnight_server.wakeups.wake import WakeUpListener
 from tests.support.api_user import DEAD_REDIS, NO_FILE, TASKS, serve_api
 from tests.support.deployment import Deployment
 
@@ -105,7 +105,7 @@ def test_a_hung_redis_neither_fails_nor_slows_a_submit(
 def test_a_submit_wakes_whoever_listens(
     deployment: Deployment, database_url: str, redis: EmbeddedRedis
 ) -> None:
-    listener, never = Listener(redis.url), threading.Event()
+    listener, never = WakeUpListener(redis.url), threading.Event()
     listener.wait(5, never)  # opening the ear counts as hearing something
     with serve_api(deployment, database_url, OVERNIGHT_REDIS_URL=redis.url) as api_user:
         api_user.created()

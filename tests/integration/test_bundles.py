@@ -20,7 +20,7 @@ from overnight_server.wakeups.wake import Waker
 from overnight_worker import resources
 from overnight_worker.execute import carry_out
 from overnight_worker.identity import WORKER_ID
-from overnight_worker.shutdown import DRAIN
+from overnight_worker.shutdown import SHUTDOWN_FLAG
 from tests.support.deployment import CLAIM_TTL, LIVENESS, POOL, Deployment
 from tests.support.rivals import held_lane
 from tests.support.waiting import wait_until
@@ -303,9 +303,9 @@ def test_a_crashed_bundle_blames_nobody_and_runs_singly_next(deployment: Deploym
 
 @pytest.fixture
 def draining() -> Iterator[None]:
-    DRAIN.begin()
+    SHUTDOWN_FLAG.set()
     yield
-    DRAIN._flag[0] = 0
+    SHUTDOWN_FLAG._byte[0] = 0
 
 
 @pytest.mark.usefixtures("draining")

@@ -25,22 +25,22 @@ def settings(database_url: str) -> Settings:
 
 
 @pytest.fixture
-def holding() -> ClaimRegistry:
+def registry() -> ClaimRegistry:
     return ClaimRegistry()
 
 
 @pytest.fixture
-def obituary(holding: ClaimRegistry) -> DeadChildren:
-    return DeadChildren(holding)
+def dead_children(registry: ClaimRegistry) -> DeadChildren:
+    return DeadChildren(registry)
 
 
-def dies_at_work(holding: ClaimRegistry, run: Run, *, place: int = 0) -> None:
+def dies_at_work(registry: ClaimRegistry, run: Run, *, place: int = 0) -> None:
     """Let the process of a run die while its handler is at work."""
 
     def work() -> None:
-        holding.open()
-        holding.take([run.claim])
-        holding.handle(until=time.monotonic() + 60)
+        registry.register()
+        registry.set_claims([run.claim])
+        registry.handler_started(until=time.monotonic() + 60)
 
     in_a_process_that_dies(work, place=place)
 
@@ -54,55 +54,55 @@ def outcome(deployment: Deployment, run: Run) -> str | None:
 def test_a_death_that_nobody_can_be_told_of_holds_up_no_other(
     deployment: Deployment,
     settings: Settings,
-    holding: ClaimRegistry,
-    obituary: DeadChildren,
+    registry: ClaimRegistry,
+    dead_children: DeadChildren,
     connect: Callable[..., Db],
 ) -> None:
     deployment.agent()
     held_up, other = deployment.running(deployment.user()), deployment.running(deployment.user())
-    dies_at_work(holding, held_up, place=0)
-    dies_at_work(holding, other, place=1)
+    dies_at_work(registry, held_up, place=0)
+    dies_at_work(registry, other, place=1)
 
     with held_lane(connect, held_up.user_id):
-        obituary.tell(settings)
+        dead_children.settle(settings)
         assert (outcome(deployment, held_up), outcome(deployment, other)) == (None, "crash")
 
     def told() -> bool:
-        obituary.tell(settings)
+        dead_children.settle(settings)
         return outcome(deployment, held_up) == "crash"
 
     wait_until(told, timeout=10, what="the death to be told later")
 
 
 def test_what_a_death_left_is_safe_from_whoever_takes_the_place(
-    deployment: Deployment, settings: Settings, holding: ClaimRegistry, obituary: DeadChildren
+    deployment: Deployment, settings: Settings, registry: ClaimRegistry, dead_children: DeadChildren
 ) -> None:
     deployment.agent()
     first, second = deployment.running(deployment.user()), deployment.running(deployment.user())
-    dies_at_work(holding, first)
-    obituary.note()
+    dies_at_work(registry, first)
+    dead_children.collect()
 
     def message_that_starts_nothing() -> None:
-        holding.open()
-        holding.rest()
+        registry.register()
+        registry.handler_ended()
 
     in_a_process_that_dies(message_that_starts_nothing)
-    obituary.note()
-    dies_at_work(holding, second)
-    obituary.tell(settings)
+    dead_children.collect()
+    dies_at_work(registry, second)
+    dead_children.settle(settings)
 
     assert [outcome(deployment, run) for run in (first, second)] == ["crash", "crash"]
 
 
 def test_what_could_not_be_told_is_not_tried_again_at_once(
-    deployment: Deployment, settings: Settings, holding: ClaimRegistry, obituary: DeadChildren
+    deployment: Deployment, settings: Settings, registry: ClaimRegistry, dead_children: DeadChildren
 ) -> None:
     deployment.agent()
     run = deployment.running(deployment.user())
-    dies_at_work(holding, run)
+    dies_at_work(registry, run)
     nowhere = worker_settings("postgresql://nobody@127.0.0.1:1/nothing", NOWHERE)
 
-    obituary.tell(nowhere)
-    obituary.tell(settings)
+    dead_children.settle(nowhere)
+    dead_children.settle(settings)
 
     assert outcome(deployment, run) is None, "a worker that speaks all the time does nothing else"

@@ -10,7 +10,7 @@ from overnight_server.domain.results import Returned
 from overnight_server.insight.workers import list_workers
 from overnight_server.maintenance.reap import retire_agents
 from overnight_server.outcome.presence import AgentCard
-from overnight_worker.presence import show_up
+from overnight_worker.presence import beat_or_join
 from tests.support.deployment import POOL, Deployment
 
 LIVENESS = timedelta(seconds=15)
@@ -60,16 +60,16 @@ def test_what_it_alone_could_not_do_holds_its_pool_back_no_more(deployment: Depl
 
 
 def test_its_own_signs_of_life_do_not_undo_it(deployment: Deployment) -> None:
-    before = show_up(deployment.dispatcher, card(OLD), liveness=LIVENESS)
+    before = beat_or_join(deployment.dispatcher, card(OLD), liveness=LIVENESS)
     drain(deployment.dispatcher, OLD)
 
-    beating = show_up(deployment.dispatcher, card(OLD), liveness=LIVENESS)
+    beating = beat_or_join(deployment.dispatcher, card(OLD), liveness=LIVENESS)
     deployment.move_clock(LIVENESS * 2)
-    after_silence = show_up(deployment.dispatcher, card(OLD), liveness=LIVENESS)
+    after_silence = beat_or_join(deployment.dispatcher, card(OLD), liveness=LIVENESS)
     deployment.move_clock(LIVENESS * 10)
     retire_agents(deployment.dispatcher, silence=LIVENESS)
     written_off = deployment.one("SELECT status FROM agents")["status"]
-    after_all = show_up(deployment.dispatcher, card(OLD), liveness=LIVENESS)
+    after_all = beat_or_join(deployment.dispatcher, card(OLD), liveness=LIVENESS)
 
     assert (before, beating, after_silence) == ("active", "draining", "draining")
     assert (written_off, after_all) == ("offline", "draining")
@@ -83,7 +83,7 @@ def test_a_drain_can_be_taken_back(deployment: Deployment) -> None:
 
     undrain(deployment.dispatcher, OLD)
 
-    assert show_up(deployment.dispatcher, card(OLD), liveness=LIVENESS) == "active"
+    assert beat_or_join(deployment.dispatcher, card(OLD), liveness=LIVENESS) == "active"
     assert len(deployment.claim().claims) == 1
 
 

@@ -16,7 +16,7 @@ from overnight_worker import resources
 from overnight_worker.execute import carry_out
 from overnight_worker.load_handlers import load_handlers
 from overnight_worker.record_results import settle_by
-from overnight_worker.shutdown import DRAIN
+from overnight_worker.shutdown import SHUTDOWN_FLAG
 from tests.support.deployment import Deployment
 from tests.support.rivals import Rival, held_lane
 from tests.support.waiting import wait_until
@@ -59,9 +59,9 @@ def handler() -> Iterator[Callable[[registry.HandlerFunction], None]]:
 
 @pytest.fixture
 def draining() -> Iterator[None]:
-    DRAIN.begin()
+    SHUTDOWN_FLAG.set()
     yield
-    DRAIN._flag[0] = 0
+    SHUTDOWN_FLAG._byte[0] = 0
 
 
 def claimed(deployment: Deployment, user: UserId, **fields: object) -> Claimed:
@@ -383,7 +383,7 @@ def test_an_end_that_others_hold_up_is_never_given_up(
 
     with held_lane(connect, user):
         late.start()
-        wait_until(lambda: "ends wait to be recorded" in caplog.text, what="its first try to fail")
+        wait_until(lambda: "results wait to be recorded" in caplog.text, what="a failed try")
 
     assert late.answer() is True
     hasty.close()

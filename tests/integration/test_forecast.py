@@ -15,7 +15,7 @@ from overnight_server.forecast.forecast import ForecastView, forecast_next, fore
 from overnight_server.forecast.plan import _draft, plan
 from overnight_server.forecast.snapshot import Workers, look
 from overnight_server.intake.submit import Caps, Edge, NewTask, submit, submit_graph
-from overnight_worker.duration_stats import Pace
+from overnight_worker.duration_stats import DurationStats
 from tests.support.api_user import ApiUser, serve_api
 from tests.support.deployment import AGENT, LIVENESS, LOOSE, POOL, Deployment
 
@@ -329,15 +329,15 @@ def test_workers_report_what_runs_took_and_the_last_hundred_are_kept(
     deployment: Deployment,
 ) -> None:
     for seconds in (30.0, 60.0):
-        pace = Pace()
+        stats = DurationStats()
         for _ in range(15):
-            pace.note("echo", seconds)
-        pace.report(deployment.dispatcher)
+            stats.add("echo", seconds)
+        stats.report(deployment.dispatcher)
     for _ in range(9):
-        pace = Pace()
+        stats = DurationStats()
         for _ in range(100):
-            pace.note("quick", 0.01)
-        pace.report(deployment.dispatcher)
+            stats.add("quick", 0.01)
+        stats.report(deployment.dispatcher)
 
     kept = {row["type"]: row["recent"] for row in deployment.rows("SELECT type, recent FROM paces")}
 

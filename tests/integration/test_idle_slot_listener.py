@@ -20,16 +20,16 @@ from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.settings import Settings
 from overnight_server.store.db import Db
 from overnight_server.wakeups.idle_slot_listener import (
-    Heard,
+    SlotSignal,
     SlotSubscription,
     dismiss_idle_listeners,
     has_idle_listener,
 )
-from overnight_server.wakeups.wake import SLOTS_CHANNEL, Listener, Waker
+from overnight_server.wakeups.wake import SLOTS_CHANNEL, Waker, WakeUpListener
 from overnight_worker import resources, slot_loop
 from overnight_worker.execute import carry_out
 from overnight_worker.identity import WORKER_ID
-from overnight_worker.shutdown import DRAIN
+from overnight_worker.shutdown import SHUTDOWN_FLAG
 from tests.support.deployment import POOL, Deployment
 from tests.support.waiting import wait_until
 from tests.support.workers import worker_settings
@@ -82,21 +82,21 @@ def ran(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How much each look of a lingering slot brought."""
     brought: list[int] = []
-    look = slot_loop.Refill._look
+    look = slot_loop.SlotLoop._claim_first
 
-    def counted(self: slot_loop.Refill, *prepared: Any) -> list[Run]:
+    def counted(self: slot_loop.SlotLoop, *prepared: Any) -> list[Run]:
         runs = look(self, *prepared)
         brought.append(len(runs))
         return runs
 
-    monkeypatch.setattr(slot_loop.Refill, "_look", counted)
+    monkeypatch.setattr(slot_loop.SlotLoop, "_claim_first", counted)
     return brought
 
 
 def test_an_ear_that_opens_looks_once(redis: EmbeddedRedis, prefix: str) -> None:
     """Whatever was said before may have been for it."""
     with SlotSubscription(redis.url, prefix, "default", QUEUE) as ear:
-        assert _words(ear, 2) == [Heard.LOOK, Heard.NOTHING]
+        assert _words(ear, 2) == [SlotSignal.SUBSCRIBED, SlotSignal.NOTHING]
 
 
 def test_an_ear_forgets_what_it_did_not_take_in_before_it_closed(
@@ -108,7 +108,7 @@ def test_an_ear_forgets_what_it_did_not_take_in_before_it_closed(
         client.publish(prefix + SLOTS_CHANNEL, "")
 
     with ear:
-        assert _words(ear, 2) == [Heard.LOOK, Heard.NOTHING]
+        assert _words(ear, 2) == [SlotSignal.SUBSCRIBED, SlotSignal.NOTHING]
 
 
 def test_an_ear_hears_pings_and_its_own_pool_alone(
@@ -118,14 +118,14 @@ def test_an_ear_hears_pings_and_its_own_pool_alone(
         _words(ear, 2)
         dismiss_idle_listeners(client, prefix, "gpu")
         client.publish(prefix + SLOTS_CHANNEL, "")
-        assert ear.wait(LONG) is Heard.CALL
+        assert ear.wait(LONG) is SlotSignal.WAKE_UP
         # Together, or the first could be heard before the second is on its way.
         with client.pipeline() as both:
             both.publish(prefix + SLOTS_CHANNEL, "")
             dismiss_idle_listeners(both, prefix, "default")
             both.execute()
 
-        assert ear.wait(LONG) is Heard.LEAVE
+        assert ear.wait(LONG) is SlotSignal.LEAVE
 
 
 def test_the_dispatcher_sees_whether_somebody_lingers(
@@ -142,14 +142,14 @@ def test_the_dispatcher_sees_whether_somebody_lingers(
 
 def test_a_slot_that_lingers_hears_before_a_dispatcher(redis: EmbeddedRedis, prefix: str) -> None:
     waker = Waker(redis.url, prefix)
-    dispatcher = Listener(redis.url, prefix)
+    dispatcher = WakeUpListener(redis.url, prefix)
     dispatcher.wait(LONG, threading.Event())
     with SlotSubscription(redis.url, prefix, "default", QUEUE) as ear:
         _words(ear, 1)
 
         waker.wake()
 
-        assert ear.wait(LONG) is Heard.CALL
+        assert ear.wait(LONG) is SlotSignal.WAKE_UP
         assert dispatcher.wait(LONG, threading.Event())
     dispatcher.close()
     waker.close()
@@ -161,13 +161,13 @@ def test_nobody_lingers_while_messages_wait(
     client.rpush(prefix + QUEUE, "a message")
 
     with SlotSubscription(redis.url, prefix, "default", QUEUE) as ear:
-        assert ear.wait(LONG) is Heard.LEAVE
+        assert ear.wait(LONG) is SlotSignal.LEAVE
 
 
 def test_a_message_that_nobody_told_of_is_seen_also_between_pings(
     redis: EmbeddedRedis, client: Redis, prefix: str
 ) -> None:
-    def pinged() -> Heard:
+    def pinged() -> SlotSignal:
         client.publish(prefix + SLOTS_CHANNEL, "")
         return ear.wait(LONG)
 
@@ -175,21 +175,23 @@ def test_a_message_that_nobody_told_of_is_seen_also_between_pings(
         _words(ear, 2)
         client.rpush(prefix + QUEUE, "a message")
 
-        wait_until(lambda: pinged() is Heard.LEAVE, timeout=LONG, what="the message to be seen")
+        wait_until(
+            lambda: pinged() is SlotSignal.LEAVE, timeout=LONG, what="the message to be seen"
+        )
 
 
 def test_one_of_a_pool_lingers_at_a_time(redis: EmbeddedRedis, prefix: str) -> None:
     with SlotSubscription(redis.url, prefix, "default", QUEUE) as first:
         with SlotSubscription(redis.url, prefix, "default", QUEUE) as second:
-            assert second.wait(LONG) is Heard.LEAVE
+            assert second.wait(LONG) is SlotSignal.LEAVE
         with SlotSubscription(redis.url, prefix, "gpu", agent_queue("gpu")) as elsewhere:
-            assert elsewhere.wait(LONG) is Heard.LOOK
-        assert first.wait(LONG) is Heard.LOOK
+            assert elsewhere.wait(LONG) is SlotSignal.SUBSCRIBED
+        assert first.wait(LONG) is SlotSignal.SUBSCRIBED
 
 
 def test_without_redis_nobody_lingers() -> None:
     with SlotSubscription(NOBODY_LISTENS, "x:", "default", QUEUE) as ear:
-        assert ear.wait(LONG) is Heard.LEAVE
+        assert ear.wait(LONG) is SlotSignal.LEAVE
 
 
 def test_a_lingering_slot_takes_what_comes_and_leaves_when_sent_off(
@@ -227,6 +229,8 @@ def test_an_invited_slot_takes_what_comes(
     worker.waker.wake()
 
     wait_until(lambda: _count(deployment, "completed") == 1, what="the task to be recorded")
+    # A slot that has not subscribed again yet would miss the dismissal.
+    _lingers(worker, client)
     dismiss_idle_listeners(client, worker.settings.redis_key_prefix, POOL)
     slot.join(LONG)
     assert ran == ["first"]
@@ -238,19 +242,19 @@ def test_what_comes_to_a_slot_that_lingers_lets_it_go_on(
     deployment: Deployment, worker: resources.WorkerResources, client: Redis
 ) -> None:
     """Also if it came later than busy slots go on after their message."""
-    taking = slot_loop.Refill(worker)
+    taking = slot_loop.SlotLoop(worker)
     taken: list[Run] = []
-    slot = threading.Thread(target=lambda: taken.extend(taking.linger()), daemon=True)
+    slot = threading.Thread(target=lambda: taken.extend(taking.wait_for_runs()), daemon=True)
     slot.start()
     _lingers(worker, client)
-    taking._until = 0.0
+    taking._continue_until = 0.0
     task_id = deployment.task(deployment.user(), type="quick")
 
     worker.waker.wake()
 
     slot.join(LONG)
     assert [run.claim.task_id for run in taken] == [task_id]
-    assert taking._goes_on
+    assert taking._may_continue
 
 
 @pytest.mark.usefixtures("ran")
@@ -309,7 +313,7 @@ def test_a_lingering_slot_leaves_when_the_worker_shuts_down(
     slot = _carrying_out(deployment, worker, "first")
     _lingers(worker, client)
 
-    monkeypatch.setattr(type(DRAIN), "begun", property(lambda _: True))
+    monkeypatch.setattr(type(SHUTDOWN_FLAG), "is_set", property(lambda _: True))
 
     slot.join(LONG)
     assert not slot.is_alive()
@@ -403,7 +407,7 @@ def test_what_a_slot_is_called_for_and_may_not_take_it_leaves_to_the_dispatchers
     looks: list[int],
 ) -> None:
     prefix = worker.settings.redis_key_prefix
-    dispatcher = Listener(str(worker.settings.redis_url), prefix)
+    dispatcher = WakeUpListener(str(worker.settings.redis_url), prefix)
     slot = _carrying_out(deployment, worker, "first")
     _lingers(worker, client)
     wait_until(lambda: looks, what="its own first look")
@@ -425,7 +429,7 @@ def _dispatching(deployment: Deployment, settings: Settings) -> Iterator[None]:
     """Let a dispatcher work in a thread."""
     stop = threading.Event()
     publisher = Publisher(settings)
-    listener = Listener(str(settings.redis_url), settings.redis_key_prefix)
+    listener = WakeUpListener(str(settings.redis_url), settings.redis_key_prefix)
     clerk = threading.Thread(
         target=dispatch,
         args=(deployment.dispatcher, publisher, listener, settings, stop),
@@ -441,7 +445,7 @@ def _dispatching(deployment: Deployment, settings: Settings) -> Iterator[None]:
         publisher.close()
 
 
-def _words(ear: SlotSubscription, count: int) -> list[Heard]:
+def _words(ear: SlotSubscription, count: int) -> list[SlotSignal]:
     return [ear.wait(0.2) for _ in range(count)]
 
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from overnight_server.maintenance.reap import reap
 from overnight_server.outcome.presence import AgentCard
-from overnight_worker.presence import show_up
+from overnight_worker.presence import beat_or_join
 from tests.support.deployment import AGENT, LEASE, POOL, Deployment
 
 LIVENESS = timedelta(seconds=15)
@@ -12,17 +12,17 @@ CARD = AgentCard(AGENT, POOL, (), 2)
 
 
 def test_a_worker_that_is_new_here_joins(deployment: Deployment) -> None:
-    show_up(deployment.dispatcher, CARD, liveness=LIVENESS)
+    beat_or_join(deployment.dispatcher, CARD, liveness=LIVENESS)
 
     assert _agent(deployment) == {"id": AGENT, "status": "active", "silent": timedelta(0)}
 
 
 def test_a_worker_that_is_known_beats(deployment: Deployment) -> None:
-    show_up(deployment.dispatcher, CARD, liveness=LIVENESS)
+    beat_or_join(deployment.dispatcher, CARD, liveness=LIVENESS)
     deployment.run("UPDATE agents SET slots = 7")
     deployment.move_clock(LIVENESS / 3)
 
-    show_up(deployment.dispatcher, CARD, liveness=LIVENESS)
+    beat_or_join(deployment.dispatcher, CARD, liveness=LIVENESS)
 
     assert _agent(deployment)["silent"] == timedelta(0)
     assert deployment.one("SELECT slots FROM agents")["slots"] == 7
@@ -31,12 +31,12 @@ def test_a_worker_that_is_known_beats(deployment: Deployment) -> None:
 def test_what_a_worker_lost_while_it_was_frozen_is_no_crash_of_its_runs(
     deployment: Deployment,
 ) -> None:
-    show_up(deployment.dispatcher, CARD, liveness=LIVENESS)
+    beat_or_join(deployment.dispatcher, CARD, liveness=LIVENESS)
     user = deployment.user()
     run = deployment.running(user)
     deployment.move_clock(LEASE + timedelta(seconds=1))
 
-    show_up(deployment.dispatcher, CARD, liveness=LIVENESS)
+    beat_or_join(deployment.dispatcher, CARD, liveness=LIVENESS)
     reap(deployment.dispatcher)
 
     assert deployment.one("SELECT outcome FROM attempts")["outcome"] == "worker_lost"

@@ -10,10 +10,10 @@ from overnight_server.local.postgres import EmbeddedPostgres
 from overnight_server.store.db import ADMIN, DISPATCHER, DatabaseUnreachable, Db
 from overnight_server.wakeups.wake import Waker
 from overnight_worker import resources
-from overnight_worker.execute import begin, carry_out
+from overnight_worker.execute import carry_out, start
 from overnight_worker.identity import WORKER_ID
 from overnight_worker.load_handlers import load_handlers
-from overnight_worker.slot_loop import Refill
+from overnight_worker.slot_loop import SlotLoop
 from tests.chaos.proxy import FaultProxy, Link, Mood
 from tests.chaos.stage import through
 from tests.support.deployment import LOOSE, Deployment
@@ -70,7 +70,7 @@ def test_a_start_whose_answer_was_lost_is_given_back_and_costs_nothing(
     # One commit is forgotten: that of the start. The next attempt to speak is heard.
     link.forget_next_commit()
 
-    assert begin(worker, [claimed.claim]) == []
+    assert start(worker, [claimed.claim]) == []
 
     row = deployment.row(task_id)
     assert (row["state"], row["attempts"], row["epoch"]) == ("ready", 0, 1)
@@ -101,13 +101,13 @@ def test_what_a_lingering_slot_took_without_an_answer_is_given_back(
     deployment.run("INSERT INTO paces (type, seconds) VALUES ('echo', 0.001)")
     deployment.agent(agent_id=WORKER_ID)
     task_id = deployment.task(user)
-    refill = Refill(worker)
+    loop = SlotLoop(worker)
     with worker.db.standing_by() as standby:
-        prepared = refill._prepared(standby)
+        prepared = loop._prepare_claim(standby)
         link.forget_next_commit()
 
         with pytest.raises(DatabaseUnreachable):
-            refill._look(standby, *prepared)
+            loop._claim_first(standby, *prepared)
 
     row = deployment.row(task_id)
     assert (row["state"], row["attempts"], row["epoch"]) == ("ready", 0, 1)

@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 
 from overnight_server.local.redis import EmbeddedRedis
-from overnight_server.wakeups.wake import Listener, Waker
+from overnight_server.wakeups.wake import Waker, WakeUpListener
 from tests.support.waiting import wait_until
 
 NOBODY_LISTENS = "redis://127.0.0.1:1/0"
@@ -34,15 +34,15 @@ def waker(redis: EmbeddedRedis, prefix: str) -> Iterator[Waker]:
 
 
 @pytest.fixture
-def listener(redis: EmbeddedRedis, prefix: str) -> Iterator[Listener]:
+def listener(redis: EmbeddedRedis, prefix: str) -> Iterator[WakeUpListener]:
     """A listener whose ear is open already."""
-    listener = Listener(redis.url, prefix)
+    listener = WakeUpListener(redis.url, prefix)
     assert listener.wait(LONG, threading.Event()) is True
     yield listener
     listener.close()
 
 
-def test_a_nudge_wakes_the_listener(waker: Waker, listener: Listener) -> None:
+def test_a_nudge_wakes_the_listener(waker: Waker, listener: WakeUpListener) -> None:
     waker.wake()
 
     assert listener.wait(LONG, threading.Event()) is True
@@ -50,7 +50,7 @@ def test_a_nudge_wakes_the_listener(waker: Waker, listener: Listener) -> None:
 
 def test_a_listener_looks_once_before_its_ear_is_open(redis: EmbeddedRedis, prefix: str) -> None:
     """Whatever was said before may have been for it."""
-    listener = Listener(redis.url, prefix)
+    listener = WakeUpListener(redis.url, prefix)
 
     assert listener.wait(LONG, threading.Event()) is True
     assert listener.wait(0.1, threading.Event()) is False
@@ -58,7 +58,7 @@ def test_a_listener_looks_once_before_its_ear_is_open(redis: EmbeddedRedis, pref
 
 
 def test_many_pings_are_answered_by_one_look(
-    redis: EmbeddedRedis, prefix: str, listener: Listener
+    redis: EmbeddedRedis, prefix: str, listener: WakeUpListener
 ) -> None:
     with Redis.from_url(redis.url) as client:
         for _ in range(20):
@@ -69,7 +69,7 @@ def test_many_pings_are_answered_by_one_look(
 
 
 def test_another_deployment_on_the_same_redis_is_not_heard(
-    redis: EmbeddedRedis, listener: Listener
+    redis: EmbeddedRedis, listener: WakeUpListener
 ) -> None:
     with Redis.from_url(redis.url) as client:
         client.publish("another:wake", "")
@@ -77,7 +77,7 @@ def test_another_deployment_on_the_same_redis_is_not_heard(
     assert listener.wait(0.3, threading.Event()) is False
 
 
-def test_a_stop_ends_the_wait(listener: Listener) -> None:
+def test_a_stop_ends_the_wait(listener: WakeUpListener) -> None:
     stop = threading.Event()
     threading.Timer(0.1, stop.set).start()
 
@@ -86,7 +86,7 @@ def test_a_stop_ends_the_wait(listener: Listener) -> None:
 
 
 def test_without_redis_a_listener_waits_no_longer_than_a_poll() -> None:
-    listener = Listener(NOBODY_LISTENS)
+    listener = WakeUpListener(NOBODY_LISTENS)
 
     with _within(5):
         assert listener.wait(1.0, threading.Event()) is False
@@ -96,7 +96,7 @@ def test_without_redis_a_listener_waits_no_longer_than_a_poll() -> None:
 def test_before_a_hung_redis_a_listener_waits_little_longer_than_a_poll(
     redis: EmbeddedRedis, prefix: str
 ) -> None:
-    listener = Listener(redis.url, prefix)
+    listener = WakeUpListener(redis.url, prefix)
 
     with _hung(redis), _within(5):
         listener.wait(1.0, threading.Event())
@@ -104,7 +104,7 @@ def test_before_a_hung_redis_a_listener_waits_little_longer_than_a_poll(
 
 
 def test_a_listener_hears_again_once_redis_is_back(redis: EmbeddedRedis, prefix: str) -> None:
-    listener = Listener(redis.url, prefix)
+    listener = WakeUpListener(redis.url, prefix)
     with _hung(redis):
         listener.wait(0.1, threading.Event())
 
@@ -130,7 +130,7 @@ def test_a_nudge_never_waits_for_a_redis_that_hangs(redis: EmbeddedRedis, waker:
 
 
 def test_a_nudge_on_a_line_that_was_cut_is_heard_all_the_same(
-    redis: EmbeddedRedis, waker: Waker, listener: Listener
+    redis: EmbeddedRedis, waker: Waker, listener: WakeUpListener
 ) -> None:
     waker.wake()
     assert listener.wait(LONG, threading.Event()) is True

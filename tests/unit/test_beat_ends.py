@@ -8,14 +8,14 @@ import pytest
 from celery import Celery
 from celery.beat import Service
 
-from overnight_worker.shutdown import end_beat
+from overnight_worker.shutdown import end_beat_on_signals
 
 
 @pytest.fixture
 def service() -> Iterator[Service]:
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     made = Service(Celery("test", set_as_current=False))
-    end_beat(made)
+    end_beat_on_signals(made)
     yield made
     for number, handler in before.items():
         signal.signal(number, handler)

@@ -14,13 +14,13 @@ from overnight_server.dispatch.celery_settings import (
 )
 from overnight_server.maintenance.sweeps import SWEEPS
 from overnight_server.settings import Settings, load
-from overnight_worker.beat_schedule import BEAT_SCHEDULE, EVERY
+from overnight_worker.beat_schedule import BEAT_SCHEDULE, SETTINGS
 from overnight_worker.beat_scheduler import Scheduler
-from overnight_worker.celery_logging import OnlyNews
+from overnight_worker.celery_logging import DeathFilter
 from overnight_worker.identity import WORKER_ID
-from overnight_worker.lease import ENDED_BY_FORCE
+from overnight_worker.lease import FORCED_EXIT_CODE
 from overnight_worker.load_handlers import HandlersNotLoaded, load_handlers
-from overnight_worker.presence import card_of
+from overnight_worker.presence import agent_card
 
 
 @pytest.fixture
@@ -86,12 +86,12 @@ def test_beat_sleeps_until_a_tick_is_due_however_soon_that_is() -> None:
 def test_beat_and_the_sweeps_agree_on_every_interval() -> None:
     beats = {str(entry["task"]): entry["schedule"] for entry in BEAT_SCHEDULE.values()}
 
-    assert beats == {f"upkeep.{name}": sweep.interval(EVERY) for name, sweep in SWEEPS.items()}
+    assert beats == {f"upkeep.{name}": sweep.interval(SETTINGS) for name, sweep in SWEEPS.items()}
 
 
 def test_a_worker_offers_what_it_was_told_and_what_its_handlers_can() -> None:
     load_handlers(())
-    card = card_of(load({"OVERNIGHT_POOL": "night", "OVERNIGHT_CAPABILITIES": "gpu"}), slots=3)
+    card = agent_card(load({"OVERNIGHT_POOL": "night", "OVERNIGHT_CAPABILITIES": "gpu"}), slots=3)
 
     assert (card.id, card.pool, card.slots) == (WORKER_ID, "night", 3)
     assert {"gpu", "agent:night"} <= set(card.capabilities)
@@ -121,8 +121,8 @@ def test_a_module_that_cannot_be_imported_is_named_with_the_reason(
 @pytest.mark.parametrize(
     ("text", "kept"),
     [
-        (f"Process 'x' exited with 'exitcode {ENDED_BY_FORCE}'", False),
-        (f"WorkerLostError('exitcode {ENDED_BY_FORCE} Job: 0.')", False),
+        (f"Process 'x' exited with 'exitcode {FORCED_EXIT_CODE}'", False),
+        (f"WorkerLostError('exitcode {FORCED_EXIT_CODE} Job: 0.')", False),
         ("Process 'x' exited with 'signal 9 (SIGKILL)'", True),
         ("something else", True),
     ],
@@ -130,4 +130,4 @@ def test_a_module_that_cannot_be_imported_is_named_with_the_reason(
 def test_only_deaths_we_brought_about_are_left_out_of_the_log(*, text: str, kept: bool) -> None:
     record = logging.LogRecord("celery", logging.ERROR, "", 0, text, (), None)
 
-    assert OnlyNews().filter(record) is kept
+    assert DeathFilter().filter(record) is kept

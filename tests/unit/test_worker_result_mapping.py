@@ -19,12 +19,12 @@ from overnight_server.domain.results import (
 from overnight_server.domain.retry import RetryPolicy
 from overnight_worker.result_mapping import (
     MAX_OUTPUT_BYTES,
-    UnfitOutput,
-    ending_of,
-    no_handler,
+    UnstorableOutput,
+    missing_handler_result,
+    result_of,
     storable,
 )
-from overnight_worker.runners.python import Finished, RunContext
+from overnight_worker.runners.python import HandlerOutcome, RunContext
 from overnight_worker.stop_policy import StopReason
 
 RUN = Run(
@@ -48,7 +48,7 @@ def context() -> RunContext:
     return RunContext(RUN, deadline=0.0)
 
 
-def raised_by(error: BaseException) -> Finished:
+def raised_by(error: BaseException) -> HandlerOutcome:
     """An exception as it arrives: raised by a handler, called by the runner."""
 
     def handler() -> None:
@@ -57,7 +57,7 @@ def raised_by(error: BaseException) -> Finished:
     try:
         handler()
     except BaseException as caught:  # noqa: BLE001 - any kind is a case here
-        return Finished(raised=caught)
+        return HandlerOutcome(raised=caught)
     raise AssertionError("it was raised")
 
 
@@ -72,7 +72,7 @@ def raised_by(error: BaseException) -> Finished:
 def test_a_handler_steers_its_task_without_failing(
     context: RunContext, error: Exception, expected: Result
 ) -> None:
-    assert ending_of(raised_by(error), RUN, context, None) == expected
+    assert result_of(raised_by(error), RUN, context, None) == expected
 
 
 @pytest.mark.parametrize(
@@ -98,12 +98,12 @@ def test_whatever_a_handler_raises_becomes_a_failure_in_words(
     retryable: bool | None,
     wait: float | None,
 ) -> None:
-    ending = ending_of(raised_by(error), RUN, context, None)
+    result = result_of(raised_by(error), RUN, context, None)
 
-    assert isinstance(ending, Raised)
-    assert (ending.error_class, ending.error_type) == (error_class, error_type)
-    assert (ending.retryable, ending.wait_seconds) == (retryable, wait)
-    assert ending.message
+    assert isinstance(result, Raised)
+    assert (result.error_class, result.error_type) == (error_class, error_type)
+    assert (result.retryable, result.wait_seconds) == (retryable, wait)
+    assert result.message
 
 
 @pytest.mark.parametrize(
@@ -120,21 +120,21 @@ def test_whatever_a_handler_raises_becomes_a_failure_in_words(
 def test_a_failure_is_told_with_its_class_unless_it_was_raised_to_be_read(
     context: RunContext, error: Exception, said: str
 ) -> None:
-    ending = ending_of(raised_by(error), RUN, context, None)
+    result = result_of(raised_by(error), RUN, context, None)
 
-    assert isinstance(ending, Raised)
-    assert ending.message == said
+    assert isinstance(result, Raised)
+    assert result.message == said
 
 
 def test_a_failure_shows_where_it_happened_but_no_password(context: RunContext) -> None:
-    ending = ending_of(
+    result = result_of(
         raised_by(OSError("redis://app:hunter2@cache:6379 is away")), RUN, context, None
     )
 
-    assert isinstance(ending, Raised)
-    assert "in handler" in ending.detail
-    assert "in raised_by" not in ending.detail
-    assert "hunter2" not in ending.message + ending.detail
+    assert isinstance(result, Raised)
+    assert "in handler" in result.detail
+    assert "in raised_by" not in result.detail
+    assert "hunter2" not in result.message + result.detail
 
 
 def test_a_broken_exception_is_still_a_failure(context: RunContext) -> None:
@@ -144,32 +144,32 @@ def test_a_broken_exception_is_still_a_failure(context: RunContext) -> None:
         def __str__(self) -> str:
             raise RuntimeError("cannot even be shown")
 
-    ending = ending_of(raised_by(Broken()), RUN, context, None)
+    result = result_of(raised_by(Broken()), RUN, context, None)
 
-    assert isinstance(ending, Raised)
-    assert (ending.error_class, ending.message) == ("error", "Broken")
+    assert isinstance(result, Raised)
+    assert (result.error_class, result.message) == ("error", "Broken")
 
 
 def test_what_was_spent_is_kept_with_the_output_and_with_the_failure(context: RunContext) -> None:
     context.cost(0.25, input_tokens=10)
     context.cost(0.5, input_tokens=5, output_tokens=2)
 
-    returned = ending_of(Finished(output=1), RUN, context, None)
-    failed = ending_of(raised_by(ValueError("after all")), RUN, context, None)
+    returned = result_of(HandlerOutcome(output=1), RUN, context, None)
+    failed = result_of(raised_by(ValueError("after all")), RUN, context, None)
 
-    for ending in (returned, failed):
-        assert isinstance(ending, Returned | Raised)
-        assert (ending.cost_usd, ending.tokens) == (0.75, {"input": 15, "output": 2})
+    for result in (returned, failed):
+        assert isinstance(result, Returned | Raised)
+        assert (result.cost_usd, result.tokens) == (0.75, {"input": 15, "output": 2})
 
 
 def test_an_output_may_name_its_summary_and_files(context: RunContext) -> None:
     output = {"summary": "done", "files_changed": ["a.py", 3], "more": (1, 2)}
 
-    ending = ending_of(Finished(output=output), RUN, context, None)
+    result = result_of(HandlerOutcome(output=output), RUN, context, None)
 
-    assert isinstance(ending, Returned)
-    assert (ending.summary, ending.files_changed) == ("done", ("a.py",))
-    assert ending.output == {"summary": "done", "files_changed": ["a.py", 3], "more": [1, 2]}
+    assert isinstance(result, Returned)
+    assert (result.summary, result.files_changed) == ("done", ("a.py",))
+    assert result.output == {"summary": "done", "files_changed": ["a.py", 3], "more": [1, 2]}
 
 
 @pytest.mark.parametrize(
@@ -180,17 +180,17 @@ def test_an_output_may_name_its_summary_and_files(context: RunContext) -> None:
 def test_an_output_that_cannot_be_stored_is_an_invalid_output(
     context: RunContext, output: object
 ) -> None:
-    ending = ending_of(Finished(output=output), RUN, context, None)
+    result = result_of(HandlerOutcome(output=output), RUN, context, None)
 
-    assert isinstance(ending, Raised)
-    assert ending.error_class == "invalid_output"
+    assert isinstance(result, Raised)
+    assert result.error_class == "invalid_output"
 
 
 def test_an_output_is_stored_up_to_its_last_allowed_byte() -> None:
     fits = "x" * (MAX_OUTPUT_BYTES - 2)
 
     assert storable(fits) == fits
-    with pytest.raises(UnfitOutput, match="at most"):
+    with pytest.raises(UnstorableOutput, match="at most"):
         storable(fits + "x")
 
 
@@ -206,13 +206,13 @@ def test_an_output_deeper_than_a_list_of_tasks_can_show_is_refused(depth: int) -
     deepest = _nested(MAX_DEPTH)
 
     assert storable(deepest) == deepest
-    with pytest.raises(UnfitOutput):
+    with pytest.raises(UnstorableOutput):
         storable(_nested(depth))
 
 
 @pytest.mark.parametrize("number", [2**64, -(2**63) - 1, 10**4000])
 def test_a_number_beyond_64_bits_is_refused(number: int) -> None:
-    with pytest.raises(UnfitOutput, match="beyond 64 bits"):
+    with pytest.raises(UnstorableOutput, match="beyond 64 bits"):
         storable({"n": number})
 
 
@@ -233,12 +233,12 @@ def test_a_backslash_before_u0000_is_no_nul() -> None:
 def test_a_run_that_was_asked_to_stop_ends_as_that_or_as_finished(
     context: RunContext, reason: StopReason, after_output: Result, after_error: Result | None
 ) -> None:
-    assert ending_of(Finished(output="done"), RUN, context, reason) == after_output
-    assert ending_of(raised_by(ValueError()), RUN, context, reason) == after_error
+    assert result_of(HandlerOutcome(output="done"), RUN, context, reason) == after_output
+    assert result_of(raised_by(ValueError()), RUN, context, reason) == after_error
 
 
 def test_a_type_nobody_knows_is_never_tried_again() -> None:
-    ending = no_handler(RUN, ("echo", "sleep"))
+    result = missing_handler_result(RUN, ("echo", "sleep"))
 
-    assert (ending.error_class, ending.retryable) == ("no_handler", False)
-    assert "echo, sleep" in ending.message
+    assert (result.error_class, result.retryable) == ("no_handler", False)
+    assert "echo, sleep" in result.message

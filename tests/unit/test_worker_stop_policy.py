@@ -4,52 +4,54 @@ from overnight_server.settings import load
 from overnight_worker.stop_policy import (
     LOST_GRACE_SECONDS,
     WATCHDOG_SLACK_SECONDS,
-    Spans,
     StopPolicy,
     StopReason,
+    TimeLimits,
 )
 
-SPANS = Spans(granted=100, lease=30, margin=5, cancel_grace=20, timeout_grace=4, shutdown_grace=6)
+LIMITS = TimeLimits(
+    granted=100, lease=30, margin=5, cancel_grace=20, timeout_grace=4, shutdown_grace=6
+)
 
 
 @pytest.fixture
-def ladder() -> StopPolicy:
-    return StopPolicy(SPANS, began=1000)
+def policy() -> StopPolicy:
+    return StopPolicy(LIMITS, start_requested_at=1000)
 
 
-def test_a_run_within_its_time_and_lease_is_left_alone(ladder: StopPolicy) -> None:
-    ladder.look(1024, draining=False)
+def test_a_run_within_its_time_and_lease_is_left_alone(policy: StopPolicy) -> None:
+    policy.check(1024, shutting_down=False)
 
-    assert (ladder.reason, ladder.ends_at) == (None, None)
-
-
-def test_the_lease_is_trusted_only_until_its_margin(ladder: StopPolicy) -> None:
-    ladder.look(1025, draining=False)
-
-    assert ladder.reason is StopReason.LOST
-    assert ladder.ends_at == 1025
+    assert (policy.reason, policy.forced_end_at) == (None, None)
 
 
-def test_an_answer_extends_the_trust_from_before_its_request(ladder: StopPolicy) -> None:
-    ladder.confirm(sent_at=1010)
-    ladder.look(1034, draining=False)
+def test_the_lease_is_trusted_only_until_its_margin(policy: StopPolicy) -> None:
+    policy.check(1025, shutting_down=False)
 
-    assert ladder.reason is None
-    assert ladder.trusted_until == 1035
-
-
-def test_a_late_answer_never_takes_trust_back(ladder: StopPolicy) -> None:
-    ladder.confirm(sent_at=1020)
-    ladder.confirm(sent_at=1010)
-
-    assert ladder.trusted_until == 1045
+    assert policy.reason is StopReason.LOST
+    assert policy.forced_end_at == 1025
 
 
-def test_a_run_out_of_time_has_a_short_grace_counted_from_its_deadline(ladder: StopPolicy) -> None:
-    ladder.confirm(1095)
-    ladder.look(1103, draining=False)
+def test_an_answer_extends_the_trust_from_before_its_request(policy: StopPolicy) -> None:
+    policy.confirm_lease(sent_at=1010)
+    policy.check(1034, shutting_down=False)
 
-    assert (ladder.reason, ladder.ends_at) == (StopReason.TIMEOUT, 1104)
+    assert policy.reason is None
+    assert policy.trusted_until == 1035
+
+
+def test_a_late_answer_never_takes_trust_back(policy: StopPolicy) -> None:
+    policy.confirm_lease(sent_at=1020)
+    policy.confirm_lease(sent_at=1010)
+
+    assert policy.trusted_until == 1045
+
+
+def test_a_run_out_of_time_has_a_short_grace_counted_from_its_deadline(policy: StopPolicy) -> None:
+    policy.confirm_lease(1095)
+    policy.check(1103, shutting_down=False)
+
+    assert (policy.reason, policy.forced_end_at) == (StopReason.TIMEOUT, 1104)
 
 
 @pytest.mark.parametrize(
@@ -57,37 +59,37 @@ def test_a_run_out_of_time_has_a_short_grace_counted_from_its_deadline(ladder: S
     [(StopReason.CANCELLED, 1030), (StopReason.WINDOW, 1030), (StopReason.SHUTDOWN, 1016)],
 )
 def test_each_way_to_stop_has_its_own_grace(
-    ladder: StopPolicy, reason: StopReason, end: float
+    policy: StopPolicy, reason: StopReason, end: float
 ) -> None:
-    ladder.ask(reason, 1010)
-    ladder.ask(reason, 1015)
+    policy.request_stop(reason, 1010)
+    policy.request_stop(reason, 1015)
 
-    assert (ladder.reason, ladder.ends_at) == (reason, end)
-
-
-def test_a_lost_run_has_no_grace_beyond_its_trust(ladder: StopPolicy) -> None:
-    other = StopPolicy(SPANS, began=1000)
-
-    ladder.ask(StopReason.LOST, 1010)
-    other.ask(StopReason.LOST, 1024)
-
-    assert ladder.ends_at == 1010 + LOST_GRACE_SECONDS
-    assert other.ends_at == 1025
+    assert (policy.reason, policy.forced_end_at) == (reason, end)
 
 
-def test_the_strongest_reason_is_recorded_and_the_earliest_end_holds(ladder: StopPolicy) -> None:
-    ladder.ask(StopReason.CANCELLED, 1010)
-    ladder.look(1012, draining=True)
+def test_a_lost_run_has_no_grace_beyond_its_trust(policy: StopPolicy) -> None:
+    other = StopPolicy(LIMITS, start_requested_at=1000)
 
-    assert (ladder.reason, ladder.ends_at) == (StopReason.CANCELLED, 1018)
+    policy.request_stop(StopReason.LOST, 1010)
+    other.request_stop(StopReason.LOST, 1024)
+
+    assert policy.forced_end_at == 1010 + LOST_GRACE_SECONDS
+    assert other.forced_end_at == 1025
 
 
-def test_the_watchdog_waits_for_the_gentler_ways_but_not_past_the_lease(ladder: StopPolicy) -> None:
-    by_lease = ladder.watchdog_at
-    ladder.ask(StopReason.SHUTDOWN, 1001)
-    by_shutdown = ladder.watchdog_at
-    late = StopPolicy(SPANS, began=1000)
-    late.confirm(1099)
+def test_the_strongest_reason_is_recorded_and_the_earliest_end_holds(policy: StopPolicy) -> None:
+    policy.request_stop(StopReason.CANCELLED, 1010)
+    policy.check(1012, shutting_down=True)
+
+    assert (policy.reason, policy.forced_end_at) == (StopReason.CANCELLED, 1018)
+
+
+def test_the_watchdog_waits_for_the_gentler_ways_but_not_past_the_lease(policy: StopPolicy) -> None:
+    by_lease = policy.watchdog_at
+    policy.request_stop(StopReason.SHUTDOWN, 1001)
+    by_shutdown = policy.watchdog_at
+    late = StopPolicy(LIMITS, start_requested_at=1000)
+    late.confirm_lease(1099)
 
     assert by_lease == 1027.5
     assert by_shutdown == 1007 + WATCHDOG_SLACK_SECONDS
@@ -95,6 +97,6 @@ def test_the_watchdog_waits_for_the_gentler_ways_but_not_past_the_lease(ladder: 
 
 
 def test_the_deployment_clocks_leave_five_seconds_before_the_lease_ends() -> None:
-    spans = Spans.of(load({}), granted=60)
+    limits = TimeLimits.of(load({}), granted=60)
 
-    assert (spans.lease, spans.margin, spans.timeout_grace) == (30, 5, 5)
+    assert (limits.lease, limits.margin, limits.timeout_grace) == (30, 5, 5)

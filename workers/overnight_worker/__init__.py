@@ -1,1 +1,1 @@
-"""The Celery side: what runs a task once it has been claimed."""
+"""The Celery workers: they run claimed tasks, and the sweeps that beat schedules."""

@@ -1,67 +1,67 @@
-"""When each sweep is due: a table, and nothing that decides."""
+"""The beat schedule: how often each sweep runs."""
 
 from overnight_server.dispatch.celery_settings import MAINTENANCE_QUEUE
 from overnight_server.settings import current
 
-EVERY = current()
-# A tick is worth little once the next is due. Long enough for clocks that disagree by a while.
+SETTINGS = current()
+# An older tick is dropped, because the next one is due; long enough for clocks that disagree.
 STALE_AFTER_SECONDS = 60
 OPTIONS = {"queue": MAINTENANCE_QUEUE, "expires": STALE_AFTER_SECONDS}
 
 BEAT_SCHEDULE = {
     "reap lost runs": {
         "task": "upkeep.reap",
-        "schedule": EVERY.lease_check_interval,
+        "schedule": SETTINGS.lease_check_interval,
         "options": OPTIONS,
     },
     "end runs that overran": {
         "task": "upkeep.timeouts",
-        "schedule": EVERY.timeout_check_interval,
+        "schedule": SETTINGS.timeout_check_interval,
         "options": OPTIONS,
     },
     "promote due retries": {
         "task": "upkeep.promote",
-        "schedule": EVERY.promote_interval,
+        "schedule": SETTINGS.promote_interval,
         "options": OPTIONS,
     },
-    "let in graphs set off by others": {
+    "insert graphs whose trigger is due": {
         "task": "upkeep.triggers",
-        "schedule": EVERY.trigger_interval,
+        "schedule": SETTINGS.trigger_interval,
         "options": OPTIONS,
     },
-    "let in what programs left": {
+    "insert tasks from the inbox table": {
         "task": "upkeep.inbox",
-        "schedule": EVERY.inbox_interval,
+        "schedule": SETTINGS.inbox_interval,
         "options": OPTIONS,
     },
-    "go on with bulk operations": {
+    "continue bulk operations": {
         "task": "upkeep.bulk",
-        "schedule": EVERY.bulk_interval,
+        "schedule": SETTINGS.bulk_interval,
         "options": OPTIONS,
     },
-    "begin new billing cycles, turn night windows": {
+    "start billing cycles, refresh night windows": {
         "task": "upkeep.reset",
-        "schedule": EVERY.cycle_check_interval,
+        "schedule": SETTINGS.cycle_check_interval,
         "options": OPTIONS,
     },
     "end tasks past their deadline": {
         "task": "upkeep.deadlines",
-        "schedule": EVERY.deadline_check_interval,
+        "schedule": SETTINGS.deadline_check_interval,
         "options": OPTIONS,
     },
-    "move tasks forward whose deadline nears": {
+    "raise the priority of tasks near their deadline": {
         "task": "upkeep.urgency",
-        "schedule": EVERY.urgency_interval,
+        "schedule": SETTINGS.urgency_interval,
         "options": OPTIONS,
     },
-    "dispatch in case nobody does": {
+    "dispatch if no dispatcher runs": {
         "task": "upkeep.dispatch",
-        "schedule": EVERY.dispatch_tick_interval,
+        "schedule": SETTINGS.dispatch_tick_interval,
         "options": OPTIONS,
     },
     "compare lanes with their rows": {
         "task": "upkeep.audit",
-        "schedule": EVERY.audit_interval,
+        "schedule": SETTINGS.audit_interval,
         "options": OPTIONS,
     },
 }

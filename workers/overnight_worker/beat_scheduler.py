@@ -1,4 +1,4 @@
-"""Beat's clock: it sleeps until the next tick is due.
+"""Beat's scheduler: it sleeps until the next tick is due.
 
 Celery's own scheduler wakes up ten milliseconds before each tick and polls the clock until it is
 due. In an idle deployment that cost more CPU than everything else that beat does.
@@ -8,7 +8,7 @@ from celery import beat
 
 
 class Scheduler(beat.Scheduler):
-    """Celery's scheduler, which keeps nothing on disk, without the haste."""
+    """Celery's in-memory scheduler without the polling."""
 
     def adjust(self, n: float, drift: float = 0.0) -> float:
         """Return how long to sleep when the next tick is due in `n` seconds."""

@@ -9,69 +9,76 @@ from threading import Lock
 from overnight_server.domain.claims import Claim, Run
 from overnight_server.domain.results import Interrupted, Result
 from overnight_server.store.db import Db
-from overnight_worker.record_results import Follow, settle_by
+from overnight_worker.record_results import NextClaim, settle_by
 
 
 @dataclass(frozen=True, eq=False)
-class Done:
-    """A run that is over, and how it ended."""
+class FinishedRun:
+    """A run that has ended, and its result."""
 
     run: Run
     result: Result
 
 
 class Bundle:
-    """Runs that wait for their turn, and runs that wait to be recorded.
+    """Runs that have not started yet, and finished runs that are not recorded yet.
 
-    A bundle is worth well under a second. When one of its runs turns out slow, `shed` records
-    what is over and gives back what has not begun, so that nobody waits for the slow one; it
-    may be called from another thread than the one that runs.
+    A bundle should take well under a second. If one of its runs is slow, `release_others` records
+    the finished runs and gives back those that have not started, so that none waits for the slow
+    one. `release_others` may be called from another thread than the one that runs the handlers.
     """
 
     def __init__(self, db: Db, runs: Sequence[Run]) -> None:
         self._db = db
         self._lock = Lock()
         self._waiting = deque(runs)
-        self._done: list[Done] = []
-        self._recording: set[Done] = set()
+        self._finished: list[FinishedRun] = []
+        self._recording: set[FinishedRun] = set()
 
-    def next(self) -> Run | None:
-        """Return the run whose turn it is, or None when all had theirs."""
+    def next_run(self) -> Run | None:
+        """Return the next run to carry out, or None when none is left."""
         with self._lock:
             return self._waiting.popleft() if self._waiting else None
 
-    def end(self, run: Run, result: Result | None) -> None:
-        """Keep how a run ended until it is recorded; None if it is not ours to record."""
+    def add_result(self, run: Run, result: Result | None) -> None:
+        """Keep a run's result until it is recorded; None means that there is nothing to record."""
         if result is not None:
             with self._lock:
-                self._done.append(Done(run, result))
+                self._finished.append(FinishedRun(run, result))
 
     @property
-    def has_company(self) -> bool:
-        """Whether other runs depend on how long the current one takes."""
-        return bool(self._waiting or self._done)
+    def has_others(self) -> bool:
+        """Whether other runs wait until the current one ends."""
+        return bool(self._waiting or self._finished)
 
     @property
-    def unrecorded(self) -> list[Claim]:
-        """The runs that ended and are not recorded yet; until they are, they need a lease."""
+    def unrecorded_claims(self) -> list[Claim]:
+        """The claims of finished runs that are not recorded yet; they still need their lease."""
         with self._lock:
-            return [one.run.claim for one in (*self._done, *self._recording)]
+            return [finished.run.claim for finished in (*self._finished, *self._recording)]
 
-    def record(self, *, deadline: float, then: Follow | None = None) -> bool:
-        """Record what is over, and what is to follow; True if any of it counted."""
+    def record(self, *, deadline: float, next_claim: NextClaim | None = None) -> bool:
+        """Record the finished runs; True if any was recorded while it still held its claim.
+
+        `next_claim` claims the slot's next tasks in the same transaction.
+        """
         with self._lock:
-            done, self._done = self._done, []
-            self._recording.update(done)
+            finished, self._finished = self._finished, []
+            self._recording.update(finished)
         try:
-            ends = [(one.run, one.result) for one in done]
-            return bool(ends) and settle_by(self._db, ends, deadline=deadline, then=then)
+            results = [(each.run, each.result) for each in finished]
+            return bool(results) and settle_by(
+                self._db, results, deadline=deadline, next_claim=next_claim
+            )
         finally:
             with self._lock:
-                self._recording.difference_update(done)
+                self._recording.difference_update(finished)
 
-    def shed(self, *, deadline: float, reason: str = "slow_bundle") -> None:
-        """Give back the runs that have not begun, and record those that are over."""
+    def release_others(self, *, deadline: float, reason: str = "slow_bundle") -> None:
+        """Give back the runs that have not started, and record those that have finished."""
         with self._lock:
-            self._done += [Done(run, Interrupted(reason, ran_seconds=0.0)) for run in self._waiting]
+            self._finished += [
+                FinishedRun(run, Interrupted(reason, ran_seconds=0.0)) for run in self._waiting
+            ]
             self._waiting.clear()
         self.record(deadline=max(deadline, time.monotonic()))

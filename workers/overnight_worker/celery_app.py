@@ -1,4 +1,4 @@
-"""Celery, set up from our settings: what `celery -A overnight_worker.celery_app` starts."""
+"""The Celery app, configured from the settings: `celery -A overnight_worker.celery_app` runs it."""
 
 import gc
 import os
@@ -17,30 +17,30 @@ from overnight_server.settings import current
 from overnight_server.telemetry import Event, emit
 from overnight_worker import shutdown
 from overnight_worker.beat_schedule import BEAT_SCHEDULE
-from overnight_worker.celery_logging import quieten
+from overnight_worker.celery_logging import configure_celery_loggers
 from overnight_worker.claim_registry import CLAIM_REGISTRY
 from overnight_worker.dead_children import DEAD_CHILDREN
 from overnight_worker.presence import Presence
 
 
 def configuration() -> dict[str, object]:
-    """Return Celery's settings, read when first needed."""
+    """Return Celery's settings; Celery calls this when it first needs them."""
     return {
         **celery_settings(current()),
         "beat_schedule": BEAT_SCHEDULE,
-        # Keeps nothing on disk; the sweeps' own rows say when each last ran.
+        # It writes no file: the table `sweeps` holds when each sweep last ran.
         "beat_scheduler": "overnight_worker.beat_scheduler:Scheduler",
         "beat_max_loop_interval": 5,
     }
 
 
-# It warns root of pickled messages, which we never take, and at each reconnection of a default
-# to come, which we have chosen against.
+# Celery warns root users of pickled messages, which are never accepted here, and warns at each
+# reconnection of a coming default, which the configuration sets explicitly.
 for _category in (SecurityWarning, CPendingDeprecationWarning):
     warnings.filterwarnings("ignore", category=_category)
 
-# What was taken and never begun comes back with its claim. Kombu would put it back by itself and,
-# if Redis is away, write it to a file that nobody reads.
+# A claim whose message was received but not started is released by the reaper. Kombu would restore
+# the message itself and, if Redis is away, write it to a file that nobody reads.
 Channel.do_restore = False
 
 app = Celery("overnight", include=["overnight_worker.execute", "overnight_worker.sweep_tasks"])
@@ -50,75 +50,75 @@ app.steps["worker"].add(Presence)
 
 @signals.setup_logging.connect
 def configure_logging(**_: object) -> None:
-    """Write every line in the deployment's form."""
+    """Write every log line in the form of `telemetry`."""
     settings = current()
     telemetry.configure(settings.log_format, settings.log_level, role_of(sys.argv))
     arm(settings.fault)
-    quieten()
+    configure_celery_loggers()
 
 
 @signals.worker_ready.connect
-def end_in_one_way(**_: object) -> None:
-    """Replace Celery's abrupt endings, once it has set up its own."""
-    shutdown.always_warm()
-    say_started()
+def on_worker_ready(**_: object) -> None:
+    """Replace Celery's signal handlers, which it has installed by now."""
+    shutdown.shut_down_warm_on_every_signal()
+    report_started()
 
 
 @signals.beat_init.connect
-def end_when_told(sender: Service, **_: object) -> None:
-    """Replace beat's way to end, once it has set up its own."""
-    shutdown.end_beat(sender)
-    say_started()
+def on_beat_init(sender: Service, **_: object) -> None:
+    """Replace beat's signal handlers, which it has installed by now."""
+    shutdown.end_beat_on_signals(sender)
+    report_started()
 
 
-def say_started(**_: object) -> None:
-    """Report that this process is ready."""
+def report_started(**_: object) -> None:
+    """Log that this process is ready."""
     emit(Event.SERVICE_STARTED, role=role_of(sys.argv), pid=os.getpid())
 
 
 @signals.before_task_publish.connect
 def before_tick(sender: str, **_: object) -> None:
-    """Mark the moment before beat sends a tick."""
+    """Pass the fault point before beat sends a tick."""
     if sender.startswith("upkeep."):
         fault("beat.before_tick")
 
 
 @signals.after_task_publish.connect
 def after_tick(sender: str, **_: object) -> None:
-    """Mark the moment after beat sent a tick."""
+    """Pass the fault point after beat sent a tick."""
     if sender.startswith("upkeep."):
         fault("beat.after_tick")
 
 
 @signals.worker_shutting_down.connect
-def begin_shutdown(**_: object) -> None:
-    """Tell the children that the worker goes."""
+def on_worker_shutting_down(**_: object) -> None:
+    """Set the flag that makes the children end their runs."""
     shutdown.begin(current().shutdown_grace)
 
 
 @signals.worker_process_init.connect
-def become_a_child(**_: object) -> None:
-    """Settle in as a child of the pool."""
-    # What was there before the fork stays; to look through it again and again delays runs.
+def on_child_start(**_: object) -> None:
+    """Prepare a new pool process."""
+    # Objects from before the fork live on; collecting them again and again would delay runs.
     gc.freeze()
-    shutdown.outlive_the_group()
-    CLAIM_REGISTRY.open()
+    shutdown.ignore_sigterm()
+    CLAIM_REGISTRY.register()
 
 
 @signals.worker_before_create_process.connect
-def clear_the_place(**_: object) -> None:
-    """Take away what the last one left where a child is about to begin."""
-    DEAD_CHILDREN.note()
+def before_child_start(**_: object) -> None:
+    """Collect the claims of dead pool processes before a new one reuses a record."""
+    DEAD_CHILDREN.collect()
 
 
 @signals.worker_shutdown.connect
-def tell_the_last_deaths(**_: object) -> None:
-    """Tell of the children that did not outlive the shutdown."""
-    DEAD_CHILDREN.tell(current())
+def on_worker_shutdown(**_: object) -> None:
+    """Settle the claims of pool processes that died during the shutdown."""
+    DEAD_CHILDREN.settle(current())
 
 
 def role_of(arguments: list[str]) -> str:
-    """Name the process for its log lines.
+    """Return the role of the process for its log lines.
 
     >>> role_of(["celery", "worker", "-Q", "maintenance"])
     'maintenance'

@@ -1,44 +1,44 @@
-"""Keeping Celery's own log to what our events do not say better."""
+"""Limits Celery's own log to what the events of `telemetry` do not report better."""
 
 import logging
 from typing import Final
 
 from billiard.util import get_logger
 
-from overnight_worker.lease import ENDED_BY_FORCE
+from overnight_worker.lease import FORCED_EXIT_CODE
 
-# Words about every message and every tick, some of them with the message's body.
-CHATTY: Final = (
+# These log every message and every tick, some with the body of the message.
+VERBOSE_LOGGERS: Final = (
     "celery.bootsteps",
     "celery.pool",
     "celery.worker.strategy",
     "celery.app.trace",
     "celery.beat",
 )
-DEATHS: Final = "celery.worker.request"
+# This one logs deaths of pool processes.
+REQUEST_LOGGER: Final = "celery.worker.request"
 
 
-class OnlyNews(logging.Filter):
-    """Drops children's deaths that we brought about, and the pool's traceback of the others."""
+class DeathFilter(logging.Filter):
+    """Drops deaths of processes that the worker ended itself, and the traceback of the others."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether a record is worth a line."""
+        """Return whether the record is logged."""
         text = record.getMessage()
-        if f"exitcode {ENDED_BY_FORCE}" in text:
+        if f"exitcode {FORCED_EXIT_CODE}" in text:
             return False
         if "WorkerLostError" in text:
             record.exc_info = None
         return True
 
 
-def quieten() -> None:
-    """Set Celery's loggers up; the pool's own would write past the deployment's form of line."""
-    for name in CHATTY:
+def configure_celery_loggers() -> None:
+    """Set levels and filters; the pool's logger is routed through the root logger's handler."""
+    for name in VERBOSE_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
-    pool = get_logger()
-    pool.propagate = True
-    pool.setLevel(logging.WARNING)
-    for logger in (pool, logging.getLogger(DEATHS)):
-        # The same one twice has no effect, a second of its kind would.
-        if not any(isinstance(known, OnlyNews) for known in logger.filters):
-            logger.addFilter(OnlyNews())
+    pool_logger = get_logger()
+    pool_logger.propagate = True
+    pool_logger.setLevel(logging.WARNING)
+    for logger in (pool_logger, logging.getLogger(REQUEST_LOGGER)):
+        if not any(isinstance(existing, DeathFilter) for existing in logger.filters):
+            logger.addFilter(DeathFilter())

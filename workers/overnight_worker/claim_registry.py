@@ -1,8 +1,8 @@
-"""What every process of the pool has in hand, in memory that outlives it.
+"""The claims of every pool process, in shared memory that outlives the process.
 
-Only the main process sees one of its children die, and only the child knew what it was doing. So
-each child keeps a page which nobody else writes on, and when it is gone the main process takes the
-page away, before another child is given its place.
+When a pool process dies, only the main process notices it, and only the dead process knew which
+claims it held. So each pool process writes its claims into its own record of the registry. After
+its death the main process reads and clears the record before a new process gets the same record.
 """
 
 import ctypes
@@ -20,15 +20,15 @@ from billiard.process import current_process
 from overnight_server.domain.claims import Claim
 from overnight_server.domain.ids import TaskId
 
-# More than a machine has; memory that nobody writes to costs nothing.
-MOST_PROCESSES: Final = 256
-# As many as the settings let a bundle have.
-_MOST_CLAIMS: Final = 500
-_NOBODY: Final = 0
+# More than any machine runs; records that are never written to take no memory.
+MAX_PROCESSES: Final = 256
+# The settings allow no larger bundle.
+_MAX_CLAIMS: Final = 500
+_NO_PROCESS: Final = 0
 
 
-class _Entry(ctypes.Structure):
-    """One claim, as it stands on a page."""
+class _ClaimEntry(ctypes.Structure):
+    """One claim in shared memory."""
 
     task_id: Any
     epoch: int
@@ -40,105 +40,106 @@ class _Entry(ctypes.Structure):
     )
 
     def write(self, claim: Claim) -> None:
-        """Write a claim down."""
+        """Store a claim in this entry."""
         self.task_id[:] = claim.task_id.bytes
         self.epoch = claim.epoch
         self.token[:] = claim.token.bytes
 
     def read(self) -> Claim:
-        """Read it again."""
+        """Return the claim of this entry."""
         task_id, token = UUID(bytes=bytes(self.task_id)), UUID(bytes=bytes(self.token))
         return Claim(TaskId(task_id), self.epoch, token)
 
 
-class _Page(ctypes.Structure):
-    """Whose page it is, until when its death is a handler's doing, and the claims in hand.
+class _ProcessRecord(ctypes.Structure):
+    """The claims of one process, and until when a handler is to blame for its death.
 
-    A process may die between any two writes, so what is counted is written before it counts.
+    A process may die between any two writes, so entries are written before `count` includes them.
     """
 
     pid: int
-    handling_until: float
+    in_handler_until: float
     taken_away: bool
     count: int
     entries: Any
     _fields_ = (
         ("pid", ctypes.c_int64),
-        ("handling_until", ctypes.c_double),
+        ("in_handler_until", ctypes.c_double),
         ("taken_away", ctypes.c_bool),
         ("count", ctypes.c_int64),
-        ("entries", _Entry * _MOST_CLAIMS),
+        ("entries", _ClaimEntry * _MAX_CLAIMS),
     )
 
 
 @dataclass(frozen=True)
 class OrphanedClaims:
-    """What a dead process left: its claims, and what it died of.
+    """The claims of a dead process, and what is known about the cause of its death.
 
-    Of a handler that was at work, or of us, who took its runs away; else nobody knows.
+    `in_handler`: a handler was running. `taken_away`: the worker itself ended the runs. Neither:
+    the cause is unknown.
     """
 
     claims: Sequence[Claim]
-    handling: bool = False
+    in_handler: bool = False
     taken_away: bool = False
 
 
 class ClaimRegistry:
-    """One page per process of the pool; who never opened one, like the main process, has none."""
+    """One record per pool process; a process that never called `register` has none."""
 
     def __init__(self) -> None:
-        book = mmap.mmap(-1, ctypes.sizeof(_Page) * MOST_PROCESSES)
-        self._pages = (_Page * MOST_PROCESSES).from_buffer(book)
-        self._own: _Page | None = None
+        memory = mmap.mmap(-1, ctypes.sizeof(_ProcessRecord) * MAX_PROCESSES)
+        self._records = (_ProcessRecord * MAX_PROCESSES).from_buffer(memory)
+        self._current: _ProcessRecord | None = None
 
-    def open(self) -> None:
-        """Begin the page of this process; one more than there are pages for goes without."""
+    def register(self) -> None:
+        """Take the record of this process; a process beyond the last record goes without."""
         index = getattr(current_process(), "index", 0)
-        if index < MOST_PROCESSES:
-            self._own = self._pages[index]
-            self._own.pid = os.getpid()
+        if index < MAX_PROCESSES:
+            self._current = self._records[index]
+            self._current.pid = os.getpid()
 
-    def take(self, claims: Sequence[Claim]) -> None:
-        """Write down what this process has in hand from now on."""
-        if self._own is None:
+    def set_claims(self, claims: Sequence[Claim]) -> None:
+        """Replace the claims of this process."""
+        if self._current is None:
             return
-        self._own.count = 0
-        self.rest()
-        for entry, claim in zip(self._own.entries, claims, strict=False):
+        self._current.count = 0
+        self.handler_ended()
+        for entry, claim in zip(self._current.entries, claims, strict=False):
             entry.write(claim)
-        self._own.count = min(len(claims), _MOST_CLAIMS)
+        self._current.count = min(len(claims), _MAX_CLAIMS)
 
-    def handle(self, *, until: float) -> None:
-        """Note that a handler is at work: a death of this process is its doing.
+    def handler_started(self, *, until: float) -> None:
+        """Note that a handler runs: if this process dies, the handler is to blame.
 
-        From an instant of the monotonic clock on, which the processes of a machine share, it is
-        the watchdog's.
+        After `until`, an instant of the monotonic clock that all processes of a machine share,
+        the watchdog has killed the process instead.
         """
-        if self._own is not None:
-            self._own.handling_until = until
+        if self._current is not None:
+            self._current.in_handler_until = until
 
-    def rest(self, *, taken_away: bool = False) -> None:
-        """Note that none is: whatever happens now, the runs are not to blame.
+    def handler_ended(self, *, taken_away: bool = False) -> None:
+        """Note that no handler runs: if this process dies now, no run is to blame.
 
-        If we take them away, they are not to spend anything either.
+        With `taken_away` the worker is ending the runs itself, and they spend no attempt either.
         """
-        if self._own is not None:
-            self._own.taken_away = taken_away
-            self._own.handling_until = 0.0
+        if self._current is not None:
+            self._current.taken_away = taken_away
+            self._current.in_handler_until = 0.0
 
-    def left_by_the_dead(self) -> list[OrphanedClaims]:
-        """Take away the pages of processes that are gone; return what they had in hand."""
-        estates = []
-        for page in self._pages:
-            if page.pid == _NOBODY or psutil.pid_exists(page.pid):
+    def collect_orphaned_claims(self) -> list[OrphanedClaims]:
+        """Clear the records of processes that are gone; return the claims they held."""
+        orphaned = []
+        for record in self._records:
+            if record.pid == _NO_PROCESS or psutil.pid_exists(record.pid):
                 continue
-            if page.count:
-                claims = [entry.read() for entry in page.entries[: page.count]]
-                handling = time.monotonic() < page.handling_until
-                estates.append(OrphanedClaims(claims, handling, page.taken_away))
-            page.count = 0
-            page.pid = _NOBODY
-        return estates
+            if record.count:
+                claims = [entry.read() for entry in record.entries[: record.count]]
+                in_handler = time.monotonic() < record.in_handler_until
+                orphaned.append(OrphanedClaims(claims, in_handler, record.taken_away))
+            record.count = 0
+            record.pid = _NO_PROCESS
+        return orphaned
 
 
 CLAIM_REGISTRY: Final = ClaimRegistry()

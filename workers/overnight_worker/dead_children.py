@@ -1,4 +1,4 @@
-"""Telling the deployment what died with a process, instead of letting leases run out."""
+"""Settles the claims of pool processes that died, without waiting for their leases to end."""
 
 import time
 from dataclasses import dataclass
@@ -12,66 +12,68 @@ from overnight_server.settings import Settings
 from overnight_server.store.db import Db
 from overnight_server.telemetry import Event, emit
 from overnight_worker.claim_registry import CLAIM_REGISTRY, ClaimRegistry, OrphanedClaims
-from overnight_worker.one_shot_connection import say
-from overnight_worker.shutdown import DRAIN
+from overnight_worker.one_shot_connection import with_connection
+from overnight_worker.shutdown import SHUTDOWN_FLAG
 
-# The main loop stands still while it speaks, so what cannot be said is tried ever less often.
+# The main loop stands still during each try, so the pause between tries grows.
 FIRST_PAUSE_SECONDS: Final = 2.0
 LONGEST_PAUSE_SECONDS: Final = 30.0
 
 
 @dataclass(eq=False)
-class Notice:
-    """A death that has not been told yet, and when to try again."""
+class UnsettledDeath:
+    """The claims of one dead process that are not settled yet, and when to try again."""
 
-    estate: OrphanedClaims
+    orphaned: OrphanedClaims
     due: float = 0.0
     pause: float = FIRST_PAUSE_SECONDS
 
-    def put_off(self, now: float) -> None:
-        """Try again later, and later still after that."""
+    def postpone(self, now: float) -> None:
+        """Set the next try; the pause doubles each time."""
         self.due = now + self.pause
         self.pause = min(self.pause * 2, LONGEST_PAUSE_SECONDS)
 
 
 class DeadChildren:
-    """The deaths in one pool, kept in its main process until the deployment knows of them."""
+    """The deaths in one pool, kept in its main process until their claims are settled."""
 
-    def __init__(self, holding: ClaimRegistry) -> None:
-        self._holding = holding
-        self._notices: list[Notice] = []
+    def __init__(self, registry: ClaimRegistry) -> None:
+        self._registry = registry
+        self._unsettled: list[UnsettledDeath] = []
 
-    def note(self) -> None:
-        """Write down who is gone, before anybody is given their places."""
-        self._notices += [Notice(estate) for estate in self._holding.left_by_the_dead()]
+    def collect(self) -> None:
+        """Take over the claims of dead processes, before new processes reuse their records."""
+        self._unsettled += map(UnsettledDeath, self._registry.collect_orphaned_claims())
 
-    def tell(self, settings: Settings) -> None:
-        """Settle what the dead had in hand; what one of them keeps does not hold up the others."""
-        self.note()
+    def settle(self, settings: Settings) -> None:
+        """Settle the claims of dead processes; a claim that cannot be settled delays no other."""
+        self.collect()
         now = time.monotonic()
-        due = [notice for notice in self._notices if notice.due <= now]
+        due = [death for death in self._unsettled if death.due <= now]
         if not due:
             return
-        fault("obituary.before_word")
-        for notice in due:
-            notice.put_off(now)
+        fault("dead_children.before_settle")
+        for death in due:
+            death.postpone(now)
 
-        def word(db: Db) -> None:
-            for notice in due:
-                self._settle(db, notice)
+        def settle_due(db: Db) -> None:
+            for death in due:
+                self._settle(db, death)
 
-        say(settings, word)
+        with_connection(settings, settle_due)
 
-    def _settle(self, db: Db, notice: Notice) -> None:
-        estate = notice.estate
-        # Whatever ends while the worker shuts down, ends because of that.
-        taken_away = estate.taken_away or DRAIN.begun
+    def _settle(self, db: Db, death: UnsettledDeath) -> None:
+        orphaned = death.orphaned
+        # A run that ends while the worker shuts down ends because of the shutdown.
+        taken_away = orphaned.taken_away or SHUTDOWN_FLAG.is_set
         try:
-            end_runs_of_the_dead(db, estate.claims, handling=estate.handling, taken_away=taken_away)
+            end_runs_of_the_dead(
+                db, orphaned.claims, handling=orphaned.in_handler, taken_away=taken_away
+            )
         except SQLAlchemyError as error:
             emit(Event.DATABASE_UNREACHABLE, error=error)
         else:
-            self._notices.remove(notice)
+            self._unsettled.remove(death)
 
 
 DEAD_CHILDREN: Final = DeadChildren(CLAIM_REGISTRY)

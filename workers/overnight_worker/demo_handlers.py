@@ -1,4 +1,4 @@
-"""Handlers to try the deployment with: well-behaved, slow, failing, dear, dying and endless."""
+"""Demo handlers: they echo, sleep, fail, cost money, spawn, crash or never end."""
 
 import ctypes
 import os
@@ -8,7 +8,7 @@ import time
 from overnight import Context, handler
 
 PAUSE_SECONDS = 0.05
-FOR_EVER = 10**6
+ENDLESS_SECONDS = 10**6
 
 
 @handler("echo")
@@ -22,8 +22,8 @@ def sleep(ctx: Context) -> object:
     """Sleep `seconds`; with `stubborn` even when asked to stop."""
     seconds = float(ctx.payload.get("seconds", 1))
     stubborn = bool(ctx.payload.get("stubborn", False))
-    woken_at = time.monotonic() + seconds
-    while (left := woken_at - time.monotonic()) > 0:
+    end_at = time.monotonic() + seconds
+    while (left := end_at - time.monotonic()) > 0:
         if not stubborn:
             ctx.check()
         if seconds:
@@ -45,7 +45,7 @@ def flaky(ctx: Context) -> object:
 def cost(ctx: Context) -> object:
     """Report `calls` model calls of `usd`, `input_tokens` and `output_tokens` each.
 
-    Each takes `seconds`, and asks afterwards whether the run may go on.
+    Each call takes `seconds`; after each the run stops if that was requested.
     """
     usd = float(ctx.payload.get("usd", 0.01))
     calls = int(ctx.payload.get("calls", 1))
@@ -63,16 +63,16 @@ def cost(ctx: Context) -> object:
 
 @handler("family")
 def family(ctx: Context) -> object:
-    """Spawn `children` tasks of the type `of`, wait for them, and return what became of them.
+    """Spawn `children` tasks of the type `of`, wait for them, and return states and outputs.
 
-    Each is given its number; a plan of the whole is kept as an artifact.
+    Each child's payload has its number; the plan is stored as an artifact.
     """
     count = int(ctx.payload.get("children", 3))
     kind = str(ctx.payload.get("of", "echo"))
     plan = ctx.artifact("plan", json={"children": count, "of": kind})
-    given = ctx.payload.get("payload", {})
+    payload = ctx.payload.get("payload", {})
     for number in range(1, count + 1):
-        ctx.spawn(f"{ctx.title} {number}", kind, payload={**given, "number": number})
+        ctx.spawn(f"{ctx.title} {number}", kind, payload={**payload, "number": number})
     children = ctx.wait_for()
     return {
         "plan": plan,
@@ -94,9 +94,9 @@ def crash(ctx: Context) -> object:
 
 @handler("spin")
 def spin(ctx: Context) -> object:
-    """Never end; with `gil` no other Python code of the process runs meanwhile."""
+    """Never end; with `gil` no other Python code of the process can run meanwhile."""
     if ctx.payload.get("gil", False):
         # PyDLL keeps the interpreter's lock during the call.
-        ctypes.PyDLL(None).sleep(FOR_EVER)
+        ctypes.PyDLL(None).sleep(ENDLESS_SECONDS)
     while True:
         pass

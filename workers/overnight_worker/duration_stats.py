@@ -1,4 +1,4 @@
-"""Noting how long runs take: the quick can then travel together, and forecasts know the rest."""
+"""Reports how long runs take: the gate bundles quick tasks, and forecasts use the durations."""
 
 import json
 import time
@@ -11,39 +11,42 @@ from overnight_server.store.statements import statement
 from overnight_server.telemetry import get
 
 REPORT_EVERY_SECONDS = 1.0
-# Of many quick runs a few tell enough, and leave room for what other workers saw.
-SHOWN = 20
+# A sample of many quick runs is enough, and leaves room for the samples of other workers.
+SAMPLE_SIZE = 20
 
 _log = get(__name__)
 
 
-class Pace:
-    """What this process saw since its last report: the mean per type, or a slow run's time."""
+class DurationStats:
+    """The durations of this process's runs since its last report, by task type."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, list[float]] = {}
-        self._reported = 0.0
+        self._durations: dict[str, list[float]] = {}
+        self._reported_at = 0.0
 
-    def note(self, type_: str, seconds: float) -> None:
-        """Remember one run."""
-        self._seen.setdefault(type_, []).append(seconds)
+    def add(self, type_: str, seconds: float) -> None:
+        """Add the duration of one run."""
+        self._durations.setdefault(type_, []).append(seconds)
 
     def report(self, db: Db) -> None:
-        """Tell the deployment, at most once a second; a lost report is no loss."""
+        """Write the durations to Postgres, at most once a second; a failed report is dropped.
+
+        Reported is the mean per type, or a tenth of the slowest run if that is more.
+        """
         now = time.monotonic()
-        if not self._seen or now - self._reported < REPORT_EVERY_SECONDS:
+        if not self._durations or now - self._reported_at < REPORT_EVERY_SECONDS:
             return
-        self._reported = now
-        seen = [
+        self._reported_at = now
+        rows = [
             {
                 "type": type_,
-                "seconds": max(sum(spans) / len(spans), max(spans) / 10),
-                "recent": spans[:: ceil(len(spans) / SHOWN)],
+                "seconds": max(sum(durations) / len(durations), max(durations) / 10),
+                "recent": durations[:: ceil(len(durations) / SAMPLE_SIZE)],
             }
-            for type_, spans in self._seen.items()
+            for type_, durations in self._durations.items()
         ]
-        self._seen.clear()
+        self._durations.clear()
         try:
-            db.atomically(lambda tx: tx.execute(statement("note_pace"), {"seen": json.dumps(seen)}))
+            db.atomically(lambda tx: tx.execute(statement("note_pace"), {"seen": json.dumps(rows)}))
         except (DatabaseUnreachable, SQLAlchemyError) as error:
-            _log.debug("a report on paces was lost", error=error)
+            _log.debug("a report of run durations was lost", error=error)

@@ -1,4 +1,4 @@
-"""The one agent task: start, run, settle."""
+"""The Celery task that carries out claims: start, run the handler, record the result."""
 
 import time
 from collections.abc import Sequence
@@ -20,68 +20,73 @@ from overnight_worker.bundle import Bundle
 from overnight_worker.celery_app import app
 from overnight_worker.claim_registry import CLAIM_REGISTRY
 from overnight_worker.identity import WORKER_ID
-from overnight_worker.lease import Lease, Turn
+from overnight_worker.lease import ActiveRun, Lease
 from overnight_worker.message import read_claims
 from overnight_worker.record_results import UNANSWERED_SECONDS, give_up_by
 from overnight_worker.resources import WorkerResources, worker_resources
-from overnight_worker.result_mapping import ending_of, no_handler, stopped_ending
-from overnight_worker.runners.python import RunContext, perform
-from overnight_worker.shutdown import DRAIN, outlive_the_group_while_running
-from overnight_worker.slot_loop import Refill
-from overnight_worker.stop_policy import Spans, StopPolicy, StopReason
-from overnight_worker.task_graph import Growth
+from overnight_worker.result_mapping import missing_handler_result, result_of, stopped_result
+from overnight_worker.runners.python import RunContext, call_handler
+from overnight_worker.shutdown import SHUTDOWN_FLAG, ignore_sigterm_while_running
+from overnight_worker.slot_loop import SlotLoop
+from overnight_worker.stop_policy import StopPolicy, StopReason, TimeLimits
+from overnight_worker.task_graph import RunGraph
 
 
 @app.task(name=EXECUTE)
 def execute(*arguments: object) -> None:
-    """Carry out the claims of one message; what is not ours to act on is dropped.
+    """Carry out the claims of one message; malformed arguments are dropped.
 
-    A message without any is an invitation to linger.
+    A message without arguments invites the slot to become an idle listener.
     """
     claims = read_claims(arguments)
     if claims:
         fault("execute.on_message")
     if claims or not arguments:
-        outlive_the_group_while_running()
+        ignore_sigterm_while_running()
         carry_out(worker_resources(), claims)
 
 
 def carry_out(resources: WorkerResources, claims: Sequence[Claim]) -> None:
-    """Start the claims, run their handlers one after the other, and record the ends.
+    """Start the claims, run their handlers one after the other, and record the results.
 
-    Quick tasks are followed by more of them: those the gate has for this slot by then, and those
-    that come while it lingers. Without claims it lingers at once.
+    After quick tasks the slot goes on with the next tasks that the gate gives it, and with those
+    that arrive while it listens. Without claims it listens at once.
     """
-    refill = Refill(resources)
-    began = time.monotonic()
+    slot_loop = SlotLoop(resources)
+    start_requested_at = time.monotonic()
     if claims:
-        runs = begin(resources, claims)
+        runs = start(resources, claims)
     else:
-        runs = report_started(refill.linger())
-        began = refill.began
-    counted = False
+        runs = report_started(slot_loop.wait_for_runs())
+        start_requested_at = slot_loop.start_requested_at
+    any_recorded = False
     with Lease(
         resources.db,
         interval=resources.settings.heartbeat_interval,
         lease=_lease(resources),
-        settled=resources.waker.wake,
+        on_settled=resources.waker.wake,
+        cancel_listener=resources.cancel_listener,
     ) as lease:
         while runs:
-            counted |= perform_all(resources, runs, began, lease, refill)
-            resources.pace.report(resources.db)
-            runs = refill.take()
+            any_recorded |= run_bundle(resources, runs, start_requested_at, lease, slot_loop)
+            resources.durations.report(resources.db)
+            runs = slot_loop.take_next_runs()
             if not runs:
-                lease.stand_down()
-                if counted:
+                lease.go_idle()
+                if any_recorded:
                     resources.waker.wake()
-                    counted = False
-                runs = refill.linger()
-            began = refill.began
+                    any_recorded = False
+                runs = slot_loop.wait_for_runs()
+            start_requested_at = slot_loop.start_requested_at
             report_started(runs)
 
 
-def begin(resources: WorkerResources, claims: Sequence[Claim]) -> list[Run]:
-    """Win the starts; a message that is late, a double, forged or unanswered wins none."""
+def start(resources: WorkerResources, claims: Sequence[Claim]) -> list[Run]:
+    """Start the claims; return the runs that won.
+
+    A message that is late, duplicated or forged starts nothing. If Postgres does not answer, the
+    claims are given up.
+    """
     try:
         runs = start_all(resources.db, claims, holder=WORKER_ID, lease=_lease(resources))
     except (DatabaseUnreachable, SQLAlchemyError) as error:
@@ -91,16 +96,16 @@ def begin(resources: WorkerResources, claims: Sequence[Claim]) -> list[Run]:
     started = {run.claim.task_id for run in runs}
     for claim in claims:
         if claim.task_id not in started:
-            emit(Event.STALE_MESSAGE, **_known(claim), worker=WORKER_ID)
+            emit(Event.STALE_MESSAGE, **_log_fields(claim), worker=WORKER_ID)
     return report_started(runs)
 
 
 def report_started(runs: list[Run]) -> list[Run]:
-    """Say which runs have begun."""
+    """Log the start of each run, and return the runs."""
     for run in runs:
         emit(
             Event.TASK_STARTED,
-            **_known(run.claim),
+            **_log_fields(run.claim),
             worker=WORKER_ID,
             user_id=run.user_id,
             type=run.type,
@@ -108,53 +113,61 @@ def report_started(runs: list[Run]) -> list[Run]:
     return runs
 
 
-def perform_all(
-    resources: WorkerResources, runs: Sequence[Run], began: float, lease: Lease, refill: Refill
+def run_bundle(
+    resources: WorkerResources,
+    runs: Sequence[Run],
+    start_requested_at: float,
+    lease: Lease,
+    slot_loop: SlotLoop,
 ) -> bool:
-    """Give every run its turn under the lease, then record them; True if any end counted."""
+    """Run the handlers one after the other, then record the results; True if any was recorded."""
     bundle = Bundle(resources.db, runs)
-    CLAIM_REGISTRY.take([run.claim for run in runs])
-    for run in iter(bundle.next, None):
-        turn = _turn(resources, run, bundle, began)
-        lease.take(turn)
-        bundle.end(run, perform_run(resources, turn))
-    lease.rest()
-    follow = refill.after(turn.run, turn.began)
-    return bundle.record(deadline=turn.ladder.trusted_until, then=follow)
+    CLAIM_REGISTRY.set_claims([run.claim for run in runs])
+    for run in iter(bundle.next_run, None):
+        active = _activate(resources, run, bundle, start_requested_at)
+        lease.begin_run(active)
+        bundle.add_result(run, run_handler(resources, active))
+    lease.end_run()
+    next_claim = slot_loop.continue_after(active.run, active.started_at)
+    return bundle.record(deadline=active.stop_policy.trusted_until, next_claim=next_claim)
 
 
-def perform_run(resources: WorkerResources, turn: Turn) -> Result | None:
-    """Run one handler in its turn; return how it ended, or None if it is not ours to record."""
-    run = turn.run
-    if DRAIN.begun:
-        return stopped_ending(run, StopReason.SHUTDOWN)
+def run_handler(resources: WorkerResources, active: ActiveRun) -> Result | None:
+    """Run the handler of one task; return its result, None if there is nothing to record."""
+    run = active.run
+    if SHUTDOWN_FLAG.is_set:
+        return stopped_result(run, StopReason.SHUTDOWN)
     handler = registered().get(run.type)
     if handler is None:
         emit(Event.HANDLER_MISSING, type=run.type, queue_id=show_task(run.claim.task_id))
-        return no_handler(run, tuple(sorted(registered())))
-    began = time.monotonic()
+        return missing_handler_result(run, tuple(sorted(registered())))
+    started_at = time.monotonic()
     fault("execute.before_handler")
-    finished = perform(handler, turn.context)
+    outcome = call_handler(handler, active.context)
     fault("execute.after_handler")
-    ran = time.monotonic() - began
-    reason = turn.ladder.reason
+    ran_seconds = time.monotonic() - started_at
+    reason = active.stop_policy.reason
     if reason in {None, StopReason.TIMEOUT}:
-        # A run that others asked to stop does not tell how long its type takes.
-        resources.pace.note(run.type, ran)
-    result = ending_of(finished, run, turn.context, reason)
+        # A run that was stopped for another reason does not show how long its type takes.
+        resources.durations.add(run.type, ran_seconds)
+    result = result_of(outcome, run, active.context, reason)
     if isinstance(result, Waiting):
         fault("wait.before_suspend")
-    return None if result is None else replace(result, ran_seconds=ran)
+    return None if result is None else replace(result, ran_seconds=ran_seconds)
 
 
-def _turn(resources: WorkerResources, run: Run, bundle: Bundle, began: float) -> Turn:
-    spans = Spans.of(resources.settings, granted=run.granted_seconds)
-    ladder = StopPolicy(spans, began=began, turn=time.monotonic())
-    context = RunContext(run, deadline=ladder.deadline, growth=Growth(resources, run))
-    return Turn(run, context, ladder, bundle)
+def _activate(
+    resources: WorkerResources, run: Run, bundle: Bundle, start_requested_at: float
+) -> ActiveRun:
+    limits = TimeLimits.of(resources.settings, granted=run.granted_seconds)
+    policy = StopPolicy(
+        limits, start_requested_at=start_requested_at, run_started_at=time.monotonic()
+    )
+    context = RunContext(run, deadline=policy.deadline, graph=RunGraph(resources, run))
+    return ActiveRun(run, context, policy, bundle)
 
 
-def _known(claim: Claim) -> dict[str, object]:
+def _log_fields(claim: Claim) -> dict[str, object]:
     return {"queue_id": show_task(claim.task_id), "epoch": claim.epoch}
 
 

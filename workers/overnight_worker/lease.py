@@ -1,8 +1,9 @@
-"""ClaimRegistry a run's lease, and ending the run when it may not go on.
+"""Keeps the lease of a run with heartbeats, and ends the run when it may not go on.
 
-Two threads beside the handler: the pulse asks Postgres and may wait for it; the guard never waits
-for anything and does the ending. Behind both stands a watchdog that needs no Python to run, for
-handlers that keep the interpreter to themselves.
+Threads beside the handler: the heartbeat thread writes to Postgres and may wait for it; the stop
+thread waits for nothing and ends runs. A run that lasts gets a third one, which waits for cancels
+on Redis and wakes the heartbeat thread. Behind them is a watchdog that needs no Python code to run,
+for handlers that never release the interpreter lock.
 """
 
 import faulthandler
@@ -27,104 +28,121 @@ from overnight_server.fault_points import fault
 from overnight_server.outcome.heartbeat import Answer, Cost, heartbeat
 from overnight_server.store.db import DatabaseUnreachable, Db
 from overnight_server.telemetry import Event, emit
+from overnight_server.wakeups.wake import WakeUpListener
 from overnight_worker.bundle import Bundle
 from overnight_worker.claim_registry import CLAIM_REGISTRY
 from overnight_worker.identity import WORKER_ID
-from overnight_worker.result_mapping import stopped_ending
+from overnight_worker.result_mapping import stopped_result
 from overnight_worker.runners.python import RunContext
-from overnight_worker.shutdown import DRAIN
+from overnight_worker.shutdown import SHUTDOWN_FLAG
 from overnight_worker.stop_policy import StopPolicy, StopReason
 
 TICK_SECONDS: Final = 0.1
-# What recording a forced end may take before the process goes without it. The main process then
-# tries too, and in a shutdown it needs the rest of its last words for that.
-LAST_RECORD_SECONDS: Final = 2.0
-# A run of a bundle that takes longer than this lets the others go.
+# What recording a forced end may take before the process exits without it. The main process then
+# tries too, and in a shutdown it needs the rest of `shutdown.FINAL_SECONDS` for that.
+FINAL_RECORD_SECONDS: Final = 2.0
+# A run that takes longer releases the others of its bundle, and listens for cancels.
 SLOW_SECONDS: Final = 0.5
-# Setting the watchdog costs a thread, so turns share a setting that is right to this much.
+# However many tasks are cancelled, a process sends an early heartbeat at most this often.
+EARLY_HEARTBEAT_SECONDS: Final = 0.5
+# Setting the watchdog starts a thread, so runs share a setting that is right to this much.
 SHARED_SECONDS: Final = 0.25
 SHARED_PARTS: Final = 30
-# Told apart from a crash in the log of the pool, which replaces the child either way.
-ENDED_BY_FORCE: Final = 75
-# Why we take a run away for which nobody pays; of a time that is up and a cancel the row tells.
-TAKING_AWAY: Final = frozenset({StopReason.SHUTDOWN, StopReason.WINDOW, StopReason.BUDGET})
+# Tells a forced end from a crash in the log of the pool, which replaces the child either way.
+FORCED_EXIT_CODE: Final = 75
+# The worker takes these runs away, so they spend nothing; for a timeout or a cancel the row says.
+TAKEN_AWAY: Final = frozenset({StopReason.SHUTDOWN, StopReason.WINDOW, StopReason.BUDGET})
+STOP_REASONS: Final = {
+    Answer.LOST: StopReason.LOST,
+    Answer.CANCEL: StopReason.CANCELLED,
+    Answer.HAND_BACK: StopReason.WINDOW,
+    Answer.BUDGET: StopReason.BUDGET,
+}
 STDERR: Final = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Turn:
-    """One run while it is being carried out, and the bundle it came with."""
+class ActiveRun:
+    """A run whose handler is running, and the bundle it belongs to."""
 
     run: Run
     context: RunContext
-    ladder: StopPolicy
+    stop_policy: StopPolicy
     bundle: Bundle
-    began: float = field(default_factory=time.monotonic)
+    started_at: float = field(default_factory=time.monotonic)
 
     @property
-    def name(self) -> dict[str, object]:
-        """How log lines call the run."""
+    def log_fields(self) -> dict[str, object]:
+        """The fields that identify the run in log lines."""
         return {"queue_id": show_task(self.run.claim.task_id), "epoch": self.run.claim.epoch}
 
 
 class Lease:
-    """Keeps tasks ours while their handlers run; used as a context around all of a message.
+    """Keeps the claims of a message while their handlers run; used as a context.
 
-    Runs take turns under one lease, and between bundles it rests. As soon as a run of a bundle
-    turns out slow the others are given back, so what needs heartbeats is the run whose turn it is,
-    and those that are over for as long as that takes to record.
+    The runs of a message follow each other under one lease. When a run of a bundle is slow, the
+    others are given back. So only two kinds of claims need heartbeats: that of the current run,
+    and those of finished runs until they are recorded.
     """
 
     def __init__(
-        self, db: Db, *, interval: float, lease: timedelta, settled: Callable[[], None]
+        self,
+        db: Db,
+        *,
+        interval: float,
+        lease: timedelta,
+        on_settled: Callable[[], None],
+        cancel_listener: Callable[[], WakeUpListener | None] | None = None,
     ) -> None:
         self._db = db
         self._interval = interval
         self._lease = lease
-        self._settled = settled
-        self._turn: Turn | None = None
-        self._latest: Turn | None = None
-        self._shedding: list[Thread] = []
-        # Held by whoever changes the turn, and by the guard while it judges one.
-        self._judging = Lock()
+        self._on_settled = on_settled
+        self._cancel_listener = cancel_listener
+        self._current: ActiveRun | None = None
+        self._latest: ActiveRun | None = None
+        self._releasing: list[Thread] = []
+        # Held while the current run changes, and by the stop thread while it decides about it.
+        self._deciding = Lock()
         self._over = Flag()
+        self._heartbeat_wanted = Flag()
         self._armed_for = -math.inf
-        # Runs share a setting that is right to this much; short leases, as in tests, to less.
+        # Short leases, as in tests, share a setting that is right to less.
         self._shared = min(SHARED_SECONDS, lease.total_seconds() / SHARED_PARTS)
         self._far = lease.total_seconds() / 2
-        self._answers: SimpleQueue[tuple[Turn, float, Answer]] = SimpleQueue()
+        self._answers: SimpleQueue[tuple[ActiveRun, float, Answer]] = SimpleQueue()
         self._threads = [
-            Thread(target=self._keep_guard, name="run guard", daemon=True),
-            Thread(target=self._keep_pulse, name="run pulse", daemon=True),
+            Thread(target=self._stop_runs, name="run stop", daemon=True),
+            Thread(target=self._send_heartbeats, name="run heartbeat", daemon=True),
         ]
 
-    def take(self, turn: Turn) -> None:
-        """Begin a run's turn."""
-        with self._judging:
-            self._turn = self._latest = turn
-            self._arm(turn.ladder.watchdog_at)
+    def begin_run(self, active: ActiveRun) -> None:
+        """Make a run the current one."""
+        with self._deciding:
+            self._current = self._latest = active
+            self._arm_watchdog(active.stop_policy.watchdog_at)
         while self._threads:
             self._threads.pop().start()
 
-    def rest(self) -> None:
-        """End the turn, so that the ends of its bundle can be recorded.
+    def end_run(self) -> None:
+        """End the current run, so that its bundle can be recorded.
 
-        If the guard is just ending the run by force, this never returns.
+        If the stop thread is just ending the run by force, this never returns.
         """
-        with self._judging:
-            self._turn = None
-            self._calm(time.monotonic())
-            CLAIM_REGISTRY.rest()
-        while self._shedding:
-            self._shedding.pop().join()
+        with self._deciding:
+            self._current = None
+            self._disarm_near_watchdog(time.monotonic())
+            CLAIM_REGISTRY.handler_ended()
+        while self._releasing:
+            self._releasing.pop().join()
 
-    def stand_down(self) -> None:
-        """Let the process wait as long as it likes: it holds nothing."""
-        self.rest()
-        with self._judging:
+    def go_idle(self) -> None:
+        """Send no more heartbeats and disarm the watchdog: the process holds no claim."""
+        self.end_run()
+        with self._deciding:
             self._latest = None
-            self._disarm()
-            CLAIM_REGISTRY.take([])
+            self._disarm_watchdog()
+            CLAIM_REGISTRY.set_claims([])
 
     def __enter__(self) -> Self:
         return self
@@ -135,159 +153,187 @@ class Lease:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop guarding, and let the process live on: its runs are recorded, or given up."""
-        self.stand_down()
+        """End the threads; the runs are recorded or given up."""
+        self.go_idle()
         self._over.set()
+        self._heartbeat_wanted.set()
 
-    def _keep_guard(self) -> None:
+    def _stop_runs(self) -> None:
         while not self._over.wait(TICK_SECONDS):
-            with self._judging:
-                self._hear()
+            with self._deciding:
+                self._apply_answers()
                 now = time.monotonic()
-                if self._turn is not None:
-                    self._judge(self._turn, now)
+                if self._current is not None:
+                    self._decide(self._current, now)
                 else:
-                    self._calm(now)
+                    self._disarm_near_watchdog(now)
 
-    def _judge(self, turn: Turn, now: float) -> None:
-        turn.ladder.look(now, draining=DRAIN.begun)
-        if turn.context.at_ceiling:
-            turn.ladder.ask(StopReason.BUDGET, now)
-        if turn.ladder.reason is None:
+    def _decide(self, active: ActiveRun, now: float) -> None:
+        policy = active.stop_policy
+        policy.check(now, shutting_down=SHUTDOWN_FLAG.is_set)
+        if active.context.at_ceiling:
+            policy.request_stop(StopReason.BUDGET, now)
+        if policy.reason is None:
             return
-        if turn.ladder.reason != turn.context.stop_reason:
-            turn.context.stop(turn.ladder.reason)
-            self._arm(turn.ladder.watchdog_at)
-        if turn.ladder.ends_at is not None and now >= turn.ladder.ends_at:
-            self._end_by_force(turn, turn.ladder.reason)
+        if policy.reason != active.context.stop_reason:
+            active.context.stop(policy.reason)
+            self._arm_watchdog(policy.watchdog_at)
+        if policy.forced_end_at is not None and now >= policy.forced_end_at:
+            self._end_by_force(active, policy.reason)
 
-    def _hear(self) -> None:
-        """Take in what the pulse was answered since the last tick."""
+    def _apply_answers(self) -> None:
+        """Apply the answers to heartbeats that came since the last tick."""
         while True:
             try:
-                turn, sent_at, answer = self._answers.get_nowait()
+                active, sent_at, answer = self._answers.get_nowait()
             except Empty:
                 return
+            if answer in STOP_REASONS:
+                active.stop_policy.request_stop(STOP_REASONS[answer], time.monotonic())
             if answer is Answer.LOST:
-                emit(Event.RUN_LOST, **turn.name, worker=WORKER_ID)
-                turn.ladder.ask(StopReason.LOST, time.monotonic())
+                emit(Event.RUN_LOST, **active.log_fields, worker=WORKER_ID)
                 continue
-            if answer is Answer.CANCEL:
-                turn.ladder.ask(StopReason.CANCELLED, time.monotonic())
-            if answer is Answer.HAND_BACK:
-                turn.ladder.ask(StopReason.WINDOW, time.monotonic())
-            if answer is Answer.BUDGET:
-                turn.ladder.ask(StopReason.BUDGET, time.monotonic())
-            turn.ladder.confirm(sent_at)
-            if turn is self._turn:
-                self._arm(turn.ladder.watchdog_at)
+            active.stop_policy.confirm_lease(sent_at)
+            if active is self._current:
+                self._arm_watchdog(active.stop_policy.watchdog_at)
 
-    def _keep_pulse(self) -> None:
-        beaten, due = None, math.inf
-        while not self._over.wait(self._until(due)):
-            turn, now = self._latest, time.monotonic()
-            if turn is not beaten:
-                beaten, due = turn, turn.began + self._interval if turn else math.inf
-            if turn is None:
+    def _send_heartbeats(self) -> None:
+        previous, due, sent_at = None, math.inf, -math.inf
+        while True:
+            is_early = self._heartbeat_wanted.wait(self._seconds_until(due))
+            if self._over.is_set():
+                return
+            active, now = self._latest, time.monotonic()
+            if active is not previous:
+                previous, due = active, active.started_at + self._interval if active else math.inf
+            if is_early:
+                self._heartbeat_wanted.clear()
+                due = min(due, max(now, sent_at + EARLY_HEARTBEAT_SECONDS))
+            if active is None:
                 continue
-            if turn.bundle.has_company and now - turn.began >= SLOW_SECONDS:
-                self._let_others_go(turn)
+            if now - active.started_at >= SLOW_SECONDS:
+                self._listen_for_cancels()
+                if active.bundle.has_others:
+                    self._release_others(active)
             if now >= due:
-                well = (turn is not self._turn or self._beat(turn, now)) and self._hold_on(turn)
-                due = now + (self._interval if well else self._interval / 4)
+                sent_at = now
+                is_sent = (
+                    active is not self._current or self._heartbeat(active, now)
+                ) and self._extend_unrecorded(active)
+                due = now + (self._interval if is_sent else self._interval / 4)
 
-    def _until(self, due: float) -> float:
-        """Return how long the pulse may rest: to the next beat, or to the next look at a bundle."""
-        turn = self._turn
-        alert = turn is None or turn.bundle.has_company
-        rest = min(due - time.monotonic(), SLOW_SECONDS if alert else self._interval)
-        return max(0.0, rest)
+    def _seconds_until(self, due: float) -> float:
+        """Return how long the heartbeat thread may sleep."""
+        active = self._current
+        # Somebody has to see that a run is slow: it releases its bundle, and listens for cancels.
+        must_check = active is None or active.bundle.has_others or self._cancel_listener is not None
+        sleep = SLOW_SECONDS if must_check else self._interval
+        return max(0.0, min(due - time.monotonic(), sleep))
 
-    def _let_others_go(self, slow: Turn) -> None:
-        """Shed the bundle of a slow run beside the pulse: recording may wait for long."""
+    def _listen_for_cancels(self) -> None:
+        """Start the thread that waits for cancels, unless it runs already."""
+        if self._cancel_listener is None:
+            return
+        listener, self._cancel_listener = self._cancel_listener(), None
+        if listener is None:
+            return
 
-        def shed() -> None:
-            slow.bundle.shed(deadline=slow.ladder.trusted_until)
-            self._settled()
+        def listen() -> None:
+            while not self._over.is_set():
+                if listener.wait(self._interval, self._over):
+                    self._heartbeat_wanted.set()
+            listener.close()
 
-        with self._judging:
-            if slow is self._turn:
-                self._shedding.append(Thread(target=shed, name="run shed", daemon=True))
-                self._shedding[-1].start()
+        Thread(target=listen, name="run cancels", daemon=True).start()
 
-    def _hold_on(self, turn: Turn) -> bool:
-        """Keep what is over until it is recorded, or the reaper would take finished work."""
+    def _release_others(self, slow: ActiveRun) -> None:
+        """Release the bundle of a slow run in a thread: recording may take long."""
+
+        def release() -> None:
+            slow.bundle.release_others(deadline=slow.stop_policy.trusted_until)
+            self._on_settled()
+
+        with self._deciding:
+            if slow is self._current:
+                self._releasing.append(Thread(target=release, name="run release", daemon=True))
+                self._releasing[-1].start()
+
+    def _extend_unrecorded(self, active: ActiveRun) -> bool:
+        """Extend the leases of finished runs until they are recorded; False if Postgres failed."""
         try:
-            for claim in turn.bundle.unrecorded:
+            for claim in active.bundle.unrecorded_claims:
                 heartbeat(self._db, claim, lease=self._lease)
         except (DatabaseUnreachable, SQLAlchemyError) as error:
-            emit(Event.HEARTBEAT_FAILED, **turn.name, error=error)
+            emit(Event.HEARTBEAT_FAILED, **active.log_fields, error=error)
             return False
         return True
 
-    def _beat(self, turn: Turn, sent_at: float) -> bool:
-        news = turn.context.take_news()
-        spent = turn.context.cost_usd
-        # Only what is new: a report of money takes the user's lane.
-        cost = Cost(turn.run.user_id, spent) if spent > turn.context.reported_usd else None
+    def _heartbeat(self, active: ActiveRun, sent_at: float) -> bool:
+        """Send one heartbeat of the current run; False if Postgres failed."""
+        context = active.context
+        progress, spent_usd = context.take_progress(), context.cost_usd
+        # Sent only when it grew: a cost locks the user's lane.
+        cost = Cost(active.run.user_id, spent_usd) if spent_usd > context.reported_usd else None
         try:
             answer = heartbeat(
-                self._db, turn.run.claim, lease=self._lease, progress=news, cost=cost
+                self._db, active.run.claim, lease=self._lease, progress=progress, cost=cost
             )
         except (DatabaseUnreachable, SQLAlchemyError) as error:
-            turn.context.put_back(news)
-            emit(Event.HEARTBEAT_FAILED, **turn.name, error=error)
+            context.restore_progress(progress)
+            emit(Event.HEARTBEAT_FAILED, **active.log_fields, error=error)
             return False
-        turn.context.reported_usd = spent
-        self._answers.put((turn, sent_at, answer))
+        context.reported_usd = spent_usd
+        self._answers.put((active, sent_at, answer))
         return True
 
-    def _end_by_force(self, turn: Turn, reason: StopReason) -> None:
-        # Before all else, for the watchdog is near.
-        CLAIM_REGISTRY.rest(taken_away=reason in TAKING_AWAY)
-        emit(Event.RUN_KILLED, **turn.name, reason=reason, pid=os.getpid())
+    def _end_by_force(self, active: ActiveRun, reason: StopReason) -> None:
+        # First of all, because the watchdog may act at any moment.
+        CLAIM_REGISTRY.handler_ended(taken_away=reason in TAKEN_AWAY)
+        emit(Event.RUN_KILLED, **active.log_fields, reason=reason, pid=os.getpid())
         fault("lease.before_force")
-        _end_offspring()
-        last_word = Thread(target=self._record_forced, args=(turn, reason), daemon=True)
-        last_word.start()
-        last_word.join(LAST_RECORD_SECONDS)
+        _kill_child_processes()
+        recording = Thread(target=self._record_forced_end, args=(active, reason), daemon=True)
+        recording.start()
+        recording.join(FINAL_RECORD_SECONDS)
         fault("lease.after_force")
-        os._exit(ENDED_BY_FORCE)
+        os._exit(FORCED_EXIT_CODE)
 
-    def _record_forced(self, turn: Turn, reason: StopReason) -> None:
-        deadline = min(time.monotonic() + LAST_RECORD_SECONDS, turn.ladder.trusted_until)
-        result = stopped_ending(turn.run, reason, turn.context)
-        turn.bundle.end(turn.run, result)
-        turn.bundle.shed(deadline=deadline, reason=reason)
+    def _record_forced_end(self, active: ActiveRun, reason: StopReason) -> None:
+        trusted_until = active.stop_policy.trusted_until
+        deadline = min(time.monotonic() + FINAL_RECORD_SECONDS, trusted_until)
+        result = stopped_result(active.run, reason, active.context)
+        active.bundle.add_result(active.run, result)
+        active.bundle.release_others(deadline=deadline, reason=reason)
         if result is not None:
-            CLAIM_REGISTRY.take([])  # there is nothing left to tell
-        self._settled()
+            CLAIM_REGISTRY.set_claims([])  # the main process has nothing left to settle
+        self._on_settled()
 
-    def _arm(self, instant: float) -> None:
+    def _arm_watchdog(self, instant: float) -> None:
         """Have this process killed at an instant, or a moment earlier, whatever its threads do.
 
-        The file descriptor and not the object, which a library may have replaced by one without.
+        It writes to the file descriptor, because a library may have replaced the stderr object by
+        one without a descriptor.
         """
         if not 0 <= instant - self._armed_for <= self._shared:
             self._armed_for = instant
             seconds = max(instant - time.monotonic(), TICK_SECONDS)
             faulthandler.dump_traceback_later(seconds, exit=True, file=STDERR)
-        CLAIM_REGISTRY.handle(until=self._armed_for)
+        CLAIM_REGISTRY.handler_started(until=self._armed_for)
 
-    def _calm(self, now: float) -> None:
-        """Keep the watchdog from a process that only waits for Postgres, which has its own limits.
+    def _disarm_near_watchdog(self, now: float) -> None:
+        """Disarm a watchdog that would soon kill a process which only waits for Postgres.
 
-        To set it anew for every run costs more than to leave it be while it is far.
+        One that is far away stays: setting it again for every run costs more.
         """
         if now < self._armed_for < now + self._far:
-            self._disarm()
+            self._disarm_watchdog()
 
-    def _disarm(self) -> None:
+    def _disarm_watchdog(self) -> None:
         faulthandler.cancel_dump_traceback_later()
         self._armed_for = -math.inf
 
 
-def _end_offspring() -> None:
+def _kill_child_processes() -> None:
     """Kill the programs the run started, which would otherwise outlive it."""
     for process in psutil.Process().children(recursive=True):
         try:

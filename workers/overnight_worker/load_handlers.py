@@ -1,4 +1,4 @@
-"""Bringing in the Python handlers a worker is told to have."""
+"""Imports the modules with Python handlers that the settings name."""
 
 import importlib
 import sys
@@ -15,22 +15,22 @@ CANNOT_IMPORT: Final = 3
 
 
 class HandlersNotLoaded(Exception):
-    """A module with handlers could not be imported; the message says which and why."""
+    """A module with handlers could not be imported; the message names the module and the cause."""
 
     def __init__(self, module: str, cause: BaseException) -> None:
-        last = traceback.format_exception_only(cause)[-1].strip()
-        super().__init__(f"OVERNIGHT_HANDLERS: cannot import {module!r}: {last}")
+        last_line = traceback.format_exception_only(cause)[-1].strip()
+        super().__init__(f"OVERNIGHT_HANDLERS: cannot import {module!r}: {last_line}")
         self.module = module
 
 
 def load_handlers(modules: Iterable[str]) -> tuple[str, ...]:
-    """Import the demo handlers and every named module; return the types that are now known."""
-    wanted = [DEMO, *modules]
+    """Import the demo handlers and these modules; return all registered task types."""
+    all_modules = [DEMO, *modules]
     working_directory.find_first()
-    for module in wanted:
+    for module in all_modules:
         _import(module)
     types = tuple(sorted(registered()))
-    emit(Event.HANDLERS_LOADED, modules=wanted, types=types)
+    emit(Event.HANDLERS_LOADED, modules=all_modules, types=types)
     return types
 
 
@@ -42,7 +42,7 @@ def _import(module: str) -> None:
 
 
 def main() -> int:
-    """Try to import the modules that were named, and say which cannot be and why."""
+    """Import the modules given as arguments; print the first that fails and return exit code 3."""
     try:
         load_handlers(sys.argv[1:])
     except HandlersNotLoaded as error:

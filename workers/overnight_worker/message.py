@@ -1,4 +1,4 @@
-"""What a message says: which claims to carry out. Anyone who reaches Redis can write one."""
+"""Reads the claims of a message; anyone who can write to Redis may have sent it."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -11,7 +11,7 @@ _log = get(__name__)
 
 
 def read_claims(arguments: Sequence[object]) -> list[Claim]:
-    """Read a message's arguments, a claim each; what cannot be a claim of ours is left out."""
+    """Return the claims among a message's arguments; malformed arguments are left out."""
     return [claim for argument in arguments if (claim := _read(argument)) is not None]
 
 

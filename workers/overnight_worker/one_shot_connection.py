@@ -1,6 +1,6 @@
-"""One word to Postgres from a process that may keep neither connection nor thread.
+"""A short-lived connection to Postgres for the main process of a worker.
 
-The main process of a pool forks at any time; what it held open, its children would share.
+The main process forks at any time, and its children would share whatever connection it held open.
 """
 
 from collections.abc import Callable
@@ -14,20 +14,20 @@ from overnight_server.telemetry import Event, emit
 from overnight_worker.resources import database_url
 
 # The main loop stands still meanwhile.
-PATIENCE: Final = Timeouts(connect=2, statement=2.0, lock=1.0, idle=2.0)
+TIMEOUTS: Final = Timeouts(connect=2, statement=2.0, lock=1.0, idle=2.0)
 
 
-def say(settings: Settings, word: Callable[[Db], object]) -> bool:
-    """Open a connection, say the word and close; False if Postgres could not be asked."""
+def with_connection(settings: Settings, work: Callable[[Db], object]) -> bool:
+    """Open a connection, run `work` with it and close it; False if Postgres failed."""
     db = Db.connect(
         database_url(settings),
         role=DISPATCHER,
         application_name="overnight-worker-main",
         pool_size=1,
-        timeouts=PATIENCE,
+        timeouts=TIMEOUTS,
     )
     try:
-        word(db)
+        work(db)
     except (DatabaseUnreachable, SQLAlchemyError) as error:
         emit(Event.DATABASE_UNREACHABLE, error=error)
         return False

@@ -1,4 +1,4 @@
-"""A worker of agents shows itself: what it can do, that it lives, and that it leaves.
+"""Registers a worker of agents in Postgres, and sends its own heartbeats.
 
 Everything here happens in the main process, on its own timer: it forks, so it may own no thread.
 """
@@ -18,21 +18,21 @@ from overnight_server.telemetry import Event, emit
 from overnight_worker.dead_children import DEAD_CHILDREN
 from overnight_worker.identity import WORKER_ID
 from overnight_worker.load_handlers import HandlersNotLoaded, load_handlers
-from overnight_worker.one_shot_connection import say
+from overnight_worker.one_shot_connection import with_connection
 from overnight_worker.resources import NoDatabase, database_url
 
-# Celery's worker, which gains its parts only as it starts.
+# Celery's worker, whose parts are set as it starts.
 CeleryWorker: TypeAlias = Any
 
-# Two beats may get lost before a worker's slots no longer count.
+# Two heartbeats may be lost before a worker's slots no longer count.
 BEATS_PER_LIVENESS: Final = 3
-# Celery looks for dead children every five seconds; half of them it misses until then.
+# Celery checks for dead children only every five seconds.
 POOL_CHECK_SECONDS: Final = 0.5
 DRAINING: Final = "draining"
 
 
-def card_of(settings: Settings, *, slots: int) -> AgentCard:
-    """Write the card of this worker: what it was told it can do, and what its handlers can."""
+def agent_card(settings: Settings, *, slots: int) -> AgentCard:
+    """Return how this worker registers: its pool, slots, capabilities and task types."""
     offered = {*settings.capabilities, *capabilities_offered(), f"agent:{settings.pool}"}
     return AgentCard(
         id=WORKER_ID,
@@ -45,80 +45,81 @@ def card_of(settings: Settings, *, slots: int) -> AgentCard:
 
 
 class Presence(StartStopStep):
-    """The part of Celery's start that only a worker of agents has, not one of maintenance."""
+    """The step of Celery's start that registers a worker of agents; maintenance has none."""
 
     requires = ("celery.worker.components:Timer", "celery.worker.components:Pool")
 
     def include_if(self, parent: CeleryWorker) -> bool:
-        """Be part of the start only where agents' tasks are taken."""
+        """Return whether this worker takes messages of agents' tasks."""
         return _serves_agents(parent)
 
     def create(self, parent: CeleryWorker) -> None:
-        """Check what no run can do without, before any child is forked: handlers and Postgres."""
+        """Load the handlers and check the database setting, before any child is forked."""
         self._timers: list[Any] = []
         self._worker = parent
-        self._deaf = False
+        self._is_draining = False
         self._settings = current()
         try:
             database_url(self._settings)
             load_handlers(self._settings.handlers)
         except (NoDatabase, HandlersNotLoaded) as error:
             raise SystemExit(f"overnight worker: {error}") from error
-        self._card = card_of(self._settings, slots=parent.concurrency)
+        self._card = agent_card(self._settings, slots=parent.concurrency)
 
     def start(self, parent: CeleryWorker) -> None:
-        """Be seen from now on.
+        """Start the timers.
 
-        The timers first fire when the worker listens to Redis, and rest while it cannot.
+        They first fire when the worker is connected to Redis, and pause while it is not.
         """
         self._timers = [
-            parent.timer.call_after(0, self.say_alive),
+            parent.timer.call_after(0, self.send_heartbeat),
             parent.timer.call_repeatedly(
-                self._settings.worker_liveness / BEATS_PER_LIVENESS, self.say_alive
+                self._settings.worker_liveness / BEATS_PER_LIVENESS, self.send_heartbeat
             ),
-            parent.timer.call_repeatedly(POOL_CHECK_SECONDS, self.see_to_the_pool),
+            parent.timer.call_repeatedly(POOL_CHECK_SECONDS, self.check_pool),
         ]
 
     def close(self, parent: CeleryWorker) -> None:  # noqa: ARG002 - Celery's signature
-        """Be seen no more, so that nothing new is sent here while the last runs end."""
+        """Withdraw the slots, so that nothing new is sent here while the last runs end."""
         for timer in self._timers:
             timer.cancel()
         fault("presence.before_leave")
-        if say(self._settings, lambda db: leave(db, WORKER_ID)):
+        if with_connection(self._settings, lambda db: leave(db, WORKER_ID)):
             emit(Event.WORKER_LEFT, worker=WORKER_ID, pool=self._card.pool, reason="shutdown")
 
-    def say_alive(self) -> None:
-        """Tell the deployment that this worker lives, and hear whether it should take more work."""
+    def send_heartbeat(self) -> None:
+        """Send the worker's heartbeat, and start or stop draining as its row says."""
         fault("presence.before_beat")
         liveness = timedelta(seconds=self._settings.worker_liveness)
-        heard: list[str] = []
-        if say(self._settings, lambda db: heard.append(show_up(db, self._card, liveness=liveness))):
-            self._listen(draining=heard[-1] == DRAINING)
+        statuses: list[str] = []
+        if with_connection(
+            self._settings,
+            lambda db: statuses.append(beat_or_join(db, self._card, liveness=liveness)),
+        ):
+            self._set_draining(is_draining=statuses[-1] == DRAINING)
         fault("presence.after_beat")
 
-    def see_to_the_pool(self) -> None:
-        """Replace the children that died, and tell what died with them."""
+    def check_pool(self) -> None:
+        """Replace pool processes that died, and settle their claims."""
         self._worker.pool.maintain_pool()
-        DEAD_CHILDREN.tell(self._settings)
+        DEAD_CHILDREN.settle(self._settings)
 
-    def _listen(self, *, draining: bool) -> None:
-        """Take messages, or leave them to the others of the pool while the last runs end."""
-        if draining == self._deaf:
+    def _set_draining(self, *, is_draining: bool) -> None:
+        """Stop taking messages while the worker drains; take them again afterwards."""
+        if is_draining == self._is_draining:
             return
         queue = agent_queue(self._card.pool)
-        if draining:
+        if is_draining:
             self._worker.consumer.cancel_task_queue(queue)
         else:
             self._worker.consumer.add_task_queue(queue)
-        self._deaf = draining
-        emit(Event.WORKER_DRAINING if draining else Event.WORKER_JOINED, **self._known())
-
-    def _known(self) -> dict[str, object]:
-        return {"worker": WORKER_ID, "pool": self._card.pool, "slots": self._card.slots}
+        self._is_draining = is_draining
+        fields = {"worker": WORKER_ID, "pool": self._card.pool, "slots": self._card.slots}
+        emit(Event.WORKER_DRAINING if is_draining else Event.WORKER_JOINED, **fields)
 
 
-def show_up(db: Db, card: AgentCard, *, liveness: timedelta) -> str:
-    """Beat, or join if away for long; return whether the worker is `active` or `draining`."""
+def beat_or_join(db: Db, card: AgentCard, *, liveness: timedelta) -> str:
+    """Send a heartbeat, or register if the row is missing or stale; return the worker's status."""
     status = beat(db, card.id, liveness=liveness)
     if status is not None:
         return status

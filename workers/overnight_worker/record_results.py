@@ -1,4 +1,4 @@
-"""Recording how a run ended, also while Postgres is away for a moment."""
+"""Records how runs ended, and retries while Postgres is away for a moment."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -18,118 +18,119 @@ from overnight_worker.identity import WORKER_ID
 
 FIRST_PAUSE_SECONDS: Final = 0.1
 LONGEST_PAUSE_SECONDS: Final = 2.0
-# How long to try to give back what nobody may ever run; then the lease or the claim runs out.
+# How long to try to give back claims whose start was not confirmed; then their lease or TTL ends.
 UNANSWERED_SECONDS: Final = 5.0
 UNANSWERED: Final = "start_unanswered"
-# How often to say that an end still waits.
-SAY_SECONDS: Final = 30.0
-# What passes, by Postgres's classes of errors: a server that may only read, a lost race, no room, a
-# lock that is held, a statement that took too long, a disk that fails.
-PASSING: Final = ("25", "40", "53", "55", "57", "58")
+# How often to log that results still wait to be recorded.
+LOG_EVERY_SECONDS: Final = 30.0
+# Classes of Postgres errors that pass: a read-only server, a lost race, no resources left, a lock
+# that is held, a statement that took too long, a failing disk.
+PASSING_ERRORS: Final = ("25", "40", "53", "55", "57", "58")
 
 _log = get(__name__)
 
 
-class Follow(Protocol):
-    """What a settling transaction may do besides."""
+class NextClaim(Protocol):
+    """Claims the slot's next tasks in the transaction that records its last results."""
 
     def claim(self, tx: Connection) -> None:
-        """Do it, in the transaction."""
+        """Claim, inside the transaction."""
 
-    def confirm(self) -> None:
-        """Hear that the transaction was committed."""
+    def committed(self) -> None:
+        """Note that the transaction was committed."""
 
 
 def settle_by(
     db: Db,
-    ends: Sequence[tuple[Run, Result]],
+    results: Sequence[tuple[Run, Result]],
     *,
     deadline: float,
-    then: Follow | None = None,
+    next_claim: NextClaim | None = None,
 ) -> bool:
-    """Record runs' ends; True if any of them counted.
+    """Record results; True if any of them was recorded while it still held its claim.
 
-    While Postgres is away or busy it is tried for as long as the worker lives. A lease may be over
-    by then, but what took hours to make still counts if nobody took the task meanwhile. What
-    Postgres refuses for good is given up at the deadline, an instant of the monotonic clock. `then`
-    joins the first try only: an end must not be lost over it.
+    While Postgres is away or busy this retries for as long as the worker lives. A lease may have
+    ended by then, but a result still counts if no other worker has claimed the task. Results that
+    Postgres refuses for good are given up at the deadline, an instant of the monotonic clock.
+    `next_claim` joins the first try only, so that it can never prevent the recording.
     """
     pause = FIRST_PAUSE_SECONDS
-    say_at = time.monotonic()
+    log_at = time.monotonic()
     while True:
-        first, then = then, None
+        first_claim, next_claim = next_claim, None
         try:
-            settled = settle_all(db, ends, agent=WORKER_ID, then=first.claim if first else None)
+            settled = settle_all(
+                db, results, agent=WORKER_ID, then=first_claim.claim if first_claim else None
+            )
         except DataError as error:
-            if first is not None:
-                continue  # what came besides may be to blame, and not an output
-            if len(ends) > 1:
-                # One output spoils the statement for all: each by itself shows whose it is.
-                alone = [settle_by(db, [one], deadline=deadline) for one in ends]
-                return any(alone)
-            ends = [_unfit(*ends[0], error)]
+            if first_claim is not None:
+                continue  # the claim may be the cause, not an output
+            if len(results) > 1:
+                # One output spoils the statement for all: record each alone to find it.
+                recorded = [settle_by(db, [each], deadline=deadline) for each in results]
+                return any(recorded)
+            results = [_unstorable(*results[0], error)]
         except (DatabaseUnreachable, SQLAlchemyError) as error:
-            now, names = time.monotonic(), [show_task(run.claim.task_id) for run, _ in ends]
-            if now + pause >= deadline and not _passes(error):
-                _log.error("ends could not be recorded", queue_ids=names, error=error)
+            now, ids = time.monotonic(), [show_task(run.claim.task_id) for run, _ in results]
+            if now + pause >= deadline and not _is_passing(error):
+                _log.error("results could not be recorded", queue_ids=ids, error=error)
                 return False
-            if now >= say_at:
-                _log.warning("ends wait to be recorded", queue_ids=names, error=error)
-                say_at = now + SAY_SECONDS
+            if now >= log_at:
+                _log.warning("results wait to be recorded", queue_ids=ids, error=error)
+                log_at = now + LOG_EVERY_SECONDS
             time.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
         else:
-            if first is not None:
-                first.confirm()
+            if first_claim is not None:
+                first_claim.committed()
             return _report(settled)
 
 
-def _passes(error: Exception) -> bool:
-    """Whether Postgres may take later what it did not take now."""
+def _is_passing(error: Exception) -> bool:
+    """Whether Postgres may accept later what it did not accept now."""
     if isinstance(error, DBAPIError):
-        return (sqlstate(error) or "").startswith(PASSING)
+        return (sqlstate(error) or "").startswith(PASSING_ERRORS)
     return isinstance(error, DatabaseUnreachable)
 
 
 def give_up_by(db: Db, claims: Sequence[Claim], *, deadline: float) -> bool:
-    """Give back claims whose start brought no answer; True if that was answered in time.
+    """Give back claims whose start was not confirmed; True if Postgres confirmed that in time.
 
-    The start may have been counted. Its run would then spend an attempt although nobody ran it,
-    and hold up its task until the lease is over.
+    The start may have been committed. Without this, the task would spend an attempt although
+    nobody ran it, and would wait until its lease ends.
     """
     if not claims:
         return True
-    return _given_back(
+    return _give_back(
         lambda: give_up(db, claims, agent=WORKER_ID, reason=UNANSWERED), deadline=deadline
     )
 
 
 def give_up_taken_by(db: Db, pool: str, token: UUID, *, deadline: float) -> bool:
-    """Do the same with whatever was taken under a token."""
+    """Give back whatever was claimed under a token; True if Postgres confirmed that in time."""
+    return _give_back(
+        lambda: give_up(db, taken_under(db, pool, token), agent=WORKER_ID, reason=UNANSWERED),
+        deadline=deadline,
+    )
 
-    def give_back() -> int:
-        return give_up(db, taken_under(db, pool, token), agent=WORKER_ID, reason=UNANSWERED)
 
-    return _given_back(give_back, deadline=deadline)
-
-
-def _given_back(give_back: Callable[[], int], *, deadline: float) -> bool:
+def _give_back(give_back: Callable[[], int], *, deadline: float) -> bool:
     pause = FIRST_PAUSE_SECONDS
     while True:
         try:
-            given_up = give_back()
+            count = give_back()
         except (DatabaseUnreachable, SQLAlchemyError):
             if time.monotonic() + pause >= deadline:
                 return False
             time.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
         else:
-            _log.info("starts without an answer were given back", count=given_up)
+            _log.info("claims whose start was not confirmed were given back", count=count)
             return True
 
 
-def _unfit(run: Run, result: Result, error: DataError) -> tuple[Run, Result]:
-    """Turn an output that Postgres refuses into a failure, or it would never be settled."""
+def _unstorable(run: Run, result: Result, error: DataError) -> tuple[Run, Result]:
+    """Turn an output that Postgres refuses into a failure, which can be recorded."""
     if not isinstance(result, Returned):
         raise error
     failure = Raised(
@@ -145,22 +146,22 @@ def _unfit(run: Run, result: Result, error: DataError) -> tuple[Run, Result]:
 
 def _report(settled: Settled) -> bool:
     for ending in settled.won:
-        _report_won(ending)
+        _report_recorded(ending)
     for ending in settled.stale:
-        kind = type(ending.result).__name__.lower()
-        emit(Event.STALE_RESULT, **_known(ending), reason=kind, worker=WORKER_ID)
+        outcome = type(ending.result).__name__.lower()
+        emit(Event.STALE_RESULT, **_log_fields(ending), reason=outcome, worker=WORKER_ID)
     return bool(settled.won)
 
 
-def _report_won(ending: Ending) -> None:
+def _report_recorded(ending: Ending) -> None:
     result = ending.result
     if isinstance(result, Interrupted):
-        emit(Event.TASK_HANDED_BACK, **_known(ending), reason=result.reason)
+        emit(Event.TASK_HANDED_BACK, **_log_fields(ending), reason=result.reason)
         return
     reason = result.error_class if isinstance(result, Raised) else None
-    kind = type(result).__name__.lower()
-    emit(Event.TASK_SETTLED, **_known(ending), outcome=kind, reason=reason)
+    outcome = type(result).__name__.lower()
+    emit(Event.TASK_SETTLED, **_log_fields(ending), outcome=outcome, reason=reason)
 
 
-def _known(ending: Ending) -> dict[str, object]:
+def _log_fields(ending: Ending) -> dict[str, object]:
     return {"queue_id": show_task(ending.claim.task_id), "epoch": ending.claim.epoch}

@@ -1,4 +1,4 @@
-"""What one process of a worker owns: its ways to Postgres and to whoever waits for news."""
+"""The connections of one worker process: to Postgres, and to Redis for wake-ups."""
 
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -7,34 +7,39 @@ from overnight_server.dispatch.celery_settings import agent_queue
 from overnight_server.settings import Settings, current
 from overnight_server.store.db import DISPATCHER, Db, Timeouts
 from overnight_server.wakeups.idle_slot_listener import SlotSubscription
-from overnight_server.wakeups.wake import Waker
-from overnight_worker.duration_stats import Pace
+from overnight_server.wakeups.wake import CANCELS_CHANNEL, Waker, WakeUpListener
+from overnight_worker.duration_stats import DurationStats
 
-# The run and its heartbeat may be writing at the same moment.
+# The run and its heartbeat may write at the same moment.
 CONNECTIONS = 2
 
 
 @dataclass(frozen=True)
 class WorkerResources:
-    """The connections of a process; opened when first used, which is after the fork."""
+    """The connections of a process; each is opened when first used, which is after the fork."""
 
     settings: Settings
     db: Db
     waker: Waker
-    pace: Pace = field(default_factory=Pace)
+    durations: DurationStats = field(default_factory=DurationStats)
 
     @cached_property
-    def ear(self) -> SlotSubscription:
-        """What a slot of this process hears with while it lingers."""
+    def slot_subscription(self) -> SlotSubscription:
+        """The subscription that wakes a slot of this process while it is idle."""
         settings, pool = self.settings, self.settings.pool
         return SlotSubscription(
             settings.redis_url or "", settings.redis_key_prefix, pool, agent_queue(pool)
         )
 
+    def cancel_listener(self) -> WakeUpListener | None:
+        """Return a new listener for cancels, None without Redis; each lease has its own thread."""
+        url, prefix = self.settings.redis_url, self.settings.redis_key_prefix
+        return WakeUpListener(url, prefix, CANCELS_CHANNEL) if url else None
+
 
 @cache
 def worker_resources() -> WorkerResources:
-    """Return this process's connections; the main process of a pool must never ask."""
+    """Return this process's connections; the main process of a pool must not call this."""
     settings = current()
     return WorkerResources(
         settings=settings,
@@ -46,7 +51,7 @@ def worker_resources() -> WorkerResources:
             timeouts=Timeouts(
                 statement=settings.lease_seconds / 3,
                 lock=settings.lease_seconds / 6,
-                # A process that stands still must not keep a lane for longer than its lease.
+                # A process that stands still must not lock a lane for longer than its lease.
                 idle=min(Timeouts.idle, settings.lease_seconds / 3),
                 trust=1.0,
             ),
@@ -56,16 +61,16 @@ def worker_resources() -> WorkerResources:
 
 
 class NoDatabase(Exception):
-    """No Postgres is named, so there is no task to run."""
+    """The settings name no Postgres, so there is no task to run."""
 
     def __init__(self) -> None:
         super().__init__(
-            "OVERNIGHT_DATABASE_URL is not set; name a Postgres, or let `overnight up` start one"
+            "OVERNIGHT_DATABASE_URL is not set; set it, or let `overnight up` start a Postgres"
         )
 
 
 def database_url(settings: Settings) -> str:
-    """Return where Postgres is, or say that nobody said."""
+    """Return the URL of Postgres; raise NoDatabase if the settings have none."""
     if settings.database_url is None:
         raise NoDatabase
     return settings.database_url

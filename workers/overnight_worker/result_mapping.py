@@ -1,4 +1,4 @@
-"""Putting into words how a handler ended; pure, so every case can be listed."""
+"""Maps how a handler ended to the result that is recorded; pure functions."""
 
 import json
 import traceback
@@ -20,7 +20,7 @@ from overnight_server.domain.results import (
     Waiting,
 )
 from overnight_server.mask import hide_in, mask_text
-from overnight_worker.runners.python import Finished, RunContext
+from overnight_worker.runners.python import HandlerOutcome, RunContext
 from overnight_worker.stop_policy import StopReason
 
 MAX_OUTPUT_BYTES = 1024 * 1024
@@ -29,51 +29,50 @@ MAX_DETAIL = 4000
 FRAMES_SHOWN = 8
 MAX_SUMMARY = 10_000
 
-# Asked to stop for a reason that is not the task's: an output that came all the same counts.
+# These stops do not concern the task itself, so an output that was returned all the same counts.
 _MAY_FINISH = frozenset(
     {StopReason.SHUTDOWN, StopReason.WINDOW, StopReason.BUDGET, StopReason.LOST}
 )
 
 
-class Spending(TypedDict):
-    """Money and tokens a run reported."""
+class ReportedCost(TypedDict):
+    """The money and tokens that a run reported."""
 
     cost_usd: float
     tokens: dict[str, int]
 
 
-class UnfitOutput(Exception):
-    """An output that cannot be stored; the message says what is wrong with it."""
+class UnstorableOutput(Exception):
+    """An output that cannot be stored; the message gives the reason."""
 
 
-def ending_of(
-    finished: Finished, run: Run, context: RunContext, reason: StopReason | None
+def result_of(
+    outcome: HandlerOutcome, run: Run, context: RunContext, reason: StopReason | None
 ) -> Result | None:
-    """Say how a run ended, given why it was asked to stop, if it was; None: nothing to record.
+    """Return the result of a run that was requested to stop for `reason`; None: record nothing.
 
-    A run that was cancelled or out of time counts as that, whatever it made of its last moments.
-    One that came back with an output while its worker was shutting down, its user's window was
-    closing or a budget was used up, has finished; one whose claim seems lost may still show what
-    it has: the claim decides.
+    A run that was cancelled or timed out counts as that, whatever its handler did afterwards. If a
+    handler returned although its worker shuts down, its window closes or a budget is used up, its
+    output counts. If the claim seems lost, the output is offered, and the claim decides.
     """
-    has_output = finished.raised is None
+    has_output = outcome.raised is None
     if reason is None or (has_output and reason in _MAY_FINISH):
-        return _own_ending(finished, context)
-    return stopped_ending(run, reason, context)
+        return _unstopped_result(outcome, context)
+    return stopped_result(run, reason, context)
 
 
-def stopped_ending(
+def stopped_result(
     run: Run, reason: StopReason, context: RunContext | None = None
 ) -> Result | None:
-    """Say how a run ended that was stopped; None: it is not ours to record any more."""
-    spent = spending(context)
+    """Return the result of a run that was stopped; None if its claim is lost."""
+    spent = reported_cost(context)
     match reason:
         case StopReason.CANCELLED:
             return Stopped(**spent)
         case StopReason.TIMEOUT:
             return TimedOut(by_plan=run.plan_limited, **spent)
         case StopReason.BUDGET:
-            return Suspended(_over(run, spent["cost_usd"]), **spent)
+            return Suspended(_budget_message(run, spent["cost_usd"]), **spent)
         case StopReason.SHUTDOWN | StopReason.WINDOW:
             return Interrupted(reason.value, **spent)
         case StopReason.LOST:
@@ -82,23 +81,23 @@ def stopped_ending(
             assert_never(reason)
 
 
-def _over(run: Run, cost_usd: float) -> str:
-    """Say what a run had spent when it was stopped for it."""
+def _budget_message(run: Run, cost_usd: float) -> str:
+    """Return which budget stopped a run, and what the task has cost."""
     total = run.spent_usd + cost_usd
     if run.ceiling_usd is not None and total >= run.ceiling_usd:
         return f"the task has cost ${total:.2f} of its ${run.ceiling_usd:.2f}"
     return f"a budget was used up after the task had cost ${total:.2f}"
 
 
-def spending(context: RunContext | None) -> Spending:
-    """Return what a run reported to have spent, however it ended."""
+def reported_cost(context: RunContext | None) -> ReportedCost:
+    """Return the money and tokens that a run reported, zero without a context."""
     if context is None:
         return {"cost_usd": 0.0, "tokens": {}}
     return {"cost_usd": context.cost_usd, "tokens": dict(context.tokens)}
 
 
-def no_handler(run: Run, types: tuple[str, ...]) -> Raised:
-    """Say that nobody here can run this type; trying again would change nothing."""
+def missing_handler_result(run: Run, types: tuple[str, ...]) -> Raised:
+    """Return the failure of a task whose type no handler of this worker accepts."""
     return Raised(
         error_class="no_handler",
         message=f"no handler for type {run.type!r}; registered: {', '.join(types) or 'none'}",
@@ -108,46 +107,48 @@ def no_handler(run: Run, types: tuple[str, ...]) -> Raised:
 
 
 def storable(output: object) -> object:
-    """Return the output as it will be given back from storage, or raise UnfitOutput."""
+    """Return the output as it will be read from storage; raise UnstorableOutput if it cannot be."""
     if output is None:
         return None
     try:
         text = json.dumps(output, allow_nan=False, ensure_ascii=False)
         size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
-        raise UnfitOutput(f"the output cannot be written as JSON: {error}") from error
+        raise UnstorableOutput(f"the output cannot be written as JSON: {error}") from error
     if size > MAX_OUTPUT_BYTES:
-        raise UnfitOutput(f"the output takes {size} bytes; at most {MAX_OUTPUT_BYTES} are kept")
+        raise UnstorableOutput(
+            f"the output takes {size} bytes; at most {MAX_OUTPUT_BYTES} are kept"
+        )
     try:
-        # As for runs outside: what is kept must be readable by whoever lists tasks.
+        # The API applies the same rule to outputs of pull agents: lists of tasks must be readable.
         return sound_value(json.loads(text))
     except (ValueError, RecursionError) as error:
-        raise UnfitOutput(f"the output cannot be kept: {error}") from error
+        raise UnstorableOutput(f"the output cannot be kept: {error}") from error
 
 
-def _own_ending(finished: Finished, context: RunContext) -> Result:
-    if finished.raised is not None:
-        return _after_raising(finished.raised, context)
+def _unstopped_result(outcome: HandlerOutcome, context: RunContext) -> Result:
+    if outcome.raised is not None:
+        return _raised_result(outcome.raised, context)
     try:
-        output = hide_in(storable(finished.output))
-    except UnfitOutput as error:
+        output = hide_in(storable(outcome.output))
+    except UnstorableOutput as error:
         return _raised(context, "invalid_output", str(error), "InvalidOutput")
     return Returned(
         output=output,
         summary=_summary(output),
         files_changed=_files_changed(output),
-        **spending(context),
+        **reported_cost(context),
     )
 
 
-def _after_raising(error: BaseException, context: RunContext) -> Result:
+def _raised_result(error: BaseException, context: RunContext) -> Result:
     match error:
         case control_exceptions.Cancel() | control_exceptions.Stopped(reason="cancelled"):
-            return Stopped(**spending(context))
+            return Stopped(**reported_cost(context))
         case control_exceptions.Suspended():
-            return _waiting(error, context)
+            return _waiting_result(error, context)
         case control_exceptions.Snooze() | control_exceptions.RateLimited():
-            return Deferred(error.after_seconds, error.error_class, **spending(context))
+            return Deferred(error.after_seconds, error.error_class, **reported_cost(context))
         case control_exceptions.Retry():
             return _failure(context, error, retryable=True, wait_seconds=error.after_seconds)
         case control_exceptions.Fail():
@@ -156,12 +157,12 @@ def _after_raising(error: BaseException, context: RunContext) -> Result:
             return _failure(context, error)
 
 
-def _waiting(error: control_exceptions.Suspended, context: RunContext) -> Result:
+def _waiting_result(error: control_exceptions.Suspended, context: RunContext) -> Result:
     try:
-        tasks = tuple(parse_task(one) for one in error.tasks)
-    except MalformedId as wrong:
-        return _raised(context, "invalid_wait", str(wrong), "Suspended", retryable=False)
-    return Waiting(tasks, **spending(context))
+        tasks = tuple(parse_task(text) for text in error.tasks)
+    except MalformedId as malformed:
+        return _raised(context, "invalid_wait", str(malformed), "Suspended", retryable=False)
+    return Waiting(tasks, **reported_cost(context))
 
 
 def _failure(
@@ -171,11 +172,11 @@ def _failure(
     retryable: bool | None = None,
     wait_seconds: float | None = None,
 ) -> Raised:
-    """Put an exception into words; any exception may name its class of failure."""
-    word = getattr(error, "error_class", None)
+    """Describe an exception; any exception may carry its own `error_class`."""
+    error_class = getattr(error, "error_class", None)
     return _raised(
         context,
-        word if isinstance(word, str) and word else "error",
+        error_class if isinstance(error_class, str) and error_class else "error",
         control_exceptions.in_words(error),
         type(error).__name__,
         detail=_trace(error),
@@ -201,26 +202,26 @@ def _raised(
         detail=mask_text(detail)[-MAX_DETAIL:],
         retryable=retryable,
         wait_seconds=wait_seconds,
-        **spending(context),
+        **reported_cost(context),
     )
 
 
 def _trace(error: BaseException) -> str:
-    """Return the last frames, without our own that called the handler."""
+    """Return the last frames of the handler, without the worker's frame that called it."""
     try:
-        below = error.__traceback__ and error.__traceback__.tb_next
-        return "".join(traceback.format_exception(type(error), error, below, limit=-FRAMES_SHOWN))
-    except Exception:  # noqa: BLE001 - a handler's exception may be broken too
+        frames = error.__traceback__ and error.__traceback__.tb_next
+        return "".join(traceback.format_exception(type(error), error, frames, limit=-FRAMES_SHOWN))
+    except Exception:  # noqa: BLE001 - formatting a handler's own exception may fail
         return ""
 
 
 def _summary(output: object) -> str | None:
-    """Return the sentence a handler may give under `summary`."""
-    said = output.get("summary") if isinstance(output, dict) else None
-    return said[:MAX_SUMMARY] if isinstance(said, str) else None
+    """Return the text that a handler returned under `summary`."""
+    summary = output.get("summary") if isinstance(output, dict) else None
+    return summary[:MAX_SUMMARY] if isinstance(summary, str) else None
 
 
 def _files_changed(output: object) -> tuple[str, ...]:
-    """Return the names a handler may give under `files_changed`."""
-    said = output.get("files_changed") if isinstance(output, dict) else None
-    return tuple(name for name in said if isinstance(name, str)) if isinstance(said, list) else ()
+    """Return the file names that a handler returned under `files_changed`."""
+    names = output.get("files_changed") if isinstance(output, dict) else None
+    return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()

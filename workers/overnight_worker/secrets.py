@@ -1,9 +1,9 @@
-"""Secrets by reference: `"secret:NAME"` in a payload becomes the secret as the handler is called.
+"""Secrets by reference: `"secret:NAME"` in a payload is replaced when the handler is called.
 
-The task's row holds the reference only. The value comes from the worker's environment:
-`SECRET_NAME__<user id>` for one user's tasks, else `SECRET_NAME` for everybody's. Nothing else of
-the environment can be named. Once a value was given to a handler, this process hides it in whatever
-it writes: logs, output, progress, errors, and what the handler prints.
+The task's row holds only the reference. The value comes from the worker's environment:
+`SECRET_NAME__<user id>` for one user's tasks, else `SECRET_NAME` for all users. No other variable
+of the environment can be referenced. Once a handler has received a value, this process masks it in
+everything it writes: logs, output, progress, errors, and what the handler prints.
 """
 
 import os
@@ -15,10 +15,10 @@ from typing import Any, TextIO
 from overnight_server.domain.ids import UserId
 from overnight_server.mask import hide, mask_text
 
-# No two underscores together: behind them stands whose a secret is, and that is not to be chosen.
+# Two underscores precede the user id in a variable, which a payload must not be able to choose.
 REFERENCE = re.compile(r"secret:(?=.{1,64}$)([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*)")
-# Hiding a shorter one would hide parts of other words, and it could be guessed anyway.
-SHORTEST = 8
+# Masking a shorter value would mask parts of other texts.
+MIN_LENGTH = 8
 
 
 class SecretMissing(Exception):
@@ -28,15 +28,16 @@ class SecretMissing(Exception):
 
     def __init__(self, name: str) -> None:
         super().__init__(
-            f"this worker has no secret {name}; set SECRET_{name} to {SHORTEST} characters or more"
+            f"this worker has no secret {name};"
+            f" set SECRET_{name} to {MIN_LENGTH} characters or more"
         )
 
 
 def resolve(value: Any, user_id: UserId) -> Any:  # noqa: ANN401 - any JSON value
-    """Return a payload with each reference replaced by what it refers to."""
+    """Return a payload with each reference replaced by its secret; raise SecretMissing."""
     if isinstance(value, str):
-        found = REFERENCE.fullmatch(value)
-        return value if found is None else _secret(found[1], user_id)
+        reference = REFERENCE.fullmatch(value)
+        return value if reference is None else _secret(reference[1], user_id)
     if isinstance(value, Mapping):
         return {name: resolve(inner, user_id) for name, inner in value.items()}
     if isinstance(value, list):
@@ -45,23 +46,23 @@ def resolve(value: Any, user_id: UserId) -> Any:  # noqa: ANN401 - any JSON valu
 
 
 def _secret(name: str, user_id: UserId) -> str:
-    own = f"SECRET_{name}__{str(user_id).replace('-', '_')}"
-    value = os.environ.get(own) or os.environ.get(f"SECRET_{name}", "")
-    if len(value) < SHORTEST:
+    user_variable = f"SECRET_{name}__{str(user_id).replace('-', '_')}"
+    value = os.environ.get(user_variable) or os.environ.get(f"SECRET_{name}", "")
+    if len(value) < MIN_LENGTH:
         raise SecretMissing(name)
     hide(value)
-    _watch_what_is_printed()
+    _mask_output()
     return value
 
 
-class _Masked:
-    """A stream that hides secrets in what is written to it."""
+class _MaskedStream:
+    """A text stream that masks secrets."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write the text without its secrets."""
+        """Write the text with its secrets masked."""
         self._stream.write(mask_text(text))
         return len(text)
 
@@ -69,8 +70,8 @@ class _Masked:
         return getattr(self._stream, name)
 
 
-def _watch_what_is_printed() -> None:
+def _mask_output() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is not None and not isinstance(stream, _Masked):
-            setattr(sys, name, _Masked(stream))
+        if stream is not None and not isinstance(stream, _MaskedStream):
+            setattr(sys, name, _MaskedStream(stream))

@@ -1,8 +1,8 @@
-"""An orderly end of a worker: one flag that every child sees, and a limit on the whole.
+"""The orderly shutdown of a worker: a flag that every child reads, and a time limit.
 
-Celery's warm shutdown waits for its runs without limit, and its cold one kills them. Here a worker
-always shuts down warm, and the runs themselves are given up within their grace (`lease.py`),
-so that Celery has nothing left to wait for.
+Celery's warm shutdown waits for its runs without limit, and its cold shutdown kills them. Here a
+worker always shuts down warm, and `lease.py` ends the runs within their grace, so that Celery has
+nothing left to wait for.
 """
 
 import atexit
@@ -16,87 +16,90 @@ from celery.beat import Service
 
 from overnight_server.telemetry import Event, emit
 
-# How long the worker may still take after the last run's grace: to hand runs back, to leave, and
-# to be rid of a Redis that does not answer.
-LAST_WORDS_SECONDS: Final = 4.0
-# Python takes a while to tidy up and has given up its handlers by then: an alarm would kill it.
+# What the worker may take after the last run's grace: to give runs back, to sign off, and to give
+# up on a Redis that does not answer.
+FINAL_SECONDS: Final = 4.0
+# The interpreter drops its signal handlers while it ends: a late alarm would kill it.
 atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)
 
 
-class Drain:
+class ShutdownFlag:
     """Whether this worker is shutting down; one byte shared with all children forked later."""
 
     def __init__(self) -> None:
-        self._flag = mmap.mmap(-1, 1)
+        self._byte = mmap.mmap(-1, 1)
 
     @property
-    def begun(self) -> bool:
+    def is_set(self) -> bool:
         """Whether the shutdown has begun."""
-        return self._flag[0] == 1
+        return self._byte[0] == 1
 
-    def begin(self) -> None:
-        """Tell every child."""
-        self._flag[0] = 1
+    def set(self) -> None:
+        """Let every child see that the shutdown has begun."""
+        self._byte[0] = 1
 
 
-DRAIN: Final = Drain()
+SHUTDOWN_FLAG: Final = ShutdownFlag()
 
 
 def begin(grace: float) -> None:
-    """Begin the shutdown of the main process and see to it that it ends.
+    """Begin the shutdown of the main process and limit how long it takes.
 
-    Called inside a signal handler, so it does next to nothing. The alarm is for a main process
-    that hangs on a silent Redis: by then its children have handed back what they ran.
+    Called inside a signal handler, so it does next to nothing. The alarm ends a main process that
+    hangs on a silent Redis: by then its children have given back what they ran.
     """
-    if DRAIN.begun:
+    if SHUTDOWN_FLAG.is_set:
         return
-    DRAIN.begin()
-    signal.signal(signal.SIGALRM, _leave_now)
-    signal.setitimer(signal.ITIMER_REAL, grace + LAST_WORDS_SECONDS)
+    SHUTDOWN_FLAG.set()
+    signal.signal(signal.SIGALRM, _exit_now)
+    signal.setitimer(signal.ITIMER_REAL, grace + FINAL_SECONDS)
 
 
-def always_warm() -> None:
-    """Let every signal that asks for an end mean the same orderly end as SIGTERM."""
+def shut_down_warm_on_every_signal() -> None:
+    """Let SIGINT and SIGQUIT start the same orderly shutdown as SIGTERM."""
     orderly = signal.getsignal(signal.SIGTERM)
     for signum in (signal.SIGINT, signal.SIGQUIT):
         signal.signal(signum, orderly)
 
 
-def end_beat(service: Service) -> None:
-    """Let beat end however inconvenient the moment.
+def end_beat_on_signals(service: Service) -> None:
+    """Let SIGTERM and SIGINT end beat even in the middle of a tick.
 
-    Celery's own handler closes the connection and raises; in the middle of a tick the closed
-    connection's error would take the place of what was raised, and beat would tick on for ever.
+    Celery's own handler closes the connection and raises SystemExit; in the middle of a tick the
+    error of the closed connection replaces SystemExit, and beat goes on for ever.
     """
 
-    def leave(_signum: int, _frame: FrameType | None) -> None:
+    def end(_signum: int, _frame: FrameType | None) -> None:
         service.stop()
         raise SystemExit
 
     for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, leave)
+        signal.signal(signum, end)
 
 
-def outlive_the_group() -> None:
-    """Let an idle child outlive a SIGTERM to the whole process group; the main process decides.
+def ignore_sigterm() -> None:
+    """Let an idle child survive a SIGTERM to the process group: the main process ends it.
 
-    Being deaf is the one choice the pool leaves alone when it sets up the child's signals.
+    The pool resets every handler of its children, but leaves an ignored signal ignored.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def outlive_the_group_while_running() -> None:
-    """Do the same for a run, with a handler: programs it starts would inherit being deaf."""
-    signal.signal(signal.SIGTERM, _nothing)
+def ignore_sigterm_while_running() -> None:
+    """Let a child survive SIGTERM during a run, with a handler that does nothing.
+
+    Programs that the run starts would inherit an ignored signal, but not a handler.
+    """
+    signal.signal(signal.SIGTERM, _do_nothing)
 
 
-def _leave_now(_signum: int, _frame: FrameType | None) -> None:
+def _exit_now(_signum: int, _frame: FrameType | None) -> None:
     try:
         emit(Event.SERVICE_STOPPED, role="worker", pid=os.getpid(), reason="shutdown took too long")
     finally:
-        # The line may fail if it interrupts another; leaving may not.
+        # Writing the line may fail if it interrupts another; the exit must not.
         os._exit(0)
 
 
-def _nothing(_signum: int, _frame: FrameType | None) -> None:
+def _do_nothing(_signum: int, _frame: FrameType | None) -> None:
     pass

@@ -1,14 +1,15 @@
-"""Quick work after quick work: a slot that settles quick tasks takes the next ones with it.
+"""Lets a slot that has finished quick tasks claim the next quick tasks itself.
 
-The round over the dispatcher, Redis and Celery costs more than the quick tasks themselves. The gate
-is the same, so nobody is served sooner than fairness says. Settling, claiming and starting are one
-transaction: the slot passes from task to task and is never seen free in between, and a
-process that dies leaves nothing claimed that nobody runs.
+The way over dispatcher, Redis and Celery costs more than a quick task. The slot uses the same gate
+as the dispatcher, so fairness between users is unchanged. Recording the last results, claiming and
+starting the next tasks are one transaction: no one else sees the slot free in between, and a
+process that dies leaves no task claimed that nobody runs.
 
-When nothing is left the slot lingers, as does one that was invited: it listens for pings, and takes
-the first task that comes; what is left goes with its end. Meanwhile it is seen free by all, and
-competes with the dispatcher under the pool's lock; as soon as a message is sent to the pool it
-leaves, for Celery may need its process for it. When its time is up the dispatcher invites another.
+When no task is ready, the slot becomes an idle listener: it subscribes to wake-ups and claims the
+first task that arrives. A message without claims makes a slot an idle listener directly. While it
+listens, its slot counts as free, and it competes with the dispatcher under the pool's lock. It
+stops listening as soon as a Celery message is sent to the pool, because Celery may need its process
+for that message. When its time is up, the dispatcher invites another slot to listen.
 """
 
 import time
@@ -25,56 +26,57 @@ from overnight_server.gate.claim import Begun, Terms, take_first, take_next, tri
 from overnight_server.store.batched_statements import Trip
 from overnight_server.store.db import DatabaseUnreachable, Standby
 from overnight_server.telemetry import Event, emit
-from overnight_server.wakeups.idle_slot_listener import Heard, SlotSubscription
+from overnight_server.wakeups.idle_slot_listener import SlotSignal, SlotSubscription
 from overnight_worker.identity import WORKER_ID
 from overnight_worker.record_results import UNANSWERED_SECONDS, give_up_by, give_up_taken_by
 from overnight_worker.resources import WorkerResources
-from overnight_worker.shutdown import DRAIN
+from overnight_worker.shutdown import SHUTDOWN_FLAG
 
-# How long a slot that lingers may be deaf to a shutdown.
-SLICE_SECONDS = 0.5
-# How long it keeps a connection before it asks whether the server is still there.
-TRUST_SECONDS = 2.0
-# How long it may go on after a message if it mostly lingers.
+# An idle listener checks this often whether the worker shuts down.
+SHUTDOWN_CHECK_SECONDS = 0.5
+# An idle listener keeps a connection so long before it checks that the server still answers.
+CONNECTION_TRUST_SECONDS = 2.0
+# A slot that mostly listens goes on so long after its message.
 LISTEN_SECONDS = 60.0
 
 
-class Refill:
-    """Follows one message: what its slot takes after it, for a while."""
+class SlotLoop:
+    """What the slot of one message runs after that message, for a limited time."""
 
     def __init__(self, resources: WorkerResources) -> None:
         self._resources = resources
         self._terms = Terms.of(resources.settings)
         self._lease = timedelta(seconds=resources.settings.lease_seconds)
-        # Then Celery has its process back, to look after it and to show that it goes on: soon
-        # after much work, later if there was little.
-        self._until = time.monotonic() + resources.settings.refill_seconds
-        self._leaves = max(self._until, time.monotonic() + LISTEN_SECONDS)
+        # Afterwards Celery gets its process back, to check it and perhaps to replace it: soon
+        # after much work, later if the slot mostly listened.
+        self._continue_until = time.monotonic() + resources.settings.refill_seconds
+        self._listen_until = max(self._continue_until, time.monotonic() + LISTEN_SECONDS)
         self._bundle = uuid4()
         self._next = Begun()
-        self._confirmed = False
-        # So is whatever an invited slot may take.
+        self._committed = False
+        # An invited slot may only claim quick tasks, so it starts as quick.
         self._was_quick = True
-        self.began = 0.0
+        self.start_requested_at = 0.0
 
-    def after(self, run: Run, began: float) -> Self | None:
-        """Get ready to follow runs, the last of them begun then; None if it ends here."""
-        self._was_quick = time.monotonic() - began < self._resources.settings.bundle_seconds
-        if not self._goes_on:
+    def continue_after(self, run: Run, started_at: float) -> Self | None:
+        """Return this loop if it may claim more after its last run, else None."""
+        self._was_quick = time.monotonic() - started_at < self._resources.settings.bundle_seconds
+        if not self._may_continue:
             return None
-        # A bundle goes by the message's name, under which Celery can be asked to end it.
+        # Celery can only kill a run by the id of its message, so later bundles keep that id.
         self._bundle = run.bundle or self._bundle
         return self
 
     @property
-    def _goes_on(self) -> bool:
-        return self._was_quick and time.monotonic() < self._until and not DRAIN.begun
+    def _may_continue(self) -> bool:
+        is_in_time = time.monotonic() < self._continue_until
+        return self._was_quick and is_in_time and not SHUTDOWN_FLAG.is_set
 
     def claim(self, tx: Connection) -> None:
-        """Claim and begin the next runs in the transaction that settles the last ones."""
+        """Claim and start the next runs in the transaction that records the last ones."""
         settings = self._resources.settings
-        # Before the start is requested: the leases count from some moment after this.
-        self.began = time.monotonic()
+        # Taken before the start is requested: the leases count from some moment after this.
+        self.start_requested_at = time.monotonic()
         self._next = Begun()
         self._next = take_next(
             tx,
@@ -86,65 +88,67 @@ class Refill:
         )
         fault("refill.before_commit")
 
-    def confirm(self) -> None:
-        """Hear that the transaction was committed."""
-        self._confirmed = True
+    def committed(self) -> None:
+        """Note that the transaction of `claim` was committed."""
+        self._committed = True
 
-    def take(self) -> list[Run]:
-        """Return the next runs, none if it ends here."""
+    def take_next_runs(self) -> list[Run]:
+        """Return the runs that `claim` started; an empty list if the loop ends here."""
         begun, self._next = self._next, Begun()
-        confirmed, self._confirmed = self._confirmed, False
-        if not confirmed:
-            # The transaction brought no answer, but it may have counted.
+        committed, self._committed = self._committed, False
+        if not committed:
+            # Postgres did not confirm the commit, but may have committed.
             claims = [run.claim for run in begun.runs]
             give_up_by(self._resources.db, claims, deadline=time.monotonic() + UNANSWERED_SECONDS)
             return []
         if begun.runs:
             fault("refill.after_commit")
             if begun.idle and len(begun.runs) > 1:
-                # Others could take some of what this slot found; one alone was all there was.
+                # Other slots are free and there may be more; a single run was all there was.
                 self._resources.waker.wake()
         return list(begun.runs)
 
-    def linger(self) -> list[Run]:
-        """Stay for what comes next; return it, or none if it is time to leave."""
-        if not self._goes_on:
+    def wait_for_runs(self) -> list[Run]:
+        """Listen until a task arrives; return its run, or an empty list if listening ends first."""
+        if not self._may_continue:
             return []
         try:
-            with self._resources.ear as ear:
-                while time.monotonic() < self._leaves and not DRAIN.begun:
-                    heard, runs = self._listen(ear)
+            with self._resources.slot_subscription as subscription:
+                while time.monotonic() < self._listen_until and not SHUTDOWN_FLAG.is_set:
+                    signal, runs = self._listen(subscription)
                     if runs:
-                        span = self._resources.settings.refill_seconds
-                        self._until = min(time.monotonic() + span, self._leaves)
-                    if runs or heard is Heard.LEAVE:
+                        seconds = self._resources.settings.refill_seconds
+                        self._continue_until = min(time.monotonic() + seconds, self._listen_until)
+                    if runs or signal is SlotSignal.LEAVE:
                         return runs
         except (DatabaseUnreachable, SQLAlchemyError) as error:
             emit(Event.DATABASE_UNREACHABLE, error=error)
             return []
-        if not DRAIN.begun:
-            # Its time is up, but somebody should be listening.
+        if not SHUTDOWN_FLAG.is_set:
+            # The time of this slot is up; the dispatcher invites another idle listener.
             self._resources.waker.wake()
         return []
 
-    def _listen(self, ear: SlotSubscription) -> tuple[Heard, list[Run]]:
-        """Listen for as long as a connection can be trusted, or until something comes of it."""
-        until = time.monotonic() + TRUST_SECONDS
+    def _listen(self, subscription: SlotSubscription) -> tuple[SlotSignal, list[Run]]:
+        """Listen on one connection until it must be checked, a task arrives or `LEAVE` does."""
+        until = time.monotonic() + CONNECTION_TRUST_SECONDS
         with self._resources.db.standing_by() as standby:
-            trip, token = self._prepared(standby)
-            while time.monotonic() < until and not DRAIN.begun:
-                heard = ear.wait(SLICE_SECONDS)
-                if heard is Heard.LEAVE:
-                    return heard, []
-                # One that brought nothing can be made again: nothing was taken under its name.
-                if heard is not Heard.NOTHING and (runs := self._look(standby, trip, token)):
-                    return heard, runs
-                if heard is Heard.CALL:
-                    ear.pass_on()
-        return Heard.NOTHING, []
+            trip, token = self._prepare_claim(standby)
+            while time.monotonic() < until and not SHUTDOWN_FLAG.is_set:
+                signal = subscription.wait(SHUTDOWN_CHECK_SECONDS)
+                if signal is SlotSignal.LEAVE:
+                    return signal, []
+                # A prepared claim that found no task can be repeated: its token is unused.
+                if signal is not SlotSignal.NOTHING and (
+                    runs := self._claim_first(standby, trip, token)
+                ):
+                    return signal, runs
+                if signal is SlotSignal.WAKE_UP:
+                    subscription.wake_dispatchers()
+        return SlotSignal.NOTHING, []
 
-    def _prepared(self, standby: Standby) -> tuple[Trip, UUID]:
-        """Do before a word comes what need not wait for it."""
+    def _prepare_claim(self, standby: Standby) -> tuple[Trip, UUID]:
+        """Prepare the claim statement while waiting, so that a new task starts without delay."""
         token = uuid4()
         trip = trip_for_first(
             standby,
@@ -156,12 +160,13 @@ class Refill:
         )
         return trip, token
 
-    def _look(self, standby: Standby, trip: Trip, token: UUID) -> list[Run]:
-        self.began = time.monotonic()
+    def _claim_first(self, standby: Standby, trip: Trip, token: UUID) -> list[Run]:
+        """Run the prepared claim; return the started run, or an empty list if none was ready."""
+        self.start_requested_at = time.monotonic()
         try:
             run = take_first(standby, trip)
         except (DatabaseUnreachable, SQLAlchemyError):
-            # It may have counted all the same.
+            # Postgres may have committed all the same.
             db, pool = self._resources.db, self._resources.settings.pool
             give_up_taken_by(db, pool, token, deadline=time.monotonic() + UNANSWERED_SECONDS)
             raise

@@ -1,15 +1,15 @@
-"""When a run is asked to stop, and when it is ended whether it stops or not; no clock, no IO."""
+"""Decides when a run is asked to stop and when it is ended by force; no clock, no IO."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 from overnight_server.settings import Settings
 
-# From then on somebody else may hold the task, so a run must be over before its lease is.
+# When the lease ends, another worker may claim the task: the run must have ended so much earlier.
 SAFETY_SECONDS = 5.0
 TIMEOUT_GRACE_SECONDS = 5.0
 LOST_GRACE_SECONDS = 2.0
-# What the watchdog leaves to the gentler ways before it acts.
+# The watchdog acts so much later than the forced end, which is the cleaner way to end a run.
 WATCHDOG_SLACK_SECONDS = 1.0
 
 
@@ -28,11 +28,11 @@ STRENGTH = {reason: rank for rank, reason in enumerate(StopReason)}
 
 
 @dataclass(frozen=True)
-class Spans:
-    """How long a run may take, and how long it may go on after each way of being stopped.
+class TimeLimits:
+    """How many seconds a run may take, and how many more after each kind of stop request.
 
-    `margin` is kept free before the lease ends, for what the clocks of two machines disagree on
-    and for the time it takes to end a process.
+    `margin` is kept free before the lease ends, for the difference between the clocks of two
+    machines and for the time it takes to end a process.
     """
 
     granted: float
@@ -43,8 +43,8 @@ class Spans:
     shutdown_grace: float
 
     @classmethod
-    def of(cls, settings: Settings, *, granted: float) -> "Spans":
-        """Take the spans from the settings; short leases, as in tests, have short margins."""
+    def of(cls, settings: Settings, *, granted: float) -> "TimeLimits":
+        """Return the limits of the settings; short leases, as in tests, have short margins."""
         lease = settings.lease_seconds
         return cls(
             granted=granted,
@@ -57,18 +57,25 @@ class Spans:
 
 
 class StopPolicy:
-    """One run's way down: asked to stop, given its grace, ended.
+    """When one run must stop: it is requested to stop, has its grace, and is ended by force.
 
-    All instants are of one monotonic clock. `began` is taken before the start was requested,
-    because the lease counts from some moment after that. `turn` is when the run itself begins,
-    if it had to wait for others of its bundle.
+    All instants are of one monotonic clock. `start_requested_at` is taken before the start was
+    sent to Postgres, because the lease counts from some moment after that. `run_started_at` is
+    later if the run waited for others of its bundle.
     """
 
-    def __init__(self, spans: Spans, *, began: float, turn: float | None = None) -> None:
-        self._spans = spans
-        self._confirmed = began
-        self._deadline = (began if turn is None else turn) + spans.granted
-        self._ends: dict[StopReason, float] = {}
+    def __init__(
+        self,
+        limits: TimeLimits,
+        *,
+        start_requested_at: float,
+        run_started_at: float | None = None,
+    ) -> None:
+        self._limits = limits
+        self._confirmed_at = start_requested_at
+        started_at = start_requested_at if run_started_at is None else run_started_at
+        self._deadline = started_at + limits.granted
+        self._forced_ends: dict[StopReason, float] = {}
 
     @property
     def deadline(self) -> float:
@@ -77,54 +84,54 @@ class StopPolicy:
 
     @property
     def trusted_until(self) -> float:
-        """Until when nobody else can hold the task, as far as the last answer tells."""
-        return self._confirmed + self._spans.lease - self._spans.margin
+        """Until when the last heartbeat guarantees that no other worker holds the task."""
+        return self._confirmed_at + self._limits.lease - self._limits.margin
 
     @property
     def reason(self) -> StopReason | None:
         """The strongest reason to stop so far."""
-        return max(self._ends, key=STRENGTH.__getitem__, default=None)
+        return max(self._forced_ends, key=STRENGTH.__getitem__, default=None)
 
     @property
-    def ends_at(self) -> float | None:
+    def forced_end_at(self) -> float | None:
         """When the run is ended by force: the earliest end of all graces."""
-        return min(self._ends.values(), default=None)
+        return min(self._forced_ends.values(), default=None)
 
     @property
     def watchdog_at(self) -> float:
         """When the process must die even if no Python code runs in it any more."""
         return min(
-            # After the guard had its chance to end a run that is not to blame, and still in time.
-            self.trusted_until + self._spans.margin / 2,
-            self._deadline + self._spans.timeout_grace + WATCHDOG_SLACK_SECONDS,
-            *(end + WATCHDOG_SLACK_SECONDS for end in self._ends.values()),
+            # Later than the stop thread's chance to end the run cleanly, before the lease ends.
+            self.trusted_until + self._limits.margin / 2,
+            self._deadline + self._limits.timeout_grace + WATCHDOG_SLACK_SECONDS,
+            *(end + WATCHDOG_SLACK_SECONDS for end in self._forced_ends.values()),
         )
 
-    def confirm(self, sent_at: float) -> None:
-        """Trust the lease anew, counted from before the request that was answered."""
-        self._confirmed = max(self._confirmed, sent_at)
+    def confirm_lease(self, sent_at: float) -> None:
+        """Extend the trust in the lease, counted from when the confirmed heartbeat was sent."""
+        self._confirmed_at = max(self._confirmed_at, sent_at)
 
-    def look(self, now: float, *, draining: bool) -> None:
-        """Find the reasons to stop that the clocks and the worker itself give."""
-        if draining:
-            self.ask(StopReason.SHUTDOWN, now)
+    def check(self, now: float, *, shutting_down: bool) -> None:
+        """Request a stop if the worker shuts down, the time is used up or the lease is unsure."""
+        if shutting_down:
+            self.request_stop(StopReason.SHUTDOWN, now)
         if now >= self._deadline:
-            self.ask(StopReason.TIMEOUT, now)
+            self.request_stop(StopReason.TIMEOUT, now)
         if now >= self.trusted_until:
-            self.ask(StopReason.LOST, now)
+            self.request_stop(StopReason.LOST, now)
 
-    def ask(self, reason: StopReason, now: float) -> None:
-        """Ask the run to stop; asking again for the same reason changes nothing."""
-        self._ends.setdefault(reason, self._end_of(reason, now))
+    def request_stop(self, reason: StopReason, now: float) -> None:
+        """Request a stop; a second request for the same reason changes nothing."""
+        self._forced_ends.setdefault(reason, self._forced_end(reason, now))
 
-    def _end_of(self, reason: StopReason, now: float) -> float:
+    def _forced_end(self, reason: StopReason, now: float) -> float:
         match reason:
             case StopReason.SHUTDOWN:
-                return now + self._spans.shutdown_grace
+                return now + self._limits.shutdown_grace
             case StopReason.TIMEOUT:
-                return self._deadline + self._spans.timeout_grace
+                return self._deadline + self._limits.timeout_grace
             case StopReason.CANCELLED | StopReason.BUDGET | StopReason.WINDOW:
-                return now + self._spans.cancel_grace
+                return now + self._limits.cancel_grace
             case StopReason.LOST:
-                # Someone else may run the task already, or soon.
+                # Another worker may run the task already, or soon.
                 return min(now + LOST_GRACE_SECONDS, self.trusted_until)

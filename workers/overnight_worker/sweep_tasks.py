@@ -1,4 +1,4 @@
-"""The sweeps under the names by which beat calls them."""
+"""The sweeps as Celery tasks, under the names that beat sends."""
 
 from overnight_server.maintenance.sweeps import SWEEPS, run_sweep
 from overnight_server.telemetry import Event, emit
@@ -7,19 +7,19 @@ from overnight_worker.resources import worker_resources
 
 
 def sweep(name: str) -> None:
-    """Make one pass of a sweep; one that fails is repeated by its next tick, not by Celery.
+    """Run one pass of a sweep, and wake the dispatcher if it changed anything.
 
-    What it touched may be work or room for work, so the dispatcher should look.
+    A pass that fails is logged and repeated by its next tick, not by Celery.
     """
-    own = worker_resources()
+    resources = worker_resources()
     try:
-        if run_sweep(own.db, own.settings, name):
-            own.waker.wake()
+        if run_sweep(resources.db, resources.settings, name):
+            resources.waker.wake()
     except Exception as error:  # noqa: BLE001 - whatever it was, the next tick tries again
         emit(Event.SWEEP_FAILED, sweep=name, error=error)
 
 
-def _give_name(name: str) -> None:
+def _register(name: str) -> None:
     def tick() -> None:
         sweep(name)
 
@@ -27,4 +27,4 @@ def _give_name(name: str) -> None:
 
 
 for _name in SWEEPS:
-    _give_name(_name)
+    _register(_name)

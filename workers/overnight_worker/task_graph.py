@@ -1,4 +1,4 @@
-"""What a run does to its graph and reads from it, in transactions of their own."""
+"""Lets a run spawn tasks into its graph, read from it and keep artifacts."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -28,65 +28,68 @@ from overnight_worker.resources import WorkerResources
 T = TypeVar("T")
 
 
-class Growth:
-    """The way from one run to its graph; a run that lost its claim changes nothing through it."""
+class RunGraph:
+    """The graph of one run's task; each call is a transaction of its own.
+
+    A run that lost its claim changes nothing: the call raises `Stopped`.
+    """
 
     def __init__(self, resources: WorkerResources, run: Run) -> None:
         self._resources = resources
         self._run = run
 
     def spawn(self, wish: Wish) -> str:
-        """Let a child in; the same key again answers with the first one."""
-        own = wish.task.model_fields_set
+        """Insert a child task and return its id; the same key again returns the first child."""
+        fields_set = wish.task.model_fields_set
         seed = Seed(
             task=replace(new_task(wish.task, self._resources.settings, None), name=wish.name),
             key=wish.key,
-            depends_on=_ids("depends_on", wish.depends_on),
-            inherits_priority=not own & {"priority", "priority_score"},
+            depends_on=_parse_ids("depends_on", wish.depends_on),
+            inherits_priority=not fields_set & {"priority", "priority_score"},
         )
         caps = SpawnCaps.of(self._resources.settings)
         run = self._run
-        made = _asked(lambda: spawn(self._resources.db, run.user_id, run.claim, seed, caps))
-        shown = show_task(made.task_id)
-        if made.created:
-            emit(Event.TASK_ADDED, queue_id=shown, depth=None, source=SOURCE)
+        spawned = _retry(lambda: spawn(self._resources.db, run.user_id, run.claim, seed, caps))
+        task_id = show_task(spawned.task_id)
+        if spawned.created:
+            emit(Event.TASK_ADDED, queue_id=task_id, depth=None, source=SOURCE)
             self._resources.waker.wake()
-        return shown
+        return task_id
 
-    def children(self, named: Sequence[str] | None) -> list[Child]:
-        """Return the run's own children, those named in that order, or all."""
-        if named is None:
-            found = _asked(lambda: children_of(self._resources.db, self._run.claim.task_id))
-            return [_child(one) for one in found]
-        wanted = _ids("children", named)
-        found = _asked(lambda: children_of(self._resources.db, self._run.claim.task_id, wanted))
-        known = {one.task_id: one for one in found}
-        for one in wanted:
-            if one not in known:
+    def children(self, ids: Sequence[str] | None) -> list[Child]:
+        """Return the children with these ids in that order, or all children of the task."""
+        db, parent = self._resources.db, self._run.claim.task_id
+        if ids is None:
+            return [_child(view) for view in _retry(lambda: children_of(db, parent))]
+        child_ids = _parse_ids("children", ids)
+        views = _retry(lambda: children_of(db, parent, child_ids))
+        by_id = {view.task_id: view for view in views}
+        for child_id in child_ids:
+            if child_id not in by_id:
                 raise InvalidRequest(
                     "children",
-                    f"{show_task(one)} was not spawned by this task",
+                    f"{show_task(child_id)} was not spawned by this task",
                     legal="own children",
                 )
-        return [_child(known[one]) for one in wanted]
+        return [_child(by_id[child_id]) for child_id in child_ids]
 
     def inputs(self) -> dict[str, Any]:
-        """Return the outputs the run may read."""
+        """Return the outputs that the run may read."""
         run = self._run
-        return _asked(lambda: inputs_of(self._resources.db, run.user_id, run.claim.task_id))
+        return _retry(lambda: inputs_of(self._resources.db, run.user_id, run.claim.task_id))
 
     def keep(self, name: str, content: Content) -> str:
-        """Keep an artifact under a name of the task."""
-        made = Made(name, content.kind, content.raw)
+        """Store an artifact under a name of the task, and return its id."""
+        artifact = Made(name, content.kind, content.raw)
         caps = ArtifactCaps.of(self._resources.settings)
-        kept = _asked(lambda: keep(self._resources.db, self._run.claim, made, caps))
-        return show_artifact(kept)
+        stored = _retry(lambda: keep(self._resources.db, self._run.claim, artifact, caps))
+        return show_artifact(stored)
 
 
-def _asked(work: Callable[[], T]) -> T:
-    """Ask the deployment, also while Postgres is away for a moment; say no in the handler's words.
+def _retry(work: Callable[[], T]) -> T:
+    """Run `work`, again while Postgres is away for a moment.
 
-    What is asked twice is done once: children and artifacts go by their keys.
+    Repeating is safe: children and artifacts are identified by their keys.
     """
     until = time.monotonic() + UNANSWERED_SECONDS
     pause = FIRST_PAUSE_SECONDS
@@ -104,7 +107,7 @@ def _asked(work: Callable[[], T]) -> T:
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
 
-def _ids(field: str, texts: Sequence[str]) -> list[TaskId]:
+def _parse_ids(field: str, texts: Sequence[str]) -> list[TaskId]:
     try:
         return [parse_task(text) for text in texts]
     except MalformedId as error:

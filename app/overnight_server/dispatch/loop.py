@@ -12,7 +12,7 @@ from overnight_server.fault_points import arm
 from overnight_server.settings import Settings
 from overnight_server.store.db import DISPATCHER, DatabaseUnreachable, Db, Timeouts
 from overnight_server.telemetry import Event, configure, emit
-from overnight_server.wakeups.wake import Listener
+from overnight_server.wakeups.wake import WakeUpListener
 
 # A lane may only have been locked by a submit: look again soon.
 SOON_SECONDS = 0.05
@@ -38,7 +38,7 @@ def run(settings: Settings) -> None:
         timeouts=Timeouts(trust=1.0, idle=STANDSTILL_SECONDS),
     )
     publisher = Publisher(settings)
-    listener = Listener(settings.redis_url, settings.redis_key_prefix)
+    listener = WakeUpListener(settings.redis_url, settings.redis_key_prefix)
     emit(Event.SERVICE_STARTED, role="dispatcher", pid=os.getpid())
     try:
         dispatch(db, publisher, listener, settings, stop)
@@ -50,7 +50,11 @@ def run(settings: Settings) -> None:
 
 
 def dispatch(
-    db: Db, publisher: Publisher, listener: Listener, settings: Settings, stop: threading.Event
+    db: Db,
+    publisher: Publisher,
+    listener: WakeUpListener,
+    settings: Settings,
+    stop: threading.Event,
 ) -> None:
     """Fill and wait, until told to stop; an unreachable server is reported once and waited for."""
     holder = f"{socket.gethostname()}:{os.getpid()}:dispatcher"

@@ -1,10 +1,12 @@
-"""Slots that linger: one free slot of a pool listens, so that the next quick task needs no message.
+"""Idle listeners: one free slot of a pool subscribes to wake-ups and claims the next task itself.
 
-A lingering slot hears the pings that wake the dispatcher, and before it. It also listens on a
-channel of its pool: there others see that somebody is waiting, and the dispatcher sends everybody
-off when it sends a message, which one of their processes may have to take. While messages wait in
-the queue, nobody lingers; and one of a pool is enough: more would wake up for the same task. What
-a slot is called for and may not take it leaves to the dispatchers, and tells them at once.
+A quick task that an idle listener claims needs no dispatcher and no Celery message. Wake-ups reach
+the idle listener before they reach the dispatchers. An idle listener also subscribes to a channel
+of its pool. The number of subscribers shows the dispatchers whether the pool has an idle listener,
+and a message on it ends the listening, because a Celery message may need the slot's process. A
+slot does not listen while Celery messages wait in the queue. A pool needs only one idle listener:
+a second one would wake up for the same task. If an idle listener is woken and may not claim the
+task, it wakes the dispatchers at once.
 """
 
 import time
@@ -17,45 +19,47 @@ from typing import Self
 import redis
 
 from overnight_server.wakeups.redis_client import TIMEOUT_SECONDS, fail_fast_client
-from overnight_server.wakeups.wake import CHANNEL, SLOTS_CHANNEL
+from overnight_server.wakeups.wake import DISPATCHERS_CHANNEL, SLOTS_CHANNEL
 
-# How often a slot asks for messages that wait, in case nobody sent it off.
-ASK_SECONDS = 0.5
+# The queue is checked this often, in case the message that ends the listening was lost.
+QUEUE_CHECK_SECONDS = 0.5
 
 
-class Heard(Enum):
-    """What a lingering slot was told."""
+class SlotSignal(Enum):
+    """What an idle listener should do next."""
 
     NOTHING = "nothing"
-    # It has just begun to listen, and may have missed a call.
-    LOOK = "look"
-    CALL = "call"
+    # The subscription is new, so an earlier wake-up may have been missed: try to claim.
+    SUBSCRIBED = "subscribed"
+    WAKE_UP = "wake_up"
     LEAVE = "leave"
 
 
 class SlotSubscription:
-    """One slot's ear: open while it lingers, used as a context; without Redis it hears `LEAVE`."""
+    """The subscription of one idle slot, used as a context; without Redis it signals `LEAVE`."""
 
     def __init__(self, redis_url: str, prefix: str, pool: str, queue: str) -> None:
-        self._channels = {prefix + SLOTS_CHANNEL: Heard.CALL, _channel(prefix, pool): Heard.LEAVE}
+        self._signals = {
+            prefix + SLOTS_CHANNEL: SlotSignal.WAKE_UP,
+            _channel(prefix, pool): SlotSignal.LEAVE,
+        }
         self._prefix = prefix
         self._pool = pool
         self._queue = prefix + queue
         self._redis = fail_fast_client(redis_url)
         self._subscription = self._redis.pubsub()
-        self._news = Heard.LOOK
-        self._asked = 0.0
+        self._signal = SlotSignal.SUBSCRIBED
+        self._queue_checked_at = 0.0
 
     def __enter__(self) -> Self:
-        self._news = Heard.LEAVE
+        self._signal = SlotSignal.LEAVE
         try:
             if not has_idle_listener(self._redis, self._prefix, [self._pool]):
-                self._listen()
-                if not self._has_mail():
-                    # Whatever was said before the ear was open may have been for us.
-                    self._news = Heard.LOOK
+                self._subscribe()
+                if not self._has_message_in_queue():
+                    self._signal = SlotSignal.SUBSCRIBED
         except redis.RedisError:
-            # What is confirmed too late must not count for the next time.
+            # A confirmation that arrives late must not be counted for the next subscription.
             self._subscription.close()
         return self
 
@@ -65,75 +69,76 @@ class SlotSubscription:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop listening: pings that nobody takes in would pile up in Redis."""
+        """Unsubscribe: wake-ups that nobody reads would pile up in Redis."""
         try:
             self._subscription.unsubscribe()
         except redis.RedisError:
             self._subscription.close()
 
-    def wait(self, seconds: float) -> Heard:
-        """Wait so long for a word; of several, the one that sends the slot off counts.
+    def wait(self, seconds: float) -> SlotSignal:
+        """Return the next signal, `NOTHING` after `seconds`; of several signals `LEAVE` wins.
 
-        That word may be lost, so now and then the queue itself is asked.
+        The message that means `LEAVE` may be lost, so the queue itself is checked now and then.
         """
-        news, self._news = self._news, Heard.NOTHING
+        signal, self._signal = self._signal, SlotSignal.NOTHING
         until = time.monotonic() + seconds
-        while news is not Heard.LEAVE:
-            # Once something is heard, only what has come with it is taken in.
-            left = until - time.monotonic() if news is Heard.NOTHING else 0.0
+        while signal is not SlotSignal.LEAVE:
+            # After a first signal, only messages that have arrived already are read.
+            left = until - time.monotonic() if signal is SlotSignal.NOTHING else 0.0
             try:
-                if time.monotonic() - self._asked > ASK_SECONDS and self._has_mail():
-                    return Heard.LEAVE
+                is_check_due = time.monotonic() - self._queue_checked_at > QUEUE_CHECK_SECONDS
+                if is_check_due and self._has_message_in_queue():
+                    return SlotSignal.LEAVE
                 message = self._subscription.get_message(timeout=max(0.0, left))
             except redis.RedisError:
                 self._subscription.close()
-                return Heard.LEAVE
+                return SlotSignal.LEAVE
             if message is None:
                 break
             if message["type"] == "message":
-                news = self._channels[message["channel"].decode()]
-        return news
+                signal = self._signals[message["channel"].decode()]
+        return signal
 
-    def _listen(self) -> None:
-        """Subscribe, and hear that it counts; what was left from the last time is gone by."""
-        self._subscription.subscribe(*self._channels)
+    def _subscribe(self) -> None:
+        """Subscribe and wait for the confirmations; skip messages of an earlier one."""
+        self._subscription.subscribe(*self._signals)
         confirmed = 0
-        while confirmed < len(self._channels):
+        while confirmed < len(self._signals):
             message = self._subscription.get_message(timeout=TIMEOUT_SECONDS)
             if message is None:
-                raise redis.TimeoutError("nobody confirmed a subscription")
+                raise redis.TimeoutError("Redis did not confirm a subscription")
             confirmed += message["type"] == "subscribe"
 
-    def pass_on(self) -> None:
-        """Tell the dispatchers what others would tell them later; a lost word is no loss."""
+    def wake_dispatchers(self) -> None:
+        """Wake the dispatchers now, before their own wake-up reaches them; best effort."""
         with suppress(redis.RedisError):
-            self._redis.publish(self._prefix + CHANNEL, "")
+            self._redis.publish(self._prefix + DISPATCHERS_CHANNEL, "")
 
-    def _has_mail(self) -> bool:
-        """Whether a message waits in the queue."""
-        self._asked = time.monotonic()
+    def _has_message_in_queue(self) -> bool:
+        """Whether a Celery message waits for a worker of the pool."""
+        self._queue_checked_at = time.monotonic()
         return bool(self._redis.llen(self._queue))
 
 
 def has_idle_listener(client: redis.Redis, prefix: str, pools: Iterable[str]) -> bool:
-    """Whether a slot of any of these pools is waiting for work right now."""
-    counted = client.pubsub_numsub(*(_channel(prefix, pool) for pool in pools))
-    return any(listeners for _, listeners in counted)
+    """Whether any of these pools has an idle listener."""
+    counts = client.pubsub_numsub(*(_channel(prefix, pool) for pool in pools))
+    return any(subscribers for _, subscribers in counts)
 
 
 def needs_idle_listener(client: redis.Redis, prefix: str, pool: str, queue: str) -> bool:
-    """Whether a slot of this pool should linger: nobody does, and no message waits to be taken."""
-    with client.pipeline(transaction=False) as trip:
-        trip.pubsub_numsub(_channel(prefix, pool))
-        trip.llen(prefix + queue)
-        [(_, listeners)], waiting = trip.execute()
-    return not (listeners or waiting)
+    """Whether the pool has no idle listener and no message in its queue."""
+    with client.pipeline(transaction=False) as pipeline:
+        pipeline.pubsub_numsub(_channel(prefix, pool))
+        pipeline.llen(prefix + queue)
+        [(_, subscribers)], messages = pipeline.execute()
+    return not (subscribers or messages)
 
 
 def dismiss_idle_listeners(client: redis.Redis, prefix: str, pool: str) -> None:
-    """Have every lingering slot of a pool leave; a lost word only makes them leave later."""
+    """End the listening of a pool's idle slots; if the message is lost, they notice it later."""
     client.publish(_channel(prefix, pool), "")
 
 
 def _channel(prefix: str, pool: str) -> str:
-    return f"{prefix}linger:{pool}"
+    return f"{prefix}idle:{pool}"

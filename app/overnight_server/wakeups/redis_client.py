@@ -1,4 +1,4 @@
-"""A Redis client that answers soon or fails soon; the usual one tries again for seconds."""
+"""A Redis client that fails soon; the driver's default retries a dead server for seconds."""
 
 from redis import Redis
 from redis.backoff import NoBackoff
@@ -8,7 +8,7 @@ TIMEOUT_SECONDS = 2
 
 
 def fail_fast_client(url: str, seconds: float = TIMEOUT_SECONDS) -> Redis:
-    """Connect so that a dead or hung Redis costs each call at most a moment."""
+    """Return a client whose calls raise after `seconds` if Redis is dead or hangs."""
     return Redis.from_url(
         url,
         socket_timeout=seconds,

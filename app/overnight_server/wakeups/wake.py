@@ -1,8 +1,9 @@
-"""Wake-up calls: a best-effort ping to whoever may start a task, that never makes anyone wait.
+"""Best-effort wake-ups over Redis publish/subscribe, which never make their caller wait.
 
-Slots that linger take a task sooner than a message could bring it, so they hear of it first, and
-the dispatchers, if there are such slots, a moment later, or from a slot that looked in vain. A lost
-ping costs at most one poll interval, so nothing here is retried.
+Three channels: idle slots of workers, dispatchers, and worker processes that are running a task.
+Idle slots can start a task sooner than a Celery message could, so they are woken before the
+dispatchers. Nothing here is retried: a lost wake-up costs at most one poll interval, or for a
+cancel one heartbeat interval.
 """
 
 import os
@@ -17,154 +18,181 @@ from overnight_server.fault_points import fault
 from overnight_server.telemetry import Event, emit
 from overnight_server.wakeups.redis_client import fail_fast_client
 
-CHANNEL = "wake"
+DISPATCHERS_CHANNEL = "wake"
 SLOTS_CHANNEL = "wake:slots"
+CANCELS_CHANNEL = "wake:cancels"
+# Dispatchers are woken so much later than idle slots, if any slot listens.
 HEAD_START_SECONDS = 0.005
-# How long a listener may be deaf to a stop; short enough for Ctrl-C, long enough to be idle.
-SLICE_SECONDS = 0.5
+# A listener checks this often whether it should stop: soon after Ctrl-C, and idle in between.
+STOP_CHECK_SECONDS = 0.5
 
 
 class Waker:
-    """Pings without waiting for an answer; many nudges while one ping travels become one more.
+    """Publishes wake-ups; calls that come while one is being published become one more.
 
-    Whoever nudges says the first word, to the slots, for that is what a task's start waits for. A
-    background thread hears how many there were, tells the dispatchers, and sees to the connection.
+    `wake` publishes to the slot channel from the calling thread, because the start of a task
+    waits for it. A background thread does the rest: it opens the connection, reads how many slots
+    received the message, and publishes to the other channels.
     """
 
     def __init__(self, redis_url: str, prefix: str = "overnight:") -> None:
         self._url = redis_url
-        self._channel = prefix + CHANNEL
-        self._slots_channel = prefix + SLOTS_CHANNEL
-        self._wanted = threading.Event()
+        self._prefix = prefix
+        self._requested = threading.Event()
+        self._dispatch_requested = self._cancel_requested = False
         self._starting = threading.Lock()
-        # Held by whoever talks to Redis; the thread keeps it until it has heard all answers.
-        self._talking = threading.Lock()
-        # One on which Redis answered the last time.
-        self._line: Connection | None = None
-        self._has_said = self._has_more_to_say = False
+        # Held while the connection is in use; by the thread until it has read all replies.
+        self._using_connection = threading.Lock()
+        # Set only while Redis is known to answer on this connection.
+        self._connection: Connection | None = None
+        # A slot message whose reply is unread; and whether another slot message must follow it.
+        self._slots_reply_pending = self._slots_message_needed = False
         self._pid: int | None = None
         self._closed = False
 
     def wake(self) -> None:
-        """Ask for a ping and return at once."""
+        """Wake idle slots and dispatchers, because a task may have become startable."""
         fault("wake.before_ping")
-        # Neither threads nor connections survive a fork: each process has its own.
         if self._pid == os.getpid():
-            self._say_it_now()
-        self._wanted.set()
+            self._publish_to_slots_at_once()
+        self._dispatch_requested = True
+        self._request()
+
+    def cancel_requested(self) -> None:
+        """Have every process that runs a task send its heartbeat now, and so read the cancel."""
+        self._cancel_requested = True
+        self._request()
+
+    def close(self) -> None:
+        """End the thread; a wake-up that was requested just before may be lost."""
+        self._closed = True
+        self._requested.set()
+
+    def _request(self) -> None:
+        self._requested.set()
+        # Neither threads nor connections survive a fork: each process has its own.
         if self._pid != os.getpid():
             with self._starting:
                 if self._pid != os.getpid():
-                    self._talking, self._line, self._has_said = threading.Lock(), None, False
+                    self._using_connection = threading.Lock()
+                    self._connection, self._slots_reply_pending = None, False
                     self._pid = os.getpid()
-                    threading.Thread(target=self._ping_on_demand, daemon=True).start()
+                    threading.Thread(target=self._publish_on_request, daemon=True).start()
 
-    def close(self) -> None:
-        """End the thread; a ping still wanted may be lost."""
-        self._closed = True
-        self._wanted.set()
-
-    def _say_it_now(self) -> None:
-        """Say the word to the slots, or have it said if that would have to wait for something."""
-        if not self._talking.acquire(blocking=False):
-            self._has_more_to_say = True
+    def _publish_to_slots_at_once(self) -> None:
+        """Publish to the slots now, or leave it to the thread if this would have to wait."""
+        if not self._using_connection.acquire(blocking=False):
+            self._slots_message_needed = True
             return
         try:
-            if self._line is None or self._has_said:
-                self._has_more_to_say = True
+            if self._connection is None or self._slots_reply_pending:
+                self._slots_message_needed = True
             else:
-                self._line.send_command("PUBLISH", self._slots_channel, "")
-                self._has_said = True
+                self._connection.send_command("PUBLISH", self._prefix + SLOTS_CHANNEL, "")
+                self._slots_reply_pending = True
         except redis.RedisError:
-            # The driver would connect at the next word, and let whoever says it wait.
-            self._line, self._has_more_to_say = None, True
+            # The driver would reconnect with the next command, and its caller would wait for it.
+            self._connection, self._slots_message_needed = None, True
         finally:
-            self._talking.release()
+            self._using_connection.release()
 
-    def _ping_on_demand(self) -> None:
+    def _publish_on_request(self) -> None:
         client = fail_fast_client(self._url)
-        line: Connection | None = None
+        connection: Connection | None = None
         while True:
-            self._wanted.wait()
+            self._requested.wait()
             if self._closed:
                 client.close()
                 return
-            with self._talking:
-                self._wanted.clear()
+            with self._using_connection:
+                self._requested.clear()
                 try:
-                    line = line or client.connection_pool.get_connection()
-                    if self._tell_slots(line):
-                        time.sleep(HEAD_START_SECONDS)
-                    _publish(line, self._channel)
-                    self._line = line
+                    connection = connection or client.connection_pool.get_connection()
+                    self._publish_requested(connection)
+                    self._connection = connection
                 except redis.RedisError as error:
-                    self._line = None
-                    if line is not None:
-                        line.disconnect()
+                    self._connection = None
+                    if connection is not None:
+                        connection.disconnect()
                     emit(Event.WAKE_UP_FAILED, error=str(error))
 
-    def _tell_slots(self, line: Connection) -> int:
-        """Hear how many slots listen, and tell them what nobody has told them yet."""
-        has_said, self._has_said = self._has_said, False
-        has_more, self._has_more_to_say = self._has_more_to_say, False
-        if has_said:
+    def _publish_requested(self, connection: Connection) -> None:
+        cancel, self._cancel_requested = self._cancel_requested, False
+        dispatch, self._dispatch_requested = self._dispatch_requested, False
+        # The reply to a message that `wake` sent must be read before anything else is.
+        if dispatch or self._slots_reply_pending:
+            if self._publish_to_slots(connection):
+                time.sleep(HEAD_START_SECONDS)
+            _publish(connection, self._prefix + DISPATCHERS_CHANNEL)
+        if cancel:
+            _publish(connection, self._prefix + CANCELS_CHANNEL)
+
+    def _publish_to_slots(self, connection: Connection) -> int:
+        """Return how many slots the message reached; publish it unless the caller has done so."""
+        reply_pending, self._slots_reply_pending = self._slots_reply_pending, False
+        message_needed, self._slots_message_needed = self._slots_message_needed, False
+        if reply_pending:
             try:
-                listeners = int(line.read_response())
-            except redis.ConnectionError:  # it may have been gone for long
-                line.disconnect()
+                receivers = int(connection.read_response())
+            except redis.ConnectionError:  # the connection may have been closed long ago
+                connection.disconnect()
             else:
-                if not has_more:
-                    return listeners
-        return _publish(line, self._slots_channel)
+                if not message_needed:
+                    return receivers
+        return _publish(connection, self._prefix + SLOTS_CHANNEL)
 
 
-def _publish(line: Connection, channel: str) -> int:
-    line.send_command("PUBLISH", channel, "")
-    return int(line.read_response())
+def _publish(connection: Connection, channel: str) -> int:
+    connection.send_command("PUBLISH", channel, "")
+    return int(connection.read_response())
 
 
-class Listener:
-    """Waits for a ping; without Redis it waits just as long and finds the work by polling."""
+class WakeUpListener:
+    """Waits for wake-ups on one channel; while Redis is away, `wait` only lets the time pass."""
 
-    def __init__(self, redis_url: str, prefix: str = "overnight:") -> None:
+    def __init__(
+        self, redis_url: str, prefix: str = "overnight:", channel: str = DISPATCHERS_CHANNEL
+    ) -> None:
         self._client = fail_fast_client(redis_url)
-        self._channel = prefix + CHANNEL
+        self._channel = prefix + channel
         self._subscription: PubSub | None = None
 
     def wait(self, seconds: float, stop: threading.Event) -> bool:
-        """Return True at a ping, False when `seconds` have passed or `stop` is set."""
+        """Return True at a wake-up, False when `seconds` have passed or `stop` is set.
+
+        A new subscription returns True at once, because an earlier wake-up may have been missed.
+        """
         deadline = time.monotonic() + seconds
         while not stop.is_set():
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
             try:
-                if self._heard(min(left, SLICE_SECONDS)):
+                if self._receive(min(left, STOP_CHECK_SECONDS)):
                     return True
             except redis.RedisError as error:
                 emit(Event.WAKE_UP_FAILED, error=str(error))
-                self._forget()
-                stop.wait(min(left, SLICE_SECONDS))
+                self._unsubscribe()
+                stop.wait(min(left, STOP_CHECK_SECONDS))
         return False
 
     def close(self) -> None:
-        """Let go of the connection."""
-        self._forget()
+        """Close the connection."""
+        self._unsubscribe()
         self._client.close()
 
-    def _heard(self, seconds: float) -> bool:
+    def _receive(self, seconds: float) -> bool:
         if self._subscription is None:
             subscription = self._client.pubsub(ignore_subscribe_messages=True)
             subscription.subscribe(self._channel)
             self._subscription = subscription
-            # Whatever was said before the ear was open may have been for us.
             return True
-        heard = self._subscription.get_message(timeout=seconds) is not None
-        while heard and self._subscription.get_message(timeout=0) is not None:
-            pass  # one look answers them all
-        return heard
+        received = self._subscription.get_message(timeout=seconds) is not None
+        while received and self._subscription.get_message(timeout=0) is not None:
+            pass  # several wake-ups need only one reaction
+        return received
 
-    def _forget(self) -> None:
+    def _unsubscribe(self) -> None:
         if self._subscription is not None:
             self._subscription.close()
             self._subscription = None

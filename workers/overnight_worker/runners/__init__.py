@@ -1,1 +1,1 @@
-"""Ways to run a task."""
+"""The ways to run a task."""

@@ -1,4 +1,4 @@
-"""Running a registered Python handler in this very process."""
+"""Runs a registered Python handler in the worker process."""
 
 import json
 import time
@@ -17,18 +17,18 @@ from overnight_server.domain.ids import show_task
 from overnight_server.mask import hide_in
 from overnight_server.telemetry import get
 from overnight_worker.secrets import resolve
-from overnight_worker.task_graph import Growth
+from overnight_worker.task_graph import RunGraph
 
 _log = get("overnight.handler")
 
 
 class RunContext(Context):
-    """A run as its handler sees it; the heartbeat thread reads what the handler says.
+    """A run as its handler sees it; the heartbeat thread reads the progress and cost it reports.
 
     `deadline` is an instant of the monotonic clock.
     """
 
-    def __init__(self, run: Run, *, deadline: float, growth: Growth | None = None) -> None:
+    def __init__(self, run: Run, *, deadline: float, graph: RunGraph | None = None) -> None:
         prompt = run.spec.get("prompt", "")
         super().__init__(
             task_id=show_task(run.claim.task_id),
@@ -40,11 +40,11 @@ class RunContext(Context):
             max_attempts=run.max_attempts,
             epoch=run.claim.epoch,
             ceiling_usd=run.ceiling_usd,
-            # Asked for when they are looked at; a task that stands alone has none.
+            # Read when first used; a task without edges and references has none.
             inputs=None if run.is_linked else {},
         )
         self._claim = run.claim
-        self._growth = growth
+        self._graph = graph
         self.user_id = run.user_id
         self.cost_usd = 0.0
         self.reported_usd = 0.0
@@ -52,7 +52,7 @@ class RunContext(Context):
         self.tokens: dict[str, int] = {}
         self._deadline = deadline
         self._stop_reason: str | None = None
-        self._news: dict[str, Any] | None = None
+        self._progress: dict[str, Any] | None = None
         self._lock = Lock()
 
     def _claim_token(self) -> str | None:
@@ -70,50 +70,48 @@ class RunContext(Context):
 
     @property
     def usd_left(self) -> float | None:
-        """What is left of the task's ceiling."""
+        """How much of the task's cost ceiling is left, None without a ceiling."""
         if self.ceiling_usd is None:
             return None
         return max(0.0, round(self.ceiling_usd - self._spent_before - self.cost_usd, 6))
 
     @property
     def at_ceiling(self) -> bool:
-        """Whether the run has spent, and nothing is left."""
+        """Whether this run has cost something and nothing of the ceiling is left."""
         return self.cost_usd > 0 and self.usd_left == 0
 
     def stop(self, reason: str) -> None:
-        """Ask the handler to come to an end; a stronger reason replaces a weaker one."""
+        """Request the handler to end; a stronger reason replaces a weaker one."""
         self._stop_reason = reason
 
     def progress(
         self, fraction: float | None = None, message: str | None = None, **data: object
     ) -> None:
-        """Keep the latest word for the next heartbeat; what cannot be stored is refused here.
-
-        Copied, because the handler may go on changing what it passed.
-        """
-        said = {"fraction": fraction, "message": message, **data}
-        known = sound_object({name: value for name, value in said.items() if value is not None})
-        known = hide_in(known)
+        """Keep the latest progress for the next heartbeat; raise if it cannot be stored."""
+        fields = {"fraction": fraction, "message": message, **data}
+        latest = sound_object({name: value for name, value in fields.items() if value is not None})
+        # Copied, because the handler may go on changing what it passed.
+        copied = json.loads(json.dumps(hide_in(latest)))
         with self._lock:
-            self._news = json.loads(json.dumps(known))
+            self._progress = copied
 
-    def take_news(self) -> dict[str, Any] | None:
-        """Return what was said since the last time, or None; for the heartbeat."""
+    def take_progress(self) -> dict[str, Any] | None:
+        """Return the progress reported since the last call, or None; for the heartbeat."""
         with self._lock:
-            news, self._news = self._news, None
-        return news
+            progress, self._progress = self._progress, None
+        return progress
 
-    def put_back(self, news: dict[str, Any] | None) -> None:
-        """Keep news that did not arrive, unless there are newer."""
+    def restore_progress(self, progress: dict[str, Any] | None) -> None:
+        """Keep progress whose heartbeat failed, unless newer progress was reported."""
         with self._lock:
-            self._news = self._news or news
+            self._progress = self._progress or progress
 
     def log(self, message: str, **fields: object) -> None:
-        """Write one line to the worker's log, under the task's name."""
+        """Write one line to the worker's log, with the task's id."""
         _log.info(message, **{"queue_id": self.task_id, "epoch": self.epoch, **fields})
 
     def cost(self, usd: float, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
-        """Add up what model calls cost."""
+        """Add the cost of a model call."""
         sound_cost(usd)
         with self._lock:
             self.cost_usd += usd
@@ -122,38 +120,38 @@ class RunContext(Context):
                     self.tokens[name] = self.tokens.get(name, 0) + count
 
     @property
-    def growth(self) -> Growth:
-        """The way to the run's graph."""
-        if self._growth is None:
-            raise RuntimeError("this run stands outside of any deployment")
-        return self._growth
+    def graph(self) -> RunGraph:
+        """The graph of the run's task; RuntimeError if the run was made without one."""
+        if self._graph is None:
+            raise RuntimeError("this run has no task graph: it was made outside a worker")
+        return self._graph
 
     def _read_inputs(self) -> dict[str, Any]:
-        return self.growth.inputs()
+        return self.graph.inputs()
 
     def _look(self, children: Sequence[str] | None) -> list[Child]:
-        return self.growth.children(children)
+        return self.graph.children(children)
 
     def _spawn(self, wish: Wish) -> str:
-        return self.growth.spawn(wish)
+        return self.graph.spawn(wish)
 
     def _keep(self, name: str, content: Content) -> str:
-        return self.growth.keep(name, content)
+        return self.graph.keep(name, content)
 
 
 @dataclass(frozen=True)
-class Finished:
-    """How a handler came to its end: with an output or with what it raised."""
+class HandlerOutcome:
+    """How a handler ended: with an output or with an exception."""
 
     output: object = None
     raised: BaseException | None = None
 
 
-def perform(handler: Handler, context: RunContext) -> Finished:
-    """Run the handler to its end, whatever it does short of ending the process."""
-    call: Callable[[Context], object] = handler.function
+def call_handler(handler: Handler, context: RunContext) -> HandlerOutcome:
+    """Call the handler, and return its output or whatever it raised."""
+    function: Callable[[Context], object] = handler.function
     try:
         context.payload = resolve(context.payload, context.user_id)
-        return Finished(output=call(context))
+        return HandlerOutcome(output=function(context))
     except BaseException as error:  # noqa: BLE001 - sys.exit() in a handler must not end the worker
-        return Finished(raised=error)
+        return HandlerOutcome(raised=error)
