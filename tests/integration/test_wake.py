@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 
 from overnight_server.local.redis import EmbeddedRedis
-from overnight_server.wakeups.wake import Waker, WakeUpListener
+from overnight_server.wakeups.wake import CANCELS_CHANNEL, Waker, WakeUpListener
 from tests.support.waiting import wait_until
 
 NOBODY_LISTENS = "redis://127.0.0.1:1/0"
@@ -185,3 +185,17 @@ def _within(seconds: float) -> Iterator[None]:
     yield
     took = time.monotonic() - began
     assert took < seconds, f"took {took:.1f} s"
+
+
+def test_a_cancel_wakes_those_who_run_tasks_and_nobody_else(
+    redis: EmbeddedRedis, prefix: str, waker: Waker, listener: WakeUpListener
+) -> None:
+    stop = threading.Event()
+    runs = WakeUpListener(redis.url, prefix, CANCELS_CHANNEL)
+    assert runs.wait(LONG, stop)  # the new subscription
+
+    waker.cancel_requested()
+
+    assert runs.wait(LONG, stop)
+    assert not listener.wait(0.5, stop)
+    runs.close()
