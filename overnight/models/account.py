@@ -330,6 +330,10 @@ class Window(Told):
     at_closing: str = Field(description="What becomes of the work then: stop, finish, continue.")
     turns_at: datetime | None = Field(None, description="When it next opens or closes.")
 
+    def __str__(self) -> str:
+        """Return the window as `22:00-06:00 Europe/Berlin`."""
+        return f"{self.opens}-{self.closes} {self.zone}"
+
 
 class Me(Told):
     """Who you are here."""

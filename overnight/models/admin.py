@@ -2,12 +2,23 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import ConfigDict, Field
 
-from overnight.models.account import Asked, Lock, Me, Note, Told, WindowSet
+from overnight.models.account import (
+    Approval,
+    Asked,
+    DeadLetter,
+    Lock,
+    LockWait,
+    Me,
+    Note,
+    Told,
+    WindowSet,
+)
 from overnight.models.field_types import Number, Text, Whole, Word
+from overnight.models.tasks import UserLimits
 
 Plan = Literal["free", "pro", "team", "enterprise"]
 MOST = 1_000_000
@@ -84,12 +95,27 @@ class UserDetail(Me):
     monthly_agent_hours_used: float = Field(description="Hours used in this billing month.")
     created_at: datetime = Field(description="Since when they are here.")
     disabled_at: datetime | None = Field(None, description="Since when they are shut out, if so.")
+    night_budget_usd: float | None = Field(
+        None, description="What their runs of one night may cost; null means no limit."
+    )
+    exceptions: list[str] = Field(
+        default_factory=list, description="The limits that differ from those of the plan."
+    )
 
 
 class HeldLock(Lock):
-    """A lock, and whose."""
+    """A lock with the name of the user whose task holds it."""
 
-    user: str = Field(description="Whose task holds it.")
+    user: str = Field(description="The name of the user whose task holds the lock.")
+    acquired_by_pid: int | None = Field(
+        None, description="The process id of the worker, if a worker of the deployment holds it."
+    )
+
+
+class HeldLockWait(LockWait):
+    """A wait for a lock with the name of the user whose task waited."""
+
+    user: str = Field(description="The name of the user whose tasks held it and waited for it.")
 
 
 class LockReleased(Told):
@@ -155,7 +181,11 @@ class Receipt(Told):
 
     user: str = Field(description="Whose.")
     started: int = Field(description="Runs that began.")
+    waiting: int = Field(0, description="Tasks that are ready and wait now.")
     longest_wait: float = Field(description="The longest wait, in seconds.")
+    median_wait: float | None = Field(None, description="The median wait, in seconds.")
+    slot_seconds: float = Field(0.0, description="Seconds in which their runs held a slot.")
+    slot_share: float = Field(0.0, description="Their part of all slot seconds, from 0 to 1.")
     service: float | None = Field(None, description="What they got of an even share.")
 
 
@@ -177,3 +207,95 @@ class Fairness(Told):
     jain: float | None = Field(None, description="Jain's index; 1 is perfectly even.")
     users: list[Receipt] = Field(description="Each user.")
     starving: list[Starving] = Field(description="Who waits too long now.")
+
+
+class UserLimitsDetail(UserLimits):
+    """A user's limits with the two that only admins set."""
+
+    max_pending: int | None = Field(
+        None, description="How many tasks may wait; null means the deployment's limit."
+    )
+    max_tasks_per_dag: int | None = Field(
+        None, description="How many tasks one graph may have; null means the deployment's limit."
+    )
+
+
+class UserApproval(Approval):
+    """A task that waits for a larger budget, with the name of its owner."""
+
+    user: str = Field(description="The name of the user who owns the task.")
+
+
+class UserDeadLetter(DeadLetter):
+    """A dead letter with the name of its owner."""
+
+    id: int = Field(description="The dead letter's number; later ones have larger numbers.")
+    user: str = Field(description="The name of the user who owns the task.")
+    reviewed: bool = Field(description="Whether somebody resolved it.")
+
+
+class InboxRow(Told):
+    """One row of the inbox table, in which programs leave tasks within their own transactions."""
+
+    id: int = Field(description="The row's number.")
+    user: str = Field(description="The name of the user whose key wrote the row.")
+    key_id: str = Field(description="The API key that the row names.")
+    title: str | None = Field(None, description="The title of the task, if it has one.")
+    task: dict[str, Any] | str = Field(
+        description="The fields of the task; the text itself if it cannot be read as fields."
+    )
+    arrived_at: datetime = Field(description="When the row was written.")
+    due_at: datetime = Field(description="When intake tries it next.")
+    held_by: str | None = Field(None, description="Which limit keeps it waiting, if one does.")
+    outcome: str | None = Field(None, description="What became of it; null while it waits.")
+    settled_at: datetime | None = Field(None, description="When that was decided.")
+    settled_by: str | None = Field(None, description="Who decided it.")
+    task_id: str | None = Field(None, description="The task that it became, if it did.")
+    error: str | None = Field(None, description="Why it was refused, if it was.")
+
+
+class AuditEntry(Told):
+    """One act of a person or program, as the audit trail records it."""
+
+    at: datetime = Field(description="When it was done.")
+    actor: str = Field(
+        description="Who did it: user:<id> with a key or token, human:<name> at a terminal."
+    )
+    via: str = Field(description="The process through which it was done.")
+    key_id: str | None = Field(None, description="The API key that was used, if one was.")
+    act: str = Field(description="What was done.")
+    user: str | None = Field(None, description="The user it concerns; null means all users.")
+    target: str = Field(description="What it was done to.")
+    detail: dict[str, Any] = Field(description="What changed: the old and the new values.")
+
+
+class PendingCounts(Told):
+    """How many tasks wait in the whole deployment."""
+
+    high: int = Field(description="Those of priority 1 and 2; counted up to 10,000.")
+    normal: int = Field(description="All others.")
+    total: int = Field(description="All of them.")
+
+
+class SlotUsage(Told):
+    """How many slots are in use; a bundle of short tasks holds one slot."""
+
+    slots_used: int = Field(description="Slots in use.")
+    slots_max: int = Field(description="Slots there are, or may be in use at once.")
+    by_project: dict[str, int] = Field(description="Tasks that run, by project.")
+    by_user: dict[str, int] = Field(description="Tasks that run, by the name of their user.")
+
+
+class LockSummary(Told):
+    """The locks that tasks of all users hold."""
+
+    active: int = Field(description="How many locks are held.")
+    details: list[HeldLock] = Field(description="Each of them, the oldest first.")
+
+
+class QueueOverview(Told):
+    """The queue of the whole deployment: what waits, what runs, which locks are held."""
+
+    pending: PendingCounts = Field(description="What waits.")
+    active: SlotUsage = Field(description="What runs.")
+    user_locks: LockSummary = Field(description="Which locks are held.")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from overnight_server.control.keys import key_id_of
-from overnight_server.insight.audit import list_acts
+from overnight_server.insight.audit import list_audit_entries
 from tests.support.api_user import TASKS, ApiUser, serve_api
 from tests.support.command import run
 from tests.support.deployment import Deployment
@@ -24,7 +24,7 @@ def test_what_was_acted_on_goes_by_the_id_that_people_know(api_user: ApiUser) ->
         "POST", f"{TASKS}/bulk", json={"action": "retry", "filter": {"status": "cancelled"}}
     ).json()
 
-    targets = {act.act: act.target for act in list_acts(api_user.deployment.app)}
+    targets = {act.act: act.target for act in list_audit_entries(api_user.deployment.app)}
 
     assert targets["task.cancelled"] == task["id"]
     assert targets["bulk.started"] == bulk["id"]

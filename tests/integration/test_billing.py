@@ -13,7 +13,8 @@ from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.results import Returned
 from overnight_server.gate.claim import CYCLES_PER_PASS
-from overnight_server.insight.queue import queue_status, user_limits
+from overnight_server.insight.limits import user_limits
+from overnight_server.insight.queue_status import queue_status
 from overnight_server.maintenance.reset import reset_cycles
 from overnight_server.outcome.settle import settle
 from overnight_server.store.db import Db

@@ -14,7 +14,7 @@ from overnight_server.domain.bulk import Action
 from overnight_server.domain.ids import TaskId, UserId, show_bulk
 from overnight_server.domain.results import Returned
 from overnight_server.insight.bulk import list_bulks
-from overnight_server.insight.tasks import Chosen, list_tasks
+from overnight_server.insight.tasks import TaskCriteria, list_tasks
 from overnight_server.intake import submit as submitting
 from overnight_server.intake.submit import Caps, Edge, NewTask, submit_graph
 from overnight_server.maintenance import bulk as working
@@ -245,7 +245,7 @@ def test_what_is_chosen_is_what_the_list_shows(
     dead(deployment, user)
     wanted = TaskFilter(**fields)
     states = working.selected_by(wanted).states
-    chosen = Chosen(
+    chosen = TaskCriteria(
         of_type=wanted.type,
         of_tag=wanted.tag,
         of_project=wanted.project_id,

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from overnight.errors import TaskNotFound
+from overnight.models.explain import Reason
 from overnight_server.cli.main import app
 from overnight_server.control.cancel import cancel
 from overnight_server.control.pauses import EVERYTHING, Target, pause
@@ -20,7 +21,7 @@ from overnight_server.domain.plans import PlanTier
 from overnight_server.domain.reasons import Code
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.domain.windows import AtClosing, Window
-from overnight_server.explain.explain import ReasonView, explain
+from overnight_server.explain.explain import explain
 from overnight_server.gate.claim import Bundling, Terms
 from overnight_server.intake.submit import Edge, NewTask, submit_graph
 from tests.rules.sources import read
@@ -45,12 +46,12 @@ def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
 
 def reasons(
     deployment: Deployment, user: UserId, task: UUID, terms: Terms = TERMS
-) -> dict[str, ReasonView]:
+) -> dict[str, Reason]:
     found = explain(deployment.app, user, TaskId(task), terms).reasons
     return {reason.code: reason for reason in found}
 
 
-def only(deployment: Deployment, user: UserId, task: UUID, terms: Terms = TERMS) -> ReasonView:
+def only(deployment: Deployment, user: UserId, task: UUID, terms: Terms = TERMS) -> Reason:
     """The one reason there is."""
     [reason] = reasons(deployment, user, task, terms).values()
     return reason

@@ -12,13 +12,14 @@ from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection
 
+from overnight.models.explain import Explanation, Reason
 from overnight_server.control.pauses import EVERYTHING, Target, pause
 from overnight_server.control.windows import set_window
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.lifecycle import WAITING
 from overnight_server.domain.plans import PlanTier
 from overnight_server.domain.windows import AtClosing, Window
-from overnight_server.explain.explain import ExplainView, ReasonView, explain
+from overnight_server.explain.explain import explain
 from overnight_server.gate.claim import (
     CLAIMS_PER_PASS,
     ONE_BY_ONE,
@@ -268,7 +269,7 @@ def _compare(deployment: Deployment, crowd: list[Person], place: Place) -> None:
     assert _firsts(deployment, terms) == _firsts(deployment, terms, by="claim")
 
 
-def _own_reasons(view: ExplainView) -> list[ReasonView]:
+def _own_reasons(view: Explanation) -> list[Reason]:
     """What would hold the task even if somebody came with a slot for it and for no other."""
     return [
         reason
@@ -331,11 +332,11 @@ def _firsts(
     return found
 
 
-def _tell(told: dict[TaskId, ExplainView], wrong: set[UUID]) -> str:
+def _tell(told: dict[TaskId, Explanation], wrong: set[UUID]) -> str:
     return "\n".join(f"{task}: {view}" for task, view in told.items() if task in wrong)
 
 
-def _check_words(view: ExplainView) -> None:
+def _check_words(view: Explanation) -> None:
     assert view.starts_next == (view.state in WAITING and not view.reasons)
     assert all(reason.message and reason.details for reason in view.reasons)
     codes = [reason.code for reason in view.reasons]

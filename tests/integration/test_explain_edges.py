@@ -1,8 +1,9 @@
 """Why a task waits for others, in terms of its edges."""
 
+from overnight.models.explain import Reason
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.results import Returned
-from overnight_server.explain.explain import ReasonView, explain
+from overnight_server.explain.explain import explain
 from overnight_server.intake.submit import Edge, NewTask, submit_graph
 from tests.support.deployment import LOOSE, TERMS, Deployment
 from tests.support.graphs import begin
@@ -49,6 +50,6 @@ def test_one_cancelled_in_consequence_names_what_it_waited_for_in_vain(
     assert [one["id"] for one in reason.details["tasks"]] == [show_task(done)]
 
 
-def _only(deployment: Deployment, user: UserId, task: TaskId) -> ReasonView:
+def _only(deployment: Deployment, user: UserId, task: TaskId) -> Reason:
     [reason] = explain(deployment.app, user, task, TERMS).reasons
     return reason

@@ -1,13 +1,14 @@
 """Explain where money is what a task waits for."""
 
+from overnight.models.explain import Reason
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.reasons import at
 from overnight_server.domain.results import Suspended
-from overnight_server.explain.explain import ReasonView, explain
+from overnight_server.explain.explain import explain
 from tests.support.deployment import TERMS, Deployment
 
 
-def only(deployment: Deployment, user: UserId, task: TaskId) -> ReasonView:
+def only(deployment: Deployment, user: UserId, task: TaskId) -> Reason:
     [reason] = explain(deployment.app, user, task, TERMS).reasons
     return reason
 

@@ -4,20 +4,21 @@ from datetime import timedelta
 
 import pytest
 
+from overnight.models.admin import Fairness
 from overnight_server.domain.fairness import Receipt
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.insight import fairness as receipts
-from overnight_server.insight.fairness import FairnessView, fairness
+from overnight_server.insight.fairness import fairness
 from tests.support.deployment import LIVENESS, Deployment
 
 MINUTE = timedelta(minutes=1)
 
 
-def read(deployment: Deployment, **options: timedelta) -> FairnessView:
+def read(deployment: Deployment, **options: timedelta) -> Fairness:
     return fairness(deployment.dispatcher, liveness=LIVENESS, **options)
 
 
-def of(found: FairnessView, user: str) -> Receipt:
+def of(found: Fairness, user: str) -> Receipt:
     [receipt] = [one for one in found.users if one.user == user]
     return receipt
 
@@ -132,7 +133,7 @@ def test_an_alarm_names_who_could_be_served_and_is_not(deployment: Deployment) -
     [alarm] = found.starving
     assert alarm.user == "ada"
     assert alarm.waited_seconds == pytest.approx(21 * 60, abs=30)
-    assert read(deployment, patience=timedelta(hours=1)).starving == []
+    assert read(deployment, starving_after=timedelta(hours=1)).starving == []
 
 
 def test_there_is_no_alarm_for_what_no_worker_can_do(deployment: Deployment) -> None:

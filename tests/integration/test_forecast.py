@@ -6,12 +6,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from overnight.errors import InvalidRequest, TaskNotFound, TooManyPending
+from overnight.models.tasks import Forecast
 from overnight_server.control.drain import drain, undrain
 from overnight_server.control.pauses import EVERYTHING, Target, pause, resume
 from overnight_server.domain.ids import UserId, parse_task
 from overnight_server.domain.results import Raised, Returned, Suspended
 from overnight_server.forecast import snapshot
-from overnight_server.forecast.forecast import ForecastView, forecast_next, forecast_task
+from overnight_server.forecast.forecast import forecast_next, forecast_task
 from overnight_server.forecast.plan import _draft, plan
 from overnight_server.forecast.snapshot import Workers, look
 from overnight_server.intake.submit import Caps, Edge, NewTask, submit, submit_graph
@@ -46,7 +47,7 @@ def is_about(at: datetime | None, made_at: datetime, minutes: float) -> bool:
     return abs((at - made_at) - minutes * MINUTE) <= 0.25 * minutes * MINUTE + SLACK
 
 
-def in_a_queue(deployment: Deployment, user: UserId, tasks: int) -> list[ForecastView]:
+def in_a_queue(deployment: Deployment, user: UserId, tasks: int) -> list[Forecast]:
     deployment.agent(slots=1)
     made = [deployment.task(user, timeout_seconds=3600) for _ in range(tasks)]
     return [forecast_task(deployment.app, user, task, WORKERS) for task in made]

@@ -103,7 +103,7 @@ def test_a_grown_graph_counts_the_task_it_began_with(deployment: Deployment, run
     sound(deployment)
 
 
-def test_money_of_a_grown_graph_adds_up(deployment: Deployment, user: UserId) -> None:
+def test_budgets_of_a_grown_graph_adds_up(deployment: Deployment, user: UserId) -> None:
     run = deployment.running(user, max_cost_usd=5.0)
     child = plant(deployment.dispatcher, run, max_cost_usd=1.0).task_id
     deployment.settle(run, Returned(cost_usd=2.0))

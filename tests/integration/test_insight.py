@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 
 from overnight.errors import TaskNotFound, UserNotFound
+from overnight.models.tasks import TaskResponse
 from overnight_server.control.cancel import cancel
 from overnight_server.control.drain import drain
 from overnight_server.domain.ids import TaskId, UserId, show_dag, show_task
@@ -14,9 +15,10 @@ from overnight_server.domain.lifecycle import State, states_of
 from overnight_server.domain.plans import PlanTier
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.insight import tasks as task_views
-from overnight_server.insight.health import health
-from overnight_server.insight.queue import queue_status, user_limits
-from overnight_server.insight.tasks import TaskView, get_task, list_tasks
+from overnight_server.insight.limits import user_limits
+from overnight_server.insight.queue_status import queue_status
+from overnight_server.insight.tasks import get_task, list_tasks
+from overnight_server.insight.workers import health
 from overnight_server.maintenance.sweeps import run_sweep
 from overnight_server.outcome.heartbeat import heartbeat
 from overnight_server.outcome.presence import beat, leave
@@ -108,7 +110,7 @@ def test_a_list_can_be_narrowed_to_states(deployment: Deployment) -> None:
     assert listed([]) == []
 
 
-def _ids(views: Sequence[TaskView]) -> list[str]:
+def _ids(views: Sequence[TaskResponse]) -> list[str]:
     return [view.id for view in views]
 
 

@@ -59,7 +59,7 @@ def test_who_used_up_the_night_goes_on_by_itself_in_the_next(deployment: Deploym
     assert (lane["night_started_at"], lane["night_spent_usd"]) == (None, 0)
 
 
-def test_the_first_money_of_a_night_begins_it_without_any_sweep(deployment: Deployment) -> None:
+def test_the_first_budgets_of_a_night_begins_it_without_any_sweep(deployment: Deployment) -> None:
     user = deployment.user(night_budget_usd=1)
     deployment.agent()
     asking = deployment.running(user)

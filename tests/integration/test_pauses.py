@@ -12,7 +12,7 @@ from overnight_server.domain.ids import UserId
 from overnight_server.domain.results import Returned
 from overnight_server.gate.claim import claim, claim_one
 from overnight_server.insight.pauses import list_pauses
-from overnight_server.insight.queue import queue_status
+from overnight_server.insight.queue_status import queue_status
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 from tests.support.deployment import POOL, TERMS, Deployment

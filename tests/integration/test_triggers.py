@@ -11,13 +11,14 @@ from uuid import uuid4
 import pytest
 
 from overnight.errors import DagNotFound, InvalidRequest, TriggerNotFound
+from overnight.models.account import Trigger
 from overnight_server.control.cancel import cancel
 from overnight_server.control.graphs import retry
 from overnight_server.domain.graphs import When
 from overnight_server.domain.ids import DagId, TaskId, TriggerId, UserId, show_trigger
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.domain.retry import RetryPolicy, Strategy
-from overnight_server.insight.triggers import TriggerView, list_triggers
+from overnight_server.insight.triggers import list_triggers
 from overnight_server.intake.grow_graph import Seed, SpawnCaps, spawn
 from overnight_server.intake.submit import Edge, NewGraph, NewTask, submit_graph
 from overnight_server.intake.triggers import add_trigger, drop_trigger, restored, stored
@@ -64,7 +65,7 @@ def reports(deployment: Deployment) -> int:
     return int(deployment.one("SELECT count(*) AS n FROM dags WHERE title = 'the report'")["n"])
 
 
-def only(deployment: Deployment, user: UserId) -> TriggerView:
+def only(deployment: Deployment, user: UserId) -> Trigger:
     [view] = list_triggers(deployment.app, user)
     return view
 

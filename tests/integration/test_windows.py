@@ -18,7 +18,7 @@ from overnight_server.forecast.forecast import forecast_task
 from overnight_server.forecast.plan import plan
 from overnight_server.forecast.snapshot import Workers
 from overnight_server.gate import claim as gate
-from overnight_server.insight.queue import queue_status
+from overnight_server.insight.queue_status import queue_status
 from overnight_server.insight.users import list_users
 from overnight_server.intake.submit import NewTask
 from overnight_server.maintenance.reset import reset_cycles

@@ -3,12 +3,12 @@
 from typing import Any
 from uuid import UUID
 
-from overnight.models.bulk import TaskFilter
+from overnight.models.bulk import BulkOperation, TaskFilter
 from overnight_server.control.bulk import Order, start
 from overnight_server.domain.bulk import Action
 from overnight_server.domain.ids import BulkId, TaskId, UserId
 from overnight_server.domain.results import Raised
-from overnight_server.insight.bulk import BulkView, get_bulk
+from overnight_server.insight.bulk import get_bulk
 from overnight_server.maintenance.bulk import work_off
 from tests.support.deployment import Deployment
 from tests.support.invariants import told, violations
@@ -27,12 +27,12 @@ def begin(deployment: Deployment, user: UserId, wanted: Order, **options: Any) -
     return start(deployment.app, user, wanted, actor=ME, **options).bulk_id
 
 
-def seen(deployment: Deployment, user: UserId, bulk_id: BulkId) -> BulkView:
+def seen(deployment: Deployment, user: UserId, bulk_id: BulkId) -> BulkOperation:
     """Return how an operation stands."""
     return get_bulk(deployment.app, user, bulk_id)
 
 
-def counts(view: BulkView) -> tuple[int, int, int, dict[str, int]]:
+def counts(view: BulkOperation) -> tuple[int, int, int, dict[str, int]]:
     """Return what an operation came to: total, changed, skipped, refused."""
     return view.total, view.changed, view.skipped, dict(view.refused)
 

@@ -15,7 +15,7 @@ from overnight.models.bulk import TaskFilter
 from overnight_server.domain.bulk import Action, applies_to
 from overnight_server.domain.ids import BulkId, TaskId, UserId, new_bulk_id
 from overnight_server.domain.lifecycle import ALIASES, State, Status, states_of
-from overnight_server.insight.tasks import Chosen, Selection
+from overnight_server.insight.tasks import TaskCriteria, TaskSelection
 from overnight_server.store import lanes
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
@@ -51,7 +51,7 @@ class Started:
     total: int = 0
 
 
-def selected_by(wanted: TaskFilter) -> Selection:
+def selected_by(wanted: TaskFilter) -> TaskSelection:
     """Read a filter as the list reads its query; a word that is no status is refused."""
     states: frozenset[State] | None = None
     if wanted.status is not None:
@@ -61,9 +61,9 @@ def selected_by(wanted: TaskFilter) -> Selection:
             legal = ", ".join(sorted({*Status, *State, *ALIASES}))
             message = "is no status of a task"
             raise InvalidRequest("filter.status", message, legal=legal) from None
-    return Selection(
+    return TaskSelection(
         states,
-        Chosen(
+        TaskCriteria(
             of_type=wanted.type,
             of_tag=wanted.tag,
             of_project=wanted.project_id,

@@ -15,7 +15,7 @@ import jwt
 from overnight_server.control.keys import Caller
 from overnight_server.control.token_keys import TokenKeys
 from overnight_server.domain.scopes import SCOPES
-from overnight_server.insight.users import named_user
+from overnight_server.insight.users import find_identity
 from overnight_server.settings import Settings
 from overnight_server.store.db import Db
 
@@ -60,7 +60,7 @@ class Tokens:
             return None
         if "\0" in subject:
             return None
-        found = named_user(db, subject)
+        found = find_identity(db, subject)
         if found is None or found.is_disabled:
             return None
         return Caller(found.user_id, "", scopes_in(claims), found.is_admin)

@@ -146,3 +146,12 @@ def sort_key(
         dependency_boost=dependency_boost + (boost_per_minute - USUAL_BOOST) * minutes,
         left=None if deadline_at is None else deadline_at - now,
     )
+
+
+def position_of(ahead: int | None, most: int = MAX_POSITION) -> int | None:
+    """Return a task's position from 1, given how many are ahead; None if not counted that far.
+
+    >>> position_of(0), position_of(MAX_POSITION), position_of(None)
+    (1, None, None)
+    """
+    return None if ahead is None or ahead >= most else ahead + 1

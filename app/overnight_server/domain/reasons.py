@@ -1,16 +1,13 @@
-"""Why a task is not running: the words for it, and how they are said."""
+"""The codes of the reasons why a task is not running, and text helpers for their messages."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
 
 MINUTE, HOUR = 60, 3600
 
 
 class Code(StrEnum):
-    """Everything that can keep a task from running, in the order it is told."""
+    """Everything that can keep a task from running, in the order in which it is reported."""
 
     STATE = "state"
     DEPENDENCY = "dependency"
@@ -29,15 +26,6 @@ class Code(StrEnum):
     SLOTS = "slots"
     SLOTS_MAX = "slots_max"
     BEHIND = "behind"
-
-
-@dataclass(frozen=True)
-class Reason:
-    """One reason: a word for programs, a sentence for people, and the facts behind both."""
-
-    code: Code
-    message: str
-    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 def at(instant: datetime) -> str:

@@ -1,1 +1,1 @@
-"""Why a task is not running: the gate's conditions, each judged by itself."""
+"""Explain why a task is not running: evaluate each condition of the gate by itself."""

@@ -1,61 +1,62 @@
-"""Why a task waits for others, or waited in vain: its edges, said in words."""
+"""Reasons that come from a task's edges: parents that have not ended, or ended differently."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from overnight.models.explain import Reason
 from overnight_server.domain.graphs import Because, Condition, OnUnmet
 from overnight_server.domain.ids import show_task
 from overnight_server.domain.lifecycle import FINAL, State
-from overnight_server.domain.reasons import Code, Reason, at, listed
+from overnight_server.domain.reasons import Code, at, listed
 
 Row = Mapping[str, Any]
 
 
-def blocked(task: Row, parents: Sequence[Row]) -> Reason:
-    """Say which parents a task waits for, and what each edge wants of its own."""
+def dependency_reason(task: Row, parents: Sequence[Row]) -> Reason:
+    """Return the reason that names the parents a task waits for, and how each must end."""
     unmet = task["unmet"]
     edges = [_edge(row) for row in parents]
-    named = listed([_said(one) for one in edges], unmet) if edges else unmet
-    many = "tasks" if unmet != 1 else "task"
+    names = listed([_describe(edge) for edge in edges], unmet) if edges else unmet
+    noun = "tasks" if unmet != 1 else "task"
     return Reason(
-        Code.DEPENDENCY,
-        f"it waits for {unmet} other {many}: {named}",
-        {"unmet": unmet, "tasks": edges},
+        code=Code.DEPENDENCY,
+        message=f"it waits for {unmet} other {noun}: {names}",
+        details={"unmet": unmet, "tasks": edges},
     )
 
 
-def in_vain(task: Row, parents: Sequence[Row]) -> Reason:
-    """Say which parents a cancelled task waited for in vain, and what would bring it back."""
+def cancelled_by_parent_reason(task: Row, parents: Sequence[Row]) -> Reason:
+    """Return the reason of a task that was cancelled because parents ended differently."""
     edges = [_edge(row) for row in parents if State(row["state"]) in FINAL]
-    why = task["failure_reason"]
-    awaited = f": it waited in vain for {listed([_said(one) for one in edges])}" if edges else ""
-    again = (
-        "nothing went wrong, so it was not needed"
-        if why == Because.NOT_NEEDED
-        else "retry what it waited for, and it comes back"
+    failure = task["failure_reason"]
+    awaited = f": it waited for {listed([_describe(edge) for edge in edges])}" if edges else ""
+    advice = (
+        "nothing failed, so it was not needed"
+        if failure == Because.NOT_NEEDED
+        else "retry the tasks it waited for, and it is restored with them"
     )
     return Reason(
-        Code.STATE,
-        f"it ended as cancelled at {at(task['finished_at'])} ({why}){awaited}; {again}",
-        {
+        code=Code.STATE,
+        message=f"it was cancelled at {at(task['finished_at'])} ({failure}){awaited}; {advice}",
+        details={
             "state": task["state"],
             "since": task["finished_at"],
-            "failure_reason": why,
+            "failure_reason": failure,
             "tasks": edges,
         },
     )
 
 
 def _edge(row: Row) -> dict[str, Any]:
-    shown = {name: row[name] for name in ("state", "condition", "on_unmet")}
-    return {"id": show_task(row["id"]), **shown}
+    fields = {name: row[name] for name in ("state", "condition", "on_unmet")}
+    return {"id": show_task(row["id"]), **fields}
 
 
-def _said(edge: Row) -> str:
-    return f"{edge['id']} ({edge['state']}) {_wanted(edge)}"
+def _describe(edge: Row) -> str:
+    return f"{edge['id']} ({edge['state']}) {_required_end(edge)}"
 
 
-def _wanted(edge: Row) -> str:
+def _required_end(edge: Row) -> str:
     if edge["on_unmet"] == OnUnmet.CONTINUE:
         return "to end"
     return {

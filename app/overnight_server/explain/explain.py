@@ -1,22 +1,20 @@
-"""Why one of a user's tasks is not running: the facts are read, and the gate's judgement shown."""
+"""Explain why a user's task is not running: read the facts, return the gate's reasons."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, TextClause
 
 from overnight.errors import TaskNotFound
+from overnight.models.explain import Explanation, Reason
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.lifecycle import WAITING, State
-from overnight_server.domain.pauses import Scope
-from overnight_server.domain.priority import MAX_POSITION
-from overnight_server.domain.reasons import Reason
+from overnight_server.domain.priority import MAX_POSITION, position_of
 from overnight_server.domain.windows import is_zone
-from overnight_server.explain.facts import Facts, Pause, Pool
-from overnight_server.explain.next_pass import Outcome, Stage, look_ahead, offer_of
-from overnight_server.explain.task_reasons import behind, held_back, open_pools
+from overnight_server.explain.facts import PauseFacts, PoolFacts, TaskFacts
+from overnight_server.explain.next_pass import PassOutcome, Stage, count_slots, predict_pass
+from overnight_server.explain.task_reasons import open_pools, order_reasons, task_reasons
 from overnight_server.gate.claim import CYCLES_PER_PASS, Terms
 from overnight_server.store import lanes
 from overnight_server.store.db import Db
@@ -24,137 +22,118 @@ from overnight_server.store.pauses import pauses_in_force
 from overnight_server.store.statements import statement
 from overnight_server.store.windows import window_of
 
-# How much is read at most; nobody reads further.
-PARENTS = 10
-LOCKS = 100
-POOLS = 100
-HEAD = 100
+# Upper limits on the rows that are read.
+MAX_PARENTS = 10
+MAX_LOCKS = 100
+MAX_POOLS = 100
+MAX_HEAD_TASKS = 100
 
 
-@dataclass(frozen=True)
-class ReasonView:
-    """One reason: a word for programs, a sentence for people, the facts behind both."""
+def explain(db: Db, user_id: UserId, task_id: TaskId, terms: Terms) -> Explanation:
+    """Return every reason why a user's task is not running, as the gate would find them now.
 
-    code: str
-    message: str
-    details: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class ExplainView:
-    """Why a task is not running; a waiting one without any reason starts with the next pass."""
-
-    id: str
-    state: str
-    queue_position: int | None
-    starts_next: bool
-    reasons: list[ReasonView]
-    made_at: datetime
-
-
-def explain(db: Db, user_id: UserId, task_id: TaskId, terms: Terms) -> ExplainView:
-    """Return every reason a user's task is not running; another user's looks exactly like none.
-
-    The reasons are the gate's at this instant: `explain/task_reasons.py` says what it means that
-    there is none.
+    A waiting task without reasons starts with the next pass; `explain/task_reasons.py` defines
+    exactly what that means. Raises TaskNotFound also for another user's task.
     """
-    # A pass brings lanes to the present before it looks, and so does whoever explains one. Apart,
-    # so that no lane is held while the rest is read. Behind the user's wall that is the user's own;
-    # the dispatchers' next pass does it for the others.
-    db.atomically(lambda tx: _catch_up(tx, user_id))
+    # A pass of the gate first starts months and nights that are due, and so does explain. It is
+    # a transaction of its own, so that no lane is locked while the facts are read. Row-level
+    # security limits it to this user's lane; the next pass does the same for all others.
+    db.atomically(lambda tx: _start_due_cycles(tx, user_id))
 
-    def work(tx: Connection) -> tuple[Facts, list[Reason]]:
-        facts = _facts(tx, user_id, task_id, terms)
-        return facts, held_back(facts) or behind(
-            facts, _outcomes(tx, user_id, task_id, facts, terms)
-        )
+    def work(tx: Connection) -> tuple[TaskFacts, list[Reason]]:
+        facts = _read_facts(tx, user_id, task_id, terms)
+        reasons = task_reasons(facts)
+        if not reasons:
+            reasons = order_reasons(facts, _predict(tx, user_id, task_id, facts, terms))
+        return facts, reasons
 
     facts, reasons = db.atomically(work, one_instant=True, all_users=True)
     task = facts.task
-    return ExplainView(
+    return Explanation(
         id=show_task(task["id"]),
         state=task["state"],
-        queue_position=_position(task),
+        queue_position=position_of(task["ahead"], task["max_position"]),
         starts_next=State(task["state"]) in WAITING and not reasons,
-        reasons=[ReasonView(one.code.value, one.message, one.details) for one in reasons],
+        reasons=reasons,
         made_at=task["now"],
     )
 
 
 def explain_next(tx: Connection, user_id: UserId, terms: Terms) -> list[Reason]:
-    """Return what keeps the user's next task, whichever that is, from starting; nothing if it may.
+    """Return what keeps the user's next task from starting, whichever task that is.
 
-    Locks and what single tasks require are left out: another task might go. So are other users.
+    Locks and requirements of single tasks are left out, because another task could start
+    instead. So is the order among users.
     """
-    asked = {"user_id": user_id, "limit": HEAD}
-    row = dict(tx.execute(statement("explain_draft"), asked).mappings().one())
-    which = "the first that waits" if row["is_real"] else "even the shortest task"
+    params = {"user_id": user_id, "limit": MAX_HEAD_TASKS}
+    row = dict(tx.execute(statement("explain_draft"), params).mappings().one())
+    subject = "the first that waits" if row["is_real"] else "even the shortest task"
     return [
-        replace(reason, message=f"{which} {reason.message}")
+        reason.model_copy(update={"message": f"{subject} {reason.message}"})
         if reason.message.startswith("needs ")
         else reason
-        for reason in held_back(_read_facts(tx, user_id, row, terms))
+        for reason in task_reasons(_read_surroundings(tx, user_id, row, terms))
     ]
 
 
-def _catch_up(tx: Connection, user_id: UserId) -> None:
+def _start_due_cycles(tx: Connection, user_id: UserId) -> None:
     lanes.read(tx, user_id)
     lanes.roll_due(tx, CYCLES_PER_PASS)
 
 
-def _outcomes(
-    tx: Connection, user_id: UserId, task_id: TaskId, facts: Facts, terms: Terms
-) -> Sequence[Outcome]:
-    found: list[Outcome] = []
+def _predict(
+    tx: Connection, user_id: UserId, task_id: TaskId, facts: TaskFacts, terms: Terms
+) -> Sequence[PassOutcome]:
+    """Return the outcome of the next pass of each pool, up to the first that takes the task."""
+    outcomes: list[PassOutcome] = []
     for pool in open_pools(facts):
-        found.append(look_ahead(tx, pool.offer, user_id, task_id, terms))
-        if found[-1].stage is Stage.TAKEN:
+        outcomes.append(predict_pass(tx, pool.slots, user_id, task_id, terms))
+        if outcomes[-1].stage is Stage.TAKEN:
             break
-    return found
+    return outcomes
 
 
-def _facts(tx: Connection, user_id: UserId, task_id: TaskId, terms: Terms) -> Facts:
-    named = {"user_id": user_id, "task_id": task_id, "max_position": MAX_POSITION}
-    found = tx.execute(statement("explain_task"), named).mappings().one_or_none()
-    if found is None:
+def _read_facts(tx: Connection, user_id: UserId, task_id: TaskId, terms: Terms) -> TaskFacts:
+    params = {"user_id": user_id, "task_id": task_id, "max_position": MAX_POSITION}
+    task = tx.execute(statement("explain_task"), params).mappings().one_or_none()
+    if task is None:
         raise TaskNotFound
-    row = dict(found)
+    row = dict(task)
     parents = (
-        _rows(tx, statement("explain_parents"), task_id=task_id, limit=PARENTS)
+        _rows(tx, statement("explain_parents"), task_id=task_id, limit=MAX_PARENTS)
         if row["unmet"]
         else ()
     )
     if State(row["state"]) not in WAITING:
-        return Facts(row, parents)
+        return TaskFacts(row, parents)
     return replace(
-        _read_facts(tx, user_id, row, terms),
+        _read_surroundings(tx, user_id, row, terms),
         parents=parents,
         locks=(
-            _rows(tx, statement("explain_locks"), task_id=task_id, limit=LOCKS)
+            _rows(tx, statement("explain_locks"), task_id=task_id, limit=MAX_LOCKS)
             if row["locks"]
             else ()
         ),
     )
 
 
-def _read_facts(tx: Connection, user_id: UserId, row: Mapping[str, Any], terms: Terms) -> Facts:
-    """Read what a user's tasks have around them: pauses, the window, the pools."""
+def _read_surroundings(
+    tx: Connection, user_id: UserId, row: Mapping[str, Any], terms: Terms
+) -> TaskFacts:
+    """Read what concerns every task of a user: pauses, the window and the pools."""
     window = window_of(row)
-    return Facts(
+    return TaskFacts(
         task=row,
         pauses=[
-            Pause(
-                Scope(one.scope),
-                one.target,
-                one.note,
-                one.paused_at,
-                is_own=one.scope == Scope.USER and one.paused_by == f"user:{user_id}",
+            PauseFacts(
+                pause,
+                is_own=pause.scope == "user" and pause.paused_by == f"user:{user_id}",
             )
-            for one in pauses_in_force(tx, user_id)
+            for pause in pauses_in_force(tx, user_id)
         ],
         pools=[
-            Pool(
-                offer_of(
+            PoolFacts(
+                count_slots(
                     tx,
                     pool["name"],
                     terms,
@@ -170,7 +149,7 @@ def _read_facts(tx: Connection, user_id: UserId, row: Mapping[str, Any], terms: 
                 tx,
                 statement("explain_pools"),
                 user_id=user_id,
-                limit=POOLS,
+                limit=MAX_POOLS,
                 type=row["type"],
                 liveness=terms.liveness.total_seconds(),
             )
@@ -182,10 +161,5 @@ def _read_facts(tx: Connection, user_id: UserId, row: Mapping[str, Any], terms: 
     )
 
 
-def _rows(tx: Connection, question: TextClause, **values: object) -> list[dict[str, Any]]:
-    return [dict(row) for row in tx.execute(question, values).mappings()]
-
-
-def _position(task: Mapping[str, Any]) -> int | None:
-    ahead: int | None = task["ahead"]
-    return None if ahead is None or ahead >= task["max_position"] else ahead + 1
+def _rows(tx: Connection, query: TextClause, **params: object) -> list[dict[str, Any]]:
+    return [dict(row) for row in tx.execute(query, params).mappings()]

@@ -1,71 +1,65 @@
-"""What the judgement of one task rests on: the facts, as they were read at one instant."""
+"""The facts from which the reasons of one task are derived, all read at one instant."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
-from overnight_server.domain.pauses import Scope
-from overnight_server.explain.next_pass import Offer
+from overnight.models.account import Pause
+from overnight_server.explain.next_pass import PoolSlots
 
 
 @dataclass(frozen=True)
-class Pause:
-    """A pause in force; `target` names the pool or the user.
+class PauseFacts:
+    """A pause in force; `is_own` if the user began it, and so may end it without an operator."""
 
-    `is_own` tells a pause that the user began, and may end without an operator.
-    """
-
-    scope: Scope
-    target: str | None
-    note: str | None
-    since: datetime
+    pause: Pause
     is_own: bool = False
 
 
 @dataclass(frozen=True)
-class Pool:
-    """A pool: its slots as a pass counts them, and whether it is paused.
+class PoolFacts:
+    """A pool's slots as a pass of the gate counts them, and whether the pool is paused.
 
-    `draining` names the workers that drain, `knowing` counts those, draining or not, that know the
-    task's type.
+    `draining` are the ids of its draining workers; `knowing` is the number of its workers,
+    draining or not, that have a handler for the task's type.
     """
 
-    offer: Offer
+    slots: PoolSlots
     paused: bool
     draining: Sequence[str] = ()
     knowing: int = 0
 
     @property
     def name(self) -> str:
-        """What it is called."""
-        return self.offer.pool
+        """The pool's name."""
+        return self.slots.pool
 
     @property
     def is_live(self) -> bool:
-        """Whether any worker of it is alive and takes on work."""
-        return bool(self.offer.capabilities)
+        """Whether the pool has a live worker that accepts new tasks."""
+        return bool(self.slots.capabilities)
 
     @property
-    def has_room(self) -> bool:
-        """Whether a slot of its own is free; the deployment's cap is judged by itself."""
-        return self.offer.slots > self.offer.busy
+    def has_free_slot(self) -> bool:
+        """Whether the pool has a free slot; the cap on all pools together is another reason."""
+        return self.slots.slots > self.slots.busy
 
 
 @dataclass(frozen=True)
-class Facts:
-    """All that the judgement of one task rests on, read at one instant.
+class TaskFacts:
+    """All facts about one task, its user and the pools.
 
-    `task` holds the columns of the task, its user's lane and window; see `explain_task`.
+    `task` holds the columns of the statement `explain_task`: those of the task, of its user's
+    lane and of the user's window.
     """
 
     task: Mapping[str, Any]
     parents: Sequence[Mapping[str, Any]] = ()
     locks: Sequence[Mapping[str, Any]] = ()
-    pauses: Sequence[Pause] = ()
-    pools: Sequence[Pool] = ()
+    pauses: Sequence[PauseFacts] = ()
+    pools: Sequence[PoolFacts] = ()
     slots_max: int | None = None
-    # What the user said of the night, and whether this server can read its zone.
+    # The user's window as text, and whether this server has the data of its time zone.
     window: str = ""
     zone_is_known: bool = True
     needs: frozenset[str] = field(default=frozenset())

@@ -1,4 +1,4 @@
-"""What the next pass of a pool would make of one task, looked at without taking anything."""
+"""Predict what the next pass of a pool would do with one task, without claiming anything."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,29 +22,29 @@ from overnight_server.gate.claim import (
 )
 from overnight_server.store.statements import statement
 
-# Of the user's own tasks that go first, how many are named.
-NAMED = 10
+# How many of the user's own tasks that go first are listed by id.
+MAX_LISTED = 10
 NOBODY = "nobody"
 
 
 class Stage(IntEnum):
-    """How far a task comes in a pass; a later one is nearer to its start."""
+    """How far a task comes in a pass; a higher stage is nearer to the start of the task."""
 
-    LANE = 0  # other users are looked at first
-    ROOM = 1  # the user's own tasks ahead fill the user's room
-    LOCK = 2  # one of those takes a lock that it needs too
-    HOURS = 3  # those use up what is left of the month
-    MONEY = 4  # those use up what is left of a budget
-    SLOTS = 5  # the free slots go to others
+    LANE = 0  # the pass reads the lanes of other users first
+    ROOM = 1  # tasks of the same user fill the number that the user may run at once
+    LOCK = 2  # a task of the same user takes a lock that this task needs too
+    HOURS = 3  # tasks of the same user use up the hours that are left this month
+    MONEY = 4  # tasks of the same user use up what is left of a budget
+    SLOTS = 5  # the free slots go to other tasks
     TAKEN = 6
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How far a task comes in the next pass of a pool, and what goes before it.
+class PassOutcome:
+    """How far a task comes in the next pass of a pool, and which own tasks go first.
 
-    `room` is how many of the user's the pass would take, `place` the task's in the order of all
-    users' tasks; both are None if it does not come so far.
+    `room` is how many tasks of the user the pass would take, `place` the position of the task
+    among all users' tasks; each is None if the task does not come that far.
     """
 
     pool: str
@@ -56,10 +56,10 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Offer:
+class PoolSlots:
     """A pool's slots as a pass counts them: all, busy, and free within the cap on all pools.
 
-    An agent outside may serve one user alone.
+    `serves` is the only user that a pull agent serves; None means all users.
     """
 
     pool: str
@@ -72,7 +72,7 @@ class Offer:
     serves: UUID | None = None
 
 
-def offer_of(
+def count_slots(
     tx: Connection,
     pool: str,
     terms: Terms,
@@ -80,14 +80,14 @@ def offer_of(
     is_outside: bool = False,
     types: Sequence[str] | None = None,
     serves: UUID | None = None,
-) -> Offer:
-    """Count a pool's slots as a pass would, but hold nothing meanwhile.
+) -> PoolSlots:
+    """Count a pool's slots as a pass of the gate would, but without taking its locks.
 
-    An agent outside takes the types it says, or all, and may serve one user alone.
+    `is_outside` marks the pool of a pull agent; `types` are the only types that it accepts.
     """
-    asked = {"pool": pool, "liveness": terms.liveness.total_seconds()}
-    row = tx.execute(statement("pool_capacity"), asked).one()
-    return Offer(
+    params = {"pool": pool, "liveness": terms.liveness.total_seconds()}
+    row = tx.execute(statement("pool_capacity"), params).one()
+    return PoolSlots(
         pool=pool,
         slots=row.slots,
         busy=row.singles + row.bundles,
@@ -101,36 +101,36 @@ def offer_of(
     )
 
 
-def look_ahead(
+def predict_pass(
     tx: Connection,
-    offer: Offer,
+    slots: PoolSlots,
     user_id: UserId,
     task_id: TaskId,
     terms: Terms,
     *,
     limit: int = CLAIMS_PER_PASS,
-) -> Outcome:
-    """Return what a pass over this pool would make of a ready task if it began now.
+) -> PassOutcome:
+    """Return how far a ready task would come if a pass over this pool began now.
 
-    It looks into the same lanes in the same order and chooses with the words of the claim itself.
-    Only what somebody else holds at this instant is not seen: a pass would skip a locked lane.
+    The lanes are read in the same order and the tasks chosen with the same SQL as in a claim.
+    One difference remains: a claim skips lanes that another transaction has locked.
     """
-    pool, capacity = offer.pool, offer.capacity
+    pool, capacity = slots.pool, slots.capacity
     want = wanted(capacity, terms, limit=limit, holder=NOBODY)
     passed_over: list[UUID] = []
     for _ in range(LOOKS_PER_PASS):
-        served = [] if offer.serves is None else [offer.serves]
+        served = [] if slots.serves is None else [slots.serves]
         lanes = served or _lanes(tx, pool, want, passed_over)
         if not lanes:
             break
-        asked = question(lanes, capacity, terms, want) | {
+        params = question(lanes, capacity, terms, want) | {
             "task_id": task_id,
             "user_id": user_id,
-            "max_position": NAMED,
+            "max_position": MAX_LISTED,
         }
-        row = tx.execute(statement("next_pass"), asked).one()
+        row = tx.execute(statement("next_pass"), params).one()
         if row.chosen or user_id in lanes:
-            return Outcome(
+            return PassOutcome(
                 pool=pool,
                 stage=_stage(row) if user_id in lanes else Stage.LANE,
                 free=capacity.free,
@@ -138,20 +138,20 @@ def look_ahead(
                 room=row.room,
                 place=row.place,
             )
-        # All in vain: those lanes step aside, and the same pass looks further.
+        # Nothing can start in these lanes, so the same pass reads further ones.
         passed_over += lanes
         want = replace(want, spare=want.spare * WIDER)
-    return Outcome(pool, Stage.LANE, capacity.free)
+    return PassOutcome(pool, Stage.LANE, capacity.free)
 
 
 def _lanes(tx: Connection, pool: str, want: Want, passed_over: Sequence[UUID]) -> list[UUID]:
-    asked = {
+    params = {
         "pool": pool,
         "few": want.singles + want.spare,
         "limit": want.limit,
         "passed_over": list(passed_over),
     }
-    return list(tx.execute(statement("lanes_to_serve"), asked).scalars())
+    return list(tx.execute(statement("lanes_to_serve"), params).scalars())
 
 
 def _stage(row: Row[Any]) -> Stage:

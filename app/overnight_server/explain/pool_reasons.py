@@ -1,149 +1,167 @@
-"""Which pools could run a task, and in words why none has a slot for it."""
+"""Reasons that come from the pools: which could run a task, and why none has a slot for it."""
 
 from collections.abc import Iterator, Sequence
 
-from overnight_server.domain.pauses import Scope
-from overnight_server.domain.reasons import Code, Reason, at, listed
-from overnight_server.explain.facts import Facts, Pause, Pool
+from overnight.models.explain import Reason
+from overnight_server.domain.reasons import Code, at, listed
+from overnight_server.explain.facts import PauseFacts, PoolFacts, TaskFacts
 
-# Of the workers that drain, how many are named.
-NAMED = 3
+# How many draining workers are listed by id.
+MAX_LISTED = 3
 
 
-def paused(pause: Pause, what: str, option: str) -> Reason:
-    """Say what is paused, since when, and how whoever may end it does so."""
+def pause_reason(facts: PauseFacts, subject: str, option: str) -> Reason:
+    """Return the reason that names what is paused, since when, and how to resume it."""
+    pause = facts.pause
     by_user = "its user ends it with `overnight resume --me`, an operator with"
-    ends = by_user if pause.is_own else "an operator ends it with"
+    ends = by_user if facts.is_own else "an operator ends it with"
     note = f" ({pause.note})" if pause.note else ""
+    since = pause.paused_at
     return Reason(
-        Code.PAUSED,
-        f"{what} paused since {at(pause.since)}{note}: {ends} `overnight resume {option}`",
-        {
-            "scope": pause.scope.value,
+        code=Code.PAUSED,
+        message=f"{subject} paused since {at(since)}{note}: {ends} `overnight resume {option}`",
+        details={
+            "scope": pause.scope,
             "target": pause.target,
-            "since": pause.since,
+            "since": since,
             "note": pause.note,
         },
     )
 
 
-def pool_reasons(facts: Facts) -> Iterator[Reason]:
-    """Say why no pool has a slot for the task, if none has."""
+def pool_reasons(facts: TaskFacts) -> Iterator[Reason]:
+    """Yield why no pool has a slot for the task; nothing if one has."""
     live = [pool for pool in facts.pools if pool.is_live]
-    able, fit = _able(facts), capable(facts)
-    is_open = [pool for pool in fit if not pool.paused]
+    able, capable = _able_pools(facts), capable_pools(facts)
+    unpaused = [pool for pool in capable if not pool.paused]
     if not live:
-        yield _nobody(facts)
+        yield _no_worker(facts)
     elif not able:
-        yield _incapable(facts, live)
-    elif not fit:
-        yield _unknown(facts)
-    elif not is_open:
-        named = {pool.name for pool in fit}
+        yield _no_capable_agent(facts, live)
+    elif not capable:
+        yield _no_handler(facts)
+    elif not unpaused:
+        names = {pool.name for pool in capable}
         for pause in facts.pauses:
-            if pause.scope is Scope.POOL and pause.target in named:
-                what = f"the pool {pause.target}, which could run it, is"
-                yield paused(pause, what, f"--pool {pause.target}")
-    elif not any(pool.has_room for pool in is_open):
-        yield _busy(is_open)
+            pool_name = pause.pause.target
+            if pause.pause.scope == "pool" and pool_name in names:
+                subject = f"the pool {pool_name}, which could run it, is"
+                yield pause_reason(pause, subject, f"--pool {pool_name}")
+    elif not any(pool.has_free_slot for pool in unpaused):
+        yield _no_free_slot(unpaused)
     if facts.slots_max is not None and facts.pools:
-        in_all_pools = max(pool.offer.in_all_pools for pool in facts.pools)
+        in_all_pools = max(pool.slots.in_all_pools for pool in facts.pools)
         if in_all_pools >= facts.slots_max:
             yield Reason(
-                Code.SLOTS_MAX,
-                f"{in_all_pools} of the {facts.slots_max} slots that all pools may use together are"
-                " busy: one must come free",
-                {"busy": in_all_pools, "slots_max": facts.slots_max},
+                code=Code.SLOTS_MAX,
+                message=f"{in_all_pools} of the {facts.slots_max} slots that all pools may use"
+                " together are busy: one must become free",
+                details={"busy": in_all_pools, "slots_max": facts.slots_max},
             )
 
 
-def _nobody(facts: Facts) -> Reason:
-    draining = [agent for pool in facts.pools for agent in pool.draining]
-    why = "no worker is alive: start one with `overnight worker`"
+def capable_pools(facts: TaskFacts) -> list[PoolFacts]:
+    """Return the live pools that offer the required capabilities and accept the task's type."""
+    task_type = facts.task["type"]
+    return [
+        pool
+        for pool in _able_pools(facts)
+        if task_type not in pool.slots.capacity.elsewhere and _accepts(pool, task_type)
+    ]
+
+
+def _able_pools(facts: TaskFacts) -> list[PoolFacts]:
+    """Return the live pools that offer all capabilities the task requires."""
+    return [pool for pool in facts.pools if pool.is_live and facts.needs <= _capabilities(pool)]
+
+
+def _no_worker(facts: TaskFacts) -> Reason:
+    draining = [worker_id for pool in facts.pools for worker_id in pool.draining]
+    message = "no worker is alive: start one with `overnight worker`"
     if draining:
-        one = len(draining) == 1
-        why = (
-            f"{'the only worker that lives drains' if one else 'all workers that live drain'}"
-            f" ({listed(draining[:NAMED], len(draining))}) and"
-            f" {'takes' if one else 'take'} on nothing new: `overnight drain {draining[0]} --undo`"
-            " gives it work again, or start another with `overnight worker`"
+        is_one = len(draining) == 1
+        message = (
+            f"{'the only live worker drains' if is_one else 'all live workers drain'}"
+            f" ({listed(draining[:MAX_LISTED], len(draining))}) and"
+            f" {'accepts' if is_one else 'accept'} no new tasks: `overnight drain {draining[0]}"
+            " --undo` lets it accept tasks again, or start another with `overnight worker`"
         )
     return Reason(
-        Code.NO_WORKER,
-        why,
-        {"pools": [pool.name for pool in facts.pools], "draining": draining},
+        code=Code.NO_WORKER,
+        message=message,
+        details={"pools": [pool.name for pool in facts.pools], "draining": draining},
     )
 
 
-def _busy(pools: Sequence[Pool]) -> Reason:
-    counted = [
-        {"pool": pool.name, "busy": pool.offer.busy, "slots": pool.offer.slots} for pool in pools
+def _no_free_slot(pools: Sequence[PoolFacts]) -> Reason:
+    counts = [
+        {"pool": pool.name, "busy": pool.slots.busy, "slots": pool.slots.slots} for pool in pools
     ]
-    told = [f"{one['pool']} ({one['busy']} of {one['slots']} busy)" for one in counted]
+    texts = [f"{count['pool']} ({count['busy']} of {count['slots']} busy)" for count in counts]
     return Reason(
-        Code.SLOTS,
-        f"no slot is free in {listed(told)}: one must come free, or a worker join",
-        {"pools": counted},
+        code=Code.SLOTS,
+        message=f"no slot is free in {listed(texts)}: one must become free, or a worker join",
+        details={"pools": counts},
     )
 
 
-def _incapable(facts: Facts, live: Sequence[Pool]) -> Reason:
-    missing = {pool.name: sorted(facts.needs - _shared(pool)) for pool in live}
+def _no_capable_agent(facts: TaskFacts, live: Sequence[PoolFacts]) -> Reason:
+    missing = {pool.name: sorted(facts.needs - _capabilities(pool)) for pool in live}
     mixed = [
         pool.name
         for pool in live
-        if any(facts.needs <= set(worker) for worker in pool.offer.capabilities)
+        if any(facts.needs <= set(worker) for worker in pool.slots.capabilities)
     ]
     nearest = min(missing, key=lambda name: (len(missing[name]), name))
-    lacks = f"no pool offers all of {', '.join(sorted(facts.needs))}"
     if mixed:
         advice = (
             f"some workers of {listed(mixed)} do, but any worker of a pool may get its tasks:"
-            " give those a pool of their own"
+            " give those workers a pool of their own"
         )
     else:
-        wants = ",".join(missing[nearest])
-        advice = f"{nearest} lacks {wants}; start a worker with `--capabilities {wants}`"
+        names = ",".join(missing[nearest])
+        advice = f"{nearest} lacks {names}; start a worker with `--capabilities {names}`"
     return Reason(
-        Code.NO_CAPABLE_AGENT,
-        f"{lacks}: {advice}",
-        {"needs": sorted(facts.needs), "missing": missing, "mixed_pools": mixed},
+        code=Code.NO_CAPABLE_AGENT,
+        message=f"no pool offers all of {', '.join(sorted(facts.needs))}: {advice}",
+        details={"needs": sorted(facts.needs), "missing": missing, "mixed_pools": mixed},
     )
 
 
-def _unknown(facts: Facts) -> Reason:
-    """Say who knows a type that every pool which could run the task leaves to others."""
-    type_, able = facts.task["type"], _able(facts)
+def _no_handler(facts: TaskFacts) -> Reason:
+    """Return the reason of a task whose type no capable pool accepts."""
+    task_type, able = facts.task["type"], _able_pools(facts)
     knowing = [pool for pool in facts.pools if pool.knowing]
-    mixed = [pool.name for pool in able if any(type_ in types for types in pool.offer.types)]
-    named = listed([pool.name for pool in able])
+    mixed = [pool.name for pool in able if any(task_type in types for types in pool.slots.types)]
+    names = listed([pool.name for pool in able])
     if mixed:
-        known = f"not all workers of {listed(mixed)} know the type {type_!r}"
+        problem = f"not all workers of {listed(mixed)} have a handler for the type {task_type!r}"
         advice = (
             "any worker of a pool may get its tasks: give all of them the handler, or those that"
             " have it a pool of their own"
         )
-    elif not knowing and not any(type_ in pool.offer.capacity.elsewhere for pool in able):
-        known = f"{named} {'takes' if len(able) == 1 else 'take'} no tasks of the type {type_!r}"
+    elif not knowing and not any(task_type in pool.slots.capacity.elsewhere for pool in able):
+        verb = "accepts" if len(able) == 1 else "accept"
+        problem = f"{names} {verb} no tasks of the type {task_type!r}"
         advice = "register an agent that does, or start a worker with the handler"
     elif not knowing:
-        known = (
-            f"the workers of {named} do not know the type {type_!r}, and the agents outside that"
-            " do are away"
+        problem = (
+            f"the workers of {names} have no handler for the type {task_type!r}, and the pull"
+            " agents that have one are offline"
         )
         advice = f"start one of them again, or workers of {able[0].name} with the handler"
     else:
-        others = [f"{pool.name} ({_hindrance(facts, pool)})" for pool in knowing]
-        known = (
-            f"the workers of {named} do not know the type {type_!r}, only those of"
-            f" {listed(others)} do"
+        others = [f"{pool.name} ({_obstacle(facts, pool)})" for pool in knowing]
+        problem = (
+            f"the workers of {names} have no handler for the type {task_type!r}, only those of"
+            f" {listed(others)} have one"
         )
         advice = f"undo that, or start workers of {able[0].name} with the handler"
     return Reason(
-        Code.HANDLER,
-        f"{known}: {advice}",
-        {
-            "type": type_,
+        code=Code.HANDLER,
+        message=f"{problem}: {advice}",
+        details={
+            "type": task_type,
             "known_by": [pool.name for pool in knowing],
             "types": {pool.name: _types(pool) for pool in able},
             "mixed_pools": mixed,
@@ -151,38 +169,23 @@ def _unknown(facts: Facts) -> Reason:
     )
 
 
-def _hindrance(facts: Facts, pool: Pool) -> str:
-    """Say why a pool whose workers know a type cannot run the task."""
-    if not any(facts.task["type"] in types for types in pool.offer.types):
+def _obstacle(facts: TaskFacts, pool: PoolFacts) -> str:
+    """Return why a pool whose workers have the handler cannot run the task."""
+    if not any(facts.task["type"] in types for types in pool.slots.types):
         return "draining"
-    return f"without {','.join(sorted(facts.needs - _shared(pool)))}"
+    return f"without {','.join(sorted(facts.needs - _capabilities(pool)))}"
 
 
-def _able(facts: Facts) -> list[Pool]:
-    """Return the pools that live and offer all capabilities the task requires."""
-    return [pool for pool in facts.pools if pool.is_live and facts.needs <= _shared(pool)]
+def _accepts(pool: PoolFacts, task_type: str) -> bool:
+    """Return whether a pool accepts a type; a pull agent may declare the only ones it accepts."""
+    types = pool.slots.capacity.types
+    return types is None or task_type in types
 
 
-def capable(facts: Facts) -> list[Pool]:
-    """Return those of them that do not leave the task's type to others."""
-    return [
-        pool
-        for pool in _able(facts)
-        if facts.task["type"] not in pool.offer.capacity.elsewhere
-        and _takes(pool, facts.task["type"])
-    ]
+def _types(pool: PoolFacts) -> list[str]:
+    return sorted(set.intersection(*map(set, pool.slots.types)))
 
 
-def _takes(pool: Pool, kind: str) -> bool:
-    """Whether a pool takes tasks of a type: agents outside may name the only ones they take."""
-    types = pool.offer.capacity.types
-    return types is None or kind in types
-
-
-def _types(pool: Pool) -> list[str]:
-    return sorted(set.intersection(*map(set, pool.offer.types)))
-
-
-def _shared(pool: Pool) -> frozenset[str]:
-    """Return what all of a pool's workers can do: any of them may get the message."""
-    return frozenset(pool.offer.capacity.capabilities)
+def _capabilities(pool: PoolFacts) -> frozenset[str]:
+    """Return the capabilities that all workers of a pool have: any of them may get the task."""
+    return frozenset(pool.slots.capacity.capabilities)

@@ -1,7 +1,6 @@
 """When a user's tasks will start and end: the gate's own rules, simulated on what runs took."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -9,6 +8,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from overnight.errors import TaskNotFound
+from overnight.models.tasks import Expected, Forecast
 from overnight_server.domain.budgets import Budget
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.lifecycle import FINAL, State
@@ -24,40 +24,7 @@ SHARES = (0.1, 0.5, 0.9)
 DAYS = round(HORIZON / 86_400)
 
 
-@dataclass(frozen=True)
-class Expected:
-    """An instant nobody knows yet: one in ten comes before `p10_at`, one in ten after `p90_at`.
-
-    None means that it may well not come within the horizon.
-    """
-
-    p10_at: datetime | None = None
-    p50_at: datetime | None = None
-    p90_at: datetime | None = None
-
-
-@dataclass(frozen=True)
-class ForecastView:
-    """What is expected of one task, from how many observed runs and simulated nights.
-
-    `observed_runs` 0 means that no run of its type was ever seen: its timeout stands for its
-    duration, and the forecast is the latest it can be rather than the likeliest.
-    """
-
-    id: str
-    title: str
-    type: str
-    state: str
-    queue_position: int | None
-    start: Expected
-    finish: Expected
-    observed_runs: int
-    nights: int
-    made_at: datetime
-    notes: list[str] = field(default_factory=list)
-
-
-def forecast_task(db: Db, user_id: UserId, task_id: TaskId, workers: Workers) -> ForecastView:
+def forecast_task(db: Db, user_id: UserId, task_id: TaskId, workers: Workers) -> Forecast:
     """Foretell one of the user's tasks; another user's looks exactly like none."""
 
     def work(tx: Connection) -> tuple[Mapping[str, Any], Sight]:
@@ -76,7 +43,7 @@ def forecast_task(db: Db, user_id: UserId, task_id: TaskId, workers: Workers) ->
 
 def forecast_next(
     db: Db, user_id: UserId, workers: Workers, *, limit: int = NEXT
-) -> list[ForecastView]:
+) -> list[Forecast]:
     """Foretell the user's running tasks and the next ready ones, in the order they are taken."""
 
     def work(tx: Connection) -> tuple[list[dict[str, Any]], Sight]:
@@ -103,12 +70,17 @@ def expected(sight: Sight, outlook: Outlook, task: UUID) -> tuple[Expected, Expe
     """Return when a task is expected to start and to finish."""
     starts = [_at(sight, outlook.start(task, share)) for share in SHARES]
     finishes = [_at(sight, outlook.finish(task, share)) for share in SHARES]
-    return Expected(*starts), Expected(*finishes)
+    return _band(starts), _band(finishes)
 
 
 def expected_last(sight: Sight, outlook: Outlook) -> Expected:
     """Return when all of the foreseen tasks are expected to have ended."""
-    return Expected(*(_at(sight, outlook.last_finish(share)) for share in SHARES))
+    return _band([_at(sight, outlook.last_finish(share)) for share in SHARES])
+
+
+def _band(instants: Sequence[datetime | None]) -> Expected:
+    p10_at, p50_at, p90_at = instants
+    return Expected(p10_at=p10_at, p50_at=p50_at, p90_at=p90_at)
 
 
 def notes_on(
@@ -160,7 +132,7 @@ def _at(sight: Sight, seconds: float | None) -> datetime | None:
     return None if seconds is None else sight.now + timedelta(seconds=seconds)
 
 
-def _view(sight: Sight, outlook: Outlook, row: Mapping[str, Any]) -> ForecastView:
+def _view(sight: Sight, outlook: Outlook, row: Mapping[str, Any]) -> Forecast:
     start, finish = expected(sight, outlook, row["id"])
     waiting = [task for task in sight.snapshot.waiting if task.id == row["id"]]
     notes = notes_on(sight, outlook, waiting, [row["type"]])
@@ -170,7 +142,7 @@ def _view(sight: Sight, outlook: Outlook, row: Mapping[str, Any]) -> ForecastVie
         notes.append("it asks for more money: nothing starts before an operator approves it")
     if finish.p50_at is None and not notes:
         notes = [f"it is not expected to start within {DAYS} days"]
-    return ForecastView(
+    return Forecast(
         id=show_task(row["id"]),
         title=row["title"],
         type=row["type"],
@@ -185,17 +157,17 @@ def _view(sight: Sight, outlook: Outlook, row: Mapping[str, Any]) -> ForecastVie
     )
 
 
-def _over(row: Mapping[str, Any], sight: Sight) -> ForecastView:
+def _over(row: Mapping[str, Any], sight: Sight) -> Forecast:
     """Tell of a task that has ended: nothing is left to foretell."""
     began, ended = row["started_at"], row["finished_at"]
-    return ForecastView(
+    return Forecast(
         id=show_task(row["id"]),
         title=row["title"],
         type=row["type"],
         state=row["state"],
         queue_position=None,
-        start=Expected(began, began, began),
-        finish=Expected(ended, ended, ended),
+        start=_band([began] * 3),
+        finish=_band([ended] * 3),
         observed_runs=len(sight.history.recent.get(row["type"], ())),
         nights=0,
         made_at=sight.now,

@@ -1,17 +1,18 @@
 """A dry run of a batch: when it would start and end if it were submitted now. Nothing is kept."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from math import inf
 
 from overnight.errors import InvalidRequest
+from overnight.models.tasks import Plan, PlannedTask
 from overnight_server.domain.budgets import next_cost
 from overnight_server.domain.ids import UserId, new_task_id
 from overnight_server.domain.locks import keys_of
 from overnight_server.domain.priority import critical_path_weights, sort_key
-from overnight_server.forecast.forecast import Expected, expected, expected_last, notes_on
+from overnight_server.forecast.forecast import expected, expected_last, notes_on
 from overnight_server.forecast.outlook import foresee
 from overnight_server.forecast.simulation import Simulation, Waiting
 from overnight_server.forecast.snapshot import Sight, Workers, awaited, look
@@ -19,35 +20,6 @@ from overnight_server.intake.submit import Caps, Edge, NewTask, check
 from overnight_server.store.db import Db
 
 LARGEST = 1_000
-
-
-@dataclass(frozen=True)
-class Step:
-    """One task of the batch, and when it is expected."""
-
-    title: str
-    type: str
-    start: Expected
-    finish: Expected
-
-
-@dataclass(frozen=True)
-class PlanView:
-    """What a batch would come to.
-
-    Of `tasks` tasks, `sure` or more end by `by_at` in nine of ten simulated nights, `likely` or
-    more in half of them; both are None without a `by_at`. `finish` is the end of the last task.
-    """
-
-    tasks: int
-    by_at: datetime | None
-    sure: int | None
-    likely: int | None
-    finish: Expected
-    steps: list[Step]
-    nights: int
-    made_at: datetime
-    notes: list[str]
 
 
 def plan(
@@ -59,7 +31,7 @@ def plan(
     *,
     edges: Sequence[Edge] = (),
     by_at: datetime | None = None,
-) -> PlanView:
+) -> Plan:
     """Rehearse a batch behind everything that waits already; refuse what a submit would refuse."""
     if not 1 <= len(tasks) <= LARGEST:
         raise InvalidRequest("tasks", f"a plan of {len(tasks)} tasks", legal=f"1 to {LARGEST}")
@@ -87,14 +59,14 @@ def plan(
     outlook = foresee(Simulation(deployment), sight.history, names)
     left = None if by_at is None else (by_at - sight.now).total_seconds()
     spans = [expected(sight, outlook, name) for name in names]
-    return PlanView(
+    return Plan(
         tasks=len(tasks),
         by_at=by_at,
         sure=None if left is None else outlook.finished_by(left, 0.9),
         likely=None if left is None else outlook.finished_by(left, 0.5),
         finish=expected_last(sight, outlook),
         steps=[
-            Step(task.title, task.type, start, finish)
+            PlannedTask(title=task.title, type=task.type, start=start, finish=finish)
             for task, (start, finish) in zip(tasks, spans, strict=True)
         ],
         nights=outlook.nights,

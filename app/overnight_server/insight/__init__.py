@@ -1,1 +1,1 @@
-"""What a person looks at: one read service for every face."""
+"""Read services: each returns models of `overnight.models`, for the API, the CLI and reports."""

@@ -1,45 +1,22 @@
-"""What each claim of a task came to."""
-
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+"""The attempts of a task: one per claim, with how it ended and what it cost."""
 
 from overnight.errors import TaskNotFound
+from overnight.models.account import Attempt
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
 
-@dataclass(frozen=True)
-class AttemptView:
-    """One claim; `spent` says whether it used up a try."""
-
-    epoch: int
-    pool: str
-    agent: str
-    granted_seconds: int
-    claimed_at: datetime
-    started_at: datetime | None
-    ended_at: datetime | None
-    outcome: str | None
-    spent: bool
-    error_class: str | None
-    error: str | None
-    cost_usd: float
-    tokens_used: Mapping[str, Any]
-
-
 def list_attempts(
     db: Db, user_id: UserId, task_id: TaskId, *, before: int | None = None, limit: int = 50
-) -> list[AttemptView]:
-    """Return a task's claims, the latest first; another user's task looks exactly like none."""
-    named = {"user_id": user_id, "task_id": task_id, "before_epoch": before, "limit": limit}
-    rows = db.atomically(lambda tx: tx.execute(statement("view_attempts"), named).mappings().all())
+) -> list[Attempt]:
+    """Return the claims of a task, the latest first; `before` is an epoch to continue from.
+
+    Raises TaskNotFound also for another user's task.
+    """
+    params = {"user_id": user_id, "task_id": task_id, "before_epoch": before, "limit": limit}
+    rows = db.atomically(lambda tx: tx.execute(statement("view_attempts"), params).mappings().all())
     if not rows:
         raise TaskNotFound
-    return [_view(dict(row)) for row in rows if row["epoch"] is not None]
-
-
-def _view(row: dict[str, Any]) -> AttemptView:
-    return AttemptView(**{**row, "cost_usd": float(row["cost_usd"])})
+    # A task without claims is one row without an epoch.
+    return [Attempt(**row) for row in rows if row["epoch"] is not None]

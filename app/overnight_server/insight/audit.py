@@ -1,20 +1,17 @@
-"""What people did, to whom and through which door: the trail, newest first."""
+"""The audit trail: who changed what, when, and through which process; newest first."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Annotated, Any
 from uuid import UUID
 
-from pydantic import Field
-
+from overnight.models.admin import AuditEntry
 from overnight_server.domain.ids import UserId, show_bulk, show_task, show_trigger
 from overnight_server.mask import mask_value
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
-#: What an act is done to, by the first word of its name, as people see its id everywhere else.
-SHOWN: Mapping[str, Callable[[UUID], str]] = {
+#: How the id in `target` is written, by the part of the act's name before the dot.
+FORMAT_TARGET: Mapping[str, Callable[[UUID], str]] = {
     "bulk": show_bulk,
     "dead_letter": show_task,
     "task": show_task,
@@ -22,42 +19,25 @@ SHOWN: Mapping[str, Callable[[UUID], str]] = {
 }
 
 
-@dataclass(frozen=True)
-class Act:
-    """One act: `actor` is `user:<id>` behind a key or a token, or `human:<name>` at a terminal.
-
-    `user` is whom it concerns, None if everybody; `detail` holds what was changed, as it was and
-    as it is.
-    """
-
-    at: Annotated[datetime, Field(description="When it was done.")]
-    actor: Annotated[str, Field(description="Who did it: user: and an id, or human: and a name.")]
-    via: Annotated[str, Field(description="Through which process.")]
-    key_id: Annotated[str | None, Field(description="The key that was shown, if one was.")]
-    act: Annotated[str, Field(description="What was done.")]
-    user: Annotated[str | None, Field(description="Whom it concerns; null is everybody.")]
-    target: Annotated[str, Field(description="What it was done to.")]
-    detail: Annotated[
-        dict[str, Any], Field(description="What was changed, as it was and as it is.")
-    ]
-
-
-def list_acts(
+def list_audit_entries(
     db: Db,
     *,
     user_id: UserId | None = None,
     since: datetime | None = None,
     within: timedelta | None = None,
     limit: int = 100,
-) -> list[Act]:
-    """Return what was done last, to one user or to all: since an instant, or within a time."""
-    asked = {"user_id": user_id, "since": since, "within": within, "limit": limit}
-    rows = db.atomically(lambda tx: tx.execute(statement("view_audit"), asked).mappings().all())
+) -> list[AuditEntry]:
+    """Return the newest entries about one user or about all.
+
+    `since` is an instant and `within` a duration up to now; both narrow the list.
+    """
+    params = {"user_id": user_id, "since": since, "within": within, "limit": limit}
+    rows = db.atomically(lambda tx: tx.execute(statement("view_audit"), params).mappings().all())
     return [
-        Act(
+        AuditEntry(
             **{
                 **row,
-                "target": _shown(row["act"], row["target"]),
+                "target": _format_target(row["act"], row["target"]),
                 "detail": mask_value("detail", row["detail"]),
             }
         )
@@ -65,6 +45,6 @@ def list_acts(
     ]
 
 
-def _shown(act: str, target: str) -> str:
-    show = SHOWN.get(act.partition(".")[0])
+def _format_target(act: str, target: str) -> str:
+    show = FORMAT_TARGET.get(act.partition(".")[0])
     return target if show is None else show(UUID(target))

@@ -1,9 +1,9 @@
-"""Who asks for money, and what is left of every budget a task draws on."""
+"""Tasks that wait for a larger budget, and what is left of every budget a task draws on."""
 
 from dataclasses import dataclass
-from datetime import datetime
 
 from overnight.errors import TaskNotFound
+from overnight.models.admin import UserApproval
 from overnight_server.domain.budgets import Purse, Shortage, check_budget, next_cost
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.store.db import Db
@@ -11,24 +11,8 @@ from overnight_server.store.statements import statement
 
 
 @dataclass(frozen=True)
-class ApprovalView:
-    """One task that has used up a budget, and how much of it was spent."""
-
-    task_id: str
-    user: str
-    title: str
-    type: str
-    budget: str
-    spent_usd: float
-    limit_usd: float | None
-    cost_usd: float
-    since: datetime
-    error: str | None
-
-
-@dataclass(frozen=True)
-class MoneyView:
-    """What a task's next run is thought to cost, what is left, and the first that cannot pay."""
+class TaskBudgets:
+    """What a task's next run may cost, what each budget has left, and the first that is short."""
 
     estimate_usd: float
     purse: Purse
@@ -37,20 +21,20 @@ class MoneyView:
 
 def list_approvals(
     db: Db, *, user_id: UserId | None = None, limit: int = 100
-) -> list[ApprovalView]:
-    """Return the tasks that wait for more money, of one user or of all, the longest first."""
-    asked = {"user_id": user_id, "limit": limit}
-    rows = db.atomically(lambda tx: tx.execute(statement("list_approvals"), asked).all())
+) -> list[UserApproval]:
+    """Return the tasks that wait for a larger budget, of one user or of all, longest wait first."""
+    params = {"user_id": user_id, "limit": limit}
+    rows = db.atomically(lambda tx: tx.execute(statement("list_approvals"), params).all())
     return [
-        ApprovalView(
+        UserApproval(
             task_id=show_task(row.id),
             user=row.user,
             title=row.title,
             type=row.type,
             budget=row.awaits_budget,
-            spent_usd=float(row.spent_usd),
-            limit_usd=None if row.limit_usd is None else float(row.limit_usd),
-            cost_usd=float(row.cost_usd),
+            spent_usd=row.spent_usd,
+            limit_usd=row.limit_usd,
+            cost_usd=row.cost_usd,
             since=row.since,
             error=row.error,
         )
@@ -58,18 +42,21 @@ def list_approvals(
     ]
 
 
-def money_of(db: Db, task_id: TaskId, *, agent_id: str | None = None) -> MoneyView:
-    """Return how a task stands with every budget, an agent's among them if one is named."""
-    asked = {"task_id": task_id, "agent_id": agent_id}
-    row = db.atomically(lambda tx: tx.execute(statement("view_purse"), asked).one_or_none())
+def budgets_of(db: Db, task_id: TaskId, *, agent_id: str | None = None) -> TaskBudgets:
+    """Return what every budget of a task has left; the agent's too if `agent_id` is given.
+
+    Raises TaskNotFound if there is no such task.
+    """
+    params = {"task_id": task_id, "agent_id": agent_id}
+    row = db.atomically(lambda tx: tx.execute(statement("view_purse"), params).one_or_none())
     if row is None:
         raise TaskNotFound
     estimate = next_cost(row.estimated_cost_usd, row.max_cost_usd, row.cost_usd)
     purse = Purse(
-        # A ceiling that nothing was spent of yet lets a free run begin, whatever it is.
+        # Nothing was spent yet, so a run that costs nothing may start under any limit.
         task=row.task_left if row.cost_usd > 0 else None,
         dag=row.dag_left,
         agent=row.agent_left,
         night=row.night_left,
     )
-    return MoneyView(float(estimate), purse, check_budget(estimate, purse))
+    return TaskBudgets(float(estimate), purse, check_budget(estimate, purse))

@@ -1,12 +1,10 @@
-"""The inbox as an operator sees it."""
+"""The inbox table: tasks that programs inserted within their own database transactions."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from overnight.models.admin import InboxRow
 from overnight.models.json_values import sound_value
 from overnight_server.domain.ids import show_task
 from overnight_server.mask import mask_names
@@ -14,46 +12,24 @@ from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
 
-@dataclass(frozen=True)
-class InboxView:
-    """One row: what was left, and what became of it; no outcome means that it waits.
-
-    What cannot be read as a task's fields is shown as the text it is.
-    """
-
-    id: int
-    user: str
-    key_id: str
-    title: str | None
-    task: Mapping[str, Any] | str
-    arrived_at: datetime
-    due_at: datetime
-    held_by: str | None
-    outcome: str | None
-    settled_at: datetime | None
-    settled_by: str | None
-    task_id: str | None
-    error: str | None
-
-
-def list_inbox(db: Db, *, resolved: bool = False, limit: int = 50) -> list[InboxView]:
-    """Return what waits and what was refused, oldest first; with `resolved` all there ever was."""
-    values = {"resolved": resolved, "limit": limit}
-    rows = db.atomically(lambda tx: tx.execute(statement("view_inbox"), values).mappings().all())
+def list_inbox(db: Db, *, resolved: bool = False, limit: int = 50) -> list[InboxRow]:
+    """Return the rows that wait or were refused, oldest first; with `resolved`, all rows."""
+    params = {"resolved": resolved, "limit": limit}
+    rows = db.atomically(lambda tx: tx.execute(statement("view_inbox"), params).mappings().all())
     return [
-        InboxView(**{**row, "task": _read(row["task"]), "task_id": _shown(row["task_id"])})
+        InboxRow(**{**row, "task": _fields(row["task"]), "task_id": _show(row["task_id"])})
         for row in rows
     ]
 
 
-def _read(left: str) -> Mapping[str, Any] | str:
+def _fields(text: str) -> dict[str, Any] | str:
+    """Return the task's fields with secrets masked, or the text if it is not a JSON object."""
     try:
-        fields = sound_value(json.loads(left))
+        fields = sound_value(json.loads(text))
     except (ValueError, RecursionError):
-        return left
-    shown: Mapping[str, Any] = mask_names(fields)
-    return shown
+        return text
+    return mask_names(fields) if isinstance(fields, dict) else text
 
 
-def _shown(task_id: UUID | None) -> str | None:
+def _show(task_id: UUID | None) -> str | None:
     return None if task_id is None else show_task(task_id)

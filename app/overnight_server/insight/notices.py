@@ -1,50 +1,35 @@
-"""What a user should hear of once: hours running out, tasks that keep failing."""
-
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+"""Notices: what a user is told once, such as hours running out or tasks that keep failing."""
 
 from sqlalchemy import select
 
+from overnight.models.account import Notice
 from overnight_server.domain.ids import UserId, show_task
+from overnight_server.store import models
 from overnight_server.store.db import Db
-from overnight_server.store.models import Notice
-
-
-@dataclass(frozen=True)
-class NoticeView:
-    """One notice; `id` grows, so a reader can go on where it stopped."""
-
-    id: int
-    kind: str
-    subject: str
-    task_id: str | None
-    detail: Mapping[str, Any]
-    at: datetime
 
 
 def list_notices(
     db: Db, user_id: UserId, *, before: int | None = None, limit: int = 50
-) -> list[NoticeView]:
-    """Return a user's newest notices."""
-    question = (
-        select(Notice.id, Notice.kind, Notice.subject, Notice.task_id, Notice.detail, Notice.at)
-        .where(Notice.user_id == user_id)
-        .order_by(Notice.id.desc())
+) -> list[Notice]:
+    """Return a user's newest notices; `before` is the id of a notice to continue from."""
+    table = models.Notice
+    query = (
+        select(table.id, table.kind, table.subject, table.task_id, table.detail, table.at)
+        .where(table.user_id == user_id)
+        .order_by(table.id.desc())
         .limit(limit)
     )
     if before is not None:
-        question = question.where(Notice.id < before)
-    rows = db.atomically(lambda tx: tx.execute(question).all())
+        query = query.where(table.id < before)
+    rows = db.atomically(lambda tx: tx.execute(query).all())
     return [
-        NoticeView(
-            row.id,
-            row.kind,
-            row.subject,
-            None if row.task_id is None else show_task(row.task_id),
-            row.detail,
-            row.at,
+        Notice(
+            id=row.id,
+            kind=row.kind,
+            subject=row.subject,
+            task_id=None if row.task_id is None else show_task(row.task_id),
+            detail=row.detail,
+            at=row.at,
         )
         for row in rows
     ]

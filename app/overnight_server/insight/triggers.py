@@ -1,57 +1,36 @@
-"""What a user's graphs set off when they end."""
-
-from dataclasses import dataclass
-from datetime import datetime
+"""Triggers: graphs that are submitted when another graph of the user ends."""
 
 from overnight.errors import TriggerNotFound
+from overnight.models.account import Trigger
 from overnight_server.domain.ids import DagId, TriggerId, UserId, show_dag, show_trigger
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
 
-@dataclass(frozen=True)
-class TriggerView:
-    """One trigger: which graph's end it waits for, what it lets in, and whether it has fired."""
-
-    id: str
-    dag_id: str
-    when: str
-    title: str
-    tasks: int
-    created_by: str
-    created_at: datetime
-    due_at: datetime | None
-    refusal: str | None
-    refused_at: datetime | None
-    fired_at: datetime | None
-    fired_dag_id: str | None
-    dropped_at: datetime | None
-
-
 def list_triggers(
     db: Db, user_id: UserId, *, dag_id: DagId | None = None, limit: int = 50
-) -> list[TriggerView]:
-    """Return a user's triggers, those of one graph or all, the newest first."""
-    return _read(db, user_id, dag_id, None, limit)
+) -> list[Trigger]:
+    """Return a user's triggers, newest first; with `dag_id`, only those of that graph."""
+    return _read_triggers(db, user_id, dag_id, None, limit)
 
 
-def get_trigger(db: Db, user_id: UserId, trigger_id: TriggerId) -> TriggerView:
-    """Return one trigger; another user's looks exactly like none."""
-    found = _read(db, user_id, None, trigger_id, 1)
-    if not found:
+def get_trigger(db: Db, user_id: UserId, trigger_id: TriggerId) -> Trigger:
+    """Return one trigger; raise TriggerNotFound also for another user's."""
+    triggers = _read_triggers(db, user_id, None, trigger_id, 1)
+    if not triggers:
         raise TriggerNotFound
-    return found[0]
+    return triggers[0]
 
 
-def _read(
+def _read_triggers(
     db: Db, user_id: UserId, dag_id: DagId | None, trigger_id: TriggerId | None, limit: int
-) -> list[TriggerView]:
-    named = {"user_id": user_id, "dag_id": dag_id, "trigger_id": trigger_id, "limit": limit}
-    rows = db.atomically(lambda tx: tx.execute(statement("list_triggers"), named).mappings().all())
+) -> list[Trigger]:
+    params = {"user_id": user_id, "dag_id": dag_id, "trigger_id": trigger_id, "limit": limit}
+    rows = db.atomically(lambda tx: tx.execute(statement("list_triggers"), params).mappings().all())
     return [
-        TriggerView(
+        Trigger(
             **{
-                **{key: value for key, value in row.items() if key != "condition"},
+                **row,
                 "id": show_trigger(row["id"]),
                 "dag_id": show_dag(row["dag_id"]),
                 "when": row["condition"],

@@ -1,12 +1,11 @@
-"""What a user has used up: hours of the month, money of the night, and every line of it."""
+"""What a user has used: hours of the billing month, money of the night, and each ledger line."""
 
-from dataclasses import dataclass
-from datetime import datetime
 from decimal import Decimal
 
 from sqlalchemy import Connection, select
 
 from overnight.errors import UserNotFound
+from overnight.models.account import LedgerLine, NightUsage, Usage
 from overnight_server.domain.ids import UserId, show_task
 from overnight_server.store import lanes
 from overnight_server.store.db import Db
@@ -15,48 +14,12 @@ from overnight_server.store.models import Lane, LedgerEntry
 SECONDS_PER_HOUR = 3600
 
 
-@dataclass(frozen=True)
-class NightUsageView:
-    """Money of the night in which some was last spent."""
+def usage(db: Db, user_id: UserId) -> Usage:
+    """Return what a user has used of this month and this night; raise UserNotFound if unknown."""
 
-    started_at: datetime | None
-    ends_at: datetime | None
-    spent_usd: float
-    reserved_usd: float
-    limit_usd: float | None
-
-
-@dataclass(frozen=True)
-class UsageView:
-    """Hours of this month and money of this night; a limit of None is no limit."""
-
-    period_started_at: datetime
-    resets_at: datetime
-    hours_used: float
-    hours_reserved: float
-    hours_limit: float | None
-    night: NightUsageView
-
-
-@dataclass(frozen=True)
-class LedgerView:
-    """One line of the ledger."""
-
-    id: int
-    kind: str
-    seconds: float
-    task_id: str | None
-    epoch: int | None
-    period_started_at: datetime
-    note: str | None
-    recorded_at: datetime
-
-
-def usage(db: Db, user_id: UserId) -> UsageView:
-    """Return what a user has used of this month and this night."""
-
-    def work(tx: Connection) -> UsageView:
-        # Reading the lane first begins a month that is due, so the figures are this month's.
+    def work(tx: Connection) -> Usage:
+        # Reading the lane first starts a new month if one is due, so that the figures are of
+        # the current month.
         if lanes.read(tx, user_id) is None:
             raise UserNotFound
         columns = (
@@ -72,20 +35,19 @@ def usage(db: Db, user_id: UserId) -> UsageView:
             Lane.night_limit_usd,
         )
         row = tx.execute(select(*columns).where(Lane.user_id == user_id)).one()
-        night = NightUsageView(
-            row.night_started_at,
-            row.night_ends_at,
-            float(row.night_spent_usd),
-            float(row.night_reserved_usd),
-            None if row.night_limit_usd is None else float(row.night_limit_usd),
-        )
-        return UsageView(
-            row.cycle_started_at,
-            row.resets_at,
-            _hours(row.used_seconds),
-            _hours(row.reserved_seconds),
-            None if row.limit_seconds is None else _hours(row.limit_seconds),
-            night,
+        return Usage(
+            period_started_at=row.cycle_started_at,
+            resets_at=row.resets_at,
+            hours_used=_hours(row.used_seconds),
+            hours_reserved=_hours(row.reserved_seconds),
+            hours_limit=None if row.limit_seconds is None else _hours(row.limit_seconds),
+            night=NightUsage(
+                started_at=row.night_started_at,
+                ends_at=row.night_ends_at,
+                spent_usd=float(row.night_spent_usd),
+                reserved_usd=float(row.night_reserved_usd),
+                limit_usd=None if row.night_limit_usd is None else float(row.night_limit_usd),
+            ),
         )
 
     return db.atomically(work)
@@ -93,10 +55,10 @@ def usage(db: Db, user_id: UserId) -> UsageView:
 
 def list_ledger(
     db: Db, user_id: UserId, *, before: int | None = None, limit: int = 50
-) -> list[LedgerView]:
-    """Return what was charged to a user's current month and given back, the latest first."""
+) -> list[LedgerLine]:
+    """Return what was charged to the user's current month and refunded, the latest first."""
     month = select(Lane.cycle_started_at).where(Lane.user_id == user_id).scalar_subquery()
-    question = (
+    query = (
         select(
             LedgerEntry.id,
             LedgerEntry.kind,
@@ -112,18 +74,14 @@ def list_ledger(
         .limit(limit)
     )
     if before is not None:
-        question = question.where(LedgerEntry.id < before)
-    rows = db.atomically(lambda tx: tx.execute(question).all())
+        query = query.where(LedgerEntry.id < before)
+    rows = db.atomically(lambda tx: tx.execute(query).mappings().all())
     return [
-        LedgerView(
-            row.id,
-            row.kind,
-            float(row.seconds),
-            None if row.task_id is None else show_task(row.task_id),
-            row.epoch,
-            row.period_started_at,
-            row.note,
-            row.recorded_at,
+        LedgerLine(
+            **{
+                **row,
+                "task_id": None if row["task_id"] is None else show_task(row["task_id"]),
+            }
         )
         for row in rows
     ]

@@ -1,12 +1,14 @@
-"""Who may submit work, and by which keys they come in: the operator's view."""
+"""Users and their API keys, for admins and for authentication."""
 
 from dataclasses import dataclass
-from datetime import datetime, time
 from typing import Any
 
 from sqlalchemy import Row, select
 
 from overnight.errors import UserNotFound
+from overnight.models.account import Window
+from overnight.models.admin import UserDetail
+from overnight.models.keys import UserApiKey
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.plans import PLAN_LIMITS, OnExhausted, PlanTier
 from overnight_server.store.db import Db
@@ -15,63 +17,13 @@ from overnight_server.store.statements import statement
 from overnight_server.store.windows import window_of
 
 SECONDS_PER_HOUR = 3600
-# Keys that were revoked stay listed, and a user may have revoked many.
-MOST_LISTED = 1_000
+# Revoked keys stay in the list, and a user may have revoked many.
+MAX_KEYS = 1_000
 
 
 @dataclass(frozen=True)
-class WindowView:
-    """A user's night window, and when it next opens or closes."""
-
-    zone: str
-    opens: time
-    closes: time
-    at_closing: str
-    turns_at: datetime | None
-    said: str
-
-
-@dataclass(frozen=True)
-class UserView:
-    """One user, what the plan allows, and how much of it is in use."""
-
-    id: str
-    name: str
-    plan: str
-    is_admin: bool
-    max_concurrent_agents: int
-    max_task_duration_minutes: int
-    monthly_agent_hours_limit: int | None
-    monthly_agent_hours_used: float
-    running: int
-    waiting: int
-    paused: bool
-    window: WindowView | None
-    night_budget_usd: float | None
-    exceptions: list[str]
-    created_at: datetime
-    disabled_at: datetime | None
-
-
-@dataclass(frozen=True)
-class KeyView:
-    """One API key, without anything that would open a door."""
-
-    id: str
-    user: str
-    name: str
-    last4: str
-    scopes: list[str]
-    created_at: datetime
-    expires_at: datetime | None
-    revoked_at: datetime | None
-    last_used_at: datetime | None
-    replaced_by: str | None
-
-
-@dataclass(frozen=True)
-class Named:
-    """A user who was found by name or id."""
+class UserIdentity:
+    """A user's id, and what authentication needs to know about the user."""
 
     user_id: UserId
     is_admin: bool
@@ -79,25 +31,27 @@ class Named:
 
 
 def find_user(db: Db, name: str) -> UserId | None:
-    """Return the user of this name, if there is one."""
-    found = db.atomically(lambda tx: tx.scalar(select(User.id).where(User.name == name)))
-    return None if found is None else UserId(found)
+    """Return the id of the user with this name, or None."""
+    user_id = db.atomically(lambda tx: tx.scalar(select(User.id).where(User.name == name)))
+    return None if user_id is None else UserId(user_id)
 
 
-def named_user(db: Db, subject: str) -> Named | None:
-    """Return the user of this id or name, if there is one; asked before anybody is served."""
+def find_identity(db: Db, subject: str) -> UserIdentity | None:
+    """Return the user with this id or name, or None; works before a caller is authenticated."""
     row = db.atomically(
         lambda tx: tx.execute(statement("user_called"), {"subject": subject}).one_or_none()
     )
-    return None if row is None else Named(UserId(row.user_id), row.is_admin, row.is_disabled)
+    if row is None:
+        return None
+    return UserIdentity(UserId(row.user_id), row.is_admin, row.is_disabled)
 
 
-def get_user(db: Db, user_id: UserId) -> UserView:
-    """Return one user."""
-    found = list_users(db, user_id)
-    if not found:
+def get_user(db: Db, user_id: UserId) -> UserDetail:
+    """Return one user; raise UserNotFound if there is none with this id."""
+    users = list_users(db, user_id)
+    if not users:
         raise UserNotFound
-    return found[0]
+    return users[0]
 
 
 def list_users(
@@ -106,9 +60,9 @@ def list_users(
     *,
     after: str | None = None,
     limit: int | None = None,
-) -> list[UserView]:
-    """Return every user by name, or one; those after a name, and so many, if that is asked for."""
-    question = (
+) -> list[UserDetail]:
+    """Return the users, ordered by name; `after` is the name to continue from."""
+    query = (
         select(
             User.id,
             User.name,
@@ -137,12 +91,12 @@ def list_users(
         .limit(limit)
     )
     if user_id is not None:
-        question = question.where(User.id == user_id)
+        query = query.where(User.id == user_id)
     if after is not None:
-        question = question.where(User.name > after)
-    rows = db.atomically(lambda tx: tx.execute(question).all())
+        query = query.where(User.name > after)
+    rows = db.atomically(lambda tx: tx.execute(query).all())
     return [
-        UserView(
+        UserDetail(
             id=str(row.id),
             name=row.name,
             plan=row.plan_tier,
@@ -155,7 +109,7 @@ def list_users(
             waiting=row.waiting,
             paused=row.paused,
             window=_window(row),
-            night_budget_usd=None if row.night_budget_usd is None else float(row.night_budget_usd),
+            night_budget_usd=row.night_budget_usd,
             exceptions=_exceptions(row),
             created_at=row.created_at,
             disabled_at=row.disabled_at,
@@ -165,7 +119,7 @@ def list_users(
 
 
 def _exceptions(row: Row[*tuple[Any, ...]]) -> list[str]:
-    """Say in which limits a user differs from the plan's template."""
+    """Return the limits in which a user differs from the plan."""
     plan = PLAN_LIMITS[PlanTier(row.plan_tier)]
     hours = row.monthly_agent_hours_limit
     differs = {
@@ -177,26 +131,25 @@ def _exceptions(row: Row[*tuple[Any, ...]]) -> list[str]:
         f"{row.max_pending} waiting": row.max_pending is not None,
         "waits for hours": row.on_exhausted != OnExhausted.REJECT,
     }
-    return [said for said, is_other in differs.items() if is_other]
+    return [limit for limit, is_different in differs.items() if is_different]
 
 
-def _window(row: Row[*tuple[Any, ...]]) -> WindowView | None:
+def _window(row: Row[*tuple[Any, ...]]) -> Window | None:
     window = window_of(row._asdict())
     if window is None:
         return None
-    return WindowView(
+    return Window(
         zone=window.zone,
-        opens=window.opens,
-        closes=window.closes,
+        opens=f"{window.opens:%H:%M}",
+        closes=f"{window.closes:%H:%M}",
         at_closing=window.at_closing.value,
         turns_at=row.window_turns_at,
-        said=str(window),
     )
 
 
-def list_keys(db: Db, user_id: UserId | None = None, *, limit: int = MOST_LISTED) -> list[KeyView]:
-    """Return the keys of one user or of all, newest first and no more than anyone would read."""
-    question = (
+def list_keys(db: Db, user_id: UserId | None = None, *, limit: int = MAX_KEYS) -> list[UserApiKey]:
+    """Return the API keys of one user or of all, newest first, at most `limit`."""
+    query = (
         select(
             ApiKey.id,
             User.name.label("user"),
@@ -214,6 +167,6 @@ def list_keys(db: Db, user_id: UserId | None = None, *, limit: int = MOST_LISTED
         .limit(limit)
     )
     if user_id is not None:
-        question = question.where(ApiKey.user_id == user_id)
-    rows = db.atomically(lambda tx: tx.execute(question).all())
-    return [KeyView(**row._mapping) for row in rows]  # noqa: SLF001 - SQLAlchemy's public name
+        query = query.where(ApiKey.user_id == user_id)
+    rows = db.atomically(lambda tx: tx.execute(query).mappings().all())
+    return [UserApiKey(**row) for row in rows]

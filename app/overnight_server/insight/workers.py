@@ -1,49 +1,67 @@
-"""The workers: which pool each serves, how many slots it has, how many are busy, if it lives."""
+"""Workers and pools: which there are, how many slots they have, and how many are busy."""
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import timedelta
 
-from overnight_server.insight.health import DEFAULT_LIVENESS
+from sqlalchemy import Connection
+
+from overnight.models.admin import Pool, Worker
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
-SILENT = "silent"
+DEFAULT_LIVENESS = timedelta(seconds=15)
 
 
 @dataclass(frozen=True)
-class WorkerView:
-    """One worker; `status` is active, draining, silent or offline.
+class Health:
+    """How many workers are alive, how many slots they have, and each sweep's age in seconds."""
 
-    Agents outside the deployment have an owner and a name.
-    """
-
-    id: str
-    kind: str
-    pool: str
-    owner: str | None
-    name: str | None
+    workers: int
     slots: int
-    busy: int
-    status: str
-    capabilities: list[str]
-    types: list[str]
-    joined_at: datetime
-    last_seen_at: datetime
+    sweeps: dict[str, float]
+
+
+def health(db: Db, *, liveness: timedelta = DEFAULT_LIVENESS) -> Health:
+    """Return what the database knows about live workers and about the last run of each sweep."""
+
+    def work(tx: Connection) -> Health:
+        alive = tx.execute(statement("view_workers"), {"liveness": liveness.total_seconds()}).one()
+        sweeps = tx.execute(statement("view_sweeps"))
+        return Health(
+            workers=alive.workers,
+            slots=alive.slots,
+            sweeps={row.name: row.seconds_ago for row in sweeps},
+        )
+
+    return db.atomically(work)
 
 
 def list_workers(
     db: Db, *, liveness: timedelta = DEFAULT_LIVENESS, offline: bool = False
-) -> list[WorkerView]:
-    """Return the workers by pool; those that left only if `offline`."""
-    asked = {"liveness": liveness.total_seconds(), "offline": offline}
-    rows = db.atomically(lambda tx: tx.execute(statement("view_agents"), asked).mappings().all())
-    return [_view(dict(row)) for row in rows]
+) -> list[Worker]:
+    """Return the workers, ordered by pool; those that left only if `offline`."""
+    params = {"liveness": liveness.total_seconds(), "offline": offline}
+    rows = db.atomically(lambda tx: tx.execute(statement("view_agents"), params).mappings().all())
+    return [
+        Worker(**{**row, "status": current_status(row["status"], is_alive=row["is_alive"])})
+        for row in rows
+    ]
 
 
-def _view(row: dict[str, Any]) -> WorkerView:
-    is_alive = row.pop("is_alive")
-    if row["status"] != "offline" and not is_alive:
-        # Its slots no longer count, though nobody has written it off yet.
-        row["status"] = SILENT
-    return WorkerView(**row)
+def list_pools(db: Db, *, liveness: timedelta = DEFAULT_LIVENESS) -> list[Pool]:
+    """Return the pools, ordered by name, also those without a live worker.
+
+    Only live workers count. The slots of a draining worker are left out, and a pool offers the
+    capabilities that all its workers have.
+    """
+    params = {"liveness": liveness.total_seconds()}
+    rows = db.atomically(lambda tx: tx.execute(statement("view_pools"), params).mappings().all())
+    return [Pool(**row) for row in rows]
+
+
+def current_status(status: str, *, is_alive: bool) -> str:
+    """Return `silent` for a worker that stopped sending heartbeats, else its stored status.
+
+    The slots of a silent worker no longer count, although no sweep has set it offline yet.
+    """
+    return status if is_alive or status == "offline" else "silent"

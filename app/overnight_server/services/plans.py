@@ -2,10 +2,11 @@
 
 from uuid import UUID
 
+from overnight.models.admin import UserLimitsDetail
 from overnight_server.control.usage import adjust_hours
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.plans import PlanLimits
-from overnight_server.insight.queue import UserLimitsView, has_hours_left, user_limits
+from overnight_server.insight.limits import has_hours_left, user_limits
 from overnight_server.store.db import Db
 
 
@@ -18,10 +19,11 @@ class PlanService:
     def get_limits(self, user_id: UUID | str) -> PlanLimits:
         """Return the limits that apply to the user now, including exceptions to the plan."""
         view = self._view(user_id)
+        hours = view.monthly_agent_hours_limit
         return PlanLimits(
             max_concurrent_agents=view.max_concurrent_agents,
             max_task_duration_minutes=view.max_task_duration_minutes,
-            monthly_agent_hours=view.monthly_agent_hours_limit,
+            monthly_agent_hours=None if hours is None else int(hours),
         )
 
     def get_monthly_hours_used(self, user_id: UUID | str) -> float:
@@ -39,11 +41,12 @@ class PlanService:
             return False, "plan_concurrency 0/0"
         if not has_hours_left(self._db, as_user_id(user_id)):
             used, limit = view.monthly_agent_hours_used, view.monthly_agent_hours_limit
-            resets_at = view.billing_cycle_resets_at.isoformat()
-            return False, f"monthly_limit {used:g}/{limit} resets {resets_at}"
+            resets_at = view.billing_cycle_resets_at
+            resets = "never" if resets_at is None else resets_at.isoformat()
+            return False, f"monthly_limit {used:g}/{limit:g} resets {resets}"
         return True, None
 
-    def _view(self, user_id: UUID | str) -> UserLimitsView:
+    def _view(self, user_id: UUID | str) -> UserLimitsDetail:
         return user_limits(self._db, as_user_id(user_id))
 
 

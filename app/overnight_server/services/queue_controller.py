@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+from overnight.models.admin import QueueOverview
 from overnight_server.dispatch.publish import Publisher
 from overnight_server.domain.claims import Claimed
 from overnight_server.domain.ids import show_task
@@ -53,15 +54,17 @@ class QueueControllerV2:
 
     def get_queue_status(self) -> dict[str, Any]:
         """Return pending and active tasks and the held locks of all users."""
-        return queue_overview(
-            self._db, slots_max=self._settings.slots_max, liveness=self._liveness
-        ).document()
+        return self._overview().model_dump()
 
     def read_capacity(self) -> dict[str, Any]:
         """Return the slots of all workers, and how many each user and project uses."""
-        return queue_overview(
-            self._db, slots_max=self._settings.slots_max, liveness=self._liveness
-        ).capacity()
+        active = self._overview().active
+        used, most = active.slots_used, active.slots_max
+        return {
+            "slots": {"max": most, "used": used, "available": max(0, most - used)},
+            "by_project": active.by_project,
+            "by_user": active.by_user,
+        }
 
     def has_capacity(self, capacity: Mapping[str, Any]) -> bool:
         """Whether a slot was free when the capacity was read."""
@@ -91,6 +94,6 @@ class QueueControllerV2:
             release(self._db, unsent, reason="broker")
         return not unsent
 
-    @property
-    def _liveness(self) -> timedelta:
-        return timedelta(seconds=self._settings.worker_liveness)
+    def _overview(self) -> QueueOverview:
+        liveness = timedelta(seconds=self._settings.worker_liveness)
+        return queue_overview(self._db, slots_max=self._settings.slots_max, liveness=liveness)

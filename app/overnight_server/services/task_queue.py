@@ -10,6 +10,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from overnight.errors import StaleAttempt, TaskNotFound
+from overnight.models.tasks import TaskResponse
 from overnight_server.domain.claims import Claimed, Run
 from overnight_server.domain.ids import TaskId, UserId, parse_task, show_task
 from overnight_server.domain.locks import USER
@@ -17,8 +18,8 @@ from overnight_server.domain.priority import score
 from overnight_server.domain.results import Raised, Result, Returned, TimedOut
 from overnight_server.gate.claim import Terms, claim_one
 from overnight_server.insight.locks import list_locks
-from overnight_server.insight.queue import queue_status
-from overnight_server.insight.tasks import TaskView, get_task
+from overnight_server.insight.queue_status import queue_status
+from overnight_server.insight.tasks import get_task
 from overnight_server.intake.submit import Caps, NewTask, submit
 from overnight_server.outcome.settle import settle
 from overnight_server.outcome.start import start
@@ -61,7 +62,7 @@ class TaskQueueService:
         *,
         timeout_seconds: int | None = None,
         locks: Sequence[str] = (),
-    ) -> TaskView:
+    ) -> TaskResponse:
         """Submit one task; the caps on waiting tasks apply."""
         task = NewTask(
             title=title,
@@ -105,15 +106,15 @@ class TaskQueueService:
                 return False, f"user_lock held by {lock.task_id} since {since}"
         return True, None
 
-    def claim_next_task_for_user(self, user_id: UUID | str) -> TaskView | None:
+    def claim_next_task_for_user(self, user_id: UUID | str) -> TaskResponse | None:
         """Claim the next task of this user that the gate allows; None if there is none."""
         return self._claim(as_user_id(user_id))
 
-    def claim_next_task_any_user(self) -> TaskView | None:
+    def claim_next_task_any_user(self) -> TaskResponse | None:
         """Claim the next task that the gate allows, of any user; None if there is none."""
         return self._claim(None)
 
-    def claim_next_task(self, user_id: UUID | str | None = None) -> TaskView | None:
+    def claim_next_task(self, user_id: UUID | str | None = None) -> TaskResponse | None:
         """Claim the next task that the gate allows, of one user or of any user."""
         return self._claim(None if user_id is None else as_user_id(user_id))
 
@@ -152,7 +153,7 @@ class TaskQueueService:
         """Return whether the user has hours left in this billing month."""
         return self._plans.can_claim_task(user_id)[0]
 
-    def _claim(self, user_id: UserId | None) -> TaskView | None:
+    def _claim(self, user_id: UserId | None) -> TaskResponse | None:
         claimed = claim_one(
             self._db,
             holder=self._holder,

@@ -13,11 +13,12 @@ from datetime import datetime, timedelta
 from sqlalchemy import Row
 
 from overnight.errors import TaskNotFound, UserNotFound
+from overnight.models.admin import HeldLock
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import TaskId, UserId, parse_task
 from overnight_server.domain.results import Interrupted, Result
 from overnight_server.gate.claim import Terms, claim_one
-from overnight_server.insight.locks import LockView, list_locks, lock_id_of
+from overnight_server.insight.locks import list_locks, lock_id_of
 from overnight_server.insight.users import find_user
 from overnight_server.maintenance.locks import Clocks, cleanup_stale, killing, release_lock
 from overnight_server.outcome.heartbeat import Answer, heartbeat
@@ -80,11 +81,11 @@ class PerUserQueueManager:
             return False
         return settle(self._db, run, result or Interrupted(RELEASED), agent=self._holder)
 
-    def list_locks(self) -> list[LockView]:
+    def list_locks(self) -> list[HeldLock]:
         """Return all locks that are held."""
         return list_locks(self._db)
 
-    def check(self, user: str) -> list[LockView]:
+    def check(self, user: str) -> list[HeldLock]:
         """Return the locks that a user's tasks hold."""
         return list_locks(self._db, user_id=user_by_name(self._db, user))
 

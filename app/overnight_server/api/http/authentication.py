@@ -12,7 +12,7 @@ from overnight_server.api.http.middleware import add_headers
 from overnight_server.api.http.openapi import query_of
 from overnight_server.control.keys import PREFIX, Caller, authenticate
 from overnight_server.domain.scopes import ADMIN, EVERYTHING
-from overnight_server.insight.users import named_user
+from overnight_server.insight.users import find_identity
 from overnight_server.settings.field_types import is_loopback
 
 BEARER = "bearer "
@@ -127,7 +127,7 @@ def _trusted(request: Request, parts: Parts) -> Caller | None:
         named.append(urlsplit(origin).hostname or "")
     if not all(map(is_loopback, named)):
         return None
-    found = named_user(parts.db, name)
+    found = find_identity(parts.db, name)
     if found is None or found.is_disabled:
         return None
     return Caller(found.user_id, "", (EVERYTHING,), found.is_admin)

@@ -6,9 +6,9 @@ from fastapi.responses import Response
 
 from overnight.errors import InvalidRequest, PreconditionRequired
 from overnight.models.account import TaskChanges, TaskMending
+from overnight.models.tasks import TaskResponse
 from overnight_server.control.edit import ANY, Changes, Unset, edition_of
 from overnight_server.domain.priority import score
-from overnight_server.insight.tasks import TaskView
 
 #: The header of an edit, as the description has it.
 IF_MATCH = {
@@ -27,7 +27,7 @@ _TAGS = re.compile(r'\s*"([^"]{1,100})"\s*(?:,|$)')
 MOST_TAGS = 10
 
 
-def show_edition(response: Response, task: TaskView) -> None:
+def show_edition(response: Response, task: TaskResponse) -> None:
     """Give an answer that shows a task the tag by which the task can be edited."""
     # The stored priority is the exact score.
     row = {**vars(task), "priority": task.priority_score}

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Depends, Query
 
 from overnight.models.field_types import Deadline
-from overnight_server.insight.tasks import Chosen
+from overnight_server.insight.tasks import TaskCriteria
 
 LONGEST = 500
 Word = Annotated[str | None, Query(max_length=LONGEST)]
@@ -21,9 +21,9 @@ def choice(
     created_after: Annotated[Instant, Query(description="Made then or later.")] = None,
     created_before: Annotated[Instant, Query(description="Made before then.")] = None,
     title: Annotated[Word, Query(description="Whose title has these words.")] = None,
-) -> Chosen:
+) -> TaskCriteria:
     """Read which tasks are meant."""
-    return Chosen(
+    return TaskCriteria(
         of_type=type,
         of_tag=tag,
         of_project=project_id,
@@ -34,4 +34,4 @@ def choice(
     )
 
 
-Choice = Annotated[Chosen, Depends(choice)]
+Choice = Annotated[TaskCriteria, Depends(choice)]

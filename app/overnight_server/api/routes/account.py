@@ -14,6 +14,7 @@ from overnight.models.account import (
     Pausing,
     Usage,
 )
+from overnight.models.admin import HeldLock, HeldLockWait, UserApproval
 from overnight.models.tasks import Cancelled
 from overnight_server.api.http.authentication import Reader, Writer
 from overnight_server.api.http.dependencies import Use
@@ -21,11 +22,11 @@ from overnight_server.api.http.pagination import MAX_PAGE, PAGE, BeforeNumber, L
 from overnight_server.api.http.path_params import number_cursor, task_named
 from overnight_server.control import budgets, pauses
 from overnight_server.control.pauses import Target
-from overnight_server.insight.budgets import ApprovalView, list_approvals
-from overnight_server.insight.locks import LockView, LockWaitView, list_lock_waits, list_locks
-from overnight_server.insight.usage import LedgerView, UsageView, list_ledger, usage
+from overnight_server.insight.budgets import list_approvals
+from overnight_server.insight.locks import list_lock_waits, list_locks
+from overnight_server.insight.usage import list_ledger, usage
 from overnight_server.insight.users import get_user
-from overnight_server.store.pauses import PauseView, pauses_in_force
+from overnight_server.store.pauses import pauses_in_force
 
 router = APIRouter(prefix="/api/v1", tags=["holding"])
 #: A pause that gives no reason.
@@ -33,19 +34,19 @@ UNSAID = Pausing()
 
 
 @router.get("/locks", response_model=list[Lock])
-def list_own_locks(parts: Use, caller: Reader, limit: Limit = MAX_PAGE) -> list[LockView]:
+def list_own_locks(parts: Use, caller: Reader, limit: Limit = MAX_PAGE) -> list[HeldLock]:
     """List what the caller's running tasks hold alone, and who waits for it."""
     return list_locks(parts.db, user_id=caller.user_id, limit=limit)
 
 
 @router.get("/locks/waits", response_model=list[LockWait])
-def list_own_lock_waits(parts: Use, caller: Reader, limit: Limit = PAGE) -> list[LockWaitView]:
+def list_own_lock_waits(parts: Use, caller: Reader, limit: Limit = PAGE) -> list[HeldLockWait]:
     """List the latest times that a task of the caller's had to wait for a lock."""
     return list_lock_waits(parts.db, user_id=caller.user_id, limit=limit)
 
 
-@router.get("/pauses", response_model=list[Pause])
-def list_own_pauses(parts: Use, caller: Reader) -> list[PauseView]:
+@router.get("/pauses")
+def list_own_pauses(parts: Use, caller: Reader) -> list[Pause]:
     """List the pauses that keep the caller's work waiting."""
     return parts.db.atomically(lambda tx: pauses_in_force(tx, caller.user_id))
 
@@ -69,7 +70,7 @@ def resume_own_work(parts: Use, caller: Writer) -> Held:
 
 
 @router.get("/approvals", response_model=list[Approval])
-def list_own_approvals(parts: Use, caller: Reader, limit: Limit = MAX_PAGE) -> list[ApprovalView]:
+def list_own_approvals(parts: Use, caller: Reader, limit: Limit = MAX_PAGE) -> list[UserApproval]:
     """List the caller's tasks that have used up a budget and ask for more."""
     return list_approvals(parts.db, user_id=caller.user_id, limit=limit)
 
@@ -91,13 +92,13 @@ def stop_spending(task_id: str, parts: Use, caller: Writer) -> Cancelled:
     return Cancelled(state="cancelled")
 
 
-@router.get("/usage", response_model=Usage, tags=["usage"])
-def read_usage(parts: Use, caller: Reader) -> UsageView:
+@router.get("/usage", tags=["usage"])
+def read_usage(parts: Use, caller: Reader) -> Usage:
     """Tell what the caller has used: hours of this billing month, money of this night."""
     return usage(parts.db, caller.user_id)
 
 
-@router.get("/usage/ledger", response_model=list[LedgerLine], tags=["usage"])
+@router.get("/usage/ledger", tags=["usage"])
 def read_ledger(
     *,
     request: Request,
@@ -106,7 +107,7 @@ def read_ledger(
     caller: Reader,
     limit: Limit = PAGE,
     before: BeforeNumber = None,
-) -> list[LedgerView]:
+) -> list[LedgerLine]:
     """List what was charged to the caller's current month and given back, the latest first."""
     found = list_ledger(parts.db, caller.user_id, before=number_cursor(before), limit=limit + 1)
     return page_of(request, response, found, limit, lambda line: line.id)

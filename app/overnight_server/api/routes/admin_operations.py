@@ -25,33 +25,31 @@ from overnight_server.control import pauses
 from overnight_server.control.drain import drain, undrain
 from overnight_server.control.pauses import Target
 from overnight_server.domain.ids import TaskId, UserId, show_task
-from overnight_server.insight.dead_letters import DeadLetterGroupView, group_dead_letters
-from overnight_server.insight.fairness import FairnessView, fairness
-from overnight_server.insight.locks import LockView, list_locks
+from overnight_server.insight.dead_letters import group_dead_letters
+from overnight_server.insight.fairness import fairness
+from overnight_server.insight.locks import list_locks
 from overnight_server.insight.pauses import list_pauses
-from overnight_server.insight.pools import PoolView, list_pools
-from overnight_server.insight.workers import WorkerView, list_workers
+from overnight_server.insight.workers import list_pools, list_workers
 from overnight_server.maintenance.locks import killing, release_lock
-from overnight_server.store.pauses import PauseView
 from overnight_server.store.statements import statement
 
 router = APIRouter(prefix="/api/v1/admin", tags=["admin"])
 LONGEST_HOURS = 31 * 24
 
 
-@router.get("/workers", response_model=list[Worker])
+@router.get("/workers")
 def list_all_workers(
     parts: Use,
     _caller: Admin,
     offline: Annotated[bool, Query(description="Also those that left.")] = False,  # noqa: FBT002 - a query
-) -> list[WorkerView]:
+) -> list[Worker]:
     """List the workers by pool: their slots, how many are busy, and whether they live."""
     liveness = timedelta(seconds=parts.settings.worker_liveness)
     return list_workers(parts.admin_db, liveness=liveness, offline=offline)
 
 
-@router.get("/pools", response_model=list[Pool])
-def list_all_pools(parts: Use, _caller: Admin) -> list[PoolView]:
+@router.get("/pools")
+def list_all_pools(parts: Use, _caller: Admin) -> list[Pool]:
     """List the pools: whom each serves, its slots, how many are busy, and whether it is paused."""
     liveness = timedelta(seconds=parts.settings.worker_liveness)
     return list_pools(parts.admin_db, liveness=liveness)
@@ -71,8 +69,8 @@ def undrain_worker(worker_id: str, parts: Use, _caller: Admin) -> Drained:
     return Drained(worker_id=whole, draining=False)
 
 
-@router.get("/locks", response_model=list[HeldLock])
-def list_all_locks(parts: Use, _caller: Admin, limit: Limit = MAX_PAGE) -> list[LockView]:
+@router.get("/locks")
+def list_all_locks(parts: Use, _caller: Admin, limit: Limit = MAX_PAGE) -> list[HeldLock]:
     """List the locks that anybody's tasks hold, the oldest first."""
     return list_locks(parts.admin_db, limit=limit)
 
@@ -87,8 +85,8 @@ def release_locks(task_id: str, parts: Use, caller: Admin) -> LockReleased:
     return LockReleased(task_id=show_task(named), released=list(released.keys))
 
 
-@router.get("/pauses", response_model=list[Pause])
-def list_all_pauses(parts: Use, _caller: Admin) -> list[PauseView]:
+@router.get("/pauses")
+def list_all_pauses(parts: Use, _caller: Admin) -> list[Pause]:
     """List every pause in force, the oldest first."""
     return list_pauses(parts.admin_db)
 
@@ -111,21 +109,19 @@ def resume_anything(body: PauseTarget, parts: Use, caller: Admin) -> Held:
     return Held(paused=False, changed=changed)
 
 
-@router.get("/fairness", response_model=Fairness)
+@router.get("/fairness")
 def read_fairness(
     parts: Use,
     _caller: Admin,
     hours: Annotated[int, Query(ge=1, le=LONGEST_HOURS, description="Of the last hours.")] = 24,
-) -> FairnessView:
+) -> Fairness:
     """Tell who waited how long for what share of the slots, and who waits too long now."""
     liveness = timedelta(seconds=parts.settings.worker_liveness)
     return fairness(parts.admin_db, liveness=liveness, since=timedelta(hours=hours))
 
 
-@router.get("/dead-letters/groups", response_model=list[DeadLetterGroup])
-def list_all_groups(
-    parts: Use, _caller: Admin, limit: Limit = MAX_PAGE
-) -> list[DeadLetterGroupView]:
+@router.get("/dead-letters/groups")
+def list_all_groups(parts: Use, _caller: Admin, limit: Limit = MAX_PAGE) -> list[DeadLetterGroup]:
     """List the ways in which anybody's tasks fail for good, the most frequent first."""
     return group_dead_letters(parts.admin_db, limit=limit)
 

@@ -10,7 +10,7 @@ from overnight_server.api.http.dependencies import Parts, Use
 from overnight_server.api.http.pagination import PAGE, BeforeName, Limit, page_of
 from overnight_server.api.http.path_params import name_cursor, show_name
 from overnight_server.api.routes.admin_keys import user_named
-from overnight_server.api.routes.me import window_of, window_said
+from overnight_server.api.routes.me import window_said
 from overnight_server.control.budgets import set_night_budget
 from overnight_server.control.users import (
     Lifted,
@@ -24,7 +24,7 @@ from overnight_server.control.users import (
 from overnight_server.control.windows import set_window
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.plans import OnExhausted, PlanTier
-from overnight_server.insight.users import UserView, get_user, list_users
+from overnight_server.insight.users import get_user, list_users
 
 router = APIRouter(prefix="/api/v1/admin/users", tags=["admin"])
 
@@ -41,8 +41,7 @@ def list_all_users(
 ) -> list[UserDetail]:
     """List every user, by name; the Link header leads to the next page."""
     found = list_users(parts.admin_db, after=name_cursor(before), limit=limit + 1)
-    page = page_of(request, response, found, limit, lambda user: show_name(user.name))
-    return [_detail(user) for user in page]
+    return page_of(request, response, found, limit, lambda user: show_name(user.name))
 
 
 @router.post("", status_code=201)
@@ -54,13 +53,13 @@ def make_user(body: UserCreate, response: Response, parts: Use, _caller: Admin) 
     except IntegrityError:
         raise InvalidRequest("name", "somebody goes by it", legal="a name of nobody's") from None
     response.headers["Location"] = f"{router.prefix}/{made}"
-    return _detail(get_user(parts.admin_db, made))
+    return get_user(parts.admin_db, made)
 
 
 @router.get("/{user_id}")
 def read_user(user_id: str, parts: Use, _caller: Admin) -> UserDetail:
     """Tell how one user stands; the user goes by id or name."""
-    return _detail(get_user(parts.admin_db, user_named(parts, user_id)))
+    return get_user(parts.admin_db, user_named(parts, user_id))
 
 
 @router.patch("/{user_id}")
@@ -79,7 +78,7 @@ def change_user(user_id: str, body: UserChanges, parts: Use, caller: Admin) -> U
     if "window" in given:
         set_window(parts.admin_db, named, hours)
     parts.wake()
-    return _detail(get_user(parts.admin_db, named))
+    return get_user(parts.admin_db, named)
 
 
 @router.post("/{user_id}/disable")
@@ -89,7 +88,7 @@ def disable(user_id: str, parts: Use, caller: Admin) -> UserDetail:
     if named == caller.user_id:
         raise InvalidRequest("user_id", "that is you", legal="any other user")
     disable_user(parts.admin_db, named, actor=f"user:{caller.user_id}")
-    return _detail(get_user(parts.admin_db, named))
+    return get_user(parts.admin_db, named)
 
 
 @router.post("/{user_id}/enable")
@@ -98,7 +97,7 @@ def enable(user_id: str, parts: Use, caller: Admin) -> UserDetail:
     named = user_named(parts, user_id)
     enable_user(parts.admin_db, named, actor=f"user:{caller.user_id}")
     parts.wake()
-    return _detail(get_user(parts.admin_db, named))
+    return get_user(parts.admin_db, named)
 
 
 def _override(parts: Parts, user_id: UserId, body: UserChanges, actor: str) -> None:
@@ -119,7 +118,3 @@ def _override(parts: Parts, user_id: UserId, body: UserChanges, actor: str) -> N
     )
     if overrides != Overrides():
         override_limits(parts.admin_db, user_id, overrides, actor=actor)
-
-
-def _detail(user: UserView) -> UserDetail:
-    return UserDetail.model_validate({**vars(user), "window": window_of(user)})

@@ -26,7 +26,7 @@ from overnight_server.domain.ids import show_dag, show_task
 from overnight_server.domain.results import Raised
 from overnight_server.domain.scopes import ALL_USERS_AGENTS
 from overnight_server.gate.claim import Terms, claim_for
-from overnight_server.insight.agents import AgentView, get_agent, list_agents
+from overnight_server.insight.agents import get_agent, list_agents
 from overnight_server.outcome.agent_claims import Held, end, held
 from overnight_server.outcome.inputs import inputs_of
 from overnight_server.outcome.start import start
@@ -41,12 +41,11 @@ LONGEST_PAUSE_SECONDS = 5.0
 @router.post(
     "",
     status_code=201,
-    response_model=Agent,
     responses=again(Agent, "The agent of this name, changed."),
 )
 def register_agent(
     body: AgentRegister, response: Response, parts: Use, caller: AgentRunner
-) -> AgentView:
+) -> Agent:
     """Register an agent; the same name again is the same agent, changed, and answers 200."""
     if body.serves == "everyone":
         _check_all_users_scope(caller)
@@ -73,14 +72,14 @@ def register_agent(
     return get_agent(parts.db, caller.user_id, agent_id)
 
 
-@router.get("", response_model=list[Agent])
-def list_own_agents(parts: Use, caller: AgentRunner) -> list[AgentView]:
+@router.get("")
+def list_own_agents(parts: Use, caller: AgentRunner) -> list[Agent]:
     """List the caller's agents by name."""
     return list_agents(parts.db, caller.user_id)
 
 
-@router.get("/{agent_id}", response_model=Agent)
-def read_agent(agent_id: str, parts: Use, caller: AgentRunner) -> AgentView:
+@router.get("/{agent_id}")
+def read_agent(agent_id: str, parts: Use, caller: AgentRunner) -> Agent:
     """Tell how one of the caller's agents stands."""
     return get_agent(parts.db, caller.user_id, agent_id)
 

@@ -13,7 +13,7 @@ from overnight_server.control.bulk import Order, cancel_bulk, preview, start
 from overnight_server.domain.bulk import Action
 from overnight_server.domain.ids import show_bulk, show_task
 from overnight_server.domain.priority import score
-from overnight_server.insight.bulk import BulkView, get_bulk, list_bulks
+from overnight_server.insight.bulk import get_bulk, list_bulks
 from overnight_server.intake.translate import idempotency_key
 
 router = APIRouter(prefix="/api/v1", tags=["bulk"])
@@ -22,7 +22,6 @@ router = APIRouter(prefix="/api/v1", tags=["bulk"])
 @router.post(
     "/tasks/bulk",
     status_code=202,
-    response_model=BulkOperation | BulkPreview,
     responses={
         200: {
             "model": BulkPreview | BulkOperation,
@@ -37,7 +36,7 @@ def begin_bulk(
     parts: Use,
     caller: Writer,
     idempotency: IdempotencyKey = None,
-) -> BulkView | BulkPreview:
+) -> BulkOperation | BulkPreview:
     """Retry, cancel or reprioritise all tasks that a filter chooses, or tell how many it would."""
     order = order_of(body)
     if body.preview:
@@ -70,7 +69,7 @@ def begin_bulk(
     return get_bulk(parts.db, caller.user_id, started.bulk_id)
 
 
-@router.get("/bulk", response_model=list[BulkOperation])
+@router.get("/bulk")
 def list_own_bulks(
     *,
     request: Request,
@@ -79,20 +78,20 @@ def list_own_bulks(
     caller: Reader,
     limit: Limit = PAGE,
     before: BeforeBulk = None,
-) -> list[BulkView]:
+) -> list[BulkOperation]:
     """List the caller's bulk operations, newest first."""
     found = list_bulks(parts.db, caller.user_id, limit=limit + 1, before=bulk_cursor(before))
     return page_of(request, response, found, limit, lambda bulk: bulk.id)
 
 
-@router.get("/bulk/{bulk_id}", response_model=BulkOperation)
-def read_bulk(bulk_id: str, parts: Use, caller: Reader) -> BulkView:
+@router.get("/bulk/{bulk_id}")
+def read_bulk(bulk_id: str, parts: Use, caller: Reader) -> BulkOperation:
     """Tell how far a bulk operation has got."""
     return get_bulk(parts.db, caller.user_id, bulk_named(bulk_id))
 
 
-@router.post("/bulk/{bulk_id}/cancel", response_model=BulkOperation)
-def cancel_own_bulk(bulk_id: str, parts: Use, caller: Writer) -> BulkView:
+@router.post("/bulk/{bulk_id}/cancel")
+def cancel_own_bulk(bulk_id: str, parts: Use, caller: Writer) -> BulkOperation:
     """Let a bulk operation go no further; what it has done stays done."""
     named = bulk_named(bulk_id)
     cancel_bulk(parts.db, caller.user_id, named, actor=caller.actor)

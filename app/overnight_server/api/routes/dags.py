@@ -26,16 +26,9 @@ from overnight_server.api.http.pagination import PAGE, BeforeDag, Limit, page_of
 from overnight_server.api.http.path_params import dag_cursor, dag_named
 from overnight_server.control.graphs import cancel_dag, retry_dag
 from overnight_server.domain.ids import show_dag, show_task
-from overnight_server.forecast.plan import PlanView, plan
+from overnight_server.forecast.plan import plan
 from overnight_server.forecast.snapshot import Workers
-from overnight_server.insight.dags import (
-    DagView,
-    OutlineView,
-    get_dag,
-    get_outline,
-    list_dags,
-    outline_of,
-)
+from overnight_server.insight.dags import get_dag, get_outline, list_dags, outline_of
 from overnight_server.intake.submit import Caps, Edge, NewGraph, NewTask, submit_dag
 from overnight_server.intake.translate import idempotency_key, new_task
 
@@ -51,7 +44,7 @@ Word = Annotated[
 ]
 
 
-@router.post("", status_code=201, response_model=DagCreated, responses=KNOWN)
+@router.post("", status_code=201, responses=KNOWN)
 def create_dag(
     *,
     body: DagCreate,
@@ -59,7 +52,7 @@ def create_dag(
     parts: Use,
     caller: Writer,
     idempotency: IdempotencyKey = None,
-) -> OutlineView:
+) -> DagCreated:
     """Queue a graph, whole or not at all; the same idempotency key again answers 200 with it."""
     key = idempotency_key(body.idempotency_key, idempotency)
     tasks, edges = drafts(body, parts)
@@ -99,8 +92,8 @@ def create_dag(
 
 
 # Before the route of one graph, which would take the word for an id.
-@router.post("/plan", response_model=Plan)
-def simulate_dag(body: DagPlanRequest, parts: Use, caller: Reader) -> PlanView:
+@router.post("/plan")
+def simulate_dag(body: DagPlanRequest, parts: Use, caller: Reader) -> Plan:
     """Rehearse a graph behind what waits already; nothing is queued."""
     tasks, edges = drafts(body, parts)
     return plan(
@@ -114,7 +107,7 @@ def simulate_dag(body: DagPlanRequest, parts: Use, caller: Reader) -> PlanView:
     )
 
 
-@router.get("", response_model=list[DagSummary])
+@router.get("")
 def list_own_dags(
     *,
     request: Request,
@@ -124,7 +117,7 @@ def list_own_dags(
     status: Word = None,
     limit: Limit = PAGE,
     before: BeforeDag = None,
-) -> list[DagView]:
+) -> list[DagSummary]:
     """List the caller's graphs of several tasks, newest first; Link leads to the next page."""
     # One more than asked for tells whether another page follows.
     found = list_dags(
@@ -137,13 +130,13 @@ def list_own_dags(
     return page_of(request, response, found, limit, lambda dag: dag.id)
 
 
-@router.get("/{dag_id}", response_model=Dag)
+@router.get("/{dag_id}")
 def read_dag(
     dag_id: str,
     parts: Use,
     caller: Reader,
     tasks: Annotated[bool, Query(description="Whether to tell of its tasks and edges.")] = True,  # noqa: FBT002 - a query
-) -> DagView:
+) -> Dag:
     """Tell how one graph stands, with its tasks and edges."""
     return get_dag(parts.db, caller.user_id, dag_named(dag_id), with_tasks=tasks)
 

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from overnight.errors import InvalidRequest, NotDeadLettered, TaskNotFound
 from overnight.models.account import DeadLetter, DeadLetterGroup, Resolution, Resolved
+from overnight.models.admin import UserDeadLetter
 from overnight_server.api.http.authentication import Reader, Writer
 from overnight_server.api.http.dependencies import Use
 from overnight_server.api.http.etags import changes_of
@@ -14,8 +15,6 @@ from overnight_server.api.http.path_params import number_cursor, task_named
 from overnight_server.control import dead_letters
 from overnight_server.domain.ids import show_task
 from overnight_server.insight.dead_letters import (
-    DeadLetterGroupView,
-    DeadLetterView,
     get_dead_letter,
     group_dead_letters,
     list_dead_letters,
@@ -39,7 +38,7 @@ def list_own_dead_letters(
     ] = None,
     limit: Limit = PAGE,
     before: BeforeNumber = None,
-) -> list[DeadLetterView]:
+) -> list[UserDeadLetter]:
     """List the caller's tasks that failed for good and wait for a person, the latest first."""
     found = list_dead_letters(
         parts.db,
@@ -53,14 +52,14 @@ def list_own_dead_letters(
 
 
 # Before the route of one dead letter, which would take the word for an id.
-@router.get("/groups", response_model=list[DeadLetterGroup])
-def list_own_groups(parts: Use, caller: Reader, limit: Limit = PAGE) -> list[DeadLetterGroupView]:
+@router.get("/groups")
+def list_own_groups(parts: Use, caller: Reader, limit: Limit = PAGE) -> list[DeadLetterGroup]:
     """List the ways in which the caller's tasks fail for good, the most frequent first."""
     return group_dead_letters(parts.db, user_id=caller.user_id, limit=limit)
 
 
 @router.get("/{task_id}", response_model=DeadLetter)
-def read_dead_letter(task_id: str, parts: Use, caller: Reader) -> DeadLetterView:
+def read_dead_letter(task_id: str, parts: Use, caller: Reader) -> UserDeadLetter:
     """Show a task's latest dead letter, with every run that failed."""
     named = task_named(task_id)
     state = get_task(parts.db, caller.user_id, named).state

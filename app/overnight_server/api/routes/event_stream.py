@@ -25,12 +25,12 @@ from overnight_server.api.http.dependencies import Parts, Use
 from overnight_server.domain.ids import DagId, MalformedId, TaskId, parse_dag, parse_task
 from overnight_server.event_log.feed import Feed, Subscription
 from overnight_server.event_log.reader import EventView, Topic, last_event, read_events
-from overnight_server.insight.dags import DagView, get_dag
-from overnight_server.insight.tasks import TaskView, get_task
+from overnight_server.insight.dags import get_dag
+from overnight_server.insight.tasks import get_task
 from overnight_server.store.db import DatabaseUnreachable
 
 router = APIRouter(prefix="/api/v1", tags=["events"])
-V = TypeVar("V", TaskView, DagView)
+V = TypeVar("V", TaskResponse, Dag)
 PAGE = 500
 # After this long a stream ends by itself and is opened again.
 LONGEST_SECONDS = 15 * 60
@@ -123,7 +123,7 @@ async def stream_events(
     return EventStream(parts.feed, topic, partial(_told, parts, after=after, check=check))
 
 
-@router.get("/tasks/{task_id}/wait", response_model=TaskResponse)
+@router.get("/tasks/{task_id}/wait")
 async def wait_for_task(
     *,
     task_id: str,
@@ -133,7 +133,7 @@ async def wait_for_task(
     timeout: Annotated[  # noqa: ASYNC109 - the word of the wire
         int, Query(ge=0, le=LONGEST_WAIT_SECONDS, description="How many seconds to wait.")
     ] = 30,
-) -> TaskView:
+) -> TaskResponse:
     """Tell how a task stands once it has ended, or when so many seconds have passed."""
     named = _task_id(task_id)
     look = partial(get_task, parts.db, caller.user_id, named)
@@ -141,7 +141,7 @@ async def wait_for_task(
     return await _ended(parts, Topic(caller.user_id, named), look, check, timeout)
 
 
-@router.get("/dags/{dag_id}/wait", response_model=Dag)
+@router.get("/dags/{dag_id}/wait")
 async def wait_for_dag(
     *,
     dag_id: str,
@@ -151,7 +151,7 @@ async def wait_for_dag(
     timeout: Annotated[  # noqa: ASYNC109 - the word of the wire
         int, Query(ge=0, le=LONGEST_WAIT_SECONDS, description="How many seconds to wait.")
     ] = 30,
-) -> DagView:
+) -> Dag:
     """Tell how a graph stands, without its tasks, once it has ended or so many seconds passed."""
     named = _dag_id(dag_id)
     look = partial(get_dag, parts.db, caller.user_id, named, with_tasks=False)
@@ -178,8 +178,8 @@ async def _ended(
             await listener.news(left)
 
 
-def _has_ended(seen: TaskView | DagView) -> bool:
-    ended_at = seen.completed_at if isinstance(seen, TaskView) else seen.finished_at
+def _has_ended(seen: TaskResponse | Dag) -> bool:
+    ended_at = seen.completed_at if isinstance(seen, TaskResponse) else seen.finished_at
     return ended_at is not None
 
 

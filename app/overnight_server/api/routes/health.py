@@ -9,7 +9,7 @@ from redis import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
 from overnight_server.api.http.dependencies import Use
-from overnight_server.insight.health import health
+from overnight_server.insight.workers import health
 from overnight_server.store import migrate
 from overnight_server.store.db import DatabaseUnreachable
 from overnight_server.wakeups.redis_client import fail_fast_client

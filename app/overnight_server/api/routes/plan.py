@@ -8,7 +8,7 @@ from overnight.errors import FieldError, InvalidGraph
 from overnight.models.tasks import Plan, PlanRequest
 from overnight_server.api.http.authentication import Reader
 from overnight_server.api.http.dependencies import Use
-from overnight_server.forecast.plan import PlanView, plan
+from overnight_server.forecast.plan import plan
 from overnight_server.forecast.snapshot import Workers
 from overnight_server.intake.submit import Caps, Edge
 from overnight_server.intake.translate import new_task
@@ -16,8 +16,8 @@ from overnight_server.intake.translate import new_task
 router = APIRouter(prefix="/api/v1/plan", tags=["plan"])
 
 
-@router.post("", response_model=Plan)
-def simulate_batch(body: PlanRequest, parts: Use, caller: Reader) -> PlanView:
+@router.post("")
+def simulate_batch(body: PlanRequest, parts: Use, caller: Reader) -> Plan:
     """Rehearse a batch behind what waits already; nothing is queued."""
     if wrong := list(_leading_nowhere(body)):
         raise InvalidGraph(wrong)

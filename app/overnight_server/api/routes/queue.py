@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter, Response
 
+from overnight.models.enums import TaskStatus
 from overnight.models.queue import (
     QueueAccepted,
     QueueCancelled,
@@ -21,13 +22,7 @@ from overnight_server.control.cancel import cancel
 from overnight_server.control.keys import Caller
 from overnight_server.domain.ids import show_task
 from overnight_server.domain.lifecycle import Status
-from overnight_server.insight.single_queue import (
-    WORD_OF,
-    QueuedTaskView,
-    get_entry,
-    list_entries,
-    list_jobs,
-)
+from overnight_server.insight.single_queue import STATE_NAME, get_entry, list_entries, list_jobs
 from overnight_server.insight.tasks import get_task
 from overnight_server.intake.source_jobs import noting
 from overnight_server.intake.translate import prompted_task
@@ -53,15 +48,16 @@ def queue_prompt_of_page(
     return _accepted(body, WEB, response, parts, caller)
 
 
-@router.get("/api/queue", response_model=QueueListing)
-def read_queue(parts: Use, caller: Reader, limit: Limit = MAX_PAGE) -> dict[str, object]:
+@router.get("/api/queue")
+def read_queue(parts: Use, caller: Reader, limit: Limit = MAX_PAGE) -> QueueListing:
     """Tell how full the queue is, and list the caller's entries that have not ended."""
-    figures, entries = list_entries(parts.db, caller.user_id, limit=limit)
-    return {**vars(figures), "max_size": parts.settings.queue_max_size, "tasks": entries}
+    max_size = parts.settings.queue_max_size
+    figures, entries = list_entries(parts.db, caller.user_id, limit=limit, max_size=max_size)
+    return QueueListing(**dict(figures), tasks=entries)
 
 
-@router.get("/api/queue/{task_id}", response_model=QueuedTask)
-def read_entry(task_id: str, parts: Use, caller: Reader) -> QueuedTaskView:
+@router.get("/api/queue/{task_id}")
+def read_entry(task_id: str, parts: Use, caller: Reader) -> QueuedTask:
     """Tell how one entry stands: its position while it waits, who has it once it is dispatched."""
     return get_entry(parts.db, caller.user_id, task_named(task_id))
 
@@ -71,16 +67,16 @@ def cancel_entry(task_id: str, parts: Use, caller: Writer) -> QueueCancelled:
     """Cancel an entry: at once if it waits, at its next heartbeat if an agent has it."""
     named = task_named(task_id)
     state = cancel(parts.db, caller.user_id, named, actor=f"user:{caller.user_id}")
-    return QueueCancelled(queue_id=show_task(named), state=WORD_OF[state.status])
+    return QueueCancelled(queue_id=show_task(named), state=STATE_NAME[state.status])
 
 
-@router.get("/status", response_model=ServiceStatus)
-def read_status(parts: Use, caller: Reader) -> dict[str, object]:
+@router.get("/status")
+def read_status(parts: Use, caller: Reader) -> ServiceStatus:
     """Tell what this service is, how full its queue is, and what became of a scheduler's jobs."""
-    figures, _ = list_entries(parts.db, caller.user_id, limit=0)
-    queue = {**vars(figures), "max_size": parts.settings.queue_max_size}
+    max_size = parts.settings.queue_max_size
+    figures, _ = list_entries(parts.db, caller.user_id, limit=0, max_size=max_size)
     jobs = list_jobs(parts.db, caller.user_id, limit=MAX_PAGE)
-    return {"version": VERSION, "queue": queue, "jobs": jobs}
+    return ServiceStatus(version=VERSION, queue=figures, jobs=jobs)
 
 
 def _accepted(
@@ -94,5 +90,5 @@ def _accepted(
     task = get_task(parts.db, caller.user_id, submitted.task_id)
     response.headers["Location"] = f"/api/queue/{task.id}"
     # A worker may have taken it meanwhile: then it went in as the next to start.
-    position = task.position if task.status == Status.PENDING else FIRST
-    return QueueAccepted(queue_id=task.id, position=position, state=WORD_OF[Status.PENDING])
+    position = task.position if task.status is TaskStatus.PENDING else FIRST
+    return QueueAccepted(queue_id=task.id, position=position, state=STATE_NAME[Status.PENDING])

@@ -12,9 +12,9 @@ from overnight_server.api.http.dependencies import Use
 from overnight_server.api.http.pagination import PAGE, BeforeNumber, Limit, page_of
 from overnight_server.api.http.path_params import artifact_named, number_cursor, task_named
 from overnight_server.event_log.reader import EventView, Topic, last_event, read_events
-from overnight_server.insight.artifacts import ArtifactView, get_artifact, list_artifacts
-from overnight_server.insight.attempts import AttemptView, list_attempts
-from overnight_server.insight.notices import NoticeView, list_notices
+from overnight_server.insight.artifacts import get_artifact, list_artifacts
+from overnight_server.insight.attempts import list_attempts
+from overnight_server.insight.notices import list_notices
 from overnight_server.insight.tasks import get_task
 
 router = APIRouter(prefix="/api/v1", tags=["records"])
@@ -22,7 +22,7 @@ BIGGEST_ID = 2**63 - 1
 MEDIA = {"json": "application/json", "text": "text/plain; charset=utf-8"}
 
 
-@router.get("/tasks/{task_id}/attempts", response_model=list[Attempt])
+@router.get("/tasks/{task_id}/attempts")
 def read_attempts(
     *,
     task_id: str,
@@ -32,7 +32,7 @@ def read_attempts(
     caller: Reader,
     limit: Limit = PAGE,
     before: BeforeNumber = None,
-) -> list[AttemptView]:
+) -> list[Attempt]:
     """List the claims of a task, the latest first: who ran it, how it ended, what it cost."""
     cursor = number_cursor(before)
     named = task_named(task_id)
@@ -57,16 +57,16 @@ def read_task_events(
     return read_events(parts.db, topic, after=after, until=BIGGEST_ID, limit=limit)
 
 
-@router.get("/tasks/{task_id}/artifacts", response_model=list[Artifact])
-def read_artifacts(task_id: str, parts: Use, caller: Reader) -> list[ArtifactView]:
+@router.get("/tasks/{task_id}/artifacts")
+def read_artifacts(task_id: str, parts: Use, caller: Reader) -> list[Artifact]:
     """List what the runs of a task made for others to read."""
     named = task_named(task_id)
     get_task(parts.db, caller.user_id, named)  # refuses what is not the caller's
     return list_artifacts(parts.db, caller.user_id, named)
 
 
-@router.get("/artifacts/{artifact_id}", response_model=Artifact)
-def read_artifact(artifact_id: str, parts: Use, caller: Reader) -> ArtifactView:
+@router.get("/artifacts/{artifact_id}")
+def read_artifact(artifact_id: str, parts: Use, caller: Reader) -> Artifact:
     """Tell what one artifact is."""
     view, _ = get_artifact(parts.db, caller.user_id, artifact_named(artifact_id))
     return view
@@ -100,7 +100,7 @@ def read_artifact_content(artifact_id: str, parts: Use, caller: Reader) -> Respo
     )
 
 
-@router.get("/notices", response_model=list[Notice])
+@router.get("/notices")
 def read_notices(
     *,
     request: Request,
@@ -109,7 +109,7 @@ def read_notices(
     caller: Reader,
     limit: Limit = PAGE,
     before: BeforeNumber = None,
-) -> list[NoticeView]:
+) -> list[Notice]:
     """List what the caller should hear of, the latest first: hours running out, failing tasks."""
     found = list_notices(parts.db, caller.user_id, before=number_cursor(before), limit=limit + 1)
     return page_of(request, response, found, limit, lambda notice: notice.id)

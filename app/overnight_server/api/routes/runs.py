@@ -51,7 +51,7 @@ from overnight_server.domain.results import (
     TimedOut,
     Waiting,
 )
-from overnight_server.insight.tasks import TaskView, get_task
+from overnight_server.insight.tasks import get_task
 from overnight_server.intake.grow_graph import Seed, SpawnCaps, spawn
 from overnight_server.intake.translate import new_task
 from overnight_server.outcome import agent_claims
@@ -246,10 +246,9 @@ def suspend_run(body: Awaited, run: Running) -> Ok:
 @router.post(
     "/spawn",
     status_code=201,
-    response_model=TaskResponse,
     responses=again(TaskResponse, "The task that this key spawned before."),
 )
-def spawn_child(body: Spawn, run: Running, response: Response) -> TaskView:
+def spawn_child(body: Spawn, run: Running, response: Response) -> TaskResponse:
     """Add a task to the run's graph; the same key again answers 200 with the first."""
     holder = run.holder()
     key = body.key or f"{NUMBERED}{uuid4().hex}"

@@ -1,6 +1,5 @@
 """The routes of tasks: create, list, read, cancel, run again, and how the caller's queue stands."""
 
-from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -35,13 +34,13 @@ from overnight_server.control.edit import edit
 from overnight_server.control.fork import fork
 from overnight_server.control.graphs import retry
 from overnight_server.domain.ids import show_dag, show_task
-from overnight_server.explain.explain import ExplainView, explain
-from overnight_server.forecast.forecast import ForecastView, forecast_next, forecast_task
+from overnight_server.explain.explain import explain
+from overnight_server.forecast.forecast import forecast_next, forecast_task
 from overnight_server.forecast.snapshot import Workers
 from overnight_server.gate.claim import Terms
 from overnight_server.insight.dags import get_outline
-from overnight_server.insight.queue import QueueStatusView, queue_status
-from overnight_server.insight.tasks import TaskView, get_task, list_tasks
+from overnight_server.insight.queue_status import queue_status
+from overnight_server.insight.tasks import get_task, list_tasks
 from overnight_server.intake.submit import Caps
 from overnight_server.intake.translate import idempotency_key, new_task
 
@@ -58,7 +57,7 @@ Word = Annotated[
 ]
 
 
-@router.post("", status_code=201, response_model=TaskResponse, responses=KNOWN)
+@router.post("", status_code=201, responses=KNOWN)
 def create_task(
     *,
     body: TaskCreate,
@@ -66,7 +65,7 @@ def create_task(
     parts: Use,
     caller: Writer,
     idempotency: IdempotencyKey = None,
-) -> TaskView:
+) -> TaskResponse:
     """Queue a task; the same idempotency key again answers 200 with the task of the first time."""
     alone = body.model_copy(update={"workflow_id": None})
     task = new_task(alone, parts.settings, idempotency_key(body.idempotency_key, idempotency))
@@ -80,7 +79,7 @@ def create_task(
     return task_made
 
 
-@router.get("", response_model=list[TaskResponse])
+@router.get("")
 def list_own_tasks(
     *,
     request: Request,
@@ -88,17 +87,17 @@ def list_own_tasks(
     parts: Use,
     caller: Reader,
     status: Word = None,
-    chosen: Choice,
+    criteria: Choice,
     limit: Limit = PAGE,
     before: BeforeTask = None,
-) -> list[TaskView]:
+) -> list[TaskResponse]:
     """List the caller's tasks, newest first; the Link header leads to the next page."""
     # One more than asked for tells whether another page follows.
     found = list_tasks(
         parts.db,
         caller.user_id,
         states=states_named(status),
-        chosen=chosen,
+        criteria=criteria,
         limit=limit + 1,
         before=task_cursor(before),
     )
@@ -106,40 +105,40 @@ def list_own_tasks(
 
 
 # Before the route of one task, which would take the word for an id.
-@router.get("/queue-status", response_model=QueueStatus)
-def read_queue_status(parts: Use, caller: Reader) -> QueueStatusView:
+@router.get("/queue-status")
+def read_queue_status(parts: Use, caller: Reader) -> QueueStatus:
     """Tell how much of the caller's runs and waits, against what the plan allows."""
     return queue_status(parts.db, caller.user_id, Terms.of(parts.settings))
 
 
-@router.get("/forecast", response_model=list[Forecast])
-def read_forecasts(parts: Use, caller: Reader, limit: Limit = PAGE) -> list[ForecastView]:
+@router.get("/forecast")
+def read_forecasts(parts: Use, caller: Reader, limit: Limit = PAGE) -> list[Forecast]:
     """Foretell the caller's running tasks and those that come next, in their order."""
     return forecast_next(parts.db, caller.user_id, Workers.of(parts.settings), limit=limit)
 
 
-@router.get("/{task_id}/forecast", response_model=Forecast)
-def read_forecast(task_id: str, parts: Use, caller: Reader) -> ForecastView:
+@router.get("/{task_id}/forecast")
+def read_forecast(task_id: str, parts: Use, caller: Reader) -> Forecast:
     """Tell when one task is expected to start and to end."""
     workers = Workers.of(parts.settings)
     return forecast_task(parts.db, caller.user_id, task_named(task_id), workers)
 
 
-@router.get("/{task_id}/explain", response_model=Explanation)
-def explain_task(task_id: str, parts: Use, caller: Reader) -> ExplainView:
+@router.get("/{task_id}/explain")
+def explain_task(task_id: str, parts: Use, caller: Reader) -> Explanation:
     """Tell every reason a task is not running, and what can be done about it."""
     return explain(parts.db, caller.user_id, task_named(task_id), Terms.of(parts.settings))
 
 
-@router.get("/{task_id}", response_model=TaskResponse)
-def read_task(task_id: str, response: Response, parts: Use, caller: Reader) -> TaskView:
+@router.get("/{task_id}")
+def read_task(task_id: str, response: Response, parts: Use, caller: Reader) -> TaskResponse:
     """Tell how one task stands; its ETag is what an edit of it must name."""
     task = get_task(parts.db, caller.user_id, task_named(task_id))
     show_edition(response, task)
     return task
 
 
-@router.patch("/{task_id}", response_model=TaskResponse, openapi_extra=IF_MATCH)
+@router.patch("/{task_id}", openapi_extra=IF_MATCH)
 def edit_task(
     *,
     task_id: str,
@@ -149,7 +148,7 @@ def edit_task(
     caller: Writer,
     # Described as needed; who leaves it out is told so with a status of its own.
     if_match: Annotated[str | None, Header(max_length=1_000, include_in_schema=False)] = None,
-) -> TaskView:
+) -> TaskResponse:
     """Change a task that nobody has yet, if it is still as If-Match names it."""
     named = task_named(task_id)
     get_task(parts.db, caller.user_id, named)  # refuses what is not the caller's, whatever it says
@@ -214,6 +213,4 @@ def fork_task(
         response.status_code = 200
     response.headers["Location"] = f"/api/v1/dags/{show_dag(forked.dag_id)}"
     outline = get_outline(parts.db, caller.user_id, forked.dag_id)
-    return DagForked.model_validate(
-        {**asdict(outline), "forked_from": show_dag(forked.forked_from)}
-    )
+    return DagForked(**dict(outline), forked_from=show_dag(forked.forked_from))

@@ -11,14 +11,14 @@ from overnight_server.api.http.pagination import PAGE, Limit
 from overnight_server.api.http.path_params import dag_named, trigger_named
 from overnight_server.api.routes.dags import drafts
 from overnight_server.domain.ids import show_trigger
-from overnight_server.insight.triggers import TriggerView, get_trigger, list_triggers
+from overnight_server.insight.triggers import get_trigger, list_triggers
 from overnight_server.intake.submit import Caps, NewGraph
 from overnight_server.intake.triggers import add_trigger, drop_trigger
 
 router = APIRouter(prefix="/api/v1", tags=["triggers"])
 
 
-@router.get("/triggers", response_model=list[Trigger])
+@router.get("/triggers")
 def list_own_triggers(
     parts: Use,
     caller: Reader,
@@ -26,16 +26,16 @@ def list_own_triggers(
         str | None, Query(max_length=200, description="Only those of one graph.")
     ] = None,
     limit: Limit = PAGE,
-) -> list[TriggerView]:
+) -> list[Trigger]:
     """List what the ends of the caller's graphs set off, the newest first."""
     named = None if dag_id is None else dag_named(dag_id)
     return list_triggers(parts.db, caller.user_id, dag_id=named, limit=limit)
 
 
-@router.post("/dags/{dag_id}/triggers", status_code=201, response_model=Trigger)
+@router.post("/dags/{dag_id}/triggers", status_code=201)
 def create_trigger(
     dag_id: str, body: TriggerCreate, response: Response, parts: Use, caller: Writer
-) -> TriggerView:
+) -> Trigger:
     """Have a graph let in once another of the caller's has ended so."""
     tasks, edges = drafts(body.graph, parts)
     graph = NewGraph(tasks, edges, body.graph.title, body.graph.budget_usd)
@@ -52,8 +52,8 @@ def create_trigger(
     return get_trigger(parts.db, caller.user_id, made)
 
 
-@router.get("/triggers/{trigger_id}", response_model=Trigger)
-def read_trigger(trigger_id: str, parts: Use, caller: Reader) -> TriggerView:
+@router.get("/triggers/{trigger_id}")
+def read_trigger(trigger_id: str, parts: Use, caller: Reader) -> Trigger:
     """Tell whether a trigger has fired, and what it let in."""
     return get_trigger(parts.db, caller.user_id, trigger_named(trigger_id))
 

@@ -23,38 +23,34 @@ AllUsers = Annotated[
 
 def get(given: str) -> "Task":
     """Return any user's task."""
-    from overnight.models.tasks import Task
     from overnight_server.insight.tasks import get_task
 
     with database.opened() as db:
-        return Task.model_validate(get_task(db, *_named(db, given)))
+        return get_task(db, *_named(db, given))
 
 
 def explain(given: str) -> "Explanation":
     """Tell why any user's task is not running."""
-    from overnight.models.explain import Explanation
     from overnight_server.explain.explain import explain as judge
     from overnight_server.gate.claim import Terms
 
     terms = Terms.of(database.settings())
     with database.opened() as db:
-        return Explanation.model_validate(judge(db, *_named(db, given), terms))
+        return judge(db, *_named(db, given), terms)
 
 
 def forecast(given: str) -> "Forecast":
     """Foretell any user's task."""
-    from overnight.models.tasks import Forecast
     from overnight_server.forecast.forecast import forecast_task
     from overnight_server.forecast.snapshot import Workers
 
     workers = Workers.of(database.settings())
     with database.opened() as db:
-        return Forecast.model_validate(forecast_task(db, *_named(db, given), workers))
+        return forecast_task(db, *_named(db, given), workers)
 
 
 def tasks_of(user: str, *, status: str | None, limit: int) -> "list[Task]":
     """Return a user's newest tasks."""
-    from overnight.models.tasks import Task
     from overnight_server.domain.lifecycle import ALIASES, State, Status, states_of
     from overnight_server.insight.tasks import list_tasks
 
@@ -65,8 +61,7 @@ def tasks_of(user: str, *, status: str | None, limit: int) -> "list[Task]":
         message = f"status: is no status of a task; legal: {legal}"
         raise Failure(message, code=Code.USAGE) from error
     with database.opened() as db:
-        found = list_tasks(db, users.known(db, user), states=states, limit=limit)
-    return [Task.model_validate(view) for view in found]
+        return list_tasks(db, users.known(db, user), states=states, limit=limit)
 
 
 def refuse_connection(url: object, key_file: object) -> None:

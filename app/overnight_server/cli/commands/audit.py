@@ -1,6 +1,5 @@
 """`overnight audit`: who did what, to whom, and through which door."""
 
-from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated
 
@@ -34,17 +33,17 @@ def list_(
     as_json: options.Json = False,
 ) -> None:
     """List what people did, newest first: users, keys, pauses, budgets, and acts on tasks."""
-    from overnight_server.insight.audit import list_acts
+    from overnight_server.insight.audit import list_audit_entries
 
     with database.opened(database.FRONT_DOOR) as db:
-        acts = list_acts(
+        acts = list_audit_entries(
             db,
             user_id=None if user is None else users.known(db, user),
             within=None if since is None else timedelta(seconds=since),
             limit=limit,
         )
     if as_json:
-        output.document([asdict(act) for act in acts])
+        output.document([act.model_dump() for act in acts])
         return
     rows = [
         (

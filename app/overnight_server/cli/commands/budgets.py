@@ -1,7 +1,6 @@
 """`overnight approvals`, `approve`, `stop` and `budget`: money tasks ask for, and its limits."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,8 +11,8 @@ from overnight_server.cli.terminal import options, output, short_ids
 from overnight_server.cli.terminal.failures import Code, Failure
 
 if TYPE_CHECKING:
+    from overnight.models.admin import UserApproval
     from overnight_server.domain.ids import TaskId
-    from overnight_server.insight.budgets import ApprovalView
     from overnight_server.store.db import Db
 
 approvals = typer.Typer(help="Look at tasks that have used up a budget and ask for more.")
@@ -39,7 +38,7 @@ def list_(
     with database.opened() as db:
         asking = list_approvals(db, user_id=users.known(db, user) if user else None, limit=limit)
     if as_json:
-        output.document([asdict(one) for one in asking])
+        output.document([one.model_dump() for one in asking])
     else:
         output.table(HEADERS, _rows(asking), empty="No task asks for money.")
 
@@ -176,7 +175,7 @@ def _resolve(db: "Db", given: str) -> "TaskId":
     return parse_task(short_ids.choose(given, asking, among="tasks that ask for money"))
 
 
-def _rows(asking: "Sequence[ApprovalView]") -> list[tuple[object, ...]]:
+def _rows(asking: "Sequence[UserApproval]") -> list[tuple[object, ...]]:
     return [
         (
             one.task_id,

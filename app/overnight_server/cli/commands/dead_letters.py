@@ -1,6 +1,5 @@
 """`overnight dead`: tasks that failed for good and wait for a person."""
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,8 +9,8 @@ from overnight_server.cli.terminal import options, output, short_ids
 from overnight_server.cli.terminal.failures import Code, Failure
 
 if TYPE_CHECKING:
+    from overnight.models.admin import UserDeadLetter
     from overnight_server.domain.ids import TaskId
-    from overnight_server.insight.dead_letters import DeadLetterView
     from overnight_server.store.db import Db
 
 app = typer.Typer(help="Look at tasks that failed for good, and resolve them.")
@@ -37,7 +36,7 @@ def list_(
     with database.opened() as db:
         letters = list_dead_letters(db, resolved=resolved, limit=limit)
     if as_json:
-        output.document([asdict(letter) for letter in letters])
+        output.document([letter.model_dump() for letter in letters])
     else:
         output.table(HEADERS, [_row(letter) for letter in letters], empty="No dead letters.")
 
@@ -50,9 +49,9 @@ def show(task: options.TaskRef, *, as_json: options.Json = False) -> None:
     with database.opened() as db:
         letter = get_dead_letter(db, _resolve(db, task))
     if as_json:
-        output.document(asdict(letter))
+        output.document(letter.model_dump())
     else:
-        output.record(asdict(letter))
+        output.record(letter.model_dump())
 
 
 @app.command()
@@ -91,7 +90,7 @@ def _resolve(db: "Db", given: str) -> "TaskId":
     return parse_task(short_ids.choose(given, open_ones, among="open dead letters"))
 
 
-def _row(letter: "DeadLetterView") -> tuple[object, ...]:
+def _row(letter: "UserDeadLetter") -> tuple[object, ...]:
     return (
         letter.task_id,
         letter.dead_lettered_at,

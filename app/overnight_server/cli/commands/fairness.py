@@ -1,6 +1,5 @@
 """`overnight fairness`: the receipts that nobody was kept waiting for another's sake."""
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,8 +8,7 @@ from overnight_server.cli import database
 from overnight_server.cli.terminal import arguments, options, output
 
 if TYPE_CHECKING:
-    from overnight_server.domain.fairness import Receipt
-    from overnight_server.insight.fairness import FairnessView
+    from overnight.models.admin import Fairness, Receipt
 
 HEADERS = ("USER", "STARTED", "WAITING", "LONGEST WAIT", "MEDIAN WAIT", "SLOT SHARE", "SERVICE")
 A_DAY, A_QUARTER = 86_400, 900
@@ -50,15 +48,15 @@ def fairness(
             db,
             liveness=liveness,
             since=timedelta(seconds=since),
-            patience=timedelta(seconds=patience),
+            starving_after=timedelta(seconds=patience),
         )
     if as_json:
-        output.document(asdict(found))
+        output.document(found.model_dump())
     else:
         _show(found)
 
 
-def _show(found: "FairnessView") -> None:
+def _show(found: "Fairness") -> None:
     output.table(HEADERS, [_row(one) for one in found.users], empty="Nobody had ready work.")
     output.record(
         {

@@ -1,6 +1,5 @@
 """`overnight inbox`: what programs left in their own transactions and intake could not take."""
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,7 +8,7 @@ from overnight_server.cli import database
 from overnight_server.cli.terminal import options, output
 
 if TYPE_CHECKING:
-    from overnight_server.insight.inbox import InboxView
+    from overnight.models.admin import InboxRow
 
 app = typer.Typer(help="Look at tasks left in transactions, and resolve what was refused.")
 
@@ -32,7 +31,7 @@ def list_(
     with database.opened() as db:
         rows = list_inbox(db, resolved=everything, limit=limit)
     if as_json:
-        output.document([asdict(row) for row in rows])
+        output.document([row.model_dump() for row in rows])
     else:
         output.table(HEADERS, [_line(row) for row in rows], empty="The inbox is empty.")
 
@@ -57,7 +56,7 @@ def drop(row: Row, *, as_json: options.Json = False) -> None:
     _done(row, "drop", as_json=as_json)
 
 
-def _line(row: "InboxView") -> tuple[object, ...]:
+def _line(row: "InboxRow") -> tuple[object, ...]:
     stands = row.outcome or (f"held by {row.held_by}" if row.held_by else "waiting")
     return (row.id, row.arrived_at, row.user, stands, row.title, row.task_id, row.error)
 

@@ -1,6 +1,5 @@
 """`overnight key`: the API keys by which users come in."""
 
-from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Annotated
 
@@ -64,7 +63,7 @@ def list_(
     with database.opened(database.FRONT_DOOR) as db:
         keys = list_keys(db, None if user is None else users.known(db, user))
     if as_json:
-        output.document([asdict(key) for key in keys])
+        output.document([key.model_dump() for key in keys])
         return
     rows = [
         (

@@ -1,7 +1,6 @@
 """`overnight locks`: what tasks hold alone, who waits for it, and how to take it from a holder."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,8 +13,8 @@ from overnight_server.cli.terminal.failures import Code, Failure
 from overnight_server.cli.terminal.output import quoted
 
 if TYPE_CHECKING:
+    from overnight.models.admin import HeldLock, HeldLockWait
     from overnight_server.domain.ids import TaskId
-    from overnight_server.insight.locks import LockView, LockWaitView
     from overnight_server.store.db import Db
 
 app = typer.Typer(help="Look at locks, and take them from holders that will not let go.")
@@ -60,8 +59,8 @@ def check(user: UserName, *, as_json: options.Json = False) -> None:
             {
                 "user": user,
                 "locked": bool(locks),
-                "locks": [asdict(lock) for lock in locks],
-                "waits": [asdict(wait) for wait in waits],
+                "locks": [lock.model_dump() for lock in locks],
+                "waits": [wait.model_dump() for wait in waits],
             }
         )
         return
@@ -127,7 +126,7 @@ def check_project(
         locks = list_locks(db, project=project)
     if as_json:
         output.document(
-            {"project": project, "cleaned": freed, "locks": [asdict(lock) for lock in locks]}
+            {"project": project, "cleaned": freed, "locks": [lock.model_dump() for lock in locks]}
         )
     else:
         _show(locks, as_json=False)
@@ -143,7 +142,7 @@ def show_all_queues(*, as_json: bool) -> None:
             db, slots_max=known.slots_max, liveness=timedelta(seconds=known.worker_liveness)
         )
     if as_json:
-        output.document(status.document())
+        output.document(status.model_dump())
         return
     pending, active = status.pending, status.active
     output.record(
@@ -152,7 +151,7 @@ def show_all_queues(*, as_json: bool) -> None:
             "slots": _slots(active.slots_used, active.slots_max),
             "by user": _counts(active.by_user),
             "by project": _counts(active.by_project),
-            "locks": str(len(status.locks)),
+            "locks": str(status.user_locks.active),
         }
     )
 
@@ -202,9 +201,9 @@ def _resolve(db: "Db", user: str, given: str) -> "TaskId":
     return parse_task(short_ids.choose(given, sorted(holders), among="tasks that hold a lock"))
 
 
-def _show(locks: "Sequence[LockView]", *, as_json: bool) -> None:
+def _show(locks: "Sequence[HeldLock]", *, as_json: bool) -> None:
     if as_json:
-        output.document([asdict(lock) for lock in locks])
+        output.document([lock.model_dump() for lock in locks])
         return
     rows = [
         (
@@ -222,9 +221,9 @@ def _show(locks: "Sequence[LockView]", *, as_json: bool) -> None:
     output.table(HEADERS, rows, empty="No locks are held.")
 
 
-def _show_waits(waits: "Sequence[LockWaitView]", *, as_json: bool) -> None:
+def _show_waits(waits: "Sequence[HeldLockWait]", *, as_json: bool) -> None:
     if as_json:
-        output.document([asdict(wait) for wait in waits])
+        output.document([wait.model_dump() for wait in waits])
         return
     rows = [
         (

@@ -1,6 +1,5 @@
 """What is held back: pauses of users, pools, everything or one's own work; draining workers."""
 
-from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,7 +57,7 @@ def pause(
         with database.opened() as db:
             found = list_pauses(db)
         if as_json:
-            output.document([asdict(one) for one in found])
+            output.document([one.model_dump() for one in found])
             return
         rows = [(one.scope, one.target, one.paused_at, one.paused_by, one.note) for one in found]
         output.table(PAUSES, rows, empty="Nothing is paused.")
@@ -121,7 +120,7 @@ def workers(
     with database.opened() as db:
         found = list_workers(db, liveness=liveness, offline=everyone)
     if as_json:
-        output.document([asdict(worker) for worker in found])
+        output.document([worker.model_dump() for worker in found])
         return
     rows = [
         (
@@ -141,13 +140,13 @@ def workers(
 
 def pools(*, as_json: options.Json = False) -> None:
     """List the pools: whom each serves, its workers and slots, and how many are busy."""
-    from overnight_server.insight.pools import list_pools
+    from overnight_server.insight.workers import list_pools
 
     liveness = timedelta(seconds=database.settings().worker_liveness)
     with database.opened() as db:
         found = list_pools(db, liveness=liveness)
     if as_json:
-        output.document([asdict(pool) for pool in found])
+        output.document([pool.model_dump() for pool in found])
         return
     rows = [
         (

@@ -1,6 +1,5 @@
 """`overnight user`: who may submit work, and on which plan."""
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,10 +11,10 @@ from overnight_server.domain.plans import OnExhausted, PlanTier
 from overnight_server.domain.windows import AtClosing
 
 if TYPE_CHECKING:
+    from overnight.models.admin import UserDetail
     from overnight_server.control.users import Lifted
     from overnight_server.domain.ids import UserId
     from overnight_server.domain.windows import Window
-    from overnight_server.insight.users import UserView
     from overnight_server.store.db import Db
 
 app = typer.Typer(help="Add users, look at them and change what they may do, and when.")
@@ -62,7 +61,7 @@ def list_(*, as_json: options.Json = False) -> None:
     with database.opened(database.FRONT_DOOR) as db:
         users = list_users(db)
     if as_json:
-        output.document([asdict(user) for user in users])
+        output.document([user.model_dump() for user in users])
         return
     rows = [
         (
@@ -77,7 +76,7 @@ def list_(*, as_json: options.Json = False) -> None:
                 else f"/{user.monthly_agent_hours_limit}"
             ),
             None if user.night_budget_usd is None else f"${user.night_budget_usd:.2f}",
-            None if user.window is None else user.window.said,
+            None if user.window is None else str(user.window),
             _standing(user),
         )
         for user in users
@@ -230,7 +229,7 @@ def _shut(name: str, *, disabled: bool, changed: bool, as_json: bool) -> None:
         output.note(f"{name} was {stands} already.")
 
 
-def _standing(user: "UserView") -> str:
+def _standing(user: "UserDetail") -> str:
     if user.disabled_at is not None:
         return "disabled"
     stands = "paused" if user.paused else "open"
@@ -250,7 +249,7 @@ def notices(
     with database.opened() as db:
         told = list_notices(db, known(db, name), limit=limit)
     if as_json:
-        output.document([asdict(notice) for notice in told])
+        output.document([notice.model_dump() for notice in told])
         return
     rows = [(notice.at, notice.kind, notice.task_id, notice.detail) for notice in told]
     output.table(("AT", "KIND", "TASK", "DETAIL"), rows, empty="Nothing to tell.")
@@ -270,12 +269,12 @@ def _number_or(given: str | None, word: str, option: str) -> "int | Lifted | Non
 
 
 def _show_limits(db: "Db", name: str, user_id: "UserId", *, as_json: bool) -> None:
-    from overnight_server.insight.queue import user_limits
+    from overnight_server.insight.limits import user_limits
 
     deployment = database.settings().max_pending_per_user
     view = user_limits(db, user_id, default_max_pending=deployment)
     if as_json:
-        output.document({"name": name, **asdict(view)})
+        output.document({"name": name, **view.model_dump()})
         return
     limit = view.monthly_agent_hours_limit
     output.record(
@@ -321,12 +320,12 @@ def window(
             set_window(db, user_id, wanted)
         [user] = [one for one in list_users(db) if one.name == name]
     if as_json:
-        output.document({"name": name, "window": user.window and asdict(user.window)})
+        output.document({"name": name, "window": user.window and user.window.model_dump()})
     elif user.window is None:
         output.line(f"{name}'s work may start at any time.")
     else:
         closing = user.window.at_closing
-        output.line(f"{name}'s work may start {user.window.said}; at closing: {closing}.")
+        output.line(f"{name}'s work may start {user.window}; at closing: {closing}.")
 
 
 def _window(

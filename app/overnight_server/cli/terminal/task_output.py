@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from overnight import Task
     from overnight.models.dags import DagTaskState
     from overnight.models.tasks import UserLimits
-    from overnight_server.insight.queue import UserLimitsView
 
 WAITS = {"approval": "asks for money", "children": "waits for its children"}
 HEADERS = ("ID", "STATE", "TYPE", "CREATED", "TITLE")
@@ -83,7 +82,7 @@ def without_hours(on_exhausted: str) -> str:
     return "new tasks wait" if on_exhausted == "hold" else "new tasks are refused"
 
 
-def night(limits: "UserLimits | UserLimitsView") -> dict[str, object]:
+def night(limits: "UserLimits") -> dict[str, object]:
     """Say what this night may cost, has cost and can still pay."""
     if limits.night_budget_usd is None:
         return {"a night": "no budget"}

@@ -66,9 +66,9 @@ SELECT u.name, extract(epoch FROM clock() - head.updated_at)::float8 AS waited
      ORDER BY t.sort_key, t.id
      LIMIT 1) head
  WHERE l.eligible
-   AND l.last_served_at < clock() - make_interval(secs => :patience)
-   AND head.updated_at < clock() - make_interval(secs => :patience)
-   AND latest.at > clock() - make_interval(secs => :patience)
+   AND l.last_served_at < clock() - make_interval(secs => :starving_after)
+   AND head.updated_at < clock() - make_interval(secs => :starving_after)
+   AND latest.at > clock() - make_interval(secs => :starving_after)
    AND NOT EXISTS (SELECT 1 FROM pauses WHERE scope = 'all' AND resumed_at IS NULL)
    AND EXISTS (SELECT 1
                  FROM pools p

@@ -1,0 +1,66 @@
+"""A user's queue status: how much runs and waits, and what keeps the next task from starting."""
+
+from datetime import timedelta
+from typing import Any
+
+from overnight.models.account import Pause
+from overnight.models.explain import Reason
+from overnight.models.tasks import Hold, QueueStatus
+from overnight_server.domain.budgets import Budget
+from overnight_server.domain.ids import UserId
+from overnight_server.domain.pauses import Scope
+from overnight_server.domain.reasons import Code
+from overnight_server.explain.explain import explain_next
+from overnight_server.gate.claim import Terms
+from overnight_server.insight.limits import hours_used, read_limits
+from overnight_server.store.db import Db
+from overnight_server.store.pauses import describe_pause, pauses_in_force
+
+NO_SLOTS = Terms(claim_ttl=timedelta(0), liveness=timedelta(0))
+
+
+def queue_status(db: Db, user_id: UserId, terms: Terms | None = None) -> QueueStatus:
+    """Return how full the user's queue is, and what keeps the next task from starting.
+
+    Without `terms` the reasons that concern slots are left out, for callers with their own slot.
+    """
+    # The first transaction starts a month or night that is due; the second one then reads the
+    # tasks of all users.
+    row, pauses = db.atomically(lambda tx: (read_limits(tx, user_id), pauses_in_force(tx, user_id)))
+    reasons = db.atomically(lambda tx: explain_next(tx, user_id, terms or NO_SLOTS), all_users=True)
+    if terms is None:
+        reasons = [reason for reason in reasons if not _concerns_slots(reason)]
+    return QueueStatus(
+        running=row["active"],
+        pending=row["waiting"],
+        max_concurrent=row["max_concurrent_agents"],
+        can_start_more=not reasons,
+        monthly_hours_used=hours_used(row),
+        monthly_hours_limit=row["monthly_agent_hours_limit"],
+        held_by=[
+            *_holds(row, pauses),
+            *(
+                Hold(code=reason.code, message=reason.message)
+                for reason in reasons
+                if reason.code not in {Code.PAUSED, Code.WINDOW}
+            ),
+        ],
+    )
+
+
+def _concerns_slots(reason: Reason) -> bool:
+    return (
+        reason.code in {Code.NO_WORKER, Code.SLOTS, Code.SLOTS_MAX}
+        or reason.details.get("scope") == Scope.POOL
+        or reason.details.get("budget") == Budget.AGENT
+    )
+
+
+def _holds(row: dict[str, Any], pauses: list[Pause]) -> list[Hold]:
+    holds = [Hold(code=Code.PAUSED, message=describe_pause(pause)) for pause in pauses]
+    if row["window_closed"] or row["carried_until"] is not None:
+        message = f"the night window opens at {row['window_turns_at']:%Y-%m-%d %H:%MZ}"
+        if row["carried_until"]:
+            message += "; until then only tasks that were waiting when it closed may start"
+        holds.append(Hold(code=Code.WINDOW, message=message))
+    return holds
