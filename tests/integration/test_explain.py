@@ -210,7 +210,7 @@ def test_a_zone_that_cannot_be_read_is_told(deployment: Deployment) -> None:
     reason = only(deployment, user, task)
 
     assert reason.code == "window"
-    assert "cannot read its time zone" in reason.message
+    assert "does not know its time zone" in reason.message
     assert reason.details["opens_at"] is None
 
 
@@ -271,12 +271,12 @@ def test_hours_that_are_used_up_or_not_there_are_told_as_such(deployment: Deploy
     task = deployment.task(user, timeout_seconds=60)
     deployment.run("UPDATE lanes SET used_seconds = 3600")
     assert only(deployment, user, task).message.startswith(
-        "the month's 1 h are used up: they come back"
+        "the month's 1 h are used up: the next month begins at"
     )
 
     deployment.run("UPDATE users SET monthly_agent_hours_limit = 0")
     assert only(deployment, user, task).message.startswith(
-        "you have no hours at all: an operator can"
+        "your limit is 0 hours a month: an operator raises it"
     )
 
 
@@ -285,7 +285,7 @@ def test_a_plan_without_any_slot_is_told_as_such(deployment: Deployment) -> None
     user = deployment.user(max_concurrent_agents=0)
 
     assert only(deployment, user, deployment.task(user)).message.startswith(
-        "you may run no task at all"
+        "your limit is 0 tasks at once"
     )
 
 
@@ -295,7 +295,7 @@ def test_hours_promised_to_a_run_may_come_back(deployment: Deployment) -> None:
     deployment.running(user, timeout_seconds=1800)
     task = deployment.task(user, timeout_seconds=3000)
 
-    assert "promised to running tasks" in only(deployment, user, task).message
+    assert "reserved for running tasks" in only(deployment, user, task).message
 
 
 def test_a_lock_names_its_holder_and_since_when(deployment: Deployment) -> None:
@@ -323,7 +323,7 @@ def test_who_comes_later_is_behind_for_a_slot(deployment: Deployment) -> None:
     assert (reason.code, reason.details["for"]) == ("behind", "slots")
     assert reason.details["own_tasks_first"] == [show_task(first)]
     assert reason.message == (
-        f"1 slot is free in the pool default for all who wait, and of yours {show_task(first)}"
+        f"1 slot is free in the pool default for all users, and of your tasks {show_task(first)}"
         " goes first"
     )
 
@@ -425,7 +425,7 @@ def test_what_runs_or_has_ended_says_so(deployment: Deployment) -> None:
     assert {running.code, stopping.code, ended.code} == {"state"}
     assert "it is running since" in running.message
     assert "it was asked to stop at" in stopping.message
-    assert "it ended as" in ended.message
+    assert "it completed at" in ended.message
 
 
 def test_all_that_holds_a_task_is_told(deployment: Deployment) -> None:

@@ -31,7 +31,7 @@ def test_a_dependency_says_what_each_edge_waits_for(deployment: Deployment) -> N
     assert [one["on_unmet"] for one in reason.details["tasks"]][2] == "continue"
 
 
-def test_one_cancelled_in_consequence_names_what_it_waited_for_in_vain(
+def test_a_task_cancelled_because_of_a_parent_names_that_parent(
     deployment: Deployment,
 ) -> None:
     deployment.agent()
@@ -45,7 +45,7 @@ def test_one_cancelled_in_consequence_names_what_it_waited_for_in_vain(
 
     reason = _only(deployment, user, fallback)
 
-    assert f"it waited in vain for {show_task(done)} (completed) to fail" in reason.message
+    assert f"it waited for {show_task(done)} (completed) to fail" in reason.message
     assert reason.message.endswith("not needed")
     assert [one["id"] for one in reason.details["tasks"]] == [show_task(done)]
 

@@ -66,5 +66,7 @@ def test_a_task_that_reached_its_ceiling_asks(deployment: Deployment) -> None:
     reason = only(deployment, user, run.claim.task_id)
 
     assert reason.code == "approval"
-    assert reason.message.startswith("it has cost $1.25 and reached its own ceiling: ask an oper")
+    assert reason.message.startswith(
+        "it has cost $1.25 and reached its own cost limit: ask an oper"
+    )
     assert reason.details["cost_usd"] == 1.25

@@ -17,7 +17,7 @@ def test_without_a_worker_nothing_starts(deployment: Deployment) -> None:
     reason = only(deployment, user, task)
     assert reason.code == "no_worker"
     assert reason.message.startswith(
-        "the only worker that lives drains (leaving) and takes on nothing new:"
+        "the only live worker drains (leaving) and accepts no new tasks:"
         " `overnight drain leaving --undo`"
     )
     assert reason.details["draining"] == ["leaving"]
@@ -45,7 +45,7 @@ def test_a_capability_that_not_all_of_a_pool_have_is_none(deployment: Deployment
     reason = only(deployment, user, task)
 
     assert reason.details["mixed_pools"] == [POOL]
-    assert "give those a pool of their own" in reason.message
+    assert "give those workers a pool of their own" in reason.message
 
 
 def test_a_type_that_only_others_know_names_them(deployment: Deployment) -> None:
@@ -59,7 +59,8 @@ def test_a_type_that_only_others_know_names_them(deployment: Deployment) -> None
 
     assert reason.code == "handler"
     assert reason.message.startswith(
-        "the workers of default do not know the type 'film', only those of films (draining) do:"
+        "the workers of default have no handler for the type 'film', only those of films"
+        " (draining) have one:"
     )
     assert reason.details == {
         "type": "film",
@@ -78,7 +79,7 @@ def test_a_type_that_not_all_of_a_pool_know_is_told(deployment: Deployment) -> N
     reason = only(deployment, user, film)
 
     assert reason.details["mixed_pools"] == [POOL]
-    assert "not all workers of default know the type 'film'" in reason.message
+    assert "not all workers of default have a handler for the type 'film'" in reason.message
 
 
 def test_a_full_pool_says_how_many_are_busy(deployment: Deployment) -> None:
