@@ -124,7 +124,7 @@ def test_workers_are_listed_drained_and_given_work_again(boss: ApiUser) -> None:
     assert drained.json() == {"worker_id": AGENT, "draining": True}
     assert boss.ask("GET", f"{ADMIN}/workers").json()[0]["status"] == "draining"
     assert boss.ask("POST", f"{ADMIN}/workers/{AGENT}/undrain").json()["draining"] is False
-    unknown = boss.ask("POST", f"{ADMIN}/workers/overnight_worker/nobody/drain")
+    unknown = boss.ask("POST", f"{ADMIN}/workers/nobody/drain")
     assert (unknown.status_code, unknown.json()["code"]) == (404, "WORKER_NOT_FOUND")
 
 
@@ -135,7 +135,7 @@ def test_pools_are_listed_with_what_all_of_their_workers_can_do(
     deployment.agent(slots=3, agent_id="one", capabilities=("gpu", "web"))
     deployment.agent(slots=2, agent_id="two", capabilities=("gpu",))
     deployment.agent(slots=4, agent_id="three", pool="night")
-    boss.ask("POST", f"{ADMIN}/workers/overnight_worker/two/drain")
+    boss.ask("POST", f"{ADMIN}/workers/two/drain")
     boss.ask("POST", f"{ADMIN}/pause", json={"pool": "night"})
     deployment.running(api_user.user)
 
