@@ -22,7 +22,7 @@ def test_the_build_runs_exactly_the_command_of_the_readme() -> None:
 
     assert os.access(ROOT / script, os.X_OK)
     assert steps[0] == "set -euo pipefail"
-    assert steps[-1] == "make test"
+    assert steps[-1].endswith("make test")
     assert len(steps) == 3
     assert "make test" in read(Path("README.md"))
 

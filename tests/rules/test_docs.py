@@ -14,6 +14,7 @@ from tests.rules.sources import ROOT, files, modules, read, told
 
 README = Path("README.md")
 INDEX = Path("docs/README.md")
+DECISIONS = Path("docs/decisions/README.md")
 PAGES = sorted(path for path in files("docs") if path.suffix == ".md")
 ALL = [README, *PAGES]
 # Read from the top by whoever upgrades; it opens in its own way.
@@ -58,10 +59,10 @@ def test_the_index_leads_to_every_page() -> None:
     reached = {
         (ROOT / page.parent / target).resolve().relative_to(ROOT)
         for page, target in links()
-        if page == INDEX
+        if page in (INDEX, DECISIONS)
     }
 
-    assert reached == {*ALL} - {INDEX}
+    assert reached >= {*ALL} - {INDEX}
 
 
 def test_every_link_leads_somewhere() -> None:
