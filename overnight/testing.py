@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from overnight.errors import InvalidRequest
-from overnight.handlers.context import Context, sound_cost
-from overnight.handlers.control_exceptions import InvalidOutput, Suspended, in_words
+from overnight.handlers.context import Context, check_cost
+from overnight.handlers.control_exceptions import InvalidOutput, Suspended, error_text
 from overnight.handlers.registry import HandlerFunction, registered
-from overnight.handlers.spawn import Child, Content, Wish, value_of
+from overnight.handlers.spawn import ArtifactContent, Child, ChildRequest, artifact_value
 
 TASK_ID = "task_00000000000000000000000001"
 # More waits than this in one test are a handler that never comes to an end.
@@ -21,7 +21,7 @@ class Planted:
     """A child that a handler spawned, and what it came to in the test."""
 
     id: str
-    wish: Wish
+    wish: ChildRequest
     state: str = "ready"
     output: Any = None
     error: str | None = None
@@ -35,7 +35,7 @@ class Garden:
     planted: dict[str, Planted] = field(default_factory=dict)
     artifacts: dict[str, Any] = field(default_factory=dict)
 
-    def plant(self, wish: Wish) -> Planted:
+    def plant(self, wish: ChildRequest) -> Planted:
         """Let a child in."""
         child = Planted(f"task_{len(self.planted) + 2:026d}", wish)
         self.planted[child.id] = child
@@ -49,7 +49,7 @@ class Garden:
                 self.finish(child.wish.depends_on)
                 self._carry_out(child)
 
-    def read(self, wish: Wish) -> dict[str, Any]:
+    def read(self, wish: ChildRequest) -> dict[str, Any]:
         """Return what a child may read: outputs of those before it, and what it refers to."""
         found = {}
         for one in wish.depends_on:
@@ -82,11 +82,11 @@ class Garden:
                 )
                 answer = run(kind, context=context).output
         except Exception as error:  # noqa: BLE001 - whatever a handler raises ends its task
-            child.state, child.error = "dead_lettered", in_words(error)
+            child.state, child.error = "dead_lettered", error_text(error)
         else:
             child.state, child.output = "completed", answer
 
-    def _answer(self, wish: Wish) -> object:
+    def _answer(self, wish: ChildRequest) -> object:
         """Return what the test says that a child comes to, by its key or else by its type."""
         kind = wish.task.type or ""
         for known in (wish.key, kind):
@@ -197,14 +197,14 @@ class MemoryContext(Context):
                 )
         return [_child(mine[one]) for one in wanted]
 
-    def _spawn(self, wish: Wish) -> str:
+    def _spawn(self, wish: ChildRequest) -> str:
         if wish.key not in self._mine:
             self._mine[wish.key] = self.garden.plant(wish)
         return self._mine[wish.key].id
 
-    def _keep(self, name: str, content: Content) -> str:
+    def _keep(self, name: str, content: ArtifactContent) -> str:
         kept = f"art_{len(self.garden.artifacts) + 1:026d}"
-        self.artifacts[name] = self.garden.artifacts[kept] = value_of(content)
+        self.artifacts[name] = self.garden.artifacts[kept] = artifact_value(content)
         return kept
 
     def progress(
@@ -219,7 +219,7 @@ class MemoryContext(Context):
 
     def cost(self, usd: float, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
         """Add up what was spent; at the ceiling the run is asked to end."""
-        sound_cost(usd)
+        check_cost(usd)
         self.cost_usd += usd
         self.tokens["input"] += input_tokens
         self.tokens["output"] += output_tokens

@@ -24,7 +24,7 @@ from overnight.client.retry import is_passing
 from overnight.handlers import registry
 from overnight.handlers.control_exceptions import Fail
 from overnight.models.agents import Agent as AgentCard
-from overnight.models.agents import Work
+from overnight.models.agents import ClaimedTask
 
 T = TypeVar("T")
 BEATS_PER_LEASE = 3
@@ -163,7 +163,7 @@ class Agent:
                 self._stop.wait(PATIENCE_SECONDS)
         return None
 
-    def _carry_out(self, work: Work) -> None:
+    def _carry_out(self, work: ClaimedTask) -> None:
         """Start a claim, run its handler, and say how it ended; a lost claim is let go."""
         if self._stop.is_set():
             self._report(work, "release", {})
@@ -189,12 +189,14 @@ class Agent:
             self._running.discard(context)
         self._report(work, *ending_of(context, output, raised))
 
-    def _keep_pulse(self, context: OutsideContext, work: Work, over: threading.Event) -> None:
+    def _keep_pulse(
+        self, context: OutsideContext, work: ClaimedTask, over: threading.Event
+    ) -> None:
         pause = work.lease_seconds / BEATS_PER_LEASE
         while not over.wait(pause):
             context.beat()
 
-    def _report(self, work: Work, what: str, said: dict[str, object]) -> None:
+    def _report(self, work: ClaimedTask, what: str, said: dict[str, object]) -> None:
         """Say it until it is heard, or until nobody can be listening any more."""
         until = time.monotonic() + work.lease_seconds
         while True:

@@ -1,24 +1,26 @@
 """The requests that agents outside the deployment make, and how their answers are read."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx2
+from pydantic import BaseModel
 
 from overnight.client.task_calls import TASKS, Call, validated
 from overnight.models.agents import (
     Agent,
-    AgentBeat,
+    AgentHeartbeat,
     AgentRegister,
-    ArtifactKept,
-    BeatAnswer,
+    ArtifactCreated,
     Child,
-    Started,
-    Work,
+    ClaimedTask,
+    HeartbeatReply,
+    RunStarted,
 )
 from overnight.models.tasks import Task
 
+M = TypeVar("M", bound=BaseModel)
 AGENTS = "/api/v1/agents"
 NOTHING = 204
 # Longer and proxies would end what is silent.
@@ -32,16 +34,16 @@ def register(fields: Mapping[str, Any]) -> Call[Agent]:
     return Call("POST", AGENTS, lambda answer: Agent.model_validate(answer.json()), json=body)
 
 
-def claim(agent_id: str, *, wait: int) -> Call[Work | None]:
+def claim(agent_id: str, *, wait: int) -> Call[ClaimedTask | None]:
     """Ask for work, and wait for it so many seconds."""
     path = f"{_agent(agent_id)}/claim"
     return Call("POST", path, _work, params={"wait": wait}, holds=wait)
 
 
-def beat(agent_id: str) -> Call[AgentBeat]:
+def beat(agent_id: str) -> Call[AgentHeartbeat]:
     """Show that the agent lives, and hear whether it is to drain."""
     path = f"{_agent(agent_id)}/heartbeat"
-    return Call("POST", path, lambda answer: AgentBeat.model_validate(answer.json()))
+    return Call("POST", path, lambda answer: AgentHeartbeat.model_validate(answer.json()))
 
 
 def leave(agent_id: str) -> Call[None]:
@@ -49,15 +51,19 @@ def leave(agent_id: str) -> Call[None]:
     return Call("DELETE", _agent(agent_id), _nothing)
 
 
-def start(task_id: str, token: str) -> Call[Started]:
+def start(task_id: str, token: str) -> Call[RunStarted]:
     """Begin a claimed task."""
-    return _say(task_id, token, "start", {}, lambda answer: Started.model_validate(answer.json()))
+    return _say(task_id, token, "start", {}, _model(RunStarted))
 
 
-def beat_run(task_id: str, token: str, said: Mapping[str, Any]) -> Call[BeatAnswer]:
+def beat_run(task_id: str, token: str, said: Mapping[str, Any]) -> Call[HeartbeatReply]:
     """Say that a run goes on, and hear whether it may."""
     return _say(
-        task_id, token, "heartbeat", said, lambda answer: BeatAnswer.model_validate(answer.json())
+        task_id,
+        token,
+        "heartbeat",
+        said,
+        _model(HeartbeatReply),
     )
 
 
@@ -71,10 +77,14 @@ def spawn(task_id: str, token: str, said: Mapping[str, Any]) -> Call[Task]:
     return _say(task_id, token, "spawn", said, lambda answer: Task.model_validate(answer.json()))
 
 
-def keep(task_id: str, token: str, said: Mapping[str, Any]) -> Call[ArtifactKept]:
+def keep(task_id: str, token: str, said: Mapping[str, Any]) -> Call[ArtifactCreated]:
     """Keep an artifact of a run."""
     return _say(
-        task_id, token, "artifacts", said, lambda answer: ArtifactKept.model_validate(answer.json())
+        task_id,
+        token,
+        "artifacts",
+        said,
+        _model(ArtifactCreated),
     )
 
 
@@ -105,9 +115,13 @@ def _task(task_id: str) -> str:
     return f"{TASKS}/{quote(task_id, safe='')}"
 
 
-def _work(answer: httpx2.Response) -> Work | None:
-    return None if answer.status_code == NOTHING else Work.model_validate(answer.json())
+def _work(answer: httpx2.Response) -> ClaimedTask | None:
+    return None if answer.status_code == NOTHING else ClaimedTask.model_validate(answer.json())
 
 
 def _nothing(_: httpx2.Response) -> None:
     return None
+
+
+def _model(model: type[M]) -> Callable[[httpx2.Response], M]:
+    return lambda response: model.model_validate(response.json())

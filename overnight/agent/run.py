@@ -13,21 +13,21 @@ from overnight import errors
 from overnight.agent import calls
 from overnight.client.client import AsyncClient, Client
 from overnight.client.scripts import Script
-from overnight.handlers.context import Context, sound_cost
+from overnight.handlers.context import Context, check_cost
 from overnight.handlers.control_exceptions import (
     Cancel,
+    ControlException,
     Fail,
     RateLimited,
     Retry,
     Snooze,
-    Steering,
     Stopped,
     Suspended,
-    in_words,
+    error_text,
 )
-from overnight.handlers.spawn import Child, Content, Wish
-from overnight.models.agents import Work
-from overnight.models.json_values import sound_object, sound_value
+from overnight.handlers.spawn import ArtifactContent, Child, ChildRequest
+from overnight.models.agents import ClaimedTask
+from overnight.models.json_values import check_json, check_object
 from overnight.models.tasks import Task
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ _log = logging.getLogger("overnight.agent")
 class OutsideContext(Context):
     """A run as its handler sees it, spoken for over HTTP; `deadline` is monotonic."""
 
-    def __init__(self, client: Client, work: Work) -> None:
+    def __init__(self, client: Client, work: ClaimedTask) -> None:
         prompt = work.spec.get("prompt", "")
         super().__init__(
             task_id=work.task_id,
@@ -124,7 +124,7 @@ class OutsideContext(Context):
     ) -> None:
         """Keep the latest word for the next heartbeat; what cannot be stored is refused here."""
         said = {"fraction": fraction, "message": message, **data}
-        known = sound_object({name: value for name, value in said.items() if value is not None})
+        known = check_object({name: value for name, value in said.items() if value is not None})
         with self._lock:
             self._news = json.loads(json.dumps(known))
 
@@ -134,7 +134,7 @@ class OutsideContext(Context):
 
     def cost(self, usd: float, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
         """Add up what model calls cost; at the ceiling the run is asked to end."""
-        sound_cost(usd)
+        check_cost(usd)
         with self._lock:
             self.cost_usd += usd
             self.tokens["input"] += input_tokens
@@ -175,7 +175,7 @@ class OutsideContext(Context):
                 )
         return [known[one] for one in children]
 
-    def _spawn(self, wish: Wish) -> str:
+    def _spawn(self, wish: ChildRequest) -> str:
         said = {
             "task": wish.task.model_dump(mode="json", exclude_unset=True),
             "key": wish.key,
@@ -183,14 +183,14 @@ class OutsideContext(Context):
         }
         return self._asked(calls.spawn, said).id
 
-    def _keep(self, name: str, content: Content) -> str:
+    def _keep(self, name: str, content: ArtifactContent) -> str:
         is_text = content.kind != "bytes"
         text = content.raw.decode() if is_text else base64.b64encode(content.raw).decode()
         said = {"name": name, "kind": content.kind, "content": text}
         return self._asked(calls.keep, said).id
 
 
-def _inputs(work: Work) -> dict[str, Any]:
+def _inputs(work: ClaimedTask) -> dict[str, Any]:
     """Return what a run may read, bytes as bytes again."""
     return work.inputs | {name: base64.b64decode(work.inputs[name]) for name in work.base64_inputs}
 
@@ -222,7 +222,7 @@ def ending_of(context: OutsideContext, output: object, raised: BaseException | N
     if raised is not None:
         return _raised(context, raised)
     try:
-        sound_value(output)
+        check_json(output)
         json.dumps(output, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         message = f"the output cannot be kept: {error}"
@@ -244,7 +244,7 @@ def _stopped(context: OutsideContext, reason: str) -> Ending:
 
 
 def _raised(context: OutsideContext, error: BaseException) -> Ending:
-    said: dict[str, Any] = {"error": in_words(error)[:MAX_TEXT], **context.spent}
+    said: dict[str, Any] = {"error": error_text(error)[:MAX_TEXT], **context.spent}
     match error:
         case Stopped(reason=reason):
             return _stopped(context, reason)
@@ -259,7 +259,7 @@ def _raised(context: OutsideContext, error: BaseException) -> Ending:
             said |= _given({"retry_after": error.after_seconds})
         case Fail():
             said |= {"error_class": error.error_class, "retryable": False}
-        case Steering():
+        case ControlException():
             said |= {"error_class": error.error_class}
         case _:
             trace = "".join(traceback.format_exception(error, limit=-8))

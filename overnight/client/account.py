@@ -11,28 +11,28 @@ from overnight.client.scripts import Series
 from overnight.client.task_calls import Call, Page
 from overnight.models.account import (
     Approval,
-    Approved,
-    Approving,
+    ApprovalRequest,
+    ApprovalResult,
     DeadLetter,
     DeadLetterGroup,
-    Dropped,
-    Held,
     LedgerLine,
     Lock,
     LockWait,
     Me,
     Notice,
     Pause,
-    Pausing,
-    Resolution,
-    Resolved,
+    PauseRequest,
+    PauseState,
+    ResolveRequest,
+    ResolveResult,
     Trigger,
     TriggerCreate,
+    TriggerDeleted,
     Usage,
-    WindowSet,
+    WindowRequest,
 )
 from overnight.models.dags import DagCreate
-from overnight.models.tasks import Cancelled
+from overnight.models.tasks import CancelResult
 
 
 class DeadLetters(Group[D]):
@@ -71,19 +71,19 @@ class DeadLetters(Group[D]):
         return read(DeadLetter, path("dead-letters", task_id))
 
     @operation
-    def retry(self, task_id: str, *, note: str = "", attempts: int = 3) -> Call[Resolved]:
+    def retry(self, task_id: str, *, note: str = "", attempts: int = 3) -> Call[ResolveResult]:
         """Run a dead task again, with so many more tries."""
         return _resolve(task_id, {"resolution": "retry", "note": note, "attempts": attempts})
 
     @operation
-    def cancel(self, task_id: str, *, note: str = "") -> Call[Resolved]:
+    def cancel(self, task_id: str, *, note: str = "") -> Call[ResolveResult]:
         """Let a dead task rest."""
         return _resolve(task_id, {"resolution": "cancel", "note": note})
 
     @operation
     def modify_and_retry(
         self, task_id: str, changes: Mapping[str, Any], *, note: str = "", attempts: int = 3
-    ) -> Call[Resolved]:
+    ) -> Call[ResolveResult]:
         """Change a dead task, payload and spec included, and run it again."""
         fields = {"note": note, "attempts": attempts, "changes": dict(changes)}
         return _resolve(task_id, {"resolution": "modify_and_retry", **fields})
@@ -126,15 +126,15 @@ class Spending(Group[D]):
         return read_list(Approval, path("approvals"))
 
     @operation
-    def approve(self, task_id: str, usd: float) -> Call[Approved]:
+    def approve(self, task_id: str, usd: float) -> Call[ApprovalResult]:
         """Allow a task that asks so much more, and let it go on."""
-        body = asked(Approving, {"usd": usd})
-        return send(Approved, "POST", path("approvals", task_id, "approve"), body)
+        body = asked(ApprovalRequest, {"usd": usd})
+        return send(ApprovalResult, "POST", path("approvals", task_id, "approve"), body)
 
     @operation
-    def stop(self, task_id: str) -> Call[Cancelled]:
+    def stop(self, task_id: str) -> Call[CancelResult]:
         """End a task that asks for more money."""
-        return send(Cancelled, "POST", path("approvals", task_id, "stop"))
+        return send(CancelResult, "POST", path("approvals", task_id, "stop"))
 
 
 class Triggers(Group[D]):
@@ -160,9 +160,9 @@ class Triggers(Group[D]):
         return send(Trigger, "POST", path("dags", dag_id, "triggers"), body)
 
     @operation
-    def drop(self, trigger_id: str) -> Call[Dropped]:
+    def drop(self, trigger_id: str) -> Call[TriggerDeleted]:
         """Take a trigger back that has not fired."""
-        return send(Dropped, "DELETE", path("triggers", trigger_id))
+        return send(TriggerDeleted, "DELETE", path("triggers", trigger_id))
 
 
 class Account(Group[D]):
@@ -174,14 +174,16 @@ class Account(Group[D]):
         return read(Me, path("users", "me"))
 
     @operation
-    def pause(self, *, note: str = "") -> Call[Held]:
+    def pause(self, *, note: str = "") -> Call[PauseState]:
         """Let nothing new of yours start; what runs goes on."""
-        return send(Held, "POST", path("users", "me", "pause"), asked(Pausing, {"note": note}))
+        return send(
+            PauseState, "POST", path("users", "me", "pause"), asked(PauseRequest, {"note": note})
+        )
 
     @operation
-    def resume(self) -> Call[Held]:
+    def resume(self) -> Call[PauseState]:
         """Let your work start again."""
-        return send(Held, "POST", path("users", "me", "resume"))
+        return send(PauseState, "POST", path("users", "me", "resume"))
 
     @operation
     def set_window(
@@ -189,7 +191,7 @@ class Account(Group[D]):
     ) -> Call[Me]:
         """Let your work start only from one wall-clock time to another, such as 22:00 to 06:00."""
         said = {"zone": zone, "opens": opens, "closes": closes, "at_closing": at_closing}
-        return send(Me, "PUT", path("users", "me", "window"), asked(WindowSet, said))
+        return send(Me, "PUT", path("users", "me", "window"), asked(WindowRequest, said))
 
     @operation
     def drop_window(self) -> Call[Me]:
@@ -211,6 +213,6 @@ class Account(Group[D]):
         yield from paged(ask, limit)
 
 
-def _resolve(task_id: str, fields: Mapping[str, Any]) -> Call[Resolved]:
-    body = asked(Resolution, fields)
-    return send(Resolved, "POST", path("dead-letters", task_id, "resolve"), body)
+def _resolve(task_id: str, fields: Mapping[str, Any]) -> Call[ResolveResult]:
+    body = asked(ResolveRequest, fields)
+    return send(ResolveResult, "POST", path("dead-letters", task_id, "resolve"), body)

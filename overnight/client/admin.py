@@ -7,11 +7,10 @@ from overnight.client.operations import D, Group, operation, series
 from overnight.client.pagination import paged
 from overnight.client.scripts import Series
 from overnight.client.task_calls import Call, Page
-from overnight.models.account import Held, Pause
+from overnight.models.account import Pause, PauseState
 from overnight.models.admin import (
-    Drained,
+    DrainState,
     Fairness,
-    HeldLock,
     LockReleased,
     PauseTarget,
     Pool,
@@ -19,6 +18,7 @@ from overnight.models.admin import (
     UserCreate,
     UserDetail,
     UserFields,
+    UserLock,
     Worker,
 )
 
@@ -75,19 +75,19 @@ class Admin(Group[D]):
         return read_list(Pool, path("admin", "pools"))
 
     @operation
-    def drain(self, worker_id: str) -> Call[Drained]:
+    def drain(self, worker_id: str) -> Call[DrainState]:
         """Give a worker nothing new."""
-        return send(Drained, "POST", path("admin", "workers", worker_id, "drain"))
+        return send(DrainState, "POST", path("admin", "workers", worker_id, "drain"))
 
     @operation
-    def undrain(self, worker_id: str) -> Call[Drained]:
+    def undrain(self, worker_id: str) -> Call[DrainState]:
         """Give a draining worker work again."""
-        return send(Drained, "POST", path("admin", "workers", worker_id, "undrain"))
+        return send(DrainState, "POST", path("admin", "workers", worker_id, "undrain"))
 
     @operation
-    def locks(self) -> Call[list[HeldLock]]:
+    def locks(self) -> Call[list[UserLock]]:
         """Return the locks that anybody's tasks hold."""
-        return read_list(HeldLock, path("admin", "locks"))
+        return read_list(UserLock, path("admin", "locks"))
 
     @operation
     def release_locks(self, task_id: str) -> Call[LockReleased]:
@@ -102,16 +102,16 @@ class Admin(Group[D]):
     @operation
     def pause(
         self, *, user: str | None = None, pool: str | None = None, note: str = ""
-    ) -> Call[Held]:
+    ) -> Call[PauseState]:
         """Let nothing new start: of a user, in a pool, or with neither anywhere."""
         body = asked(PauseTarget, {"user": user, "pool": pool, "note": note})
-        return send(Held, "POST", path("admin", "pause"), body)
+        return send(PauseState, "POST", path("admin", "pause"), body)
 
     @operation
-    def resume(self, *, user: str | None = None, pool: str | None = None) -> Call[Held]:
+    def resume(self, *, user: str | None = None, pool: str | None = None) -> Call[PauseState]:
         """Let work start again: of a user, in a pool, or with neither everywhere."""
         body = asked(PauseTarget, {"user": user, "pool": pool})
-        return send(Held, "POST", path("admin", "resume"), body)
+        return send(PauseState, "POST", path("admin", "resume"), body)
 
     @operation
     def fairness(self, *, hours: int = 24) -> Call[Fairness]:

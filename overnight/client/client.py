@@ -19,7 +19,7 @@ from overnight.client.account import Account, DeadLetters, Locks, Spending, Trig
 from overnight.client.admin import Admin
 from overnight.client.bulk import Bulk
 from overnight.client.dags import Dags
-from overnight.client.discovery import Known, find
+from overnight.client.discovery import Environment, find
 from overnight.client.drivers import Async, Patience, Sync
 from overnight.client.event_stream import follow
 from overnight.client.operations import D, Group, operation, series
@@ -181,7 +181,7 @@ class AsyncClient(Operations[Async]):
 
 def _address(url: str | None, api_key: str | None) -> dict[str, Any]:
     """Return where to call and as whom, from what was given or can be found."""
-    server = find(Known.here(), url=url, api_key=api_key)
+    server = find(Environment.here(), url=url, api_key=api_key)
     return {
         "base_url": server.url,
         "headers": {"Authorization": f"Bearer {server.api_key}", "User-Agent": _user_agent()},

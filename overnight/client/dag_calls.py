@@ -9,7 +9,7 @@ from urllib.parse import quote
 import httpx2
 
 from overnight.client.task_calls import Call, Page, held_for, validated
-from overnight.graphs.shape import links_of
+from overnight.graphs.shape import dependencies_of
 from overnight.models.dags import (
     Dag,
     DagCancelled,
@@ -95,7 +95,7 @@ def fork_task(task_id: str, *, title: str | None) -> Call[DagForked]:
 def graph_of(graph: DagCreate | Fields) -> DagCreate:
     """Judge a graph before it travels, with the words the service would use."""
     whole = graph if isinstance(graph, DagCreate) else validated(DagCreate, graph)
-    links_of(whole)
+    dependencies_of(whole)
     return whole
 
 

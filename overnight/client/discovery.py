@@ -29,7 +29,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Known:
+class Environment:
     """What the environment says, or whoever speaks for it."""
 
     url: str | None = None
@@ -38,7 +38,7 @@ class Known:
     home: Path = HOME
 
     @classmethod
-    def here(cls) -> "Known":
+    def here(cls) -> "Environment":
         """Return what the environment of this process says; an empty value says nothing."""
         said = {name: os.environ.get(f"OVERNIGHT_{name}") or None for name in _NAMES}
         key, file = said["API_KEY"], said["API_KEY_FILE"]
@@ -60,7 +60,7 @@ class NoKey(NotConfigured):
 
 
 def find(
-    known: Known,
+    known: Environment,
     *,
     url: str | None = None,
     api_key: str | None = None,

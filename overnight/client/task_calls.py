@@ -16,7 +16,7 @@ from overnight.models import value_errors
 from overnight.models.allowed_values import allowed, schema_of
 from overnight.models.explain import Explanation
 from overnight.models.tasks import (
-    Cancelled,
+    CancelResult,
     Forecast,
     Plan,
     PlanRequest,
@@ -106,9 +106,9 @@ def list_tasks(chosen: Mapping[str, Any], *, limit: int, before: str | None) -> 
     return Call("GET", TASKS, _page, params=params)
 
 
-def cancel_task(task_id: str) -> Call[Cancelled]:
+def cancel_task(task_id: str) -> Call[CancelResult]:
     """Ask that a task be ended."""
-    return Call("DELETE", _of(task_id), lambda answer: Cancelled.model_validate(answer.json()))
+    return Call("DELETE", _of(task_id), lambda answer: CancelResult.model_validate(answer.json()))
 
 
 def queue_status() -> Call[QueueStatus]:

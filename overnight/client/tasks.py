@@ -15,7 +15,7 @@ from overnight.errors import TaskFailed, WaitTimedOut
 from overnight.models.account import Artifact, Attempt, EditFields, TaskChanges
 from overnight.models.bulk import FilterFields
 from overnight.models.explain import Explanation
-from overnight.models.tasks import Cancelled, Event, Forecast, Task, TaskFields
+from overnight.models.tasks import CancelResult, Event, Forecast, Task, TaskFields
 
 
 class Tasks(Group[D]):
@@ -83,7 +83,7 @@ class Tasks(Group[D]):
         return Call("GET", path("artifacts", artifact_id, "content"), lambda answer: answer.content)
 
     @operation
-    def cancel(self, task_id: str) -> Call[Cancelled]:
+    def cancel(self, task_id: str) -> Call[CancelResult]:
         """Ask that a task be ended; one that runs is stopped at its next heartbeat."""
         return task_calls.cancel_task(task_id)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from overnight.graphs.shape import in_order
+from overnight.graphs.shape import topological_order
 
 SWEEPS = 12
 PULLS = 8
@@ -90,7 +90,7 @@ def depths(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
     children: list[list[int]] = [[] for _ in range(count)]
     for parent, child in edges:
         children[parent].append(child)
-    order = in_order(count, edges)
+    order = topological_order(count, edges)
     if len(order) < count:
         raise ValueError("a graph with a circle cannot be drawn in layers")
     depth = [0] * count

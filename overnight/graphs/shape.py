@@ -13,7 +13,7 @@ Pairs = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Link:
+class Dependency:
     """One dependency by places in the list of tasks, and the field that asked for it."""
 
     parent: int
@@ -23,11 +23,11 @@ class Link:
     field: str
 
 
-def links_of(graph: DagCreate) -> list[Link]:
+def dependencies_of(graph: DagCreate) -> list[Dependency]:
     """Return who waits for whom, or raise InvalidGraph with every fault that was found."""
     faults: list[FieldError] = []
     places = _places(graph.tasks, faults)
-    links: list[Link] = []
+    links: list[Dependency] = []
     seen: set[tuple[int, int]] = set()
     for link in _asked(graph, places, faults):
         if link.parent == link.child:
@@ -69,7 +69,7 @@ def longest_chain(count: int, pairs: Pairs) -> list[int]:
     """
     children = _below(count, pairs)
     lengths = [1] * count
-    for task in reversed(in_order(count, pairs)):
+    for task in reversed(topological_order(count, pairs)):
         lengths[task] = 1 + max((lengths[child] for child in children[task]), default=0)
     chain: list[int] = []
     ahead: Sequence[int] = range(count)
@@ -79,8 +79,8 @@ def longest_chain(count: int, pairs: Pairs) -> list[int]:
     return chain
 
 
-def in_order(count: int, pairs: Pairs) -> list[int]:
-    """Return the tasks so that each comes after all it waits for; those in a circle are missing."""
+def topological_order(count: int, pairs: Pairs) -> list[int]:
+    """Return the tasks, each after its dependencies; tasks on or behind a cycle are missing."""
     children = _below(count, pairs)
     unmet = [0] * count
     for _, child in pairs:
@@ -94,13 +94,13 @@ def in_order(count: int, pairs: Pairs) -> list[int]:
     return order
 
 
-def circle(count: int, pairs: Pairs) -> list[int]:
-    """Return the tasks of one circle, the first again at the end; nothing if there is none.
+def find_cycle(count: int, pairs: Pairs) -> list[int]:
+    """Return the tasks of one find_cycle, the first again at the end; nothing if there is none.
 
-    >>> circle(3, [(0, 1), (1, 2), (2, 1)])
+    >>> find_cycle(3, [(0, 1), (1, 2), (2, 1)])
     [1, 2, 1]
     """
-    stuck = set(range(count)) - set(in_order(count, pairs))
+    stuck = set(range(count)) - set(topological_order(count, pairs))
     if not stuck:
         return []
     parents: dict[int, list[int]] = {}
@@ -131,21 +131,23 @@ def _places(tasks: Sequence[DagTask], faults: list[FieldError]) -> dict[str, int
     return places
 
 
-def _asked(graph: DagCreate, places: dict[str, int], faults: list[FieldError]) -> Iterable[Link]:
+def _asked(
+    graph: DagCreate, places: dict[str, int], faults: list[FieldError]
+) -> Iterable[Dependency]:
     for child, task in enumerate(graph.tasks):
         for number, after in enumerate(task.after):
             field = f"tasks.{child}.after.{number}"
             parent = _find(after.task, field, places, faults)
             if parent is not None:
                 policy = after.on_unmet or task.on_unmet or graph.on_unmet
-                yield Link(parent, child, after.condition, policy, field)
+                yield Dependency(parent, child, after.condition, policy, field)
     for number, edge in enumerate(graph.edges):
         field = f"edges.{number}"
         parent = _find(edge.parent, f"{field}.parent", places, faults)
         to = _find(edge.child, f"{field}.child", places, faults)
         if parent is not None and to is not None:
             policy = edge.on_unmet or graph.tasks[to].on_unmet or graph.on_unmet
-            yield Link(parent, to, edge.condition, policy, field)
+            yield Dependency(parent, to, edge.condition, policy, field)
 
 
 def _find(name: str, field: str, places: dict[str, int], faults: list[FieldError]) -> int | None:
@@ -160,8 +162,8 @@ def _find(name: str, field: str, places: dict[str, int], faults: list[FieldError
     return place
 
 
-def _circles(tasks: Sequence[DagTask], links: Sequence[Link]) -> list[FieldError]:
-    ring = circle(len(tasks), [(link.parent, link.child) for link in links])
+def _circles(tasks: Sequence[DagTask], links: Sequence[Dependency]) -> list[FieldError]:
+    ring = find_cycle(len(tasks), [(link.parent, link.child) for link in links])
     if not ring:
         return []
     steps = set(pairwise(ring))

@@ -5,7 +5,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 from overnight.handlers.control_exceptions import Stopped, Suspended
-from overnight.handlers.spawn import NUMBERED, Child, Content, Wish, content_of, sound_key, wish
+from overnight.handlers.spawn import (
+    NUMBERED_KEY_PREFIX,
+    ArtifactContent,
+    Child,
+    ChildRequest,
+    artifact_content,
+    check_key,
+    child_request,
+)
 from overnight.models.tasks import ChildFields
 
 # More than the columns of money can hold is a mistake of unit.
@@ -111,10 +119,12 @@ class Context(ABC):
         """
         if key is None:
             self._numbered += 1
-            known = f"{NUMBERED}{self._numbered}"
+            known = f"{NUMBERED_KEY_PREFIX}{self._numbered}"
         else:
-            known = sound_key(key)
-        return self._spawn(wish(known, depends_on, {"title": title, "type": type, **fields}))
+            known = check_key(key)
+        return self._spawn(
+            child_request(known, depends_on, {"title": title, "type": type, **fields})
+        )
 
     def wait_for(self, *children: str) -> list[Child]:
         """Return what became of children, in the order named; without names, of all of them.
@@ -140,7 +150,7 @@ class Context(ABC):
         Text, bytes, or a value as JSON. The same name again, in this run or a later one, is the
         same artifact with new content. Others read it by naming `artifact:ID` in `context_refs`.
         """
-        return self._keep(sound_key(name), content_of(content, json))
+        return self._keep(check_key(name), artifact_content(content, json))
 
     @abstractmethod
     def _read_inputs(self) -> dict[str, Any]: ...
@@ -150,10 +160,10 @@ class Context(ABC):
         """Return own children as they stand, those named or all; another's is refused."""
 
     @abstractmethod
-    def _spawn(self, wish: Wish) -> str: ...
+    def _spawn(self, child_request: ChildRequest) -> str: ...
 
     @abstractmethod
-    def _keep(self, name: str, content: Content) -> str: ...
+    def _keep(self, name: str, content: ArtifactContent) -> str: ...
 
     @property
     @abstractmethod
@@ -198,7 +208,7 @@ class Context(ABC):
         """
 
 
-def sound_cost(usd: float) -> float:
+def check_cost(usd: float) -> float:
     """Return an amount that can be added up, or refuse it."""
     if not 0 <= usd < MOST_USD:
         raise ValueError(f"a cost is from 0 to {MOST_USD} US dollars, not {usd!r}")

@@ -1,6 +1,6 @@
 """What a handler raises to steer its task, kept apart from faults.
 
-Steering                 base of all that are decided by the handler
+ControlException                 base of all that are decided by the handler
 ├── Retry                try again; spends an attempt
 ├── Snooze               not yet; spends no attempt
 ├── RateLimited          the provider said when to come back; spends no attempt
@@ -18,7 +18,7 @@ from datetime import timedelta
 Wait = float | timedelta
 
 
-class Steering(Exception):
+class ControlException(Exception):
     """A handler's decision about its own task; `error_class` is the word kept on the attempt."""
 
     error_class = "error"
@@ -28,7 +28,7 @@ class Steering(Exception):
         self.message = message
 
 
-class Retry(Steering):
+class Retry(ControlException):
     """Ask for another run, spending an attempt; without `after` the task's policy says when."""
 
     def __init__(
@@ -39,7 +39,7 @@ class Retry(Steering):
         self.error_class = error_class
 
 
-class Snooze(Steering):
+class Snooze(ControlException):
     """Put the task back for a while, because its time has not come; spends no attempt."""
 
     error_class = "snooze"
@@ -49,7 +49,7 @@ class Snooze(Steering):
         self.after_seconds = _seconds(after)
 
 
-class RateLimited(Steering):
+class RateLimited(ControlException):
     """Come back when the provider's limit is lifted; spends no attempt."""
 
     error_class = "rate_limit"
@@ -59,13 +59,13 @@ class RateLimited(Steering):
         self.after_seconds = _seconds(reset_after)
 
 
-class InvalidOutput(Steering):
+class InvalidOutput(ControlException):
     """Say that the work came out wrong; the task's retry policy decides what follows."""
 
     error_class = "invalid_output"
 
 
-class Fail(Steering):
+class Fail(ControlException):
     """Give up for good: no retry, whatever the policy says."""
 
     def __init__(self, message: str, *, error_class: str = "error") -> None:
@@ -73,7 +73,7 @@ class Fail(Steering):
         self.error_class = error_class
 
 
-class Cancel(Steering):
+class Cancel(ControlException):
     """Give the task up without calling it a failure; it ends as cancelled."""
 
     error_class = "cancelled"
@@ -102,12 +102,12 @@ class Suspended(BaseException):
         self.tasks = tuple(tasks)
 
 
-def in_words(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Say what was raised, with the name of its class: alone, a missing key is only its own name.
 
     One that names its class of failure was raised for whoever reads the task, and is told as it is.
 
-    >>> in_words(KeyError("text"))
+    >>> error_text(KeyError("text"))
     "KeyError: 'text'"
     """
     name = type(error).__name__

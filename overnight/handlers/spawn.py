@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 from overnight.client.task_calls import validated
 from overnight.errors import InvalidRequest
-from overnight.models.json_values import sound_text, sound_value
+from overnight.models.json_values import check_json, check_text
 from overnight.models.tasks import TaskCreate
 
 FINAL = frozenset({"completed", "dead_lettered", "cancelled"})
 MAX_KEY = 100
 # Opens the keys of calls that give none: their number, from 1.
-NUMBERED = "#"
+NUMBERED_KEY_PREFIX = "#"
 
 Kind = Literal["bytes", "json", "text"]
 
@@ -43,7 +43,7 @@ class Child:
 
 
 @dataclass(frozen=True)
-class Wish:
+class ChildRequest:
     """A child as its parent asks for it."""
 
     key: str
@@ -53,49 +53,49 @@ class Wish:
     @property
     def name(self) -> str | None:
         """What the graph may call it: its key, if its parent gave one."""
-        return None if self.key.startswith(NUMBERED) else self.key
+        return None if self.key.startswith(NUMBERED_KEY_PREFIX) else self.key
 
 
 @dataclass(frozen=True)
-class Content:
+class ArtifactContent:
     """An artifact's content as it is kept."""
 
     kind: Kind
     raw: bytes
 
 
-def wish(key: str, depends_on: Sequence[str], fields: Mapping[str, Any]) -> Wish:
+def child_request(key: str, depends_on: Sequence[str], fields: Mapping[str, Any]) -> ChildRequest:
     """Judge what a handler asks for, with the words the service would use for a create."""
     if "idempotency_key" in fields:
         raise InvalidRequest("idempotency_key", "a child is identified by its key", legal="key=…")
     given = {name: value for name, value in fields.items() if value is not None}
-    return Wish(key, validated(TaskCreate, given), tuple(depends_on))
+    return ChildRequest(key, validated(TaskCreate, given), tuple(depends_on))
 
 
-def sound_key(key: str) -> str:
+def check_key(key: str) -> str:
     """Return a key that a handler may give to a child, or refuse it."""
-    if not 1 <= len(key) <= MAX_KEY or key.startswith(NUMBERED) or ":" in key:
-        legal = f"1 to {MAX_KEY} characters without a colon, the first not {NUMBERED}"
+    if not 1 <= len(key) <= MAX_KEY or key.startswith(NUMBERED_KEY_PREFIX) or ":" in key:
+        legal = f"1 to {MAX_KEY} characters without a colon, the first not {NUMBERED_KEY_PREFIX}"
         raise InvalidRequest("key", f"{key!r} is no key", legal=legal)
-    return sound_text(key)
+    return check_text(key)
 
 
-def content_of(content: str | bytes | None, json_value: object) -> Content:
+def artifact_content(content: str | bytes | None, json_value: object) -> ArtifactContent:
     """Return what an artifact shall hold: text, bytes, or a value as JSON."""
     if content is None:
         try:
             text = json.dumps(json_value, allow_nan=False, ensure_ascii=False)
-            sound_value(json.loads(text))
+            check_json(json.loads(text))
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidRequest(
                 "json", f"cannot be written as JSON: {error}", legal="a JSON value"
             ) from None
-        return Content("json", _utf8("json", text))
+        return ArtifactContent("json", _utf8("json", text))
     if json_value is not None:
         raise InvalidRequest("content", "is given beside json", legal="one of the two")
     if isinstance(content, bytes):
-        return Content("bytes", content)
-    return Content("text", _utf8("content", content))
+        return ArtifactContent("bytes", content)
+    return ArtifactContent("text", _utf8("content", content))
 
 
 def _utf8(field: str, text: str) -> bytes:
@@ -107,7 +107,7 @@ def _utf8(field: str, text: str) -> bytes:
         ) from None
 
 
-def value_of(content: Content) -> Any:  # noqa: ANN401 - whatever was kept
+def artifact_value(content: ArtifactContent) -> Any:  # noqa: ANN401 - whatever was kept
     """Return an artifact's content as its maker gave it."""
     match content.kind:
         case "json":

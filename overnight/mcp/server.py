@@ -21,7 +21,7 @@ from overnight.client.client import AsyncClient
 from overnight.errors import InvalidRequest, OvernightError, Refused, WaitTimedOut
 from overnight.models.allowed_values import Schema, allowed
 from overnight.models.explain import Explanation
-from overnight.models.tasks import Cancelled, QueueStatus, Task, UserLimits
+from overnight.models.tasks import CancelResult, QueueStatus, Task, UserLimits
 from overnight.models.value_errors import legal, said, sentence
 from overnight.version import VERSION
 
@@ -241,7 +241,7 @@ class Desk:
             except WaitTimedOut as late:
                 return late.task
 
-    async def cancel_task(self, task_id: TaskId) -> Cancelled:
+    async def cancel_task(self, task_id: TaskId) -> CancelResult:
         """End a task; one that runs is asked to stop."""
         with told():
             return await self._client.tasks.cancel(task_id)

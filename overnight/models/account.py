@@ -4,40 +4,28 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypedDict
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
+from overnight.models.base import RequestModel, ResponseModel
 from overnight.models.dags import DagCreate
 from overnight.models.field_types import (
     WEEK_SECONDS,
-    Deadline,
-    Described,
+    Instant,
     JsonObject,
     Number,
+    ShortText,
     Text,
-    Whole,
-    Word,
+    WholeNumber,
 )
 
 Note = Annotated[Text, Field(max_length=2_000)]
-Tags = Annotated[tuple[Word, ...], Field(max_length=50)]
+Tags = Annotated[tuple[ShortText, ...], Field(max_length=50)]
 Title = Annotated[Text, Field(min_length=1, max_length=500)]
 Description = Annotated[Text, Field(max_length=100_000)]
-Wall = Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
+TimeOfDay = Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
 
 
-class Asked(Described):
-    """Common ground of request bodies: a field that is not known is refused, never ignored."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Told(BaseModel):
-    """Common ground of answers; a newer service may tell an older client more than it knows."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
-
-
-class Attempt(Told):
+class Attempt(ResponseModel):
     """One claim of a task, and what came of it."""
 
     epoch: int = Field(description="Which claim it was, from 1.")
@@ -57,7 +45,7 @@ class Attempt(Told):
     )
 
 
-class Artifact(Told):
+class Artifact(ResponseModel):
     """Something a run made for others to read, without its content."""
 
     id: str = Field(description="Its name, by which it is read.")
@@ -68,7 +56,7 @@ class Artifact(Told):
     created_at: datetime = Field(description="When it was made.")
 
 
-class Notice(Told):
+class Notice(ResponseModel):
     """Something you should hear of once."""
 
     id: int = Field(description="Its number; numbers grow.")
@@ -79,7 +67,7 @@ class Notice(Told):
     at: datetime = Field(description="When it was noticed.")
 
 
-class DeadLetter(Told):
+class DeadLetter(ResponseModel):
     """A task that failed for good, and everything needed to judge it."""
 
     task_id: str = Field(description="The task.")
@@ -101,7 +89,7 @@ class DeadLetter(Told):
     note: str | None = Field(None, description="Why, in their words.")
 
 
-class DeadLetterGroup(Told):
+class DeadLetterGroup(ResponseModel):
     """Dead letters that failed in the same way."""
 
     fingerprint: str = Field(description="What they have in common, to list them by.")
@@ -115,7 +103,7 @@ class DeadLetterGroup(Told):
     task_ids: list[str] = Field(description="The latest of them, ten at most.")
 
 
-class TaskChanges(Asked):
+class TaskChanges(RequestModel):
     """What may be changed of a task that nobody runs; what is left out stays as it is."""
 
     model_config = ConfigDict(
@@ -126,15 +114,15 @@ class TaskChanges(Asked):
 
     title: Title | None = Field(None, description="What people read.")
     description: Description | None = Field(None, description="More about it.")
-    priority: Whole | None = Field(None, ge=1, le=4, description="1 critical to 4 low.")
-    priority_score: Whole | None = Field(
+    priority: WholeNumber | None = Field(None, ge=1, le=4, description="1 critical to 4 low.")
+    priority_score: WholeNumber | None = Field(
         None, ge=0, le=100, description="The exact score, 0 most urgent; overrides priority."
     )
-    deadline_at: Deadline | None = Field(
+    deadline_at: Instant | None = Field(
         None, description="Not started by then, the task fails; null takes the deadline away."
     )
     tags: Tags | None = Field(None, description="Words to find it by; all of them.")
-    timeout_seconds: Whole | None = Field(
+    timeout_seconds: WholeNumber | None = Field(
         None,
         ge=1,
         le=WEEK_SECONDS,
@@ -154,14 +142,14 @@ class EditFields(TypedDict, total=False):
     timeout_seconds: int | None
 
 
-class TaskMending(TaskChanges):
+class DeadLetterChanges(TaskChanges):
     """What may be changed of a task that failed for good before it runs again."""
 
     payload: JsonObject | None = Field(None, description="What the handler works on, whole.")
     spec: JsonObject | None = Field(None, description="How the runner should work, whole.")
 
 
-class Resolution(Asked):
+class ResolveRequest(RequestModel):
     """What becomes of a dead letter."""
 
     model_config = ConfigDict(
@@ -174,13 +162,13 @@ class Resolution(Asked):
         description="Run it again, let it rest, or change it and run it again."
     )
     note: Note = Field("", description="Why; kept with the dead letter.")
-    attempts: Whole = Field(3, ge=1, le=100, description="How many further runs may fail.")
-    changes: TaskMending | None = Field(
+    attempts: WholeNumber = Field(3, ge=1, le=100, description="How many further runs may fail.")
+    changes: DeadLetterChanges | None = Field(
         None, description="What to change; only with modify_and_retry."
     )
 
 
-class Resolved(Told):
+class ResolveResult(ResponseModel):
     """A dead letter that was resolved."""
 
     task_id: str = Field(description="The task.")
@@ -188,7 +176,7 @@ class Resolved(Told):
     state: str = Field(description="Where the task stands now.")
 
 
-class NightUsage(Told):
+class NightUsage(ResponseModel):
     """What your runs cost tonight; a night is the window's, or the day's."""
 
     started_at: datetime | None = Field(None, description="When money was first spent in it.")
@@ -198,7 +186,7 @@ class NightUsage(Told):
     limit_usd: float | None = Field(None, description="What may be spent; null is no limit.")
 
 
-class Usage(Told):
+class Usage(ResponseModel):
     """Hours of this billing month, and money of this night."""
 
     period_started_at: datetime = Field(description="When the billing month began.")
@@ -209,7 +197,7 @@ class Usage(Told):
     night: NightUsage = Field(description="Money of this night.")
 
 
-class LedgerLine(Told):
+class LedgerLine(ResponseModel):
     """Seconds charged or given back."""
 
     id: int = Field(description="Its number; numbers grow.")
@@ -222,7 +210,7 @@ class LedgerLine(Told):
     recorded_at: datetime = Field(description="When it was written.")
 
 
-class Lock(Told):
+class Lock(ResponseModel):
     """A lock that a running task holds."""
 
     key: str = Field(description="What it holds alone.")
@@ -238,7 +226,7 @@ class Lock(Told):
     waiting_tasks: list[str] = Field(description="The first of them.")
 
 
-class LockWait(Told):
+class LockWait(ResponseModel):
     """One time a lock came free while tasks waited for it."""
 
     key: str = Field(description="What was held.")
@@ -250,7 +238,7 @@ class LockWait(Told):
     waited_seconds: float = Field(description="For how long.")
 
 
-class Pausing(Asked):
+class PauseRequest(RequestModel):
     """Why nothing new should start."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"note": "moving deployment"}]})
@@ -258,7 +246,7 @@ class Pausing(Asked):
     note: Note = Field("", description="Why; shown to whoever asks what holds a task.")
 
 
-class Pause(Told):
+class Pause(ResponseModel):
     """Something that is paused."""
 
     scope: Literal["user", "pool", "all"] = Field(description="How far it reaches.")
@@ -268,14 +256,14 @@ class Pause(Told):
     paused_at: datetime = Field(description="Since when.")
 
 
-class Held(Told):
+class PauseState(ResponseModel):
     """The answer to a pause or a resume."""
 
     paused: bool = Field(description="Whether it is paused now.")
     changed: bool = Field(description="False if it was so already.")
 
 
-class Approval(Told):
+class Approval(ResponseModel):
     """A task that has used up a budget and asks for more."""
 
     task_id: str = Field(description="The task.")
@@ -289,7 +277,7 @@ class Approval(Told):
     error: str | None = Field(None, description="What its run said last.")
 
 
-class Approving(Asked):
+class ApprovalRequest(RequestModel):
     """How much more may be spent."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"usd": 2.5}]})
@@ -297,14 +285,14 @@ class Approving(Asked):
     usd: Number = Field(ge=0.01, le=999_999, description="How many dollars more.")
 
 
-class Approved(Told):
+class ApprovalResult(ResponseModel):
     """What an approval came to."""
 
     budget: str = Field(description="Which budget was raised.")
     resumed: int = Field(description="How many tasks go on.")
 
 
-class WindowSet(Asked):
+class WindowRequest(RequestModel):
     """The hours in which a user's work may start."""
 
     model_config = ConfigDict(
@@ -313,15 +301,15 @@ class WindowSet(Asked):
         }
     )
 
-    zone: Word = Field(description="Whose wall clock, such as Europe/Berlin.")
-    opens: Wall = Field(description="When it opens, as HH:MM.")
-    closes: Wall = Field(description="When it closes, as HH:MM.")
+    zone: ShortText = Field(description="Whose wall clock, such as Europe/Berlin.")
+    opens: TimeOfDay = Field(description="When it opens, as HH:MM.")
+    closes: TimeOfDay = Field(description="When it closes, as HH:MM.")
     at_closing: Literal["stop", "finish", "continue"] = Field(
         "finish", description="What becomes of the work when it closes."
     )
 
 
-class Window(Told):
+class Window(ResponseModel):
     """The hours in which your work may start."""
 
     zone: str = Field(description="Whose wall clock.")
@@ -335,7 +323,7 @@ class Window(Told):
         return f"{self.opens}-{self.closes} {self.zone}"
 
 
-class Me(Told):
+class Me(ResponseModel):
     """Who you are here."""
 
     id: str = Field(description="Your id.")
@@ -350,7 +338,7 @@ class Me(Told):
     )
 
 
-class TriggerCreate(Asked):
+class TriggerCreate(RequestModel):
     """A graph to let in when another has ended."""
 
     when: Literal["completed", "failed", "finished"] = Field(
@@ -359,7 +347,7 @@ class TriggerCreate(Asked):
     graph: DagCreate = Field(description="What to let in then.")
 
 
-class Trigger(Told):
+class Trigger(ResponseModel):
     """What a graph's end sets off."""
 
     id: str = Field(description="The trigger's name.")
@@ -377,7 +365,7 @@ class Trigger(Told):
     dropped_at: datetime | None = Field(None, description="When it was taken back.")
 
 
-class Dropped(Told):
+class TriggerDeleted(ResponseModel):
     """A trigger that was taken back."""
 
     id: str = Field(description="The trigger's name.")

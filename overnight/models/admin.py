@@ -8,23 +8,22 @@ from pydantic import ConfigDict, Field
 
 from overnight.models.account import (
     Approval,
-    Asked,
     DeadLetter,
     Lock,
     LockWait,
     Me,
     Note,
-    Told,
-    WindowSet,
+    WindowRequest,
 )
-from overnight.models.field_types import Number, Text, Whole, Word
+from overnight.models.base import RequestModel, ResponseModel
+from overnight.models.field_types import Number, ShortText, Text, WholeNumber
 from overnight.models.tasks import UserLimits
 
 Plan = Literal["free", "pro", "team", "enterprise"]
 MOST = 1_000_000
 
 
-class UserCreate(Asked):
+class UserCreate(RequestModel):
     """A user to be made, with the limits of a plan."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "ada", "plan": "pro"}]})
@@ -38,7 +37,7 @@ class UserCreate(Asked):
     )
 
 
-class UserChanges(Asked):
+class UserChanges(RequestModel):
     """What to change of a user; what is left out stays. A plan brings its limits with it."""
 
     model_config = ConfigDict(
@@ -46,19 +45,19 @@ class UserChanges(Asked):
     )
 
     plan: Plan | None = Field(None, description="The plan to put them on, with its limits.")
-    max_concurrent_agents: Whole | None = Field(
+    max_concurrent_agents: WholeNumber | None = Field(
         None, ge=0, le=MOST, description="How many tasks may run at once."
     )
-    max_task_duration_minutes: Whole | None = Field(
+    max_task_duration_minutes: WholeNumber | None = Field(
         None, ge=1, le=MOST, description="How long one run may take."
     )
-    monthly_agent_hours_limit: Whole | None = Field(
+    monthly_agent_hours_limit: WholeNumber | None = Field(
         None, ge=0, le=MOST, description="Hours a month; null is no limit."
     )
-    max_pending: Whole | None = Field(
+    max_pending: WholeNumber | None = Field(
         None, ge=0, le=MOST, description="How many tasks may wait; null is the deployment's cap."
     )
-    max_tasks_per_dag: Whole | None = Field(
+    max_tasks_per_dag: WholeNumber | None = Field(
         None, ge=1, le=MOST, description="How large a graph may be; null is the deployment's cap."
     )
     on_exhausted: Literal["reject", "hold"] | None = Field(
@@ -67,7 +66,7 @@ class UserChanges(Asked):
     night_budget_usd: Number | None = Field(
         None, ge=0, le=999_999, description="What a night may cost; null is no limit."
     )
-    window: WindowSet | None = Field(
+    window: WindowRequest | None = Field(
         None, description="The hours their work may start in; null is all."
     )
 
@@ -103,7 +102,7 @@ class UserDetail(Me):
     )
 
 
-class HeldLock(Lock):
+class UserLock(Lock):
     """A lock with the name of the user whose task holds it."""
 
     user: str = Field(description="The name of the user whose task holds the lock.")
@@ -112,20 +111,20 @@ class HeldLock(Lock):
     )
 
 
-class HeldLockWait(LockWait):
+class UserLockWait(LockWait):
     """A wait for a lock with the name of the user whose task waited."""
 
     user: str = Field(description="The name of the user whose tasks held it and waited for it.")
 
 
-class LockReleased(Told):
+class LockReleased(ResponseModel):
     """A task that was made to let go of its locks."""
 
     task_id: str = Field(description="The task; it goes back to the queue unspent.")
     released: list[str] = Field(description="The keys that came free.")
 
 
-class Worker(Told):
+class Worker(ResponseModel):
     """A worker."""
 
     id: str = Field(description="Its name.")
@@ -144,7 +143,7 @@ class Worker(Told):
     last_seen_at: datetime = Field(description="When it was last heard of.")
 
 
-class Pool(Told):
+class Pool(ResponseModel):
     """A pool: like workers that share a queue, or one agent that asks for work itself."""
 
     name: str = Field(description="Its name.")
@@ -159,24 +158,24 @@ class Pool(Told):
     created_at: datetime = Field(description="When it was first served.")
 
 
-class Drained(Told):
+class DrainState(ResponseModel):
     """A worker that is given nothing new, or work again."""
 
     worker_id: str = Field(description="Its whole name.")
     draining: bool = Field(description="Whether it is given nothing new.")
 
 
-class PauseTarget(Asked):
+class PauseTarget(RequestModel):
     """What is to be paused or resumed: a user, a pool, or with neither everything."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"note": "a new release"}]})
 
-    user: Word | None = Field(None, description="A user's id or name.")
-    pool: Word | None = Field(None, description="A pool's name.")
+    user: ShortText | None = Field(None, description="A user's id or name.")
+    pool: ShortText | None = Field(None, description="A pool's name.")
     note: Note = Field("", description="Why; shown to whoever asks what holds a task.")
 
 
-class Receipt(Told):
+class UserShare(ResponseModel):
     """What one user got of the slots, and how long their tasks waited."""
 
     user: str = Field(description="Whose.")
@@ -189,14 +188,14 @@ class Receipt(Told):
     service: float | None = Field(None, description="What they got of an even share.")
 
 
-class Starving(Told):
+class StarvingUser(ResponseModel):
     """A user with ready work and free room who is kept waiting."""
 
     user: str = Field(description="Whose.")
     waited_seconds: float = Field(description="For how long.")
 
 
-class Fairness(Told):
+class Fairness(ResponseModel):
     """Who waited how long for what share."""
 
     since_at: datetime = Field(description="From when.")
@@ -205,8 +204,8 @@ class Fairness(Told):
     starts: int = Field(description="Runs that began.")
     longest_wait_seconds: float = Field(description="The longest wait.")
     jain: float | None = Field(None, description="Jain's index; 1 is perfectly even.")
-    users: list[Receipt] = Field(description="Each user.")
-    starving: list[Starving] = Field(description="Who waits too long now.")
+    users: list[UserShare] = Field(description="Each user.")
+    starving: list[StarvingUser] = Field(description="Who waits too long now.")
 
 
 class UserLimitsDetail(UserLimits):
@@ -234,7 +233,7 @@ class UserDeadLetter(DeadLetter):
     reviewed: bool = Field(description="Whether somebody resolved it.")
 
 
-class InboxRow(Told):
+class InboxRow(ResponseModel):
     """One row of the inbox table, in which programs leave tasks within their own transactions."""
 
     id: int = Field(description="The row's number.")
@@ -254,7 +253,7 @@ class InboxRow(Told):
     error: str | None = Field(None, description="Why it was refused, if it was.")
 
 
-class AuditEntry(Told):
+class AuditEntry(ResponseModel):
     """One act of a person or program, as the audit trail records it."""
 
     at: datetime = Field(description="When it was done.")
@@ -269,7 +268,7 @@ class AuditEntry(Told):
     detail: dict[str, Any] = Field(description="What changed: the old and the new values.")
 
 
-class PendingCounts(Told):
+class PendingCounts(ResponseModel):
     """How many tasks wait in the whole deployment."""
 
     high: int = Field(description="Those of priority 1 and 2; counted up to 10,000.")
@@ -277,7 +276,7 @@ class PendingCounts(Told):
     total: int = Field(description="All of them.")
 
 
-class SlotUsage(Told):
+class SlotUsage(ResponseModel):
     """How many slots are in use; a bundle of short tasks holds one slot."""
 
     slots_used: int = Field(description="Slots in use.")
@@ -286,14 +285,14 @@ class SlotUsage(Told):
     by_user: dict[str, int] = Field(description="Tasks that run, by the name of their user.")
 
 
-class LockSummary(Told):
+class LockSummary(ResponseModel):
     """The locks that tasks of all users hold."""
 
     active: int = Field(description="How many locks are held.")
-    details: list[HeldLock] = Field(description="Each of them, the oldest first.")
+    details: list[UserLock] = Field(description="Each of them, the oldest first.")
 
 
-class QueueOverview(Told):
+class QueueOverview(ResponseModel):
     """The queue of the whole deployment: what waits, what runs, which locks are held."""
 
     pending: PendingCounts = Field(description="What waits.")

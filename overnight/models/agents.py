@@ -3,59 +3,53 @@
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
+from overnight.models.base import RequestModel, ResponseModel
 from overnight.models.field_types import (
     DAY_SECONDS,
-    Described,
     JsonObject,
     Number,
+    ShortText,
     Text,
-    Whole,
-    Word,
+    WholeNumber,
 )
-from overnight.models.json_values import sound_value, whole_text
+from overnight.models.json_values import check_characters, check_json
 from overnight.models.tasks import TaskCreate
 
-Sound = Annotated[Any, AfterValidator(sound_value)]
+JsonValue = Annotated[Any, AfterValidator(check_json)]
 MOST_USD = 1_000_000
 LONGEST_EXTENSION_SECONDS = 3600
 Usd = Annotated[Number, Field(ge=0, le=MOST_USD)]
-Count = Annotated[Whole, Field(ge=0, le=2**53)]
+Count = Annotated[WholeNumber, Field(ge=0, le=2**53)]
 
 
-class Said(Described):
-    """Common ground of what agents say: a field that is not known is refused, never ignored."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class AgentRegister(Said):
+class AgentRegister(RequestModel):
     """An agent that comes, or comes back; only the name is needed."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")] = Field(
         description="Unique among your agents; the same name again is the same agent, changed."
     )
-    capabilities: list[Word] = Field(
+    capabilities: list[ShortText] = Field(
         default=[], max_length=100, description="What it can do; a task may require some of it."
     )
-    types: list[Word] = Field(
+    types: list[ShortText] = Field(
         default=[],
         max_length=100,
         description="The only types it takes; none named, every type its capabilities cover.",
     )
-    models: list[Word] = Field(default=[], max_length=100, description="Models it can use.")
-    slots: Whole | None = Field(
+    models: list[ShortText] = Field(default=[], max_length=100, description="Models it can use.")
+    slots: WholeNumber | None = Field(
         None, ge=1, le=1000, description="Tasks it holds at once; left out, the service's default."
     )
     budget_usd: Usd | None = Field(
         None,
         description="What its runs may cost in all; null is no limit. Kept when it comes back.",
     )
-    claim_ttl_seconds: Whole | None = Field(
+    claim_ttl_seconds: WholeNumber | None = Field(
         None, ge=1, le=300, description="How long a claim waits for its start."
     )
-    lease_seconds: Whole | None = Field(
+    lease_seconds: WholeNumber | None = Field(
         None, ge=1, le=3600, description="Silence after which a run, or the agent, counts as lost."
     )
     serves: Literal["me", "everyone"] = Field(
@@ -63,10 +57,8 @@ class AgentRegister(Said):
     )
 
 
-class Agent(BaseModel):
+class Agent(ResponseModel):
     """An agent as it stands; `status` is active, draining, silent or offline."""
-
-    model_config = ConfigDict(from_attributes=True, extra="ignore")
 
     id: str = Field(description="Its id, agent_ and a ULID.")
     name: str = Field(description="Its name among your agents.")
@@ -87,16 +79,14 @@ class Agent(BaseModel):
     last_seen_at: datetime = Field(description="When it was last heard of.")
 
 
-class AgentBeat(BaseModel):
+class AgentHeartbeat(ResponseModel):
     """The answer to an agent's sign of life."""
 
     status: str = Field(description="active, or draining: it is given nothing new.")
 
 
-class Work(BaseModel):
+class ClaimedTask(ResponseModel):
     """A claimed task, and the token that whoever runs it must show."""
-
-    model_config = ConfigDict(extra="ignore")
 
     task_id: str = Field(description="The task.")
     dag_id: str = Field(description="Its graph.")
@@ -120,21 +110,21 @@ class Work(BaseModel):
     token: str = Field(description="For this claim alone; show it as Authorization: Bearer.")
 
 
-class Started(BaseModel):
+class RunStarted(ResponseModel):
     """A run that has begun."""
 
     lease_seconds: float = Field(description="Beat well within this.")
     timeout_seconds: int = Field(description="How long the run may take.")
 
 
-class Beat(Said):
+class RunHeartbeat(RequestModel):
     """A run's sign of life; both fields tell all so far, not what is new."""
 
     progress: JsonObject | None = Field(None, description="How far it is, for watchers.")
     cost_usd: Usd | None = Field(None, description="What the run has cost until now.")
 
 
-class BeatAnswer(BaseModel):
+class HeartbeatReply(ResponseModel):
     """What a run hears: `continue`, or why it should end."""
 
     answer: Literal["continue", "cancel", "budget", "hand_back"] = Field(
@@ -143,25 +133,25 @@ class BeatAnswer(BaseModel):
     lease_seconds: float = Field(description="How long it may be silent from now on.")
 
 
-class Tokens(Said):
+class TokenCount(RequestModel):
     """Tokens of model calls."""
 
     input: Count = Field(0, description="Tokens that models read.")
     output: Count = Field(0, description="Tokens that models wrote.")
 
 
-class Spent(Said):
+class RunCost(RequestModel):
     """What every end of a run may say about money."""
 
     cost_usd: Usd = Field(0.0, description="What the whole run has cost.")
-    tokens: Tokens = Field(default=Tokens(), description="Tokens of the whole run.")
+    tokens: TokenCount = Field(default=TokenCount(), description="Tokens of the whole run.")
 
 
-class TaskResult(Spent):
+class TaskResult(RunCost):
     """How a run ended, in the words of the user limits' design; `failed` is the same as a fail."""
 
     status: Literal["completed", "failed"] = Field("completed", description="How it ended.")
-    output: Sound = Field(None, description="What it made: any JSON value.")
+    output: JsonValue = Field(None, description="What it made: any JSON value.")
     summary: Text | None = Field(
         None, max_length=10_000, description="The result in one line, for people."
     )
@@ -173,13 +163,13 @@ class TaskResult(Spent):
     )
 
 
-class Failure(Spent):
+class RunFailure(RunCost):
     """A run that failed; what follows the task's policy decides, unless it is said here."""
 
     error: Text = Field(
         "the run failed", max_length=10_000, description="What went wrong, for people."
     )
-    error_class: Word = Field(
+    error_class: ShortText = Field(
         "error", description="Such as error, timeout, rate_limit, auth_failure, invalid_output."
     )
     error_type: Text = Field(
@@ -199,7 +189,7 @@ class Failure(Spent):
     )
 
 
-class Release(Spent):
+class ReleaseRequest(RunCost):
     """A run, or a claim that has not begun, that is given back."""
 
     reason: Literal["shutdown", "window_closed", "budget", "cancelled"] = Field(
@@ -209,35 +199,35 @@ class Release(Spent):
     )
 
 
-class Extension(Said):
+class LeaseExtension(RequestModel):
     """More time until the next sign of life."""
 
-    seconds: Whole = Field(
+    seconds: WholeNumber = Field(
         ge=1, le=LONGEST_EXTENSION_SECONDS, description="How long it may be silent from now on."
     )
 
 
-class Awaited(Spent):
+class SuspendRequest(RunCost):
     """A run that ends until other tasks have ended."""
 
-    tasks: list[Word] = Field(
+    tasks: list[ShortText] = Field(
         min_length=1, max_length=10_000, description="The ids of the tasks that it waits for."
     )
 
 
-class Spawn(Said):
+class SpawnRequest(RequestModel):
     """A child for the running task's graph; the same key again answers with the first one."""
 
     task: TaskCreate = Field(description="The child.")
     key: Annotated[Text, Field(min_length=1, max_length=100)] | None = Field(
         None, description="Its name among the task's children; left out, each call makes one more."
     )
-    depends_on: list[Word] = Field(
+    depends_on: list[ShortText] = Field(
         [], max_length=1000, description="The ids of other children that it waits for."
     )
 
 
-class Child(BaseModel):
+class Child(ResponseModel):
     """A task that the running one has spawned, as it stands."""
 
     id: str = Field(description="Its id.")
@@ -250,25 +240,25 @@ class Child(BaseModel):
     error: str | None = Field(None, description="The message of its latest failure.")
 
 
-class ArtifactKeep(Said):
+class ArtifactUpload(RequestModel):
     """Something to keep besides the output: text, JSON written as text, or bytes in base 64."""
 
     name: Annotated[Text, Field(min_length=1, max_length=100)] = Field(
         description="What the task calls it; the same name again replaces it."
     )
     kind: Literal["text", "json", "bytes"] = Field("text", description="What the content is.")
-    content: Annotated[str, AfterValidator(whole_text)] = Field(
+    content: Annotated[str, AfterValidator(check_characters)] = Field(
         description="The content: text, JSON as text, or bytes in base 64."
     )
 
 
-class ArtifactKept(BaseModel):
+class ArtifactCreated(ResponseModel):
     """An artifact's id, by which others refer to it."""
 
     id: str = Field(description="Its id, art_ and a ULID.")
 
 
-class Ok(BaseModel):
+class Ok(ResponseModel):
     """That a report was taken."""
 
     ok: bool = Field(default=True, description="It was.")

@@ -5,27 +5,27 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import ConfigDict, Field, StrictBool
 
-from overnight.models.account import Asked, Told
-from overnight.models.field_types import Deadline, Text, Whole
+from overnight.models.base import RequestModel, ResponseModel
+from overnight.models.field_types import Instant, Text, WholeNumber
 
-Chosen = Annotated[Text, Field(min_length=1, max_length=500)]
+FilterText = Annotated[Text, Field(min_length=1, max_length=500)]
 
 
-class TaskFilter(Asked):
+class TaskFilter(RequestModel):
     """Which tasks are meant: those for which all that is named holds, as in the list of tasks."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"status": "failed", "type": "echo"}]}
     )
 
-    status: Chosen | None = Field(None, description="Only in this status or state.")
-    type: Chosen | None = Field(None, description="Only of this type.")
-    tag: Chosen | None = Field(None, description="Only with this tag.")
-    project_id: Chosen | None = Field(None, description="Only of this project.")
-    source: Chosen | None = Field(None, description="Only what came through this door.")
-    created_after: Deadline | None = Field(None, description="Made then or later.")
-    created_before: Deadline | None = Field(None, description="Made before then.")
-    title: Chosen | None = Field(None, description="Whose title has these words.")
+    status: FilterText | None = Field(None, description="Only in this status or state.")
+    type: FilterText | None = Field(None, description="Only of this type.")
+    tag: FilterText | None = Field(None, description="Only with this tag.")
+    project_id: FilterText | None = Field(None, description="Only of this project.")
+    source: FilterText | None = Field(None, description="Only what came through this door.")
+    created_after: Instant | None = Field(None, description="Made then or later.")
+    created_before: Instant | None = Field(None, description="Made before then.")
+    title: FilterText | None = Field(None, description="Whose title has these words.")
 
 
 class FilterFields(TypedDict, total=False):
@@ -41,7 +41,7 @@ class FilterFields(TypedDict, total=False):
     title: str | None
 
 
-class BulkRequest(Asked):
+class BulkRequest(RequestModel):
     """One action for all tasks that a filter chooses."""
 
     model_config = ConfigDict(
@@ -63,10 +63,10 @@ class BulkRequest(Asked):
     everything: StrictBool = Field(
         default=False, description="Whether all your tasks are meant; then there is no filter."
     )
-    priority: Whole | None = Field(
+    priority: WholeNumber | None = Field(
         None, ge=1, le=4, description="For reprioritise: 1 critical to 4 low."
     )
-    priority_score: Whole | None = Field(
+    priority_score: WholeNumber | None = Field(
         None, ge=0, le=100, description="For reprioritise: the exact score; wins over priority."
     )
     preview: StrictBool = Field(
@@ -77,7 +77,7 @@ class BulkRequest(Asked):
     )
 
 
-class BulkPreview(Told):
+class BulkPreview(ResponseModel):
     """What a bulk operation would come to; nothing was changed."""
 
     action: str = Field(description="What would be done.")
@@ -86,7 +86,7 @@ class BulkPreview(Told):
     sample: list[str] = Field(description="The newest of those, five at most.")
 
 
-class BulkOperation(Told):
+class BulkOperation(ResponseModel):
     """Something that is done to many tasks, and how far it has got."""
 
     id: str = Field(description="Its name, bulk_ and a ULID.")

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     AliasChoices,
-    BaseModel,
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
@@ -19,9 +18,10 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from overnight.models.base import RequestModel, ResponseModel
 from overnight.models.enums import TaskStatus
-from overnight.models.field_types import Deadline, Number, Text
-from overnight.models.json_values import sound_text
+from overnight.models.field_types import Instant, Number, Text
+from overnight.models.json_values import check_text
 from overnight.models.tasks import TaskCreate
 
 # More than any service lets in; what it does let in is told with the refusal.
@@ -34,7 +34,7 @@ NAME = r"^\w[\w.-]*$"
 Name = Annotated[
     str,
     Field(min_length=1, max_length=100, pattern=NAME),
-    AfterValidator(sound_text),
+    AfterValidator(check_text),
 ]
 Title = Annotated[Text, Field(min_length=1, max_length=500)]
 Key = Annotated[Text, Field(min_length=1, max_length=255)]
@@ -55,10 +55,8 @@ class DagStatus(StrEnum):
         return self in {DagStatus.COMPLETED, DagStatus.FAILED, DagStatus.CANCELLED}
 
 
-class After(BaseModel):
+class After(RequestModel):
     """One task to wait for; its name alone stands for `{"task": name}`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     task: Name = Field(description="The name of the task that is waited for.")
     condition: Condition = Field(
@@ -86,10 +84,8 @@ class After(BaseModel):
         return {"anyOf": [{**name, "description": "The name of a task."}, whole]}
 
 
-class DagEdge(BaseModel):
+class DagEdge(RequestModel):
     """One dependency between two tasks of a graph, by their names."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     parent: Name = Field(description="The task that is waited for.")
     child: Name = Field(description="The task that waits.")
@@ -153,10 +149,8 @@ class DagTask(TaskCreate):
         return {**given, "title": name if sound else "?"}
 
 
-class DagCreate(BaseModel):
+class DagCreate(RequestModel):
     """A graph to be queued, whole or not at all."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     title: Title = Field(description="What people read in lists and reports.")
     tasks: tuple[DagTask, ...] = Field(
@@ -186,24 +180,20 @@ class DagCreate(BaseModel):
 class DagPlanRequest(DagCreate):
     """A graph that might be queued."""
 
-    by_at: Deadline | None = Field(
+    by_at: Instant | None = Field(
         None, description="The instant by which one would like to see it done."
     )
 
 
-class CriticalPath(BaseModel):
+class CriticalPath(ResponseModel):
     """The longest chain of tasks: nothing shortens the graph but shortening this."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
     tasks: list[str] = Field(description="The names along it, or ids where there is no name.")
     weight: int = Field(description="How many tasks it is long.")
 
 
-class DagCreated(BaseModel):
+class DagCreated(ResponseModel):
     """A graph that was taken in."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
     id: str = Field(description="The graph's name, dag_ and a ULID.")
     title: str = Field(description="What people read.")
@@ -214,10 +204,8 @@ class DagCreated(BaseModel):
     critical_path: CriticalPath = Field(description="The longest chain.")
 
 
-class DagCounts(BaseModel):
+class DagCounts(ResponseModel):
     """How many tasks of a graph stand where."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
     total: int = Field(description="All of them.")
     open: int = Field(description="Those that wait or run.")
@@ -226,10 +214,8 @@ class DagCounts(BaseModel):
     cancelled: int = Field(description="Those that were cancelled, or followed one that failed.")
 
 
-class DagSummary(BaseModel):
+class DagSummary(ResponseModel):
     """A graph in a list."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
     id: str = Field(description="The graph's name.")
     title: str = Field(description="What people read.")
@@ -248,10 +234,8 @@ class DagSummary(BaseModel):
         return self.status.is_final
 
 
-class DagTaskState(BaseModel):
+class DagTaskState(ResponseModel):
     """One task of a graph, as it stands."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
     id: str = Field(description="The task's name, task_ and a ULID.")
     name: str | None = Field(None, description="What its graph calls it.")
@@ -280,10 +264,8 @@ class DagTaskState(BaseModel):
         return self.name or self.title
 
 
-class DagEdgeState(BaseModel):
+class DagEdgeState(ResponseModel):
     """One dependency of a graph, by the ids of its tasks."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
     parent: str = Field(description="The task that is waited for.")
     child: str = Field(description="The task that waits.")
@@ -304,29 +286,23 @@ class Dag(DagSummary):
     edges: list[DagEdgeState] = Field(default_factory=list, description="Who waits for whom.")
 
 
-class DagCancelled(BaseModel):
+class DagCancelled(ResponseModel):
     """The answer to the cancel of a graph."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
     cancelled: int = Field(description="Tasks that were ended at once.")
     stopping: int = Field(description="Tasks that run and were asked to stop.")
     status: DagStatus = Field(description="Where the graph stands now.")
 
 
-class DagRetried(BaseModel):
+class DagRetried(ResponseModel):
     """The answer to a retry: what came back."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
     dag_id: str = Field(description="The graph, which runs again.")
     tasks: list[str] = Field(description="Ids of the tasks that came back, an asked one first.")
 
 
-class DagFork(BaseModel):
+class DagFork(RequestModel):
     """What a fork may be told."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     title: Title | None = Field(None, description="Left out, the title of the old graph.")
     idempotency_key: Key | None = Field(

@@ -3,23 +3,21 @@
 from datetime import datetime
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from overnight.models.base import ResponseModel
 
 
-class Reason(BaseModel):
+class Reason(ResponseModel):
     """One reason a task is not running."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
     code: str = Field(description="A word for programs, such as lock or monthly_hours.")
     message: str = Field(description="What it is and what can be done about it, for people.")
     details: dict[str, Any] = Field(default_factory=dict, description="The facts behind it.")
 
 
-class Explanation(BaseModel):
+class Explanation(ResponseModel):
     """Why a task is not running, in the words of the gate that lets tasks start."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
     id: str = Field(description="The task's name.")
     state: str = Field(description="Where it stands.")

@@ -12,21 +12,21 @@ MAX_WHERE = 200
 SMALLEST, LARGEST = -(2**63), 2**64 - 1
 
 
-def sound_text(text: str) -> str:
+def check_text(text: str) -> str:
     """Return the text if the database can store it, else say which character it cannot."""
     if "\x00" in text:
         raise ValueError("holds a NUL character (\\u0000), which the database cannot store")
-    return whole_text(text)
+    return check_characters(text)
 
 
-def whole_text(text: str) -> str:
+def check_characters(text: str) -> str:
     """Return the text if every character is one, so that it can be written as bytes."""
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise ValueError("holds half a surrogate pair, which is no character")
     return text
 
 
-def sound_object(value: dict[str, Any]) -> dict[str, Any]:
+def check_object(value: dict[str, Any]) -> dict[str, Any]:
     """Return the object if it is stored and given back unchanged, else say where it is not."""
     for path, inner in _walk(value):
         _refuse_unsound(path, inner)
@@ -36,7 +36,7 @@ def sound_object(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-def sound_value(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+def check_json(value: Any) -> Any:  # noqa: ANN401 - any JSON value
     """Return any JSON value that is stored and given back unchanged, else say where it is not."""
     for path, inner in _walk(value):
         _refuse_unsound(path, inner)
@@ -70,7 +70,7 @@ def _refuse_unsound(path: list[object], value: object) -> None:
     try:
         match value:
             case str():
-                sound_text(value)
+                check_text(value)
             case dict():
                 _refuse_unsound_keys(value)
             case bool() | None | list() | tuple():
@@ -93,4 +93,4 @@ def _refuse_unsound_keys(value: dict[Any, Any]) -> None:
     for key in value:
         if not isinstance(key, str):
             raise ValueError(f"has the key {key!r}; a key in JSON is text")  # noqa: TRY004
-        sound_text(key)
+        check_text(key)

@@ -3,16 +3,16 @@
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool
+from pydantic import ConfigDict, Field, StrictBool
 
-from overnight.models.account import Asked
-from overnight.models.field_types import WEEK_SECONDS, JsonObject, Text, Whole, Word
+from overnight.models.base import RequestModel, ResponseModel
+from overnight.models.field_types import WEEK_SECONDS, JsonObject, ShortText, Text, WholeNumber
 
 Variable = Annotated[Text, Field(max_length=32_768)]
 VariableName = Annotated[Text, Field(min_length=1, max_length=255)]
 
 
-class QueueSubmit(Asked):
+class QueueSubmit(RequestModel):
     """Work for an agent; only the prompt is needed."""
 
     model_config = ConfigDict(
@@ -30,14 +30,14 @@ class QueueSubmit(Asked):
     prompt: Annotated[Text, Field(min_length=1, max_length=200_000)] = Field(
         description="What the agent is asked to do."
     )
-    model: Word | None = Field(None, description="The model the agent should use.")
-    timeout_seconds: Whole | None = Field(
+    model: ShortText | None = Field(None, description="The model the agent should use.")
+    timeout_seconds: WholeNumber | None = Field(
         None, ge=1, le=WEEK_SECONDS, description="How long it may take; the plan's limit applies."
     )
     session_id: Annotated[Text, Field(min_length=1, max_length=255)] | None = Field(
         None, description="The session it goes on with."
     )
-    project: Word | JsonObject | None = Field(
+    project: ShortText | JsonObject | None = Field(
         None, description="The project: its name, or an object with an id, a name or a path."
     )
     env: dict[VariableName, Variable] | None = Field(
@@ -47,16 +47,14 @@ class QueueSubmit(Asked):
     source: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")] | None = Field(
         None, description="Through which door it came: web, scheduler, cli."
     )
-    source_job: Word | None = Field(None, description="The scheduler's job, if it is one's.")
+    source_job: ShortText | None = Field(None, description="The scheduler's job, if it is one's.")
     agent_url: Annotated[Text, Field(max_length=2_000)] | None = Field(
         None, description="Not heeded, and logged: whichever agent is free first is given the work."
     )
 
 
-class QueueAccepted(BaseModel):
+class QueueAccepted(ResponseModel):
     """The answer to a submit."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     queue_id: str = Field(description="The entry's name, by which it is read and cancelled.")
     position: int | None = Field(
@@ -65,10 +63,8 @@ class QueueAccepted(BaseModel):
     state: str = Field(description="pending: it waits for an agent.")
 
 
-class QueuedTask(BaseModel):
+class QueuedTask(ResponseModel):
     """One entry of the queue; what is not known yet is null."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
     queue_id: str = Field(description="The entry's name.")
     state: str = Field(description="pending, dispatching, working, completed, failed or cancelled.")
@@ -90,10 +86,8 @@ class QueuedTask(BaseModel):
     source_job: str | None = Field(None, description="The scheduler's job, if it is one's.")
 
 
-class QueueFigures(BaseModel):
+class QueueFigures(ResponseModel):
     """How full the queue is."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
     depth: int = Field(description="How much work waits in the whole deployment.")
     max_size: int = Field(description="How much may.")
@@ -109,20 +103,16 @@ class QueueListing(QueueFigures):
     )
 
 
-class QueueCancelled(BaseModel):
+class QueueCancelled(ResponseModel):
     """The answer to a cancel."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     queue_id: str = Field(description="The entry's name.")
     state: str = Field(description="cancelled, or working while the agent is asked to stop.")
     cancelled: bool = Field(default=True, description="The cancel was accepted.")
 
 
-class JobStatus(BaseModel):
+class JobStatus(ResponseModel):
     """A job of your scheduler, and what became of it the last time."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
     name: str = Field(description="Its name, as it came in source_job.")
     last_run_at: datetime = Field(description="When it last submitted something.")
@@ -133,10 +123,8 @@ class JobStatus(BaseModel):
     is_running: bool = Field(description="Whether that entry has not ended.")
 
 
-class ServiceStatus(BaseModel):
+class ServiceStatus(ResponseModel):
     """What this service is, and how full its queue is."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
     type: str = Field("view", description="What kind of component answers.")
     interfaces: list[str] = Field(

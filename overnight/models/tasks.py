@@ -7,35 +7,34 @@ from typing import Annotated, Any, Literal, Self, TypedDict
 from pydantic import (
     AfterValidator,
     AliasChoices,
-    BaseModel,
     ConfigDict,
     Field,
     model_validator,
 )
 
+from overnight.models.base import RequestModel, ResponseModel
 from overnight.models.enums import PlanTier, RetryStrategy, TaskStatus
 from overnight.models.field_types import (
     DAY_SECONDS,
     WEEK_SECONDS,
-    Deadline,
-    Described,
+    Instant,
     JsonObject,
     LockKey,
     Number,
+    ShortText,
     Text,
-    Whole,
-    Word,
+    WholeNumber,
 )
-from overnight.models.json_values import sound_text
+from overnight.models.json_values import check_text
 
 # The pattern first: behind a check of our own it would not be described.
-Asker = Annotated[str, Field(pattern=r"^(human|agent|cron):\S{1,100}$"), AfterValidator(sound_text)]
+Creator = Annotated[
+    str, Field(pattern=r"^(human|agent|cron):\S{1,100}$"), AfterValidator(check_text)
+]
 
 
-class RetryPolicy(Described):
+class RetryPolicy(RequestModel):
     """What should happen when a run fails."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     strategy: RetryStrategy = Field(
         RetryStrategy.EXPONENTIAL, description="How the wait grows with each run."
@@ -57,17 +56,17 @@ class RetryPolicy(Described):
         strict=True,
         description="Whether waits are spread, from half to one and a half.",
     )
-    retry_on: tuple[Word, ...] = Field(
+    retry_on: tuple[ShortText, ...] = Field(
         ("timeout", "crash", "rate_limit", "invalid_output", "error"),
         max_length=20,
         description="Error classes, or names of Python exceptions, worth another run.",
     )
-    no_retry_on: tuple[Word, ...] = Field(
+    no_retry_on: tuple[ShortText, ...] = Field(
         ("auth_failure", "budget_exceeded", "cancelled"),
         max_length=20,
         description="Error classes that end the task at once; they win over retry_on.",
     )
-    escalate_after: Whole | None = Field(
+    escalate_after: WholeNumber | None = Field(
         None,
         ge=1,
         le=100,
@@ -80,12 +79,10 @@ class RetryPolicy(Described):
     )
 
 
-class TaskCreate(Described):
+class TaskCreate(RequestModel):
     """A task to be queued; only the title is needed."""
 
     model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
         json_schema_extra={"examples": [{"title": "say hello", "payload": {"hello": "world"}}]},
     )
 
@@ -95,19 +92,19 @@ class TaskCreate(Described):
     description: Text = Field(
         "", max_length=100_000, description="More about it, for people and for agents."
     )
-    project_id: Word | None = Field(
+    project_id: ShortText | None = Field(
         None, description="Tasks of one project never run at the same time, unless settings say so."
     )
-    priority: Whole = Field(
+    priority: WholeNumber = Field(
         3, ge=1, le=4, description="1 critical, 2 high, 3 normal, 4 low; lower is more urgent."
     )
-    priority_score: Whole | None = Field(
+    priority_score: WholeNumber | None = Field(
         None, ge=0, le=100, description="The exact score, 0 most urgent; overrides priority."
     )
     priority_boost_per_minute: Number = Field(
         0.1, ge=0, le=100, description="How fast waiting makes the task more urgent."
     )
-    type: Word | None = Field(
+    type: ShortText | None = Field(
         None,
         validation_alias=AliasChoices("type", "task_type"),
         description="Which handler runs it; left out, the service's default type.",
@@ -123,20 +120,20 @@ class TaskCreate(Described):
         default_factory=dict,
         description="How the runner should work (model, env, …); same bounds as payload.",
     )
-    timeout_seconds: Whole | None = Field(
+    timeout_seconds: WholeNumber | None = Field(
         None,
         ge=1,
         le=WEEK_SECONDS,
         validation_alias=AliasChoices("timeout_seconds", "max_duration_sec"),
         description="How long one run may take; the plan's limit applies too.",
     )
-    max_attempts: Whole | None = Field(
+    max_attempts: WholeNumber | None = Field(
         None, ge=1, le=100, description="How many runs may fail before the task is given up."
     )
     retry: RetryPolicy | None = Field(
         None, description="What happens when a run fails; left out, the service's policy."
     )
-    required_capabilities: tuple[Word, ...] = Field(
+    required_capabilities: tuple[ShortText, ...] = Field(
         (), max_length=20, description="What a worker must offer to be given the task."
     )
     agent_name: Annotated[Text, Field(min_length=1, max_length=94)] | None = Field(
@@ -156,7 +153,7 @@ class TaskCreate(Described):
         max_length=100,
         description="What it reads: task:ID:output of a task that has completed, or artifact:ID.",
     )
-    workflow_id: Word | None = Field(
+    workflow_id: ShortText | None = Field(
         None,
         validation_alias=AliasChoices("workflow_id", "dag_id"),
         description="A graph of yours that it joins; left out, it is one by itself.",
@@ -164,10 +161,10 @@ class TaskCreate(Described):
     role: Literal["orchestrator"] | None = Field(
         None, description="An orchestrator may spawn tasks for other agents than its own."
     )
-    deadline_at: Deadline | None = Field(
+    deadline_at: Instant | None = Field(
         None, description="Not started by then, the task fails; with a UTC offset."
     )
-    tags: tuple[Word, ...] = Field((), max_length=50, description="Words to find it by.")
+    tags: tuple[ShortText, ...] = Field((), max_length=50, description="Words to find it by.")
     max_cost_usd: Number | None = Field(
         None,
         ge=0,
@@ -181,7 +178,7 @@ class TaskCreate(Described):
         description="What a run is thought to cost, kept free in every budget while it runs; left"
         " out, as much as it may.",
     )
-    created_by: Asker | None = Field(
+    created_by: Creator | None = Field(
         None, description="Who asks, as human:, agent: or cron: and a name."
     )
     source: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")] = Field(
@@ -238,11 +235,8 @@ class TaskFields(ChildFields, total=False):
     workflow_id: str | None
 
 
-class TaskResponse(BaseModel):
+class TaskResponse(ResponseModel):
     """A task as it stands."""
-
-    # Read leniently: a newer service may tell an older client more than it knows.
-    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
     id: str = Field(description="The task's name, task_ and a ULID.")
     queue_id: str = Field(description="The same id, under the name of the single-queue interface.")
@@ -315,10 +309,8 @@ class TaskResponse(BaseModel):
 Task = TaskResponse
 
 
-class Event(BaseModel):
+class Event(ResponseModel):
     """One change of a task's state, as the event stream tells it."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
     id: int = Field(description="Its place among all events; a stream is resumed after it.")
     kind: str = Field(description="What happened, such as task.completed.")
@@ -332,28 +324,22 @@ class Event(BaseModel):
     at: datetime = Field(description="When it happened.")
 
 
-class Cancelled(BaseModel):
+class CancelResult(ResponseModel):
     """The answer to a cancel."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     cancelled: bool = Field(default=True, description="The cancel was accepted.")
     state: str = Field(description="The task's state now; one that still runs was asked to stop.")
 
 
-class Hold(BaseModel):
+class QueueBlock(ResponseModel):
     """One thing that keeps all of your tasks waiting."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
     code: str = Field(description="A word for programs, as explain has them: paused, slots, …")
     message: str = Field(description="The same for people, with since when or until when.")
 
 
-class QueueStatus(BaseModel):
+class QueueStatus(ResponseModel):
     """How much of yours runs and waits, against what your plan allows."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
     running: int = Field(description="Tasks that hold a slot.")
     pending: int = Field(description="Tasks that wait, for whatever reason.")
@@ -361,15 +347,13 @@ class QueueStatus(BaseModel):
     can_start_more: bool = Field(description="Whether another task could start now.")
     monthly_hours_used: float = Field(description="Hours used in this billing month.")
     monthly_hours_limit: float | None = Field(None, description="Hours allowed; null is no limit.")
-    held_by: list[Hold] = Field(
+    held_by: list[QueueBlock] = Field(
         default_factory=list, description="What keeps new tasks from starting, if anything."
     )
 
 
-class UserLimits(BaseModel):
+class UserLimits(ResponseModel):
     """What your plan allows, and how much of it is used."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
     plan: PlanTier = Field(description="The plan you are on.")
     max_concurrent_agents: int = Field(description="How many tasks may run at once.")
@@ -400,20 +384,16 @@ class UserLimits(BaseModel):
     window: str | None = Field(None, description="When your tasks may start; null is always.")
 
 
-class Expected(BaseModel):
+class ExpectedTime(ResponseModel):
     """An instant nobody knows yet; null where it may well not come within a month."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
     p10_at: datetime | None = Field(None, description="One time in ten it comes before this.")
     p50_at: datetime | None = Field(None, description="As likely before this as after.")
     p90_at: datetime | None = Field(None, description="One time in ten it comes after this.")
 
 
-class Forecast(BaseModel):
+class Forecast(ResponseModel):
     """When a task is expected to start and to end, simulated with the gate's own rules."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
     id: str = Field(description="The task's name.")
     title: str = Field("", description="What people read in lists.")
@@ -422,8 +402,8 @@ class Forecast(BaseModel):
     queue_position: int | None = Field(
         None, description="Its place among your own startable tasks, from 1, while it waits."
     )
-    start: Expected = Field(description="When it starts.")
-    finish: Expected = Field(description="When its run ends.")
+    start: ExpectedTime = Field(description="When it starts.")
+    finish: ExpectedTime = Field(description="When its run ends.")
     observed_runs: int = Field(
         description="Runs of its type that were seen; 0 means its timeout stands for its duration."
     )
@@ -432,19 +412,15 @@ class Forecast(BaseModel):
     notes: list[str] = Field(default_factory=list, description="What limits the trust in it.")
 
 
-class PlanEdge(Described):
+class PlanEdge(RequestModel):
     """One dependency inside a batch; both are places in its list, from 0."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    parent: Whole = Field(ge=0, description="The task that is waited for.")
-    child: Whole = Field(ge=0, description="The task that waits.")
+    parent: WholeNumber = Field(ge=0, description="The task that is waited for.")
+    child: WholeNumber = Field(ge=0, description="The task that waits.")
 
 
-class PlanRequest(BaseModel):
+class PlanRequest(RequestModel):
     """A batch that might be queued."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     tasks: tuple[TaskCreate, ...] = Field(
         min_length=1, max_length=1000, description="The tasks, each as it would be created."
@@ -452,32 +428,28 @@ class PlanRequest(BaseModel):
     edges: tuple[PlanEdge, ...] = Field(
         (), max_length=10_000, description="Which of them wait for which."
     )
-    by_at: Deadline | None = Field(
+    by_at: Instant | None = Field(
         None, description="The instant by which one would like to see them done."
     )
 
 
-class PlannedTask(BaseModel):
+class PlannedTask(ResponseModel):
     """One task of a batch, and when it is expected."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
     title: str = Field(description="What people read.")
     type: str = Field(description="Which handler would run it.")
-    start: Expected = Field(description="When it would start.")
-    finish: Expected = Field(description="When its run would end.")
+    start: ExpectedTime = Field(description="When it would start.")
+    finish: ExpectedTime = Field(description="When its run would end.")
 
 
-class Plan(BaseModel):
+class Plan(ResponseModel):
     """What a batch would come to if it were queued now; nothing was."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
     tasks: int = Field(description="How many tasks the batch has.")
     by_at: datetime | None = Field(None, description="The instant that was asked about.")
     sure: int | None = Field(None, description="How many end by then in nine nights of ten.")
     likely: int | None = Field(None, description="How many end by then in every other night.")
-    finish: Expected = Field(description="When the last of them would end.")
+    finish: ExpectedTime = Field(description="When the last of them would end.")
     steps: list[PlannedTask] = Field(description="Each task, in the order given.")
     nights: int = Field(description="How many times the queue was simulated.")
     made_at: datetime = Field(description="When this was foretold.")

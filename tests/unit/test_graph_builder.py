@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overnight import dag, errors
-from overnight.graphs.shape import circle, ends_of, in_order, links_of, longest_chain
+from overnight.graphs.shape import (
+    dependencies_of,
+    ends_of,
+    find_cycle,
+    longest_chain,
+    topological_order,
+)
 from overnight.models.dags import DagCreate
 
 Edges = list[tuple[int, int]]
@@ -121,7 +127,7 @@ def test_an_id_is_known_only_after_the_submit() -> None:
 def test_an_order_exists_exactly_where_no_circle_does(graph: tuple[int, Edges]) -> None:
     count, edges = graph
 
-    order, ring = in_order(count, edges), circle(count, edges)
+    order, ring = topological_order(count, edges), find_cycle(count, edges)
 
     assert (len(order) == count) == (not ring)
     place = {task: number for number, task in enumerate(order)}
@@ -159,10 +165,10 @@ def test_a_graph_is_refused_exactly_if_it_has_a_circle(graph: tuple[int, Edges])
     ]
     asked = DagCreate.model_validate({"title": "any", "tasks": tasks})
 
-    if not circle(count, edges):
-        assert {(link.parent, link.child) for link in links_of(asked)} == set(edges)
+    if not find_cycle(count, edges):
+        assert {(link.parent, link.child) for link in dependencies_of(asked)} == set(edges)
         return
     with pytest.raises(errors.InvalidGraph) as refused:
-        links_of(asked)
+        dependencies_of(asked)
     [fault] = refused.value.fields
     assert fault.message.startswith("Would create circular dependency: t")

@@ -20,7 +20,7 @@ from overnight import (
 )
 from overnight.errors import DuplicateHandler
 from overnight.handlers import registry
-from overnight.handlers.control_exceptions import Steering
+from overnight.handlers.control_exceptions import ControlException
 
 
 @pytest.fixture(autouse=True)
@@ -170,7 +170,7 @@ def test_a_broad_except_does_not_swallow_the_stop() -> None:
 def test_a_handler_says_when_to_come_back(
     raised: Any, error_class: str, seconds: float | None
 ) -> None:
-    assert isinstance(raised, Steering)
+    assert isinstance(raised, ControlException)
     assert raised.error_class == error_class
     assert raised.after_seconds == seconds
 

@@ -5,7 +5,7 @@ import traceback
 from typing import TypedDict, assert_never
 
 from overnight.handlers import control_exceptions
-from overnight.models.json_values import sound_value
+from overnight.models.json_values import check_json
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import MalformedId, parse_task
 from overnight_server.domain.results import (
@@ -121,7 +121,7 @@ def storable(output: object) -> object:
         )
     try:
         # The API applies the same rule to outputs of pull agents: lists of tasks must be readable.
-        return sound_value(json.loads(text))
+        return check_json(json.loads(text))
     except (ValueError, RecursionError) as error:
         raise UnstorableOutput(f"the output cannot be kept: {error}") from error
 
@@ -177,7 +177,7 @@ def _failure(
     return _raised(
         context,
         error_class if isinstance(error_class, str) and error_class else "error",
-        control_exceptions.in_words(error),
+        control_exceptions.error_text(error),
         type(error).__name__,
         detail=_trace(error),
         retryable=retryable,

@@ -9,7 +9,7 @@ from sqlalchemy.exc import OperationalError
 
 from overnight.errors import InvalidRequest, StaleAttempt, TaskStopping
 from overnight.handlers.control_exceptions import Stopped
-from overnight.handlers.spawn import Child, Content, Wish
+from overnight.handlers.spawn import ArtifactContent, Child, ChildRequest
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import MalformedId, TaskId, parse_task, show_artifact, show_task
 from overnight_server.intake.grow_graph import SOURCE, Seed, SpawnCaps, spawn
@@ -38,7 +38,7 @@ class RunGraph:
         self._resources = resources
         self._run = run
 
-    def spawn(self, wish: Wish) -> str:
+    def spawn(self, wish: ChildRequest) -> str:
         """Insert a child task and return its id; the same key again returns the first child."""
         fields_set = wish.task.model_fields_set
         seed = Seed(
@@ -78,7 +78,7 @@ class RunGraph:
         run = self._run
         return _retry(lambda: inputs_of(self._resources.db, run.user_id, run.claim.task_id))
 
-    def keep(self, name: str, content: Content) -> str:
+    def keep(self, name: str, content: ArtifactContent) -> str:
         """Store an artifact under a name of the task, and return its id."""
         artifact = Made(name, content.kind, content.raw)
         caps = ArtifactCaps.of(self._resources.settings)

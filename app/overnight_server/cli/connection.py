@@ -56,11 +56,11 @@ def find_server(url: str | None, key_file: Path | None) -> "Server":
 
     Options come first, then the settings, then the default profile, then the local home.
     """
-    from overnight.client.discovery import Known, NoKey, NoServer, find
+    from overnight.client.discovery import Environment, NoKey, NoServer, find
     from overnight.errors import NotConfigured
 
     said = settings()
-    known = Known(said.url, said.api_key, said.profile, said.home)
+    known = Environment(said.url, said.api_key, said.profile, said.home)
     try:
         return find(known, url=url, key_file=key_file, profile=_CHOSEN.get())
     except NoServer as error:

@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from overnight.errors import TaskNotFound
-from overnight.models.tasks import Expected, Forecast
+from overnight.models.tasks import ExpectedTime, Forecast
 from overnight_server.domain.budgets import Budget
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.lifecycle import FINAL, State
@@ -66,21 +66,21 @@ def forecast_next(
     return [_view(sight, outlook, row) for row in rows[:limit]]
 
 
-def expected(sight: Sight, outlook: Outlook, task: UUID) -> tuple[Expected, Expected]:
+def expected(sight: Sight, outlook: Outlook, task: UUID) -> tuple[ExpectedTime, ExpectedTime]:
     """Return when a task is expected to start and to finish."""
     starts = [_at(sight, outlook.start(task, share)) for share in SHARES]
     finishes = [_at(sight, outlook.finish(task, share)) for share in SHARES]
     return _band(starts), _band(finishes)
 
 
-def expected_last(sight: Sight, outlook: Outlook) -> Expected:
+def expected_last(sight: Sight, outlook: Outlook) -> ExpectedTime:
     """Return when all of the foreseen tasks are expected to have ended."""
     return _band([_at(sight, outlook.last_finish(share)) for share in SHARES])
 
 
-def _band(instants: Sequence[datetime | None]) -> Expected:
+def _band(instants: Sequence[datetime | None]) -> ExpectedTime:
     p10_at, p50_at, p90_at = instants
-    return Expected(p10_at=p10_at, p50_at=p50_at, p90_at=p90_at)
+    return ExpectedTime(p10_at=p10_at, p50_at=p50_at, p90_at=p90_at)
 
 
 def notes_on(

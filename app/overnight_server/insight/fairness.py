@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, RowMapping, func, select
 
-from overnight.models.admin import Fairness, Receipt, Starving
+from overnight.models.admin import Fairness, StarvingUser, UserShare
 from overnight_server.domain.fairness import Spell, jain, receipts
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
@@ -46,7 +46,7 @@ def fairness(
         first = min((spell.ready for spell in spells), default=until - seconds)
         begun = max(until - seconds, min(first, until - SHORTEST_SECONDS))
         users = [
-            Receipt(
+            UserShare(
                 **{
                     **vars(receipt),
                     # Only the head of a long queue was read; the lane has the true count.
@@ -97,7 +97,7 @@ def _locks(row: RowMapping) -> tuple[str, ...]:
     return tuple(row["locks"] or ())
 
 
-def _starving(tx: Connection, starving_after: timedelta, liveness: timedelta) -> list[Starving]:
+def _starving(tx: Connection, starving_after: timedelta, liveness: timedelta) -> list[StarvingUser]:
     """Return the users with ready work and room for it who wait while others are served."""
     rows = tx.execute(
         statement("starving_lanes"),
@@ -107,4 +107,4 @@ def _starving(tx: Connection, starving_after: timedelta, liveness: timedelta) ->
             "limit": MOST_STARVING,
         },
     )
-    return [Starving(user=row.name, waited_seconds=row.waited) for row in rows]
+    return [StarvingUser(user=row.name, waited_seconds=row.waited) for row in rows]

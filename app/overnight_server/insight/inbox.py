@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from overnight.models.admin import InboxRow
-from overnight.models.json_values import sound_value
+from overnight.models.json_values import check_json
 from overnight_server.domain.ids import show_task
 from overnight_server.mask import mask_names
 from overnight_server.store.db import Db
@@ -25,7 +25,7 @@ def list_inbox(db: Db, *, resolved: bool = False, limit: int = 50) -> list[Inbox
 def _fields(text: str) -> dict[str, Any] | str:
     """Return the task's fields with secrets masked, or the text if it is not a JSON object."""
     try:
-        fields = sound_value(json.loads(text))
+        fields = check_json(json.loads(text))
     except (ValueError, RecursionError):
         return text
     return mask_names(fields) if isinstance(fields, dict) else text

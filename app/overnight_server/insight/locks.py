@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from overnight.models.admin import HeldLock, HeldLockWait
+from overnight.models.admin import UserLock, UserLockWait
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
@@ -15,7 +15,7 @@ HOLDER_PARTS = 3
 
 def list_locks(
     db: Db, *, user_id: UserId | None = None, project: str | None = None, limit: int = 1_000
-) -> list[HeldLock]:
+) -> list[UserLock]:
     """Return the locks that are held, oldest first: of all users, of a user or of a project.
 
     A lock lives as long as the lease of its task, so `expires_at` moves with each heartbeat.
@@ -23,7 +23,7 @@ def list_locks(
     params = {"user_id": user_id, "project": project, "look": SEARCHED_TASKS, "limit": limit}
     rows = db.atomically(lambda tx: tx.execute(statement("view_locks"), params).all())
     return [
-        HeldLock(
+        UserLock(
             user=row.user_name,
             key=row.key,
             lock_id=lock_id_of(row.task_id, row.claimed_at),
@@ -44,12 +44,12 @@ def list_locks(
 
 def list_lock_waits(
     db: Db, *, user_id: UserId | None = None, limit: int = 50
-) -> list[HeldLockWait]:
+) -> list[UserLockWait]:
     """Return the latest waits for locks, newest first."""
     params = {"user_id": user_id, "limit": limit}
     rows = db.atomically(lambda tx: tx.execute(statement("view_lock_waits"), params).all())
     return [
-        HeldLockWait(
+        UserLockWait(
             user=row.user_name,
             key=row.key,
             holder_task_id=show_task(row.holder_id),

@@ -5,7 +5,7 @@ from typing import Any
 
 from overnight.models.account import Pause
 from overnight.models.explain import Reason
-from overnight.models.tasks import Hold, QueueStatus
+from overnight.models.tasks import QueueBlock, QueueStatus
 from overnight_server.domain.budgets import Budget
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.pauses import Scope
@@ -40,7 +40,7 @@ def queue_status(db: Db, user_id: UserId, terms: Terms | None = None) -> QueueSt
         held_by=[
             *_holds(row, pauses),
             *(
-                Hold(code=reason.code, message=reason.message)
+                QueueBlock(code=reason.code, message=reason.message)
                 for reason in reasons
                 if reason.code not in {Code.PAUSED, Code.WINDOW}
             ),
@@ -56,11 +56,11 @@ def _concerns_slots(reason: Reason) -> bool:
     )
 
 
-def _holds(row: dict[str, Any], pauses: list[Pause]) -> list[Hold]:
-    holds = [Hold(code=Code.PAUSED, message=describe_pause(pause)) for pause in pauses]
+def _holds(row: dict[str, Any], pauses: list[Pause]) -> list[QueueBlock]:
+    holds = [QueueBlock(code=Code.PAUSED, message=describe_pause(pause)) for pause in pauses]
     if row["window_closed"] or row["carried_until"] is not None:
         message = f"the night window opens at {row['window_turns_at']:%Y-%m-%d %H:%MZ}"
         if row["carried_until"]:
             message += "; until then only tasks that were waiting when it closed may start"
-        holds.append(Hold(code=Code.WINDOW, message=message))
+        holds.append(QueueBlock(code=Code.WINDOW, message=message))
     return holds

@@ -7,7 +7,7 @@ from typing import Literal
 from sqlalchemy import Connection
 
 from overnight.errors import InvalidRequest
-from overnight.models.json_values import MAX_DEPTH, sound_value
+from overnight.models.json_values import MAX_DEPTH, check_json
 from overnight_server.domain.claims import Claim
 from overnight_server.domain.ids import ArtifactId, new_artifact_id
 from overnight_server.fault_points import fault
@@ -61,7 +61,7 @@ def _judge(made: Made) -> None:
     try:
         text = made.content.decode()
         if made.kind == "json":
-            sound_value(json.loads(text))
+            check_json(json.loads(text))
     except UnicodeDecodeError:
         raise InvalidRequest("content", "is no UTF-8", legal="text in UTF-8") from None
     except RecursionError:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Row
 
 from overnight.errors import TaskNotFound, UserNotFound
-from overnight.models.admin import HeldLock
+from overnight.models.admin import UserLock
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import TaskId, UserId, parse_task
 from overnight_server.domain.results import Interrupted, Result
@@ -81,11 +81,11 @@ class PerUserQueueManager:
             return False
         return settle(self._db, run, result or Interrupted(RELEASED), agent=self._holder)
 
-    def list_locks(self) -> list[HeldLock]:
+    def list_locks(self) -> list[UserLock]:
         """Return all locks that are held."""
         return list_locks(self._db)
 
-    def check(self, user: str) -> list[HeldLock]:
+    def check(self, user: str) -> list[UserLock]:
         """Return the locks that a user's tasks hold."""
         return list_locks(self._db, user_id=user_by_name(self._db, user))
 

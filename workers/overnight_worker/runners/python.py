@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
-from overnight.handlers.context import Context, sound_cost
+from overnight.handlers.context import Context, check_cost
 from overnight.handlers.registry import Handler
-from overnight.handlers.spawn import Child, Content, Wish
-from overnight.models.json_values import sound_object
+from overnight.handlers.spawn import ArtifactContent, Child, ChildRequest
+from overnight.models.json_values import check_object
 from overnight_server.control.claim_tokens import issue
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import show_task
@@ -89,7 +89,7 @@ class RunContext(Context):
     ) -> None:
         """Keep the latest progress for the next heartbeat; raise if it cannot be stored."""
         fields = {"fraction": fraction, "message": message, **data}
-        latest = sound_object({name: value for name, value in fields.items() if value is not None})
+        latest = check_object({name: value for name, value in fields.items() if value is not None})
         # Copied, because the handler may go on changing what it passed.
         copied = json.loads(json.dumps(hide_in(latest)))
         with self._lock:
@@ -112,7 +112,7 @@ class RunContext(Context):
 
     def cost(self, usd: float, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
         """Add the cost of a model call."""
-        sound_cost(usd)
+        check_cost(usd)
         with self._lock:
             self.cost_usd += usd
             for name, count in (("input", input_tokens), ("output", output_tokens)):
@@ -132,10 +132,10 @@ class RunContext(Context):
     def _look(self, children: Sequence[str] | None) -> list[Child]:
         return self.graph.children(children)
 
-    def _spawn(self, wish: Wish) -> str:
+    def _spawn(self, wish: ChildRequest) -> str:
         return self.graph.spawn(wish)
 
-    def _keep(self, name: str, content: Content) -> str:
+    def _keep(self, name: str, content: ArtifactContent) -> str:
         return self.graph.keep(name, content)
 
 

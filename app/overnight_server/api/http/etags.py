@@ -5,7 +5,7 @@ import re
 from fastapi.responses import Response
 
 from overnight.errors import InvalidRequest, PreconditionRequired
-from overnight.models.account import TaskChanges, TaskMending
+from overnight.models.account import DeadLetterChanges, TaskChanges
 from overnight.models.tasks import TaskResponse
 from overnight_server.control.edit import ANY, Changes, Unset, edition_of
 from overnight_server.domain.priority import score
@@ -59,8 +59,8 @@ def changes_of(body: TaskChanges | None) -> Changes:
         description=body.description,
         priority=priority,
         tags=body.tags,
-        payload=body.payload if isinstance(body, TaskMending) else None,
-        spec=body.spec if isinstance(body, TaskMending) else None,
+        payload=body.payload if isinstance(body, DeadLetterChanges) else None,
+        spec=body.spec if isinstance(body, DeadLetterChanges) else None,
         timeout_seconds=body.timeout_seconds if "timeout_seconds" in given else Unset.UNSET,
         deadline_at=body.deadline_at if "deadline_at" in given else Unset.UNSET,
     )

@@ -5,19 +5,20 @@ from typing import Annotated
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from overnight.models.field_types import Described, Whole
-from overnight.models.json_values import sound_text
+from overnight.models.base import RequestModel
+from overnight.models.field_types import WholeNumber
+from overnight.models.json_values import check_text
 from overnight_server.control.keys import GRACE, LONGEST_GRACE
 from overnight_server.domain.scopes import EVERYTHING, SCOPES
 
 YEARS_SECONDS = 10 * 365 * 86_400
-Name = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(sound_text)]
-# Described here and judged by `scopes`, where a refusal names those there are.
+Name = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(check_text)]
+# RequestModel here and judged by `scopes`, where a refusal names those there are.
 Scope = Annotated[str, Field(json_schema_extra={"enum": list(SCOPES)})]
 Scopes = Annotated[list[Scope], Field(min_length=1, max_length=20)]
 
 
-class Wanted(Described):
+class Wanted(RequestModel):
     """Common ground: a field that is not known is refused, never ignored."""
 
     model_config = ConfigDict(extra="forbid")
@@ -30,7 +31,7 @@ class NewKey(Wanted):
     scopes: Scopes = Field(
         default=[EVERYTHING], description="What it may be used for; no more than the key shown."
     )
-    expires_in_seconds: Whole | None = Field(
+    expires_in_seconds: WholeNumber | None = Field(
         default=None, ge=60, le=YEARS_SECONDS, description="How long it is good; null is for ever."
     )
 
@@ -44,7 +45,7 @@ class NewKey(Wanted):
 class Rotation(Wanted):
     """How a key is handed over to the next."""
 
-    grace_seconds: Whole = Field(
+    grace_seconds: WholeNumber = Field(
         default=int(GRACE.total_seconds()),
         ge=0,
         le=int(LONGEST_GRACE.total_seconds()),

@@ -4,12 +4,12 @@ from typing import Annotated
 
 from fastapi import Depends, Query
 
-from overnight.models.field_types import Deadline
+from overnight.models.field_types import Instant
 from overnight_server.insight.tasks import TaskCriteria
 
 LONGEST = 500
 Word = Annotated[str | None, Query(max_length=LONGEST)]
-Instant = Annotated[Deadline | None, Query()]
+InstantQuery = Annotated[Instant | None, Query()]
 
 
 def choice(
@@ -18,8 +18,8 @@ def choice(
     tag: Annotated[Word, Query(description="Only with this tag.")] = None,
     project_id: Annotated[Word, Query(description="Only of this project.")] = None,
     source: Annotated[Word, Query(description="Only what came through this door.")] = None,
-    created_after: Annotated[Instant, Query(description="Made then or later.")] = None,
-    created_before: Annotated[Instant, Query(description="Made before then.")] = None,
+    created_after: Annotated[InstantQuery, Query(description="Made then or later.")] = None,
+    created_before: Annotated[InstantQuery, Query(description="Made before then.")] = None,
     title: Annotated[Word, Query(description="Whose title has these words.")] = None,
 ) -> TaskCriteria:
     """Read which tasks are meant."""

@@ -4,18 +4,18 @@ from fastapi import APIRouter, Request, Response
 
 from overnight.models.account import (
     Approval,
-    Approved,
-    Approving,
-    Held,
+    ApprovalRequest,
+    ApprovalResult,
     LedgerLine,
     Lock,
     LockWait,
     Pause,
-    Pausing,
+    PauseRequest,
+    PauseState,
     Usage,
 )
-from overnight.models.admin import HeldLock, HeldLockWait, UserApproval
-from overnight.models.tasks import Cancelled
+from overnight.models.admin import UserApproval, UserLock, UserLockWait
+from overnight.models.tasks import CancelResult
 from overnight_server.api.http.authentication import Reader, Writer
 from overnight_server.api.http.dependencies import Use
 from overnight_server.api.http.pagination import MAX_PAGE, PAGE, BeforeNumber, Limit, page_of
@@ -30,17 +30,17 @@ from overnight_server.store.pauses import pauses_in_force
 
 router = APIRouter(prefix="/api/v1", tags=["holding"])
 #: A pause that gives no reason.
-UNSAID = Pausing()
+UNSAID = PauseRequest()
 
 
 @router.get("/locks", response_model=list[Lock])
-def list_own_locks(parts: Use, caller: Reader, limit: Limit = MAX_PAGE) -> list[HeldLock]:
+def list_own_locks(parts: Use, caller: Reader, limit: Limit = MAX_PAGE) -> list[UserLock]:
     """List what the caller's running tasks hold alone, and who waits for it."""
     return list_locks(parts.db, user_id=caller.user_id, limit=limit)
 
 
 @router.get("/locks/waits", response_model=list[LockWait])
-def list_own_lock_waits(parts: Use, caller: Reader, limit: Limit = PAGE) -> list[HeldLockWait]:
+def list_own_lock_waits(parts: Use, caller: Reader, limit: Limit = PAGE) -> list[UserLockWait]:
     """List the latest times that a task of the caller's had to wait for a lock."""
     return list_lock_waits(parts.db, user_id=caller.user_id, limit=limit)
 
@@ -52,21 +52,21 @@ def list_own_pauses(parts: Use, caller: Reader) -> list[Pause]:
 
 
 @router.post("/users/me/pause")
-def pause_own_work(parts: Use, caller: Writer, body: Pausing = UNSAID) -> Held:
+def pause_own_work(parts: Use, caller: Writer, body: PauseRequest = UNSAID) -> PauseState:
     """Let nothing new of the caller's start; what runs goes on."""
     actor = f"user:{caller.user_id}"
     changed = pauses.pause(parts.db, Target(caller.user_id), actor=actor, note=body.note)
-    return Held(paused=True, changed=changed)
+    return PauseState(paused=True, changed=changed)
 
 
 @router.post("/users/me/resume")
-def resume_own_work(parts: Use, caller: Writer) -> Held:
+def resume_own_work(parts: Use, caller: Writer) -> PauseState:
     """Let the caller's work start again; pauses that others began stay in force."""
     me = Target(caller.user_id)
     changed = pauses.resume(parts.db, me, actor=f"user:{caller.user_id}", own=True)
     parts.wake()
     # One that an operator began is not theirs to end.
-    return Held(paused=get_user(parts.db, caller.user_id).paused, changed=changed)
+    return PauseState(paused=get_user(parts.db, caller.user_id).paused, changed=changed)
 
 
 @router.get("/approvals", response_model=list[Approval])
@@ -75,8 +75,10 @@ def list_own_approvals(parts: Use, caller: Reader, limit: Limit = MAX_PAGE) -> l
     return list_approvals(parts.db, user_id=caller.user_id, limit=limit)
 
 
-@router.post("/approvals/{task_id}/approve", response_model=Approved)
-def approve_spending(task_id: str, body: Approving, parts: Use, caller: Writer) -> budgets.Approved:
+@router.post("/approvals/{task_id}/approve", response_model=ApprovalResult)
+def approve_spending(
+    task_id: str, body: ApprovalRequest, parts: Use, caller: Writer
+) -> budgets.Approved:
     """Allow a task that asks so much more, and let it go on."""
     named, actor = task_named(task_id), f"user:{caller.user_id}"
     approved = budgets.approve(parts.db, named, body.usd, actor=actor, user_id=caller.user_id)
@@ -85,11 +87,11 @@ def approve_spending(task_id: str, body: Approving, parts: Use, caller: Writer) 
 
 
 @router.post("/approvals/{task_id}/stop")
-def stop_spending(task_id: str, parts: Use, caller: Writer) -> Cancelled:
+def stop_spending(task_id: str, parts: Use, caller: Writer) -> CancelResult:
     """End a task that asks for more money."""
     named, actor = task_named(task_id), f"user:{caller.user_id}"
     budgets.stop(parts.db, named, actor=actor, user_id=caller.user_id)
-    return Cancelled(state="cancelled")
+    return CancelResult(state="cancelled")
 
 
 @router.get("/usage", tags=["usage"])

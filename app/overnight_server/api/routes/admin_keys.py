@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query
 
 from overnight.errors import KeyNotFound, UserNotFound
 from overnight.models.admin import AuditEntry
-from overnight.models.field_types import Deadline
+from overnight.models.field_types import Instant
 from overnight.models.keys import ApiKey, CreatedApiKey, RevokedApiKey, UserApiKey
 from overnight_server.api.http.authentication import Admin
 from overnight_server.api.http.dependencies import Parts, Use
@@ -65,7 +65,7 @@ def list_audit(
     user: Annotated[
         str | None, Query(max_length=200, description="Only what was done to this user.")
     ] = None,
-    since: Annotated[Deadline | None, Query(description="Only what was done since then.")] = None,
+    since: Annotated[Instant | None, Query(description="Only what was done since then.")] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="How many at most.")] = PAGE,
 ) -> list[AuditEntry]:
     """Tell what people did, newest first: to one user or to all, since an instant."""

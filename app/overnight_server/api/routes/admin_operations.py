@@ -6,14 +6,14 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from overnight.errors import InvalidRequest, TaskNotFound
-from overnight.models.account import DeadLetterGroup, Held, Pause
+from overnight.models.account import DeadLetterGroup, Pause, PauseState
 from overnight.models.admin import (
-    Drained,
+    DrainState,
     Fairness,
-    HeldLock,
     LockReleased,
     PauseTarget,
     Pool,
+    UserLock,
     Worker,
 )
 from overnight_server.api.http.authentication import Admin
@@ -56,21 +56,21 @@ def list_all_pools(parts: Use, _caller: Admin) -> list[Pool]:
 
 
 @router.post("/workers/{worker_id}/drain")
-def drain_worker(worker_id: str, parts: Use, _caller: Admin) -> Drained:
+def drain_worker(worker_id: str, parts: Use, _caller: Admin) -> DrainState:
     """Give a worker nothing new; what it runs goes on."""
-    return Drained(worker_id=drain(parts.admin_db, worker_id), draining=True)
+    return DrainState(worker_id=drain(parts.admin_db, worker_id), draining=True)
 
 
 @router.post("/workers/{worker_id}/undrain")
-def undrain_worker(worker_id: str, parts: Use, _caller: Admin) -> Drained:
+def undrain_worker(worker_id: str, parts: Use, _caller: Admin) -> DrainState:
     """Give a draining worker work again."""
     whole = undrain(parts.admin_db, worker_id)
     parts.wake()
-    return Drained(worker_id=whole, draining=False)
+    return DrainState(worker_id=whole, draining=False)
 
 
 @router.get("/locks")
-def list_all_locks(parts: Use, _caller: Admin, limit: Limit = MAX_PAGE) -> list[HeldLock]:
+def list_all_locks(parts: Use, _caller: Admin, limit: Limit = MAX_PAGE) -> list[UserLock]:
     """List the locks that anybody's tasks hold, the oldest first."""
     return list_locks(parts.admin_db, limit=limit)
 
@@ -92,21 +92,21 @@ def list_all_pauses(parts: Use, _caller: Admin) -> list[Pause]:
 
 
 @router.post("/pause")
-def pause_anything(body: PauseTarget, parts: Use, caller: Admin) -> Held:
+def pause_anything(body: PauseTarget, parts: Use, caller: Admin) -> PauseState:
     """Let nothing new start: of a user, in a pool, or with neither anywhere."""
     target = _target(parts, body)
     actor = f"user:{caller.user_id}"
     changed = pauses.pause(parts.admin_db, target, actor=actor, note=body.note)
-    return Held(paused=True, changed=changed)
+    return PauseState(paused=True, changed=changed)
 
 
 @router.post("/resume")
-def resume_anything(body: PauseTarget, parts: Use, caller: Admin) -> Held:
+def resume_anything(body: PauseTarget, parts: Use, caller: Admin) -> PauseState:
     """Let work start again: of a user, in a pool, or with neither everywhere."""
     target = _target(parts, body)
     changed = pauses.resume(parts.admin_db, target, actor=f"user:{caller.user_id}")
     parts.wake()
-    return Held(paused=False, changed=changed)
+    return PauseState(paused=False, changed=changed)
 
 
 @router.get("/fairness")

@@ -14,7 +14,7 @@ from anyio.to_thread import run_sync as _thread
 from fastapi import APIRouter, Query, Request, Response
 
 from overnight.errors import Forbidden
-from overnight.models.agents import Agent, AgentBeat, AgentRegister, Ok, Work
+from overnight.models.agents import Agent, AgentHeartbeat, AgentRegister, ClaimedTask, Ok
 from overnight_server.api.http.authentication import AgentRunner, check_again
 from overnight_server.api.http.dependencies import Parts, Use
 from overnight_server.api.http.openapi import again
@@ -85,10 +85,10 @@ def read_agent(agent_id: str, parts: Use, caller: AgentRunner) -> Agent:
 
 
 @router.post("/{agent_id}/heartbeat")
-def beat_agent(agent_id: str, parts: Use, caller: AgentRunner) -> AgentBeat:
+def beat_agent(agent_id: str, parts: Use, caller: AgentRunner) -> AgentHeartbeat:
     """Take an agent's sign of life, and tell it whether it is to drain."""
     seat = take_seat(parts.gate_db, caller.user_id, agent_id)
-    return AgentBeat(status="draining" if seat.is_draining else "active")
+    return AgentHeartbeat(status="draining" if seat.is_draining else "active")
 
 
 @router.post("/{agent_id}/drain")
@@ -107,7 +107,7 @@ def remove_agent(agent_id: str, parts: Use, caller: AgentRunner) -> Ok:
 
 @router.post(
     "/{agent_id}/claim",
-    response_model=Work,
+    response_model=ClaimedTask,
     responses={204: {"description": "Nothing for it by now."}},
 )
 async def claim_work(
@@ -180,7 +180,7 @@ def _told(parts: Parts, seat: Seat, found: Held) -> bytes:
     task_id = run.claim.task_id
     inputs = inputs_of(parts.gate_db, run.user_id, task_id) if run.is_linked else {}
     raw = {name: value for name, value in inputs.items() if isinstance(value, bytes)}
-    work = Work(
+    work = ClaimedTask(
         task_id=show_task(task_id),
         dag_id=show_dag(run.dag_id),
         epoch=run.claim.epoch,

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from overnight.errors import InvalidRequest, Refused
-from overnight.graphs.shape import links_of
+from overnight.graphs.shape import dependencies_of
 from overnight.models.dags import (
     Dag,
     DagCancelled,
@@ -165,7 +165,7 @@ def drafts(body: DagCreate, parts: Parts) -> tuple[list[NewTask], list[Edge]]:
 
     The edges are all there will be: who reads the output of another waits for it too.
     """
-    links = links_of(body)
+    links = dependencies_of(body)
     tasks = [new_task(task, parts.settings, None) for task in body.tasks]
     edges = [Edge(link.parent, link.child, link.condition, link.on_unmet) for link in links]
     return tasks, list(NewGraph(tasks, edges).edges)

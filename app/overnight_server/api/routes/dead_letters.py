@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from overnight.errors import InvalidRequest, NotDeadLettered, TaskNotFound
-from overnight.models.account import DeadLetter, DeadLetterGroup, Resolution, Resolved
+from overnight.models.account import DeadLetter, DeadLetterGroup, ResolveRequest, ResolveResult
 from overnight.models.admin import UserDeadLetter
 from overnight_server.api.http.authentication import Reader, Writer
 from overnight_server.api.http.dependencies import Use
@@ -70,7 +70,9 @@ def read_dead_letter(task_id: str, parts: Use, caller: Reader) -> UserDeadLetter
 
 
 @router.post("/{task_id}/resolve")
-def resolve_dead_letter(task_id: str, body: Resolution, parts: Use, caller: Writer) -> Resolved:
+def resolve_dead_letter(
+    task_id: str, body: ResolveRequest, parts: Use, caller: Writer
+) -> ResolveResult:
     """Run a dead task again, as it is or changed, or let it rest."""
     named = task_named(task_id)
     if body.changes is not None and body.resolution != "modify_and_retry":
@@ -103,4 +105,4 @@ def resolve_dead_letter(task_id: str, body: Resolution, parts: Use, caller: Writ
     state = get_task(db, user_id, named).state
     if body.resolution != "cancel":
         parts.wake()
-    return Resolved(task_id=show_task(named), resolution=body.resolution, state=state)
+    return ResolveResult(task_id=show_task(named), resolution=body.resolution, state=state)

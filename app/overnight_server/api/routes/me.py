@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 
 from overnight.errors import InvalidRequest
-from overnight.models.account import Me, WindowSet
+from overnight.models.account import Me, WindowRequest
 from overnight.models.admin import UserDetail, UserLimitsDetail
 from overnight.models.tasks import UserLimits
 from overnight_server.api.http.authentication import Reader, Writer
@@ -23,7 +23,7 @@ def read_me(parts: Use, caller: Reader) -> UserDetail:
 
 
 @router.put("/me/window", response_model=Me)
-def set_own_window(body: WindowSet, parts: Use, caller: Writer) -> UserDetail:
+def set_own_window(body: WindowRequest, parts: Use, caller: Writer) -> UserDetail:
     """Let the caller's work start only in these hours of every day; it holds at once."""
     set_window(parts.db, caller.user_id, window_said(body))
     parts.wake()
@@ -45,7 +45,7 @@ def read_limits(parts: Use, caller: Reader) -> UserLimitsDetail:
     return user_limits(parts.db, caller.user_id, default_max_pending=deployment)
 
 
-def window_said(body: WindowSet) -> Window:
+def window_said(body: WindowRequest) -> Window:
     """Return the window that a body describes, or refuse it under the body's own names."""
     if body.opens == body.closes:
         raise InvalidRequest("closes", "is when it opens", legal="another time of day")

@@ -15,21 +15,21 @@ from uuid import uuid4
 from fastapi import APIRouter, Depends, Request, Response
 
 from overnight.errors import InvalidRequest, StaleAttempt, TaskNotFound, Unauthenticated
-from overnight.handlers.spawn import NUMBERED
+from overnight.handlers.spawn import NUMBERED_KEY_PREFIX
 from overnight.models.agents import (
-    ArtifactKeep,
-    ArtifactKept,
-    Awaited,
-    Beat,
-    BeatAnswer,
+    ArtifactCreated,
+    ArtifactUpload,
     Child,
-    Extension,
-    Failure,
+    HeartbeatReply,
+    LeaseExtension,
     Ok,
-    Release,
-    Spawn,
-    Spent,
-    Started,
+    ReleaseRequest,
+    RunCost,
+    RunFailure,
+    RunHeartbeat,
+    RunStarted,
+    SpawnRequest,
+    SuspendRequest,
     TaskResult,
 )
 from overnight.models.tasks import TaskResponse
@@ -77,11 +77,11 @@ class Spending(TypedDict):
 
 # How a claim is known to have ended that its holder reports as ended a second time, because it
 # heard no answer the first time. Nobody but the holder ends a claim so.
-REPEATS: dict[type[Spent], frozenset[str]] = {
+REPEATS: dict[type[RunCost], frozenset[str]] = {
     TaskResult: frozenset({"completed"}),
-    Failure: frozenset({"failed", "deferred"}),
-    Release: frozenset({"interrupted", "suspended"}),
-    Awaited: frozenset({"suspended"}),
+    RunFailure: frozenset({"failed", "deferred"}),
+    ReleaseRequest: frozenset({"interrupted", "suspended"}),
+    SuspendRequest: frozenset({"suspended"}),
 }
 
 
@@ -152,7 +152,7 @@ Running = Annotated[Call, Depends(call)]
 
 
 @router.post("/start")
-def start_run(run: Running) -> Started:
+def start_run(run: Running) -> RunStarted:
     """Begin a claimed task; until then it can be handed back for nothing, and nobody pays.
 
     A second time the answer is the same.
@@ -161,15 +161,15 @@ def start_run(run: Running) -> Started:
     found = agent_claims.held(run.db, claim, run.usual)
     if not found.has_begun and not start(run.db, claim, holder=found.agent, lease=found.lease):
         raise StaleAttempt
-    return Started(
+    return RunStarted(
         lease_seconds=found.lease.total_seconds(), timeout_seconds=found.run.granted_seconds
     )
 
 
 @router.post("/heartbeat")
-def beat_run(run: Running, body: Beat | None = None) -> BeatAnswer:
+def beat_run(run: Running, body: RunHeartbeat | None = None) -> HeartbeatReply:
     """Take a run's sign of life with its progress and cost; tell it to go on, or why not."""
-    said = body or Beat()
+    said = body or RunHeartbeat()
     found = run.begun()
     owner = found.run.user_id
     answer = heartbeat(
@@ -184,7 +184,7 @@ def beat_run(run: Running, body: Beat | None = None) -> BeatAnswer:
 
 
 @router.post("/extend")
-def extend_run(body: Extension, run: Running) -> BeatAnswer:
+def extend_run(body: LeaseExtension, run: Running) -> HeartbeatReply:
     """Let a run be silent for so many seconds from now, once."""
     found = run.begun()
     lease = timedelta(seconds=body.seconds)
@@ -197,7 +197,7 @@ def complete_run(body: TaskResult, run: Running) -> Ok:
     if body.status == "failed":
         return _failed(
             run,
-            Failure(
+            RunFailure(
                 cost_usd=body.cost_usd, tokens=body.tokens, error=body.error or "the run failed"
             ),
         )
@@ -214,15 +214,15 @@ def complete_run(body: TaskResult, run: Running) -> Ok:
 
 
 @router.post("/fail")
-def fail_run(body: Failure, run: Running) -> Ok:
+def fail_run(body: RunFailure, run: Running) -> Ok:
     """Record a failed run; whether it is tried again the task's policy says, or the report."""
     return _failed(run, body)
 
 
 @router.post("/release")
-def release_run(run: Running, body: Release | None = None) -> Ok:
+def release_run(run: Running, body: ReleaseRequest | None = None) -> Ok:
     """Give a run, or a claim that has not begun, back; no attempt is spent."""
-    said = body or Release()
+    said = body or ReleaseRequest()
 
     def result(_: Run) -> Result:
         match said.reason:
@@ -237,7 +237,7 @@ def release_run(run: Running, body: Release | None = None) -> Ok:
 
 
 @router.post("/suspend")
-def suspend_run(body: Awaited, run: Running) -> Ok:
+def suspend_run(body: SuspendRequest, run: Running) -> Ok:
     """End a run until other tasks have ended; it goes on as a new run, no attempt spent."""
     tasks = tuple(_tasks("tasks", body.tasks))
     return _ended(run, body, lambda _: Waiting(tasks, **_spending(body)))
@@ -248,14 +248,14 @@ def suspend_run(body: Awaited, run: Running) -> Ok:
     status_code=201,
     responses=again(TaskResponse, "The task that this key spawned before."),
 )
-def spawn_child(body: Spawn, run: Running, response: Response) -> TaskResponse:
+def spawn_child(body: SpawnRequest, run: Running, response: Response) -> TaskResponse:
     """Add a task to the run's graph; the same key again answers 200 with the first."""
     holder = run.holder()
-    key = body.key or f"{NUMBERED}{uuid4().hex}"
+    key = body.key or f"{NUMBERED_KEY_PREFIX}{uuid4().hex}"
     own = body.task.model_fields_set
     task = new_task(body.task, run.parts.settings, None)
     seed = Seed(
-        task=task if key.startswith(NUMBERED) else replace(task, name=key),
+        task=task if key.startswith(NUMBERED_KEY_PREFIX) else replace(task, name=key),
         key=key,
         depends_on=_tasks("depends_on", body.depends_on),
         inherits_priority=not own & {"priority", "priority_score"},
@@ -283,21 +283,21 @@ def list_children(run: Running) -> list[Child]:
 
 
 @router.post("/artifacts", status_code=201)
-def keep_artifact(body: ArtifactKeep, run: Running) -> ArtifactKept:
+def keep_artifact(body: ArtifactUpload, run: Running) -> ArtifactCreated:
     """Keep something for others to read; the same name again replaces its content."""
     holder = run.holder()
     made = Made(body.name, body.kind, _content(body))
     kept = keep(run.db, holder.claim, made, ArtifactCaps.of(run.parts.settings))
-    return ArtifactKept(id=show_artifact(kept))
+    return ArtifactCreated(id=show_artifact(kept))
 
 
-def _answered(answer: Answer, lease: timedelta) -> BeatAnswer:
+def _answered(answer: Answer, lease: timedelta) -> HeartbeatReply:
     if answer is Answer.LOST:
         raise StaleAttempt
-    return BeatAnswer(answer=answer.value, lease_seconds=lease.total_seconds())
+    return HeartbeatReply(answer=answer.value, lease_seconds=lease.total_seconds())
 
 
-def _failed(run: Call, body: Failure) -> Ok:
+def _failed(run: Call, body: RunFailure) -> Ok:
     def result(of: Run) -> Result:
         if body.error_class in NOT_YET and body.retry_after is not None:
             return Deferred(body.retry_after, body.error_class, **_spending(body))
@@ -317,7 +317,7 @@ def _failed(run: Call, body: Failure) -> Ok:
 
 
 def _ended(
-    run: Call, said: Spent, result: Callable[[Run], Result], *, needs_start: bool = True
+    run: Call, said: RunCost, result: Callable[[Run], Result], *, needs_start: bool = True
 ) -> Ok:
     """End a run as it says; what it says too late is kept aside, unless it was heard before."""
     try:
@@ -335,7 +335,7 @@ def _ended(
     return Ok()
 
 
-def _spending(said: Spent) -> Spending:
+def _spending(said: RunCost) -> Spending:
     tokens = said.tokens.model_dump(exclude_defaults=True)
     return {"cost_usd": said.cost_usd, "tokens": tokens}
 
@@ -347,7 +347,7 @@ def _tasks(field: str, texts: list[str]) -> list[TaskId]:
         raise InvalidRequest(field, str(error), legal="ids as they were answered") from None
 
 
-def _content(body: ArtifactKeep) -> bytes:
+def _content(body: ArtifactUpload) -> bytes:
     if body.kind == "bytes":
         try:
             return base64.b64decode(body.content, validate=True)

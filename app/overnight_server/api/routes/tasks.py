@@ -8,7 +8,7 @@ from overnight.models.account import TaskChanges
 from overnight.models.dags import DagFork, DagForked, DagRetried
 from overnight.models.explain import Explanation
 from overnight.models.tasks import (
-    Cancelled,
+    CancelResult,
     Forecast,
     QueueStatus,
     TaskCreate,
@@ -169,10 +169,10 @@ def edit_task(
 
 
 @router.delete("/{task_id}")
-def cancel_task(task_id: str, parts: Use, caller: Writer) -> Cancelled:
+def cancel_task(task_id: str, parts: Use, caller: Writer) -> CancelResult:
     """End a task: at once if it waits, at its next heartbeat if it runs. Nothing is deleted."""
     state = cancel(parts.db, caller.user_id, task_named(task_id), actor=f"user:{caller.user_id}")
-    return Cancelled(state=state.value)
+    return CancelResult(state=state.value)
 
 
 @router.post("/{task_id}/retry")

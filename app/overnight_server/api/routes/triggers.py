@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from overnight.models.account import Dropped, Trigger, TriggerCreate
+from overnight.models.account import Trigger, TriggerCreate, TriggerDeleted
 from overnight_server.api.http.authentication import Reader, Writer
 from overnight_server.api.http.dependencies import Use
 from overnight_server.api.http.pagination import PAGE, Limit
@@ -59,8 +59,8 @@ def read_trigger(trigger_id: str, parts: Use, caller: Reader) -> Trigger:
 
 
 @router.delete("/triggers/{trigger_id}")
-def drop_own_trigger(trigger_id: str, parts: Use, caller: Writer) -> Dropped:
+def drop_own_trigger(trigger_id: str, parts: Use, caller: Writer) -> TriggerDeleted:
     """Take a trigger back that has not fired."""
     named = trigger_named(trigger_id)
     drop_trigger(parts.db, caller.user_id, named, actor=f"user:{caller.user_id}")
-    return Dropped(id=show_trigger(named))
+    return TriggerDeleted(id=show_trigger(named))

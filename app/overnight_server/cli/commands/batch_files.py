@@ -186,10 +186,10 @@ def _entry(document: Document, place: Path, value: object, wrong: list[Wrong]) -
 
 def _faults_of(graph: "DagCreate") -> "Sequence[FieldError]":
     from overnight.errors import InvalidGraph
-    from overnight.graphs.shape import links_of
+    from overnight.graphs.shape import dependencies_of
 
     try:
-        links_of(graph)
+        dependencies_of(graph)
     except InvalidGraph as error:
         return error.fields
     return ()

@@ -8,7 +8,7 @@ from overnight_server.cli import database
 from overnight_server.cli.terminal import arguments, options, output
 
 if TYPE_CHECKING:
-    from overnight.models.admin import Fairness, Receipt
+    from overnight.models.admin import Fairness, UserShare
 
 HEADERS = ("USER", "STARTED", "WAITING", "LONGEST WAIT", "MEDIAN WAIT", "SLOT SHARE", "SERVICE")
 A_DAY, A_QUARTER = 86_400, 900
@@ -74,7 +74,7 @@ def _show(found: "Fairness") -> None:
         output.note("The period was shortened: it holds more runs than one report reads.")
 
 
-def _row(one: "Receipt") -> tuple[object, ...]:
+def _row(one: "UserShare") -> tuple[object, ...]:
     return (
         one.user,
         one.started,

@@ -14,7 +14,7 @@ from overnight_server.domain.reasons import listed
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from overnight.models.tasks import Expected, Forecast, Plan
+    from overnight.models.tasks import ExpectedTime, Forecast, Plan
 
 # Short times and short names, so that eighty columns hold them.
 HEADERS = ("TASK", "STATE", "NO", "STARTS", "OR BY", "ENDS", "OR BY", "TITLE")
@@ -119,7 +119,7 @@ def _row(one: "Forecast") -> tuple[object, ...]:
     )
 
 
-def _band(at: "Expected") -> tuple[str | None, str | None]:
+def _band(at: "ExpectedTime") -> tuple[str | None, str | None]:
     return _short(at.p50_at), _short(at.p90_at)
 
 

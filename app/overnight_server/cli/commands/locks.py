@@ -13,7 +13,7 @@ from overnight_server.cli.terminal.failures import Code, Failure
 from overnight_server.cli.terminal.output import quoted
 
 if TYPE_CHECKING:
-    from overnight.models.admin import HeldLock, HeldLockWait
+    from overnight.models.admin import UserLock, UserLockWait
     from overnight_server.domain.ids import TaskId
     from overnight_server.store.db import Db
 
@@ -201,7 +201,7 @@ def _resolve(db: "Db", user: str, given: str) -> "TaskId":
     return parse_task(short_ids.choose(given, sorted(holders), among="tasks that hold a lock"))
 
 
-def _show(locks: "Sequence[HeldLock]", *, as_json: bool) -> None:
+def _show(locks: "Sequence[UserLock]", *, as_json: bool) -> None:
     if as_json:
         output.document([lock.model_dump() for lock in locks])
         return
@@ -221,7 +221,7 @@ def _show(locks: "Sequence[HeldLock]", *, as_json: bool) -> None:
     output.table(HEADERS, rows, empty="No locks are held.")
 
 
-def _show_waits(waits: "Sequence[HeldLockWait]", *, as_json: bool) -> None:
+def _show_waits(waits: "Sequence[UserLockWait]", *, as_json: bool) -> None:
     if as_json:
         output.document([wait.model_dump() for wait in waits])
         return

@@ -10,7 +10,7 @@ from overnight_server.cli.commands import users
 from overnight_server.cli.terminal import options, output
 
 if TYPE_CHECKING:
-    from overnight.models.account import Held
+    from overnight.models.account import PauseState
     from overnight_server.control.pauses import Target
     from overnight_server.store.db import Db
 
@@ -192,7 +192,7 @@ def _check_alone(user: str | None, pool: str | None, *, everything: bool) -> Non
         raise typer.BadParameter("--me goes without --user, --pool and --all")
 
 
-def _report_own(held: "Held", changed: str, same: str, *, as_json: bool) -> None:
+def _report_own(held: "PauseState", changed: str, same: str, *, as_json: bool) -> None:
     if as_json:
         told = {"paused": held.paused, "changed": held.changed}
         output.document({"scope": "user", "target": "me", **told})
