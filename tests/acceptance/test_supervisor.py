@@ -232,7 +232,7 @@ def test_output_is_prefixed_and_kept_in_a_log_of_its_own(start: Start) -> None:
     assert (deployment.place / "api.log").read_text() == "api speaks\n"
     # Its line never ended, but it was said.
     assert deployment.says("beat        | my last words\n")
-    assert "beat ended with exit code 3" in (deployment.place / "deployment.log").read_text()
+    assert "beat ended with exit code 3" in (deployment.place / "overnight.log").read_text()
 
 
 def test_a_service_that_dies_is_started_again_and_that_is_said(start: Start) -> None:

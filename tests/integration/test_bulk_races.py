@@ -100,10 +100,10 @@ def test_a_killed_worker_leaves_off_where_the_next_goes_on(
     tasks = [dead(deployment, user) for _ in range(5)]
     bulk_id = begin(deployment, user, order("retry", status="failed"))
     program = (
-        "from app import faults\n"
+        "from overnight_server import fault_points\n"
         "from overnight_server.maintenance import bulk\n"
         "from overnight_server.store.db import DISPATCHER, Db\n"
-        f"faults.arm('{point}=kill'); bulk.CHUNK = 2\n"
+        f"fault_points.arm('{point}=kill'); bulk.CHUNK = 2\n"
         f"bulk.work_off(Db.connect({database_url!r}, role=DISPATCHER))"
     )
 

@@ -142,7 +142,7 @@ def test_a_plan_and_its_exceptions_are_changed_by_command(deployment: Deployment
         *("user", "limits", "alice", "--concurrency", "5", "--hours", "250"),
         *("--minutes", "90", "--max-pending", "500"),
     )
-    lifted = read("user", "limits", "alice", "--hours", "unlimited", "--max-pending", "deployment")
+    lifted = read("user", "limits", "alice", "--hours", "unlimited", "--max-pending", "default")
     restored = read("user", "limits", "alice", "--template")
 
     def limits(answer: object) -> tuple[object, ...]:
