@@ -25,7 +25,7 @@ from tests.support.deployment import LOOSE, Deployment
 from tests.support.serving import serve
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-PAGE = EXAMPLES.parent / "docs" / "graphs.md"
+PAGE = EXAMPLES.parent / "docs" / "guides" / "graphs.md"
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 GOAL = "Build a landing page for client X"
 
@@ -207,7 +207,7 @@ def test_the_page_shows_how_one_graph_sets_off_another(api_user: ApiUser) -> Non
     [trigger] = client.triggers.list()
     assert trigger.id == said["trigger"].id
     assert trigger.fired_dag_id is not None
-    assert client.dags.get(trigger.fired_dag_id).title == "Tell the client"
+    assert client.dags.get(trigger.fired_dag_id).title == "Mail the client"
 
 
 def test_the_page_shows_how_a_fault_is_told() -> None:

@@ -30,7 +30,7 @@ from tests.support.api_user import TASKS, ApiUser, serve_api
 from tests.support.canned import KEY, canned_service
 from tests.support.deployment import CLAIM_TTL, LIVENESS, LOOSE, POOL, TERMS, Deployment
 
-PAGE = Path("docs/explain.md")
+PAGE = Path("docs/guides/explain.md")
 NIGHT = Window("Europe/Berlin", time(22), time(6))
 # Noon and late evening on that wall.
 NOON = datetime(2026, 11, 16, 11, 0, tzinfo=UTC)

@@ -217,7 +217,7 @@ def test_the_worked_example_of_the_page_is_true(deployment: Deployment) -> None:
     note()
 
     assert third.claim.task_id == tasks[2]
-    page = (Path(__file__).parents[2] / "docs" / "budgets.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "budgets.md").read_text()
     rows = re.findall(r"\| \$(\d\.\d\d) \| \$(\d\.\d\d) \| \$(\d\.\d\d) \|$", page, re.MULTILINE)
     assert [tuple(float(figure) for figure in row) for row in rows] == steps
 
