@@ -12,7 +12,8 @@ from benchmarks.outcome import Outcome
 from benchmarks.running import batched, begin, open_wide, settle_batch, settle_batches
 from benchmarks.waiting import wait_for_count, wait_until
 from overnight_server.domain.ids import UserId
-from overnight_server.intake.submit import Edge, submit_graph
+from overnight_server.intake.new_graph import Edge
+from overnight_server.intake.submit import submit_graph
 
 US = "overnight"
 WORKERS = 4

@@ -14,7 +14,9 @@ from benchmarks.waiting import wait_until
 from overnight_server.control.users import create_user
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.plans import PlanTier
-from overnight_server.intake.submit import Caps, NewTask, submit_graph
+from overnight_server.intake.caps import Caps
+from overnight_server.intake.new_graph import NewTask
+from overnight_server.intake.submit import submit_graph
 from overnight_server.settings import Settings, load
 from overnight_server.settings.field_types import env_of
 from overnight_server.store.db import ADMIN, DISPATCHER, Db, Timeouts

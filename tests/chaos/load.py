@@ -17,7 +17,8 @@ from overnight.errors import Refused as ServiceRefused
 from overnight_server.control.keys import issue
 from overnight_server.domain.ids import TaskId, UserId, parse_task, show_task
 from overnight_server.domain.plans import PlanTier
-from overnight_server.intake.submit import Caps, submit_graph
+from overnight_server.intake.caps import Caps
+from overnight_server.intake.submit import submit_graph
 from overnight_server.store.db import DatabaseUnreachable
 from tests.chaos.stage import Stage
 from tests.chaos.tasks import graph, wish

@@ -8,7 +8,7 @@ from overnight.errors import Refused
 from overnight_server.control.dead_letters import retry
 from overnight_server.domain.ids import UserId, parse_task
 from overnight_server.fault_points import arm
-from overnight_server.intake.grow_graph import NewEdge, add_edges
+from overnight_server.intake.add_edges import NewEdge, add_edges
 from overnight_server.store.db import ADMIN, DatabaseUnreachable, Db
 
 

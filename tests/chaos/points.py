@@ -15,7 +15,9 @@ from overnight_server.control.bulk import Order, start
 from overnight_server.domain.bulk import Action
 from overnight_server.domain.ids import show_task
 from overnight_server.fault_points import POINTS
-from overnight_server.intake.submit import Caps, Edge, NewTask, submit_graph
+from overnight_server.intake.caps import Caps
+from overnight_server.intake.new_graph import Edge, NewTask
+from overnight_server.intake.submit import submit_graph
 from tests.chaos import checks, leaks, logs
 from tests.chaos.load import Load, users
 from tests.chaos.report import Report

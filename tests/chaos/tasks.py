@@ -5,7 +5,7 @@ from random import Random
 from typing import Any, Final
 
 from overnight_server.domain.retry import RetryPolicy
-from overnight_server.intake.submit import Edge, NewTask
+from overnight_server.intake.new_graph import Edge, NewTask
 
 POISON: Final = "poison"
 # Kind and weight; most work is short, or nothing would be left for the drain to prove.

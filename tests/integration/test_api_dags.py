@@ -8,8 +8,8 @@ from httpx2 import Response
 
 from overnight_server.domain.ids import TaskId, new_dag_id, show_dag, show_task
 from overnight_server.domain.results import Returned
-from overnight_server.intake.grow_graph import Seed, SpawnCaps, spawn
-from overnight_server.intake.submit import NewTask
+from overnight_server.intake.new_graph import NewTask
+from overnight_server.intake.spawn import NewChild, SpawnCaps, spawn
 from overnight_server.outcome.inputs import inputs_of
 from tests.support.api_user import ApiUser, serve_api
 from tests.support.deployment import LOOSE, Deployment
@@ -173,7 +173,7 @@ def test_the_first_graph_is_answered_by_the_names_it_was_given(api_user: ApiUser
     first = created(api_user, tasks, idempotency_key="tonight")
     api_user.deployment.agent()
     [run] = begin(api_user.deployment, TaskId(api_user.row_id(first["tasks"]["act"])))
-    seed = Seed(NewTask("a plan of its own", "echo", name="plan"), "plan")
+    seed = NewChild(NewTask("a plan of its own", "echo", name="plan"), "plan")
     child = spawn(
         api_user.deployment.dispatcher, api_user.user, run.claim, seed, SpawnCaps(LOOSE)
     ).task_id

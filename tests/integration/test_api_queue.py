@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 from httpx2 import Response
 
-from overnight_server.api.http.accept import accept
-from overnight_server.api.http.dependencies import Parts
 from overnight_server.api.routes import queue
-from overnight_server.control.keys import Caller
+from overnight_server.domain.ids import UserId
 from overnight_server.domain.results import Raised, Returned
-from overnight_server.intake import source_jobs
-from overnight_server.intake.submit import NewTask, Submitted
+from overnight_server.intake import scheduler_jobs
+from overnight_server.intake.caps import Caps
+from overnight_server.intake.new_graph import NewTask
+from overnight_server.intake.submit import Submitted, submit
+from overnight_server.store.db import Db
 from tests.support.api_user import ApiUser, serve_api
 from tests.support.deployment import Deployment
 from tests.support.outside import outsider
@@ -49,13 +50,13 @@ def test_a_prompt_is_queued_and_told_its_place(api_user: ApiUser) -> None:
 def test_an_entry_is_accepted_as_pending_however_quick_a_worker_is(
     api_user: ApiUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def taken_at_once(parts: Parts, caller: Caller, task: NewTask) -> Submitted:
-        submitted = accept(parts, caller, task)
+    def submit_and_claim(db: Db, user_id: UserId, task: NewTask, caps: Caps) -> Submitted:
+        submitted = submit(db, user_id, task, caps)
         assert len(api_user.deployment.claim().claims) == 1
         return submitted
 
     api_user.deployment.agent()
-    monkeypatch.setattr(queue, "accept", taken_at_once)
+    monkeypatch.setattr(queue, "submit", submit_and_claim)
 
     accepted = put(api_user).json()
 
@@ -265,7 +266,7 @@ def test_a_job_that_a_limit_refuses_is_skipped(
 def test_endless_names_of_jobs_leave_no_endless_rows(
     api_user: ApiUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_jobs, "MOST_JOBS", 2)
+    monkeypatch.setattr(scheduler_jobs, "MAX_JOBS", 2)
 
     for name in ("a", "b", "c", "a"):
         assert put(api_user, source_job=name).status_code == 201

@@ -21,7 +21,8 @@ from overnight_server.domain.ids import (
     show_task,
     show_trigger,
 )
-from overnight_server.intake.submit import NewTask, submit_graph
+from overnight_server.intake.new_graph import NewTask
+from overnight_server.intake.submit import submit_graph
 from tests.support.api_user import ApiUser, serve_api
 from tests.support.deployment import LOOSE, Deployment
 from tests.support.operations import Operation, operations

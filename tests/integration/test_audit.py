@@ -18,7 +18,8 @@ from overnight_server.domain.plans import PlanLimits, PlanTier
 from overnight_server.domain.results import Died, Interrupted, Lost, Raised, Returned
 from overnight_server.domain.retry import RetryPolicy, Strategy
 from overnight_server.gate.claim import claim
-from overnight_server.intake.submit import Edge, NewTask, submit_graph
+from overnight_server.intake.new_graph import Edge, NewTask
+from overnight_server.intake.submit import submit_graph
 from overnight_server.maintenance.audit_lanes import audit
 from overnight_server.maintenance.promote import promote
 from overnight_server.outcome.presence import AgentCard, join

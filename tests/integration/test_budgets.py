@@ -21,7 +21,8 @@ from overnight_server.domain.results import Lost, Raised, Returned, Suspended
 from overnight_server.explain.explain import explain
 from overnight_server.insight.budgets import budgets_of, list_approvals
 from overnight_server.insight.tasks import get_task
-from overnight_server.intake.submit import Edge, NewTask, submit_graph
+from overnight_server.intake.new_graph import Edge, NewTask
+from overnight_server.intake.submit import submit_graph
 from overnight_server.maintenance.reap import reap
 from overnight_server.outcome.heartbeat import Answer, heartbeat
 from overnight_server.outcome.presence import AgentCard, join

@@ -16,7 +16,9 @@ from overnight_server.domain.results import Returned
 from overnight_server.insight.bulk import list_bulks
 from overnight_server.insight.tasks import TaskCriteria, list_tasks
 from overnight_server.intake import submit as submitting
-from overnight_server.intake.submit import Caps, Edge, NewTask, submit_graph
+from overnight_server.intake.caps import Caps
+from overnight_server.intake.new_graph import Edge, NewTask
+from overnight_server.intake.submit import submit_graph
 from overnight_server.maintenance import bulk as working
 from overnight_server.maintenance.bulk import work_off
 from tests.support.bulk import FATAL, ME, begin, counts, dead, finish, moves, order, seen, sound

@@ -9,7 +9,8 @@ import pytest
 
 from overnight_server.control.bulk import Started, cancel_bulk, start
 from overnight_server.domain.ids import UserId
-from overnight_server.intake.submit import NewTask, submit_graph
+from overnight_server.intake.new_graph import NewTask
+from overnight_server.intake.submit import submit_graph
 from overnight_server.maintenance import bulk as working
 from overnight_server.maintenance.bulk import work_off
 from overnight_server.store.db import Db

@@ -8,7 +8,8 @@ from overnight_server.cli.terminal.failures import Code
 from overnight_server.control.usage import adjust_hours
 from overnight_server.domain.ids import UserId, show_dag, show_task
 from overnight_server.domain.results import Suspended
-from overnight_server.intake.submit import NewTask, submit_graph
+from overnight_server.intake.new_graph import NewTask
+from overnight_server.intake.submit import submit_graph
 from tests.support.command import run
 from tests.support.deployment import AGENT, LOOSE, Deployment
 

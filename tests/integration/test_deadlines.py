@@ -13,7 +13,8 @@ from overnight_server.domain.ids import TaskId
 from overnight_server.domain.priority import sort_key
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.domain.retry import RetryPolicy, Strategy
-from overnight_server.intake.submit import Edge, NewTask, submit_graph
+from overnight_server.intake.new_graph import Edge, NewTask
+from overnight_server.intake.submit import submit_graph
 from overnight_server.maintenance import deadlines
 from overnight_server.maintenance.deadlines import end_passed, raise_deadline_priority
 from overnight_server.store.db import Db

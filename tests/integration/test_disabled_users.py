@@ -13,9 +13,9 @@ from overnight_server.control.keys import issue
 from overnight_server.control.users import disable_user, enable_user
 from overnight_server.domain.ids import UserId, lone_dag_id
 from overnight_server.domain.results import Returned
-from overnight_server.intake.grow_graph import Seed, SpawnCaps, spawn
-from overnight_server.intake.inbox import take_in
-from overnight_server.intake.submit import NewGraph, NewTask
+from overnight_server.intake.inbox import process_inbox
+from overnight_server.intake.new_graph import NewGraph, NewTask
+from overnight_server.intake.spawn import NewChild, SpawnCaps, spawn
 from overnight_server.intake.triggers import add_trigger
 from overnight_server.maintenance.bulk import work_off
 from overnight_server.maintenance.triggers import fire_due
@@ -113,12 +113,12 @@ def test_rows_of_the_inbox_wait_and_come_in_in_their_order(
 
     disable_user(deployment.app, user)
 
-    assert take_in(deployment.dispatcher, SETTINGS) == 1
+    assert process_inbox(deployment.dispatcher, SETTINGS) == 1
     assert titles(deployment) == ["another user's"]
 
     enable_user(deployment.app, user)
 
-    assert take_in(deployment.dispatcher, SETTINGS) == 2
+    assert process_inbox(deployment.dispatcher, SETTINGS) == 2
     assert titles(deployment) == ["another user's", "first", "second"]
     sound(deployment)
 
@@ -142,7 +142,7 @@ def _trigger(deployment: Deployment, user: UserId) -> None:
     ("prepare", "sweep"),
     [
         (_cancels, work_off),
-        (_rows, lambda db: take_in(db, SETTINGS)),
+        (_rows, lambda db: process_inbox(db, SETTINGS)),
         (_trigger, lambda db: fire_due(db, LOOSE)),
     ],
 )
@@ -193,7 +193,7 @@ def test_a_run_in_the_deployment_spawns_nothing_either(
     run = deployment.running(user)
     disable_user(deployment.app, user)
 
-    seed = Seed(NewTask("child", "echo"), "child")
+    seed = NewChild(NewTask("child", "echo"), "child")
     with pytest.raises(UserDisabled, match="owner is disabled"):
         spawn(deployment.dispatcher, user, run.claim, seed, SpawnCaps(LOOSE))
 

@@ -23,7 +23,8 @@ from overnight_server.domain.results import Raised, Returned
 from overnight_server.domain.windows import AtClosing, Window
 from overnight_server.explain.explain import explain
 from overnight_server.gate.claim import Bundling, Terms
-from overnight_server.intake.submit import Edge, NewTask, submit_graph
+from overnight_server.intake.new_graph import Edge, NewTask
+from overnight_server.intake.submit import submit_graph
 from tests.rules.sources import read
 from tests.rules.test_docs import FENCE
 from tests.support.api_user import TASKS, ApiUser, serve_api

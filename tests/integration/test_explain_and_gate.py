@@ -30,7 +30,8 @@ from overnight_server.gate.claim import (
     claim_one,
     take_next,
 )
-from overnight_server.intake.submit import Edge, NewTask, submit_graph
+from overnight_server.intake.new_graph import Edge, NewTask
+from overnight_server.intake.submit import submit_graph
 from overnight_server.store.batched_statements import Answer, Call, ask
 from overnight_server.store.db import Db
 from tests.support.deployment import CLAIM_TTL, LOOSE, POOL, Deployment

@@ -4,7 +4,8 @@ from overnight.models.explain import Reason
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.results import Returned
 from overnight_server.explain.explain import explain
-from overnight_server.intake.submit import Edge, NewTask, submit_graph
+from overnight_server.intake.new_graph import Edge, NewTask
+from overnight_server.intake.submit import submit_graph
 from tests.support.deployment import LOOSE, TERMS, Deployment
 from tests.support.graphs import begin
 

@@ -15,7 +15,9 @@ from overnight_server.forecast import snapshot
 from overnight_server.forecast.forecast import forecast_next, forecast_task
 from overnight_server.forecast.plan import _draft, plan
 from overnight_server.forecast.snapshot import Workers, look
-from overnight_server.intake.submit import Caps, Edge, NewTask, submit, submit_graph
+from overnight_server.intake.caps import Caps
+from overnight_server.intake.new_graph import Edge, NewTask
+from overnight_server.intake.submit import submit, submit_graph
 from overnight_worker.duration_stats import DurationStats
 from tests.support.api_user import ApiUser, serve_api
 from tests.support.deployment import AGENT, LIVENESS, LOOSE, POOL, Deployment

@@ -2,7 +2,8 @@
 
 from overnight_server.domain.plans import PlanTier
 from overnight_server.domain.results import Returned
-from overnight_server.intake.submit import NewTask, submit_graph
+from overnight_server.intake.new_graph import NewTask
+from overnight_server.intake.submit import submit_graph
 from tests.support.deployment import LOOSE, Deployment
 
 MOUNTAIN = 20_000

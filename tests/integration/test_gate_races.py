@@ -21,7 +21,9 @@ from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.plans import PlanTier
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.gate.claim import Terms, claim, claim_one, take_next
-from overnight_server.intake.submit import Caps, NewTask, submit
+from overnight_server.intake.caps import Caps
+from overnight_server.intake.new_graph import NewTask
+from overnight_server.intake.submit import submit
 from overnight_server.maintenance.locks import release_lock
 from overnight_server.maintenance.promote import promote
 from overnight_server.maintenance.reap import reap, retire_agents

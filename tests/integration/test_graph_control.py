@@ -20,7 +20,8 @@ from overnight_server.control.graphs import CancelledDag, cancel_dag, retry, ret
 from overnight_server.domain.graphs import Condition
 from overnight_server.domain.ids import DagId, TaskId, UserId, show_task
 from overnight_server.domain.results import Raised, Returned, Stopped
-from overnight_server.intake.submit import Caps, Edge
+from overnight_server.intake.caps import Caps
+from overnight_server.intake.new_graph import Edge
 from tests.support.deployment import LOOSE, Deployment
 from tests.support.graphs import begin, dag_of, end, linked, sound, states, status
 

@@ -9,7 +9,7 @@ from overnight_server.control.cancel import cancel
 from overnight_server.domain.graphs import Condition, OnUnmet
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.results import Raised, Returned
-from overnight_server.intake.submit import Edge
+from overnight_server.intake.new_graph import Edge
 from tests.support.deployment import Deployment
 from tests.support.graphs import end, linked, sound, states, status
 

@@ -24,7 +24,8 @@ from overnight_server.domain.graphs import status as status_of
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.lifecycle import FINAL, State
 from overnight_server.domain.results import Raised, Result, Returned, Stopped
-from overnight_server.intake.submit import Edge, NewTask, submit_graph
+from overnight_server.intake.new_graph import Edge, NewTask
+from overnight_server.intake.submit import submit_graph
 from tests.support.deployment import LOOSE, Deployment
 from tests.support.invariants import told, violations
 from tests.support.profiles import examples

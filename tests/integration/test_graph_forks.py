@@ -11,7 +11,9 @@ from overnight_server.control.graphs import retry
 from overnight_server.domain.graphs import Condition
 from overnight_server.domain.ids import UserId, show_task
 from overnight_server.domain.results import Raised, Returned
-from overnight_server.intake.submit import Caps, Edge, NewTask, submit_dag
+from overnight_server.intake.caps import Caps
+from overnight_server.intake.new_graph import Edge, NewTask
+from overnight_server.intake.submit import submit_dag
 from tests.support.deployment import LOOSE, Deployment
 from tests.support.graphs import end, linked, sound, states, status
 

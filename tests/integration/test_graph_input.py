@@ -6,14 +6,9 @@ import pytest
 
 from overnight.errors import InvalidRequest
 from overnight_server.domain.ids import UserId
-from overnight_server.intake.submit import (
-    Caps,
-    Edge,
-    NewTask,
-    SubmittedDag,
-    submit_dag,
-    submit_graph,
-)
+from overnight_server.intake.caps import Caps
+from overnight_server.intake.new_graph import Edge, NewTask
+from overnight_server.intake.submit import SubmittedDag, submit_dag, submit_graph
 from overnight_server.store.db import Db
 from tests.support.deployment import LOOSE, Deployment
 from tests.support.rivals import Rival, held_lane, queue_up
@@ -37,7 +32,7 @@ def test_a_circle_is_refused_and_named(deployment: Deployment) -> None:
 
 
 def test_an_edge_to_nowhere_is_refused(deployment: Deployment) -> None:
-    with pytest.raises(InvalidRequest, match="names no task"):
+    with pytest.raises(InvalidRequest, match="refers to a task that does not exist"):
         submit_graph(deployment.app, deployment.user(), tasks("a", "b"), LOOSE, edges=[Edge(0, 2)])
 
     assert nothing_was_written(deployment)

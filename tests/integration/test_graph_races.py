@@ -12,7 +12,9 @@ from overnight_server.domain.graphs import Condition
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.gate.claim import claim
-from overnight_server.intake.submit import Caps, Edge, NewTask, submit
+from overnight_server.intake.caps import Caps
+from overnight_server.intake.new_graph import Edge, NewTask
+from overnight_server.intake.submit import submit
 from overnight_server.outcome.settle import settle
 from overnight_server.outcome.start import start
 from overnight_server.store.db import Db

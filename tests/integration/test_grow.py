@@ -23,8 +23,9 @@ from overnight_server.control.fork import fork
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.results import Lost, Raised, Returned, Waiting
-from overnight_server.intake.grow_graph import Seed, SpawnCaps, Spawned, spawn
-from overnight_server.intake.submit import Caps, NewTask
+from overnight_server.intake.caps import Caps
+from overnight_server.intake.new_graph import NewTask
+from overnight_server.intake.spawn import NewChild, SpawnCaps, SpawnedTask, spawn
 from overnight_server.outcome.inputs import children_of, inputs_of
 from overnight_server.outcome.settle import settle
 from overnight_server.store.db import Db
@@ -56,9 +57,9 @@ def plant(
     caps: SpawnCaps = CAPS,
     after: tuple[TaskId, ...] = (),
     **fields: Any,
-) -> Spawned:
+) -> SpawnedTask:
     task = NewTask(**{"title": f"child {key}", "type": "echo", **fields})
-    return spawn(db, run.user_id, run.claim, Seed(task, key, depends_on=after), caps)
+    return spawn(db, run.user_id, run.claim, NewChild(task, key, depends_on=after), caps)
 
 
 def sound(deployment: Deployment) -> None:
@@ -172,7 +173,7 @@ def test_generations_end_at_the_limit(deployment: Deployment, run: Run) -> None:
     grandchild = plant(deployment.dispatcher, second, caps=caps).task_id
     [third] = begin(deployment, grandchild)
 
-    with pytest.raises(SpawnTooDeep, match="2 generations"):
+    with pytest.raises(SpawnTooDeep, match="2 levels below"):
         plant(deployment.dispatcher, third, caps=caps)
 
     sound(deployment)
@@ -204,7 +205,7 @@ def test_a_child_takes_its_parents_urgency_unless_it_says(
 ) -> None:
     run = deployment.running(user, priority=20)
     inherited = plant(deployment.dispatcher, run).task_id
-    seed = Seed(NewTask("own", "echo", priority=70), "own", inherits_priority=False)
+    seed = NewChild(NewTask("own", "echo", priority=70), "own", inherits_priority=False)
     own = spawn(deployment.dispatcher, user, run.claim, seed, CAPS).task_id
 
     assert (deployment.row(inherited)["priority"], deployment.row(own)["priority"]) == (20, 70)

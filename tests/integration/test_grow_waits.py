@@ -10,8 +10,8 @@ from overnight_server.domain.ids import DagId, TaskId, UserId, new_task_id, show
 from overnight_server.domain.results import Result, Returned, Waiting
 from overnight_server.insight.dags import get_dag
 from overnight_server.insight.tasks import get_task, list_tasks
-from overnight_server.intake.grow_graph import Seed, SpawnCaps, spawn
-from overnight_server.intake.submit import NewTask
+from overnight_server.intake.new_graph import NewTask
+from overnight_server.intake.spawn import NewChild, SpawnCaps, spawn
 from overnight_server.outcome.settle import settle_all
 from tests.support.deployment import AGENT, LOOSE, Deployment
 from tests.support.graphs import begin, end, sound
@@ -31,7 +31,7 @@ def run(deployment: Deployment, user: UserId) -> Run:
 
 
 def plant(deployment: Deployment, run: Run) -> TaskId:
-    seed = Seed(NewTask("child", "echo"), "#1")
+    seed = NewChild(NewTask("child", "echo"), "#1")
     return spawn(deployment.dispatcher, run.user_id, run.claim, seed, SpawnCaps(LOOSE)).task_id
 
 

@@ -20,7 +20,7 @@ from overnight_server.cli.main import app
 from overnight_server.control.keys import issue, revoke
 from overnight_server.domain.ids import UserId
 from overnight_server.intake import inbox as intake
-from overnight_server.intake.inbox import BATCH, HOLD_SECONDS, take_in
+from overnight_server.intake.inbox import BATCH, DELAY_SECONDS, process_inbox
 from overnight_server.local.postgres import EmbeddedPostgres
 from overnight_server.settings import Settings, load
 from overnight_server.store.db import Db, driver_url
@@ -79,7 +79,7 @@ def left(deployment: Deployment, number: int) -> dict[str, Any]:
 
 
 def sweep(deployment: Deployment, settings: Settings = SETTINGS) -> int:
-    return take_in(deployment.dispatcher, settings)
+    return process_inbox(deployment.dispatcher, settings)
 
 
 def test_a_task_left_in_a_committed_transaction_is_let_in_once(
@@ -362,7 +362,7 @@ def test_a_full_queue_keeps_rows_waiting_in_their_order(
 
     deployment.run("UPDATE users SET max_pending = 10 WHERE id = :id", id=user)
     assert sweep(deployment) == 0, "the line waits a while before it is tried again"
-    deployment.move_clock(timedelta(seconds=HOLD_SECONDS))
+    deployment.move_clock(timedelta(seconds=DELAY_SECONDS))
     assert sweep(deployment) == 2
     assert [title for title in titles(deployment) if title != "another's"] == ["0", "1", "2", "3"]
 
@@ -407,7 +407,7 @@ def test_two_sweeps_at_once_let_each_row_in_once(
     with shop.begin() as tx:
         for number in range(10):
             inbox.submit(tx, str(number), api_key=key)
-    rivals = [Rival(connect, f"sweep-{n}", take_in, SETTINGS) for n in range(2)]
+    rivals = [Rival(connect, f"sweep-{n}", process_inbox, SETTINGS) for n in range(2)]
 
     with deployment.owner.engine.begin() as tx:
         tx.execute(text("SELECT 1 FROM lanes WHERE user_id = :id FOR UPDATE"), {"id": user})

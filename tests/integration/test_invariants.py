@@ -22,7 +22,7 @@ from overnight_server.domain.claims import Claim
 from overnight_server.domain.ids import DagId, TaskId, UserId, new_task_id
 from overnight_server.domain.plans import PlanLimits, PlanTier
 from overnight_server.domain.results import Interrupted, Raised, Returned
-from overnight_server.intake.submit import NewGraph, NewTask
+from overnight_server.intake.new_graph import NewGraph, NewTask
 from overnight_server.intake.triggers import add_trigger
 from overnight_server.local.postgres import EmbeddedPostgres
 from overnight_server.maintenance.bulk import work_off

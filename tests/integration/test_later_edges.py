@@ -7,8 +7,9 @@ import pytest
 from overnight.errors import InvalidRequest, TaskNotFound
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.results import Returned, Suspended
-from overnight_server.intake.grow_graph import NewEdge, add_edges
-from overnight_server.intake.submit import NewTask, submit_graph
+from overnight_server.intake.add_edges import NewEdge, add_edges
+from overnight_server.intake.new_graph import NewTask
+from overnight_server.intake.submit import submit_graph
 from overnight_server.outcome.settle import settle
 from overnight_server.store.db import Db
 from tests.support.deployment import AGENT, LOOSE, Deployment
@@ -127,7 +128,7 @@ def test_what_is_no_longer_pending_cannot_be_made_to_wait(
 ) -> None:
     a, b = graph(deployment, user, 2, [])
 
-    with pytest.raises(InvalidRequest, match="is ready, and can no longer be made to wait"):
+    with pytest.raises(InvalidRequest, match="is ready: it can no longer wait"):
         add(deployment.app, user, (a, b))
 
 
@@ -138,7 +139,7 @@ def test_what_asks_for_money_cannot_be_made_to_wait(deployment: Deployment, user
     [run] = begin(deployment, dear)
     deployment.settle(run, Suspended(cost_usd=1.2))
 
-    with pytest.raises(InvalidRequest, match="asks for more money, and cannot be made to wait"):
+    with pytest.raises(InvalidRequest, match="waits for the approval of its budget"):
         add(deployment.app, user, (other, dear))
 
     sound(deployment)
@@ -149,7 +150,7 @@ def test_a_parent_that_never_ends_so_is_refused(deployment: Deployment, user: Us
     [run] = begin(deployment, done)
     deployment.settle(run, Returned())
 
-    with pytest.raises(InvalidRequest, match="its failure never comes"):
+    with pytest.raises(InvalidRequest, match="can never be met"):
         add_edges(deployment.app, user, [NewEdge(done, child, "failure")], actor=ACTOR)
 
 

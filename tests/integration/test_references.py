@@ -17,7 +17,8 @@ from overnight_server.domain.ids import (
 )
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.insight.artifacts import get_artifact, list_artifacts
-from overnight_server.intake.submit import Edge, NewTask, submit_graph
+from overnight_server.intake.new_graph import Edge, NewTask
+from overnight_server.intake.submit import submit_graph
 from overnight_server.outcome.artifacts import ArtifactCaps, Made, keep
 from overnight_server.outcome.inputs import inputs_of
 from tests.support.deployment import LOOSE, Deployment
@@ -147,7 +148,7 @@ def test_a_task_that_has_not_completed_has_no_output_yet(
 
     with pytest.raises(InvalidRequest, match="has not completed yet"):
         deployment.task(user, context_refs=[f"task:{show_task(waits)}:output"])
-    with pytest.raises(InvalidRequest, match="has ended as dead_lettered"):
+    with pytest.raises(InvalidRequest, match="is dead_lettered"):
         deployment.task(user, context_refs=[f"task:{show_task(dead.claim.task_id)}:output"])
 
 

@@ -15,7 +15,8 @@ from overnight_server.domain.plans import PlanTier
 from overnight_server.domain.results import Returned
 from overnight_server.forecast.simulation import Simulation
 from overnight_server.forecast.snapshot import Workers, look
-from overnight_server.intake.submit import Edge, NewTask, submit_graph
+from overnight_server.intake.new_graph import Edge, NewTask
+from overnight_server.intake.submit import submit_graph
 from tests.support.deployment import LIVENESS, LOOSE, POOL, Deployment
 from tests.support.profiles import examples
 

@@ -29,7 +29,7 @@ from overnight_server.domain.results import (
     TimedOut,
 )
 from overnight_server.domain.retry import RetryPolicy, Strategy
-from overnight_server.intake.submit import NewTask
+from overnight_server.intake.new_graph import NewTask
 from overnight_server.maintenance.audit_lanes import audit
 from tests.support.deployment import Deployment
 from tests.support.model_comparison import ALL_SLOTS, QUICK, SECOND, ModelComparison

@@ -21,7 +21,8 @@ from overnight_server.domain.ids import TaskId, parse_task, show_dag, show_task
 from overnight_server.domain.results import Returned
 from overnight_server.event_log.feed import Feed
 from overnight_server.event_log.reader import Horizon, Topic, read_events
-from overnight_server.intake.submit import Edge, NewTask, submit_graph
+from overnight_server.intake.new_graph import Edge, NewTask
+from overnight_server.intake.submit import submit_graph
 from overnight_server.store.db import Db
 from tests.chaos.proxy import FaultProxy
 from tests.support.deployment import LOOSE, Deployment

@@ -17,7 +17,9 @@ from overnight.errors import (
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.locks import LockScope
 from overnight_server.domain.retry import RetryPolicy, Strategy
-from overnight_server.intake.submit import Caps, Edge, NewTask, Submitted, submit, submit_graph
+from overnight_server.intake.caps import Caps
+from overnight_server.intake.new_graph import Edge, NewTask
+from overnight_server.intake.submit import Submitted, submit, submit_graph
 from overnight_server.settings import load
 from overnight_server.store.db import ADMIN, Db
 from tests.support.deployment import LOOSE, Deployment

@@ -19,9 +19,15 @@ from overnight_server.domain.ids import DagId, TaskId, TriggerId, UserId, show_t
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.domain.retry import RetryPolicy, Strategy
 from overnight_server.insight.triggers import list_triggers
-from overnight_server.intake.grow_graph import Seed, SpawnCaps, spawn
-from overnight_server.intake.submit import Edge, NewGraph, NewTask, submit_graph
-from overnight_server.intake.triggers import add_trigger, drop_trigger, restored, stored
+from overnight_server.intake.new_graph import Edge, NewGraph, NewTask
+from overnight_server.intake.spawn import NewChild, SpawnCaps, spawn
+from overnight_server.intake.submit import submit_graph
+from overnight_server.intake.triggers import (
+    add_trigger,
+    drop_trigger,
+    graph_from_json,
+    graph_to_json,
+)
 from overnight_server.maintenance.triggers import PATIENCE, UNFORESEEN, fire_due
 from overnight_server.outcome.settle import settle
 from overnight_server.store.db import Db, Served
@@ -164,7 +170,7 @@ def test_a_completed_graph_is_not_waited_for_to_fail(
     dag, task = pipeline
     end(deployment, task, Returned())
 
-    with pytest.raises(InvalidRequest, match="when: the graph has completed and can fail no more"):
+    with pytest.raises(InvalidRequest, match="when: the graph has completed and cannot fail"):
         arm(deployment, user, dag, "failed")
 
     assert list_triggers(deployment.app, user) == []
@@ -213,7 +219,7 @@ def test_a_lone_task_that_grew_after_its_failure_has_still_set_off(
     deployment.settle(run, FATAL)
     retry(deployment.app, user, task, actor=ME)
     [again] = begin(deployment, task)
-    seed = Seed(NewTask("child", "echo"), "#1")
+    seed = NewChild(NewTask("child", "echo"), "#1")
     child = spawn(deployment.dispatcher, user, again.claim, seed, SpawnCaps(LOOSE)).task_id
 
     assert fire_due(deployment.dispatcher, LOOSE) == 1
@@ -338,10 +344,10 @@ def test_a_kept_graph_is_restored_as_it_was() -> None:
     )
     graph = NewGraph([task], [], "kept", None)
 
-    kept = {**stored(graph)}
+    kept = {**graph_to_json(graph)}
     kept["tasks"] = [{**kept["tasks"][0], "deadline_at": "2030-01-01T00:00:00+00:00"}]
 
-    assert restored(kept) == graph
+    assert graph_from_json(kept) == graph
 
 
 def test_two_sweeps_fire_a_trigger_once(
@@ -388,7 +394,7 @@ def _as_app(connect: Callable[..., Db], user: UserId) -> Callable[..., Db]:
 DYING_SWEEP = """
 import sys
 from overnight_server.fault_points import arm
-from overnight_server.intake.submit import Caps
+from overnight_server.intake.caps import Caps
 from overnight_server.maintenance.triggers import fire_due
 from overnight_server.store.db import DISPATCHER, Db
 arm(sys.argv[1] + "=kill")

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from overnight_server.domain.ids import UserId
-from overnight_server.intake.submit import NewTask, submit
+from overnight_server.intake.new_graph import NewTask
+from overnight_server.intake.submit import submit
 from overnight_server.local.postgres import EmbeddedPostgres
 from overnight_server.store.db import ADMIN, DISPATCHER, DatabaseUnreachable, Db
 from overnight_server.wakeups.wake import Waker

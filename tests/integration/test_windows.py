@@ -20,7 +20,7 @@ from overnight_server.forecast.snapshot import Workers
 from overnight_server.gate import claim as gate
 from overnight_server.insight.queue_status import queue_status
 from overnight_server.insight.users import list_users
-from overnight_server.intake.submit import NewTask
+from overnight_server.intake.new_graph import NewTask
 from overnight_server.maintenance.reset import reset_cycles
 from overnight_server.outcome.heartbeat import Answer, heartbeat
 from overnight_server.store import lanes

@@ -13,7 +13,9 @@ from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.plans import PLAN_LIMITS, PlanTier
 from overnight_server.domain.results import Result
 from overnight_server.gate.claim import Taken, Terms, claim
-from overnight_server.intake.submit import Caps, NewTask, submit
+from overnight_server.intake.caps import Caps
+from overnight_server.intake.new_graph import NewTask
+from overnight_server.intake.submit import submit
 from overnight_server.outcome.presence import AgentCard, join
 from overnight_server.outcome.settle import settle
 from overnight_server.outcome.start import start

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import DagId, TaskId, UserId
 from overnight_server.domain.results import Result
-from overnight_server.intake.submit import Edge, NewTask, submit_graph
+from overnight_server.intake.new_graph import Edge, NewTask
+from overnight_server.intake.submit import submit_graph
 from overnight_server.outcome.settle import release
 from tests.support.deployment import AGENT, LOOSE, Deployment
 from tests.support.invariants import told, violations

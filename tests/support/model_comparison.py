@@ -28,7 +28,8 @@ from overnight_server.domain.locks import keys_of
 from overnight_server.domain.plans import PlanLimits, PlanTier
 from overnight_server.domain.results import Expired, Result, Returned
 from overnight_server.gate.claim import Bundling, Terms, claim
-from overnight_server.intake.submit import Edge, NewTask, submit_graph
+from overnight_server.intake.new_graph import Edge, NewTask
+from overnight_server.intake.submit import submit_graph
 from overnight_server.maintenance.promote import promote
 from overnight_server.maintenance.reap import end_overdue, end_runs_of_the_dead, reap, retire_agents
 from overnight_server.maintenance.reset import reset_cycles

@@ -41,6 +41,7 @@ class WorkerResources:
 def worker_resources() -> WorkerResources:
     """Return this process's connections; the main process of a pool must not call this."""
     settings = current()
+    waker = Waker(settings.redis_url or "", settings.redis_key_prefix)
     return WorkerResources(
         settings=settings,
         db=Db.connect(
@@ -55,8 +56,9 @@ def worker_resources() -> WorkerResources:
                 idle=min(Timeouts.idle, settings.lease_seconds / 3),
                 trust=1.0,
             ),
+            wake_ups=waker,
         ),
-        waker=Waker(settings.redis_url or "", settings.redis_key_prefix),
+        waker=waker,
     )
 
 

@@ -7,14 +7,10 @@ from overnight_worker.resources import worker_resources
 
 
 def sweep(name: str) -> None:
-    """Run one pass of a sweep, and wake the dispatcher if it changed anything.
-
-    A pass that fails is logged and repeated by its next tick, not by Celery.
-    """
+    """Run one pass of a sweep; a pass that fails is logged, and its next tick repeats it."""
     resources = worker_resources()
     try:
-        if run_sweep(resources.db, resources.settings, name):
-            resources.waker.wake()
+        run_sweep(resources.db, resources.settings, name)
     except Exception as error:  # noqa: BLE001 - whatever it was, the next tick tries again
         emit(Event.SWEEP_FAILED, sweep=name, error=error)
 

@@ -12,12 +12,11 @@ from overnight.handlers.control_exceptions import Stopped
 from overnight.handlers.spawn import ArtifactContent, Child, ChildRequest
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import MalformedId, TaskId, parse_task, show_artifact, show_task
-from overnight_server.intake.grow_graph import SOURCE, Seed, SpawnCaps, spawn
-from overnight_server.intake.translate import new_task
+from overnight_server.intake.spawn import NewChild, SpawnCaps, spawn
+from overnight_server.intake.translate_request import new_task
 from overnight_server.outcome.artifacts import ArtifactCaps, Made, keep
 from overnight_server.outcome.inputs import ChildView, children_of, inputs_of
 from overnight_server.store.db import DatabaseUnreachable
-from overnight_server.telemetry import Event, emit
 from overnight_worker.record_results import (
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
@@ -41,7 +40,7 @@ class RunGraph:
     def spawn(self, wish: ChildRequest) -> str:
         """Insert a child task and return its id; the same key again returns the first child."""
         fields_set = wish.task.model_fields_set
-        seed = Seed(
+        request = NewChild(
             task=replace(new_task(wish.task, self._resources.settings, None), name=wish.name),
             key=wish.key,
             depends_on=_parse_ids("depends_on", wish.depends_on),
@@ -49,12 +48,8 @@ class RunGraph:
         )
         caps = SpawnCaps.of(self._resources.settings)
         run = self._run
-        spawned = _retry(lambda: spawn(self._resources.db, run.user_id, run.claim, seed, caps))
-        task_id = show_task(spawned.task_id)
-        if spawned.created:
-            emit(Event.TASK_ADDED, queue_id=task_id, depth=None, source=SOURCE)
-            self._resources.waker.wake()
-        return task_id
+        spawned = _retry(lambda: spawn(self._resources.db, run.user_id, run.claim, request, caps))
+        return show_task(spawned.task_id)
 
     def children(self, ids: Sequence[str] | None) -> list[Child]:
         """Return the children with these ids in that order, or all children of the task."""

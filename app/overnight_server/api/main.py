@@ -50,8 +50,8 @@ def app() -> FastAPI:
     return create_app(load_settings())
 
 
-def create_app(settings: Settings, *, db: Db | None = None, waker: Waker | None = None) -> FastAPI:
-    """Build the API; parts that are not given are made from the settings and closed with it.
+def create_app(settings: Settings) -> FastAPI:
+    """Build the API with connections made from the settings; they are closed when it shuts down.
 
     The database need not be up yet: until it is, requests are answered with 503.
     """
@@ -64,31 +64,26 @@ def create_app(settings: Settings, *, db: Db | None = None, waker: Waker | None 
         redoc_url=None,
         redirect_slashes=False,
         responses=REFUSALS,
-        lifespan=_closing_what_is_ours,
+        lifespan=_closing_connections,
     )
-    store = db or _database(settings, APP, settings.database_pool_size)
+    waker = _waker(settings)
+    db = _database(settings, APP, settings.database_pool_size, waker)
     parts = Parts(
         settings,
-        store,
-        waker or _waker(settings),
-        Feed(store, per_user=settings.max_streams_per_user),
+        db,
+        Feed(db, per_user=settings.max_streams_per_user),
         # Admins are few.
-        admin_db=_database(settings, ADMIN, 1),
-        gate_db=_database(settings, GATE, settings.database_pool_size),
-        bell=AgentLongPoll(store, per_user=settings.max_streams_per_user),
+        admin_db=_database(settings, ADMIN, 1, waker),
+        gate_db=_database(settings, GATE, settings.database_pool_size, waker),
+        bell=AgentLongPoll(db, per_user=settings.max_streams_per_user),
         claim_places=CapacityLimiter(settings.database_pool_size),
         tokens=_verifier(settings),
         rates=_rates(settings),
     )
     api.state.parts = parts
-    ours = (
-        (parts.db, db),
-        (parts.waker, waker),
-        (parts.admin_db, None),
-        (parts.gate_db, None),
-        (parts.rates, None),
-    )
-    api.state.ours = [part for part, given in ours if given is None and part is not None]
+    api.state.to_close = [
+        part for part in (db, waker, parts.admin_db, parts.gate_db, parts.rates) if part is not None
+    ]
     for module in ROUTES:
         api.include_router(module.router)
     problems.install(api)
@@ -100,14 +95,14 @@ def create_app(settings: Settings, *, db: Db | None = None, waker: Waker | None 
 
 
 @asynccontextmanager
-async def _closing_what_is_ours(api: FastAPI) -> AsyncIterator[None]:
-    """Close at the end what the app made for itself; what it was given belongs to the giver."""
+async def _closing_connections(api: FastAPI) -> AsyncIterator[None]:
+    """Close the connections of the app when it shuts down."""
     yield
-    for part in api.state.ours:
+    for part in api.state.to_close:
         part.close()
 
 
-def _database(settings: Settings, role: str, pool_size: int) -> Db:
+def _database(settings: Settings, role: str, pool_size: int, waker: Waker | None) -> Db:
     if settings.database_url is None:
         raise ValueError("OVERNIGHT_DATABASE_URL is not set; the API needs its database")
     return Db.connect(
@@ -115,6 +110,7 @@ def _database(settings: Settings, role: str, pool_size: int) -> Db:
         role=role,
         application_name="overnight-api",
         pool_size=pool_size,
+        wake_ups=waker,
     )
 
 

@@ -19,6 +19,7 @@ from overnight_server.domain.ids import DagId, TaskId, UserId
 from overnight_server.domain.lifecycle import Event, sources, target
 from overnight_server.outcome.settle import follow_cancelled
 from overnight_server.store import lanes
+from overnight_server.store.after_commit import wake_after_commit
 from overnight_server.store.db import Db
 from overnight_server.store.models import User
 from overnight_server.store.statements import statement
@@ -137,6 +138,7 @@ def set_agent_budget(db: Db, agent_id: str, usd: float | None, *, actor: str) ->
 
     # What was too dear for it may have parked lanes.
     lanes.unskip_lanes(db, db.atomically(work))
+    db.wake()
     emit(Said.BUDGET_SET, budget=Budget.AGENT, usd=_said(usd), actor=actor, worker=agent_id)
 
 
@@ -173,6 +175,7 @@ def _let_go_on(
             "target": target(Event.UNBLOCK),
         },
     )
+    wake_after_commit(tx)
     return len(rows.all())
 
 

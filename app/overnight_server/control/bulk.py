@@ -13,12 +13,14 @@ from sqlalchemy import Connection
 from overnight.errors import BulkAlreadyFinished, BulkNotFound, InvalidRequest
 from overnight.models.bulk import TaskFilter
 from overnight_server.domain.bulk import Action, applies_to
-from overnight_server.domain.ids import BulkId, TaskId, UserId, new_bulk_id
+from overnight_server.domain.ids import BulkId, TaskId, UserId, new_bulk_id, show_bulk
 from overnight_server.domain.lifecycle import ALIASES, State, Status, states_of
 from overnight_server.insight.tasks import TaskCriteria, TaskSelection
 from overnight_server.store import lanes
+from overnight_server.store.after_commit import log_after_commit
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
+from overnight_server.telemetry import Event
 
 SAMPLE = 5
 
@@ -48,7 +50,6 @@ class Started:
 
     bulk_id: BulkId
     created: bool
-    total: int = 0
 
 
 def selected_by(wanted: TaskFilter) -> TaskSelection:
@@ -124,7 +125,15 @@ def start(
                 "total": total,
             },
         )
-        return Started(bulk_id, created=True, total=total)
+        log_after_commit(
+            tx,
+            Event.BULK_STARTED,
+            bulk_id=show_bulk(bulk_id),
+            action=order.action.value,
+            total=total,
+            user_id=user_id,
+        )
+        return Started(bulk_id, created=True)
 
     return db.atomically(work)
 

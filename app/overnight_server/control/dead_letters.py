@@ -8,7 +8,7 @@ from overnight_server.control.revive import FRESH_ATTEMPTS, check_attempts, revi
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.lifecycle import State
 from overnight_server.fault_points import fault
-from overnight_server.intake.submit import Caps
+from overnight_server.intake.caps import Caps
 from overnight_server.store import lanes
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement

@@ -26,6 +26,7 @@ def _change(db: Db, name: str, *, draining: bool) -> str:
     agent_id, pool = db.atomically(lambda tx: _set(tx, name, draining=draining))
     # What it could or could not do changes what its pool may promise.
     lanes.unskip_lanes(db, pool)
+    db.wake()
     return agent_id
 
 

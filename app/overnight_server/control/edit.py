@@ -14,6 +14,7 @@ from overnight.errors import NotEditable, PreconditionFailed, TaskNotFound
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.lifecycle import WAITING, State
 from overnight_server.store import lanes
+from overnight_server.store.after_commit import wake_after_commit
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
@@ -67,6 +68,7 @@ def edit(
         amend(tx, user_id, task_id, changes, editions=editions)
         # What could not start before may now.
         lanes.wake(tx, user_id)
+        wake_after_commit(tx)
 
     db.atomically(work)
 

@@ -27,7 +27,8 @@ from overnight_server.domain.ids import (
 )
 from overnight_server.domain.lifecycle import State
 from overnight_server.fault_points import fault
-from overnight_server.intake.submit import Caps, check_caps, dag_of
+from overnight_server.intake.caps import Caps, check_caps
+from overnight_server.intake.submit import find_dag_by_key, report_dag_added
 from overnight_server.store import edges as following
 from overnight_server.store import lanes
 from overnight_server.store.db import Db
@@ -74,7 +75,7 @@ def fork(
         graph = tx.execute(statement("graph_to_fork"), mine).one_or_none()
         if graph is None:
             raise TaskNotFound
-        known = dag_of(tx, user_id, idempotency_key)
+        known = find_dag_by_key(tx, user_id, idempotency_key)
         if known is not None:
             return Forked(known, {}, frozenset(), _origin(tx, user_id, known), created=False)
         old = _read(tx, user_id, DagId(graph.id))
@@ -91,7 +92,7 @@ def fork(
         completed = {one for one, state in old.states.items() if state is State.COMPLETED}
         taken = completed - again - dropped
         size = len(again) + len(taken)
-        check_caps(tx, user_id, len(again), caps, size=size, field_name="task_id")
+        depth = check_caps(tx, user_id, len(again), caps, size=size, field_name="task_id")
         forked = Forked(
             new_dag_id(),
             names := {one: new_task_id() for one in sorted(again | taken)},
@@ -110,9 +111,10 @@ def fork(
                 "key": idempotency_key,
             },
         )
-        _copy(tx, user_id, old, forked, actor)
+        edges = _copy(tx, user_id, old, forked, actor)
         # As if what was taken over had just completed: releases, and cancels what is not needed.
         following.follow(tx, [names[one] for one in taken])
+        report_dag_added(tx, forked.dag_id, tasks=size, edges=edges, depth=depth)
         fault("intake.before_commit")
         return forked
 
@@ -160,7 +162,7 @@ def _read(tx: Connection, user_id: UserId, dag_id: DagId) -> _Old:
     )
 
 
-def _copy(tx: Connection, user_id: UserId, old: _Old, forked: Forked, actor: str) -> None:
+def _copy(tx: Connection, user_id: UserId, old: _Old, forked: Forked, actor: str) -> int:
     names = forked.tasks
     taken = {one for one, new in names.items() if new not in forked.again}
     # What was taken over waits for nobody that runs anew; among themselves it has met already.
@@ -206,6 +208,7 @@ def _copy(tx: Connection, user_id: UserId, old: _Old, forked: Forked, actor: str
     )
     if links:
         tx.execute(statement("insert_edges"), {"user_id": user_id, "edges": json.dumps(links)})
+    return len(links)
 
 
 def repointed(spec: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from overnight_server.domain.graphs import STOPPED
 from overnight_server.domain.ids import DagId, TaskId, UserId
 from overnight_server.domain.lifecycle import MOVES, OPEN, Event, State
 from overnight_server.fault_points import fault
-from overnight_server.intake.submit import Caps
+from overnight_server.intake.caps import Caps
 from overnight_server.store import edges, lanes
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement

@@ -8,6 +8,7 @@ from overnight.errors import PoolNotFound, UserNotFound
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.pauses import Scope
 from overnight_server.store import lanes
+from overnight_server.store.after_commit import wake_after_commit
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
@@ -70,6 +71,7 @@ def resume(db: Db, target: Target, *, actor: str, own: bool = False) -> bool:
         is_ended = tx.execute(statement("end_pause"), named).one_or_none() is not None
         if is_ended or not own:
             _mark(tx, target, paused=False)
+            wake_after_commit(tx)
         return is_ended
 
     return db.atomically(work)

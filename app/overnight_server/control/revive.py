@@ -8,7 +8,8 @@ from sqlalchemy import Connection
 from overnight.errors import InvalidRequest
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.lifecycle import Event, sources, target
-from overnight_server.intake.submit import Caps, check_caps
+from overnight_server.intake.caps import Caps, check_caps
+from overnight_server.store.after_commit import wake_after_commit
 from overnight_server.store.statements import statement
 
 FRESH_ATTEMPTS = 3
@@ -75,4 +76,5 @@ def _bring_back(
         statement("admit_unblocked"),
         {**named, "sources": sources(Event.UNBLOCK), "target": target(Event.UNBLOCK)},
     )
+    wake_after_commit(tx)
     return [TaskId(one) for one in tasks]

@@ -16,6 +16,7 @@ from overnight.errors import InvalidRequest, UserNotFound
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.plans import PLAN_LIMITS, OnExhausted, PlanLimits, PlanTier
 from overnight_server.store import lanes
+from overnight_server.store.after_commit import wake_after_commit
 from overnight_server.store.db import Db
 from overnight_server.store.models import User
 from overnight_server.telemetry import Event, emit
@@ -200,6 +201,7 @@ def _change(tx: Connection, user_id: UserId, columns: dict[str, object]) -> None
     changed = tx.execute(update(User).where(User.id == user_id).values(columns).returning(User.id))
     if changed.one_or_none() is None:
         raise UserNotFound
+    wake_after_commit(tx)
 
 
 def _tell(user_id: UserId, actor: str, columns: dict[str, object]) -> None:

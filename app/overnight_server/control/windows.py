@@ -6,6 +6,7 @@ from overnight.errors import UserNotFound
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.windows import Window
 from overnight_server.store import lanes, windows
+from overnight_server.store.after_commit import wake_after_commit
 from overnight_server.store.db import Db
 from overnight_server.store.models import User
 
@@ -26,6 +27,7 @@ def set_window(db: Db, user_id: UserId, window: Window | None) -> None:
         if changed.one_or_none() is None:
             raise UserNotFound
         windows.turn(tx, [user_id])
+        wake_after_commit(tx)
 
     db.atomically(work)
 

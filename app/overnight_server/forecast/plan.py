@@ -16,7 +16,9 @@ from overnight_server.forecast.forecast import expected, expected_last, notes_on
 from overnight_server.forecast.outlook import foresee
 from overnight_server.forecast.simulation import Simulation, Waiting
 from overnight_server.forecast.snapshot import Sight, Workers, awaited, look
-from overnight_server.intake.submit import Caps, Edge, NewTask, check
+from overnight_server.intake.caps import Caps
+from overnight_server.intake.new_graph import Edge, NewTask
+from overnight_server.intake.submit import check_submit
 from overnight_server.store.db import Db
 
 LARGEST = 1_000
@@ -36,7 +38,7 @@ def plan(
     if not 1 <= len(tasks) <= LARGEST:
         raise InvalidRequest("tasks", f"a plan of {len(tasks)} tasks", legal=f"1 to {LARGEST}")
 
-    db.atomically(lambda tx: check(tx, user_id, tasks, caps, edges))
+    db.atomically(lambda tx: check_submit(tx, user_id, tasks, caps, edges))
     types = {task.type for task in tasks}
     sight = db.atomically(lambda tx: look(tx, user_id, workers, types=types), all_users=True)
     weights = critical_path_weights(len(tasks), [(edge.parent, edge.child) for edge in edges])

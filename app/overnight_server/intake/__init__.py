@@ -1,1 +1,1 @@
-"""How work comes in: one task, a batch or a whole graph, in one transaction."""
+"""Creating tasks: submit, spawn, join a graph, add edges, triggers, and the inbox."""

@@ -1,10 +1,11 @@
-"""Taking in what programs left in their own transactions: each row once, or kept with its error.
+"""The inbox: tasks that programs wrote as rows in their own database transactions.
 
-A row and the task it becomes change in one transaction, so a death at any moment leaves either a
-row that waits or a task that exists, and never both or neither.
+A row and the task that it becomes change in one transaction. After a crash either the row still
+waits or the task exists, never both and never neither.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -22,27 +23,31 @@ from overnight.errors import (
 )
 from overnight.models.json_values import MAX_DEPTH
 from overnight.models.tasks import TaskCreate
-from overnight_server.domain.ids import UserId, show_task
-from overnight_server.intake.submit import Caps, NewGraph, Submitted, insert_graph
-from overnight_server.intake.translate import new_task
+from overnight_server.domain.ids import UserId
+from overnight_server.intake.caps import Caps
+from overnight_server.intake.new_graph import NewGraph
+from overnight_server.intake.submit import Submitted, insert_graph
+from overnight_server.intake.translate_request import new_task
 from overnight_server.settings import Settings
 from overnight_server.store import lanes
+from overnight_server.store.after_commit import log_after_commit
 from overnight_server.store.batched_statements import Call
 from overnight_server.store.db import DatabaseUnreachable, Db
 from overnight_server.store.statements import statement
 from overnight_server.telemetry import Event, emit
 
-# A user's lane is locked while a batch goes in, and claims pass it over meanwhile.
+# A user's lane is locked while a batch is inserted, and claims skip the lane meanwhile.
 BATCH = 20
 USERS = 100
-# Batches in a pass beyond everybody's first: the next pass, and with it whoever came since, waits.
+# Batches of one pass beyond each user's first. They bound a pass, so that users who came later do
+# not wait long for the next pass.
 FURTHER_BATCHES = 100
-HOLD_SECONDS = 5
+DELAY_SECONDS = 5
 SOURCE = "inbox"
-# A limit passes; whoever is above it waits, with all that came after.
-PASSING = (TooManyPending, MonthlyLimitReached, QueueFull)
-# Whatever is wrong with a row itself: it must not stand in the way of the others.
-UNUSABLE = (
+# Errors that end by themselves: the user's rows are tried again later, in their order.
+TEMPORARY = (TooManyPending, MonthlyLimitReached, QueueFull)
+# Errors of one row: it is marked as refused, and the other rows are not affected.
+INVALID_ROW = (
     Refused,
     ValueError,
     TypeError,
@@ -55,94 +60,78 @@ UNUSABLE = (
 
 @dataclass(frozen=True)
 class _Batch:
-    """What one transaction did: how many rows it settled, what it let in, and why it stopped."""
+    """How many rows of a user one transaction settled, and which limit stopped it, if one did."""
 
-    settled: int
-    tasks: list[tuple[Submitted, str]]
-    refused: list[tuple[int, str]]
-    held_by: Refused | None = None
+    settled: int = 0
+    stopped_by: Refused | None = None
 
 
-def take_in(db: Db, settings: Settings) -> int:
-    """Let in the rows that are due, a user's batch to a transaction; return how many were settled.
+def process_inbox(db: Db, settings: Settings) -> int:
+    """Submit the rows that are due, one batch of a user per transaction; return how many.
 
-    Everybody gets a batch before anybody gets a second. Rows that no task can be made of are kept
-    with the reason. A limit holds its user's rows back for a while, and the whole system's limit
-    everybody's. A user whose rows cannot be gone through keeps nobody else waiting.
+    Each user gets one batch before any user gets a second. A row that cannot become a task is kept
+    with the reason. A limit of a user delays that user's rows; the limit of the whole deployment
+    ends the pass. An unexpected error with one user's rows does not affect the others.
     """
     heads = db.at_once(Call("inbox_heads", {"limit": USERS}))
     waiting = [UserId(row.user_id) for row in heads]
-    left = len(waiting) + FURTHER_BATCHES
+    batches_left = len(waiting) + FURTHER_BATCHES
     total = 0
-    while waiting and left > 0:
-        served, waiting = waiting[:left], []
-        left -= len(served)
+    while waiting and batches_left > 0:
+        served, waiting = waiting[:batches_left], []
+        batches_left -= len(served)
         for user_id in served:
-            batch = _take_batch(db, user_id, settings)
+            batch = _process_batch(db, user_id, settings)
             total += batch.settled
-            if isinstance(batch.held_by, QueueFull):
+            if isinstance(batch.stopped_by, QueueFull):
                 return total
             if batch.settled == BATCH:
                 waiting.append(user_id)
     return total
 
 
-def _take_batch(db: Db, user_id: UserId, settings: Settings) -> _Batch:
+def _process_batch(db: Db, user_id: UserId, settings: Settings) -> _Batch:
     try:
-        batch = db.atomically(lambda tx: _take(tx, user_id, settings))
+        return db.atomically(lambda tx: _submit_rows(tx, user_id, settings))
     except DatabaseUnreachable:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is this user's alone
+    except Exception as error:  # noqa: BLE001 - any error concerns this user's rows only
         emit(Event.INBOX_STUCK, user_id=user_id, error=error)
-        return _Batch(0, [], [])
-    for submitted, source in batch.tasks:
-        emit(
-            Event.TASK_ADDED,
-            queue_id=show_task(submitted.task_id),
-            depth=submitted.depth,
-            source=source,
-        )
-    for row_id, reason in batch.refused:
-        emit(Event.INBOX_REFUSED, row=row_id, error=reason)
-    return batch
+        return _Batch()
 
 
-def _take(tx: Connection, user_id: UserId, settings: Settings) -> _Batch:
-    # The lane first, as every submit does; behind it a user's rows are one sweep's alone.
+def _submit_rows(tx: Connection, user_id: UserId, settings: Settings) -> _Batch:
+    # The lane is locked first, as in every submit; it also keeps two sweeps off the same rows.
     lanes.lock(tx, [user_id])
     rows = tx.execute(statement("read_inbox"), {"user_id": user_id, "limit": BATCH}).all()
-    batch = _Batch(0, [], [])
     for settled, row in enumerate(rows):
         try:
             with tx.begin_nested():
-                submitted, source = _submit(tx, user_id, row.task, settings)
-        except PASSING as limit:
-            held = {"row_id": row.id, "seconds": HOLD_SECONDS, "reason": limit.code.lower()}
-            tx.execute(statement("hold_inbox"), held)
-            return _Batch(settled, batch.tasks, batch.refused, limit)
-        except UNUSABLE as error:
-            batch.refused.append((row.id, _told(error)))
-            _settle(tx, row.id, "refused", error=_told(error))
+                submitted = _submit(tx, user_id, row.task, settings)
+        except TEMPORARY as limit:
+            delay = {"row_id": row.id, "seconds": DELAY_SECONDS, "reason": limit.code.lower()}
+            tx.execute(statement("hold_inbox"), delay)
+            return _Batch(settled, limit)
+        except INVALID_ROW as error:
+            reason = _error_text(error)
+            _settle_row(tx, row.id, "refused", error=reason)
+            log_after_commit(tx, Event.INBOX_REFUSED, row=row.id, error=reason)
         else:
-            _settle(tx, row.id, "accepted", task_id=submitted.task_id)
-            if submitted.created:
-                batch.tasks.append((submitted, source))
-    return _Batch(len(rows), batch.tasks, batch.refused)
+            _settle_row(tx, row.id, "accepted", task_id=submitted.task_id)
+    return _Batch(len(rows))
 
 
-def _submit(
-    tx: Connection, user_id: UserId, left: str, settings: Settings
-) -> tuple[Submitted, str]:
-    body = TaskCreate.model_validate({"source": SOURCE, **_read(left)})
+def _submit(tx: Connection, user_id: UserId, row_text: str, settings: Settings) -> Submitted:
+    body = TaskCreate.model_validate({"source": SOURCE, **_parse_row(row_text)})
     task = new_task(body, settings, body.idempotency_key)
     [submitted] = insert_graph(tx, user_id, NewGraph([task]), Caps.of(settings))
-    return submitted, task.source
+    return submitted
 
 
-def _read(left: str) -> dict[str, Any]:
-    """Read what a row holds; Postgres keeps numbers and depths that Python does not read."""
+def _parse_row(row_text: str) -> dict[str, Any]:
+    """Return the fields of a row; Postgres stores numbers and depths that Python refuses."""
     try:
-        fields: dict[str, Any] = json.loads(left)
+        fields: dict[str, Any] = json.loads(row_text)
     except (ValueError, RecursionError):
         raise InvalidRequest(
             "task",
@@ -152,7 +141,7 @@ def _read(left: str) -> dict[str, Any]:
     return fields
 
 
-def _settle(
+def _settle_row(
     tx: Connection,
     row_id: int,
     outcome: str,
@@ -166,12 +155,15 @@ def _settle(
     )
 
 
-def _told(error: Exception) -> str:
-    """Say what is wrong with a row, field by field, without repeating what it holds."""
+def _error_text(error: Exception) -> str:
+    """Return what is wrong with a row, field by field, without the values of the row."""
     if isinstance(error, ValidationError):
-        faults = error.errors(include_url=False, include_context=False, include_input=False)
-        places = [".".join(map(str, one["loc"])) or "task" for one in faults]
-        return "; ".join(f"{at}: {one['msg']}" for at, one in zip(places, faults, strict=True))
+        faults: Sequence[Any] = error.errors(
+            include_url=False, include_context=False, include_input=False
+        )
+        return "; ".join(
+            f"{'.'.join(map(str, fault['loc'])) or 'task'}: {fault['msg']}" for fault in faults
+        )
     if isinstance(error, Refused):
         return error.message
     return "a value cannot be stored by the database"

@@ -1,50 +1,59 @@
-"""A task that joins a graph its user has already: one more piece of a workflow."""
+"""Join: submit a task into a graph that the user has submitted before."""
 
 from dataclasses import replace
 
 from sqlalchemy import Connection
 
-from overnight.errors import DagNotFound, DagTooLarge
+from overnight.errors import DagNotFound
 from overnight_server.domain.ids import DagId, TaskId, UserId
 from overnight_server.fault_points import fault
-from overnight_server.intake.grow_graph import found_graph, insert_into
-from overnight_server.intake.submit import Caps, NewTask, Submitted, check
+from overnight_server.intake.caps import Caps, check_graph_can_grow
+from overnight_server.intake.insert_into_graph import (
+    insert_dag_row_of_lone_task,
+    insert_into_graph,
+)
+from overnight_server.intake.new_graph import NewTask
+from overnight_server.intake.submit import (
+    Submitted,
+    check_submit,
+    logging_refusals,
+    report_task_added,
+)
 from overnight_server.store import lanes
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
 
-def join(db: Db, user_id: UserId, dag_id: DagId, task: NewTask, caps: Caps) -> Submitted:
-    """Let a task into a graph; the same idempotency key again answers with the first task.
+def join_graph(db: Db, user_id: UserId, dag_id: DagId, task: NewTask, caps: Caps) -> Submitted:
+    """Submit a task into a graph; the same idempotency key again returns the first task.
 
-    A graph that has ended is open again with it, until the new task has ended too. What it reads of
-    tasks in the graph it waits for. Another user's graph looks exactly like none.
+    The task waits for tasks of the graph whose output it reads. A graph that has ended runs again
+    until the new task has ended. Raises DagNotFound also for another user's graph.
     """
-    joined = db.atomically(lambda tx: _join(tx, user_id, dag_id, task, caps))
+    with logging_refusals():
+        joined = db.atomically(lambda tx: _join(tx, user_id, dag_id, task, caps))
     fault("intake.after_commit")
     return joined
 
 
 def _join(tx: Connection, user_id: UserId, dag_id: DagId, task: NewTask, caps: Caps) -> Submitted:
-    # The lane's lock makes the look-ups final, and keeps the graph from ending meanwhile.
+    # While the lane is held, the look-ups stay true and the graph cannot end.
     lanes.lock(tx, [user_id])
-    named = {"user_id": user_id, "keys": [task.idempotency_key]}
-    known = tx.execute(statement("find_by_idempotency_keys"), named).one_or_none()
-    if known is not None:
-        return Submitted(TaskId(known.id), DagId(known.dag_id), created=False)
+    keys = {"user_id": user_id, "keys": [task.idempotency_key]}
+    existing = tx.execute(statement("find_by_idempotency_keys"), keys).one_or_none()
+    if existing is not None:
+        return Submitted(TaskId(existing.id), DagId(existing.dag_id), created=False)
     graph = tx.execute(
         statement("graph_to_join"), {"dag_id": dag_id, "user_id": user_id}
     ).one_or_none()
     if graph is None:
         raise DagNotFound
-    check(tx, user_id, [replace(task, context_refs=())], caps, ())
-    lane = lanes.read(tx, user_id)
-    largest = (lane.max_tasks_per_dag if lane else None) or caps.max_tasks_per_dag
-    if graph.total >= largest:
-        raise DagTooLarge(graph.total, largest)
+    check_submit(tx, user_id, [replace(task, context_refs=())], caps, ())
+    check_graph_can_grow(tx, user_id, graph.total, caps)
     if graph.is_lone:
-        found_graph(tx, graph.id)
+        insert_dag_row_of_lone_task(tx, graph.id)
     depth = lanes.depth(tx) + 1
-    task_id = insert_into(tx, user_id, dag_id, task, caps)
+    task_id = insert_into_graph(tx, user_id, dag_id, task, caps)
+    report_task_added(tx, task_id, depth, task.source)
     fault("intake.before_commit")
     return Submitted(task_id, dag_id, created=True, depth=depth)

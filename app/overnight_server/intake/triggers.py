@@ -1,4 +1,4 @@
-"""Triggers: a graph that is let in when another has ended."""
+"""Triggers: submit a stored graph when another graph has ended."""
 
 import json
 from collections.abc import Mapping
@@ -11,21 +11,16 @@ from sqlalchemy import Connection
 from overnight.errors import DagNotFound, InvalidRequest, TriggerNotFound
 from overnight_server.domain.graphs import When
 from overnight_server.domain.ids import DagId, TriggerId, UserId, new_trigger_id
-from overnight_server.intake.submit import (
-    Caps,
-    Edge,
-    NewGraph,
-    NewTask,
-    check_graph,
-    check_size,
-    insert_graph,
-)
+from overnight_server.intake.caps import Caps, check_graph_size
+from overnight_server.intake.new_graph import Edge, NewGraph, NewTask, check_graph
+from overnight_server.intake.submit import insert_graph
+from overnight_server.intake.task_rows import as_json
 from overnight_server.store import lanes
 from overnight_server.store.db import Db
 from overnight_server.store.run_rows import policy_of
 from overnight_server.store.statements import statement
 
-# What is said of tasks that another graph's end brought in.
+# The source of tasks that a trigger submits.
 SOURCE = "dag"
 
 
@@ -39,25 +34,26 @@ def add_trigger(
     actor: str,
     when: When | str = When.COMPLETED,
 ) -> TriggerId:
-    """Have `graph` let in once a graph of the user's ends so; return the trigger's id.
+    """Store `graph`, to be submitted once the user's graph `dag_id` ends as `when` says.
 
-    A graph that has ended already sets it off at once; to wait for a failure that can come no more
-    is refused. It fires once, though the other graph may be retried and end again. What is wrong
-    with `graph` in itself is refused now; the caps on waiting work hold when it fires, and one that
-    is refused then is tried again. Another user's graph looks exactly like none.
+    The trigger fires once, also if the other graph is retried and ends again. If the other graph
+    has ended already, the trigger is due at once. An invalid graph, or a condition that can no
+    longer come true, raises InvalidRequest now. Caps on waiting work are checked when the trigger
+    fires. Raises DagNotFound also for another user's graph.
     """
     if when not in set(When):
-        raise InvalidRequest("when", f"{when!r} is no such word", legal=", ".join(When))
+        raise InvalidRequest("when", f"{when!r} is not a condition", legal=", ".join(When))
     if not graph.tasks:
         raise InvalidRequest("tasks", "a graph of no tasks", legal="at least one task")
     check_graph(graph)
     trigger_id = new_trigger_id()
 
     def work(tx: Connection) -> None:
-        # An end is recorded under the lane: it comes before, and is seen, or after, and sets off.
+        # The end of a graph is recorded under the lane. So it either came before, and the insert
+        # below makes the trigger due, or it comes later and finds the trigger.
         lanes.lock(tx, [user_id])
-        check_size(tx, user_id, graph.size, caps)
-        _check_may_come(tx, user_id, dag_id, When(when))
+        check_graph_size(lanes.read(tx, user_id), graph.size, caps)
+        _check_can_still_happen(tx, user_id, dag_id, When(when))
         tx.execute(statement("act_as"), {"actor": actor})
         added = tx.execute(
             statement("add_trigger"),
@@ -66,7 +62,7 @@ def add_trigger(
                 "user_id": user_id,
                 "dag_id": dag_id,
                 "condition": str(when),
-                "graph": json.dumps(stored(graph), default=_plain),
+                "graph": as_json(graph_to_json(graph)),
                 "actor": actor,
             },
         )
@@ -77,44 +73,38 @@ def add_trigger(
     return trigger_id
 
 
-def _check_may_come(tx: Connection, user_id: UserId, dag_id: DagId, when: When) -> None:
-    """Refuse to wait for the failure of a graph that has completed."""
-    named = {"dag_id": dag_id, "user_id": user_id}
-    if when is When.FAILED and tx.scalar(statement("is_over_for_good"), named):
-        legal = f"{When.COMPLETED} or {When.FINISHED}, which set it off at once"
-        raise InvalidRequest("when", "the graph has completed and can fail no more", legal=legal)
-
-
 def drop_trigger(db: Db, user_id: UserId, trigger_id: TriggerId, *, actor: str) -> None:
-    """Take a trigger back that has not fired; another user's looks exactly like none."""
+    """Withdraw a trigger that has not fired; raise TriggerNotFound also for another user's."""
 
     def work(tx: Connection) -> None:
         lanes.lock(tx, [user_id])
         tx.execute(statement("act_as"), {"actor": actor})
-        named = {"user_id": user_id, "trigger_id": trigger_id}
-        if tx.execute(statement("drop_trigger"), named).one_or_none() is None:
+        params = {"user_id": user_id, "trigger_id": trigger_id}
+        if tx.execute(statement("drop_trigger"), params).one_or_none() is None:
             raise TriggerNotFound
 
     db.atomically(work)
 
 
-def fire(tx: Connection, user_id: UserId, trigger_id: TriggerId, caps: Caps) -> DagId | None:
-    """Let a due trigger's graph in, once; None if somebody did, or it was dropped meanwhile."""
+def fire_trigger(
+    tx: Connection, user_id: UserId, trigger_id: TriggerId, caps: Caps
+) -> DagId | None:
+    """Submit the graph of a due trigger; None if the trigger has fired or was withdrawn."""
     lanes.lock(tx, [user_id])
     row = tx.execute(statement("due_trigger"), {"trigger_id": trigger_id}).one_or_none()
     if row is None:
         return None
     tx.execute(statement("act_as"), {"actor": row.created_by})
-    graph = restored(row.graph)
+    graph = graph_from_json(row.graph)
     check_graph(graph)
-    made = insert_graph(tx, user_id, graph, caps)
-    dag_id = made[0].dag_id
+    submitted = insert_graph(tx, user_id, graph, caps)
+    dag_id = submitted[0].dag_id
     tx.execute(statement("trigger_fired"), {"trigger_id": trigger_id, "dag_id": dag_id})
     return dag_id
 
 
-def stored(graph: NewGraph) -> dict[str, Any]:
-    """Return a graph as a trigger keeps it; `restored` reads it again."""
+def graph_to_json(graph: NewGraph) -> dict[str, Any]:
+    """Return a graph as a trigger's row stores it; `graph_from_json` is the inverse."""
     return {
         "title": graph.title or graph.tasks[0].title,
         "budget_usd": graph.budget_usd,
@@ -123,32 +113,37 @@ def stored(graph: NewGraph) -> dict[str, Any]:
     }
 
 
-def restored(kept: Mapping[str, Any]) -> NewGraph:
-    """Return the graph that a trigger has kept, perhaps under another release."""
+def graph_from_json(stored: Mapping[str, Any]) -> NewGraph:
+    """Return the graph that a trigger's row stores; raise InvalidRequest if it is unreadable.
+
+    The row may have been written by another release.
+    """
     try:
         return NewGraph(
-            [_task(task) for task in kept["tasks"]],
-            [Edge(**edge) for edge in kept["edges"]],
-            kept["title"],
-            kept["budget_usd"],
+            [_task_from_json(task) for task in stored["tasks"]],
+            [Edge(**edge) for edge in stored["edges"]],
+            stored["title"],
+            stored["budget_usd"],
         )
     except (KeyError, TypeError, ValueError) as error:
         legal = "drop the trigger and add it again"
         raise InvalidRequest("graph", f"cannot be read any more: {error}", legal=legal) from error
 
 
-def _task(kept: Mapping[str, Any]) -> NewTask:
-    deadline = kept["deadline_at"]
+def _task_from_json(stored: Mapping[str, Any]) -> NewTask:
+    deadline = stored["deadline_at"]
     return NewTask(
         **{
-            **kept,
-            "retry": policy_of(json.dumps(kept["retry"])),
+            **stored,
+            "retry": policy_of(json.dumps(stored["retry"])),
             "deadline_at": None if deadline is None else datetime.fromisoformat(deadline),
         }
     )
 
 
-def _plain(value: object) -> str:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    raise TypeError(f"{type(value).__name__} cannot be stored")
+def _check_can_still_happen(tx: Connection, user_id: UserId, dag_id: DagId, when: When) -> None:
+    """Raise InvalidRequest if the trigger waits for the failure of a graph that has completed."""
+    params = {"dag_id": dag_id, "user_id": user_id}
+    if when is When.FAILED and tx.scalar(statement("is_over_for_good"), params):
+        legal = f"{When.COMPLETED} or {When.FINISHED}, which are due at once"
+        raise InvalidRequest("when", "the graph has completed and cannot fail", legal=legal)

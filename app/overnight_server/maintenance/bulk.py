@@ -30,7 +30,7 @@ from overnight_server.domain.bulk import (
 from overnight_server.domain.graphs import STOPPED
 from overnight_server.domain.ids import BulkId, TaskId, UserId, show_bulk
 from overnight_server.fault_points import fault
-from overnight_server.intake.submit import Caps
+from overnight_server.intake.caps import Caps
 from overnight_server.outcome.settle import follow_cancelled
 from overnight_server.store import lanes
 from overnight_server.store.batched_statements import Call

@@ -20,7 +20,9 @@ from overnight_server.dispatch.publish import Publisher
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.plans import PlanTier
 from overnight_server.gate.claim import Terms, claim_one
-from overnight_server.intake.submit import Caps, NewTask, submit_graph
+from overnight_server.intake.caps import Caps
+from overnight_server.intake.new_graph import NewTask
+from overnight_server.intake.submit import submit_graph
 from overnight_server.outcome.settle import release
 from overnight_server.settings import Settings
 from overnight_server.store import lanes

@@ -10,8 +10,8 @@ from datetime import timedelta
 from overnight_server.dispatch.fill import fill
 from overnight_server.dispatch.publish import Publisher
 from overnight_server.fault_points import fault
-from overnight_server.intake.inbox import take_in
-from overnight_server.intake.submit import Caps
+from overnight_server.intake.caps import Caps
+from overnight_server.intake.inbox import process_inbox
 from overnight_server.maintenance.audit_lanes import audit
 from overnight_server.maintenance.bulk import work_off
 from overnight_server.maintenance.deadlines import end_passed, raise_deadline_priority
@@ -51,6 +51,9 @@ def run_sweep(db: Db, settings: Settings, name: str, *, force: bool = False) -> 
     touched = sweep.run(db, settings)
     fault("sweep.before_end")
     db.at_once(Call("end_turn", {"name": name, "touched": touched}))
+    if touched:
+        # A sweep that changed rows may have made a task ready or a slot free.
+        db.wake()
     emit(Event.SWEEP_RAN, sweep=name, changed=touched, seconds=round(time.monotonic() - began, 3))
     return touched
 
@@ -95,7 +98,7 @@ SWEEPS: dict[str, Sweep] = {
         "let in graphs that the end of another sets off",
     ),
     "inbox": Sweep(
-        take_in, lambda s: s.inbox_interval, "let in what programs left in their transactions"
+        process_inbox, lambda s: s.inbox_interval, "let in what programs left in their transactions"
     ),
     "bulk": Sweep(
         lambda db, s: work_off(db, Caps.of(s)),

@@ -8,8 +8,8 @@ from sqlalchemy import Connection
 from overnight.errors import Refused
 from overnight_server.domain.ids import TriggerId, UserId, show_trigger
 from overnight_server.fault_points import fault
-from overnight_server.intake.submit import Caps
-from overnight_server.intake.triggers import fire
+from overnight_server.intake.caps import Caps
+from overnight_server.intake.triggers import fire_trigger
 from overnight_server.store.db import DatabaseUnreachable, Db
 from overnight_server.store.statements import statement
 from overnight_server.telemetry import Event, emit
@@ -52,7 +52,7 @@ def _fired(db: Db, user_id: UserId, trigger_id: TriggerId, caps: Caps) -> bool:
 
 def _fire(db: Db, user_id: UserId, trigger_id: TriggerId, caps: Caps) -> bool:
     try:
-        return db.atomically(lambda tx: fire(tx, user_id, trigger_id, caps)) is not None
+        return db.atomically(lambda tx: fire_trigger(tx, user_id, trigger_id, caps)) is not None
     except DatabaseUnreachable:
         raise
     except Refused as refusal:

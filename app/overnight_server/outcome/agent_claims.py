@@ -56,6 +56,8 @@ def end(db: Db, holding: Held, result: Result) -> None:
     """End a run as its holder says; if the claim is gone by now the result is only kept aside."""
     if not settle(db, holding.run, result, agent=holding.agent):
         raise StaleAttempt
+    # A slot is free, and other tasks may have waited for this one.
+    db.wake()
 
 
 def has_ended(db: Db, task_id: TaskId, epoch: int, outcomes: Collection[str]) -> bool:

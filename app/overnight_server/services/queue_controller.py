@@ -14,7 +14,9 @@ from overnight_server.domain.priority import score
 from overnight_server.gate.claim import Terms, claim
 from overnight_server.insight.queue_overview import queue_overview
 from overnight_server.insight.tasks import get_task
-from overnight_server.intake.submit import Caps, NewTask, submit
+from overnight_server.intake.caps import Caps
+from overnight_server.intake.new_graph import NewTask
+from overnight_server.intake.submit import submit
 from overnight_server.outcome.settle import release
 from overnight_server.services.user_locks import user_by_name
 from overnight_server.settings import Settings

@@ -20,7 +20,9 @@ from overnight_server.gate.claim import Terms, claim_one
 from overnight_server.insight.locks import list_locks
 from overnight_server.insight.queue_status import queue_status
 from overnight_server.insight.tasks import get_task
-from overnight_server.intake.submit import Caps, NewTask, submit
+from overnight_server.intake.caps import Caps
+from overnight_server.intake.new_graph import NewTask
+from overnight_server.intake.submit import submit
 from overnight_server.outcome.settle import settle
 from overnight_server.outcome.start import start
 from overnight_server.services.plans import PlanService, as_user_id

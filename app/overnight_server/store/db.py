@@ -23,6 +23,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from overnight_server.domain.ids import UserId
 from overnight_server.store import uuids
+from overnight_server.store.after_commit import AfterCommit, WakeUps, collect
 from overnight_server.store.batched_statements import Answer, Call, Trip, bring, make, pack
 from overnight_server.store.connection_watchdog import WATCHDOG
 from overnight_server.store.lazy_begin_connection import Link
@@ -90,11 +91,17 @@ class Db:
     """
 
     def __init__(
-        self, engine: Engine, *, role: str | None = None, served: Served | None = None
+        self,
+        engine: Engine,
+        *,
+        role: str | None = None,
+        served: Served | None = None,
+        wake_ups: WakeUps | None = None,
     ) -> None:
         self.engine = engine
         self._role = role
         self._served = served
+        self._wake_ups = wake_ups
 
     @classmethod
     def connect(
@@ -106,10 +113,12 @@ class Db:
         pool_size: int = 5,
         timeouts: Timeouts | None = None,
         actor: str | None = None,
+        wake_ups: WakeUps | None = None,
     ) -> Self:
         """Prepare a pool; the first connection is opened when it is first needed.
 
-        `actor` is who is recorded for acts that name nobody else.
+        `actor` is who is recorded for acts that name nobody else. `wake_ups` are sent after
+        commits; without them, other processes find the changes when they next poll.
         """
         engine = create_engine(
             driver_url(url),
@@ -131,14 +140,14 @@ class Db:
         event.listen(engine, "connect", lambda link, _: uuids.teach(link))
         _keep_watch(engine, timeouts or Timeouts())
         prepare_named(engine)
-        return cls(engine, role=role)
+        return cls(engine, role=role, wake_ups=wake_ups)
 
     def acting_for(self, served: Served) -> Self:
         """Return the same pool, serving one user.
 
         Other roles than the API's know no walls; for them it only names who is acting.
         """
-        return type(self)(self.engine, role=self._role, served=served)
+        return type(self)(self.engine, role=self._role, served=served, wake_ups=self._wake_ups)
 
     def atomically(
         self,
@@ -158,12 +167,20 @@ class Db:
         if one_instant:
             engine = engine.execution_options(isolation_level="REPEATABLE READ")
 
-        def once() -> T:
+        def once() -> tuple[T, AfterCommit]:
             with engine.begin() as tx:
+                pending = collect(tx)
                 self._take_place(tx, all_users=all_users)
-                return work(tx)
+                return work(tx), pending
 
-        return _tried(once)
+        result, pending = _tried(once)
+        pending.send(self._wake_ups)
+        return result
+
+    def wake(self) -> None:
+        """Wake dispatchers and idle slots now, after a commit that may let a task start."""
+        if self._wake_ups is not None:
+            self._wake_ups.wake()
 
     def at_once(self, *calls: Call) -> Sequence[Answer]:
         """Execute named statements as a transaction of one trip; return the rows of the last.

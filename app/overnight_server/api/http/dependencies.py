@@ -12,7 +12,6 @@ from overnight_server.event_log.feed import Feed
 from overnight_server.settings import Settings
 from overnight_server.store.db import Db
 from overnight_server.wakeups.agent_long_poll import AgentLongPoll
-from overnight_server.wakeups.wake import Waker
 
 
 class Verifier(Protocol):
@@ -34,7 +33,6 @@ class Parts:
 
     settings: Settings
     db: Db
-    waker: Waker | None
     feed: Feed
     admin_db: Db
     gate_db: Db
@@ -42,11 +40,6 @@ class Parts:
     claim_places: CapacityLimiter
     tokens: Verifier | None = None
     rates: Rates | None = None
-
-    def wake(self) -> None:
-        """Wake the dispatchers if there is a bell; never waits, and may fail unnoticed."""
-        if self.waker is not None:
-            self.waker.wake()
 
     def serve(self, caller: Caller) -> None:
         """Serve this caller from now on, and nobody else."""

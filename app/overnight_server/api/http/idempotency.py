@@ -4,11 +4,11 @@ from typing import Annotated
 
 from fastapi import Header
 
-from overnight_server.intake.translate import MAX_KEY
+from overnight_server.intake.translate_request import MAX_KEY_LENGTH
 
 # Described here and judged in intake, where a refusal says what would do. Blanks at the ends do
 # not survive the way of a header.
-_FORM = rf"^[!-~]([ -~]{{0,{MAX_KEY - 2}}}[!-~])?$"
+_FORM = rf"^[!-~]([ -~]{{0,{MAX_KEY_LENGTH - 2}}}[!-~])?$"
 IdempotencyKey = Annotated[
     str | None,
     Header(

@@ -64,7 +64,6 @@ def resume_own_work(parts: Use, caller: Writer) -> PauseState:
     """Let the caller's work start again; pauses that others began stay in force."""
     me = Target(caller.user_id)
     changed = pauses.resume(parts.db, me, actor=f"user:{caller.user_id}", own=True)
-    parts.wake()
     # One that an operator began is not theirs to end.
     return PauseState(paused=get_user(parts.db, caller.user_id).paused, changed=changed)
 
@@ -81,9 +80,7 @@ def approve_spending(
 ) -> budgets.Approved:
     """Allow a task that asks so much more, and let it go on."""
     named, actor = task_named(task_id), f"user:{caller.user_id}"
-    approved = budgets.approve(parts.db, named, body.usd, actor=actor, user_id=caller.user_id)
-    parts.wake()
-    return approved
+    return budgets.approve(parts.db, named, body.usd, actor=actor, user_id=caller.user_id)
 
 
 @router.post("/approvals/{task_id}/stop")

@@ -65,7 +65,6 @@ def drain_worker(worker_id: str, parts: Use, _caller: Admin) -> DrainState:
 def undrain_worker(worker_id: str, parts: Use, _caller: Admin) -> DrainState:
     """Give a draining worker work again."""
     whole = undrain(parts.admin_db, worker_id)
-    parts.wake()
     return DrainState(worker_id=whole, draining=False)
 
 
@@ -105,7 +104,6 @@ def resume_anything(body: PauseTarget, parts: Use, caller: Admin) -> PauseState:
     """Let work start again: of a user, in a pool, or with neither everywhere."""
     target = _target(parts, body)
     changed = pauses.resume(parts.admin_db, target, actor=f"user:{caller.user_id}")
-    parts.wake()
     return PauseState(paused=False, changed=changed)
 
 

@@ -77,7 +77,6 @@ def change_user(user_id: str, body: UserChanges, parts: Use, caller: Admin) -> U
         set_night_budget(parts.admin_db, named, body.night_budget_usd, actor=actor)
     if "window" in given:
         set_window(parts.admin_db, named, hours)
-    parts.wake()
     return get_user(parts.admin_db, named)
 
 
@@ -96,7 +95,6 @@ def enable(user_id: str, parts: Use, caller: Admin) -> UserDetail:
     """Let a user in again, with the keys and limits they had."""
     named = user_named(parts, user_id)
     enable_user(parts.admin_db, named, actor=f"user:{caller.user_id}")
-    parts.wake()
     return get_user(parts.admin_db, named)
 
 

@@ -3,7 +3,6 @@
 from fastapi import APIRouter, Request, Response
 
 from overnight.models.bulk import BulkOperation, BulkPreview, BulkRequest
-from overnight_server import telemetry
 from overnight_server.api.http.authentication import Reader, Writer
 from overnight_server.api.http.dependencies import Use
 from overnight_server.api.http.idempotency import IdempotencyKey
@@ -14,7 +13,7 @@ from overnight_server.domain.bulk import Action
 from overnight_server.domain.ids import show_bulk, show_task
 from overnight_server.domain.priority import score
 from overnight_server.insight.bulk import get_bulk, list_bulks
-from overnight_server.intake.translate import idempotency_key
+from overnight_server.intake.translate_request import idempotency_key
 
 router = APIRouter(prefix="/api/v1", tags=["bulk"])
 
@@ -55,15 +54,7 @@ def begin_bulk(
         idempotency_key=idempotency_key(body.idempotency_key, idempotency),
     )
     shown = show_bulk(started.bulk_id)
-    if started.created:
-        telemetry.emit(
-            telemetry.Event.BULK_STARTED,
-            bulk_id=shown,
-            action=order.action.value,
-            total=started.total,
-            user_id=caller.user_id,
-        )
-    else:
+    if not started.created:
         response.status_code = 200
     response.headers["Location"] = f"{router.prefix}/bulk/{shown}"
     return get_bulk(parts.db, caller.user_id, started.bulk_id)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from overnight.errors import InvalidRequest, Refused
+from overnight.errors import InvalidRequest
 from overnight.graphs.shape import dependencies_of
 from overnight.models.dags import (
     Dag,
@@ -17,7 +17,6 @@ from overnight.models.dags import (
     DagSummary,
 )
 from overnight.models.tasks import Plan
-from overnight_server import telemetry
 from overnight_server.api.http.authentication import Reader, Writer
 from overnight_server.api.http.dependencies import Parts, Use
 from overnight_server.api.http.idempotency import IdempotencyKey
@@ -29,8 +28,10 @@ from overnight_server.domain.ids import show_dag, show_task
 from overnight_server.forecast.plan import plan
 from overnight_server.forecast.snapshot import Workers
 from overnight_server.insight.dags import get_dag, get_outline, list_dags, outline_of
-from overnight_server.intake.submit import Caps, Edge, NewGraph, NewTask, submit_dag
-from overnight_server.intake.translate import idempotency_key, new_task
+from overnight_server.intake.caps import Caps
+from overnight_server.intake.new_graph import Edge, NewGraph, NewTask
+from overnight_server.intake.submit import submit_dag
+from overnight_server.intake.translate_request import idempotency_key, new_task
 
 router = APIRouter(prefix="/api/v1/dags", tags=["dags"])
 KNOWN = again(DagCreated, "The graph of the first time; the idempotency key was known.")
@@ -56,33 +57,20 @@ def create_dag(
     """Queue a graph, whole or not at all; the same idempotency key again answers 200 with it."""
     key = idempotency_key(body.idempotency_key, idempotency)
     tasks, edges = drafts(body, parts)
-    try:
-        submitted = submit_dag(
-            parts.db,
-            caller.user_id,
-            tasks,
-            Caps.of(parts.settings),
-            title=body.title,
-            edges=edges,
-            budget_usd=body.budget_usd,
-            idempotency_key=key,
-        )
-    except Refused as refusal:
-        depth = refusal.details.get("depth", refusal.details.get("pending"))
-        telemetry.emit(telemetry.Event.SUBMIT_REJECTED, reason=refusal.code.lower(), depth=depth)
-        raise
+    submitted = submit_dag(
+        parts.db,
+        caller.user_id,
+        tasks,
+        Caps.of(parts.settings),
+        title=body.title,
+        edges=edges,
+        budget_usd=body.budget_usd,
+        idempotency_key=key,
+    )
     response.headers["Location"] = f"{router.prefix}/{show_dag(submitted.dag_id)}"
     if not submitted.created:
         response.status_code = 200
         return get_outline(parts.db, caller.user_id, submitted.dag_id)
-    telemetry.emit(
-        telemetry.Event.DAG_ADDED,
-        dag_id=show_dag(submitted.dag_id),
-        tasks=len(tasks),
-        edges=len(edges),
-        depth=submitted.depth,
-    )
-    parts.wake()
     return outline_of(
         submitted.dag_id,
         body.title,
@@ -156,7 +144,6 @@ def retry_own_dag(dag_id: str, parts: Use, caller: Writer) -> DagRetried:
     named = dag_named(dag_id)
     caps, actor = Caps.of(parts.settings), f"user:{caller.user_id}"
     back = retry_dag(parts.db, caller.user_id, named, actor=actor, caps=caps)
-    parts.wake()
     return DagRetried(dag_id=show_dag(named), tasks=[show_task(one) for one in back])
 
 

@@ -20,7 +20,7 @@ from overnight_server.insight.dead_letters import (
     list_dead_letters,
 )
 from overnight_server.insight.tasks import get_task
-from overnight_server.intake.submit import Caps
+from overnight_server.intake.caps import Caps
 
 router = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"])
 
@@ -101,8 +101,5 @@ def resolve_dead_letter(
             user_id=user_id,
             caps=caps,
         )
-    # As this left it: a slot that listens may have begun it a moment after the wake.
     state = get_task(db, user_id, named).state
-    if body.resolution != "cancel":
-        parts.wake()
     return ResolveResult(task_id=show_task(named), resolution=body.resolution, state=state)

@@ -26,7 +26,6 @@ def read_me(parts: Use, caller: Reader) -> UserDetail:
 def set_own_window(body: WindowRequest, parts: Use, caller: Writer) -> UserDetail:
     """Let the caller's work start only in these hours of every day; it holds at once."""
     set_window(parts.db, caller.user_id, window_said(body))
-    parts.wake()
     return get_user(parts.db, caller.user_id)
 
 
@@ -34,7 +33,6 @@ def set_own_window(body: WindowRequest, parts: Use, caller: Writer) -> UserDetai
 def drop_own_window(parts: Use, caller: Writer) -> UserDetail:
     """Let the caller's work start at any time."""
     set_window(parts.db, caller.user_id, None)
-    parts.wake()
     return get_user(parts.db, caller.user_id)
 
 

@@ -10,8 +10,9 @@ from overnight_server.api.http.authentication import Reader
 from overnight_server.api.http.dependencies import Use
 from overnight_server.forecast.plan import plan
 from overnight_server.forecast.snapshot import Workers
-from overnight_server.intake.submit import Caps, Edge
-from overnight_server.intake.translate import new_task
+from overnight_server.intake.caps import Caps
+from overnight_server.intake.new_graph import Edge
+from overnight_server.intake.translate_request import new_task
 
 router = APIRouter(prefix="/api/v1/plan", tags=["plan"])
 

@@ -13,7 +13,6 @@ from overnight.models.queue import (
 )
 from overnight.version import VERSION
 from overnight_server import telemetry
-from overnight_server.api.http.accept import accept
 from overnight_server.api.http.authentication import Reader, Writer
 from overnight_server.api.http.dependencies import Parts, Use
 from overnight_server.api.http.pagination import MAX_PAGE, Limit
@@ -24,8 +23,10 @@ from overnight_server.domain.ids import show_task
 from overnight_server.domain.lifecycle import Status
 from overnight_server.insight.single_queue import STATE_NAME, get_entry, list_entries, list_jobs
 from overnight_server.insight.tasks import get_task
-from overnight_server.intake.source_jobs import noting
-from overnight_server.intake.translate import prompted_task
+from overnight_server.intake.caps import Caps
+from overnight_server.intake.scheduler_jobs import recording_job
+from overnight_server.intake.submit import submit
+from overnight_server.intake.translate_request import prompted_task
 
 router = APIRouter(tags=["queue"])
 WEB = "web"
@@ -84,9 +85,10 @@ def _accepted(
 ) -> QueueAccepted:
     if body.agent_url is not None:
         telemetry.emit(telemetry.Event.AGENT_URL_IGNORED, user_id=caller.user_id)
-    with noting(parts.db, caller.user_id, body.source_job) as noted:
-        submitted = accept(parts, caller, prompted_task(body, parts.settings, source))
-        noted.task_id = submitted.task_id
+    with recording_job(parts.db, caller.user_id, body.source_job) as job:
+        new = prompted_task(body, parts.settings, source)
+        submitted = submit(parts.db, caller.user_id, new, Caps.of(parts.settings))
+        job.task_id = submitted.task_id
     task = get_task(parts.db, caller.user_id, submitted.task_id)
     response.headers["Location"] = f"/api/queue/{task.id}"
     # A worker may have taken it meanwhile: then it went in as the next to start.

@@ -52,8 +52,8 @@ from overnight_server.domain.results import (
     Waiting,
 )
 from overnight_server.insight.tasks import get_task
-from overnight_server.intake.grow_graph import Seed, SpawnCaps, spawn
-from overnight_server.intake.translate import new_task
+from overnight_server.intake.spawn import NewChild, SpawnCaps, spawn
+from overnight_server.intake.translate_request import new_task
 from overnight_server.outcome import agent_claims
 from overnight_server.outcome.agent_claims import Held
 from overnight_server.outcome.artifacts import ArtifactCaps, Made, keep
@@ -254,7 +254,7 @@ def spawn_child(body: SpawnRequest, run: Running, response: Response) -> TaskRes
     key = body.key or f"{NUMBERED_KEY_PREFIX}{uuid4().hex}"
     own = body.task.model_fields_set
     task = new_task(body.task, run.parts.settings, None)
-    seed = Seed(
+    seed = NewChild(
         task=task if key.startswith(NUMBERED_KEY_PREFIX) else replace(task, name=key),
         key=key,
         depends_on=_tasks("depends_on", body.depends_on),
@@ -262,9 +262,7 @@ def spawn_child(body: SpawnRequest, run: Running, response: Response) -> TaskRes
     )
     caps = SpawnCaps.of(run.parts.settings)
     made = spawn(run.db, holder.user_id, holder.claim, seed, caps)
-    if made.created:
-        run.parts.wake()
-    else:
+    if not made.created:
         response.status_code = 200
     return get_task(run.db, holder.user_id, made.task_id)
 
@@ -330,8 +328,6 @@ def _ended(
     find = agent_claims.begun if needs_start else agent_claims.held
     found = find(run.db, claim, run.usual)
     agent_claims.end(run.db, found, result(found.run))
-    # A slot is free, and others may have waited for just this task.
-    run.parts.wake()
     return Ok()
 
 

@@ -14,7 +14,6 @@ from overnight.models.tasks import (
     TaskCreate,
     TaskResponse,
 )
-from overnight_server.api.http.accept import accept
 from overnight_server.api.http.authentication import Reader, Writer
 from overnight_server.api.http.dependencies import Use
 from overnight_server.api.http.etags import IF_MATCH, changes_of, editions_in, show_edition
@@ -41,8 +40,10 @@ from overnight_server.gate.claim import Terms
 from overnight_server.insight.dags import get_outline
 from overnight_server.insight.queue_status import queue_status
 from overnight_server.insight.tasks import get_task, list_tasks
-from overnight_server.intake.submit import Caps
-from overnight_server.intake.translate import idempotency_key, new_task
+from overnight_server.intake.caps import Caps
+from overnight_server.intake.join_graph import join_graph
+from overnight_server.intake.submit import submit
+from overnight_server.intake.translate_request import idempotency_key, new_task
 
 router = APIRouter(prefix="/api/v1/tasks", tags=["tasks"])
 KNOWN = again(TaskResponse, "The task of the first time; the idempotency key was known.")
@@ -69,8 +70,12 @@ def create_task(
     """Queue a task; the same idempotency key again answers 200 with the task of the first time."""
     alone = body.model_copy(update={"workflow_id": None})
     task = new_task(alone, parts.settings, idempotency_key(body.idempotency_key, idempotency))
-    graph = None if body.workflow_id is None else dag_named(body.workflow_id)
-    submitted = accept(parts, caller, task, graph)
+    caps = Caps.of(parts.settings)
+    if body.workflow_id is None:
+        submitted = submit(parts.db, caller.user_id, task, caps)
+    else:
+        graph = dag_named(body.workflow_id)
+        submitted = join_graph(parts.db, caller.user_id, graph, task, caps)
     if not submitted.created:
         response.status_code = 200
     response.headers["Location"] = f"{router.prefix}/{show_task(submitted.task_id)}"
@@ -161,9 +166,7 @@ def edit_task(
         editions=editions,
         actor=f"user:{caller.user_id}",
     )
-    # As the edit left it: a slot that listens may begin it a moment after the wake.
     task = get_task(parts.db, caller.user_id, named)
-    parts.wake()
     show_edition(response, task)
     return task
 
@@ -181,7 +184,6 @@ def retry_task(task_id: str, parts: Use, caller: Writer) -> DagRetried:
     named = task_named(task_id)
     caps, actor = Caps.of(parts.settings), f"user:{caller.user_id}"
     back = retry(parts.db, caller.user_id, named, actor=actor, caps=caps)
-    parts.wake()
     dag_id = get_task(parts.db, caller.user_id, named).dag_id
     return DagRetried(dag_id=dag_id, tasks=[show_task(one) for one in back])
 
@@ -207,9 +209,7 @@ def fork_task(
         title=asked.title,
         idempotency_key=idempotency_key(asked.idempotency_key, idempotency),
     )
-    if forked.created:
-        parts.wake()
-    else:
+    if not forked.created:
         response.status_code = 200
     response.headers["Location"] = f"/api/v1/dags/{show_dag(forked.dag_id)}"
     outline = get_outline(parts.db, caller.user_id, forked.dag_id)

@@ -12,7 +12,8 @@ from overnight_server.api.http.path_params import dag_named, trigger_named
 from overnight_server.api.routes.dags import drafts
 from overnight_server.domain.ids import show_trigger
 from overnight_server.insight.triggers import get_trigger, list_triggers
-from overnight_server.intake.submit import Caps, NewGraph
+from overnight_server.intake.caps import Caps
+from overnight_server.intake.new_graph import NewGraph
 from overnight_server.intake.triggers import add_trigger, drop_trigger
 
 router = APIRouter(prefix="/api/v1", tags=["triggers"])

@@ -1,4 +1,4 @@
-"""From a task as it came over the wire to a task as intake takes it."""
+"""Translate the request models of `overnight.models` into `NewTask`, filling in defaults."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,22 +11,32 @@ from overnight_server.domain.capabilities import agent_capability
 from overnight_server.domain.priority import score
 from overnight_server.domain.references import LEGAL
 from overnight_server.domain.retry import Escalation, RetryPolicy, Strategy
-from overnight_server.intake.submit import NewTask
+from overnight_server.intake.new_graph import NewTask
 from overnight_server.settings import Settings
 
-MAX_KEY = 255
-MAX_TITLE = 120
-UNTITLED = "a prompt"
-MAX_PROJECT = 100
-# What an object that describes a project may call it by, the surest first.
-PROJECT_NAMES = ("id", "project_id", "name", "path")
+MAX_KEY_LENGTH = 255
+MAX_TITLE_LENGTH = 120
+DEFAULT_TITLE = "a prompt"
+MAX_PROJECT_LENGTH = 100
+# Fields of a prompt that the runner gets in the spec.
+PROMPT_SPEC_FIELDS = {
+    "prompt",
+    "model",
+    "session_id",
+    "project",
+    "env",
+    "thinking",
+    "source_job",
+}
+# Fields of a project object that identify it, in the order in which they are tried.
+PROJECT_ID_FIELDS = ("id", "project_id", "name", "path")
 
 
 def new_task(body: tasks.TaskCreate, settings: Settings, key: str | None) -> NewTask:
-    """Fill in what the sender left to the service."""
+    """Return the task that a request describes, with the defaults of the settings."""
     if body.workflow_id is not None:
-        legal = "left out, for where this task belongs is settled"
-        raise InvalidRequest("workflow_id", "names another graph", legal=legal)
+        legal = "no workflow_id: the task belongs to the graph of the request"
+        raise InvalidRequest("workflow_id", "cannot be set here", legal=legal)
     task = NewTask(
         title=body.title,
         type=body.type or settings.default_type,
@@ -55,14 +65,13 @@ def new_task(body: tasks.TaskCreate, settings: Settings, key: str | None) -> New
 
 
 def prompted_task(body: QueueSubmit, settings: Settings, source: str | None) -> NewTask:
-    """Make a task of a prompt; what else was said travels in the spec to whoever runs it."""
-    told = ("prompt", "model", "session_id", "project", "env", "thinking", "source_job")
-    asked = body.model_dump(include=set(told), exclude_none=True)
+    """Return a task for a prompt; its other fields go to the runner in the spec."""
+    spec = body.model_dump(include=PROMPT_SPEC_FIELDS, exclude_none=True)
     first_line = next((line.strip() for line in body.prompt.splitlines() if line.strip()), "")
     return NewTask(
-        title=first_line[:MAX_TITLE] or UNTITLED,
+        title=first_line[:MAX_TITLE_LENGTH] or DEFAULT_TITLE,
         type=settings.default_type,
-        spec=asked,
+        spec=spec,
         project_id=_project_id(body.project),
         timeout_seconds=body.timeout_seconds,
         max_attempts=settings.max_attempts,
@@ -72,12 +81,12 @@ def prompted_task(body: QueueSubmit, settings: Settings, source: str | None) -> 
     )
 
 
-def retry_policy(asked: tasks.RetryPolicy | None, settings: Settings) -> RetryPolicy:
-    """Lay what the sender asked for over the policy of the deployment."""
-    given = set() if asked is None else asked.model_fields_set
-    asked = asked or tasks.RetryPolicy()
-    strategy = Strategy(asked.strategy if "strategy" in given else settings.retry_strategy)
-    house_delay = (
+def retry_policy(requested: tasks.RetryPolicy | None, settings: Settings) -> RetryPolicy:
+    """Return the requested policy; fields that the request does not set come from the settings."""
+    given = set() if requested is None else requested.model_fields_set
+    requested = requested or tasks.RetryPolicy()
+    strategy = Strategy(requested.strategy if "strategy" in given else settings.retry_strategy)
+    default_delay = (
         settings.retry_quadratic_base_sec
         if strategy is Strategy.QUADRATIC
         else settings.retry_initial_delay_sec
@@ -85,63 +94,66 @@ def retry_policy(asked: tasks.RetryPolicy | None, settings: Settings) -> RetryPo
     return RetryPolicy(
         strategy=strategy,
         initial_delay_sec=(
-            house_delay if asked.initial_delay_sec is None else asked.initial_delay_sec
+            default_delay if requested.initial_delay_sec is None else requested.initial_delay_sec
         ),
         backoff_multiplier=(
-            asked.backoff_multiplier
+            requested.backoff_multiplier
             if "backoff_multiplier" in given
             else settings.retry_backoff_multiplier
         ),
         max_delay_sec=(
-            asked.max_delay_sec if "max_delay_sec" in given else settings.retry_max_delay_sec
+            requested.max_delay_sec if "max_delay_sec" in given else settings.retry_max_delay_sec
         ),
-        jitter=asked.jitter if "jitter" in given else settings.retry_jitter,
-        retry_on=asked.retry_on if "retry_on" in given else settings.retry_on,
-        no_retry_on=asked.no_retry_on if "no_retry_on" in given else settings.no_retry_on,
+        jitter=requested.jitter if "jitter" in given else settings.retry_jitter,
+        retry_on=requested.retry_on if "retry_on" in given else settings.retry_on,
+        no_retry_on=requested.no_retry_on if "no_retry_on" in given else settings.no_retry_on,
         escalate_after=(
-            asked.escalate_after if "escalate_after" in given else settings.escalate_after
+            requested.escalate_after if "escalate_after" in given else settings.escalate_after
         ),
-        escalate=Escalation(asked.escalate if "escalate" in given else settings.escalate),
+        escalate=Escalation(requested.escalate if "escalate" in given else settings.escalate),
         poison_attempts=settings.poison_attempts,
         poison_distinct_agents=settings.poison_distinct_agents,
     )
 
 
 def _project_id(project: str | Mapping[str, object] | None) -> str | None:
-    """Return the one word for a project by which its tasks are kept apart."""
+    """Return the text that identifies a project; tasks of one project share a lock."""
     if project is None or isinstance(project, str):
         return project
-    for name in PROJECT_NAMES:
+    for name in PROJECT_ID_FIELDS:
         value = project.get(name)
-        if isinstance(value, str) and 0 < len(value) <= MAX_PROJECT:
+        if isinstance(value, str) and 0 < len(value) <= MAX_PROJECT_LENGTH:
             return value
     return None
 
 
 def _capabilities(body: tasks.TaskCreate) -> tuple[str, ...]:
-    """Return what a worker must offer; naming an agent is asking for a capability of that name."""
+    """Return the required capabilities; a named agent is one of them."""
     if body.agent_name is None:
         return body.required_capabilities
     return (*body.required_capabilities, agent_capability(body.agent_name))
 
 
 def _references(body: tasks.TaskCreate) -> Sequence[str]:
-    """Return what the task reads; the design documents name the field inside `spec`."""
-    inside = body.spec.get("context_refs", [])
-    if not isinstance(inside, list) or not all(isinstance(one, str) for one in inside):
+    """Return the references of a task, which may also stand inside its `spec`."""
+    in_spec = body.spec.get("context_refs", [])
+    if not isinstance(in_spec, list) or not all(isinstance(text, str) for text in in_spec):
         raise InvalidRequest("spec.context_refs", "is not a list of references", legal=LEGAL)
-    return tuple(dict.fromkeys([*body.context_refs, *inside]))
+    return tuple(dict.fromkeys([*body.context_refs, *in_spec]))
 
 
-def idempotency_key(given: str | None, header: str | None) -> str | None:
-    """Return the key of a create, from its header or its body; two that differ are refused."""
+def idempotency_key(in_body: str | None, header: str | None) -> str | None:
+    """Return the idempotency key of a request, from its header or its body.
+
+    Raises InvalidRequest if the two differ, or if the header is not a valid key.
+    """
     if header is None:
-        return given
-    # What a header can carry besides printable ASCII depends on every proxy on its way.
-    if not 1 <= len(header) <= MAX_KEY or not (header.isascii() and header.isprintable()):
-        legal = f"from 1 to {MAX_KEY} printable ASCII characters; others go in the body's field"
-        raise InvalidRequest("Idempotency-Key", "is no key", legal=legal)
-    if given not in (None, header):
+        return in_body
+    # Proxies may change other characters in a header.
+    if not 1 <= len(header) <= MAX_KEY_LENGTH or not (header.isascii() and header.isprintable()):
+        legal = f"1 to {MAX_KEY_LENGTH} printable ASCII characters; or send it in the body"
+        raise InvalidRequest("Idempotency-Key", "is not a valid key", legal=legal)
+    if in_body not in (None, header):
         legal = "one of the two, or the same in both"
         raise InvalidRequest("idempotency_key", "differs from Idempotency-Key", legal=legal)
     return header

@@ -1,0 +1,71 @@
+"""Log lines and wake-ups that are held back until a transaction has committed.
+
+An act registers them on its transaction while it writes its rows. `Db.atomically` sends them after
+the commit, and drops them when the transaction is rolled back or tried again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sqlalchemy import Connection
+
+from overnight_server.telemetry import Event, emit
+
+_KEY = "overnight_after_commit"
+
+
+class WakeUps(Protocol):
+    """Best-effort wake-ups to other processes: they never wait, and never raise."""
+
+    def wake(self) -> None:
+        """Wake dispatchers and idle slots: a task may be ready, or a slot free."""
+
+    def cancel_requested(self) -> None:
+        """Wake the workers: the owner of a running task has asked for it to stop."""
+
+
+@dataclass
+class AfterCommit:
+    """What to log and whom to wake once a transaction has committed."""
+
+    lines: list[tuple[Event, Mapping[str, object]]] = field(default_factory=list)
+    wakes: bool = False
+    requests_cancel: bool = False
+
+    def send(self, wake_ups: WakeUps | None) -> None:
+        """Write the log lines, then send the wake-ups; several of one kind become one."""
+        for event, fields in self.lines:
+            emit(event, **fields)
+        if wake_ups is not None and self.wakes:
+            wake_ups.wake()
+        if wake_ups is not None and self.requests_cancel:
+            wake_ups.cancel_requested()
+
+
+def collect(tx: Connection) -> AfterCommit:
+    """Begin to collect for a transaction; what an earlier one left on the connection is dropped."""
+    pending = AfterCommit()
+    tx.info[_KEY] = pending
+    return pending
+
+
+def log_after_commit(tx: Connection, event: Event, **fields: object) -> None:
+    """Write a log line once this transaction has committed."""
+    _pending(tx).lines.append((event, fields))
+
+
+def wake_after_commit(tx: Connection) -> None:
+    """Wake dispatchers and idle slots once this transaction has committed."""
+    _pending(tx).wakes = True
+
+
+def request_cancel_after_commit(tx: Connection) -> None:
+    """Wake the workers once this transaction has committed, so that they stop cancelled runs."""
+    _pending(tx).requests_cancel = True
+
+
+def _pending(tx: Connection) -> AfterCommit:
+    """Return the collection of this transaction; one that Db did not begin has none to send."""
+    pending: AfterCommit = tx.info.get(_KEY) or AfterCommit()
+    return pending
