@@ -1,4 +1,4 @@
-"""Hide what must never be shown: passwords, keys and tokens, in names and in text."""
+"""Masks passwords, keys and tokens in fields and in texts."""
 
 import base64
 import json
@@ -10,77 +10,77 @@ from urllib.parse import quote
 
 MASK = "***"
 
-# Whole words only: `token` is a secret, `tokens_used` is a bill.
+# Whole words only: `token` is a secret, `tokens_used` is not.
 _SECRET_WORDS = re.compile(
     r"(?:^|_)(?:token|password|passwd|secret|api_?key|authorization|cookie)(?:_|$)"
 )
-# Greedy up to the last @ before the path, because a careless password may hold one itself.
+# Greedy up to the last @ before the path, because a password may contain one itself.
 _URL_PASSWORD = re.compile(r"(?P<head>[a-z][a-z0-9+.-]*://[^/\s:@]*:)[^\s/]+(?=@)", re.IGNORECASE)
 _NAMED_PASSWORD = re.compile(
     r"(?P<head>\b(?:password|passwd)=)(?:'[^']*'|[^\s&;,]+)", re.IGNORECASE
 )
-# Marks without which none of the patterns can match; most texts have none of them.
+# None of the patterns matches without one of these; most texts have none of them.
 _SUSPICIOUS = re.compile(r"[@=\s]")
 _CREDENTIALS = re.compile(r"(?P<head>\b(?:bearer|basic)\s+)[\w.~+/=-]{8,}", re.IGNORECASE)
-# Where Postgres quotes what it was given, on the lines after its message: the row that a rule
-# refused, the key that was there before, the place in a statement or in JSON.
+# Where Postgres quotes data on the lines after its message: the row that violates a constraint, a
+# duplicate key, the position in a statement or in JSON.
 _QUOTED_ROW = re.compile(r"(?P<head>Failing row contains )\(.*\)(?=\.(?:\n|\Z))", re.DOTALL)
 _QUOTED_LINE = re.compile(
     r"(?P<head>\n(?:LINE \d+: |DETAIL:  Key \(.*?\)=|CONTEXT:  JSON data, line \d+: )).*"
 )
 
-# Values that this process was trusted with, in every form they may take on their way out.
-_hidden: set[str] = set()
+# Secrets that this process has read, in every encoding in which they may be written.
+_secrets: set[str] = set()
 
 
-def hide(value: str) -> None:
-    """Hide a value from now on wherever this process masks, also quoted or in base 64."""
+def add_secret(value: str) -> None:
+    """Mask a value from now on wherever this process masks, also URL-quoted or in base 64."""
     encoded = base64.b64encode(value.encode()).decode().rstrip("=")
-    _hidden.update((value, quote(value, safe=""), json.dumps(value)[1:-1], encoded))
+    _secrets.update((value, quote(value, safe=""), json.dumps(value)[1:-1], encoded))
 
 
-def hide_in(value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """Return a JSON value without the values that are hidden, in texts and in names."""
-    if not _hidden:
+def mask_secrets(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """Return a JSON value with known secrets masked, in texts and in names."""
+    if not _secrets:
         return value
     if isinstance(value, str):
-        return _without_hidden(value)
+        return _mask_known(value)
     if isinstance(value, Mapping):
-        return {_without_hidden(str(name)): hide_in(inner) for name, inner in value.items()}
+        return {_mask_known(str(name)): mask_secrets(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [hide_in(inner) for inner in value]
+        return [mask_secrets(inner) for inner in value]
     return value
 
 
 def mask_names(value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """Return a JSON value with what stands under a secret name hidden, and texts as they are.
+    """Return a JSON value with the values of secret names masked; other texts stay.
 
     >>> mask_names({"user": "ada", "login": [{"password": "hunter2"}]})
     {'user': 'ada', 'login': [{'password': '***'}]}
     """
     if isinstance(value, Mapping):
         return {
-            name: MASK if _is_told_by(name, inner) else mask_names(inner)
+            name: MASK if _holds_secret(name, inner) else mask_names(inner)
             for name, inner in value.items()
         }
     return [mask_names(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _is_told_by(name: str, inner: object) -> bool:
-    # A reference to a secret is none.
+def _holds_secret(name: str, inner: object) -> bool:
+    # A reference to a secret is not a secret.
     is_reference = isinstance(inner, str) and inner.startswith("secret:")
     return is_secret_name(name) and inner is not None and not is_reference
 
 
-def _without_hidden(text: str) -> str:
-    # The longest first: one secret may be a part of another.
-    for value in sorted(_hidden, key=len, reverse=True):
+def _mask_known(text: str) -> str:
+    # The longest first, because one secret may be part of another.
+    for value in sorted(_secrets, key=len, reverse=True):
         text = text.replace(value, MASK)
     return text
 
 
-def _without_rows(text: str) -> str:
-    """Take out of an error of the database what it quotes of people's data."""
+def _mask_quoted_rows(text: str) -> str:
+    """Mask the data that a database error quotes."""
     if "\n" not in text:
         return text
     for pattern in (_QUOTED_ROW, _QUOTED_LINE):
@@ -88,10 +88,10 @@ def _without_rows(text: str) -> str:
     return text
 
 
-# Field names are few and come again with every line.
+# Field names are few and repeat in every log line.
 @lru_cache(maxsize=1024)
 def is_secret_name(name: str) -> bool:
-    """Tell whether a field of this name holds a secret.
+    """Whether a field of this name holds a secret.
 
     >>> [is_secret_name(name) for name in ("claim_token", "X-Api-Key", "tokens_used")]
     [True, True, False]
@@ -100,13 +100,13 @@ def is_secret_name(name: str) -> bool:
 
 
 def mask_text(text: str) -> str:
-    """Hide the passwords and credentials that a text carries, and keep the rest readable.
+    """Return a text with its passwords and credentials masked.
 
     >>> mask_text("could not reach redis://app:hunter2@cache:6379/0")
     'could not reach redis://app:***@cache:6379/0'
     """
-    if _hidden:
-        text = _without_hidden(text)
+    if _secrets:
+        text = _mask_known(text)
     if not _SUSPICIOUS.search(text):
         return text
     for pattern in (_URL_PASSWORD, _NAMED_PASSWORD, _CREDENTIALS):
@@ -115,13 +115,13 @@ def mask_text(text: str) -> str:
 
 
 def mask_value(name: str, value: object) -> object:
-    """Hide a field's value if its name or its text gives a secret away, however deep it lies."""
+    """Return a field's value with secrets masked by name and by text, at any depth."""
     if value is None or isinstance(value, bool):
         return value
     if is_secret_name(name):
         return MASK
     if isinstance(value, str | BaseException):
-        return mask_text(_without_rows(str(value)))
+        return mask_text(_mask_quoted_rows(str(value)))
     if isinstance(value, Mapping):
         return {key: mask_value(str(key), inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -1,6 +1,6 @@
-"""Say what happens, once and in one form: the events of the deployment and the lines they become.
+"""Log events: the table of all events, and the format of every log line.
 
-Code emits an event with its fields; this module decides level, order, wording and masking.
+Code emits an event with its fields; this module decides level, order of fields and masking.
 A line is logfmt, `<instant> <LEVEL> queue=<event> key=value ...`, or one JSON object.
 """
 
@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from enum import Enum, unique
 from pathlib import Path
@@ -26,173 +27,199 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "log-events.md"
 
 @unique
 class Event(Enum):
-    """Everything the deployment reports: level, fields in the order of the line, and meaning."""
+    """Every event of the log: its level, its fields in the order of the line, and its meaning."""
 
-    TASK_ADDED = (INFO, "queue_id depth source", "A task entered the queue.")
-    DAG_ADDED = (INFO, "dag_id tasks edges depth", "A graph entered the queue, whole.")
-    DISPATCH = (INFO, "queue_id agent", "A claimed task is being sent to an agent or a pool.")
+    TASK_ADDED = (INFO, "queue_id depth source", "A task was inserted.")
+    DAG_ADDED = (
+        INFO,
+        "dag_id tasks edges depth",
+        "A graph was inserted with all its tasks and edges.",
+    )
+    DISPATCH = (INFO, "queue_id agent", "A claimed task is about to be published to a pool.")
     DISPATCH_SUCCESS = (INFO, "queue_id task_id", "The message for a claimed task was published.")
     DISPATCH_FAILED = (
         WARN,
         "queue_id error attempt final",
-        "A task could not be handed over; `final=true` if it will not be tried again.",
+        "A claimed task could not be handed over; `final=true` if it will not be retried.",
     )
     AGENT_URL_IGNORED = (
         WARN,
         "user_id",
-        "A submit named an agent by its address; whichever is free first gets the work.",
+        "A submit named an agent by its URL, which is ignored: any free agent may run the task.",
     )
-    SUBMIT_REJECTED = (WARN, "reason depth", "A submit was refused because a limit was reached.")
+    SUBMIT_REJECTED = (WARN, "reason depth", "A submit was rejected because a limit was reached.")
 
-    TASK_STARTED = (INFO, "queue_id epoch worker user_id type", "A worker won the start of a run.")
+    TASK_STARTED = (INFO, "queue_id epoch worker user_id type", "A worker started a run.")
     TASK_SETTLED = (
         INFO,
         "queue_id epoch state reason seconds retry_in",
-        "A run ended and its end was recorded.",
+        "A run ended and its result was recorded.",
     )
     TASK_DEAD_LETTERED = (
         WARN,
         "queue_id epoch attempts reason poison",
-        "A task used up its attempts, or may not be retried, and now waits for a person.",
+        "A task was dead-lettered: its attempts are used up, or it may not be retried.",
     )
     TASK_HANDED_BACK = (
         INFO,
         "queue_id epoch reason",
-        "A worker gave a task back without spending an attempt.",
+        "A worker gave a run back, to be run again; no attempt was spent.",
     )
     TASK_REAPED = (
         WARN,
         "queue_id epoch state reason holder",
-        "A sweep took a task from a holder that went silent or overran its time.",
+        "A sweep ended a run whose worker stopped sending heartbeats, or which overran its time.",
     )
-    TASK_REVIVED = (INFO, "queue_id actor", "An operator brought a finished task back.")
+    TASK_REVIVED = (INFO, "queue_id actor", "An operator put a finished task back into the queue.")
     TASK_CANCELLED = (INFO, "queue_id actor reason", "A task that was not running was cancelled.")
-    CANCEL_REQUESTED = (INFO, "queue_id actor", "A running task was asked to stop.")
+    CANCEL_REQUESTED = (INFO, "queue_id actor", "A running task was requested to stop.")
     RUN_KILLED = (
         WARN,
         "queue_id epoch reason pid",
-        "A run did not stop by itself within its grace and was ended by force.",
+        "A run did not stop within its grace and was ended by force.",
     )
     RUN_LOST = (
         WARN,
         "queue_id epoch worker",
-        "A worker learned that it no longer holds its task, and stopped the run.",
+        "A worker no longer holds the claim of its run, and stops the run.",
     )
     STALE_RESULT = (
         WARN,
         "queue_id epoch reason worker",
-        "A result came from a claim that had ended; it was kept aside and not applied.",
+        "A result arrived after its claim had ended; it was kept as a stale result, not applied.",
     )
     STALE_MESSAGE = (
         DEBUG,
         "queue_id epoch worker",
-        "A message named a claim that had ended or begun already; it was dropped.",
+        "A message was dropped because its claim had ended or had been started already.",
     )
-    CLAIMS_MADE = (DEBUG, "pool count free", "A pass of the gate claimed tasks for free slots.")
+    CLAIMS_MADE = (DEBUG, "pool count free", "The dispatcher claimed tasks for free slots.")
     CLAIM_RELEASED = (
         INFO,
         "queue_id epoch reason",
-        "A claim that never started was given up and its slot freed.",
+        "A claim was released before its run began; the task is ready again.",
     )
     HEARTBEAT_FAILED = (
         WARN,
         "queue_id epoch error",
-        "A heartbeat could not be written; it is tried again until the lease could have ended.",
+        "A heartbeat could not be written; it is retried until the lease may have ended.",
     )
-    LOCK_RELEASED = (WARN, "lock_key queue_id actor", "An operator released a lock by force.")
+    LOCK_RELEASED = (
+        WARN,
+        "lock_key queue_id actor",
+        "An operator released the lock that a task held.",
+    )
     LIMITS_CHANGED = (
         INFO,
         (
             "user_id actor plan_tier max_concurrent_agents monthly_agent_hours_limit max_pending"
             " max_tasks_per_dag disabled"
         ),
-        "An operator changed a user's plan, or made an exception to it.",
+        "An operator changed a user's plan or limits.",
     )
     BUDGET_RAISED = (
         INFO,
         "budget usd actor task_id",
-        "A person approved more money for a task that had used up a budget.",
+        "A person raised a budget that a task had used up.",
     )
     BUDGET_SET = (
         INFO,
         "budget usd actor user_id dag_id worker",
-        "An operator set what a user's night, a graph or an agent may cost.",
+        "An operator set the budget of a user's night, a graph or an agent.",
     )
     POISON_FOUND = (
         WARN,
         "queue_id deaths workers",
-        "A task killed its run on several workers and was set aside.",
+        "A task was dead-lettered because its runs killed several worker processes.",
     )
-    DAG_FINISHED = (INFO, "dag_id state tasks", "The last task of a graph ended.")
+    DAG_FINISHED = (INFO, "dag_id state tasks", "All tasks of a graph have ended.")
 
     BULK_STARTED = (
         INFO,
         "bulk_id action total user_id",
-        "Something is to be done to many tasks; `total` is how many the filter chose.",
+        "A bulk operation was started; `total` is how many tasks its filter matched.",
     )
     BULK_COMPLETED = (
         INFO,
         "bulk_id changed skipped refused",
-        "A bulk operation has dealt with every task it was meant for.",
+        "A bulk operation has handled all its tasks.",
     )
     BULK_STUCK = (
         ERROR,
         "bulk_id error",
-        "A bulk operation could not go on; it is tried again with the next pass.",
+        "A bulk operation failed; the next pass of the sweep continues it.",
     )
 
     TRIGGER_STUCK = (
         ERROR,
         "trigger_id error",
-        "A trigger could not fire, for no reason its owner could help; it is tried again later.",
+        "A trigger failed for a reason its owner cannot change; it is retried later.",
     )
     INBOX_REFUSED = (
         WARN,
         "row error",
-        "A task left in a program's transaction cannot be let in; its row is kept.",
+        "A row of the inbox table is not a valid task; the row is kept with the error.",
     )
     INBOX_STUCK = (
         ERROR,
         "user_id error",
-        "A user's rows of the inbox could not be gone through; the next pass tries again.",
+        "The inbox rows of a user could not be processed; the next pass retries.",
     )
     SWEEP_RAN = (DEBUG, "sweep changed seconds", "A sweep made one pass.")
-    SWEEP_FAILED = (ERROR, "sweep error", "A sweep ended with an error; the next tick repeats it.")
-    CYCLE_RESET = (INFO, "user_id cycle_start cycle_end", "A user's billing cycle began anew.")
+    SWEEP_FAILED = (ERROR, "sweep error", "A sweep failed; the next tick repeats it.")
+    CYCLE_RESET = (INFO, "user_id cycle_start cycle_end", "A user's new billing cycle started.")
     WINDOW_UNREADABLE = (
         ERROR,
         "user_id zone",
-        "A user's time zone is not known here; the window stays shut and is looked at again.",
+        "A user's time zone is unknown on this machine; the night window stays closed.",
     )
     LANE_DRIFT = (
         ERROR,
         "user_id column stored counted",
-        "A lane's count differed from the task rows and was repaired: a bug worth reporting.",
+        "A lane's counter differed from the task rows and was repaired; please report this bug.",
     )
-    LEADER_ELECTED = (INFO, "duty holder", "This process took over a duty that one may hold.")
-    LEADER_LOST = (WARN, "duty holder", "This process no longer holds its duty.")
 
-    BROKER_UNREACHABLE = (WARN, "error", "Redis did not answer; tasks stay safe in Postgres.")
+    BROKER_UNREACHABLE = (
+        WARN,
+        "error",
+        "Redis did not answer; no task is lost, because tasks are rows in Postgres.",
+    )
     BROKER_BACK = (INFO, "seconds", "Redis answers again.")
     DATABASE_UNREACHABLE = (ERROR, "error", "Postgres did not answer; the process keeps trying.")
     DATABASE_BACK = (INFO, "seconds", "Postgres answers again.")
-    WAKE_UP_FAILED = (DEBUG, "error", "A wake-up ping was lost; the next poll makes up for it.")
+    WAKE_UP_FAILED = (
+        DEBUG,
+        "error",
+        "A wake-up could not be published or received; the next poll replaces it.",
+    )
 
-    WORKER_JOINED = (INFO, "worker pool slots capabilities", "A worker offers its slots.")
-    WORKER_LEFT = (INFO, "worker pool reason", "A worker withdrew its slots, or fell silent.")
+    WORKER_JOINED = (
+        INFO,
+        "worker pool slots capabilities",
+        "A worker registered its slots, or ended its draining.",
+    )
+    WORKER_LEFT = (INFO, "worker pool reason", "A worker withdrew its slots.")
     WORKER_DRAINING = (
         INFO,
         "worker pool slots",
-        "A worker takes no more work and finishes what it runs.",
+        "A worker takes no new tasks and finishes its current runs.",
     )
-    HANDLERS_LOADED = (INFO, "modules types", "A worker knows these task types.")
+    HANDLERS_LOADED = (
+        INFO,
+        "modules types",
+        "A worker has imported its handlers; `types` are the task types it accepts.",
+    )
     HANDLER_MISSING = (ERROR, "type queue_id", "No handler is registered for a task's type.")
-    SERVICE_STARTED = (INFO, "role pid address", "A process of the deployment is ready.")
-    SERVICE_STOPPED = (INFO, "role pid reason", "A process of the deployment ended in order.")
-    SERVICE_FAILED = (ERROR, "role code error", "A process of the deployment ended with an error.")
-    MIGRATED = (INFO, "revision seconds", "The schema was brought to this revision.")
-    REQUEST_FAILED = (ERROR, "method path error", "The API met an error it did not expect.")
-    SETTING_IGNORED = (WARN, "setting instead", "A setting has no effect; the line says why.")
+    SERVICE_STARTED = (INFO, "role pid address", "A process is ready.")
+    SERVICE_STOPPED = (INFO, "role pid reason", "A process ended in order.")
+    SERVICE_FAILED = (ERROR, "role code error", "A process ended with an error.")
+    MIGRATED = (INFO, "revision seconds", "The database schema was migrated to this revision.")
+    REQUEST_FAILED = (ERROR, "method path error", "A request failed with an unexpected error.")
+    SETTING_IGNORED = (
+        WARN,
+        "setting instead",
+        "A setting has no effect; `instead` says what applies.",
+    )
 
     def __init__(self, level: int, fields: str, meaning: str) -> None:
         self.level = level
@@ -200,26 +227,51 @@ class Event(Enum):
         self.meaning = meaning
 
     @property
-    def word(self) -> str:
-        """The event's name in a line."""
+    def log_name(self) -> str:
+        """The event's name in a log line."""
         return self.name.lower()
 
 
 def emit(event: Event, /, **fields: object) -> None:
-    """Report an event; fields that are None are left out, undeclared ones follow the declared."""
-    # Several lines for every task: no more work than the line itself takes.
+    """Log an event; fields that are None are left out, undeclared fields follow the declared."""
+    # Every task logs several events, so events below the log level must cost nothing.
     if not _logger.isEnabledFor(event.level):
         return
     ordered = {name: fields[name] for name in event.fields if name in fields}
     level = logging.getLevelName(event.level).lower()
-    line = _voice.line(_LOGGER, level, {"event": event.word} | ordered | fields)
+    line = _format.line(_LOGGER, level, {"event": event.log_name} | ordered | fields)
     _logger.log(event.level, line, extra=_IS_LINE)
 
 
+class Outage:
+    """Logs the begin and the end of an outage once each, however often it is noticed."""
+
+    def __init__(self, begin: Event, end: Event) -> None:
+        self._begin_event = begin
+        self._end_event = end
+        self._began_at: float | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the outage has begun and not ended."""
+        return self._began_at is not None
+
+    def begin(self, error: Exception) -> None:
+        """Note that a try failed."""
+        if self._began_at is None:
+            self._began_at = time.monotonic()
+            emit(self._begin_event, error=str(error).strip())
+
+    def end(self) -> None:
+        """Note that a try succeeded."""
+        if self._began_at is not None:
+            emit(self._end_event, seconds=round(time.monotonic() - self._began_at, 1))
+            self._began_at = None
+
+
 def get(name: str) -> structlog.stdlib.BoundLogger:
-    """Return a logger for what is no event: `get(__name__).info("reading", path=path)`."""
-    # Wrapped by hand and not through structlog's global configuration, which a user's handler
-    # module may change for itself.
+    """Return a logger for lines that are not events: `get(__name__).info("text", key=value)`."""
+    # Not through structlog's global configuration, which a user's handler module may change.
     return cast(
         "structlog.stdlib.BoundLogger",
         structlog.wrap_logger(
@@ -242,12 +294,12 @@ def configure(
     stream: TextIO | None = None,
     stamp: Callable[[], str] | None = None,
 ) -> None:
-    """Send this process's lines, the libraries' too, to stderr in the chosen form.
+    """Write all log lines of this process, those of libraries too, to stderr in one format.
 
-    Celery and uvicorn must be told to leave logging alone: connect `celery.signals.setup_logging`
+    Celery and uvicorn must not configure logging themselves: connect `celery.signals.setup_logging`
     to a call of this function and give uvicorn `log_config=None`.
     """
-    _voice.speak(log_format, role, stamp or utc_stamp)
+    _format.choose(log_format, role, stamp or utc_stamp)
     if stream is None:
         _write_output_by_line()
     root = logging.getLogger()
@@ -255,11 +307,11 @@ def configure(
     for handler in root.handlers[:]:
         if isinstance(handler, _Handler):
             root.removeHandler(handler)
-    # Bound now: Celery may later replace sys.stderr by a proxy that logs, a loop without end.
+    # Bound now: Celery may later replace sys.stderr by a proxy that logs, which would recurse.
     root.addHandler(_Handler(stream or sys.stderr))
-    for name in _LOUD:
+    for name in _VERBOSE_LIBRARIES:
         logging.getLogger(name).setLevel(max(WARN, root.level))
-    for name in _SELF_WILLED:
+    for name in _LIBRARIES_WITH_HANDLERS:
         library = logging.getLogger(name)
         library.handlers.clear()
         library.propagate = True
@@ -300,47 +352,54 @@ def utc_stamp() -> str:
     return f"{microseconds[:-3]}Z"
 
 
-# Libraries that bring handlers of their own, and libraries that tell of every request.
-_SELF_WILLED: Final = ("uvicorn", "uvicorn.error", "uvicorn.access", "celery", "celery.task")
-_LOUD: Final = ("alembic", "httpx2", "httpcore2", "asyncio", "tornado.access")
-# S002 writes WARN where Python says WARNING.
-_LEVEL_WORDS: Final = {"warning": "WARN", "exception": "ERROR"}
-# S002 quotes an error even when it is one word; a message reads best the same way.
+# Libraries that add their own log handlers, and libraries that log every request.
+_LIBRARIES_WITH_HANDLERS: Final = (
+    "uvicorn",
+    "uvicorn.error",
+    "uvicorn.access",
+    "celery",
+    "celery.task",
+)
+_VERBOSE_LIBRARIES: Final = ("alembic", "httpx2", "httpcore2", "asyncio", "tornado.access")
+# The log format (design document S002) writes WARN where Python writes WARNING.
+_LEVEL_NAMES: Final = {"warning": "WARN", "exception": "ERROR"}
+# S002 quotes an error even if it has no space; messages are quoted alike.
 _ALWAYS_QUOTED: Final = ("error", "msg")
 _LOGGER: Final = "overnight"
 _CLOCK: Final = structlog.processors.TimeStamper(fmt="%Y-%m-%dT%H:%M:%S.%f", utc=True)
 
 
-class _Voice:
-    """How this process speaks: the form of its lines, its role, and where instants come from."""
+class _LineFormat:
+    """How this process writes its log lines: format, role, and source of the timestamp."""
 
     def __init__(self) -> None:
-        self.speak("logfmt", "", utc_stamp)
+        self.choose("logfmt", "", utc_stamp)
 
-    def speak(self, log_format: str, role: str, stamp: Callable[[], str]) -> None:
-        """Choose anew."""
+    def choose(self, log_format: str, role: str, stamp: Callable[[], str]) -> None:
+        """Set format, role and timestamp; raise ValueError for an unknown format."""
         if log_format not in _FORMATS:
-            raise ValueError(f"no such log format: {log_format} (known: {', '.join(_FORMATS)})")
+            formats = ", ".join(_FORMATS)
+            raise ValueError(f"unknown log format {log_format!r}; use one of: {formats}")
         self._write = _FORMATS[log_format]
         self._role = role
         self._stamp = stamp
 
     def line(self, logger: str, method: str, fields: Mapping[str, object]) -> str:
-        """Return the finished line of one report: ordered, masked and on one line."""
+        """Return one finished log line, with secrets masked."""
         rest = dict(fields)
         text = rest.pop("event", None)
-        what = {"queue": text} if logger == _LOGGER else {"logger": logger, "msg": text}
+        head = {"queue": text} if logger == _LOGGER else {"logger": logger, "msg": text}
         body = {
             name: mask_value(name, value)
-            for name, value in (what | rest).items()
+            for name, value in (head | rest).items()
             if value is not None
         }
-        level = _LEVEL_WORDS.get(method, method.upper())
+        level = _LEVEL_NAMES.get(method, method.upper())
         return self._write(self._stamp(), level, self._role, body)
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Writes finished lines as they are and turns the libraries' records into such lines."""
+    """Writes finished lines as they are, and formats records of libraries."""
 
     def format(self, record: logging.LogRecord) -> str:
         if getattr(record, "is_line", False):
@@ -348,14 +407,14 @@ class _Handler(logging.StreamHandler[TextIO]):
         fields: dict[str, object] = {"event": record.getMessage()}
         if record.exc_info:
             fields["exception"] = logging.Formatter().formatException(record.exc_info)
-        return _voice.line(record.name, record.levelname.lower(), fields)
+        return _format.line(record.name, record.levelname.lower(), fields)
 
 
 def _finish(
     logger: WrappedLogger, method: str, fields: EventDict
 ) -> tuple[tuple[str], dict[str, dict[str, bool]]]:
-    """Finish the line before any handler, a test's too, so that each sees it masked and whole."""
-    return (_voice.line(logger.name, method, fields),), {"extra": _IS_LINE}
+    """Format and mask the line before any handler receives it, also those that tests add."""
+    return (_format.line(logger.name, method, fields),), {"extra": _IS_LINE}
 
 
 def _json(stamp: str, level: str, role: str, body: dict[str, object]) -> str:
@@ -363,12 +422,12 @@ def _json(stamp: str, level: str, role: str, body: dict[str, object]) -> str:
 
 
 def _logfmt(stamp: str, level: str, _role: str, body: dict[str, object]) -> str:
-    # The role is left to the supervisor's prefix: S002 fixes these lines to the letter.
+    # Without the role, because S002 fixes the format; the supervisor adds it as a prefix.
     return " ".join([stamp, level, *(f"{name}={_quoted(name, body[name])}" for name in body)])
 
 
 def _quoted(name: str, value: object) -> str:
-    """Write a value so that a line stays one line and splits at its spaces."""
+    """Return a value, quoted if it has spaces, quotes, equals signs or control characters."""
     text = _plain(value)
     bare = text and text.isprintable() and not any(mark in text for mark in ' "=')
     if bare and name not in _ALWAYS_QUOTED:
@@ -390,23 +449,23 @@ def _plain(value: object) -> str:
     return str(value)
 
 
-def _level(word: str) -> int:
-    known = logging.getLevelNamesMapping()
-    if word.upper() not in known:
-        raise ValueError(f"no such level: {word} (known: debug, info, warn, error)")
-    return known[word.upper()]
+def _level(name: str) -> int:
+    levels = logging.getLevelNamesMapping()
+    if name.upper() not in levels:
+        raise ValueError(f"unknown log level {name!r}; use one of: debug, info, warn, error")
+    return levels[name.upper()]
 
 
 _FORMATS: Final = {"logfmt": _logfmt, "json": _json}
-_voice: Final = _Voice()
+_format: Final = _LineFormat()
 _logger: Final = logging.getLogger(_LOGGER)
 _IS_LINE: Final = {"is_line": True}
 
 
 def page() -> str:
-    """Return the reference page of log events, written from the table above."""
+    """Return the reference page of log events."""
     rows = [
-        f"| `{event.word}` | {_LEVEL_WORDS.get(name, name.upper())} "
+        f"| `{event.log_name}` | {_LEVEL_NAMES.get(name, name.upper())} "
         f"| {' '.join(f'`{field}`' for field in event.fields)} | {event.meaning} |"
         for event in Event
         for name in [logging.getLevelName(event.level).lower()]
@@ -417,10 +476,10 @@ def page() -> str:
 _PREFACE: Final = """\
 # Log events
 
-After this page you can read, search and parse every line the deployment writes to stderr.
+After this page you can read, search and parse every log line that Overnight writes to stderr.
 It is written by `python -m overnight_server.telemetry`; do not edit it by hand.
 
-A line is logfmt: the instant (RFC 3339, UTC), the level, the event, and its fields in this order.
+A line is logfmt: the time (RFC 3339, UTC), the level, the event, and its fields in this order.
 
 ```
 2025-01-17T10:00:00.000Z INFO queue=task_added queue_id=task_01J8K depth=5 source=cli
@@ -428,8 +487,8 @@ A line is logfmt: the instant (RFC 3339, UTC), the level, the event, and its fie
 ```
 
 `OVERNIGHT_LOG_FORMAT=json` writes the same keys as one JSON object a line, with `ts`, `level` and
-the `role` of the process. `OVERNIGHT_LOG_LEVEL` chooses the least level shown. A field without a
-value is left out. Values under names such as `token`, `password`, `secret`, `api_key` and
+the `role` of the process. `OVERNIGHT_LOG_LEVEL` sets the lowest level that is written. A field
+without a value is left out. Values under names such as `token`, `password`, `secret`, `api_key` and
 `authorization`, and passwords inside addresses, appear as `***`. Lines of libraries (Celery,
 uvicorn, SQLAlchemy) have `logger=` and `msg=` in place of `queue=`.
 

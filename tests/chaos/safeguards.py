@@ -36,8 +36,8 @@ FENCE: Final = (
 # A worker ends a run before its lease is over, so that hardly ever an end comes late.
 OWN_CLOCK: Final = (
     "workers/overnight_worker/stop_policy.py",
-    "return self._confirmed + self._spans.lease - self._spans.margin",
-    "return self._confirmed + 3600",
+    "return self._confirmed_at + self._limits.lease - self._limits.margin",
+    "return self._confirmed_at + 3600",
 )
 # What chaos also does without in each tilt; a deployment that lost nothing else must stay green.
 COMPANIONS: Final[Mapping[str, Sequence[Edit]]] = {"late": [OWN_CLOCK], "crowd": [], "kin": []}

@@ -10,7 +10,7 @@ import pytest
 from overnight import Context
 from overnight.handlers.registry import Handler, registered
 from overnight_server.control.pauses import EVERYTHING, Target, pause
-from overnight_server.dispatch.publish import bundled, message_id
+from overnight_server.dispatch.publish import group_by_message, message_id
 from overnight_server.domain.claims import Claimed
 from overnight_server.domain.ids import parse_task
 from overnight_server.gate.claim import Bundling, Taken, Terms, claim
@@ -71,7 +71,7 @@ def test_quick_tasks_share_the_free_slots_evenly(deployment: Deployment) -> None
     deployment.agent(slots=2)
     quick(deployment, 20)
 
-    messages = bundled(take(deployment).claims)
+    messages = group_by_message(take(deployment).claims)
 
     assert [len(message) for message in messages] == [10, 10]
 
@@ -81,7 +81,7 @@ def test_an_unknown_type_travels_alone(deployment: Deployment) -> None:
     for _ in range(5):
         deployment.task(deployment.user(), type="new")
 
-    messages = bundled(take(deployment).claims)
+    messages = group_by_message(take(deployment).claims)
 
     assert [len(message) for message in messages] == [1, 1]
 
@@ -90,7 +90,7 @@ def test_a_bundle_is_worth_no_more_than_its_seconds(deployment: Deployment) -> N
     deployment.agent(slots=1)
     quick(deployment, 20, seconds=0.05)
 
-    messages = bundled(take(deployment).claims)
+    messages = group_by_message(take(deployment).claims)
 
     assert [len(message) for message in messages] == [5]
 
@@ -99,7 +99,11 @@ def test_bundles_can_be_switched_off(deployment: Deployment) -> None:
     deployment.agent(slots=3)
     quick(deployment, 5)
 
-    assert [len(message) for message in bundled(take(deployment, tasks=1).claims)] == [1, 1, 1]
+    assert [len(message) for message in group_by_message(take(deployment, tasks=1).claims)] == [
+        1,
+        1,
+        1,
+    ]
 
 
 def test_nobody_is_claimed_to_wait_behind_a_bundle(deployment: Deployment) -> None:
@@ -124,7 +128,7 @@ def test_a_bundle_is_run_and_recorded_together(
     quick(deployment, 20)
     seen: list[str] = []
     handle(lambda ctx: seen.append(ctx.task_id))
-    [message] = bundled(take(deployment).claims)
+    [message] = group_by_message(take(deployment).claims)
 
     carry_out(worker, [one.claim for one in message])
 
@@ -142,7 +146,7 @@ def test_a_slot_takes_its_next_bundle_by_itself(
     deployment.agent(slots=1, agent_id=WORKER_ID)
     quick(deployment, 120)
     handle(lambda _: None)
-    [message] = bundled(take(deployment, tasks=30).claims)
+    [message] = group_by_message(take(deployment, tasks=30).claims)
 
     carry_out(worker, [one.claim for one in message])
 
@@ -160,7 +164,7 @@ def test_a_slot_leaves_a_long_task_to_the_dispatcher(
     deployment.agent(slots=1, agent_id=WORKER_ID)
     quick(deployment, 10)
     handle(lambda _: None)
-    [message] = bundled(take(deployment).claims)
+    [message] = group_by_message(take(deployment).claims)
     deployment.task(deployment.user(id=UUID(int=0)), type="long")
     quick(deployment, 5)
 
@@ -180,7 +184,7 @@ def test_only_a_worker_in_service_takes_more(
     deployment.agent(slots=1, agent_id=WORKER_ID)
     quick(deployment, 20)
     handle(lambda _: None)
-    [message, *_] = bundled(take(deployment, tasks=2).claims)
+    [message, *_] = group_by_message(take(deployment, tasks=2).claims)
     deployment.run(f"UPDATE agents SET {change} WHERE id = :id", id=WORKER_ID)
 
     carry_out(worker, [one.claim for one in message])
@@ -198,7 +202,7 @@ def test_a_slot_takes_nothing_more_that_is_paused(
     deployment.agent(slots=1, agent_id=WORKER_ID)
     quick(deployment, 20)
     handle(lambda _: None)
-    [message] = bundled(take(deployment, tasks=5).claims)
+    [message] = group_by_message(take(deployment, tasks=5).claims)
     users = [Target(user_id=row["id"]) for row in deployment.rows("SELECT id FROM users")]
     for target in {"user": users, "pool": [Target(pool=POOL)], "all": [EVERYTHING]}[kind]:
         pause(deployment.dispatcher, target, actor="human:test")
@@ -214,7 +218,7 @@ def test_nobody_pays_for_waiting_in_a_bundle(
     deployment.agent(slots=1)
     quick(deployment, 10)
     handle(lambda _: time.sleep(0.04))
-    [message] = bundled(take(deployment).claims)
+    [message] = group_by_message(take(deployment).claims)
 
     carry_out(worker, [one.claim for one in message])
 
@@ -230,7 +234,7 @@ def test_a_slow_member_keeps_its_lease_while_the_end_of_another_waits(
 ) -> None:
     deployment.agent(slots=1)
     quick(deployment, 2)
-    [message] = bundled(take(deployment).claims)
+    [message] = group_by_message(take(deployment).claims)
     seen: list[str] = []
 
     def handler(ctx: Context) -> None:
@@ -255,7 +259,7 @@ def test_a_slow_member_lets_the_others_go(
 ) -> None:
     deployment.agent(slots=1)
     quick(deployment, 5)
-    [message] = bundled(take(deployment).claims)
+    [message] = group_by_message(take(deployment).claims)
     order: list[str] = []
 
     def handler(ctx: Context) -> None:
@@ -298,7 +302,7 @@ def test_a_crashed_bundle_blames_nobody_and_runs_singly_next(deployment: Deploym
         "bundle_crash"
     }
     deployment.agent(slots=1)
-    assert [len(message) for message in bundled(take(deployment).claims)] == [1]
+    assert [len(message) for message in group_by_message(take(deployment).claims)] == [1]
 
 
 @pytest.fixture
@@ -315,7 +319,7 @@ def test_a_shutdown_hands_a_whole_bundle_back(
     deployment.agent(slots=1)
     quick(deployment, 5)
     handle(lambda _: None)
-    [message] = bundled(take(deployment).claims)
+    [message] = group_by_message(take(deployment).claims)
 
     carry_out(worker, [one.claim for one in message])
 
@@ -349,7 +353,7 @@ def test_an_output_postgres_refuses_spoils_only_its_own_run(
         return {"text": "\udfff"} if len(order) == 2 else {"text": "fine"}
 
     handle(handler)
-    [message] = bundled(take(deployment).claims)
+    [message] = group_by_message(take(deployment).claims)
     carry_out(worker, [one.claim for one in message])
 
     states = deployment.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state ORDER BY state")

@@ -103,7 +103,7 @@ def test_a_message_is_written_as_celery_would_write_it(
     celery.close()
 
     ours = celery_message.message(
-        EXECUTE, [["task_1", 1, "token"]], message_id=name, queue=queue, shown=shown, origin="us"
+        EXECUTE, [["task_1", 1, "token"]], message_id=name, queue=queue, display=shown, origin="us"
     )
 
     with Redis.from_url(redis.url) as client:

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from uuid import UUID
 
-from overnight_server.dispatch.publish import bundled
+from overnight_server.dispatch.publish import group_by_message
 from overnight_server.domain.claims import Claim
 from overnight_server.gate.claim import Bundling, Terms, claim
 from overnight_server.maintenance.reap import end_overdue, reap
@@ -56,4 +56,4 @@ def test_quick_and_single_tasks_share_no_slot(deployment: Deployment) -> None:
         terms=Terms(CLAIM_TTL, LIVENESS, bundling=Bundling()),
     )
 
-    assert sorted(len(message) for message in bundled(taken.claims)) == [1, 3]
+    assert sorted(len(message) for message in group_by_message(taken.claims)) == [1, 3]

@@ -181,7 +181,7 @@ def test_a_waiting_agent_is_woken_by_work(
         for thread in running:
             thread.start()
         bell = served.server._api.state.parts.bell
-        wait_until(lambda: bell.waiting_now == len(agents), what="the agents to wait")
+        wait_until(lambda: bell.waiting_count == len(agents), what="the agents to wait")
         in_use = served.server._api.state.parts.gate_db.engine.pool.checkedout()
 
         task = client.tasks.create("echo", type="echo", payload={"a": 1})
@@ -208,7 +208,7 @@ def test_nothing_is_claimed_for_a_key_that_was_revoked_during_the_wait(
         card = client.call(calls.register({"name": "laptop"}))
         claim = waiting.submit(client.call, calls.claim(card.id, wait=30))
         bell = served.server._api.state.parts.bell
-        wait_until(lambda: bell.waiting_now == 1, what="the agent to wait")
+        wait_until(lambda: bell.waiting_count == 1, what="the agent to wait")
 
         revoke(deployment.app, key_id_of(served.key))
         deployment.task(served.user)

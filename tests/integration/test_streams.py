@@ -246,7 +246,7 @@ def test_an_id_that_was_never_used_holds_nothing_up(deployment: Deployment, app_
     task_id = deployment.task(user)
     horizon = Horizon()
 
-    until = app_db.atomically(horizon.look)
+    until = app_db.atomically(horizon.advance)
 
     assert until is not None
     [event] = read_events(app_db, Topic(user), after=0, until=until)

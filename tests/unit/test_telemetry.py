@@ -32,7 +32,7 @@ def speak() -> Iterator[Speak]:
 
     yield begin
     root.setLevel(before)
-    telemetry._voice.speak("logfmt", "", telemetry.utc_stamp)
+    telemetry._format.choose("logfmt", "", telemetry.utc_stamp)
 
 
 @pytest.mark.parametrize(
@@ -215,9 +215,9 @@ def test_lines_are_finished_even_before_anything_is_configured(
 
 
 def test_an_unknown_level_or_form_is_refused() -> None:
-    with pytest.raises(ValueError, match="no such level: loud"):
+    with pytest.raises(ValueError, match="unknown log level 'loud'"):
         configure("logfmt", "loud", "api")
-    with pytest.raises(ValueError, match="no such log format: xml"):
+    with pytest.raises(ValueError, match="unknown log format 'xml'"):
         configure("xml", "info", "api")
 
 

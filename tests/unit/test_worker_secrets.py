@@ -8,7 +8,7 @@ import pytest
 
 from overnight_server import mask
 from overnight_server.domain.ids import UserId
-from overnight_server.mask import hide, hide_in, mask_text
+from overnight_server.mask import add_secret, mask_secrets, mask_text
 from overnight_worker.secrets import SecretMissing, resolve
 
 ADA, BOB = UserId(UUID(int=1)), UserId(UUID(int=2))
@@ -17,7 +17,7 @@ ADA, BOB = UserId(UUID(int=1)), UserId(UUID(int=2))
 @pytest.fixture(autouse=True)
 def nothing_hidden_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one test hides must not be hidden from the others."""
-    monkeypatch.setattr(mask, "_hidden", set())
+    monkeypatch.setattr(mask, "_secrets", set())
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     monkeypatch.setattr(sys, "stderr", io.StringIO())
 
@@ -80,15 +80,15 @@ def test_anothers_own_secret_cannot_be_named(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_hidden_value_is_hidden_in_every_form_and_in_names() -> None:
-    hide('pa"ss/word+1')
-    hide('pa"ss/word+1 and more')
+    add_secret('pa"ss/word+1')
+    add_secret('pa"ss/word+1 and more')
 
     assert mask_text('x pa"ss/word+1 y') == "x *** y"
     assert mask_text('pa"ss/word+1 and more') == "***"
     assert mask_text("q=pa%22ss%2Fword%2B1") == "q=***"
     assert mask_text('{"a": "pa\\"ss/word+1"}') == '{"a": "***"}'
     assert mask_text("cGEic3Mvd29yZCsx") == "***"
-    assert hide_in({'pa"ss/word+1': ['pa"ss/word+1', 1]}) == {"***": ["***", 1]}
+    assert mask_secrets({'pa"ss/word+1': ['pa"ss/word+1', 1]}) == {"***": ["***", 1]}
 
 
 def test_what_is_printed_is_hidden_too(monkeypatch: pytest.MonkeyPatch) -> None:

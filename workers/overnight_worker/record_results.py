@@ -101,31 +101,33 @@ def give_up_by(db: Db, claims: Sequence[Claim], *, deadline: float) -> bool:
     """
     if not claims:
         return True
-    return _give_back(
-        lambda: give_up(db, claims, agent=WORKER_ID, reason=UNANSWERED), deadline=deadline
-    )
+    return _give_back(db, lambda: claims, deadline=deadline)
 
 
 def give_up_taken_by(db: Db, pool: str, token: UUID, *, deadline: float) -> bool:
     """Give back whatever was claimed under a token; True if Postgres confirmed that in time."""
-    return _give_back(
-        lambda: give_up(db, taken_under(db, pool, token), agent=WORKER_ID, reason=UNANSWERED),
-        deadline=deadline,
-    )
+    return _give_back(db, lambda: taken_under(db, pool, token), deadline=deadline)
 
 
-def _give_back(give_back: Callable[[], int], *, deadline: float) -> bool:
+def _give_back(db: Db, find_claims: Callable[[], Sequence[Claim]], *, deadline: float) -> bool:
     pause = FIRST_PAUSE_SECONDS
     while True:
         try:
-            count = give_back()
+            claims = find_claims()
+            released = give_up(db, claims, agent=WORKER_ID, reason=UNANSWERED)
         except (DatabaseUnreachable, SQLAlchemyError):
             if time.monotonic() + pause >= deadline:
                 return False
             time.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
         else:
-            _log.info("claims whose start was not confirmed were given back", count=count)
+            for claim in claims if released else ():
+                emit(
+                    Event.CLAIM_RELEASED,
+                    queue_id=show_task(claim.task_id),
+                    epoch=claim.epoch,
+                    reason=UNANSWERED,
+                )
             return True
 
 

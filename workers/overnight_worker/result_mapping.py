@@ -19,7 +19,7 @@ from overnight_server.domain.results import (
     TimedOut,
     Waiting,
 )
-from overnight_server.mask import hide_in, mask_text
+from overnight_server.mask import mask_secrets, mask_text
 from overnight_worker.runners.python import HandlerOutcome, RunContext
 from overnight_worker.stop_policy import StopReason
 
@@ -130,7 +130,7 @@ def _unstopped_result(outcome: HandlerOutcome, context: RunContext) -> Result:
     if outcome.raised is not None:
         return _raised_result(outcome.raised, context)
     try:
-        output = hide_in(storable(outcome.output))
+        output = mask_secrets(storable(outcome.output))
     except UnstorableOutput as error:
         return _raised(context, "invalid_output", str(error), "InvalidOutput")
     return Returned(

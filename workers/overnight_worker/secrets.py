@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from overnight_server.domain.ids import UserId
-from overnight_server.mask import hide, mask_text
+from overnight_server.mask import add_secret, mask_text
 
 # Two underscores precede the user id in a variable, which a payload must not be able to choose.
 REFERENCE = re.compile(r"secret:(?=.{1,64}$)([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*)")
@@ -50,7 +50,7 @@ def _secret(name: str, user_id: UserId) -> str:
     value = os.environ.get(user_variable) or os.environ.get(f"SECRET_{name}", "")
     if len(value) < MIN_LENGTH:
         raise SecretMissing(name)
-    hide(value)
+    add_secret(value)
     _mask_output()
     return value
 

@@ -1,1 +1,1 @@
-"""The loop that fills free slots, and the only publisher to Celery."""
+"""The dispatcher: it claims tasks for free slots and publishes them to Celery."""

@@ -1,7 +1,7 @@
-"""A message as Celery's workers take it from Redis: the second version of its protocol, by hand.
+"""Builds Celery messages (protocol version 2) as Celery's workers read them from Redis.
 
-Celery's own way sends one message at a time and spends half a millisecond on each, most of it on
-what a claim's message does not have. A test holds what is written here against what Celery writes.
+Celery's own publisher sends one message at a time and spends half a millisecond on each, mostly on
+features that these messages do not use. A test compares these messages with those Celery writes.
 """
 
 import json
@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import uuid4
 
-# After the arguments and no named arguments: nothing is called when the task has ended.
+# Follows the arguments in the body: nothing is called when the task has ended.
 EMBEDDED: Final = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 
 def message(
-    task: str, args: Sequence[object], *, message_id: str, queue: str, shown: str, origin: str
+    task: str, args: Sequence[object], *, message_id: str, queue: str, display: str, origin: str
 ) -> str:
-    """Return the message that calls a task; Flower shows `shown` instead of the arguments."""
+    """Return the message that calls a task; Flower shows `display` instead of the arguments."""
     body = json.dumps([args, {}, EMBEDDED]).encode()
-    shows = {"argsrepr": shown, "kwargsrepr": "{}"}
+    representations = {"argsrepr": display, "kwargsrepr": "{}"}
     return json.dumps(
         {
             "body": b64encode(body).decode(),
@@ -38,7 +38,7 @@ def message(
                 "timelimit": [None, None],
                 "root_id": message_id,
                 "parent_id": None,
-                **shows,
+                **representations,
                 "origin": origin,
                 "ignore_result": None,
                 "replaced_task_nesting": 0,
@@ -47,9 +47,9 @@ def message(
             },
             "properties": {
                 "correlation_id": message_id,
-                # Nobody waits for an answer.
+                # There is no result to reply with.
                 "reply_to": "",
-                **shows,
+                **representations,
                 "delivery_mode": 2,
                 "delivery_info": {"exchange": "", "routing_key": queue},
                 "priority": 0,

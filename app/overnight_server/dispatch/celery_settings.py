@@ -1,4 +1,4 @@
-"""How Celery is set up for everyone who sends or receives: one table, one place."""
+"""The Celery configuration that all senders and receivers share."""
 
 from typing import Final
 
@@ -14,16 +14,16 @@ DIRECT: Final = Exchange("")
 
 
 class NoBroker(Exception):
-    """No Redis is named, so nothing can be sent or received."""
+    """The settings name no Redis, so nothing can be sent or received."""
 
     def __init__(self) -> None:
         super().__init__(
-            "OVERNIGHT_REDIS_URL is not set; name a Redis, or let `overnight up` start one"
+            "OVERNIGHT_REDIS_URL is not set; set it, or let `overnight up` start a Redis"
         )
 
 
 def agent_queue(pool: str) -> str:
-    """Return the name of the queue that a pool's workers listen to.
+    """Return the name of the queue that a pool's workers consume.
 
     >>> agent_queue("default")
     'agents.default'
@@ -32,30 +32,31 @@ def agent_queue(pool: str) -> str:
 
 
 def queues(pool: str) -> tuple[Queue, ...]:
-    """Declare the only two queues a process of this pool knows."""
+    """Return the two queues of a process: that of its pool, and that of the sweeps."""
     return tuple(
         Queue(name, exchange=DIRECT, routing_key=name)
         for name in (agent_queue(pool), MAINTENANCE_QUEUE)
     )
 
 
-def celery_settings(settings: Settings, *, patience: int = 5) -> dict[str, object]:
-    """Return Celery's configuration; a message is a hint, so nothing here tries to keep one.
+def celery_settings(settings: Settings, *, socket_timeout: int = 5) -> dict[str, object]:
+    """Return Celery's configuration; raise NoBroker if the settings name no Redis.
 
-    `patience` is how many seconds Redis may keep this process waiting for an answer.
+    A lost message loses no task, so nothing here keeps or redelivers messages. `socket_timeout` is
+    how many seconds a call to Redis may take.
     """
     if settings.redis_url is None:
         raise NoBroker
     return {
         "broker_url": settings.redis_url,
         **_messages(settings),
-        **_connection(settings, patience),
+        **_connection(settings, socket_timeout),
         **_worker(settings),
     }
 
 
 def _messages(settings: Settings) -> dict[str, object]:
-    """Say what travels and where to: JSON, acknowledged on receipt, answered in Postgres."""
+    """Return how messages are sent: as JSON, acknowledged on receipt, without Celery results."""
     return {
         "task_serializer": "json",
         "result_serializer": "json",
@@ -66,9 +67,9 @@ def _messages(settings: Settings) -> dict[str, object]:
         "task_ignore_result": True,
         # Late acknowledgement would start a long run again at each visibility timeout.
         "task_acks_late": False,
-        # A publisher that fails gives its claims back at once; retrying here would only hold them.
+        # A publisher that fails releases its claims at once; retries would only delay that.
         "task_publish_retry": False,
-        # A misspelt queue must fail at its sender, not fill up unread.
+        # A misspelt queue must fail at its sender, not fill up without a consumer.
         "task_create_missing_queues": False,
         "task_queues": queues(settings.pool),
         "task_default_queue": MAINTENANCE_QUEUE,
@@ -78,20 +79,20 @@ def _messages(settings: Settings) -> dict[str, object]:
     }
 
 
-def _connection(settings: Settings, patience: int) -> dict[str, object]:
-    """Bound how long Redis may keep anyone waiting."""
+def _connection(settings: Settings, socket_timeout: int) -> dict[str, object]:
+    """Return the limits on how long a call to Redis may take."""
     return {
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
-        # Flower's threads each hold one; with fewer they wait for each other for ever.
+        # Each thread of Flower holds a connection; with fewer they would deadlock.
         "broker_pool_limit": 32,
         "broker_transport_options": {
             "global_keyprefix": settings.redis_key_prefix,
-            # Kombu would note every message that is taken, and again that it was, two trips of a
-            # worker's main process, for a redelivery that comes when the claim is long given back.
+            # Kombu would record and unrecord every message that is received, two round trips in a
+            # worker's main process, for a redelivery that comes long after the claim is released.
             "ack_emulation": False,
             # Without these a hung Redis blocks its client for ever.
-            "socket_timeout": patience,
+            "socket_timeout": socket_timeout,
             "socket_connect_timeout": 2,
             "socket_keepalive": True,
             "health_check_interval": 10,
@@ -100,24 +101,24 @@ def _connection(settings: Settings, patience: int) -> dict[str, object]:
 
 
 def _worker(settings: Settings) -> dict[str, object]:
-    """Say how a worker takes messages and replaces its children."""
+    """Return how a worker receives messages and replaces its children."""
     return {
         "worker_concurrency": settings.concurrency,
-        # A message reserved behind an eight-hour run would lose its claim waiting.
+        # The claim of a message that waits behind an eight-hour run would expire.
         "worker_prefetch_multiplier": 1,
         "worker_disable_prefetch": True,
         "worker_eta_task_limit": 10,
         "worker_max_tasks_per_child": settings.max_tasks_per_child,
         "worker_proc_alive_timeout": 30,
-        # A run that must be ended takes its child along; its slot should be free at once.
+        # A forced end of a run ends its child; the slot should be free at once.
         "worker_lost_wait": 1.0,
         # Runs report to Postgres, so losing Redis is no reason to end paid work.
         "worker_cancel_long_running_tasks_on_connection_loss": False,
-        # Telling of every message costs a worker as much as taking it. Flower asks for it by
-        # itself while it runs.
+        # Sending an event for every message costs a worker as much as receiving the message. Flower
+        # switches events on by itself while it runs.
         "worker_send_task_events": False,
         "task_send_sent_event": False,
-        # Lines are written by overnight_server.telemetry.
+        # overnight_server.telemetry writes the log.
         "worker_hijack_root_logger": False,
         "worker_redirect_stdouts": False,
     }

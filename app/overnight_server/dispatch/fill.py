@@ -1,6 +1,6 @@
-"""One pass of the dispatcher: claim for every free slot, commit, then publish.
+"""One pass of the dispatcher: claim tasks for free slots, commit, then publish the claims.
 
-Where slots stay free for want of work, one of them is invited to listen for it.
+If slots stay free because no task is ready, one slot is invited to become an idle listener.
 """
 
 import math
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from overnight_server.dispatch.publish import Publisher
+from overnight_server.domain.ids import show_task
 from overnight_server.fault_points import fault
 from overnight_server.gate.claim import CLAIMS_PER_PASS, Terms, claim
 from overnight_server.outcome.settle import release
@@ -17,32 +18,33 @@ from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 from overnight_server.telemetry import Event, emit
 
-LOOK_AT_POOLS_SECONDS = 1.0
+POOLS_REFRESH_SECONDS = 1.0
+RELEASE_REASON = "broker"
 
 
 @dataclass(frozen=True)
-class Pass:
-    """What one pass did, and whether another might find more."""
+class FillResult:
+    """How many claims one pass sent, and whether another pass might send more."""
 
     sent: int
     more: bool
 
 
 class OpenPools:
-    """The pools to fill, looked up every second at most: a new one may have to wait that long."""
+    """The names of the pools to fill, read from Postgres at most once per second."""
 
     def __init__(self, db: Db) -> None:
         self._db = db
         self._names: list[str] = []
-        self._seen = -math.inf
+        self._read_at = -math.inf
 
     def __iter__(self) -> Iterator[str]:
         now = time.monotonic()
-        if now - self._seen > LOOK_AT_POOLS_SECONDS or not self._names:
+        if now - self._read_at > POOLS_REFRESH_SECONDS or not self._names:
             rows = self._db.atomically(
                 lambda tx: tx.execute(statement("open_pools")).scalars().all()
             )
-            self._names, self._seen = list(rows), now
+            self._names, self._read_at = list(rows), now
         return iter(self._names)
 
 
@@ -54,21 +56,25 @@ def fill(
     holder: str,
     pools: Iterable[str] | None = None,
     broker_answers: bool = False,
-) -> Pass:
-    """Fill the free slots of every pool once; raises BrokerUnreachable before claiming anything.
+) -> FillResult:
+    """Fill the free slots of every pool once; raise BrokerUnreachable before claiming anything.
 
-    Who has just heard from Redis need not ask whether it answers.
+    `broker_answers` skips the check of Redis, for a caller that has just received a wake-up.
     """
     if not broker_answers:
         publisher.check()
-    passes = [
+    results = [
         fill_pool(db, publisher, settings, pool, holder=holder) for pool in pools or OpenPools(db)
     ]
-    return Pass(sum(one.sent for one in passes), any(one.more for one in passes))
+    return FillResult(
+        sum(result.sent for result in results), any(result.more for result in results)
+    )
 
 
-def fill_pool(db: Db, publisher: Publisher, settings: Settings, pool: str, *, holder: str) -> Pass:
-    """Claim for one pool's free slots and send the claims; what cannot be sent is given back."""
+def fill_pool(
+    db: Db, publisher: Publisher, settings: Settings, pool: str, *, holder: str
+) -> FillResult:
+    """Claim for one pool's free slots and publish the claims; unpublished claims are released."""
     taken = claim(db, pool, holder=holder, terms=Terms.of(settings), limit=CLAIMS_PER_PASS)
     if taken.claims:
         fault("claim.after_commit")
@@ -77,12 +83,19 @@ def fill_pool(db: Db, publisher: Publisher, settings: Settings, pool: str, *, ho
     if taken.claims:
         fault("publish.after")
     if unsent:
-        release(db, unsent, reason="broker")
-    elif taken.idle and not taken.claims and _may_linger(settings):
-        publisher.invite(pool)
-    return Pass(len(taken.claims) - len(unsent), taken.more and not unsent)
+        release(db, unsent, reason=RELEASE_REASON)
+        for claimed in unsent:
+            emit(
+                Event.CLAIM_RELEASED,
+                queue_id=show_task(claimed.claim.task_id),
+                epoch=claimed.claim.epoch,
+                reason=RELEASE_REASON,
+            )
+    elif taken.idle and not taken.claims and _allows_idle_listeners(settings):
+        publisher.invite_idle_listener(pool)
+    return FillResult(len(taken.claims) - len(unsent), taken.more and not unsent)
 
 
-def _may_linger(settings: Settings) -> bool:
-    """Whether slots go on by themselves, and an invitation does not use up a whole process."""
+def _allows_idle_listeners(settings: Settings) -> bool:
+    """Whether slots claim by themselves, and an invitation does not use up a whole process."""
     return settings.refill_seconds > 0 and settings.max_tasks_per_child > 1

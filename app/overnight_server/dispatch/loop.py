@@ -1,4 +1,4 @@
-"""The dispatcher: wake up, fill the free slots, wait for the next call or poll."""
+"""The dispatcher: it fills free slots whenever it is woken, and at every poll."""
 
 import os
 import signal
@@ -11,19 +11,19 @@ from overnight_server.dispatch.publish import BrokerUnreachable, Publisher
 from overnight_server.fault_points import arm
 from overnight_server.settings import Settings
 from overnight_server.store.db import DISPATCHER, DatabaseUnreachable, Db, Timeouts
-from overnight_server.telemetry import Event, configure, emit
+from overnight_server.telemetry import Event, Outage, configure, emit
 from overnight_server.wakeups.wake import WakeUpListener
 
-# A lane may only have been locked by a submit: look again soon.
-SOON_SECONDS = 0.05
-# A server that is gone is asked again without haste.
-PATIENCE_SECONDS = 1.0
-# One that stands still in the middle of a pass holds its pool, and all who have work there.
-STANDSTILL_SECONDS = 3.0
+# A submit may have locked the lane only for a moment, so the next pass comes soon.
+LOCKED_LANE_SECONDS = 0.05
+# The pause between two tries while Redis or Postgres does not answer.
+RETRY_SECONDS = 1.0
+# A dispatcher that hangs in the middle of a pass holds the lock of its pool for at most this long.
+IDLE_TRANSACTION_SECONDS = 3.0
 
 
 def run(settings: Settings) -> None:
-    """Dispatch until SIGTERM or SIGINT; several dispatchers at once take turns on the pools."""
+    """Dispatch until SIGTERM or SIGINT; several dispatchers exclude each other by pool locks."""
     configure(settings.log_format, settings.log_level, "dispatcher")
     arm(settings.fault)
     stop = threading.Event()
@@ -35,7 +35,7 @@ def run(settings: Settings) -> None:
         role=DISPATCHER,
         application_name="overnight-dispatcher",
         pool_size=2,
-        timeouts=Timeouts(trust=1.0, idle=STANDSTILL_SECONDS),
+        timeouts=Timeouts(trust=1.0, idle=IDLE_TRANSACTION_SECONDS),
     )
     publisher = Publisher(settings)
     listener = WakeUpListener(settings.redis_url, settings.redis_key_prefix)
@@ -56,39 +56,38 @@ def dispatch(
     settings: Settings,
     stop: threading.Event,
 ) -> None:
-    """Fill and wait, until told to stop; an unreachable server is reported once and waited for."""
+    """Fill free slots until `stop` is set; the begin and the end of an outage are logged once."""
     holder = f"{socket.gethostname()}:{os.getpid()}:dispatcher"
     pools = OpenPools(db)
-    troubled = called = False
+    broker = Outage(Event.BROKER_UNREACHABLE, Event.BROKER_BACK)
+    database = Outage(Event.DATABASE_UNREACHABLE, Event.DATABASE_BACK)
+    was_woken = False
     while not stop.is_set():
         try:
-            done = fill(db, publisher, settings, holder=holder, pools=pools, broker_answers=called)
+            filled = fill(
+                db, publisher, settings, holder=holder, pools=pools, broker_answers=was_woken
+            )
         except BrokerUnreachable as error:
-            _report_once(Event.BROKER_UNREACHABLE, error, troubled=troubled)
-            troubled = True
-            stop.wait(PATIENCE_SECONDS)
+            broker.begin(error)
+            stop.wait(RETRY_SECONDS)
             continue
         except DatabaseUnreachable as error:
-            _report_once(Event.DATABASE_UNREACHABLE, error, troubled=troubled)
-            troubled, called = True, False
-            stop.wait(PATIENCE_SECONDS)
+            # Redis answered before Postgres did not.
+            broker.end()
+            database.begin(error)
+            was_woken = False
+            stop.wait(RETRY_SECONDS)
             continue
-        if troubled:
-            emit(Event.BROKER_BACK)
-            troubled = False
-        called = not done.more and listener.wait(settings.poll_interval, stop)
-        if done.more and not done.sent:
-            stop.wait(SOON_SECONDS)
-
-
-def _report_once(event: Event, error: Exception, *, troubled: bool) -> None:
-    if not troubled:
-        emit(event, error=str(error).strip())
+        broker.end()
+        database.end()
+        was_woken = not filled.more and listener.wait(settings.poll_interval, stop)
+        if filled.more and not filled.sent:
+            stop.wait(LOCKED_LANE_SECONDS)
 
 
 def _stop_on_signals(stop: threading.Event) -> None:
-    def ask(_signal: int, _frame: FrameType | None) -> None:
+    def request_stop(_signal: int, _frame: FrameType | None) -> None:
         stop.set()
 
-    signal.signal(signal.SIGTERM, ask)
-    signal.signal(signal.SIGINT, ask)
+    signal.signal(signal.SIGTERM, request_stop)
+    signal.signal(signal.SIGINT, request_stop)

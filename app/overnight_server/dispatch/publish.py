@@ -1,4 +1,4 @@
-"""Sending claims to Celery: the only place in the service that publishes."""
+"""Publishes claims to Celery's queues; no other module of the service does."""
 
 import socket
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from overnight_server.telemetry import Event, emit
 from overnight_server.wakeups.idle_slot_listener import dismiss_idle_listeners, needs_idle_listener
 from overnight_server.wakeups.redis_client import TIMEOUT_SECONDS, fail_fast_client
 
-# Who sent a message, for those who look at it.
+# Shown as the sender of a message by Celery's tools.
 ORIGIN: Final = f"overnight-dispatch@{socket.gethostname()}"
 
 
@@ -28,74 +28,75 @@ class BrokerUnreachable(Exception):
 
 
 class Publisher:
-    """A producer with short patience: claims it cannot send are better given back."""
+    """Publishes claims with short timeouts: claims that cannot be sent are released instead."""
 
     def __init__(self, settings: Settings) -> None:
-        configuration = celery_settings(settings, patience=TIMEOUT_SECONDS)
+        configuration = celery_settings(settings, socket_timeout=TIMEOUT_SECONDS)
         self._celery = Celery("overnight-dispatch", set_as_current=False)
         self._celery.conf.update(configuration)
-        # Kombu would try to connect for seconds more, while the claims wait to be given back.
+        # Kombu would retry for seconds while the claims wait to be released.
         self._celery.conf.broker_transport_options["max_retries"] = 0
         self._redis = fail_fast_client(str(configuration["broker_url"]))
         self._prefix = settings.redis_key_prefix
 
     def check(self) -> None:
-        """Raise BrokerUnreachable unless Redis answers; asked before anything is claimed."""
+        """Raise BrokerUnreachable unless Redis answers; called before anything is claimed."""
         try:
             self._redis.ping()
         except redis.RedisError as error:
             raise BrokerUnreachable(str(error)) from error
 
     def send(self, pool: str, claims: Sequence[Claimed]) -> list[Claimed]:
-        """Publish claims, a bundle to a message, all at once; return those that were not sent.
+        """Publish claims in one pipeline, one message per bundle; return those that were not sent.
 
-        They may still have arrived. Giving them back is safe all the same: the next claim has
-        another epoch, and the old message will match no row.
+        An unsent message may have arrived all the same. Releasing its claim is still safe: the
+        next claim has another epoch, and the old message will match no row.
         """
         if not claims:
             return []
         for claimed in claims:
             emit(Event.DISPATCH, queue_id=show_task(claimed.claim.task_id), agent=pool)
         queue = agent_queue(pool)
-        with self._redis.pipeline(transaction=False) as trip:
-            trip.lpush(self._prefix + queue, *(_written(one, queue) for one in bundled(claims)))
-            dismiss_idle_listeners(trip, self._prefix, pool)
+        with self._redis.pipeline(transaction=False) as pipeline:
+            messages = [_message(bundle, queue) for bundle in group_by_message(claims)]
+            pipeline.lpush(self._prefix + queue, *messages)
+            dismiss_idle_listeners(pipeline, self._prefix, pool)
             try:
-                trip.execute()
+                pipeline.execute()
             except redis.RedisError as error:
                 _report_failure(claims, error)
                 return list(claims)
         for claimed in claims:
-            shown = show_task(claimed.claim.task_id)
-            emit(Event.DISPATCH_SUCCESS, queue_id=shown, task_id=shown)
+            task_id = show_task(claimed.claim.task_id)
+            emit(Event.DISPATCH_SUCCESS, queue_id=task_id, task_id=task_id)
         return []
 
-    def invite(self, pool: str) -> None:
-        """Have a free slot of a pool listen, unless one does; a lost word only lets it come later.
+    def invite_idle_listener(self, pool: str) -> None:
+        """Make a free slot of the pool an idle listener, unless the pool has one; best effort.
 
-        To Celery it is a message like others, but one without claims.
+        The invitation is a Celery message without claims.
         """
         queue = agent_queue(pool)
         with suppress(redis.RedisError):
-            # Mostly somebody listens, and nothing has to be written.
+            # Most pools have an idle listener, so this usually writes nothing.
             if needs_idle_listener(self._redis, self._prefix, pool, queue):
                 self._redis.lpush(self._prefix + queue, _invitation(queue))
 
     def terminate(self, claim: Claim, bundle: UUID | None = None) -> None:
-        """Have a run's process killed wherever it is; best effort, the row has moved already."""
+        """Have Celery kill the process of a run; best effort, because the row has moved already."""
         try:
             self._celery.control.revoke(message_id(claim, bundle), terminate=True, signal="SIGKILL")
         except (OperationalError, redis.RedisError, OSError) as error:
             emit(Event.BROKER_UNREACHABLE, error=str(error))
 
     def close(self) -> None:
-        """Let go of every connection."""
+        """Close every connection."""
         self._celery.close()
         self._redis.close()
 
 
-def bundled(claims: Sequence[Claimed]) -> list[list[Claimed]]:
-    """Sort claims into messages: the members of a bundle together, everyone else alone."""
+def group_by_message(claims: Sequence[Claimed]) -> list[list[Claimed]]:
+    """Group claims by message: the claims of a bundle together, every other claim alone."""
     messages: dict[UUID, list[Claimed]] = {}
     for claimed in claims:
         messages.setdefault(claimed.bundle or claimed.claim.token, []).append(claimed)
@@ -107,14 +108,14 @@ def message_id(claim: Claim, bundle: UUID | None = None) -> str:
     return f"bundle_{bundle}" if bundle else f"{show_task(claim.task_id)}:{claim.epoch}"
 
 
-def _written(bundle: Sequence[Claimed], queue: str) -> str:
+def _message(bundle: Sequence[Claimed], queue: str) -> str:
     first = bundle[0]
     return celery_message.message(
         EXECUTE,
-        [_triple(claimed.claim) for claimed in bundle],
+        [_arguments(claimed.claim) for claimed in bundle],
         message_id=message_id(first.claim, first.bundle),
         queue=queue,
-        shown=_shown(bundle),
+        display=_display(bundle),
         origin=ORIGIN,
     )
 
@@ -123,21 +124,22 @@ def _invitation(queue: str) -> str:
     return celery_message.message(
         EXECUTE,
         [],
-        message_id=f"linger_{uuid4()}",
+        message_id=f"idle_{uuid4()}",
         queue=queue,
-        shown="listens for quick work",
+        display="idle listener",
         origin=ORIGIN,
     )
 
 
-def _triple(claim: Claim) -> list[object]:
+def _arguments(claim: Claim) -> list[object]:
     return [show_task(claim.task_id), claim.epoch, str(claim.token)]
 
 
-def _shown(bundle: Sequence[Claimed]) -> str:
-    """Say for Flower whose tasks of which type travel here; never their payload or token."""
+def _display(bundle: Sequence[Claimed]) -> str:
+    """Return what Flower shows of a message: types, ids and users, never payloads or tokens."""
     return ", ".join(
-        f"{one.type} {show_task(one.claim.task_id)} user={one.user_id}" for one in bundle
+        f"{claimed.type} {show_task(claimed.claim.task_id)} user={claimed.user_id}"
+        for claimed in bundle
     )
 
 

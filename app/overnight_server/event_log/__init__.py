@@ -1,1 +1,1 @@
-"""The event log: reading it in order, and following it."""
+"""The event log: reading it in order, and the live feed for event streams."""

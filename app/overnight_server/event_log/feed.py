@@ -1,8 +1,8 @@
-"""One look at the event log for all who listen, so that a listener costs no connection.
+"""The live feed of the event log: one query serves all event streams of the process.
 
-While anybody listens, a single task per process looks at the log every quarter of a second and
-wakes those whom something new concerns. A dead database is waited for: listeners stay, and hear
-what they missed when it is back.
+While any stream is open, one asyncio task reads the log every quarter of a second and wakes the
+streams that have new events. So an open stream needs no database connection. While Postgres is
+away, streams stay open, and deliver what they missed when it is back.
 """
 
 import asyncio
@@ -17,108 +17,110 @@ from sqlalchemy import Connection
 from overnight.errors import TooManyStreams
 from overnight_server.event_log.reader import Horizon, Topic, touched
 from overnight_server.store.db import Db
-from overnight_server.telemetry import Event, emit
+from overnight_server.telemetry import Event, Outage
 
-LOOK_EVERY_SECONDS = 0.25
-# A database that is gone is asked again without haste.
-PATIENCE_SECONDS = 1.0
+POLL_SECONDS = 0.25
+# The pause between two tries while Postgres does not answer.
+RETRY_SECONDS = 1.0
 
 
 class Subscription:
-    """Somebody who listens to a topic; woken when there is something to read."""
+    """One open stream; it is woken when its topic has new events."""
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
-        self._news = asyncio.Event()
+        self._woken = asyncio.Event()
 
-    async def news(self, seconds: float) -> bool:
-        """Wait until there is something new to read; False if the time passed without."""
+    async def wait(self, seconds: float) -> bool:
+        """Wait for new events; False if the time passed without any."""
         try:
-            await asyncio.wait_for(self._news.wait(), seconds)
+            await asyncio.wait_for(self._woken.wait(), seconds)
         except TimeoutError:
             return False
-        self._news.clear()
+        self._woken.clear()
         return True
 
     def wake(self) -> None:
-        """Say that there is something new to read."""
-        self._news.set()
+        """Wake the stream because there are new events."""
+        self._woken.set()
 
 
 class Feed:
-    """Those who listen in this process, and the one task that looks for them."""
+    """The open streams of this process, and the asyncio task that reads the log for them."""
 
-    def __init__(self, db: Db, *, per_user: int, look_every: float = LOOK_EVERY_SECONDS) -> None:
+    def __init__(self, db: Db, *, per_user: int, poll_seconds: float = POLL_SECONDS) -> None:
         self._db = db
         self._per_user = per_user
-        self._look_every = look_every
-        self._listeners: set[Subscription] = set()
+        self._poll_seconds = poll_seconds
+        self._subscriptions: set[Subscription] = set()
         self._horizon = Horizon()
-        self._looking: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
         self.is_closed = False
 
     @property
     def horizon(self) -> int | None:
-        """How far the log may be read; None until the first look."""
+        """The id up to which the log may be read; None before the first poll."""
         return self._horizon.at
 
     @contextmanager
-    def listening(self, topic: Topic) -> Iterator[Subscription]:
-        """Listen to a topic for as long as the context is open.
+    def subscribe(self, topic: Topic) -> Iterator[Subscription]:
+        """Subscribe to a topic while the context is open.
 
-        TooManyStreams says that its user listens in as many places as is allowed.
+        Raises TooManyStreams if the user has too many open streams already.
         """
-        open_now = sum(one.topic.user_id == topic.user_id for one in self._listeners)
-        if open_now >= self._per_user:
+        open_streams = sum(other.topic.user_id == topic.user_id for other in self._subscriptions)
+        if open_streams >= self._per_user:
             raise TooManyStreams(self._per_user)
-        one = Subscription(topic)
-        self._listeners.add(one)
-        if self._looking is None or self._looking.done():
-            # Whoever begins to listen now does not ask for what happened while nobody did.
+        subscription = Subscription(topic)
+        self._subscriptions.add(subscription)
+        if self._polling is None or self._polling.done():
+            # Events from while no stream was open need not be announced to the new one.
             self._horizon = Horizon()
-            self._looking = asyncio.create_task(self._look_on())
+            self._polling = asyncio.create_task(self._poll())
         try:
-            yield one
+            yield subscription
         finally:
-            self._listeners.discard(one)
+            self._subscriptions.discard(subscription)
 
     def close(self) -> None:
-        """Send everybody home: a process that stops must not wait for its listeners."""
+        """Wake all streams, so that the process can stop without waiting for them."""
         self.is_closed = True
         self._wake_all()
 
-    async def _look_on(self) -> None:
-        """Look for as long as somebody listens."""
-        troubled = False
-        while self._listeners and not self.is_closed:
+    async def _poll(self) -> None:
+        """Read the log while any stream is open."""
+        outage = Outage(Event.DATABASE_UNREACHABLE, Event.DATABASE_BACK)
+        while self._subscriptions and not self.is_closed:
             try:
-                await self._look()
-                troubled = False
-            except Exception as error:  # noqa: BLE001 - nobody else would look for them
-                if not troubled:
-                    emit(Event.DATABASE_UNREACHABLE, error=str(error).strip())
-                troubled = True
-            await asyncio.sleep(PATIENCE_SECONDS if troubled else self._look_every)
+                await self._wake_streams_with_news()
+            except Exception as error:  # noqa: BLE001 - the streams wait for this task alone
+                outage.begin(error)
+            else:
+                outage.end()
+            await asyncio.sleep(RETRY_SECONDS if outage.is_on else self._poll_seconds)
 
-    async def _look(self) -> None:
+    async def _wake_streams_with_news(self) -> None:
         before = self._horizon.at
-        users = {one.topic.user_id for one in self._listeners}
+        users = {subscription.topic.user_id for subscription in self._subscriptions}
 
-        def look(tx: Connection) -> list[tuple[UUID, UUID, UUID]]:
-            now = self._horizon.look(tx)
+        def read_changes(tx: Connection) -> list[tuple[UUID, UUID, UUID]]:
+            now = self._horizon.advance(tx)
             if before is None or now is None or now == before:
                 return []
             return touched(tx, users, after=before, until=now)
 
-        # For all who listen at once; what each then reads, they read behind their own wall.
-        changed = await anyio.to_thread.run_sync(partial(self._db.atomically, look, all_users=True))
+        # One query for the streams of all users; each stream then reads its events under its
+        # user's row-level security.
+        changes = await anyio.to_thread.run_sync(
+            partial(self._db.atomically, read_changes, all_users=True)
+        )
         if before is None and self._horizon.at is not None:
             self._wake_all()
-        for found in changed:
-            for one in self._listeners:
-                if one.topic.covers(*found):
-                    one.wake()
+        for change in changes:
+            for subscription in self._subscriptions:
+                if subscription.topic.covers(*change):
+                    subscription.wake()
 
     def _wake_all(self) -> None:
-        for one in self._listeners:
-            one.wake()
+        for subscription in self._subscriptions:
+            subscription.wake()

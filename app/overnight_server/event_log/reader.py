@@ -1,49 +1,34 @@
-"""Reading the event log so that nothing is passed over: never beyond what is certain."""
+"""Reads the event log without gaps: only up to an id below which no event can still appear."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection
 
 from overnight.errors import DagNotFound, Refused, TaskNotFound
+from overnight.models.enums import TaskStatus
+from overnight.models.tasks import Event
 from overnight_server.domain.ids import DagId, TaskId, UserId, show_dag, show_task
 from overnight_server.domain.lifecycle import State
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
-# While somebody holds the log open for long, what was given out meanwhile is noted this often.
-MOST_NOTES = 100
-
-
-@dataclass(frozen=True)
-class EventView:
-    """One event with the names the wire uses."""
-
-    id: int
-    kind: str
-    task_id: str
-    dag_id: str
-    from_state: str | None
-    state: str
-    status: str
-    epoch: int
-    reason: str | None
-    at: datetime
+# A transaction that stays open for long lets at most this many marks pile up.
+MAX_MARKS = 100
 
 
 @dataclass(frozen=True)
 class Topic:
-    """Whose events are meant: all of a user's, or only those of a task or of a graph."""
+    """Which events to read: all events of a user, or only those of one task or one graph."""
 
     user_id: UserId
     task_id: TaskId | None = None
     dag_id: DagId | None = None
 
     def covers(self, user_id: UUID, task_id: UUID, dag_id: UUID) -> bool:
-        """Whether an event of this task is among them."""
+        """Whether an event of this user, task and graph belongs to the topic."""
         return (
             self.user_id == user_id
             and self.task_id in (None, task_id)
@@ -52,98 +37,97 @@ class Topic:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the last of these events can have come."""
+        """Whether the topic can end: a task or a graph has a last event, a user has none."""
         return self.task_id is not None or self.dag_id is not None
 
 
 class Horizon:
-    """How far the log is certain: nobody can still come to light at or below it.
+    """The id up to which the log is complete: no event at or below it can still appear.
 
-    An id is given out before its writer commits. Whoever might hold one when a reach is noted is
-    noted with it, and the horizon moves there once they all have ended.
+    Postgres gives out an event's id before the transaction that writes the event commits. So each
+    mark holds the highest id given out and the transactions that were open then; when all of them
+    have ended, the horizon advances to the mark.
     """
 
     def __init__(self) -> None:
         self.at: int | None = None
-        self._notes: list[tuple[int, set[str]]] = []
+        self._marks: list[tuple[int, set[str]]] = []
 
-    def look(self, tx: Connection) -> int | None:
-        """Look once more, and return how far the log is certain; None if that is not known yet."""
-        # In this order: whoever got an id before the reach was read is still seen afterwards.
-        reach = tx.execute(statement("event_reach")).scalar_one()
+    def advance(self, tx: Connection) -> int | None:
+        """Advance as far as possible; return the horizon, None if it is not known yet."""
+        # In this order: a transaction that got an id before this is still open afterwards.
+        highest_id = tx.execute(statement("event_reach")).scalar_one()
         writers = set(tx.execute(statement("event_writers")).scalars())
-        for _, holding in self._notes:
-            holding.intersection_update(writers)
-        if len(self._notes) < MOST_NOTES and (not self._notes or self._notes[-1][0] < reach):
-            self._notes.append((reach, set(writers)))
-        certain = [noted for noted, holding in self._notes if not holding]
-        if certain:
-            self.at = max(certain)
-            self._notes = [note for note in self._notes if note[0] > self.at]
+        for _, open_writers in self._marks:
+            open_writers.intersection_update(writers)
+        if len(self._marks) < MAX_MARKS and (not self._marks or self._marks[-1][0] < highest_id):
+            self._marks.append((highest_id, set(writers)))
+        complete = [mark for mark, open_writers in self._marks if not open_writers]
+        if complete:
+            self.at = max(complete)
+            self._marks = [mark for mark in self._marks if mark[0] > self.at]
         return self.at
 
 
 def touched(
     tx: Connection, users: Collection[UserId], *, after: int, until: int
 ) -> list[tuple[UUID, UUID, UUID]]:
-    """Return the user, task and graph of every task that something happened to in between."""
+    """Return user, task and graph of every event of these users after one id, up to another."""
     rows = tx.execute(
         statement("events_touched"), {"users": list(users), "after": after, "until": until}
     )
     return [(row.user_id, row.task_id, row.dag_id) for row in rows]
 
 
-def read_events(
-    db: Db, topic: Topic, *, after: int, until: int, limit: int = 500
-) -> list[EventView]:
+def read_events(db: Db, topic: Topic, *, after: int, until: int, limit: int = 500) -> list[Event]:
     """Return the events of a topic after one id and up to another, oldest first."""
-    values: dict[str, object] = {
+    params: dict[str, object] = {
         "user_id": topic.user_id,
         "after": after,
         "until": until,
         "limit": limit,
     }
     if topic.task_id is not None:
-        chosen = statement("events_of_task")
-        values["task_id"] = topic.task_id
+        query = statement("events_of_task")
+        params["task_id"] = topic.task_id
     elif topic.dag_id is not None:
-        chosen = statement("events_of_dag")
-        values["dag_id"] = topic.dag_id
+        query = statement("events_of_dag")
+        params["dag_id"] = topic.dag_id
     else:
-        chosen = statement("events_of_user")
-    rows = db.atomically(lambda tx: tx.execute(chosen, values).mappings().all())
-    return [_view(dict(row)) for row in rows]
+        query = statement("events_of_user")
+    rows = db.atomically(lambda tx: tx.execute(query, params).mappings().all())
+    return [_event(dict(row)) for row in rows]
 
 
 def last_event(db: Db, topic: Topic) -> int | None:
-    """Return the last event of a task or graph that has ended, or None while it may move.
+    """Return the id of the last event of a task or graph, None while it has not ended.
 
-    Another user's looks exactly like none.
+    Raises TaskNotFound or DagNotFound, also for a task or graph of another user.
     """
-    values: dict[str, object] = {"user_id": topic.user_id}
-    missing: Refused
+    params: dict[str, object] = {"user_id": topic.user_id}
+    not_found: Refused
     if topic.task_id is not None:
-        chosen, missing = statement("last_event_of_task"), TaskNotFound()
-        values["task_id"] = topic.task_id
+        query, not_found = statement("last_event_of_task"), TaskNotFound()
+        params["task_id"] = topic.task_id
     else:
-        chosen, missing = statement("last_event_of_dag"), DagNotFound()
-        values["dag_id"] = topic.dag_id
-    row = db.atomically(lambda tx: tx.execute(chosen, values).one_or_none())
+        query, not_found = statement("last_event_of_dag"), DagNotFound()
+        params["dag_id"] = topic.dag_id
+    row = db.atomically(lambda tx: tx.execute(query, params).one_or_none())
     if row is None:
-        raise missing
+        raise not_found
     return None if row.last_id is None else int(row.last_id)
 
 
-def _view(row: Mapping[str, Any]) -> EventView:
+def _event(row: Mapping[str, Any]) -> Event:
     state = State(row["to_state"])
-    return EventView(
+    return Event(
         id=row["id"],
         kind=row["kind"],
         task_id=show_task(row["task_id"]),
         dag_id=show_dag(row["dag_id"]),
         from_state=row["from_state"],
         state=state.value,
-        status=state.status.value,
+        status=TaskStatus(state.status.value),
         epoch=row["epoch"],
         reason=row["reason"],
         at=row["at"],

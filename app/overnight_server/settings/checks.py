@@ -2,7 +2,7 @@
 
 from urllib.parse import urlsplit
 
-from overnight_server.fault_points import read as read_faults
+from overnight_server.fault_points import parse as parse_faults
 from overnight_server.settings.field_types import env_of, is_loopback
 
 SIGNATURES = frozenset({"HS256", "RS256", "ES256", "EdDSA"})
@@ -38,7 +38,7 @@ def web_address(address: str | None) -> str | None:
 def points_of_fault(words: str | None) -> str | None:
     """Take points of fault that there are."""
     if words is not None:
-        read_faults(words)
+        parse_faults(words)
     return words
 
 

@@ -1,1 +1,1 @@
-"""Best-effort wake-ups over Redis: who waits for work, and how they learn that there is some."""
+"""Best-effort wake-ups over Redis, and the long poll of pull agents."""

@@ -1,7 +1,8 @@
-"""One look for all agents that wait for work, so that a waiting one costs no connection.
+"""The long poll of pull agents: one query serves all agents of the process that wait for work.
 
-While anybody waits, a single task per process asks every quarter of a second which of those who
-wait might find something, and wakes them alone. What there is for them the gate decides.
+While any agent waits, one asyncio task queries every quarter of a second which waiting agents may
+find work, and wakes only those. So a waiting agent needs no database connection. The gate decides
+later what a woken agent really gets.
 """
 
 import asyncio
@@ -13,102 +14,100 @@ import anyio.to_thread
 
 from overnight.errors import TooManyStreams
 from overnight_server.domain.ids import UserId
-from overnight_server.event_log.feed import LOOK_EVERY_SECONDS, PATIENCE_SECONDS
+from overnight_server.event_log.feed import POLL_SECONDS, RETRY_SECONDS
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
-from overnight_server.telemetry import Event, emit
+from overnight_server.telemetry import Event, Outage
 
 
-class Waiting:
-    """An agent that waits; woken when there may be work for its pool."""
+class WaitingAgent:
+    """One agent that waits for work of its pool."""
 
     def __init__(self, owner: UserId, pool: str, serves: UserId | None) -> None:
         self.owner = owner
         self.pool = pool
         self.serves = serves
-        self._rung = asyncio.Event()
+        self._woken = asyncio.Event()
 
-    async def work(self, seconds: float) -> None:
+    async def wait_for_work(self, seconds: float) -> None:
         """Wait until there may be work, or until the time has passed."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._rung.wait(), seconds)
+            await asyncio.wait_for(self._woken.wait(), seconds)
 
-    async def rest(self, seconds: float) -> None:
-        """Be deaf for a while: it was woken in vain, and would be again at once."""
+    async def pause(self, seconds: float) -> None:
+        """Ignore wake-ups for a while: the last one brought no work, nor would the next."""
         await asyncio.sleep(seconds)
-        self._rung.clear()
+        self._woken.clear()
 
-    def ring(self) -> None:
-        """Say that there may be work."""
-        self._rung.set()
+    def wake(self) -> None:
+        """Wake the agent because there may be work."""
+        self._woken.set()
 
 
 class AgentLongPoll:
-    """Those who wait for work in this process, and the one task that looks for them."""
+    """The waiting agents of this process, and the asyncio task that queries for them."""
 
-    def __init__(self, db: Db, *, per_user: int, look_every: float = LOOK_EVERY_SECONDS) -> None:
+    def __init__(self, db: Db, *, per_user: int, poll_seconds: float = POLL_SECONDS) -> None:
         self._db = db
         self._per_user = per_user
-        self._look_every = look_every
-        self._waiting: set[Waiting] = set()
-        self._looking: asyncio.Task[None] | None = None
+        self._poll_seconds = poll_seconds
+        self._waiting: set[WaitingAgent] = set()
+        self._polling: asyncio.Task[None] | None = None
         self.is_closed = False
 
     @property
-    def waiting_now(self) -> int:
-        """How many wait."""
+    def waiting_count(self) -> int:
+        """How many agents wait."""
         return len(self._waiting)
 
     @contextmanager
-    def waiting(self, owner: UserId, pool: str, serves: UserId | None) -> Iterator[Waiting]:
-        """Wait for work for as long as the context is open.
+    def register(self, owner: UserId, pool: str, serves: UserId | None) -> Iterator[WaitingAgent]:
+        """Let an agent wait while the context is open.
 
-        TooManyStreams says that the owner's agents wait in as many places as is allowed.
+        Raises TooManyStreams if too many agents of the owner wait already.
         """
         if sum(other.owner == owner for other in self._waiting) >= self._per_user:
             raise TooManyStreams(self._per_user)
-        one = Waiting(owner, pool, serves)
-        self._waiting.add(one)
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look_on())
+        agent = WaitingAgent(owner, pool, serves)
+        self._waiting.add(agent)
+        if self._polling is None or self._polling.done():
+            self._polling = asyncio.create_task(self._poll())
         try:
-            yield one
+            yield agent
         finally:
-            self._waiting.discard(one)
+            self._waiting.discard(agent)
 
     def close(self) -> None:
-        """Send everybody home: a process that stops must not wait for them."""
+        """Wake all agents, so that the process can stop without waiting for them."""
         self.is_closed = True
-        for one in self._waiting:
-            one.ring()
+        for agent in self._waiting:
+            agent.wake()
 
-    async def _look_on(self) -> None:
-        """Look for as long as somebody waits."""
-        troubled = False
+    async def _poll(self) -> None:
+        """Query while any agent waits."""
+        outage = Outage(Event.DATABASE_UNREACHABLE, Event.DATABASE_BACK)
         while self._waiting and not self.is_closed:
-            await asyncio.sleep(PATIENCE_SECONDS if troubled else self._look_every)
-            waiting = list(self._waiting)
+            await asyncio.sleep(RETRY_SECONDS if outage.is_on else self._poll_seconds)
+            agents = list(self._waiting)
             try:
-                found = await anyio.to_thread.run_sync(partial(self._with_work, waiting))
-                troubled = False
-            except Exception as error:  # noqa: BLE001 - nobody else would look for them
-                if not troubled:
-                    emit(Event.DATABASE_UNREACHABLE, error=str(error).strip())
-                troubled = True
+                pools = await anyio.to_thread.run_sync(partial(self._pools_with_work, agents))
+            except Exception as error:  # noqa: BLE001 - the agents wait for this task alone
+                outage.begin(error)
                 continue
-            for one in waiting:
-                if one.pool in found:
-                    one.ring()
+            outage.end()
+            for agent in agents:
+                if agent.pool in pools:
+                    agent.wake()
 
-    def _with_work(self, waiting: Sequence[Waiting]) -> set[str]:
-        asked = {
-            "names": [one.pool for one in waiting],
-            "users": [one.serves for one in waiting],
+    def _pools_with_work(self, agents: Sequence[WaitingAgent]) -> set[str]:
+        params = {
+            "names": [agent.pool for agent in agents],
+            "users": [agent.serves for agent in agents],
         }
-        # For all who wait at once; only whether there is any, and nothing of whose.
+        # One query for the agents of all users; it returns pool names and no data of any user.
         return set(
             self._db.atomically(
-                lambda tx: tx.execute(statement("agents_with_work"), asked).scalars().all(),
+                lambda tx: tx.execute(statement("agents_with_work"), params).scalars().all(),
                 all_users=True,
             )
         )

@@ -14,7 +14,7 @@ from overnight.models.json_values import check_object
 from overnight_server.control.claim_tokens import issue
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import show_task
-from overnight_server.mask import hide_in
+from overnight_server.mask import mask_secrets
 from overnight_server.telemetry import get
 from overnight_worker.secrets import resolve
 from overnight_worker.task_graph import RunGraph
@@ -91,7 +91,7 @@ class RunContext(Context):
         fields = {"fraction": fraction, "message": message, **data}
         latest = check_object({name: value for name, value in fields.items() if value is not None})
         # Copied, because the handler may go on changing what it passed.
-        copied = json.loads(json.dumps(hide_in(latest)))
+        copied = json.loads(json.dumps(mask_secrets(latest)))
         with self._lock:
             self._progress = copied
 

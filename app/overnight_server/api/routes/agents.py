@@ -129,9 +129,9 @@ async def claim_work(
     work = await _thread(look, limiter=parts.claim_places)
     if work is None and wait:
         pause = FIRST_PAUSE_SECONDS
-        with parts.bell.waiting(caller.user_id, seat.pool, seat.serves) as waiting:
+        with parts.bell.register(caller.user_id, seat.pool, seat.serves) as waiting:
             while work is None and (left := deadline - time.monotonic()) > 0:
-                await waiting.work(left)
+                await waiting.wait_for_work(left)
                 # A claim for somebody who has hung up would have to wait for its end.
                 if parts.bell.is_closed or await request.is_disconnected():
                     break
@@ -139,7 +139,7 @@ async def claim_work(
                 await _thread(partial(check_again, request, parts, caller))
                 work = await _thread(look, limiter=parts.claim_places)
                 if work is None:
-                    await waiting.rest(min(pause, max(0.0, deadline - time.monotonic())))
+                    await waiting.pause(min(pause, max(0.0, deadline - time.monotonic())))
                     pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
     if work is None:
         return Response(status_code=204)

@@ -24,7 +24,7 @@ from overnight_server.api.http.authentication import Reader, check_again
 from overnight_server.api.http.dependencies import Parts, Use
 from overnight_server.domain.ids import DagId, MalformedId, TaskId, parse_dag, parse_task
 from overnight_server.event_log.feed import Feed, Subscription
-from overnight_server.event_log.reader import EventView, Topic, last_event, read_events
+from overnight_server.event_log.reader import Topic, last_event, read_events
 from overnight_server.insight.dags import get_dag
 from overnight_server.insight.tasks import get_task
 from overnight_server.store.db import DatabaseUnreachable
@@ -69,7 +69,7 @@ class EventStream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Tell until there is nothing more to tell, or nobody listens."""
-        with self._feed.listening(self._topic) as listener:
+        with self._feed.subscribe(self._topic) as listener:
             self.body_iterator = self._tell(listener)
             await super().__call__(scope, receive, send)
 
@@ -167,7 +167,7 @@ async def _ended(
     seen = await _thread(look)
     if _has_ended(seen) or not seconds:
         return seen
-    with parts.feed.listening(topic) as listener:
+    with parts.feed.subscribe(topic) as listener:
         # Looked at again after listening began: it may have ended in between.
         while True:
             seen = await _thread(look)
@@ -175,7 +175,7 @@ async def _ended(
             left = deadline - time.monotonic()
             if _has_ended(seen) or left <= 0 or parts.feed.is_closed:
                 return seen
-            await listener.news(left)
+            await listener.wait(left)
 
 
 def _has_ended(seen: TaskResponse | Dag) -> bool:
@@ -197,7 +197,7 @@ async def _told(
     yield f"retry: {AGAIN_AFTER_MILLISECONDS}\n\n"
     try:
         while parts.feed.horizon is None and not parts.feed.is_closed:
-            if not await listener.news(HEARTBEAT_SECONDS):
+            if not await listener.wait(HEARTBEAT_SECONDS):
                 yield BEAT
         cursor = after
         if cursor is None:
@@ -212,7 +212,7 @@ async def _told(
             if last is not None and cursor >= last:
                 yield f"event: {END}\ndata: {{}}\n\n"
                 return
-            if not await listener.news(HEARTBEAT_SECONDS):
+            if not await listener.wait(HEARTBEAT_SECONDS):
                 await _thread(check)
                 yield BEAT
     except (DatabaseUnreachable, SQLAlchemyError, Unauthenticated):
@@ -221,7 +221,7 @@ async def _told(
 
 async def _news(
     parts: Parts, topic: Topic, after: int, check: Callable[[], None]
-) -> AsyncIterator[EventView]:
+) -> AsyncIterator[Event]:
     """Read all that is certain after one event, a page at a time."""
     while True:
         until = parts.feed.horizon or 0
@@ -238,8 +238,8 @@ async def _news(
         after = page[-1].id
 
 
-def _frame(event: EventView) -> str:
-    data = Event.model_validate(event).model_dump_json()
+def _frame(event: Event) -> str:
+    data = event.model_dump_json()
     return f"id: {event.id}\nevent: {event.kind}\ndata: {data}\n\n"
 
 

@@ -11,7 +11,7 @@ from overnight_server.api.http.authentication import Reader
 from overnight_server.api.http.dependencies import Use
 from overnight_server.api.http.pagination import PAGE, BeforeNumber, Limit, page_of
 from overnight_server.api.http.path_params import artifact_named, number_cursor, task_named
-from overnight_server.event_log.reader import EventView, Topic, last_event, read_events
+from overnight_server.event_log.reader import Topic, last_event, read_events
 from overnight_server.insight.artifacts import get_artifact, list_artifacts
 from overnight_server.insight.attempts import list_attempts
 from overnight_server.insight.notices import list_notices
@@ -42,7 +42,7 @@ def read_attempts(
     return page_of(request, response, found, limit, lambda attempt: attempt.epoch)
 
 
-@router.get("/tasks/{task_id}/events", response_model=list[Event])
+@router.get("/tasks/{task_id}/events")
 def read_task_events(
     *,
     task_id: str,
@@ -50,7 +50,7 @@ def read_task_events(
     caller: Reader,
     after: Annotated[int, Query(ge=0, le=BIGGEST_ID, description="The last event seen.")] = 0,
     limit: Limit = PAGE,
-) -> list[EventView]:
+) -> list[Event]:
     """List what happened to a task, the oldest first; `after` goes on from an event."""
     topic = Topic(caller.user_id, task_id=task_named(task_id))
     last_event(parts.db, topic)  # refuses what is not the caller's
