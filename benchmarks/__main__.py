@@ -7,114 +7,124 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks import goals, page, registry, sheet
-from benchmarks.arena import Arena, arena
-from benchmarks.asked import Asked, Parser, at_least_one, leave_in_order
-from benchmarks.outcome import OutcomeDict
-from benchmarks.rivals import ALL
+from benchmarks import goals, registry, report_page, result_files
+from benchmarks.options import Options, Parser, at_least_one, exit_cleanly_on_signals
+from benchmarks.peer_queues import ALL
+from benchmarks.results import BenchmarkResultDict
+from benchmarks.servers import BenchmarkServers, start_servers
 from overnight_server.settings import Settings, SettingsError, load
 from overnight_server.settings.field_types import PREFIX, env_of, nearest_word
 
 REPORT = "report"
-CONTESTANTS = ("overnight", *(rival.name for rival in ALL))
+QUEUES = ("overnight", *(peer.name for peer in ALL))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """List, run or report what was asked for; answer with the exit code."""
-    known = registry.found()
+    """List, run or report the benchmarks that the arguments name; return the exit code."""
+    benchmarks = registry.all_benchmarks()
     parser = _parser()
     given = parser.parse_args(arguments)
-    unknown = [name for name in given.names if name not in {*known, REPORT}]
+    unknown = [name for name in given.names if name not in {*benchmarks, REPORT}]
     if unknown:
-        parser.error(f"no benchmark {', '.join(unknown)}; there is: {', '.join(known)}, {REPORT}")
+        parser.error(
+            f"no benchmark {', '.join(unknown)}; there is: {', '.join(benchmarks)}, {REPORT}"
+        )
     try:
-        # As the deployment will, all of them together: one may make another legal.
+        # All settings are checked together, because one may make another legal.
         load({env_of(name): value for name, value in given.set}, dotenv=Path(os.devnull))
     except SettingsError as error:
         parser.error(f"argument --set: {'; '.join(str(error).splitlines())}")
     if given.list:
-        for name, benchmark in known.items():
-            say(f"{name:<14} {benchmark.question}")
+        for name, benchmark in benchmarks.items():
+            print_line(f"{name:<14} {benchmark.question}")
         return 0
-    asked = Asked(
+    options = Options(
         quick=given.quick,
         rounds=given.rounds,
         jobs=given.jobs,
         only=given.only,
         settings=dict(given.set),
     )
-    if given.write and asked.kind != "full":
+    if given.write and options.kind != "full":
         parser.error("--write publishes whole measurements only: leave out what makes this a trial")
-    measure_all([known[name] for name in given.names or known if name != REPORT], asked)
+    measure_all(
+        [benchmarks[name] for name in given.names or benchmarks if name != REPORT],
+        options,
+    )
     if not given.names or REPORT in given.names:
-        return report(asked, write=given.write)
+        return report(options, write=given.write)
     return 0
 
 
-def report(asked: Asked, *, write: bool) -> int:
-    """Hold the last results against the goals, and publish them if asked to."""
-    results = sheet.load_all(asked.kind)
-    say(goals.table(results))
+def report(options: Options, *, write: bool) -> int:
+    """Compare the last results with the goals, and write them to the docs page if asked to."""
+    results = result_files.load_all(options.kind)
+    print_line(goals.table(results))
     if not write:
         return 0
     if not results:
         nothing = "nothing has been measured yet: `make bench` does, and takes half an hour"
         print(nothing, file=sys.stderr)
         return 1
-    say(f"written to {page.write(results)}")
+    print_line(f"written to {report_page.write(results)}")
     return 0
 
 
-def say(text: str) -> None:
-    """Print it; whoever has stopped listening, as `head` does, misses the rest and no more."""
+def print_line(text: str) -> None:
+    """Print a line; a closed pipe (`| head`) ends the output without an error."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
-        # What still stands in the buffer goes nowhere, instead of failing again at the exit.
+        # The rest of the buffer is discarded, or the flush at exit would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def measure_all(benchmarks: Sequence[registry.Benchmark], asked: Asked) -> None:
-    """Measure each on servers of its own; a rehearsal shares them."""
+def measure_all(benchmarks: Sequence[registry.Benchmark], options: Options) -> None:
+    """Measure each benchmark on its own servers; a quick run shares one pair of servers."""
     with ExitStack() as shared:
-        place = shared.enter_context(arena()) if asked.quick and benchmarks else None
+        servers = shared.enter_context(start_servers()) if options.quick and benchmarks else None
         for benchmark in benchmarks:
             with ExitStack() as own:
-                run_one(benchmark, asked, place or own.enter_context(arena()))
+                run_benchmark(benchmark, options, servers or own.enter_context(start_servers()))
 
 
-def run_one(
-    benchmark: registry.Benchmark, asked: Asked, place: Arena, results: Path = sheet.RESULTS
-) -> OutcomeDict:
-    """Measure one thing, show it and write it down."""
+def run_benchmark(
+    benchmark: registry.Benchmark,
+    options: Options,
+    servers: BenchmarkServers,
+    results: Path = result_files.RESULTS,
+) -> BenchmarkResultDict:
+    """Run one benchmark, print its table and write its result files."""
     print(f"\n{benchmark.name}: {benchmark.question}", flush=True)
-    place.probes.clear()
-    outcome = benchmark.measure(asked, place)
-    outcome.probes = list(place.probes)
-    result = outcome.as_dict(benchmark.name, benchmark.question, asked.kind)
-    print(sheet.table(result))
-    print(f"  written to {sheet.write(result, results)}", flush=True)
+    servers.probes.clear()
+    measured = benchmark.measure(options, servers)
+    measured.probes = list(servers.probes)
+    result = measured.as_dict(benchmark.name, benchmark.question, options.kind)
+    print(result_files.table(result))
+    print(f"  written to {result_files.write(result, results)}", flush=True)
     return result
 
 
 def _parser() -> Parser:
     parser = Parser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="which to run; all if none")
-    parser.add_argument("--list", action="store_true", help="say what there is, run nothing")
-    parser.add_argument("--quick", action="store_true", help="seconds, not minutes: a rehearsal")
-    parser.add_argument("--write", action="store_true", help="put the report into the docs")
+    parser.add_argument("--list", action="store_true", help="list the benchmarks, run nothing")
     parser.add_argument(
-        "--rounds", type=at_least_one, help="how often each contestant has its turn"
+        "--quick", action="store_true", help="a trial run of seconds instead of minutes"
     )
+    parser.add_argument(
+        "--write", action="store_true", help="write the report to docs/performance.md"
+    )
+    parser.add_argument("--rounds", type=at_least_one, help="how many rounds each queue runs")
     parser.add_argument(
         "--jobs", type=at_least_one, help="jobs of a drain (fast queues get a multiple)"
     )
     parser.add_argument(
         "--only",
-        type=_contestants,
+        type=_queue_names,
         default=(),
         metavar="WHO,WHO",
-        help="contestants by name: overnight,celery",
+        help="queues by name: overnight,celery",
     )
     parser.add_argument(
         "--set",
@@ -122,24 +132,24 @@ def _parser() -> Parser:
         type=_setting,
         default=[],
         metavar="NAME=VALUE",
-        help="a setting of ours for this run, such as bundle_max=1",
+        help="an Overnight setting for this run, such as bundle_max=1",
     )
     return parser
 
 
-def _contestants(words: str) -> list[str]:
-    """Read names of contestants; without one that there is, nobody would be measured."""
+def _queue_names(words: str) -> list[str]:
+    """Parse the names of queues; raise for a name that is not one."""
     names = [name.strip() for name in words.split(",")]
-    unknown = [name for name in names if name not in CONTESTANTS]
+    unknown = [name for name in names if name not in QUEUES]
     if unknown:
         raise argparse.ArgumentTypeError(
-            f"no contestant {', '.join(map(repr, unknown))}; there is: {', '.join(CONTESTANTS)}"
+            f"no queue {', '.join(map(repr, unknown))}; there is: {', '.join(QUEUES)}"
         )
     return names
 
 
 def _setting(words: str) -> tuple[str, str]:
-    """Read a setting by its own name or its environment's."""
+    """Parse NAME=VALUE; NAME may be the setting's name or its environment variable."""
     written, is_pair, value = words.partition("=")
     name = written.strip().upper().removeprefix(PREFIX).lower()
     if not is_pair:
@@ -151,5 +161,5 @@ def _setting(words: str) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    leave_in_order()
+    exit_cleanly_on_signals()
     sys.exit(main())

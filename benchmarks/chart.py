@@ -3,7 +3,7 @@
 from html import escape
 from math import log10
 
-from benchmarks.outcome import FigureDict, OutcomeDict
+from benchmarks.results import BenchmarkResultDict, FigureDict
 
 WIDTH, ROW, LEFT, RIGHT, TOP = 760, 22, 300, 130, 34
 OURS, THEIRS = "#2b6cb0", "#a0aec0"
@@ -14,7 +14,7 @@ CAVEAT = ": ratios matter; absolute figures are this machine's"
 FACE = "font-family='ui-sans-serif, system-ui, sans-serif' font-size='12'"
 
 
-def bars(result: OutcomeDict) -> str:
+def bars(result: BenchmarkResultDict) -> str:
     """Draw one bar per figure; the scale is logarithmic where figures lie far apart."""
     rows = [row for row in result["figures"] if row["median"] > 0]
     values = [row["median"] for row in rows]
@@ -25,8 +25,8 @@ def bars(result: OutcomeDict) -> str:
         f"<text x='10' y='20' font-weight='bold'>{escape(result['name'])}{CAVEAT}</text>",
     ]
     parts += [
-        _bar(row, value, _share(value, values), TOP + ROW * place)
-        for place, (row, value) in enumerate(zip(rows, values, strict=True))
+        _bar(row, value, _share(value, values), TOP + ROW * servers)
+        for servers, (row, value) in enumerate(zip(rows, values, strict=True))
     ]
     return "\n".join([*parts, "</svg>"]) + "\n"
 

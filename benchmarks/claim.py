@@ -10,15 +10,15 @@ from contextlib import closing
 from datetime import timedelta
 from typing import NamedTuple
 
-from benchmarks import claimers, plain_claim
-from benchmarks.arena import Arena
-from benchmarks.asked import Asked
-from benchmarks.claimers import CLAIMERS
-from benchmarks.clocking import Crew, Stopwatch, as_dispatcher
-from benchmarks.filling import Warehouse
-from benchmarks.ours import Ours, our_deployment
-from benchmarks.outcome import Outcome
+from benchmarks import parallel_claims, plain_claim
+from benchmarks.bulk_rows import FilledDatabase
+from benchmarks.deployment import BenchmarkDeployment, fresh_deployment
+from benchmarks.options import Options
+from benchmarks.parallel_claims import CLAIMERS
 from benchmarks.plain_claim import PlainQueue
+from benchmarks.results import BenchmarkResult
+from benchmarks.servers import BenchmarkServers
+from benchmarks.timing import ProcessGroup, Stopwatch, connect_as_dispatcher
 from overnight_server.gate.claim import CLAIMS_PER_PASS, Terms, claim
 from overnight_server.outcome.presence import AgentCard, join
 from overnight_server.outcome.settle import release
@@ -55,47 +55,47 @@ class Way(NamedTuple):
 Rates = Mapping[Way, Sequence[float]]
 
 
-def measure(asked: Asked, place: Arena) -> Outcome:
+def measure(options: Options, servers: BenchmarkServers) -> BenchmarkResult:
     """Measure ours and the base line at each size, each size on the same grown tables."""
-    sizes: Sequence[int] = asked.choose([1_000, 10_000], list(SIZES))
-    users = asked.choose(1_000, USERS)
-    passes = asked.choose(5, 30)
+    sizes: Sequence[int] = options.choose([1_000, 10_000], list(SIZES))
+    users = options.choose(1_000, USERS)
+    passes = options.choose(5, 30)
     rates: defaultdict[Way, list[float]] = defaultdict(list)
-    outcome = Outcome()
+    result = BenchmarkResult()
     with (
-        our_deployment(place) as deployment,
-        closing(PlainQueue(place, users)) as plain,
-        Crew(as_dispatcher, deployment.url, CLAIMERS) as ours_at_once,
-        Crew(plain_claim.connect, plain.url, CLAIMERS) as plain_at_once,
+        fresh_deployment(servers) as deployment,
+        closing(PlainQueue(servers, users)) as plain,
+        ProcessGroup(connect_as_dispatcher, deployment.url, CLAIMERS) as ours_at_once,
+        ProcessGroup(plain_claim.connect, plain.url, CLAIMERS) as plain_at_once,
     ):
         join(deployment.dispatcher, AgentCard("bench", POOL, (), SLOTS))
-        claimers.make_pools(deployment)
-        warehouse = Warehouse(deployment, users)
+        parallel_claims.make_pools(deployment)
+        database = FilledDatabase(deployment, users)
         for size in sizes:
-            warehouse.fill_up(size)
+            database.fill_up(size)
             plain.fill_up(size)
-            for _ in asked.turns:
-                with place.watch(US):
+            for _ in options.rounds_to_run:
+                with servers.watch(US):
                     for batch in BATCHES:
                         rates[Way(US, size, batch)].append(claim_ours(deployment, batch, passes))
-                with place.watch(PLAIN):
+                with servers.watch(PLAIN):
                     rates[Way(PLAIN, size, 1)].append(claim_plain(plain, passes))
-                if size < claimers.ENOUGH:
+                if size < parallel_claims.ENOUGH:
                     continue
-                with place.watch(f"{US}, {CLAIMERS} claimers"):
-                    rate = claimers.claim_ours(deployment, ours_at_once, passes)
+                with servers.watch(f"{US}, {CLAIMERS} claimers"):
+                    rate = parallel_claims.claim_ours(deployment, ours_at_once, passes)
                     rates[Way(US, size, BATCHES[-1], CLAIMERS)].append(rate)
-                with place.watch(f"{PLAIN}, {CLAIMERS} claimers"):
-                    rate = claimers.claim_plain(plain, plain_at_once, passes)
+                with servers.watch(f"{PLAIN}, {CLAIMERS} claimers"):
+                    rate = parallel_claims.claim_plain(plain, plain_at_once, passes)
                     rates[Way(PLAIN, size, 1, CLAIMERS)].append(rate)
             _say(size, rates)
     for way, values in rates.items():
-        outcome.figure(way.who, str(way), "claims/s", values)
-    _compare(outcome, rates, max(sizes))
-    return outcome
+        result.figure(way.who, str(way), "claims/s", values)
+    _compare(result, rates, max(sizes))
+    return result
 
 
-def claim_ours(deployment: Ours, batch: int, passes: int) -> float:
+def claim_ours(deployment: BenchmarkDeployment, batch: int, passes: int) -> float:
     """Claim and give back, timing only the claims; return the tasks claimed a second."""
     watch = Stopwatch()
     for _ in range(passes):
@@ -124,19 +124,19 @@ def claim_plain(plain: PlainQueue, passes: int) -> float:
     return watch.rate
 
 
-def _compare(outcome: Outcome, rates: Rates, largest: int) -> None:
+def _compare(result: BenchmarkResult, rates: Rates, largest: int) -> None:
     best, single = BATCHES[-1], BATCHES[0]
     for crew in (1, CLAIMERS):
         for size, shown in SIZES.items():
             ours, plain = Way(US, size, best, crew), Way(PLAIN, size, 1, crew)
             if ours in rates:
                 name = f"{US} / {PLAIN} at {shown} ready{ours.crowd}"
-                outcome.ratio(name, rates[ours], rates[plain])
+                result.ratio(name, rates[ours], rates[plain])
     if largest == max(SIZES):
         for batch in BATCHES:
             name = f"1M / 10k ready, claims of {batch}"
-            outcome.ratio(name, rates[Way(US, largest, batch)], rates[Way(US, 10_000, batch)])
-    outcome.ratio(
+            result.ratio(name, rates[Way(US, largest, batch)], rates[Way(US, 10_000, batch)])
+    result.ratio(
         f"{US} claims of {single} / {PLAIN} at {SIZES[largest]} ready",
         rates[Way(US, largest, single)],
         rates[Way(PLAIN, largest, 1)],

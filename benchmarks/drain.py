@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from benchmarks.arena import Arena
-from benchmarks.asked import Asked
-from benchmarks.ours import DRAINERS, Ours, our_deployment
-from benchmarks.outcome import Outcome
-from benchmarks.rivals import USERS, Rival, Seat, present
-from benchmarks.waiting import wait_for_count, wait_until
+from benchmarks.deployment import DRAINERS, BenchmarkDeployment, fresh_deployment
+from benchmarks.options import Options
+from benchmarks.peer_queues import USERS, PeerQueue, PeerRunner, installed_peers
+from benchmarks.results import BenchmarkResult
+from benchmarks.servers import BenchmarkServers
+from benchmarks.wait import wait_for_count, wait_until
 
 US = "overnight"
 #: Fast queues get more to do, so that every round lasts about as long.
@@ -19,7 +19,7 @@ QUICK_JOBS = 100
 FULL_JOBS = 3000
 
 
-class Entry(NamedTuple):
+class Variant(NamedTuple):
     """One way of running Overnight: its name, how many tasks it gets, and its settings."""
 
     name: str
@@ -27,40 +27,44 @@ class Entry(NamedTuple):
     settings: Mapping[str, str] = MappingProxyType({})
 
 
-class Dropped(Exception):
-    """A contestant did not do what it was asked to, so its figure means nothing."""
+class IncompleteRun(Exception):
+    """A contestant did not do what it was options to, so its figure means nothing."""
 
 
-def measure(asked: Asked, place: Arena) -> Outcome:
+def measure(options: Options, servers: BenchmarkServers) -> BenchmarkResult:
     """Drain ours and every peer that is there, in turns."""
-    return contest(asked, place, [Entry(US, 4)], present(asked))
+    return drain_in_rounds(options, servers, [Variant(US, 4)], installed_peers(options))
 
 
-def contest(asked: Asked, place: Arena, ours: Sequence[Entry], rivals: Sequence[Rival]) -> Outcome:
-    """Let us and the rivals drain the same jobs on the same servers, round by round."""
-    jobs = asked.jobs or asked.choose(QUICK_JOBS, FULL_JOBS)
+def drain_in_rounds(
+    options: Options, servers: BenchmarkServers, ours: Sequence[Variant], peers: Sequence[PeerQueue]
+) -> BenchmarkResult:
+    """Let us and the peers drain the same jobs on the same servers, round by round."""
+    jobs = options.jobs or options.choose(QUICK_JOBS, FULL_JOBS)
     rates: dict[str, list[float]] = {}
-    outcome = Outcome()
+    result = BenchmarkResult()
 
     def share(weight: float) -> int:
-        return round(jobs * (1 if asked.quick else weight))
+        return round(jobs * (1 if options.quick else weight))
 
-    for number in asked.turns:
+    for number in options.rounds_to_run:
         for entry in ours:
-            if asked.wants(entry.name):
+            if options.wants(entry.name):
                 size = share(entry.weight)
-                rate = drain_ours(place, size, {**asked.settings, **entry.settings}, who=entry.name)
+                rate = drain_ours(
+                    servers, size, {**options.settings, **entry.settings}, who=entry.name
+                )
                 _note(rates, number, entry.name, size, rate)
-        for rival in rivals:
-            size = share(WEIGHTS.get(rival.name, 1))
-            _note(rates, number, rival.name, size, Seat(place, rival).drain(size))
+        for peer in peers:
+            size = share(WEIGHTS.get(peer.name, 1))
+            _note(rates, number, peer.name, size, PeerRunner(servers, peer).drain(size))
     for who, values in rates.items():
-        outcome.figure(who, "drain", "jobs/s", values)
+        result.figure(who, "drain", "jobs/s", values)
     for entry in ours:
-        for rival in rivals:
+        for peer in peers:
             if entry.name in rates:
-                outcome.ratio(f"{entry.name} / {rival.name}", rates[entry.name], rates[rival.name])
-    return outcome
+                result.ratio(f"{entry.name} / {peer.name}", rates[entry.name], rates[peer.name])
+    return result
 
 
 def _note(rates: dict[str, list[float]], number: int, who: str, jobs: int, rate: float) -> None:
@@ -69,7 +73,7 @@ def _note(rates: dict[str, list[float]], number: int, who: str, jobs: int, rate:
 
 
 def drain_ours(
-    place: Arena,
+    servers: BenchmarkServers,
     jobs: int,
     changes: Mapping[str, str] | None = None,
     *,
@@ -78,24 +82,24 @@ def drain_ours(
     who: str = US,
 ) -> float:
     """Fill a paused deployment, open it, and return the tasks it settled a second."""
-    with our_deployment(place, changes) as deployment:
+    with fresh_deployment(servers, changes) as deployment:
         people = deployment.users(users)
         deployment.pause(paused=True)
         deployment.fill(people, jobs)
-        place.settle_down(deployment.database)
-        marks = place.marks()
+        servers.vacuum_and_checkpoint(deployment.database)
+        marks = servers.marks()
         names = [*DRAINERS, *(f"worker-{number}" for number in range(2, workers + 1))]
-        with deployment.processes(*names, marks=marks), place.watch(who):
+        with deployment.processes(*names, marks=marks), servers.watch(who):
             deployment.pause(paused=False)
             deployment.wake()
             wait_for_count(marks.count, jobs, what="runs")
             wait_until(lambda: deployment.open_tasks() == 0, what="every task to be settled")
             ended = time.monotonic()
-        check_lives(deployment, jobs, marks.count())
+        check_every_task_ran_once(deployment, jobs, marks.count())
         return jobs / (ended - marks.read()[0][0])
 
 
-def check_lives(deployment: Ours, jobs: int, runs: int) -> None:
+def check_every_task_ran_once(deployment: BenchmarkDeployment, jobs: int, runs: int) -> None:
     """Make sure that every task had its whole life: one run, attempt and ledger entry.
 
     And an event for each move: a slot that takes its next task passes the claim in one instant.
@@ -110,4 +114,4 @@ def check_lives(deployment: Ours, jobs: int, runs: int) -> None:
     )
     wanted = {"completed": jobs, "attempts": jobs, "entries": jobs, "histories": jobs}
     if dict(seen) != wanted or runs != jobs:
-        raise Dropped(f"of {jobs} tasks, {runs} runs left: {dict(seen)}")
+        raise IncompleteRun(f"of {jobs} tasks, {runs} runs left: {dict(seen)}")

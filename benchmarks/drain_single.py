@@ -4,18 +4,21 @@ Twice: with slots that go on by themselves, as they do by default, and with ever
 of its own (OVERNIGHT_REFILL_SECONDS=0).
 """
 
-from benchmarks.arena import Arena
-from benchmarks.asked import Asked
-from benchmarks.drain import US, Entry, contest
-from benchmarks.ours import known
-from benchmarks.outcome import Outcome
-from benchmarks.rivals import CELERY, present
+from benchmarks.deployment import supported_settings
+from benchmarks.drain import US, Variant, drain_in_rounds
+from benchmarks.options import Options
+from benchmarks.peer_queues import CELERY, installed_peers
+from benchmarks.results import BenchmarkResult
+from benchmarks.servers import BenchmarkServers
 
 BY_MESSAGE = f"{US}, a message each"
 
 
-def measure(asked: Asked, place: Arena) -> Outcome:
+def measure(options: Options, servers: BenchmarkServers) -> BenchmarkResult:
     """Drain with bundles switched off, then without slots that go on, then Celery, in turns."""
-    single = known(bundle_max=1)
-    ours = [Entry(US, 1, single), Entry(BY_MESSAGE, 1 / 3, single | known(refill_seconds=0))]
-    return contest(asked, place, ours, present(asked, [CELERY]))
+    single = supported_settings(bundle_max=1)
+    ours = [
+        Variant(US, 1, single),
+        Variant(BY_MESSAGE, 1 / 3, single | supported_settings(refill_seconds=0)),
+    ]
+    return drain_in_rounds(options, servers, ours, installed_peers(options, [CELERY]))

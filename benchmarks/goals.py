@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from benchmarks.outcome import Better, OutcomeDict
+from benchmarks.results import BenchmarkResultDict, Better
 
 
 class Goal(NamedTuple):
@@ -91,13 +91,13 @@ GOALS: Sequence[Goal] = (
 WIDTH: Final = max(len(goal.text) for goal in GOALS)
 
 
-def table(results: Mapping[str, OutcomeDict]) -> str:
+def table(results: Mapping[str, BenchmarkResultDict]) -> str:
     """Set out every goal with its floor, the value reached and a mark."""
     head = f"{'':<{WIDTH}} {'floor':>8} {'goal':>8} {'reached':>9}"
     return "\n".join(["", head, *(_line(goal, value_of(goal, results)) for goal in GOALS)])
 
 
-def value_of(goal: Goal, results: Mapping[str, OutcomeDict]) -> float | None:
+def value_of(goal: Goal, results: Mapping[str, BenchmarkResultDict]) -> float | None:
     """Return what was reached, or None if it was not measured."""
     result = results.get(goal.benchmark)
     return None if result is None else result["ratios"].get(goal.ratio)

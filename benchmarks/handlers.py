@@ -1,6 +1,6 @@
 """What our worker runs in a benchmark: nothing, and a mark that it did."""
 
-from benchmarks.marks import mark
+from benchmarks.start_marks import mark
 from overnight import Context, handler
 
 

@@ -7,29 +7,29 @@ from contextlib import suppress
 
 import psutil
 
-from benchmarks.arena import Arena
-from benchmarks.asked import Asked
-from benchmarks.ours import our_deployment
-from benchmarks.outcome import Outcome
+from benchmarks.deployment import fresh_deployment
+from benchmarks.options import Options
+from benchmarks.results import BenchmarkResult
+from benchmarks.servers import BenchmarkServers
 from overnight_server.local.ports import free_port
 
 STACK = ("api", "dispatcher", "worker", "maintenance", "beat", "flower")
 MEGABYTE = 1024 * 1024
 
 
-def measure(asked: Asked, place: Arena) -> Outcome:
+def measure(options: Options, servers: BenchmarkServers) -> BenchmarkResult:
     """Start every process of the Procfile, let it come to rest, and watch it."""
-    calm, seconds = asked.choose((1.0, 3.0), (20.0, 20.0))
+    calm, seconds = options.choose((1.0, 3.0), (20.0, 20.0))
     processor: dict[str, list[float]] = defaultdict(list)
     memory: dict[str, list[float]] = defaultdict(list)
-    outcome = Outcome()
-    with our_deployment(place, _settings(asked)) as deployment:
+    result = BenchmarkResult()
+    with fresh_deployment(servers, _settings(options)) as deployment:
         deployment.users(1)
         with deployment.processes(*STACK) as pids:
             time.sleep(calm)
-            heads = {**pids, "postgres": place.postgres.pid, "redis": place.redis.pid}
-            for _ in asked.turns:
-                with place.watch("overnight"):
+            heads = {**pids, "postgres": servers.postgres.pid, "redis": servers.redis.pid}
+            for _ in options.rounds_to_run:
+                with servers.watch("overnight"):
                     before = {name: _seconds(_group(pid)) for name, pid in heads.items()}
                     time.sleep(seconds)
                     for name, pid in heads.items():
@@ -38,19 +38,19 @@ def measure(asked: Asked, place: Arena) -> Outcome:
                         memory[name].append(_megabytes(_group(pid)))
     ours = [name for name in processor if name in STACK]
     total = [sum(values) for values in zip(*(processor[name] for name in ours), strict=True)]
-    outcome.figure("overnight", "all our processes", "% of one core", total, "less")
+    result.figure("overnight", "all our processes", "% of one core", total, "less")
     for name, values in processor.items():
-        outcome.figure(name, "at rest", "% of one core", values, "less")
+        result.figure(name, "at rest", "% of one core", values, "less")
     for name, values in memory.items():
-        outcome.figure(name, "memory", "MB", values, "less")
-    outcome.ratios["CPU, % of one core"] = outcome.figures[0].median
-    outcome.ratios["memory of our processes, MB"] = sum(max(memory[name]) for name in ours)
-    return outcome
+        result.figure(name, "memory", "MB", values, "less")
+    result.ratios["CPU, % of one core"] = result.figures[0].median
+    result.ratios["memory of our processes, MB"] = sum(max(memory[name]) for name in ours)
+    return result
 
 
-def _settings(asked: Asked) -> dict[str, str]:
+def _settings(options: Options) -> dict[str, str]:
     ports = {"api_port": str(free_port()), "flower_port": str(free_port())}
-    return {**asked.settings, **ports, "flower_password": "rest-in-peace"}
+    return {**options.settings, **ports, "flower_password": "rest-in-peace"}
 
 
 def _group(pid: int | None) -> list[psutil.Process]:

@@ -4,14 +4,21 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import product
 
-from benchmarks.arena import Arena
-from benchmarks.asked import Asked
-from benchmarks.marks import Marks
-from benchmarks.ours import DRAINERS, ROOMY, noop, our_deployment
-from benchmarks.outcome import Outcome, percentile
+from benchmarks.deployment import DRAINERS, NO_LIMITS, fresh_deployment, noop
+from benchmarks.options import Options
+from benchmarks.peer_queues import (
+    CELERY,
+    PGQUEUER,
+    PROCRASTINATE,
+    PeerQueue,
+    PeerRunner,
+    installed_peers,
+)
 from benchmarks.peers.protocol import wait_for_mark
-from benchmarks.rivals import CELERY, PGQUEUER, PROCRASTINATE, Rival, Seat, present
-from benchmarks.waiting import wait_until
+from benchmarks.results import BenchmarkResult, percentile
+from benchmarks.servers import BenchmarkServers
+from benchmarks.start_marks import Marks
+from benchmarks.wait import wait_until
 from overnight import Client
 from overnight.errors import Unreachable
 from overnight_server.control.keys import issue
@@ -24,7 +31,7 @@ from overnight_server.wakeups.wake import Waker
 US = "overnight"
 US_BY_HTTP = "overnight over HTTP"
 US_RESTED = "overnight, rested"
-US_BY_MESSAGE = "overnight, not known to be quick"
+US_BY_MESSAGE = "overnight, not known to be short"
 US_INSIDE = "overnight inside"
 CELERY_RESTED = "celery, rested"
 #: The first jobs pay for imports and connections.
@@ -44,28 +51,28 @@ STAGES = """
 """
 
 
-def measure(asked: Asked, place: Arena) -> Outcome:
+def measure(options: Options, servers: BenchmarkServers) -> BenchmarkResult:
     """Submit one job at a time to ours and to the peers, in turns."""
-    rivals = present(asked, [CELERY, PROCRASTINATE, PGQUEUER])
-    jobs = WARM_UP + (asked.jobs or asked.choose(20, 300))
-    rested = asked.choose(2, 25)
+    peers = installed_peers(options, [CELERY, PROCRASTINATE, PGQUEUER])
+    jobs = WARM_UP + (options.jobs or options.choose(20, 300))
+    rested = options.choose(2, 25)
     reached: dict[tuple[str, str], list[float]] = {}
-    outcome = Outcome()
-    for number in asked.turns:
-        if asked.wants(US):
-            waits, stages = _ours(place, jobs, rested, asked)
+    result = BenchmarkResult()
+    for number in options.rounds_to_run:
+        if options.wants(US):
+            waits, stages = _ours(servers, jobs, rested, options)
             _note(reached, number, waits)
             for stage, value in stages.items():
                 reached.setdefault((US_INSIDE, f"{stage}, p50"), []).append(value)
-        for rival in rivals:
-            _note(reached, number, _theirs(place, rival, jobs, rested))
+        for peer in peers:
+            _note(reached, number, _theirs(servers, peer, jobs, rested))
     for (who, share), values in reached.items():
-        outcome.figure(who, share, "ms", values, "less")
-    pairs = [(us, rival.name) for us in (US, US_BY_MESSAGE, US_BY_HTTP) for rival in rivals]
+        result.figure(who, share, "ms", values, "less")
+    pairs = [(us, peer.name) for us in (US, US_BY_MESSAGE, US_BY_HTTP) for peer in peers]
     for (us, them), share in product([*pairs, (US_RESTED, CELERY_RESTED)], SHARES):
         if (us, share) in reached and (them, share) in reached:
-            outcome.ratio(f"{us} / {them}, {share}", reached[us, share], reached[them, share])
-    return outcome
+            result.ratio(f"{us} / {them}, {share}", reached[us, share], reached[them, share])
+    return result
 
 
 def _note(
@@ -80,16 +87,16 @@ def _note(
 
 
 def _ours(
-    place: Arena, jobs: int, rested: int, asked: Asked
+    servers: BenchmarkServers, jobs: int, rested: int, options: Options
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
     """Submit as the API does, through the API, after rests, and what is slow; tell the stages."""
     port = free_port()
-    with our_deployment(place, {**asked.settings, "api_port": str(port)}) as deployment:
+    with fresh_deployment(servers, {**options.settings, "api_port": str(port)}) as deployment:
         user = create_user(deployment.app, name="ada", plan=PlanTier.ENTERPRISE)
         deployment.run("UPDATE users SET max_pending = 1000000")
         key = issue(deployment.app, user, name="bench")
         waker = Waker(deployment.settings.redis_url or "", deployment.settings.redis_key_prefix)
-        marks = place.marks()
+        marks = servers.marks()
         names = (*DRAINERS, "api")
         with (
             deployment.processes(*names, marks=marks),
@@ -98,27 +105,27 @@ def _ours(
             wait_until(lambda: answers(client), what="the API", pause=0.1)
 
             def directly(label: int) -> None:
-                submit(deployment.app, user, noop(label), ROOMY)
+                submit(deployment.app, user, noop(label), NO_LIMITS)
                 waker.wake()
 
             def by_http(label: int) -> None:
                 client.tasks.create("nothing", type="noop", payload={"label": label})
 
-            with place.watch(US):
+            with servers.watch(US):
                 direct = _waits(marks, directly, range(1, jobs + 1))
             stages = {name: float(value) for name, value in deployment.one(STAGES).items()}
-            with place.watch(US_BY_HTTP):
+            with servers.watch(US_BY_HTTP):
                 http = _waits(marks, by_http, range(jobs + 1, 2 * jobs + 1))
             last = 2 * jobs
-            with place.watch(US_RESTED):
+            with servers.watch(US_RESTED):
                 slow = _waits(marks, directly, range(last + 1, last + rested + 1), pause=REST)
             last += rested
-            with place.watch(US_BY_MESSAGE):
+            with servers.watch(US_BY_MESSAGE):
                 long = _waits(
                     marks,
                     directly,
                     range(last + 1, last + jobs + 1),
-                    # Whose pace nobody knows is sent in a message, as work of hours is.
+                    # A type without duration statistics is sent by message, as long tasks are.
                     before=lambda: deployment.run("DELETE FROM paces"),
                 )
         waker.close()
@@ -153,14 +160,16 @@ def _waits(
     return _between(submitted, marks)
 
 
-def _theirs(place: Arena, rival: Rival, jobs: int, rested: int) -> dict[str, list[float]]:
-    """Have a peer measured as we are; how a rest tells is asked of Celery alone."""
-    rested = rested if rival is CELERY else 0
-    seat = Seat(place, rival)
-    with seat.working(), place.watch(rival.name):
-        answer = seat.ask("latency", jobs=jobs, pause=PAUSE, rested=rested, rest=REST)
-    waits = _between(dict(enumerate(answer["submitted"], start=1)), seat.marks)
-    quiet = {rival.name: waits[WARM_UP:jobs]}
+def _theirs(
+    servers: BenchmarkServers, peer: PeerQueue, jobs: int, rested: int
+) -> dict[str, list[float]]:
+    """Measure a peer as Overnight is measured; only Celery is also measured after rests."""
+    rested = rested if peer is CELERY else 0
+    runner = PeerRunner(servers, peer)
+    with runner.working(), servers.watch(peer.name):
+        answer = runner.ask("latency", jobs=jobs, pause=PAUSE, rested=rested, rest=REST)
+    waits = _between(dict(enumerate(answer["submitted"], start=1)), runner.marks)
+    quiet = {peer.name: waits[WARM_UP:jobs]}
     return quiet | {CELERY_RESTED: waits[jobs:]} if rested else quiet
 
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import psycopg2
 
-from benchmarks.arena import Arena
-from benchmarks.filling import WHALE
+from benchmarks.bulk_rows import LARGEST_USER_SHARE
+from benchmarks.servers import BenchmarkServers
 
 SCHEMA = """
     CREATE TABLE users (
@@ -103,11 +103,11 @@ def claim(connection: psycopg2.extensions.connection) -> str | None:
 class PlainQueue:
     """A database with the plain tables, and the plain claim."""
 
-    def __init__(self, arena: Arena, users: int) -> None:
-        self.arena = arena
+    def __init__(self, servers: BenchmarkServers, users: int) -> None:
+        self.servers = servers
         self.users = users
         self.pending = 0
-        self.url = arena.database("plain")
+        self.url = servers.database("plain")
         self._connection = connect(self.url)
         self._run(SCHEMA)
         self._run(USERS)
@@ -116,7 +116,7 @@ class PlainQueue:
         """Bring the pending tasks up to a number, and the statistics with them."""
         self._run(TASKS, start=self.pending, stop=pending)
         self.pending = pending
-        self.arena.settle_down("plain")
+        self.servers.vacuum_and_checkpoint("plain")
 
     def claim(self) -> str | None:
         """Claim one task, and commit."""
@@ -132,4 +132,4 @@ class PlainQueue:
 
     def _run(self, sql: str, **values: object) -> None:
         with self._connection, self._connection.cursor() as cursor:
-            cursor.execute(sql, {"users": self.users, "whale": WHALE, **values})
+            cursor.execute(sql, {"users": self.users, "whale": LARGEST_USER_SHARE, **values})

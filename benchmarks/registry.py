@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import benchmarks
-from benchmarks.arena import Arena
-from benchmarks.asked import Asked
-from benchmarks.outcome import Outcome
+from benchmarks.options import Options
+from benchmarks.results import BenchmarkResult
+from benchmarks.servers import BenchmarkServers
 
 
 class Benchmark(NamedTuple):
@@ -16,21 +16,21 @@ class Benchmark(NamedTuple):
 
     name: str
     question: str
-    measure: Callable[[Asked, Arena], Outcome]
+    measure: Callable[[Options, BenchmarkServers], BenchmarkResult]
 
 
-def found() -> dict[str, Benchmark]:
-    """Find them all, in order of name."""
+def all_benchmarks() -> dict[str, Benchmark]:
+    """Return every benchmark by name: each module here that has a `measure()`."""
     modules = [
         importlib.import_module(f"benchmarks.{entry.name}")
         for entry in pkgutil.iter_modules(benchmarks.__path__)
         if not entry.ispkg and entry.name != "__main__"
     ]
-    known = {
+    by_name = {
         (name := module.__name__.rpartition(".")[2].replace("_", "-")): Benchmark(
             name, (module.__doc__ or "").partition("\n")[0], module.measure
         )
         for module in modules
         if callable(getattr(module, "measure", None))
     }
-    return dict(sorted(known.items()))
+    return dict(sorted(by_name.items()))

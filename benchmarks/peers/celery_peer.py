@@ -4,8 +4,8 @@ import os
 
 from celery import Celery
 
-from benchmarks.marks import mark
 from benchmarks.peers.protocol import Peer, run
+from benchmarks.start_marks import mark
 
 QUEUE = "raw"
 

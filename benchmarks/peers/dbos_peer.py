@@ -5,8 +5,8 @@ import threading
 import sqlalchemy
 from dbos import DBOS, DBOSClient, EnqueueOptions  # type: ignore[import-not-found]
 
-from benchmarks.marks import mark
 from benchmarks.peers.protocol import Peer, run
+from benchmarks.start_marks import mark
 
 QUEUE = "jobs"
 PER_USER = 3

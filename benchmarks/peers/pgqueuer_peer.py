@@ -7,8 +7,8 @@ import asyncpg  # type: ignore[import-not-found]
 from pgqueuer import PgQueuer  # type: ignore[import-not-found]
 from pgqueuer.queries import Queries  # type: ignore[import-not-found]
 
-from benchmarks.marks import mark
 from benchmarks.peers.protocol import Peer, run
+from benchmarks.start_marks import mark
 
 BATCH = 100
 

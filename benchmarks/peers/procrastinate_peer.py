@@ -4,8 +4,8 @@ import asyncio
 
 from procrastinate import App, PsycopgConnector  # type: ignore[import-not-found]
 
-from benchmarks.marks import mark
 from benchmarks.peers.protocol import Peer, run
+from benchmarks.start_marks import mark
 
 CONCURRENCY = 20
 

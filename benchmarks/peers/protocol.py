@@ -12,10 +12,10 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
-from benchmarks.marks import VARIABLE, Marks
+from benchmarks.start_marks import VARIABLE, Marks
 
 BATCH = 500
-PATIENCE = 10.0
+START_TIMEOUT_SECONDS = 10.0
 
 
 class Peer(ABC):
@@ -120,10 +120,10 @@ def _latency(peer: Peer, options: dict[str, Any]) -> dict[str, object]:
 
 def wait_for_mark(marks: Marks, wanted: int) -> None:
     """Wait until that many runs have started, looking gently."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + START_TIMEOUT_SECONDS
     while marks.count() < wanted:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"run {wanted} did not start within {PATIENCE:g} s")
+            raise TimeoutError(f"run {wanted} did not start within {START_TIMEOUT_SECONDS:g} s")
         time.sleep(0.002)
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from benchmarks.asked import Parser, at_least_one, leave_in_order
+from benchmarks.options import Parser, at_least_one, exit_cleanly_on_signals
 from overnight_server import telemetry
 from overnight_server.domain.lifecycle import State
 from tests.chaos.driver import Options, rate_for, run
@@ -138,5 +138,5 @@ def _minima(words: str) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    leave_in_order()
+    exit_cleanly_on_signals()
     sys.exit(main())

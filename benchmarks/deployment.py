@@ -1,4 +1,4 @@
-"""Our own deployment in the arena: its database, its users, its processes."""
+"""A deployment under measurement: its database, its users, its processes."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,9 +8,9 @@ from typing import Any
 
 from sqlalchemy import text
 
-from benchmarks.arena import Arena
-from benchmarks.marks import Marks
-from benchmarks.waiting import wait_until
+from benchmarks.servers import BenchmarkServers
+from benchmarks.start_marks import Marks
+from benchmarks.wait import wait_until
 from overnight_server.control.users import create_user
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.plans import PlanTier
@@ -24,11 +24,11 @@ from overnight_server.wakeups.wake import Waker
 
 OWNER = "overnight_owner"
 BATCH = 500
-ROOMY = Caps(
+NO_LIMITS = Caps(
     max_pending_per_user=10_000_000, queue_max_size=100_000_000, max_tasks_per_dag=1_000_000
 )
 #: A bulk statement over a million rows takes longer than anything the deployment itself does.
-PATIENT = Timeouts(statement=600, lock=600, idle=600, silence=900)
+LONG_TIMEOUTS = Timeouts(statement=600, lock=600, idle=600, silence=900)
 #: What drains a queue and keeps it safe; the API and Flower have no part in it.
 DRAINERS = ("dispatcher", "maintenance", "beat", "worker")
 
@@ -39,10 +39,10 @@ def noop(label: int = 0) -> NewTask:
 
 
 @dataclass
-class Ours:
+class BenchmarkDeployment:
     """One database of ours, opened with each role, and the settings its processes get."""
 
-    arena: Arena
+    servers: BenchmarkServers
     database: str
     url: str
     environment: Mapping[str, str]
@@ -58,11 +58,11 @@ class Ours:
     def fill(self, users: Sequence[UserId], jobs: int) -> None:
         """Submit tasks that do nothing, the same number for every user, through the front gate."""
         each, rest = divmod(jobs, len(users))
-        for place, user in enumerate(users):
-            wanted = each + (place < rest)
+        for servers, user in enumerate(users):
+            wanted = each + (servers < rest)
             for start in range(0, wanted, BATCH):
                 size = min(BATCH, wanted - start)
-                submit_graph(self.app, user, [noop() for _ in range(size)], ROOMY)
+                submit_graph(self.app, user, [noop() for _ in range(size)], NO_LIMITS)
 
     def pause(self, *, paused: bool) -> None:
         """Close or open all lanes at once, so that a filled queue starts as one."""
@@ -100,7 +100,7 @@ class Ours:
         with ExitStack() as stack:
             running = {
                 name: stack.enter_context(
-                    self.arena.running(
+                    self.servers.running(
                         name,
                         [sys.executable, "-m", "overnight_server.cli.main", name.partition("-")[0]],
                         {**self.environment, **more},
@@ -116,7 +116,7 @@ class Ours:
         return int(self.one(sql)["n"])
 
 
-def known(**settings: object) -> dict[str, str]:
+def supported_settings(**settings: object) -> dict[str, str]:
     """Keep those settings that this version of the deployment knows; say which it does not."""
     for name in settings.keys() - Settings.model_fields.keys():
         print(f"  (there is no setting {env_of(name)} yet; measured without it)", flush=True)
@@ -124,26 +124,31 @@ def known(**settings: object) -> dict[str, str]:
 
 
 @contextmanager
-def our_deployment(
-    arena: Arena, changes: Mapping[str, str] | None = None, *, database: str = "ours"
-) -> Iterator[Ours]:
+def fresh_deployment(
+    servers: BenchmarkServers,
+    changes: Mapping[str, str] | None = None,
+    *,
+    database: str = "ours",
+) -> Iterator[BenchmarkDeployment]:
     """Make a fresh deployment: default settings but for `changes`, empty tables, an empty Redis."""
-    url = arena.our_database(database)
-    arena.empty_redis()
+    url = servers.our_database(database)
+    servers.flush_redis()
     given = {
         "database_url": url,
-        "redis_url": arena.redis.url,
+        "redis_url": servers.redis.url,
         "handlers": "benchmarks.handlers",
         "log_level": "warn",
-        "home": str(arena.directory / "home"),
+        "home": str(servers.directory / "home"),
         **(changes or {}),
     }
     environment = {env_of(name): value for name, value in given.items()}
     with ExitStack() as stack:
         owner, app, dispatcher = (
-            Db.connect(url, role=role, application_name="overnight-bench", timeouts=PATIENT)
+            Db.connect(url, role=role, application_name="overnight-bench", timeouts=LONG_TIMEOUTS)
             for role in (OWNER, ADMIN, DISPATCHER)
         )
         for db in (owner, app, dispatcher):
             stack.callback(db.close)
-        yield Ours(arena, database, url, environment, load(environment), owner, app, dispatcher)
+        yield BenchmarkDeployment(
+            servers, database, url, environment, load(environment), owner, app, dispatcher
+        )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from multiprocessing.synchronize import Barrier
 from typing import Any, Generic, Self, TypeVar
 
-from benchmarks.ours import PATIENT
+from benchmarks.deployment import LONG_TIMEOUTS
 from overnight_server.store.db import DISPATCHER, Db
 
 C = TypeVar("C")
@@ -45,7 +45,7 @@ class Stopwatch:
 
 
 @dataclass(frozen=True)
-class Spell(Generic[R]):
+class GroupRun(Generic[R]):
     """What a crew did at once: how long until the last was done, and what each came to."""
 
     seconds: float
@@ -63,9 +63,11 @@ class _Place:
 _place: _Place | None = None
 
 
-def as_dispatcher(url: str) -> Db:
+def connect_as_dispatcher(url: str) -> Db:
     """Connect to a deployment of ours with the dispatcher's role."""
-    db = Db.connect(url, role=DISPATCHER, application_name="overnight-bench", timeouts=PATIENT)
+    db = Db.connect(
+        url, role=DISPATCHER, application_name="overnight-bench", timeouts=LONG_TIMEOUTS
+    )
     with db.engine.begin() as tx:
         tx.exec_driver_sql("SELECT 1")
     return db
@@ -90,7 +92,7 @@ def _nothing(_link: object, _share: None) -> None:
     pass
 
 
-class Crew(Generic[C]):
+class ProcessGroup(Generic[C]):
     """Processes with a connection each, because threads would wait for one interpreter."""
 
     def __init__(self, connect: Callable[[str], C], url: str, size: int) -> None:
@@ -106,13 +108,13 @@ class Crew(Generic[C]):
         # All are there and connected before any clock runs.
         self.together(_nothing, [None] * size)
 
-    def together(self, function: Callable[[C, T], R], shares: Sequence[T]) -> Spell[R]:
+    def together(self, function: Callable[[C, T], R], shares: Sequence[T]) -> GroupRun[R]:
         """Give each process one share; they start at the same moment."""
         if len(shares) != self.size:
             raise ValueError(f"{len(shares)} shares for {self.size} processes")
         spans = list(self._pool.map(_work, [(function, share) for share in shares]))
         seconds = max(ended for _, ended, _ in spans) - min(began for began, _, _ in spans)
-        return Spell(seconds, [result for _, _, result in spans])
+        return GroupRun(seconds, [result for _, _, result in spans])
 
     def seconds(self, function: Callable[[C, Sequence[T]], None], work: Sequence[T]) -> float:
         """Share the work out in turns; return how long it took until the last was done."""

@@ -10,8 +10,8 @@ from pathlib import Path
 import psycopg2
 import redis
 
-from benchmarks.marks import Marks
 from benchmarks.probes import Probe, Watch
+from benchmarks.start_marks import Marks
 from overnight_server.local.guarded_program import Guarded, Program
 from overnight_server.local.postgres import EmbeddedPostgres
 from overnight_server.local.redis import EmbeddedRedis
@@ -20,15 +20,15 @@ from overnight_server.store import migrate
 ROOT = Path(__file__).parents[1]
 CONNECTIONS = 200
 TEMPLATE = "ours_template"
-LAST_WORDS = 3000
+LOG_TAIL_CHARACTERS = 3000
 
 
-class DidNotRun(Exception):
+class ProgramFailed(Exception):
     """A program of a benchmark failed; the message holds its last words."""
 
 
 @dataclass
-class Arena:
+class BenchmarkServers:
     """The two servers, a directory, and what was seen of the machine."""
 
     postgres: EmbeddedPostgres
@@ -64,12 +64,12 @@ class Arena:
         """Address of a database with every right."""
         return self.postgres.superuser_url.rpartition("/")[0] + f"/{database}"
 
-    def settle_down(self, database: str) -> None:
+    def vacuum_and_checkpoint(self, database: str) -> None:
         """Give a filled database the statistics and the checkpoint that time would give it."""
         self.command("VACUUM ANALYZE", database)
         self.command("CHECKPOINT", database)
 
-    def empty_redis(self) -> None:
+    def flush_redis(self) -> None:
         """Take everything out of Redis."""
         with redis.Redis.from_url(self.redis.url) as client:
             client.flushall()
@@ -100,14 +100,14 @@ class Arena:
         try:
             yield process
         except BaseException:
-            print(f"--- {name}\n{self.said(name)}", flush=True)
+            print(f"--- {name}\n{self.log_tail(name)}", flush=True)
             raise
         finally:
             process.stop()
 
-    def said(self, name: str) -> str:
-        """Return a program's last words."""
-        return (self.directory / f"{name}.log").read_text(errors="replace")[-LAST_WORDS:]
+    def log_tail(self, name: str) -> str:
+        """Return the end of a program's log."""
+        return (self.directory / f"{name}.log").read_text(errors="replace")[-LOG_TAIL_CHARACTERS:]
 
 
 def clean_environment() -> dict[str, str]:
@@ -117,7 +117,7 @@ def clean_environment() -> dict[str, str]:
 
 
 @contextmanager
-def arena(*, durable: bool = True) -> Iterator[Arena]:
+def start_servers(*, durable: bool = True) -> Iterator[BenchmarkServers]:
     """Start both servers for the length of a block; only a rehearsal may do without durability."""
     with tempfile.TemporaryDirectory(prefix="overbench-", ignore_cleanup_errors=True) as name:
         directory = Path(name)
@@ -129,4 +129,4 @@ def arena(*, durable: bool = True) -> Iterator[Arena]:
             ) as postgres,
             EmbeddedRedis(directory / "redis") as broker,
         ):
-            yield Arena(postgres, broker, directory)
+            yield BenchmarkServers(postgres, broker, directory)

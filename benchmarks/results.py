@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, TypedDict
 
-from benchmarks.asked import Kind
+from benchmarks.options import Kind
 from benchmarks.probes import Probe, ProbeDict
 
 Better = Literal["more", "less"]
@@ -25,8 +25,8 @@ class FigureDict(TypedDict):
     values: list[float]
 
 
-class OutcomeDict(TypedDict):
-    """An outcome as it is written to a file."""
+class BenchmarkResultDict(TypedDict):
+    """An result as it is written to a file."""
 
     name: str
     question: str
@@ -68,7 +68,7 @@ class Figure:
 
 
 @dataclass
-class Outcome:
+class BenchmarkResult:
     """Everything one benchmark has to say. Ratios come first, for they alone travel."""
 
     figures: list[Figure] = field(default_factory=list)
@@ -99,7 +99,7 @@ class Outcome:
         else:
             self.ratios[name] = statistics.median(ours) / statistics.median(theirs)
 
-    def as_dict(self, name: str, question: str, kind: Kind = "full") -> OutcomeDict:
+    def as_dict(self, name: str, question: str, kind: Kind = "full") -> BenchmarkResultDict:
         """Return it for the results file."""
         return {
             "name": name,
@@ -117,9 +117,9 @@ class Outcome:
 
 def _commit() -> str:
     """Name the code that was measured; a tree that differs from its commit says so."""
-    asked = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    said = subprocess.run(asked, capture_output=True, text=True, check=False)
-    return said.stdout.strip() or "unknown"
+    options = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    log_tail = subprocess.run(options, capture_output=True, text=True, check=False)
+    return log_tail.stdout.strip() or "unknown"
 
 
 def rounded(value: float) -> float:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 
-class TookTooLong(Exception):
+class WaitTimedOut(Exception):
     """What was waited for did not happen."""
 
 
@@ -15,7 +15,7 @@ def wait_until(
     deadline = time.monotonic() + timeout
     while not happened():
         if time.monotonic() > deadline:
-            raise TookTooLong(f"waited {timeout:g} s in vain for {what}")
+            raise WaitTimedOut(f"waited {timeout:g} s in vain for {what}")
         time.sleep(pause)
 
 
@@ -30,4 +30,4 @@ def wait_for_count(
         if now != seen:
             seen, since = now, time.monotonic()
         elif time.monotonic() - since > patience:
-            raise TookTooLong(f"{what}: stuck at {seen} of {wanted} for {patience:g} s")
+            raise WaitTimedOut(f"{what}: stuck at {seen} of {wanted} for {patience:g} s")

@@ -1,4 +1,4 @@
-"""What was asked of a benchmark on the command line, how it is refused and how taken back."""
+"""What was options of a benchmark on the command line, how it is refused and how taken back."""
 
 import argparse
 import signal
@@ -13,7 +13,7 @@ ROUNDS = 3
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """Quick or in full, how many rounds and jobs, against whom, and with which settings of ours."""
 
     quick: bool = False
@@ -36,7 +36,7 @@ class Asked:
         return quick if self.quick else full
 
     @property
-    def turns(self) -> range:
+    def rounds_to_run(self) -> range:
         """The rounds to go; a quick run goes round once."""
         return range(self.rounds or self.choose(1, ROUNDS))
 
@@ -64,7 +64,7 @@ def at_least_one(words: str) -> int:
     return count
 
 
-def leave_in_order() -> None:
+def exit_cleanly_on_signals() -> None:
     """Let SIGTERM and Ctrl-C end this process like an error would, and without many words.
 
     So no server or directory is left.

@@ -5,15 +5,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import goals, registry
-from benchmarks.arena import ROOT
-from benchmarks.outcome import FigureDict, OutcomeDict
-from benchmarks.sheet import shown
+from benchmarks.result_files import shown
+from benchmarks.results import BenchmarkResultDict, FigureDict
+from benchmarks.servers import ROOT
 
 PAGE = ROOT / "docs" / "performance.md"
 BEGIN, END = "<!-- results begin -->", "<!-- results end -->"
 
 
-def write(results: Mapping[str, OutcomeDict], page: Path = PAGE) -> Path:
+def write(results: Mapping[str, BenchmarkResultDict], page: Path = PAGE) -> Path:
     """Put the results between the page's two marks; the words around them are people's.
 
     What was not measured this time stays as it was published.
@@ -26,7 +26,7 @@ def write(results: Mapping[str, OutcomeDict], page: Path = PAGE) -> Path:
     return page
 
 
-def _body(results: Mapping[str, OutcomeDict], published: str) -> Iterator[str]:
+def _body(results: Mapping[str, BenchmarkResultDict], published: str) -> Iterator[str]:
     yield from ("### What was to be reached", "")
     yield from ("| | floor | goal | reached | |", "|---|---|---|---|---|")
     rows, sections = _rows(published), _sections(published)
@@ -35,7 +35,7 @@ def _body(results: Mapping[str, OutcomeDict], published: str) -> Iterator[str]:
             yield _row(goal, goals.value_of(goal, results))
         else:
             yield rows[goal.text]
-    for name in registry.found():
+    for name in registry.all_benchmarks():
         if name in results:
             yield from _section(results[name])
         elif name in sections:
@@ -60,7 +60,7 @@ def _row(goal: goals.Goal, value: float | None) -> str:
     return f"| {goal.text} | {floor} | {best} | {reached} | {goals.verdict(goal, value)} |"
 
 
-def _section(result: OutcomeDict) -> Iterator[str]:
+def _section(result: BenchmarkResultDict) -> Iterator[str]:
     yield from ("", f"### {result['name']}", "", result["question"], "")
     if result["ratios"]:
         yield from ("| ratio | median of rounds | least … most |", "|---|---|---|")
@@ -74,7 +74,7 @@ def _section(result: OutcomeDict) -> Iterator[str]:
     yield from ("", f"Taken on {result['taken_on']} of {result['commit']}.")
 
 
-def _machine(result: OutcomeDict, who: str) -> tuple[str, str]:
+def _machine(result: BenchmarkResultDict, who: str) -> tuple[str, str]:
     """Say what the disk and the neighbours were like at a contestant's turns, at their worst."""
     probes = [probe for probe in result["probes"] if probe["who"] == who]
     if not probes:

@@ -13,8 +13,8 @@ from typing import TypeVar
 import psycopg2
 
 from benchmarks import plain_claim
-from benchmarks.clocking import Crew, Stopwatch
-from benchmarks.ours import Ours
+from benchmarks.deployment import BenchmarkDeployment
+from benchmarks.timing import ProcessGroup, Stopwatch
 from overnight_server.domain.claims import Claimed
 from overnight_server.gate.claim import CLAIMS_PER_PASS, Terms, claim
 from overnight_server.outcome.presence import AgentCard, join
@@ -36,13 +36,13 @@ POOLS = [f"claimer-{number}" for number in range(1, CLAIMERS + 1)]
 FOREVER = timedelta(days=365)
 
 
-def make_pools(deployment: Ours) -> None:
+def make_pools(deployment: BenchmarkDeployment) -> None:
     """Give each claimer a pool, whose slots last for a spell."""
     for pool in POOLS:
         join(deployment.dispatcher, AgentCard(pool, pool, (), PASSES * CLAIMS_PER_PASS))
 
 
-def claim_ours(deployment: Ours, crew: Crew[Db], passes: int) -> float:
+def claim_ours(deployment: BenchmarkDeployment, crew: ProcessGroup[Db], passes: int) -> float:
     """Return the tasks a second that ours claim, in passes as large as a dispatcher's."""
 
     def give_back(claims: Sequence[Claimed]) -> None:
@@ -54,14 +54,14 @@ def claim_ours(deployment: Ours, crew: Crew[Db], passes: int) -> float:
 
 
 def claim_plain(
-    plain: plain_claim.PlainQueue, crew: Crew[psycopg2.extensions.connection], passes: int
+    plain: plain_claim.PlainQueue, crew: ProcessGroup[psycopg2.extensions.connection], passes: int
 ) -> float:
     """Do the same with the base line, which claims one task in a pass."""
     return _rate(crew, _take_plain, [PASSES] * CLAIMERS, passes, plain.give_back)
 
 
 def _rate(
-    crew: Crew[C],
+    crew: ProcessGroup[C],
     take: Callable[[C, S], Sequence[T]],
     shares: Sequence[S],
     passes: int,

@@ -12,9 +12,9 @@ from typing import Any
 
 import psycopg2
 
-from benchmarks.arena import ROOT, Arena, DidNotRun, clean_environment
-from benchmarks.asked import Asked
-from benchmarks.waiting import wait_for_count, wait_until
+from benchmarks.options import Options
+from benchmarks.servers import ROOT, BenchmarkServers, ProgramFailed, clean_environment
+from benchmarks.wait import wait_for_count, wait_until
 
 PEERS_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
 OURS_PYTHON = Path(sys.executable)
@@ -25,7 +25,7 @@ TIMEOUT = 900
 
 
 @dataclass(frozen=True)
-class Rival:
+class PeerQueue:
     """One queue in one way of using it; `unfinished` counts the jobs that have not ended."""
 
     name: str
@@ -40,20 +40,20 @@ class Rival:
         return self.python.exists()
 
 
-CELERY = Rival("celery", "celery_peer", python=OURS_PYTHON)
-PROCRASTINATE = Rival(
+CELERY = PeerQueue("celery", "celery_peer", python=OURS_PYTHON)
+PROCRASTINATE = PeerQueue(
     "procrastinate",
     "procrastinate_peer",
     unfinished="SELECT count(*) FROM procrastinate_jobs WHERE status IN ('todo', 'doing')",
 )
-PROCRASTINATE_LOCKED = Rival(
+PROCRASTINATE_LOCKED = PeerQueue(
     "procrastinate+lock",
     "procrastinate_peer",
     options={"locked": True},
     unfinished=PROCRASTINATE.unfinished,
 )
-PGQUEUER = Rival("pgqueuer", "pgqueuer_peer", unfinished="SELECT count(*) FROM public.pgqueuer")
-DBOS = Rival(
+PGQUEUER = PeerQueue("pgqueuer", "pgqueuer_peer", unfinished="SELECT count(*) FROM public.pgqueuer")
+DBOS = PeerQueue(
     "dbos",
     "dbos_peer",
     unfinished="SELECT count(*) FROM dbos.workflow_status WHERE status IN ('ENQUEUED', 'PENDING')",
@@ -61,52 +61,52 @@ DBOS = Rival(
 ALL = (CELERY, PROCRASTINATE, PROCRASTINATE_LOCKED, PGQUEUER, DBOS)
 
 
-def present(asked: Asked, candidates: Sequence[Rival] = ALL) -> list[Rival]:
-    """Return the rivals that were asked for and are installed; say what is missing."""
-    wanted = [rival for rival in candidates if asked.wants(rival.name)]
-    missing = [rival.name for rival in wanted if not rival.is_there]
+def installed_peers(options: Options, candidates: Sequence[PeerQueue] = ALL) -> list[PeerQueue]:
+    """Return the peers that were options for and are installed; say what is missing."""
+    wanted = [peer for peer in candidates if options.wants(peer.name)]
+    missing = [peer.name for peer in wanted if not peer.is_there]
     if missing:
         print(f"  (without {', '.join(missing)}: {HOW_TO_GET_THEM})", flush=True)
-    return [rival for rival in wanted if rival.is_there]
+    return [peer for peer in wanted if peer.is_there]
 
 
-class Seat:
-    """One rival in the arena, with a fresh database and an empty Redis."""
+class PeerRunner:
+    """One peer on the benchmark servers, with a fresh database and an empty Redis."""
 
-    def __init__(self, arena: Arena, rival: Rival) -> None:
-        self.arena = arena
-        self.rival = rival
-        self.database = rival.script
-        self.url = arena.database(self.database)
-        arena.empty_redis()
-        self.marks = arena.marks()
+    def __init__(self, servers: BenchmarkServers, peer: PeerQueue) -> None:
+        self.servers = servers
+        self.rival = peer
+        self.database = peer.script
+        self.url = servers.database(self.database)
+        servers.flush_redis()
+        self.marks = servers.marks()
         self.ask("install")
 
     def ask(self, action: str, **options: object) -> dict[str, Any]:
-        """Run one command of the rival's script; return its answer."""
+        """Run one command of the peer's script; return its answer."""
         ran = subprocess.run(
             self._command(action, options),
             env=clean_environment() | self._environment(),
-            cwd=self.arena.directory,
+            cwd=self.servers.directory,
             capture_output=True,
             text=True,
             timeout=TIMEOUT,
             check=False,
         )
         if ran.returncode:
-            raise DidNotRun(f"{self.rival.name} {action}:\n{ran.stderr[-3000:]}")
+            raise ProgramFailed(f"{self.rival.name} {action}:\n{ran.stderr[-3000:]}")
         answer: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
         return answer
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Let the rival's worker run for the length of a block."""
+        """Let the peer's worker run for the length of a block."""
         command = self._command("work", {"slots": SLOTS})
-        with self.arena.running(self.rival.script, command, self._environment()):
+        with self.servers.running(self.rival.script, command, self._environment()):
             yield
 
     def unfinished(self) -> int:
-        """Count the jobs that have not ended; a rival that keeps no record has ended them all."""
+        """Count the jobs that have not ended; a peer that keeps no record has ended them all."""
         if self.rival.unfinished is None:
             return 0
         connection = psycopg2.connect(self.url)
@@ -121,16 +121,16 @@ class Seat:
     def drain(self, jobs: int) -> float:
         """Fill the queue, then work it off; return the jobs done a second, from the first start."""
         self.ask("fill", jobs=jobs, users=USERS)
-        self.arena.settle_down(self.database)
+        self.servers.vacuum_and_checkpoint(self.database)
         with self.working():
             wait_until(lambda: self.marks.count() > 0, what=f"{self.rival.name} to start")
-            with self.arena.watch(self.rival.name):
+            with self.servers.watch(self.rival.name):
                 wait_for_count(self.marks.count, jobs, what=f"runs of {self.rival.name}")
                 wait_until(lambda: self.unfinished() == 0, what="every job to end")
                 ended = time.monotonic()
         started = self.marks.read()
         if len(started) != jobs:
-            raise DidNotRun(f"{self.rival.name} ran {len(started)} of {jobs} jobs")
+            raise ProgramFailed(f"{self.rival.name} ran {len(started)} of {jobs} jobs")
         return jobs / (ended - started[0][0])
 
     def _command(self, action: str, options: Mapping[str, object]) -> list[str]:
@@ -141,6 +141,6 @@ class Seat:
     def _environment(self) -> dict[str, str]:
         return {
             "PEER_DATABASE_URL": self.url,
-            "PEER_REDIS_URL": self.arena.redis.url,
+            "PEER_REDIS_URL": self.servers.redis.url,
             **self.marks.environment,
         }

@@ -2,10 +2,10 @@
 
 import psycopg2
 
-from benchmarks.ours import Ours
+from benchmarks.deployment import BenchmarkDeployment
 
 #: One user owns this share of all work; the others share the rest evenly.
-WHALE = 0.3
+LARGEST_USER_SHARE = 0.3
 
 USERS = """
     INSERT INTO users (id, name, plan_tier, max_concurrent_agents, max_task_duration_minutes,
@@ -36,10 +36,10 @@ COUNT = """
 """
 
 
-class Warehouse:
+class FilledDatabase:
     """A deployment filled from behind: users once, then ready tasks up to any number."""
 
-    def __init__(self, deployment: Ours, users: int) -> None:
+    def __init__(self, deployment: BenchmarkDeployment, users: int) -> None:
         self.deployment = deployment
         self.users = users
         self.ready = 0
@@ -50,16 +50,16 @@ class Warehouse:
         self._run(TASKS, start=self.ready, stop=ready)
         self._run(COUNT, triggers=True)
         self.ready = ready
-        self.deployment.arena.settle_down(self.deployment.database)
+        self.deployment.servers.vacuum_and_checkpoint(self.deployment.database)
 
     def _run(self, sql: str, *, triggers: bool = False, **values: object) -> None:
-        url = self.deployment.arena.superuser_url(self.deployment.database)
+        url = self.deployment.servers.superuser_url(self.deployment.database)
         connection = psycopg2.connect(url)
         try:
             with connection, connection.cursor() as cursor:
                 if not triggers:
                     # Triggers and foreign keys are for writers who can err; here they cost minutes.
                     cursor.execute("SET LOCAL session_replication_role = replica")
-                cursor.execute(sql, {"users": self.users, "whale": WHALE, **values})
+                cursor.execute(sql, {"users": self.users, "whale": LARGEST_USER_SHARE, **values})
         finally:
             connection.close()

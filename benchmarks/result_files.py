@@ -4,9 +4,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.asked import Kind
 from benchmarks.chart import bars
-from benchmarks.outcome import OutcomeDict
+from benchmarks.options import Kind
+from benchmarks.results import BenchmarkResultDict
 
 THOUSAND = 1000
 RESULTS = Path(__file__).parent / "results"
@@ -17,7 +17,7 @@ def folder(results: Path, kind: Kind) -> Path:
     return results if kind == "full" else results / kind
 
 
-def write(result: OutcomeDict, results: Path = RESULTS) -> Path:
+def write(result: BenchmarkResultDict, results: Path = RESULTS) -> Path:
     """Write the JSON file and the chart; return the former's path."""
     where = folder(results, result["kind"])
     where.mkdir(parents=True, exist_ok=True)
@@ -27,13 +27,13 @@ def write(result: OutcomeDict, results: Path = RESULTS) -> Path:
     return path
 
 
-def load_all(kind: Kind = "full") -> dict[str, OutcomeDict]:
+def load_all(kind: Kind = "full") -> dict[str, BenchmarkResultDict]:
     """Read the last result of every benchmark that has one."""
     found = sorted(folder(RESULTS, kind).glob("*.json"))
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in found}
 
 
-def table(result: OutcomeDict) -> str:
+def table(result: BenchmarkResultDict) -> str:
     """Set ratios first, then the figures, then the state of the machine."""
     lines = [f"  {name:<52} {shown(value):>10}" for name, value in result["ratios"].items()]
     for row in result["figures"]:
@@ -54,7 +54,7 @@ def shown(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= THOUSAND else f"{value:.3g}"
 
 
-def machine(result: OutcomeDict) -> list[str]:
+def machine(result: BenchmarkResultDict) -> list[str]:
     """Say what the disk and the neighbours were like: least and most over all rounds."""
     rows = result["probes"]
     if not rows:

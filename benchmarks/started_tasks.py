@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import timedelta
 
-from benchmarks.ours import Ours
+from benchmarks.deployment import BenchmarkDeployment
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.results import Result, Returned
@@ -24,7 +24,7 @@ class NotSettled(Exception):
     """A run that should have been ours to settle was not."""
 
 
-def open_wide(deployment: Ours, users: Sequence[UserId], slots: int) -> None:
+def lift_limits(deployment: BenchmarkDeployment, users: Sequence[UserId], slots: int) -> None:
     """Give a deployment one large worker, and its users room for everything they have."""
     join(deployment.dispatcher, AgentCard(AGENT, POOL, (), slots))
     deployment.run(
@@ -35,7 +35,7 @@ def open_wide(deployment: Ours, users: Sequence[UserId], slots: int) -> None:
     )
 
 
-def begin(deployment: Ours, most: int = ENDLESS) -> list[Run]:
+def begin(deployment: BenchmarkDeployment, most: int = ENDLESS) -> list[Run]:
     """Claim and start what is ready, at most so much; return the runs."""
     runs: list[Run] = []
     while len(runs) < most:
