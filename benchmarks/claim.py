@@ -19,7 +19,7 @@ from benchmarks.plain_claim import PlainQueue
 from benchmarks.results import BenchmarkResult
 from benchmarks.servers import BenchmarkServers
 from benchmarks.timing import ProcessGroup, Stopwatch, connect_as_dispatcher
-from overnight_server.gate.claim import CLAIMS_PER_PASS, Terms, claim
+from overnight_server.gate.claim import CLAIMS_PER_PASS, ClaimSettings, claim
 from overnight_server.outcome.presence import AgentCard, join
 from overnight_server.outcome.settle import release
 
@@ -104,7 +104,7 @@ def claim_ours(deployment: BenchmarkDeployment, batch: int, passes: int) -> floa
                 deployment.dispatcher,
                 POOL,
                 holder="bench",
-                terms=Terms(FOREVER, FOREVER),
+                claim_settings=ClaimSettings(FOREVER, FOREVER),
                 limit=batch,
             )
         watch.done += len(taken.claims)

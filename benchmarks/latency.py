@@ -126,7 +126,7 @@ def _ours(
                     directly,
                     range(last + 1, last + jobs + 1),
                     # A type without duration statistics is sent by message, as long tasks are.
-                    before=lambda: deployment.run("DELETE FROM paces"),
+                    before=lambda: deployment.run("DELETE FROM type_durations"),
                 )
         waker.close()
     waits = {US: direct[WARM_UP:], US_RESTED: slow, US_BY_HTTP: http[WARM_UP:]}

@@ -16,7 +16,7 @@ from benchmarks import plain_claim
 from benchmarks.deployment import BenchmarkDeployment
 from benchmarks.timing import ProcessGroup, Stopwatch
 from overnight_server.domain.claims import Claimed
-from overnight_server.gate.claim import CLAIMS_PER_PASS, Terms, claim
+from overnight_server.gate.claim import CLAIMS_PER_PASS, ClaimSettings, claim
 from overnight_server.outcome.presence import AgentCard, join
 from overnight_server.outcome.settle import release
 from overnight_server.store.db import Db
@@ -78,10 +78,12 @@ def _rate(
 
 
 def _take_ours(db: Db, pool: str) -> list[Claimed]:
-    terms = Terms(FOREVER, FOREVER)
+    claim_settings = ClaimSettings(FOREVER, FOREVER)
     taken: list[Claimed] = []
     for _ in range(PASSES):
-        taken += claim(db, pool, holder=pool, terms=terms, limit=CLAIMS_PER_PASS).claims
+        taken += claim(
+            db, pool, holder=pool, claim_settings=claim_settings, limit=CLAIMS_PER_PASS
+        ).claims
     return taken
 
 

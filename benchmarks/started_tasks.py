@@ -7,7 +7,7 @@ from benchmarks.deployment import BenchmarkDeployment
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.results import Result, Returned
-from overnight_server.gate.claim import Terms, claim
+from overnight_server.gate.claim import ClaimSettings, claim
 from overnight_server.outcome.presence import AgentCard, join
 from overnight_server.outcome.settle import settle_all
 from overnight_server.outcome.start import start_all
@@ -43,7 +43,7 @@ def begin(deployment: BenchmarkDeployment, most: int = ENDLESS) -> list[Run]:
             deployment.dispatcher,
             POOL,
             holder=AGENT,
-            terms=Terms(FOREVER, FOREVER),
+            claim_settings=ClaimSettings(FOREVER, FOREVER),
             limit=min(AT_ONCE, most - len(runs)),
         )
         if not taken.claims:

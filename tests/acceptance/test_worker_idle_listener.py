@@ -14,7 +14,7 @@ from tests.support.waiting import wait_until
 def test_the_first_quick_task_of_an_idle_deployment_needs_no_message(
     deployment: Deployment, build: Callable[..., Stack]
 ) -> None:
-    deployment.run("INSERT INTO paces (type, seconds) VALUES ('echo', 0.001)")
+    deployment.run("INSERT INTO type_durations (type, seconds) VALUES ('echo', 0.001)")
     stack = build().start("dispatcher", "worker").ready()
     prefix = stack.settings.redis_key_prefix
     with Redis.from_url(str(stack.settings.redis_url)) as client:

@@ -128,7 +128,7 @@ def test_a_run_that_its_slot_took_by_itself_is_known_as_soon(
     shift: Shift, worker: Worker, redis: EmbeddedRedis
 ) -> None:
     prefix, pools = shift.settings.redis_key_prefix, [shift.settings.pool]
-    shift.deployment.run("INSERT INTO paces (type, seconds) VALUES ('crash', 0.001)")
+    shift.deployment.run("INSERT INTO type_durations (type, seconds) VALUES ('crash', 0.001)")
     shift.reaches(shift.send("echo"), "completed")
     with Redis.from_url(redis.url) as client:
         wait_until(lambda: has_idle_listener(client, prefix, pools), what="its slot to linger")

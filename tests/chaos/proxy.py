@@ -23,8 +23,8 @@ RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 # By these a transaction ends; some take only the trip that begins them.
 COMMITS: Final = (
     b"COMMIT",
-    b"EXECUTE look_for_one",
-    b"EXECUTE insert_if_fitting",
+    b"EXECUTE prepare_idle_claim",
+    b"EXECUTE insert_tasks_if_within_limits",
     b"EXECUTE start (",
 )
 T = TypeVar("T")

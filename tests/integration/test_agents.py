@@ -13,7 +13,7 @@ from overnight_server.explain.explain import explain
 from overnight_server.insight.workers import list_workers
 from overnight_server.maintenance.reap import reap, retire_agents
 from tests.support.api_user import ApiUser, serve_api
-from tests.support.deployment import TERMS, Deployment
+from tests.support.deployment import CLAIM_SETTINGS, Deployment
 from tests.support.outside import AGENTS, Outsider, outsider
 
 LEASE = timedelta(seconds=90)
@@ -294,7 +294,9 @@ def test_workers_and_explain_count_the_agents_slots(api_user: ApiUser) -> None:
 
     [worker] = list_workers(api_user.deployment.app)
     assert (worker.id, worker.kind, worker.slots, worker.busy) == (agent.id, "pull", 1, 1)
-    told = explain(api_user.deployment.app, api_user.user, parse_task(waiting["id"]), TERMS)
+    told = explain(
+        api_user.deployment.app, api_user.user, parse_task(waiting["id"]), CLAIM_SETTINGS
+    )
     [reason] = [one for one in told.reasons if one.code == "slots"]
     assert reason.details["pools"] == [{"pool": worker.pool, "busy": 1, "slots": 1}]
 
@@ -304,12 +306,12 @@ def test_explain_counts_nobody_elses_agents_and_no_other_types(api_user: ApiUser
     task = parse_task(api_user.created(type="echo")["id"])
     outsider(api_user, "painter", types=["paint"])
 
-    told = explain(api_user.deployment.app, api_user.user, task, TERMS)
+    told = explain(api_user.deployment.app, api_user.user, task, CLAIM_SETTINGS)
 
     assert [one.code for one in told.reasons] == ["handler"]
     assert "takes no tasks of the type 'echo'" in told.reasons[0].message
     outsider(api_user, "echoes", types=["echo"])
-    assert explain(api_user.deployment.app, api_user.user, task, TERMS).starts_next
+    assert explain(api_user.deployment.app, api_user.user, task, CLAIM_SETTINGS).starts_next
 
 
 def test_what_only_an_agent_that_left_knows_waits_for_it_for_a_day(api_user: ApiUser) -> None:
@@ -320,7 +322,7 @@ def test_what_only_an_agent_that_left_knows_waits_for_it_for_a_day(api_user: Api
     api_user.ask("DELETE", f"{AGENTS}/{away.id}")
 
     assert not deployment.claim().claims
-    [reason] = explain(deployment.app, api_user.user, task, TERMS).reasons
+    [reason] = explain(deployment.app, api_user.user, task, CLAIM_SETTINGS).reasons
     assert reason.code == "handler"
     assert "the agents outside that do are away" in reason.message
 

@@ -27,7 +27,7 @@ from overnight_server.outcome.settle import release, settle
 from overnight_server.outcome.start import start
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
-from tests.support.deployment import AGENT, LEASE, LOOSE, POOL, TERMS, Deployment
+from tests.support.deployment import AGENT, CLAIM_SETTINGS, LEASE, LOOSE, POOL, Deployment
 from tests.support.rivals import Rival
 
 
@@ -180,7 +180,7 @@ def _submit_some(db: Db, user: UserId, chance: random.Random) -> None:
 
 
 def _serve(db: Db, _: UserId, chance: random.Random) -> None:
-    taken = claim(db, POOL, holder="d", terms=TERMS, limit=6)
+    taken = claim(db, POOL, holder="d", claim_settings=CLAIM_SETTINGS, limit=6)
     for claimed in taken.claims:
         if chance.random() < 0.1:
             release(db, [claimed], reason="test")

@@ -12,7 +12,7 @@ from overnight_server.domain.billing import boundary, cycle_at
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.results import Returned
-from overnight_server.gate.claim import CYCLES_PER_PASS
+from overnight_server.gate.claim import LANES_PER_REFRESH
 from overnight_server.insight.limits import user_limits
 from overnight_server.insight.queue_status import queue_status
 from overnight_server.maintenance.reset import reset_cycles
@@ -172,7 +172,7 @@ def test_a_month_nobody_has_begun_yet_is_not_judged_by_the_last_ones_hours(
     deployment.set_clock(boundary_at - timedelta(seconds=10))
     run = deployment.running(user, timeout_seconds=HOUR)
     deployment.task(user, timeout_seconds=60)
-    for _ in range(CYCLES_PER_PASS):
+    for _ in range(LANES_PER_REFRESH):
         deployment.user()
     deployment.run(
         "UPDATE lanes SET resets_at = :at WHERE user_id <> :user",

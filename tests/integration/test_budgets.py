@@ -26,7 +26,7 @@ from overnight_server.intake.submit import submit_graph
 from overnight_server.maintenance.reap import reap
 from overnight_server.outcome.heartbeat import Answer, heartbeat
 from overnight_server.outcome.presence import AgentCard, join
-from tests.support.deployment import AGENT, LEASE, LOOSE, TERMS, Deployment
+from tests.support.deployment import AGENT, CLAIM_SETTINGS, LEASE, LOOSE, Deployment
 from tests.support.invariants import told, violations
 from tests.support.money import ACTOR, beat, started
 from tests.support.rivals import Connect, Rival, meet_at_lane
@@ -250,7 +250,7 @@ def test_an_agent_that_has_used_up_its_budget_is_given_nothing_at_all(
     set_agent_budget(deployment.dispatcher, AGENT, 0, actor=ACTOR)
 
     assert list(deployment.claim().claims) == []
-    [reason] = explain(deployment.app, user, task, TERMS).reasons
+    [reason] = explain(deployment.app, user, task, CLAIM_SETTINGS).reasons
     assert (reason.code, reason.details["budget"]) == ("budget", "agent")
 
     set_agent_budget(deployment.dispatcher, AGENT, 0.01, actor=ACTOR)

@@ -13,7 +13,7 @@ from overnight_server.control.pauses import EVERYTHING, Target, pause
 from overnight_server.dispatch.publish import group_by_message, message_id
 from overnight_server.domain.claims import Claimed
 from overnight_server.domain.ids import parse_task
-from overnight_server.gate.claim import Bundling, Taken, Terms, claim
+from overnight_server.gate.claim import BundleLimits, ClaimPass, ClaimSettings, claim
 from overnight_server.maintenance.reap import reap
 from overnight_server.store.db import Db
 from overnight_server.wakeups.wake import Waker
@@ -47,7 +47,8 @@ def handle(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Context], obj
 
 def quick(deployment: Deployment, count: int, *, seconds: float = 0.001) -> None:
     deployment.run(
-        "INSERT INTO paces (type, seconds) VALUES ('quick', :s) ON CONFLICT DO NOTHING", s=seconds
+        "INSERT INTO type_durations (type, seconds) VALUES ('quick', :s) ON CONFLICT DO NOTHING",
+        s=seconds,
     )
     for _ in range(count):
         deployment.task(deployment.user(), type="quick")
@@ -58,12 +59,12 @@ def states(deployment: Deployment) -> dict[str, int]:
     return {row["state"]: row["n"] for row in rows}
 
 
-def take(deployment: Deployment, tasks: int = 50) -> Taken:
+def take(deployment: Deployment, tasks: int = 50) -> ClaimPass:
     return claim(
         deployment.dispatcher,
         POOL,
         holder="d",
-        terms=Terms(CLAIM_TTL, LIVENESS, bundling=Bundling(0.25, tasks)),
+        claim_settings=ClaimSettings(CLAIM_TTL, LIVENESS, bundle_limits=BundleLimits(0.25, tasks)),
     )
 
 
@@ -294,8 +295,8 @@ def test_a_crashed_bundle_blames_nobody_and_runs_singly_next(deployment: Deploym
     deployment.move_clock(timedelta(minutes=5))
     reap(deployment.dispatcher)
 
-    rows = deployment.rows("SELECT state, attempts, alone, bundle FROM tasks")
-    assert {(row["state"], row["attempts"], row["alone"], row["bundle"]) for row in rows} == {
+    rows = deployment.rows("SELECT state, attempts, runs_alone, bundle FROM tasks")
+    assert {(row["state"], row["attempts"], row["runs_alone"], row["bundle"]) for row in rows} == {
         ("ready", 0, True, None)
     }
     assert {row["outcome"] for row in deployment.rows("SELECT outcome FROM attempts")} == {

@@ -16,7 +16,7 @@ from overnight_server.domain.retry import RetryPolicy, Strategy
 from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit_graph
 from overnight_server.maintenance import deadlines
-from overnight_server.maintenance.deadlines import end_passed, raise_deadline_priority
+from overnight_server.maintenance.deadlines import dead_letter_passed, raise_deadline_priority
 from overnight_server.store.db import Db
 from tests.support.deployment import LOOSE, Deployment
 from tests.support.graphs import graph
@@ -40,9 +40,9 @@ def test_a_task_past_its_deadline_ends_and_is_not_retried(noon: Deployment) -> N
     task_id = noon.task(noon.user(), deadline_at=SOON)
 
     noon.set_clock(SOON - TICK)
-    before = end_passed(noon.dispatcher)
+    before = dead_letter_passed(noon.dispatcher)
     noon.set_clock(SOON)
-    after = end_passed(noon.dispatcher)
+    after = dead_letter_passed(noon.dispatcher)
 
     row = noon.row(task_id)
     assert (before, after) == (0, 1)
@@ -78,7 +78,7 @@ def test_a_running_task_finishes_however_late(noon: Deployment) -> None:
     run = noon.running(noon.user(), deadline_at=SOON)
     noon.set_clock(SOON + HOUR)
 
-    assert end_passed(noon.dispatcher) == 0
+    assert dead_letter_passed(noon.dispatcher) == 0
     assert noon.settle(run, Returned("late")) is True
     assert noon.state(run.claim.task_id) == "completed"
 
@@ -90,7 +90,7 @@ def test_a_retry_that_waits_past_the_deadline_is_not_tried_again(noon: Deploymen
     noon.settle(run, Raised("error", "no luck"))
     noon.set_clock(SOON)
 
-    assert end_passed(noon.dispatcher) == 1
+    assert dead_letter_passed(noon.dispatcher) == 1
     row = noon.row(run.claim.task_id)
     assert (row["state"], row["attempts"], row["retry_at"]) == ("dead_lettered", 1, None)
     assert len(noon.one("SELECT failure_history FROM dead_letters")["failure_history"]) == 1
@@ -102,7 +102,7 @@ def test_dependents_of_a_late_task_follow_it(noon: Deployment) -> None:
     made = submit_graph(noon.app, user, tasks, LOOSE, edges=[Edge(0, 1), Edge(1, 2)])
     noon.set_clock(SOON)
 
-    end_passed(noon.dispatcher)
+    dead_letter_passed(noon.dispatcher)
 
     rows = [noon.row(one.task_id) for one in made]
     assert [row["state"] for row in rows] == ["dead_lettered", "cancelled", "cancelled"]
@@ -116,7 +116,7 @@ def test_a_task_that_waits_for_another_has_its_deadline_too(noon: Deployment) ->
     parent, late = submit_graph(noon.app, user, tasks, LOOSE, edges=[Edge(0, 1)])
     noon.set_clock(SOON)
 
-    end_passed(noon.dispatcher)
+    dead_letter_passed(noon.dispatcher)
     [claimed] = noon.claim().claims
     run = noon.start(claimed)
     assert run is not None
@@ -131,12 +131,12 @@ def test_a_late_task_that_is_given_another_chance_has_no_deadline_any_more(
 ) -> None:
     task_id = noon.task(noon.user(), deadline_at=SOON)
     noon.set_clock(SOON)
-    end_passed(noon.dispatcher)
+    dead_letter_passed(noon.dispatcher)
 
     retry(noon.dispatcher, task_id, actor="human:test")
 
     assert noon.row(task_id)["deadline_at"] is None
-    assert end_passed(noon.dispatcher) == 0
+    assert dead_letter_passed(noon.dispatcher) == 0
     assert len(noon.claim().claims) == 1
 
 
@@ -147,7 +147,7 @@ def test_many_late_tasks_end_in_batches(noon: Deployment, monkeypatch: pytest.Mo
         noon.task(users[number % 4], deadline_at=SOON)
     noon.set_clock(SOON)
 
-    assert end_passed(noon.dispatcher) == 10
+    assert dead_letter_passed(noon.dispatcher) == 10
     assert {noon.lane(user)["waiting"] for user in users} == {0}
 
 
@@ -160,7 +160,7 @@ def test_two_sweeps_at_once_end_each_task_once(
     noon.set_clock(SOON)
 
     answers = meet_at_lane(
-        connect, user, *(Rival(connect, f"beat-{n}", end_passed) for n in range(2))
+        connect, user, *(Rival(connect, f"beat-{n}", dead_letter_passed) for n in range(2))
     )
 
     assert answers == [5, 0]
@@ -174,7 +174,7 @@ def test_a_task_that_is_started_while_the_sweep_waits_is_let_finish(
     run = noon.running(user, deadline_at=SOON, retry=RetryPolicy(Strategy.IMMEDIATE))
     noon.settle(run, Raised("error", "no luck"))  # waits for a retry, so the sweep will see it
     noon.set_clock(SOON)
-    sweeper = Rival(connect, "sweeper", end_passed)
+    sweeper = Rival(connect, "sweeper", dead_letter_passed)
     reviver = Rival(connect, "reviver", _prolong, run.claim.task_id)
 
     assert meet_at_lane(connect, user, reviver, sweeper) == [None, 0]

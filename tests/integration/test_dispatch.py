@@ -25,12 +25,12 @@ from overnight_server.domain.claims import Claim
 from overnight_server.domain.ids import UserId, parse_task, show_task
 from overnight_server.domain.plans import PlanLimits, PlanTier
 from overnight_server.domain.results import Returned
-from overnight_server.gate.claim import Taken, claim
+from overnight_server.gate.claim import ClaimPass, claim
 from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.outcome.presence import AgentCard, join
 from overnight_server.settings import Settings, load
 from overnight_server.store.db import Db
-from tests.support.deployment import POOL, TERMS, Deployment
+from tests.support.deployment import CLAIM_SETTINGS, POOL, Deployment
 from tests.support.rivals import Rival, held_lane, held_pool, held_task, queue_up
 
 SECRET = "rosebud"
@@ -218,7 +218,7 @@ def test_two_dispatchers_at_one_pool_never_count_a_slot_twice(
 
     with held_pool(connect, POOL):
         queue_up(connect, rivals)
-    taken: list[Taken] = [rival.answer() for rival in rivals]
+    taken: list[ClaimPass] = [rival.answer() for rival in rivals]
 
     assert [len(one.claims) for one in taken] == [1, 0]
 
@@ -280,7 +280,7 @@ def test_a_plan_change_waits_for_a_claim_under_way(
 
     with held_task(connect, first):
         queue_up(connect, [dispatcher, change])
-    taken: Taken = dispatcher.answer()
+    taken: ClaimPass = dispatcher.answer()
     change.answer()
 
     assert len(taken.claims) == 3
@@ -294,8 +294,8 @@ def test_a_plan_change_waits_for_a_claim_under_way(
     assert len(deployment.claim().claims) == 1
 
 
-def _claim(db: Db) -> Taken:
-    return claim(db, POOL, holder="d", terms=TERMS)
+def _claim(db: Db) -> ClaimPass:
+    return claim(db, POOL, holder="d", claim_settings=CLAIM_SETTINGS)
 
 
 def _with_all_rights(connect: Callable[..., Db]) -> Callable[..., Db]:

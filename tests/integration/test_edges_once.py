@@ -1,7 +1,7 @@
 """An edge counts once, however often its parent is said to have ended."""
 
 from overnight_server.domain.results import Returned
-from overnight_server.store.edges import follow
+from overnight_server.store.edges import resolve_dependents
 from tests.support.deployment import Deployment
 from tests.support.graphs import begin, graph
 
@@ -12,7 +12,7 @@ def test_a_parent_counted_twice_does_not_stand_for_another(deployment: Deploymen
     first, _, child = graph(deployment, user, 3, [(0, 2), (1, 2)])
     deployment.settle(*begin(deployment, first), Returned())
 
-    deployment.dispatcher.atomically(lambda tx: follow(tx, [first]))
+    deployment.dispatcher.atomically(lambda tx: resolve_dependents(tx, [first]))
 
     row = deployment.row(child)
     assert (row["state"], row["unmet"]) == ("pending", 1)

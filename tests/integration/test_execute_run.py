@@ -268,10 +268,10 @@ def test_only_runs_that_ended_by_themselves_tell_how_long_their_type_takes(
 
     handler(work)
     carried_out(deployment, worker, user, payload={"stop": True})
-    assert deployment.rows("SELECT * FROM paces") == []
+    assert deployment.rows("SELECT * FROM type_durations") == []
 
     carried_out(deployment, worker, user, payload={"stop": False})
-    [pace] = deployment.rows("SELECT * FROM paces")
+    [pace] = deployment.rows("SELECT * FROM type_durations")
     assert (pace["type"], len(pace["recent"])) == ("test", 1)
 
 

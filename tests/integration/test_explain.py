@@ -22,14 +22,14 @@ from overnight_server.domain.reasons import Code
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.domain.windows import AtClosing, Window
 from overnight_server.explain.explain import explain
-from overnight_server.gate.claim import Bundling, Terms
+from overnight_server.gate.claim import BundleLimits, ClaimSettings
 from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit_graph
 from tests.rules.sources import read
 from tests.rules.test_docs import FENCE
 from tests.support.api_user import TASKS, ApiUser, serve_api
 from tests.support.canned import KEY, canned_service
-from tests.support.deployment import CLAIM_TTL, LIVENESS, LOOSE, POOL, TERMS, Deployment
+from tests.support.deployment import CLAIM_SETTINGS, CLAIM_TTL, LIVENESS, LOOSE, POOL, Deployment
 
 PAGE = Path("docs/guides/explain.md")
 NIGHT = Window("Europe/Berlin", time(22), time(6))
@@ -46,15 +46,17 @@ def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
 
 
 def reasons(
-    deployment: Deployment, user: UserId, task: UUID, terms: Terms = TERMS
+    deployment: Deployment, user: UserId, task: UUID, claim_settings: ClaimSettings = CLAIM_SETTINGS
 ) -> dict[str, Reason]:
-    found = explain(deployment.app, user, TaskId(task), terms).reasons
+    found = explain(deployment.app, user, TaskId(task), claim_settings).reasons
     return {reason.code: reason for reason in found}
 
 
-def only(deployment: Deployment, user: UserId, task: UUID, terms: Terms = TERMS) -> Reason:
+def only(
+    deployment: Deployment, user: UserId, task: UUID, claim_settings: ClaimSettings = CLAIM_SETTINGS
+) -> Reason:
     """The one reason there is."""
-    [reason] = reasons(deployment, user, task, terms).values()
+    [reason] = reasons(deployment, user, task, claim_settings).values()
     return reason
 
 
@@ -65,7 +67,7 @@ def test_a_task_that_nothing_holds_has_no_reason_and_is_claimed_next(
     user = deployment.user()
     task = deployment.task(user)
 
-    view = explain(deployment.app, user, task, TERMS)
+    view = explain(deployment.app, user, task, CLAIM_SETTINGS)
 
     assert (view.reasons, view.starts_next, view.queue_position) == ([], True, 1)
     assert [one.claim.task_id for one in deployment.claim().claims] == [task]
@@ -75,7 +77,7 @@ def test_another_users_task_looks_like_none(deployment: Deployment) -> None:
     task = deployment.task(deployment.user())
 
     with pytest.raises(TaskNotFound):
-        explain(deployment.app, deployment.user(), task, TERMS)
+        explain(deployment.app, deployment.user(), task, CLAIM_SETTINGS)
 
 
 def test_a_dependency_names_the_tasks_it_waits_for(deployment: Deployment) -> None:
@@ -403,12 +405,12 @@ def test_a_lane_the_pool_gave_up_on_is_told(deployment: Deployment) -> None:
 
 def test_quick_tasks_share_a_slot_and_so_none_is_behind(deployment: Deployment) -> None:
     deployment.agent(slots=1)
-    deployment.run("INSERT INTO paces (type, seconds) VALUES ('quick', 0.05)")
+    deployment.run("INSERT INTO type_durations (type, seconds) VALUES ('quick', 0.05)")
     user = deployment.user()
     tasks = [deployment.task(user, type="quick") for _ in range(6)]
-    terms = Terms(CLAIM_TTL, LIVENESS, bundling=Bundling(0.25, 100))
+    claim_settings = ClaimSettings(CLAIM_TTL, LIVENESS, bundle_limits=BundleLimits(0.25, 100))
 
-    held = [task for task in tasks if reasons(deployment, user, task, terms)]
+    held = [task for task in tasks if reasons(deployment, user, task, claim_settings)]
 
     assert held == tasks[5:]
 

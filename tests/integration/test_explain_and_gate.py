@@ -22,17 +22,17 @@ from overnight_server.domain.windows import AtClosing, Window
 from overnight_server.explain.explain import explain
 from overnight_server.gate.claim import (
     CLAIMS_PER_PASS,
-    ONE_BY_ONE,
-    Begun,
-    Bundling,
-    Terms,
+    NO_BUNDLES,
+    BundleLimits,
+    ClaimSettings,
+    StartedRuns,
     claim,
+    claim_next_for_slot,
     claim_one,
-    take_next,
 )
 from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit_graph
-from overnight_server.store.batched_statements import Answer, Call, ask
+from overnight_server.store.batched_statements import Call, ResultRow, execute_batch
 from overnight_server.store.db import Db
 from tests.support.deployment import CLAIM_TTL, LOOSE, POOL, Deployment
 from tests.support.profiles import examples
@@ -44,7 +44,17 @@ FORGET = "; ".join(
     f"DELETE FROM {table}"
     for table in (
         *("events", "usage_ledger", "attempts", "task_edges", "held_locks", "lock_waits", "tasks"),
-        *("dags", "spending", "notices", "lanes", "users", "agents", "pools", "pauses", "paces"),
+        *(
+            "dags",
+            "spending",
+            "notices",
+            "lanes",
+            "users",
+            "agents",
+            "pools",
+            "pauses",
+            "type_durations",
+        ),
     )
 )
 LIVENESS = timedelta(seconds=15)
@@ -127,7 +137,7 @@ class Place:
     workers: Sequence[Worker]
     paused: str | None
     slots_max: int | None
-    bundling: Bundling
+    bundle_limits: BundleLimits
     busy: int
 
 
@@ -220,7 +230,7 @@ places = st.builds(
     ),
     paused=st.one_of(*[st.none()] * 3, st.sampled_from([POOL, GPU_POOL, "all"])),
     slots_max=st.one_of(*[st.none()] * 3, st.integers(1, 4)),
-    bundling=st.sampled_from([ONE_BY_ONE, Bundling(0.25, 3)]),
+    bundle_limits=st.sampled_from([NO_BUNDLES, BundleLimits(0.25, 3)]),
     busy=st.integers(0, 3),
 )
 
@@ -231,7 +241,7 @@ CLOSED = Window("UTC", time(18), time(20, 30), AtClosing.CONTINUE)
 CARRIES = Person(
     PlanTier.PRO, 3, None, CLOSED, paused=False, jobs=[PLAIN, replace(PLAIN, late=True)]
 )
-WORKING = Place([Worker(POOL, 3, (), "alive")], None, None, ONE_BY_ONE, busy=0)
+WORKING = Place([Worker(POOL, 3, (), "alive")], None, None, NO_BUNDLES, busy=0)
 
 
 @example(crowd=[CARRIES], place=WORKING)
@@ -254,11 +264,13 @@ def test_explain_agrees_with_the_gate_in_many_more_deployments(
 
 
 def _compare(deployment: Deployment, crowd: list[Person], place: Place) -> None:
-    terms = Terms(CLAIM_TTL, LIVENESS, place.slots_max, place.bundling)
-    owners = _build(deployment, crowd, place, terms)
+    claim_settings = ClaimSettings(CLAIM_TTL, LIVENESS, place.slots_max, place.bundle_limits)
+    owners = _build(deployment, crowd, place, claim_settings)
 
-    taken = _next_pass(deployment, terms)
-    told = {task: explain(deployment.app, user, task, terms) for task, user in owners.items()}
+    taken = _next_pass(deployment, claim_settings)
+    told = {
+        task: explain(deployment.app, user, task, claim_settings) for task, user in owners.items()
+    }
 
     free = {task for task, view in told.items() if view.starts_next}
     assert free == taken, _tell(told, free ^ taken)
@@ -267,7 +279,7 @@ def _compare(deployment: Deployment, crowd: list[Person], place: Place) -> None:
     assert alone == would_run, _tell(told, alone ^ would_run)
     for view in told.values():
         _check_words(view)
-    assert _firsts(deployment, terms) == _firsts(deployment, terms, by="claim")
+    assert _firsts(deployment, claim_settings) == _firsts(deployment, claim_settings, by="claim")
 
 
 def _own_reasons(view: Explanation) -> list[Reason]:
@@ -286,7 +298,7 @@ def _goes_alone(deployment: Deployment, user: UserId, task: TaskId) -> bool:
     claimed = claim_one(
         Undone(deployment.dispatcher.engine),
         holder="nobody",
-        terms=Terms(CLAIM_TTL, LIVENESS),
+        claim_settings=ClaimSettings(CLAIM_TTL, LIVENESS),
         user_id=user,
         task_id=task,
         capabilities=["gpu", "big"],
@@ -294,39 +306,42 @@ def _goes_alone(deployment: Deployment, user: UserId, task: TaskId) -> bool:
     return claimed is not None
 
 
-def _next_pass(deployment: Deployment, terms: Terms) -> set[UUID]:
+def _next_pass(deployment: Deployment, claim_settings: ClaimSettings) -> set[UUID]:
     """What the next pass of any pool would take, each as if it came first."""
     undone = Undone(deployment.dispatcher.engine)
     pools = [row["name"] for row in deployment.rows("SELECT name FROM pools")]
     passes = [
-        claim(undone, pool, holder="nobody", terms=terms, limit=CLAIMS_PER_PASS) for pool in pools
+        claim(undone, pool, holder="nobody", claim_settings=claim_settings, limit=CLAIMS_PER_PASS)
+        for pool in pools
     ]
     return {one.claim.task_id for taken in passes for one in taken.claims}
 
 
 def _firsts(
-    deployment: Deployment, terms: Terms, *, by: str = "claim_first"
+    deployment: Deployment, claim_settings: ClaimSettings, *, by: str = "claim_single"
 ) -> list[Sequence[UUID]]:
     """What each pool would give to one slot, and to a worker's own that goes on by itself.
 
     One task is chosen by a shorter statement; by that for many it must be the same one.
     """
 
-    def reworded(tx: Connection, *calls: Call) -> Sequence[Answer]:
-        return ask(
+    def reworded(tx: Connection, *calls: Call) -> Sequence[ResultRow]:
+        return execute_batch(
             tx, *(call._replace(name=by) if "claim" in call.name else call for call in calls)
         )
 
-    def go_on(tx: Connection) -> Begun:
-        one = replace(terms, bundling=replace(terms.bundling, tasks=1))
-        return take_next(tx, pool, agent="host-0", bundle=uuid4(), terms=one, lease=LIVENESS)
+    def go_on(tx: Connection) -> StartedRuns:
+        one = replace(claim_settings, bundle_limits=replace(claim_settings.bundle_limits, tasks=1))
+        return claim_next_for_slot(
+            tx, pool, agent="host-0", bundle=uuid4(), claim_settings=one, lease=LIVENESS
+        )
 
     undone = Undone(deployment.dispatcher.engine)
     found: list[Sequence[UUID]] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("overnight_server.gate.claim.ask", reworded)
+        patch.setattr("overnight_server.gate.claim.execute_batch", reworded)
         for pool in (POOL, GPU_POOL):
-            taken = claim(undone, pool, holder="nobody", terms=terms, limit=1)
+            taken = claim(undone, pool, holder="nobody", claim_settings=claim_settings, limit=1)
             found.append([one.claim.task_id for one in taken.claims])
             found.append([run.claim.task_id for run in undone.atomically(go_on).runs])
     event(f"{sum(map(len, found))} firsts")
@@ -348,12 +363,12 @@ def _check_words(view: Explanation) -> None:
 
 
 def _build(
-    deployment: Deployment, crowd: list[Person], place: Place, terms: Terms
+    deployment: Deployment, crowd: list[Person], place: Place, claim_settings: ClaimSettings
 ) -> dict[TaskId, UserId]:
     """A deployment at a late hour: some run since the evening, some came only now."""
     deployment.run(FORGET)
     deployment.set_clock(EVENING)
-    deployment.run(f"INSERT INTO paces (type, seconds) VALUES ('{QUICK}', 0.1)")
+    deployment.run(f"INSERT INTO type_durations (type, seconds) VALUES ('{QUICK}', 0.1)")
     for number, worker in enumerate(place.workers):
         deployment.agent(
             worker.slots,
@@ -372,7 +387,13 @@ def _build(
     for user, person in zip(users, crowd, strict=True):
         owners |= _submit(deployment, user, [job for job in person.jobs if not job.late])
     for pool in (POOL, GPU_POOL) if place.busy else ():
-        claim(deployment.dispatcher, pool, holder="host-0", terms=terms, limit=place.busy)
+        claim(
+            deployment.dispatcher,
+            pool,
+            holder="host-0",
+            claim_settings=claim_settings,
+            limit=place.busy,
+        )
     deployment.set_clock(LATER)
     for user, person in zip(users, crowd, strict=True):
         owners |= _submit(deployment, user, [job for job in person.jobs if job.late])

@@ -6,7 +6,7 @@ from overnight_server.domain.results import Returned
 from overnight_server.explain.explain import explain
 from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit_graph
-from tests.support.deployment import LOOSE, TERMS, Deployment
+from tests.support.deployment import CLAIM_SETTINGS, LOOSE, Deployment
 from tests.support.graphs import begin
 
 
@@ -52,5 +52,5 @@ def test_a_task_cancelled_because_of_a_parent_names_that_parent(
 
 
 def _only(deployment: Deployment, user: UserId, task: TaskId) -> Reason:
-    [reason] = explain(deployment.app, user, task, TERMS).reasons
+    [reason] = explain(deployment.app, user, task, CLAIM_SETTINGS).reasons
     return reason

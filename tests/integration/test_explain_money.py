@@ -5,11 +5,11 @@ from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.reasons import at
 from overnight_server.domain.results import Suspended
 from overnight_server.explain.explain import explain
-from tests.support.deployment import TERMS, Deployment
+from tests.support.deployment import CLAIM_SETTINGS, Deployment
 
 
 def only(deployment: Deployment, user: UserId, task: TaskId) -> Reason:
-    [reason] = explain(deployment.app, user, task, TERMS).reasons
+    [reason] = explain(deployment.app, user, task, CLAIM_SETTINGS).reasons
     return reason
 
 

@@ -1,7 +1,7 @@
 """Why no pool has a slot for a task: workers, what they can do and know, and how busy they are."""
 
 from overnight_server.control.drain import drain
-from overnight_server.gate.claim import Terms
+from overnight_server.gate.claim import ClaimSettings
 from tests.integration.test_explain import only
 from tests.support.deployment import CLAIM_TTL, LIVENESS, POOL, Deployment
 
@@ -100,6 +100,6 @@ def test_the_cap_of_the_deployment_is_a_reason_of_its_own(deployment: Deployment
     deployment.running(user)
     task = deployment.task(user)
 
-    reason = only(deployment, user, task, Terms(CLAIM_TTL, LIVENESS, slots_max=1))
+    reason = only(deployment, user, task, ClaimSettings(CLAIM_TTL, LIVENESS, slots_max=1))
 
     assert (reason.code, dict(reason.details)) == ("slots_max", {"busy": 1, "slots_max": 1})

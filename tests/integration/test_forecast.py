@@ -35,7 +35,7 @@ def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
 
 def seen(deployment: Deployment, type_: str = "echo", minutes: float = 10, runs: int = 100) -> None:
     deployment.run(
-        "INSERT INTO paces (type, seconds, recent)"
+        "INSERT INTO type_durations (type, seconds, recent)"
         " VALUES (:type, :s, array_fill(CAST(:s AS float8), ARRAY[CAST(:runs AS int)]))",
         type=type_,
         s=minutes * 60,
@@ -231,7 +231,7 @@ def test_what_the_night_cannot_pay_waits_for_the_next(deployment: Deployment) ->
         task: forecast_task(deployment.app, user, task, WORKERS) for task in (first, second, third)
     }
 
-    midnight = deployment.one("SELECT ends_at FROM night_now(:id)", id=user)["ends_at"]
+    midnight = deployment.one("SELECT ends_at FROM current_night(:id)", id=user)["ends_at"]
     assert views[first].start.p50_at == views[first].made_at
     assert views[second].start.p10_at == views[second].start.p90_at == midnight
     assert views[third].start.p50_at is None
@@ -342,7 +342,10 @@ def test_workers_report_what_runs_took_and_the_last_hundred_are_kept(
             stats.add("quick", 0.01)
         stats.report(deployment.dispatcher)
 
-    kept = {row["type"]: row["recent"] for row in deployment.rows("SELECT type, recent FROM paces")}
+    kept = {
+        row["type"]: row["recent"]
+        for row in deployment.rows("SELECT type, recent FROM type_durations")
+    }
 
     assert kept["echo"] == [30.0] * 15 + [60.0] * 15
     assert kept["quick"] == [0.01] * 100

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from overnight_server.dispatch.publish import group_by_message
 from overnight_server.domain.claims import Claim
-from overnight_server.gate.claim import Bundling, Terms, claim
+from overnight_server.gate.claim import BundleLimits, ClaimSettings, claim
 from overnight_server.maintenance.reap import end_overdue, reap
 from overnight_server.outcome.presence import leave
 from tests.support.deployment import CLAIM_TTL, POOL, Deployment
@@ -44,7 +44,7 @@ def test_a_worker_that_leaves_no_longer_holds_its_pool_back(deployment: Deployme
 
 
 def test_quick_and_single_tasks_share_no_slot(deployment: Deployment) -> None:
-    deployment.run("INSERT INTO paces (type, seconds) VALUES ('quick', 0.001)")
+    deployment.run("INSERT INTO type_durations (type, seconds) VALUES ('quick', 0.001)")
     deployment.agent(slots=2)
     for turn, kind in enumerate(("quick", "echo", "quick", "quick", "echo")):
         deployment.task(deployment.user(id=UUID(int=turn)), type=kind)
@@ -53,7 +53,7 @@ def test_quick_and_single_tasks_share_no_slot(deployment: Deployment) -> None:
         deployment.dispatcher,
         POOL,
         holder="dispatcher",
-        terms=Terms(CLAIM_TTL, LIVENESS, bundling=Bundling()),
+        claim_settings=ClaimSettings(CLAIM_TTL, LIVENESS, bundle_limits=BundleLimits()),
     )
 
     assert sorted(len(message) for message in group_by_message(taken.claims)) == [1, 3]

@@ -15,7 +15,7 @@ from overnight_server.outcome.settle import settle
 from overnight_server.outcome.start import start
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
-from tests.support.deployment import AGENT, LEASE, POOL, TERMS, Deployment
+from tests.support.deployment import AGENT, CLAIM_SETTINGS, LEASE, POOL, Deployment
 
 HOUR = 3600
 
@@ -46,7 +46,7 @@ def test_eight_claimers_never_exceed_a_limit_of_three(
     def rival(number: int) -> None:
         db = connect(f"claimer-{number}", pool_size=1)
         while not stop.is_set():
-            taken = claim(db, POOL, holder=f"d{number}", terms=TERMS, limit=2)
+            taken = claim(db, POOL, holder=f"d{number}", claim_settings=CLAIM_SETTINGS, limit=2)
             for claimed in taken.claims:
                 run = start(db, claimed.claim, holder=AGENT, lease=LEASE)
                 assert run is not None
@@ -326,7 +326,7 @@ def test_a_batch_never_overruns_its_limit_under_the_worst_plan(deployment: Deplo
         for switch in ("hashjoin", "mergejoin", "material", "hashagg"):
             tx.execute(text(f"SET LOCAL enable_{switch} = off"))
         users = tx.execute(
-            statement("lock_lanes_to_serve"), {"aside": POOL, "few": 20, "limit": 3}
+            statement("lock_lanes_to_serve"), {"skip_as": POOL, "min_lanes": 20, "limit": 3}
         ).scalars()
         rows = tx.execute(
             statement("claim"),
@@ -334,8 +334,8 @@ def test_a_batch_never_overruns_its_limit_under_the_worst_plan(deployment: Deplo
                 "users": users.all(),
                 "only": None,
                 "pool": POOL,
-                "aside": POOL,
-                "parks": True,
+                "skip_as": POOL,
+                "skips_lanes": True,
                 "free": 3,
                 "messages": 3,
                 "bundles": [],
@@ -348,7 +348,7 @@ def test_a_batch_never_overruns_its_limit_under_the_worst_plan(deployment: Deplo
                 "capabilities": [],
                 "usd_left": None,
                 "holder": "d",
-                "begins": False,
+                "starts": False,
                 "elsewhere": [],
                 "types": None,
                 "ttl": 60,

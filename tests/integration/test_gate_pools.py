@@ -13,7 +13,7 @@ from overnight_server.outcome.presence import leave
 from overnight_server.outcome.settle import settle
 from overnight_server.outcome.start import start
 from overnight_server.store.db import Db
-from tests.support.deployment import AGENT, LEASE, POOL, TERMS, Deployment
+from tests.support.deployment import AGENT, CLAIM_SETTINGS, LEASE, POOL, Deployment
 from tests.support.invariants import violations
 
 POOLS = ("red", "green", "blue", "white")
@@ -35,7 +35,7 @@ def test_claimers_of_four_pools_never_exceed_a_limit_of_three(
     def work(pool: str) -> None:
         db = connect(f"claimer-{pool}", pool_size=1)
         while not done.is_set():
-            taken = claim(db, pool, holder=pool, terms=TERMS, limit=3)
+            taken = claim(db, pool, holder=pool, claim_settings=CLAIM_SETTINGS, limit=3)
             for claimed in taken.claims:
                 run = start(db, claimed.claim, holder=AGENT, lease=LEASE)
                 assert run is not None
@@ -134,7 +134,7 @@ def test_whoever_runs_a_task_itself_is_asked_for_no_handler(deployment: Deployme
     user = deployment.user()
     film = deployment.task(user, type="film")
 
-    claimed = claim_one(deployment.dispatcher, holder="me", terms=TERMS)
+    claimed = claim_one(deployment.dispatcher, holder="me", claim_settings=CLAIM_SETTINGS)
 
     assert claimed is not None
     assert claimed.claim.task_id == film

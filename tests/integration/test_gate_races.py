@@ -20,7 +20,7 @@ from overnight_server.domain.claims import Claim
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.plans import PlanTier
 from overnight_server.domain.results import Raised, Returned
-from overnight_server.gate.claim import Terms, claim, claim_one, take_next
+from overnight_server.gate.claim import ClaimSettings, claim, claim_next_for_slot, claim_one
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.new_graph import NewTask
 from overnight_server.intake.submit import submit
@@ -32,7 +32,15 @@ from overnight_server.outcome.presence import leave
 from overnight_server.outcome.settle import settle, settle_all
 from overnight_server.outcome.start import start
 from overnight_server.store.db import ADMIN, Db
-from tests.support.deployment import AGENT, CLAIM_TTL, LEASE, LIVENESS, POOL, TERMS, Deployment
+from tests.support.deployment import (
+    AGENT,
+    CLAIM_SETTINGS,
+    CLAIM_TTL,
+    LEASE,
+    LIVENESS,
+    POOL,
+    Deployment,
+)
 from tests.support.invariants import told, violations, watch_plans
 from tests.support.rivals import Rival, held_lane, held_pool, held_task, queue_up
 from tests.support.waiting import wait_until
@@ -83,8 +91,10 @@ def claimer(db: Db, number: int, *, slots_max: int | None = None) -> Callable[[]
     chance = random.Random(number)
 
     def work() -> None:
-        terms = Terms(CLAIM_TTL, LIVENESS, slots_max)
-        taken = claim(db, POOL, holder=f"dispatcher-{number}", terms=terms, limit=3)
+        claim_settings = ClaimSettings(CLAIM_TTL, LIVENESS, slots_max)
+        taken = claim(
+            db, POOL, holder=f"dispatcher-{number}", claim_settings=claim_settings, limit=3
+        )
         for claimed in taken.claims:
             run = start(db, claimed.claim, holder=AGENT, lease=LEASE)
             if run is not None:
@@ -171,7 +181,9 @@ def test_pools_that_fill_at_once_stay_within_the_deployments_cap(
         deployment.task(deployment.user())
 
     def fill(db: Db, pool: str) -> int:
-        taken = claim(db, pool, holder=pool, terms=Terms(CLAIM_TTL, LIVENESS, 4), limit=3)
+        taken = claim(
+            db, pool, holder=pool, claim_settings=ClaimSettings(CLAIM_TTL, LIVENESS, 4), limit=3
+        )
         return len(taken.claims)
 
     rivals = [Rival(connect, f"dispatcher-{pool}", fill, pool) for pool in pools]
@@ -247,7 +259,9 @@ def test_a_downgrade_that_waited_for_a_claim_holds_from_the_next(
     assert len(deployment.claim(limit=2).claims) == 2
 
     def take(db: Db) -> int:
-        return len(claim(db, POOL, holder="d", terms=Terms(CLAIM_TTL, LIVENESS)).claims)
+        return len(
+            claim(db, POOL, holder="d", claim_settings=ClaimSettings(CLAIM_TTL, LIVENESS)).claims
+        )
 
     downgrade = Rival(
         lambda name: connect(name, role=ADMIN), "admin", change_plan, user, PlanTier.FREE
@@ -295,7 +309,9 @@ def test_a_pass_under_way_sets_nobody_aside_for_what_workers_could_do_before(
     other = deployment.task(deployment.user())
     task = deployment.task(deployment.user(), **wanted)
     before = deployment.rows(WORKERS)
-    dispatcher = Rival(connect, "dispatcher", claim, POOL, holder="d", terms=TERMS)
+    dispatcher = Rival(
+        connect, "dispatcher", claim, POOL, holder="d", claim_settings=CLAIM_SETTINGS
+    )
     operator = Rival(connect, "operator", change)
 
     with held_task(connect, other):
@@ -316,25 +332,25 @@ def test_a_direct_claim_and_a_slot_that_goes_on_never_wait_in_a_ring(
     deployment.agent()
     run = deployment.running(user)
     deployment.task(user)
-    terms = Terms(CLAIM_TTL, LIVENESS, slots_max=5)
+    claim_settings = ClaimSettings(CLAIM_TTL, LIVENESS, slots_max=5)
     tries: list[str] = []
 
     def go_on(db: Db) -> None:
         def then(tx: Connection) -> None:
             tries.append("settle")
-            take_next(
+            claim_next_for_slot(
                 tx,
                 POOL,
                 agent=AGENT,
                 bundle=uuid4(),
-                terms=terms,
+                claim_settings=claim_settings,
                 lease=CLAIM_TTL,
             )
 
         settle_all(db, [(run, Returned())], agent=AGENT, then=then)
 
     def direct(db: Db) -> None:
-        claim_one(db, holder="d", terms=terms, user_id=user)
+        claim_one(db, holder="d", claim_settings=claim_settings, user_id=user)
 
     with held_pool(connect, POOL):
         # The one holds the lane and waits for the pool; the other waits for the lane.

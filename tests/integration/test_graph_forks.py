@@ -43,7 +43,7 @@ def test_a_fork_runs_the_chosen_task_and_all_after_it_anew(
     copies = [forked.tasks[one] for one in (root, chosen, other, joined)]
     assert states(deployment, *copies) == ["completed", "ready", "completed", "pending"]
     assert [deployment.row(one)["output"] for one in copies] == ["r", None, "o", None]
-    assert [deployment.row(one)["taken_from"] for one in copies] == [root, None, other, None]
+    assert [deployment.row(one)["copied_from"] for one in copies] == [root, None, other, None]
     assert forked.again == {copies[1], copies[3]}
     assert [deployment.row(one) for one in (root, chosen, other, joined)] == before
     dag = deployment.one("SELECT * FROM dags WHERE id = :id", id=forked.dag_id)

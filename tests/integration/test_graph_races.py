@@ -18,7 +18,7 @@ from overnight_server.intake.submit import submit
 from overnight_server.outcome.settle import settle
 from overnight_server.outcome.start import start
 from overnight_server.store.db import Db
-from tests.support.deployment import AGENT, LEASE, LOOSE, POOL, TERMS, Deployment
+from tests.support.deployment import AGENT, CLAIM_SETTINGS, LEASE, LOOSE, POOL, Deployment
 from tests.support.graphs import begin, dag_of, end, linked, sound, states, status
 from tests.support.rivals import Rival, meet_at_lane, meet_at_task, queue_up
 
@@ -142,7 +142,9 @@ def test_a_graphs_cancel_takes_back_what_a_claim_took_just_before(
     person = Rival(connect, "person", cancel_dag, user, dag_of(deployment, tasks[0]), actor=ME)
 
     with connect("claimer", pool_size=1).engine.begin() as tx:
-        taken = claim(InTransaction(tx), POOL, holder="claimer", terms=TERMS, limit=2)  # type: ignore[arg-type]
+        taken = claim(
+            InTransaction(tx), POOL, holder="claimer", claim_settings=CLAIM_SETTINGS, limit=2
+        )  # type: ignore[arg-type]
         queue_up(connect, [person])
 
     assert len(taken.claims) == 2

@@ -73,7 +73,7 @@ def ran(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     known = {**registered(), "quick": Handler("quick", note, ())}
     monkeypatch.setattr("overnight_worker.execute.registered", lambda: known)
-    deployment.run("INSERT INTO paces (type, seconds) VALUES ('quick', 0.001)")
+    deployment.run("INSERT INTO type_durations (type, seconds) VALUES ('quick', 0.001)")
     deployment.agent(slots=1, agent_id=WORKER_ID)
     return seen
 

@@ -23,7 +23,7 @@ from overnight_server.maintenance.sweeps import run_sweep
 from overnight_server.outcome.heartbeat import heartbeat
 from overnight_server.outcome.presence import beat, leave
 from overnight_server.settings import load
-from tests.support.deployment import AGENT, LEASE, TERMS, Deployment
+from tests.support.deployment import AGENT, CLAIM_SETTINGS, LEASE, Deployment
 
 
 def test_a_place_in_the_queue_is_counted_in_the_gates_order(deployment: Deployment) -> None:
@@ -178,7 +178,7 @@ def test_a_queue_at_a_glance(deployment: Deployment) -> None:
 
 
 def holds(deployment: Deployment, user: UserId) -> tuple[bool, list[str]]:
-    status = queue_status(deployment.app, user, TERMS)
+    status = queue_status(deployment.app, user, CLAIM_SETTINGS)
     return status.can_start_more, [hold.code for hold in status.held_by]
 
 

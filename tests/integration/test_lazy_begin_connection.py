@@ -8,20 +8,25 @@ from psycopg2.sql import SQL
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DataError
 
-from overnight_server.store.batched_statements import Call, Noted, ask, finish
+from overnight_server.store.batched_statements import (
+    Call,
+    SessionValue,
+    execute_and_commit,
+    execute_batch,
+)
 from overnight_server.store.db import Db, Timeouts
-from overnight_server.store.lazy_begin_connection import Link
+from overnight_server.store.lazy_begin_connection import LazyBeginConnection
 from tests.support.deployment import Deployment
 
 ISOLATION = text("SHOW transaction_isolation")
 
 
 @pytest.fixture
-def link(database_url: str) -> Link:
+def link(database_url: str) -> LazyBeginConnection:
     """A connection as the pool would open it."""
     engine = Db.connect(database_url, role="overnight_owner", timeouts=Timeouts()).engine
     opened = engine.raw_connection().dbapi_connection
-    assert isinstance(opened, Link)
+    assert isinstance(opened, LazyBeginConnection)
     opened.rollback()
     return opened
 
@@ -31,12 +36,12 @@ def _titles(deployment: Deployment) -> list[object]:
 
 
 def _status(tx: Connection) -> int:
-    assert isinstance(tx.connection.dbapi_connection, Link)
+    assert isinstance(tx.connection.dbapi_connection, LazyBeginConnection)
     return tx.connection.dbapi_connection.get_transaction_status()
 
 
 @pytest.mark.parametrize("first", ["SELECT 1", b"SELECT 1", SQL("SELECT 1")], ids=repr)
-def test_whatever_comes_first_begins(link: Link, first: str | bytes | SQL) -> None:
+def test_whatever_comes_first_begins(link: LazyBeginConnection, first: str | bytes | SQL) -> None:
     with link.cursor() as cursor:
         seen = [link.get_transaction_status()]
         cursor.execute(first)
@@ -48,7 +53,7 @@ def test_whatever_comes_first_begins(link: Link, first: str | bytes | SQL) -> No
     assert link.get_transaction_status() == TRANSACTION_STATUS_IDLE
 
 
-def test_many_values_are_one_transaction(link: Link, deployment: Deployment) -> None:
+def test_many_values_are_one_transaction(link: LazyBeginConnection, deployment: Deployment) -> None:
     user = deployment.user()
     deployment.task(user, title="before")
     with link.cursor() as cursor:
@@ -67,7 +72,7 @@ def test_the_hot_path_and_others_share_a_transaction(deployment: Deployment) -> 
 
     def work(tx: Connection) -> list[int]:
         seen = [_status(tx)]
-        ask(tx, Call("pause_lane", {"user_id": user, "paused": True}), Call("depth"))
+        execute_batch(tx, Call("pause_lane", {"user_id": user, "paused": True}), Call("depth"))
         seen.append(_status(tx))
         tx.execute(text("UPDATE lanes SET window_closed = true"))
         raise KeyError(*seen)
@@ -136,8 +141,8 @@ def test_what_must_stand_alone_can(connect: Callable[..., Db]) -> None:
         assert _status(tx) == TRANSACTION_STATUS_INTRANS
 
 
-def test_what_is_brought_along_comes_before_the_next_statement(link: Link) -> None:
-    link.bring(b"SELECT set_config('overnight.test', '100 %', true)")
+def test_what_is_brought_along_comes_before_the_next_statement(link: LazyBeginConnection) -> None:
+    link.prepend(b"SELECT set_config('overnight.test', '100 %', true)")
     with link.cursor() as cursor:
         cursor.execute("SELECT current_setting('overnight.test'), %s", ("x",))
         seen = cursor.fetchall()
@@ -148,8 +153,10 @@ def test_what_is_brought_along_comes_before_the_next_statement(link: Link) -> No
     assert seen == [("100 %", "x"), ("100 %",)]
 
 
-def test_what_nobody_took_along_is_forgotten_with_the_transaction(link: Link) -> None:
-    link.bring(b"SELECT set_config('overnight.test', 'forgotten', true)")
+def test_what_nobody_took_along_is_forgotten_with_the_transaction(
+    link: LazyBeginConnection,
+) -> None:
+    link.prepend(b"SELECT set_config('overnight.test', 'forgotten', true)")
     link.rollback()
 
     with link.cursor() as cursor:
@@ -168,7 +175,7 @@ def test_a_transaction_of_one_trip_counts(
     )
     paused = []
     for wanted in (True, False, True):
-        db.at_once(Call("pause_lane", {"user_id": user, "paused": wanted}), Call("depth"))
+        db.run_batch(Call("pause_lane", {"user_id": user, "paused": wanted}), Call("depth"))
         paused.append(deployment.lane(user)["paused"])
     db.close()
 
@@ -180,7 +187,7 @@ def test_a_transaction_of_one_trip_is_undone_as_a_whole(deployment: Deployment) 
     pause = Call("pause_lane", {"user_id": user, "paused": True})
 
     with pytest.raises(DataError):
-        deployment.owner.at_once(
+        deployment.owner.run_batch(
             pause, Call("read_lane", {"user_id": "nobody", "with_depth": False})
         )
 
@@ -192,7 +199,7 @@ def test_last_statements_end_their_transaction(deployment: Deployment) -> None:
 
     def work(tx: Connection) -> int:
         tx.execute(text("UPDATE lanes SET window_closed = true"))
-        finish(tx, Call("pause_lane", {"user_id": user, "paused": True}))
+        execute_and_commit(tx, Call("pause_lane", {"user_id": user, "paused": True}))
         return _status(tx)
 
     assert deployment.owner.atomically(work) == TRANSACTION_STATUS_IDLE
@@ -205,7 +212,7 @@ def test_last_statements_that_fail_undo_what_came_before(deployment: Deployment)
 
     def work(tx: Connection) -> None:
         tx.execute(text("UPDATE lanes SET window_closed = true"))
-        finish(tx, Call("read_lane", {"user_id": "nobody", "with_depth": False}))
+        execute_and_commit(tx, Call("read_lane", {"user_id": "nobody", "with_depth": False}))
 
     with pytest.raises(DataError):
         deployment.owner.atomically(work)
@@ -218,7 +225,7 @@ def test_a_statement_is_given_what_the_one_before_it_noted(deployment: Deploymen
     deployment.run("UPDATE users SET max_pending = 7 WHERE id = :id", id=user)
     noting = {"user_id": user, "actor": "", "key_id": ""}
 
-    reading = Call("read_lane", {"user_id": Noted("user_id", "uuid"), "with_depth": False})
-    [row] = deployment.owner.at_once(Call("act_for", noting), reading)
+    reading = Call("read_lane", {"user_id": SessionValue("user_id", "uuid"), "with_depth": False})
+    [row] = deployment.owner.run_batch(Call("set_acting_user", noting), reading)
 
     assert row.max_pending == 7

@@ -16,7 +16,8 @@ from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.settings import Settings, load
 from overnight_server.store import migrate
 from overnight_server.store.db import DISPATCHER, Db
-from overnight_server.store.models import Agent, Pool, SweepRun
+from overnight_server.store.models import Agent, SweepRun
+from overnight_server.store.statements import statement
 from tests.support.servers import postgres_server, redis_server
 
 
@@ -93,7 +94,7 @@ def test_a_migrated_database_with_a_live_worker_and_beat_is_well(
 
     db.atomically(
         lambda tx: (
-            tx.execute(insert(Pool).values(name="doctors")),
+            tx.execute(statement("ensure_pool"), {"pool": "doctors"}),
             tx.execute(insert(Agent).values(id="a:1:b", pool="doctors", slots=1)),
             tx.execute(insert(SweepRun).values(name="reap", started_at=func.clock())),
         )

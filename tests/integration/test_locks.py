@@ -12,14 +12,14 @@ from sqlalchemy.exc import IntegrityError
 from overnight_server.control.cancel import cancel
 from overnight_server.domain.locks import collide, normalised
 from overnight_server.domain.results import Interrupted, Raised, Returned
-from overnight_server.gate.claim import Terms, claim
+from overnight_server.gate.claim import ClaimSettings, claim
 from overnight_server.maintenance.reap import reap
 from overnight_server.store.db import Db
 from tests.support.deployment import CLAIM_TTL, LEASE, LIVENESS, POOL, Deployment
 from tests.support.invariants import violations
 from tests.support.rivals import Rival, held_pool, queue_up
 
-TERMS = Terms(CLAIM_TTL, LIVENESS)
+CLAIM_SETTINGS = ClaimSettings(CLAIM_TTL, LIVENESS)
 NAMES = ("a", "b", "a-", "a0")
 PATHS = [
     "path:.",
@@ -165,7 +165,7 @@ def test_the_database_itself_refuses_a_second_holder(deployment: Deployment) -> 
 
 def test_postgres_and_python_agree_on_which_paths_meet(deployment: Deployment) -> None:
     user = deployment.user()
-    sql = text("SELECT lock_span(:user, :one) && lock_span(:user, :two)")
+    sql = text("SELECT lock_path_range(:user, :one) && lock_path_range(:user, :two)")
 
     with deployment.owner.engine.begin() as tx:
         for one, two in combinations(PATHS, 2):
@@ -183,7 +183,7 @@ def test_two_dispatchers_at_one_lock_let_one_task_go(
         deployment.task(user, locks=["path:src", "repo:a"])
 
     def take(db: Db) -> int:
-        taken = claim(db, POOL, holder="d", terms=TERMS)
+        taken = claim(db, POOL, holder="d", claim_settings=CLAIM_SETTINGS)
         return len(taken.claims)
 
     rivals = [Rival(connect, f"claimer-{number}", take) for number in range(3)]

@@ -11,10 +11,10 @@ from overnight_server.control.budgets import (
     set_night_budget,
 )
 from overnight_server.domain.results import Returned, Suspended
-from overnight_server.gate.claim import CYCLES_PER_PASS, claim
+from overnight_server.gate.claim import LANES_PER_REFRESH, claim
 from overnight_server.maintenance.reset import reset_cycles
 from overnight_server.outcome.heartbeat import Answer, Cost, heartbeat
-from tests.support.deployment import LEASE, TERMS, Deployment
+from tests.support.deployment import CLAIM_SETTINGS, LEASE, Deployment
 from tests.support.invariants import told, violations
 from tests.support.money import ACTOR, beat, started
 from tests.support.rivals import Connect, Rival, held_pool, meet_at_lane, queue_up
@@ -99,7 +99,7 @@ def test_an_approval_pays_for_nothing_in_a_night_nobody_has_begun_yet(
     deployment.settle(run, Suspended(cost_usd=1))
     approve(deployment.app, run.claim.task_id, 10.0, actor=ACTOR)
     deployment.task(user, max_cost_usd=9)
-    for _ in range(CYCLES_PER_PASS):
+    for _ in range(LANES_PER_REFRESH):
         deployment.user()
     deployment.run(
         "UPDATE lanes SET resets_at = clock() - interval '1 day' WHERE user_id <> :user", user=user
@@ -247,7 +247,8 @@ def test_claims_at_the_same_moment_promise_no_more_than_the_night_has(
     for pool in pools:
         deployment.agent(agent_id=pool, pool=pool)
     rivals = [
-        Rival(connect, f"claims-{pool}", claim, pool, holder=pool, terms=TERMS) for pool in pools
+        Rival(connect, f"claims-{pool}", claim, pool, holder=pool, claim_settings=CLAIM_SETTINGS)
+        for pool in pools
     ]
 
     with held_pool(connect, "left"), held_pool(connect, "right"):

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import ProgrammingError
 
-from overnight_server.store.db import APP, Db, Served
+from overnight_server.store.db import APP, ActingUser, Db
 from tests.support import logins
 from tests.support.api_user import ApiUser, serve_api
 from tests.support.command import run
@@ -95,7 +95,7 @@ def test_nothing_but_the_window_of_oneself_can_be_changed(
     me, _other = deployment.user(), deployment.user()
     front = Db.connect(logins.for_api(database_url), role=APP, application_name="api", pool_size=1)
     try:
-        mine = front.acting_for(Served(me))
+        mine = front.acting_for(ActingUser(me))
         for change in ("max_concurrent_agents = 50", "plan_tier = 'team'", "is_admin = true"):
             sql = text(f"UPDATE users SET {change}")
             with pytest.raises(ProgrammingError, match="permission denied"):

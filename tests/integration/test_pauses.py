@@ -15,7 +15,7 @@ from overnight_server.insight.pauses import list_pauses
 from overnight_server.insight.queue_status import queue_status
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
-from tests.support.deployment import POOL, TERMS, Deployment
+from tests.support.deployment import CLAIM_SETTINGS, POOL, Deployment
 from tests.support.rivals import Rival, held_lane, held_pool, held_task, meet_at_task, queue_up
 
 ME = "human:test"
@@ -129,11 +129,11 @@ def test_what_is_not_there_cannot_be_paused(deployment: Deployment) -> None:
 
 
 def _claim(db: Db) -> int:
-    return len(claim(db, POOL, holder="rival", terms=TERMS).claims)
+    return len(claim(db, POOL, holder="rival", claim_settings=CLAIM_SETTINGS).claims)
 
 
 def _claim_directly(db: Db) -> bool:
-    return claim_one(db, holder="sandbox", terms=TERMS) is not None
+    return claim_one(db, holder="sandbox", claim_settings=CLAIM_SETTINGS) is not None
 
 
 @KINDS
@@ -165,12 +165,17 @@ def test_who_runs_tasks_itself_is_held_as_well(
     wanted = user if named else None
 
     pause(deployment.dispatcher, target, actor=ME)
-    held = claim_one(deployment.dispatcher, holder="sandbox", terms=TERMS, user_id=wanted)
+    held = claim_one(
+        deployment.dispatcher, holder="sandbox", claim_settings=CLAIM_SETTINGS, user_id=wanted
+    )
     resume(deployment.dispatcher, target, actor=ME)
 
     assert held is None
     assert (
-        claim_one(deployment.dispatcher, holder="sandbox", terms=TERMS, user_id=wanted) is not None
+        claim_one(
+            deployment.dispatcher, holder="sandbox", claim_settings=CLAIM_SETTINGS, user_id=wanted
+        )
+        is not None
     )
 
 

@@ -14,7 +14,7 @@ from overnight_server.domain.plans import PLAN_WEIGHT, PlanTier
 from overnight_server.local.postgres import EmbeddedPostgres
 from overnight_server.store import statements
 from overnight_server.store.db import Db
-from overnight_server.store.statements import PREPARED, numbered, sources, statement
+from overnight_server.store.statements import PREPARED, number_placeholders, sources, statement
 from tests.rules.sources import modules, read
 
 USERS = 100
@@ -129,50 +129,53 @@ def _as_superuser(postgres: EmbeddedPostgres, command: str) -> None:
     [
         ("lock_lanes", {"lanes_pkey"}),
         ("lock_lanes_to_serve", {"lanes_pick"}),
-        ("more_to_serve", {"lanes_pick"}),
+        ("has_more_lanes", {"lanes_pick"}),
         ("lock_due_lanes", {"lanes_due"}),
-        ("roll_lanes", {"usage_ledger_user_period"}),
+        ("start_billing_cycles", {"usage_ledger_user_period"}),
         ("pool_capacity", {"tasks_active", "lanes_due", "pauses_in_force"}),
-        ("look_and_lock", {"tasks_active", "lanes_due", "pauses_in_force", "lanes_pick"}),
-        ("look_for_one", {"tasks_active", "pauses_in_force", "lanes_pick", "agents_pkey"}),
+        (
+            "read_pool_and_lock_lanes",
+            {"tasks_active", "lanes_due", "pauses_in_force", "lanes_pick"},
+        ),
+        ("prepare_idle_claim", {"tasks_active", "pauses_in_force", "lanes_pick", "agents_pkey"}),
         ("claim", {"tasks_ready", "tasks_pkey", "lanes_pkey", "held_locks_pkey"}),
-        ("claim_first", {"tasks_ready", "tasks_pkey", "lanes_pkey", "held_locks_pkey"}),
-        ("taken_under", {"tasks_active"}),
+        ("claim_single", {"tasks_ready", "tasks_pkey", "lanes_pkey", "held_locks_pkey"}),
+        ("claims_by_token", {"tasks_active"}),
         ("start", {"tasks_pkey", "attempts_pkey"}),
         ("heartbeat", {"tasks_pkey"}),
         ("settle", {"tasks_pkey", "attempts_pkey", "users_pkey"}),
-        ("follow", {"task_edges_pkey", "tasks_pkey"}),
+        ("resolve_dependents", {"task_edges_pkey", "tasks_pkey"}),
         ("cancel_spawned", {"tasks_spawned", "tasks_pkey", "attempts_pkey"}),
         ("referred_tasks", {"tasks_user_recent", "tasks_dag"}),
-        ("holder", {"tasks_pkey"}),
+        ("lock_claimed_task", {"tasks_pkey"}),
         ("find_spawned", {"tasks_spawned"}),
-        ("room_to_spawn", {"tasks_pkey", "tasks_spawned", "dags_pkey"}),
+        ("spawn_counts", {"tasks_pkey", "tasks_spawned", "dags_pkey"}),
         ("add_edges", {"tasks_pkey"}),
-        ("weights_of_graph", {"tasks_dag"}),
-        ("weigh", {"tasks_pkey"}),
-        ("reached_from", {"task_edges_pkey"}),
+        ("dependency_boosts_of_graph", {"tasks_dag"}),
+        ("update_dependency_boosts", {"tasks_pkey"}),
+        ("tasks_reached_from", {"task_edges_pkey"}),
         ("children_of", {"tasks_spawned"}),
         ("inputs_of", {"task_edges_child", "tasks_pkey"}),
         ("expired_claims", {"tasks_active"}),
         ("overdue_runs", {"tasks_active"}),
-        ("runs_of_the_dead", {"tasks_active"}),
+        ("runs_of_dead_workers", {"tasks_active"}),
         ("due_retries", {"tasks_retry"}),
         ("passed_deadlines", {"tasks_deadline"}),
         ("near_deadlines", {"tasks_deadline"}),
-        ("end_passed", {"tasks_pkey"}),
+        ("dead_letter_passed", {"tasks_pkey"}),
         ("raise_deadline_priority", {"tasks_pkey"}),
         ("view_agents", {"tasks_active"}),
         ("promote", {"tasks_pkey"}),
         ("find_by_idempotency_keys", {"tasks_idempotency"}),
         ("cancel", {"tasks_pkey", "attempts_pkey"}),
         ("request_cancel", {"tasks_pkey"}),
-        ("to_revive", {"tasks_pkey", "task_edges_pkey", "task_edges_child"}),
+        ("tasks_to_revive", {"tasks_pkey", "task_edges_pkey", "task_edges_child"}),
         ("reopen_edges", {"tasks_pkey", "task_edges_child"}),
         ("view_task", {"tasks_user_recent", "tasks_ready"}),
         ("view_entries", {"tasks_ready", "tasks_user_recent", "tasks_pkey"}),
         ("oldest_entry", {"tasks_ready"}),
         ("view_attempts", {"attempts_pkey"}),
-        ("hold_task", {"tasks_user_recent"}),
+        ("lock_task", {"tasks_user_recent"}),
         ("edit_task", {"tasks_user_recent"}),
         ("view_tasks", {"tasks_user_recent", "tasks_ready"}),
         ("find_dag_by_idempotency_key", {"dags_idempotency"}),
@@ -193,7 +196,7 @@ def _as_superuser(postgres: EmbeddedPostgres, command: str) -> None:
         ("forecast_edges", {"task_edges_child"}),
         ("forecast_task", {"tasks_user_recent"}),
         ("explain_task", {"tasks_user_recent", "tasks_ready", "lanes_pkey", "users_pkey"}),
-        ("explain_draft", {"tasks_ready", "lanes_pkey", "users_pkey"}),
+        ("explain_next_task", {"tasks_ready", "lanes_pkey", "users_pkey"}),
         ("explain_parents", {"task_edges_child", "tasks_pkey"}),
         ("explain_locks", {"held_locks_pkey", "tasks_pkey"}),
         ("explain_pools", {"pools_pkey"}),
@@ -203,8 +206,8 @@ def _as_superuser(postgres: EmbeddedPostgres, command: str) -> None:
         ("starving_lanes", {"tasks_ready"}),
         ("inbox_heads", {"inbox_waiting"}),
         ("read_inbox", {"inbox_waiting"}),
-        ("bulk_newest_first", {"tasks_user_recent", "events_pkey"}),
-        ("bulk_oldest_first", {"tasks_user_recent", "events_pkey"}),
+        ("bulk_chunk_newest_first", {"tasks_user_recent", "events_pkey"}),
+        ("bulk_chunk_oldest_first", {"tasks_user_recent", "events_pkey"}),
         ("running_bulks", {"bulk_operations_running"}),
         ("events_of_user", {"events_user"}),
         ("events_of_task", {"tasks_user_recent", "events_pkey"}),
@@ -226,13 +229,13 @@ def test_a_hot_statement_uses_its_index(filled: Db, name: str, indexes: set[str]
     ("name", "indexes"),
     [
         ("claim", {"tasks_ready", "tasks_pkey"}),
-        ("claim_first", {"tasks_ready", "tasks_pkey"}),
+        ("claim_single", {"tasks_ready", "tasks_pkey"}),
         ("start", {"tasks_pkey", "attempts_pkey"}),
         ("heartbeat", {"tasks_active"}),
         ("settle", {"tasks_pkey", "attempts_pkey", "task_edges_pkey"}),
-        ("follow", {"tasks_pkey", "task_edges_pkey"}),
+        ("resolve_dependents", {"tasks_pkey", "task_edges_pkey"}),
         ("cancel", {"tasks_pkey", "tasks_user_recent", "attempts_pkey"}),
-        ("to_revive", {"tasks_pkey", "task_edges_pkey", "task_edges_child"}),
+        ("tasks_to_revive", {"tasks_pkey", "task_edges_pkey", "task_edges_child"}),
     ],
 )
 def test_a_young_deployment_finds_by_key_what_will_be_many(
@@ -288,7 +291,7 @@ def _plan(db: Db, name: str) -> list[dict[str, Any]]:
 
 def _explain(connection: Connection, name: str, options: str = "") -> list[dict[str, Any]]:
     values = _values(connection)
-    if name in {"insert_tasks", "insert_if_fitting"}:
+    if name in {"insert_tasks", "insert_tasks_if_within_limits"}:
         values["tasks"] = values["policies"] = "[]"  # rows here, ids everywhere else
     clause = statement(name)
     known = {parameter: values[parameter] for parameter in clause._bindparams}
@@ -297,7 +300,7 @@ def _explain(connection: Connection, name: str, options: str = "") -> list[dict[
         # Its plan is made once, without looking at the values.
         sql = str(clause.compile(dialect=connection.dialect))
         connection.exec_driver_sql("DEALLOCATE ALL")
-        prepared = numbered(sql, list(known)).replace("%", "%%")
+        prepared = number_placeholders(sql, list(known)).replace("%", "%%")
         connection.exec_driver_sql(f"PREPARE seen AS {prepared}")
         given = ", ".join(f":{parameter}" for parameter in known)
         what = f"EXECUTE seen ({given})" if given else "EXECUTE seen"
@@ -321,10 +324,12 @@ def _values(connection: Connection) -> dict[str, Any]:
     return {
         **dict.fromkeys(("task_id", "before"), one.id),
         **{name: [one.id, uuid4()] for name in ("tasks", "ended", "parents", "poisoned", "graphs")},
-        **dict.fromkeys(("actor", "agent", "aside", "holder", "name", "note", "outcome"), "a word"),
+        **dict.fromkeys(
+            ("actor", "agent", "skip_as", "holder", "name", "note", "outcome"), "a word"
+        ),
         **dict.fromkeys(("reason", "resolution"), "retry"),
         **dict.fromkeys(("lease", "liveness", "claim_ttl", "ttl", "grace", "gap", "silence"), 30),
-        **dict.fromkeys(("limit", "few", "slots", "per_lane", "budget", "max_position"), 10),
+        **dict.fromkeys(("limit", "min_lanes", "slots", "per_lane", "budget", "max_position"), 10),
         **dict.fromkeys(("max_age", "look", "slots_max"), 10),
         **dict.fromkeys(("patience", "seconds"), 900),
         "lanes": 10,
@@ -340,7 +345,7 @@ def _values(connection: Connection) -> dict[str, Any]:
         **dict.fromkeys(("since", "within")),
         "escalated_priority": 20,
         "only": None,
-        "parks": True,
+        "skips_lanes": True,
         "users": list(users),
         "epoch": one.epoch,
         "token": one.token,
@@ -360,11 +365,11 @@ def _values(connection: Connection) -> dict[str, Any]:
         "progress": None,
         "result": "{}",
         "touched": 0,
-        **dict.fromkeys(("turns", "news", "told"), empty),
+        **dict.fromkeys(("lane_states", "news", "told"), empty),
         "scope": "user",
         "key": "someone",
         "paused": True,
-        "begins": True,
+        "starts": True,
         "own": True,
         "offline": False,
         "horizon": 3600,
@@ -436,7 +441,7 @@ def test_a_statement_may_open_with_the_words_of_another(
 def test_every_statement_is_used_and_every_used_one_exists() -> None:
     asked = re.compile(r'(?:statement|Call)\(\s*"(\w+)"')
     named = {name for path, _ in modules("app", "workers") for name in asked.findall(read(path))}
-    passed_on_by_the_reaper = {"expired_claims", "overdue_runs", "runs_of_the_dead"}
+    passed_on_by_the_reaper = {"expired_claims", "overdue_runs", "runs_of_dead_workers"}
 
     assert named | passed_on_by_the_reaper == set(sources())
 

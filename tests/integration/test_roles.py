@@ -35,7 +35,7 @@ RIGHTS: Mapping[str, tuple[str | None, ...]] = {
     "legal_moves": ("R", "R", "R", "R", "R"),
     "lock_waits": ("R", "R", "R", "R", "R"),
     "notices": ("RI", "R", "RI", "RI", "RI"),
-    "paces": ("R", "R", "R", "RIU", "R"),
+    "type_durations": ("R", "R", "R", "RIU", "R"),
     "pauses": ("RIU", "R", "RIU", "RIU", "R"),
     "pools": ("R", "R", "RU", "RIU", "RIU"),
     "source_jobs": ("RIU", "R", "R", "R", "R"),

@@ -16,12 +16,12 @@ from overnight_server.forecast.forecast import forecast_task
 from overnight_server.forecast.snapshot import Workers
 from overnight_server.insight.tasks import get_task
 from overnight_server.local.postgres import API_LOGIN, SERVICE_LOGIN, EmbeddedPostgres
-from overnight_server.store.db import ADMIN, APP, DISPATCHER, GATE, READER, Db, Served
+from overnight_server.store.db import ADMIN, APP, DISPATCHER, GATE, READER, ActingUser, Db
 from tests.support import logins
-from tests.support.deployment import LIVENESS, TERMS, Deployment
+from tests.support.deployment import CLAIM_SETTINGS, LIVENESS, Deployment
 
 # Tables that hold nothing of any one user; every other one must have a wall.
-OPEN_TO_ALL = {"agents", "alembic_version", "legal_moves", "paces", "pools", "sweeps"}
+OPEN_TO_ALL = {"agents", "alembic_version", "legal_moves", "type_durations", "pools", "sweeps"}
 WORKERS = Workers(LIVENESS)
 
 UNWALLED = """
@@ -34,7 +34,7 @@ UNWALLED = """
                 AND EXISTS (SELECT 1 FROM pg_policy p
                              WHERE p.polrelid = c.oid
                                AND p.polroles = ARRAY['overnight_app'::regrole::oid]
-                               AND pg_get_expr(p.polqual, p.polrelid) ~ 'acting_for|tasks'
+                               AND pg_get_expr(p.polqual, p.polrelid) ~ 'current_user_id|tasks'
                                AND p.polwithcheck IS NOT NULL))
      ORDER BY 1
 """
@@ -135,14 +135,16 @@ def test_nobody_finds_or_changes_anything_of_a_neighbour(
     for table in walled(deployment):
         before = deployment.rows(f"SELECT t::text AS row FROM {table} t ORDER BY 1")
         everything = [row["row"] for row in before]
-        of_each = [_rows(front.acting_for(Served(user)), table) for user in (mine, theirs)]
+        of_each = [_rows(front.acting_for(ActingUser(user)), table) for user in (mine, theirs)]
         shared = set(of_each[0]) & set(of_each[1])
 
         assert _rows(front, table) == [], table
         assert of_each[0], f"{table}: nothing was seen, so nothing was proven"
         assert not shared, table
         assert sorted(of_each[0] + of_each[1]) == everything, table
-        assert _touched(front.acting_for(Served(mine)), table, deployment) <= len(of_each[0]), table
+        assert _touched(front.acting_for(ActingUser(mine)), table, deployment) <= len(of_each[0]), (
+            table
+        )
         after = deployment.rows(f"SELECT t::text AS row FROM {table} t ORDER BY 1")
         assert set(of_each[1]) <= {row["row"] for row in after}, table
 
@@ -169,7 +171,7 @@ def test_nobody_writes_in_a_neighbours_name(
     front: Db, deployment: Deployment, neighbours: tuple[UserId, UserId]
 ) -> None:
     mine, theirs = neighbours
-    db = front.acting_for(Served(mine))
+    db = front.acting_for(ActingUser(mine))
     forged = (
         "INSERT INTO api_keys (id, user_id, name, hash, last4) VALUES ('x', :u, 'x', 'x', 'x')",
         "INSERT INTO dags (id, user_id, title, created_by) SELECT gen_random_uuid(), :u, 't', 'x'",
@@ -188,7 +190,7 @@ def test_nobody_writes_in_a_neighbours_name(
 def test_whom_a_connection_served_is_forgotten_with_the_transaction(
     front: Db, neighbours: tuple[UserId, UserId]
 ) -> None:
-    assert _rows(front.acting_for(Served(neighbours[0])), "tasks")
+    assert _rows(front.acting_for(ActingUser(neighbours[0])), "tasks")
 
     assert _rows(front, "tasks") == []
 
@@ -200,7 +202,7 @@ def test_many_requests_on_few_connections_never_mix(
 
     def seen(place: int) -> bool:
         user = neighbours[place % 2]
-        db = front.acting_for(Served(user))
+        db = front.acting_for(ActingUser(user))
         return db.atomically(lambda tx: tx.execute(sql).scalars().all()) == [user]
 
     with ThreadPoolExecutor(4) as crowd:
@@ -212,10 +214,10 @@ def test_a_forecast_looks_over_the_walls_and_changes_nothing(
 ) -> None:
     mine, _ = neighbours
     task = deployment.task(mine)
-    db = front.acting_for(Served(mine))
+    db = front.acting_for(ActingUser(mine))
 
     assert forecast_task(db, mine, task, WORKERS).id == get_task(db, mine, task).id
-    assert explain(db, mine, task, TERMS).id == get_task(db, mine, task).id
+    assert explain(db, mine, task, CLAIM_SETTINGS).id == get_task(db, mine, task).id
     with pytest.raises(ProgrammingError, match="permission denied"):
         db.atomically(lambda tx: tx.execute(text("UPDATE tasks SET title = ''")), all_users=True)
     with pytest.raises(ProgrammingError, match="permission denied"):
@@ -268,7 +270,7 @@ def test_views_show_no_more_than_their_reader_may_see(
         assert _rows(front, view) == [], view
         for user in neighbours:
             sql = text(f"SELECT DISTINCT user_id FROM {view}")
-            seen = front.acting_for(Served(user)).atomically(
+            seen = front.acting_for(ActingUser(user)).atomically(
                 lambda tx, sql=sql: tx.execute(sql).scalars().all()
             )
             assert seen == [user], view

@@ -24,7 +24,7 @@ BREAKING_TASKS = {
     "tasks_priority_in_range": "priority = 101",
     "tasks_timeout_positive": "timeout_seconds = 0",
     "tasks_locks_or_null": "locks = '{}'",
-    "tasks_taken_over_completed": "taken_from = id",
+    "tasks_taken_over_completed": "copied_from = id",
     "tasks_role_known": "role = 'king'",
     "tasks_spawned_under_a_key": "spawn_key = 'one'",
 }

@@ -55,7 +55,7 @@ def test_two_beats_at_once_make_one_turn(
 
     with connect("holder").engine.begin() as tx:
         # a turn long ago, taken and not committed, so that both rivals come upon it
-        tx.execute(statement("take_turn"), {"name": "promote", "gap": 0})
+        tx.execute(statement("begin_sweep"), {"name": "promote", "gap": 0})
         tx.execute(text("UPDATE sweeps SET started_at = 'epoch'"))
         queue_up(connect, rivals)
     answers = [rival.answer() for rival in rivals]

@@ -30,7 +30,7 @@ from overnight_server.intake.triggers import (
 )
 from overnight_server.maintenance.triggers import PATIENCE, UNFORESEEN, fire_due
 from overnight_server.outcome.settle import settle
-from overnight_server.store.db import Db, Served
+from overnight_server.store.db import ActingUser, Db
 from tests.support.deployment import AGENT, LOOSE, Deployment
 from tests.support.graphs import begin
 from tests.support.invariants import told, violations
@@ -388,7 +388,7 @@ def test_a_trigger_said_at_the_moment_of_the_end_is_not_lost(
 
 
 def _as_app(connect: Callable[..., Db], user: UserId) -> Callable[..., Db]:
-    return lambda name: connect(name, role="overnight_app").acting_for(Served(user))
+    return lambda name: connect(name, role="overnight_app").acting_for(ActingUser(user))
 
 
 DYING_SWEEP = """

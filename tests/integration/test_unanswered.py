@@ -99,11 +99,11 @@ def test_an_end_whose_answer_was_lost_counts_once(
 def test_what_a_lingering_slot_took_without_an_answer_is_given_back(
     deployment: Deployment, user: UserId, worker: resources.WorkerResources, link: Link
 ) -> None:
-    deployment.run("INSERT INTO paces (type, seconds) VALUES ('echo', 0.001)")
+    deployment.run("INSERT INTO type_durations (type, seconds) VALUES ('echo', 0.001)")
     deployment.agent(agent_id=WORKER_ID)
     task_id = deployment.task(user)
     loop = SlotLoop(worker)
-    with worker.db.standing_by() as standby:
+    with worker.db.reserve_connection() as standby:
         prepared = loop._prepare_claim(standby)
         link.forget_next_commit()
 

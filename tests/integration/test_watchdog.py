@@ -15,7 +15,7 @@ from overnight_server.local.postgres import EmbeddedPostgres
 from overnight_server.store.batched_statements import Call
 from overnight_server.store.connection_watchdog import WATCHDOG, Watchdog
 from overnight_server.store.db import LAST_USED, DatabaseUnreachable, Db, Timeouts
-from overnight_server.store.lazy_begin_connection import Link
+from overnight_server.store.lazy_begin_connection import LazyBeginConnection
 from tests.support.servers import Superuser, postgres_server
 
 
@@ -106,10 +106,10 @@ def test_whoever_ends_a_watch_ends_nobody_elses() -> None:
     next_to_have_the_number = watchdog.watch(7, 60)
 
     watchdog.release(broken)
-    still_watched = set(watchdog._watches)
+    still_watched = set(watchdog._entries)
     watchdog.release(next_to_have_the_number)
 
-    assert (still_watched, set(watchdog._watches)) == ({7}, set())
+    assert (still_watched, set(watchdog._entries)) == ({7}, set())
 
 
 def test_a_connection_that_broke_is_watched_no_longer(
@@ -129,7 +129,7 @@ def test_a_connection_that_broke_is_watched_no_longer(
         db.atomically(break_off)
 
     assert descriptors
-    assert not WATCHDOG._watches.keys() & set(descriptors)
+    assert not WATCHDOG._entries.keys() & set(descriptors)
     assert db.atomically(one) == 1
     db.close()
 
@@ -151,13 +151,13 @@ def test_a_connection_that_stood_by_in_silence_is_no_more_to_be_trusted(database
     db = Db.connect(database_url, role="overnight_owner", pool_size=1)
 
     def last_used() -> float:
-        with db.standing_by() as standby:
-            return float(standby.connection.info[LAST_USED])
+        with db.reserve_connection() as reserved:
+            return float(reserved.connection.info[LAST_USED])
 
     db.atomically(one)
     seen = [last_used(), last_used()]
-    with db.standing_by() as standby:
-        standby.make(standby.pack(Call("open_pools")))
+    with db.reserve_connection() as reserved:
+        reserved.send(reserved.pack(Call("open_pools")))
     seen.append(last_used())
     db.close()
 
@@ -170,13 +170,13 @@ def test_a_line_lost_before_an_instant_is_an_unreachable_database(
     doubting = Timeouts(trust=0)
     db = Db.connect(database_url, role="overnight_owner", pool_size=1, timeouts=doubting)
     db.atomically(one)
-    ping = Link.ping
+    ping = LazyBeginConnection.ping
 
-    def live_and_die(link: Link) -> None:
+    def live_and_die(link: LazyBeginConnection) -> None:
         ping(link)
         as_superuser.run(f"SELECT pg_terminate_backend({link.get_backend_pid()})")
 
-    monkeypatch.setattr(Link, "ping", live_and_die)
+    monkeypatch.setattr(LazyBeginConnection, "ping", live_and_die)
     with pytest.raises(DatabaseUnreachable):
         db.atomically(one, one_instant=True)
     monkeypatch.undo()

@@ -25,7 +25,7 @@ from overnight_server.maintenance.reset import reset_cycles
 from overnight_server.outcome.heartbeat import Answer, heartbeat
 from overnight_server.store import lanes
 from overnight_server.store.db import ADMIN, Db
-from tests.support.deployment import AGENT, LEASE, LIVENESS, LOOSE, POOL, TERMS, Deployment
+from tests.support.deployment import AGENT, CLAIM_SETTINGS, LEASE, LIVENESS, LOOSE, POOL, Deployment
 from tests.support.rivals import Rival, held_pool, held_task, meet_at_lane, queue_up
 
 TICK = timedelta(microseconds=1)
@@ -91,7 +91,7 @@ def test_a_user_without_a_window_starts_at_any_time(deployment: Deployment) -> N
     deployment.task(user)
 
     assert claimed(deployment) == 1
-    assert deployment.lane(user)["window_turns_at"] is None
+    assert deployment.lane(user)["window_changes_at"] is None
 
 
 def test_under_finish_runs_go_on_and_nothing_new_starts(evening: Deployment) -> None:
@@ -178,7 +178,7 @@ def test_a_window_that_somebody_writes_by_hand_is_found_out(evening: Deployment)
     evening.run("UPDATE users SET window_zone = 'UTC', window_from = '23:00', window_to = '01:00'")
 
     assert claimed(evening) == 0
-    assert evening.lane(user)["window_turns_at"] == at("2026-07-01T23:00Z")
+    assert evening.lane(user)["window_changes_at"] == at("2026-07-01T23:00Z")
 
 
 def test_a_zone_that_nobody_knows_shuts_its_own_window_only(evening: Deployment) -> None:
@@ -215,14 +215,14 @@ def test_a_sweep_turns_windows_that_no_pass_has_met(evening: Deployment) -> None
     assert (first, closed, idle) == (1, True, 0)
     assert reset_cycles(evening.dispatcher) == 1
     assert evening.lane(user)["window_closed"] is False
-    assert evening.lane(user)["window_turns_at"] == CLOSES
+    assert evening.lane(user)["window_changes_at"] == CLOSES
 
 
 def test_lanes_still_due_keep_the_dispatcher_looking(
     evening: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate, "CYCLES_PER_PASS", 2)
-    monkeypatch.setattr(gate, "LOOKS_PER_PASS", 2)
+    monkeypatch.setattr(gate, "LANES_PER_REFRESH", 2)
+    monkeypatch.setattr(gate, "MAX_LOOKS_PER_PASS", 2)
     for _ in range(5):
         evening.user(**NIGHT)
     evening.task(evening.user(**NIGHT | {"window_from": time(23)}))
@@ -247,7 +247,7 @@ def test_a_window_is_shown_to_whoever_waits_and_whoever_operates(evening: Deploy
     assert [hold.code for hold in status.held_by] == ["window"]
     assert "2026-07-01 20:00Z" in status.held_by[0].message
     assert listed.window is not None
-    assert listed.window.said == "22:00-06:00 Europe/Berlin"
+    assert str(listed.window) == "22:00-06:00 Europe/Berlin"
     assert queue_status(evening.app, user).held_by == []
 
 
@@ -272,7 +272,7 @@ def test_a_forecast_waits_for_the_window_to_open(evening: Deployment) -> None:
 
 
 def _claim(db: Db) -> int:
-    return len(gate.claim(db, POOL, holder="rival", terms=TERMS).claims)
+    return len(gate.claim(db, POOL, holder="rival", claim_settings=CLAIM_SETTINGS).claims)
 
 
 def test_a_window_that_closes_while_a_claim_waits_stays_closed(
@@ -295,14 +295,14 @@ def test_a_window_that_closes_in_the_middle_of_a_pass_is_closed(
     user = evening.user(**NIGHT)
     evening.set_clock(CLOSES - TICK)
     evening.task(user)
-    hold = gate._hold
+    hold = gate._lock_lanes
 
-    def then_close(tx: Connection, pool: str, want: gate.Want) -> gate.Held:
+    def then_close(tx: Connection, pool: str, want: gate.ClaimRequest) -> gate.LockedLanes:
         held = hold(tx, pool, want)
         evening.set_clock(CLOSES)
         return held
 
-    monkeypatch.setattr(gate, "_hold", then_close)
+    monkeypatch.setattr(gate, "_lock_lanes", then_close)
 
     assert claimed(evening) == 0
 
@@ -317,25 +317,27 @@ def test_who_runs_tasks_itself_keeps_to_the_window(evening: Deployment, *, named
     found = []
     for instant in (OPENS - TICK, OPENS, CLOSES):
         evening.set_clock(instant)
-        one = gate.claim_one(evening.dispatcher, holder="sandbox", terms=TERMS, user_id=wanted)
+        one = gate.claim_one(
+            evening.dispatcher, holder="sandbox", claim_settings=CLAIM_SETTINGS, user_id=wanted
+        )
         found.append(one is not None)
 
     assert found == [False, True, False]
 
 
 def test_a_slot_that_takes_its_next_bundle_keeps_to_the_window(evening: Deployment) -> None:
-    evening.run("INSERT INTO paces (type, seconds) VALUES ('quick', 0.001)")
+    evening.run("INSERT INTO type_durations (type, seconds) VALUES ('quick', 0.001)")
     user = evening.user(**NIGHT)
     for _ in range(4):
         evening.task(user, type="quick", timeout_seconds=60)
-    terms = replace(TERMS, bundling=gate.Bundling(tasks=2))
+    claim_settings = replace(CLAIM_SETTINGS, bundle_limits=gate.BundleLimits(tasks=2))
     ask = partial(
-        gate.take_next,
+        gate.claim_next_for_slot,
         pool=POOL,
         agent=AGENT,
         bundle=uuid4(),
-        terms=terms,
-        lease=terms.claim_ttl,
+        claim_settings=claim_settings,
+        lease=claim_settings.claim_ttl,
     )
 
     found = []
@@ -395,5 +397,5 @@ def test_two_who_set_a_window_at_once_leave_the_last_ones(
     )
 
     lane = evening.lane(user)
-    assert (lane["window_closed"], lane["window_turns_at"]) == (False, None)
+    assert (lane["window_closed"], lane["window_changes_at"]) == (False, None)
     assert claimed(evening) == 1

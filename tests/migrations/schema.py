@@ -1,10 +1,17 @@
-"""A schema as sets of lines, so that two can be compared and their difference read."""
+"""A schema as a set of text lines, so that a failed comparison shows the difference."""
 
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
 from overnight_server.store.db import driver_url
 
+COLUMN_TYPES = """
+    SELECT c.relname || '.' || a.attname || ' ' || format_type(a.atttypid, a.atttypmod)
+           || CASE WHEN a.attnotnull THEN ' not null' ELSE '' END
+      FROM pg_attribute a
+      JOIN pg_class c ON c.oid = a.attrelid AND c.relkind = 'r'
+     WHERE a.attnum > 0 AND NOT a.attisdropped AND c.relnamespace = 'public'::regnamespace
+"""
 COLUMNS = """
     SELECT c.relname || '.' || a.attname || ' ' || format_type(a.atttypid, a.atttypmod)
            || CASE WHEN a.attnotnull THEN ' not null' ELSE '' END
@@ -43,18 +50,16 @@ RIGHTS = """
       FROM pg_class
      WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'v')
 """
-TABLES = (COLUMNS, CONSTRAINTS, INDEXES, STORAGE)
-EVERYTHING = (*TABLES, ROUTINES, RIGHTS)
+EVERYTHING = (COLUMNS, CONSTRAINTS, INDEXES, STORAGE, ROUTINES, RIGHTS)
 
 
-def lines(url: str, questions: tuple[str, ...] = EVERYTHING) -> set[str]:
-    """Return what a database is made of, a line for each thing; Alembic's own table is left out."""
+def lines(url: str, queries: tuple[str, ...] = EVERYTHING) -> set[str]:
+    """Return one line per object of a database, without Alembic's own table."""
     engine = create_engine(driver_url(url), poolclass=NullPool)
     with engine.connect() as connection:
-        found = [
+        return {
             line
-            for question in questions
-            for line in connection.execute(text(question)).scalars()
+            for query in queries
+            for line in connection.execute(text(query)).scalars()
             if line and "alembic_version" not in line
-        ]
-    return set(found)
+        }

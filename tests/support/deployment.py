@@ -12,7 +12,7 @@ from overnight_server.domain.claims import Claimed, Run
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.plans import PLAN_LIMITS, PlanTier
 from overnight_server.domain.results import Result
-from overnight_server.gate.claim import Taken, Terms, claim
+from overnight_server.gate.claim import ClaimPass, ClaimSettings, claim
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.new_graph import NewTask
 from overnight_server.intake.submit import submit
@@ -24,7 +24,7 @@ from overnight_server.store.db import Db
 LEASE = timedelta(seconds=30)
 CLAIM_TTL = timedelta(seconds=60)
 LIVENESS = timedelta(days=3650)  # test agents beat once, at joining
-TERMS = Terms(CLAIM_TTL, LIVENESS)
+CLAIM_SETTINGS = ClaimSettings(CLAIM_TTL, LIVENESS)
 LOOSE = Caps(max_pending_per_user=1_000_000)
 POOL = "default"
 AGENT = "test-host:1:boot"
@@ -73,13 +73,15 @@ class Deployment:
         task = NewTask(**{"title": "a task", "type": "echo", **fields})
         return submit(self.app, user, task, caps).task_id
 
-    def claim(self, *, pool: str = POOL, limit: int = 100, slots_max: int | None = None) -> Taken:
+    def claim(
+        self, *, pool: str = POOL, limit: int = 100, slots_max: int | None = None
+    ) -> ClaimPass:
         """Let the gate take what it may."""
         return claim(
             self.dispatcher,
             pool,
             holder="test-dispatcher",
-            terms=Terms(CLAIM_TTL, LIVENESS, slots_max=slots_max),
+            claim_settings=ClaimSettings(CLAIM_TTL, LIVENESS, slots_max=slots_max),
             limit=limit,
         )
 

@@ -28,7 +28,7 @@ SELECT t.id, t.state, count(a.epoch) AS completions
   FROM tasks t
   LEFT JOIN attempts a ON a.task_id = t.id AND a.outcome = 'completed'
  GROUP BY t.id
-HAVING count(a.epoch) <> (t.state = 'completed' AND t.taken_from IS NULL)::int
+HAVING count(a.epoch) <> (t.state = 'completed' AND t.copied_from IS NULL)::int
     OR bool_or(a.epoch <> t.epoch OR NOT a.spent);
 
 -- name: I04
@@ -298,7 +298,7 @@ SELECT task_id, seq, from_state, to_state, actor
  WHERE seq <> seq_before + 1
     OR from_state IS DISTINCT FROM state_before
     OR (from_state IS NULL AND to_state NOT IN ('created', 'pending', 'ready')
-        AND NOT EXISTS (SELECT 1 FROM tasks t WHERE t.id = path.task_id AND t.taken_from IS NOT NULL))
+        AND NOT EXISTS (SELECT 1 FROM tasks t WHERE t.id = path.task_id AND t.copied_from IS NOT NULL))
     OR (from_state || '>' || to_state) <> ALL (CAST(:moves AS text[]))
     OR (from_state IN ('completed', 'dead_lettered', 'cancelled') AND actor !~ '^(human|operator|user):')
     OR at < at_before

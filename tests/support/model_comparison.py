@@ -27,7 +27,7 @@ from overnight_server.domain.lifecycle import ACTIVE, FINAL, WAITING, State
 from overnight_server.domain.locks import keys_of
 from overnight_server.domain.plans import PlanLimits, PlanTier
 from overnight_server.domain.results import Expired, Result, Returned
-from overnight_server.gate.claim import Bundling, Terms, claim
+from overnight_server.gate.claim import BundleLimits, ClaimSettings, claim
 from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit_graph
 from overnight_server.maintenance.promote import promote
@@ -54,15 +54,15 @@ DISPATCHER = "dispatcher"
 OPERATOR = "human:operator"
 ENOUGH_ROUNDS = 60
 # Two and a half quick tasks to a message.
-BUNDLING = Bundling(seconds=0.25)
+BUNDLING = BundleLimits(seconds=0.25)
 QUICK = "quick"
-PACES = f"INSERT INTO paces (type, seconds) VALUES ('{QUICK}', 0.1)"
+PACES = f"INSERT INTO type_durations (type, seconds) VALUES ('{QUICK}', 0.1)"
 ALL_SLOTS = 100
 
 ROWS = """
     SELECT id, state, attempts, max_attempts, epoch, unmet, token, claimed_by, reserved_seconds,
            expires_at, CASE WHEN state = 'running' THEN started_at END AS started_at, retry_at,
-           cancel_requested_at, failure_reason, bundle, alone
+           cancel_requested_at, failure_reason, bundle, runs_alone
       FROM tasks
 """
 CHARGES = """
@@ -412,7 +412,7 @@ class ModelComparison:
             self.deployment.dispatcher,
             POOL,
             holder=DISPATCHER,
-            terms=Terms(CLAIM_TTL, LIVENESS, bundling=BUNDLING),
+            claim_settings=ClaimSettings(CLAIM_TTL, LIVENESS, bundle_limits=BUNDLING),
             limit=limit,
         )
         self.model.take(taken.claims, holder=DISPATCHER, ttl=CLAIM_TTL)
@@ -470,7 +470,7 @@ def _as_row(task: Task) -> dict[str, object]:
         "cancel_requested_at": task.cancel_asked,
         "failure_reason": task.reason,
         "bundle": held and held.bundle,
-        "alone": task.alone,
+        "runs_alone": task.alone,
     }
 
 

@@ -18,7 +18,17 @@ FORGET = "; ".join(
     for table in (
         *("plan_history", "sweeps", "stale_results", "dead_letters", "events", "usage_ledger"),
         *("spending", "notices", "held_locks"),
-        *("attempts", "task_edges", "tasks", "dags", "lanes", "users", "agents", "pools", "paces"),
+        *(
+            "attempts",
+            "task_edges",
+            "tasks",
+            "dags",
+            "lanes",
+            "users",
+            "agents",
+            "pools",
+            "type_durations",
+        ),
     )
 )
 

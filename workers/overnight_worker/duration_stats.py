@@ -47,6 +47,8 @@ class DurationStats:
         ]
         self._durations.clear()
         try:
-            db.atomically(lambda tx: tx.execute(statement("note_pace"), {"seen": json.dumps(rows)}))
+            db.atomically(
+                lambda tx: tx.execute(statement("record_durations"), {"seen": json.dumps(rows)})
+            )
         except (DatabaseUnreachable, SQLAlchemyError) as error:
             _log.debug("a report of run durations was lost", error=error)

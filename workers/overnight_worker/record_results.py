@@ -11,7 +11,7 @@ from sqlalchemy.exc import DataError, DBAPIError, SQLAlchemyError
 from overnight_server.domain.claims import Claim, Run
 from overnight_server.domain.ids import show_task
 from overnight_server.domain.results import Interrupted, Raised, Result, Returned
-from overnight_server.outcome.settle import Ending, Settled, give_up, settle_all, taken_under
+from overnight_server.outcome.settle import Ending, Settled, claims_by_token, give_up, settle_all
 from overnight_server.store.db import DatabaseUnreachable, Db, sqlstate
 from overnight_server.telemetry import Event, emit, get
 from overnight_worker.identity import WORKER_ID
@@ -106,7 +106,7 @@ def give_up_by(db: Db, claims: Sequence[Claim], *, deadline: float) -> bool:
 
 def give_up_taken_by(db: Db, pool: str, token: UUID, *, deadline: float) -> bool:
     """Give back whatever was claimed under a token; True if Postgres confirmed that in time."""
-    return _give_back(db, lambda: taken_under(db, pool, token), deadline=deadline)
+    return _give_back(db, lambda: claims_by_token(db, pool, token), deadline=deadline)
 
 
 def _give_back(db: Db, find_claims: Callable[[], Sequence[Claim]], *, deadline: float) -> bool:

@@ -22,9 +22,15 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from overnight_server.domain.claims import Run
 from overnight_server.fault_points import fault
-from overnight_server.gate.claim import Begun, Terms, take_first, take_next, trip_for_first
-from overnight_server.store.batched_statements import Trip
-from overnight_server.store.db import DatabaseUnreachable, Standby
+from overnight_server.gate.claim import (
+    ClaimSettings,
+    StartedRuns,
+    claim_for_idle_slot,
+    claim_next_for_slot,
+    prepare_idle_claim,
+)
+from overnight_server.store.batched_statements import PackedBatch
+from overnight_server.store.db import DatabaseUnreachable, ReservedConnection
 from overnight_server.telemetry import Event, emit
 from overnight_server.wakeups.idle_slot_listener import SlotSignal, SlotSubscription
 from overnight_worker.identity import WORKER_ID
@@ -45,14 +51,14 @@ class SlotLoop:
 
     def __init__(self, resources: WorkerResources) -> None:
         self._resources = resources
-        self._terms = Terms.of(resources.settings)
+        self._terms = ClaimSettings.from_settings(resources.settings)
         self._lease = timedelta(seconds=resources.settings.lease_seconds)
         # Afterwards Celery gets its process back, to check it and perhaps to replace it: soon
         # after much work, later if the slot mostly listened.
         self._continue_until = time.monotonic() + resources.settings.refill_seconds
         self._listen_until = max(self._continue_until, time.monotonic() + LISTEN_SECONDS)
         self._bundle = uuid4()
-        self._next = Begun()
+        self._next = StartedRuns()
         self._committed = False
         # An invited slot may only claim quick tasks, so it starts as quick.
         self._was_quick = True
@@ -77,13 +83,13 @@ class SlotLoop:
         settings = self._resources.settings
         # Taken before the start is requested: the leases count from some moment after this.
         self.start_requested_at = time.monotonic()
-        self._next = Begun()
-        self._next = take_next(
+        self._next = StartedRuns()
+        self._next = claim_next_for_slot(
             tx,
             settings.pool,
             agent=WORKER_ID,
             bundle=self._bundle,
-            terms=self._terms,
+            claim_settings=self._terms,
             lease=self._lease,
         )
         fault("refill.before_commit")
@@ -94,7 +100,7 @@ class SlotLoop:
 
     def take_next_runs(self) -> list[Run]:
         """Return the runs that `claim` started; an empty list if the loop ends here."""
-        begun, self._next = self._next, Begun()
+        begun, self._next = self._next, StartedRuns()
         committed, self._committed = self._committed, False
         if not committed:
             # Postgres did not confirm the commit, but may have committed.
@@ -132,39 +138,41 @@ class SlotLoop:
     def _listen(self, subscription: SlotSubscription) -> tuple[SlotSignal, list[Run]]:
         """Listen on one connection until it must be checked, a task arrives or `LEAVE` does."""
         until = time.monotonic() + CONNECTION_TRUST_SECONDS
-        with self._resources.db.standing_by() as standby:
-            trip, token = self._prepare_claim(standby)
+        with self._resources.db.reserve_connection() as reserved:
+            batch, token = self._prepare_claim(reserved)
             while time.monotonic() < until and not SHUTDOWN_FLAG.is_set:
                 signal = subscription.wait(SHUTDOWN_CHECK_SECONDS)
                 if signal is SlotSignal.LEAVE:
                     return signal, []
                 # A prepared claim that found no task can be repeated: its token is unused.
                 if signal is not SlotSignal.NOTHING and (
-                    runs := self._claim_first(standby, trip, token)
+                    runs := self._claim_first(reserved, batch, token)
                 ):
                     return signal, runs
                 if signal is SlotSignal.WAKE_UP:
                     subscription.wake_dispatchers()
         return SlotSignal.NOTHING, []
 
-    def _prepare_claim(self, standby: Standby) -> tuple[Trip, UUID]:
+    def _prepare_claim(self, reserved: ReservedConnection) -> tuple[PackedBatch, UUID]:
         """Prepare the claim statement while waiting, so that a new task starts without delay."""
         token = uuid4()
-        trip = trip_for_first(
-            standby,
+        batch = prepare_idle_claim(
+            reserved,
             self._resources.settings.pool,
             agent=WORKER_ID,
             token=token,
-            terms=self._terms,
+            claim_settings=self._terms,
             lease=self._lease,
         )
-        return trip, token
+        return batch, token
 
-    def _claim_first(self, standby: Standby, trip: Trip, token: UUID) -> list[Run]:
+    def _claim_first(
+        self, reserved: ReservedConnection, batch: PackedBatch, token: UUID
+    ) -> list[Run]:
         """Run the prepared claim; return the started run, or an empty list if none was ready."""
         self.start_requested_at = time.monotonic()
         try:
-            run = take_first(standby, trip)
+            run = claim_for_idle_slot(reserved, batch)
         except (DatabaseUnreachable, SQLAlchemyError):
             # Postgres may have committed all the same.
             db, pool = self._resources.db, self._resources.settings.pool

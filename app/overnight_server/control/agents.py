@@ -53,7 +53,7 @@ def register(db: Db, user_id: UserId, card: OutsideCard) -> str:
 
     def work(tx: Connection) -> str:
         # A pool that nobody knew would not be held by someone who pauses all there are.
-        tx.execute(statement("share_pauses"))
+        tx.execute(statement("lock_pauses_shared"))
         named = {"user_id": user_id, "name": card.name}
         serves = None if card.serves_everyone else user_id
         tx.execute(statement("ensure_pull_pool"), {"pool": pool, "serves": serves})
@@ -82,7 +82,7 @@ def register(db: Db, user_id: UserId, card: OutsideCard) -> str:
 def take_seat(db: Db, user_id: UserId, agent_id: str) -> Seat:
     """Take an agent's sign of life, and return what it may be given."""
     named = {"id": agent_id, "user_id": user_id}
-    row = db.atomically(lambda tx: tx.execute(statement("seat_of_agent"), named).one_or_none())
+    row = db.atomically(lambda tx: tx.execute(statement("touch_own_agent"), named).one_or_none())
     if row is None:
         _own(db, user_id, agent_id)
         raise AgentOffline

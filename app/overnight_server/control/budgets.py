@@ -56,10 +56,10 @@ def approve(
             tx.execute(statement("raise_dag_budget"), {"dag_id": row.dag_id, "usd": usd})
             resumed = _let_go_on(tx, row.user_id, budget, dag_id=row.dag_id)
         elif budget is Budget.NIGHT:
-            tx.execute(statement("raise_night"), {"user_id": row.user_id, "usd": usd})
+            tx.execute(statement("raise_night_budget"), {"user_id": row.user_id, "usd": usd})
             resumed = _let_go_on(tx, row.user_id, budget)
         else:
-            tx.execute(statement("raise_ceiling"), {"task_id": task_id, "usd": usd})
+            tx.execute(statement("raise_task_budget"), {"task_id": task_id, "usd": usd})
             resumed = _let_go_on(tx, row.user_id, budget, task_id=task_id)
         return Approved(budget, resumed)
 
@@ -94,7 +94,7 @@ def set_night_budget(db: Db, user_id: UserId, usd: float | None, *, actor: str) 
 
     def work(tx: Connection) -> None:
         lanes.lock(tx, [user_id])
-        tx.execute(statement("act_as"), {"actor": actor})
+        tx.execute(statement("set_actor"), {"actor": actor})
         changed = tx.execute(
             update(User).where(User.id == user_id).values(night_budget_usd=usd).returning(User.id)
         )
@@ -115,9 +115,9 @@ def set_dag_budget(db: Db, dag_id: DagId, usd: float | None, *, actor: str) -> N
         if owner is None:
             raise DagNotFound
         lanes.lock(tx, [owner])
-        tx.execute(statement("act_as"), {"actor": actor})
+        tx.execute(statement("set_actor"), {"actor": actor})
         tx.execute(statement("set_dag_budget"), {"dag_id": dag_id, "usd": usd})
-        lanes.wake(tx, owner)
+        lanes.unskip_lane(tx, owner)
         _let_go_on(tx, owner, Budget.DAG, dag_id=dag_id)
 
     db.atomically(work)
@@ -129,7 +129,7 @@ def set_agent_budget(db: Db, agent_id: str, usd: float | None, *, actor: str) ->
     _check_usd(usd)
 
     def work(tx: Connection) -> str:
-        tx.execute(statement("act_as"), {"actor": actor})
+        tx.execute(statement("set_actor"), {"actor": actor})
         asked = {"agent_id": agent_id, "usd": usd}
         pool: str | None = tx.execute(statement("set_agent_budget"), asked).scalar_one_or_none()
         if pool is None:
@@ -145,12 +145,12 @@ def set_agent_budget(db: Db, agent_id: str, usd: float | None, *, actor: str) ->
 def _asking(tx: Connection, task_id: TaskId, actor: str, user_id: UserId | None) -> Row[Any]:
     """Hold the lane of a task that asks for money, and return what it asks for."""
     named = {"task_id": task_id}
-    seen = tx.execute(statement("awaiting_budget"), named).one_or_none()
+    seen = tx.execute(statement("budget_awaited_by_task"), named).one_or_none()
     if seen is None or user_id not in (None, seen.user_id):
         raise TaskNotFound
     lanes.lock(tx, [seen.user_id])
-    tx.execute(statement("act_as"), {"actor": actor})
-    row = tx.execute(statement("awaiting_budget"), named).one()
+    tx.execute(statement("set_actor"), {"actor": actor})
+    row = tx.execute(statement("budget_awaited_by_task"), named).one()
     if row.awaits_budget is None:
         raise NotAwaitingApproval(row.state)
     return row
@@ -165,7 +165,7 @@ def _let_go_on(
     task_id: UUID | None = None,
 ) -> int:
     rows = tx.execute(
-        statement("let_go_on"),
+        statement("release_budget_waiters"),
         {
             "user_id": user_id,
             "budget": budget.value,

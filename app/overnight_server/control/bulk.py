@@ -81,8 +81,12 @@ def preview(db: Db, user_id: UserId, order: Order) -> Preview:
     named = _checked(user_id, order)
 
     def work(tx: Connection) -> Preview:
-        counted = tx.execute(statement("count_chosen"), named).one()
-        sample = tx.execute(statement("sample_chosen"), {**named, "limit": SAMPLE}).scalars().all()
+        counted = tx.execute(statement("count_selected_tasks"), named).one()
+        sample = (
+            tx.execute(statement("sample_selected_tasks"), {**named, "limit": SAMPLE})
+            .scalars()
+            .all()
+        )
         return Preview(counted.total, counted.applies, [TaskId(one) for one in sample])
 
     return db.atomically(work, one_instant=True)
@@ -100,17 +104,19 @@ def start(
     """Write an order down, to be worked off from now on; what comes in later is not touched."""
     named = _checked(user_id, order)
     # Not under the lane: it takes as long as the user has tasks, and only promises a number.
-    total = db.atomically(lambda tx: tx.execute(statement("count_chosen"), named).one().total)
+    total = db.atomically(
+        lambda tx: tx.execute(statement("count_selected_tasks"), named).one().total
+    )
     bulk_id = new_bulk_id()
 
     def work(tx: Connection) -> Started:
         lanes.lock(tx, [user_id])
         if idempotency_key is not None:
             sent = {"user_id": user_id, "key": idempotency_key}
-            known = tx.execute(statement("bulk_of_key"), sent).one_or_none()
+            known = tx.execute(statement("bulk_by_idempotency_key"), sent).one_or_none()
             if known is not None:
                 return Started(BulkId(known.id), created=False)
-        tx.execute(statement("act_as"), {"actor": actor})
+        tx.execute(statement("set_actor"), {"actor": actor})
         tx.execute(
             statement("start_bulk"),
             {
@@ -145,7 +151,7 @@ def cancel_bulk(db: Db, user_id: UserId, bulk_id: BulkId, *, actor: str) -> None
     """
 
     def work(tx: Connection) -> None:
-        tx.execute(statement("act_as"), {"actor": actor})
+        tx.execute(statement("set_actor"), {"actor": actor})
         named = {"user_id": user_id, "bulk_id": bulk_id}
         if tx.execute(statement("cancel_bulk"), {**named, "actor": actor}).one_or_none() is None:
             one = {**named, "before": None, "limit": 1}

@@ -33,7 +33,7 @@ def cancel(db: Db, user_id: UserId, task_id: TaskId, *, actor: str) -> State:
 
     def work(tx: Connection) -> State:
         lanes.lock(tx, [user_id])
-        tx.execute(statement("act_as"), {"actor": actor})
+        tx.execute(statement("set_actor"), {"actor": actor})
         stopped = stop(tx, user_id, [task_id], reason=STOPPED)
         fault("cancel.before_commit")
         if stopped.ended:
@@ -41,7 +41,7 @@ def cancel(db: Db, user_id: UserId, task_id: TaskId, *, actor: str) -> State:
             return State.CANCELLED
         if stopped.asked:
             return State.RUNNING
-        row = tx.execute(statement("owner_of"), {"task_id": task_id}).one_or_none()
+        row = tx.execute(statement("owner_of_task"), {"task_id": task_id}).one_or_none()
         if row is None or row.user_id != user_id:
             raise TaskNotFound
         raise TaskAlreadyCompleted(row.state)

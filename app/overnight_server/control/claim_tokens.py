@@ -15,7 +15,7 @@ from uuid import UUID
 from overnight.errors import StaleAttempt, TaskNotFound
 from overnight_server.domain.claims import Claim
 from overnight_server.domain.ids import TaskId, UserId
-from overnight_server.store.db import Db, Served
+from overnight_server.store.db import ActingUser, Db
 from overnight_server.store.statements import statement
 
 PREFIX = "overnight_claim_"
@@ -53,9 +53,9 @@ class Holder:
     user_id: UserId
 
     @property
-    def served(self) -> Served:
+    def served(self) -> ActingUser:
         """What the database must know to serve this run and nobody else."""
-        return Served(self.user_id, f"claim:{self.claim.task_id}:{self.claim.epoch}")
+        return ActingUser(self.user_id, f"claim:{self.claim.task_id}:{self.claim.epoch}")
 
 
 def issue(claim: Claim) -> str:

@@ -82,12 +82,12 @@ def _resolve(
     user_id: UserId | None,
 ) -> UserId:
     """Close a task's dead letter and return whose it is; the lane stays held."""
-    row = tx.execute(statement("owner_of"), {"task_id": task_id}).one_or_none()
+    row = tx.execute(statement("owner_of_task"), {"task_id": task_id}).one_or_none()
     if row is None or user_id not in (None, row.user_id):
         raise TaskNotFound
     owner = UserId(row.user_id)
     lanes.lock(tx, [owner])
-    tx.execute(statement("act_as"), {"actor": actor})
+    tx.execute(statement("set_actor"), {"actor": actor})
     closed = tx.execute(
         statement("resolve_dead_letter"),
         {"tasks": [task_id], "resolution": resolution, "actor": actor, "note": note},

@@ -64,10 +64,10 @@ def edit(
 
     def work(tx: Connection) -> None:
         lanes.lock(tx, [user_id])
-        tx.execute(statement("act_as"), {"actor": actor})
+        tx.execute(statement("set_actor"), {"actor": actor})
         amend(tx, user_id, task_id, changes, editions=editions)
         # What could not start before may now.
-        lanes.wake(tx, user_id)
+        lanes.unskip_lane(tx, user_id)
         wake_after_commit(tx)
 
     db.atomically(work)
@@ -83,7 +83,7 @@ def amend(
 ) -> None:
     """Do what `edit` does in a transaction that holds the lane; the caller wakes the lane."""
     named = {"user_id": user_id, "task_id": task_id}
-    row = tx.execute(statement("hold_task"), named).mappings().one_or_none()
+    row = tx.execute(statement("lock_task"), named).mappings().one_or_none()
     if row is None:
         raise TaskNotFound
     if ANY not in editions and edition_of(dict(row)) not in editions:

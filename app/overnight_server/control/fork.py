@@ -70,7 +70,7 @@ def fork(
 
     def work(tx: Connection) -> Forked:
         lanes.lock(tx, [user_id])
-        tx.execute(statement("act_as"), {"actor": actor})
+        tx.execute(statement("set_actor"), {"actor": actor})
         mine = {"user_id": user_id, "task_id": task_id}
         graph = tx.execute(statement("graph_to_fork"), mine).one_or_none()
         if graph is None:
@@ -113,7 +113,7 @@ def fork(
         )
         edges = _copy(tx, user_id, old, forked, actor)
         # As if what was taken over had just completed: releases, and cancels what is not needed.
-        following.follow(tx, [names[one] for one in taken])
+        following.resolve_dependents(tx, [names[one] for one in taken])
         report_dag_added(tx, forked.dag_id, tasks=size, edges=edges, depth=depth)
         fault("intake.before_commit")
         return forked

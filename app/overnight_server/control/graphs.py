@@ -39,7 +39,7 @@ def cancel_dag(db: Db, user_id: UserId, dag_id: DagId, *, actor: str) -> Cancell
 
     def work(tx: Connection) -> CancelledDag:
         lanes.lock(tx, [user_id])
-        tx.execute(statement("act_as"), {"actor": actor})
+        tx.execute(statement("set_actor"), {"actor": actor})
         members = tx.execute(
             statement("tasks_of_graph"), {"user_id": user_id, "dag_id": dag_id}
         ).all()
@@ -49,7 +49,7 @@ def cancel_dag(db: Db, user_id: UserId, dag_id: DagId, *, actor: str) -> Cancell
         stopped = stop(tx, user_id, still_open, reason=STOPPED)
         if not stopped.ended and not stopped.asked:
             raise DagAlreadyFinished(_status(tx, dag_id))
-        edges.follow(tx, stopped.ended)
+        edges.resolve_dependents(tx, stopped.ended)
         fault("cancel.before_commit")
         return CancelledDag(len(stopped.ended), len(stopped.asked))
 
@@ -80,7 +80,7 @@ def retry(
 
     def work(tx: Connection) -> list[TaskId]:
         lanes.lock(tx, [user_id])
-        tx.execute(statement("act_as"), {"actor": actor})
+        tx.execute(statement("set_actor"), {"actor": actor})
         back = bring_back(
             tx, user_id, task_id, actor=actor, note=note, attempts=attempts, caps=caps
         )
@@ -103,7 +103,7 @@ def bring_back(
     caps: Caps | None = None,
 ) -> list[TaskId]:
     """Do what `retry` does in a transaction that holds the lane and has named who acts."""
-    row = tx.execute(statement("owner_of"), {"task_id": task_id}).one_or_none()
+    row = tx.execute(statement("owner_of_task"), {"task_id": task_id}).one_or_none()
     if row is None or row.user_id != user_id:
         raise TaskNotFound
     if State(row.state) not in MOVES[Event.REVIVE].sources:
@@ -138,7 +138,7 @@ def retry_dag(
 
     def work(tx: Connection) -> list[TaskId]:
         lanes.lock(tx, [user_id])
-        tx.execute(statement("act_as"), {"actor": actor})
+        tx.execute(statement("set_actor"), {"actor": actor})
         mine = {"user_id": user_id, "dag_id": dag_id}
         if tx.execute(statement("tasks_of_graph"), mine).first() is None:
             raise DagNotFound

@@ -22,7 +22,7 @@ from overnight_server.domain.plans import PlanTier
 from overnight_server.domain.scopes import EVERYTHING, checked, reach
 from overnight_server.insight.users import find_user
 from overnight_server.store import lanes
-from overnight_server.store.db import Db, Served
+from overnight_server.store.db import ActingUser, Db
 from overnight_server.store.models import ApiKey
 from overnight_server.store.statements import statement
 
@@ -58,9 +58,9 @@ class Caller:
         return f"user:{self.user_id}"
 
     @property
-    def served(self) -> Served:
+    def served(self) -> ActingUser:
         """What the database must know to serve this caller and nobody else."""
-        return Served(self.user_id, self.actor, self.key_id)
+        return ActingUser(self.user_id, self.actor, self.key_id)
 
 
 @dataclass(frozen=True)
@@ -263,7 +263,7 @@ def _look_up(tx: Connection, key: str) -> Caller | None:
     if row is None:
         return None
     if row.use_is_old:
-        tx.execute(statement("note_key_use"), {"key_id": key_id_of(key)})
+        tx.execute(statement("record_key_use"), {"key_id": key_id_of(key)})
     return Caller(UserId(row.user_id), key_id_of(key), tuple(row.scopes), row.is_admin)
 
 

@@ -45,13 +45,13 @@ def pause(db: Db, target: Target, *, actor: str, note: str = "") -> bool:
 
     def work(tx: Connection) -> bool:
         _hold(tx, target)
-        tx.execute(statement("act_as"), {"actor": actor})
+        tx.execute(statement("set_actor"), {"actor": actor})
         begun = tx.execute(statement("begin_pause"), _named(target, actor) | {"note": note})
         is_new = begun.one_or_none() is not None
         if not is_new:
             tx.execute(statement("take_over_pause"), _named(target, actor))
         if note and not is_new:
-            tx.execute(statement("renote_pause"), _named(target, actor) | {"note": note})
+            tx.execute(statement("update_pause_note"), _named(target, actor) | {"note": note})
         _mark(tx, target, paused=True)
         return is_new
 
@@ -66,7 +66,7 @@ def resume(db: Db, target: Target, *, actor: str, own: bool = False) -> bool:
 
     def work(tx: Connection) -> bool:
         _hold(tx, target)
-        tx.execute(statement("act_as"), {"actor": actor})
+        tx.execute(statement("set_actor"), {"actor": actor})
         named = _named(target, actor) | {"own": own}
         is_ended = tx.execute(statement("end_pause"), named).one_or_none() is not None
         if is_ended or not own:

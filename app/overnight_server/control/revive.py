@@ -54,7 +54,7 @@ def revive_all(
 
 
 def _with_all_behind(tx: Connection, tasks: Sequence[UUID]) -> list[UUID]:
-    return list(tx.execute(statement("to_revive"), {"tasks": list(tasks)}).scalars())
+    return list(tx.execute(statement("tasks_to_revive"), {"tasks": list(tasks)}).scalars())
 
 
 def _bring_back(
@@ -73,7 +73,7 @@ def _bring_back(
         },
     )
     tx.execute(
-        statement("admit_unblocked"),
+        statement("make_unblocked_ready"),
         {**named, "sources": sources(Event.UNBLOCK), "target": target(Event.UNBLOCK)},
     )
     wake_after_commit(tx)

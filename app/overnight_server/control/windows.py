@@ -26,7 +26,7 @@ def set_window(db: Db, user_id: UserId, window: Window | None) -> None:
         )
         if changed.one_or_none() is None:
             raise UserNotFound
-        windows.turn(tx, [user_id])
+        windows.refresh_windows(tx, [user_id])
         wake_after_commit(tx)
 
     db.atomically(work)

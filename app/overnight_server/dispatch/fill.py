@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from overnight_server.dispatch.publish import Publisher
 from overnight_server.domain.ids import show_task
 from overnight_server.fault_points import fault
-from overnight_server.gate.claim import CLAIMS_PER_PASS, Terms, claim
+from overnight_server.gate.claim import CLAIMS_PER_PASS, ClaimSettings, claim
 from overnight_server.outcome.settle import release
 from overnight_server.settings import Settings
 from overnight_server.store.db import Db
@@ -75,7 +75,13 @@ def fill_pool(
     db: Db, publisher: Publisher, settings: Settings, pool: str, *, holder: str
 ) -> FillResult:
     """Claim for one pool's free slots and publish the claims; unpublished claims are released."""
-    taken = claim(db, pool, holder=holder, terms=Terms.of(settings), limit=CLAIMS_PER_PASS)
+    taken = claim(
+        db,
+        pool,
+        holder=holder,
+        claim_settings=ClaimSettings.from_settings(settings),
+        limit=CLAIMS_PER_PASS,
+    )
     if taken.claims:
         fault("claim.after_commit")
         emit(Event.CLAIMS_MADE, pool=pool, count=len(taken.claims))

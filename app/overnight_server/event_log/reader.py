@@ -56,7 +56,7 @@ class Horizon:
     def advance(self, tx: Connection) -> int | None:
         """Advance as far as possible; return the horizon, None if it is not known yet."""
         # In this order: a transaction that got an id before this is still open afterwards.
-        highest_id = tx.execute(statement("event_reach")).scalar_one()
+        highest_id = tx.execute(statement("last_event_id_given")).scalar_one()
         writers = set(tx.execute(statement("event_writers")).scalars())
         for _, open_writers in self._marks:
             open_writers.intersection_update(writers)
@@ -74,7 +74,7 @@ def touched(
 ) -> list[tuple[UUID, UUID, UUID]]:
     """Return user, task and graph of every event of these users after one id, up to another."""
     rows = tx.execute(
-        statement("events_touched"), {"users": list(users), "after": after, "until": until}
+        statement("tasks_with_new_events"), {"users": list(users), "after": after, "until": until}
     )
     return [(row.user_id, row.task_id, row.dag_id) for row in rows]
 

@@ -15,7 +15,7 @@ from overnight_server.domain.windows import is_zone
 from overnight_server.explain.facts import PauseFacts, PoolFacts, TaskFacts
 from overnight_server.explain.next_pass import PassOutcome, Stage, count_slots, predict_pass
 from overnight_server.explain.task_reasons import open_pools, order_reasons, task_reasons
-from overnight_server.gate.claim import CYCLES_PER_PASS, Terms
+from overnight_server.gate.claim import LANES_PER_REFRESH, ClaimSettings
 from overnight_server.store import lanes
 from overnight_server.store.db import Db
 from overnight_server.store.pauses import pauses_in_force
@@ -29,7 +29,7 @@ MAX_POOLS = 100
 MAX_HEAD_TASKS = 100
 
 
-def explain(db: Db, user_id: UserId, task_id: TaskId, terms: Terms) -> Explanation:
+def explain(db: Db, user_id: UserId, task_id: TaskId, claim_settings: ClaimSettings) -> Explanation:
     """Return every reason why a user's task is not running, as the gate would find them now.
 
     A waiting task without reasons starts with the next pass; `explain/task_reasons.py` defines
@@ -41,10 +41,10 @@ def explain(db: Db, user_id: UserId, task_id: TaskId, terms: Terms) -> Explanati
     db.atomically(lambda tx: _start_due_cycles(tx, user_id))
 
     def work(tx: Connection) -> tuple[TaskFacts, list[Reason]]:
-        facts = _read_facts(tx, user_id, task_id, terms)
+        facts = _read_facts(tx, user_id, task_id, claim_settings)
         reasons = task_reasons(facts)
         if not reasons:
-            reasons = order_reasons(facts, _predict(tx, user_id, task_id, facts, terms))
+            reasons = order_reasons(facts, _predict(tx, user_id, task_id, facts, claim_settings))
         return facts, reasons
 
     facts, reasons = db.atomically(work, one_instant=True, all_users=True)
@@ -59,41 +59,47 @@ def explain(db: Db, user_id: UserId, task_id: TaskId, terms: Terms) -> Explanati
     )
 
 
-def explain_next(tx: Connection, user_id: UserId, terms: Terms) -> list[Reason]:
+def explain_next(tx: Connection, user_id: UserId, claim_settings: ClaimSettings) -> list[Reason]:
     """Return what keeps the user's next task from starting, whichever task that is.
 
     Locks and requirements of single tasks are left out, because another task could start
     instead. So is the order among users.
     """
     params = {"user_id": user_id, "limit": MAX_HEAD_TASKS}
-    row = dict(tx.execute(statement("explain_draft"), params).mappings().one())
+    row = dict(tx.execute(statement("explain_next_task"), params).mappings().one())
     subject = "the first that waits" if row["is_real"] else "even the shortest task"
     return [
         reason.model_copy(update={"message": f"{subject} {reason.message}"})
         if reason.message.startswith("needs ")
         else reason
-        for reason in task_reasons(_read_surroundings(tx, user_id, row, terms))
+        for reason in task_reasons(_read_surroundings(tx, user_id, row, claim_settings))
     ]
 
 
 def _start_due_cycles(tx: Connection, user_id: UserId) -> None:
     lanes.read(tx, user_id)
-    lanes.roll_due(tx, CYCLES_PER_PASS)
+    lanes.refresh_due_lanes(tx, LANES_PER_REFRESH)
 
 
 def _predict(
-    tx: Connection, user_id: UserId, task_id: TaskId, facts: TaskFacts, terms: Terms
+    tx: Connection,
+    user_id: UserId,
+    task_id: TaskId,
+    facts: TaskFacts,
+    claim_settings: ClaimSettings,
 ) -> Sequence[PassOutcome]:
     """Return the outcome of the next pass of each pool, up to the first that takes the task."""
     outcomes: list[PassOutcome] = []
     for pool in open_pools(facts):
-        outcomes.append(predict_pass(tx, pool.slots, user_id, task_id, terms))
+        outcomes.append(predict_pass(tx, pool.slots, user_id, task_id, claim_settings))
         if outcomes[-1].stage is Stage.TAKEN:
             break
     return outcomes
 
 
-def _read_facts(tx: Connection, user_id: UserId, task_id: TaskId, terms: Terms) -> TaskFacts:
+def _read_facts(
+    tx: Connection, user_id: UserId, task_id: TaskId, claim_settings: ClaimSettings
+) -> TaskFacts:
     params = {"user_id": user_id, "task_id": task_id, "max_position": MAX_POSITION}
     task = tx.execute(statement("explain_task"), params).mappings().one_or_none()
     if task is None:
@@ -107,7 +113,7 @@ def _read_facts(tx: Connection, user_id: UserId, task_id: TaskId, terms: Terms) 
     if State(row["state"]) not in WAITING:
         return TaskFacts(row, parents)
     return replace(
-        _read_surroundings(tx, user_id, row, terms),
+        _read_surroundings(tx, user_id, row, claim_settings),
         parents=parents,
         locks=(
             _rows(tx, statement("explain_locks"), task_id=task_id, limit=MAX_LOCKS)
@@ -118,7 +124,7 @@ def _read_facts(tx: Connection, user_id: UserId, task_id: TaskId, terms: Terms) 
 
 
 def _read_surroundings(
-    tx: Connection, user_id: UserId, row: Mapping[str, Any], terms: Terms
+    tx: Connection, user_id: UserId, row: Mapping[str, Any], claim_settings: ClaimSettings
 ) -> TaskFacts:
     """Read what concerns every task of a user: pauses, the window and the pools."""
     window = window_of(row)
@@ -136,7 +142,7 @@ def _read_surroundings(
                 count_slots(
                     tx,
                     pool["name"],
-                    terms,
+                    claim_settings,
                     is_outside=pool["is_outside"],
                     types=pool["only_types"],
                     serves=pool["serves"],
@@ -151,10 +157,10 @@ def _read_surroundings(
                 user_id=user_id,
                 limit=MAX_POOLS,
                 type=row["type"],
-                liveness=terms.liveness.total_seconds(),
+                liveness=claim_settings.liveness.total_seconds(),
             )
         ],
-        slots_max=terms.slots_max,
+        slots_max=claim_settings.slots_max,
         window="" if window is None else str(window),
         zone_is_known=window is None or is_zone(window.zone),
         needs=frozenset(row["required_capabilities"]),

@@ -11,14 +11,14 @@ from sqlalchemy import Connection, Row
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.gate.claim import (
     CLAIMS_PER_PASS,
-    LOOKS_PER_PASS,
-    WIDER,
+    MAX_LOOKS_PER_PASS,
+    SPARE_GROWTH,
     Capacity,
-    Terms,
-    Want,
-    offered,
-    question,
-    wanted,
+    ClaimRequest,
+    ClaimSettings,
+    choice_params,
+    pool_capacity,
+    request_for_pool,
 )
 from overnight_server.store.statements import statement
 
@@ -75,7 +75,7 @@ class PoolSlots:
 def count_slots(
     tx: Connection,
     pool: str,
-    terms: Terms,
+    claim_settings: ClaimSettings,
     *,
     is_outside: bool = False,
     types: Sequence[str] | None = None,
@@ -85,7 +85,7 @@ def count_slots(
 
     `is_outside` marks the pool of a pull agent; `types` are the only types that it accepts.
     """
-    params = {"pool": pool, "liveness": terms.liveness.total_seconds()}
+    params = {"pool": pool, "liveness": claim_settings.liveness.total_seconds()}
     row = tx.execute(statement("pool_capacity"), params).one()
     return PoolSlots(
         pool=pool,
@@ -94,9 +94,9 @@ def count_slots(
         in_all_pools=row.in_all_pools,
         capabilities=row.capabilities or (),
         types=row.types or (),
-        capacity=offered(row, terms)
+        capacity=pool_capacity(row, claim_settings)
         if not is_outside
-        else replace(offered(row, terms), types=types, elsewhere=()),
+        else replace(pool_capacity(row, claim_settings), types=types, elsewhere=()),
         serves=serves,
     )
 
@@ -106,7 +106,7 @@ def predict_pass(
     slots: PoolSlots,
     user_id: UserId,
     task_id: TaskId,
-    terms: Terms,
+    claim_settings: ClaimSettings,
     *,
     limit: int = CLAIMS_PER_PASS,
 ) -> PassOutcome:
@@ -116,14 +116,14 @@ def predict_pass(
     One difference remains: a claim skips lanes that another transaction has locked.
     """
     pool, capacity = slots.pool, slots.capacity
-    want = wanted(capacity, terms, limit=limit, holder=NOBODY)
+    request = request_for_pool(capacity, claim_settings, limit=limit, holder=NOBODY)
     passed_over: list[UUID] = []
-    for _ in range(LOOKS_PER_PASS):
+    for _ in range(MAX_LOOKS_PER_PASS):
         served = [] if slots.serves is None else [slots.serves]
-        lanes = served or _lanes(tx, pool, want, passed_over)
+        lanes = served or _lanes(tx, pool, request, passed_over)
         if not lanes:
             break
-        params = question(lanes, capacity, terms, want) | {
+        params = choice_params(lanes, capacity, claim_settings, request) | {
             "task_id": task_id,
             "user_id": user_id,
             "max_position": MAX_LISTED,
@@ -140,15 +140,17 @@ def predict_pass(
             )
         # Nothing can start in these lanes, so the same pass reads further ones.
         passed_over += lanes
-        want = replace(want, spare=want.spare * WIDER)
+        request = replace(request, spare=request.spare * SPARE_GROWTH)
     return PassOutcome(pool, Stage.LANE, capacity.free)
 
 
-def _lanes(tx: Connection, pool: str, want: Want, passed_over: Sequence[UUID]) -> list[UUID]:
+def _lanes(
+    tx: Connection, pool: str, request: ClaimRequest, passed_over: Sequence[UUID]
+) -> list[UUID]:
     params = {
         "pool": pool,
-        "few": want.singles + want.spare,
-        "limit": want.limit,
+        "min_lanes": request.singles + request.spare,
+        "limit": request.limit,
         "passed_over": list(passed_over),
     }
     return list(tx.execute(statement("lanes_to_serve"), params).scalars())

@@ -274,11 +274,11 @@ def _pauses(facts: TaskFacts) -> Iterator[Reason]:
 
 def _window(facts: TaskFacts) -> Iterator[Reason]:
     task = facts.task
-    carried = task["carried_until"]
+    carried = task["carry_over_until"]
     is_late = carried is not None and task["created_at"] >= carried
     if not task["window_closed"] and not is_late:
         return
-    opens_at = task["window_turns_at"]
+    opens_at = task["window_changes_at"]
     details = {"opens_at": opens_at, "window": facts.window}
     if not facts.zone_is_known:
         yield Reason(

@@ -19,7 +19,7 @@ from overnight_server.domain.priority import MAX_POSITION
 from overnight_server.domain.windows import AtClosing, Nights, Window, hours, is_zone, night_after
 from overnight_server.forecast.durations import Observed
 from overnight_server.forecast.simulation import LaneState, PoolState, Running, Snapshot, Waiting
-from overnight_server.gate.claim import elsewhere
+from overnight_server.gate.claim import types_of_other_pools
 from overnight_server.settings import Settings
 from overnight_server.store.statements import statement
 from overnight_server.store.windows import window_of
@@ -137,7 +137,7 @@ def look(
         slots_max=workers.slots_max,
     )
     own = [row["id"] for row in ready if row["user_id"] == user_id]
-    paces = _rows(tx, statement("forecast_paces"), types=sorted(kinds))
+    paces = _rows(tx, statement("forecast_durations"), types=sorted(kinds))
     return Sight(
         snapshot=snapshot,
         now=lanes[0]["now"],
@@ -198,7 +198,7 @@ def _left_to_others(
     """Return the types that a pool leaves to others; an agent outside may take whatever comes."""
     if here[0]["is_outside"] and not here[0]["types"]:
         return frozenset()
-    return frozenset(elsewhere([worker["types"] for worker in here], known))
+    return frozenset(types_of_other_pools([worker["types"] for worker in here], known))
 
 
 def _lane(row: Mapping[str, Any], unread: int) -> LaneState:

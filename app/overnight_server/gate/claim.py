@@ -1,4 +1,9 @@
-"""The gate: who may run now. One transaction, the pool and the lanes locked, then one choice."""
+"""The gate: decides which ready tasks may run now, and claims them.
+
+A claim is one transaction: lock the pool, count its free slots, lock lanes in fair order, and then
+choose tasks with a statement that starts after the locks were granted, so that it sees what the
+previous holders of these locks committed.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,35 +21,43 @@ from overnight_server.domain.lifecycle import Event, sources, target
 from overnight_server.fault_points import fault
 from overnight_server.settings import Settings
 from overnight_server.store import lanes
-from overnight_server.store.batched_statements import NOW, Answer, Call, Noted, Trip, ask
-from overnight_server.store.db import Db, Standby
+from overnight_server.store.batched_statements import (
+    NOW,
+    Call,
+    PackedBatch,
+    ResultRow,
+    SessionValue,
+    execute_batch,
+)
+from overnight_server.store.db import Db, ReservedConnection
 from overnight_server.store.run_rows import run_of
 from overnight_server.store.statements import statement
 from overnight_server.store.uuids import as_array
 
-# Claims in one transaction; more would hold the lanes longer without going faster.
+# Claims in one transaction; a larger batch would hold the lanes longer without being faster.
 CLAIMS_PER_PASS = 200
-CYCLES_PER_PASS = 100
-# Lanes that have nothing for a pool step aside; thousands of them may do so in one pass.
-LOOKS_PER_PASS = 5
-WIDER = 6
-# The pool on claims of callers that run the task themselves; no worker listens to it.
+LANES_PER_REFRESH = 100
+# Lanes without a suitable task are skipped by the pool. One pass looks this often for other lanes,
+# each time at more of them, so that thousands of such lanes do not leave slots idle.
+MAX_LOOKS_PER_PASS = 5
+SPARE_GROWTH = 6
+# The pool name on claims of callers that run the task themselves; no worker listens to it.
 DIRECT = "direct"
-# What `look_for_one` notes for the claim that travels with it.
-AS_LOOKED_FOR = {
-    "users": Noted("users", "uuid[]"),
-    "capabilities": Noted("capabilities", "text[]"),
-    "types": Noted("types", "text[]"),
-    "usd_left": Noted("usd_left", "numeric"),
+# Parameters of the claim that `prepare_idle_claim` stores in the session for it.
+IDLE_CLAIM_PARAMS = {
+    "users": SessionValue("users", "uuid[]"),
+    "capabilities": SessionValue("capabilities", "text[]"),
+    "types": SessionValue("types", "text[]"),
+    "usd_left": SessionValue("usd_left", "numeric"),
 }
 
 
 @dataclass(frozen=True)
-class Taken:
-    """What one pass of the gate took.
+class ClaimPass:
+    """The claims of one pass.
 
-    `more` says that another pass might find something for the slots that are still free, which
-    `idle` counts: a lane may only have been locked.
+    `idle` counts the slots that are still free. `more` says whether another pass may find tasks for
+    them, for instance because a lane was only locked by another transaction.
     """
 
     claims: Sequence[Claimed] = ()
@@ -53,49 +66,54 @@ class Taken:
 
 
 @dataclass(frozen=True)
-class Begun:
-    """What a slot took for itself: runs that have begun, and how many other slots are idle."""
+class StartedRuns:
+    """Runs that a slot has claimed and started itself; `idle` counts the other free slots."""
 
     runs: Sequence[Run] = ()
     idle: int = 0
 
 
 @dataclass(frozen=True)
-class Bundling:
-    """How much quick work may travel in one message: so many seconds of it, so many tasks."""
+class BundleLimits:
+    """How many short tasks one message may carry: seconds of expected work, and tasks."""
 
     seconds: float = 0.25
     tasks: int = 100
 
 
-ONE_BY_ONE = Bundling(tasks=1)
+NO_BUNDLES = BundleLimits(tasks=1)
 
 
 @dataclass(frozen=True)
-class Terms:
-    """On what terms slots are filled: how long a claim and a worker last, how many, how packed."""
+class ClaimSettings:
+    """The settings that a claim depends on.
+
+    `claim_ttl` is how long a claim may wait for its start, `liveness` how long a worker counts as
+    alive after a heartbeat, `slots_max` the cap on slots of all pools (None: no cap).
+    """
 
     claim_ttl: timedelta
     liveness: timedelta
     slots_max: int | None = None
-    bundling: Bundling = ONE_BY_ONE
+    bundle_limits: BundleLimits = NO_BUNDLES
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """Take the terms from the settings."""
+    def from_settings(cls, settings: Settings) -> Self:
+        """Select the settings that a claim depends on."""
         return cls(
             claim_ttl=timedelta(seconds=settings.claim_ttl),
             liveness=timedelta(seconds=settings.worker_liveness),
             slots_max=settings.slots_max,
-            bundling=Bundling(settings.bundle_seconds, settings.bundle_max),
+            bundle_limits=BundleLimits(settings.bundle_seconds, settings.bundle_max),
         )
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """The free slots of a pool, who offers them, and what all of those can do.
+    """The free slots of a pool, the workers that offer them, and what every one of them can do.
 
-    `elsewhere` are the types that not all of them know, but some worker of the deployment does.
+    `elsewhere` are task types for which another pool has a handler but not every worker of this
+    pool does. `types` are the only types a pull agent accepts; None accepts all.
     """
 
     free: int = 0
@@ -104,16 +122,17 @@ class Capacity:
     lanes_due: bool = False
     usd_left: Decimal | None = None
     elsewhere: Sequence[str] = ()
-    # The only types it takes; None for whatever its capabilities cover.
     types: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
-class Want:
-    """What one pass asks of the lanes: tasks that need a slot each, and bundles of quick ones.
+class ClaimRequest:
+    """How many tasks one pass may claim, for whom, and from which lanes.
 
-    It may ask one user alone, whose lane is held already, and for one task and no other. A holder
-    that carries them out itself begins at once, under its lease.
+    `singles` is the number of messages that carry one task, `bundles` the ids of messages that
+    carry several short ones, `limit` the number of tasks in all. With `user_id` only that user's
+    lane is considered, which the caller has locked; with `only` just that task. With `lease` the
+    holder runs the tasks itself, and the claim also starts them.
     """
 
     singles: int
@@ -123,124 +142,150 @@ class Want:
     user_id: UserId | None = None
     only: TaskId | None = None
     lease: timedelta | None = None
-    # For whom lanes step aside that have nothing; the pool, unless its callers differ.
-    aside: str | None = None
-    # Whether they do: not for one slot's own look, which judges less than its pool could do.
-    parks: bool = True
-    # More lanes than slots, so that lanes found empty do not leave a slot idle.
+    # The name under which lanes without a suitable task are skipped; None: the pool's name.
+    skip_as: str | None = None
+    # False for a single slot, which accepts less than its pool does.
+    skips_lanes: bool = True
+    # How many more lanes than slots are locked, so that empty lanes do not leave a slot idle.
     spare: int = 10
 
 
 @dataclass(frozen=True)
-class Held:
-    """The lanes a pass holds, and for how many of their tasks there is room."""
+class LockedLanes:
+    """The lanes that a pass holds, and how many of their tasks may start."""
 
     users: Sequence[UUID]
     room: int
 
 
-def claim(db: Db, pool: str, *, holder: str, terms: Terms, limit: int = 100) -> Taken:
+def claim(
+    db: Db, pool: str, *, holder: str, claim_settings: ClaimSettings, limit: int = 100
+) -> ClaimPass:
     """Claim tasks for every free slot of a pool, at most `limit`, and commit."""
 
-    def work(tx: Connection) -> Taken:
-        # The pool's lock before any lane's, like everyone, so that nobody waits in a ring.
-        capacity = _capacity(tx, pool, terms, Call("lock_pool", {"pool": pool}))
+    def work(tx: Connection) -> ClaimPass:
+        # Everyone locks the pool before any lane, so that no deadlock is possible.
+        capacity = _locked_capacity(tx, pool, claim_settings)
         if capacity.free <= 0:
-            return Taken()
-        want = wanted(capacity, terms, limit=limit, holder=holder)
-        behind = capacity.lanes_due
-        for _ in range(LOOKS_PER_PASS):
-            behind = behind and _catch_up(tx)
-            claims = [_claimed(row) for row in _choose(tx, pool, capacity, terms, want)]
-            idle = capacity.free - len({one.bundle or one.claim.token for one in claims})
-            # Lanes that are still due may hold work that nobody sees before their turn.
-            more = idle > 0 and (behind or _more(tx, pool))
+            return ClaimPass()
+        request = request_for_pool(capacity, claim_settings, limit=limit, holder=holder)
+        lanes_due = capacity.lanes_due
+        for _ in range(MAX_LOOKS_PER_PASS):
+            lanes_due = lanes_due and _refresh_lanes(tx)
+            rows = _claim_tasks(tx, pool, capacity, claim_settings, request)
+            claims = [_claimed(row) for row in rows]
+            idle = capacity.free - len(
+                {claimed.bundle or claimed.claim.token for claimed in claims}
+            )
+            # A lane that is still due may have tasks that only become visible when it is refreshed.
+            more = idle > 0 and (lanes_due or _has_more_lanes(tx, pool))
             if claims or not more:
                 break
-            # All of those lanes were in vain and have stepped aside: look further.
-            want = replace(want, spare=want.spare * WIDER)
-        return Taken(claims, more, idle)
+            # None of those lanes had a suitable task; they are skipped now. Look at more lanes.
+            request = replace(request, spare=request.spare * SPARE_GROWTH)
+        return ClaimPass(claims, more, idle)
 
     return db.atomically(work)
 
 
-def take_next(
-    tx: Connection, pool: str, *, agent: str, bundle: UUID, terms: Terms, lease: timedelta
-) -> Begun:
-    """Claim and begin quick work for an agent's slot, in the transaction that settles its last.
+def claim_next_for_slot(
+    tx: Connection,
+    pool: str,
+    *,
+    agent: str,
+    bundle: UUID,
+    claim_settings: ClaimSettings,
+    lease: timedelta,
+) -> StartedRuns:
+    """Claim and start short tasks for a worker's slot in the transaction that settles its last run.
 
-    So nobody else can have seen the slot free, and the pool is not held against other agents. Only
-    quick tasks are taken: a long one is sent by itself, in a message of its own.
+    Nobody else can see the slot free in between, so the pool needs no exclusive lock. Only short
+    tasks are claimed; the dispatcher sends each long one in a message of its own.
     """
-    want = Want(0, [bundle], terms.bundling.tasks, holder=agent, lease=lease, spare=1)
-    look = Call("look_and_lock", {**_of_pool(pool, terms), **_of_lanes(pool, want)})
-    [seen] = ask(tx, Call("share_pool", {"pool": pool}), *_alone(terms), look)
-    capacity = _offered_now(seen, terms)
+    tasks = claim_settings.bundle_limits.tasks
+    request = ClaimRequest(0, [bundle], tasks, holder=agent, lease=lease, spare=1)
+    params = {**_pool_params(pool, claim_settings), **_lane_params(pool, request)}
+    [row] = execute_batch(
+        tx,
+        Call("lock_pool_shared", {"pool": pool}),
+        *_slot_cap_lock(claim_settings),
+        Call("read_pool_and_lock_lanes", params),
+    )
+    capacity = _open_capacity(row, claim_settings)
     if capacity.free <= 0 or agent not in capacity.agents:
-        return Begun()
-    held = Held(seen.users, seen.room)
+        return StartedRuns()
+    locked = LockedLanes(row.users, row.room)
     if capacity.lanes_due:
-        _catch_up(tx)
-        held = _hold(tx, pool, want)
-    rows = _choose(tx, pool, capacity, terms, want, held=held)
-    return Begun([run_of(_fence(row), row) for row in rows], idle=capacity.free - bool(rows))
+        _refresh_lanes(tx)
+        locked = _lock_lanes(tx, pool, request)
+    rows = _claim_tasks(tx, pool, capacity, claim_settings, request, locked=locked)
+    return StartedRuns([run_of(_claim_of(row), row) for row in rows], capacity.free - bool(rows))
 
 
-def trip_for_first(
-    standby: Standby, pool: str, *, agent: str, token: UUID, terms: Terms, lease: timedelta
-) -> Trip:
-    """Prepare to claim and begin one quick task for an idle slot of an agent's.
+def prepare_idle_claim(
+    reserved: ReservedConnection,
+    pool: str,
+    *,
+    agent: str,
+    token: UUID,
+    claim_settings: ClaimSettings,
+    lease: timedelta,
+) -> PackedBatch:
+    """Build the batch that claims and starts one short task for an idle slot of a worker.
 
-    Whoever is not answered can ask for what was taken under the token. Lanes that are due are left
-    to the dispatcher.
+    If the answer is lost, the caller can look for a claim with this token. Lanes that are due are
+    left to the dispatcher.
     """
-    want = Want(0, [token], 1, holder=agent, lease=lease, spare=1, parks=False)
-    look = {
-        **_of_pool(pool, terms),
-        **_of_lanes(pool, want),
+    request = ClaimRequest(0, [token], 1, holder=agent, lease=lease, spare=1, skips_lanes=False)
+    pool_params = {
+        **_pool_params(pool, claim_settings),
+        **_lane_params(pool, request),
         "agent": agent,
-        "slots_max": terms.slots_max,
+        "slots_max": claim_settings.slots_max,
     }
-    order = _order(pool, question((), Capacity(), terms, want), terms, want, [token])
-    return standby.pack(
+    choice = choice_params((), Capacity(), claim_settings, request)
+    claim_params = _claim_params(pool, choice, claim_settings, request, [token])
+    return reserved.pack(
         Call("lock_pool", {"pool": pool}),
-        *_alone(terms),
-        Call("look_for_one", look),
-        Call("claim_first", order | AS_LOOKED_FOR),
+        *_slot_cap_lock(claim_settings),
+        Call("prepare_idle_claim", pool_params),
+        Call("claim_single", claim_params | IDLE_CLAIM_PARAMS),
     )
 
 
-def take_first(standby: Standby, trip: Trip) -> Run | None:
-    """Make the trip: claim, begin and commit at once; None if nothing may go."""
-    return next((run_of(_fence(row), row) for row in standby.make(trip)), None)
+def claim_for_idle_slot(reserved: ReservedConnection, batch: PackedBatch) -> Run | None:
+    """Send the prepared batch, which commits; return the started run, or None without a task."""
+    return next((run_of(_claim_of(row), row) for row in reserved.send(batch)), None)
 
 
-def claim_for(
-    db: Db, pool: str, *, agent: str, terms: Terms, serves: UserId | None, types: Sequence[str]
+def claim_for_agent(
+    db: Db,
+    pool: str,
+    *,
+    agent: str,
+    claim_settings: ClaimSettings,
+    serves: UserId | None,
+    types: Sequence[str],
 ) -> Claimed | None:
-    """Claim one task for a free slot of an agent that asks for it, and commit; None if none may go.
+    """Claim one task for a free slot of a pull agent and commit; None if no task may run.
 
-    The agent has a pool to itself. It may serve one user alone, and take some types only.
+    The agent has a pool of its own. With `serves` it gets only that user's tasks; with `types` only
+    tasks of these types.
     """
 
     def work(tx: Connection) -> Claimed | None:
-        capacity = _capacity(tx, pool, terms, Call("lock_pool", {"pool": pool}))
+        capacity = _locked_capacity(tx, pool, claim_settings)
         if capacity.free <= 0 or agent not in capacity.agents:
             return None
-        # What it takes it says itself; nobody else's handlers matter.
+        # A pull agent declares the types it accepts; handlers of other workers are not considered.
         capacity = replace(capacity, types=types or None, elsewhere=())
         if serves is not None:
             lanes.lock(tx, [serves])
             lanes.read(tx, serves)
         elif capacity.lanes_due:
-            _catch_up(tx)
-        want = Want(1, [uuid4()], 1, holder=agent, user_id=serves)
-        for _ in range(LOOKS_PER_PASS):
-            rows = _choose(tx, pool, capacity, terms, want)
-            if rows or serves is not None or not _more(tx, pool):
-                break
-            want = replace(want, spare=want.spare * WIDER)
-        return _claimed(rows[0]) if rows else None
+            _refresh_lanes(tx)
+        request = ClaimRequest(1, [uuid4()], 1, holder=agent, user_id=serves)
+        return _claim_first(tx, pool, capacity, claim_settings, request)
 
     return db.atomically(work)
 
@@ -249,180 +294,209 @@ def claim_one(
     db: Db,
     *,
     holder: str,
-    terms: Terms,
+    claim_settings: ClaimSettings,
     user_id: UserId | None = None,
     task_id: TaskId | None = None,
     capabilities: Sequence[str] = (),
 ) -> Claimed | None:
-    """Claim one task for a caller that runs it itself, and commit; None if none may go.
+    """Claim one task for a caller that runs it itself, and commit; None if no task may run.
 
-    The caller brings the slot; everything else is judged as for a pool. It may name the user, and
-    one task of that user's.
+    No slot of a pool is used; every other rule applies as for a pool. The caller may name the user,
+    and one task of that user.
     """
 
     def work(tx: Connection) -> Claimed | None:
-        # No pool is held here, so the pause of everything is.
-        tx.execute(statement("share_pauses"))
+        # This claim locks no pool, so it locks the pause of everything instead.
+        tx.execute(statement("lock_pauses_shared"))
         if user_id is not None:
-            # The lane before the slot cap, like an agent that goes on in its own slot. Reading
-            # brings it to the present, like a pass does for all.
+            # The lane before the slot cap, as in `claim_next_for_slot`. Reading refreshes the lane.
             lanes.lock(tx, [user_id])
             lanes.read(tx, user_id)
-        counts = _read_pool(tx, DIRECT, terms)
+        counts = _read_pool(tx, DIRECT, claim_settings)
         if counts.paused:
             return None
-        if terms.slots_max is not None and counts.in_all_pools >= terms.slots_max:
+        if claim_settings.slots_max is not None and counts.in_all_pools >= claim_settings.slots_max:
             return None
         if user_id is None and counts.lanes_due:
-            _catch_up(tx)
+            _refresh_lanes(tx)
         capacity = Capacity(1, (), tuple(capabilities))
-        # What one caller cannot do another can: lanes step aside for those alike.
-        aside = f"{DIRECT}:{','.join(sorted(capabilities))}"
-        want = Want(1, [uuid4()], 1, holder, user_id, task_id, aside=aside)
-        for _ in range(LOOKS_PER_PASS):
-            rows = _choose(tx, DIRECT, capacity, terms, want)
-            if rows or user_id is not None or not _more(tx, aside):
-                break
-            want = replace(want, spare=want.spare * WIDER)
-        return _claimed(rows[0]) if rows else None
+        # Callers differ in what they can do: a lane is skipped only for equal capabilities.
+        skip_as = f"{DIRECT}:{','.join(sorted(capabilities))}"
+        request = ClaimRequest(1, [uuid4()], 1, holder, user_id, task_id, skip_as=skip_as)
+        return _claim_first(tx, DIRECT, capacity, claim_settings, request)
 
     return db.atomically(work)
 
 
-def wanted(capacity: Capacity, terms: Terms, *, limit: int, holder: str) -> Want:
-    """Return what a pass asks of the lanes for all free slots of a pool."""
+def _claim_first(
+    tx: Connection,
+    pool: str,
+    capacity: Capacity,
+    claim_settings: ClaimSettings,
+    request: ClaimRequest,
+) -> Claimed | None:
+    """Claim one task, looking at more lanes as long as none of those looked at has one."""
+    for _ in range(MAX_LOOKS_PER_PASS):
+        rows = _claim_tasks(tx, pool, capacity, claim_settings, request)
+        if rows or request.user_id is not None or not _has_more_lanes(tx, request.skip_as or pool):
+            break
+        request = replace(request, spare=request.spare * SPARE_GROWTH)
+    return _claimed(rows[0]) if rows else None
+
+
+def request_for_pool(
+    capacity: Capacity, claim_settings: ClaimSettings, *, limit: int, holder: str
+) -> ClaimRequest:
+    """Return the request that fills all free slots of a pool."""
     messages = min(capacity.free, limit)
-    return Want(
+    return ClaimRequest(
         singles=messages,
         bundles=[uuid4() for _ in range(messages)],
-        limit=min(limit, messages * terms.bundling.tasks),
+        limit=min(limit, messages * claim_settings.bundle_limits.tasks),
         holder=holder,
     )
 
 
-def _catch_up(tx: Connection) -> bool:
-    """Bring lanes to the present, their month and their night window; whether more are due."""
-    return lanes.roll_due(tx, CYCLES_PER_PASS).due == CYCLES_PER_PASS
+def _refresh_lanes(tx: Connection) -> bool:
+    """Bring due lanes up to date; return whether more lanes may be due."""
+    return lanes.refresh_due_lanes(tx, LANES_PER_REFRESH).due == LANES_PER_REFRESH
 
 
-def _more(tx: Connection, pool: str) -> bool:
-    return bool(tx.execute(statement("more_to_serve"), {"pool": pool}).scalar_one())
+def _has_more_lanes(tx: Connection, skip_as: str) -> bool:
+    return bool(tx.execute(statement("has_more_lanes"), {"skip_as": skip_as}).scalar_one())
 
 
-def _capacity(tx: Connection, pool: str, terms: Terms, lock: Call) -> Capacity:
-    return _offered_now(_read_pool(tx, pool, terms, lock), terms)
+def _locked_capacity(tx: Connection, pool: str, claim_settings: ClaimSettings) -> Capacity:
+    row = _read_pool(tx, pool, claim_settings, Call("lock_pool", {"pool": pool}))
+    return _open_capacity(row, claim_settings)
 
 
-def _offered_now(row: Answer, terms: Terms) -> Capacity:
-    return offered(row, terms) if row.is_open and not row.paused else Capacity()
+def _open_capacity(row: ResultRow, claim_settings: ClaimSettings) -> Capacity:
+    """Return what a pool can run; nothing if the pool, or everything, is paused."""
+    return pool_capacity(row, claim_settings) if row.is_open and not row.paused else Capacity()
 
 
-def offered(row: Answer, terms: Terms) -> Capacity:
-    """Judge what a pool can take on, from the counts of `pool_capacity`."""
+def pool_capacity(row: ResultRow, claim_settings: ClaimSettings) -> Capacity:
+    """Return what a pool can run, from a row of the statement `pool_capacity`."""
     free = row.slots - row.singles - row.bundles
-    if terms.slots_max is not None:
-        free = min(free, terms.slots_max - row.in_all_pools)
-    # Any worker of the pool may get the message, so only what all can do may be promised.
+    if claim_settings.slots_max is not None:
+        free = min(free, claim_settings.slots_max - row.in_all_pools)
+    # Any worker of the pool may get the message, so only what all of them can do counts. For the
+    # same reason the statement returns the smallest remaining budget of them.
     shared = set.intersection(*map(set, row.capabilities)) if row.capabilities else set()
-    # The same for money: whichever of them gets the message must be able to pay.
     return Capacity(
         free,
         row.agents,
         sorted(shared),
         row.lanes_due,
         row.usd_left,
-        elsewhere(row.types, row.house_types),
+        types_of_other_pools(row.types, row.all_types),
     )
 
 
-def elsewhere(
-    here: Sequence[Sequence[str]] | None, deployment: Sequence[Sequence[str]] | None
+def types_of_other_pools(
+    types_here: Sequence[Sequence[str]] | None, all_types: Sequence[Sequence[str]] | None
 ) -> list[str]:
-    """Return the types that a pool leaves to others, from what its workers and all workers know.
+    """Return the types that a pool must not claim, because only other workers have handlers.
 
-    One that nobody knows may go anywhere, to end there with a word about it. A worker that names
-    no types takes whatever the others take.
+    Both arguments list the types that each worker declares: workers of the pool, and all workers. A
+    type that no worker declares may be claimed by any pool, whose worker then fails the task with
+    an error that says so. A worker that declares no types accepts what the others accept.
 
-    >>> elsewhere([["echo"], ["echo", "sleep"], []], [["echo"], ["echo", "sleep"], ["film"]])
+    >>> types_of_other_pools(
+    ...     [["echo"], ["echo", "sleep"], []], [["echo"], ["echo", "sleep"], ["film"]]
+    ... )
     ['film', 'sleep']
-    >>> elsewhere([[]], [["film"]])
+    >>> types_of_other_pools([[]], [["film"]])
     []
     """
-    known = {type_ for types in deployment or () for type_ in types}
-    named = [set(types) for types in here or () if types]
-    shared = set.intersection(*named) if named else known
-    return sorted(known - shared)
+    declared = {type_ for types in all_types or () for type_ in types}
+    declared_here = [set(types) for types in types_here or () if types]
+    shared = set.intersection(*declared_here) if declared_here else declared
+    return sorted(declared - shared)
 
 
-def _read_pool(tx: Connection, pool: str, terms: Terms, *locks: Call) -> Answer:
-    """Count the slots of a pool and of the deployment; with a cap on the deployment, alone."""
-    [row] = ask(tx, *locks, *_alone(terms), Call("pool_capacity", _of_pool(pool, terms)))
+def _read_pool(tx: Connection, pool: str, claim_settings: ClaimSettings, *locks: Call) -> ResultRow:
+    """Count the slots of a pool and of all pools; with a slot cap under an exclusive lock."""
+    [row] = execute_batch(
+        tx,
+        *locks,
+        *_slot_cap_lock(claim_settings),
+        Call("pool_capacity", _pool_params(pool, claim_settings)),
+    )
     return row
 
 
-def _alone(terms: Terms) -> Sequence[Call]:
-    """Return what keeps other pools' passes from counting the same deployment at the same time."""
-    return () if terms.slots_max is None else (Call("lock_slot_cap"),)
+def _slot_cap_lock(claim_settings: ClaimSettings) -> Sequence[Call]:
+    """Return the call that keeps other pools from counting the same free slots under a cap."""
+    return () if claim_settings.slots_max is None else (Call("lock_slot_cap"),)
 
 
-def _choose(
+def _claim_tasks(
     tx: Connection,
     pool: str,
     capacity: Capacity,
-    terms: Terms,
-    want: Want,
+    claim_settings: ClaimSettings,
+    request: ClaimRequest,
     *,
-    held: Held | None = None,
-) -> Sequence[Answer]:
-    held = _hold(tx, pool, want) if held is None else held
-    if not held.users:
+    locked: LockedLanes | None = None,
+) -> Sequence[ResultRow]:
+    locked = _lock_lanes(tx, pool, request) if locked is None else locked
+    if not locked.users:
         return []
-    most = min(want.limit, held.room)
-    # Postgres would open its source of randomness anew for each.
-    tokens = [uuid4() for _ in range(most)]
-    # A second statement, so that it judges rows as they are now that the lanes are held.
-    asked = question(held.users, capacity, terms, want) | {"limit": most}
-    order = _order(pool, asked, terms, want, tokens)
-    rows = ask(tx, Call("claim" if most > 1 else "claim_first", order))
+    limit = min(request.limit, locked.room)
+    # uuid4() is faster than gen_random_uuid(), which opens the system's random source each time.
+    tokens = [uuid4() for _ in range(limit)]
+    choice = choice_params(locked.users, capacity, claim_settings, request) | {"limit": limit}
+    params = _claim_params(pool, choice, claim_settings, request, tokens)
+    # A second statement, so that its snapshot is taken after the lanes were locked.
+    rows = execute_batch(tx, Call("claim" if limit > 1 else "claim_single", params))
     fault("claim.before_commit")
     return rows
 
 
-def _order(
-    pool: str, asked: dict[str, object], terms: Terms, want: Want, tokens: Sequence[UUID]
+def _claim_params(
+    pool: str,
+    choice: dict[str, object],
+    claim_settings: ClaimSettings,
+    request: ClaimRequest,
+    tokens: Sequence[UUID],
 ) -> dict[str, object]:
-    """Return what becomes of the chosen tasks, besides what the choice depends on."""
-    event = Event.TAKE if want.lease else Event.CLAIM
+    """Return the parameters of the claim: those of the choice, and what is written to the tasks."""
+    event = Event.TAKE if request.lease else Event.CLAIM
     return {
-        **asked,
+        **choice,
         "pool": pool,
-        "aside": want.aside or pool,
-        "parks": want.parks,
-        "bundles": as_array(want.bundles),
+        "skip_as": request.skip_as or pool,
+        "skips_lanes": request.skips_lanes,
+        "bundles": as_array(request.bundles),
         "tokens": as_array(tokens),
         "now": NOW,
-        "holder": want.holder,
-        "begins": want.lease is not None,
-        "ttl": (want.lease or terms.claim_ttl).total_seconds(),
+        "holder": request.holder,
+        "starts": request.lease is not None,
+        "ttl": (request.lease or claim_settings.claim_ttl).total_seconds(),
         "sources": sources(event),
         "target": target(event),
     }
 
 
-def question(
-    users: Sequence[UUID], capacity: Capacity, terms: Terms, want: Want
+def choice_params(
+    users: Sequence[UUID],
+    capacity: Capacity,
+    claim_settings: ClaimSettings,
+    request: ClaimRequest,
 ) -> dict[str, object]:
-    """Return what the choice among these users' tasks depends on, as the statements call it."""
+    """Return the parameters that decide which tasks of these users are chosen."""
     return {
         "users": as_array(users),
-        "only": want.only,
-        "free": want.singles,
-        "messages": len(want.bundles),
-        "bundle_seconds": terms.bundling.seconds,
-        "bundle_max": terms.bundling.tasks,
-        "limit": want.limit,
-        # Everyone's share; if some have less, the next pass gives the rest to the others.
-        "per_lane": ceil(want.limit / max(len(users), 1)),
+        "only": request.only,
+        "free": request.singles,
+        "messages": len(request.bundles),
+        "bundle_seconds": claim_settings.bundle_limits.seconds,
+        "bundle_max": claim_settings.bundle_limits.tasks,
+        "limit": request.limit,
+        # An equal share for each user. What some leave unused, the next pass gives to the others.
+        "per_lane": ceil(request.limit / max(len(users), 1)),
         "capabilities": list(capacity.capabilities),
         "elsewhere": list(capacity.elsewhere),
         "types": None if capacity.types is None else list(capacity.types),
@@ -430,25 +504,29 @@ def question(
     }
 
 
-def _hold(tx: Connection, pool: str, want: Want) -> Held:
-    if want.user_id is not None:
-        return Held([want.user_id], want.limit)
-    rows = ask(tx, Call("lock_lanes_to_serve", _of_lanes(pool, want)))
-    return Held([row.user_id for row in rows], sum(row.room for row in rows))
+def _lock_lanes(tx: Connection, pool: str, request: ClaimRequest) -> LockedLanes:
+    if request.user_id is not None:
+        return LockedLanes([request.user_id], request.limit)
+    rows = execute_batch(tx, Call("lock_lanes_to_serve", _lane_params(pool, request)))
+    return LockedLanes([row.user_id for row in rows], sum(row.room for row in rows))
 
 
-def _of_pool(pool: str, terms: Terms) -> dict[str, object]:
-    return {"pool": pool, "liveness": terms.liveness.total_seconds()}
+def _pool_params(pool: str, claim_settings: ClaimSettings) -> dict[str, object]:
+    return {"pool": pool, "liveness": claim_settings.liveness.total_seconds()}
 
 
-def _of_lanes(pool: str, want: Want) -> dict[str, object]:
-    few = want.singles + want.spare
-    return {"aside": want.aside or pool, "few": few, "limit": want.limit}
+def _lane_params(pool: str, request: ClaimRequest) -> dict[str, object]:
+    min_lanes = request.singles + request.spare
+    return {
+        "skip_as": request.skip_as or pool,
+        "min_lanes": min_lanes,
+        "limit": request.limit,
+    }
 
 
-def _claimed(row: Answer) -> Claimed:
+def _claimed(row: ResultRow) -> Claimed:
     return Claimed(
-        claim=_fence(row),
+        claim=_claim_of(row),
         user_id=UserId(row.user_id),
         type=row.type,
         attempt=row.attempts + 1,
@@ -457,5 +535,5 @@ def _claimed(row: Answer) -> Claimed:
     )
 
 
-def _fence(row: Answer) -> Claim:
+def _claim_of(row: ResultRow) -> Claim:
     return Claim(TaskId(row.id), row.epoch, row.token)

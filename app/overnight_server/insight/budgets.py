@@ -48,7 +48,9 @@ def budgets_of(db: Db, task_id: TaskId, *, agent_id: str | None = None) -> TaskB
     Raises TaskNotFound if there is no such task.
     """
     params = {"task_id": task_id, "agent_id": agent_id}
-    row = db.atomically(lambda tx: tx.execute(statement("view_purse"), params).one_or_none())
+    row = db.atomically(
+        lambda tx: tx.execute(statement("view_remaining_budgets"), params).one_or_none()
+    )
     if row is None:
         raise TaskNotFound
     estimate = next_cost(row.estimated_cost_usd, row.max_cost_usd, row.cost_usd)

@@ -11,24 +11,28 @@ from overnight_server.domain.ids import UserId
 from overnight_server.domain.pauses import Scope
 from overnight_server.domain.reasons import Code
 from overnight_server.explain.explain import explain_next
-from overnight_server.gate.claim import Terms
+from overnight_server.gate.claim import ClaimSettings
 from overnight_server.insight.limits import hours_used, read_limits
 from overnight_server.store.db import Db
 from overnight_server.store.pauses import describe_pause, pauses_in_force
 
-NO_SLOTS = Terms(claim_ttl=timedelta(0), liveness=timedelta(0))
+NO_SLOTS = ClaimSettings(claim_ttl=timedelta(0), liveness=timedelta(0))
 
 
-def queue_status(db: Db, user_id: UserId, terms: Terms | None = None) -> QueueStatus:
+def queue_status(
+    db: Db, user_id: UserId, claim_settings: ClaimSettings | None = None
+) -> QueueStatus:
     """Return how full the user's queue is, and what keeps the next task from starting.
 
-    Without `terms` the reasons that concern slots are left out, for callers with their own slot.
+    Without `claim_settings` reasons that concern slots are left out, for callers with a slot.
     """
     # The first transaction starts a month or night that is due; the second one then reads the
     # tasks of all users.
     row, pauses = db.atomically(lambda tx: (read_limits(tx, user_id), pauses_in_force(tx, user_id)))
-    reasons = db.atomically(lambda tx: explain_next(tx, user_id, terms or NO_SLOTS), all_users=True)
-    if terms is None:
+    reasons = db.atomically(
+        lambda tx: explain_next(tx, user_id, claim_settings or NO_SLOTS), all_users=True
+    )
+    if claim_settings is None:
         reasons = [reason for reason in reasons if not _concerns_slots(reason)]
     return QueueStatus(
         running=row["active"],
@@ -58,9 +62,9 @@ def _concerns_slots(reason: Reason) -> bool:
 
 def _holds(row: dict[str, Any], pauses: list[Pause]) -> list[QueueBlock]:
     holds = [QueueBlock(code=Code.PAUSED, message=describe_pause(pause)) for pause in pauses]
-    if row["window_closed"] or row["carried_until"] is not None:
-        message = f"the night window opens at {row['window_turns_at']:%Y-%m-%d %H:%MZ}"
-        if row["carried_until"]:
+    if row["window_closed"] or row["carry_over_until"] is not None:
+        message = f"the night window opens at {row['window_changes_at']:%Y-%m-%d %H:%MZ}"
+        if row["carry_over_until"]:
             message += "; until then only tasks that were waiting when it closed may start"
         holds.append(QueueBlock(code=Code.WINDOW, message=message))
     return holds

@@ -103,7 +103,7 @@ def list_tasks(
 def owner_of(db: Db, task_id: TaskId) -> UserId:
     """Return the user who owns a task, for operators; raise TaskNotFound if there is none."""
     params = {"task_id": task_id}
-    row = db.atomically(lambda tx: tx.execute(statement("owner_of"), params).one_or_none())
+    row = db.atomically(lambda tx: tx.execute(statement("owner_of_task"), params).one_or_none())
     if row is None:
         raise TaskNotFound
     return UserId(row.user_id)

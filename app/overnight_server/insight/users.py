@@ -39,7 +39,7 @@ def find_user(db: Db, name: str) -> UserId | None:
 def find_identity(db: Db, subject: str) -> UserIdentity | None:
     """Return the user with this id or name, or None; works before a caller is authenticated."""
     row = db.atomically(
-        lambda tx: tx.execute(statement("user_called"), {"subject": subject}).one_or_none()
+        lambda tx: tx.execute(statement("user_by_id_or_name"), {"subject": subject}).one_or_none()
     )
     if row is None:
         return None
@@ -78,7 +78,7 @@ def list_users(
             Lane.active,
             Lane.waiting,
             Lane.paused,
-            Lane.window_turns_at,
+            Lane.window_changes_at,
             User.window_zone,
             User.window_from,
             User.window_to,
@@ -143,7 +143,7 @@ def _window(row: Row[*tuple[Any, ...]]) -> Window | None:
         opens=f"{window.opens:%H:%M}",
         closes=f"{window.closes:%H:%M}",
         at_closing=window.at_closing.value,
-        turns_at=row.window_turns_at,
+        turns_at=row.window_changes_at,
     )
 
 

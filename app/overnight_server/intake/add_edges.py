@@ -15,7 +15,7 @@ from overnight_server.fault_points import fault
 from overnight_server.intake.insert_into_graph import in_another_graph, read_tasks_to_connect
 from overnight_server.store import graphs, lanes
 from overnight_server.store.db import Db
-from overnight_server.store.graphs import Link
+from overnight_server.store.graphs import EdgeRow
 from overnight_server.store.statements import statement
 
 # States of a parent in which the condition of an edge can no longer be met.
@@ -45,7 +45,7 @@ def add_edges(db: Db, user_id: UserId, edges: Sequence[NewEdge], *, actor: str) 
 
     def work(tx: Connection) -> None:
         lanes.lock(tx, [user_id])
-        tx.execute(statement("act_as"), {"actor": actor})
+        tx.execute(statement("set_actor"), {"actor": actor})
         _add_edges(tx, user_id, edges)
         fault("edges.before_commit")
 
@@ -70,8 +70,8 @@ def _add_edges(tx: Connection, user_id: UserId, edges: Sequence[NewEdge]) -> Non
             if path is not None:
                 raise _closes_circle(tx, user_id, [edge.parent, *path])
             existing.append((edge.parent, edge.child))
-            graphs.add_edges(tx, [Link(edge.parent, edge.child, edge.condition)])
-        graphs.weigh(tx, user_id, dag_id)
+            graphs.add_edges(tx, [EdgeRow(edge.parent, edge.child, edge.condition)])
+        graphs.update_dependency_boosts(tx, user_id, dag_id)
 
 
 def _check_edge(tasks: dict[UUID, Row[Any]], edge: NewEdge) -> None:

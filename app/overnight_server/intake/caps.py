@@ -110,7 +110,7 @@ def check_caps_of_lane(
         )
     depth = lane.total_depth if lane.total_depth is not None else lanes.depth(tx)
     if depth + count + NEAR_FULL > caps.queue_max_size:
-        depth = lanes.depth_alone(tx)
+        depth = lanes.locked_depth(tx)
     if depth + count > caps.queue_max_size:
         raise QueueFull(depth, caps.queue_max_size)
     return depth + count

@@ -73,7 +73,7 @@ def process_inbox(db: Db, settings: Settings) -> int:
     with the reason. A limit of a user delays that user's rows; the limit of the whole deployment
     ends the pass. An unexpected error with one user's rows does not affect the others.
     """
-    heads = db.at_once(Call("inbox_heads", {"limit": USERS}))
+    heads = db.run_batch(Call("inbox_heads", {"limit": USERS}))
     waiting = [UserId(row.user_id) for row in heads]
     batches_left = len(waiting) + FURTHER_BATCHES
     total = 0
@@ -110,7 +110,7 @@ def _submit_rows(tx: Connection, user_id: UserId, settings: Settings) -> _Batch:
                 submitted = _submit(tx, user_id, row.task, settings)
         except TEMPORARY as limit:
             delay = {"row_id": row.id, "seconds": DELAY_SECONDS, "reason": limit.code.lower()}
-            tx.execute(statement("hold_inbox"), delay)
+            tx.execute(statement("delay_inbox"), delay)
             return _Batch(settled, limit)
         except INVALID_ROW as error:
             reason = _error_text(error)

@@ -24,8 +24,8 @@ from overnight_server.store.statements import statement
 def insert_dag_row_of_lone_task(tx: Connection, task_id: UUID) -> None:
     """Insert the graph row of a lone task, which has none until a second task joins it."""
     params = {"task_id": task_id}
-    tx.execute(statement("mark_grown"), params).one()
-    tx.execute(statement("insert_grown_dag"), params)
+    tx.execute(statement("mark_has_dag_row"), params).one()
+    tx.execute(statement("insert_dag_of_lone_task"), params)
 
 
 def insert_into_graph(
@@ -65,7 +65,7 @@ def insert_into_graph(
             for parent in parents
         ]
         tx.execute(statement("insert_edges"), {"user_id": user_id, "edges": as_json(edges)})
-        graphs.weigh(tx, user_id, dag_id)
+        graphs.update_dependency_boosts(tx, user_id, dag_id)
     return task_id
 
 
@@ -74,7 +74,7 @@ def read_tasks_to_connect(
 ) -> dict[UUID, Row[Any]]:
     """Return the tasks by id; raise TaskNotFound if one does not exist or is another user's."""
     params = {"user_id": user_id, "tasks": list(dict.fromkeys(tasks))}
-    rows = {row.id: row for row in tx.execute(statement("edge_ends"), params)}
+    rows = {row.id: row for row in tx.execute(statement("tasks_to_connect"), params)}
     if any(task_id not in rows for task_id in tasks):
         raise TaskNotFound
     return rows

@@ -52,4 +52,6 @@ def _skipped_status(refusal: Refused) -> str | None:
 
 def _record(db: Db, user_id: UserId, job: str, status: str, task_id: TaskId | None) -> None:
     params = {"user_id": user_id, "name": job, "status": status, "task_id": task_id}
-    db.atomically(lambda tx: tx.execute(statement("note_job"), {**params, "limit": MAX_JOBS}))
+    db.atomically(
+        lambda tx: tx.execute(statement("record_source_job"), {**params, "limit": MAX_JOBS})
+    )

@@ -93,7 +93,7 @@ def _spawn(
     _check_agent(parent, request.task)
     _check_growth(tx, user_id, parent, caps)
     check_submit(tx, user_id, [replace(request.task, context_refs=())], caps.caps, ())
-    if parent.dag_id == parent.id and not parent.grown:
+    if parent.dag_id == parent.id and not parent.has_dag_row:
         insert_dag_row_of_lone_task(tx, parent.id)
     task = replace(request.task, source=SOURCE, created_by=f"agent:{parent.type}"[:100])
     if request.inherits_priority:
@@ -126,7 +126,7 @@ def _check_agent(parent: Row[Any], task: NewTask) -> None:
 
 def _check_growth(tx: Connection, user_id: UserId, parent: Row[Any], caps: SpawnCaps) -> None:
     params = {"task_id": parent.id, "dag_id": parent.dag_id, "user_id": user_id}
-    counts = tx.execute(statement("room_to_spawn"), params).one()
+    counts = tx.execute(statement("spawn_counts"), params).one()
     if counts.is_disabled:
         raise UserDisabled
     if counts.depth >= caps.max_depth:

@@ -31,7 +31,7 @@ from overnight_server.intake.new_graph import Edge, NewGraph, NewTask, check_gra
 from overnight_server.intake.task_rows import as_json, insert_params, task_row
 from overnight_server.store import lanes
 from overnight_server.store.after_commit import log_after_commit, wake_after_commit
-from overnight_server.store.batched_statements import Call, ask, finish
+from overnight_server.store.batched_statements import Call, execute_and_commit, execute_batch
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 from overnight_server.telemetry import Event, emit
@@ -168,7 +168,7 @@ def insert_graph(
     depth = None
     if new_tasks:
         depth = check_caps_of_lane(tx, lane, len(new_tasks), caps, size=new_graph.size)
-    send = finish if and_commit else ask
+    send = execute_and_commit if and_commit else execute_batch
     inserted = [
         replace(task, depth=depth) for task in _insert(tx, user_id, new_graph, caps, send=send)
     ]
@@ -233,7 +233,9 @@ def _submit_in_one_trip(
         "keys": graph.keys,
     }
     fault("intake.before_commit")
-    inserted = db.at_once(lanes.locking([user_id]), Call("insert_if_fitting", params))
+    inserted = db.run_batch(
+        lanes.lock_call([user_id]), Call("insert_tasks_if_within_limits", params)
+    )
     if not inserted:
         return None
     depth = inserted[0].depth + len(rows)
@@ -253,7 +255,7 @@ def _find_by_keys(
         raise InvalidRequest(
             "idempotency_key", "two tasks of one request share a key", legal="a key for each"
         )
-    rows = ask(tx, Call("find_by_idempotency_keys", {"user_id": user_id, "keys": keys}))
+    rows = execute_batch(tx, Call("find_by_idempotency_keys", {"user_id": user_id, "keys": keys}))
     return {
         row.idempotency_key: Submitted(TaskId(row.id), DagId(row.dag_id), created=False)
         for row in rows

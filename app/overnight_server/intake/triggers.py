@@ -54,7 +54,7 @@ def add_trigger(
         lanes.lock(tx, [user_id])
         check_graph_size(lanes.read(tx, user_id), graph.size, caps)
         _check_can_still_happen(tx, user_id, dag_id, When(when))
-        tx.execute(statement("act_as"), {"actor": actor})
+        tx.execute(statement("set_actor"), {"actor": actor})
         added = tx.execute(
             statement("add_trigger"),
             {
@@ -78,7 +78,7 @@ def drop_trigger(db: Db, user_id: UserId, trigger_id: TriggerId, *, actor: str) 
 
     def work(tx: Connection) -> None:
         lanes.lock(tx, [user_id])
-        tx.execute(statement("act_as"), {"actor": actor})
+        tx.execute(statement("set_actor"), {"actor": actor})
         params = {"user_id": user_id, "trigger_id": trigger_id}
         if tx.execute(statement("drop_trigger"), params).one_or_none() is None:
             raise TriggerNotFound
@@ -91,15 +91,15 @@ def fire_trigger(
 ) -> DagId | None:
     """Submit the graph of a due trigger; None if the trigger has fired or was withdrawn."""
     lanes.lock(tx, [user_id])
-    row = tx.execute(statement("due_trigger"), {"trigger_id": trigger_id}).one_or_none()
+    row = tx.execute(statement("lock_due_trigger"), {"trigger_id": trigger_id}).one_or_none()
     if row is None:
         return None
-    tx.execute(statement("act_as"), {"actor": row.created_by})
+    tx.execute(statement("set_actor"), {"actor": row.created_by})
     graph = graph_from_json(row.graph)
     check_graph(graph)
     submitted = insert_graph(tx, user_id, graph, caps)
     dag_id = submitted[0].dag_id
-    tx.execute(statement("trigger_fired"), {"trigger_id": trigger_id, "dag_id": dag_id})
+    tx.execute(statement("mark_trigger_fired"), {"trigger_id": trigger_id, "dag_id": dag_id})
     return dag_id
 
 

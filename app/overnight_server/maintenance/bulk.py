@@ -74,7 +74,7 @@ def work_off(db: Db, caps: Caps = USUAL) -> int:
     waiting, and is tried again in the next pass. What comes back counts as waiting work: beyond
     the `caps` nothing does, as if each task had been retried by itself.
     """
-    heads = db.at_once(Call("running_bulks", {"limit": USERS}))
+    heads = db.run_batch(Call("running_bulks", {"limit": USERS}))
     running = [(BulkId(row.id), UserId(row.user_id)) for row in heads]
     left = len(running) + FURTHER_CHUNKS
     total = 0
@@ -111,11 +111,11 @@ def _chunk(tx: Connection, bulk_id: BulkId, user_id: UserId, caps: Caps) -> _Chu
     # The lane first, as everywhere; behind it an operation is one worker's alone.
     lanes.lock(tx, [user_id])
     named = {"bulk_id": bulk_id}
-    row = tx.execute(statement("hold_bulk"), named).one_or_none()
+    row = tx.execute(statement("lock_bulk"), named).one_or_none()
     if row is None:
         return _Chunk(is_last=True)
     served = {"user_id": str(user_id), "actor": row.created_by, "key_id": row.key_id}
-    tx.execute(statement("act_for"), served)
+    tx.execute(statement("set_acting_user"), served)
     page = _page(tx, user_id, row)
     again = partial(bring_back, actor=row.created_by, note=show_bulk(bulk_id), caps=caps)
     tally = _apply(tx, user_id, row, page.tasks, again)
@@ -140,7 +140,11 @@ def _page(tx: Connection, user_id: UserId, row: Any) -> Any:  # noqa: ANN401 - r
     """Return the next tasks the action applies to, and where to go on."""
     action = Action(row.action)
     newest_first = is_newest_first(action)
-    found = statement("bulk_newest_first") if newest_first else statement("bulk_oldest_first")
+    found = (
+        statement("bulk_chunk_newest_first")
+        if newest_first
+        else statement("bulk_chunk_oldest_first")
+    )
     wanted = selected_by(TaskFilter.model_validate(row.filter))
     return tx.execute(
         found,
@@ -185,7 +189,7 @@ def _apply(
             _each(tx, user_id, tasks, tally, partial(_once, came=set(), again=again))
         case Action.REPRIORITISE:
             _each(tx, user_id, tasks, tally, partial(amend, changes=Changes(priority=row.priority)))
-            lanes.wake(tx, user_id)
+            lanes.unskip_lane(tx, user_id)
         case _:
             assert_never(action)
     return tally

@@ -31,7 +31,7 @@ class _Page:
     last: Place | None
 
 
-def end_passed(db: Db) -> int:
+def dead_letter_passed(db: Db) -> int:
     """End every waiting task whose deadline has passed, a batch to a transaction; how many."""
     total = 0
     while True:
@@ -61,7 +61,7 @@ def _end_batch(tx: Connection) -> tuple[int, int]:
     lanes.lock(tx, [row.user_id for row in found])
     ended = (
         tx.execute(
-            statement("end_passed"),
+            statement("dead_letter_passed"),
             {
                 "tasks": [row.id for row in found],
                 "sources": UNSTARTED,

@@ -19,7 +19,7 @@ from overnight_server.dispatch.celery_settings import agent_queue
 from overnight_server.dispatch.publish import Publisher
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.plans import PlanTier
-from overnight_server.gate.claim import Terms, claim_one
+from overnight_server.gate.claim import ClaimSettings, claim_one
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.new_graph import NewTask
 from overnight_server.intake.submit import submit_graph
@@ -186,12 +186,12 @@ def _catch(
     tasks: Sequence[TaskId],
 ) -> None:
     """Claim these tasks as a dispatcher would, and send them to where nobody fetches."""
-    terms = _sparing(Terms.of(settings))
+    claim_settings = _sparing(ClaimSettings.from_settings(settings))
     asked = (
         claim_one(
             deployment,
             holder=NOBODY,
-            terms=terms,
+            claim_settings=claim_settings,
             user_id=user_id,
             task_id=task_id,
             capabilities=[NOBODY],
@@ -203,11 +203,11 @@ def _catch(
         release(deployment, unsent, reason="broker")
 
 
-def _sparing(terms: Terms) -> Terms:
+def _sparing(claim_settings: ClaimSettings) -> ClaimSettings:
     """Leave half of all slots to others, because claims whose messages are lost hold theirs."""
-    if terms.slots_max is None:
-        return terms
-    return replace(terms, slots_max=max(terms.slots_max // 2, 1))
+    if claim_settings.slots_max is None:
+        return claim_settings
+    return replace(claim_settings, slots_max=max(claim_settings.slots_max // 2, 1))
 
 
 @contextmanager

@@ -79,7 +79,7 @@ def release_lock(db: Db, user_id: UserId, task_id: TaskId, *, actor: str, kill: 
     ended = db.atomically(lambda tx: _end(tx, user_id, task_id, actor))
     if ended is None:
         row = db.atomically(
-            lambda tx: tx.execute(statement("owner_of"), {"task_id": task_id}).one_or_none()
+            lambda tx: tx.execute(statement("owner_of_task"), {"task_id": task_id}).one_or_none()
         )
         if row is None or row.user_id != user_id:
             raise TaskNotFound
@@ -146,7 +146,7 @@ def _end(
     only_if: Callable[[Connection, Claim], bool] = _always,
 ) -> _Ended | None:
     lanes.lock(tx, [user_id])
-    tx.execute(statement("act_as"), {"actor": actor})
+    tx.execute(statement("set_actor"), {"actor": actor})
     named = {"user_id": user_id, "task_id": task_id}
     row = tx.execute(statement("lock_holder"), named).one_or_none()
     if row is None:

@@ -58,7 +58,7 @@ def end_runs_of_the_dead(
         "taken_away": taken_away,
         "limit": BATCH,
     }
-    return len(_settle_all(db, "runs_of_the_dead", found, only_expired=False))
+    return len(_settle_all(db, "runs_of_dead_workers", found, only_expired=False))
 
 
 def end_overdue(db: Db, *, grace: timedelta, kill: Callable[[Claim, UUID | None], None]) -> int:
@@ -77,7 +77,7 @@ def retire_agents(db: Db, *, silence: timedelta) -> int:
     def work(tx: Connection) -> int:
         gone = tx.execute(statement("retire_agents"), {"silence": silence.total_seconds()}).all()
         if gone:
-            tx.execute(statement("wake_all_lanes"))
+            tx.execute(statement("unskip_all_lanes"))
         for agent in gone:
             emit(Event.WORKER_LEFT, worker=agent.id, pool=agent.pool, reason="silent")
         return len(gone)

@@ -14,16 +14,16 @@ def reset_cycles(db: Db) -> int:
     """Begin the current month for lanes whose month is over, turn due windows; return how many."""
     total = 0
     while True:
-        rolled = db.atomically(_bring_up)
+        refreshed = db.atomically(_bring_up)
         fault("reset.after_commit")
-        for user_id in rolled.months:
+        for user_id in refreshed.cycles:
             emit(Event.CYCLE_RESET, user_id=user_id)
-        total += rolled.due
-        if rolled.due < BATCH:
+        total += refreshed.due
+        if refreshed.due < BATCH:
             return total
 
 
-def _bring_up(tx: Connection) -> lanes.Rolled:
-    rolled = lanes.roll_due(tx, BATCH)
+def _bring_up(tx: Connection) -> lanes.RefreshedLanes:
+    refreshed = lanes.refresh_due_lanes(tx, BATCH)
     fault("reset.before_commit")
-    return rolled
+    return refreshed

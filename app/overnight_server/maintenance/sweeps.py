@@ -14,7 +14,7 @@ from overnight_server.intake.caps import Caps
 from overnight_server.intake.inbox import process_inbox
 from overnight_server.maintenance.audit_lanes import audit
 from overnight_server.maintenance.bulk import work_off
-from overnight_server.maintenance.deadlines import end_passed, raise_deadline_priority
+from overnight_server.maintenance.deadlines import dead_letter_passed, raise_deadline_priority
 from overnight_server.maintenance.promote import promote
 from overnight_server.maintenance.reap import end_overdue, reap, retire_agents
 from overnight_server.maintenance.reset import reset_cycles
@@ -44,13 +44,13 @@ def run_sweep(db: Db, settings: Settings, name: str, *, force: bool = False) -> 
     """
     sweep = SWEEPS[name]
     gap = 0.0 if force else sweep.interval(settings) / 2
-    if not db.at_once(Call("take_turn", {"name": name, "gap": gap})):
+    if not db.run_batch(Call("begin_sweep", {"name": name, "gap": gap})):
         return None
     fault("sweep.after_turn")
     began = time.monotonic()
     touched = sweep.run(db, settings)
     fault("sweep.before_end")
-    db.at_once(Call("end_turn", {"name": name, "touched": touched}))
+    db.run_batch(Call("finish_sweep", {"name": name, "touched": touched}))
     if touched:
         # A sweep that changed rows may have made a task ready or a slot free.
         db.wake()
@@ -111,7 +111,7 @@ SWEEPS: dict[str, Sweep] = {
         "begin billing months, open and close night windows",
     ),
     "deadlines": Sweep(
-        lambda db, _: end_passed(db),
+        lambda db, _: dead_letter_passed(db),
         lambda s: s.deadline_check_interval,
         "end tasks that did not start by their deadline",
     ),

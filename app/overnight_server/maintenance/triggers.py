@@ -27,7 +27,7 @@ def fire_due(db: Db, caps: Caps) -> int:
     One that is refused, or fails, says so on its row, is tried again after a while, and keeps
     nobody else waiting.
     """
-    db.atomically(lambda tx: tx.execute(statement("set_off_lone")))
+    db.atomically(lambda tx: tx.execute(statement("make_lone_task_triggers_due")))
     due = db.atomically(_due)
     return sum(_fired(db, user_id, trigger_id, caps) for user_id, trigger_id in due)
 
@@ -66,4 +66,4 @@ def _fire(db: Db, user_id: UserId, trigger_id: TriggerId, caps: Caps) -> bool:
 
 
 def _note(tx: Connection, *, trigger_id: TriggerId, reason: str) -> None:
-    tx.execute(statement("trigger_refused"), {"trigger_id": trigger_id, "reason": reason})
+    tx.execute(statement("mark_trigger_refused"), {"trigger_id": trigger_id, "reason": reason})

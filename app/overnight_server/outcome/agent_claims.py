@@ -74,6 +74,6 @@ def keep_late(db: Db, task_id: TaskId, epoch: int, said: object) -> None:
     def work(tx: Connection) -> None:
         agent = tx.execute(statement("outcome_of_claim"), named).one().agent
         late = {"agent": agent, "outcome": "late", "result": json.dumps(said)}
-        tx.execute(statement("keep_stale_result"), {**named, **late})
+        tx.execute(statement("insert_stale_result"), {**named, **late})
 
     db.atomically(work)

@@ -80,7 +80,7 @@ def _keep(tx: Connection, claim: Claim, made: Made, caps: ArtifactCaps) -> Artif
             "name", f"the task has {others} artifacts", legal=f"at most {caps.max_per_task} names"
         )
     kept = tx.execute(
-        statement("keep_artifact"),
+        statement("upsert_artifact"),
         {
             **named,
             "artifact_id": new_artifact_id(),

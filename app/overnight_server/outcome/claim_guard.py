@@ -16,7 +16,7 @@ def hold(tx: Connection, claim: Claim) -> Row[Any]:
     either way there is nothing more to begin.
     """
     row = tx.execute(
-        statement("holder"),
+        statement("lock_claimed_task"),
         {"task_id": claim.task_id, "epoch": claim.epoch, "token": claim.token},
     ).one_or_none()
     if row is None:

@@ -77,7 +77,7 @@ def _note(tx: Connection, claim: Claim, cost: Cost) -> None:
     lanes.lock(tx, [cost.user_id])
     lanes.end_nights(tx, [cost.user_id])
     tx.execute(
-        statement("note_cost"),
+        statement("record_run_cost"),
         {
             "task_id": claim.task_id,
             "epoch": claim.epoch,

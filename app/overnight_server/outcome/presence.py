@@ -33,10 +33,10 @@ def join(db: Db, card: AgentCard) -> str:
 
     def work(tx: Connection) -> str:
         # A pool that nobody knew would not be held by someone who pauses all there are.
-        tx.execute(statement("share_pauses"))
+        tx.execute(statement("lock_pauses_shared"))
         tx.execute(statement("ensure_pool"), {"pool": card.pool})
         joined = tx.execute(
-            statement("join_agent"),
+            statement("register_worker"),
             {
                 "id": card.id,
                 "kind": card.kind,
@@ -47,7 +47,7 @@ def join(db: Db, card: AgentCard) -> str:
                 "budget_usd": card.budget_usd,
             },
         )
-        tx.execute(statement("wake_all_lanes"))
+        tx.execute(statement("unskip_all_lanes"))
         return str(joined.scalar_one())
 
     status = db.atomically(work)
@@ -63,14 +63,14 @@ def beat(db: Db, agent_id: str, *, liveness: timedelta | None = None) -> str | N
     silent for longer.
     """
     known = {"id": agent_id, "liveness": liveness and liveness.total_seconds()}
-    row = db.atomically(lambda tx: tx.execute(statement("beat_agent"), known).one_or_none())
+    row = db.atomically(lambda tx: tx.execute(statement("heartbeat_agent"), known).one_or_none())
     return None if row is None else str(row.status)
 
 
-def beat_holder(db: Db, claim: Claim) -> None:
+def heartbeat_claim_holder(db: Db, claim: Claim) -> None:
     """Record that the pull agent holding a claim lives; built-in workers record it themselves."""
     named = {"task_id": claim.task_id, "epoch": claim.epoch}
-    db.atomically(lambda tx: tx.execute(statement("beat_holder"), named))
+    db.atomically(lambda tx: tx.execute(statement("heartbeat_claim_holder"), named))
 
 
 def leave(db: Db, agent_id: str) -> None:
@@ -81,8 +81,8 @@ def leave(db: Db, agent_id: str) -> None:
     """
 
     def work(tx: Connection) -> None:
-        tx.execute(statement("leave_agent"), {"id": agent_id})
-        tx.execute(statement("wake_all_lanes"))
+        tx.execute(statement("mark_worker_offline"), {"id": agent_id})
+        tx.execute(statement("unskip_all_lanes"))
 
     db.atomically(work)
     lanes.unskip_lanes(db)

@@ -17,9 +17,9 @@ from overnight_server.domain.results import Expired, Interrupted, Raised, Result
 from overnight_server.domain.retry import RetryPolicy
 from overnight_server.domain.verdicts import Standing, Verdict, judge
 from overnight_server.fault_points import fault
-from overnight_server.outcome.suspend import strangers_among, suspend, would_close_circle
+from overnight_server.outcome.suspend import suspend, tasks_not_spawned_by, would_close_circle
 from overnight_server.store import edges, lanes
-from overnight_server.store.batched_statements import Call, ask
+from overnight_server.store.batched_statements import Call, execute_batch
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
@@ -107,7 +107,7 @@ def give_up(db: Db, claims: Sequence[Claim], *, agent: str, reason: str) -> int:
 
     def work(tx: Connection) -> Settled:
         named = {"tasks": [claim.task_id for claim in claims]}
-        owners = {row.id: row.user_id for row in tx.execute(statement("owners_of"), named)}
+        owners = {row.id: row.user_id for row in tx.execute(statement("owners_of_tasks"), named)}
         endings = [
             Ending(claim, UserId(owners[claim.task_id]), agent, result, verdict)
             for claim in claims
@@ -118,9 +118,9 @@ def give_up(db: Db, claims: Sequence[Claim], *, agent: str, reason: str) -> int:
     return len(db.atomically(work).won)
 
 
-def taken_under(db: Db, pool: str, token: UUID) -> list[Claim]:
+def claims_by_token(db: Db, pool: str, token: UUID) -> list[Claim]:
     """Return the claim that was made in a pool under a token, if it was made and still holds."""
-    rows = db.at_once(Call("taken_under", {"pool": pool, "token": token}))
+    rows = db.run_batch(Call("claims_by_token", {"pool": pool, "token": token}))
     return [Claim(TaskId(row.id), row.epoch, row.token) for row in rows]
 
 
@@ -129,20 +129,20 @@ def record(tx: Connection, endings: Sequence[Ending], *, keep_stale: bool = True
     settled = Settled()
     if not endings:
         return settled
-    locking = lanes.locking(ending.user_id for ending in endings)
+    locking = lanes.lock_call(ending.user_id for ending in endings)
     payers = {ending.user_id for ending in endings if ending.result.cost_usd > 0}
     if payers:
-        ask(tx, locking)
+        execute_batch(tx, locking)
         # Their money belongs to the night that is now.
         lanes.end_nights(tx, payers)
     if any(isinstance(one.result, Waiting) for one in endings):
-        ask(tx, locking)
+        execute_batch(tx, locking)
         endings = [_sound_wait(tx, one) for one in endings]
     verdicts = {
         "verdicts": json.dumps([_said(_row(one)) for one in endings]),
         "escalated_priority": score(ESCALATED_PRIORITY),
     }
-    rows = ask(tx, locking, Call("settle", verdicts))
+    rows = execute_batch(tx, locking, Call("settle", verdicts))
     won = {row.task_id for row in rows}
     for ending in endings:
         (settled.won if ending.claim.task_id in won else settled.stale).append(ending)
@@ -162,20 +162,22 @@ def _follow(tx: Connection, won: Sequence[Ending], rows: Sequence[Any]) -> None:
         if row.news_usd > 0
     ]
     if news:
-        ask(tx, Call("record_spending", {"news": json.dumps(news)}))
+        execute_batch(tx, Call("record_spending", {"news": json.dumps(news)}))
     told = [_escalation(one) for one in won if one.verdict.escalation is not None]
     if told:
-        ask(tx, Call("tell_escalations", {"told": json.dumps(told)}))
+        execute_batch(tx, Call("insert_escalation_notices", {"told": json.dumps(told)}))
     buried = [one for one in won if one.verdict.event is Event.DEAD_LETTER]
     if buried:
         tx.execute(
-            statement("bury"),
+            statement("insert_dead_letters"),
             {
                 "tasks": [one.claim.task_id for one in buried],
                 "poisoned": [one.claim.task_id for one in buried if one.verdict.poison],
             },
         )
-    edges.follow(tx, [row.task_id for row in rows if row.has_dependents and row.goal in FINAL])
+    edges.resolve_dependents(
+        tx, [row.task_id for row in rows if row.has_dependents and row.goal in FINAL]
+    )
     cancel_spawned(tx, [row.task_id for row in rows if row.goal == State.CANCELLED])
     suspended = {row.task_id for row in rows if row.goal == State.PENDING}
     waiting = {
@@ -193,14 +195,14 @@ def dead_letter_unstarted(tx: Connection, tasks: Sequence[UUID]) -> None:
     The caller has moved them in this transaction.
     """
     if tasks:
-        tx.execute(statement("bury"), {"tasks": tasks, "poisoned": []})
-        edges.follow(tx, tasks)
+        tx.execute(statement("insert_dead_letters"), {"tasks": tasks, "poisoned": []})
+        edges.resolve_dependents(tx, tasks)
 
 
 def follow_cancelled(tx: Connection, tasks: Sequence[UUID]) -> None:
     """Record what follows from tasks that somebody stopped, and the caller has moved."""
     cancel_spawned(tx, tasks)
-    edges.follow(tx, tasks)
+    edges.resolve_dependents(tx, tasks)
 
 
 def cancel_spawned(tx: Connection, parents: Sequence[UUID]) -> None:
@@ -216,7 +218,7 @@ def cancel_spawned(tx: Connection, parents: Sequence[UUID]) -> None:
             "reason": "parent_cancelled",
         },
     ).all()
-    edges.follow(tx, [row.id for row in found if row.at_once])
+    edges.resolve_dependents(tx, [row.id for row in found if row.at_once])
 
 
 def _sound_wait(tx: Connection, ending: Ending) -> Ending:
@@ -224,7 +226,7 @@ def _sound_wait(tx: Connection, ending: Ending) -> Ending:
     if not isinstance(ending.result, Waiting):
         return ending
     task_id, awaited = ending.claim.task_id, ending.result.tasks
-    if strangers := strangers_among(tx, task_id, awaited):
+    if strangers := tasks_not_spawned_by(tx, task_id, awaited):
         failure = replace(STRANGER, message=f"{show_task(TaskId(strangers[0]))} {STRANGER.message}")
     elif would_close_circle(tx, task_id, awaited):
         failure = CIRCLE
@@ -306,7 +308,7 @@ def _sources(ending: Ending) -> list[str]:
 def _keep_stale(tx: Connection, ending: Ending) -> None:
     kept = _row(ending)
     tx.execute(
-        statement("keep_stale_result"),
+        statement("insert_stale_result"),
         {
             "task_id": ending.claim.task_id,
             "epoch": ending.claim.epoch,

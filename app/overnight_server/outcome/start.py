@@ -32,7 +32,7 @@ def start_all(db: Db, claims: Sequence[Claim], *, holder: str, lease: timedelta)
         "target": target(Event.START),
     }
     fault("start.before_commit")
-    begun = {row.id: row for row in db.at_once(Call("start", asked))}
+    begun = {row.id: row for row in db.run_batch(Call("start", asked))}
     fault("start.after_commit")
     return [run_of(claim, begun[claim.task_id]) for claim in claims if claim.task_id in begun]
 

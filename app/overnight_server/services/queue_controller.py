@@ -11,7 +11,7 @@ from overnight_server.dispatch.publish import Publisher
 from overnight_server.domain.claims import Claimed
 from overnight_server.domain.ids import show_task
 from overnight_server.domain.priority import score
-from overnight_server.gate.claim import Terms, claim
+from overnight_server.gate.claim import ClaimSettings, claim
 from overnight_server.insight.queue_overview import queue_overview
 from overnight_server.insight.tasks import get_task
 from overnight_server.intake.caps import Caps
@@ -80,7 +80,7 @@ class QueueControllerV2:
             self._db,
             self._settings.pool,
             holder=f"{socket.gethostname()}:{os.getpid()}:controller",
-            terms=Terms.of(self._settings),
+            claim_settings=ClaimSettings.from_settings(self._settings),
             limit=1,
         )
         return taken.claims[0] if taken.claims else None

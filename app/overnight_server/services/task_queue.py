@@ -16,7 +16,7 @@ from overnight_server.domain.ids import TaskId, UserId, parse_task, show_task
 from overnight_server.domain.locks import USER
 from overnight_server.domain.priority import score
 from overnight_server.domain.results import Raised, Result, Returned, TimedOut
-from overnight_server.gate.claim import Terms, claim_one
+from overnight_server.gate.claim import ClaimSettings, claim_one
 from overnight_server.insight.locks import list_locks
 from overnight_server.insight.queue_status import queue_status
 from overnight_server.insight.tasks import get_task
@@ -159,7 +159,7 @@ class TaskQueueService:
         claimed = claim_one(
             self._db,
             holder=self._holder,
-            terms=Terms.of(self._settings),
+            claim_settings=ClaimSettings.from_settings(self._settings),
             user_id=user_id,
             capabilities=self._capabilities,
         )
@@ -175,7 +175,7 @@ class TaskQueueService:
 
     def _owner(self, task_id: TaskId) -> UserId:
         row = self._db.atomically(
-            lambda tx: tx.execute(statement("owner_of"), {"task_id": task_id}).one_or_none()
+            lambda tx: tx.execute(statement("owner_of_task"), {"task_id": task_id}).one_or_none()
         )
         if row is None:
             raise TaskNotFound

@@ -17,7 +17,7 @@ from overnight.models.admin import UserLock
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import TaskId, UserId, parse_task
 from overnight_server.domain.results import Interrupted, Result
-from overnight_server.gate.claim import Terms, claim_one
+from overnight_server.gate.claim import ClaimSettings, claim_one
 from overnight_server.insight.locks import list_locks, lock_id_of
 from overnight_server.insight.users import find_user
 from overnight_server.maintenance.locks import Clocks, cleanup_stale, killing, release_lock
@@ -104,7 +104,7 @@ class PerUserQueueManager:
         claimed = claim_one(
             self._db,
             holder=self._holder,
-            terms=Terms.of(self._settings),
+            claim_settings=ClaimSettings.from_settings(self._settings),
             user_id=user_id,
             task_id=task_id,
             capabilities=self._capabilities,
@@ -123,7 +123,7 @@ class PerUserQueueManager:
 
     def _row(self, task_id: TaskId) -> Row[tuple[object, ...]]:
         row = self._db.atomically(
-            lambda tx: tx.execute(statement("claim_of"), {"task_id": task_id}).one_or_none()
+            lambda tx: tx.execute(statement("claim_of_task"), {"task_id": task_id}).one_or_none()
         )
         if row is None:
             raise TaskNotFound

@@ -1,8 +1,8 @@
-"""The hot path: named statements straight through the driver, several in one round trip.
+"""Executes named statements through the driver itself, several in one round trip.
 
-SQLAlchemy takes longer over a small result than Postgres over the statement. For the few statements
-that every task passes through, the driver is asked itself, on the same connection and in the same
-transaction; errors come out as SQLAlchemy's all the same.
+For small results SQLAlchemy takes longer than Postgres. The statements that every task passes
+through therefore use psycopg2 directly, on SQLAlchemy's connection and in its transaction. Errors
+are raised as SQLAlchemy's errors.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,27 +17,31 @@ from sqlalchemy import Connection
 from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor, DBAPIModule
 from sqlalchemy.exc import DBAPIError
 
-from overnight_server.store.lazy_begin_connection import Link, NamedRows
-from overnight_server.store.statements import learn, prepared
+from overnight_server.store.lazy_begin_connection import (
+    LazyBeginConnection,
+    LazyBeginNamedTupleCursor,
+)
+from overnight_server.store.statements import ensure_prepared, prepared
 
 
 class Call(NamedTuple):
-    """A statement's name, and what it is given."""
+    """The name of a statement and the values of its parameters."""
 
     name: str
-    given: Mapping[str, object] = MappingProxyType({})
+    params: Mapping[str, object] = MappingProxyType({})
 
 
-class Answer(Protocol):
-    """A row, whose columns are read by their names."""
+class ResultRow(Protocol):
+    """A row whose columns are attributes."""
 
-    def __getattr__(self, name: str, /) -> Any: ...  # noqa: ANN401 - as the column is
+    def __getattr__(self, name: str, /) -> Any: ...  # noqa: ANN401 - the column's type
 
 
-class Noted(NamedTuple):
-    """What an earlier statement of the same trip has noted under a name, as a value of some type.
+class SessionValue(NamedTuple):
+    """A parameter whose value an earlier statement of the same batch stored in the session.
 
-    It notes with `set_config('overnight.…', …, true)`; nothing at all stands for NULL.
+    That statement stores it with `set_config('overnight.<name>', …, true)`. The empty string is
+    read as NULL; other text is cast to `type`.
     """
 
     name: str
@@ -45,89 +49,92 @@ class Noted(NamedTuple):
 
 
 register_adapter(
-    Noted,
-    lambda noted: AsIs(
-        f"CAST(nullif(current_setting('overnight.{noted.name}'), '') AS {noted.type})"
+    SessionValue,
+    lambda value: AsIs(
+        f"CAST(nullif(current_setting('overnight.{value.name}'), '') AS {value.type})"
     ),
 )
 
 
-#: The moment at which the statement itself begins: those it travels with may have waited for locks.
-NOW = AsIs("instant()")
+#: The instant at which the statement itself starts. `clock()` is the start of the whole batch, and
+#: earlier statements of the batch may have waited for locks.
+NOW = AsIs("clock_now()")
 
 
-def ask(tx: Connection, *calls: Call) -> Sequence[Answer]:
-    """Execute named statements one after the other and return the rows of the last, if any.
+def execute_batch(tx: Connection, *calls: Call) -> Sequence[ResultRow]:
+    """Execute statements in order, in one round trip; return the rows of the last one.
 
-    They travel together, but each is a statement of its own and sees what those before it have
-    waited for.
+    Each statement takes its own snapshot, so it sees what other transactions committed while an
+    earlier statement of the batch waited for their locks.
     """
-    return _send(tx, pack(tx, *calls), NamedRows)
+    return _send(tx, pack_batch(tx, *calls), LazyBeginNamedTupleCursor)
 
 
-class Trip(NamedTuple):
-    """Statements that are a transaction of their own, and the words that ask for them."""
+class PackedBatch(NamedTuple):
+    """Statements that are sent together, as the SQL text with all values filled in."""
 
     names: Sequence[str]
-    words: bytes
+    sql: bytes
 
 
-def pack(connection: Connection, *calls: Call) -> Trip:
-    """Prepare a trip; any connection of the same pool may make it."""
-    with closing(_link(connection).cursor()) as cursor:
-        return Trip([call.name for call in calls], _words(cursor, calls))
+def pack_batch(connection: Connection, *calls: Call) -> PackedBatch:
+    """Fill in the values of a batch; any connection of the same pool may send it."""
+    with closing(_driver_connection(connection).cursor()) as cursor:
+        return PackedBatch([call.name for call in calls], _sql(cursor, calls))
 
 
-def make(connection: Connection, trip: Trip) -> Sequence[Answer]:
-    """Make a trip and return the rows of its last statement, if any."""
-    # The server takes what travels together without a beginning for one transaction.
-    return _send(connection, trip, NamedTupleCursor)
+def send_batch(connection: Connection, batch: PackedBatch) -> Sequence[ResultRow]:
+    """Execute a batch as a transaction of its own; return the rows of its last statement."""
+    # Postgres runs statements of one query text without BEGIN as one transaction.
+    return _send(connection, batch, NamedTupleCursor)
 
 
-def finish(tx: Connection, *calls: Call) -> None:
-    """Execute the last statements of a transaction, and end it with the same trip."""
-    trip = pack(tx, *calls)
-    _send(tx, trip._replace(words=trip.words + b"; COMMIT"), NamedRows)
+def execute_and_commit(tx: Connection, *calls: Call) -> None:
+    """Execute the last statements of a transaction and commit it in the same round trip."""
+    batch = pack_batch(tx, *calls)
+    _send(tx, batch._replace(sql=batch.sql + b"; COMMIT"), LazyBeginNamedTupleCursor)
 
 
-def bring(tx: Connection, call: Call) -> None:
-    """Have the next statement of a transaction, whatever it is, bring one along before itself."""
-    link = _link(tx)
-    with closing(link.cursor()) as cursor:
-        learn(tx, cursor, call.name)
-        cast("Link", link).bring(_words(cursor, [call]))
+def prepend_call(tx: Connection, call: Call) -> None:
+    """Send a statement together with, and before, the next statement of the transaction."""
+    connection = _driver_connection(tx)
+    with closing(connection.cursor()) as cursor:
+        ensure_prepared(tx, cursor, call.name)
+        cast("LazyBeginConnection", connection).prepend(_sql(cursor, [call]))
 
 
-def _send(tx: Connection, trip: Trip, rows: type[NamedTupleCursor]) -> Sequence[Answer]:
-    link = _link(tx)
-    cursor = link.cursor(cursor_factory=rows)
+def _send(
+    tx: Connection, batch: PackedBatch, cursor_class: type[NamedTupleCursor]
+) -> Sequence[ResultRow]:
+    connection = _driver_connection(tx)
+    cursor = connection.cursor(cursor_factory=cursor_class)
     try:
-        for name in trip.names:
-            learn(tx, cursor, name)
-        cursor.execute(trip.words)
+        for name in batch.names:
+            ensure_prepared(tx, cursor, name)
+        cursor.execute(batch.sql)
         return cursor.fetchall() if cursor.description else []
     except psycopg2.Error as error:
-        raise _as_ours(tx, link, trip.names, error) from error
+        raise _sqlalchemy_error(tx, connection, batch.names, error) from error
     finally:
         cursor.close()
 
 
-def _words(cursor: DBAPICursor, calls: Sequence[Call]) -> bytes:
-    return b"; ".join(cursor.mogrify(prepared(call.name).execute, call.given) for call in calls)
+def _sql(cursor: DBAPICursor, calls: Sequence[Call]) -> bytes:
+    return b"; ".join(cursor.mogrify(prepared(call.name).execute, call.params) for call in calls)
 
 
-def _link(tx: Connection) -> DBAPIConnection:
-    link = tx.connection.dbapi_connection
-    if link is None:
-        raise ValueError("the connection was given up before the transaction ended")
-    return link
+def _driver_connection(tx: Connection) -> DBAPIConnection:
+    connection = tx.connection.dbapi_connection
+    if connection is None:
+        raise ValueError("the connection was closed before the transaction ended")
+    return connection
 
 
-def _as_ours(
-    tx: Connection, link: DBAPIConnection, names: Sequence[str], error: psycopg2.Error
+def _sqlalchemy_error(
+    tx: Connection, connection: DBAPIConnection, names: Sequence[str], error: psycopg2.Error
 ) -> BaseException:
-    """Dress a driver's error as SQLAlchemy does; a connection that broke is not used again."""
-    broken = tx.dialect.is_disconnect(cast("DBAPIModule.Error", error), link, None)
+    """Wrap a driver error as SQLAlchemy does; drop a broken connection from the pool."""
+    broken = tx.dialect.is_disconnect(cast("DBAPIModule.Error", error), connection, None)
     if broken:
         tx.invalidate(error)
     return DBAPIError.instance(

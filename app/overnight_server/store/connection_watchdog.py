@@ -1,11 +1,11 @@
-"""Ending connections whose server has fallen silent.
+"""Closes connections whose server no longer responds.
 
-Postgres's own timeouts are kept by Postgres. A server that is stopped, or a link that swallows
-packets, keeps none of them, and libpq would wait for ever. So every connection in use has a
-deadline, and one thread per process hangs up on those that missed theirs.
+Postgres enforces its own timeouts. If the server is stopped or packets are lost, nobody enforces
+them, and libpq would wait forever. Therefore every connection in use has a deadline, and one thread
+per process shuts down the sockets of connections that missed theirs.
 
-A connection that broke gives its number back to the system, which may give it to another at once.
-So a watch goes by a ticket: whoever ends it ends nobody else's.
+The operating system may give the file descriptor of a broken connection to a new one immediately.
+Each watch therefore has a number, and releasing a watch never releases a later one.
 """
 
 import contextlib
@@ -20,90 +20,90 @@ from typing import Final, NamedTuple
 from overnight_server.fault_points import DROP_ACTIONS
 
 
-class Ticket(NamedTuple):
-    """One watch over the connection that has this descriptor now."""
+class Watch(NamedTuple):
+    """One watch over the connection that has this file descriptor now."""
 
     descriptor: int
     number: int
 
 
-class _Watch(NamedTuple):
-    ticket: Ticket
+class _Entry(NamedTuple):
+    watch: Watch
     deadline: float
 
 
 class Watchdog:
-    """Deadlines by connection; the thread starts with the first of them, in each process anew."""
+    """The deadlines of connections in use; its thread starts with the first watch of a process."""
 
     def __init__(self) -> None:
-        self._watches: dict[int, _Watch] = {}
+        self._entries: dict[int, _Entry] = {}
         self._numbers = count()
         self._changed = threading.Condition()
-        self._awake = False
+        self._has_thread = False
         self._wakes_at = math.inf
-        os.register_at_fork(after_in_child=self._forget)
+        os.register_at_fork(after_in_child=self._reset)
 
-    def watch(self, descriptor: int, seconds: float) -> Ticket:
-        """Hang up on this connection unless it is released, or watched anew, within `seconds`."""
+    def watch(self, descriptor: int, seconds: float) -> Watch:
+        """Close this connection unless it is released, or watched again, within `seconds`."""
         with self._changed:
-            if not self._awake:
-                self._awake = True
-                threading.Thread(target=self._keep, name="db-watchdog", daemon=True).start()
-            ticket = Ticket(descriptor, next(self._numbers))
+            if not self._has_thread:
+                self._has_thread = True
+                threading.Thread(target=self._run, name="db-watchdog", daemon=True).start()
+            watch = Watch(descriptor, next(self._numbers))
             deadline = time.monotonic() + seconds
-            self._watches[descriptor] = _Watch(ticket, deadline)
-            # To be woken each time would cost more than to wake up now and then for nothing.
+            self._entries[descriptor] = _Entry(watch, deadline)
+            # Waking the thread for every watch would cost more than some needless wake-ups.
             if deadline < self._wakes_at:
                 self._changed.notify()
-        return ticket
+        return watch
 
-    def release(self, ticket: Ticket) -> None:
-        """Let a connection be: it answered, or is gone."""
+    def release(self, watch: Watch) -> None:
+        """End a watch: the server answered, or the connection is closed."""
         with self._changed:
-            watch = self._watches.get(ticket.descriptor)
-            if watch is not None and watch.ticket == ticket:
-                del self._watches[ticket.descriptor]
+            entry = self._entries.get(watch.descriptor)
+            if entry is not None and entry.watch == watch:
+                del self._entries[watch.descriptor]
 
-    def hang_up(self) -> None:
-        """Hang up on every connection in use, as if each had missed its deadline."""
+    def close_all(self) -> None:
+        """Close every connection in use, as if each had missed its deadline."""
         with self._changed:
-            for descriptor in list(self._watches):
-                del self._watches[descriptor]
-                _hang_up(descriptor)
+            for descriptor in list(self._entries):
+                del self._entries[descriptor]
+                _shut_down(descriptor)
 
-    def _forget(self) -> None:
-        """Begin anew in a forked child.
+    def _reset(self) -> None:
+        """Start empty in a forked child.
 
-        It has its parent's table, but neither its thread nor the right to hang up on the parent's
-        connections; and a lock that the thread held during the fork would never be released.
+        The child inherits the table but not the thread, and must not close its parent's
+        connections. A lock that the thread held during the fork would never be released.
         """
-        self._watches = {}
+        self._entries = {}
         self._changed = threading.Condition()
-        self._awake = False
+        self._has_thread = False
         self._wakes_at = math.inf
 
-    def _keep(self) -> None:
+    def _run(self) -> None:
         with self._changed:
             while True:
-                deadlines = (watch.deadline for watch in self._watches.values())
+                deadlines = (entry.deadline for entry in self._entries.values())
                 self._wakes_at = min(deadlines, default=math.inf)
                 if self._wakes_at == math.inf:
                     self._changed.wait()
                 else:
                     self._changed.wait(max(0.0, self._wakes_at - time.monotonic()))
                 now = time.monotonic()
-                overdue = [one for one, watch in self._watches.items() if watch.deadline <= now]
+                overdue = [fd for fd, entry in self._entries.items() if entry.deadline <= now]
                 for descriptor in overdue:
-                    del self._watches[descriptor]
-                    _hang_up(descriptor)
+                    del self._entries[descriptor]
+                    _shut_down(descriptor)
 
 
-# The one of this process.
+#: The watchdog of this process.
 WATCHDOG: Final = Watchdog()
-DROP_ACTIONS.append(WATCHDOG.hang_up)
+DROP_ACTIONS.append(WATCHDOG.close_all)
 
 
-def _hang_up(descriptor: int) -> None:
-    """Shut the line without closing the descriptor, which libpq still owns."""
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as line:
-        line.shutdown(socket.SHUT_RDWR)
+def _shut_down(descriptor: int) -> None:
+    """Shut down a socket without closing the descriptor, which libpq still owns."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+        connection.shutdown(socket.SHUT_RDWR)

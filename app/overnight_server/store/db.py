@@ -1,4 +1,4 @@
-"""The way to Postgres: connections with a role and time limits, and whole transactions."""
+"""Connections to Postgres with a role and timeouts; transactions that are retried as a whole."""
 
 import random
 import re
@@ -24,12 +24,19 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from overnight_server.domain.ids import UserId
 from overnight_server.store import uuids
 from overnight_server.store.after_commit import AfterCommit, WakeUps, collect
-from overnight_server.store.batched_statements import Answer, Call, Trip, bring, make, pack
+from overnight_server.store.batched_statements import (
+    Call,
+    PackedBatch,
+    ResultRow,
+    pack_batch,
+    prepend_call,
+    send_batch,
+)
 from overnight_server.store.connection_watchdog import WATCHDOG
-from overnight_server.store.lazy_begin_connection import Link
+from overnight_server.store.lazy_begin_connection import LazyBeginConnection
 from overnight_server.store.statements import prepare_named
 
-# What each role may do stands in the migration's roles.sql and grants.sql.
+# The migration's SQL files define what each role may do.
 APP = "overnight_app"
 READER = "overnight_reader"
 ADMIN = "overnight_admin"
@@ -39,44 +46,47 @@ GATE = "overnight_gate"
 DEADLOCK = "40P01"
 SERIALIZATION = "40001"
 LOCK_TIMEOUT = "55P03"
-# Our statements find rows by key. While a table is small or its statistics are old the planner
-# would rather scan it, and go on doing so as it grows. And one plan serves every call.
-STEADY_PLANS = {
-    f"enable_{way}": "off" for way in ("seqscan", "bitmapscan", "hashjoin", "mergejoin")
+# Statements find rows by key. For a small table or with old statistics the planner would choose
+# a scan and keep it in the prepared plan while the table grows. One generic plan serves every call.
+PLANNER_OPTIONS = {
+    f"enable_{method}": "off" for method in ("seqscan", "bitmapscan", "hashjoin", "mergejoin")
 } | {"plan_cache_mode": "force_generic_plan"}
-WORTH_RETRYING = frozenset({DEADLOCK, SERIALIZATION, LOCK_TIMEOUT})
-TRIES = 4
-# What a connection's entry in the pool remembers.
+RETRIED_SQLSTATES = frozenset({DEADLOCK, SERIALIZATION, LOCK_TIMEOUT})
+MAX_TRIES = 4
+# Keys in the `info` of a pooled connection.
 LAST_USED = "overnight_last_used"
-WATCHED = "overnight_watched"
-UNANSWERED = "overnight_unanswered"
+WATCH = "overnight_watch"
+UNUSED = "overnight_unused"
 
 T = TypeVar("T")
 
 
 class DatabaseUnreachable(Exception):
-    """Postgres could not be reached, or the connection broke; nothing is known to be written."""
+    """Postgres is unreachable or the connection broke; whether the write happened is not known."""
 
 
 @dataclass(frozen=True)
 class Timeouts:
-    """How long one connection may make others wait, in seconds."""
+    """Time limits of a connection, in seconds."""
 
     connect: int = 2
     statement: float = 10.0
     lock: float = 5.0
     idle: float = 10.0
-    # A connection must answer within this before it is trusted with work, unless it was used
-    # within `trust`; then it is enough that the server has not hung up since.
+    # A pooled connection must answer an empty query within `ping` before it is used. If it was used
+    # less than `trust` ago, it is only checked whether the server has closed it.
     ping: float = 1.0
     trust: float = 0.25
-    # No transaction of ours takes longer; beyond it the server counts as gone.
+    # A connection in use for longer is closed: the server no longer responds.
     silence: float = 20.0
 
 
 @dataclass(frozen=True)
-class Served:
-    """Whom transactions serve, and in whose name: the wall lets through that user's rows only."""
+class ActingUser:
+    """The user for whom transactions run: row-level security shows only that user's rows.
+
+    `actor` and `key_id` are recorded in events and in the audit log.
+    """
 
     user_id: UserId
     actor: str = ""
@@ -84,10 +94,10 @@ class Served:
 
 
 class Db:
-    """A pool of connections that all work with one role's rights.
+    """A pool of connections that all use one database role.
 
-    With the role of the API every transaction stands behind a wall: it finds the rows of the user
-    it serves (`acting_for`), and without one, nothing.
+    With the API's role, row-level security applies: a transaction sees the rows of the user that
+    `acting_for` names, and no rows at all without one.
     """
 
     def __init__(
@@ -95,12 +105,12 @@ class Db:
         engine: Engine,
         *,
         role: str | None = None,
-        served: Served | None = None,
+        acting_user: ActingUser | None = None,
         wake_ups: WakeUps | None = None,
     ) -> None:
         self.engine = engine
         self._role = role
-        self._served = served
+        self._acting_user = acting_user
         self._wake_ups = wake_ups
 
     @classmethod
@@ -115,20 +125,20 @@ class Db:
         actor: str | None = None,
         wake_ups: WakeUps | None = None,
     ) -> Self:
-        """Prepare a pool; the first connection is opened when it is first needed.
+        """Create a pool; connections are opened when they are first needed.
 
-        `actor` is who is recorded for acts that name nobody else. `wake_ups` are sent after
-        commits; without them, other processes find the changes when they next poll.
+        `actor` is recorded in events of transactions that set no other actor. `wake_ups` are sent
+        after commits; without them, other processes find the changes when they next poll.
         """
         engine = create_engine(
             driver_url(url),
             pool_size=pool_size,
             max_overflow=pool_size,
             pool_timeout=2,
-            # Errors are logged, and parameters are what people sent.
+            # Errors are logged, and parameters hold what users sent.
             hide_parameters=True,
             connect_args={
-                "connection_factory": Link,
+                "connection_factory": LazyBeginConnection,
                 **connect_args(
                     role=role,
                     application_name=application_name,
@@ -137,17 +147,17 @@ class Db:
                 ),
             },
         )
-        event.listen(engine, "connect", lambda link, _: uuids.teach(link))
-        _keep_watch(engine, timeouts or Timeouts())
+        event.listen(engine, "connect", lambda connection, _: uuids.register_uuid_types(connection))
+        _check_and_watch(engine, timeouts or Timeouts())
         prepare_named(engine)
         return cls(engine, role=role, wake_ups=wake_ups)
 
-    def acting_for(self, served: Served) -> Self:
-        """Return the same pool, serving one user.
+    def acting_for(self, user: ActingUser) -> Self:
+        """Return this pool with all transactions run for one user.
 
-        Other roles than the API's know no walls; for them it only names who is acting.
+        Row-level security restricts only the API's role; for other roles this only sets the actor.
         """
-        return type(self)(self.engine, role=self._role, served=served, wake_ups=self._wake_ups)
+        return type(self)(self.engine, role=self._role, acting_user=user, wake_ups=self._wake_ups)
 
     def atomically(
         self,
@@ -156,24 +166,24 @@ class Db:
         one_instant: bool = False,
         all_users: bool = False,
     ) -> T:
-        """Run `work` in one transaction and commit; deadlocks and lost races are tried again.
+        """Run `work` in one transaction, commit, and return its result.
 
-        `work` may run several times, so it must have no effect but on the database. With
-        `one_instant` all its statements see the rows as they were when it began; that is for
-        several readings that must agree. `all_users` looks over the walls between users, and may
-        change nothing: for forecasts, which depend on everybody's work.
+        After a deadlock, serialization failure or lock timeout the whole transaction is repeated,
+        so `work` must have no effects outside the database. With `one_instant` all statements
+        share one snapshot (REPEATABLE READ). With `all_users` the API's role may read, but not
+        change, the rows of all users; forecasts need that. Raises `DatabaseUnreachable`.
         """
         engine = self.engine
         if one_instant:
             engine = engine.execution_options(isolation_level="REPEATABLE READ")
 
-        def once() -> tuple[T, AfterCommit]:
+        def transaction() -> tuple[T, AfterCommit]:
             with engine.begin() as tx:
                 pending = collect(tx)
-                self._take_place(tx, all_users=all_users)
+                self._set_acting_user(tx, all_users=all_users)
                 return work(tx), pending
 
-        result, pending = _tried(once)
+        result, pending = _with_retries(transaction)
         pending.send(self._wake_ups)
         return result
 
@@ -182,41 +192,42 @@ class Db:
         if self._wake_ups is not None:
             self._wake_ups.wake()
 
-    def at_once(self, *calls: Call) -> Sequence[Answer]:
-        """Execute named statements as a transaction of one trip; return the rows of the last.
+    def run_batch(self, *calls: Call) -> Sequence[ResultRow]:
+        """Execute statements as one transaction in one round trip; return the rows of the last one.
 
-        For what needs no judgement in between. It is tried again as `atomically` does.
+        It is repeated as in `atomically`.
         """
 
-        def once() -> Sequence[Answer]:
+        def transaction() -> Sequence[ResultRow]:
             with self.engine.connect() as connection:
-                return make(connection, pack(connection, *self._place(), *calls))
+                batch = pack_batch(connection, *self._acting_user_calls(), *calls)
+                return send_batch(connection, batch)
 
-        return _tried(once)
+        return _with_retries(transaction)
 
     @contextmanager
-    def standing_by(self) -> Iterator["Standby"]:
-        """Hold a connection for a short while, to make trips without losing time.
+    def reserve_connection(self) -> Iterator["ReservedConnection"]:
+        """Take a connection from the pool in advance, so that a later batch starts without delay.
 
-        If it made none, whoever takes it next asks first whether the server is still there.
+        If no batch is sent, the next user of the connection pings the server first.
         """
         with self.engine.connect() as connection:
-            connection.info[UNANSWERED] = True
-            yield Standby(connection, self._place())
+            connection.info[UNUSED] = True
+            yield ReservedConnection(connection, self._acting_user_calls())
 
-    def _take_place(self, tx: Connection, *, all_users: bool) -> None:
-        """Stand behind the wall of the user who is served, until the transaction ends."""
+    def _set_acting_user(self, tx: Connection, *, all_users: bool) -> None:
+        """Apply row-level security for the acting user until the transaction ends."""
         if all_users and self._role == APP:
             tx.exec_driver_sql(f"SET LOCAL ROLE {READER}")
         else:
-            for call in self._place():
-                bring(tx, call)
+            for call in self._acting_user_calls():
+                prepend_call(tx, call)
 
-    def _place(self) -> Sequence[Call]:
-        if self._served is None:
+    def _acting_user_calls(self) -> Sequence[Call]:
+        if self._acting_user is None:
             return ()
-        named = {name: str(value) for name, value in vars(self._served).items()}
-        return (Call("act_for", named),)
+        params = {name: str(value) for name, value in vars(self._acting_user).items()}
+        return (Call("set_acting_user", params),)
 
     def close(self) -> None:
         """Close every connection."""
@@ -224,77 +235,77 @@ class Db:
 
 
 @dataclass(frozen=True)
-class Standby:
-    """A connection that is held, and what trips on it begin with."""
+class ReservedConnection:
+    """A connection taken from the pool in advance; `first_calls` precede every batch."""
 
     connection: Connection
-    place: Sequence[Call]
+    first_calls: Sequence[Call]
 
-    def pack(self, *calls: Call) -> Trip:
-        """Prepare a trip, as `Db.at_once` would make it."""
-        return pack(self.connection, *self.place, *calls)
+    def pack(self, *calls: Call) -> PackedBatch:
+        """Fill in the values of a batch that `send` will execute."""
+        return pack_batch(self.connection, *self.first_calls, *calls)
 
-    def make(self, trip: Trip) -> Sequence[Answer]:
-        """Make it, and return the rows of its last statement."""
-        answer = _tried(lambda: make(self.connection, trip))
-        self.connection.info.pop(UNANSWERED, None)
-        return answer
+    def send(self, batch: PackedBatch) -> Sequence[ResultRow]:
+        """Execute a batch as a transaction; return the rows of its last statement."""
+        rows = _with_retries(lambda: send_batch(self.connection, batch))
+        self.connection.info.pop(UNUSED, None)
+        return rows
 
 
-def _tried(once: Callable[[], T]) -> T:
-    """Run a transaction; deadlocks and lost races are tried again."""
-    for attempt in range(1, TRIES + 1):
+def _with_retries(transaction: Callable[[], T]) -> T:
+    """Run a transaction; repeat it after a deadlock, serialization failure or lock timeout."""
+    for attempt in range(1, MAX_TRIES + 1):
         try:
-            return once()
+            return transaction()
         except DBAPIError as error:
-            if sqlstate(error) in WORTH_RETRYING and attempt < TRIES:
-                time.sleep(random.uniform(0.005, 0.05) * attempt)  # noqa: S311 - spreads rivals
+            if sqlstate(error) in RETRIED_SQLSTATES and attempt < MAX_TRIES:
+                time.sleep(random.uniform(0.005, 0.05) * attempt)  # noqa: S311 - not cryptographic
                 continue
             if is_disconnect(error):
                 raise DatabaseUnreachable(str(error.orig)) from error
             raise
         except PsycopgError as error:
-            # Lost between the question for life and the first statement.
+            # The connection broke between the ping and the first statement.
             raise DatabaseUnreachable(str(error)) from error
         except PoolExhausted as error:
             raise DatabaseUnreachable("every connection is in use") from error
-    raise AssertionError("the last try returns or raises")
+    raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def _keep_watch(engine: Engine, timeouts: Timeouts) -> None:
-    """Check every connection when it is taken from the pool, and bound how long it is used."""
+def _check_and_watch(engine: Engine, timeouts: Timeouts) -> None:
+    """Check each connection when it is taken from the pool, and limit how long it is in use."""
 
-    def take(connection: DBAPIConnection, record: ConnectionPoolEntry, *_: object) -> None:
-        link, descriptor = cast("Link", connection), connection.fileno()
+    def on_checkout(connection: DBAPIConnection, record: ConnectionPoolEntry, *_: object) -> None:
+        lazy, descriptor = cast("LazyBeginConnection", connection), connection.fileno()
         if time.monotonic() - record.info.get(LAST_USED, 0.0) > timeouts.trust:
-            ticket = WATCHDOG.watch(descriptor, timeouts.ping)
+            watch = WATCHDOG.watch(descriptor, timeouts.ping)
             try:
-                # One that a restarted server dropped is replaced before it is used.
-                link.ping()
+                # After DisconnectionError SQLAlchemy opens a new connection instead.
+                lazy.ping()
             except PsycopgError as error:
-                WATCHDOG.release(ticket)
+                WATCHDOG.release(watch)
                 raise DisconnectionError from error
-        elif link.has_news():
+        elif lazy.has_unread_data():
             raise DisconnectionError
-        record.info[WATCHED] = WATCHDOG.watch(descriptor, timeouts.silence)
+        record.info[WATCH] = WATCHDOG.watch(descriptor, timeouts.silence)
 
-    def give_back(
+    def on_checkin(
         connection: DBAPIConnection | None, record: ConnectionPoolEntry, *_: object
     ) -> None:
-        # Also of one that broke: another connection may have its descriptor by now.
-        if (ticket := record.info.pop(WATCHED, None)) is not None:
-            WATCHDOG.release(ticket)
-        is_unanswered = record.info.pop(UNANSWERED, False)
-        if connection is not None and not connection.closed and not is_unanswered:
+        # Also for a broken connection: another one may already have the same file descriptor.
+        if (watch := record.info.pop(WATCH, None)) is not None:
+            WATCHDOG.release(watch)
+        is_unused = record.info.pop(UNUSED, False)
+        if connection is not None and not connection.closed and not is_unused:
             record.info[LAST_USED] = time.monotonic()
 
-    event.listen(engine, "checkout", take)
-    event.listen(engine, "checkin", give_back)
-    event.listen(engine, "invalidate", give_back)
+    event.listen(engine, "checkout", on_checkout)
+    event.listen(engine, "checkin", on_checkin)
+    event.listen(engine, "invalidate", on_checkin)
 
 
 def driver_url(url: str) -> str:
-    """Name psycopg2 in a Postgres URL, since SQLAlchemy would otherwise look for psycopg 3.
+    """Return a Postgres URL that names psycopg2; SQLAlchemy would otherwise use psycopg 3.
 
     >>> driver_url("postgres://u:p@h/d")
     'postgresql+psycopg2://u:p@h/d'
@@ -310,12 +321,12 @@ def connect_args(
     timeouts: Timeouts | None,
     actor: str | None = None,
 ) -> Mapping[str, object]:
-    """Return what libpq needs so that no connection hangs or works with too many rights."""
+    """Return libpq's parameters: the role, timeouts, and planner options of a connection."""
     options = {"timezone": "UTC"}
     if role is not None:
-        options |= {"role": role, **STEADY_PLANS}
+        options |= {"role": role, **PLANNER_OPTIONS}
     if actor is not None:
-        # What libpq takes for the end of an option is no part of a name.
+        # libpq would take a blank or backslash for the end of the option.
         options["overnight.actor"] = re.sub(r"[\\\s]", "_", actor)
     if timeouts is not None:
         options["statement_timeout"] = _milliseconds(timeouts.statement)
@@ -333,17 +344,17 @@ def connect_args(
 
 
 def sqlstate(error: DBAPIError) -> str | None:
-    """Return the five-letter code Postgres gave for an error, if it gave one."""
+    """Return the five-character SQLSTATE code of an error, or None if Postgres sent none."""
     return getattr(error.orig, "pgcode", None)
 
 
 def is_disconnect(error: DBAPIError) -> bool:
-    """Whether an error means that the server could not be asked at all."""
+    """Whether an error means that Postgres is unreachable or refuses connections."""
     if error.connection_invalidated:
         return True
     state = sqlstate(error)
     if state is not None:
-        # 08: connection exceptions; 57P0x: the server is going down or starting; 53300: full.
+        # 08: connection exceptions; 57P0x: shutting down or starting; 53300: too many connections.
         return state.startswith("08") or state in {"57P01", "57P02", "57P03", "53300"}
     return isinstance(error, OperationalError | InterfaceError)
 

@@ -1,4 +1,4 @@
-"""Lanes: taking a user's mutex, beginning a new billing month, turning a night window."""
+"""Lanes: lock and read them; bring billing cycle, night window and night budget up to date."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
@@ -10,16 +10,16 @@ from sqlalchemy import Connection
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.lifecycle import Event, sources, target
 from overnight_server.store import windows
-from overnight_server.store.batched_statements import Call, ask
+from overnight_server.store.batched_statements import Call, execute_batch
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
 
 @dataclass(frozen=True)
 class LaneView:
-    """What intake must know of a lane; the limits None mean without limit.
+    """A lane as intake reads it; None means no limit.
 
-    `total_depth` is how much waits in the whole deployment, if it was asked.
+    `total_depth` is the number of waiting tasks of all users, or None if it was not requested.
     """
 
     waiting: int
@@ -36,59 +36,62 @@ class LaneView:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the month's hours are used up."""
+        """Whether the hours of the billing month are used up."""
         return self.limit_seconds is not None and self.used_seconds >= self.limit_seconds
 
 
-SEEN = tuple(part.name for part in fields(LaneView))
+LANE_FIELDS = tuple(field.name for field in fields(LaneView))
 
 
 def lock(tx: Connection, users: Iterable[UUID]) -> None:
-    """Hold these users' lanes until the transaction ends; first, before any of their tasks."""
-    ask(tx, locking(users))
+    """Lock these users' lanes until the transaction ends; before any of their tasks is locked."""
+    execute_batch(tx, lock_call(users))
 
 
-def locking(users: Iterable[UUID]) -> Call:
-    """Return the call that holds these users' lanes, to travel with what comes next."""
+def lock_call(users: Iterable[UUID]) -> Call:
+    """Return the call that locks these users' lanes, for a batch with the statements after it."""
     return Call("lock_lanes", {"users": sorted(set(users))})
 
 
 def read(
     tx: Connection, user_id: UserId, *, hold: bool = False, with_depth: bool = False
 ) -> LaneView | None:
-    """Return a user's lane as it is now, month and window, or None for an unknown user.
+    """Return a user's lane with billing cycle and window brought up to date; None if unknown.
 
-    With `hold` it is the caller's until the transaction ends, as `lock` makes it.
+    With `hold` the lane is locked until the transaction ends, as `lock` does.
     """
-    reading = Call("read_lane", {"user_id": user_id, "with_depth": with_depth})
-    first = [locking([user_id])] if hold else []
-    rows = ask(tx, *first, reading)
+    read_call = Call("read_lane", {"user_id": user_id, "with_depth": with_depth})
+    locks = [lock_call([user_id])] if hold else []
+    rows = execute_batch(tx, *locks, read_call)
     if rows and rows[0].is_due:
-        # Right even if beat never ran: whoever looks first begins the month, turns the window.
+        # The sweep may be late or not running; every reader brings a due lane up to date.
         lock(tx, [user_id])
-        roll(tx, [user_id])
-        windows.turn(tx, [user_id])
-        rows = ask(tx, reading)
-    return LaneView(**{name: getattr(rows[0], name) for name in SEEN}) if rows else None
+        start_billing_cycles(tx, [user_id])
+        windows.refresh_windows(tx, [user_id])
+        rows = execute_batch(tx, read_call)
+    return LaneView(**{name: getattr(rows[0], name) for name in LANE_FIELDS}) if rows else None
 
 
-def roll(tx: Connection, users: Iterable[UUID]) -> list[UUID]:
-    """Begin the current billing month for those of these locked lanes whose month is over."""
-    named = sorted(set(users))
-    end_nights(tx, named)
-    rolled = tx.execute(statement("roll_lanes"), {"users": named})
-    return [row.user_id for row in rolled]
+def start_billing_cycles(tx: Connection, users: Iterable[UUID]) -> list[UUID]:
+    """Start the current billing month on those of these locked lanes whose month has ended."""
+    user_ids = sorted(set(users))
+    end_nights(tx, user_ids)
+    rows = tx.execute(statement("start_billing_cycles"), {"users": user_ids})
+    return [row.user_id for row in rows]
 
 
 def end_nights(tx: Connection, users: Iterable[UUID]) -> None:
-    """Close the nights that are over of these locked lanes; who waited for a new one goes on."""
-    named = {"users": sorted(set(users))}
-    over = tx.execute(statement("end_nights"), named).scalars().all()
-    if over:
+    """Reset the night budget of those of these locked lanes whose night has ended.
+
+    Tasks that waited for a new night become ready.
+    """
+    params = {"users": sorted(set(users))}
+    ended = tx.execute(statement("end_nights"), params).scalars().all()
+    if ended:
         tx.execute(
-            statement("begin_again"),
+            statement("release_night_waiters"),
             {
-                "users": list(over),
+                "users": list(ended),
                 "sources": sources(Event.UNBLOCK),
                 "target": target(Event.UNBLOCK),
             },
@@ -96,50 +99,52 @@ def end_nights(tx: Connection, users: Iterable[UUID]) -> None:
 
 
 @dataclass(frozen=True)
-class Rolled:
-    """Lanes that were due, and what came due in them: a month's end, a window's turn, or both."""
+class RefreshedLanes:
+    """How many lanes were due, and whose billing month or night window changed."""
 
     due: int = 0
-    months: Sequence[UUID] = ()
+    cycles: Sequence[UUID] = ()
     windows: Sequence[UUID] = ()
 
 
-def roll_due(tx: Connection, limit: int) -> Rolled:
-    """Bring up to `limit` lanes to the present: their billing month, night window and money."""
+def refresh_due_lanes(tx: Connection, limit: int) -> RefreshedLanes:
+    """Bring billing month, night window and night budget of up to `limit` due lanes up to date."""
     due = tx.execute(statement("lock_due_lanes"), {"limit": limit}).all()
-    over = [lane.user_id for lane in due if lane.month_is_over]
-    nights = [lane.user_id for lane in due if lane.night_is_over]
-    if nights:
-        end_nights(tx, nights)
-    turning = [lane.user_id for lane in due if lane.window_turns]
-    if turning:
-        windows.turn(tx, turning)
-    return Rolled(len(due), roll(tx, over) if over else (), turning)
+    ended_cycles = [lane.user_id for lane in due if lane.month_is_over]
+    ended_nights = [lane.user_id for lane in due if lane.night_is_over]
+    if ended_nights:
+        end_nights(tx, ended_nights)
+    changed_windows = [lane.user_id for lane in due if lane.window_changes]
+    if changed_windows:
+        windows.refresh_windows(tx, changed_windows)
+    cycles = start_billing_cycles(tx, ended_cycles) if ended_cycles else ()
+    return RefreshedLanes(len(due), cycles, changed_windows)
 
 
-def wake(tx: Connection, user_id: UUID) -> None:
-    """Have every pool look into a locked lane again: something it waited for has changed."""
-    tx.execute(statement("wake_lane"), {"user_id": user_id})
+def unskip_lane(tx: Connection, user_id: UUID) -> None:
+    """Let every pool consider a locked lane again, because something about its tasks changed."""
+    tx.execute(statement("unskip_lane"), {"user_id": user_id})
 
 
 def unskip_lanes(db: Db, pool: str | None = None) -> None:
-    """Have a pool, or all, look into every lane again, once a change of workers is committed.
+    """Let a pool, or all pools, consider every lane again after its workers changed.
 
-    A pass under way may still set lanes aside for what the workers could do before, so it is
-    waited for. Only then are the lanes woken, apart: whoever holds a pool waits for no lane.
+    A claim that runs at this moment may still skip lanes for what the old workers could do, so the
+    first transaction waits for the pool's lock. The lanes are updated in a second transaction,
+    because nobody who holds a pool may wait for a lane.
     """
     db.atomically(lambda tx: tx.execute(statement("lock_pools"), {"pool": pool}))
     if pool is None:
-        db.atomically(lambda tx: tx.execute(statement("wake_all_lanes")))
+        db.atomically(lambda tx: tx.execute(statement("unskip_all_lanes")))
     else:
-        db.atomically(lambda tx: tx.execute(statement("wake_lanes"), {"pool": pool}))
+        db.atomically(lambda tx: tx.execute(statement("unskip_lanes_of_pool"), {"pool": pool}))
 
 
 def depth(tx: Connection) -> int:
-    """Return how many tasks wait in the whole deployment."""
-    return int(ask(tx, Call("depth"))[0].waiting)
+    """Return how many tasks of all users are waiting."""
+    return int(execute_batch(tx, Call("depth"))[0].waiting)
 
 
-def depth_alone(tx: Connection) -> int:
-    """Return how many tasks of all users wait; others cannot count until this transaction ends."""
-    return int(ask(tx, Call("lock_depth"), Call("depth"))[0].waiting)
+def locked_depth(tx: Connection) -> int:
+    """Return how many tasks of all users are waiting; other callers of this function wait."""
+    return int(execute_batch(tx, Call("lock_depth"), Call("depth"))[0].waiting)

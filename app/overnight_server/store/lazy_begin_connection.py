@@ -1,8 +1,7 @@
-"""Connections that begin a transaction with its first statement instead of a trip before it.
+"""A psycopg2 connection that sends BEGIN together with the first statement of a transaction.
 
-The driver begins a transaction by itself, but with a question of its own, which takes as long as a
-small statement. Here the beginning travels with the first statement, whatever that is, and so does
-whatever else has to be said before anything is asked.
+psycopg2 sends BEGIN as a statement of its own, and that round trip takes as long as a small query.
+Here BEGIN is the first part of the first statement's text. SQL passed to `prepend` is sent with it.
 """
 
 import select
@@ -21,8 +20,7 @@ from psycopg2.extensions import (
 from psycopg2.extras import NamedTupleCursor
 from psycopg2.sql import Composable
 
-# What a transaction begins with, by the driver's name for how far it is shielded from others.
-BEGINNINGS: Final[Mapping[int, bytes]] = MappingProxyType(
+BEGIN_BY_ISOLATION_LEVEL: Final[Mapping[int, bytes]] = MappingProxyType(
     {
         ISOLATION_LEVEL_AUTOCOMMIT: b"",
         ISOLATION_LEVEL_READ_COMMITTED: b"BEGIN; ",
@@ -33,75 +31,77 @@ Query = str | bytes | Composable
 Values = Sequence[Any] | Mapping[str, Any] | None
 
 
-class Link(connection):
-    """A connection whose statements begin transactions; it ends only those that have begun."""
+class LazyBeginConnection(connection):
+    """A connection whose first statement begins the transaction."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - as the driver has it
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - psycopg2's signature
         super().__init__(*args, **kwargs)
         self.autocommit = True
-        self.cursor_factory = Cursor
-        self._beginning = BEGINNINGS[ISOLATION_LEVEL_READ_COMMITTED]
-        self._brought = b""
+        self.cursor_factory = LazyBeginCursor
+        self._begin = BEGIN_BY_ISOLATION_LEVEL[ISOLATION_LEVEL_READ_COMMITTED]
+        self._prepended = b""
 
-    def has_news(self) -> bool:
-        """Whether the server has said something unasked: mostly that it hangs up."""
+    def has_unread_data(self) -> bool:
+        """Whether the server sent data without a query, which mostly means that it disconnected."""
         poll = select.poll()
         poll.register(self.fileno(), select.POLLIN)
         return bool(poll.poll(0))
 
     def ping(self) -> None:
-        """Ask whether the server is there, and begin nothing."""
+        """Execute an empty query without beginning a transaction; raise if the server is gone."""
         with self.cursor(cursor_factory=cursor) as plain:
             plain.execute("SELECT")
 
-    def bring(self, words: bytes) -> None:
-        """Have the transaction's next statement bring these along, before itself."""
-        self._brought += words + b"; "
+    def prepend(self, sql: bytes) -> None:
+        """Send this SQL together with, and before, the next statement of the transaction."""
+        self._prepended += sql + b"; "
 
-    def opening(self) -> bytes:
-        """Return what the next statement must open with; it is told once."""
+    def pop_prefix(self) -> bytes:
+        """Return the SQL that must precede the next statement, and clear it."""
         has_begun = self.get_transaction_status() != TRANSACTION_STATUS_IDLE
-        brought, self._brought = self._brought, b""
-        return brought if has_begun else self._beginning + brought
+        prepended, self._prepended = self._prepended, b""
+        return prepended if has_begun else self._begin + prepended
 
     def set_isolation_level(self, level: int | None) -> None:
-        """Choose how the next transaction is shielded; one that only asked for life is ended."""
+        """Roll back an open transaction and choose the isolation level of the next one."""
         self.rollback()
-        self._beginning = BEGINNINGS[ISOLATION_LEVEL_READ_COMMITTED if level is None else level]
+        self._begin = BEGIN_BY_ISOLATION_LEVEL[
+            ISOLATION_LEVEL_READ_COMMITTED if level is None else level
+        ]
 
     def commit(self) -> None:
-        """Make what was written count."""
+        """Commit the transaction, if one has begun."""
         self._end("COMMIT")
 
     def rollback(self) -> None:
-        """Undo what was written."""
+        """Roll back the transaction, if one has begun."""
         self._end("ROLLBACK")
 
-    def _end(self, word: str) -> None:
-        self._brought = b""
+    def _end(self, command: str) -> None:
+        self._prepended = b""
         if self.get_transaction_status() != TRANSACTION_STATUS_IDLE:
             with self.cursor(cursor_factory=cursor) as plain:
-                plain.execute(word)
+                plain.execute(command)
 
 
-class Cursor(cursor):
+class LazyBeginCursor(cursor):
     """A cursor whose first statement begins the transaction."""
 
-    connection: Link
+    connection: LazyBeginConnection
 
-    def execute(self, query: Query, vars: Values = None) -> None:  # noqa: A002 - the driver's name
-        """Execute a statement, in a transaction."""
-        if opening := self.connection.opening():
-            super().execute(opening + self.mogrify(query, vars))
+    def execute(self, query: Query, vars: Values = None) -> None:  # noqa: A002 - psycopg2's name
+        """Execute a statement in a transaction."""
+        if prefix := self.connection.pop_prefix():
+            super().execute(prefix + self.mogrify(query, vars))
         else:
             super().execute(query, vars)
 
     def executemany(self, query: Query, vars_list: Iterable[Values]) -> None:
-        """Execute a statement for each of many values, in a transaction."""
-        if opening := self.connection.opening():
-            super().execute(opening)
+        """Execute a statement once for each set of values, in a transaction."""
+        if prefix := self.connection.pop_prefix():
+            super().execute(prefix)
         super().executemany(query, vars_list)
 
 
-class NamedRows(Cursor, NamedTupleCursor):
-    """The same, with rows whose columns are read by their names."""
+class LazyBeginNamedTupleCursor(LazyBeginCursor, NamedTupleCursor):
+    """A lazy-begin cursor that returns rows as named tuples."""

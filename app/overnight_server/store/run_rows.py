@@ -1,4 +1,4 @@
-"""Reading a run back from its row: what a worker needs to carry it out and to judge its end."""
+"""Converts rows of claimed tasks to `Run`, the value from which a worker executes and settles."""
 
 import json
 from dataclasses import fields
@@ -7,11 +7,11 @@ from functools import lru_cache
 from overnight_server.domain.claims import Claim, Failure, Run
 from overnight_server.domain.ids import DagId, UserId
 from overnight_server.domain.retry import Escalation, RetryPolicy, Strategy
-from overnight_server.store.batched_statements import Answer
+from overnight_server.store.batched_statements import ResultRow
 
 
-def run_of(claim: Claim, row: Answer) -> Run:
-    """Read the run that a start, or a claim that begins at once, has answered with."""
+def run_of(claim: Claim, row: ResultRow) -> Run:
+    """Return the run of a row that the statements start, claim or held_claim returned."""
     return Run(
         claim=claim,
         user_id=UserId(row.user_id),
@@ -35,24 +35,27 @@ def run_of(claim: Claim, row: Answer) -> Run:
 
 @lru_cache
 def policy_of(text: str) -> RetryPolicy:
-    """Read a retry policy back from its column's text; most tasks share one.
+    """Return the retry policy that a JSON text describes; cached, because most tasks share one.
 
-    What only another release knows is left out: one such row must not stop a reaper's batch.
+    Fields and values that this release does not know are ignored: such a row, written by another
+    release, must not fail a reaper's whole batch.
     """
     stored = json.loads(text)
-    known = {part.name: stored[part.name] for part in fields(RetryPolicy) if part.name in stored}
-    strategy = known.pop("strategy", None)
+    values = {
+        field.name: stored[field.name] for field in fields(RetryPolicy) if field.name in stored
+    }
+    strategy = values.pop("strategy", None)
     if strategy in set(Strategy):
-        known["strategy"] = Strategy(strategy)
-    rule = known.pop("escalate", None)
-    if rule in set(Escalation):
-        known["escalate"] = Escalation(rule)
+        values["strategy"] = Strategy(strategy)
+    escalation = values.pop("escalate", None)
+    if escalation in set(Escalation):
+        values["escalate"] = Escalation(escalation)
     for name in ("retry_on", "no_retry_on"):
-        if name in known:
-            known[name] = tuple(known[name])
-    return RetryPolicy(**known)
+        if name in values:
+            values[name] = tuple(values[name])
+    return RetryPolicy(**values)
 
 
 def failures_of(stored: list[dict[str, str]] | None) -> tuple[Failure, ...]:
-    """Read earlier failures back from their aggregate."""
+    """Return earlier failures from the JSON that `spent_runs` aggregated."""
     return tuple(Failure(entry["agent"], entry["outcome"]) for entry in stored or ())

@@ -134,7 +134,7 @@ def prepared(name: str) -> Prepared:
     names = list(dict.fromkeys(PARAMETER.findall(sql)))
     values = ", ".join(f"%({parameter})s" for parameter in names)
     return Prepared(
-        f"PREPARE {name} AS {numbered(sql, names)}",
+        f"PREPARE {name} AS {number_placeholders(sql, names)}",
         f"EXECUTE {name}" + (f" ({values})" if values else ""),
     )
 
@@ -153,13 +153,13 @@ def prepare_named(engine: Engine) -> None:
         name = context.execution_options.get(PREPARED) if context else None
         if name is None:
             return sql, parameters
-        learn(connection, cursor, name)
+        ensure_prepared(connection, cursor, name)
         return prepared(name).execute, parameters
 
     event.listen(engine, "before_cursor_execute", rewrite, retval=True)
 
 
-def learn(connection: Connection, cursor: DBAPICursor, name: str) -> None:
+def ensure_prepared(connection: Connection, cursor: DBAPICursor, name: str) -> None:
     """Prepare a named statement, unless this connection knows it already."""
     known: set[str] = connection.info.setdefault(PREPARED, set())
     if name not in known:
@@ -167,10 +167,10 @@ def learn(connection: Connection, cursor: DBAPICursor, name: str) -> None:
         known.add(name)
 
 
-def numbered(sql: str, names: list[str]) -> str:
+def number_placeholders(sql: str, names: list[str]) -> str:
     """Turn the driver's placeholders into those of a prepared statement.
 
-    >>> numbered("SELECT %(a)s, %(b)s, 7 %% %(a)s", ["a", "b"])
+    >>> number_placeholders("SELECT %(a)s, %(b)s, 7 %% %(a)s", ["a", "b"])
     'SELECT $1, $2, 7 % $1'
     """
     places = {name: f"${place}" for place, name in enumerate(names, 1)}

@@ -1,7 +1,7 @@
-"""Uuids on the way to Postgres and back, in less time than the driver takes for them.
+"""Faster conversion of UUIDs between Python and Postgres than psycopg2's own.
 
-Most of what a batch of claims carries are uuids, and the driver's own way over `uuid.UUID` took as
-long as Postgres took to choose the tasks.
+Most values of a batch of claims are UUIDs. psycopg2's conversion of `uuid.UUID` took as long as
+Postgres took to choose the tasks.
 """
 
 from collections.abc import Iterable
@@ -14,18 +14,18 @@ _UUID_ARRAY_OID = 2951
 
 
 def as_array(uuids: Iterable[UUID]) -> str:
-    """Write uuids as one value, to be cast to `uuid[]`.
+    """Write UUIDs as one string that SQL casts to `uuid[]`.
 
     >>> as_array([UUID(int=1), UUID(int=255)])
     '{00000000000000000000000000000001,000000000000000000000000000000ff}'
     """
-    return "{" + ",".join([f"{one.int:032x}" for one in uuids]) + "}"
+    return "{" + ",".join([f"{uuid.int:032x}" for uuid in uuids]) + "}"
 
 
-def read(text: str | bytes | None, _: cursor | None = None) -> UUID | None:
-    """Read a uuid as Postgres writes it, which needs no checking.
+def parse_uuid(text: str | bytes | None, _: cursor | None = None) -> UUID | None:
+    """Parse a UUID that Postgres wrote; its form is not checked.
 
-    >>> read("00000000-0000-0000-0000-0000000000ff")
+    >>> parse_uuid("00000000-0000-0000-0000-0000000000ff")
     UUID('00000000-0000-0000-0000-0000000000ff')
     """
     if not isinstance(text, str):
@@ -36,11 +36,11 @@ def read(text: str | bytes | None, _: cursor | None = None) -> UUID | None:
     return uuid
 
 
-_ONE = new_type((_UUID_OID,), "UUID", read)
-_MANY = new_array_type((_UUID_ARRAY_OID,), "UUID[]", _ONE)
+_UUID_TYPE = new_type((_UUID_OID,), "UUID", parse_uuid)
+_UUID_ARRAY_TYPE = new_array_type((_UUID_ARRAY_OID,), "UUID[]", _UUID_TYPE)
 
 
-def teach(link: connection) -> None:
-    """Have a connection read uuids so."""
-    register_type(_ONE, link)
-    register_type(_MANY, link)
+def register_uuid_types(connection: connection) -> None:
+    """Let a connection parse UUIDs with `parse_uuid`."""
+    register_type(_UUID_TYPE, connection)
+    register_type(_UUID_ARRAY_TYPE, connection)

@@ -1,4 +1,4 @@
-"""Turning night windows: how each stands now, written on its user's lane as instants."""
+"""Night windows: writes to each user's lane whether the window is open and when that changes."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -13,25 +13,25 @@ from overnight_server.store.statements import statement
 from overnight_server.telemetry import Event, emit
 
 
-def turn(tx: Connection, users: Iterable[UUID]) -> None:
-    """Open or close the windows of these users, whose lanes the caller holds, as the clock says."""
+def refresh_windows(tx: Connection, users: Iterable[UUID]) -> None:
+    """Open or close the windows of these users as of now; the caller holds their lanes."""
     rows = tx.execute(statement("read_windows"), {"users": sorted(set(users))}).all()
-    # Many users keep the same hours, and all are judged at one instant.
-    known: dict[Window, Hours | None] = {}
-    turns = []
+    # Many users have the same window, and all rows carry the same instant.
+    hours_by_window: dict[Window, Hours | None] = {}
+    states = []
     for row in rows:
         window = window_of(row._asdict())
         if window is None:
-            turns.append(_always_open(row.user_id))
+            states.append({"user_id": row.user_id, "closed": False})
             continue
-        if window not in known:
-            known[window] = hours(window, row.now) if is_zone(window.zone) else None
-        turns.append(_turned(row.user_id, window, known[window], row.now))
-    tx.execute(statement("turn_windows"), {"turns": json.dumps(turns, default=str)})
+        if window not in hours_by_window:
+            hours_by_window[window] = hours(window, row.now) if is_zone(window.zone) else None
+        states.append(_lane_state(row.user_id, window, hours_by_window[window], row.now))
+    tx.execute(statement("write_windows"), {"lane_states": json.dumps(states, default=str)})
 
 
 def window_of(row: Mapping[str, Any]) -> Window | None:
-    """Read a user's window back from its columns."""
+    """Return the window that a user's columns describe; None for a user without one."""
     if row["window_zone"] is None:
         return None
     return Window(
@@ -42,22 +42,20 @@ def window_of(row: Mapping[str, Any]) -> Window | None:
     )
 
 
-def _always_open(user_id: UUID) -> dict[str, object]:
-    return {"user_id": user_id, "closed": False}
-
-
-def _turned(user_id: UUID, window: Window, state: Hours | None, now: datetime) -> dict[str, object]:
+def _lane_state(
+    user_id: UUID, window: Window, state: Hours | None, now: datetime
+) -> dict[str, object]:
     if state is None:
-        # One user's zone must not stop the gate for everybody.
+        # A zone that this Python does not know must not stop the gate for other users.
         emit(Event.WINDOW_UNREADABLE, user_id=user_id, zone=window.zone)
-        return {"user_id": user_id, "closed": True, "turns_at": now + LOOK_AGAIN}
-    carries = not state.is_open and window.at_closing is AtClosing.CONTINUE
+        return {"user_id": user_id, "closed": True, "changes_at": now + LOOK_AGAIN}
+    carries_over = not state.is_open and window.at_closing is AtClosing.CONTINUE
     stops = window.at_closing is AtClosing.STOP
     return {
         "user_id": user_id,
-        # Under `continue` the lane stays open, for what was waiting at closing time.
-        "closed": not state.is_open and not carries,
-        "turns_at": state.turns_at,
-        "carried_until": state.closed_at if carries else None,
+        # Under `continue` the lane stays open for tasks created before the window closed.
+        "closed": not state.is_open and not carries_over,
+        "changes_at": state.turns_at,
+        "carry_over_until": state.closed_at if carries_over else None,
         "stops_runs_at": (state.closes_at if state.is_open else state.closed_at) if stops else None,
     }

@@ -126,7 +126,7 @@ def list_all_groups(parts: Use, _caller: Admin, limit: Limit = MAX_PAGE) -> list
 
 def _owner(parts: Parts, task_id: TaskId) -> UserId:
     row = parts.admin_db.atomically(
-        lambda tx: tx.execute(statement("owner_of"), {"task_id": task_id}).one_or_none()
+        lambda tx: tx.execute(statement("owner_of_task"), {"task_id": task_id}).one_or_none()
     )
     if row is None:
         raise TaskNotFound

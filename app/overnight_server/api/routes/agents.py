@@ -25,7 +25,7 @@ from overnight_server.control.keys import Caller
 from overnight_server.domain.ids import show_dag, show_task
 from overnight_server.domain.results import Raised
 from overnight_server.domain.scopes import ALL_USERS_AGENTS
-from overnight_server.gate.claim import Terms, claim_for
+from overnight_server.gate.claim import ClaimSettings, claim_for_agent
 from overnight_server.insight.agents import get_agent, list_agents
 from overnight_server.outcome.agent_claims import Held, end, held
 from overnight_server.outcome.inputs import inputs_of
@@ -85,7 +85,7 @@ def read_agent(agent_id: str, parts: Use, caller: AgentRunner) -> Agent:
 
 
 @router.post("/{agent_id}/heartbeat")
-def beat_agent(agent_id: str, parts: Use, caller: AgentRunner) -> AgentHeartbeat:
+def heartbeat_agent(agent_id: str, parts: Use, caller: AgentRunner) -> AgentHeartbeat:
     """Take an agent's sign of life, and tell it whether it is to drain."""
     seat = take_seat(parts.gate_db, caller.user_id, agent_id)
     return AgentHeartbeat(status="draining" if seat.is_draining else "active")
@@ -147,7 +147,7 @@ async def claim_work(
 
 
 def _claim(parts: Parts, caller: Caller, seat: Seat) -> bytes | None:
-    """Look through the gate, on the agent's own terms; return the work as the answer tells it.
+    """Look through the gate, with the agent's own settings; return the work as the answer tells it.
 
     A task that cannot be told has failed: nobody could ever be given it.
     """
@@ -155,13 +155,13 @@ def _claim(parts: Parts, caller: Caller, seat: Seat) -> bytes | None:
     seat = take_seat(parts.gate_db, caller.user_id, seat.agent_id)
     if seat.is_draining:
         return None
-    usual = Terms.of(parts.settings)
+    usual = ClaimSettings.from_settings(parts.settings)
     while True:
-        claimed = claim_for(
+        claimed = claim_for_agent(
             parts.gate_db,
             seat.pool,
             agent=seat.agent_id,
-            terms=Terms(seat.claim_ttl, usual.liveness, usual.slots_max),
+            claim_settings=ClaimSettings(seat.claim_ttl, usual.liveness, usual.slots_max),
             serves=seat.serves,
             types=seat.types,
         )

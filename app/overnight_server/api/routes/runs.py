@@ -59,9 +59,9 @@ from overnight_server.outcome.agent_claims import Held
 from overnight_server.outcome.artifacts import ArtifactCaps, Made, keep
 from overnight_server.outcome.heartbeat import Answer, Cost, heartbeat
 from overnight_server.outcome.inputs import children_of
-from overnight_server.outcome.presence import beat_holder
+from overnight_server.outcome.presence import heartbeat_claim_holder
 from overnight_server.outcome.start import start
-from overnight_server.store.db import Db, Served
+from overnight_server.store.db import ActingUser, Db
 
 router = APIRouter(prefix="/api/v1/tasks/{task_id}", tags=["runs"])
 # Classes of failure after which a known wait spends no attempt.
@@ -139,7 +139,7 @@ def call(task_id: str, request: Request, parts: Use) -> Call:
     except (ClaimEnded, Superseded) as over:
         # Each route says for itself what becomes of what came too late.
         shown = Over(over.epoch)
-        served = Served(over.user_id, f"claim:{named}:{over.epoch}")
+        served = ActingUser(over.user_id, f"claim:{named}:{over.epoch}")
     if parts.rates is not None:
         # Only a good token is counted, and each claim by itself: nobody else can silence a run,
         # not even who had the task before.
@@ -179,7 +179,7 @@ def beat_run(run: Running, body: RunHeartbeat | None = None) -> HeartbeatReply:
         progress=said.progress,
         cost=None if said.cost_usd is None else Cost(owner, said.cost_usd),
     )
-    beat_holder(run.parts.gate_db, found.run.claim)
+    heartbeat_claim_holder(run.parts.gate_db, found.run.claim)
     return _answered(answer, found.lease)
 
 
@@ -281,7 +281,7 @@ def list_children(run: Running) -> list[Child]:
 
 
 @router.post("/artifacts", status_code=201)
-def keep_artifact(body: ArtifactUpload, run: Running) -> ArtifactCreated:
+def upsert_artifact(body: ArtifactUpload, run: Running) -> ArtifactCreated:
     """Keep something for others to read; the same name again replaces its content."""
     holder = run.holder()
     made = Made(body.name, body.kind, _content(body))

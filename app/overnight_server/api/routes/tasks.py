@@ -36,7 +36,7 @@ from overnight_server.domain.ids import show_dag, show_task
 from overnight_server.explain.explain import explain
 from overnight_server.forecast.forecast import forecast_next, forecast_task
 from overnight_server.forecast.snapshot import Workers
-from overnight_server.gate.claim import Terms
+from overnight_server.gate.claim import ClaimSettings
 from overnight_server.insight.dags import get_outline
 from overnight_server.insight.queue_status import queue_status
 from overnight_server.insight.tasks import get_task, list_tasks
@@ -113,7 +113,7 @@ def list_own_tasks(
 @router.get("/queue-status")
 def read_queue_status(parts: Use, caller: Reader) -> QueueStatus:
     """Tell how much of the caller's runs and waits, against what the plan allows."""
-    return queue_status(parts.db, caller.user_id, Terms.of(parts.settings))
+    return queue_status(parts.db, caller.user_id, ClaimSettings.from_settings(parts.settings))
 
 
 @router.get("/forecast")
@@ -132,7 +132,9 @@ def read_forecast(task_id: str, parts: Use, caller: Reader) -> Forecast:
 @router.get("/{task_id}/explain")
 def explain_task(task_id: str, parts: Use, caller: Reader) -> Explanation:
     """Tell every reason a task is not running, and what can be done about it."""
-    return explain(parts.db, caller.user_id, task_named(task_id), Terms.of(parts.settings))
+    return explain(
+        parts.db, caller.user_id, task_named(task_id), ClaimSettings.from_settings(parts.settings)
+    )
 
 
 @router.get("/{task_id}")

@@ -32,11 +32,11 @@ def get(given: str) -> "Task":
 def explain(given: str) -> "Explanation":
     """Tell why any user's task is not running."""
     from overnight_server.explain.explain import explain as judge
-    from overnight_server.gate.claim import Terms
+    from overnight_server.gate.claim import ClaimSettings
 
-    terms = Terms.of(database.settings())
+    claim_settings = ClaimSettings.from_settings(database.settings())
     with database.opened() as db:
-        return judge(db, *_named(db, given), terms)
+        return judge(db, *_named(db, given), claim_settings)
 
 
 def forecast(given: str) -> "Forecast":

@@ -1,7 +1,7 @@
 -- name: ensure_pool
 INSERT INTO pools (name) VALUES (:pool) ON CONFLICT DO NOTHING;
 
--- name: join_agent
+-- name: register_worker
 -- One that comes back keeps what is left of its budget.
 INSERT INTO agents (id, kind, pool, capabilities, types, slots, budget_remaining_usd)
 VALUES (:id, :kind, :pool, CAST(:capabilities AS text[]), CAST(:types AS text[]), :slots, CAST(:budget_usd AS numeric))
@@ -11,7 +11,7 @@ VALUES (:id, :kind, :pool, CAST(:capabilities AS text[]), CAST(:types AS text[])
        status = CASE WHEN agents.drain_requested_at IS NULL THEN 'active' ELSE 'draining' END
 RETURNING status;
 
--- name: beat_agent
+-- name: heartbeat_agent
 -- A worker that was given up for dead must join again, so that its pool is looked at afresh; with
 -- a liveness, one that has been silent for longer counts as dead too.
 UPDATE agents
@@ -22,7 +22,7 @@ UPDATE agents
         OR last_heartbeat_at > clock() - make_interval(secs => CAST(:liveness AS float8)))
 RETURNING status;
 
--- name: leave_agent
+-- name: mark_worker_offline
 UPDATE agents SET status = 'offline' WHERE id = :id;
 
 -- name: lock_agents
@@ -42,10 +42,10 @@ UPDATE agents
 -- name: undrain_agent
 UPDATE agents SET status = 'active', drain_requested_at = NULL WHERE id = :id;
 
--- name: note_pace
+-- name: record_durations
 -- What a worker saw of late, blended into what was known; one slow run weighs at once. The last
 -- hundred runs that were reported are kept as they were.
-INSERT INTO paces AS p (type, seconds, recent)
+INSERT INTO type_durations AS p (type, seconds, recent)
 SELECT seen.type, seen.seconds, coalesce(seen.recent, '{}')
   FROM jsonb_to_recordset(CAST(:seen AS jsonb)) AS seen(type text, seconds float8, recent float8[])
  ORDER BY seen.type

@@ -1,4 +1,4 @@
--- name: awaiting_budget
+-- name: budget_awaited_by_task
 -- Who asks for money, whom they belong to, and which budget is used up. Its lane must be held before
 -- anything is made of the answer.
 SELECT user_id, dag_id, state, awaits_budget FROM tasks WHERE id = :task_id;
@@ -20,7 +20,7 @@ SELECT t.id, u.name AS "user", t.title, t.type, t.awaits_budget, t.cost_usd, t.u
  ORDER BY t.updated_at, t.id
  LIMIT :limit;
 
--- name: raise_ceiling
+-- name: raise_task_budget
 -- So much more than it has cost or was allowed, whichever is more.
 UPDATE tasks
    SET max_cost_usd = greatest(max_cost_usd, cost_usd) + CAST(:usd AS numeric)
@@ -32,14 +32,14 @@ UPDATE dags
    SET budget_ceiling_usd = greatest(budget_ceiling_usd, spent_usd + reserved_usd) + CAST(:usd AS numeric)
  WHERE id = :dag_id;
 
--- name: raise_night
+-- name: raise_night_budget
 -- For this night only: the next begins with the user's own budget.
 UPDATE lanes
    SET night_limit_usd = greatest(night_limit_usd, night_spent_usd + night_reserved_usd) + CAST(:usd AS numeric),
        skipped_by_pools = '{}'
  WHERE user_id = :user_id;
 
--- name: let_go_on
+-- name: release_budget_waiters
 -- Those who waited for a budget are ready again; whether it pays for all of them the gate judges.
 UPDATE tasks
    SET state = :target, failure_reason = NULL, error = NULL
@@ -59,7 +59,7 @@ SELECT user_id FROM dags WHERE id = :dag_id;
 -- name: set_agent_budget
 UPDATE agents SET budget_remaining_usd = CAST(:usd AS numeric) WHERE id = :agent_id RETURNING pool;
 
--- name: view_purse
+-- name: view_remaining_budgets
 -- What is left of every budget a task draws on, without its own share where it runs already.
 SELECT t.estimated_cost_usd, t.max_cost_usd, t.cost_usd,
        t.max_cost_usd - t.cost_usd AS task_left,

@@ -1,7 +1,7 @@
 -- Bulk operations: one action on all that the list's own filter chooses. A chunk looks at so many
 -- rows and moves so few that it is short behind any backlog, and the cursor says where the next begins.
 
--- name: count_chosen (planned anew) (begins as view_tasks through chosen)
+-- name: count_selected_tasks (planned anew) (begins as view_tasks through chosen)
 -- How many tasks are chosen, and to how many of them the action applies.
 SELECT count(*) AS total,
        count(*) FILTER (WHERE c.state = ANY (CAST(:applies_to AS text[]))
@@ -9,7 +9,7 @@ SELECT count(*) AS total,
        AS applies
   FROM chosen c;
 
--- name: sample_chosen (planned anew) (begins as view_tasks through chosen)
+-- name: sample_selected_tasks (planned anew) (begins as view_tasks through chosen)
 SELECT c.id
   FROM chosen c
  WHERE c.state = ANY (CAST(:applies_to AS text[]))
@@ -17,7 +17,7 @@ SELECT c.id
  ORDER BY c.id DESC
  LIMIT :limit;
 
--- name: bulk_of_key
+-- name: bulk_by_idempotency_key
 SELECT id FROM bulk_operations WHERE user_id = :user_id AND idempotency_key = :key;
 
 -- name: start_bulk
@@ -41,7 +41,7 @@ SELECT id, user_id
  ORDER BY worked_at NULLS FIRST, id
  LIMIT :limit;
 
--- name: hold_bulk
+-- name: lock_bulk
 -- An operation that still runs, and nobody else's to go on with until this transaction ends. The lane
 -- is held: nobody is shut out meanwhile.
 SELECT action, filter, priority, created_by, key_id, cursor, ceiling, last_event, refused, created_at
@@ -51,7 +51,7 @@ SELECT action, filter, priority, created_by, key_id, cursor, ceiling, last_event
    AND NOT EXISTS (SELECT 1 FROM users u WHERE u.id = b.user_id AND u.disabled_at IS NOT NULL)
    FOR NO KEY UPDATE;
 
--- name: bulk_newest_first (planned anew) (begins as view_tasks through chosen)
+-- name: bulk_chunk_newest_first (planned anew) (begins as view_tasks through chosen)
 -- The next chunk: what the action applies to, where to go on, and how many were passed over on the
 -- way. Without a cursor to go on from there is nothing left.
 , reach AS MATERIALIZED (
@@ -84,7 +84,7 @@ SELECT ARRAY(SELECT id FROM due ORDER BY id DESC) AS tasks,
        (SELECT count(*) FROM found f WHERE NOT f.applies AND (last.id IS NULL OR NOT f.id < last.id)) AS passed_over
   FROM last;
 
--- name: bulk_oldest_first (planned anew) (begins as view_tasks through chosen)
+-- name: bulk_chunk_oldest_first (planned anew) (begins as view_tasks through chosen)
 -- The same from the other end, for retries: what was brought back or has ended since the operation
 -- began is left alone, or a task that came back with another could be tried twice.
 , reach AS MATERIALIZED (

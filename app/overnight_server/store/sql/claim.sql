@@ -2,7 +2,7 @@
 -- Free slots are counted while this row is held, so two dispatchers never count the same slot.
 SELECT name FROM pools WHERE name = :pool AND NOT paused FOR UPDATE;
 
--- name: share_pool
+-- name: lock_pool_shared
 -- For an agent that goes on in its own slot: many may, while a pause, which writes this row, comes
 -- before or after each. It holds lanes already; whoever holds a pool waits for no lane.
 SELECT name FROM pools WHERE name = :pool AND NOT paused FOR SHARE;
@@ -27,7 +27,7 @@ WITH deployment AS (
               FROM agents
              WHERE (status = 'active' OR status = 'draining')
                AND last_heartbeat_at > clock() - make_interval(secs => coalesce(stale_after_seconds, :liveness))
-                OR kind = 'pull' AND last_heartbeat_at > clock() - interval '1 day') AS house_types,
+                OR kind = 'pull' AND last_heartbeat_at > clock() - interval '1 day') AS all_types,
            EXISTS (SELECT 1 FROM pools WHERE name = :pool AND NOT paused) AS is_open,
            EXISTS (SELECT 1 FROM pauses WHERE scope = 'all' AND resumed_at IS NULL) AS paused,
            EXISTS (SELECT 1 FROM lanes WHERE due_at <= clock()) AS lanes_due
@@ -53,7 +53,7 @@ WITH deployment AS (
 SELECT * FROM deployment;
 
 -- name: lock_lanes_to_serve
--- Users with room and ready work, the least served first: at least `few` of them, and as many as
+-- Users with room and ready work, the least served first: at least `min_lanes` of them, and as many as
 -- should have room for `limit` tasks. Lanes that are locked (by a submit, say, or three other passes)
 -- are passed over and met on the next pass; lanes this pool looked into in vain wait until something about them
 -- changes. Nothing is judged here: the next statement sees fresh rows. Each lane says for how many of
@@ -62,26 +62,26 @@ WITH next AS MATERIALIZED (
     SELECT user_id, active, last_served_at, plan_weight, least(ready, max_active - active) AS room
       FROM lanes
      WHERE eligible
-       AND NOT (:aside = ANY (skipped_by_pools))
+       AND NOT (:skip_as = ANY (skipped_by_pools))
      ORDER BY active, last_served_at, plan_weight DESC
-     LIMIT CAST(:limit AS int) + 4 * CAST(:few AS int)
+     LIMIT CAST(:limit AS int) + 4 * CAST(:min_lanes AS int)
 ), locked AS MATERIALIZED (
     SELECT held.user_id, greatest(held.room, 0) AS room
       FROM (SELECT user_id FROM next ORDER BY active, last_served_at, plan_weight DESC) wanted
      CROSS JOIN LATERAL (SELECT user_id, least(ready, max_active - active) AS room
                            FROM lanes WHERE user_id = wanted.user_id FOR NO KEY UPDATE SKIP LOCKED) held
-     LIMIT (SELECT greatest(CAST(:few AS int), ceil(CAST(:limit AS int) / avg(room))::int) FROM next)
+     LIMIT (SELECT greatest(CAST(:min_lanes AS int), ceil(CAST(:limit AS int) / avg(room))::int) FROM next)
 )
 SELECT user_id, room FROM locked;
 
--- name: look_and_lock (begins as pool_capacity through deployment and lock_lanes_to_serve through locked)
+-- name: read_pool_and_lock_lanes (begins as pool_capacity through deployment and lock_lanes_to_serve through locked)
 -- Both at once, for a slot that knows what it wants before it knows what there is.
 SELECT deployment.*,
        ARRAY(SELECT user_id FROM locked) AS users,
        (SELECT coalesce(sum(room), 0)::int FROM locked) AS room
   FROM deployment;
 
--- name: look_for_one (begins as pool_capacity through deployment and lock_lanes_to_serve through locked)
+-- name: prepare_idle_claim (begins as pool_capacity through deployment and lock_lanes_to_serve through locked)
 -- For a slot that would begin one task and waits for nobody's judgement: what the claim that travels
 -- with this is to go by is noted for it. The agent runs the task itself, so its own card counts. It
 -- is shown no lane if it may take nothing.
@@ -101,12 +101,12 @@ SELECT set_config('overnight.users',
 -- that goes on by itself begins them at once, and is answered like one that starts claims.
 WITH held AS MATERIALIZED (
     -- The few keys that active tasks of these users hold, read once and not for each task.
-    SELECT user_id, array_agg(key) AS keys, range_agg(span) AS paths
+    SELECT user_id, array_agg(key) AS keys, range_agg(path_range) AS paths
       FROM held_locks
      WHERE user_id = ANY (CAST(:users AS uuid[]))
      GROUP BY user_id
 ), lane AS MATERIALIZED (
-    SELECT user_id, active, last_served_at, plan_weight, max_task_seconds, carried_until,
+    SELECT user_id, active, last_served_at, plan_weight, max_task_seconds, carry_over_until,
            least(max_active - active, :per_lane) AS room,
            coalesce(limit_seconds - used_seconds - reserved_seconds, 'Infinity'::numeric) AS seconds_left,
            held.keys AS held_keys, held.paths AS held_paths,
@@ -135,15 +135,15 @@ WITH held AS MATERIALIZED (
         SELECT t.id, t.dag_id, t.locks, t.sort_key, next_cost(t.estimated_cost_usd, t.max_cost_usd, t.cost_usd) AS usd,
                graph.usd_left AS graph_left,
                least(coalesce(t.timeout_seconds, lane.max_task_seconds), lane.max_task_seconds) AS granted,
-               p.seconds < :bundle_seconds AND NOT t.alone AS quick,
+               p.seconds < :bundle_seconds AND NOT t.runs_alone AS quick,
                -- The share of a slot a task needs, in millionths: all of it, unless its type is
                -- known to be quick.
-               CASE WHEN t.alone OR p.seconds IS NULL THEN 1000000
+               CASE WHEN t.runs_alone OR p.seconds IS NULL THEN 1000000
                     ELSE trunc(1e6 * least(1, greatest(p.seconds / CAST(:bundle_seconds AS float8),
                                                        1.0 / CAST(:bundle_max AS int))))::int
                     END AS share
           FROM tasks t
-          LEFT JOIN paces p ON p.type = t.type
+          LEFT JOIN type_durations p ON p.type = t.type
           LEFT JOIN LATERAL (
             SELECT g.budget_ceiling_usd - g.spent_usd - g.reserved_usd AS usd_left
               FROM dags g
@@ -152,7 +152,7 @@ WITH held AS MATERIALIZED (
          WHERE t.user_id = lane.user_id
            AND t.state = 'ready'
            AND coalesce(t.deadline_at > clock(), true)
-           AND coalesce(t.created_at < lane.carried_until, true)
+           AND coalesce(t.created_at < lane.carry_over_until, true)
            AND t.required_capabilities <@ CAST(:capabilities AS text[])
            AND t.type <> ALL (CAST(:elsewhere AS text[]))
            AND (CAST(:types AS text[]) IS NULL OR t.type = ANY (CAST(:types AS text[])))
@@ -237,45 +237,45 @@ WITH held AS MATERIALIZED (
            reserved_seconds = addressed.granted,
            reserved_usd = nullif(next_cost(t.estimated_cost_usd, t.max_cost_usd, t.cost_usd), 0),
            bundle = addressed.bundle,
-           started_at = CASE WHEN :begins THEN CAST(:now AS timestamptz) END,
+           started_at = CASE WHEN :starts THEN CAST(:now AS timestamptz) END,
            progress = NULL
       FROM addressed
      WHERE t.id = addressed.id
        AND t.state = ANY (CAST(:sources AS text[]))
     RETURNING t.id, t.user_id, t.dag_id, t.epoch, t.token, t.type, t.title, t.attempts, t.max_attempts, t.bundle,
-              t.payload, t.spec, t.retry, t.reserved_seconds, t.timeout_seconds, t.max_cost_usd, t.cost_usd, t.grown,
-              t.context_refs, t.forgiven_epoch, t.claimed_at, t.started_at
+              t.payload, t.spec, t.retry, t.reserved_seconds, t.timeout_seconds, t.max_cost_usd, t.cost_usd, t.has_dag_row,
+              t.context_refs, t.failures_reset_epoch, t.claimed_at, t.started_at
 ), opened AS (
     INSERT INTO attempts (task_id, epoch, user_id, token, pool, agent, bundle, granted_seconds, claimed_at, started_at)
     SELECT id, epoch, user_id, token, :pool, :holder, bundle, reserved_seconds, claimed_at, started_at FROM taken
 ), parked AS (
     -- Lanes with nothing for this pool step aside, or they would fill every pass for ever.
     UPDATE lanes l
-       SET skipped_by_pools = array_append(l.skipped_by_pools, :aside)
+       SET skipped_by_pools = array_append(l.skipped_by_pools, :skip_as)
      WHERE l.user_id = ANY (CAST(:users AS uuid[]))
        AND l.user_id <> ALL (ARRAY(SELECT user_id FROM candidate))
        -- Whoever names a user looks into the lane again and again.
-       AND NOT (:aside = ANY (l.skipped_by_pools))
+       AND NOT (:skip_as = ANY (l.skipped_by_pools))
        AND CAST(:only AS uuid) IS NULL
-       AND :parks
+       AND :skips_lanes
 )
 SELECT id, user_id, epoch, token, type, attempts, max_attempts, bundle,
        -- A publisher shows nothing of what a task is about, and need not be told.
-       CASE WHEN :begins THEN dag_id END AS dag_id,
-       CASE WHEN :begins THEN title END AS title,
-       CASE WHEN :begins THEN payload END AS payload,
-       CASE WHEN :begins THEN spec END AS spec,
-       CASE WHEN :begins THEN CAST(retry AS text) END AS retry,
-       CASE WHEN :begins THEN reserved_seconds END AS granted_seconds,
-       CASE WHEN :begins THEN timeout_seconds IS NULL OR reserved_seconds < timeout_seconds END AS plan_limited,
-       CASE WHEN :begins THEN max_cost_usd END AS ceiling_usd,
-       CASE WHEN :begins THEN cost_usd END AS spent_usd,
-       CASE WHEN :begins THEN dag_id <> id OR grown OR context_refs IS NOT NULL END AS is_linked,
-       CASE WHEN :begins AND attempts > 0 THEN spent_runs(id, forgiven_epoch) END AS failures
+       CASE WHEN :starts THEN dag_id END AS dag_id,
+       CASE WHEN :starts THEN title END AS title,
+       CASE WHEN :starts THEN payload END AS payload,
+       CASE WHEN :starts THEN spec END AS spec,
+       CASE WHEN :starts THEN CAST(retry AS text) END AS retry,
+       CASE WHEN :starts THEN reserved_seconds END AS granted_seconds,
+       CASE WHEN :starts THEN timeout_seconds IS NULL OR reserved_seconds < timeout_seconds END AS plan_limited,
+       CASE WHEN :starts THEN max_cost_usd END AS ceiling_usd,
+       CASE WHEN :starts THEN cost_usd END AS spent_usd,
+       CASE WHEN :starts THEN dag_id <> id OR has_dag_row OR context_refs IS NOT NULL END AS is_linked,
+       CASE WHEN :starts AND attempts > 0 THEN spent_runs(id, failures_reset_epoch) END AS failures
   FROM taken
  ORDER BY bundle, id;
 
--- name: claim_first (begins as claim through candidate) (ends as claim from taken)
+-- name: claim_single (begins as claim through candidate) (ends as claim from taken)
 -- The same where one task is all that can come: whoever is first in the order above. Nobody before it
 -- has taken a lock, promised hours or money, or filled a slot, so that what is asked of each
 -- candidate is all there is to ask.
@@ -288,6 +288,6 @@ SELECT id, user_id, epoch, token, type, attempts, max_attempts, bundle,
      WHERE CASE WHEN quick THEN CAST(:messages AS int) ELSE CAST(:free AS int) END > 0
 )
 
--- name: more_to_serve
+-- name: has_more_lanes
 -- Whether another pass might find work: lanes nobody has looked into in vain.
-SELECT EXISTS (SELECT 1 FROM lanes WHERE eligible AND NOT (:pool = ANY (skipped_by_pools)));
+SELECT EXISTS (SELECT 1 FROM lanes WHERE eligible AND NOT (:skip_as = ANY (skipped_by_pools)));

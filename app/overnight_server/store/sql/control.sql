@@ -1,17 +1,17 @@
--- name: act_as
+-- name: set_actor
 -- Name the person behind this transaction in every event it causes.
 SELECT set_config('overnight.actor', :actor, true);
 
--- name: act_for
+-- name: set_acting_user
 -- Serve one user until the transaction ends: the walls let through that user's rows, and what is
 -- done is recorded under the caller's name.
 SELECT set_config('overnight.user_id', :user_id, true), set_config('overnight.actor', :actor, true),
        set_config('overnight.key_id', :key_id, true);
 
--- name: owner_of
+-- name: owner_of_task
 SELECT user_id, state FROM tasks WHERE id = :task_id;
 
--- name: owners_of
+-- name: owners_of_tasks
 SELECT id, user_id FROM tasks WHERE id = ANY (CAST(:tasks AS uuid[]));
 
 -- name: cancel
@@ -55,7 +55,7 @@ RETURNING t.id;
 -- Alone with the record of pauses: nobody joins with a new pool or claims without one meanwhile.
 SELECT pg_advisory_xact_lock(hashtext('overnight.pauses'));
 
--- name: share_pauses
+-- name: lock_pauses_shared
 -- Whoever pauses everything waits for this transaction, as for those that hold a pool.
 SELECT pg_advisory_xact_lock_shared(hashtext('overnight.pauses'));
 
@@ -74,7 +74,7 @@ VALUES (:scope, CAST(:key AS text), nullif(:note, ''), :actor)
     ON CONFLICT (scope, coalesce(target, '')) WHERE resumed_at IS NULL DO NOTHING
 RETURNING id;
 
--- name: renote_pause
+-- name: update_pause_note
 UPDATE pauses
    SET note = :note
  WHERE scope = :scope
@@ -124,14 +124,14 @@ UPDATE tasks
                            WHEN id = CAST(:task_id AS uuid) THEN greatest(max_attempts, attempts + :budget)
                            WHEN attempts >= max_attempts THEN attempts + :budget
                            ELSE max_attempts END,
-       asked_attempts = coalesce(asked_attempts, max_attempts),
+       original_max_attempts = coalesce(original_max_attempts, max_attempts),
        -- Whoever brings a dead task back no longer holds its runs against it.
-       forgiven_epoch = CASE WHEN state = 'dead_lettered' THEN epoch ELSE forgiven_epoch END
+       failures_reset_epoch = CASE WHEN state = 'dead_lettered' THEN epoch ELSE failures_reset_epoch END
  WHERE id = ANY (CAST(:tasks AS uuid[]))
    AND state = ANY (CAST(:sources AS text[]))
 RETURNING id;
 
--- name: admit_unblocked
+-- name: make_unblocked_ready
 -- Tasks that wait for nobody are ready at once; one that has spent all it may asks for more first.
 UPDATE tasks
    SET state = CASE WHEN cost_usd > 0 AND cost_usd >= max_cost_usd THEN state ELSE :target END,
@@ -140,7 +140,7 @@ UPDATE tasks
    AND state = ANY (CAST(:sources AS text[]))
    AND unmet = 0;
 
--- name: to_revive
+-- name: tasks_to_revive
 -- These tasks, and what was cancelled in consequence of how they ended or in the same breath as
 -- they were, however far down; but not what waits for another that has ended otherwise than it
 -- wants and stays so, or it would be open for ever.
@@ -226,7 +226,7 @@ UPDATE dead_letters
  WHERE task_id = ANY (CAST(:tasks AS uuid[])) AND resolution IS NULL
 RETURNING id;
 
--- name: hold_task
+-- name: lock_task
 -- One of a user's tasks as it stands, and nobody else's to change until this transaction ends.
 SELECT id, state, title, description, priority, deadline_at, tags, timeout_seconds
   FROM tasks

@@ -2,7 +2,7 @@
 -- transaction commits, so a smaller id can come to light after a larger one. A stream therefore
 -- reads no further than the point below which nobody can still be writing.
 
--- name: event_reach
+-- name: last_event_id_given
 -- The last id given out to anyone, committed or not.
 SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS reach FROM events_id_seq;
 
@@ -16,10 +16,10 @@ SELECT virtualtransaction
    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
    AND mode = 'RowExclusiveLock';
 
--- name: events_touched
+-- name: tasks_with_new_events
 -- Whom of these users something happened to, in this part of the log.
 SELECT user_id, task_id, dag_id
-  FROM touched_tasks(CAST(:users AS uuid[]), CAST(:after AS bigint), CAST(:until AS bigint));
+  FROM tasks_with_events(CAST(:users AS uuid[]), CAST(:after AS bigint), CAST(:until AS bigint));
 
 -- name: events_of_user
 SELECT id, kind, task_id, dag_id, from_state, to_state, epoch, reason, at

@@ -6,11 +6,11 @@ SELECT t.id, t.type, t.state, t.unmet, t.created_at, t.updated_at, t.claimed_at,
        t.deadline_at, t.required_capabilities, t.locks,
        least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS granted,
        l.active, l.max_active, l.limit_seconds, l.used_seconds, l.reserved_seconds, l.resets_at, l.paused,
-       l.window_closed, l.window_turns_at, l.carried_until, l.skipped_by_pools,
+       l.window_closed, l.window_changes_at, l.carry_over_until, l.skipped_by_pools,
        t.awaits_budget, t.cost_usd, t.max_cost_usd, next_cost(t.estimated_cost_usd, t.max_cost_usd, t.cost_usd) AS needs_usd,
        g.budget_ceiling_usd - g.spent_usd - g.reserved_usd AS dag_left_usd, g.budget_ceiling_usd AS dag_limit_usd,
        l.night_limit_usd - l.night_spent_usd - l.night_reserved_usd AS night_left_usd, l.night_limit_usd,
-       CASE WHEN l.night_limit_usd IS NOT NULL THEN (SELECT ends_at FROM night_now(t.user_id)) END AS night_ends_at,
+       CASE WHEN l.night_limit_usd IS NOT NULL THEN (SELECT ends_at FROM current_night(t.user_id)) END AS night_ends_at,
        u.window_zone, u.window_from, u.window_to, u.window_at_closing, u.disabled_at,
        CASE WHEN t.state = 'ready' THEN
             (SELECT count(*) FROM (SELECT 1 FROM tasks o
@@ -25,7 +25,7 @@ SELECT t.id, t.type, t.state, t.unmet, t.created_at, t.updated_at, t.claimed_at,
  WHERE t.user_id = :user_id
    AND t.id = :task_id;
 
--- name: explain_draft
+-- name: explain_next_task
 -- The same of the user's next task: of those at the head of the queue the first that hours, money
 -- and window let go, else the first; without any, the shortest there can be.
 SELECT 'ready' AS state, '' AS type, 0 AS unmet, NULL AS awaits_budget, NULL::timestamptz AS deadline_at, NULL::text[] AS locks,
@@ -33,10 +33,10 @@ SELECT 'ready' AS state, '' AS type, 0 AS unmet, NULL AS awaits_budget, NULL::ti
        head.granted IS NOT NULL AS is_real, coalesce(head.granted, 1) AS granted,
        coalesce(head.created_at, clock()) AS created_at, coalesce(head.usd, 0) AS needs_usd,
        l.active, l.max_active, l.limit_seconds, l.used_seconds, l.reserved_seconds, l.resets_at, l.paused,
-       l.window_closed, l.window_turns_at, l.carried_until, l.skipped_by_pools,
+       l.window_closed, l.window_changes_at, l.carry_over_until, l.skipped_by_pools,
        NULL::numeric AS dag_left_usd, NULL::numeric AS dag_limit_usd,
        l.night_limit_usd - l.night_spent_usd - l.night_reserved_usd AS night_left_usd, l.night_limit_usd,
-       CASE WHEN l.night_limit_usd IS NOT NULL THEN (SELECT ends_at FROM night_now(l.user_id)) END AS night_ends_at,
+       CASE WHEN l.night_limit_usd IS NOT NULL THEN (SELECT ends_at FROM current_night(l.user_id)) END AS night_ends_at,
        u.window_zone, u.window_from, u.window_to, u.window_at_closing, u.disabled_at, clock() AS now
   FROM lanes l
   JOIN users u ON u.id = l.user_id
@@ -51,7 +51,7 @@ SELECT 'ready' AS state, '' AS type, 0 AS unmet, NULL AS awaits_budget, NULL::ti
              LIMIT :limit) first
      ORDER BY coalesce(granted <= l.limit_seconds - l.used_seconds - l.reserved_seconds, true)
               AND coalesce(usd <= l.night_limit_usd - l.night_spent_usd - l.night_reserved_usd, true)
-              AND coalesce(created_at < l.carried_until, true) DESC, sort_key, id
+              AND coalesce(created_at < l.carry_over_until, true) DESC, sort_key, id
      LIMIT 1) head ON true
  WHERE l.user_id = :user_id;
 
@@ -70,7 +70,7 @@ SELECT p.id, p.title, p.state, e.condition, e.on_unmet
 SELECT h.key, h.task_id, o.claimed_at AS since, o.expires_at
   FROM tasks t
   JOIN held_locks h ON h.user_id = t.user_id
-                   AND (h.key = ANY (t.locks) OR coalesce(t.lock_paths && h.span, false))
+                   AND (h.key = ANY (t.locks) OR coalesce(t.lock_paths && h.path_range, false))
   JOIN tasks o ON o.id = h.task_id
  WHERE t.id = :task_id
    AND t.locks IS NOT NULL
@@ -103,12 +103,12 @@ WITH next AS MATERIALIZED (
        AND NOT (:pool = ANY (skipped_by_pools))
        AND user_id <> ALL (CAST(:passed_over AS uuid[]))
      ORDER BY active, last_served_at, plan_weight DESC
-     LIMIT CAST(:limit AS int) + 4 * CAST(:few AS int)
+     LIMIT CAST(:limit AS int) + 4 * CAST(:min_lanes AS int)
 )
 SELECT user_id
   FROM next
  ORDER BY active, last_served_at, plan_weight DESC
- LIMIT (SELECT greatest(CAST(:few AS int), ceil(CAST(:limit AS int) / avg(room))::int) FROM next);
+ LIMIT (SELECT greatest(CAST(:min_lanes AS int), ceil(CAST(:limit AS int) / avg(room))::int) FROM next);
 
 -- name: next_pass (begins as claim through chosen)
 -- How far a task would come in a pass: the words that choose are the claim's own.

@@ -97,8 +97,8 @@ SELECT parent_id, child_id, condition, on_unmet
  WHERE child_id = ANY (CAST(:tasks AS uuid[]))
    AND satisfied_at IS NULL;
 
--- name: forecast_paces
-SELECT type, recent FROM paces WHERE type = ANY (CAST(:types AS text[])) AND recent <> '{}';
+-- name: forecast_durations
+SELECT type, recent FROM type_durations WHERE type = ANY (CAST(:types AS text[])) AND recent <> '{}';
 
 -- name: forecast_task
 -- One task and where it stands; another user's looks exactly like none.

@@ -1,4 +1,4 @@
--- name: follow
+-- name: resolve_dependents
 -- Tasks have ended: flip each of their edges that is met once, take as many off each child's count
 -- as were flipped, and what reaches zero is ready. A child with an edge that can never be met
 -- is cancelled, and so on down from it. The lane's lock makes two parents take turns.
@@ -90,7 +90,7 @@ SELECT id, context_refs FROM tasks WHERE dag_id = :dag_id AND user_id = :user_id
 -- Copy tasks into another graph: those taken over as they completed, at no cost; the others as
 -- new, with as many tries as were asked for, whatever retries by hand have added since, and with a
 -- deadline only if it can still be met.
-INSERT INTO tasks (id, user_id, dag_id, taken_from, parent_id, spawn_key, role, context_refs, type, name, title,
+INSERT INTO tasks (id, user_id, dag_id, copied_from, parent_id, spawn_key, role, context_refs, type, name, title,
                    description, project_id, payload, spec, tags, source,
                    created_by, state, unmet, priority, priority_boost_per_minute, dependency_boost, sort_key,
                    deadline_at, required_capabilities, locks, timeout_seconds, estimated_cost_usd, max_cost_usd,
@@ -103,7 +103,7 @@ SELECT c.id, o.user_id, :dag_id, CASE WHEN c.is_taken THEN o.id END,
        o.priority, o.priority_boost_per_minute, o.dependency_boost,
        sort_key(o.priority, o.priority_boost_per_minute, clock(), o.dependency_boost, due.at, clock()),
        due.at, o.required_capabilities, o.locks, o.timeout_seconds, o.estimated_cost_usd, o.max_cost_usd,
-       coalesce(o.asked_attempts, o.max_attempts), o.retry,
+       coalesce(o.original_max_attempts, o.max_attempts), o.retry,
        CASE WHEN c.is_taken THEN o.output END, CASE WHEN c.is_taken THEN o.result_summary END,
        CASE WHEN c.is_taken THEN o.files_changed END, CASE WHEN c.is_taken THEN clock() END
   FROM jsonb_to_recordset(CAST(:copies AS jsonb)) AS c(

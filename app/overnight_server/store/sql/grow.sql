@@ -14,9 +14,9 @@ SELECT id, name, state, dag_id
 -- name: referred_artifacts
 SELECT id FROM artifacts WHERE id = ANY (CAST(:artifacts AS uuid[])) AND user_id = :user_id;
 
--- name: holder
+-- name: lock_claimed_task
 -- Who acts for a claim must still hold it, and does so until this transaction ends.
-SELECT id, user_id, dag_id, grown, type, priority, role, required_capabilities,
+SELECT id, user_id, dag_id, has_dag_row, type, priority, role, required_capabilities,
        cancel_requested_at IS NOT NULL AS is_stopping
   FROM tasks
  WHERE id = :task_id
@@ -29,7 +29,7 @@ SELECT id, user_id, dag_id, grown, type, priority, role, required_capabilities,
 -- The child that an earlier run, or an unanswered call of this one, spawned under the same key.
 SELECT id, dag_id FROM tasks WHERE parent_id = :task_id AND spawn_key = :key;
 
--- name: room_to_spawn
+-- name: spawn_counts
 -- How many generations stand above a task, how many it has spawned, how large its graph is, and
 -- whether its owner is shut out.
 WITH RECURSIVE above AS (
@@ -42,11 +42,11 @@ SELECT (SELECT max(depth) FROM above) AS depth,
        coalesce((SELECT total FROM dags WHERE id = :dag_id), 1) AS total,
        EXISTS (SELECT 1 FROM users WHERE id = :user_id AND disabled_at IS NOT NULL) AS is_disabled;
 
--- name: mark_grown
+-- name: mark_has_dag_row
 -- A lone task is about to have company; before its graph has a row, or it would be counted twice.
-UPDATE tasks SET grown = true WHERE id = :task_id AND dag_id = id AND NOT grown RETURNING id;
+UPDATE tasks SET has_dag_row = true WHERE id = :task_id AND dag_id = id AND NOT has_dag_row RETURNING id;
 
--- name: insert_grown_dag
+-- name: insert_dag_of_lone_task
 -- The graph of a task that was alone so far, under the id it has always had.
 INSERT INTO dags (id, user_id, title, created_by, total, open, completed, dead, cancelled, stopped, finished_at,
                   spent_usd, reserved_usd)
@@ -62,7 +62,7 @@ SELECT g.id, g.total, false AS is_lone FROM dags g WHERE g.id = :dag_id AND g.us
 UNION ALL
 SELECT t.id, 1, true
   FROM tasks t
- WHERE t.id = :dag_id AND t.dag_id = t.id AND NOT t.grown AND t.user_id = :user_id;
+ WHERE t.id = :dag_id AND t.dag_id = t.id AND NOT t.has_dag_row AND t.user_id = :user_id;
 
 -- name: add_edges
 -- Later edges between tasks that exist, whose lane is held. What their parents became already counts
@@ -88,10 +88,10 @@ UPDATE tasks t
   FROM unmet
  WHERE t.id = unmet.child_id;
 
--- name: weights_of_graph
+-- name: dependency_boosts_of_graph
 SELECT id, dependency_boost FROM tasks WHERE dag_id = :dag_id ORDER BY id;
 
--- name: weigh
+-- name: update_dependency_boosts
 -- Tasks that have not begun move in their line by what waits behind them now.
 UPDATE tasks t
    SET dependency_boost = w.boost,
@@ -100,14 +100,14 @@ UPDATE tasks t
  WHERE t.id = w.id
    AND t.state IN ('created', 'pending', 'ready', 'retrying');
 
--- name: edge_ends
+-- name: tasks_to_connect
 -- Tasks that somebody wants to join by an edge; another user's look exactly like none.
 SELECT id, dag_id, title, state, awaits_budget
   FROM tasks
  WHERE id = ANY (CAST(:tasks AS uuid[]))
    AND user_id = :user_id;
 
--- name: reached_from
+-- name: tasks_reached_from
 -- Which of these tasks wait for one, however far down: it could never wait for them.
 WITH RECURSIVE below AS (
     SELECT child_id FROM task_edges WHERE parent_id = :task_id
@@ -124,7 +124,7 @@ SELECT id, spawn_key, title, type, state, output, failure_reason, error
    AND (CAST(:tasks AS uuid[]) IS NULL OR id = ANY (CAST(:tasks AS uuid[])))
  ORDER BY id;
 
--- name: strangers_among
+-- name: tasks_not_spawned_by
 -- Which of these a task has not spawned itself.
 SELECT id
   FROM unnest(CAST(:tasks AS uuid[])) named(id)
@@ -150,7 +150,7 @@ SELECT id, kind, content FROM artifacts WHERE id = ANY (CAST(:artifacts AS uuid[
 -- name: count_artifacts
 SELECT count(*) FROM artifacts WHERE task_id = :task_id AND name <> :name;
 
--- name: keep_artifact
+-- name: upsert_artifact
 -- The same name again is the same artifact with new content: a repeated run makes no second one.
 INSERT INTO artifacts AS a (id, task_id, user_id, epoch, name, kind, size, content)
 VALUES (:artifact_id, :task_id, :user_id, :epoch, :name, :kind, :size, :content)

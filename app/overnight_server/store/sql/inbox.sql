@@ -34,12 +34,12 @@ SELECT id, key_id, CAST(task AS text) AS task
 UPDATE inbox
    SET outcome = :outcome,
        settled_at = clock(),
-       settled_by = acting(),
+       settled_by = current_actor(),
        task_id = CAST(:task_id AS uuid),
        error = CAST(:error AS text)
  WHERE id = :row_id;
 
--- name: hold_inbox
+-- name: delay_inbox
 UPDATE inbox
    SET due_at = clock() + make_interval(secs => :seconds),
        held_by = :reason

@@ -1,6 +1,6 @@
 -- The jobs of schedulers outside: what became of each one's latest submit.
 
--- name: note_job
+-- name: record_source_job
 -- One that is known always; new ones up to so many, for a submit that was refused writes here too.
 INSERT INTO source_jobs AS j (user_id, name, last_status, last_run_at, task_id)
 SELECT :user_id, :name, :status, clock(), CAST(:task_id AS uuid)

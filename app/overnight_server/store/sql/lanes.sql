@@ -28,7 +28,7 @@ SELECT pg_advisory_xact_lock(hashtext('overnight.depth'));
 -- name: lock_due_lanes
 -- Lanes whose billing month or night has ended or whose window turns; one that is busy is met again on
 -- the next pass.
-SELECT user_id, resets_at <= clock() AS month_is_over, coalesce(window_turns_at <= clock(), false) AS window_turns,
+SELECT user_id, resets_at <= clock() AS month_is_over, coalesce(window_changes_at <= clock(), false) AS window_changes,
        coalesce(night_ends_at <= clock(), false) AS night_is_over
   FROM lanes
  WHERE due_at <= clock()
@@ -36,7 +36,7 @@ SELECT user_id, resets_at <= clock() AS month_is_over, coalesce(window_turns_at 
  LIMIT :limit
    FOR NO KEY UPDATE SKIP LOCKED;
 
--- name: roll_lanes
+-- name: start_billing_cycles
 -- Begin the month the clock is in, however many were missed. Only a lane that is due moves,
 -- so a second reset of the same month changes nothing. Seconds already charged to the new
 -- month (by a run that ended between the boundary and this reset) are kept.
@@ -63,17 +63,17 @@ SELECT id AS user_id, window_zone, window_from, window_to, window_at_closing, cl
   FROM users
  WHERE id = ANY (CAST(:users AS uuid[]));
 
--- name: turn_windows
+-- name: write_windows
 -- Write down how the windows stand. What pools found blocked before may be free now.
 UPDATE lanes l
-   SET window_closed = turn.closed,
-       window_turns_at = turn.turns_at,
-       carried_until = turn.carried_until,
-       stops_runs_at = turn.stops_runs_at,
+   SET window_closed = state.closed,
+       window_changes_at = state.changes_at,
+       carry_over_until = state.carry_over_until,
+       stops_runs_at = state.stops_runs_at,
        skipped_by_pools = '{}'
-  FROM jsonb_to_recordset(CAST(:turns AS jsonb)) AS turn(
-           user_id uuid, closed boolean, turns_at timestamptz, carried_until timestamptz, stops_runs_at timestamptz)
- WHERE l.user_id = turn.user_id;
+  FROM jsonb_to_recordset(CAST(:lane_states AS jsonb)) AS state(
+           user_id uuid, closed boolean, changes_at timestamptz, carry_over_until timestamptz, stops_runs_at timestamptz)
+ WHERE l.user_id = state.user_id;
 
 -- name: end_nights
 -- Close nights that are over; the next begins with the first money spent in it.
@@ -87,7 +87,7 @@ UPDATE lanes l
    AND l.night_ends_at <= clock()
 RETURNING l.user_id;
 
--- name: begin_again
+-- name: release_night_waiters
 -- A new night pays for those who had used up the last one.
 UPDATE tasks
    SET state = :target, failure_reason = NULL, error = NULL
@@ -141,10 +141,10 @@ UPDATE lanes l
          WHERE user_id = :user_id) t
  WHERE l.user_id = :user_id;
 
--- name: wake_lane
+-- name: unskip_lane
 UPDATE lanes SET skipped_by_pools = '{}' WHERE user_id = :user_id AND skipped_by_pools <> '{}';
 
--- name: wake_lanes
+-- name: unskip_lanes_of_pool
 -- Let a pool look into every lane again (what its workers can do has changed). Locked in user order
 -- like everywhere else.
 WITH parked AS MATERIALIZED (
@@ -155,7 +155,7 @@ UPDATE lanes l
   FROM parked
  WHERE l.user_id = parked.user_id;
 
--- name: wake_all_lanes
+-- name: unskip_all_lanes
 -- The same for every pool: which types are left to which depends on what all workers know.
 WITH parked AS MATERIALIZED (
     SELECT user_id FROM lanes WHERE skipped_by_pools <> '{}' ORDER BY user_id FOR NO KEY UPDATE

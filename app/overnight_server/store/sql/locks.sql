@@ -13,7 +13,7 @@ SELECT u.name AS user_name, h.key, h.task_id, t.title, t.project_id, t.state, t.
              WHERE w.user_id = h.user_id AND w.state = 'ready'
              ORDER BY w.sort_key, w.id
              LIMIT :look) front
-     WHERE h.key = ANY (front.locks) OR front.lock_paths && h.span) line
+     WHERE h.key = ANY (front.locks) OR front.lock_paths && h.path_range) line
  WHERE (CAST(:user_id AS uuid) IS NULL OR h.user_id = CAST(:user_id AS uuid))
    AND (CAST(:project AS text) IS NULL OR t.project_id = CAST(:project AS text)
         OR h.key = 'project:' || CAST(:project AS text))
@@ -43,7 +43,7 @@ SELECT id, user_id, epoch, expires_at <= clock() AS expired
  ORDER BY id
  LIMIT :limit;
 
--- name: claim_of
+-- name: claim_of_task
 SELECT user_id, epoch, claimed_at FROM tasks WHERE id = :task_id;
 
 -- name: active_claims

@@ -18,7 +18,7 @@ VALUES (:id, 'pull', :pool, :user_id, :name, CAST(:capabilities AS text[]), CAST
        status = 'active', drain_requested_at = NULL, joined_at = clock(), last_heartbeat_at = clock()
 RETURNING g.id;
 
--- name: seat_of_agent
+-- name: touch_own_agent
 -- What an agent that shows itself may be given; silence is over with that.
 UPDATE agents g
    SET last_heartbeat_at = clock()
@@ -38,7 +38,7 @@ UPDATE agents
    AND status <> 'offline'
 RETURNING id;
 
--- name: beat_holder
+-- name: heartbeat_claim_holder
 -- An agent outside shows itself by each of its runs too.
 UPDATE agents g
    SET last_heartbeat_at = clock()
@@ -84,8 +84,8 @@ SELECT t.id, t.state, t.claimed_by, t.user_id, t.dag_id, t.type, t.title, t.desc
        t.attempts, t.max_attempts, CAST(t.retry AS text) AS retry, t.bundle, t.reserved_seconds AS granted_seconds,
        (t.timeout_seconds IS NULL OR t.reserved_seconds < t.timeout_seconds) AS plan_limited,
        t.max_cost_usd AS ceiling_usd, t.cost_usd - t.run_cost_usd AS spent_usd,
-       (t.dag_id <> t.id OR t.grown OR t.context_refs IS NOT NULL) AS is_linked,
-       CASE WHEN t.attempts > 0 THEN spent_runs(t.id, t.forgiven_epoch) END AS failures,
+       (t.dag_id <> t.id OR t.has_dag_row OR t.context_refs IS NOT NULL) AS is_linked,
+       CASE WHEN t.attempts > 0 THEN spent_runs(t.id, t.failures_reset_epoch) END AS failures,
        (SELECT g.stale_after_seconds FROM agents g WHERE g.id = t.claimed_by) AS lease_seconds
   FROM tasks t
  WHERE t.id = :task_id

@@ -30,8 +30,8 @@ SELECT s.id, s.user_id, s.dag_id, s.type, s.title, s.payload, s.spec, s.attempts
        CAST(s.retry AS text) AS retry, s.bundle, s.reserved_seconds AS granted_seconds,
        (s.timeout_seconds IS NULL OR s.reserved_seconds < s.timeout_seconds) AS plan_limited,
        s.max_cost_usd AS ceiling_usd, s.cost_usd AS spent_usd,
-       (s.dag_id <> s.id OR s.grown OR s.context_refs IS NOT NULL) AS is_linked,
-       CASE WHEN s.attempts > 0 THEN spent_runs(s.id, s.forgiven_epoch) END AS failures
+       (s.dag_id <> s.id OR s.has_dag_row OR s.context_refs IS NOT NULL) AS is_linked,
+       CASE WHEN s.attempts > 0 THEN spent_runs(s.id, s.failures_reset_epoch) END AS failures
   FROM started s;
 
 -- name: heartbeat
@@ -47,9 +47,9 @@ RETURNING cancel_requested_at IS NOT NULL AS cancel_requested,
           (SELECT l.stops_runs_at <= clock() FROM lanes l WHERE l.user_id = tasks.user_id) AS window_closed,
           -- A run that spends nothing harms no budget.
           CASE WHEN run_cost_usd > 0
-               THEN used_up_budget(user_id, dag_id, max_cost_usd, cost_usd, 0) END AS used_up;
+               THEN exhausted_budget(user_id, dag_id, max_cost_usd, cost_usd, 0) END AS used_up;
 
--- name: note_cost
+-- name: record_run_cost
 -- What a run has cost so far, reported while it runs. The lane is held: graph and night are counted.
 WITH held AS MATERIALIZED (
     SELECT id, epoch, user_id, dag_id, round(CAST(:usd AS numeric), 6) - run_cost_usd AS news
@@ -76,5 +76,5 @@ WITH held AS MATERIALIZED (
 INSERT INTO spending AS s (task_id, epoch, night_started_at, user_id, dag_id, usd)
 SELECT h.id, h.epoch, night.started_at, h.user_id, h.dag_id, h.news
   FROM held h
- CROSS JOIN LATERAL night_now(h.user_id) night
+ CROSS JOIN LATERAL current_night(h.user_id) night
     ON CONFLICT (task_id, epoch, night_started_at) DO UPDATE SET usd = s.usd + excluded.usd;

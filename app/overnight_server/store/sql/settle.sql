@@ -27,7 +27,7 @@ WITH verdict AS MATERIALIZED (
      CROSS JOIN LATERAL (
         -- One that waits for others asks when it comes back, if it must.
         SELECT CASE WHEN NOT v.is_final AND v.waits IS NOT TRUE AND t.state = 'running' AND t.run_cost_usd + news.usd > 0
-                    THEN used_up_budget(t.user_id, t.dag_id, t.max_cost_usd, t.cost_usd, news.usd) END AS budget) short
+                    THEN exhausted_budget(t.user_id, t.dag_id, t.max_cost_usd, t.cost_usd, news.usd) END AS budget) short
      WHERE t.epoch = v.epoch
        AND t.token = v.token
        AND t.state = ANY (v.sources)
@@ -38,7 +38,7 @@ WITH verdict AS MATERIALIZED (
            attempts = t.attempts + h.spent::int,
            token = NULL, claimed_by = NULL, pool = NULL, claimed_at = NULL, expires_at = NULL,
            reserved_seconds = NULL, bundle = NULL,
-           alone = t.alone OR h.run_alone,
+           runs_alone = t.runs_alone OR h.run_alone,
            retry_at = CASE WHEN h.goal = 'retrying' THEN clock() + make_interval(secs => h.wait_seconds) END,
            finished_at = CASE WHEN h.is_final OR h.goal = 'cancelled' THEN clock() END,
            failure_reason = CASE h.goal WHEN 'cancelled' THEN 'cancelled'
@@ -95,7 +95,7 @@ SELECT h.task_id, h.epoch, h.goal, h.news_usd,
        EXISTS (SELECT 1 FROM task_edges e WHERE e.parent_id = h.task_id) AS has_dependents
   FROM held h;
 
--- name: taken_under
+-- name: claims_by_token
 -- What a holder took without hearing of it. Bounded by the slots of the pool.
 SELECT id, epoch, token
   FROM tasks
@@ -107,10 +107,10 @@ INSERT INTO spending AS s (task_id, epoch, night_started_at, user_id, dag_id, us
 SELECT t.id, news.epoch, night.started_at, t.user_id, t.dag_id, news.usd
   FROM jsonb_to_recordset(CAST(:news AS jsonb)) AS news(task_id uuid, epoch int, usd numeric)
   JOIN tasks t ON t.id = news.task_id
- CROSS JOIN LATERAL night_now(t.user_id) night
+ CROSS JOIN LATERAL current_night(t.user_id) night
     ON CONFLICT (task_id, epoch, night_started_at) DO UPDATE SET usd = s.usd + excluded.usd;
 
--- name: tell_escalations
+-- name: insert_escalation_notices
 -- Tasks that keep failing are made known, by whatever rule.
 INSERT INTO notices (user_id, kind, subject, task_id, detail)
 SELECT t.user_id, 'task.escalated', t.id || ':' || told.epoch, t.id,
@@ -153,7 +153,7 @@ UPDATE tasks t
  WHERE t.id = o.id
 RETURNING t.id, o.at_once;
 
--- name: bury
+-- name: insert_dead_letters
 -- Lay failed tasks into the dead letters with every run they spent.
 INSERT INTO dead_letters (task_id, dag_id, user_id, failure_history, total_cost_usd, poison_pill)
 SELECT t.id, t.dag_id, t.user_id,
@@ -171,7 +171,7 @@ SELECT t.id, t.dag_id, t.user_id,
   FROM tasks t
  WHERE t.id = ANY (CAST(:tasks AS uuid[]));
 
--- name: keep_stale_result
+-- name: insert_stale_result
 -- An answer nobody waits for any more: kept to be seen, never applied. One of each claim is enough.
 INSERT INTO stale_results (task_id, epoch, agent, outcome, result)
 VALUES (:task_id, :epoch, :agent, :outcome, CAST(:result AS jsonb))

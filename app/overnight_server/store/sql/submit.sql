@@ -46,7 +46,7 @@ WITH fitting AS (
 )
 SELECT depth FROM fitting;
 
--- name: insert_if_fitting (ends as insert_tasks from made)
+-- name: insert_tasks_if_within_limits (ends as insert_tasks from made)
 -- The same for tasks that plainly fit: within every cap by far, and under no key that was used before. If
 -- there is no answer, nothing was written, and a closer look will tell why. The lane is held.
 WITH fitting AS MATERIALIZED (

@@ -17,7 +17,7 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.att
                   AND g.status <> 'offline'
                   AND g.last_heartbeat_at > clock() - make_interval(secs => g.stale_after_seconds)) AS died,
        false AS taken_away,
-       spent_runs(t.id, t.forgiven_epoch) AS failures
+       spent_runs(t.id, t.failures_reset_epoch) AS failures
   FROM tasks t
  WHERE t.state IN ('claimed', 'running', 'validating')
    AND t.expires_at <= clock()
@@ -34,7 +34,7 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.att
        clock() >= t.started_at + make_interval(secs => t.reserved_seconds) AS out_of_time,
        true AS died,
        false AS taken_away,
-       spent_runs(t.id, t.forgiven_epoch) AS failures
+       spent_runs(t.id, t.failures_reset_epoch) AS failures
   FROM tasks t
  WHERE t.state IN ('running', 'validating')
    AND t.expires_at > clock()
@@ -43,7 +43,7 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.att
  ORDER BY t.id
  LIMIT :limit;
 
--- name: runs_of_the_dead
+-- name: runs_of_dead_workers
 -- What a process that is gone had in hand, if it still holds it; the settling statement checks each
 -- again. Its time is up if it was when it died, a moment ago or at the end of its lease. One that
 -- outlived its lease was frozen or cut off, and ended for that.
@@ -54,7 +54,7 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.att
        coalesce(least(t.expires_at, clock()) >= t.started_at + make_interval(secs => t.reserved_seconds), false) AS out_of_time,
        CAST(:handling AS boolean) AND t.expires_at > clock() AS died,
        CAST(:taken_away AS boolean) AS taken_away,
-       spent_runs(t.id, t.forgiven_epoch) AS failures
+       spent_runs(t.id, t.failures_reset_epoch) AS failures
   FROM tasks t
  WHERE t.state IN ('running', 'validating')
    AND t.id = ANY (CAST(:tasks AS uuid[]))
@@ -86,7 +86,7 @@ SELECT id, user_id
  ORDER BY deadline_at, id
  LIMIT :limit;
 
--- name: end_passed
+-- name: dead_letter_passed
 -- Nobody runs these, so nothing is spent or billed.
 UPDATE tasks t
    SET state = :target,
@@ -124,7 +124,7 @@ UPDATE tasks t
    AND t.state IN ('created', 'pending', 'ready', 'retrying')
    AND abs(t.sort_key - now.key) >= :step;
 
--- name: take_turn
+-- name: begin_sweep
 -- Two beats, one sweep: whoever moves the row first has the turn, the other finds it taken.
 INSERT INTO sweeps AS s (name, started_at)
 VALUES (:name, clock())
@@ -133,7 +133,7 @@ VALUES (:name, clock())
  WHERE s.started_at <= clock() - make_interval(secs => :gap)
 RETURNING s.name;
 
--- name: end_turn
+-- name: finish_sweep
 UPDATE sweeps SET finished_at = clock(), touched = :touched WHERE name = :name;
 
 -- name: retire_agents

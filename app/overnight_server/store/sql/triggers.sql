@@ -25,7 +25,7 @@ UPDATE dag_triggers
    AND dropped_at IS NULL
 RETURNING id;
 
--- name: set_off_lone
+-- name: make_lone_task_triggers_due
 -- Triggers that wait for a lone task which has ended as they want, at any time since. One that was
 -- brought back and has grown since was alone when it ended: after that its graph's row tells.
 UPDATE dag_triggers g
@@ -35,13 +35,13 @@ UPDATE dag_triggers g
    AND g.dropped_at IS NULL
    AND EXISTS (SELECT 1
                  FROM events e
-                 LEFT JOIN dags grown ON grown.id = g.dag_id
+                 LEFT JOIN dags joined ON joined.id = g.dag_id
                 WHERE e.task_id = g.dag_id
                   AND e.to_state = ANY (CASE g.condition WHEN 'completed' THEN ARRAY['completed']
                                                          WHEN 'failed' THEN ARRAY['dead_lettered']
                                                          ELSE ARRAY['completed', 'dead_lettered', 'cancelled'] END)
                   AND e.at >= g.created_at
-                  AND coalesce(e.at < grown.created_at, true));
+                  AND coalesce(e.at < joined.created_at, true));
 
 -- name: due_triggers
 -- Read without locks: the firing statement looks again. One that was refused waits a while, one of a
@@ -56,7 +56,7 @@ SELECT id, user_id
  ORDER BY due_at
  LIMIT :limit;
 
--- name: due_trigger
+-- name: lock_due_trigger
 -- Hold a trigger that is still to be fired; whoever comes second finds nothing.
 SELECT graph, created_by
   FROM dag_triggers g
@@ -67,12 +67,12 @@ SELECT graph, created_by
    AND NOT EXISTS (SELECT 1 FROM users u WHERE u.id = g.user_id AND u.disabled_at IS NOT NULL)
    FOR NO KEY UPDATE;
 
--- name: trigger_fired
+-- name: mark_trigger_fired
 UPDATE dag_triggers
    SET fired_at = clock(), fired_dag_id = :dag_id, refusal = NULL, refused_at = NULL
  WHERE id = :trigger_id;
 
--- name: trigger_refused
+-- name: mark_trigger_refused
 UPDATE dag_triggers
    SET refusal = :reason, refused_at = clock()
  WHERE id = :trigger_id

@@ -51,9 +51,9 @@ SELECT id FROM tasks ORDER BY id DESC LIMIT :limit;
 SELECT u.plan_tier AS plan, u.max_concurrent_agents, u.max_task_duration_minutes, u.monthly_agent_hours_limit,
        u.max_pending, u.max_tasks_per_dag, u.on_exhausted, u.night_budget_usd, l.active, l.waiting, l.ready, l.eligible, l.used_seconds, l.reserved_seconds,
        l.night_limit_usd, l.night_spent_usd, l.night_reserved_usd,
-       CASE WHEN l.night_limit_usd IS NOT NULL THEN (SELECT ends_at FROM night_now(u.id)) END AS next_night_at,
+       CASE WHEN l.night_limit_usd IS NOT NULL THEN (SELECT ends_at FROM current_night(u.id)) END AS next_night_at,
        u.window_zone, u.window_from, u.window_to, u.window_at_closing,
-       l.resets_at AS billing_cycle_resets_at, l.window_closed, l.window_turns_at, l.carried_until
+       l.resets_at AS billing_cycle_resets_at, l.window_closed, l.window_changes_at, l.carry_over_until
   FROM users u
   JOIN lanes l ON l.user_id = u.id
  WHERE u.id = :user_id;

@@ -3,11 +3,11 @@
 -- do with tasks stands in the events, with the same names; audit_trail shows both.
 
 -- Whether a person acts, and not a process of ours or a run.
-CREATE FUNCTION by_person() RETURNS boolean
+CREATE FUNCTION is_person_acting() RETURNS boolean
 LANGUAGE sql STABLE
-RETURN starts_with(acting(), 'user:') OR starts_with(acting(), 'human:');
+RETURN starts_with(current_actor(), 'user:') OR starts_with(current_actor(), 'human:');
 
-CREATE FUNCTION record_act() RETURNS trigger
+CREATE FUNCTION audit_change() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 DECLARE
@@ -29,7 +29,7 @@ BEGIN
     END IF;
     IF changed IS NOT NULL THEN
         INSERT INTO audit_log (actor, key_id, act, user_id, target, detail)
-        VALUES (acting(), nullif(current_setting('overnight.key_id', true), ''), TG_ARGV[0],
+        VALUES (current_actor(), nullif(current_setting('overnight.key_id', true), ''), TG_ARGV[0],
                 CASE TG_TABLE_NAME
                     WHEN 'users' THEN (after ->> 'id')::uuid
                     WHEN 'agents' THEN (after ->> 'owner_id')::uuid
@@ -43,7 +43,7 @@ $$;
 
 -- What a person changes of a task without moving it, which no event tells: its own words, and that a
 -- run is to stop.
-CREATE FUNCTION record_edit() RETURNS trigger
+CREATE FUNCTION audit_task_edit() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 DECLARE
@@ -60,69 +60,69 @@ BEGIN
      WHERE key = ANY (told) AND value IS DISTINCT FROM before -> key;
     IF changed IS NOT NULL THEN
         INSERT INTO audit_log (actor, key_id, act, user_id, target, detail)
-        VALUES (acting(), nullif(current_setting('overnight.key_id', true), ''), TG_ARGV[0], NEW.user_id, NEW.id, changed);
+        VALUES (current_actor(), nullif(current_setting('overnight.key_id', true), ''), TG_ARGV[0], NEW.user_id, NEW.id, changed);
     END IF;
     RETURN NULL;
 END
 $$;
 
 CREATE TRIGGER users_audit_new AFTER INSERT ON users
-    FOR EACH ROW EXECUTE FUNCTION record_act('user.created', 'id');
+    FOR EACH ROW EXECUTE FUNCTION audit_change('user.created', 'id');
 CREATE TRIGGER users_audit AFTER UPDATE ON users
-    FOR EACH ROW EXECUTE FUNCTION record_act('user.changed', 'id');
+    FOR EACH ROW EXECUTE FUNCTION audit_change('user.changed', 'id');
 CREATE TRIGGER api_keys_audit_new AFTER INSERT ON api_keys
-    FOR EACH ROW EXECUTE FUNCTION record_act('key.issued', 'id');
+    FOR EACH ROW EXECUTE FUNCTION audit_change('key.issued', 'id');
 CREATE TRIGGER api_keys_audit_revoked AFTER UPDATE ON api_keys
-    FOR EACH ROW WHEN (OLD.revoked_at IS DISTINCT FROM NEW.revoked_at) EXECUTE FUNCTION record_act('key.revoked', 'id');
+    FOR EACH ROW WHEN (OLD.revoked_at IS DISTINCT FROM NEW.revoked_at) EXECUTE FUNCTION audit_change('key.revoked', 'id');
 CREATE TRIGGER api_keys_audit_rotated AFTER UPDATE ON api_keys
-    FOR EACH ROW WHEN (OLD.replaced_by IS DISTINCT FROM NEW.replaced_by) EXECUTE FUNCTION record_act('key.rotated', 'id');
+    FOR EACH ROW WHEN (OLD.replaced_by IS DISTINCT FROM NEW.replaced_by) EXECUTE FUNCTION audit_change('key.rotated', 'id');
 CREATE TRIGGER pauses_audit_new AFTER INSERT ON pauses
-    FOR EACH ROW EXECUTE FUNCTION record_act('paused', 'target');
+    FOR EACH ROW EXECUTE FUNCTION audit_change('paused', 'target');
 CREATE TRIGGER pauses_audit AFTER UPDATE ON pauses
-    FOR EACH ROW WHEN (NEW.resumed_at IS NOT NULL) EXECUTE FUNCTION record_act('resumed', 'target');
+    FOR EACH ROW WHEN (NEW.resumed_at IS NOT NULL) EXECUTE FUNCTION audit_change('resumed', 'target');
 CREATE TRIGGER pauses_audit_changed AFTER UPDATE ON pauses
-    FOR EACH ROW WHEN (NEW.resumed_at IS NULL) EXECUTE FUNCTION record_act('paused', 'target');
+    FOR EACH ROW WHEN (NEW.resumed_at IS NULL) EXECUTE FUNCTION audit_change('paused', 'target');
 CREATE TRIGGER dead_letters_audit AFTER UPDATE ON dead_letters
     FOR EACH ROW WHEN (OLD.resolution IS DISTINCT FROM NEW.resolution)
-    EXECUTE FUNCTION record_act('dead_letter.resolved', 'task_id');
+    EXECUTE FUNCTION audit_change('dead_letter.resolved', 'task_id');
 CREATE TRIGGER dags_audit_budget AFTER UPDATE OF budget_ceiling_usd ON dags
     FOR EACH ROW WHEN (OLD.budget_ceiling_usd IS DISTINCT FROM NEW.budget_ceiling_usd)
-    EXECUTE FUNCTION record_act('budget.set', 'id');
+    EXECUTE FUNCTION audit_change('budget.set', 'id');
 -- One that registers again is another process: the drain was the former's.
 CREATE TRIGGER agents_audit_drain AFTER UPDATE OF drain_requested_at ON agents
     FOR EACH ROW WHEN (OLD.drain_requested_at IS DISTINCT FROM NEW.drain_requested_at AND OLD.joined_at = NEW.joined_at)
-    EXECUTE FUNCTION record_act('worker.drained', 'id');
+    EXECUTE FUNCTION audit_change('worker.drained', 'id');
 CREATE TRIGGER agents_audit_new AFTER INSERT ON agents
-    FOR EACH ROW WHEN (NEW.kind = 'pull') EXECUTE FUNCTION record_act('agent.registered', 'id');
+    FOR EACH ROW WHEN (NEW.kind = 'pull') EXECUTE FUNCTION audit_change('agent.registered', 'id');
 CREATE TRIGGER agents_audit_again AFTER UPDATE OF joined_at ON agents
-    FOR EACH ROW WHEN (NEW.kind = 'pull') EXECUTE FUNCTION record_act('agent.registered', 'id');
+    FOR EACH ROW WHEN (NEW.kind = 'pull') EXECUTE FUNCTION audit_change('agent.registered', 'id');
 -- A sweep that finds an agent silent is no person.
 CREATE TRIGGER agents_audit_removed AFTER UPDATE OF status ON agents
-    FOR EACH ROW WHEN (NEW.kind = 'pull' AND NEW.status = 'offline' AND OLD.status <> 'offline' AND by_person())
-    EXECUTE FUNCTION record_act('agent.removed', 'id');
+    FOR EACH ROW WHEN (NEW.kind = 'pull' AND NEW.status = 'offline' AND OLD.status <> 'offline' AND is_person_acting())
+    EXECUTE FUNCTION audit_change('agent.removed', 'id');
 -- What a run costs is taken off by a trigger, whoever ends it.
 CREATE TRIGGER agents_audit_budget AFTER UPDATE OF budget_remaining_usd ON agents
     FOR EACH ROW WHEN (OLD.budget_remaining_usd IS DISTINCT FROM NEW.budget_remaining_usd AND pg_trigger_depth() = 0)
-    EXECUTE FUNCTION record_act('budget.set', 'id');
+    EXECUTE FUNCTION audit_change('budget.set', 'id');
 CREATE TRIGGER dag_triggers_audit_new AFTER INSERT ON dag_triggers
-    FOR EACH ROW EXECUTE FUNCTION record_act('trigger.added', 'id');
+    FOR EACH ROW EXECUTE FUNCTION audit_change('trigger.added', 'id');
 CREATE TRIGGER dag_triggers_audit_dropped AFTER UPDATE OF dropped_at ON dag_triggers
     FOR EACH ROW WHEN (OLD.dropped_at IS NULL AND NEW.dropped_at IS NOT NULL)
-    EXECUTE FUNCTION record_act('trigger.dropped', 'id');
+    EXECUTE FUNCTION audit_change('trigger.dropped', 'id');
 CREATE TRIGGER inbox_audit_retried AFTER UPDATE OF outcome ON inbox
-    FOR EACH ROW WHEN (OLD.outcome = 'refused' AND NEW.outcome IS NULL) EXECUTE FUNCTION record_act('inbox.retried', 'id');
+    FOR EACH ROW WHEN (OLD.outcome = 'refused' AND NEW.outcome IS NULL) EXECUTE FUNCTION audit_change('inbox.retried', 'id');
 CREATE TRIGGER inbox_audit_dropped AFTER UPDATE OF outcome ON inbox
-    FOR EACH ROW WHEN (NEW.outcome = 'dropped') EXECUTE FUNCTION record_act('inbox.dropped', 'id');
+    FOR EACH ROW WHEN (NEW.outcome = 'dropped') EXECUTE FUNCTION audit_change('inbox.dropped', 'id');
 -- Only an edit sets a title; only asking a run to stop sets the instant and leaves the state.
 CREATE TRIGGER tasks_audit_edit AFTER UPDATE OF title ON tasks
-    FOR EACH ROW WHEN (by_person()) EXECUTE FUNCTION record_edit('task.edited');
-CREATE TRIGGER tasks_audit_asked AFTER UPDATE OF cancel_requested_at ON tasks
+    FOR EACH ROW WHEN (is_person_acting()) EXECUTE FUNCTION audit_task_edit('task.edited');
+CREATE TRIGGER tasks_audit_stop_request AFTER UPDATE OF cancel_requested_at ON tasks
     FOR EACH ROW WHEN (OLD.cancel_requested_at IS NULL AND NEW.cancel_requested_at IS NOT NULL AND OLD.state = NEW.state
-                       AND by_person())
-    EXECUTE FUNCTION record_edit('task.asked_to_stop');
+                       AND is_person_acting())
+    EXECUTE FUNCTION audit_task_edit('task.asked_to_stop');
 CREATE TRIGGER ledger_audit_adjustment AFTER INSERT ON usage_ledger
-    FOR EACH ROW WHEN (NEW.kind = 'adjustment') EXECUTE FUNCTION record_act('usage.adjusted', 'id');
+    FOR EACH ROW WHEN (NEW.kind = 'adjustment') EXECUTE FUNCTION audit_change('usage.adjusted', 'id');
 CREATE TRIGGER bulk_operations_audit_new AFTER INSERT ON bulk_operations
-    FOR EACH ROW EXECUTE FUNCTION record_act('bulk.started', 'id');
+    FOR EACH ROW EXECUTE FUNCTION audit_change('bulk.started', 'id');
 CREATE TRIGGER bulk_operations_audit_cancelled AFTER UPDATE OF state ON bulk_operations
-    FOR EACH ROW WHEN (NEW.state = 'cancelled') EXECUTE FUNCTION record_act('bulk.cancelled', 'id');
+    FOR EACH ROW WHEN (NEW.state = 'cancelled') EXECUTE FUNCTION audit_change('bulk.cancelled', 'id');

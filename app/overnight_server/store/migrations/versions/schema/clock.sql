@@ -6,6 +6,6 @@ RETURN statement_timestamp();
 
 -- The same clock, read at this moment. Statements that travel together share the start of the first;
 -- one that follows a wait for a lock is given this, so that the sentence above holds for it too.
-CREATE FUNCTION instant() RETURNS timestamptz
+CREATE FUNCTION clock_now() RETURNS timestamptz
 LANGUAGE sql VOLATILE PARALLEL SAFE
 RETURN clock() + (clock_timestamp() - statement_timestamp());

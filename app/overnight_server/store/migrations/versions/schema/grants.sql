@@ -2,13 +2,13 @@
 -- lanes' counters, locks, events and the audit log with their owner's rights.
 GRANT SELECT ON
     users, lanes, api_keys, audit_log, dags, tasks, task_edges, attempts, usage_ledger, events, dead_letters,
-    stale_results, pools, pauses, agents, paces, sweeps, legal_moves, user_limits, graphs, audit_trail,
+    stale_results, pools, pauses, agents, type_durations, sweeps, legal_moves, user_limits, graphs, audit_trail,
     held_locks, lock_waits, spending, notices, dag_triggers, artifacts, inbox, bulk_operations, source_jobs
 TO overnight_app, overnight_admin, overnight_dispatcher;
 -- Keys and the audit log are no part of any forecast.
 GRANT SELECT ON
     users, lanes, dags, tasks, task_edges, attempts, usage_ledger, events, dead_letters,
-    stale_results, pools, pauses, agents, paces, sweeps, legal_moves, user_limits, graphs,
+    stale_results, pools, pauses, agents, type_durations, sweeps, legal_moves, user_limits, graphs,
     held_locks, lock_waits, spending, notices, dag_triggers, artifacts, inbox, bulk_operations, source_jobs
 TO overnight_reader, overnight_gate;
 -- How far the log of events goes, for those who stream it.
@@ -27,7 +27,7 @@ GRANT INSERT ON attempts TO overnight_dispatcher, overnight_gate;
 GRANT INSERT ON stale_results TO overnight_app, overnight_dispatcher;
 GRANT INSERT, UPDATE ON artifacts TO overnight_app, overnight_dispatcher;
 GRANT INSERT, UPDATE ON pools, agents TO overnight_dispatcher, overnight_gate;
-GRANT INSERT, UPDATE ON paces, sweeps TO overnight_dispatcher;
+GRANT INSERT, UPDATE ON type_durations, sweeps TO overnight_dispatcher;
 GRANT UPDATE ON pools, agents TO overnight_admin;
 -- A claim brings lanes to the present before it looks into them, and ends nothing.
 GRANT UPDATE ON tasks, lanes, dags TO overnight_gate;

@@ -119,7 +119,7 @@ BEGIN
      WHERE l.user_id = d.user_id;
 
     -- Most tasks are graphs by themselves.
-    IF NOT EXISTS (SELECT FROM new_rows WHERE dag_id <> id OR grown) THEN
+    IF NOT EXISTS (SELECT FROM new_rows WHERE dag_id <> id OR has_dag_row) THEN
         RETURN NULL;
     END IF;
     UPDATE dags g
@@ -135,9 +135,9 @@ BEGIN
                    sum(sign * (state = 'dead_lettered')::int) AS dead,
                    sum(sign * (state = 'cancelled')::int) AS cancelled,
                    sum(sign * was_stopped(state, failure_reason)::int) AS stopped
-              FROM (SELECT 1 AS sign, dag_id, state, failure_reason FROM new_rows WHERE dag_id <> id OR grown
+              FROM (SELECT 1 AS sign, dag_id, state, failure_reason FROM new_rows WHERE dag_id <> id OR has_dag_row
                     UNION ALL
-                    SELECT -1, dag_id, state, failure_reason FROM old_rows WHERE dag_id <> id OR grown) change
+                    SELECT -1, dag_id, state, failure_reason FROM old_rows WHERE dag_id <> id OR has_dag_row) change
              GROUP BY dag_id
             HAVING sum(sign * (state = 'completed')::int) <> 0
                 OR sum(sign * (state = 'dead_lettered')::int) <> 0
@@ -159,13 +159,13 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN array_position(ARRAY['free', 'pro', 'team', 'enterprise'], tier);
 
 -- Every user has a lane, and its limits are the user's columns.
-CREATE FUNCTION open_lane() RETURNS trigger
+CREATE FUNCTION create_lane() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 DECLARE
     this_cycle int := cycle_at(NEW.billing_anchor_at, clock());
 BEGIN
-    INSERT INTO lanes (user_id, plan_weight, window_turns_at,
+    INSERT INTO lanes (user_id, plan_weight, window_changes_at,
                        max_active, max_task_seconds, limit_seconds, cycle, cycle_started_at, resets_at)
     VALUES (NEW.id, plan_weight(NEW.plan_tier), CASE WHEN NEW.window_zone IS NOT NULL THEN to_timestamp(0) END,
             NEW.max_concurrent_agents, NEW.max_task_duration_minutes * 60,
@@ -175,9 +175,9 @@ BEGIN
     RETURN NULL;
 END
 $$;
-CREATE TRIGGER users_open_lane AFTER INSERT ON users FOR EACH ROW EXECUTE FUNCTION open_lane();
+CREATE TRIGGER users_create_lane AFTER INSERT ON users FOR EACH ROW EXECUTE FUNCTION create_lane();
 
-CREATE FUNCTION widen_lane() RETURNS trigger
+CREATE FUNCTION update_lane_limits() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 BEGIN
@@ -192,24 +192,24 @@ BEGIN
     RETURN NULL;
 END
 $$;
-CREATE TRIGGER users_widen_lane
+CREATE TRIGGER users_update_lane_limits
     AFTER UPDATE OF plan_tier, max_concurrent_agents, max_task_duration_minutes, monthly_agent_hours_limit, disabled_at
     ON users
-    FOR EACH ROW EXECUTE FUNCTION widen_lane();
+    FOR EACH ROW EXECUTE FUNCTION update_lane_limits();
 
 -- Only Python knows when a window opens; a lane whose window was changed is due at once, and the
 -- gate passes over lanes that are due.
-CREATE FUNCTION turn_lane() RETURNS trigger
+CREATE FUNCTION make_lane_window_due() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 BEGIN
-    UPDATE lanes SET window_turns_at = to_timestamp(0) WHERE user_id = NEW.id;
+    UPDATE lanes SET window_changes_at = to_timestamp(0) WHERE user_id = NEW.id;
     RETURN NULL;
 END
 $$;
-CREATE TRIGGER users_turn_lane
+CREATE TRIGGER users_make_lane_window_due
     AFTER UPDATE OF window_zone, window_from, window_to, window_at_closing ON users
-    FOR EACH ROW EXECUTE FUNCTION turn_lane();
+    FOR EACH ROW EXECUTE FUNCTION make_lane_window_due();
 
 -- A lane's used seconds are the ledger's sum for the lane's current month. Hours that are half, four
 -- fifths and wholly used up are told once each.

@@ -15,7 +15,7 @@ $$;
 -- Whoever was next in line has waited for this lock since it was ready, or since it was taken.
 -- Only the front of the line is looked at, so that a long one costs no more; a line is kept of
 -- each wait, the last few of each user's.
-CREATE FUNCTION free_locks() RETURNS trigger
+CREATE FUNCTION release_locks() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 DECLARE
@@ -26,7 +26,7 @@ BEGIN
     WITH waiter AS MATERIALIZED (
         SELECT t.id, t.updated_at,
                (SELECT key FROM unnest(OLD.locks) key
-                 WHERE key = ANY (t.locks) OR lock_span(OLD.user_id, key) && t.lock_paths
+                 WHERE key = ANY (t.locks) OR lock_path_range(OLD.user_id, key) && t.lock_paths
                  LIMIT 1) AS key
           FROM (SELECT id, locks, lock_paths, updated_at, sort_key
                   FROM tasks
@@ -52,9 +52,9 @@ $$;
 CREATE TRIGGER tasks_hold_locks AFTER UPDATE OF state ON tasks
     FOR EACH ROW WHEN (NEW.locks IS NOT NULL AND NEW.token IS NOT NULL AND OLD.token IS NULL)
     EXECUTE FUNCTION hold_locks();
-CREATE TRIGGER tasks_hold_locks_at_once AFTER INSERT ON tasks
+CREATE TRIGGER tasks_hold_locks_on_insert AFTER INSERT ON tasks
     FOR EACH ROW WHEN (NEW.locks IS NOT NULL AND NEW.token IS NOT NULL)
     EXECUTE FUNCTION hold_locks();
-CREATE TRIGGER tasks_free_locks AFTER UPDATE OF state ON tasks
+CREATE TRIGGER tasks_release_locks AFTER UPDATE OF state ON tasks
     FOR EACH ROW WHEN (OLD.locks IS NOT NULL AND OLD.token IS NOT NULL AND NEW.token IS NULL)
-    EXECUTE FUNCTION free_locks();
+    EXECUTE FUNCTION release_locks();

@@ -8,7 +8,7 @@ RETURN greatest(least(estimated, ceiling - spent), 0);
 
 -- When a user's nights begin, around an instant: as the window opens, else as the day begins in
 -- UTC. A night lasts from one beginning to the next, so that no money falls between two.
-CREATE FUNCTION night_beginnings(of_user uuid, around timestamptz) RETURNS SETOF timestamptz
+CREATE FUNCTION night_starts(of_user uuid, around timestamptz) RETURNS SETOF timestamptz
 LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
@@ -27,20 +27,20 @@ $$;
 
 -- The night that money spent now belongs to. One that has begun keeps its bounds, and lasts until
 -- somebody who holds the lane ends it, as whoever brings money does first.
-CREATE FUNCTION night_now(of_user uuid, OUT started_at timestamptz, OUT ends_at timestamptz)
+CREATE FUNCTION current_night(of_user uuid, OUT started_at timestamptz, OUT ends_at timestamptz)
 LANGUAGE sql STABLE
 AS $$
     SELECT coalesce(l.night_started_at,
-                    (SELECT max(b) FROM night_beginnings(of_user, clock()) b WHERE b <= clock())),
+                    (SELECT max(b) FROM night_starts(of_user, clock()) b WHERE b <= clock())),
            coalesce(l.night_ends_at,
-                    (SELECT min(b) FROM night_beginnings(of_user, clock()) b WHERE b > clock()))
+                    (SELECT min(b) FROM night_starts(of_user, clock()) b WHERE b > clock()))
       FROM lanes l
      WHERE l.user_id = of_user
 $$;
 
 -- The first budget that is used up: by what is recorded, and by news of so much more. Agents are
 -- not asked: one that has used up its budget is given no more, but ends what it began.
-CREATE FUNCTION used_up_budget(of_user uuid, of_dag uuid, ceiling numeric, cost numeric, news numeric) RETURNS text
+CREATE FUNCTION exhausted_budget(of_user uuid, of_dag uuid, ceiling numeric, cost numeric, news numeric) RETURNS text
 LANGUAGE sql STABLE
 RETURN CASE
     WHEN cost + news >= ceiling THEN 'task'
@@ -51,21 +51,21 @@ RETURN CASE
     THEN 'night' END;
 
 -- Money promised to a run is counted with its user and its graph.
-CREATE FUNCTION count_promises() RETURNS trigger
+CREATE FUNCTION count_reserved_usd() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 DECLARE
     more constant numeric := coalesce(NEW.reserved_usd, 0) - coalesce(OLD.reserved_usd, 0);
 BEGIN
     UPDATE lanes SET night_reserved_usd = night_reserved_usd + more, skipped_by_pools = '{}' WHERE user_id = NEW.user_id;
-    IF NEW.dag_id <> NEW.id OR NEW.grown THEN
+    IF NEW.dag_id <> NEW.id OR NEW.has_dag_row THEN
         UPDATE dags SET reserved_usd = reserved_usd + more WHERE id = NEW.dag_id;
     END IF;
     RETURN NULL;
 END
 $$;
-CREATE TRIGGER tasks_count_promises AFTER UPDATE OF reserved_usd, state ON tasks
-    FOR EACH ROW WHEN (OLD.reserved_usd IS DISTINCT FROM NEW.reserved_usd) EXECUTE FUNCTION count_promises();
+CREATE TRIGGER tasks_count_reserved_usd AFTER UPDATE OF reserved_usd, state ON tasks
+    FOR EACH ROW WHEN (OLD.reserved_usd IS DISTINCT FROM NEW.reserved_usd) EXECUTE FUNCTION count_reserved_usd();
 
 -- Money spent is counted with the graph, the agent and the user's night; the first of a night
 -- begins it.
@@ -80,7 +80,7 @@ BEGIN
     END IF;
     UPDATE lanes
        SET night_started_at = NEW.night_started_at,
-           night_ends_at = coalesce(night_ends_at, (SELECT ends_at FROM night_now(NEW.user_id))),
+           night_ends_at = coalesce(night_ends_at, (SELECT ends_at FROM current_night(NEW.user_id))),
            night_spent_usd = night_spent_usd + more,
            skipped_by_pools = '{}'
      WHERE user_id = NEW.user_id;
@@ -97,7 +97,7 @@ CREATE TRIGGER spending_count AFTER INSERT OR UPDATE ON spending
     FOR EACH ROW EXECUTE FUNCTION count_spending();
 
 -- Tonight's limit is the user's from the moment it is changed; what was allowed on top is gone.
-CREATE FUNCTION widen_night() RETURNS trigger
+CREATE FUNCTION update_night_limit() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 BEGIN
@@ -105,5 +105,5 @@ BEGIN
     RETURN NULL;
 END
 $$;
-CREATE TRIGGER users_widen_night AFTER INSERT OR UPDATE OF night_budget_usd ON users
-    FOR EACH ROW EXECUTE FUNCTION widen_night();
+CREATE TRIGGER users_update_night_limit AFTER INSERT OR UPDATE OF night_budget_usd ON users
+    FOR EACH ROW EXECUTE FUNCTION update_night_limit();

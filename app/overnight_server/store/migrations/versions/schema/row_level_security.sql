@@ -3,7 +3,7 @@
 -- session that serves nobody finds nothing at all.
 
 -- Whom this transaction serves; NULL for nobody. Set by Db.acting_for, gone with the transaction.
-CREATE FUNCTION acting_for() RETURNS uuid
+CREATE FUNCTION current_user_id() RETURNS uuid
 LANGUAGE sql STABLE PARALLEL SAFE
 RETURN nullif(current_setting('overnight.user_id', true), '')::uuid;
 
@@ -24,16 +24,16 @@ BEGIN
            AND (a.attname IS NOT NULL OR c.relname IN ('users', 'pauses', 'stale_results'))
     LOOP
         own := CASE walled.name
-            WHEN 'users' THEN 'id = (SELECT acting_for())'
+            WHEN 'users' THEN 'id = (SELECT current_user_id())'
             -- What stops everybody, or a pool, concerns every user.
-            WHEN 'pauses' THEN 'scope <> ''user'' OR target = (SELECT acting_for())::text'
+            WHEN 'pauses' THEN 'scope <> ''user'' OR target = (SELECT current_user_id())::text'
             -- Read behind the wall of tasks, since policies look with the eyes of whoever asks.
             WHEN 'stale_results' THEN 'EXISTS (SELECT 1 FROM tasks t WHERE t.id = task_id)'
-            ELSE 'user_id = (SELECT acting_for())' END;
+            ELSE 'user_id = (SELECT current_user_id())' END;
         EXECUTE format('ALTER TABLE %I ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY', walled.name);
         EXECUTE format('CREATE POLICY own_rows ON %I TO overnight_app USING (%s) WITH CHECK (%s)', walled.name, own,
                        -- Nobody but an operator stops more than himself.
-                       CASE walled.name WHEN 'pauses' THEN 'scope = ''user'' AND target = (SELECT acting_for())::text'
+                       CASE walled.name WHEN 'pauses' THEN 'scope = ''user'' AND target = (SELECT current_user_id())::text'
                                         ELSE own END);
         EXECUTE format('CREATE POLICY all_rows ON %I TO overnight_owner, overnight_admin, overnight_dispatcher, overnight_gate'
                        ' USING (true) WITH CHECK (true)', walled.name);
@@ -62,7 +62,7 @@ AS $$
 $$;
 
 -- Asked again in the update: of many requests at once, one writes.
-CREATE FUNCTION note_key_use(key_id text) RETURNS void
+CREATE FUNCTION record_key_use(key_id text) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
     UPDATE api_keys
@@ -72,7 +72,7 @@ AS $$
 $$;
 
 -- Whom a token's subject names: a user's id, or else a name.
-CREATE FUNCTION user_called(subject text) RETURNS TABLE (user_id uuid, is_admin boolean, is_disabled boolean)
+CREATE FUNCTION user_by_id_or_name(subject text) RETURNS TABLE (user_id uuid, is_admin boolean, is_disabled boolean)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
     SELECT u.id, u.is_admin, u.disabled_at IS NOT NULL
@@ -88,8 +88,8 @@ CREATE FUNCTION total_depth() RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = public, pg_temp
 RETURN (SELECT coalesce(sum(waiting), 0) FROM lanes);
 
-REVOKE EXECUTE ON FUNCTION holder_of_key, note_key_use, user_called, total_depth FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION holder_of_key, note_key_use, user_called TO overnight_app, overnight_admin;
+REVOKE EXECUTE ON FUNCTION holder_of_key, record_key_use, user_by_id_or_name, total_depth FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION holder_of_key, record_key_use, user_by_id_or_name TO overnight_app, overnight_admin;
 GRANT EXECUTE ON FUNCTION total_depth TO overnight_app, overnight_reader, overnight_admin, overnight_gate, overnight_dispatcher;
 
 -- Whether a claim's token is good, by its digest: whose run it is and the token of the claim itself

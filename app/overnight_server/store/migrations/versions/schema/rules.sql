@@ -7,7 +7,7 @@ CREATE FUNCTION is_final(state text) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN state IN ('cancelled', 'completed', 'dead_lettered');
 
-CREATE FUNCTION refuse_row(at_table text, rule text, id uuid) RETURNS void
+CREATE FUNCTION raise_check_violation(at_table text, rule text, id uuid) RETURNS void
 LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -23,7 +23,7 @@ DECLARE
     broken text;
 BEGIN
     IF TG_OP = 'INSERT' OR NEW.locks IS DISTINCT FROM OLD.locks THEN
-        NEW.lock_paths := lock_spans(NEW.user_id, NEW.locks);
+        NEW.lock_paths := lock_path_ranges(NEW.user_id, NEW.locks);
     END IF;
     NEW.moved_from := NULL;
     IF TG_OP = 'UPDATE' THEN
@@ -69,7 +69,7 @@ BEGIN
             THEN 'tasks_timeout_positive'
         WHEN cardinality(NEW.locks) = 0
             THEN 'tasks_locks_or_null'
-        WHEN NEW.taken_from IS NOT NULL AND (NEW.state <> 'completed' OR NEW.epoch > 0)
+        WHEN NEW.copied_from IS NOT NULL AND (NEW.state <> 'completed' OR NEW.epoch > 0)
             THEN 'tasks_taken_over_completed'
         WHEN NEW.role <> 'orchestrator'
             THEN 'tasks_role_known'
@@ -77,21 +77,21 @@ BEGIN
             THEN 'tasks_spawned_under_a_key'
         END;
     IF broken IS NOT NULL THEN
-        PERFORM refuse_row('tasks', broken, NEW.id);
+        PERFORM raise_check_violation('tasks', broken, NEW.id);
     END IF;
     RETURN NEW;
 END
 $$;
-CREATE TRIGGER tasks_keep_whole BEFORE INSERT OR UPDATE ON tasks
+CREATE TRIGGER tasks_enforce_invariants BEFORE INSERT OR UPDATE ON tasks
     FOR EACH ROW EXECUTE FUNCTION enforce_task_invariants();
 
-CREATE FUNCTION keep_lane_whole() RETURNS trigger
+CREATE FUNCTION enforce_lane_invariants() RETURNS trigger
 LANGUAGE plpgsql
 AS $$
 DECLARE
     broken text;
 BEGIN
-    NEW.due_at := least(NEW.resets_at, NEW.window_turns_at, NEW.night_ends_at);
+    NEW.due_at := least(NEW.resets_at, NEW.window_changes_at, NEW.night_ends_at);
     NEW.eligible := NEW.ready > 0 AND NEW.active < NEW.max_active AND NOT NEW.paused AND NOT NEW.window_closed
         AND (NEW.limit_seconds IS NULL OR NEW.used_seconds + NEW.reserved_seconds < NEW.limit_seconds)
         AND (NEW.night_limit_usd IS NULL OR NEW.night_spent_usd + NEW.night_reserved_usd < NEW.night_limit_usd);
@@ -102,10 +102,10 @@ BEGIN
         WHEN NEW.reserved_seconds < 0 THEN 'lanes_reserved_not_negative'
         END;
     IF broken IS NOT NULL THEN
-        PERFORM refuse_row('lanes', broken, NEW.user_id);
+        PERFORM raise_check_violation('lanes', broken, NEW.user_id);
     END IF;
     RETURN NEW;
 END
 $$;
-CREATE TRIGGER lanes_keep_whole BEFORE INSERT OR UPDATE ON lanes
-    FOR EACH ROW EXECUTE FUNCTION keep_lane_whole();
+CREATE TRIGGER lanes_enforce_invariants BEFORE INSERT OR UPDATE ON lanes
+    FOR EACH ROW EXECUTE FUNCTION enforce_lane_invariants();

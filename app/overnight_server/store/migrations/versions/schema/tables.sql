@@ -62,9 +62,9 @@ CREATE TABLE held_locks (
     user_id UUID NOT NULL,
     key TEXT NOT NULL,
     task_id UUID NOT NULL,
-    span textrange GENERATED ALWAYS AS (lock_span(user_id, key)) STORED,
+    path_range textrange GENERATED ALWAYS AS (lock_path_range(user_id, key)) STORED,
     PRIMARY KEY (user_id, key),
-    CONSTRAINT held_locks_paths_apart EXCLUDE USING gist (span WITH &&) WHERE (span IS NOT NULL)
+    CONSTRAINT held_locks_paths_apart EXCLUDE USING gist (path_range WITH &&) WHERE (path_range IS NOT NULL)
 );
 
 CREATE TABLE lanes (
@@ -80,8 +80,8 @@ CREATE TABLE lanes (
     plan_weight SMALLINT DEFAULT 1 NOT NULL,
     paused BOOLEAN DEFAULT false NOT NULL,
     window_closed BOOLEAN DEFAULT false NOT NULL,
-    window_turns_at TIMESTAMP WITH TIME ZONE,
-    carried_until TIMESTAMP WITH TIME ZONE,
+    window_changes_at TIMESTAMP WITH TIME ZONE,
+    carry_over_until TIMESTAMP WITH TIME ZONE,
     stops_runs_at TIMESTAMP WITH TIME ZONE,
     skipped_by_pools TEXT[] DEFAULT '{}' NOT NULL,
     last_served_at TIMESTAMP WITH TIME ZONE DEFAULT 'epoch' NOT NULL,
@@ -133,7 +133,7 @@ CREATE TABLE notices (
 );
 CREATE INDEX notices_user ON notices (user_id, id);
 
-CREATE TABLE paces (
+CREATE TABLE type_durations (
     type TEXT NOT NULL,
     seconds FLOAT NOT NULL,
     recent FLOAT[] DEFAULT '{}' NOT NULL,
@@ -196,10 +196,10 @@ CREATE TABLE tasks (
     dag_id UUID NOT NULL,
     parent_id UUID,
     spawn_key TEXT,
-    grown BOOLEAN DEFAULT false NOT NULL,
+    has_dag_row BOOLEAN DEFAULT false NOT NULL,
     role TEXT,
     context_refs JSONB,
-    taken_from UUID,
+    copied_from UUID,
     type TEXT NOT NULL,
     name TEXT,
     title TEXT NOT NULL,
@@ -237,14 +237,14 @@ CREATE TABLE tasks (
     reserved_usd NUMERIC(18, 6),
     run_cost_usd NUMERIC(18, 6) DEFAULT 0 NOT NULL,
     bundle UUID,
-    alone BOOLEAN DEFAULT false NOT NULL,
+    runs_alone BOOLEAN DEFAULT false NOT NULL,
     started_at TIMESTAMP WITH TIME ZONE,
     cancel_requested_at TIMESTAMP WITH TIME ZONE,
     progress JSONB,
-    forgiven_epoch INTEGER DEFAULT 0 NOT NULL,
+    failures_reset_epoch INTEGER DEFAULT 0 NOT NULL,
     attempts INTEGER DEFAULT 0 NOT NULL,
     max_attempts INTEGER DEFAULT 3 NOT NULL,
-    asked_attempts INTEGER,
+    original_max_attempts INTEGER,
     retry JSONB DEFAULT '{}' NOT NULL,
     retry_at TIMESTAMP WITH TIME ZONE,
     output JSONB,

@@ -1,6 +1,6 @@
 -- Whoever ends a graph makes due what was to be set off by it, in the same statement. Once due, a
 -- trigger stays due: a retry that makes the graph run again takes nothing back.
-CREATE FUNCTION set_off_triggers() RETURNS trigger
+CREATE FUNCTION make_dag_triggers_due() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 BEGIN
@@ -13,5 +13,5 @@ BEGIN
     RETURN NULL;
 END
 $$;
-CREATE TRIGGER dags_set_off AFTER UPDATE ON dags
-    FOR EACH ROW WHEN (OLD.finished_at IS NULL AND NEW.finished_at IS NOT NULL) EXECUTE FUNCTION set_off_triggers();
+CREATE TRIGGER dags_make_triggers_due AFTER UPDATE ON dags
+    FOR EACH ROW WHEN (OLD.finished_at IS NULL AND NEW.finished_at IS NOT NULL) EXECUTE FUNCTION make_dag_triggers_due();

@@ -25,7 +25,7 @@ SELECT id, user_id, title, created_by, 1,
                   ELSE 'running' END,
        max_cost_usd, cost_usd, NULL::uuid, created_at, finished_at
   FROM tasks
- WHERE dag_id = id AND NOT grown;
+ WHERE dag_id = id AND NOT has_dag_row;
 
 -- The runs a task has spent since it was last forgiven: who carried them, and how they ended.
 CREATE FUNCTION spent_runs(of_task uuid, after_epoch int) RETURNS jsonb
