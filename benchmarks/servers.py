@@ -12,7 +12,7 @@ import redis
 
 from benchmarks.probes import Probe, Watch
 from benchmarks.start_marks import Marks
-from overnight_server.local.guarded_program import Guarded, Program
+from overnight_server.local.guarded_program import GuardedProgram, Program
 from overnight_server.local.postgres import EmbeddedPostgres
 from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.store import migrate
@@ -87,11 +87,11 @@ class BenchmarkServers:
     @contextmanager
     def running(
         self, name: str, argv: list[str], environment: Mapping[str, str]
-    ) -> Iterator[Guarded]:
+    ) -> Iterator[GuardedProgram]:
         """Run a program for the length of a block; nothing of it is left afterwards."""
         log = self.directory / f"{name}.log"
         with log.open("wb") as output:
-            process = Guarded(
+            process = GuardedProgram(
                 Program(
                     argv, env={**clean_environment(), **environment}, cwd=self.directory, grace=5
                 ),

@@ -22,7 +22,7 @@ import psutil
 from overnight_server.dispatch.publish import Publisher
 from overnight_server.domain.claims import Claim, Claimed
 from overnight_server.domain.ids import TaskId, UserId
-from overnight_server.local.guarded_program import Guarded, Program
+from overnight_server.local.guarded_program import GuardedProgram, Program
 from overnight_server.local.ports import LOOPBACK, free_port
 from overnight_server.local.postgres import EmbeddedPostgres
 from overnight_server.local.redis import EmbeddedRedis
@@ -86,7 +86,7 @@ class Post:
     settings: Settings
     postgres: Link
     redis: Link
-    process: Guarded | None = None
+    process: GuardedProgram | None = None
     free_since: float = 0.0
     starts: int = 0
 
@@ -334,7 +334,7 @@ class Stage:
         if armed is not None:
             marks["OVERNIGHT_FAULT"] = armed
         with (self.logs / f"{post.name}.log").open("ab") as output:
-            post.process = Guarded(
+            post.process = GuardedProgram(
                 Program(
                     [sys.executable, "-m", "overnight_server.cli.main", post.command],
                     env=environment(post.settings) | marks,

@@ -34,7 +34,7 @@ def test_each_process_has_its_prefix_and_colour_on_a_terminal() -> None:
     terminal = Terminal()
     console = Console(terminal, coloured=True)
     for name in ("api", "worker", "api"):
-        console.line(name, "hello")
+        console.service_line(name, "hello")
     console.close()
 
     first, second, third = terminal.getvalue().splitlines()
@@ -46,8 +46,8 @@ def test_each_process_has_its_prefix_and_colour_on_a_terminal() -> None:
 def test_output_into_a_pipe_is_plain() -> None:
     stream = io.StringIO()
     console = Console(stream)
-    console.line("api", "hello")
-    console.say("ready")
+    console.service_line("api", "hello")
+    console.message("ready")
     console.close()
 
     assert stream.getvalue() == "api         | hello\nready\n"
@@ -71,8 +71,8 @@ def test_colour_is_left_out_on_request(
 def test_a_quiet_console_shows_the_deployment_but_not_its_processes() -> None:
     stream = io.StringIO()
     console = Console(stream, quiet=True)
-    console.line("api", "chatter")
-    console.say("ready")
+    console.service_line("api", "chatter")
+    console.message("ready")
     console.close()
 
     assert stream.getvalue() == "ready\n"
@@ -83,7 +83,7 @@ def test_a_paused_terminal_holds_nobody_up() -> None:
     console = Console(terminal, coloured=False)
 
     for number in range(20_000):  # more than the backlog takes
-        console.line("api", str(number))
+        console.service_line("api", str(number))
     terminal.resumed.set()
     console.close()
 
@@ -95,7 +95,7 @@ def test_a_reader_that_went_away_does_no_harm() -> None:
     os.close(reader)
     with os.fdopen(writer, "w", encoding="utf-8", buffering=1) as broken:
         console = Console(broken)
-        console.line("api", "hello")
+        console.service_line("api", "hello")
         console.close()
         with pytest.raises(BrokenPipeError):
             broken.flush()

@@ -1,4 +1,4 @@
-"""The doctor finds what ails, says what to do, and never shows a password."""
+"""Each failed check of the doctor says what to do; no check shows a password."""
 
 import os
 import socket
@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 from sqlalchemy import func, insert, select, update
 
-from overnight_server.local.doctor import CHECKS, Check, examine
+from overnight_server.local.doctor import CHECKS, Check, run_checks
 from overnight_server.local.home import Home
 from overnight_server.local.postgres import EmbeddedPostgres
 from overnight_server.local.redis import EmbeddedRedis
@@ -45,19 +45,19 @@ def settings(home: Home, **names: str) -> Settings:
     return load({"OVERNIGHT_HOME": str(home.path)} | environ)
 
 
-def findings(chosen: Settings) -> dict[str, Check]:
-    return {check.name: check for check in examine(chosen)}
+def results(chosen: Settings) -> dict[str, Check]:
+    return {check.name: check for check in run_checks(chosen)}
 
 
-def ailing(checks: dict[str, Check]) -> set[str]:
+def failed(checks: dict[str, Check]) -> set[str]:
     return {name for name, check in checks.items() if not check.ok}
 
 
-def test_a_deployment_that_does_not_run_is_told_how_to_start(home: Home) -> None:
-    checks = findings(settings(home))
+def test_without_a_running_stack_each_failed_check_names_overnight_up(home: Home) -> None:
+    checks = results(settings(home))
 
     assert list(checks) == list(CHECKS)
-    assert ailing(checks) == {
+    assert failed(checks) == {
         "postgres",
         "migrations",
         "roles",
@@ -68,7 +68,7 @@ def test_a_deployment_that_does_not_run_is_told_how_to_start(home: Home) -> None
         "beat",
         "flower",
     }
-    assert all("overnight up" in checks[name].advice for name in ailing(checks))
+    assert all("overnight up" in checks[name].advice for name in failed(checks))
     assert not any(check.advice for check in checks.values() if check.ok)
 
 
@@ -77,20 +77,20 @@ def test_servers_without_a_schema_ask_for_the_migration(
 ) -> None:
     chosen = settings(home, database_url=postgres.url(), redis_url=redis.url)
 
-    checks = findings(chosen)
+    checks = results(chosen)
 
-    assert {"migrations", "roles", "dispatcher", "workers", "beat"} <= ailing(checks)
-    assert {"postgres", "redis"}.isdisjoint(ailing(checks))
+    assert {"migrations", "roles", "dispatcher", "workers", "beat"} <= failed(checks)
+    assert {"postgres", "redis"}.isdisjoint(failed(checks))
     assert checks["migrations"].advice == "run `overnight migrate`"
 
 
-def test_a_migrated_database_with_a_live_worker_and_beat_is_well(
+def test_a_migrated_database_with_a_live_worker_and_beat_passes_its_checks(
     home: Home, postgres: EmbeddedPostgres, redis: EmbeddedRedis
 ) -> None:
     migrate.upgrade(postgres.url())
     chosen = settings(home, database_url=postgres.url(), redis_url=redis.url)
     db = Db.connect(postgres.url(), role=DISPATCHER)
-    assert {"workers", "beat"} <= ailing(findings(chosen))
+    assert {"workers", "beat"} <= failed(results(chosen))
 
     db.atomically(
         lambda tx: (
@@ -100,49 +100,47 @@ def test_a_migrated_database_with_a_live_worker_and_beat_is_well(
         )
     )
 
-    assert ailing(findings(chosen)) == {"api", "dispatcher", "flower"}
+    assert failed(results(chosen)) == {"api", "dispatcher", "flower"}
 
     db.atomically(lambda tx: tx.execute(update(Agent).values(status="draining")))
-    workers = findings(chosen)["workers"]
-    assert workers.detail == "none takes on work, 1 draining"
+    workers = results(chosen)["workers"]
+    assert workers.detail == "no worker accepts tasks, 1 draining"
     assert workers.advice.startswith("`overnight drain a:1:b --undo`")
 
     db.atomically(lambda tx: tx.execute(update(Agent).values(last_heartbeat_at="epoch")))
     db.atomically(lambda tx: tx.execute(update(SweepRun).values(started_at="epoch")))
     db.close()
-    assert {"workers", "beat"} <= ailing(findings(chosen))
+    assert {"workers", "beat"} <= failed(results(chosen))
 
 
-def test_a_dispatcher_is_looked_for_by_its_connection(
-    home: Home, postgres: EmbeddedPostgres
-) -> None:
+def test_a_dispatcher_is_found_by_its_connection(home: Home, postgres: EmbeddedPostgres) -> None:
     chosen = settings(home, database_url=postgres.url())
-    missing = findings(chosen)["dispatcher"]
-    assert (missing.ok, missing.detail) == (False, "none is connected")
+    missing = results(chosen)["dispatcher"]
+    assert (missing.ok, missing.detail) == (False, "no dispatcher is connected")
     assert "`overnight dispatcher`" in missing.advice
 
     dispatcher = Db.connect(postgres.url(), application_name="overnight-dispatcher")
     dispatcher.atomically(lambda tx: tx.scalar(select(func.now())))
-    there = findings(chosen)["dispatcher"]
+    there = results(chosen)["dispatcher"]
     assert there.ok, there
-    assert there.detail.startswith("asked ")
+    assert there.detail.startswith("last query ")
 
     hasty = settings(
         home, database_url=postgres.url(), poll_interval="0.001", allow_short_clocks="true"
     )
-    silent = findings(hasty)["dispatcher"]
-    assert silent.detail.startswith("none has asked for")
+    silent = results(hasty)["dispatcher"]
+    assert silent.detail.startswith("no dispatcher has queried for")
     assert silent.advice == "restart `overnight dispatcher`"
 
     dispatcher.close()
-    assert not findings(chosen)["dispatcher"].ok
+    assert not results(chosen)["dispatcher"].ok
 
 
 def test_unreachable_servers_are_named_without_their_passwords(home: Home) -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         port = deaf.getsockname()[1]
-        checks = findings(
+        checks = results(
             settings(
                 home,
                 database_url=f"postgresql://overnight:hunter2@127.0.0.1:{port}/overnight",
@@ -151,17 +149,17 @@ def test_unreachable_servers_are_named_without_their_passwords(home: Home) -> No
             )
         )
 
-    assert {"postgres", "migrations", "roles", "redis", "api"} <= ailing(checks)
+    assert {"postgres", "migrations", "roles", "redis", "api"} <= failed(checks)
     assert "OVERNIGHT_DATABASE_URL" in checks["postgres"].advice
     assert "OVERNIGHT_REDIS_URL" in checks["redis"].advice
     assert "hunter2" not in str(checks)
 
 
-def test_a_redis_that_evicts_is_ailing(home: Home, redis: EmbeddedRedis) -> None:
+def test_a_redis_that_evicts_keys_fails_its_check(home: Home, redis: EmbeddedRedis) -> None:
     with Redis.from_url(redis.url) as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
         try:
-            check = findings(settings(home, redis_url=redis.url))["redis"]
+            check = results(settings(home, redis_url=redis.url))["redis"]
         finally:
             client.config_set("maxmemory-policy", "noeviction")
 
@@ -169,13 +167,13 @@ def test_a_redis_that_evicts_is_ailing(home: Home, redis: EmbeddedRedis) -> None
     assert "noeviction" in check.advice
 
 
-def test_an_open_home_is_ailing(home: Home) -> None:
-    assert findings(settings(home))["home"].ok
+def test_a_home_that_others_can_read_fails_its_check(home: Home) -> None:
+    assert results(settings(home))["home"].ok
 
     (home.path / "credentials.json").write_text("{}")
     (home.path / "credentials.json").chmod(0o644)
 
-    check = findings(settings(home))["home"]
+    check = results(settings(home))["home"]
     assert not check.ok
     assert "credentials.json" in check.detail
 
@@ -183,15 +181,15 @@ def test_an_open_home_is_ailing(home: Home) -> None:
 def test_missing_programs_are_named(home: Home, tmp_path: Path) -> None:
     chosen = settings(home, pg_bin=str(tmp_path), redis_bin=str(tmp_path / "none"))
 
-    checks = findings(chosen)
+    checks = results(chosen)
 
     assert "OVERNIGHT_PG_BIN" in checks["postgres programs"].detail
     assert "OVERNIGHT_REDIS_BIN" in checks["redis program"].detail
 
 
-def test_a_home_that_is_not_there_yet_is_no_crash(tmp_path: Path) -> None:
-    checks = findings(load({"OVERNIGHT_HOME": str(tmp_path / "none")}))
+def test_a_missing_home_fails_its_check_and_is_not_created(tmp_path: Path) -> None:
+    checks = results(load({"OVERNIGHT_HOME": str(tmp_path / "none")}))
 
-    assert "home" in ailing(checks)
+    assert "home" in failed(checks)
     assert checks["disk space"].ok
     assert not os.path.lexists(tmp_path / "none")

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from overnight_server.local.guard_process import descendants
-from overnight_server.local.guarded_program import Guarded, Program
+from overnight_server.local.guarded_program import GuardedProgram, Program
 from tests.support.waiting import wait_until
 
 # A service that will not end by itself, with a child that has fled into a session of its own.
@@ -35,8 +35,8 @@ STUBBORN = """
 # An owner that starts it under a guard, then goes on as its arguments say.
 OWNER = """
     import os, sys, time
-    from overnight_server.local.guarded_program import Guarded, Program
-    service = Guarded(Program([sys.executable, "-c", sys.argv[2], sys.argv[1]], grace=0.3))
+    from overnight_server.local.guarded_program import GuardedProgram, Program
+    service = GuardedProgram(Program([sys.executable, "-c", sys.argv[2], sys.argv[1]], grace=0.3))
     if sys.argv[3] == "with-heir" and os.fork() == 0:
         time.sleep(20)  # holds a copy of the channel after its parent is gone
         os._exit(0)
@@ -61,14 +61,14 @@ def number_in(path: Path) -> int:
 
 
 def test_a_program_runs_and_its_exit_code_comes_back() -> None:
-    program = Guarded(Program(python("raise SystemExit(7)")))
+    program = GuardedProgram(Program(python("raise SystemExit(7)")))
 
     assert program.wait(20) == 7
     program.close()
 
 
 def test_a_program_killed_by_a_signal_says_so() -> None:
-    program = Guarded(Program(["sleep", "60"]))
+    program = GuardedProgram(Program(["sleep", "60"]))
 
     os.kill(program.pid, signal.SIGKILL)
 
@@ -78,7 +78,7 @@ def test_a_program_killed_by_a_signal_says_so() -> None:
 
 def test_a_program_that_cannot_be_run_ends_with_127(tmp_path: Path) -> None:
     with (tmp_path / "log").open("wb") as log:
-        program = Guarded(Program([str(tmp_path / "nothing")]), output=log)
+        program = GuardedProgram(Program([str(tmp_path / "nothing")]), output=log)
         assert program.wait(20) == 127
         program.close()
 
@@ -87,9 +87,9 @@ def test_a_program_that_cannot_be_run_ends_with_127(tmp_path: Path) -> None:
 
 def test_a_stop_right_after_the_start_is_not_lost() -> None:
     for _ in range(20):
-        program = Guarded(Program(["sleep", "60"], grace=30.0))
+        program = GuardedProgram(Program(["sleep", "60"], grace=30.0))
 
-        program.ask_to_stop()
+        program.request_stop()
 
         assert program.wait(10) == 128 + signal.SIGTERM
         program.close()
@@ -103,7 +103,7 @@ def test_stop_sends_the_agreed_signal_to_the_main_process(tmp_path: Path) -> Non
         while True:
             time.sleep(60)
     """
-    program = Guarded(Program(python(code, str(tmp_path / "up")), stop_signal=signal.SIGINT))
+    program = GuardedProgram(Program(python(code, str(tmp_path / "up")), stop_signal=signal.SIGINT))
     number_in(tmp_path / "up")
 
     assert program.stop() == 3
@@ -117,14 +117,14 @@ def test_a_program_starts_with_signals_as_they_are_by_default() -> None:
         changed = [n for n in numbers if signal.getsignal(n) not in usual]
         sys.exit(len(changed) + len(signal.pthread_sigmask(signal.SIG_BLOCK, [])))
     """
-    program = Guarded(Program(python(code)))
+    program = GuardedProgram(Program(python(code)))
 
     assert program.wait(20) == 0
     program.close()
 
 
 def test_a_deaf_program_and_its_fled_child_are_killed_after_the_grace(tmp_path: Path) -> None:
-    program = Guarded(Program(python(STUBBORN, str(tmp_path)), grace=0.3))
+    program = GuardedProgram(Program(python(STUBBORN, str(tmp_path)), grace=0.3))
     main, fled = number_in(tmp_path / "main"), number_in(tmp_path / "fled")
 
     assert program.stop() == 128 + signal.SIGKILL
@@ -155,7 +155,7 @@ def test_kill_9_of_the_owner_leaves_nothing(tmp_path: Path, manner: str) -> None
 
 
 def test_a_service_does_not_outlive_a_guard_that_is_killed() -> None:
-    program = Guarded(Program(["sleep", "60"]))
+    program = GuardedProgram(Program(["sleep", "60"]))
 
     os.kill(program.guard_pid, signal.SIGKILL)
 
@@ -173,7 +173,7 @@ def test_the_children_of_a_service_that_lost_its_guard_are_killed_too(tmp_path: 
         open(sys.argv[1], "w").write(str(child.pid))
         time.sleep(60)
     """
-    program = Guarded(Program(python(code, str(tmp_path / "child"))))
+    program = GuardedProgram(Program(python(code, str(tmp_path / "child"))))
     child = number_in(tmp_path / "child")
 
     os.kill(program.guard_pid, signal.SIGKILL)
@@ -185,7 +185,7 @@ def test_the_children_of_a_service_that_lost_its_guard_are_killed_too(tmp_path: 
 
 def test_a_held_file_stays_open_until_the_service_is_gone() -> None:
     reader, writer = os.pipe()
-    program = Guarded(Program(["sleep", "60"]), held=[writer])
+    program = GuardedProgram(Program(["sleep", "60"]), held=[writer])
     os.close(writer)
     os.set_blocking(reader, False)
 
@@ -202,7 +202,7 @@ def test_a_held_file_stays_open_until_the_service_is_gone() -> None:
 
 def test_passwords_of_a_program_stand_in_no_argument() -> None:
     env = dict(os.environ) | {"PGPASSWORD": "hunter2"}
-    program = Guarded(Program(python("import time; time.sleep(60)"), env=env))
+    program = GuardedProgram(Program(python("import time; time.sleep(60)"), env=env))
 
     shown = [psutil.Process(pid).cmdline() for pid in (program.pid, program.guard_pid)]
     kept = wait_until(lambda: psutil.Process(program.pid).environ().get("PGPASSWORD"))
@@ -213,8 +213,8 @@ def test_passwords_of_a_program_stand_in_no_argument() -> None:
 
 
 def test_two_guards_do_not_keep_each_other_alive() -> None:
-    first = Guarded(Program(["sleep", "60"]))
-    second = Guarded(Program(["sleep", "60"]))
+    first = GuardedProgram(Program(["sleep", "60"]))
+    second = GuardedProgram(Program(["sleep", "60"]))
 
     first.close()
 

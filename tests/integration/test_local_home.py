@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from overnight_server.local.errors import AlreadyRunning, PortTaken
-from overnight_server.local.guarded_program import Guarded, Program
-from overnight_server.local.home import Connection, Home
-from overnight_server.local.home_lock import Holder, hold, holder_of, is_held
+from overnight_server.local.guarded_program import GuardedProgram, Program
+from overnight_server.local.home import Home, LocalConnection
+from overnight_server.local.home_lock import HomeHolder, hold, holder_of, is_held
 from overnight_server.local.ports import HIGHEST, LOWEST, free_port, is_free
 
 WANTED = {"api": 0, "flower": 0, "postgres": 0, "redis": 0}
@@ -29,8 +29,8 @@ def home(tmp_path: Path) -> Home:
     return home
 
 
-def connection_of(pid: int) -> Connection:
-    return Connection(
+def connection_of(pid: int) -> LocalConnection:
+    return LocalConnection(
         api_url="http://127.0.0.1:1",
         api_key_path="api.key",
         flower_url="http://127.0.0.1:2",
@@ -60,7 +60,7 @@ def test_a_home_is_found_from_anywhere_below_it(home: Home) -> None:
 
 def test_others_cannot_look_into_a_home(home: Home) -> None:
     home.choose_ports(WANTED)
-    home.keep_api_key("secret")
+    home.write_api_key("secret")
     home.credentials.password("redis")
     home.publish(connection_of(1))
 
@@ -135,7 +135,7 @@ def test_a_second_deployment_in_one_home_is_refused_with_the_pid_of_the_first(ho
     with hold(home.lock):
         with pytest.raises(AlreadyRunning, match=str(os.getpid())), hold(home.lock):
             pass
-        assert holder_of(home.lock) == Holder.ourselves()
+        assert holder_of(home.lock) == HomeHolder.this_process()
 
     assert holder_of(home.lock) is None
     assert not is_held(home.lock)
@@ -145,12 +145,12 @@ def test_the_lock_waits_for_the_last_service_of_a_killed_deployment(home: Home) 
     code = """
         import sys, time
         from pathlib import Path
-        from overnight_server.local.guarded_program import Guarded, Program
+        from overnight_server.local.guarded_program import GuardedProgram, Program
         from overnight_server.local.home_lock import hold
         with hold(Path(sys.argv[1])) as held:
             deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True)"
-            service = Guarded(Program([sys.executable, "-c", deaf + "; time.sleep(60)"], grace=1.0),
-                              held=[held])
+            command = [sys.executable, "-c", deaf + "; time.sleep(60)"]
+            service = GuardedProgram(Program(command, grace=1.0), held=[held])
             sys.stdin.readline()
     """
     argv = [sys.executable, "-c", textwrap.dedent(code), str(home.lock)]
@@ -172,7 +172,7 @@ def test_the_lock_waits_for_the_last_service_of_a_killed_deployment(home: Home) 
 
 
 def test_a_pid_given_to_another_process_is_not_the_holder() -> None:
-    ourselves = Holder.ourselves()
+    ourselves = HomeHolder.this_process()
 
     assert ourselves.is_alive()
     assert not replace(ourselves, started=ourselves.started - 60).is_alive()
@@ -187,13 +187,13 @@ def test_a_connection_is_believed_only_while_its_deployment_runs(home: Home) -> 
         home.publish(connection_of(os.getpid() + 1))
         assert home.connection() is None
         home.publish(connection_of(os.getpid()))
-        home.retract()
+        home.unpublish()
         assert home.connection() is None
 
 
 def test_a_dead_holder_is_no_zombie_in_disguise() -> None:
-    program = Guarded(Program(["sleep", "60"]))
-    holder = Holder(program.pid, psutil.Process(program.pid).create_time())
+    program = GuardedProgram(Program(["sleep", "60"]))
+    holder = HomeHolder(program.pid, psutil.Process(program.pid).create_time())
     assert holder.is_alive()
 
     program.send_signal(signal.SIGKILL)

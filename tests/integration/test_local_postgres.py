@@ -16,9 +16,14 @@ import psycopg2
 import pytest
 
 from overnight_server.local.errors import CannotDropRoot, DataNotOurs, DidNotStart
-from overnight_server.local.guarded_program import Guarded, Program
+from overnight_server.local.guarded_program import GuardedProgram, Program
 from overnight_server.local.postgres import EmbeddedPostgres
-from overnight_server.local.privileges import Identity, choose, reachable, unprivileged_user
+from overnight_server.local.privileges import (
+    Identity,
+    can_reach,
+    choose_identity,
+    unprivileged_user,
+)
 from tests.support.waiting import wait_until
 
 PROJECT = Path(__file__).parents[2]
@@ -159,7 +164,7 @@ def test_data_of_another_postgres_or_user_is_refused(tmp_path: Path) -> None:
     cluster = EmbeddedPostgres(tmp_path).cluster
     cluster.data.mkdir()
     (cluster.data / "PG_VERSION").write_text("9\n")
-    with pytest.raises(DataNotOurs, match="made by Postgres 9"):
+    with pytest.raises(DataNotOurs, match="created by Postgres 9"):
         cluster.initialise()
 
     (cluster.data / "PG_VERSION").write_text(f"{cluster.binaries_version()}\n")
@@ -185,12 +190,12 @@ def test_root_hands_postgres_to_nobody_also_below_a_closed_directory(
     if as_root:
         assert closed.cluster.identity is Identity.NOBODY_WITH_ACCESS
     else:
-        assert closed.cluster.identity is Identity.OURSELVES
+        assert closed.cluster.identity is Identity.CURRENT_USER
 
 
-def test_an_ordinary_user_runs_postgres_as_himself(open_directory: Path) -> None:
-    # Root becomes an ordinary user for this; an ordinary user stays who he is.
-    identity = choose([Path(sys.executable), PROJECT / "app", open_directory])
+def test_an_ordinary_user_runs_postgres_under_the_same_account(open_directory: Path) -> None:
+    # Root switches to an ordinary user for this test.
+    identity = choose_identity([Path(sys.executable), PROJECT / "app", open_directory])
     code = """
         import os, sys
         from pathlib import Path
@@ -199,12 +204,12 @@ def test_an_ordinary_user_runs_postgres_as_himself(open_directory: Path) -> None
         assert os.geteuid() != 0
         with EmbeddedPostgres(Path(sys.argv[1], "home"), fsync=False) as server:
             assert psutil.Process(server.pid).uids().effective == os.geteuid()
-            assert server.cluster.identity.value == "ourselves"
+            assert server.cluster.identity.value == "current_user"
         print("served")
     """
     log = open_directory / "log"
     with log.open("wb") as output:
-        program = Guarded(
+        program = GuardedProgram(
             Program(
                 [sys.executable, "-B", "-c", textwrap.dedent(code), str(open_directory)],
                 identity=identity,
@@ -243,23 +248,25 @@ def test_reachable_asks_every_directory_on_the_way(tmp_path: Path) -> None:
     inner.mkdir(parents=True)
     stranger = (54321, 54321)
     tmp_path.chmod(0o700)
-    assert not reachable(inner, *stranger)
+    assert not can_reach(inner, *stranger)
 
     for directory in (tmp_path, *tmp_path.parents):
         if directory.stat().st_uid == os.geteuid() and not directory.stat().st_mode & stat.S_IXOTH:
             # Pytest closes its own directories; ours alone is the question here.
             directory.chmod(0o711)
-    assert reachable(inner, *stranger)
+    assert can_reach(inner, *stranger)
     inner.parent.chmod(0o700)
-    assert not reachable(inner, *stranger)
+    assert not can_reach(inner, *stranger)
 
 
-def test_without_the_right_to_drop_root_the_way_out_is_named(
+def test_without_the_capability_to_drop_root_the_error_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tmp_path.chmod(0o700)
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr("overnight_server.local.privileges._holds", lambda _capability: False)
+    monkeypatch.setattr(
+        "overnight_server.local.privileges._has_capability", lambda _capability: False
+    )
 
     with pytest.raises(CannotDropRoot, match="OVERNIGHT_DATABASE_URL"):
-        choose([tmp_path / "data"])
+        choose_identity([tmp_path / "data"])

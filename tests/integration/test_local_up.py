@@ -1,6 +1,7 @@
-"""The whole deployment with one command: up, used, killed, up again with yesterday's data, down."""
+"""`overnight up` and `down`: start, use, kill, start again with the same data, stop."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import psutil
 import pytest
 from sqlalchemy import select
 
-from overnight_server.local.home import Connection, Home
+from overnight_server.local.home import Home, LocalConnection
 from overnight_server.local.home_lock import is_held
 from overnight_server.store.db import ADMIN, Db
 from overnight_server.store.models import User
@@ -42,7 +43,7 @@ class Terminal:
             check=False,
         )
 
-    def connection(self) -> Connection:
+    def connection(self) -> LocalConnection:
         found = self.home.connection()
         assert found
         return found
@@ -75,13 +76,21 @@ def is_gone(process: psutil.Process) -> bool:
 
 
 @pytest.mark.timeout(300)  # two whole starts and stops of nine processes
-def test_a_detached_deployment_works_survives_kill_9_and_goes_down(terminal: Terminal) -> None:
+def test_a_detached_stack_runs_survives_kill_9_and_stops(terminal: Terminal) -> None:
     first = terminal.type("up", "--detach")
     assert first.returncode == 0, first.stdout + first.stderr
     connection = terminal.connection()
     assert connection.ready
-    assert connection.api_url in first.stdout
-    assert "--type echo" in first.stdout
+    assert re.fullmatch(
+        r"\nOvernight is ready\.\n\n"
+        rf"  API      {connection.api_url}\n"
+        rf"  Flower   {connection.flower_url}  \(user overnight, password in .*credentials.json\)\n"
+        r"  Worker   pool default, 2 tasks at once \(OVERNIGHT_CONCURRENCY\)\n"
+        r"  Logs     .*/\.overnight/logs\n\n"
+        r"Add a task:  \S*overnight add .* --wait\n"
+        r"Stop:        \S*overnight down\n",
+        first.stdout,
+    )
     assert users(connection.database_url) >= {"local"}
     key = terminal.home.api_key()
 
@@ -91,7 +100,7 @@ def test_a_detached_deployment_works_survives_kill_9_and_goes_down(terminal: Ter
         assert connection.api_url in again.stderr
 
     # Beat's first tick comes a few seconds after the ready line.
-    wait_until(lambda: terminal.type("doctor").returncode == 0, what="a deployment in good health")
+    wait_until(lambda: terminal.type("doctor").returncode == 0, what="all checks to pass")
 
     everyone = terminal.processes()
     os.kill(connection.pid, signal.SIGKILL)
@@ -110,7 +119,7 @@ def test_a_detached_deployment_works_survives_kill_9_and_goes_down(terminal: Ter
     assert not is_held(terminal.home.lock)
     idle = terminal.type("down")
     assert idle.returncode == 0
-    assert "nothing is running here" in idle.stdout
+    assert "not running" in idle.stdout
 
 
 def test_ctrl_c_while_starting_leaves_nothing_behind(terminal: Terminal, tmp_path: Path) -> None:
@@ -118,7 +127,7 @@ def test_ctrl_c_while_starting_leaves_nothing_behind(terminal: Terminal, tmp_pat
         up = subprocess.Popen(
             terminal.command("up"), cwd=PROJECT, env=terminal.env, stdout=output, stderr=output
         )
-    wait_until(lambda: b"migrate " in (tmp_path / "said").read_bytes(), what="the migration")
+    wait_until(lambda: b"schema" in (tmp_path / "said").read_bytes(), what="the migration")
     everyone = [psutil.Process(up.pid), *psutil.Process(up.pid).children(recursive=True)]
 
     up.send_signal(signal.SIGINT)
@@ -128,7 +137,32 @@ def test_ctrl_c_while_starting_leaves_nothing_behind(terminal: Terminal, tmp_pat
     assert (tmp_path / "said").read_text().splitlines()[-1].endswith("Overnight has stopped.")
 
 
-def test_a_deployment_that_cannot_start_says_why(terminal: Terminal, tmp_path: Path) -> None:
+def test_the_first_screen_shows_only_what_concerns_the_user(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    screen = tmp_path / "screen"
+    with screen.open("wb") as output:
+        up = subprocess.Popen(
+            terminal.command("up"), cwd=PROJECT, env=terminal.env, stdout=output, stderr=output
+        )
+    wait_until(lambda: b"Stop:        Ctrl-C" in screen.read_bytes(), timeout=90, what="ready")
+    lines = screen.read_text().partition("\nStop:")[0].splitlines()
+    up.send_signal(signal.SIGINT)
+
+    assert up.wait(60) == 0
+    assert lines[:3] == [
+        f"Starting Overnight in {terminal.home.path} …",
+        "Updating the database schema …",
+        "Starting api, dispatcher, maintenance, worker, beat, flower …",
+    ]
+    assert not [line for line in lines if " | " in line], "no line of a service"
+    assert "database system is ready" in (terminal.home.logs / "postgres.log").read_text()
+    after = screen.read_text().partition("Ctrl-C\n")[2]
+    assert not re.search(r"^(postgres|redis|flower) ", after, flags=re.MULTILINE)
+    assert after.endswith("\nOvernight has stopped.\n")
+
+
+def test_a_stack_that_cannot_start_names_the_reason(terminal: Terminal, tmp_path: Path) -> None:
     terminal.env["OVERNIGHT_PG_BIN"] = str(tmp_path)
 
     for words in (("up",), ("up", "--detach")):
@@ -145,7 +179,7 @@ def test_handlers_that_cannot_be_imported_end_the_start_at_once(terminal: Termin
 
     assert refused.returncode == 1
     assert refused.stderr == (
-        "cannot start: OVERNIGHT_HANDLERS: cannot import 'no_such_module': ModuleNotFoundError:"
+        "Cannot start: OVERNIGHT_HANDLERS: cannot import 'no_such_module': ModuleNotFoundError:"
         " No module named 'no_such_module'\n"
     )
-    assert "starting in" not in refused.stdout
+    assert "Starting" not in refused.stdout

@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from overnight_server.local.home import Connection, Home
+from overnight_server.local.home import Home, LocalConnection
 from overnight_server.local.home_lock import hold
 
 
@@ -18,8 +18,8 @@ def living_home(path: Path, *, api_key: str = "", **addresses: str) -> Iterator[
     home.prepare()
     home.choose_ports({})
     if api_key:
-        home.keep_api_key(api_key)
-    known: dict[str, Any] = {field.name: "" for field in fields(Connection)}
-    home.publish(Connection(**(known | {"pid": os.getpid(), "ready": True} | addresses)))
+        home.write_api_key(api_key)
+    known: dict[str, Any] = {field.name: "" for field in fields(LocalConnection)}
+    home.publish(LocalConnection(**(known | {"pid": os.getpid(), "ready": True} | addresses)))
     with hold(home.lock):
         yield

@@ -14,7 +14,7 @@ from overnight_server.control.keys import issue
 from overnight_server.control.users import create_user
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.plans import PlanTier
-from overnight_server.local.guarded_program import Guarded, Program
+from overnight_server.local.guarded_program import GuardedProgram, Program
 from overnight_server.local.ports import free_port
 from overnight_server.settings import Settings
 from tests.support import logins
@@ -49,7 +49,7 @@ class Stack:
     deployment: Deployment
     settings: Settings
     logs: Path
-    processes: dict[str, Guarded] = field(default_factory=dict)
+    processes: dict[str, GuardedProgram] = field(default_factory=dict)
     clients: list[Client] = field(default_factory=list)
 
     def start(self, *names: str) -> Self:
@@ -57,7 +57,7 @@ class Stack:
         for name in names:
             command = name.partition("-")[0]
             with (self.logs / f"{name}.log").open("ab") as output:
-                self.processes[name] = Guarded(
+                self.processes[name] = GuardedProgram(
                     Program(
                         [sys.executable, "-m", "overnight_server.cli.main", command],
                         env={

@@ -1,1 +1,1 @@
-"""The whole deployment on one machine: embedded servers and their supervisor."""
+"""The whole service on one machine: embedded Postgres and Redis, and a supervisor for all."""

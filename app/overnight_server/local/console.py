@@ -1,4 +1,4 @@
-"""The one terminal that all processes share: a prefix and a colour for each of them."""
+"""The terminal of `overnight up`: messages of the supervisor, prefixed lines of the services."""
 
 import os
 import queue
@@ -8,16 +8,16 @@ from typing import TextIO
 NAME_WIDTH = 11
 COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 BOLD = 1
-#: Lines kept for a terminal that does not read just now.
+#: Lines kept while the terminal does not accept output (Ctrl-S, a stopped pager).
 BACKLOG = 10_000
-FAREWELL = 2.0
+CLOSE_TIMEOUT = 2.0
 
 
 class Console:
-    """Print lines of many processes to one stream, each under its own name.
+    """Print messages of the supervisor and lines of the services to one stream.
 
-    A thread does the writing: a terminal that someone has paused must not stop the supervisor and
-    with it every process. What does not fit the backlog is left out here; the log files have it.
+    A thread writes, because a paused terminal must not stop the supervisor. Lines that exceed the
+    backlog are not printed; the log files have them. With `quiet`, no service line is printed.
     """
 
     def __init__(
@@ -31,28 +31,28 @@ class Console:
         self._writer = threading.Thread(target=self._write, name="console", daemon=True)
         self._writer.start()
 
-    def line(self, name: str, text: str) -> None:
-        """Show one line of a process's output."""
+    def service_line(self, service: str, line: str) -> None:
+        """Print one line of a service's output behind the service's name."""
         if not self._quiet:
-            self._put(self._prefix(name) + text)
+            self._put(self._prefix(service) + line)
 
-    def say(self, text: str) -> None:
-        """Show a word of the deployment itself."""
+    def message(self, text: str) -> None:
+        """Print a message of the supervisor."""
         self._put(f"\x1b[{BOLD}m{text}\x1b[0m" if self._coloured else text)
 
     def close(self) -> None:
-        """Show what is still waiting, unless nobody reads it."""
+        """Print the lines still in the backlog; give up when the terminal stays paused."""
         try:
-            self._lines.put(None, timeout=FAREWELL)
+            self._lines.put(None, timeout=CLOSE_TIMEOUT)
         except queue.Full:
             return
-        self._writer.join(FAREWELL)
+        self._writer.join(CLOSE_TIMEOUT)
 
-    def _prefix(self, name: str) -> str:
-        padded = f"{name:<{NAME_WIDTH}} | "
+    def _prefix(self, service: str) -> str:
+        padded = f"{service:<{NAME_WIDTH}} | "
         if not self._coloured:
             return padded
-        colour = self._colours.setdefault(name, COLOURS[len(self._colours) % len(COLOURS)])
+        colour = self._colours.setdefault(service, COLOURS[len(self._colours) % len(COLOURS)])
         return f"\x1b[{colour}m{padded}\x1b[0m"
 
     def _put(self, line: str) -> None:
@@ -67,9 +67,9 @@ class Console:
                 self._stream.write(line + "\n")
                 self._stream.flush()
             except (OSError, ValueError):
-                return  # nobody looks any more; the log files go on
+                return  # the terminal was closed; the log files are still written
 
 
 def wants_colour(stream: TextIO) -> bool:
-    """Colour only what a person sees on a terminal, and never against their wish."""
+    """Return whether to print colours: only on a terminal, and not when the user declined them."""
     return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"

@@ -1,4 +1,4 @@
-"""Passwords made once and kept in a file that only its owner may read."""
+"""Generated passwords, kept in a file that only its owner can read."""
 
 import json
 import os
@@ -13,12 +13,12 @@ class Credentials:
         self.path = path
 
     def password(self, name: str) -> str:
-        """Return the password kept under this name, making it on the first call."""
-        known = self._read()
-        if name not in known:
-            known[name] = secrets.token_urlsafe(24)
-            write_private(self.path, json.dumps(known, indent=2) + "\n")
-        return known[name]
+        """Return the password stored under this name; the first call generates it."""
+        passwords = self._read()
+        if name not in passwords:
+            passwords[name] = secrets.token_urlsafe(24)
+            write_private(self.path, json.dumps(passwords, indent=2) + "\n")
+        return passwords[name]
 
     def _read(self) -> dict[str, str]:
         try:
@@ -28,7 +28,7 @@ class Credentials:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace a file as a whole, never readable by others and never half written."""
+    """Replace a whole file at once; only the owner can read it, and no reader sees a half file."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

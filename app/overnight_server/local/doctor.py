@@ -1,4 +1,4 @@
-"""Examine every part of a deployment and say, for each that ails, what to do."""
+"""Check every part of an installation; each failed check says what to do."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from overnight_server.local.binaries import find_postgres, find_redis
 from overnight_server.local.errors import LocalError
-from overnight_server.local.home import Connection, Home
+from overnight_server.local.home import Home, LocalConnection
 from overnight_server.local.probes import (
     draining_workers,
     http_status,
@@ -28,23 +28,23 @@ from overnight_server.store import migrate
 from overnight_server.store.db import ADMIN, APP, DISPATCHER, DatabaseUnreachable, Db
 from overnight_server.wakeups.redis_client import fail_fast_client
 
-LEAST_PYTHON = (3, 11)
-LEAST_POSTGRES = 16
-LEAST_REDIS = (6, 2)
-LEAST_SPACE = 1_000_000_000
-#: What the dispatcher's connections are called.
-PROCESS = "overnight-dispatcher"
-#: A tick may be late by a few periods before we call beat dead.
-TICKS_OF_GRACE = 6
+MIN_PYTHON = (3, 11)
+MIN_POSTGRES = 16
+MIN_REDIS = (6, 2)
+MIN_SPACE = 1_000_000_000
+#: The application name of the dispatcher's connections.
+DISPATCHER_NAME = "overnight-dispatcher"
+#: How many intervals may pass without activity before a process counts as stopped.
+MISSED_INTERVALS = 6
 HTTP_OK = 200
-START_IT = "start the deployment with `overnight up`"
+START_ADVICE = "start everything with `overnight up`"
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Check:
-    """One finding; `advice` says what to do and is empty when all is well."""
+    """The result of one check; `advice` says what to do and is empty when `ok`."""
 
     name: str
     ok: bool
@@ -53,36 +53,36 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Patient:
-    """What is examined: a home, and the deployment that runs in it or the servers settings name."""
+class CheckContext:
+    """What is checked: the settings, the home, and the stack that runs in the home, if any."""
 
     settings: Settings
     home: Home
-    connection: Connection | None
+    connection: LocalConnection | None
 
     @property
     def database_url(self) -> str:
-        """The Postgres to examine."""
+        """The address of the Postgres to check; raises CheckFailed if there is none."""
         url = self.settings.database_url or (self.connection and self.connection.database_url)
-        return url or _fail("no server is running here", START_IT)
+        return url or _fail("no server is configured or running", START_ADVICE)
 
     @property
     def redis_url(self) -> str:
-        """The Redis to examine."""
+        """The address of the Redis to check; raises CheckFailed if there is none."""
         url = self.settings.redis_url or (self.connection and self.connection.redis_url)
-        return url or _fail("no server is running here", START_IT)
+        return url or _fail("no server is configured or running", START_ADVICE)
 
-    def ask(self, question: Callable[[Db], T], *, role: str | None = DISPATCHER) -> T:
-        """Put one question to Postgres in a role."""
+    def query(self, function: Callable[[Db], T], *, role: str | None = DISPATCHER) -> T:
+        """Call a function with a database connection in this role, and return its result."""
         db = Db.connect(self.database_url, role=role, application_name="overnight-doctor")
         try:
-            return question(db)
+            return function(db)
         finally:
             db.close()
 
 
-class Ailing(Exception):
-    """Something is wrong; `advice` says what to do."""
+class CheckFailed(Exception):
+    """A check failed; `advice` says what to do."""
 
     def __init__(self, detail: str, advice: str) -> None:
         super().__init__(detail)
@@ -90,85 +90,85 @@ class Ailing(Exception):
 
 
 def _fail(detail: str, advice: str) -> str:
-    raise Ailing(detail, advice)
+    raise CheckFailed(detail, advice)
 
 
-def examine(settings: Settings) -> list[Check]:
-    """Examine everything; never raises, and never shows a password."""
+def run_checks(settings: Settings) -> list[Check]:
+    """Run all checks and return their results; passwords are masked, no error is raised."""
     home = Home.find(settings.home)
-    patient = Patient(settings, home, home.connection())
-    return [_finding(name, check, patient) for name, check in CHECKS.items()]
+    context = CheckContext(settings, home, home.connection())
+    return [_run_check(name, check, context) for name, check in CHECKS.items()]
 
 
-def _finding(name: str, check: Callable[[Patient], str], patient: Patient) -> Check:
+def _run_check(name: str, check: Callable[[CheckContext], str], context: CheckContext) -> Check:
     try:
-        return Check(name, ok=True, detail=check(patient))
-    except Ailing as ailing:
-        return _ailment(name, ailing, ailing.advice)
-    except LocalError as problem:
-        return _ailment(name, problem, "see the message")
-    except (DatabaseUnreachable, SQLAlchemyError) as problem:
-        return _ailment(name, problem, "check OVERNIGHT_DATABASE_URL, or " + START_IT)
-    except RedisError as problem:
-        return _ailment(name, problem, "check OVERNIGHT_REDIS_URL, or " + START_IT)
-    except OSError as problem:
-        return _ailment(name, problem, f"make {patient.home.path} usable, or set OVERNIGHT_HOME")
+        return Check(name, ok=True, detail=check(context))
+    except CheckFailed as failure:
+        return _failed(name, failure, failure.advice)
+    except LocalError as error:
+        return _failed(name, error, "see what was found")
+    except (DatabaseUnreachable, SQLAlchemyError) as error:
+        return _failed(name, error, "check OVERNIGHT_DATABASE_URL, or " + START_ADVICE)
+    except RedisError as error:
+        return _failed(name, error, "check OVERNIGHT_REDIS_URL, or " + START_ADVICE)
+    except OSError as error:
+        return _failed(name, error, f"make {context.home.path} usable, or set OVERNIGHT_HOME")
 
 
-def _ailment(name: str, problem: Exception, advice: str) -> Check:
-    words = str(problem).strip() or type(problem).__name__
-    return Check(name, ok=False, detail=mask_text(words.splitlines()[0]), advice=advice)
+def _failed(name: str, error: Exception, advice: str) -> Check:
+    message = str(error).strip() or type(error).__name__
+    return Check(name, ok=False, detail=mask_text(message.splitlines()[0]), advice=advice)
 
 
-def _python(_: Patient) -> str:
+def _python(_: CheckContext) -> str:
     version = ".".join(map(str, sys.version_info[:3]))
-    if sys.version_info[:2] < LEAST_PYTHON:
-        _fail(version, "use Python {}.{} or newer".format(*LEAST_PYTHON))
+    if sys.version_info[:2] < MIN_PYTHON:
+        _fail(version, "use Python {}.{} or newer".format(*MIN_PYTHON))
     return version
 
 
-def _settings(patient: Patient) -> str:
-    chosen = sorted(patient.settings.model_fields_set)
+def _settings(context: CheckContext) -> str:
+    chosen = sorted(context.settings.model_fields_set)
     return f"valid; set: {', '.join(chosen) or 'none'}"
 
 
-def _home(patient: Patient) -> str:
-    path = patient.home.path
+def _home(context: CheckContext) -> str:
+    path = context.home.path
     if not path.exists():
-        _fail(f"{path} does not exist", START_IT)
+        _fail(f"{path} does not exist", START_ADVICE)
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         _fail(f"{path} is not writable", "run as its owner, or set OVERNIGHT_HOME")
     for inside in (path, *path.iterdir()):
         if inside.exists() and inside.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO) & ~0o011:
-            _fail(f"others may look into {inside}", f"chmod go-rw {inside}")
+            _fail(f"other users can read {inside}", f"chmod go-rw {inside}")
     return str(path)
 
 
-def _space(patient: Patient) -> str:
-    path = patient.home.path
+def _space(context: CheckContext) -> str:
+    path = context.home.path
     free = shutil.disk_usage(path if path.exists() else path.anchor).free
-    words = f"{free / 1e9:.1f} GB free"
-    if free < LEAST_SPACE:
-        _fail(words, "make room: Postgres stops writing when the disk is full")
-    return words
+    detail = f"{free / 1e9:.1f} GB free"
+    if free < MIN_SPACE:
+        _fail(detail, "free some space: Postgres stops writing when the disk is full")
+    return detail
 
 
-def _postgres_programs(patient: Patient) -> str:
-    if patient.settings.database_url:
+def _postgres_programs(context: CheckContext) -> str:
+    if context.settings.database_url:
         return "not needed, OVERNIGHT_DATABASE_URL is set"
-    return str(find_postgres(patient.settings.pg_bin).directory)
+    return str(find_postgres(context.settings.pg_bin).directory)
 
 
-def _redis_program(patient: Patient) -> str:
-    if patient.settings.redis_url:
+def _redis_program(context: CheckContext) -> str:
+    if context.settings.redis_url:
         return "not needed, OVERNIGHT_REDIS_URL is set"
-    return str(find_redis(patient.settings.redis_bin))
+    return str(find_redis(context.settings.redis_bin))
 
 
-def _postgres(patient: Patient) -> str:
-    major = patient.ask(_major_version, role=None)
-    if major < LEAST_POSTGRES:
-        _fail(f"Postgres {major}", f"use Postgres {LEAST_POSTGRES} or newer")
+def _postgres(context: CheckContext) -> str:
+    major = context.query(_major_version, role=None)
+    if major < MIN_POSTGRES:
+        _fail(f"Postgres {major}", f"use Postgres {MIN_POSTGRES} or newer")
     return f"Postgres {major}"
 
 
@@ -178,108 +178,119 @@ def _major_version(db: Db) -> int:
     return int(version[0]) if version else 0
 
 
-def _migrations(patient: Patient) -> str:
-    current, head = migrate.current(patient.database_url), migrate.head()
+def _migrations(context: CheckContext) -> str:
+    current, head = migrate.current(context.database_url), migrate.head()
     if current != head:
-        _fail(f"at {current or 'nothing'}, this code knows {head}", "run `overnight migrate`")
+        _fail(
+            f"the database is at {current or 'no revision'}, this version needs {head}",
+            "run `overnight migrate`",
+        )
     return f"at {head}"
 
 
-def _roles(patient: Patient) -> str:
-    """Say which roles this login may take: the owner's all, a process's own only what it needs."""
-    taken = [role for role in (APP, ADMIN, DISPATCHER) if _can_be(patient, role)]
-    if not taken:
-        _fail("cannot work as any role", "run `overnight migrate` as the owner of the database")
-    return ", ".join(taken)
+def _roles(context: CheckContext) -> str:
+    """Return the roles this login can use: the owner all of them, a process only those it needs."""
+    usable = [role for role in (APP, ADMIN, DISPATCHER) if _can_use(context, role)]
+    if not usable:
+        _fail("this login can use no role", "run `overnight migrate` as the owner of the database")
+    return ", ".join(usable)
 
 
-def _can_be(patient: Patient, role: str) -> bool:
+def _can_use(context: CheckContext, role: str) -> bool:
     try:
-        patient.ask(lambda db: db.atomically(lambda tx: tx.scalar(select(func.now()))), role=role)
+        context.query(lambda db: db.atomically(lambda tx: tx.scalar(select(func.now()))), role=role)
     except (DatabaseUnreachable, SQLAlchemyError):
-        patient.ask(lambda db: db.engine.connect().close(), role=None)  # unreachable says so
+        context.query(
+            lambda db: db.engine.connect().close(), role=None
+        )  # raises if Postgres is unreachable
         return False
     return True
 
 
-def _redis(patient: Patient) -> str:
-    with fail_fast_client(patient.redis_url) as client:
-        facts = client.info("server")
-        version = str(facts.get("valkey_version") or facts["redis_version"])
-        if tuple(int(part) for part in version.split(".")[:2]) < LEAST_REDIS:
-            _fail(f"version {version}", "use Redis {}.{} or newer".format(*LEAST_REDIS))
+def _redis(context: CheckContext) -> str:
+    with fail_fast_client(context.redis_url) as client:
+        server = client.info("server")
+        version = str(server.get("valkey_version") or server["redis_version"])
+        if tuple(int(part) for part in version.split(".")[:2]) < MIN_REDIS:
+            _fail(f"version {version}", "use Redis {}.{} or newer".format(*MIN_REDIS))
         policy = client.info("memory")["maxmemory_policy"]
     if policy != "noeviction":
-        _fail(f"maxmemory-policy is {policy}", "set it to noeviction, or messages will vanish")
+        _fail(
+            f"maxmemory-policy is {policy}",
+            "set it to noeviction: with this policy a full Redis deletes messages",
+        )
     return f"version {version}, {policy}"
 
 
-def _api(patient: Patient) -> str:
-    url = patient.settings.url or (patient.connection and patient.connection.api_url)
+def _api(context: CheckContext) -> str:
+    url = context.settings.url or (context.connection and context.connection.api_url)
     if not url:
-        return _fail("no API is running here", START_IT)
+        return _fail("no API is configured or running", START_ADVICE)
     status = http_status(f"{url}/ready")
     if status != HTTP_OK:
-        _fail(
-            f"{url}/ready answered {status or 'nothing'}", f"look into {patient.home.logs}/api.log"
-        )
+        _fail(f"{url}/ready returned {status or 'no response'}", f"see {context.home.logs}/api.log")
     return url
 
 
-def _workers(patient: Patient) -> str:
-    liveness = patient.settings.worker_liveness
-    count = patient.ask(lambda db: live_workers(db, liveness))
-    draining = patient.ask(lambda db: draining_workers(db, liveness))
-    aside = f", {len(draining)} draining" if draining else ""
+def _workers(context: CheckContext) -> str:
+    liveness = context.settings.worker_liveness
+    count = context.query(lambda db: live_workers(db, liveness))
+    draining = context.query(lambda db: draining_workers(db, liveness))
+    suffix = f", {len(draining)} draining" if draining else ""
     if not count and draining:
         _fail(
-            f"none takes on work{aside}",
+            f"no worker accepts tasks{suffix}",
             f"`overnight drain {draining[0]} --undo`, or start a worker with `overnight worker`",
         )
     if not count:
-        _fail("none has been heard from", f"{START_IT}, or a worker with `overnight worker`")
-    return f"{count} alive{aside}"
+        _fail("no worker is live", f"{START_ADVICE}, or a worker with `overnight worker`")
+    return f"{count} live{suffix}"
 
 
-def _dispatcher(patient: Patient) -> str:
-    """Say whether one is connected and speaks: it asks at every poll, whether there is work or not.
+def _dispatcher(context: CheckContext) -> str:
+    """Check that a dispatcher is connected and queries: it does at every poll, work or not.
 
-    Asked as whoever the login is: a role that is taken on sees less of other connections.
+    The login's own role is used, because other roles see less of other connections.
     """
-    silent = patient.ask(lambda db: seconds_since_each_dispatcher(db, PROCESS), role=None)
-    limit = TICKS_OF_GRACE * patient.settings.poll_interval
-    if not silent:
+    idle_seconds = context.query(
+        lambda db: seconds_since_each_dispatcher(db, DISPATCHER_NAME), role=None
+    )
+    limit = MISSED_INTERVALS * context.settings.poll_interval
+    if not idle_seconds:
         return _fail(
-            "none is connected", f"{START_IT}, or a dispatcher with `overnight dispatcher`"
+            "no dispatcher is connected",
+            f"{START_ADVICE}, or a dispatcher with `overnight dispatcher`",
         )
-    latest = silent[0]
+    latest = idle_seconds[0]
     if latest is None:
         return "connected"
     if latest > limit:
-        _fail(f"none has asked for {latest:.0f} s", "restart `overnight dispatcher`")
-    return f"asked {max(latest, 0):.0f} s ago"
+        _fail(f"no dispatcher has queried for {latest:.0f} s", "restart `overnight dispatcher`")
+    return f"last query {max(latest, 0):.0f} s ago"
 
 
-def _beat(patient: Patient) -> str:
-    age = patient.ask(seconds_since_last_sweep)
-    limit = TICKS_OF_GRACE * patient.settings.lease_check_interval
+def _beat(context: CheckContext) -> str:
+    age = context.query(seconds_since_last_sweep)
+    limit = MISSED_INTERVALS * context.settings.lease_check_interval
     if age is None:
-        return _fail("no sweep has ever run", f"{START_IT}, or `overnight beat` and `maintenance`")
+        return _fail(
+            "no sweep has ever run", f"{START_ADVICE}, or `overnight beat` and `maintenance`"
+        )
     if age > limit:
         _fail(f"the last sweep began {age:.0f} s ago", "restart `overnight beat` and `maintenance`")
     return f"last sweep {age:.0f} s ago"
 
 
-def _flower(patient: Patient) -> str:
-    if patient.connection is None:
-        return _fail("no Flower is running here", START_IT)
-    url = patient.connection.flower_url
+def _flower(context: CheckContext) -> str:
+    if context.connection is None:
+        return _fail("no Flower is running", START_ADVICE)
+    url = context.connection.flower_url
     if http_status(url) is None:
-        _fail(f"{url} does not answer", f"look into {patient.home.logs}/flower.log")
+        _fail(f"{url} does not respond", f"see {context.home.logs}/flower.log")
     return url
 
 
-CHECKS: dict[str, Callable[[Patient], str]] = {
+CHECKS: dict[str, Callable[[CheckContext], str]] = {
     "python": _python,
     "settings": _settings,
     "home": _home,

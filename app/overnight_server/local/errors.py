@@ -1,29 +1,29 @@
-"""What can keep the deployment on one machine from standing, in words a person can act on.
+"""Errors that keep the local stack from starting; each message tells a person what to do.
 
 LocalError
-├── BinariesNotFound    no server program here; says what to install or which URL to set
-├── CannotDropRoot      Postgres refuses root and this process may not become someone else
-├── DataNotOurs         the data directory belongs to another user or another Postgres
-├── DidNotStart         a server ended, or stayed silent, instead of becoming ready
+├── BinariesNotFound    no server program on this machine; names what to install or which URL to set
+├── CannotDropRoot      Postgres refuses root, and this process cannot switch to another user
+├── DataNotOurs         the data directory belongs to another user or another Postgres version
+├── DidNotStart         a server ended, or did not respond, instead of becoming ready
 ├── PortTaken           a configured port is in use
-└── AlreadyRunning      another process holds this home
+└── AlreadyRunning      another supervisor runs in this home
 """
 
 
 class LocalError(Exception):
-    """The deployment cannot do what was asked; the message says what to do about it."""
+    """The local stack cannot do what was requested; the message says what to do about it."""
 
 
 class BinariesNotFound(LocalError):
-    """A server program was found nowhere."""
+    """A server program was not found."""
 
 
 class CannotDropRoot(LocalError):
-    """Postgres refuses to run as root and no other identity can be taken on."""
+    """Postgres refuses to run as root and this process cannot switch to another user."""
 
 
 class DataNotOurs(LocalError):
-    """A data directory exists, but this user or this Postgres cannot serve it."""
+    """A data directory exists, but this user or this Postgres version cannot serve it."""
 
 
 class DidNotStart(LocalError):
@@ -31,8 +31,8 @@ class DidNotStart(LocalError):
 
 
 class PortTaken(LocalError):
-    """A port that settings ask for is in use."""
+    """A configured port is in use."""
 
 
 class AlreadyRunning(LocalError):
-    """Another supervisor holds this home."""
+    """Another supervisor runs in this home."""

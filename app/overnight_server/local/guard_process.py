@@ -1,10 +1,11 @@
-"""The small process that stands between its owner and one service, and outlives neither.
+"""The guard: a small process between a supervisor (the owner) and one service.
 
-It starts the service, waits, and ends it when asked or when the owner is gone in whatever way: the
-kernel closes the owner's end of the channel even after `kill -9`. The channel carries, to the
-guard, one line of JSON (what to run) and then single bytes: 0 asks for the agreed stop, any other
-number is a signal to pass on. To the owner it carries one line with the service's pid.
-The guard imports nothing outside the standard library, so that it starts fast and stays small.
+The guard starts the service, waits, and stops it when the owner asks or when the owner ends for
+any reason: the kernel closes the owner's end of the channel even after `kill -9`. So a service
+never outlives its owner. Over the channel the guard receives one line of JSON (`LaunchRequest`) and
+then single bytes: 0 requests an orderly stop, any other value is the number of a signal to forward.
+The guard sends one line with the service's pid.
+It imports the standard library only, so that it starts fast and stays small.
 """
 
 import contextlib
@@ -19,20 +20,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from overnight_server.local.privileges import Identity, adopt_orphans, assume, die_with_parent
+from overnight_server.local.privileges import (
+    Identity,
+    become_subreaper,
+    signal_on_parent_death,
+    switch_to,
+)
 
 ORDERLY_STOP = 0
-#: With the owner gone the neighbours are ending too, so nobody is helped by a long good-bye.
+#: When the owner is gone, the other services are stopping too; a long grace would help none.
 ORPHANED_GRACE = 5.0
-#: How long to keep killing what does not die before leaving it to the kernel.
-CLEANING_TIME = 10.0
+#: How long to keep killing processes that do not die before leaving them to the kernel.
+CLEANUP_TIME = 10.0
 EXEC_FAILED = 127
-_NUDGES = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
+_HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
 
 
 @dataclass(frozen=True)
-class Order:
-    """What the owner wants to have run, and how it is to be ended."""
+class LaunchRequest:
+    """The command to run, and how to stop it."""
 
     argv: list[str]
     env: dict[str, str]
@@ -43,36 +49,41 @@ class Order:
 
 
 def main(arguments: list[str]) -> int:
-    """Guard one service; the arguments are the owner's pid, the channel, and files to hold open."""
+    """Guard one service and return its exit code.
+
+    The arguments are the owner's pid, the channel's descriptor, and descriptors to keep open.
+    """
     owner, channel_fd, *held = (int(argument) for argument in arguments)
     for fd in (channel_fd, *held):
         os.set_inheritable(fd, False)  # noqa: FBT003 - the standard library takes no keyword
-    nudged = _listen_to_signals()
-    adopt_orphans()
-    die_with_parent(signal.SIGHUP)
+    signal_pipe = _open_signal_pipe()
+    become_subreaper()
+    signal_on_parent_death(signal.SIGHUP)
     channel = socket.socket(fileno=channel_fd)
-    order = _read_order(channel)
-    if order is None or os.getppid() != owner:
+    request = _read_request(channel)
+    if request is None or os.getppid() != owner:
         return 0
-    service = _start(order)
+    service = _start(request)
     with contextlib.suppress(OSError):
         channel.sendall(json.dumps({"pid": service}).encode() + b"\n")
-    guard = _Guard(owner, channel, nudged, order, service)
-    return guard.watch()
+    return _Guard(owner, channel, signal_pipe, request, service).watch()
 
 
-def _listen_to_signals() -> int:
-    """Turn every signal into a byte on a pipe; a handler, unlike an ignore, ends with exec."""
+def _open_signal_pipe() -> int:
+    """Make every handled signal write a byte to a pipe, and return the pipe's read end.
+
+    Handlers are used because an exec resets them; an ignored signal would stay ignored.
+    """
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    for number in _NUDGES:
+    for number in _HANDLED_SIGNALS:
         signal.signal(number, lambda _number, _frame: None)
     return reader
 
 
-def _read_order(channel: socket.socket) -> Order | None:
+def _read_request(channel: socket.socket) -> LaunchRequest | None:
     text = b""
     while not text.endswith(b"\n"):
         # Byte by byte up to the newline: a stop may follow at once and must stay in the channel.
@@ -80,100 +91,105 @@ def _read_order(channel: socket.socket) -> Order | None:
         if not byte:
             return None
         text += byte
-    return Order(**json.loads(text))
+    return LaunchRequest(**json.loads(text))
 
 
-def _start(order: Order) -> int:
+def _start(request: LaunchRequest) -> int:
     guard = os.getpid()
-    # A signal that comes between fork and exec must wait for the service, not meet our handler.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _NUDGES)
+    # A signal between fork and exec must be delivered to the service, not to the guard's handler.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED_SIGNALS)
     child = os.fork()
     if child == 0:
-        _become_the_service(order, guard)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _NUDGES)
+        _exec_service(request, guard)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED_SIGNALS)
     return child
 
 
-def _become_the_service(order: Order, guard: int) -> NoReturn:
+def _exec_service(request: LaunchRequest, guard: int) -> NoReturn:
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
         # Python ignores SIGPIPE, and an ignored signal stays ignored after exec.
-        for number in (signal.SIGPIPE, *_NUDGES):
+        for number in (signal.SIGPIPE, *_HANDLED_SIGNALS):
             signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _NUDGES)
-        os.chdir(order.cwd)
-        assume(Identity(order.identity))
-        die_with_parent(order.stop_signal)  # last, because a change of user takes it back
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED_SIGNALS)
+        os.chdir(request.cwd)
+        switch_to(Identity(request.identity))
+        signal_on_parent_death(request.stop_signal)  # last, because a change of user clears it
         if os.getppid() == guard:
-            os.execvpe(order.argv[0], order.argv, order.env)  # noqa: S606
-    except BaseException as failure:  # noqa: BLE001 - a forked child must never return
-        sys.stderr.write(f"cannot run {order.argv[0]}: {failure}\n")
+            os.execvpe(request.argv[0], request.argv, request.env)  # noqa: S606
+    except BaseException as error:  # noqa: BLE001 - a forked child must never return
+        sys.stderr.write(f"cannot run {request.argv[0]}: {error}\n")
         sys.stderr.flush()
     os._exit(EXEC_FAILED)
 
 
 class _Guard:
     def __init__(
-        self, owner: int, channel: socket.socket, nudged: int, order: Order, service: int
+        self,
+        owner: int,
+        channel: socket.socket,
+        signal_pipe: int,
+        request: LaunchRequest,
+        service: int,
     ) -> None:
         self.owner = owner
         self.channel: socket.socket | None = channel
-        self.nudged = nudged
-        self.order = order
+        self.signal_pipe = signal_pipe
+        self.request = request
         self.service = service
         self.exit_code: int | None = None
         self.kill_at: float | None = None
 
     def watch(self) -> int:
-        """Wait for the service to end, passing on what the owner asks; return its exit code."""
+        """Wait until the service ends, carrying out the owner's requests; return its exit code."""
         while self.exit_code is None:
-            self._wait_for_news()
+            self._wait_for_input()
             self._reap()
             if self.channel and os.getppid() != self.owner:
-                self._owner_is_gone()
+                self._stop_after_owner_ended()
             if self.kill_at is not None and time.monotonic() >= self.kill_at:
                 self._kill_everything()
         self._clean_up()
         return self.exit_code
 
-    def _wait_for_news(self) -> None:
-        patience = None if self.kill_at is None else max(0.0, self.kill_at - time.monotonic())
-        sources: list[int | socket.socket] = [self.nudged]
+    def _wait_for_input(self) -> None:
+        timeout = None if self.kill_at is None else max(0.0, self.kill_at - time.monotonic())
+        sources: list[int | socket.socket] = [self.signal_pipe]
         if self.channel:
             sources.append(self.channel)
-        ready, _, _ = select.select(sources, [], [], patience)
-        if self.nudged in ready:
-            os.read(self.nudged, 4096)
+        ready, _, _ = select.select(sources, [], [], timeout)
+        if self.signal_pipe in ready:
+            os.read(self.signal_pipe, 4096)
         if self.channel in ready:
-            self._obey()
+            self._handle_requests()
 
-    def _obey(self) -> None:
+    def _handle_requests(self) -> None:
         try:
-            wishes = self.channel.recv(64) if self.channel else b""
+            numbers = self.channel.recv(64) if self.channel else b""
         except OSError:
-            wishes = b""
-        if not wishes:
-            self._owner_is_gone()
-        for wish in wishes:
-            if wish == ORDERLY_STOP:
-                self._stop(self.order.grace)
-            elif wish == signal.SIGKILL:
+            numbers = b""
+        if not numbers:
+            self._stop_after_owner_ended()
+        for number in numbers:
+            if number == ORDERLY_STOP:
+                self._stop(self.request.grace)
+            elif number == signal.SIGKILL:
                 self._kill_everything()
             else:
-                self._send(wish)
+                self._send_signal(number)
 
-    def _owner_is_gone(self) -> None:
+    def _stop_after_owner_ended(self) -> None:
         self.channel = None
-        self._stop(min(self.order.grace, ORPHANED_GRACE))
+        self._stop(min(self.request.grace, ORPHANED_GRACE))
 
     def _stop(self, grace: float) -> None:
         deadline = time.monotonic() + grace
         self.kill_at = deadline if self.kill_at is None else min(self.kill_at, deadline)
-        self._send(self.order.stop_signal)
+        self._send_signal(self.request.stop_signal)
 
-    def _send(self, number: int) -> None:
-        # Only to the main process: Celery's pool children must not hear of a shutdown from us.
+    def _send_signal(self, number: int) -> None:
+        # Only to the main process: a signal to Celery's pool children would kill running tasks.
         if self.exit_code is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.service, number)
@@ -187,7 +203,7 @@ class _Guard:
                 os.kill(pid, signal.SIGKILL)
 
     def _reap(self) -> bool:
-        """Collect whoever has ended, our own and adopted; False when nobody is left."""
+        """Collect ended children, adopted ones included; return False when no child is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -200,8 +216,8 @@ class _Guard:
                 self.exit_code = code if code >= 0 else 128 - code
 
     def _clean_up(self) -> None:
-        """End what the service left behind, also what had moved into a session of its own."""
-        deadline = time.monotonic() + CLEANING_TIME
+        """Kill processes the service left behind, also those that moved to another session."""
+        deadline = time.monotonic() + CLEANUP_TIME
         while True:
             self._kill_everything()
             if not self._reap() or time.monotonic() > deadline:
@@ -210,16 +226,16 @@ class _Guard:
 
 
 def descendants(ancestor: int) -> list[int]:
-    """List every living process below this one, as far as the system shows its process table."""
+    """Return the pids of all living descendants that the system's process table shows."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            # The name in parentheses may contain anything, so count from its end.
+            # The name in parentheses may contain anything, so the fields are counted behind it.
             fields = entry.read_text(errors="replace").rpartition(")")[2].split()
             children.setdefault(int(fields[1]), []).append(int(entry.parent.name))
-    found, waiting = [], [ancestor]
-    while waiting:
-        below = children.get(waiting.pop(), [])
-        found += below
-        waiting += below
-    return found
+    pids, unvisited = [], [ancestor]
+    while unvisited:
+        below = children.get(unvisited.pop(), [])
+        pids += below
+        unvisited += below
+    return pids

@@ -1,13 +1,13 @@
-"""The one directory that holds everything of a deployment: data, passwords, ports, logs.
+"""The home: the directory with all files of a local stack.
 
-home.json         the ports, chosen once
-credentials.json  generated passwords, for the owner's eyes only
-api.key           the local user's API key, likewise
-connection.json   where the running deployment can be reached; gone when it is stopped
-lock              held while a deployment runs here
+home.json         the ports, chosen at the first start
+credentials.json  generated passwords, readable by the owner only
+api.key           the local user's API key, readable by the owner only
+connection.json   the addresses of the running stack; deleted when the stack stops
+lock              locked while a stack runs in this home
 postgres/ redis/  data
-logs/             one file per process
-run/              temporary files of the processes
+logs/             one file per service
+run/              temporary files of the services
 """
 
 import contextlib
@@ -24,15 +24,15 @@ from overnight_server.local.errors import PortTaken
 from overnight_server.local.home_lock import holder_of
 from overnight_server.local.ports import free_port, is_free
 
-#: Root's Postgres runs as another user and must be able to walk through, but not to look around.
+#: When root starts the stack, Postgres runs as another user, who must traverse the home.
 MODE_FOR_ROOT, MODE = 0o711, 0o700
 
 
 @dataclass(frozen=True)
-class Connection:
-    """Where a running deployment can be reached, for the command line and for people.
+class LocalConnection:
+    """The addresses of a running stack, as written to connection.json.
 
-    Until `ready`, only its servers answer.
+    Until `ready`, only Postgres and Redis accept requests.
     """
 
     api_url: str
@@ -47,22 +47,22 @@ class Connection:
 
 
 class Home:
-    """The paths and small files of one home."""
+    """The paths and small files of one home directory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
 
     @classmethod
     def find(cls, configured: Path, start: Path | None = None) -> "Home":
-        """Find the home from anywhere inside a project, as git finds its repository.
+        """Find the home from any directory inside a project, as git finds its repository.
 
-        A relative `configured` is looked for in `start` and all directories above it; if it is
-        nowhere, the home is the one that would be made in `start`.
+        A relative `configured` is searched for in `start` and all directories above it. If no such
+        directory exists, the home is `configured` inside `start`, which `prepare` creates.
         """
         return cls(find_home(configured, start))
 
     def prepare(self) -> None:
-        """Make the home and its directories, closed to everybody else."""
+        """Create the home and its directories, readable by the owner only."""
         mode = MODE_FOR_ROOT if os.geteuid() == 0 else MODE
         self.path.mkdir(parents=True, exist_ok=True)
         self.path.chmod(mode)
@@ -72,27 +72,27 @@ class Home:
 
     @property
     def logs(self) -> Path:
-        """Where each process has its log."""
+        """The directory of the log files, one per service."""
         return self.path / "logs"
 
     @property
     def run(self) -> Path:
-        """Where the processes put temporary files."""
+        """The directory for temporary files of the services."""
         return self.path / "run"
 
     @property
     def postgres(self) -> Path:
-        """The data of Postgres."""
+        """The data directory of Postgres."""
         return self.path / "postgres"
 
     @property
     def redis(self) -> Path:
-        """The data of Redis."""
+        """The data directory of Redis."""
         return self.path / "redis"
 
     @property
     def lock(self) -> Path:
-        """The file that a running deployment holds locked."""
+        """The file that a running stack keeps locked."""
         return self.path / "lock"
 
     @property
@@ -105,46 +105,50 @@ class Home:
         """The generated passwords."""
         return Credentials(self.path / "credentials.json")
 
-    def choose_ports(self, wanted: Mapping[str, int]) -> dict[str, int]:
-        """Settle one port per name: the wanted one if not 0, else last time's if free, else new."""
-        known = _read_json(self.path / "home.json").get("ports", {})
+    def choose_ports(self, configured: Mapping[str, int]) -> dict[str, int]:
+        """Return one port per name, and remember it in home.json.
+
+        The configured port if it is not 0, else the remembered one if it is free, else a new one.
+        Raise PortTaken if a configured port is in use.
+        """
+        remembered = _read_json(self.path / "home.json").get("ports", {})
         chosen: dict[str, int] = {}
-        for name, port in wanted.items():
+        for name, port in configured.items():
             if port and not is_free(port):
                 raise PortTaken(
-                    f"port {port} for {name} is in use; set OVERNIGHT_{name.upper()}_PORT to "
-                    "another, or to 0 for a free one"
+                    f"port {port} for {name} is in use. Set OVERNIGHT_{name.upper()}_PORT to "
+                    "another port, or to 0 to use any free port."
                 )
-            chosen[name] = port or _settle(known.get(name), frozenset(chosen.values()))
-        kept = {**known, **{name: chosen[name] for name, port in wanted.items() if not port}}
+            chosen[name] = port or _free_port(remembered.get(name), frozenset(chosen.values()))
+        kept = remembered | {name: chosen[name] for name, port in configured.items() if not port}
         write_private(self.path / "home.json", json.dumps({"ports": kept}, indent=2) + "\n")
         return chosen
 
     def api_key(self) -> str | None:
-        """Return the local user's API key, if there is one yet."""
+        """Return the local user's API key; None before the first start."""
         with contextlib.suppress(FileNotFoundError):
             return self.api_key_path.read_text().strip() or None
         return None
 
-    def keep_api_key(self, key: str) -> None:
-        """Keep the local user's API key."""
+    def write_api_key(self, key: str) -> None:
+        """Write the local user's API key to its file."""
         write_private(self.api_key_path, key + "\n")
 
-    def connection(self) -> Connection | None:
-        """Say where the deployment of this home can be reached; None when it is not up."""
+    def connection(self) -> LocalConnection | None:
+        """Return the addresses of the stack that runs in this home; None if none runs."""
         holder = holder_of(self.lock)
         written = _read_json(self._connection_path)
-        # A killed deployment leaves its file behind, so ask who holds the home now.
+        # A killed stack leaves its file behind, so the file must name the lock's holder.
         if holder is None or written.get("pid") != holder.pid:
             return None
-        return Connection(**written)
+        return LocalConnection(**written)
 
-    def publish(self, connection: Connection) -> None:
-        """Tell the command line where we are."""
+    def publish(self, connection: LocalConnection) -> None:
+        """Write the addresses to connection.json, where clients and commands find them."""
         write_private(self._connection_path, json.dumps(asdict(connection), indent=2) + "\n")
 
-    def retract(self) -> None:
-        """Take back what `publish` said."""
+    def unpublish(self) -> None:
+        """Delete connection.json."""
         self._connection_path.unlink(missing_ok=True)
 
     @property
@@ -152,15 +156,15 @@ class Home:
         return self.path / "connection.json"
 
 
-def _settle(known: int | None, taken: frozenset[int]) -> int:
-    if known and known not in taken and is_free(known):
-        return known
+def _free_port(remembered: int | None, taken: frozenset[int]) -> int:
+    if remembered and remembered not in taken and is_free(remembered):
+        return remembered
     return free_port(taken=taken)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        answer = json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except (FileNotFoundError, ValueError):
         return {}
-    return answer if isinstance(answer, dict) else {}
+    return content if isinstance(content, dict) else {}

@@ -1,7 +1,8 @@
-"""One stack per home: the kernel drops the lock when its holder and all its services are gone.
+"""The lock of a home: only one stack runs in a home at a time.
 
-The guards of the services hold the same open file. So after `kill -9` of a supervisor the home
-stays locked for the seconds its services need to end, and the next one cannot run into them.
+The supervisor and the guards of its services share one locked file. The kernel releases the lock
+when all of them have ended. So after `kill -9` of a supervisor the home stays locked until its last
+service has ended, and a new supervisor cannot collide with old services.
 """
 
 import fcntl
@@ -17,54 +18,58 @@ import psutil
 
 from overnight_server.local.errors import AlreadyRunning
 
-#: How long a dead supervisor's services may take to end before we call them stuck.
-LAST_SERVICES = 60.0
-#: The system's idea of a process's start moves by about a second when the clock is set.
+#: How long the services of a dead supervisor may take to end before a new start is refused.
+OLD_SERVICES_TIMEOUT = 60.0
+#: The reported start time of a process shifts by about a second when the clock is set.
 START_TOLERANCE = 2.0
 
 
 @dataclass(frozen=True)
-class Holder:
-    """The supervisor that holds a home: a pid alone may have been given to another process."""
+class HomeHolder:
+    """The supervisor that holds a home's lock.
+
+    The start time is kept because the system may give the pid to another process.
+    """
 
     pid: int
     started: float
 
     @classmethod
-    def ourselves(cls) -> "Holder":
+    def this_process(cls) -> "HomeHolder":
         """Describe this process."""
         return cls(os.getpid(), psutil.Process().create_time())
 
     def is_alive(self) -> bool:
-        """Whether that very process still runs."""
+        """Return whether that process, and not another one with its pid, still runs."""
         try:
             process = psutil.Process(self.pid)
-            same = abs(process.create_time() - self.started) < START_TOLERANCE
-            return same and process.status() != psutil.STATUS_ZOMBIE
+            is_same = abs(process.create_time() - self.started) < START_TOLERANCE
+            return is_same and process.status() != psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return False
 
 
 @contextmanager
 def hold(path: Path) -> Iterator[int]:
-    """Hold the lock; the open file is given so that guards can hold it too.
+    """Hold the lock while the context is open; yield the descriptor, which guards hold too.
 
-    Refuses at once while another supervisor lives; waits for the last services of a dead one.
+    Raise AlreadyRunning at once if another supervisor runs. Wait for the last services of a dead
+    supervisor, and raise AlreadyRunning if they do not end in time.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        _take(fd, path)
+        _acquire(fd, path)
         os.ftruncate(fd, 0)
-        os.pwrite(fd, json.dumps(asdict(Holder.ourselves())).encode(), 0)
+        os.pwrite(fd, json.dumps(asdict(HomeHolder.this_process())).encode(), 0)
         yield fd
     finally:
         os.close(fd)
 
 
-def _take(fd: int, path: Path) -> None:
-    deadline = time.monotonic() + LAST_SERVICES
-    while not _try(fd):
-        holder = _written(path)
+def _acquire(fd: int, path: Path) -> None:
+    deadline = time.monotonic() + OLD_SERVICES_TIMEOUT
+    while not _try_lock(fd):
+        holder = _read_holder(path)
         if holder and holder.is_alive():
             raise AlreadyRunning(f"already running as process {holder.pid}")
         if time.monotonic() > deadline:
@@ -72,27 +77,27 @@ def _take(fd: int, path: Path) -> None:
         time.sleep(0.1)
 
 
-def holder_of(path: Path) -> Holder | None:
-    """Tell which living supervisor holds the lock; None if there is none."""
-    holder = _written(path)
+def holder_of(path: Path) -> HomeHolder | None:
+    """Return the running supervisor that holds the lock; None if there is none."""
+    holder = _read_holder(path)
     if holder is None or not holder.is_alive() or not is_held(path):
         return None
     return holder
 
 
 def is_held(path: Path) -> bool:
-    """Whether anybody holds the lock, be it only the last service of a dead supervisor."""
+    """Return whether any process holds the lock: a supervisor, or a service of a dead one."""
     try:
         fd = os.open(path, os.O_RDWR)
     except FileNotFoundError:
         return False
     try:
-        return not _try(fd)
+        return not _try_lock(fd)
     finally:
         os.close(fd)
 
 
-def _try(fd: int) -> bool:
+def _try_lock(fd: int) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -100,8 +105,8 @@ def _try(fd: int) -> bool:
     return True
 
 
-def _written(path: Path) -> Holder | None:
+def _read_holder(path: Path) -> HomeHolder | None:
     try:
-        return Holder(**json.loads(path.read_text()))
+        return HomeHolder(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
-        return None  # not there, or just being written
+        return None  # the file does not exist, or is being written

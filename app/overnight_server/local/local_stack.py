@@ -1,4 +1,4 @@
-"""What one deployment consists of: its servers, its processes, their addresses and environment."""
+"""The parts of a local stack: servers, processes, addresses, environments."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from overnight_server.local.binaries import find_postgres, find_redis
 from overnight_server.local.guarded_program import Program
-from overnight_server.local.home import Connection, Home
+from overnight_server.local.home import Home, LocalConnection
 from overnight_server.local.postgres import API_LOGIN, SERVICE_LOGIN, Cluster
 from overnight_server.local.probes import http_status, live_workers
 from overnight_server.local.redis import RedisServer
@@ -18,12 +18,13 @@ from overnight_server.settings import Settings
 from overnight_server.store.db import Db
 
 HTTP_OK = 200
-EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}  # noqa: S104 - read, not bound
+# The address to call for a server that listens on all addresses.
+WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}  # noqa: S104 - not bound
 
 
 @dataclass(frozen=True)
 class LocalStack:
-    """Everything that `up` starts, as data; a server that was configured is not among it."""
+    """Everything that `up` starts; `postgres` and `redis` are None if the settings name servers."""
 
     settings: Settings
     home: Home
@@ -37,7 +38,7 @@ class LocalStack:
 
     @classmethod
     def plan(cls, settings: Settings, home: Home) -> "LocalStack":
-        """Decide which servers are ours, on which ports everything listens, and who may come in."""
+        """Choose the embedded servers to run, the ports and the passwords."""
         ports = home.choose_ports(
             {
                 "api": settings.api_port,
@@ -70,17 +71,17 @@ class LocalStack:
 
     @property
     def api_url(self) -> str:
-        """Where the API answers."""
+        """The address of the API."""
         return _address(self.settings.api_host, self.api_port)
 
     @property
     def flower_url(self) -> str:
-        """Where Flower answers."""
+        """The address of Flower."""
         return _address(self.settings.flower_host, self.flower_port)
 
-    def connection(self, *, ready: bool) -> Connection:
-        """Say where everything can be reached, or will be."""
-        return Connection(
+    def connection(self, *, ready: bool) -> LocalConnection:
+        """Return the addresses of all parts; `ready` says whether the processes are ready."""
+        return LocalConnection(
             api_url=self.api_url,
             api_key_path=str(self.home.api_key_path),
             flower_url=self.flower_url,
@@ -93,49 +94,60 @@ class LocalStack:
         )
 
     def _flower_login(self) -> str:
-        """Say where the password is, never what it is."""
-        place = "OVERNIGHT_FLOWER_PASSWORD"
+        """Return the user name and where the password is stored, never the password."""
+        source = "OVERNIGHT_FLOWER_PASSWORD"
         if not self.settings.flower_password:
-            place = str(self.home.credentials.path)
-        return f"user {self.settings.flower_user}, password in {place}"
+            source = str(self.home.credentials.path)
+        return f"user {self.settings.flower_user}, password in {source}"
 
     def servers(self) -> list[Service]:
-        """List the servers that are ours, their data laid out."""
+        """Return the embedded servers as services, after creating their data directories."""
         services = []
         if self.postgres:
             self.postgres.initialise()
             services.append(
-                Service("postgres", self.postgres.server(), ready=self.postgres.is_ready)
+                Service(
+                    "postgres", self.postgres.server(), ready=self.postgres.is_ready, shown=False
+                )
             )
         if self.redis:
             self.redis.initialise()
-            services.append(Service("redis", self.redis.server(), ready=self.redis.is_ready))
+            services.append(
+                Service("redis", self.redis.server(), ready=self.redis.is_ready, shown=False)
+            )
         return services
 
     def migration(self) -> Service:
-        """Say how the schema is brought up to date."""
-        return self._process("migrate", grace=10.0)
+        """Return the command that updates the database schema; it runs once."""
+        return self._process("migrate")
 
     def processes(self, db: Db) -> list[Service]:
-        """List the processes in the order of their start; they stop the other way round."""
-        api_ready = partial(_answers, f"{self.api_url}/ready", expected=HTTP_OK)
+        """Return the processes in the order of their start; they stop in reverse order."""
+        api_ready = partial(_responds, f"{self.api_url}/ready", expected=HTTP_OK)
         worker_ready = partial(_has_worker, db, self.settings.worker_liveness)
         # Celery waits for its running tasks first, then for its own threads.
-        patient = self.settings.shutdown_grace + 10.0
+        celery_grace = self.settings.shutdown_grace + 10.0
         return [
             self._process("api", ready=api_ready),
             self._process("dispatcher"),
-            self._process("maintenance", grace=patient),
-            self._process("worker", ready=worker_ready, grace=patient),
+            self._process("maintenance", grace=celery_grace),
+            self._process("worker", ready=worker_ready, grace=celery_grace),
             self._process("beat"),
-            # Flower keeps nothing, and does not end by itself while it waits for events.
-            self._process("flower", ready=partial(_answers, self.flower_url), grace=2.0),
+            # Flower stores nothing, and does not end by itself while it waits for events.
+            self._process(
+                "flower", ready=partial(_responds, self.flower_url), grace=2.0, shown=False
+            ),
         ]
 
     def _process(
-        self, name: str, *, ready: partial[bool] | None = None, grace: float = 10.0
+        self,
+        name: str,
+        *,
+        ready: partial[bool] | None = None,
+        grace: float = 10.0,
+        shown: bool = True,
     ) -> Service:
-        ours = (("postgres", self.postgres), ("redis", self.redis))
+        servers = {"postgres": self.postgres, "redis": self.redis}
         return Service(
             name,
             Program(
@@ -143,21 +155,22 @@ class LocalStack:
                 env=self.environment(name),
                 stop_signal=signal.SIGTERM,
                 grace=grace,
-                cwd=Path.cwd(),  # where a user's own handlers are found
+                cwd=Path.cwd(),  # the user's handlers are imported from here
             ),
             ready=ready,
-            depends_on=tuple(server for server, own in ours if own),
+            depends_on=tuple(server for server, embedded in servers.items() if embedded),
+            shown=shown,
         )
 
     def database_url_for(self, process: str) -> str:
-        """Say where a process finds Postgres; in one of ours each kind has a login of its own."""
+        """Return the Postgres address of a process; the embedded server has a login per role."""
         if self.postgres is None or process == "migrate":
             return self.database_url
         return self.postgres.url(login=API_LOGIN if process == "api" else SERVICE_LOGIN)
 
     def environment(self, process: str) -> dict[str, str]:
-        """Say what a process of this deployment must know to find the others."""
-        ours = {
+        """Return the environment of a process: this one's, with the addresses of the stack."""
+        addresses = {
             "OVERNIGHT_HOME": str(self.home.path),
             "OVERNIGHT_DATABASE_URL": self.database_url_for(process),
             "OVERNIGHT_REDIS_URL": self.redis_url,
@@ -166,19 +179,19 @@ class LocalStack:
             "OVERNIGHT_FLOWER_USER": self.settings.flower_user,
             "OVERNIGHT_FLOWER_PASSWORD": self.flower_password,
             "PYTHONUNBUFFERED": "1",
-            # Celery leaves temporary directories behind when it is killed.
+            # A killed Celery leaves temporary directories behind; this keeps them in the home.
             "TMPDIR": str(self.home.run),
         }
-        # A secret may be given by value or by file, not by both; here it is known by value.
-        files = {f"{name}_FILE" for name in ours}
-        return {name: value for name, value in os.environ.items() if name not in files} | ours
+        # A secret may be set by value or by file, not by both; here it is set by value.
+        files = {f"{name}_FILE" for name in addresses}
+        return {name: value for name, value in os.environ.items() if name not in files} | addresses
 
 
 def _address(host: str, port: int) -> str:
-    return f"http://{EVERYWHERE.get(host, host)}:{port}"
+    return f"http://{WILDCARD_HOSTS.get(host, host)}:{port}"
 
 
-def _answers(url: str, expected: int | None = None) -> bool:
+def _responds(url: str, expected: int | None = None) -> bool:
     status = http_status(url)
     return status is not None and expected in {None, status}
 

@@ -1,4 +1,4 @@
-"""Our own Postgres on a loopback port: its data, its server, and a plain role for us in it."""
+"""An embedded Postgres on a loopback port: data directory, server, roles and database."""
 
 import os
 import re
@@ -15,16 +15,16 @@ from psycopg2 import sql
 
 from overnight_server.local.binaries import PostgresBinaries, find_postgres
 from overnight_server.local.credentials import Credentials
-from overnight_server.local.embedded import Embedded
+from overnight_server.local.embedded import EmbeddedServer
 from overnight_server.local.errors import DataNotOurs, DidNotStart
-from overnight_server.local.guarded_program import Guarded, Program
+from overnight_server.local.guarded_program import GuardedProgram, Program
 from overnight_server.local.ports import LOOPBACK, free_port
-from overnight_server.local.privileges import Identity, choose, unprivileged_user
+from overnight_server.local.privileges import Identity, choose_identity, unprivileged_user
 
 SUPERUSER = "postgres"
 OWNER = "overnight"
 DATABASE = "overnight"
-#: Who logs in for the API and for the other processes; the migration makes them.
+#: The logins of the API and of the other processes; the migration creates them.
 API_LOGIN = "overnight_api"
 SERVICE_LOGIN = "overnight_service"
 #: Postgres 18 takes about a second; a slow disk may take many.
@@ -33,7 +33,7 @@ INITDB_TIMEOUT = 300.0
 
 @dataclass(frozen=True)
 class Cluster:
-    """One data directory of Postgres, the port it serves and the passwords to it."""
+    """The data directory, the port and the passwords of one Postgres server."""
 
     data: Path
     port: int
@@ -43,12 +43,12 @@ class Cluster:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def url(self, database: str = DATABASE, login: str = OWNER) -> str:
-        """Address of a database for one of the application's own logins, none a superuser."""
+        """Return the address of a database for a login of the application, never a superuser."""
         return self._url(login, database)
 
     @property
     def superuser_url(self) -> str:
-        """Address for laying out roles and databases; the application never uses it."""
+        """The superuser's address, used only to create roles and databases."""
         return self._url(SUPERUSER, "postgres")
 
     def _url(self, user: str, database: str) -> str:
@@ -57,16 +57,16 @@ class Cluster:
 
     @property
     def identity(self) -> Identity:
-        """Who the server runs as."""
-        return choose([self.binaries.postgres, self.data])
+        """The user the server runs as."""
+        return choose_identity([self.binaries.postgres, self.data])
 
     def initialise(self) -> None:
-        """Lay out the data directory, unless it is there already and fit for these binaries."""
+        """Create the data directory, unless it exists; raise DataNotOurs if it cannot be served."""
         if (self.data / "PG_VERSION").exists():
-            self._check_ours()
+            self._check_existing_data()
             return
-        # Laid out beside its place and moved there when whole: an interrupted initdb leaves no
-        # half-made data directory that the next start would trust.
+        # Created beside its final path and renamed when complete: an interrupted initdb leaves no
+        # incomplete data directory that the next start would use.
         with tempfile.TemporaryDirectory(prefix=".initdb-", dir=self.data.parent) as scratch:
             Path(scratch).chmod(0o711)
             draft = Path(scratch, "data")
@@ -74,12 +74,12 @@ class Cluster:
             password_file = Path(scratch, "password")
             password_file.touch(mode=0o600)
             password_file.write_text(self.credentials.password(f"postgres.{SUPERUSER}") + "\n")
-            self._give_away(draft, password_file)
+            self._change_owner(draft, password_file)
             self._run_initdb(draft, password_file, log=Path(scratch, "log"))
             draft.rename(self.data)
 
-    def _give_away(self, *paths: Path) -> None:
-        if self.identity is not Identity.OURSELVES:
+    def _change_owner(self, *paths: Path) -> None:
+        if self.identity is not Identity.CURRENT_USER:
             user = unprivileged_user()
             for path in paths:
                 os.chown(path, user.pw_uid, user.pw_gid)
@@ -97,42 +97,43 @@ class Cluster:
         ]
         program = self._program([str(self.binaries.initdb), *options])
         with log.open("wb") as output:
-            initdb = Guarded(program, output=output)
+            initdb = GuardedProgram(program, output=output)
             code = initdb.wait(INITDB_TIMEOUT)
             initdb.stop()
         if code != 0:
             raise DidNotStart(f"initdb failed:\n{log.read_text(errors='replace')}")
 
-    def _check_ours(self) -> None:
+    def _check_existing_data(self) -> None:
         made_by = (self.data / "PG_VERSION").read_text().strip()
-        ours = self.binaries_version()
-        if made_by != str(ours):
+        version = self.binaries_version()
+        if made_by != str(version):
             raise DataNotOurs(
-                f"{self.data} was made by Postgres {made_by}, but {self.binaries.postgres} is "
-                f"version {ours}. Set OVERNIGHT_PG_BIN to a Postgres {made_by}."
+                f"{self.data} was created by Postgres {made_by}, but {self.binaries.postgres} is "
+                f"version {version}. Set OVERNIGHT_PG_BIN to a Postgres {made_by}."
             )
         expected = os.geteuid()
-        if self.identity is not Identity.OURSELVES:
+        if self.identity is not Identity.CURRENT_USER:
             expected = unprivileged_user().pw_uid
         owner = self.data.stat().st_uid
         if owner != expected:
             raise DataNotOurs(
                 f"{self.data} belongs to user id {owner}, and Postgres would run as user id "
-                f"{expected}. Run as the user that made it, or choose another OVERNIGHT_HOME."
+                f"{expected}. Run as the user that created it, or set OVERNIGHT_HOME to another "
+                "directory."
             )
 
     def binaries_version(self) -> int:
-        """Ask the server program for its major version."""
-        answer = subprocess.run(
+        """Return the major version of the server program."""
+        output = subprocess.run(
             [self.binaries.postgres, "--version"], check=True, capture_output=True, text=True
         ).stdout
-        found = re.search(r"\d+", answer)
-        if not found:
-            raise DataNotOurs(f"{self.binaries.postgres} does not say its version: {answer!r}")
-        return int(found[0])
+        number = re.search(r"\d+", output)
+        if not number:
+            raise DataNotOurs(f"{self.binaries.postgres} --version printed no version: {output!r}")
+        return int(number[0])
 
     def server(self) -> Program:
-        """Say how to run the server: in the foreground, on loopback only, without a socket file."""
+        """Return the server program: in the foreground, on loopback only, without a socket file."""
         settings = {
             "listen_addresses": LOOPBACK,
             "port": str(self.port),
@@ -144,11 +145,11 @@ class Cluster:
         if not self.fsync:
             # Commits still reach the operating system, so a crash of the server alone loses none.
             settings |= {"fsync": "off", "full_page_writes": "off"}
-        chosen = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        return self._program([str(self.binaries.postgres), "-D", str(self.data), *chosen])
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        return self._program([str(self.binaries.postgres), "-D", str(self.data), *options])
 
     def _program(self, argv: list[str]) -> Program:
-        # SIGINT is the fast shutdown; SIGTERM would wait for every client to leave by itself.
+        # SIGINT is the fast shutdown; SIGTERM would wait until every client has disconnected.
         return Program(
             argv,
             env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"},
@@ -158,7 +159,7 @@ class Cluster:
         )
 
     def is_ready(self) -> bool:
-        """Say whether the server lets us in now."""
+        """Return whether the server accepts connections now."""
         try:
             psycopg2.connect(self.superuser_url, connect_timeout=2).close()
         except psycopg2.OperationalError:
@@ -166,16 +167,16 @@ class Cluster:
         return True
 
     def served_by(self) -> int | None:
-        """Return the process that has taken hold of the data directory, if any has."""
+        """Return the pid of the server that serves the data directory; None if none does."""
         try:
             return int((self.data / "postmaster.pid").read_text().partition("\n")[0])
         except (FileNotFoundError, ValueError):
             return None
 
     def prepare_owner(self) -> None:
-        """Make the application's role and database in a running server, unless they are there."""
+        """Create the application's role and database in the running server, unless they exist."""
         connection = psycopg2.connect(self.superuser_url)
-        connection.autocommit = True  # a database cannot be made inside a transaction
+        connection.autocommit = True  # a database cannot be created inside a transaction
         try:
             with connection.cursor() as cursor:
                 self._prepare_role(cursor)
@@ -184,7 +185,7 @@ class Cluster:
             connection.close()
 
     def prepare_logins(self) -> None:
-        """Give the logins that the migration made their passwords; until then nobody comes in."""
+        """Set the passwords of the logins that the migration created without one."""
         connection = psycopg2.connect(self.superuser_url)
         try:
             with connection, connection.cursor() as cursor:
@@ -201,7 +202,7 @@ class Cluster:
     def _prepare_role(self, cursor: psycopg2.extensions.cursor) -> None:
         cursor.execute("SELECT FROM pg_roles WHERE rolname = %s", [OWNER])
         verb = sql.SQL("ALTER" if cursor.rowcount else "CREATE")
-        # Superusers pass through every row-level policy, so the application must not be one.
+        # Row-level security does not apply to superusers, so the application must not be one.
         cursor.execute(
             sql.SQL("{} ROLE {} LOGIN NOSUPERUSER NOBYPASSRLS CREATEROLE PASSWORD {}").format(
                 verb,
@@ -220,10 +221,10 @@ class Cluster:
             )
 
 
-class EmbeddedPostgres(Embedded):
-    """A Postgres of our own in `directory`, started and stopped with its owner.
+class EmbeddedPostgres(EmbeddedServer):
+    """A Postgres in `directory` that does not outlive the process that started it.
 
-    `fsync=False` makes it faster and safe only against crashes of the server, not of the machine.
+    `fsync=False` is faster; data survives a crash of the server, but not of the machine.
     """
 
     def __init__(
@@ -247,29 +248,29 @@ class EmbeddedPostgres(Embedded):
         )
 
     def url(self, database: str = DATABASE, login: str = OWNER) -> str:
-        """Address of a database for one of the application's own logins."""
+        """Return the address of a database for one of the application's logins."""
         return self.cluster.url(database, login)
 
     @property
     def superuser_url(self) -> str:
-        """Address for making databases and roles."""
+        """The superuser's address, for creating databases and roles."""
         return self.cluster.superuser_url
 
     def program(self) -> Program:
-        """Say what to run."""
+        """Return the program to run."""
         return self.cluster.server()
 
     def is_ready(self) -> bool:
-        """Say whether our own server, not another on its port, lets us in now."""
+        """Return whether this server, and not another one on its port, accepts connections now."""
         return self.cluster.served_by() == self.pid and self.cluster.is_ready()
 
     def start(self) -> Self:
-        """Start the server, with the application's role and database in it."""
+        """Start the server, and create the application's role and database in it."""
         self.directory.mkdir(mode=0o711, parents=True, exist_ok=True)
         self.cluster.initialise()
         super().start()
         self.cluster.prepare_owner()
         return self
 
-    def _crash(self, process: Guarded) -> None:
-        process.send_signal(signal.SIGQUIT)  # Postgres calls this the immediate shutdown
+    def _crash(self, process: GuardedProgram) -> None:
+        process.send_signal(signal.SIGQUIT)  # the immediate shutdown of Postgres

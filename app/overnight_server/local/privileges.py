@@ -1,8 +1,8 @@
-"""Who a server process runs as: Postgres refuses root, so root hands it to `nobody`.
+"""The user a server process runs as. Postgres refuses root, so root starts Postgres as `nobody`.
 
-The plain hand-over is enough when `nobody` can walk to the programs and the data. Below a closed
-directory (a project in /root) it cannot; then the process also keeps the one capability that
-ignores file permissions. That lets it touch any file, which is why it is the second choice.
+Switching to `nobody` is enough when that user can reach the programs and the data. Below a closed
+directory (a project in /root) it cannot. Then the process also keeps the capability that ignores
+file permissions. With it the process can read and write any file, so it is the second choice.
 """
 
 import ctypes
@@ -32,47 +32,50 @@ CAPABILITY_VERSION_3 = 0x20080522
 
 
 class Identity(StrEnum):
-    """The three ways a server process may be started."""
+    """The three identities with which a server process can be started."""
 
-    OURSELVES = "ourselves"
+    CURRENT_USER = "current_user"
     NOBODY = "nobody"
     NOBODY_WITH_ACCESS = "nobody_with_access"
 
 
-def choose(paths: Iterable[Path]) -> Identity:
-    """Pick the least powerful identity that Postgres accepts and that reaches all `paths`."""
+def choose_identity(paths: Iterable[Path]) -> Identity:
+    """Return the least powerful identity that Postgres accepts and that can reach all `paths`.
+
+    Raise CannotDropRoot if there is none.
+    """
     if os.geteuid() != 0:
-        return Identity.OURSELVES
+        return Identity.CURRENT_USER
     user = unprivileged_user()
-    closed = [path for path in paths if not reachable(path, user.pw_uid, user.pw_gid)]
-    if not closed:
+    unreachable = [path for path in paths if not can_reach(path, user.pw_uid, user.pw_gid)]
+    if not unreachable:
         return Identity.NOBODY
-    if _holds(CAP_DAC_OVERRIDE) and _holds(CAP_SETPCAP):
+    if _has_capability(CAP_DAC_OVERRIDE) and _has_capability(CAP_SETPCAP):
         return Identity.NOBODY_WITH_ACCESS
     raise CannotDropRoot(
-        f"Postgres does not run as root, and {UNPRIVILEGED_USER} cannot reach {closed[0]}. "
+        f"Postgres does not run as root, and {UNPRIVILEGED_USER} cannot reach {unreachable[0]}. "
         "Run as an ordinary user, move the project out of the closed directory, "
-        "or name a server in OVERNIGHT_DATABASE_URL."
+        "or set OVERNIGHT_DATABASE_URL to a running server."
     )
 
 
 def unprivileged_user() -> pwd.struct_passwd:
-    """Look up the user that Postgres runs as when we are root."""
+    """Return the user that Postgres runs as when this process is root."""
     try:
         return pwd.getpwnam(UNPRIVILEGED_USER)
     except KeyError as missing:
         raise CannotDropRoot(
             f"Postgres does not run as root, and there is no user {UNPRIVILEGED_USER} here. "
-            "Run as an ordinary user or name a server in OVERNIGHT_DATABASE_URL."
+            "Run as an ordinary user, or set OVERNIGHT_DATABASE_URL to a running server."
         ) from missing
 
 
-def reachable(path: Path, uid: int, gid: int) -> bool:
-    """Say whether every directory on the way to `path` lets this user pass."""
-    return all(_may_pass(parent.stat(), uid, gid) for parent in path.resolve().parents)
+def can_reach(path: Path, uid: int, gid: int) -> bool:
+    """Return whether this user may traverse every directory above `path`."""
+    return all(_may_traverse(parent.stat(), uid, gid) for parent in path.resolve().parents)
 
 
-def _may_pass(status: os.stat_result, uid: int, gid: int) -> bool:
+def _may_traverse(status: os.stat_result, uid: int, gid: int) -> bool:
     if status.st_uid == uid:
         return bool(status.st_mode & stat.S_IXUSR)
     if status.st_gid == gid:
@@ -80,7 +83,7 @@ def _may_pass(status: os.stat_result, uid: int, gid: int) -> bool:
     return bool(status.st_mode & stat.S_IXOTH)
 
 
-def _holds(capability: int) -> bool:
+def _has_capability(capability: int) -> bool:
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -89,15 +92,15 @@ def _holds(capability: int) -> bool:
     return bool(int(effective.split()[1], 16) & (1 << capability))
 
 
-def assume(identity: Identity) -> None:
-    """Become `identity` for good. Call it in a forked child, just before exec."""
-    if identity is Identity.OURSELVES:
+def switch_to(identity: Identity) -> None:
+    """Switch this process to `identity` for good. Call it in a forked child, just before exec."""
+    if identity is Identity.CURRENT_USER:
         return
     user = unprivileged_user()
     keep_access = identity is Identity.NOBODY_WITH_ACCESS
     if keep_access:
         prctl(PR_SET_KEEPCAPS, 1)
-        # initdb asks access(2), which judges a plain user without capabilities unless this is set.
+        # initdb calls access(2), which ignores capabilities of a plain user unless this is set.
         prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP | SECBIT_KEEP_CAPS)
     os.setgroups([])
     os.setgid(user.pw_gid)
@@ -107,22 +110,20 @@ def assume(identity: Identity) -> None:
         prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_DAC_OVERRIDE)
 
 
-def die_with_parent(signal_number: int) -> None:
-    """Ask Linux to send us this signal when our parent ends; elsewhere there is no such wish."""
+def signal_on_parent_death(signal_number: int) -> None:
+    """Have Linux send this signal when the parent process ends; other systems cannot do this."""
     if hasattr(ctypes.CDLL(None), "prctl"):
         prctl(PR_SET_PDEATHSIG, signal_number)
 
 
-def adopt_orphans() -> bool:
-    """Become the parent of every orphan below us, so that none escapes; False where impossible."""
-    if not hasattr(ctypes.CDLL(None), "prctl"):
-        return False
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
-    return True
+def become_subreaper() -> None:
+    """Become the parent of every orphaned descendant, where the system can do this."""
+    if hasattr(ctypes.CDLL(None), "prctl"):
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def prctl(option: int, *arguments: int) -> None:
-    """Call Linux's prctl, which Python does not offer."""
+    """Call prctl of Linux, for which Python has no function; raise OSError if it fails."""
     libc = ctypes.CDLL(None, use_errno=True)
     padded = [*arguments, 0, 0, 0, 0][:4]
     if libc.prctl(option, *(ctypes.c_ulong(number) for number in padded)) != 0:
@@ -145,9 +146,9 @@ class _Sets(ctypes.Structure):
 def _keep_only(capability: int) -> None:
     mask = 1 << capability
     header = _Header(CAPABILITY_VERSION_3, 0)
-    # Two words, because capabilities are 64 bits wide; ours lies in the lower one.
-    words = (_Sets * 2)(_Sets(mask, mask, mask), _Sets(0, 0, 0))
+    # Two elements, because capabilities have 64 bits; this one is among the lower 32.
+    sets = (_Sets * 2)(_Sets(mask, mask, mask), _Sets(0, 0, 0))
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.capset(ctypes.byref(header), words) != 0:
+    if libc.capset(ctypes.byref(header), sets) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"capset: {os.strerror(number)}")

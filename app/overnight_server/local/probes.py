@@ -1,4 +1,4 @@
-"""Probes of a running stack: does the API answer, do its processes live, does beat tick."""
+"""Probes of a running service: HTTP status, live workers, connected dispatchers, the last sweep."""
 
 import http.client
 from datetime import timedelta
@@ -9,18 +9,18 @@ from sqlalchemy import column, func, select, table
 from overnight_server.store.db import Db
 from overnight_server.store.models import Agent, SweepRun
 
-PATIENCE = 2.0
-# Who is connected to the server, as Postgres itself knows it.
+HTTP_TIMEOUT = 2.0
+# The sessions of the server, as Postgres lists them.
 _SESSIONS = table(
     "pg_stat_activity", column("datname"), column("application_name"), column("state_change")
 )
 
 
 def http_status(url: str) -> int | None:
-    """Ask a web server for its answer's status; None if there is no answer."""
+    """Return the status of a GET request; None if the server does not respond."""
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=PATIENCE)
+    connection = kind(parts.hostname or "", parts.port, timeout=HTTP_TIMEOUT)
     try:
         connection.request("GET", parts.path or "/")
         return connection.getresponse().status
@@ -31,40 +31,41 @@ def http_status(url: str) -> int | None:
 
 
 def live_workers(db: Db, liveness: float) -> int:
-    """Count the workers that take on work and were heard from within so many seconds."""
-    return len(_heard(db, liveness, "active"))
+    """Count the active workers whose last heartbeat is at most `liveness` seconds old."""
+    return len(_workers_with_status(db, liveness, "active"))
 
 
 def draining_workers(db: Db, liveness: float) -> list[str]:
-    """Name the workers that were heard from but take on nothing new."""
-    return _heard(db, liveness, "draining")
+    """Return the ids of live workers that accept no new tasks."""
+    return _workers_with_status(db, liveness, "draining")
 
 
-def _heard(db: Db, liveness: float, status: str) -> list[str]:
-    heard = Agent.last_heartbeat_at > func.clock() - timedelta(seconds=liveness)
-    question = select(Agent.id).where(Agent.status == status, heard).order_by(Agent.id)
-    return db.atomically(lambda tx: list(tx.scalars(question)))
+def _workers_with_status(db: Db, liveness: float, status: str) -> list[str]:
+    is_live = Agent.last_heartbeat_at > func.clock() - timedelta(seconds=liveness)
+    query = select(Agent.id).where(Agent.status == status, is_live).order_by(Agent.id)
+    return db.atomically(lambda tx: list(tx.scalars(query)))
 
 
-def seconds_since_each_dispatcher(db: Db, named: str) -> list[float | None]:
-    """Tell of each connection of a dispatcher how long it has been silent, the latest first.
+def seconds_since_each_dispatcher(db: Db, application_name: str) -> list[float | None]:
+    """Return, per dispatcher connection, the seconds since its last statement, latest first.
 
-    None stands for one whose doings this login may not see.
+    An entry is None if this login may not see the connection's activity.
     """
-    silent = func.extract("epoch", func.now() - _SESSIONS.c.state_change)
-    question = (
-        select(silent)
+    idle = func.extract("epoch", func.now() - _SESSIONS.c.state_change)
+    query = (
+        select(idle)
         .where(
-            _SESSIONS.c.application_name == named, _SESSIONS.c.datname == func.current_database()
+            _SESSIONS.c.application_name == application_name,
+            _SESSIONS.c.datname == func.current_database(),
         )
-        .order_by(silent.nulls_last())
+        .order_by(idle.nulls_last())
     )
-    found = db.atomically(lambda tx: list(tx.scalars(question)))
-    return [None if seconds is None else float(seconds) for seconds in found]
+    rows = db.atomically(lambda tx: list(tx.scalars(query)))
+    return [None if seconds is None else float(seconds) for seconds in rows]
 
 
 def seconds_since_last_sweep(db: Db) -> float | None:
-    """Tell how long ago any maintenance sweep began; None if none ever did."""
+    """Return the seconds since any maintenance sweep began; None if no sweep ever ran."""
     age = func.extract("epoch", func.clock() - func.max(SweepRun.started_at))
     seconds = db.atomically(lambda tx: tx.scalar(select(age)))
     return None if seconds is None else float(seconds)

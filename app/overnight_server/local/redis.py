@@ -1,4 +1,4 @@
-"""Our own Redis (or Valkey) on a loopback port, with a password, keeping what it is told."""
+"""An embedded Redis (or Valkey) on a loopback port, with a password and an append-only file."""
 
 import signal
 from dataclasses import dataclass
@@ -9,15 +9,15 @@ from redis.exceptions import RedisError
 
 from overnight_server.local.binaries import find_redis
 from overnight_server.local.credentials import Credentials, write_private
-from overnight_server.local.embedded import Embedded
-from overnight_server.local.guarded_program import Guarded, Program
+from overnight_server.local.embedded import EmbeddedServer
+from overnight_server.local.guarded_program import GuardedProgram, Program
 from overnight_server.local.ports import LOOPBACK, free_port
 from overnight_server.wakeups.redis_client import fail_fast_client
 
 
 @dataclass(frozen=True)
 class RedisServer:
-    """One data directory of Redis, the port it serves and the password to it."""
+    """The data directory, the port and the password of one Redis server."""
 
     data: Path
     port: int
@@ -26,11 +26,11 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """Address of the server, password included."""
+        """The server's address, with the password."""
         return f"redis://:{self.credentials.password('redis')}@{LOOPBACK}:{self.port}/0"
 
     def initialise(self) -> None:
-        """Write the configuration, which holds the password and therefore is no argument."""
+        """Write the configuration file; the password must not be among the arguments."""
         self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         lines = [
             f"bind {LOOPBACK}",
@@ -40,7 +40,7 @@ class RedisServer:
             "appendonly yes",
             'save ""',
             "loglevel warning",
-            # A broker that silently drops keys loses messages; it has to refuse them instead.
+            # With another policy a full server drops keys, and with them messages.
             "maxmemory-policy noeviction",
         ]
         write_private(self._configuration, "\n".join(lines) + "\n")
@@ -50,11 +50,11 @@ class RedisServer:
         return self.data / "redis.conf"
 
     def server(self) -> Program:
-        """Say how to run the server in the foreground."""
+        """Return the program that runs the server in the foreground."""
         return Program([str(self.binary), str(self._configuration)], stop_signal=signal.SIGTERM)
 
     def is_ready(self) -> bool:
-        """Say whether the server answers now."""
+        """Return whether the server accepts requests now."""
         with fail_fast_client(self.url) as client:
             try:
                 return bool(client.ping())
@@ -67,8 +67,8 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-class EmbeddedRedis(Embedded):
-    """A Redis of our own in `directory`, started and stopped with its owner."""
+class EmbeddedRedis(EmbeddedServer):
+    """A Redis in `directory` that does not outlive the process that started it."""
 
     def __init__(
         self, directory: Path, *, port: int | None = None, binary: Path | None = None
@@ -83,23 +83,23 @@ class EmbeddedRedis(Embedded):
 
     @property
     def url(self) -> str:
-        """Address of the server, password included."""
+        """The server's address, with the password."""
         return self.server.url
 
     def program(self) -> Program:
-        """Say what to run."""
+        """Return the program to run."""
         return self.server.server()
 
     def is_ready(self) -> bool:
-        """Say whether the server answers now."""
+        """Return whether the server accepts requests now."""
         return self.server.is_ready()
 
     def start(self) -> Self:
-        """Start the server and wait until it answers."""
+        """Write the configuration, start the server and wait until it is ready."""
         self.directory.mkdir(mode=0o711, parents=True, exist_ok=True)
         self.server.initialise()
         super().start()
         return self
 
-    def _crash(self, process: Guarded) -> None:
+    def _crash(self, process: GuardedProgram) -> None:
         process.send_signal(signal.SIGKILL)

@@ -1,7 +1,7 @@
-"""Keep a set of services running: start them in order, restart what dies, stop them in reverse.
+"""The supervisor: start services in order, restart those that end, stop them in reverse order.
 
-Every service stands under a guard (`local/guard_process.py`), so that even `kill -9` of the
-supervisor leaves nothing behind. One loop on the main thread does all the work, between signals.
+Each service runs under a guard (`local/guard_process.py`), so that no process is left even after
+`kill -9` of the supervisor. One loop on the main thread does all the work.
 """
 
 import os
@@ -15,21 +15,33 @@ from typing import Self
 
 from overnight_server.local.console import Console
 from overnight_server.local.logfile import LogFile
-from overnight_server.local.service_state import Post, Service, pause_before_restart, read_now
+from overnight_server.local.service_state import (
+    Service,
+    SupervisedService,
+    pause_before_restart,
+    read_available,
+)
+from overnight_server.telemetry import Event, emit
 
 READINESS_PAUSE = 0.1
 LONGEST_SLEEP = 1.0
-#: What a hurried stop leaves the services before they are killed.
+#: Seconds that a hurried stop leaves the services before it kills them.
 HURRY_GRACE = 2.0
-#: A service that fell so often before it was ever ready will not make it by itself.
-HOPELESS_FALLS = 3
-_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: A service that failed this often without ever being ready is not started again.
+MAX_START_FAILURES = 3
+#: The log file of the supervisor's own messages.
+OWN_LOG = "supervisor"
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# INFO lines of libraries (uvicorn, Celery) are kept in the log file and not shown.
+_LIBRARY_INFO = (" INFO logger=", '"level": "INFO", "role": ', '"logger": ')
 
 
 class Supervisor:
-    """Run services until told to stop. Use it as a context manager on the main thread.
+    """Run services until a stop is requested. Use it as a context manager on the main thread.
 
-    `held` are open files (the lock of the home) that stay open until every service is gone.
+    All output goes to one log file per service. The terminal shows a service's lines only while
+    `shows_output` is set. `held` are descriptors (the lock of the home) that stay open until every
+    service has ended.
     """
 
     def __init__(self, logs: Path, console: Console, *, held: Sequence[int] = ()) -> None:
@@ -37,17 +49,20 @@ class Supervisor:
         self.console = console
         self.held = held
         self.stop_requests = 0
-        self._posts: dict[str, Post] = {}
+        self.shows_output = False
+        self._services: dict[str, SupervisedService] = {}
         self._files: dict[str, LogFile] = {}
         self._stopping = False
 
     def __enter__(self) -> Self:
-        self._nudged, self._wake = os.pipe()
-        os.set_blocking(self._nudged, False)
-        os.set_blocking(self._wake, False)
-        self._old_wakeup = signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
-        self._old_handlers = {number: signal.signal(number, self._on_stop) for number in _STOPS}
-        # Only to be woken: the loop itself looks who has ended.
+        self._wakeup_reader, self._wakeup_writer = os.pipe()
+        os.set_blocking(self._wakeup_reader, False)
+        os.set_blocking(self._wakeup_writer, False)
+        self._old_wakeup = signal.set_wakeup_fd(self._wakeup_writer, warn_on_full_buffer=False)
+        self._old_handlers = {
+            number: signal.signal(number, self._on_stop_signal) for number in _STOP_SIGNALS
+        }
+        # The handler does nothing: the signal only wakes the loop, which looks for ended services.
         self._old_handlers[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda _n, _f: None)
         return self
 
@@ -56,158 +71,196 @@ class Supervisor:
         for number, handler in self._old_handlers.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._old_wakeup)
-        os.close(self._nudged)
-        os.close(self._wake)
+        os.close(self._wakeup_reader)
+        os.close(self._wakeup_writer)
         for file in self._files.values():
             file.close()
 
-    def _on_stop(self, _number: int, _frame: FrameType | None) -> None:
+    def _on_stop_signal(self, _number: int, _frame: FrameType | None) -> None:
         self.stop_requests += 1
 
+    @property
+    def log(self) -> LogFile:
+        """The log file of the supervisor itself."""
+        return self._log_file(OWN_LOG)
+
     def add(self, services: Iterable[Service]) -> None:
-        """Take on services; each starts as soon as what it depends on is ready."""
+        """Add services; each starts as soon as the services it depends on are ready."""
         for service in services:
-            self._posts[service.name] = Post(service)
+            self._services[service.name] = SupervisedService(service)
 
     def run_until(self, condition: Callable[[], bool], *, timeout: float | None = None) -> bool:
-        """Keep everything going until the condition holds; False on a stop request or time-out."""
+        """Supervise until the condition holds; return False on a stop request or a timeout."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not condition():
             if self.stop_requests or (deadline is not None and time.monotonic() > deadline):
                 return False
-            self._turn()
+            self._step()
         return True
 
     def run_until_ready(self, timeout: float) -> bool:
-        """Keep everything going until every service is ready; False if one keeps falling."""
+        """Supervise until every service is ready; return False if one keeps failing."""
 
-        def settled() -> bool:
-            return not self.unready() or self._is_hopeless()
+        def is_decided() -> bool:
+            return not self.unready() or self._has_failed_start()
 
-        return self.run_until(settled, timeout=timeout) and not self.unready()
+        return self.run_until(is_decided, timeout=timeout) and not self.unready()
 
-    def _is_hopeless(self) -> bool:
+    def _has_failed_start(self) -> bool:
         return any(
-            post.falls >= HOPELESS_FALLS and not post.is_ready for post in self._posts.values()
+            supervised.failures >= MAX_START_FAILURES and not supervised.is_ready
+            for supervised in self._services.values()
         )
 
     def run(self) -> None:
-        """Keep everything going until someone asks to stop."""
+        """Supervise until a stop is requested."""
         self.run_until(lambda: False)
 
     def run_once(self, service: Service, *, timeout: float | None = None) -> int | None:
-        """Run a program to its end beside the others; None if it did not end by itself."""
-        post = Post(service, lasting=False)
-        self._posts[service.name] = post
-        ended = self.run_until(lambda: post.exit_code is not None, timeout=timeout)
-        if post.process:
-            post.process.ask_to_stop()
-            self._wait_for([post])
-        del self._posts[service.name]
-        return post.exit_code if ended else None
+        """Run a program to its end beside the services and return its exit code.
+
+        Return None if it was stopped by a stop request or the timeout.
+        """
+        supervised = SupervisedService(service, restarts=False)
+        self._services[service.name] = supervised
+        ended = self.run_until(lambda: supervised.exit_code is not None, timeout=timeout)
+        if supervised.process:
+            supervised.process.request_stop()
+            self._wait_for([supervised])
+        del self._services[service.name]
+        return supervised.exit_code if ended else None
 
     def unready(self) -> list[str]:
-        """Name the services that are not ready now."""
-        return [name for name, post in self._posts.items() if not post.is_ready]
+        """Return the names of the services that are not ready now."""
+        return [name for name, supervised in self._services.items() if not supervised.is_ready]
 
-    def last_words(self, name: str) -> list[str]:
+    def last_lines(self, name: str) -> list[str]:
         """Return the last lines that a service printed."""
-        return list(self._posts[name].last_words)
+        return list(self._services[name].last_lines)
 
-    def say(self, text: str) -> None:
-        """Tell the person at the terminal, and the deployment's own log."""
-        self.console.say(text)
-        self._log("overnight", text)
+    def report(self, text: str) -> None:
+        """Print a message on the terminal and write it to the supervisor's log."""
+        self.console.message(text)
+        self.log.append(text)
 
     def stop(self) -> None:
-        """End all services, the youngest first; one more stop request makes it hurry.
+        """Stop all services; another stop request makes it kill them after a few seconds.
 
-        A service is asked when nothing that needs it runs any more, so that Postgres goes last.
+        A service is stopped when no running service depends on it, so Postgres is the last one.
         """
         self._stopping = True
+        self.shows_output = False
         requests_before = self.stop_requests
-        unasked = list(reversed(self._posts.values()))
+        pending = list(reversed(self._services.values()))
         while self.running() and self.stop_requests == requests_before:
-            for post in [post for post in unasked if not self._is_needed(post)]:
-                unasked.remove(post)
-                if post.process:
-                    self.console.line(post.service.name, "stopping")
-                    post.process.ask_to_stop()
-            self._turn()
+            for supervised in [item for item in pending if not self._is_needed(item)]:
+                pending.remove(supervised)
+                if supervised.process:
+                    supervised.process.request_stop()
+            self._step()
         if self.running():
-            self._hurry()
-        self._posts.clear()
+            self._stop_in_a_hurry()
+        self._services.clear()
         self._stopping = False
 
     def running(self) -> list[str]:
-        """Name the services of which anything still runs."""
-        return [name for name, post in self._posts.items() if post.process]
+        """Return the names of the services of which any process still runs."""
+        return [name for name, supervised in self._services.items() if supervised.process]
 
-    def _is_needed(self, post: Post) -> bool:
+    def _is_needed(self, supervised: SupervisedService) -> bool:
         return any(
-            other.process and post.service.name in other.service.depends_on
-            for other in self._posts.values()
+            other.process and supervised.service.name in other.service.depends_on
+            for other in self._services.values()
         )
 
-    def _hurry(self) -> None:
-        self.say("hurrying")
-        running = [post for post in self._posts.values() if post.process]
-        for post in running:
-            if post.process:
-                post.process.ask_to_stop()
+    def _stop_in_a_hurry(self) -> None:
+        self.report(f"Killing what still runs in {HURRY_GRACE:.0f} s: {', '.join(self.running())}.")
+        running = [supervised for supervised in self._services.values() if supervised.process]
+        for supervised in running:
+            if supervised.process:
+                supervised.process.request_stop()
         deadline = time.monotonic() + HURRY_GRACE
         self._wait_for(running, unless=lambda: time.monotonic() > deadline)
-        for post in running:
-            if post.process:
-                post.process.send_signal(signal.SIGKILL)
+        for supervised in running:
+            if supervised.process:
+                supervised.process.send_signal(signal.SIGKILL)
         self._wait_for(running)
 
     def _wait_for(
-        self, posts: Sequence[Post], *, unless: Callable[[], bool] = lambda: False
+        self,
+        services: Sequence[SupervisedService],
+        *,
+        unless: Callable[[], bool] = lambda: False,
     ) -> None:
-        while any(post.process for post in posts) and not unless():
-            self._turn()
+        while any(supervised.process for supervised in services) and not unless():
+            self._step()
 
-    def _turn(self) -> None:
-        """Wait for news, then hear, bury, start and question every service once."""
-        self._wait_for_news()
-        for post in list(self._posts.values()):
-            ended = post.has_ended()  # asked first, so that its very last line is heard
-            self._hear(post, to_the_end=ended)
-            if ended:
-                self._bury(post)
+    def _step(self) -> None:
+        """Wait for output, a signal or a timeout; then handle output, exits, starts, readiness."""
+        self._wait_for_input()
+        for supervised in list(self._services.values()):
+            # Checked before the output is read, so that the last line is not missed.
+            has_ended = supervised.has_ended()
+            self._read_output(supervised, has_ended=has_ended)
+            if has_ended:
+                self._record_exit(supervised)
         if self._stopping or self.stop_requests:
             return
-        for post in list(self._posts.values()):
-            if post.is_due and self._has_what_it_needs(post):
-                post.start(self.held)
-            if post.ask_if_ready() and post.falls:
-                self.say(f"{post.service.name} is back")
+        for supervised in list(self._services.values()):
+            if supervised.is_due and self._dependencies_are_ready(supervised):
+                supervised.start(self.held)
+            if supervised.becomes_ready() and supervised.failures:
+                self.report(f"{supervised.service.name} is ready again.")
 
-    def _wait_for_news(self) -> None:
-        outputs = [post.process.output for post in self._posts.values() if post.process]
+    def _wait_for_input(self) -> None:
+        outputs = [item.process.output for item in self._services.values() if item.process]
         sources = [output for output in outputs if output is not None]
-        restless = self._stopping or self.unready()
-        patience = READINESS_PAUSE if restless else LONGEST_SLEEP
-        select.select([self._nudged, *(source.fileno() for source in sources)], [], [], patience)
-        read_now(self._nudged)
+        is_changing = self._stopping or self.unready()
+        timeout = READINESS_PAUSE if is_changing else LONGEST_SLEEP
+        descriptors = [self._wakeup_reader, *(source.fileno() for source in sources)]
+        select.select(descriptors, [], [], timeout)
+        read_available(self._wakeup_reader)
 
-    def _has_what_it_needs(self, post: Post) -> bool:
-        needed = (self._posts.get(name) for name in post.service.depends_on)
-        return all(other is not None and other.is_ready for other in needed)
+    def _dependencies_are_ready(self, supervised: SupervisedService) -> bool:
+        dependencies = (self._services.get(name) for name in supervised.service.depends_on)
+        return all(other is not None and other.is_ready for other in dependencies)
 
-    def _hear(self, post: Post, *, to_the_end: bool) -> None:
-        for line in post.new_lines(to_the_end=to_the_end):
-            self._log(post.service.name, line)
-            self.console.line(post.service.name, line)
+    def _read_output(self, supervised: SupervisedService, *, has_ended: bool) -> None:
+        service = supervised.service
+        for line in supervised.read_lines(has_ended=has_ended):
+            self._log_file(service.name).append(line)
+            if self.shows_output and service.shown and not is_library_info(line):
+                self.console.service_line(service.name, line)
 
-    def _bury(self, post: Post) -> None:
-        how = post.take_down()
-        if post.lasting and not self._stopping and not self.stop_requests:
-            pause = pause_before_restart(post.falls)
-            self.say(f"{post.service.name} {how}; starting it again in {pause:.0f} s")
+    def _record_exit(self, supervised: SupervisedService) -> None:
+        description = supervised.record_exit()
+        if not supervised.restarts or self._stopping or self.stop_requests:
+            return
+        name = supervised.service.name
+        emit(Event.SERVICE_FAILED, role=name, code=supervised.exit_code, error=description)
+        pause = pause_before_restart(supervised.failures)
+        self.report(f"{name} {description}. It starts again in {pause:.0f} s. {self._tail(name)}")
 
-    def _log(self, name: str, line: str) -> None:
+    def _tail(self, name: str) -> str:
+        lines = self.last_lines(name)
+        if not lines:
+            return "It printed nothing."
+        shown = "\n".join(f"    {line}" for line in lines)
+        return f"Its last lines (more in {self.logs / name}.log):\n{shown}"
+
+    def _log_file(self, name: str) -> LogFile:
         if name not in self._files:
             self._files[name] = LogFile(self.logs / f"{name}.log")
-        self._files[name].append(line)
+        return self._files[name]
+
+
+def is_library_info(line: str) -> bool:
+    """Return whether a log line is an INFO line of a library, in logfmt or JSON.
+
+    >>> is_library_info('2026-01-01T00:00:00.000Z INFO logger=uvicorn.error msg="Shutting down"')
+    True
+    >>> is_library_info("2026-01-01T00:00:00.000Z INFO queue=task_started queue_id=task_1")
+    False
+    """
+    logfmt, json_level, json_logger = _LIBRARY_INFO
+    return logfmt in line or (json_level in line and json_logger in line)

@@ -1,4 +1,4 @@
-"""Bring the whole deployment up on this machine, and take it down again."""
+"""Start the whole service on this machine, and stop it again."""
 
 import os
 import shlex
@@ -9,13 +9,15 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TextIO, cast
 
+from overnight_server import telemetry
 from overnight_server.control.keys import seed_local_user
 from overnight_server.domain.plans import PlanTier
 from overnight_server.local.console import Console
 from overnight_server.local.errors import AlreadyRunning, LocalError
-from overnight_server.local.home import Connection, Home
-from overnight_server.local.home_lock import Holder, hold, holder_of, is_held
+from overnight_server.local.home import Home, LocalConnection
+from overnight_server.local.home_lock import HomeHolder, hold, holder_of, is_held
 from overnight_server.local.local_stack import LocalStack
 from overnight_server.local.logfile import tail
 from overnight_server.local.supervisor import Supervisor
@@ -29,141 +31,174 @@ PROCESSES_TIMEOUT = 120.0
 STOP_TIMEOUT = 120.0
 HURRY_AFTER = 60.0
 INTERRUPTED = 130
-TAIL = 30
-# How `overnight_worker.load_handlers` ends when a module cannot be imported.
+TAIL_LINES = 30
+# The exit code of `overnight_worker.load_handlers` when a module cannot be imported.
 CANNOT_IMPORT = 3
 
 
 def up(settings: Settings, *, detach: bool = False) -> int:
-    """Start everything and stay until told to stop; with `detach`, return when it is ready."""
+    """Start everything and run until a stop is requested; return the exit code.
+
+    With `detach`, start it in the background and return when it is ready.
+    """
     home = Home.find(settings.home)
     try:
         home.prepare()
-    except OSError as refusal:
-        sys.stderr.write(f"cannot use {home.path} as home: {refusal}; set OVERNIGHT_HOME\n")
+    except OSError as error:
+        sys.stderr.write(
+            f"Cannot use {home.path} as home: {error}. Set OVERNIGHT_HOME to another directory.\n"
+        )
         return 1
     if detach:
-        return _up_detached(home)
-    return _up_here(settings, home, Console(sys.stdout))
+        return _up_detached(settings, home)
+    return _run_supervised(settings, home, Console(sys.stdout))
 
 
 def down(settings: Settings) -> int:
-    """Stop the stack of this home, whoever started it, and wait until all its processes ended."""
+    """Stop the stack of this home and wait until all its processes have ended."""
     home = Home.find(settings.home)
     holder = holder_of(home.lock)
     if holder is None and not is_held(home.lock):
-        sys.stdout.write(f"nothing is running here ({home.path})\n")
+        sys.stdout.write(f"Overnight is not running in {home.path}; nothing to stop.\n")
         return 0
     if _stop(holder, home.lock):
-        sys.stdout.write(f"stopped ({home.path})\n")
+        sys.stdout.write(f"Overnight has stopped (home {home.path}).\n")
         return 0
-    sys.stderr.write(f"still stopping after {STOP_TIMEOUT:.0f} s; see {home.logs}\n")
+    sys.stderr.write(
+        f"Overnight is still stopping after {STOP_TIMEOUT:.0f} s. See the logs in {home.logs}.\n"
+    )
     return 1
 
 
-def _stop(holder: Holder | None, lock: Path) -> bool:
+def _stop(holder: HomeHolder | None, lock: Path) -> bool:
+    """Request a stop and wait; return whether everything has ended in time."""
     started = time.monotonic()
     requests = 0
-    while (alive := holder is not None and holder.is_alive()) or is_held(lock):
+    while (is_alive := holder is not None and holder.is_alive()) or is_held(lock):
         waited = time.monotonic() - started
         if waited > STOP_TIMEOUT:
             return False
-        # The second request makes a supervisor hurry.
-        if holder and alive and requests < 1 + (waited > HURRY_AFTER):
+        # A second request makes the supervisor kill what still runs.
+        if holder and is_alive and requests < 1 + (waited > HURRY_AFTER):
             os.kill(holder.pid, signal.SIGTERM)
             requests += 1
         time.sleep(0.05)
     return True
 
 
-def _up_here(settings: Settings, home: Home, console: Console) -> int:
+def _run_supervised(settings: Settings, home: Home, console: Console) -> int:
+    """Start the stack in this process and supervise it; return the exit code."""
     try:
         with ExitStack() as stack:
             stack.callback(console.close)
-            held = stack.enter_context(hold(home.lock))
+            lock = stack.enter_context(hold(home.lock))
             _check_handlers(settings)
-            with Supervisor(home.logs, console, held=[held]) as supervisor:
-                code = _live(LocalStack.plan(settings, home), supervisor)
-            console.say("Overnight has stopped.")
+            with Supervisor(home.logs, console, held=[lock]) as supervisor:
+                # Log events of this process go to the supervisor's log, not to the terminal.
+                stream = cast("TextIO", supervisor.log)
+                telemetry.configure(
+                    settings.log_format, settings.log_level, "supervisor", stream=stream
+                )
+                code = _run_stack(LocalStack.plan(settings, home), supervisor)
+            console.message("Overnight has stopped.")
             return code
     except AlreadyRunning as running:
-        sys.stderr.write(_refusal(running, home))
-    except LocalError as problem:
-        sys.stderr.write(f"cannot start: {problem}\n")
+        sys.stderr.write(_already_running_text(running, home))
+    except LocalError as error:
+        sys.stderr.write(f"Cannot start: {error}\n")
     return 1
 
 
 def _check_handlers(settings: Settings) -> None:
-    """Refuse to start with handlers that no worker could import; a worker would fall for ever."""
+    """Raise LocalError if a module of OVERNIGHT_HANDLERS cannot be imported.
+
+    Checked before anything starts, because the worker would fail at every start.
+    """
     if not settings.handlers:
         return
-    asked = [sys.executable, "-P", "-m", "overnight_worker.load_handlers", *settings.handlers]
-    tried = subprocess.run(asked, capture_output=True, text=True, check=False)
-    if tried.returncode == CANNOT_IMPORT:
-        raise LocalError(tried.stdout.strip())
+    command = [sys.executable, "-P", "-m", "overnight_worker.load_handlers", *settings.handlers]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    if finished.returncode == CANNOT_IMPORT:
+        raise LocalError(finished.stdout.strip())
 
 
-def _live(stack: LocalStack, supervisor: Supervisor) -> int:
-    """Start the stack step by step, then wait; the caller's supervisor stops what was started."""
-    supervisor.say(f"starting in {stack.home.path}")
+def _run_stack(stack: LocalStack, supervisor: Supervisor) -> int:
+    """Start the stack step by step and supervise it; the caller's supervisor stops it."""
+    supervisor.report(f"Starting Overnight in {stack.home.path} …")
     supervisor.add(stack.servers())
     if not supervisor.run_until_ready(SERVERS_TIMEOUT):
-        return _gave_up(supervisor)
+        return _report_failed_start(supervisor)
     if stack.postgres:
         stack.postgres.prepare_owner()
+    supervisor.report("Updating the database schema …")
     if supervisor.run_once(stack.migration()) != 0:
-        return _gave_up(supervisor, "the migration failed; see above")
+        log = stack.home.logs / "migrate.log"
+        return _report_failed_start(
+            supervisor, f"The migration failed. Its last lines:\n{tail(log, TAIL_LINES)}"
+        )
     if stack.postgres:
         stack.postgres.prepare_logins()
     db = Db.connect(stack.database_url, role=DISPATCHER, application_name="overnight-up")
     try:
-        _seed(stack)
+        _create_local_user(stack)
         stack.home.publish(stack.connection(ready=False))
-        supervisor.add(stack.processes(db))
+        processes = stack.processes(db)
+        names = ", ".join(service.name for service in processes)
+        supervisor.report(f"Starting {names} …")
+        supervisor.add(processes)
         if not supervisor.run_until_ready(PROCESSES_TIMEOUT):
-            return _gave_up(supervisor)
+            return _report_failed_start(supervisor)
         stack.home.publish(stack.connection(ready=True))
-        supervisor.say(_ready_text(stack.connection(ready=True), stop="Ctrl-C"))
+        supervisor.report(ready_text(stack.connection(ready=True), stack.settings, stop="Ctrl-C"))
+        supervisor.shows_output = True
         supervisor.run()
     finally:
-        stack.home.retract()
+        stack.home.unpublish()
         db.close()
-    supervisor.say("stopping")
+    supervisor.report("Stopping … (Ctrl-C again kills what still runs.)")
     return 0
 
 
-def _seed(stack: LocalStack) -> None:
+def _create_local_user(stack: LocalStack) -> None:
+    """Create the local user, unless it exists, and write its API key into the home."""
     db = Db.connect(stack.database_url, role=ADMIN, application_name="overnight-up")
     try:
         key = seed_local_user(db, name=LOCAL_USER, plan=PlanTier.TEAM, key=stack.home.api_key())
-        stack.home.keep_api_key(key)
+        stack.home.write_api_key(key)
     finally:
         db.close()
 
 
-def _gave_up(supervisor: Supervisor, reason: str | None = None) -> int:
+def _report_failed_start(supervisor: Supervisor, reason: str | None = None) -> int:
+    """Report why the stack did not become ready; return the exit code."""
     if supervisor.stop_requests:
-        supervisor.say("stopping before everything was up")
+        supervisor.report("Stopping before everything was started …")
         return INTERRUPTED
     for name in supervisor.unready():
-        supervisor.say(f"{name} did not become ready; the last it said:")
-        for line in supervisor.last_words(name) or ["(nothing)"]:
-            supervisor.say(f"    {line}")
-    supervisor.say(reason or f"giving up; `{command()} doctor` may know more")
+        lines = supervisor.last_lines(name) or ["(it printed nothing)"]
+        shown = "\n".join(f"    {line}" for line in lines)
+        log = supervisor.logs / f"{name}.log"
+        supervisor.report(f"{name} did not become ready. Its last lines (more in {log}):\n{shown}")
+    supervisor.report(reason or f"Cannot start. `{command_name()} doctor` checks every part.")
     return 1
 
 
-def _ready_text(connection: Connection, *, stop: str) -> str:
+def ready_text(connection: LocalConnection, settings: Settings, *, stop: str) -> str:
+    """Return what a user needs to know when everything is ready."""
+    slots = f"{settings.concurrency} tasks" if settings.concurrency > 1 else "1 task"
     return (
-        f"\nOvernight is ready:  {connection.api_url}\n"
-        f"Flower:              {connection.flower_url}  ({connection.flower_login})\n"
-        f"Now try:             {command()} {FIRST_TASK}\n"
-        f"Stop with:           {stop}\n"
+        "\nOvernight is ready.\n\n"
+        f"  API      {connection.api_url}\n"
+        f"  Flower   {connection.flower_url}  ({connection.flower_login})\n"
+        f"  Worker   pool {settings.pool}, {slots} at once (OVERNIGHT_CONCURRENCY)\n"
+        f"  Logs     {Path(connection.api_key_path).parent / 'logs'}\n\n"
+        f"Add a task:  {command_name()} {FIRST_TASK}\n"
+        f"Stop:        {stop}\n"
     )
 
 
-def command() -> str:
-    """How the person at this terminal calls us."""
+def command_name() -> str:
+    """Return the command `overnight` as the user of this terminal can type it."""
     installed = Path(sys.executable).with_name("overnight")
     if shutil.which("overnight") or not installed.exists():
         return "overnight"
@@ -172,33 +207,35 @@ def command() -> str:
     return shlex.quote(str(installed))
 
 
-def _refusal(running: AlreadyRunning, home: Home) -> str:
+def _already_running_text(running: AlreadyRunning, home: Home) -> str:
     connection = home.connection()
     where = f"at {connection.api_url}" if connection else "and is starting or stopping"
-    return f"Overnight is {running} {where} (home {home.path}); `{command()} down` stops it\n"
+    return f"Overnight is {running} {where} (home {home.path}). Stop it: {command_name()} down\n"
 
 
-def _up_detached(home: Home) -> int:
+def _up_detached(settings: Settings, home: Home) -> int:
+    """Start the supervisor in the background and wait until the stack is ready or has ended."""
     holder = holder_of(home.lock)
     if holder:
-        sys.stderr.write(_refusal(AlreadyRunning(f"already running as process {holder.pid}"), home))
+        running = AlreadyRunning(f"already running as process {holder.pid}")
+        sys.stderr.write(_already_running_text(running, home))
         return 1
     log = home.logs / "up.log"
     log.unlink(missing_ok=True)
-    pid = _spawn(home, log)
+    pid = _spawn_supervisor(home, log)
     while os.waitpid(pid, os.WNOHANG) == (0, 0):
         connection = home.connection()
         if connection and connection.ready and connection.pid == pid:
-            sys.stdout.write(_ready_text(connection, stop=f"{command()} down"))
+            sys.stdout.write(ready_text(connection, settings, stop=f"{command_name()} down"))
             return 0
         time.sleep(0.1)
-    sys.stderr.write(tail(log, TAIL) + "\n")
+    sys.stderr.write(tail(log, TAIL_LINES) + "\n")
     return 1
 
 
-def _spawn(home: Home, log: Path) -> int:
-    """Start ourselves again in a session of our own, where no terminal's end reaches us."""
-    writing = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+def _spawn_supervisor(home: Home, log: Path) -> int:
+    """Start the supervisor in its own session, which survives the terminal; return its pid."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     return os.posix_spawn(
         sys.executable,
         [sys.executable, "-P", "-m", "overnight_server.local.up"],
@@ -206,17 +243,17 @@ def _spawn(home: Home, log: Path) -> int:
         setsid=True,
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(log), writing, 0o600),
+            (os.POSIX_SPAWN_OPEN, 1, str(log), flags, 0o600),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ],
     )
 
 
 def main() -> int:
-    """Be the detached deployment: the processes' own lines go to their log files only."""
+    """Run the detached supervisor; the services' output goes to their log files only."""
     settings = current()
     home = Home.find(settings.home)
-    return _up_here(settings, home, Console(sys.stdout, quiet=True))
+    return _run_supervised(settings, home, Console(sys.stdout, quiet=True))
 
 
 if __name__ == "__main__":

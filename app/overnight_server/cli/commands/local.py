@@ -31,9 +31,9 @@ def down() -> None:
 
 def doctor(*, as_json: options.Json = False) -> None:
     """Examine every part and say what to do; exit 1 if anything ails."""
-    from overnight_server.local.doctor import examine
+    from overnight_server.local.doctor import run_checks
 
-    checks = examine(connection.settings())
+    checks = run_checks(connection.settings())
     healthy = all(check.ok for check in checks)
     if as_json:
         output.document({"ok": healthy, "checks": [asdict(check) for check in checks]})
