@@ -115,7 +115,7 @@ def feed(served: Served) -> Feed:
 
 def listening(served: Served) -> int:
     """How many listen at this moment."""
-    return len(feed(served)._listeners)
+    return len(feed(served)._subscriptions)
 
 
 def finished(served: Served, **fields: Any) -> TaskId:
@@ -224,7 +224,7 @@ def test_an_event_that_commits_late_is_still_heard_in_its_place(
     quick = served.deployment.task(other)
     newest = deployment.one("SELECT max(id) AS id FROM events")["id"]
     wait_until(
-        lambda: any(noted >= newest for noted, _ in feed(served)._horizon._notes),
+        lambda: any(noted >= newest for noted, _ in feed(served)._horizon._marks),
         what="a look at the log while the slow one writes",
     )
     told_before = list(theirs.events)

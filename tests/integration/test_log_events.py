@@ -1,0 +1,235 @@
+"""The events that workers and dispatchers log while they run."""
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+
+from overnight_server.dispatch import loop
+from overnight_server.dispatch.fill import FillResult, fill
+from overnight_server.dispatch.publish import BrokerUnreachable, Publisher
+from overnight_server.domain.results import Interrupted, Raised, Returned
+from overnight_server.local.redis import EmbeddedRedis
+from overnight_server.maintenance.reap import reap
+from overnight_server.outcome.presence import AgentCard
+from overnight_server.settings import Settings
+from overnight_server.store.db import DatabaseUnreachable, Db
+from overnight_server.telemetry import Event
+from overnight_server.wakeups.wake import Waker, WakeUpListener
+from overnight_worker.execute import carry_out, start
+from overnight_worker.load_handlers import load_handlers
+from overnight_worker.presence import beat_or_join
+from overnight_worker.record_results import give_up_by, settle_by
+from overnight_worker.resources import WorkerResources
+from tests.support.deployment import Deployment
+from tests.support.workers import worker_settings
+
+NOWHERE = "redis://127.0.0.1:1/0"
+Logged = Callable[[], list[str]]
+
+
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture) -> Logged:
+    """Return the names of the events logged so far, in order; without those of the submits."""
+    caplog.set_level(logging.DEBUG, logger="overnight")
+    submit = Event.TASK_ADDED.log_name
+    return lambda: [name for name in re.findall(r"queue=(\w+)", caplog.text) if name != submit]
+
+
+@pytest.fixture
+def settings(database_url: str) -> Settings:
+    return worker_settings(database_url, NOWHERE)
+
+
+@pytest.fixture
+def worker(settings: Settings, db: Db) -> Iterator[WorkerResources]:
+    load_handlers(())
+    waker = Waker(NOWHERE)
+    yield WorkerResources(settings, db, waker)
+    waker.close()
+
+
+def names(*events: Event) -> set[str]:
+    return {event.log_name for event in events}
+
+
+def test_a_worker_logs_the_start_and_the_result_of_a_run(
+    deployment: Deployment, worker: WorkerResources, logged: Logged
+) -> None:
+    deployment.agent()
+    deployment.task(deployment.user(), type="echo")
+    [claimed] = deployment.claim().claims
+
+    carry_out(worker, [claimed.claim])
+    carry_out(worker, [claimed.claim])
+
+    assert logged().count(Event.TASK_STARTED.log_name) == 1
+    assert names(Event.TASK_SETTLED, Event.STALE_MESSAGE) <= set(logged())
+
+
+def test_a_worker_logs_a_type_that_it_has_no_handler_for(
+    deployment: Deployment, worker: WorkerResources, logged: Logged
+) -> None:
+    deployment.agent(types=["unknown"])
+    deployment.task(deployment.user(), type="unknown")
+    [claimed] = deployment.claim().claims
+
+    carry_out(worker, [claimed.claim])
+
+    assert names(Event.HANDLER_MISSING, Event.TASK_SETTLED) <= set(logged())
+
+
+def test_a_worker_logs_what_it_gives_back_and_what_came_too_late(
+    deployment: Deployment, db: Db, logged: Logged
+) -> None:
+    deployment.agent()
+    run = deployment.running(deployment.user())
+
+    settle_by(db, [(run, Interrupted("shutdown"))], deadline=0.0)
+    settle_by(db, [(run, Returned("late"))], deadline=0.0)
+
+    assert logged() == [Event.TASK_HANDED_BACK.log_name, Event.STALE_RESULT.log_name]
+
+
+def test_a_worker_logs_a_claim_that_it_gives_up(
+    deployment: Deployment, db: Db, logged: Logged
+) -> None:
+    deployment.agent()
+    deployment.task(deployment.user())
+    [claimed] = deployment.claim().claims
+
+    give_up_by(db, [claimed.claim], deadline=0.0)
+    give_up_by(db, [claimed.claim], deadline=0.0)
+
+    assert logged() == [Event.CLAIM_RELEASED.log_name]
+
+
+def test_a_worker_logs_that_the_database_does_not_answer(
+    deployment: Deployment, settings: Settings, logged: Logged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployment.agent()
+    deployment.task(deployment.user())
+    [claimed] = deployment.claim().claims
+    nowhere = Db.connect("postgresql://nobody@127.0.0.1:1/nothing", role=None)
+    monkeypatch.setattr("overnight_worker.execute.UNANSWERED_SECONDS", 0.0)
+
+    start(WorkerResources(settings, nowhere, Waker(NOWHERE)), [claimed.claim])
+
+    assert logged() == [Event.DATABASE_UNREACHABLE.log_name]
+
+
+def test_a_worker_logs_that_it_joins(deployment: Deployment, db: Db, logged: Logged) -> None:
+    card = AgentCard(id="new", pool="default", capabilities=(), slots=1, types=("echo",))
+
+    for _ in range(2):
+        beat_or_join(db, card, liveness=timedelta(seconds=30))
+
+    assert logged() == [Event.WORKER_JOINED.log_name]
+    assert deployment.rows("SELECT id FROM agents") == [{"id": "new"}]
+
+
+def test_a_sweep_logs_the_run_that_it_takes_from_a_lost_worker(
+    deployment: Deployment, db: Db, logged: Logged
+) -> None:
+    deployment.agent()
+    deployment.running(deployment.user())
+    deployment.move_clock(timedelta(hours=1))
+
+    reap(db)
+
+    assert Event.TASK_REAPED.log_name in logged()
+
+
+def test_a_dispatcher_logs_what_it_claims_and_publishes(
+    deployment: Deployment, database_url: str, redis: EmbeddedRedis, logged: Logged
+) -> None:
+    settings = worker_settings(database_url, redis.url)
+    deployment.agent()
+    deployment.task(deployment.user())
+    publisher = Publisher(settings)
+
+    fill(deployment.dispatcher, publisher, settings, holder="d")
+
+    publisher.close()
+    expected = [Event.CLAIMS_MADE, Event.DISPATCH, Event.DISPATCH_SUCCESS]
+    assert logged() == [event.log_name for event in expected]
+
+
+def test_a_dispatcher_logs_what_it_cannot_publish(
+    deployment: Deployment, settings: Settings, logged: Logged
+) -> None:
+    deployment.agent()
+    deployment.task(deployment.user())
+    publisher = Publisher(settings)
+
+    fill(deployment.dispatcher, publisher, settings, holder="d", broker_answers=True)
+
+    publisher.close()
+    assert names(Event.DISPATCH_FAILED, Event.CLAIM_RELEASED) <= set(logged())
+
+
+@pytest.mark.parametrize(
+    ("failures", "expected"),
+    [
+        (
+            [DatabaseUnreachable("gone"), DatabaseUnreachable("gone")],
+            [Event.DATABASE_UNREACHABLE, Event.DATABASE_BACK],
+        ),
+        (
+            [BrokerUnreachable("gone"), BrokerUnreachable("gone")],
+            [Event.BROKER_UNREACHABLE, Event.BROKER_BACK],
+        ),
+        (
+            [BrokerUnreachable("gone"), DatabaseUnreachable("gone")],
+            [
+                Event.BROKER_UNREACHABLE,
+                Event.BROKER_BACK,
+                Event.DATABASE_UNREACHABLE,
+                Event.DATABASE_BACK,
+            ],
+        ),
+    ],
+    ids=["database", "broker", "broker, then database"],
+)
+def test_a_dispatcher_logs_each_outage_and_its_end_once(  # noqa: PLR0917 - fixtures and cases
+    settings: Settings,
+    db: Db,
+    logged: Logged,
+    monkeypatch: pytest.MonkeyPatch,
+    failures: list[Exception],
+    expected: list[Event],
+) -> None:
+    stop = threading.Event()
+    outcomes = iter([*failures, None])
+
+    def fill_or_fail(*_: object, **__: object) -> FillResult:
+        failure = next(outcomes)
+        if failure is not None:
+            raise failure
+        stop.set()
+        return FillResult(sent=0, more=False)
+
+    monkeypatch.setattr(loop, "fill", fill_or_fail)
+    monkeypatch.setattr(loop, "RETRY_SECONDS", 0.0)
+    publisher, listener = Publisher(settings), WakeUpListener(NOWHERE)
+
+    loop.dispatch(db, publisher, listener, settings, stop)
+
+    publisher.close()
+    listener.close()
+    assert logged() == [event.log_name for event in expected]
+
+
+def test_a_failed_run_logs_the_class_of_its_failure(
+    deployment: Deployment, db: Db, logged: Logged, caplog: pytest.LogCaptureFixture
+) -> None:
+    deployment.agent()
+    run = deployment.running(deployment.user())
+
+    settle_by(db, [(run, Raised("rate_limit", "too many", "Error"))], deadline=0.0)
+
+    assert Event.TASK_SETTLED.log_name in logged()
+    assert "reason=rate_limit" in caplog.text
