@@ -18,11 +18,12 @@ from typing import Literal, TypeVar
 from overnight import errors
 from overnight.agent import calls
 from overnight.agent.calls import LONGEST_WAIT_SECONDS
-from overnight.agent.run import OutsideContext, ending_of
+from overnight.agent.run import OutsideContext, report_of
 from overnight.client.client import Client
 from overnight.client.retry import is_passing
 from overnight.handlers import registry
 from overnight.handlers.control_exceptions import Fail
+from overnight.handlers.outcome import outcome_of
 from overnight.models.agents import Agent as AgentCard
 from overnight.models.agents import ClaimedTask
 
@@ -187,7 +188,8 @@ class Agent:
         finally:
             over.set()
             self._running.discard(context)
-        self._report(work, *ending_of(context, output, raised))
+        outcome = outcome_of(output, raised, context.stop_reason)
+        self._report(work, *report_of(context, outcome))
 
     def _keep_pulse(
         self, context: OutsideContext, work: ClaimedTask, over: threading.Event

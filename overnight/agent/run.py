@@ -4,39 +4,35 @@ import base64
 import json
 import logging
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, TypeVar, assert_never
 
 from overnight import errors
 from overnight.agent import calls
 from overnight.client.client import AsyncClient, Client
 from overnight.client.scripts import Script
 from overnight.handlers.context import Context, check_cost
-from overnight.handlers.control_exceptions import (
-    Cancel,
-    ControlException,
-    Fail,
-    RateLimited,
-    Retry,
-    Snooze,
-    Stopped,
-    Suspended,
-    error_text,
+from overnight.handlers.control_exceptions import Stopped
+from overnight.handlers.outcome import (
+    HandlerDeferred,
+    HandlerFailed,
+    HandlerReturned,
+    HandlerStopped,
+    HandlerSuspended,
+    Outcome,
 )
 from overnight.handlers.spawn import ArtifactContent, Child, ChildRequest
 from overnight.models.agents import ClaimedTask
-from overnight.models.json_values import check_json, check_object
+from overnight.models.json_values import check_object
 from overnight.models.tasks import Task
 
 T = TypeVar("T")
 # What a run is told with a beat, and why it then stops.
 TOLD = {"cancel": "cancelled", "budget": "budget", "hand_back": "window_closed"}
 MAX_TEXT = 10_000
-# Asked to stop for a reason that is not the task's: an output that came all the same counts.
-MAY_FINISH = frozenset({"shutdown", "window_closed", "budget", "lost"})
-Ending = tuple[str, dict[str, Any]]
+RELEASE_REASONS = frozenset({"budget", "cancelled", "window_closed"})
+Report = tuple[str, dict[str, Any]]
 _log = logging.getLogger("overnight.agent")
 
 
@@ -214,59 +210,43 @@ class ClaimedRun:
         await self._client.call(calls.beat_run(self._task_id, self._token, said))
 
 
-def ending_of(context: OutsideContext, output: object, raised: BaseException | None) -> Ending:
-    """Say how a run ended: which report, and what it says."""
-    reason = context.stop_reason
-    if reason is not None and not (raised is None and reason in MAY_FINISH):
-        return _stopped(context, reason)
-    if raised is not None:
-        return _raised(context, raised)
-    try:
-        check_json(output)
-        json.dumps(output, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        message = f"the output cannot be kept: {error}"
-        return "fail", {"error": message, "error_class": "invalid_output", **context.spent}
-    told = output if isinstance(output, dict) else {}
-    said: dict[str, Any] = {"output": output, **context.spent}
-    if isinstance(told.get("summary"), str):
-        said["summary"] = told["summary"][:MAX_TEXT]
-    if isinstance(told.get("files_changed"), list):
-        said["files_changed"] = [one for one in told["files_changed"] if isinstance(one, str)]
-    return "complete", said
-
-
-def _stopped(context: OutsideContext, reason: str) -> Ending:
-    if reason == "timeout":
-        return "fail", {"error": "Timeout", "error_class": "timeout", **context.spent}
-    known = reason if reason in {"budget", "cancelled", "window_closed"} else "shutdown"
-    return "release", {"reason": known, **context.spent}
-
-
-def _raised(context: OutsideContext, error: BaseException) -> Ending:
-    said: dict[str, Any] = {"error": error_text(error)[:MAX_TEXT], **context.spent}
-    match error:
-        case Stopped(reason=reason):
-            return _stopped(context, reason)
-        case Suspended(tasks=tasks):
-            return "suspend", {"tasks": list(tasks), **context.spent}
-        case Cancel():
-            return "release", {"reason": "cancelled", **context.spent}
-        case Snooze() | RateLimited():
-            said |= {"error_class": error.error_class, "retry_after": error.after_seconds}
-        case Retry():
-            said |= {"error_class": error.error_class, "retryable": True}
-            said |= _given({"retry_after": error.after_seconds})
-        case Fail():
-            said |= {"error_class": error.error_class, "retryable": False}
-        case ControlException():
-            said |= {"error_class": error.error_class}
+def report_of(context: OutsideContext, outcome: Outcome) -> Report:
+    """Return which request reports the outcome of a run, and its body."""
+    match outcome:
+        case HandlerReturned():
+            body = {
+                "output": outcome.output,
+                "summary": outcome.summary,
+                "files_changed": list(outcome.files_changed) or None,
+            }
+            # An output of None is reported, unlike a summary that is missing.
+            return "complete", {"output": None, **_given(body), **context.spent}
+        case HandlerFailed():
+            body = {
+                "error": outcome.message[:MAX_TEXT],
+                "error_class": outcome.error_class,
+                "error_type": outcome.error_type,
+                "detail": outcome.detail[-MAX_TEXT:] or None,
+                "retryable": outcome.retryable,
+                "retry_after": outcome.retry_after,
+            }
+            return "fail", {**_given(body), **context.spent}
+        case HandlerDeferred():
+            body = {
+                "error": outcome.message[:MAX_TEXT],
+                "error_class": outcome.error_class,
+                "retry_after": outcome.after_seconds,
+            }
+            return "fail", {**body, **context.spent}
+        case HandlerSuspended():
+            return "suspend", {"tasks": list(outcome.tasks), **context.spent}
+        case HandlerStopped(reason="timeout"):
+            return "fail", {"error": "Timeout", "error_class": "timeout", **context.spent}
+        case HandlerStopped(reason=reason):
+            released = reason if reason in RELEASE_REASONS else "shutdown"
+            return "release", {"reason": released, **context.spent}
         case _:
-            trace = "".join(traceback.format_exception(error, limit=-8))
-            word = getattr(error, "error_class", None)
-            said |= {"error_class": word if isinstance(word, str) and word else "error"}
-            said |= {"error_type": type(error).__name__, "detail": trace[-MAX_TEXT:]}
-    return "fail", said
+            assert_never(outcome)
 
 
 def _given(said: dict[str, Any]) -> dict[str, Any]:

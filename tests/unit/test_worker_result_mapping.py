@@ -3,7 +3,15 @@ from uuid import UUID
 import pytest
 
 from overnight import Cancel, Fail, InvalidOutput, RateLimited, Retry, Snooze
+from overnight.handlers.control_exceptions import Stopped as HandlerMustStop
 from overnight.handlers.control_exceptions import Suspended
+from overnight.handlers.outcome import (
+    MAX_OUTPUT_BYTES,
+    Outcome,
+    UnstorableOutput,
+    outcome_of,
+    storable,
+)
 from overnight.models.json_values import MAX_DEPTH
 from overnight_server.domain.claims import Claim, Run
 from overnight_server.domain.ids import DagId, TaskId, UserId
@@ -17,14 +25,8 @@ from overnight_server.domain.results import (
     TimedOut,
 )
 from overnight_server.domain.retry import RetryPolicy
-from overnight_worker.result_mapping import (
-    MAX_OUTPUT_BYTES,
-    UnstorableOutput,
-    missing_handler_result,
-    result_of,
-    storable,
-)
-from overnight_worker.runners.python import HandlerOutcome, RunContext
+from overnight_worker.result_mapping import missing_handler_result, result_of
+from overnight_worker.runners.python import RunContext
 from overnight_worker.stop_policy import StopReason
 
 RUN = Run(
@@ -48,8 +50,8 @@ def context() -> RunContext:
     return RunContext(RUN, deadline=0.0)
 
 
-def raised_by(error: BaseException) -> HandlerOutcome:
-    """An exception as it arrives: raised by a handler, called by the runner."""
+def raised_by(error: BaseException, reason: StopReason | None = None) -> Outcome:
+    """The outcome of a handler that raises, called by the runner."""
 
     def handler() -> None:
         raise error
@@ -57,7 +59,7 @@ def raised_by(error: BaseException) -> HandlerOutcome:
     try:
         handler()
     except BaseException as caught:  # noqa: BLE001 - any kind is a case here
-        return HandlerOutcome(raised=caught)
+        return outcome_of(None, caught, reason)
     raise AssertionError("it was raised")
 
 
@@ -65,14 +67,16 @@ def raised_by(error: BaseException) -> HandlerOutcome:
     ("error", "expected"),
     [
         (Cancel("enough"), Stopped()),
+        (HandlerMustStop("cancelled"), Stopped()),
+        (HandlerMustStop("lost"), None),
         (Snooze(30), Deferred(30.0, "snooze")),
         (RateLimited(60), Deferred(60.0, "rate_limit")),
     ],
 )
-def test_a_handler_steers_its_task_without_failing(
-    context: RunContext, error: Exception, expected: Result
+def test_a_handler_ends_its_task_or_puts_it_off_without_failing(
+    context: RunContext, error: BaseException, expected: Result | None
 ) -> None:
-    assert result_of(raised_by(error), RUN, context, None) == expected
+    assert result_of(raised_by(error), RUN, context) == expected
 
 
 @pytest.mark.parametrize(
@@ -86,6 +90,7 @@ def test_a_handler_steers_its_task_without_failing(
         (SystemExit(3), "error", "SystemExit", None, None),
         (KeyboardInterrupt(), "error", "KeyboardInterrupt", None, None),
         (MemoryError(), "error", "MemoryError", None, None),
+        (HandlerMustStop("for no reason"), "error", "Stopped", None, None),
         (Suspended(["no id"]), "invalid_wait", "Suspended", False, None),
     ],
 )
@@ -98,7 +103,7 @@ def test_whatever_a_handler_raises_becomes_a_failure_in_words(
     retryable: bool | None,
     wait: float | None,
 ) -> None:
-    result = result_of(raised_by(error), RUN, context, None)
+    result = result_of(raised_by(error), RUN, context)
 
     assert isinstance(result, Raised)
     assert (result.error_class, result.error_type) == (error_class, error_type)
@@ -120,16 +125,14 @@ def test_whatever_a_handler_raises_becomes_a_failure_in_words(
 def test_a_failure_is_told_with_its_class_unless_it_was_raised_to_be_read(
     context: RunContext, error: Exception, said: str
 ) -> None:
-    result = result_of(raised_by(error), RUN, context, None)
+    result = result_of(raised_by(error), RUN, context)
 
     assert isinstance(result, Raised)
     assert result.message == said
 
 
 def test_a_failure_shows_where_it_happened_but_no_password(context: RunContext) -> None:
-    result = result_of(
-        raised_by(OSError("redis://app:hunter2@cache:6379 is away")), RUN, context, None
-    )
+    result = result_of(raised_by(OSError("redis://app:hunter2@cache:6379 is away")), RUN, context)
 
     assert isinstance(result, Raised)
     assert "in handler" in result.detail
@@ -144,7 +147,7 @@ def test_a_broken_exception_is_still_a_failure(context: RunContext) -> None:
         def __str__(self) -> str:
             raise RuntimeError("cannot even be shown")
 
-    result = result_of(raised_by(Broken()), RUN, context, None)
+    result = result_of(raised_by(Broken()), RUN, context)
 
     assert isinstance(result, Raised)
     assert (result.error_class, result.message) == ("error", "Broken")
@@ -154,8 +157,8 @@ def test_what_was_spent_is_kept_with_the_output_and_with_the_failure(context: Ru
     context.cost(0.25, input_tokens=10)
     context.cost(0.5, input_tokens=5, output_tokens=2)
 
-    returned = result_of(HandlerOutcome(output=1), RUN, context, None)
-    failed = result_of(raised_by(ValueError("after all")), RUN, context, None)
+    returned = result_of(outcome_of(1, None, None), RUN, context)
+    failed = result_of(raised_by(ValueError("after all")), RUN, context)
 
     for result in (returned, failed):
         assert isinstance(result, Returned | Raised)
@@ -165,7 +168,7 @@ def test_what_was_spent_is_kept_with_the_output_and_with_the_failure(context: Ru
 def test_an_output_may_name_its_summary_and_files(context: RunContext) -> None:
     output = {"summary": "done", "files_changed": ["a.py", 3], "more": (1, 2)}
 
-    result = result_of(HandlerOutcome(output=output), RUN, context, None)
+    result = result_of(outcome_of(output, None, None), RUN, context)
 
     assert isinstance(result, Returned)
     assert (result.summary, result.files_changed) == ("done", ("a.py",))
@@ -180,7 +183,7 @@ def test_an_output_may_name_its_summary_and_files(context: RunContext) -> None:
 def test_an_output_that_cannot_be_stored_is_an_invalid_output(
     context: RunContext, output: object
 ) -> None:
-    result = result_of(HandlerOutcome(output=output), RUN, context, None)
+    result = result_of(outcome_of(output, None, None), RUN, context)
 
     assert isinstance(result, Raised)
     assert result.error_class == "invalid_output"
@@ -233,8 +236,8 @@ def test_a_backslash_before_u0000_is_no_nul() -> None:
 def test_a_run_that_was_asked_to_stop_ends_as_that_or_as_finished(
     context: RunContext, reason: StopReason, after_output: Result, after_error: Result | None
 ) -> None:
-    assert result_of(HandlerOutcome(output="done"), RUN, context, reason) == after_output
-    assert result_of(raised_by(ValueError()), RUN, context, reason) == after_error
+    assert result_of(outcome_of("done", None, reason), RUN, context) == after_output
+    assert result_of(raised_by(ValueError(), reason), RUN, context) == after_error
 
 
 def test_a_type_nobody_knows_is_never_tried_again() -> None:

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from overnight.handlers.outcome import outcome_of
 from overnight.handlers.registry import registered
 from overnight_server.dispatch.celery_settings import EXECUTE
 from overnight_server.domain.claims import Claim, Run
@@ -143,14 +144,14 @@ def run_handler(resources: WorkerResources, active: ActiveRun) -> Result | None:
         return missing_handler_result(run, tuple(sorted(registered())))
     started_at = time.monotonic()
     fault("execute.before_handler")
-    outcome = call_handler(handler, active.context)
+    output, raised = call_handler(handler, active.context)
     fault("execute.after_handler")
     ran_seconds = time.monotonic() - started_at
     reason = active.stop_policy.reason
     if reason in {None, StopReason.TIMEOUT}:
         # A run that was stopped for another reason does not show how long its type takes.
         resources.durations.add(run.type, ran_seconds)
-    result = result_of(outcome, run, active.context, reason)
+    result = result_of(outcome_of(output, raised, reason), run, active.context)
     if isinstance(result, Waiting):
         fault("wait.before_suspend")
     return None if result is None else replace(result, ran_seconds=ran_seconds)

@@ -1,11 +1,16 @@
-"""Maps how a handler ended to the result that is recorded; pure functions."""
+"""Maps the outcome of a handler to the result that is recorded; pure functions."""
 
-import json
-import traceback
+from dataclasses import replace
 from typing import TypedDict, assert_never
 
-from overnight.handlers import control_exceptions
-from overnight.models.json_values import check_json
+from overnight.handlers.outcome import (
+    HandlerDeferred,
+    HandlerFailed,
+    HandlerReturned,
+    HandlerStopped,
+    HandlerSuspended,
+    Outcome,
+)
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import MalformedId, parse_task
 from overnight_server.domain.results import (
@@ -20,19 +25,11 @@ from overnight_server.domain.results import (
     Waiting,
 )
 from overnight_server.mask import mask_secrets, mask_text
-from overnight_worker.runners.python import HandlerOutcome, RunContext
+from overnight_worker.runners.python import RunContext
 from overnight_worker.stop_policy import StopReason
 
-MAX_OUTPUT_BYTES = 1024 * 1024
 MAX_MESSAGE = 2000
 MAX_DETAIL = 4000
-FRAMES_SHOWN = 8
-MAX_SUMMARY = 10_000
-
-# These stops do not concern the task itself, so an output that was returned all the same counts.
-_MAY_FINISH = frozenset(
-    {StopReason.SHUTDOWN, StopReason.WINDOW, StopReason.BUDGET, StopReason.LOST}
-)
 
 
 class ReportedCost(TypedDict):
@@ -42,58 +39,48 @@ class ReportedCost(TypedDict):
     tokens: dict[str, int]
 
 
-class UnstorableOutput(Exception):
-    """An output that cannot be stored; the message gives the reason."""
-
-
-def result_of(
-    outcome: HandlerOutcome, run: Run, context: RunContext, reason: StopReason | None
-) -> Result | None:
-    """Return the result of a run that was requested to stop for `reason`; None: record nothing.
-
-    A run that was cancelled or timed out counts as that, whatever its handler did afterwards. If a
-    handler returned although its worker shuts down, its window closes or a budget is used up, its
-    output counts. If the claim seems lost, the output is offered, and the claim decides.
-    """
-    has_output = outcome.raised is None
-    if reason is None or (has_output and reason in _MAY_FINISH):
-        return _unstopped_result(outcome, context)
-    return stopped_result(run, reason, context)
+def result_of(outcome: Outcome, run: Run, context: RunContext) -> Result | None:
+    """Return the result of a run; None if its claim is lost and nothing can be recorded."""
+    cost = reported_cost(context)
+    match outcome:
+        case HandlerReturned(output=output):
+            masked = replace(outcome, output=mask_secrets(output))
+            return Returned(
+                output=masked.output,
+                summary=masked.summary,
+                files_changed=masked.files_changed,
+                **cost,
+            )
+        case HandlerFailed():
+            return _raised(outcome, cost)
+        case HandlerDeferred(after_seconds=seconds, error_class=error_class):
+            return Deferred(seconds, error_class, **cost)
+        case HandlerSuspended(tasks=tasks):
+            return _waiting(tasks, cost)
+        case HandlerStopped(reason=reason):
+            return stopped_result(run, StopReason(reason), context)
+        case _:
+            assert_never(outcome)
 
 
 def stopped_result(
     run: Run, reason: StopReason, context: RunContext | None = None
 ) -> Result | None:
     """Return the result of a run that was stopped; None if its claim is lost."""
-    spent = reported_cost(context)
+    cost = reported_cost(context)
     match reason:
         case StopReason.CANCELLED:
-            return Stopped(**spent)
+            return Stopped(**cost)
         case StopReason.TIMEOUT:
-            return TimedOut(by_plan=run.plan_limited, **spent)
+            return TimedOut(by_plan=run.plan_limited, **cost)
         case StopReason.BUDGET:
-            return Suspended(_budget_message(run, spent["cost_usd"]), **spent)
+            return Suspended(_budget_message(run, cost["cost_usd"]), **cost)
         case StopReason.SHUTDOWN | StopReason.WINDOW:
-            return Interrupted(reason.value, **spent)
+            return Interrupted(reason.value, **cost)
         case StopReason.LOST:
             return None
         case _:
             assert_never(reason)
-
-
-def _budget_message(run: Run, cost_usd: float) -> str:
-    """Return which budget stopped a run, and what the task has cost."""
-    total = run.spent_usd + cost_usd
-    if run.ceiling_usd is not None and total >= run.ceiling_usd:
-        return f"the task has cost ${total:.2f} of its ${run.ceiling_usd:.2f}"
-    return f"a budget was used up after the task had cost ${total:.2f}"
-
-
-def reported_cost(context: RunContext | None) -> ReportedCost:
-    """Return the money and tokens that a run reported, zero without a context."""
-    if context is None:
-        return {"cost_usd": 0.0, "tokens": {}}
-    return {"cost_usd": context.cost_usd, "tokens": dict(context.tokens)}
 
 
 def missing_handler_result(run: Run, types: tuple[str, ...]) -> Raised:
@@ -106,122 +93,36 @@ def missing_handler_result(run: Run, types: tuple[str, ...]) -> Raised:
     )
 
 
-def storable(output: object) -> object:
-    """Return the output as it will be read from storage; raise UnstorableOutput if it cannot be."""
-    if output is None:
-        return None
-    try:
-        text = json.dumps(output, allow_nan=False, ensure_ascii=False)
-        size = len(text.encode())
-    except (TypeError, ValueError, RecursionError) as error:
-        raise UnstorableOutput(f"the output cannot be written as JSON: {error}") from error
-    if size > MAX_OUTPUT_BYTES:
-        raise UnstorableOutput(
-            f"the output takes {size} bytes; at most {MAX_OUTPUT_BYTES} are kept"
-        )
-    try:
-        # The API applies the same rule to outputs of pull agents: lists of tasks must be readable.
-        return check_json(json.loads(text))
-    except (ValueError, RecursionError) as error:
-        raise UnstorableOutput(f"the output cannot be kept: {error}") from error
+def reported_cost(context: RunContext | None) -> ReportedCost:
+    """Return the money and tokens that a run reported, zero without a context."""
+    if context is None:
+        return {"cost_usd": 0.0, "tokens": {}}
+    return {"cost_usd": context.cost_usd, "tokens": dict(context.tokens)}
 
 
-def _unstopped_result(outcome: HandlerOutcome, context: RunContext) -> Result:
-    if outcome.raised is not None:
-        return _raised_result(outcome.raised, context)
-    try:
-        output = mask_secrets(storable(outcome.output))
-    except UnstorableOutput as error:
-        return _raised(context, "invalid_output", str(error), "InvalidOutput")
-    return Returned(
-        output=output,
-        summary=_summary(output),
-        files_changed=_files_changed(output),
-        **reported_cost(context),
-    )
-
-
-def _raised_result(error: BaseException, context: RunContext) -> Result:
-    match error:
-        case control_exceptions.Cancel() | control_exceptions.Stopped(reason="cancelled"):
-            return Stopped(**reported_cost(context))
-        case control_exceptions.Suspended():
-            return _waiting_result(error, context)
-        case control_exceptions.Snooze() | control_exceptions.RateLimited():
-            return Deferred(error.after_seconds, error.error_class, **reported_cost(context))
-        case control_exceptions.Retry():
-            return _failure(context, error, retryable=True, wait_seconds=error.after_seconds)
-        case control_exceptions.Fail():
-            return _failure(context, error, retryable=False)
-        case _:
-            return _failure(context, error)
-
-
-def _waiting_result(error: control_exceptions.Suspended, context: RunContext) -> Result:
-    try:
-        tasks = tuple(parse_task(text) for text in error.tasks)
-    except MalformedId as malformed:
-        return _raised(context, "invalid_wait", str(malformed), "Suspended", retryable=False)
-    return Waiting(tasks, **reported_cost(context))
-
-
-def _failure(
-    context: RunContext,
-    error: BaseException,
-    *,
-    retryable: bool | None = None,
-    wait_seconds: float | None = None,
-) -> Raised:
-    """Describe an exception; any exception may carry its own `error_class`."""
-    error_class = getattr(error, "error_class", None)
-    return _raised(
-        context,
-        error_class if isinstance(error_class, str) and error_class else "error",
-        control_exceptions.error_text(error),
-        type(error).__name__,
-        detail=_trace(error),
-        retryable=retryable,
-        wait_seconds=wait_seconds,
-    )
-
-
-def _raised(
-    context: RunContext,
-    error_class: str,
-    message: str,
-    error_type: str,
-    *,
-    detail: str = "",
-    retryable: bool | None = None,
-    wait_seconds: float | None = None,
-) -> Raised:
+def _raised(failed: HandlerFailed, cost: ReportedCost) -> Raised:
     return Raised(
-        error_class=error_class,
-        message=mask_text(message)[:MAX_MESSAGE],
-        error_type=error_type,
-        detail=mask_text(detail)[-MAX_DETAIL:],
-        retryable=retryable,
-        wait_seconds=wait_seconds,
-        **reported_cost(context),
+        error_class=failed.error_class,
+        message=mask_text(failed.message)[:MAX_MESSAGE],
+        error_type=failed.error_type,
+        detail=mask_text(failed.detail)[-MAX_DETAIL:],
+        retryable=failed.retryable,
+        wait_seconds=failed.retry_after,
+        **cost,
     )
 
 
-def _trace(error: BaseException) -> str:
-    """Return the last frames of the handler, without the worker's frame that called it."""
+def _waiting(tasks: tuple[str, ...], cost: ReportedCost) -> Result:
     try:
-        frames = error.__traceback__ and error.__traceback__.tb_next
-        return "".join(traceback.format_exception(type(error), error, frames, limit=-FRAMES_SHOWN))
-    except Exception:  # noqa: BLE001 - formatting a handler's own exception may fail
-        return ""
+        return Waiting(tuple(map(parse_task, tasks)), **cost)
+    except MalformedId as error:
+        failed = HandlerFailed("invalid_wait", str(error), "Suspended", retryable=False)
+        return _raised(failed, cost)
 
 
-def _summary(output: object) -> str | None:
-    """Return the text that a handler returned under `summary`."""
-    summary = output.get("summary") if isinstance(output, dict) else None
-    return summary[:MAX_SUMMARY] if isinstance(summary, str) else None
-
-
-def _files_changed(output: object) -> tuple[str, ...]:
-    """Return the file names that a handler returned under `files_changed`."""
-    names = output.get("files_changed") if isinstance(output, dict) else None
-    return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
+def _budget_message(run: Run, cost_usd: float) -> str:
+    """Return which budget stopped a run, and what the task has cost."""
+    total = run.spent_usd + cost_usd
+    if run.ceiling_usd is not None and total >= run.ceiling_usd:
+        return f"the task has cost ${total:.2f} of its ${run.ceiling_usd:.2f}"
+    return f"a budget was used up after the task had cost ${total:.2f}"

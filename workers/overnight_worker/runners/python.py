@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
@@ -139,19 +138,11 @@ class RunContext(Context):
         return self.graph.keep(name, content)
 
 
-@dataclass(frozen=True)
-class HandlerOutcome:
-    """How a handler ended: with an output or with an exception."""
-
-    output: object = None
-    raised: BaseException | None = None
-
-
-def call_handler(handler: Handler, context: RunContext) -> HandlerOutcome:
-    """Call the handler, and return its output or whatever it raised."""
+def call_handler(handler: Handler, context: RunContext) -> tuple[object, BaseException | None]:
+    """Call the handler; return its output, or None and the exception that it raised."""
     function: Callable[[Context], object] = handler.function
     try:
         context.payload = resolve(context.payload, context.user_id)
-        return HandlerOutcome(output=function(context))
+        return function(context), None
     except BaseException as error:  # noqa: BLE001 - sys.exit() in a handler must not end the worker
-        return HandlerOutcome(raised=error)
+        return None, error

@@ -1,0 +1,169 @@
+"""Maps what a handler returned or raised to an outcome; workers and pull agents share the mapping.
+
+`overnight_worker.result_mapping` turns an outcome into the result that a worker records, and
+`overnight.agent.run` into the request that a pull agent sends.
+"""
+
+import json
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+from overnight.handlers.control_exceptions import (
+    Cancel,
+    Fail,
+    RateLimited,
+    Retry,
+    Snooze,
+    Stopped,
+    Suspended,
+    error_text,
+)
+from overnight.models.json_values import check_json
+
+MAX_OUTPUT_BYTES = 1024 * 1024
+MAX_SUMMARY = 10_000
+TRACEBACK_FRAMES = 8
+# These stops do not concern the task itself, so an output that was returned all the same counts.
+OUTPUT_COUNTS = frozenset({"shutdown", "window_closed", "budget", "lost"})
+
+
+@dataclass(frozen=True)
+class HandlerReturned:
+    """The handler returned an output that can be stored."""
+
+    output: Any
+
+    @property
+    def summary(self) -> str | None:
+        """The text that the handler returned under `summary`."""
+        summary = self.output.get("summary") if isinstance(self.output, dict) else None
+        return summary[:MAX_SUMMARY] if isinstance(summary, str) else None
+
+    @property
+    def files_changed(self) -> tuple[str, ...]:
+        """The file names that the handler returned under `files_changed`."""
+        names = self.output.get("files_changed") if isinstance(self.output, dict) else None
+        listed = names if isinstance(names, list) else []
+        return tuple(name for name in listed if isinstance(name, str))
+
+
+@dataclass(frozen=True)
+class HandlerFailed:
+    """The handler raised an error; `retryable` None leaves the decision to the retry policy."""
+
+    error_class: str
+    message: str
+    error_type: str
+    detail: str = ""
+    retryable: bool | None = None
+    retry_after: float | None = None
+
+
+@dataclass(frozen=True)
+class HandlerDeferred:
+    """The handler asked to be run later, without spending an attempt."""
+
+    after_seconds: float
+    error_class: str
+    message: str
+
+
+@dataclass(frozen=True)
+class HandlerSuspended:
+    """The handler ended until other tasks have ended."""
+
+    tasks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class HandlerStopped:
+    """The run was stopped, or the handler cancelled its own task."""
+
+    reason: str
+
+
+Outcome = HandlerReturned | HandlerFailed | HandlerDeferred | HandlerSuspended | HandlerStopped
+
+
+class UnstorableOutput(Exception):
+    """An output that cannot be stored; the message gives the reason."""
+
+
+def outcome_of(output: object, raised: BaseException | None, stop_reason: str | None) -> Outcome:
+    """Return the outcome of a run that was requested to stop for `stop_reason`, if it was.
+
+    A run that was cancelled or timed out counts as stopped, whatever its handler did afterwards. An
+    output that a handler returned counts for every other stop reason.
+    """
+    has_output = raised is None
+    if stop_reason is not None and not (has_output and stop_reason in OUTPUT_COUNTS):
+        return HandlerStopped(stop_reason)
+    if raised is not None:
+        return _outcome_of_error(raised)
+    try:
+        return HandlerReturned(storable(output))
+    except UnstorableOutput as error:
+        return HandlerFailed("invalid_output", str(error), "InvalidOutput")
+
+
+def storable(output: object) -> Any:  # noqa: ANN401 - any JSON value
+    """Return the output as it will be read from storage; raise UnstorableOutput if it cannot be."""
+    if output is None:
+        return None
+    try:
+        text = json.dumps(output, allow_nan=False, ensure_ascii=False)
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UnstorableOutput(f"the output cannot be written as JSON: {error}") from error
+    if size > MAX_OUTPUT_BYTES:
+        raise UnstorableOutput(f"the output takes {size} bytes; at most {MAX_OUTPUT_BYTES} fit")
+    try:
+        return check_json(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise UnstorableOutput(f"the output cannot be stored: {error}") from error
+
+
+def _outcome_of_error(error: BaseException) -> Outcome:
+    match error:
+        case Cancel():
+            return HandlerStopped("cancelled")
+        # The service refused a call of the run. A handler that raises another Stopped by itself
+        # has failed: giving the run back would repeat it for ever.
+        case Stopped(reason="cancelled" | "lost" as reason):
+            return HandlerStopped(reason)
+        case Suspended(tasks=tasks):
+            return HandlerSuspended(tuple(tasks))
+        case Snooze() | RateLimited():
+            return HandlerDeferred(error.after_seconds, error.error_class, error_text(error))
+        case Retry():
+            return _failure(error, retryable=True, retry_after=error.after_seconds)
+        case Fail():
+            return _failure(error, retryable=False)
+        case _:
+            return _failure(error)
+
+
+def _failure(
+    error: BaseException, *, retryable: bool | None = None, retry_after: float | None = None
+) -> HandlerFailed:
+    """Describe an exception; any exception may carry its own `error_class`."""
+    error_class = getattr(error, "error_class", None)
+    return HandlerFailed(
+        error_class if isinstance(error_class, str) and error_class else "error",
+        error_text(error),
+        type(error).__name__,
+        _traceback(error),
+        retryable,
+        retry_after,
+    )
+
+
+def _traceback(error: BaseException) -> str:
+    """Return the last frames of the handler, without the frame that called it."""
+    try:
+        frames = error.__traceback__ and error.__traceback__.tb_next
+        shown = traceback.format_exception(type(error), error, frames, limit=-TRACEBACK_FRAMES)
+    except Exception:  # noqa: BLE001 - formatting a handler's own exception may fail
+        return ""
+    return "".join(shown)
