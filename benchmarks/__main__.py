@@ -13,7 +13,7 @@ from benchmarks.peer_queues import ALL
 from benchmarks.results import BenchmarkResultDict
 from benchmarks.servers import BenchmarkServers, start_servers
 from overnight_server.settings import Settings, SettingsError, load
-from overnight_server.settings.field_types import PREFIX, env_of, nearest_word
+from overnight_server.settings.field_types import PREFIX, env_of, nearest_name
 
 REPORT = "report"
 QUEUES = ("overnight", *(peer.name for peer in ALL))
@@ -155,7 +155,7 @@ def _setting(words: str) -> tuple[str, str]:
     if not is_pair:
         raise argparse.ArgumentTypeError(f"{words!r} must be NAME=VALUE, such as bundle_max=1")
     if name not in Settings.model_fields:
-        nearest = nearest_word(name, Settings.model_fields)
+        nearest = nearest_name(name, Settings.model_fields)
         raise argparse.ArgumentTypeError(f"no setting {written!r} (nearest: {nearest})")
     return name, value
 

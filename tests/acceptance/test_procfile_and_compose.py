@@ -112,7 +112,7 @@ def test_no_password_has_a_default() -> None:
     assert [(name, rest) for name, rest in wanted if not rest.startswith(":?")] == []
 
 
-def test_no_password_is_written_down() -> None:
+def test_no_password_is_in_the_files() -> None:
     secret = re.compile(r"PASSWORD|SECRET|TOKEN|API_KEY")
     written = [
         (service, name)
@@ -142,14 +142,14 @@ def test_a_published_port_is_the_one_its_process_listens_on(name: str) -> None:
     assert f"http://{LOOPBACK}{inside}/" in SERVICES[name]["healthcheck"]["test"][-1]
 
 
-def test_the_health_of_the_api_is_asked_at_a_route_it_has() -> None:
+def test_the_health_check_of_the_api_uses_an_existing_route() -> None:
     [asked] = re.findall(r"http://[^/]+(/[^']*)'", SERVICES["api"]["healthcheck"]["test"][-1])
 
     assert asked in {route.path for route in health.router.routes if isinstance(route, APIRoute)}
 
 
 @pytest.mark.parametrize("name", sorted(SERVERS))
-def test_what_a_server_keeps_outlives_its_container(name: str) -> None:
+def test_the_data_of_a_server_is_on_a_volume(name: str) -> None:
     [volume] = SERVICES[name]["volumes"]
     source, _, target = volume.partition(":")
 
@@ -157,7 +157,7 @@ def test_what_a_server_keeps_outlives_its_container(name: str) -> None:
     assert target.startswith("/")
 
 
-def test_everything_that_stays_up_has_a_health_check_and_comes_back() -> None:
+def test_every_service_has_a_health_check_and_restarts() -> None:
     staying = {name: service for name, service in SERVICES.items() if name != "migrate"}
 
     assert all(service["healthcheck"]["test"] for service in staying.values())
@@ -165,7 +165,7 @@ def test_everything_that_stays_up_has_a_health_check_and_comes_back() -> None:
     assert SERVICES["migrate"]["restart"] == "no"
 
 
-def test_no_process_starts_before_the_schema_is_there() -> None:
+def test_no_process_starts_before_the_migration_has_finished() -> None:
     waits = {name: service["depends_on"] for name, service in OURS.items()}
     healthy, done = "service_healthy", "service_completed_successfully"
 
@@ -180,13 +180,13 @@ def test_a_submit_does_not_wait_for_redis() -> None:
     assert without == {"api"}
 
 
-def test_a_stopped_process_has_time_to_hand_its_work_back() -> None:
+def test_a_stopped_process_has_time_to_release_its_tasks() -> None:
     grace = Settings.model_fields["shutdown_grace"].default
 
     assert all(seconds(service["stop_grace_period"]) > 2 * grace for service in OURS.values())
 
 
-def test_nothing_of_ours_runs_with_privileges() -> None:
+def test_no_process_runs_with_privileges() -> None:
     assert all(service["cap_drop"] == ["ALL"] for service in OURS.values())
     assert all("no-new-privileges:true" in service["security_opt"] for service in OURS.values())
     assert all("privileged" not in service for service in SERVICES.values())
@@ -202,15 +202,15 @@ def test_the_image_runs_as_an_ordinary_user_on_pinned_requirements() -> None:
     assert all("--no-deps --no-build-isolation" in install for install in installs[1:])
 
 
-def test_the_image_takes_only_files_that_exist_and_are_let_in() -> None:
+def test_the_image_copies_only_files_that_exist_and_are_not_ignored() -> None:
     steps = re.findall(r"(?m)^COPY (.+)$", (ROOT / "Dockerfile").read_text())
     copied = {source for step in steps for source in step.split()[:-1]}
-    refused, *insert_graph = [
+    ignored, *exceptions = [
         row for row in (ROOT / ".dockerignore").read_text().splitlines() if not row.startswith("#")
     ]
 
-    assert refused == "*"
-    assert copied == {row.removeprefix("!") for row in insert_graph if row.startswith("!")}
+    assert ignored == "*"
+    assert copied == {row.removeprefix("!") for row in exceptions if row.startswith("!")}
     assert [source for source in copied if not (ROOT / source).exists()] == []
 
 

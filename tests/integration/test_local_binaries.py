@@ -65,14 +65,14 @@ def test_the_wheel_comes_before_path_and_path_before_the_system(bare: Path) -> N
     assert find_postgres().directory == wheel
 
 
-def test_the_newest_of_several_postgres_is_taken(bare: Path) -> None:
+def test_the_newest_of_several_postgres_versions_is_used(bare: Path) -> None:
     for version in ("9", "16", "15"):
         postgres_in(bare / "system" / version / "bin")
 
     assert find_postgres().directory == bare / "system" / "16" / "bin"
 
 
-def test_a_postgres_without_initdb_is_none(bare: Path) -> None:
+def test_a_postgres_without_initdb_is_not_used(bare: Path) -> None:
     program(bare / "path" / "postgres")
 
     with pytest.raises(BinariesNotFound, match="OVERNIGHT_DATABASE_URL"):

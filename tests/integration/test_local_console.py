@@ -56,7 +56,7 @@ def test_output_into_a_pipe_is_plain() -> None:
 @pytest.mark.parametrize(
     ("variable", "value"), [("NO_COLOR", "1"), ("NO_COLOR", ""), ("TERM", "dumb")]
 )
-def test_colour_is_left_out_on_request(
+def test_no_colour_is_printed_when_the_user_declines_it(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -68,7 +68,7 @@ def test_colour_is_left_out_on_request(
     assert not wants_colour(Terminal())
 
 
-def test_a_quiet_console_shows_the_deployment_but_not_its_processes() -> None:
+def test_a_quiet_console_prints_messages_but_no_service_lines() -> None:
     stream = io.StringIO()
     console = Console(stream, quiet=True)
     console.service_line("api", "chatter")
@@ -78,7 +78,7 @@ def test_a_quiet_console_shows_the_deployment_but_not_its_processes() -> None:
     assert stream.getvalue() == "ready\n"
 
 
-def test_a_paused_terminal_holds_nobody_up() -> None:
+def test_a_paused_terminal_does_not_block_the_supervisor() -> None:
     terminal = PausedTerminal()
     console = Console(terminal, coloured=False)
 
@@ -90,7 +90,7 @@ def test_a_paused_terminal_holds_nobody_up() -> None:
     assert "api         | 0\n" in terminal.getvalue()
 
 
-def test_a_reader_that_went_away_does_no_harm() -> None:
+def test_a_closed_terminal_raises_no_error() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w", encoding="utf-8", buffering=1) as broken:
@@ -102,7 +102,7 @@ def test_a_reader_that_went_away_does_no_harm() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), writer)
 
 
-def test_a_full_log_file_makes_way_for_a_new_one(tmp_path: Path) -> None:
+def test_a_log_file_at_its_limit_is_rotated(tmp_path: Path) -> None:
     log = LogFile(tmp_path / "api.log", limit=50)
     for number in range(10):
         log.append(f"line number {number}")
@@ -114,7 +114,7 @@ def test_a_full_log_file_makes_way_for_a_new_one(tmp_path: Path) -> None:
     assert all(path.stat().st_size < 100 for path in tmp_path.iterdir())
 
 
-def test_a_log_file_goes_on_where_it_ended(tmp_path: Path) -> None:
+def test_a_log_file_is_appended_after_a_restart(tmp_path: Path) -> None:
     for line in ("yesterday", "today"):
         log = LogFile(tmp_path / "api.log")
         log.append(line)

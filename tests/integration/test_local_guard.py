@@ -60,14 +60,14 @@ def number_in(path: Path) -> int:
     return wait_until(lambda: path.exists() and int(path.read_text() or 0), what=str(path))
 
 
-def test_a_program_runs_and_its_exit_code_comes_back() -> None:
+def test_a_program_runs_and_its_exit_code_is_returned() -> None:
     program = GuardedProgram(Program(python("raise SystemExit(7)")))
 
     assert program.wait(20) == 7
     program.close()
 
 
-def test_a_program_killed_by_a_signal_says_so() -> None:
+def test_a_program_killed_by_a_signal_returns_128_plus_its_number() -> None:
     program = GuardedProgram(Program(["sleep", "60"]))
 
     os.kill(program.pid, signal.SIGKILL)
@@ -95,7 +95,7 @@ def test_a_stop_right_after_the_start_is_not_lost() -> None:
         program.close()
 
 
-def test_stop_sends_the_agreed_signal_to_the_main_process(tmp_path: Path) -> None:
+def test_stop_sends_the_stop_signal_to_the_main_process(tmp_path: Path) -> None:
     code = """
         import signal, sys, time
         signal.signal(signal.SIGINT, lambda *_: sys.exit(3))
@@ -123,7 +123,7 @@ def test_a_program_starts_with_signals_as_they_are_by_default() -> None:
     program.close()
 
 
-def test_a_deaf_program_and_its_fled_child_are_killed_after_the_grace(tmp_path: Path) -> None:
+def test_a_program_that_ignores_signals_is_killed_with_its_detached_child(tmp_path: Path) -> None:
     program = GuardedProgram(Program(python(STUBBORN, str(tmp_path)), grace=0.3))
     main, fled = number_in(tmp_path / "main"), number_in(tmp_path / "fled")
 
@@ -134,7 +134,7 @@ def test_a_deaf_program_and_its_fled_child_are_killed_after_the_grace(tmp_path: 
 
 
 @pytest.mark.parametrize("manner", ["alone", "with-heir"])
-def test_kill_9_of_the_owner_leaves_nothing(tmp_path: Path, manner: str) -> None:
+def test_kill_9_of_the_owner_leaves_no_process(tmp_path: Path, manner: str) -> None:
     with subprocess.Popen(
         python(OWNER, str(tmp_path), textwrap.dedent(STUBBORN), manner),
         stdout=subprocess.PIPE,
@@ -183,7 +183,7 @@ def test_the_children_of_a_service_that_lost_its_guard_are_killed_too(tmp_path: 
     program.close()
 
 
-def test_a_held_file_stays_open_until_the_service_is_gone() -> None:
+def test_a_held_file_stays_open_until_the_service_has_ended() -> None:
     reader, writer = os.pipe()
     program = GuardedProgram(Program(["sleep", "60"]), held=[writer])
     os.close(writer)
@@ -200,7 +200,7 @@ def test_a_held_file_stays_open_until_the_service_is_gone() -> None:
     os.close(reader)
 
 
-def test_passwords_of_a_program_stand_in_no_argument() -> None:
+def test_no_argument_contains_a_password() -> None:
     env = dict(os.environ) | {"PGPASSWORD": "hunter2"}
     program = GuardedProgram(Program(python("import time; time.sleep(60)"), env=env))
 

@@ -47,7 +47,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_home_is_found_from_anywhere_below_it(home: Home) -> None:
+def test_a_home_is_found_from_any_directory_below(home: Home) -> None:
     deep = home.path.parent / "a" / "b"
     deep.mkdir(parents=True)
     assert Home.find(Path(".overnight"), deep).path == deep / ".overnight"
@@ -58,7 +58,7 @@ def test_a_home_is_found_from_anywhere_below_it(home: Home) -> None:
     assert Home.find(home.path, Path("/")).path == home.path
 
 
-def test_others_cannot_look_into_a_home(home: Home) -> None:
+def test_other_users_cannot_read_a_home(home: Home) -> None:
     home.choose_ports(WANTED)
     home.write_api_key("secret")
     home.credentials.password("redis")
@@ -69,7 +69,7 @@ def test_others_cannot_look_into_a_home(home: Home) -> None:
     assert {mode(path) for path in home.path.iterdir() if path.is_file()} == {0o600}
 
 
-def test_a_home_made_open_is_closed_by_the_next_start(home: Home) -> None:
+def test_the_next_start_restores_the_permissions_of_a_home(home: Home) -> None:
     home.path.chmod(0o777)
     home.logs.chmod(0o777)
 
@@ -86,7 +86,7 @@ def test_ports_are_chosen_once_and_kept(home: Home) -> None:
     assert Home(home.path).choose_ports(WANTED) == first
 
 
-def test_a_port_that_someone_else_took_is_replaced(home: Home) -> None:
+def test_a_remembered_port_that_is_in_use_is_replaced(home: Home) -> None:
     first = home.choose_ports(WANTED)
     with socket.socket() as squatter:
         squatter.bind(("127.0.0.1", first["redis"]))
@@ -98,14 +98,14 @@ def test_a_port_that_someone_else_took_is_replaced(home: Home) -> None:
     assert second | {"redis": first["redis"]} == first
 
 
-def test_a_configured_port_is_taken_but_not_remembered(home: Home) -> None:
+def test_a_configured_port_is_used_but_not_remembered(home: Home) -> None:
     first = home.choose_ports(WANTED)
 
     assert home.choose_ports(WANTED | {"api": 8080}) == first | {"api": 8080}
     assert home.choose_ports(WANTED) == first
 
 
-def test_a_configured_port_in_use_is_named(home: Home) -> None:
+def test_a_configured_port_that_is_in_use_is_an_error(home: Home) -> None:
     with socket.socket() as squatter:
         squatter.bind(("127.0.0.1", 0))
         squatter.listen()
@@ -114,7 +114,7 @@ def test_a_configured_port_in_use_is_named(home: Home) -> None:
             home.choose_ports(WANTED | {"api": squatter.getsockname()[1]})
 
 
-def test_ports_lie_below_those_lent_to_outgoing_connections() -> None:
+def test_ports_are_below_the_range_of_outgoing_connections() -> None:
     port = free_port()
 
     assert LOWEST <= port < HIGHEST
@@ -123,7 +123,7 @@ def test_ports_lie_below_those_lent_to_outgoing_connections() -> None:
         free_port(taken=frozenset(range(LOWEST, HIGHEST)))
 
 
-def test_a_password_is_made_once_and_kept(home: Home) -> None:
+def test_a_password_is_generated_once_and_kept(home: Home) -> None:
     made = home.credentials.password("redis")
 
     assert len(made) >= 32
@@ -131,7 +131,7 @@ def test_a_password_is_made_once_and_kept(home: Home) -> None:
     assert home.credentials.password("flower") != made
 
 
-def test_a_second_deployment_in_one_home_is_refused_with_the_pid_of_the_first(home: Home) -> None:
+def test_a_second_stack_in_one_home_is_refused_with_the_pid_of_the_first(home: Home) -> None:
     with hold(home.lock):
         with pytest.raises(AlreadyRunning, match=str(os.getpid())), hold(home.lock):
             pass
@@ -141,7 +141,7 @@ def test_a_second_deployment_in_one_home_is_refused_with_the_pid_of_the_first(ho
     assert not is_held(home.lock)
 
 
-def test_the_lock_waits_for_the_last_service_of_a_killed_deployment(home: Home) -> None:
+def test_the_lock_waits_for_the_last_service_of_a_killed_stack(home: Home) -> None:
     code = """
         import sys, time
         from pathlib import Path
@@ -171,14 +171,14 @@ def test_the_lock_waits_for_the_last_service_of_a_killed_deployment(home: Home) 
             assert not service.is_running()
 
 
-def test_a_pid_given_to_another_process_is_not_the_holder() -> None:
+def test_a_reused_pid_is_not_the_holder() -> None:
     ourselves = HomeHolder.this_process()
 
     assert ourselves.is_alive()
     assert not replace(ourselves, started=ourselves.started - 60).is_alive()
 
 
-def test_a_connection_is_believed_only_while_its_deployment_runs(home: Home) -> None:
+def test_a_connection_file_counts_only_while_its_stack_runs(home: Home) -> None:
     home.publish(connection_of(os.getpid()))
     assert home.connection() is None
 
@@ -191,7 +191,7 @@ def test_a_connection_is_believed_only_while_its_deployment_runs(home: Home) -> 
         assert home.connection() is None
 
 
-def test_a_dead_holder_is_no_zombie_in_disguise() -> None:
+def test_a_zombie_process_does_not_count_as_alive() -> None:
     program = GuardedProgram(Program(["sleep", "60"]))
     holder = HomeHolder(program.pid, psutil.Process(program.pid).create_time())
     assert holder.is_alive()

@@ -56,7 +56,9 @@ def ask(url: str, question: str) -> list[tuple[object, ...]]:
         connection.close()
 
 
-def test_the_application_is_no_superuser_and_owns_its_database(server: EmbeddedPostgres) -> None:
+def test_the_application_owns_its_database_without_being_superuser(
+    server: EmbeddedPostgres,
+) -> None:
     [role] = ask(
         server.url(),
         "SELECT rolsuper, rolbypassrls, rolcreaterole, rolcreatedb FROM pg_roles"
@@ -71,7 +73,7 @@ def test_the_application_is_no_superuser_and_owns_its_database(server: EmbeddedP
     assert owner == ("overnight",)
 
 
-def test_nobody_comes_in_without_the_password(server: EmbeddedPostgres) -> None:
+def test_a_connection_needs_the_password(server: EmbeddedPostgres) -> None:
     for url in (server.url(), server.superuser_url):
         user, _, address = url.removeprefix("postgresql://").partition("@")
         for wrong in (user.partition(":")[0], user.partition(":")[0] + ":wrong"):
@@ -89,7 +91,7 @@ def test_the_server_listens_on_loopback_only(server: EmbeddedPostgres) -> None:
     assert [tuple(address) for address in listening] == [("127.0.0.1", server.cluster.port)]
 
 
-def test_passwords_and_data_are_for_the_owner_only(server: EmbeddedPostgres) -> None:
+def test_only_the_owner_can_read_passwords_and_data(server: EmbeddedPostgres) -> None:
     credentials = server.directory / "credentials.json"
     commands = [
         process.cmdline()
@@ -144,7 +146,7 @@ def test_a_server_that_cannot_start_shows_its_log(server: EmbeddedPostgres) -> N
         rival.start()
 
 
-def test_an_interrupted_layout_is_made_again(tmp_path: Path) -> None:
+def test_an_interrupted_initdb_is_repeated(tmp_path: Path) -> None:
     server = EmbeddedPostgres(tmp_path, fsync=False)
     broken = replace(server.cluster.binaries, directory=tmp_path / "broken")
     broken.directory.mkdir()
@@ -174,7 +176,7 @@ def test_data_of_another_postgres_or_user_is_refused(tmp_path: Path) -> None:
             cluster.initialise()
 
 
-def test_root_hands_postgres_to_nobody_also_below_a_closed_directory(
+def test_root_runs_postgres_as_nobody_even_below_a_closed_directory(
     tmp_path: Path, open_directory: Path
 ) -> None:
     tmp_path.chmod(0o700)
@@ -223,7 +225,7 @@ def test_an_ordinary_user_runs_postgres_under_the_same_account(open_directory: P
     assert (code_of_exit, log.read_text()) == (0, "served\n")
 
 
-def test_kill_9_of_its_owner_ends_postgres_in_order(tmp_path: Path) -> None:
+def test_kill_9_of_its_owner_shuts_postgres_down_cleanly(tmp_path: Path) -> None:
     code = """
         import sys, time
         from pathlib import Path
@@ -243,7 +245,7 @@ def test_kill_9_of_its_owner_ends_postgres_in_order(tmp_path: Path) -> None:
     assert "database system is shut down" in log
 
 
-def test_reachable_asks_every_directory_on_the_way(tmp_path: Path) -> None:
+def test_can_reach_checks_every_parent_directory(tmp_path: Path) -> None:
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
     stranger = (54321, 54321)

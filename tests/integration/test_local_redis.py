@@ -1,4 +1,4 @@
-"""Our own Redis: private, and keeping what it was told."""
+"""The embedded Redis: private, and durable across restarts."""
 
 import stat
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def server(tmp_path: Path) -> Iterator[EmbeddedRedis]:
         yield running
 
 
-def test_it_asks_for_the_password_and_never_evicts(server: EmbeddedRedis) -> None:
+def test_redis_requires_the_password_and_never_evicts_keys(server: EmbeddedRedis) -> None:
     with Redis.from_url(server.url) as client:
         assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
     with (
@@ -30,7 +30,7 @@ def test_it_asks_for_the_password_and_never_evicts(server: EmbeddedRedis) -> Non
         stranger.ping()
 
 
-def test_its_password_stands_in_no_argument_and_no_open_file(server: EmbeddedRedis) -> None:
+def test_the_redis_password_is_in_no_argument_and_no_readable_file(server: EmbeddedRedis) -> None:
     password = server.server.credentials.password("redis")
     configuration = server.directory / "redis" / "redis.conf"
 
@@ -49,7 +49,7 @@ def test_a_restart_finds_the_data_again_on_the_same_port(server: EmbeddedRedis) 
         assert client.llen("list") == 100
 
 
-def test_a_crash_and_restart_answers_again(server: EmbeddedRedis) -> None:
+def test_redis_responds_after_a_crash_and_a_restart(server: EmbeddedRedis) -> None:
     pid = server.pid
 
     server.stop(immediate=True)

@@ -122,19 +122,19 @@ def test_a_detached_stack_runs_survives_kill_9_and_stops(terminal: Terminal) -> 
     assert "not running" in idle.stdout
 
 
-def test_ctrl_c_while_starting_leaves_nothing_behind(terminal: Terminal, tmp_path: Path) -> None:
-    with (tmp_path / "said").open("wb") as output:
+def test_ctrl_c_during_the_start_leaves_no_process(terminal: Terminal, tmp_path: Path) -> None:
+    with (tmp_path / "screen").open("wb") as output:
         up = subprocess.Popen(
             terminal.command("up"), cwd=PROJECT, env=terminal.env, stdout=output, stderr=output
         )
-    wait_until(lambda: b"schema" in (tmp_path / "said").read_bytes(), what="the migration")
+    wait_until(lambda: b"schema" in (tmp_path / "screen").read_bytes(), what="the migration")
     everyone = [psutil.Process(up.pid), *psutil.Process(up.pid).children(recursive=True)]
 
     up.send_signal(signal.SIGINT)
 
     assert up.wait(60) == 130
     assert all(map(is_gone, everyone))
-    assert (tmp_path / "said").read_text().splitlines()[-1].endswith("Overnight has stopped.")
+    assert (tmp_path / "screen").read_text().splitlines()[-1].endswith("Overnight has stopped.")
 
 
 def test_the_first_screen_shows_only_what_concerns_the_user(
@@ -172,7 +172,7 @@ def test_a_stack_that_cannot_start_names_the_reason(terminal: Terminal, tmp_path
         assert "OVERNIGHT_PG_BIN" in refused.stderr
 
 
-def test_handlers_that_cannot_be_imported_end_the_start_at_once(terminal: Terminal) -> None:
+def test_handlers_that_cannot_be_imported_fail_the_start_at_once(terminal: Terminal) -> None:
     terminal.env["OVERNIGHT_HANDLERS"] = "no_such_module"
 
     refused = terminal.type("up")

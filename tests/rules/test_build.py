@@ -61,7 +61,7 @@ def test_every_target_first_sets_up_what_it_needs(target: str) -> None:
     assert first.endswith("scripts/venv")
 
 
-def test_a_bench_that_cannot_get_the_peers_goes_on_without_them(tmp_path: Path) -> None:
+def test_a_benchmark_runs_without_peers_that_cannot_be_installed(tmp_path: Path) -> None:
     for place in ("Makefile", "benchmarks/peers/install"):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / place, tmp_path / place)
@@ -97,7 +97,7 @@ def test_make_alone_lists_every_target() -> None:
     assert set(declared.split()) <= set(listed)
 
 
-def test_an_unfit_python_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_an_unsupported_python_is_refused_with_advice(tmp_path: Path) -> None:
     for part in ("scripts", "requirements"):
         shutil.copytree(ROOT / part, tmp_path / part)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)

@@ -141,11 +141,11 @@ def _number(version: str) -> list[int]:
 
 
 @pytest.mark.parametrize("path", [DEV, RUNTIME], ids=str)
-def test_no_pin_has_a_fault_that_was_put_right_since(path: Path) -> None:
+def test_no_pin_has_a_known_vulnerability(path: Path) -> None:
     assert not known_bad(pins(path)), told(known_bad(pins(path)))
 
 
-def test_a_planted_pin_with_a_known_fault_is_found() -> None:
+def test_a_pin_with_a_known_vulnerability_is_reported() -> None:
     planted = {**pins(RUNTIME), "celery": Pin("celery", "5.2.1", [])}
 
     assert known_bad(planted) == ["celery==5.2.1: use 5.2.2 or newer"]

@@ -135,7 +135,7 @@ def test_a_value_is_read_under_any_of_its_names(
 
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg2"])
-def test_a_database_address_names_the_driver_we_have(scheme: str) -> None:
+def test_a_database_address_names_the_installed_driver(scheme: str) -> None:
     settings = load({"OVERNIGHT_DATABASE_URL": f"{scheme}://app:p%40ss@db:5432/overnight"})
 
     assert settings.database_url == "postgresql+psycopg2://app:p%40ss@db:5432/overnight"
@@ -225,7 +225,7 @@ def test_a_database_address_names_the_driver_we_have(scheme: str) -> None:
         ),
         (
             {"OVERNIGHT_API_KEY_FILE": "nowhere", "OVERNIGHT_API_KEY": "hunter2"},
-            "OVERNIGHT_API_KEY_FILE and OVERNIGHT_API_KEY are both given: keep one of them",
+            "OVERNIGHT_API_KEY_FILE and OVERNIGHT_API_KEY are both set: unset one of them",
         ),
         (
             {"OVERNIGHT_CONFIG_FILE": "nowhere"},
@@ -253,7 +253,7 @@ def test_a_database_address_names_the_driver_we_have(scheme: str) -> None:
             {"OVERNIGHT_RETRY_INITIAL_DELAY_SEC": "10m"},
             (
                 "OVERNIGHT_RETRY_INITIAL_DELAY_SEC=600 and OVERNIGHT_RETRY_MAX_DELAY_SEC=300: "
-                "the first wait is above the longest"
+                "the first delay must not exceed the longest"
             ),
         ),
     ],
@@ -262,8 +262,8 @@ def test_a_wrong_setting_is_refused_with_what_is_legal(environ: dict[str, str], 
     assert problems(environ) == [line]
 
 
-def test_all_problems_are_told_at_once_and_no_secret_with_them() -> None:
-    told = problems(
+def test_all_problems_are_reported_at_once_without_secrets() -> None:
+    lines = problems(
         {
             "OVERNIGHT_POLL_INTERVAL": "99",
             "OVERNIGHT_NONSENSE": "hunter2",
@@ -272,11 +272,11 @@ def test_all_problems_are_told_at_once_and_no_secret_with_them() -> None:
         }
     )
 
-    assert len(told) == 4
-    assert "hunter2" not in "".join(told)
+    assert len(lines) == 4
+    assert "hunter2" not in "".join(lines)
 
 
-def test_names_outside_the_deployment_are_none_of_our_business() -> None:
+def test_environment_names_without_the_prefix_are_ignored() -> None:
     assert load({"PATH": "/bin", "AGENT_URL": "x", "OVERNIGHTLY": "y"}) == Settings()
 
 
@@ -297,7 +297,7 @@ def test_a_retired_setting_is_ignored_with_a_warning(caplog: pytest.LogCaptureFi
         ("poll_interval", 0.2),
     ],
 )
-def test_only_the_switch_for_drills_allows_short_clocks(name: str, seconds: float) -> None:
+def test_short_durations_need_the_setting_for_tests_and_drills(name: str, seconds: float) -> None:
     environ = {
         "OVERNIGHT_LEASE_SECONDS": "30",
         "OVERNIGHT_HEARTBEAT_INTERVAL": "0.5",
@@ -317,7 +317,7 @@ def test_only_the_switch_for_drills_allows_short_clocks(name: str, seconds: floa
         ("OVERNIGHT_MAX_PENDING_PER_USER", "9"),
     ],
 )
-def test_short_clocks_lift_no_other_bound(env: str, text: str) -> None:
+def test_the_setting_for_short_durations_removes_no_other_limit(env: str, text: str) -> None:
     [line] = problems({env: text} | SHORT)
 
     assert line.startswith(f"{env}={text}: must be ")
@@ -338,7 +338,7 @@ def test_three_heartbeats_must_fit_even_into_a_short_lease() -> None:
         ("OVERNIGHT_FLOWER_PASSWORD_FILE", "flower_password", "s3cret", "s3cret"),
     ],
 )
-def test_a_secret_may_stand_in_a_file(
+def test_a_secret_can_be_read_from_a_file(
     tmp_path: Path, env: str, name: str, text: str, value: str
 ) -> None:
     secret = tmp_path / "secret"
@@ -350,7 +350,7 @@ def test_a_secret_may_stand_in_a_file(
     assert origin(settings, name) == "file"
 
 
-def test_the_environment_outranks_dotenv_and_dotenv_the_config_file(tmp_path: Path) -> None:
+def test_the_environment_overrides_dotenv_and_dotenv_the_config_file(tmp_path: Path) -> None:
     everywhere = {"max_attempts": 4, "concurrency": 4, "slots": {"max": 4}}
     (tmp_path / "overnight.json").write_text(json.dumps(everywhere))
     (tmp_path / ".env").write_text(
@@ -372,7 +372,7 @@ def test_the_environment_outranks_dotenv_and_dotenv_the_config_file(tmp_path: Pa
     assert settings.flower_password == "with$money"
 
 
-def test_a_proper_name_outranks_an_alias_and_a_group() -> None:
+def test_the_main_name_overrides_an_alias_and_a_group() -> None:
     settings = load(
         {
             "OVERNIGHT_MAX_ATTEMPTS": "6",
@@ -436,7 +436,7 @@ def test_settings_cannot_be_changed() -> None:
         Settings().pool = "other"  # type: ignore[misc]
 
 
-def test_settings_read_nothing_behind_the_caller_s_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_settings_class_itself_reads_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OVERNIGHT_POOL", "other")
 
     assert Settings().pool == "default"
@@ -457,7 +457,7 @@ def test_current_settings_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("name", Settings.model_fields)
-def test_every_setting_says_what_it_is_for(name: str) -> None:
+def test_every_setting_has_a_description_that_is_a_sentence(name: str) -> None:
     description = Settings.model_fields[name].description
 
     assert description

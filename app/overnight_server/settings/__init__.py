@@ -1,7 +1,7 @@
-"""What the deployment can be told, read once from the environment and refused if wrong."""
+"""The settings: read once per process from the environment and files, refused if wrong."""
 
 from overnight_server.settings.load_settings import current, load
 from overnight_server.settings.model import SettingRow, Settings
-from overnight_server.settings.problems import Problem, SettingsError
+from overnight_server.settings.problems import SettingProblem, SettingsError
 
-__all__ = ["Problem", "SettingRow", "Settings", "SettingsError", "current", "load"]
+__all__ = ["SettingProblem", "SettingRow", "Settings", "SettingsError", "current", "load"]

@@ -1,16 +1,19 @@
-"""What the value of a setting must look like, where a type and a range do not say it."""
+"""Validators of settings, for rules that a type and a range cannot express."""
 
 from urllib.parse import urlsplit
 
 from overnight_server.fault_points import parse as parse_faults
 from overnight_server.settings.field_types import env_of, is_loopback
 
-SIGNATURES = frozenset({"HS256", "RS256", "ES256", "EdDSA"})
-LEAST_SECRET_BYTES = 32
+ALGORITHMS = frozenset({"HS256", "RS256", "ES256", "EdDSA"})
+MIN_SECRET_BYTES = 32
 
 
 def psycopg2_address(address: str | None) -> str | None:
-    """Name the driver: SQLAlchemy 2.1 would take `postgresql://` to mean psycopg 3."""
+    """Return a Postgres address that names psycopg2; raise ValueError for other addresses.
+
+    SQLAlchemy 2.1 would use psycopg 3 for `postgresql://`.
+    """
     if address is None:
         return None
     scheme, _, rest = address.partition("://")
@@ -20,14 +23,14 @@ def psycopg2_address(address: str | None) -> str | None:
 
 
 def redis_address(address: str | None) -> str | None:
-    """Take a Redis address."""
+    """Return a Redis address; raise ValueError for other addresses."""
     if address is not None and not address.startswith(("redis://", "rediss://")):
         raise ValueError("not a Redis address")
     return address
 
 
 def web_address(address: str | None) -> str | None:
-    """Take a web address, without the slash at its end."""
+    """Return a web address without a final slash; raise ValueError for other addresses."""
     if address is None:
         return None
     if not address.startswith(("http://", "https://")):
@@ -35,38 +38,41 @@ def web_address(address: str | None) -> str | None:
     return address.rstrip("/")
 
 
-def points_of_fault(words: str | None) -> str | None:
-    """Take points of fault that there are."""
-    if words is not None:
-        parse_faults(words)
-    return words
+def fault_points(text: str | None) -> str | None:
+    """Return the text if it names existing fault points; raise ValueError otherwise."""
+    if text is not None:
+        parse_faults(text)
+    return text
 
 
-def signatures(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Take known algorithms; a secret and public keys must never be taken for one another."""
-    if not set(names) <= SIGNATURES or ("HS256" in names and len(names) > 1):
-        raise ValueError("no such algorithm, or a mixture of kinds")
+def token_algorithms(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names if they are supported; raise ValueError otherwise.
+
+    HS256 must stand alone: with both kinds a public key could be used as an HS256 secret.
+    """
+    if not set(names) <= ALGORITHMS or ("HS256" in names and len(names) > 1):
+        raise ValueError("unknown algorithm, or HS256 together with others")
     return names
 
 
 def long_secret(secret: str | None) -> str | None:
-    """Take a secret that cannot be guessed."""
-    if secret is not None and len(secret.encode()) < LEAST_SECRET_BYTES:
+    """Return a secret that is long enough; raise ValueError otherwise."""
+    if secret is not None and len(secret.encode()) < MIN_SECRET_BYTES:
         raise ValueError("too short")
     return secret
 
 
-def place_of_keys(place: str | None) -> str | None:
-    """Take a file, or an address that nobody can answer for on the way."""
-    if place is not None and place.startswith("http://"):
-        host = urlsplit(place).hostname or ""
+def key_source(source: str | None) -> str | None:
+    """Return a file or an address; raise ValueError for an unencrypted remote address."""
+    if source is not None and source.startswith("http://"):
+        host = urlsplit(source).hostname or ""
         if not is_loopback(host):
-            raise ValueError("keys must not come over an open line")
-    return place
+            raise ValueError("public keys must not be fetched without encryption")
+    return source
 
 
-def stays_at_home(no_auth: str | None, host: str) -> None:
-    """Refuse to serve requests without keys to anybody but this machine."""
+def check_no_auth(no_auth: str | None, host: str) -> None:
+    """Raise ValueError if requests without keys would be accepted from other machines."""
     if no_auth is not None and not is_loopback(host):
         raise ValueError(
             f"{env_of('no_auth')}={no_auth} and {env_of('api_host')}={host}: "
@@ -74,10 +80,10 @@ def stays_at_home(no_auth: str | None, host: str) -> None:
         )
 
 
-def whole_rules(algorithms: tuple[str, ...], known: set[str]) -> None:
-    """Refuse to take tokens while anything that makes one good is left open."""
+def check_token_settings(algorithms: tuple[str, ...], present: set[str]) -> None:
+    """Raise ValueError if tokens are accepted but a setting that verifies them is missing."""
     keys = "jwt_secret" if "HS256" in algorithms else "jwt_keys"
-    missing = [name for name in ("jwt_issuer", "jwt_audience", keys) if name not in known]
+    missing = [name for name in ("jwt_issuer", "jwt_audience", keys) if name not in present]
     if algorithms and missing:
         raise ValueError(
             f"{env_of('jwt_algorithms')}={','.join(algorithms)}: "

@@ -1,4 +1,4 @@
-"""What a setting may be: the marks a field carries, and what they say about its values."""
+"""Types and annotations of settings: ranges, secrets, further names, and their descriptions."""
 
 import difflib
 import re
@@ -18,50 +18,50 @@ from overnight_server.mask import MASK, mask_text
 
 PREFIX = "OVERNIGHT_"
 NOT_SET = "not set"
-Mark = TypeVar("Mark")
+Annotation = TypeVar("Annotation")
 
 
 @dataclass(frozen=True)
-class Span:
-    """The least and the greatest legal value of a number."""
+class NumberRange:
+    """The lowest and the highest legal value of a number."""
 
-    least: float
-    most: float
-    # A clock's least value may be lifted, so that tests and drills need not wait for minutes.
-    is_clock: bool = False
+    lowest: float
+    highest: float
+    # Tests and drills may set shorter durations, so that they need not wait for minutes.
+    is_duration: bool = False
 
-    def admits(self, value: float, *, short: bool) -> bool:
-        """Tell whether a value is legal; `short` lifts the least value of a clock."""
-        if short and self.is_clock:
-            return 0 < value <= self.most
-        return self.least <= value <= self.most
+    def contains(self, value: float, *, short: bool) -> bool:
+        """Return whether a value is legal; `short` removes the lower limit of a duration."""
+        if short and self.is_duration:
+            return 0 < value <= self.highest
+        return self.lowest <= value <= self.highest
 
-    def words(self, kind: str, *, short: bool = False) -> str:
-        """Say in words what is legal."""
-        low = "above 0" if short and self.is_clock else f"from {self.least:g}"
-        return f"{kind} {low} to {self.most:.15g}"
+    def describe(self, kind: str, *, short: bool = False) -> str:
+        """Return a text that says which values are legal."""
+        low = "above 0" if short and self.is_duration else f"from {self.lowest:g}"
+        return f"{kind} {low} to {self.highest:.15g}"
 
 
-def clock(least: float, most: float) -> Span:
-    """Bound a duration in seconds."""
-    return Span(least, most, is_clock=True)
+def duration(lowest: float, highest: float) -> NumberRange:
+    """Return the range of a duration in seconds."""
+    return NumberRange(lowest, highest, is_duration=True)
 
 
 @dataclass(frozen=True)
 class Secret:
-    """Marks a value that is never shown and may also come from the file `<NAME>_FILE` names."""
+    """Marks a setting that is never shown and can be read from the file in `<NAME>_FILE`."""
 
 
 @dataclass(frozen=True)
-class Legal:
-    """Says what is legal where the type alone does not."""
+class LegalValues:
+    """Describes the legal values where the type does not."""
 
-    words: str
+    description: str
 
 
 @dataclass(frozen=True)
-class Also:
-    """Gives a setting a further name, as another design document calls it."""
+class Alias:
+    """Gives a setting a second environment name, from another design document."""
 
     env: str
 
@@ -71,7 +71,7 @@ _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def seconds_of(value: object) -> object:
-    """Read a duration: a number of seconds, or amounts with units.
+    """Convert a duration to seconds: a number of seconds, or amounts with units.
 
     >>> [seconds_of(text) for text in ("30s", "1m30s", "1.5h")]
     [30.0, 90.0, 5400.0]
@@ -96,18 +96,18 @@ def names_of(value: object) -> object:
     return value
 
 
-def word_of(value: object) -> object:
-    """Read a word of a closed set, in capitals or not."""
+def lower_case(value: object) -> object:
+    """Convert a name of a closed set to lower case."""
     return value.strip().lower() if isinstance(value, str) else value
 
 
 Seconds = Annotated[float, BeforeValidator(seconds_of)]
 Names = Annotated[tuple[str, ...], BeforeValidator(names_of)]
-Word = BeforeValidator(word_of)
+LowerCase = BeforeValidator(lower_case)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host, as a bind address or in a URL, can only be this machine.
+    """Return whether a host, as a bind address or in a URL, can only be this machine.
 
     >>> [is_loopback(host) for host in ("127.0.0.1", "[::1]", "localhost", "0.0.0.0", "a.example")]
     [True, True, True, False, False]
@@ -120,14 +120,14 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def mark_of(field: FieldInfo, kind: type[Mark]) -> Mark | None:
-    """Return the mark of this kind that a field carries."""
-    return next((mark for mark in field.metadata if isinstance(mark, kind)), None)
+def annotation_of(field: FieldInfo, kind: type[Annotation]) -> Annotation | None:
+    """Return the field's annotation of this kind; None if it has none."""
+    return next((item for item in field.metadata if isinstance(item, kind)), None)
 
 
-def other_names(field: FieldInfo) -> list[str]:
+def aliases(field: FieldInfo) -> list[str]:
     """Return the further environment names of a field."""
-    return [mark.env for mark in field.metadata if isinstance(mark, Also)]
+    return [item.env for item in field.metadata if isinstance(item, Alias)]
 
 
 def env_of(name: str) -> str:
@@ -135,15 +135,15 @@ def env_of(name: str) -> str:
     return f"{PREFIX}{name.upper()}"
 
 
-def legal_words(field: FieldInfo, *, short: bool = False) -> str:
-    """Say what values a field takes."""
-    legal, span = mark_of(field, Legal), mark_of(field, Span)
+def describe_legal_values(field: FieldInfo, *, short: bool = False) -> str:
+    """Return a text that says which values a field accepts."""
+    legal, limits = annotation_of(field, LegalValues), annotation_of(field, NumberRange)
     if legal:
-        return legal.words
+        return legal.description
     types = _types(field)
-    if span:
-        whole = "a whole number" if int in types else "a number"
-        return span.words("seconds" if span.is_clock else whole, short=short)
+    if limits:
+        number = "a whole number" if int in types else "a number"
+        return limits.describe("seconds" if limits.is_duration else number, short=short)
     if choices(field):
         return f"one of {', '.join(choices(field))}"
     if get_origin(types[0]) is tuple:
@@ -152,37 +152,37 @@ def legal_words(field: FieldInfo, *, short: bool = False) -> str:
 
 
 def choices(field: FieldInfo) -> tuple[str, ...]:
-    """Return the words a field of a closed set takes, or nothing."""
+    """Return the names that a field of a closed set accepts; empty for other fields."""
     return tuple(get_args(field.annotation)) if get_origin(field.annotation) is Literal else ()
 
 
-def nearest_legal(field: FieldInfo, given: object) -> str | None:
-    """Name the legal value nearest to a wrong one, if there is such a thing."""
-    if words := choices(field):
-        return nearest_word(str(given).lower(), words)
-    span = mark_of(field, Span)
+def nearest_legal(field: FieldInfo, value: object) -> str | None:
+    """Return the legal value nearest to a wrong one; None if there is none."""
+    if names := choices(field):
+        return nearest_name(str(value).lower(), names)
+    limits = annotation_of(field, NumberRange)
     try:
-        number = float(str(seconds_of(given)))
+        number = float(str(seconds_of(value)))
     except ValueError:
         return None
-    if span is None or isnan(number):
+    if limits is None or isnan(number):
         return None
-    # An infinite number cannot be rounded, but it can be bounded first.
-    bounded = min(max(number, span.least), span.most)
+    # Bounded before rounding, because an infinite number cannot be rounded.
+    bounded = min(max(number, limits.lowest), limits.highest)
     return f"{round(bounded) if int in _types(field) else bounded:.15g}"
 
 
-def nearest_word(given: str, known: Iterable[str]) -> str:
-    """Return the known word most like a given one."""
-    [best] = difflib.get_close_matches(given, list(known), n=1, cutoff=0)
+def nearest_name(name: str, names: Iterable[str]) -> str:
+    """Return the one of `names` that is most similar to a name."""
+    [best] = difflib.get_close_matches(name, list(names), n=1, cutoff=0)
     return best
 
 
-def shown(field: FieldInfo, value: object) -> str:
-    """Write a value for people: an address without its password, any other secret not at all."""
+def display_value(field: FieldInfo, value: object) -> str:
+    """Return a value as text for people; secrets are masked, in addresses only the password."""
     if value is None:
         return NOT_SET
-    if mark_of(field, Secret):
+    if annotation_of(field, Secret):
         text = str(value)
         return mask_text(text) if "://" in text else MASK
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Every setting of the deployment: its name, default, range and purpose."""
+"""Every setting: its name, default, range and description."""
 
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -15,37 +15,37 @@ from pydantic import (
 )
 
 from overnight_server.settings.checks import (
+    check_no_auth,
+    check_token_settings,
+    fault_points,
+    key_source,
     long_secret,
-    place_of_keys,
-    points_of_fault,
     psycopg2_address,
     redis_address,
-    signatures,
-    stays_at_home,
+    token_algorithms,
     web_address,
-    whole_rules,
 )
 from overnight_server.settings.field_types import (
-    Also,
-    Legal,
+    Alias,
+    LegalValues,
+    LowerCase,
     Names,
+    NumberRange,
     Seconds,
     Secret,
-    Span,
-    Word,
-    clock,
+    annotation_of,
+    describe_legal_values,
+    display_value,
+    duration,
     env_of,
-    legal_words,
-    mark_of,
-    shown,
 )
 
 HEARTBEATS_PER_LEASE = 3
-PORT = Span(0, 65535)
+PORT = NumberRange(0, 65535)
 
 
 class SettingRow(NamedTuple):
-    """One setting as it is shown: without secrets, and with where its value came from."""
+    """One setting for display: secrets masked, with the source of its value."""
 
     name: str
     env: str
@@ -57,427 +57,497 @@ class SettingRow(NamedTuple):
 
 
 WebAddress = Annotated[
-    str | None, AfterValidator(web_address), Legal("an http:// or https:// address")
+    str | None, AfterValidator(web_address), LegalValues("an http:// or https:// address")
 ]
 
 
 class Settings(BaseModel):
-    """What the deployment can be told; frozen, and filled by `load` alone.
+    """The settings of a process; frozen. `load` reads them.
 
-    Durations are seconds, given as a number or with units (`90`, `90s`, `1m30s`).
+    Durations are seconds, written as a number or with units (`90`, `90s`, `1m30s`).
     """
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=True
     )
 
-    # First, because the ranges of all clocks below depend on it.
+    # First, because the ranges of all durations below depend on it.
     allow_short_clocks: bool = Field(
         default=False,
-        description="Lift the least value of every duration. For tests and drills only: short "
-        "clocks turn a slow moment into a lost lease.",
+        description="Removes the lower limit of every duration. Use it in tests and drills only: "
+        "with short durations a slow moment looks like a lost lease.",
     )
     fault: Annotated[
         str | None,
-        AfterValidator(points_of_fault),
-        Legal("`point=mode,…`; a mode is kill, raise, drop or delay:SECONDS"),
+        AfterValidator(fault_points),
+        LegalValues("`point=mode,…`; a mode is kill, raise, drop or delay:SECONDS"),
     ] = Field(
         default=None,
-        description="Points at which processes fail on purpose. For tests and drills only.",
+        description="Makes processes fail on purpose at the named points. Use it in tests and "
+        "drills only.",
     )
-    home: Annotated[Path, Also("AG_QUEUE_DIR")] = Field(
+    home: Annotated[Path, Alias("AG_QUEUE_DIR")] = Field(
         default=Path(".overnight"),
-        description="Directory of everything `overnight up` keeps: server data, keys, run files.",
+        description="The directory in which `overnight up` keeps server data, keys, logs and run "
+        "files.",
     )
     config_file: Path | None = Field(
         default=None,
-        description="JSON file with settings by name, nested or flat; the environment outranks it.",
+        description="A JSON file with settings by name, nested or flat. Environment variables "
+        "override it.",
     )
-    log_format: Annotated[Literal["logfmt", "json"], Word] = Field(
-        default="logfmt", description="Form of the log lines on stderr."
+    log_format: Annotated[Literal["logfmt", "json"], LowerCase] = Field(
+        default="logfmt", description="The format of the log lines on stderr."
     )
-    log_level: Annotated[Literal["debug", "info", "warn", "error"], Word] = Field(
-        default="info", description="Least level of the log lines that are written."
+    log_level: Annotated[Literal["debug", "info", "warn", "error"], LowerCase] = Field(
+        default="info", description="The lowest level that is logged."
     )
 
     database_url: Annotated[
         str | None,
         AfterValidator(psycopg2_address),
         Secret(),
-        Legal("a postgresql:// or postgres:// address"),
+        LegalValues("a postgresql:// or postgres:// address"),
     ] = Field(
         default=None,
-        description="Postgres that holds the tasks. Not set: `overnight up` starts its own.",
+        description="The address of the Postgres that stores the tasks. If it is not set, "
+        "`overnight up` starts an embedded Postgres.",
     )
-    database_pool_size: Annotated[int, Span(1, 100)] = Field(
-        default=5, description="Connections a process may keep open to Postgres."
+    database_pool_size: Annotated[int, NumberRange(1, 100)] = Field(
+        default=5, description="The number of connections to Postgres that one process keeps open."
     )
     redis_url: Annotated[
         str | None,
         AfterValidator(redis_address),
         Secret(),
-        Legal("a redis:// or rediss:// address"),
+        LegalValues("a redis:// or rediss:// address"),
     ] = Field(
         default=None,
-        description="Redis that carries the wake-up calls. Not set: `overnight up` starts its own.",
+        description="The address of the Redis that carries messages and wake-ups. If it is not "
+        "set, `overnight up` starts an embedded Redis.",
     )
     redis_key_prefix: str = Field(
         default="overnight:",
-        description="Prefix of every key in Redis, so that several deployments can share a server.",
+        description="The prefix of every key in Redis, so that several deployments can share one "
+        "server.",
     )
     pg_bin: Path | None = Field(
         default=None,
-        description="Directory with `postgres` and `initdb` for the embedded server.",
+        description="The directory with the programs `postgres` and `initdb` for the embedded "
+        "Postgres.",
     )
     redis_bin: Path | None = Field(
         default=None,
-        description="Program `redis-server` or `valkey-server` for the embedded server.",
+        description="The program `redis-server` or `valkey-server` for the embedded Redis.",
     )
 
-    api_host: str = Field(default="127.0.0.1", description="Address the API listens on.")
+    api_host: str = Field(default="127.0.0.1", description="The address on which the API listens.")
     api_port: Annotated[int, PORT] = Field(
-        default=0, description="Port the API listens on; 0 takes a free one."
+        default=0, description="The port on which the API listens; 0 selects a free port."
     )
-    flower_host: str = Field(default="127.0.0.1", description="Address Flower listens on.")
+    flower_host: str = Field(
+        default="127.0.0.1", description="The address on which Flower listens."
+    )
     flower_port: Annotated[int, PORT] = Field(
-        default=0, description="Port Flower listens on; 0 takes a free one."
+        default=0, description="The port on which Flower listens; 0 selects a free port."
     )
-    flower_user: str = Field(default="overnight", description="Name to sign in to Flower with.")
+    flower_user: str = Field(default="overnight", description="The user name for Flower.")
     flower_password: Annotated[str | None, Secret()] = Field(
         default=None,
-        description="Password to sign in to Flower with. Not set: `overnight up` makes one.",
+        description="The password for Flower. If it is not set, `overnight up` generates one.",
     )
-    url: Annotated[WebAddress, Also("OVERNIGHT_DIRECTOR_URL")] = Field(
+    url: Annotated[WebAddress, Alias("OVERNIGHT_DIRECTOR_URL")] = Field(
         default=None,
-        description="API the client and the user commands speak to. Not set: the one `overnight "
-        "up` started under this home.",
+        description="The address of the API that the client and the users' commands call. If it "
+        "is not set, they call the API that `overnight up` started in this home.",
     )
     profile: str | None = Field(
-        default=None, description="Profile to use where no address is set; else the default one."
+        default=None,
+        description="The profile that the client and the users' commands use when no address is "
+        "set. If it is not set, they use the default profile.",
     )
     api_key: Annotated[str | None, Secret()] = Field(
-        default=None, description="Key the client and the user commands present to the API."
+        default=None, description="The API key that the client and the users' commands send."
     )
-    task_id: str | None = Field(default=None, description="Task in whose run `overnight mcp` acts.")
+    task_id: str | None = Field(
+        default=None,
+        description="The id of the task in whose run `overnight mcp` acts; a handler gets it from "
+        "`ctx.environ`.",
+    )
     claim_token: Annotated[str | None, Secret()] = Field(
-        default=None, description="Token of that run's claim; both come from `ctx.environ`."
+        default=None,
+        description="The claim token of that run; a handler gets it from `ctx.environ`.",
     )
 
     no_auth: str | None = Field(
         default=None,
-        description="Name of a user for whom every request without a key is served. Only where "
-        "the API listens on this machine alone; for trying things out.",
+        description="The name of a user as whom requests without a key are served. It is allowed "
+        "only while the API listens on this machine alone, for trying things out.",
     )
     jwt_algorithms: Annotated[
         Names,
-        AfterValidator(signatures),
-        Legal("HS256 alone, or any of RS256, ES256, EdDSA, separated by commas"),
+        AfterValidator(token_algorithms),
+        LegalValues("HS256 alone, or any of RS256, ES256, EdDSA, separated by commas"),
     ] = Field(
         default=(),
-        description="Signatures of the bearer tokens (JWT) that the API takes besides keys. Not "
-        "set: none.",
+        description="The signature algorithms of the bearer tokens (JWT) that the API accepts "
+        "besides API keys. If it is not set, the API accepts no tokens.",
     )
     jwt_secret: Annotated[
-        str | None, AfterValidator(long_secret), Secret(), Legal("32 bytes or more")
-    ] = Field(default=None, description="Secret that tokens are signed with under HS256.")
+        str | None, AfterValidator(long_secret), Secret(), LegalValues("32 bytes or more")
+    ] = Field(default=None, description="The secret with which tokens are signed under HS256.")
     jwt_keys: Annotated[
         str | None,
-        AfterValidator(place_of_keys),
-        Legal("a file, or an https:// address (http:// on this machine only)"),
+        AfterValidator(key_source),
+        LegalValues("a file, or an https:// address (http:// on this machine only)"),
     ] = Field(
         default=None,
-        description="Public keys that tokens are signed with: a PEM file, or a JWKS as a file or "
-        "at an address.",
+        description="The public keys that verify tokens: a PEM file, or a JWKS as a file or at an "
+        "address.",
     )
     jwt_issuer: str | None = Field(
-        default=None, description="Who must have made a token out (`iss`)."
+        default=None, description="The issuer (`iss`) that a token must name."
     )
     jwt_audience: str | None = Field(
-        default=None, description="For whom a token must be made out (`aud`)."
+        default=None, description="The audience (`aud`) that a token must name."
     )
-    jwt_leeway: Annotated[Seconds, Span(0, 30)] = Field(
-        default=10, description="Seconds by which the clock of a token's maker may differ."
+    jwt_leeway: Annotated[Seconds, NumberRange(0, 30)] = Field(
+        default=10,
+        description="The number of seconds by which the clock of the token's issuer may differ.",
     )
-    rate_limit_per_second: Annotated[float, Span(0, 100_000)] = Field(
+    rate_limit_per_second: Annotated[float, NumberRange(0, 100_000)] = Field(
         default=500,
-        description="Requests that one key may make per second in the long run; 0 for no limit.",
+        description="The number of requests that one API key may make per second on average; 0 "
+        "means no limit.",
     )
-    rate_limit_burst: Annotated[int, Span(1, 1_000_000)] = Field(
-        default=2000, description="Requests that one key may make at once after a rest."
+    rate_limit_burst: Annotated[int, NumberRange(1, 1_000_000)] = Field(
+        default=2000,
+        description="The number of requests that one API key may make at once after a pause.",
     )
 
     handlers: Names = Field(
-        default=(), description="Modules whose `@handler` functions a worker loads, dotted names."
+        default=(),
+        description="The modules, as dotted names, from which a worker imports `@handler` "
+        "functions. They are imported from the worker's working directory.",
     )
-    default_type: str = Field(default="echo", description="Type of a task that names none.")
-    pool: str = Field(default="default", description="Pool a worker serves.")
-    concurrency: Annotated[int, Span(1, 256)] = Field(
-        default=2, description="Tasks a worker runs at once."
+    default_type: str = Field(
+        default="echo", description="The type of a task that is submitted without one."
+    )
+    pool: str = Field(default="default", description="The pool that a worker serves.")
+    concurrency: Annotated[int, NumberRange(1, 256)] = Field(
+        default=2, description="The number of tasks that a worker runs at once."
     )
     capabilities: Names = Field(
-        default=(), description="What a worker's pool can do; tasks may require it."
+        default=(),
+        description="The capabilities of a worker's pool. A task that requires a capability runs "
+        "only in a pool that has it.",
     )
-    agent_budget_usd: Annotated[float | None, Span(0, 999_999)] = Field(
+    agent_budget_usd: Annotated[float | None, NumberRange(0, 999_999)] = Field(
         default=None,
-        description="What one worker's runs may cost from its start to its end. Not set: no limit.",
+        description="The amount in US dollars that the runs of one worker process may cost in "
+        "total. If it is not set, there is no limit.",
     )
-    worker_liveness: Annotated[Seconds, clock(5, 300)] = Field(
-        default=15, description="Silence after which a worker's slots no longer count."
+    worker_liveness: Annotated[Seconds, duration(5, 300)] = Field(
+        default=15,
+        description="The time without a heartbeat after which a worker's slots are no longer "
+        "counted.",
     )
-    bundle_max: Annotated[int, Span(1, 500)] = Field(
-        default=100, description="Quick tasks that may share a message; 1 sends each alone."
+    bundle_max: Annotated[int, NumberRange(1, 500)] = Field(
+        default=100,
+        description="The largest number of short tasks that one message carries; 1 sends every "
+        "task in its own message.",
     )
-    bundle_seconds: Annotated[float, Span(0.01, 10)] = Field(
-        default=0.25, description="Seconds of quick work that may share a message."
+    bundle_seconds: Annotated[float, NumberRange(0.01, 10)] = Field(
+        default=0.25,
+        description="The largest expected duration, in seconds, of the tasks that one message "
+        "carries.",
     )
-    refill_seconds: Annotated[float, Span(0, 600)] = Field(
+    refill_seconds: Annotated[float, NumberRange(0, 600)] = Field(
         default=10,
-        description="How long a slot goes on by itself with quick tasks before it takes messages "
-        "again; 0 sends every task by message, and no slot lingers for more.",
+        description="How many seconds a slot continues to claim short tasks by itself before it "
+        "takes messages again. With 0 every task is sent by message, and no slot "
+        "listens for tasks while it is idle.",
     )
-    max_tasks_per_child: Annotated[int, Span(1, 100_000)] = Field(
+    max_tasks_per_child: Annotated[int, NumberRange(1, 100_000)] = Field(
         default=1000,
-        description="Messages a worker's child process takes before it is replaced; replacing one "
-        "keeps its slot empty for about a second.",
+        description="The number of messages after which a worker replaces a child process. While "
+        "it is replaced, its slot is empty for about a second.",
     )
 
-    poll_interval: Annotated[Seconds, clock(1, 30)] = Field(
-        default=5, description="How often the dispatcher looks for work when no wake-up comes."
+    poll_interval: Annotated[Seconds, duration(1, 30)] = Field(
+        default=5, description="How often the dispatcher looks for tasks when no wake-up arrives."
     )
-    dispatch_timeout: Annotated[Seconds, clock(1, 300), Also("AG_QUEUE_DISPATCH_TIMEOUT")] = Field(
-        default=30, description="How long an agent may take to accept a task."
+    dispatch_timeout: Annotated[Seconds, duration(1, 300), Alias("AG_QUEUE_DISPATCH_TIMEOUT")] = (
+        Field(default=30, description="How long an HTTP agent may take to accept a task.")
     )
-    dispatch_tick_interval: Annotated[Seconds, clock(5, 300)] = Field(
-        default=30, description="How often beat dispatches too, in case no dispatcher runs."
+    dispatch_tick_interval: Annotated[Seconds, duration(5, 300)] = Field(
+        default=30, description="How often beat also dispatches tasks, in case no dispatcher runs."
     )
-    claim_ttl: Annotated[Seconds, clock(30, 300), Also("OVERNIGHT_STALE_CLAIMING_THRESHOLD")] = (
-        Field(default=60, description="How long a claimed task may wait for its start.")
+    claim_ttl: Annotated[
+        Seconds, duration(30, 300), Alias("OVERNIGHT_STALE_CLAIMING_THRESHOLD")
+    ] = Field(
+        default=60,
+        description="How long a claimed task may wait for its start before the claim is released.",
     )
-    heartbeat_interval: Annotated[Seconds, clock(1, 60)] = Field(
-        default=10, description="How often a run renews its lease; three times per lease or more."
+    heartbeat_interval: Annotated[Seconds, duration(1, 60)] = Field(
+        default=10, description="How often a run renews its lease; at least three times per lease."
     )
-    lease_seconds: Annotated[Seconds, clock(5, 600)] = Field(
-        default=30, description="Silence after which a run counts as lost."
+    lease_seconds: Annotated[Seconds, duration(5, 600)] = Field(
+        default=30, description="The time without a heartbeat after which a run counts as lost."
     )
-    lease_check_interval: Annotated[Seconds, clock(1, 60)] = Field(
-        default=5, description="How often beat looks for lost runs and claims that never started."
+    lease_check_interval: Annotated[Seconds, duration(1, 60)] = Field(
+        default=5,
+        description="How often beat looks for lost runs and for claims that never started.",
     )
-    timeout_check_interval: Annotated[Seconds, clock(30, 300)] = Field(
-        default=60, description="How often beat looks for runs that overran their time."
+    timeout_check_interval: Annotated[Seconds, duration(30, 300)] = Field(
+        default=60, description="How often beat looks for runs that exceeded their timeout."
     )
-    promote_interval: Annotated[Seconds, clock(1, 60)] = Field(
+    promote_interval: Annotated[Seconds, duration(1, 60)] = Field(
         default=5, description="How often beat makes tasks ready whose retry is due."
     )
-    trigger_interval: Annotated[Seconds, clock(1, 60)] = Field(
-        default=5, description="How often beat lets in graphs that the end of another sets off."
+    trigger_interval: Annotated[Seconds, duration(1, 60)] = Field(
+        default=5,
+        description="How often beat submits the graphs of triggers whose condition is met.",
     )
-    inbox_interval: Annotated[Seconds, clock(1, 60)] = Field(
-        default=1.0, description="How often the inbox is looked through."
+    inbox_interval: Annotated[Seconds, duration(1, 60)] = Field(
+        default=1.0, description="How often the inbox table is read."
     )
-    bulk_interval: Annotated[Seconds, clock(1, 60)] = Field(
-        default=2, description="How often beat has bulk operations gone on with."
+    bulk_interval: Annotated[Seconds, duration(1, 60)] = Field(
+        default=2, description="How often beat continues bulk operations."
     )
-    cycle_check_interval: Annotated[Seconds, clock(1, 3600)] = Field(
+    cycle_check_interval: Annotated[Seconds, duration(1, 3600)] = Field(
         default=60,
-        description="How often beat looks for billing cycles that ended and night windows that "
-        "turn; the gate itself looks at every pass.",
+        description="How often beat looks for billing cycles that ended and for night windows "
+        "that opened or closed. The gate also checks both at every pass.",
     )
-    deadline_check_interval: Annotated[Seconds, clock(1, 3600)] = Field(
-        default=15, description="How often beat ends tasks that did not start by their deadline."
+    deadline_check_interval: Annotated[Seconds, duration(1, 3600)] = Field(
+        default=15,
+        description="How often beat ends tasks that did not start before their deadline.",
     )
-    urgency_interval: Annotated[Seconds, clock(5, 3600)] = Field(
-        default=60, description="How often beat moves tasks forward whose deadline nears."
+    urgency_interval: Annotated[Seconds, duration(5, 3600)] = Field(
+        default=60,
+        description="How often beat raises the priority of tasks whose deadline is near.",
     )
-    audit_interval: Annotated[Seconds, clock(10, 86_400)] = Field(
-        default=300, description="How often the lanes' counts are compared with the task rows."
+    audit_interval: Annotated[Seconds, duration(10, 86_400)] = Field(
+        default=300,
+        description="How often the counters of the lanes are compared with the task rows.",
     )
-    leader_lease: Annotated[Seconds, clock(5, 300)] = Field(
-        default=15, description="How long beat or a dispatcher holds its duty without renewal."
+    leader_lease: Annotated[Seconds, duration(5, 300)] = Field(
+        default=15,
+        description="How long beat or a dispatcher stays leader without renewing its leadership.",
     )
-    cancel_grace: Annotated[Seconds, clock(1, 600)] = Field(
-        default=30, description="How long a run may take to stop before it is ended by force."
+    cancel_grace: Annotated[Seconds, duration(1, 600)] = Field(
+        default=30, description="How long a cancelled run may take to stop before it is killed."
     )
-    shutdown_grace: Annotated[Seconds, clock(1, 600)] = Field(
-        default=5, description="How long runs may take to finish when their worker shuts down."
+    shutdown_grace: Annotated[Seconds, duration(1, 600)] = Field(
+        default=5,
+        description="How long running tasks may take to finish when their worker shuts down.",
     )
-    completion_poll_interval: Annotated[Seconds, clock(1, 60)] = Field(
-        default=5, description="How often an outside agent that sent no result is asked for it."
+    completion_poll_interval: Annotated[Seconds, duration(1, 60)] = Field(
+        default=5, description="How often an HTTP agent that has not sent a result is asked for it."
     )
 
-    agent_poll_interval_sec: Annotated[Seconds, clock(1, 300)] = Field(
-        default=5, description="How often a pull agent asks for work, unless it says otherwise."
+    agent_poll_interval_sec: Annotated[Seconds, duration(1, 300)] = Field(
+        default=5,
+        description="How often a pull agent asks for tasks, unless the agent sets its own "
+        "interval.",
     )
-    agent_claim_ttl_sec: Annotated[Seconds, clock(30, 300)] = Field(
-        default=60, description="How long a pull agent may take to start what it claimed."
+    agent_claim_ttl_sec: Annotated[Seconds, duration(30, 300)] = Field(
+        default=60, description="How long a pull agent may take to start a task that it claimed."
     )
-    agent_heartbeat_interval_sec: Annotated[Seconds, clock(1, 300)] = Field(
+    agent_heartbeat_interval_sec: Annotated[Seconds, duration(1, 300)] = Field(
         default=30, description="How often a pull agent renews its lease."
     )
-    agent_stale_after_sec: Annotated[Seconds, clock(5, 3600)] = Field(
-        default=90, description="Silence after which a pull agent's run counts as lost."
+    agent_stale_after_sec: Annotated[Seconds, duration(5, 3600)] = Field(
+        default=90,
+        description="The time without a heartbeat after which a pull agent's run counts as lost.",
     )
-    agent_max_concurrent_tasks: Annotated[int, Span(1, 1000)] = Field(
-        default=2, description="Tasks a pull agent holds at once, unless it says otherwise."
+    agent_max_concurrent_tasks: Annotated[int, NumberRange(1, 1000)] = Field(
+        default=2,
+        description="The number of tasks that a pull agent may hold at once, unless the agent "
+        "sets its own limit.",
     )
 
-    max_pending_per_user: Annotated[int, Span(10, 200)] = Field(
-        default=50, description="Tasks a user may have waiting, unless the user has an own limit."
+    max_pending_per_user: Annotated[int, NumberRange(10, 200)] = Field(
+        default=50,
+        description="The number of tasks that a user may have waiting, unless the user has a "
+        "limit of their own.",
     )
-    max_streams_per_user: Annotated[int, Span(1, 10_000)] = Field(
-        default=20, description="Event streams and waits a user may hold open at one API process."
+    max_streams_per_user: Annotated[int, NumberRange(1, 10_000)] = Field(
+        default=20,
+        description="The number of event streams and waits that a user may have open at one API "
+        "process.",
     )
-    queue_max_size: Annotated[int, Span(1, 100_000_000), Also("AG_QUEUE_MAX_SIZE")] = Field(
+    queue_max_size: Annotated[int, NumberRange(1, 100_000_000), Alias("AG_QUEUE_MAX_SIZE")] = Field(
         default=1_000_000,
-        description="Tasks the whole system may have waiting; 50 is the single-director mode.",
+        description="The number of tasks that may wait in the whole deployment; 50 is the single- "
+        "director mode.",
     )
-    max_tasks_per_dag: Annotated[int, Span(1, 100_000)] = Field(
-        default=1000, description="Tasks one graph may have."
+    max_tasks_per_dag: Annotated[int, NumberRange(1, 100_000)] = Field(
+        default=1000, description="The number of tasks that one graph may have."
     )
-    max_spawn_depth: Annotated[int, Span(0, 100)] = Field(
+    max_spawn_depth: Annotated[int, NumberRange(0, 100)] = Field(
         default=5,
-        description="Generations of tasks below a submitted one; 0 lets no task spawn others.",
+        description="How many generations of tasks may be spawned below a submitted task; with 0 "
+        "no task can spawn others.",
     )
-    max_children_per_task: Annotated[int, Span(1, 100_000)] = Field(
-        default=100, description="Tasks that one task may spawn."
+    max_children_per_task: Annotated[int, NumberRange(1, 100_000)] = Field(
+        default=100, description="The number of tasks that one task may spawn."
     )
-    max_artifact_bytes: Annotated[int, Span(1, 100_000_000)] = Field(
-        default=8_000_000, description="How large one artifact may be."
+    max_artifact_bytes: Annotated[int, NumberRange(1, 100_000_000)] = Field(
+        default=8_000_000, description="The largest size of one artifact in bytes."
     )
-    max_artifacts_per_task: Annotated[int, Span(1, 10_000)] = Field(
-        default=100, description="Artifacts that one task may make."
+    max_artifacts_per_task: Annotated[int, NumberRange(1, 10_000)] = Field(
+        default=100, description="The number of artifacts that one task may store."
     )
-    slots_max: Annotated[int | None, Span(1, 100_000)] = Field(
-        default=None, description="Tasks that may run at once in the whole system. Not set: no cap."
+    slots_max: Annotated[int | None, NumberRange(1, 100_000)] = Field(
+        default=None,
+        description="The number of tasks that may run at once in the whole deployment. If it is "
+        "not set, there is no limit.",
     )
-    eligible_users_per_claim: Annotated[int, Span(1, 10_000)] = Field(
-        default=10, description="Users considered in one pass of the gate."
+    eligible_users_per_claim: Annotated[int, NumberRange(1, 10_000)] = Field(
+        default=10, description="The number of users that one pass of the gate considers."
     )
     per_user_serialization_enabled: bool = Field(
-        default=True, description="Keep tasks that share a lock from running at once."
+        default=True,
+        description="Whether tasks that share a lock are kept from running at the same time.",
     )
-    per_user_serialization_scope: Annotated[Literal["project", "user", "none"], Word] = Field(
+    per_user_serialization_scope: Annotated[Literal["project", "user", "none"], LowerCase] = Field(
         default="project",
-        description="What shares a lock: a user's tasks of one project, all of a user's, or none.",
+        description="Which tasks share a lock: a user's tasks of one project, all tasks of a "
+        "user, or none.",
     )
-    per_user_serialization_lock_timeout_seconds: Annotated[Seconds, clock(60, 86_400)] = Field(
-        default=3600, description="How long a lock may go without renewal."
+    per_user_serialization_lock_timeout_seconds: Annotated[Seconds, duration(60, 86_400)] = Field(
+        default=3600, description="How long a lock is held without being renewed."
     )
 
-    priority: Annotated[int, Span(0, 100)] = Field(
-        default=50, description="Stored priority of a task that names none; 0 is most urgent."
+    priority: Annotated[int, NumberRange(0, 100)] = Field(
+        default=50,
+        description="The stored priority of a task that is submitted without one; 0 is the most "
+        "urgent.",
     )
-    priority_boost_per_minute: Annotated[float, Span(0, 10)] = Field(
-        default=0.1, description="How much more urgent a waiting task becomes each minute."
+    priority_boost_per_minute: Annotated[float, NumberRange(0, 10)] = Field(
+        default=0.1, description="By how much the priority of a waiting task rises each minute."
     )
-    max_attempts: Annotated[int, Span(1, 100), Also("AG_QUEUE_MAX_ATTEMPTS")] = Field(
-        default=3, description="Runs that may fail before a task is dead-lettered."
+    max_attempts: Annotated[int, NumberRange(1, 100), Alias("AG_QUEUE_MAX_ATTEMPTS")] = Field(
+        default=3,
+        description="The number of attempts that may fail before a task is dead-lettered.",
     )
-    retry_strategy: Annotated[Literal["exponential", "quadratic", "fixed", "immediate"], Word] = (
-        Field(default="exponential", description="How the wait grows from retry to retry.")
+    retry_strategy: Annotated[
+        Literal["exponential", "quadratic", "fixed", "immediate"], LowerCase
+    ] = Field(default="exponential", description="How the delay grows from retry to retry.")
+    retry_initial_delay_sec: Annotated[Seconds, duration(1, 86_400)] = Field(
+        default=10, description="The delay before the first retry."
     )
-    retry_initial_delay_sec: Annotated[Seconds, clock(1, 86_400)] = Field(
-        default=10, description="Wait before the first retry."
+    retry_backoff_multiplier: Annotated[float, NumberRange(1, 100)] = Field(
+        default=2.0,
+        description="The factor by which the delay grows with each retry under `exponential`.",
     )
-    retry_backoff_multiplier: Annotated[float, Span(1, 100)] = Field(
-        default=2.0, description="Growth of the wait under `exponential`."
+    retry_quadratic_base_sec: Annotated[Seconds, duration(1, 86_400)] = Field(
+        default=5,
+        description="The delay under `quadratic`, which is multiplied by the square of the "
+        "attempts made.",
     )
-    retry_quadratic_base_sec: Annotated[Seconds, clock(1, 86_400)] = Field(
-        default=5, description="Wait under `quadratic`, times the square of the attempts made."
-    )
-    retry_max_delay_sec: Annotated[Seconds, clock(1, 604_800)] = Field(
-        default=300, description="Longest wait before a retry, jitter included."
+    retry_max_delay_sec: Annotated[Seconds, duration(1, 604_800)] = Field(
+        default=300, description="The longest delay before a retry, jitter included."
     )
     retry_jitter: bool = Field(
-        default=True, description="Vary each wait by a factor of 0.5 to 1.5."
+        default=True,
+        description="Whether each delay is multiplied by a random factor between 0.5 and 1.5.",
     )
     retry_on: Names = Field(
         default=("timeout", "crash", "rate_limit", "invalid_output", "error"),
-        description="Failure reasons that are retried.",
+        description="The failure reasons after which a task is retried.",
     )
     no_retry_on: Names = Field(
         default=("auth_failure", "budget_exceeded", "cancelled"),
-        description="Failure reasons that are never retried.",
+        description="The failure reasons after which a task is never retried.",
     )
-    poison_distinct_agents: Annotated[int, Span(1, 100)] = Field(
-        default=2, description="Workers a task must have failed on to be called poison."
+    poison_distinct_agents: Annotated[int, NumberRange(1, 100)] = Field(
+        default=2,
+        description="The number of workers on which a task must have failed to count as poison.",
     )
-    poison_attempts: Annotated[int, Span(1, 100)] = Field(
-        default=3, description="Attempts a task must have spent to be called poison."
+    poison_attempts: Annotated[int, NumberRange(1, 100)] = Field(
+        default=3,
+        description="The number of attempts that a task must have spent to count as poison.",
     )
 
-    escalate_after: Annotated[int | None, Span(1, 100)] = Field(
+    escalate_after: Annotated[int | None, NumberRange(1, 100)] = Field(
         default=2,
-        description="Failed attempts after which a task is escalated. Not set: never.",
+        description="The number of failed attempts after which a task is escalated. If it is not "
+        "set, no task is.",
     )
-    escalate: Annotated[Literal["event", "priority", "dead_letter"], Word] = Field(
+    escalate: Annotated[Literal["event", "priority", "dead_letter"], LowerCase] = Field(
         default="event",
-        description="What escalating means: a notice, a higher priority too, or the dead letters.",
+        description="What an escalation does: `event` sends a notice, `priority` also raises the "
+        "priority, `dead_letter` dead-letters the task.",
     )
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @field_validator("*", mode="after")
     @classmethod
-    def _stays_within_its_span(cls, value: object, info: ValidationInfo) -> object:
-        span = mark_of(cls.model_fields[str(info.field_name)], Span)
-        if span is None or not isinstance(value, int | float):
+    def _check_range(cls, value: object, info: ValidationInfo) -> object:
+        limits = annotation_of(cls.model_fields[str(info.field_name)], NumberRange)
+        if limits is None or not isinstance(value, int | float):
             return value
-        if not span.admits(value, short=info.data.get("allow_short_clocks", False)):
+        if not limits.contains(value, short=info.data.get("allow_short_clocks", False)):
             raise ValueError("outside its range")
         return value
 
     @field_validator("home", "config_file", "pg_bin", "redis_bin", mode="after")
     @classmethod
-    def _finds_the_users_home(cls, path: Path | None) -> Path | None:
+    def _expand_home(cls, path: Path | None) -> Path | None:
         return path and path.expanduser()
 
     @model_validator(mode="after")
-    def _heartbeats_fit_into_leases(self) -> "Settings":
-        for beat, lease in (
+    def _check_heartbeats(self) -> "Settings":
+        for heartbeat, lease in (
             ("heartbeat_interval", "lease_seconds"),
             ("agent_heartbeat_interval_sec", "agent_stale_after_sec"),
         ):
-            every, within = getattr(self, beat), getattr(self, lease)
-            if every * HEARTBEATS_PER_LEASE > within:
+            interval, seconds = getattr(self, heartbeat), getattr(self, lease)
+            if interval * HEARTBEATS_PER_LEASE > seconds:
                 raise ValueError(
-                    f"{env_of(beat)}={every:g} and {env_of(lease)}={within:g}: three heartbeats "
-                    f"must fit into one lease (heartbeat at most {within / 3:.4g}, "
-                    f"or lease at least {every * 3:g})"
+                    f"{env_of(heartbeat)}={interval:g} and {env_of(lease)}={seconds:g}: "
+                    "three heartbeats must fit into one lease "
+                    f"(heartbeat at most {seconds / 3:.4g}, or lease at least {interval * 3:g})"
                 )
         return self
 
     @model_validator(mode="after")
-    def _waits_grow_to_their_limit(self) -> "Settings":
+    def _check_retry_delays(self) -> "Settings":
         first, longest = self.retry_initial_delay_sec, self.retry_max_delay_sec
         if first > longest:
             raise ValueError(
                 f"{env_of('retry_initial_delay_sec')}={first:g} and "
-                f"{env_of('retry_max_delay_sec')}={longest:g}: the first wait is above the longest"
+                f"{env_of('retry_max_delay_sec')}={longest:g}: "
+                "the first delay must not exceed the longest"
             )
         return self
 
     @model_validator(mode="after")
-    def _keeps_the_door_shut(self) -> "Settings":
-        stays_at_home(self.no_auth, self.api_host)
+    def _check_authentication(self) -> "Settings":
+        check_no_auth(self.no_auth, self.api_host)
         names = ("jwt_issuer", "jwt_audience", "jwt_secret", "jwt_keys")
-        whole_rules(self.jwt_algorithms, {name for name in names if getattr(self, name)})
+        check_token_settings(self.jwt_algorithms, {name for name in names if getattr(self, name)})
         return self
 
     def with_origins(self, origins: dict[str, str]) -> "Settings":
-        """Remember where each value came from, for `masked`."""
+        """Store the source of each value, for `masked`."""
         self._origins.update(origins)
         return self
 
     def masked(self) -> list[SettingRow]:
-        """Return every setting as it may be shown to anyone."""
+        """Return every setting for display, with secrets masked."""
         return [
             SettingRow(
                 name=name,
                 env=env_of(name),
-                value_masked=shown(field, getattr(self, name)),
+                value_masked=display_value(field, getattr(self, name)),
                 origin=self._origins.get(name, "default"),
-                default=shown(field, field.default),
-                legal=legal_words(field, short=self.allow_short_clocks),
+                default=display_value(field, field.default),
+                legal=describe_legal_values(field, short=self.allow_short_clocks),
                 description=str(field.description),
             )
             for name, field in type(self).model_fields.items()

@@ -1,4 +1,4 @@
-"""Gather settings from where people write them: environment, `.env`, secret files, a JSON file."""
+"""Read settings from their sources: environment, `.env`, secret files, a JSON file."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -12,24 +12,24 @@ from dotenv import dotenv_values
 from overnight_server.settings.field_types import (
     PREFIX,
     Secret,
+    aliases,
+    annotation_of,
     env_of,
-    mark_of,
-    nearest_word,
-    other_names,
+    nearest_name,
 )
 from overnight_server.settings.model import Settings
-from overnight_server.settings.problems import Problem
+from overnight_server.settings.problems import SettingProblem
 
 FIELDS = Settings.model_fields
-# Settings that may also be given together, as one JSON object: S001's and S003's way.
+# Settings that can also be written as one JSON object, as in S001 and S003.
 GROUPS = ("per_user_serialization", "retry", "slots")
-# Settings of older designs that are accepted, have no effect, and say so.
+# Settings of older designs: they are accepted, have no effect, and are logged as ignored.
 RETIRED = {"agent_url": "agents are reached through the queue alone"}
 CONFIG_FILE = env_of("config_file")
 
 
-class Given(NamedTuple):
-    """A value as somebody wrote it, the kind of place, and the name it was written under."""
+class SourceValue(NamedTuple):
+    """A value as it was written, the kind of source, and the name it was written under."""
 
     value: object
     origin: str
@@ -37,128 +37,132 @@ class Given(NamedTuple):
 
 
 @dataclass
-class Gathered:
-    """What was found, by setting, and what was wrong with it on the way."""
+class SettingSources:
+    """The values by setting, and the problems met while reading them."""
 
-    given: dict[str, Given] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    values: dict[str, SourceValue] = field(default_factory=dict)
+    problems: list[SettingProblem] = field(default_factory=list)
 
-    def refuse(self, setting: str, line: str) -> None:
-        """Note a problem."""
-        self.problems.append(Problem(setting, line))
+    def add_problem(self, setting: str, line: str) -> None:
+        """Record a problem with a setting."""
+        self.problems.append(SettingProblem(setting, line))
 
 
 def known_names() -> set[str]:
-    """Return every environment name that means something."""
+    """Return every environment name that is read."""
     groups = {env_of(group) for group in GROUPS}
     return groups | set(_by_env()) | set(_by_file_env())
 
 
-def gather(environ: Mapping[str, str], dotenv: Path) -> Gathered:
-    """Collect all values; the environment outranks `.env`, and `.env` the JSON file."""
-    # An empty value is what compose files pass on for "not set".
+def gather(environ: Mapping[str, str], dotenv: Path) -> SettingSources:
+    """Read all sources; the environment overrides `.env`, and `.env` the JSON file."""
+    # Compose files pass an empty value for a variable that is not set.
     layers = {
         ".env": {
             name: value for name, value in dotenv_values(dotenv, interpolate=False).items() if value
         },
         "env": {name: value for name, value in environ.items() if value},
     }
-    found = Gathered()
+    sources = SettingSources()
     config_file = layers["env"].get(CONFIG_FILE) or layers[".env"].get(CONFIG_FILE)
     if config_file:
-        _read_config_file(Path(config_file).expanduser(), found)
+        _read_config_file(Path(config_file).expanduser(), sources)
     for origin, values in layers.items():
-        _read_names(values, origin, found)
-    return found
+        _read_names(values, origin, sources)
+    return sources
 
 
-def _read_names(values: Mapping[str, str], origin: str, found: Gathered) -> None:
-    """Take one layer, from its weakest way of saying something to its strongest."""
-    _refuse_unknown(values, origin, found)
+def _read_names(values: Mapping[str, str], origin: str, sources: SettingSources) -> None:
+    """Read one source; groups first, then single names, then files, as the later override."""
+    _report_unknown(values, origin, sources)
     for group in GROUPS:
         if env_of(group) in values:
-            _read_group(group, values[env_of(group)], origin, found)
+            _read_group(group, values[env_of(group)], origin, sources)
     for env, name in _by_env().items():
         if env in values:
-            found.given[name] = Given(values[env], origin, env)
+            sources.values[name] = SourceValue(values[env], origin, env)
     for env, name in _by_file_env().items():
         if env in values:
-            _read_secret_file(name, env, values, found)
+            _read_secret_file(name, env, values, sources)
 
 
 def _by_env() -> dict[str, str]:
-    """Map environment names to settings, further names first so that the proper one wins."""
-    further = {env: name for name, field in FIELDS.items() for env in other_names(field)}
-    return further | {env_of(name): name for name in FIELDS}
+    """Map environment names to settings; aliases come first, so that the main name overrides."""
+    by_alias = {env: name for name, field in FIELDS.items() for env in aliases(field)}
+    return by_alias | {env_of(name): name for name in FIELDS}
 
 
 def _by_file_env() -> dict[str, str]:
-    secrets = (name for name, field in FIELDS.items() if mark_of(field, Secret))
+    secrets = (name for name, field in FIELDS.items() if annotation_of(field, Secret))
     return {f"{env_of(name)}_FILE": name for name in secrets}
 
 
-def _refuse_unknown(values: Mapping[str, str], origin: str, found: Gathered) -> None:
+def _report_unknown(values: Mapping[str, str], origin: str, sources: SettingSources) -> None:
     where = " in .env" if origin == ".env" else ""
-    known = known_names()
-    for env in sorted(env for env in values if env.startswith(PREFIX) and env not in known):
+    names = known_names()
+    for env in sorted(env for env in values if env.startswith(PREFIX) and env not in names):
         instead = RETIRED.get(env.removeprefix(PREFIX).lower())
         if instead:
             _report_ignored(env, instead)
         else:
-            # Its value stays untold: it may be a secret under a misspelt name.
-            nearest = nearest_word(env, known)
-            found.refuse(env, f"{env}{where}: no such setting (nearest: {nearest})")
+            # The value is not shown: it may be a secret under a misspelt name.
+            nearest = nearest_name(env, names)
+            sources.add_problem(env, f"{env}{where}: no such setting (nearest: {nearest})")
 
 
-def _read_secret_file(name: str, env: str, values: Mapping[str, str], found: Gathered) -> None:
+def _read_secret_file(
+    name: str, env: str, values: Mapping[str, str], sources: SettingSources
+) -> None:
     if env_of(name) in values:
-        found.refuse(env, f"{env} and {env_of(name)} are both given: keep one of them")
+        sources.add_problem(env, f"{env} and {env_of(name)} are both set: unset one of them")
         return
     try:
         text = Path(values[env]).expanduser().read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        found.refuse(env, f"{env}={values[env]}: must be a readable file ({_reason(error)})")
+        sources.add_problem(env, f"{env}={values[env]}: must be a readable file ({_reason(error)})")
         return
-    found.given[name] = Given(text, "file", env)
+    sources.values[name] = SourceValue(text, "file", env)
 
 
-def _read_group(group: str, text: str, origin: str, found: Gathered) -> None:
+def _read_group(group: str, text: str, origin: str, sources: SettingSources) -> None:
     env = env_of(group)
     try:
         inner = json.loads(text)
     except ValueError:
         inner = None
     if not isinstance(inner, dict):
-        found.refuse(env, f"{env}={text}: must be a JSON object")
+        sources.add_problem(env, f"{env}={text}: must be a JSON object")
         return
-    _take({group: inner}, origin, env, found)
+    _read_object({group: inner}, origin, env, sources)
 
 
-def _read_config_file(path: Path, found: Gathered) -> None:
+def _read_config_file(path: Path, sources: SettingSources) -> None:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         line = f"{CONFIG_FILE}={path}: must be a readable JSON file ({_reason(error)})"
-        found.refuse(CONFIG_FILE, line)
+        sources.add_problem(CONFIG_FILE, line)
         return
     if not isinstance(content, dict):
-        found.refuse(CONFIG_FILE, f"{CONFIG_FILE}={path}: must hold one JSON object")
+        sources.add_problem(CONFIG_FILE, f"{CONFIG_FILE}={path}: must hold one JSON object")
         return
-    _take(content, "file", str(path), found)
+    _read_object(content, "file", str(path), sources)
 
 
-def _take(content: Mapping[str, object], origin: str, where: str, found: Gathered) -> None:
-    """Take the settings a JSON object holds, under their own or another document's names."""
-    known = {env.removeprefix(PREFIX).lower(): name for env, name in _by_env().items()}
-    for written, name, value in _flatten(content):
-        place = f"{written} in {where}"
+def _read_object(
+    content: Mapping[str, object], origin: str, where: str, sources: SettingSources
+) -> None:
+    """Read the settings in a JSON object, under their names or aliases."""
+    names = {env.removeprefix(PREFIX).lower(): name for env, name in _by_env().items()}
+    for written_name, name, value in _flatten(content):
+        place = f"{written_name} in {where}"
         if name in RETIRED:
             _report_ignored(place, RETIRED[name])
-        elif name not in known:
-            nearest = nearest_word(name, known)
-            found.refuse(name, f"{place}: no such setting (nearest: {nearest})")
+        elif name not in names:
+            nearest = nearest_name(name, names)
+            sources.add_problem(name, f"{place}: no such setting (nearest: {nearest})")
         elif value is not None:
-            found.given[known[name]] = Given(value, origin, place)
+            sources.values[names[name]] = SourceValue(value, origin, place)
 
 
 def _report_ignored(setting: str, instead: str) -> None:
@@ -171,15 +175,16 @@ def _report_ignored(setting: str, instead: str) -> None:
 
 
 def _flatten(content: Mapping[str, object]) -> Iterator[tuple[str, str, object]]:
-    """Yield each value with its name as written and as a setting's.
+    """Yield each value with its name as written and the name of its setting.
 
-    Inside a group a key may leave out its group's name or bear it already: `retry.strategy` is
+    Inside a group a key may omit the group's name or include it: `retry.strategy` is
     `retry_strategy`, and `retry.retry_on` is `retry_on`.
     """
     for key, value in content.items():
         if key in GROUPS and isinstance(value, dict):
-            for inner, part in value.items():
-                yield f"{key}.{inner}", inner if inner in FIELDS else f"{key}_{inner}", part
+            for inner_key, inner_value in value.items():
+                name = inner_key if inner_key in FIELDS else f"{key}_{inner_key}"
+                yield f"{key}.{inner_key}", name, inner_value
         else:
             yield key, key, value
 
