@@ -1,4 +1,4 @@
-"""Slots that linger: the next quick task starts without a message, and messages are not kept."""
+"""Idle listeners: the next quick task starts without a message, and messages go first."""
 
 import threading
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ def settings(database_url: str, redis: EmbeddedRedis) -> Settings:
 
 @pytest.fixture
 def worker(settings: Settings, db: Db) -> Iterator[resources.WorkerResources]:
-    """A worker's process whose slot stays until it is sent off, or its time is up."""
+    """A worker process whose slot listens until it is dismissed, or its time is up."""
     waker = Waker(str(settings.redis_url), settings.redis_key_prefix)
     yield resources.WorkerResources(settings, db, waker)
     waker.close()
@@ -65,122 +65,122 @@ def worker(settings: Settings, db: Db) -> Iterator[resources.WorkerResources]:
 
 @pytest.fixture
 def ran(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Register a quick handler; what it ran is written down here."""
-    seen: list[str] = []
+    """Register a quick handler; return the list of titles it has run."""
+    titles: list[str] = []
 
-    def note(ctx: Context) -> None:
-        seen.append(ctx.title)
+    def add_title(ctx: Context) -> None:
+        titles.append(ctx.title)
 
-    known = {**registered(), "quick": Handler("quick", note, ())}
-    monkeypatch.setattr("overnight_worker.execute.registered", lambda: known)
+    handlers = {**registered(), "quick": Handler("quick", add_title, ())}
+    monkeypatch.setattr("overnight_worker.execute.registered", lambda: handlers)
     deployment.run("INSERT INTO type_durations (type, seconds) VALUES ('quick', 0.001)")
     deployment.agent(slots=1, agent_id=WORKER_ID)
-    return seen
+    return titles
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How much each look of a lingering slot brought."""
-    brought: list[int] = []
-    look = slot_loop.SlotLoop._claim_first
+def claims(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many runs each claim of an idle listener started."""
+    counts: list[int] = []
+    claim_first = slot_loop.SlotLoop._claim_first
 
     def counted(self: slot_loop.SlotLoop, *prepared: Any) -> list[Run]:
-        runs = look(self, *prepared)
-        brought.append(len(runs))
+        runs = claim_first(self, *prepared)
+        counts.append(len(runs))
         return runs
 
     monkeypatch.setattr(slot_loop.SlotLoop, "_claim_first", counted)
-    return brought
+    return counts
 
 
-def test_an_ear_that_opens_looks_once(redis: EmbeddedRedis, prefix: str) -> None:
-    """Whatever was said before may have been for it."""
-    with SlotSubscription(redis.url, prefix, "default", QUEUE) as ear:
-        assert _words(ear, 2) == [SlotSignal.SUBSCRIBED, SlotSignal.NOTHING]
+def test_a_new_subscription_signals_once(redis: EmbeddedRedis, prefix: str) -> None:
+    """A wake-up from before the subscription may have been missed."""
+    with SlotSubscription(redis.url, prefix, "default", QUEUE) as subscription:
+        assert _signals(subscription, 2) == [SlotSignal.SUBSCRIBED, SlotSignal.NOTHING]
 
 
-def test_an_ear_forgets_what_it_did_not_take_in_before_it_closed(
+def test_a_subscription_drops_messages_it_did_not_read_before_it_ended(
     redis: EmbeddedRedis, client: Redis, prefix: str
 ) -> None:
-    ear = SlotSubscription(redis.url, prefix, "default", QUEUE)
-    with ear:
+    subscription = SlotSubscription(redis.url, prefix, "default", QUEUE)
+    with subscription:
         dismiss_idle_listeners(client, prefix, "default")
         client.publish(prefix + SLOTS_CHANNEL, "")
 
-    with ear:
-        assert _words(ear, 2) == [SlotSignal.SUBSCRIBED, SlotSignal.NOTHING]
+    with subscription:
+        assert _signals(subscription, 2) == [SlotSignal.SUBSCRIBED, SlotSignal.NOTHING]
 
 
-def test_an_ear_hears_pings_and_its_own_pool_alone(
+def test_a_subscription_receives_wake_ups_and_the_dismissals_of_its_own_pool(
     redis: EmbeddedRedis, client: Redis, prefix: str
 ) -> None:
-    with SlotSubscription(redis.url, prefix, "default", QUEUE) as ear:
-        _words(ear, 2)
+    with SlotSubscription(redis.url, prefix, "default", QUEUE) as subscription:
+        _signals(subscription, 2)
         dismiss_idle_listeners(client, prefix, "gpu")
         client.publish(prefix + SLOTS_CHANNEL, "")
-        assert ear.wait(LONG) is SlotSignal.WAKE_UP
-        # Together, or the first could be heard before the second is on its way.
+        assert subscription.wait(LONG) is SlotSignal.WAKE_UP
+        # In one pipeline, or the first could be read before the second is sent.
         with client.pipeline() as both:
             both.publish(prefix + SLOTS_CHANNEL, "")
             dismiss_idle_listeners(both, prefix, "default")
             both.execute()
 
-        assert ear.wait(LONG) is SlotSignal.LEAVE
+        assert subscription.wait(LONG) is SlotSignal.LEAVE
 
 
-def test_the_dispatcher_sees_whether_somebody_lingers(
+def test_the_dispatcher_sees_whether_a_pool_has_an_idle_listener(
     redis: EmbeddedRedis, client: Redis, prefix: str
 ) -> None:
-    ear = SlotSubscription(redis.url, prefix, "default", QUEUE)
-    seen = [has_idle_listener(client, prefix, ["default"])]
-    with ear:
-        seen += [has_idle_listener(client, prefix, pools) for pools in (["default"], ["gpu"])]
+    subscription = SlotSubscription(redis.url, prefix, "default", QUEUE)
+    answers = [has_idle_listener(client, prefix, ["default"])]
+    with subscription:
+        answers += [has_idle_listener(client, prefix, pools) for pools in (["default"], ["gpu"])]
     wait_until(lambda: not has_idle_listener(client, prefix, ["default"]), what="it to be gone")
 
-    assert seen == [False, True, False]
+    assert answers == [False, True, False]
 
 
-def test_a_slot_that_lingers_hears_before_a_dispatcher(redis: EmbeddedRedis, prefix: str) -> None:
+def test_an_idle_listener_is_woken_before_a_dispatcher(redis: EmbeddedRedis, prefix: str) -> None:
     waker = Waker(redis.url, prefix)
     dispatcher = WakeUpListener(redis.url, prefix)
     dispatcher.wait(LONG, threading.Event())
-    with SlotSubscription(redis.url, prefix, "default", QUEUE) as ear:
-        _words(ear, 1)
+    with SlotSubscription(redis.url, prefix, "default", QUEUE) as subscription:
+        _signals(subscription, 1)
 
         waker.wake()
 
-        assert ear.wait(LONG) is SlotSignal.WAKE_UP
+        assert subscription.wait(LONG) is SlotSignal.WAKE_UP
         assert dispatcher.wait(LONG, threading.Event())
     dispatcher.close()
     waker.close()
 
 
-def test_nobody_lingers_while_messages_wait(
+def test_no_slot_listens_while_messages_wait_in_the_queue(
     redis: EmbeddedRedis, client: Redis, prefix: str
 ) -> None:
     client.rpush(prefix + QUEUE, "a message")
 
-    with SlotSubscription(redis.url, prefix, "default", QUEUE) as ear:
-        assert ear.wait(LONG) is SlotSignal.LEAVE
+    with SlotSubscription(redis.url, prefix, "default", QUEUE) as subscription:
+        assert subscription.wait(LONG) is SlotSignal.LEAVE
 
 
-def test_a_message_that_nobody_told_of_is_seen_also_between_pings(
+def test_a_message_is_noticed_although_the_dismissal_was_lost(
     redis: EmbeddedRedis, client: Redis, prefix: str
 ) -> None:
-    def pinged() -> SlotSignal:
+    def wake_and_wait() -> SlotSignal:
         client.publish(prefix + SLOTS_CHANNEL, "")
-        return ear.wait(LONG)
+        return subscription.wait(LONG)
 
-    with SlotSubscription(redis.url, prefix, "default", QUEUE) as ear:
-        _words(ear, 2)
+    with SlotSubscription(redis.url, prefix, "default", QUEUE) as subscription:
+        _signals(subscription, 2)
         client.rpush(prefix + QUEUE, "a message")
 
         wait_until(
-            lambda: pinged() is SlotSignal.LEAVE, timeout=LONG, what="the message to be seen"
+            lambda: wake_and_wait() is SlotSignal.LEAVE, timeout=LONG, what="the message to be seen"
         )
 
 
-def test_one_of_a_pool_lingers_at_a_time(redis: EmbeddedRedis, prefix: str) -> None:
+def test_a_pool_has_one_idle_listener_at_a_time(redis: EmbeddedRedis, prefix: str) -> None:
     with SlotSubscription(redis.url, prefix, "default", QUEUE) as first:
         with SlotSubscription(redis.url, prefix, "default", QUEUE) as second:
             assert second.wait(LONG) is SlotSignal.LEAVE
@@ -189,23 +189,23 @@ def test_one_of_a_pool_lingers_at_a_time(redis: EmbeddedRedis, prefix: str) -> N
         assert first.wait(LONG) is SlotSignal.SUBSCRIBED
 
 
-def test_without_redis_nobody_lingers() -> None:
-    with SlotSubscription(NOBODY_LISTENS, "x:", "default", QUEUE) as ear:
-        assert ear.wait(LONG) is SlotSignal.LEAVE
+def test_without_redis_no_slot_listens() -> None:
+    with SlotSubscription(NOBODY_LISTENS, "x:", "default", QUEUE) as subscription:
+        assert subscription.wait(LONG) is SlotSignal.LEAVE
 
 
-def test_a_lingering_slot_takes_what_comes_and_leaves_when_sent_off(
+def test_an_idle_listener_runs_the_next_task_and_ends_when_dismissed(
     deployment: Deployment, worker: resources.WorkerResources, client: Redis, ran: list[str]
 ) -> None:
     user = deployment.user()
-    slot = _carrying_out(deployment, worker, "first")
-    _lingers(worker, client)
+    slot = _run_one_task(deployment, worker, "first")
+    _wait_until_idle_listener(worker, client)
     deployment.task(user, type="quick", title="second")
     worker.waker.wake()
     wait_until(lambda: ran == ["first", "second"], what="the second to run")
-    # Not before it has settled and listens again.
+    # It must be recorded, and the slot must listen again, before the dismissal is sent.
     wait_until(lambda: _count(deployment, "completed") == 2, what="the second to be recorded")
-    _lingers(worker, client)
+    _wait_until_idle_listener(worker, client)
 
     dismiss_idle_listeners(client, worker.settings.redis_key_prefix, POOL)
 
@@ -218,19 +218,19 @@ def test_a_lingering_slot_takes_what_comes_and_leaves_when_sent_off(
     assert [row["to_state"] for row in history] == ["ready", "running", "completed"]
 
 
-def test_an_invited_slot_takes_what_comes(
+def test_an_invited_slot_runs_the_next_task(
     deployment: Deployment, worker: resources.WorkerResources, client: Redis, ran: list[str]
 ) -> None:
     slot = threading.Thread(target=carry_out, args=(worker, []), daemon=True)
     slot.start()
-    _lingers(worker, client)
+    _wait_until_idle_listener(worker, client)
     deployment.task(deployment.user(), type="quick", title="first")
 
     worker.waker.wake()
 
     wait_until(lambda: _count(deployment, "completed") == 1, what="the task to be recorded")
     # A slot that has not subscribed again yet would miss the dismissal.
-    _lingers(worker, client)
+    _wait_until_idle_listener(worker, client)
     dismiss_idle_listeners(client, worker.settings.redis_key_prefix, POOL)
     slot.join(LONG)
     assert ran == ["first"]
@@ -238,27 +238,27 @@ def test_an_invited_slot_takes_what_comes(
 
 
 @pytest.mark.usefixtures("ran")
-def test_what_comes_to_a_slot_that_lingers_lets_it_go_on(
+def test_a_task_that_reaches_an_idle_listener_lets_its_slot_continue(
     deployment: Deployment, worker: resources.WorkerResources, client: Redis
 ) -> None:
-    """Also if it came later than busy slots go on after their message."""
-    taking = slot_loop.SlotLoop(worker)
-    taken: list[Run] = []
-    slot = threading.Thread(target=lambda: taken.extend(taking.wait_for_runs()), daemon=True)
+    """Also if it arrived after the time for which a busy slot continues."""
+    loop = slot_loop.SlotLoop(worker)
+    runs: list[Run] = []
+    slot = threading.Thread(target=lambda: runs.extend(loop.wait_for_runs()), daemon=True)
     slot.start()
-    _lingers(worker, client)
-    taking._continue_until = 0.0
+    _wait_until_idle_listener(worker, client)
+    loop._continue_until = 0.0
     task_id = deployment.task(deployment.user(), type="quick")
 
     worker.waker.wake()
 
     slot.join(LONG)
-    assert [run.claim.task_id for run in taken] == [task_id]
-    assert taking._may_continue
+    assert [run.claim.task_id for run in runs] == [task_id]
+    assert loop._may_continue
 
 
 @pytest.mark.usefixtures("ran")
-def test_a_slot_whose_time_is_up_has_another_invited(
+def test_another_slot_is_invited_when_the_time_of_the_first_is_up(
     deployment: Deployment,
     settings: Settings,
     worker: resources.WorkerResources,
@@ -267,8 +267,8 @@ def test_a_slot_whose_time_is_up_has_another_invited(
 ) -> None:
     monkeypatch.setattr(slot_loop, "LISTEN_SECONDS", 1.0)
     queue = settings.redis_key_prefix + QUEUE
-    deaf = settings.model_copy(update={"poll_interval": 2 * LONG})
-    with _dispatching(deployment, deaf):
+    without_polls = settings.model_copy(update={"poll_interval": 2 * LONG})
+    with _dispatching(deployment, without_polls):
         wait_until(lambda: client.llen(queue) == 1, what="the first invitation")
         client.delete(queue)
 
@@ -277,41 +277,41 @@ def test_a_slot_whose_time_is_up_has_another_invited(
         wait_until(lambda: client.llen(queue) == 1, timeout=LONG, what="the second invitation")
 
 
-def test_idle_slots_bring_one_invitation_until_somebody_lingers(
+def test_a_pool_gets_one_invitation_until_it_has_an_idle_listener(
     deployment: Deployment, settings: Settings, client: Redis
 ) -> None:
     queue, prefix = settings.redis_key_prefix + QUEUE, settings.redis_key_prefix
     publisher = Publisher(settings)
 
-    def waiting_after_a_pass(settings: Settings = settings) -> int:
+    def messages_after_a_pass(settings: Settings = settings) -> int:
         fill(deployment.dispatcher, publisher, settings, holder="d")
         return client.llen(queue)
 
     never = settings.model_copy(update={"refill_seconds": 0.0})
     for_one_message = settings.model_copy(update={"max_tasks_per_child": 1})
     deployment.agent(slots=1)
-    seen = [waiting_after_a_pass(never), waiting_after_a_pass(for_one_message)]
-    seen += [waiting_after_a_pass() for _ in range(2)]
+    counts = [messages_after_a_pass(never), messages_after_a_pass(for_one_message)]
+    counts += [messages_after_a_pass() for _ in range(2)]
     client.delete(queue)
     with SlotSubscription(str(settings.redis_url), prefix, POOL, QUEUE):
-        seen.append(waiting_after_a_pass())
+        counts.append(messages_after_a_pass())
     deployment.task(deployment.user())
     deployment.claim()
-    seen.append(waiting_after_a_pass())
+    counts.append(messages_after_a_pass())
     publisher.close()
 
-    assert seen == [0, 0, 1, 1, 0, 0]
+    assert counts == [0, 0, 1, 1, 0, 0]
 
 
-def test_a_lingering_slot_leaves_when_the_worker_shuts_down(
+def test_an_idle_listener_ends_when_the_worker_shuts_down(
     deployment: Deployment,
     worker: resources.WorkerResources,
     client: Redis,
     ran: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    slot = _carrying_out(deployment, worker, "first")
-    _lingers(worker, client)
+    slot = _run_one_task(deployment, worker, "first")
+    _wait_until_idle_listener(worker, client)
 
     monkeypatch.setattr(type(SHUTDOWN_FLAG), "is_set", property(lambda _: True))
 
@@ -319,19 +319,19 @@ def test_a_lingering_slot_leaves_when_the_worker_shuts_down(
     assert not slot.is_alive()
 
 
-def test_what_is_not_quick_keeps_its_turn_and_its_message(
+def test_an_idle_listener_does_not_claim_a_task_that_is_not_quick_nor_what_is_behind_it(
     deployment: Deployment,
     worker: resources.WorkerResources,
     client: Redis,
     ran: list[str],
-    looks: list[int],
+    claims: list[int],
 ) -> None:
-    slot = _carrying_out(deployment, worker, "first")
-    _lingers(worker, client)
+    slot = _run_one_task(deployment, worker, "first")
+    _wait_until_idle_listener(worker, client)
     user = deployment.user()
     long = deployment.task(user, type="never seen")
     behind = deployment.task(user, type="quick", title="behind")
-    _have_it_look(worker, looks)
+    _wake_and_wait_for_claim(worker, claims)
 
     dismiss_idle_listeners(client, worker.settings.redis_key_prefix, POOL)
     slot.join(LONG)
@@ -340,19 +340,19 @@ def test_what_is_not_quick_keeps_its_turn_and_its_message(
     assert ran == ["first"]
 
 
-def test_what_no_worker_knows_is_left_for_the_dispatcher(
+def test_an_idle_listener_leaves_a_type_without_handler_to_the_dispatcher(
     deployment: Deployment,
     worker: resources.WorkerResources,
     client: Redis,
     ran: list[str],
-    looks: list[int],
+    claims: list[int],
 ) -> None:
-    """It takes only what it knows itself; what nobody knows is sent all the same, and fails."""
-    slot = _carrying_out(deployment, worker, "first")
-    _lingers(worker, client)
+    """It claims only types it has handlers for; the dispatcher sends the others, and they fail."""
+    slot = _run_one_task(deployment, worker, "first")
+    _wait_until_idle_listener(worker, client)
     deployment.run("UPDATE agents SET types = '{quick}'")
     unknown = deployment.task(deployment.user(), type="never seen")
-    _have_it_look(worker, looks)
+    _wake_and_wait_for_claim(worker, claims)
 
     claimed = [one.claim.task_id for one in deployment.claim().claims]
 
@@ -361,36 +361,36 @@ def test_what_no_worker_knows_is_left_for_the_dispatcher(
     assert claimed == [unknown]
 
 
-def test_a_slot_already_promised_by_the_dispatcher_takes_nothing(
+def test_an_idle_listener_whose_slot_the_dispatcher_has_filled_claims_nothing(
     deployment: Deployment,
     worker: resources.WorkerResources,
     client: Redis,
     ran: list[str],
-    looks: list[int],
+    claims: list[int],
 ) -> None:
-    slot = _carrying_out(deployment, worker, "first")
-    _lingers(worker, client)
-    promised = deployment.task(deployment.user(), type="never seen")
+    slot = _run_one_task(deployment, worker, "first")
+    _wait_until_idle_listener(worker, client)
+    dispatched = deployment.task(deployment.user(), type="never seen")
     deployment.claim()
     waiting = deployment.task(deployment.user(), type="quick", title="waiting")
-    _have_it_look(worker, looks)
+    _wake_and_wait_for_claim(worker, claims)
 
     dismiss_idle_listeners(client, worker.settings.redis_key_prefix, POOL)
     slot.join(LONG)
 
-    assert [deployment.state(promised), deployment.state(waiting)] == ["claimed", "ready"]
+    assert [deployment.state(dispatched), deployment.state(waiting)] == ["claimed", "ready"]
     assert ran == ["first"]
 
 
-def test_a_message_sends_lingering_slots_off(
+def test_a_message_to_the_pool_ends_the_listening(
     deployment: Deployment,
     worker: resources.WorkerResources,
     client: Redis,
     ran: list[str],
     settings: Settings,
 ) -> None:
-    slot = _carrying_out(deployment, worker, "first")
-    _lingers(worker, client)
+    slot = _run_one_task(deployment, worker, "first")
+    _wait_until_idle_listener(worker, client)
     deployment.task(deployment.user(), type="never seen")
 
     with _dispatching(deployment, settings):
@@ -399,20 +399,20 @@ def test_a_message_sends_lingering_slots_off(
     assert not slot.is_alive()
 
 
-def test_what_a_slot_is_called_for_and_may_not_take_it_leaves_to_the_dispatchers(
+def test_an_idle_listener_that_may_not_claim_wakes_the_dispatchers(
     deployment: Deployment,
     worker: resources.WorkerResources,
     client: Redis,
     ran: list[str],
-    looks: list[int],
+    claims: list[int],
 ) -> None:
     prefix = worker.settings.redis_key_prefix
     dispatcher = WakeUpListener(str(worker.settings.redis_url), prefix)
-    slot = _carrying_out(deployment, worker, "first")
-    _lingers(worker, client)
-    wait_until(lambda: looks, what="its own first look")
+    slot = _run_one_task(deployment, worker, "first")
+    _wait_until_idle_listener(worker, client)
+    wait_until(lambda: claims, what="its first claim")
     while dispatcher.wait(0.1, threading.Event()):
-        pass  # what the first task gave rise to
+        pass  # wake-ups of the first task
     deployment.task(deployment.user(), type="never seen")
 
     client.publish(prefix + SLOTS_CHANNEL, "")
@@ -421,38 +421,38 @@ def test_what_a_slot_is_called_for_and_may_not_take_it_leaves_to_the_dispatchers
     dismiss_idle_listeners(client, prefix, POOL)
     slot.join(LONG)
     dispatcher.close()
-    assert (ran, sum(looks)) == (["first"], 0)
+    assert (ran, sum(claims)) == (["first"], 0)
 
 
 @contextmanager
 def _dispatching(deployment: Deployment, settings: Settings) -> Iterator[None]:
-    """Let a dispatcher work in a thread."""
+    """Run a dispatcher in a thread."""
     stop = threading.Event()
     publisher = Publisher(settings)
     listener = WakeUpListener(str(settings.redis_url), settings.redis_key_prefix)
-    clerk = threading.Thread(
+    dispatcher = threading.Thread(
         target=dispatch,
         args=(deployment.dispatcher, publisher, listener, settings, stop),
         daemon=True,
     )
-    clerk.start()
+    dispatcher.start()
     try:
         yield
     finally:
         stop.set()
-        clerk.join(LONG)
+        dispatcher.join(LONG)
         listener.close()
         publisher.close()
 
 
-def _words(ear: SlotSubscription, count: int) -> list[SlotSignal]:
-    return [ear.wait(0.2) for _ in range(count)]
+def _signals(subscription: SlotSubscription, count: int) -> list[SlotSignal]:
+    return [subscription.wait(0.2) for _ in range(count)]
 
 
-def _carrying_out(
+def _run_one_task(
     deployment: Deployment, worker: resources.WorkerResources, title: str
 ) -> threading.Thread:
-    """Let a slot run one task in a thread, as after a message; it lingers afterwards."""
+    """Let a slot run one task in a thread, as after a message; it listens afterwards."""
     deployment.task(deployment.user(), type="quick", title=title)
     [claimed] = deployment.claim().claims
     slot = threading.Thread(target=carry_out, args=(worker, [claimed.claim]), daemon=True)
@@ -460,16 +460,16 @@ def _carrying_out(
     return slot
 
 
-def _lingers(worker: resources.WorkerResources, client: Redis) -> None:
+def _wait_until_idle_listener(worker: resources.WorkerResources, client: Redis) -> None:
     prefix = worker.settings.redis_key_prefix
-    wait_until(lambda: has_idle_listener(client, prefix, [POOL]), what="the slot to linger")
+    wait_until(lambda: has_idle_listener(client, prefix, [POOL]), what="the slot to listen")
 
 
 def _count(deployment: Deployment, state: str) -> int:
     return int(deployment.one("SELECT count(*) AS n FROM tasks WHERE state = :s", s=state)["n"])
 
 
-def _have_it_look(worker: resources.WorkerResources, looks: list[int]) -> None:
-    before = len(looks)
+def _wake_and_wait_for_claim(worker: resources.WorkerResources, claims: list[int]) -> None:
+    before = len(claims)
     worker.waker.wake()
-    wait_until(lambda: len(looks) > before, what="the slot to look")
+    wait_until(lambda: len(claims) > before, what="the slot to claim")

@@ -1,4 +1,4 @@
-"""Wake-up calls: heard at once with Redis, never waited for without."""
+"""Wake-ups: received at once with Redis, and never waited for without."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 
 NOBODY_LISTENS = "redis://127.0.0.1:1/0"
 LONG = 20.0
-# Less than the time a Redis that hangs would keep anyone who waited for it.
+# Less than the timeout of a call to a Redis that hangs.
 AT_ONCE = 1.5
 
 
@@ -35,21 +35,21 @@ def waker(redis: EmbeddedRedis, prefix: str) -> Iterator[Waker]:
 
 @pytest.fixture
 def listener(redis: EmbeddedRedis, prefix: str) -> Iterator[WakeUpListener]:
-    """A listener whose ear is open already."""
+    """A listener that has subscribed."""
     listener = WakeUpListener(redis.url, prefix)
     assert listener.wait(LONG, threading.Event()) is True
     yield listener
     listener.close()
 
 
-def test_a_nudge_wakes_the_listener(waker: Waker, listener: WakeUpListener) -> None:
+def test_a_wake_up_reaches_the_listener(waker: Waker, listener: WakeUpListener) -> None:
     waker.wake()
 
     assert listener.wait(LONG, threading.Event()) is True
 
 
-def test_a_listener_looks_once_before_its_ear_is_open(redis: EmbeddedRedis, prefix: str) -> None:
-    """Whatever was said before may have been for it."""
+def test_a_new_subscription_counts_as_a_wake_up(redis: EmbeddedRedis, prefix: str) -> None:
+    """A wake-up from before the subscription may have been missed."""
     listener = WakeUpListener(redis.url, prefix)
 
     assert listener.wait(LONG, threading.Event()) is True
@@ -57,7 +57,7 @@ def test_a_listener_looks_once_before_its_ear_is_open(redis: EmbeddedRedis, pref
     listener.close()
 
 
-def test_many_pings_are_answered_by_one_look(
+def test_many_wake_ups_are_received_as_one(
     redis: EmbeddedRedis, prefix: str, listener: WakeUpListener
 ) -> None:
     with Redis.from_url(redis.url) as client:
@@ -68,7 +68,7 @@ def test_many_pings_are_answered_by_one_look(
     assert listener.wait(0.1, threading.Event()) is False
 
 
-def test_another_deployment_on_the_same_redis_is_not_heard(
+def test_wake_ups_of_another_deployment_on_the_same_redis_are_not_received(
     redis: EmbeddedRedis, listener: WakeUpListener
 ) -> None:
     with Redis.from_url(redis.url) as client:
@@ -93,7 +93,7 @@ def test_without_redis_a_listener_waits_no_longer_than_a_poll() -> None:
     listener.close()
 
 
-def test_before_a_hung_redis_a_listener_waits_little_longer_than_a_poll(
+def test_with_a_hung_redis_a_listener_waits_little_longer_than_a_poll(
     redis: EmbeddedRedis, prefix: str
 ) -> None:
     listener = WakeUpListener(redis.url, prefix)
@@ -103,18 +103,18 @@ def test_before_a_hung_redis_a_listener_waits_little_longer_than_a_poll(
     listener.close()
 
 
-def test_a_listener_hears_again_once_redis_is_back(redis: EmbeddedRedis, prefix: str) -> None:
+def test_a_listener_subscribes_again_once_redis_is_back(redis: EmbeddedRedis, prefix: str) -> None:
     listener = WakeUpListener(redis.url, prefix)
     with _hung(redis):
         listener.wait(0.1, threading.Event())
 
-    woken = wait_until(lambda: listener.wait(1.0, threading.Event()), what="the ear to open")
+    woken = wait_until(lambda: listener.wait(1.0, threading.Event()), what="the subscription")
 
     assert woken is True
     listener.close()
 
 
-def test_a_nudge_never_waits_for_a_redis_that_is_away() -> None:
+def test_a_wake_up_never_waits_for_a_redis_that_is_away() -> None:
     waker = Waker(NOBODY_LISTENS)
 
     with _within(AT_ONCE):
@@ -123,19 +123,19 @@ def test_a_nudge_never_waits_for_a_redis_that_is_away() -> None:
     waker.close()
 
 
-def test_a_nudge_never_waits_for_a_redis_that_hangs(redis: EmbeddedRedis, waker: Waker) -> None:
+def test_a_wake_up_never_waits_for_a_redis_that_hangs(redis: EmbeddedRedis, waker: Waker) -> None:
     with _hung(redis), _within(AT_ONCE):
         for _ in range(1000):
             waker.wake()
 
 
-def test_a_nudge_on_a_line_that_was_cut_is_heard_all_the_same(
+def test_a_wake_up_on_a_closed_connection_is_received_all_the_same(
     redis: EmbeddedRedis, waker: Waker, listener: WakeUpListener
 ) -> None:
     waker.wake()
     assert listener.wait(LONG, threading.Event()) is True
     with Redis.from_url(redis.url) as client:
-        # The listener's own is of another type.
+        # The listener's connection is of another type.
         assert client.client_kill_filter(_type="normal", skipme=True)
 
     waker.wake()
@@ -143,20 +143,20 @@ def test_a_nudge_on_a_line_that_was_cut_is_heard_all_the_same(
     assert listener.wait(LONG, threading.Event()) is True
 
 
-def test_a_thousand_nudges_are_a_handful_of_pings(
+def test_a_thousand_wake_ups_become_a_few_messages(
     redis: EmbeddedRedis, prefix: str, waker: Waker
 ) -> None:
-    with Redis.from_url(redis.url) as client, client.pubsub() as ear:
-        ear.subscribe(f"{prefix}wake")
-        ear.get_message(timeout=5)
+    with Redis.from_url(redis.url) as client, client.pubsub() as subscription:
+        subscription.subscribe(f"{prefix}wake")
+        subscription.get_message(timeout=5)
         with _hung(redis):
             for _ in range(1000):
                 waker.wake()
-        heard = int(ear.get_message(timeout=LONG) is not None)
-        while ear.get_message(timeout=0.5) is not None:
-            heard += 1
+        messages = int(subscription.get_message(timeout=LONG) is not None)
+        while subscription.get_message(timeout=0.5) is not None:
+            messages += 1
 
-    assert 1 <= heard <= 10
+    assert 1 <= messages <= 10
 
 
 def test_a_closed_waker_leaves_no_thread(redis: EmbeddedRedis, prefix: str) -> None:
@@ -168,6 +168,20 @@ def test_a_closed_waker_leaves_no_thread(redis: EmbeddedRedis, prefix: str) -> N
     waker.close()
 
     wait_until(lambda: not set(threading.enumerate()) - before, what="the thread to end")
+
+
+def test_a_cancel_wakes_running_workers_and_not_the_dispatcher(
+    redis: EmbeddedRedis, prefix: str, waker: Waker, listener: WakeUpListener
+) -> None:
+    stop = threading.Event()
+    runs = WakeUpListener(redis.url, prefix, CANCELS_CHANNEL)
+    assert runs.wait(LONG, stop)  # the new subscription
+
+    waker.cancel_requested()
+
+    assert runs.wait(LONG, stop)
+    assert not listener.wait(0.5, stop)
+    runs.close()
 
 
 @contextmanager
@@ -185,17 +199,3 @@ def _within(seconds: float) -> Iterator[None]:
     yield
     took = time.monotonic() - began
     assert took < seconds, f"took {took:.1f} s"
-
-
-def test_a_cancel_wakes_those_who_run_tasks_and_nobody_else(
-    redis: EmbeddedRedis, prefix: str, waker: Waker, listener: WakeUpListener
-) -> None:
-    stop = threading.Event()
-    runs = WakeUpListener(redis.url, prefix, CANCELS_CHANNEL)
-    assert runs.wait(LONG, stop)  # the new subscription
-
-    waker.cancel_requested()
-
-    assert runs.wait(LONG, stop)
-    assert not listener.wait(0.5, stop)
-    runs.close()
