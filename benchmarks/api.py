@@ -1,4 +1,4 @@
-"""Milliseconds a create takes over HTTP, alone and beside seven others; nothing runs the tasks."""
+"""Milliseconds of a create over HTTP, alone and with seven others; no worker runs the tasks."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor

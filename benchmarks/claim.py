@@ -1,4 +1,4 @@
-"""Claims a second at 1k to 1M ready tasks of 10,000 users, one of whom owns 30 %.
+"""Claims per second at 1k to 1M ready tasks of 10,000 users, one of whom has 30 % of them.
 
 One claimer is timed in its claims alone, and gives back after each; four at once are timed as a
 whole, and give back afterwards.

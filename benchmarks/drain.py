@@ -1,4 +1,4 @@
-"""Jobs a second that a full queue gives up: 100 users with limits, 2 slots, no-op jobs."""
+"""Jobs per second from a full queue: 100 users with limits, 2 slots, no-op jobs."""
 
 import time
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The same drain with tasks one at a time (OVERNIGHT_BUNDLE_MAX=1), against raw Celery.
+"""The same drain with one task at a time (OVERNIGHT_BUNDLE_MAX=1), against raw Celery.
 
 Twice: with slots that go on by themselves, as they do by default, and with every task in a message
 of its own (OVERNIGHT_REFILL_SECONDS=0).

@@ -26,9 +26,9 @@ GOALS: Sequence[Goal] = (
     Goal("drain against pgqueuer, batch 100", "drain", "overnight / pgqueuer", None, 1),
     Goal("drain, one task at a time, against Celery", "drain-single", "overnight / celery", 0.7, 1),
     Goal(
-        "drain, a message for each task, against Celery",
+        "drain, one message per task, against Celery",
         "drain-single",
-        "overnight, a message each / celery",
+        "overnight, one message per task / celery",
         0.7,
         1,
     ),
@@ -45,7 +45,7 @@ GOALS: Sequence[Goal] = (
             best,
             "less",
         )
-        for when, state in (("in a quiet deployment", ""), ("after a rest", ", rested"))
+        for when, state in (("without other load", ""), ("after idle time", ", after idle time"))
         for share, floor, best in (("p50", 1.6, 1.2), ("p99", 2, 1))
     ),
     Goal(

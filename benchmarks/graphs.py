@@ -1,4 +1,4 @@
-"""What graphs cost: 10,000 tasks let in at once, 1 → 10,000 → 1, and a chain of 1,000."""
+"""What graphs cost: 10,000 tasks inserted at once, 1 → 10,000 → 1, and a chain of 1,000."""
 
 import time
 from collections.abc import Iterator
@@ -62,9 +62,9 @@ def creations(
                 with watch.running():
                     submit_graph(deployment.app, user, tasks, NO_LIMITS, edges=edges)
                 found.append(watch.last_ms)
-    result.figure(US, f"one graph of {size:,} tasks let in", "ms", graphs, "less")
-    result.figure(US, f"{size:,} lone tasks let in", "ms", lone, "less")
-    result.ratio("graph / lone tasks, time to let in", graphs, lone)
+    result.figure(US, f"one graph of {size:,} tasks inserted", "ms", graphs, "less")
+    result.figure(US, f"{size:,} single tasks inserted", "ms", lone, "less")
+    result.ratio("graph / single tasks, time to insert", graphs, lone)
 
 
 def fans(

@@ -1,4 +1,4 @@
-"""What the whole stack costs when it has nothing to do: processor and memory."""
+"""What the whole stack uses while it is idle: processor and memory."""
 
 import time
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""Milliseconds from submit to start when nothing else is going on."""
+"""Milliseconds from submit to start without other load."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -30,10 +30,10 @@ from overnight_server.wakeups.wake import Waker
 
 US = "overnight"
 US_BY_HTTP = "overnight over HTTP"
-US_RESTED = "overnight, rested"
+US_RESTED = "overnight, after idle time"
 US_BY_MESSAGE = "overnight, not known to be short"
 US_INSIDE = "overnight inside"
-CELERY_RESTED = "celery, rested"
+CELERY_RESTED = "celery, after idle time"
 #: The first jobs pay for imports and connections.
 WARM_UP = 10
 PAUSE = 0.02

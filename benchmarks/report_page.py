@@ -27,7 +27,7 @@ def write(results: Mapping[str, BenchmarkResultDict], page: Path = PAGE) -> Path
 
 
 def _body(results: Mapping[str, BenchmarkResultDict], published: str) -> Iterator[str]:
-    yield from ("### What was to be reached", "")
+    yield from ("### Goals", "")
     yield from ("| | floor | goal | reached | |", "|---|---|---|---|---|")
     rows, sections = _rows(published), _sections(published)
     for goal in goals.GOALS:
@@ -63,15 +63,15 @@ def _row(goal: goals.Goal, value: float | None) -> str:
 def _section(result: BenchmarkResultDict) -> Iterator[str]:
     yield from ("", f"### {result['name']}", "", result["question"], "")
     if result["ratios"]:
-        yield from ("| ratio | median of rounds | least … most |", "|---|---|---|")
+        yield from ("| ratio | median of rounds | min … max |", "|---|---|---|")
         for name, value in result["ratios"].items():
             yield f"| {name} | {shown(value)} | {_spread(result['rounds'].get(name, ()))} |"
         yield ""
-    yield from ("| | | median | least … most | n | fsync | foreign load |", "|---" * 7 + "|")
+    yield from ("| | | median | min … max | n | fsync | other load |", "|---" * 7 + "|")
     for row in result["figures"]:
         cells = (row["who"], row["what"], _median(row), _spread(row["values"]), len(row["values"]))
         yield f"| {' | '.join(map(str, (*cells, *_machine(result, row['who']))))} |"
-    yield from ("", f"Taken on {result['taken_on']} of {result['commit']}.")
+    yield from ("", f"Measured on {result['taken_on']} at commit {result['commit']}.")
 
 
 def _machine(result: BenchmarkResultDict, who: str) -> tuple[str, str]:

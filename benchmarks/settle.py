@@ -1,4 +1,4 @@
-"""Runs settled a second, one at a time and in batches, from 1 and from 4 processes."""
+"""Runs settled per second, one at a time and in batches, by 1 and by 4 processes."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Tasks accepted a second: one by one, and in batches of 500."""
+"""Tasks accepted per second: one by one, and in batches of 500."""
 
 import time
 from collections.abc import Callable, Sequence
