@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from overnight import Client, Context, dag, errors, handler
-from overnight.client.dag_calls import graph_of
+from overnight.graphs.shape import checked_graph
 from overnight.models.dags import DagCreate, DagCreated
 
 Decompose = Callable[[str], DagCreate]
@@ -64,7 +64,7 @@ def by_model(ask: Callable[[str], str]) -> Decompose:
         for _ in range(PATIENCE):
             answer = ask(prompt)
             try:
-                return graph_of(_object(answer))
+                return checked_graph(_object(answer))
             except (ValueError, errors.InvalidRequest) as error:
                 prompt = f"{assignment}\nYou answered:\n{answer}\nThat cannot be used: {error}"
         raise ValueError(f"no usable graph after {PATIENCE} answers")

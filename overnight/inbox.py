@@ -10,7 +10,7 @@ import json
 import os
 from typing import Any, Unpack
 
-from overnight.client.task_calls import create_task
+from overnight.client.tasks import task_create
 from overnight.errors import InvalidRequest, NotConfigured, Unauthenticated
 from overnight.models.tasks import TaskFields
 
@@ -36,7 +36,7 @@ def submit(
     database, and with it, as with every error of a statement, your transaction.
     """
     key_id, proof = _shown(api_key or os.environ.get("OVERNIGHT_API_KEY"))
-    task = json.dumps(create_task({"title": title, **fields}).json)
+    task = json.dumps(task_create(title, fields).model_dump(mode="json", exclude_unset=True))
     values = {"id": key_id, "proof": proof, "task": task}
     try:
         return _left(connection, values)

@@ -17,10 +17,10 @@ from typing import Literal, TypeVar
 
 from overnight import errors
 from overnight.agent import calls
-from overnight.agent.calls import LONGEST_WAIT_SECONDS
+from overnight.agent.calls import MAX_CLAIM_WAIT_SECONDS
 from overnight.agent.run import OutsideContext, report_of
 from overnight.client.client import Client
-from overnight.client.retry import is_passing
+from overnight.client.retry import is_temporary
 from overnight.handlers import registry
 from overnight.handlers.control_exceptions import Fail
 from overnight.handlers.outcome import outcome_of
@@ -135,7 +135,7 @@ class Agent:
     def _fill_slot(self) -> None:
         try:
             while not self._stop.is_set():
-                found = self._patiently(lambda: self.run_one(wait=LONGEST_WAIT_SECONDS))
+                found = self._patiently(lambda: self.run_one(wait=MAX_CLAIM_WAIT_SECONDS))
                 if found is False and self._patiently(self._is_draining):
                     return
         except errors.OvernightError as error:
@@ -144,7 +144,7 @@ class Agent:
 
     def _is_draining(self) -> bool:
         card = self._card or self.register()
-        return self._client.call(calls.beat(card.id)).status == "draining"
+        return self._client.call(calls.send_heartbeat(card.id)).status == "draining"
 
     def _patiently(self, work: Callable[[], T]) -> T | None:
         """Do something, as often as it takes while the service is away; None once stopped."""
@@ -157,7 +157,7 @@ class Agent:
                 if self._stop.is_set():
                     # Whoever only waited for work is left behind, and its client may be closed.
                     return None
-                if not isinstance(error, errors.OvernightError) or not is_passing(error):
+                if not isinstance(error, errors.OvernightError) or not is_temporary(error):
                     self.stop()
                     raise
                 _log.warning("the service is away: %s", error)
@@ -207,7 +207,7 @@ class Agent:
             except errors.StaleAttempt:
                 _log.warning("%s is no longer ours; its end was not counted", work.task_id)
             except errors.OvernightError as error:
-                if is_passing(error) and time.monotonic() < until:
+                if is_temporary(error) and time.monotonic() < until:
                     time.sleep(PATIENCE_SECONDS)
                     continue
                 _log.warning("the end of %s was not heard: %s", work.task_id, error)

@@ -1,13 +1,12 @@
-"""The requests that agents outside the deployment make, and how their answers are read."""
+"""The HTTP requests of pull agents, which claim tasks and run them outside the deployment."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 import httpx2
 from pydantic import BaseModel
 
-from overnight.client.task_calls import TASKS, Call, validated
+from overnight.client.calls import Call, model_reader, path, send, without_none
 from overnight.models.agents import (
     Agent,
     AgentHeartbeat,
@@ -16,112 +15,86 @@ from overnight.models.agents import (
     Child,
     ClaimedTask,
     HeartbeatReply,
+    Ok,
     RunStarted,
 )
+from overnight.models.field_errors import validate
 from overnight.models.tasks import Task
 
 M = TypeVar("M", bound=BaseModel)
-AGENTS = "/api/v1/agents"
-NOTHING = 204
-# Longer and proxies would end what is silent.
-LONGEST_WAIT_SECONDS = 30
+NO_CONTENT = 204
+# A longer request would be closed by proxies that end silent connections.
+MAX_CLAIM_WAIT_SECONDS = 30
 
 
 def register(fields: Mapping[str, Any]) -> Call[Agent]:
-    """Register an agent, or change it."""
-    given = {name: value for name, value in fields.items() if value is not None}
-    body = validated(AgentRegister, given).model_dump(mode="json", exclude_unset=True)
-    return Call("POST", AGENTS, lambda answer: Agent.model_validate(answer.json()), json=body)
+    """Register an agent, or change the registered agent of this name."""
+    return send(Agent, "POST", path("agents"), validate(AgentRegister, without_none(fields)))
 
 
 def claim(agent_id: str, *, wait: int) -> Call[ClaimedTask | None]:
-    """Ask for work, and wait for it so many seconds."""
-    path = f"{_agent(agent_id)}/claim"
-    return Call("POST", path, _work, params={"wait": wait}, holds=wait)
+    """Claim a task, waiting at most so many seconds; the result is None if there is none."""
+    url = path("agents", agent_id, "claim")
+    return Call("POST", url, _claimed, params={"wait": wait}, hold_seconds=wait)
 
 
-def beat(agent_id: str) -> Call[AgentHeartbeat]:
-    """Show that the agent lives, and hear whether it is to drain."""
-    path = f"{_agent(agent_id)}/heartbeat"
-    return Call("POST", path, lambda answer: AgentHeartbeat.model_validate(answer.json()))
+def send_heartbeat(agent_id: str) -> Call[AgentHeartbeat]:
+    """Report that the agent is alive, and read whether it is draining."""
+    return send(AgentHeartbeat, "POST", path("agents", agent_id, "heartbeat"))
 
 
 def leave(agent_id: str) -> Call[None]:
-    """Take the agent's slots away."""
-    return Call("DELETE", _agent(agent_id), _nothing)
+    """Remove the agent's slots."""
+    return Call("DELETE", path("agents", agent_id), lambda _response: None)
 
 
 def start(task_id: str, token: str) -> Call[RunStarted]:
-    """Begin a claimed task."""
-    return _say(task_id, token, "start", {}, _model(RunStarted))
+    """Start the run of a claimed task."""
+    return _post(RunStarted, task_id, token, "start", {})
 
 
-def beat_run(task_id: str, token: str, said: Mapping[str, Any]) -> Call[HeartbeatReply]:
-    """Say that a run goes on, and hear whether it may."""
-    return _say(
-        task_id,
-        token,
-        "heartbeat",
-        said,
-        _model(HeartbeatReply),
-    )
+def send_run_heartbeat(task_id: str, token: str, fields: Mapping[str, Any]) -> Call[HeartbeatReply]:
+    """Report that a run continues, and read whether it may."""
+    return _post(HeartbeatReply, task_id, token, "heartbeat", fields)
 
 
-def report(task_id: str, token: str, what: str, said: Mapping[str, Any]) -> Call[None]:
-    """Say how a run has ended: complete, fail, release or suspend."""
-    return _say(task_id, token, what, said, _nothing)
+def report(task_id: str, token: str, action: str, fields: Mapping[str, Any]) -> Call[Ok]:
+    """Report how a run has ended; the action is complete, fail, release or suspend."""
+    return _post(Ok, task_id, token, action, fields)
 
 
-def spawn(task_id: str, token: str, said: Mapping[str, Any]) -> Call[Task]:
-    """Add a child to a run's graph."""
-    return _say(task_id, token, "spawn", said, lambda answer: Task.model_validate(answer.json()))
+def spawn(task_id: str, token: str, fields: Mapping[str, Any]) -> Call[Task]:
+    """Add a child to the graph of a running task."""
+    return _post(Task, task_id, token, "spawn", fields)
 
 
-def keep(task_id: str, token: str, said: Mapping[str, Any]) -> Call[ArtifactCreated]:
-    """Keep an artifact of a run."""
-    return _say(
-        task_id,
-        token,
-        "artifacts",
-        said,
-        _model(ArtifactCreated),
-    )
+def store_artifact(task_id: str, token: str, fields: Mapping[str, Any]) -> Call[ArtifactCreated]:
+    """Store an artifact of a running task."""
+    return _post(ArtifactCreated, task_id, token, "artifacts", fields)
 
 
 def children(task_id: str, token: str) -> Call[list[Child]]:
-    """Read what a running task has spawned."""
+    """Return the children of a running task."""
     return Call(
         "GET",
-        f"{_task(task_id)}/children",
-        lambda answer: [Child.model_validate(one) for one in answer.json()],
-        headers=_shown(token),
+        path("tasks", task_id, "children"),
+        lambda response: [Child.model_validate(item) for item in response.json()],
+        headers=_authorization(token),
     )
 
 
-def _say(task_id: str, token: str, what: str, said: Mapping[str, Any], read: Any) -> Call[Any]:  # noqa: ANN401 - as the caller reads it
-    path = f"{_task(task_id)}/{what}"
-    return Call("POST", path, read, json=dict(said), headers=_shown(token))
+def _post(
+    model: type[M], task_id: str, token: str, action: str, fields: Mapping[str, Any]
+) -> Call[M]:
+    url = path("tasks", task_id, action)
+    return Call("POST", url, model_reader(model), json=dict(fields), headers=_authorization(token))
 
 
-def _shown(token: str) -> dict[str, str]:
+def _authorization(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def _agent(agent_id: str) -> str:
-    return f"{AGENTS}/{quote(agent_id, safe='')}"
-
-
-def _task(task_id: str) -> str:
-    return f"{TASKS}/{quote(task_id, safe='')}"
-
-
-def _work(answer: httpx2.Response) -> ClaimedTask | None:
-    return None if answer.status_code == NOTHING else ClaimedTask.model_validate(answer.json())
-
-
-def _nothing(_: httpx2.Response) -> None:
-    return None
-
-
-def _model(model: type[M]) -> Callable[[httpx2.Response], M]:
-    return lambda response: model.model_validate(response.json())
+def _claimed(response: httpx2.Response) -> ClaimedTask | None:
+    if response.status_code == NO_CONTENT:
+        return None
+    return ClaimedTask.model_validate(response.json())

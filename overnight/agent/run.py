@@ -11,7 +11,7 @@ from typing import Any, TypeVar, assert_never
 from overnight import errors
 from overnight.agent import calls
 from overnight.client.client import AsyncClient, Client
-from overnight.client.scripts import Script
+from overnight.client.request_plan import RequestPlan
 from overnight.handlers.context import Context, check_cost
 from overnight.handlers.control_exceptions import Stopped
 from overnight.handlers.outcome import (
@@ -98,7 +98,7 @@ class OutsideContext(Context):
             said = {"progress": news, "cost_usd": self.cost_usd or None}
         sent_at = time.monotonic()
         try:
-            answer = self._call(calls.beat_run, _given(said))
+            answer = self._call(calls.send_run_heartbeat, _given(said))
         except errors.StaleAttempt:
             self.stop("lost")
         except errors.OvernightError as error:
@@ -143,10 +143,10 @@ class OutsideContext(Context):
         """What the run has cost, as every end of it says."""
         return {"cost_usd": round(self.cost_usd, 6), "tokens": dict(self.tokens)}
 
-    def _call(self, make: Callable[..., Script[T]], *said: object) -> T:
+    def _call(self, make: Callable[..., RequestPlan[T]], *said: object) -> T:
         return self._client.call(make(self._work.task_id, self._work.token, *said))
 
-    def _asked(self, make: Callable[..., Script[T]], *said: object) -> T:
+    def _asked(self, make: Callable[..., RequestPlan[T]], *said: object) -> T:
         """Ask for the run; a claim that is lost, or a stop, ends the handler here."""
         try:
             return self._call(make, *said)
@@ -183,7 +183,7 @@ class OutsideContext(Context):
         is_text = content.kind != "bytes"
         text = content.raw.decode() if is_text else base64.b64encode(content.raw).decode()
         said = {"name": name, "kind": content.kind, "content": text}
-        return self._asked(calls.keep, said).id
+        return self._asked(calls.store_artifact, said).id
 
 
 def _inputs(work: ClaimedTask) -> dict[str, Any]:
@@ -207,7 +207,7 @@ class ClaimedRun:
     async def progress(self, fraction: float | None, message: str | None) -> None:
         """Tell watchers how far the work is; it counts as a sign of life too."""
         said = {"progress": _given({"fraction": fraction, "message": message})}
-        await self._client.call(calls.beat_run(self._task_id, self._token, said))
+        await self._client.call(calls.send_run_heartbeat(self._task_id, self._token, said))
 
 
 def report_of(context: OutsideContext, outcome: Outcome) -> Report:

@@ -1,14 +1,12 @@
-"""Looking after one's tasks: dead letters, locks, usage, approvals, triggers, pauses."""
+"""Operations on a user's dead letters, locks, usage, approvals, triggers, pauses and notices."""
 
 import builtins
 from collections.abc import Mapping
 from typing import Any
 
-from overnight.client.account_calls import asked, path, read, read_list, read_page, send
-from overnight.client.operations import D, Group, operation, series
-from overnight.client.pagination import paged
-from overnight.client.scripts import Series
-from overnight.client.task_calls import Call, Page
+from overnight.client.calls import Call, Page, path, read, read_list, read_page, send
+from overnight.client.operations import D, Group, iteration, operation
+from overnight.client.request_plan import ItemSteps, paginate
 from overnight.models.account import (
     Approval,
     ApprovalRequest,
@@ -32,23 +30,24 @@ from overnight.models.account import (
     WindowRequest,
 )
 from overnight.models.dags import DagCreate
+from overnight.models.field_errors import validate
 from overnight.models.tasks import CancelResult
 
 
 class DeadLetters(Group[D]):
-    """Tasks that failed for good; reached as `client.dead_letters`."""
+    """Tasks that failed permanently; available as `client.dead_letters`."""
 
-    @series
+    @iteration
     def list(
         self,
         *,
         resolved: bool = False,
         fingerprint: str | None = None,
         limit: int | None = None,
-    ) -> Series[DeadLetter]:
-        """Yield your dead letters, the latest first; those of one group if it is named."""
+    ) -> ItemSteps[DeadLetter]:
+        """Yield your dead letters, latest first; with a fingerprint, only those of that group."""
 
-        def ask(size: int, cursor: str | None) -> Call[Page[DeadLetter]]:
+        def get_page(size: int, cursor: str | None) -> Call[Page[DeadLetter]]:
             return read_page(
                 DeadLetter,
                 path("dead-letters"),
@@ -58,91 +57,91 @@ class DeadLetters(Group[D]):
                 before=cursor,
             )
 
-        yield from paged(ask, limit)
+        yield from paginate(get_page, limit)
 
     @operation
     def groups(self) -> Call[builtins.list[DeadLetterGroup]]:
-        """Return the ways in which your tasks fail for good, the most frequent first."""
+        """Return your dead letters grouped by kind of failure, the largest group first."""
         return read_list(DeadLetterGroup, path("dead-letters", "groups"))
 
     @operation
     def get(self, task_id: str) -> Call[DeadLetter]:
-        """Return a task's latest dead letter."""
+        """Return the latest dead letter of a task."""
         return read(DeadLetter, path("dead-letters", task_id))
 
     @operation
     def retry(self, task_id: str, *, note: str = "", attempts: int = 3) -> Call[ResolveResult]:
-        """Run a dead task again, with so many more tries."""
+        """Run a dead-lettered task again, with so many further attempts."""
         return _resolve(task_id, {"resolution": "retry", "note": note, "attempts": attempts})
 
     @operation
     def cancel(self, task_id: str, *, note: str = "") -> Call[ResolveResult]:
-        """Let a dead task rest."""
+        """Mark a dead letter as resolved without another run."""
         return _resolve(task_id, {"resolution": "cancel", "note": note})
 
     @operation
     def modify_and_retry(
         self, task_id: str, changes: Mapping[str, Any], *, note: str = "", attempts: int = 3
     ) -> Call[ResolveResult]:
-        """Change a dead task, payload and spec included, and run it again."""
+        """Change a dead-lettered task (payload and spec included) and run it again."""
         fields = {"note": note, "attempts": attempts, "changes": dict(changes)}
         return _resolve(task_id, {"resolution": "modify_and_retry", **fields})
 
 
 class Locks(Group[D]):
-    """What your running tasks hold alone; reached as `client.locks`."""
+    """Locks that your running tasks hold; available as `client.locks`."""
 
     @operation
     def list(self) -> Call[list[Lock]]:
-        """Return the locks that your tasks hold, and who waits for them."""
+        """Return the locks that your tasks hold, with the tasks that wait for them."""
         return read_list(Lock, path("locks"))
 
     @operation
     def waits(self, *, limit: int = 50) -> Call[builtins.list[LockWait]]:
-        """Return the latest times that a task of yours had to wait for a lock."""
+        """Return the latest waits of your tasks for a lock."""
         return read_list(LockWait, path("locks", "waits"), limit=limit)
 
 
-class Spending(Group[D]):
-    """Hours, money, and tasks that ask for more; reached as `client.usage`."""
+class UsageAndApprovals(Group[D]):
+    """Hours, money, and tasks that wait for a larger budget; available as `client.usage`."""
 
     @operation
     def get(self) -> Call[Usage]:
-        """Return the hours of this month and the money of this night."""
+        """Return the hours of this billing month and the money of this night."""
         return read(Usage, path("usage"))
 
-    @series
-    def ledger(self, *, limit: int | None = None) -> Series[LedgerLine]:
-        """Yield what was charged to this month and given back, the latest first."""
+    @iteration
+    def ledger(self, *, limit: int | None = None) -> ItemSteps[LedgerLine]:
+        """Yield the charges and refunds of this billing month, latest first."""
 
-        def ask(size: int, cursor: str | None) -> Call[Page[LedgerLine]]:
+        def get_page(size: int, cursor: str | None) -> Call[Page[LedgerLine]]:
             return read_page(LedgerLine, path("usage", "ledger"), limit=size, before=cursor)
 
-        yield from paged(ask, limit)
+        yield from paginate(get_page, limit)
 
     @operation
     def approvals(self) -> Call[list[Approval]]:
-        """Return your tasks that have used up a budget and ask for more."""
+        """Return your tasks that have used up a budget and wait for an approval."""
         return read_list(Approval, path("approvals"))
 
     @operation
     def approve(self, task_id: str, usd: float) -> Call[ApprovalResult]:
-        """Allow a task that asks so much more, and let it go on."""
-        body = asked(ApprovalRequest, {"usd": usd})
+        """Raise the used-up budget by so many US dollars, and let its tasks continue."""
+        body = validate(ApprovalRequest, {"usd": usd})
         return send(ApprovalResult, "POST", path("approvals", task_id, "approve"), body)
 
     @operation
     def stop(self, task_id: str) -> Call[CancelResult]:
-        """End a task that asks for more money."""
+        """Cancel a task that waits for an approval."""
         return send(CancelResult, "POST", path("approvals", task_id, "stop"))
 
 
 class Triggers(Group[D]):
-    """Graphs that others set off; reached as `client.triggers`."""
+    """Graphs that are created when another graph ends; available as `client.triggers`."""
 
     @operation
     def list(self, *, dag_id: str | None = None, limit: int = 50) -> Call[list[Trigger]]:
-        """Return what the ends of your graphs set off, the newest first."""
+        """Return your triggers, newest first; with a graph's id, only those of that graph."""
         return read_list(Trigger, path("triggers"), dag_id=dag_id, limit=limit)
 
     @operation
@@ -154,65 +153,65 @@ class Triggers(Group[D]):
     def create(
         self, dag_id: str, graph: DagCreate | Mapping[str, Any], *, when: str = "completed"
     ) -> Call[Trigger]:
-        """Have a graph let in once another has completed, failed, or finished in any way."""
-        whole = graph if isinstance(graph, DagCreate) else asked(DagCreate, graph)
-        body = asked(TriggerCreate, {"when": when, "graph": whole})
+        """Create a graph when another has completed, failed, or finished (either of the two)."""
+        new_graph = graph if isinstance(graph, DagCreate) else validate(DagCreate, graph)
+        body = validate(TriggerCreate, {"when": when, "graph": new_graph})
         return send(Trigger, "POST", path("dags", dag_id, "triggers"), body)
 
     @operation
     def drop(self, trigger_id: str) -> Call[TriggerDeleted]:
-        """Take a trigger back that has not fired."""
+        """Delete a trigger that has not fired."""
         return send(TriggerDeleted, "DELETE", path("triggers", trigger_id))
 
 
 class Account(Group[D]):
-    """You: who you are here, what holds your work, what you should know; as `client.me`."""
+    """Your own account: user, pause, time window, notices; available as `client.me`."""
 
     @operation
     def get(self) -> Call[Me]:
-        """Return who you are here."""
+        """Return the user whose key is used."""
         return read(Me, path("users", "me"))
 
     @operation
     def pause(self, *, note: str = "") -> Call[PauseState]:
-        """Let nothing new of yours start; what runs goes on."""
-        return send(
-            PauseState, "POST", path("users", "me", "pause"), asked(PauseRequest, {"note": note})
-        )
+        """Start no further tasks of yours; running tasks continue."""
+        body = validate(PauseRequest, {"note": note})
+        return send(PauseState, "POST", path("users", "me", "pause"), body)
 
     @operation
     def resume(self) -> Call[PauseState]:
-        """Let your work start again."""
+        """Start your tasks again."""
         return send(PauseState, "POST", path("users", "me", "resume"))
 
     @operation
     def set_window(
         self, zone: str, opens: str, closes: str, *, at_closing: str = "finish"
     ) -> Call[Me]:
-        """Let your work start only from one wall-clock time to another, such as 22:00 to 06:00."""
-        said = {"zone": zone, "opens": opens, "closes": closes, "at_closing": at_closing}
-        return send(Me, "PUT", path("users", "me", "window"), asked(WindowRequest, said))
+        """Start your tasks only between two times of day, such as 22:00 and 06:00."""
+        window = {"zone": zone, "opens": opens, "closes": closes, "at_closing": at_closing}
+        body = validate(WindowRequest, window)
+        return send(Me, "PUT", path("users", "me", "window"), body)
 
     @operation
     def drop_window(self) -> Call[Me]:
-        """Let your work start at any time."""
+        """Remove the time window, so that your tasks may start at any time."""
         return send(Me, "DELETE", path("users", "me", "window"))
 
     @operation
     def pauses(self) -> Call[list[Pause]]:
-        """Return the pauses that keep your work waiting."""
+        """Return the pauses that keep your tasks from starting."""
         return read_list(Pause, path("pauses"))
 
-    @series
-    def notices(self, *, limit: int | None = None) -> Series[Notice]:
-        """Yield what you should hear of, the latest first."""
+    @iteration
+    def notices(self, *, limit: int | None = None) -> ItemSteps[Notice]:
+        """Yield your notices, latest first."""
 
-        def ask(size: int, cursor: str | None) -> Call[Page[Notice]]:
+        def get_page(size: int, cursor: str | None) -> Call[Page[Notice]]:
             return read_page(Notice, path("notices"), limit=size, before=cursor)
 
-        yield from paged(ask, limit)
+        yield from paginate(get_page, limit)
 
 
 def _resolve(task_id: str, fields: Mapping[str, Any]) -> Call[ResolveResult]:
-    body = asked(ResolveRequest, fields)
+    body = validate(ResolveRequest, fields)
     return send(ResolveResult, "POST", path("dead-letters", task_id, "resolve"), body)

@@ -1,12 +1,10 @@
-"""What admins do: users, workers, everybody's locks, pauses; reached as `client.admin`."""
+"""Operations for admins on users, workers, pools, locks and pauses; as `client.admin`."""
 
 from typing import Unpack
 
-from overnight.client.account_calls import asked, path, read, read_list, read_page, send
-from overnight.client.operations import D, Group, operation, series
-from overnight.client.pagination import paged
-from overnight.client.scripts import Series
-from overnight.client.task_calls import Call, Page
+from overnight.client.calls import Call, Page, path, read, read_list, read_page, send
+from overnight.client.operations import D, Group, iteration, operation
+from overnight.client.request_plan import ItemSteps, paginate
 from overnight.models.account import Pause, PauseState
 from overnight.models.admin import (
     DrainState,
@@ -21,99 +19,100 @@ from overnight.models.admin import (
     UserLock,
     Worker,
 )
+from overnight.models.field_errors import validate
 
 
 class Admin(Group[D]):
-    """What admins do; to anybody else's key these routes are not there."""
+    """Operations for admins; the service responds 404 to any other key."""
 
-    @series
-    def users(self, *, limit: int | None = None) -> Series[UserDetail]:
-        """Yield every user, by name."""
+    @iteration
+    def users(self, *, limit: int | None = None) -> ItemSteps[UserDetail]:
+        """Yield all users, sorted by name."""
 
-        def ask(size: int, cursor: str | None) -> Call[Page[UserDetail]]:
+        def get_page(size: int, cursor: str | None) -> Call[Page[UserDetail]]:
             return read_page(UserDetail, path("admin", "users"), limit=size, before=cursor)
 
-        yield from paged(ask, limit)
+        yield from paginate(get_page, limit)
 
     @operation
     def user(self, user: str) -> Call[UserDetail]:
-        """Return one user, by id or name."""
+        """Return one user, found by id or name."""
         return read(UserDetail, path("admin", "users", user))
 
     @operation
     def create_user(
         self, name: str, *, plan: str = "free", is_admin: bool = False
     ) -> Call[UserDetail]:
-        """Make a user with the limits of a plan."""
-        body = asked(UserCreate, {"name": name, "plan": plan, "is_admin": is_admin})
+        """Create a user with the limits of a plan."""
+        body = validate(UserCreate, {"name": name, "plan": plan, "is_admin": is_admin})
         return send(UserDetail, "POST", path("admin", "users"), body)
 
     @operation
     def change_user(self, user: str, **changes: Unpack[UserFields]) -> Call[UserDetail]:
         """Change a user's plan, limits, budget or window; `UserChanges` describes the fields."""
-        body = asked(UserChanges, changes)
+        body = validate(UserChanges, changes)
         return send(UserDetail, "PATCH", path("admin", "users", user), body)
 
     @operation
     def disable_user(self, user: str) -> Call[UserDetail]:
-        """Shut a user out: no key opens anything, nothing new starts; what runs may end."""
+        """Disable a user: all keys are rejected, no task starts; running tasks may end."""
         return send(UserDetail, "POST", path("admin", "users", user, "disable"))
 
     @operation
     def enable_user(self, user: str) -> Call[UserDetail]:
-        """Let a user in again, with the keys and limits they had."""
+        """Enable a disabled user again, with the same keys and limits."""
         return send(UserDetail, "POST", path("admin", "users", user, "enable"))
 
     @operation
     def workers(self) -> Call[list[Worker]]:
-        """Return the workers, by pool."""
+        """Return all workers, sorted by pool."""
         return read_list(Worker, path("admin", "workers"))
 
     @operation
     def pools(self) -> Call[list[Pool]]:
-        """Return the pools, by name."""
+        """Return all pools, sorted by name."""
         return read_list(Pool, path("admin", "pools"))
 
     @operation
     def drain(self, worker_id: str) -> Call[DrainState]:
-        """Give a worker nothing new."""
+        """Assign no further tasks to a worker."""
         return send(DrainState, "POST", path("admin", "workers", worker_id, "drain"))
 
     @operation
     def undrain(self, worker_id: str) -> Call[DrainState]:
-        """Give a draining worker work again."""
+        """Assign tasks to a draining worker again."""
         return send(DrainState, "POST", path("admin", "workers", worker_id, "undrain"))
 
     @operation
     def locks(self) -> Call[list[UserLock]]:
-        """Return the locks that anybody's tasks hold."""
+        """Return the locks that tasks of all users hold."""
         return read_list(UserLock, path("admin", "locks"))
 
     @operation
     def release_locks(self, task_id: str) -> Call[LockReleased]:
-        """End the claim behind a task's locks; the task goes back unspent."""
+        """Release a task's locks by ending its claim; the task is queued again at no cost."""
         return send(LockReleased, "POST", path("admin", "locks", task_id, "release"))
 
     @operation
     def pauses(self) -> Call[list[Pause]]:
-        """Return every pause in force."""
+        """Return all active pauses."""
         return read_list(Pause, path("admin", "pauses"))
 
     @operation
     def pause(
         self, *, user: str | None = None, pool: str | None = None, note: str = ""
     ) -> Call[PauseState]:
-        """Let nothing new start: of a user, in a pool, or with neither anywhere."""
-        body = asked(PauseTarget, {"user": user, "pool": pool, "note": note})
+        """Start no further tasks of a user or in a pool; with neither, no tasks at all."""
+        body = validate(PauseTarget, {"user": user, "pool": pool, "note": note})
         return send(PauseState, "POST", path("admin", "pause"), body)
 
     @operation
     def resume(self, *, user: str | None = None, pool: str | None = None) -> Call[PauseState]:
-        """Let work start again: of a user, in a pool, or with neither everywhere."""
-        body = asked(PauseTarget, {"user": user, "pool": pool})
+        """Start tasks again of a user or in a pool; with neither, end the pause of all tasks."""
+        body = validate(PauseTarget, {"user": user, "pool": pool})
         return send(PauseState, "POST", path("admin", "resume"), body)
 
     @operation
     def fairness(self, *, hours: int = 24) -> Call[Fairness]:
-        """Return who waited how long for what share of the slots."""
+        """Return each user's share of the slots and longest wait."""
         return read(Fairness, path("admin", "fairness"), hours=hours)

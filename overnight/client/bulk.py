@@ -1,24 +1,22 @@
-"""Doing something to many tasks at once; reached as `client.bulk`."""
+"""One action on many tasks; available as `client.bulk`."""
 
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 
-from overnight.client.account_calls import asked, path, read, read_page, send
-from overnight.client.operations import D, Group, operation, series
-from overnight.client.pagination import paged
-from overnight.client.retry import PATIENCE_SECONDS, is_passing
-from overnight.client.scripts import Pause, Series, Steps
-from overnight.client.task_calls import Call, Page
-from overnight.errors import BulkWaitTimedOut, Refused, Unreachable
+from overnight.client.calls import Call, Page, path, read, read_page, send, without_none
+from overnight.client.operations import D, Group, iteration, operation
+from overnight.client.request_plan import ItemSteps, PlanSteps, paginate
+from overnight.client.wait import wait_until_final
+from overnight.errors import BulkWaitTimedOut
 from overnight.models.bulk import BulkOperation, BulkPreview, BulkRequest, FilterFields
+from overnight.models.field_errors import validate
 
 
 class Bulk(Group[D]):
-    """What can be done to many tasks at once; reached as `client.bulk`.
+    """One action on many tasks; available as `client.bulk`.
 
-    The filter takes the words of `client.tasks.list`; without any, `everything=True` must be said.
+    The criteria are those of `client.tasks.list`; to select all tasks, pass `everything=True`.
     """
 
     @operation
@@ -29,10 +27,10 @@ class Bulk(Group[D]):
         priority: int | None = None,
         priority_score: int | None = None,
         everything: bool = False,
-        **chosen: Unpack[FilterFields],
+        **criteria: Unpack[FilterFields],
     ) -> Call[BulkPreview]:
-        """Return how many tasks are chosen, and to how many the action applies; change nothing."""
-        body = _request(action, chosen, priority, priority_score, everything, preview=True)
+        """Return how many tasks match, and to how many the action applies; change nothing."""
+        body = _request(action, criteria, priority, priority_score, everything, preview=True)
         return send(BulkPreview, "POST", path("tasks", "bulk"), body)
 
     @operation
@@ -44,30 +42,30 @@ class Bulk(Group[D]):
         priority_score: int | None = None,
         everything: bool = False,
         idempotency_key: str | None = None,
-        **chosen: Unpack[FilterFields],
+        **criteria: Unpack[FilterFields],
     ) -> Call[BulkOperation]:
-        """Retry, cancel or reprioritise all tasks that are chosen; it goes on by itself."""
+        """Start to retry, cancel or reprioritise all matching tasks; the service continues."""
         key = idempotency_key or f"auto-{uuid.uuid4()}"
-        body = _request(action, chosen, priority, priority_score, everything, idempotency_key=key)
+        body = _request(action, criteria, priority, priority_score, everything, idempotency_key=key)
         return send(BulkOperation, "POST", path("tasks", "bulk"), body)
 
     @operation
     def get(self, bulk_id: str) -> Call[BulkOperation]:
-        """Return how far an operation has got."""
+        """Return an operation with its progress."""
         return _get(bulk_id)
 
-    @series
-    def list(self, *, limit: int | None = None) -> Series[BulkOperation]:
-        """Yield your bulk operations, newest first, fetching pages as they are needed."""
+    @iteration
+    def list(self, *, limit: int | None = None) -> ItemSteps[BulkOperation]:
+        """Yield your bulk operations, newest first; pages are requested as they are needed."""
 
-        def ask(size: int, cursor: str | None) -> Call[Page[BulkOperation]]:
+        def get_page(size: int, cursor: str | None) -> Call[Page[BulkOperation]]:
             return read_page(BulkOperation, path("bulk"), limit=size, before=cursor)
 
-        yield from paged(ask, limit)
+        yield from paginate(get_page, limit)
 
     @operation
     def cancel(self, bulk_id: str) -> Call[BulkOperation]:
-        """Let an operation go no further; what it has done stays done."""
+        """Stop an operation; the tasks it has changed stay changed."""
         return send(BulkOperation, "POST", path("bulk", bulk_id, "cancel"))
 
     @operation
@@ -78,32 +76,20 @@ class Bulk(Group[D]):
         timeout: float | None = None,
         poll: float = 1.0,
         on_progress: Callable[[BulkOperation], object] | None = None,
-    ) -> Steps[BulkOperation]:
-        """Return the operation once it has ended, looking every `poll` seconds.
+    ) -> PlanSteps[BulkOperation]:
+        """Return the operation once it has ended; it is read every `poll` seconds.
 
-        `on_progress` is called with each look. Raises BulkWaitTimedOut, which carries the
-        operation, if it had not ended after `timeout` seconds.
+        `on_progress` is called with each state that is read. Raises BulkWaitTimedOut, which has
+        the attribute `bulk`, if it has not ended after `timeout` seconds.
         """
-        began = heard = time.monotonic()
-        seen: BulkOperation | None = None
-        while True:
-            try:
-                seen = yield from _get(bulk_id)
-                heard = time.monotonic()
-            except (Refused, Unreachable) as error:
-                # A service that restarts must not end a long wait.
-                away = time.monotonic() - heard
-                if seen is None or not is_passing(error) or away > PATIENCE_SECONDS:
-                    raise
-            else:
-                if on_progress is not None:
-                    on_progress(seen)
-                if seen.is_final:
-                    return seen
-            left = poll if timeout is None else timeout - (time.monotonic() - began)
-            if left <= 0:
-                raise BulkWaitTimedOut(seen, timeout or 0.0)
-            yield Pause(min(poll, left))
+        bulk = yield from wait_until_final(
+            lambda: _get(bulk_id),
+            timeout=timeout,
+            poll=poll,
+            timed_out=BulkWaitTimedOut,
+            on_progress=on_progress,
+        )
+        return bulk
 
 
 def _get(bulk_id: str) -> Call[BulkOperation]:
@@ -112,16 +98,19 @@ def _get(bulk_id: str) -> Call[BulkOperation]:
 
 def _request(
     action: str,
-    chosen: Mapping[str, Any],
+    criteria: Mapping[str, Any],
     priority: int | None,
     priority_score: int | None,
     everything: bool,  # noqa: FBT001 - passed on under its name
-    **further: object,
+    **options: object,
 ) -> BulkRequest:
-    """Judge an order before it travels; what was left out is not said."""
-    named = {name: value for name, value in chosen.items() if value is not None}
-    fields = {"priority": priority, "priority_score": priority_score, **further}
-    given = {name: value for name, value in fields.items() if value is not None}
-    if everything:
-        given["everything"] = True
-    return asked(BulkRequest, {"action": action, "filter": named, **given})
+    """Return the body of a bulk request; values that are None are left out."""
+    fields = without_none(
+        {
+            "priority": priority,
+            "priority_score": priority_score,
+            "everything": everything or None,
+            **options,
+        }
+    )
+    return validate(BulkRequest, {"action": action, "filter": without_none(criteria), **fields})

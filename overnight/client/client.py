@@ -1,6 +1,6 @@
-"""The producer's way in: clients that speak to the service over HTTP.
+"""`Client` and `AsyncClient`: the service's HTTP API as Python methods.
 
-`Client` waits for each answer, `AsyncClient` is awaited; what they can do is written once.
+Both have the same operations, which are defined once; `Client` blocks, `AsyncClient` is awaited.
 """
 
 import asyncio
@@ -14,20 +14,20 @@ from typing import Any, Generic, Self, TypeVar
 
 import httpx2
 
-from overnight.client import task_calls
-from overnight.client.account import Account, DeadLetters, Locks, Spending, Triggers
+from overnight.client.account import Account, DeadLetters, Locks, Triggers, UsageAndApprovals
 from overnight.client.admin import Admin
 from overnight.client.bulk import Bulk
+from overnight.client.calls import Call, path, read, read_list, send
 from overnight.client.dags import Dags
-from overnight.client.discovery import Environment, find
-from overnight.client.drivers import Async, Patience, Sync
-from overnight.client.event_stream import follow
-from overnight.client.operations import D, Group, operation, series
+from overnight.client.discovery import Environment, find_server
+from overnight.client.event_stream import follow_events
+from overnight.client.operations import D, Group, iteration, operation
 from overnight.client.queue import Queue
-from overnight.client.scripts import Script, Series
-from overnight.client.task_calls import Call
+from overnight.client.request_plan import ItemSteps, RequestPlan
 from overnight.client.tasks import Tasks
-from overnight.models.tasks import Event, Forecast, Plan, QueueStatus, UserLimits
+from overnight.client.transports import AsyncTransport, RequestOptions, SyncTransport
+from overnight.models.field_errors import validate
+from overnight.models.tasks import Event, Forecast, Plan, PlanRequest, QueueStatus, UserLimits
 from overnight.version import VERSION
 
 T = TypeVar("T")
@@ -38,35 +38,35 @@ LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class Operations(Group[D], Generic[D]):
-    """What every client can do; each further group of operations is one line here."""
+    """The operations of both clients; a new group of operations is one line here."""
 
-    def __init__(self, driver: D) -> None:
-        super().__init__(driver)
-        self.tasks: Tasks[D] = Tasks(driver)
-        self.dags: Dags[D] = Dags(driver)
-        self.bulk: Bulk[D] = Bulk(driver)
-        self.queue: Queue[D] = Queue(driver)
-        self.dead_letters: DeadLetters[D] = DeadLetters(driver)
-        self.locks: Locks[D] = Locks(driver)
-        self.usage: Spending[D] = Spending(driver)
-        self.triggers: Triggers[D] = Triggers(driver)
-        self.me: Account[D] = Account(driver)
-        self.admin: Admin[D] = Admin(driver)
+    def __init__(self, transport: D) -> None:
+        super().__init__(transport)
+        self.tasks: Tasks[D] = Tasks(transport)
+        self.dags: Dags[D] = Dags(transport)
+        self.bulk: Bulk[D] = Bulk(transport)
+        self.queue: Queue[D] = Queue(transport)
+        self.dead_letters: DeadLetters[D] = DeadLetters(transport)
+        self.locks: Locks[D] = Locks(transport)
+        self.usage: UsageAndApprovals[D] = UsageAndApprovals(transport)
+        self.triggers: Triggers[D] = Triggers(transport)
+        self.me: Account[D] = Account(transport)
+        self.admin: Admin[D] = Admin(transport)
 
     @operation
     def queue_status(self) -> Call[QueueStatus]:
-        """Return how much of yours runs and waits."""
-        return task_calls.queue_status()
+        """Return how many of your tasks run and wait."""
+        return read(QueueStatus, path("tasks", "queue-status"))
 
     @operation
     def limits(self) -> Call[UserLimits]:
-        """Return what your plan allows and how much of it is used."""
-        return task_calls.limits()
+        """Return the limits of your plan and how much of them is used."""
+        return read(UserLimits, path("users", "me", "limits"))
 
     @operation
     def forecasts(self, *, limit: int = FORECASTS) -> Call[list[Forecast]]:
-        """Return what is expected of your running tasks and of those that come next."""
-        return task_calls.forecast_next(limit=limit)
+        """Return the forecasts of your running tasks and of the next to start."""
+        return read_list(Forecast, path("tasks", "forecast"), limit=limit)
 
     @operation
     def plan(
@@ -76,38 +76,39 @@ class Operations(Group[D], Generic[D]):
         edges: Sequence[tuple[int, int]] = (),
         by_at: datetime | None = None,
     ) -> Call[Plan]:
-        """Return what a batch would come to if it were queued now; nothing is.
+        """Return when the tasks of a batch would run if it were submitted now; nothing is.
 
-        Each task has the fields of a create; an edge is (parent, child), places from 0.
+        Each task has the fields of `TaskCreate`; an edge is (parent, child), indexes of `tasks`.
         """
         pairs = [{"parent": parent, "child": child} for parent, child in edges]
-        asked = {"tasks": list(tasks), "edges": pairs, "by_at": by_at}
-        return task_calls.plan(task_calls.plan_request(asked))
+        body = validate(PlanRequest, {"tasks": list(tasks), "edges": pairs, "by_at": by_at})
+        return send(Plan, "POST", path("plan"), body)
 
-    @series
-    def stream(self, *, dag_id: str | None = None, after: int | None = None) -> Series[Event]:
-        """Yield what happens to all your tasks, or to those of one graph, from now on.
+    @iteration
+    def stream(self, *, dag_id: str | None = None, after: int | None = None) -> ItemSteps[Event]:
+        """Yield the events of all your tasks, or of the tasks of one graph, from now on.
 
-        A broken connection is opened again where it broke. `after` is the id of an event you
-        have seen already: what came since is told first.
+        A broken connection is resumed. `after` is the id of the last event you have seen; the
+        events since then come first.
         """
-        yield from follow(dag_id=dag_id, after=after, retries=self.driver.patience.retries)
+        retries = self.transport.options.retries
+        yield from follow_events(dag_id=dag_id, after=after, retries=retries)
 
     def with_options(self, *, timeout: float | None = None, retries: int | None = None) -> Self:
-        """Return a client with other patience; it shares the connections of this one."""
-        patience = self.driver.patience.but(timeout, retries)
+        """Return a client with another timeout or number of retries, on the same connections."""
+        options = self.transport.options.replace(timeout, retries)
         other = copy.copy(self)
-        Operations.__init__(other, replace(self.driver, patience=patience))
+        Operations.__init__(other, replace(self.transport, options=options))
         return other
 
 
-class Client(Operations[Sync]):
-    """A connection to the service; safe to share between threads.
+class Client(Operations[SyncTransport]):
+    """A client of the service; threads may share it.
 
-    Address and key come from the arguments, else from OVERNIGHT_URL and OVERNIGHT_API_KEY, else
-    from a profile, else from the deployment that runs on this machine. Requests that met a
-    passing fault (no connection, 429, 503) are sent again up to `retries` times; a create carries a
-    key that makes it one task.
+    `Client()` finds address and key by itself: OVERNIGHT_URL and OVERNIGHT_API_KEY, else a
+    profile, else the local stack that runs in this directory or one above it. A request that
+    fails temporarily (no connection, 429, 503) is sent again up to `retries` times; a create
+    has an idempotency key, so that it creates one task even if it is sent twice.
     """
 
     def __init__(
@@ -121,15 +122,15 @@ class Client(Operations[Sync]):
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         http = httpx2.Client(transport=transport, **_address(url, api_key))
-        super().__init__(Sync(http, Patience(timeout, retries), sleep))
+        super().__init__(SyncTransport(http, RequestOptions(timeout, retries), sleep))
 
-    def call(self, script: Script[T]) -> T:
-        """Make one call, or play a longer script, and return its result."""
-        return self.driver.run(script)
+    def call(self, plan: RequestPlan[T]) -> T:
+        """Execute a call or a longer request plan, and return its result."""
+        return self.transport.run(plan)
 
     def close(self) -> None:
-        """Give the connections back."""
-        self.driver.http.close()
+        """Close the connections."""
+        self.transport.http.close()
 
     def __enter__(self) -> Self:
         return self
@@ -143,8 +144,8 @@ class Client(Operations[Sync]):
         self.close()
 
 
-class AsyncClient(Operations[Async]):
-    """The same for programs that await: every operation of `Client`, under the same name."""
+class AsyncClient(Operations[AsyncTransport]):
+    """The client for asyncio: every operation of `Client`, to be awaited."""
 
     def __init__(
         self,
@@ -157,15 +158,15 @@ class AsyncClient(Operations[Async]):
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         http = httpx2.AsyncClient(transport=transport, **_address(url, api_key))
-        super().__init__(Async(http, Patience(timeout, retries), sleep))
+        super().__init__(AsyncTransport(http, RequestOptions(timeout, retries), sleep))
 
-    async def call(self, script: Script[T]) -> T:
-        """Make one call, or play a longer script, and return its result."""
-        return await self.driver.run(script)
+    async def call(self, plan: RequestPlan[T]) -> T:
+        """Execute a call or a longer request plan, and return its result."""
+        return await self.transport.run(plan)
 
     async def close(self) -> None:
-        """Give the connections back."""
-        await self.driver.http.aclose()
+        """Close the connections."""
+        await self.transport.http.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -180,12 +181,12 @@ class AsyncClient(Operations[Async]):
 
 
 def _address(url: str | None, api_key: str | None) -> dict[str, Any]:
-    """Return where to call and as whom, from what was given or can be found."""
-    server = find(Environment.here(), url=url, api_key=api_key)
+    """Return the base URL and the headers, from the arguments or from what is found."""
+    server = find_server(Environment.read(), url=url, api_key=api_key)
     return {
         "base_url": server.url,
         "headers": {"Authorization": f"Bearer {server.api_key}", "User-Agent": _user_agent()},
-        # A proxy of the environment cannot reach our own machine.
+        # A proxy named in the environment cannot reach a service on this machine.
         "trust_env": httpx2.URL(server.url).host not in LOOPBACK,
     }
 

@@ -1,6 +1,12 @@
-"""Find the service's address and key: the environment, a profile, or the local stack.
+"""Find the address and the API key of the service: environment, profile, or local stack.
 
-The clients and the command line look in the same places, in the same order.
+The clients and the command line use the same order:
+
+1. what the caller passes,
+2. a profile that the caller names,
+3. OVERNIGHT_URL and OVERNIGHT_API_KEY (or OVERNIGHT_API_KEY_FILE),
+4. the profile in OVERNIGHT_PROFILE, else the default profile,
+5. the local stack (`overnight up`) of this directory or of one above it.
 """
 
 import json
@@ -16,13 +22,14 @@ if sys.platform != "win32":
     import fcntl
 
 HOME = Path(".overnight")
-# What tells a home from any other directory of that name.
-MARK = "home.json"
+# Only the home of a local stack has this file.
+HOME_MARKER = "home.json"
+_NAMES = ("URL", "API_KEY", "API_KEY_FILE", "PROFILE", "HOME")
 
 
 @dataclass(frozen=True)
 class Server:
-    """Where to call, and as whom."""
+    """The address of a service, and the API key to send."""
 
     url: str
     api_key: str
@@ -30,7 +37,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Environment:
-    """What the environment says, or whoever speaks for it."""
+    """The OVERNIGHT_ variables that locate a service."""
 
     url: str | None = None
     api_key: str | None = None
@@ -38,85 +45,84 @@ class Environment:
     home: Path = HOME
 
     @classmethod
-    def here(cls) -> "Environment":
-        """Return what the environment of this process says; an empty value says nothing."""
-        said = {name: os.environ.get(f"OVERNIGHT_{name}") or None for name in _NAMES}
-        key, file = said["API_KEY"], said["API_KEY_FILE"]
-        if key is None and file is not None:
-            key = read_key(Path(file))
-        home = Path(said["HOME"]).expanduser() if said["HOME"] else HOME
-        return cls(said["URL"], key, said["PROFILE"], home)
-
-
-_NAMES = ("URL", "API_KEY", "API_KEY_FILE", "PROFILE", "HOME")
+    def read(cls) -> "Environment":
+        """Return the variables of this process; an empty value counts as not set."""
+        values = {name: os.environ.get(f"OVERNIGHT_{name}") or None for name in _NAMES}
+        key, key_file = values["API_KEY"], values["API_KEY_FILE"]
+        if key is None and key_file is not None:
+            key = read_key(Path(key_file))
+        home = Path(values["HOME"]).expanduser() if values["HOME"] else HOME
+        return cls(values["URL"], key, values["PROFILE"], home)
 
 
 class NoServer(NotConfigured):
-    """No address: none given, none in the environment or a profile, and no local stack runs."""
+    """No address was passed, the environment and the profiles have none, no local stack runs."""
 
 
 class NoKey(NotConfigured):
-    """No key for the address that was found."""
+    """There is no API key for the address."""
 
 
-def find(
-    known: Environment,
+def find_server(
+    environment: Environment,
     *,
     url: str | None = None,
     api_key: str | None = None,
     key_file: Path | None = None,
     profile: str | None = None,
 ) -> Server:
-    """Settle where to call and with which key.
+    """Return the address and the key to use, in the order that the module describes.
 
-    What is given comes first, then a profile that is named, then the environment, then the default
-    profile, then the deployment on this machine.
+    Raises NoServer or NoKey if one of them is missing, and NotConfigured if one is malformed.
     """
-    home = find_home(known.home)
-    running = running_at(home)
+    home = find_home(environment.home)
+    local_url = running_at(home)
     chosen = None
-    if not url and (profile or not known.url):
-        chosen = profiles.find(profile or known.profile)
-    address = url or (chosen.url if chosen else None) or known.url or running
+    if not url and (profile or not environment.url):
+        chosen = profiles.find(profile or environment.profile)
+    address = url or (chosen.url if chosen else None) or environment.url or local_url
     if address is None:
-        raise NoServer("no server is known here: give its url, or set OVERNIGHT_URL")
+        raise NoServer(
+            f"no Overnight server was found: pass url=…, set OVERNIGHT_URL, or start the local"
+            f" stack with `overnight up` in this directory or one above it (looked for {home})"
+        )
     if not address.startswith(("http://", "https://")):
-        raise NotConfigured(f"{address!r} is no http:// or https:// address")
+        raise NotConfigured(f"{address!r} is not an http:// or https:// address")
     file = key_file or (chosen.api_key_file if chosen else None)
-    key = api_key or (read_key(file) if file else known.api_key)
-    # The local key opens the local door only; it is never shown to another server.
-    if key is None and running and address.rstrip("/") == running.rstrip("/"):
-        key = _key_of(home)
+    key = api_key or (read_key(file) if file else environment.api_key)
+    # The local stack's key is sent to the local stack only, never to another server.
+    if key is None and local_url and address.rstrip("/") == local_url.rstrip("/"):
+        key = _local_key(home)
     if key is None:
-        raise NoKey(f"no API key for {address}: give it, or set OVERNIGHT_API_KEY")
+        raise NoKey(f"no API key for {address}: pass api_key=… or set OVERNIGHT_API_KEY")
     return Server(address, key)
 
 
 def find_home(configured: Path, start: Path | None = None) -> Path:
-    """Find the local stack's home from anywhere inside a project, as git finds its repository.
+    """Return the directory of the local stack, found from anywhere inside a project.
 
-    A relative `configured` is looked for in `start` and all directories above it; if it is
-    nowhere, the home is the one that would be made in `start`.
+    A relative `configured` is searched in `start` (the current directory by default) and all
+    directories above it. If none exists, the result is the one that would be created in `start`.
     """
     start = (start or Path.cwd()).absolute()
     for directory in (start, *start.parents):
-        if (directory / configured / MARK).exists():
+        if (directory / configured / HOME_MARKER).exists():
             return directory / configured
     return start / configured
 
 
 def running_at(home: Path) -> str | None:
-    """Return where the deployment of this home answers; None when it is not up."""
-    written, holder = _read(home / "connection.json"), _read(home / "lock")
-    address = written.get("api_url")
-    # A killed deployment leaves its file behind, so ask who holds the home now.
-    if not address or written.get("pid") != holder.get("pid") or not _is_held(home / "lock"):
+    """Return the API address of the local stack of this home; None if it is not running."""
+    connection, lock = _read_json(home / "connection.json"), _read_json(home / "lock")
+    address = connection.get("api_url")
+    # A killed stack leaves its connection.json behind, so the lock must be held by its process.
+    if not address or connection.get("pid") != lock.get("pid") or not _is_held(home / "lock"):
         return None
     return str(address)
 
 
 def read_key(path: Path) -> str:
-    """Return the API key that a file holds."""
+    """Return the API key in a file; raises NotConfigured if there is none."""
     try:
         key = path.expanduser().read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -126,7 +132,7 @@ def read_key(path: Path) -> str:
     return key
 
 
-def _key_of(home: Path) -> str | None:
+def _local_key(home: Path) -> str | None:
     try:
         return (home / "api.key").read_text(encoding="utf-8").strip() or None
     except OSError:
@@ -134,7 +140,7 @@ def _key_of(home: Path) -> str | None:
 
 
 def _is_held(lock: Path) -> bool:
-    # No deployment runs where there are no such locks.
+    # The local stack does not run on Windows, which has no fcntl.
     if sys.platform == "win32":
         return False
     try:
@@ -147,9 +153,9 @@ def _is_held(lock: Path) -> bool:
     return False
 
 
-def _read(path: Path) -> dict[str, object]:
+def _read_json(path: Path) -> dict[str, object]:
     try:
-        answer = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return answer if isinstance(answer, dict) else {}
+    return content if isinstance(content, dict) else {}

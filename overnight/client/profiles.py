@@ -1,6 +1,6 @@
-"""Profiles: servers one speaks to often, each with its address and its key, under one name.
+"""Profiles: the addresses and keys of several servers, each under a name.
 
-They stand in `profiles.toml` under the user's configuration directory:
+They are in `profiles.toml` in the user's configuration directory:
 
     default = "work"
 
@@ -21,7 +21,7 @@ DEFAULT = "default"
 
 @dataclass(frozen=True)
 class Profile:
-    """One server under a name, and the file that holds its key."""
+    """A server under a name, and the file that holds its API key."""
 
     name: str
     url: str
@@ -29,36 +29,39 @@ class Profile:
 
 
 def path() -> Path:
-    """Return where the profiles stand, whether or not there are any."""
+    """Return the path of the profiles file, whether or not it exists."""
     base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(base).expanduser() / "overnight" / "profiles.toml"
 
 
 def find(name: str | None) -> Profile | None:
-    """Return the profile of this name, or without a name the default one, if there is one."""
-    known, default = read()
+    """Return the profile of this name; without a name the default profile, or None.
+
+    Raises NotConfigured if no profile has the name.
+    """
+    profiles, default = read()
     wanted = name or default
     if wanted is None:
         return None
-    if wanted not in known:
-        legal = f"known are {', '.join(sorted(known))}" if known else "there are none"
-        raise NotConfigured(f"there is no profile {wanted!r} in {path()}: {legal}")
-    return known[wanted]
+    if wanted not in profiles:
+        names = f"known are {', '.join(sorted(profiles))}" if profiles else "there are none"
+        raise NotConfigured(f"there is no profile {wanted!r} in {path()}: {names}")
+    return profiles[wanted]
 
 
 def read() -> tuple[dict[str, Profile], str | None]:
-    """Return every profile, and the name of the default one."""
+    """Return all profiles by name, and the name of the default profile."""
     try:
-        told = tomllib.loads(path().read_text(encoding="utf-8"))
+        content = tomllib.loads(path().read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}, None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise NotConfigured(f"cannot read {path()}: {error}") from error
-    default = told.pop(DEFAULT, None)
-    known = {}
-    for name, fields in told.items():
+    default = content.pop(DEFAULT, None)
+    profiles = {}
+    for name, fields in content.items():
         if not isinstance(fields, dict) or not isinstance(fields.get("url"), str):
             raise NotConfigured(f"profile {name!r} in {path()} has no url")
         key_file = fields.get("api_key_file")
-        known[name] = Profile(name, fields["url"], Path(key_file) if key_file else None)
-    return known, default
+        profiles[name] = Profile(name, fields["url"], Path(key_file) if key_file else None)
+    return profiles, default

@@ -1,12 +1,12 @@
-"""The single queue of prompts, in the words of its design; reached as `client.queue`."""
+"""The single queue of prompts for agents; available as `client.queue`."""
 
 from collections.abc import Mapping
 from typing import Any, TypedDict, Unpack
 from urllib.parse import quote
 
-from overnight.client.account_calls import asked, read, send
+from overnight.client.calls import Call, read, send, without_none
 from overnight.client.operations import D, Group, operation
-from overnight.client.task_calls import Call
+from overnight.models.field_errors import validate
 from overnight.models.queue import (
     QueueAccepted,
     QueueCancelled,
@@ -20,7 +20,7 @@ QUEUE = "/api/queue"
 
 
 class PromptFields(TypedDict, total=False):
-    """The fields of QueueSubmit besides its prompt, for editors; None counts as left out."""
+    """The fields of QueueSubmit besides `prompt`, for type checkers; None means not given."""
 
     model: str | None
     timeout_seconds: int | None
@@ -33,35 +33,34 @@ class PromptFields(TypedDict, total=False):
 
 
 class Queue(Group[D]):
-    """Prompts for whichever agent is free first; reached as `client.queue`.
+    """Prompts for the first free agent; available as `client.queue`.
 
-    A submit that may have been lost on its way is not made one by a key, as a task is: look at the
-    queue before you send it again.
+    A submit has no idempotency key. If its response was lost, read the queue before you send the
+    prompt again.
     """
 
     @operation
     def submit(self, prompt: str, **fields: Unpack[PromptFields]) -> Call[QueueAccepted]:
-        """Queue a prompt and return its entry's name and place."""
-        given = {name: value for name, value in fields.items() if value is not None}
-        body = asked(QueueSubmit, {"prompt": prompt, **given})
+        """Submit a prompt and return the id and position of its entry."""
+        body = validate(QueueSubmit, {"prompt": prompt, **without_none(fields)})
         return send(QueueAccepted, "POST", f"{QUEUE}/task", body)
 
     @operation
     def list(self, *, limit: int = 100) -> Call[QueueListing]:
-        """Return how full the queue is, and your entries that have not ended."""
+        """Return the size of the queue, and your entries that have not ended."""
         return read(QueueListing, QUEUE, limit=limit)
 
     @operation
     def get(self, queue_id: str) -> Call[QueuedTask]:
-        """Return one entry: its place while it waits, and who has it once it is dispatched."""
+        """Return one entry: its position while it waits, its agent once it is dispatched."""
         return read(QueuedTask, f"{QUEUE}/{quote(queue_id, safe='')}")
 
     @operation
     def cancel(self, queue_id: str) -> Call[QueueCancelled]:
-        """Cancel an entry; one that an agent has is stopped at its next heartbeat."""
+        """Cancel an entry; an agent that works on it is asked to stop."""
         return send(QueueCancelled, "POST", f"{QUEUE}/{quote(queue_id, safe='')}/cancel")
 
     @operation
     def status(self) -> Call[ServiceStatus]:
-        """Return what the service is, and how full its queue is."""
+        """Return the version of the service and the size of its queue."""
         return read(ServiceStatus, "/status")

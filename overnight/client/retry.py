@@ -1,15 +1,15 @@
-"""Whether a request that did not succeed is worth sending again, and how long to wait first."""
+"""Decide whether a failed request is sent again, and how long to wait before."""
 
 import httpx2
 
-from overnight.client.task_calls import retry_after
+from overnight.client.calls import retry_after
 from overnight.errors import Refused
 
-PASSING_STATUSES = frozenset({429, 503})
-# What a proxy says while the service behind it restarts.
-AWAY_STATUSES = frozenset({429, 502, 503, 504})
-# How long a service that has answered before may be gone before a long wait for it ends.
-PATIENCE_SECONDS = 60.0
+RETRIED_STATUSES = frozenset({429, 503})
+# A proxy responds with 502 or 504 while the service behind it restarts.
+TEMPORARY_STATUSES = frozenset({429, 502, 503, 504})
+# How long a service that has responded before may be away before a long wait ends.
+MAX_OUTAGE_SECONDS = 60.0
 FIRST_WAIT_SECONDS = 0.25
 MAX_WAIT_SECONDS = 30.0
 
@@ -19,25 +19,25 @@ def wait_before_next(
 ) -> float | None:
     """Return the seconds to wait after `sent` requests, or None if another would not help.
 
-    `chance` in [0, 1) spreads the wait, so that many clients do not return in step.
+    `chance` in [0, 1) spreads the waits, so that many clients do not retry at the same moment.
     """
     wait = backoff(sent, chance)
     if isinstance(outcome, httpx2.TransportError):
         return wait
-    if outcome.status_code not in PASSING_STATUSES:
+    if outcome.status_code not in RETRIED_STATUSES:
         return None
-    asked = retry_after(outcome) or 0.0
-    # Coming back earlier than asked would be rude, and waiting longer than this useless here.
-    return None if asked > MAX_WAIT_SECONDS else asked + wait
+    minimum = retry_after(outcome) or 0.0
+    # A caller who waits for a response should rather see the error than block for minutes.
+    return None if minimum > MAX_WAIT_SECONDS else minimum + wait
 
 
 def backoff(sent: int, chance: float) -> float:
-    """Return the seconds to wait after so many requests in vain; `chance` in [0, 1) spreads it."""
-    # Beyond a few doublings the longest wait is reached, and a float would not hold the number.
-    grown = FIRST_WAIT_SECONDS * 2.0 ** min(sent - 1, 30)
-    return min(grown, MAX_WAIT_SECONDS) * (0.5 + chance / 2)
+    """Return the seconds to wait after so many failed requests; `chance` in [0, 1) spreads it."""
+    # The exponent is bounded, because 2.0 ** 1100 raises OverflowError.
+    exponential = FIRST_WAIT_SECONDS * 2.0 ** min(sent - 1, 30)
+    return min(exponential, MAX_WAIT_SECONDS) * (0.5 + chance / 2)
 
 
-def is_passing(error: Exception) -> bool:
-    """Whether an error may well be gone in a while, because the service only restarts."""
-    return not isinstance(error, Refused) or error.status in AWAY_STATUSES
+def is_temporary(error: Exception) -> bool:
+    """Whether the error may disappear by itself, for instance while the service restarts."""
+    return not isinstance(error, Refused) or error.status in TEMPORARY_STATUSES

@@ -1,63 +1,85 @@
-"""What can be done with tasks; reached as `client.tasks`."""
+"""Operations on tasks; available as `client.tasks`."""
 
 import builtins
-from typing import Unpack
+import uuid
+from collections.abc import Mapping
+from typing import Any, Unpack
 
-from overnight.client import task_calls
-from overnight.client.account_calls import asked, path, read_list, send
-from overnight.client.event_stream import follow
-from overnight.client.operations import D, Group, operation, series
-from overnight.client.pagination import paged
-from overnight.client.scripts import Series, Steps
-from overnight.client.task_calls import Call
-from overnight.client.wait import until_ended
+from overnight.client.calls import (
+    Call,
+    Page,
+    long_poll,
+    path,
+    read,
+    read_list,
+    read_page,
+    send,
+    without_none,
+)
+from overnight.client.event_stream import follow_events
+from overnight.client.operations import D, Group, iteration, operation
+from overnight.client.request_plan import ItemSteps, PlanSteps, paginate
+from overnight.client.wait import wait_until_final
 from overnight.errors import TaskFailed, WaitTimedOut
 from overnight.models.account import Artifact, Attempt, EditFields, TaskChanges
 from overnight.models.bulk import FilterFields
 from overnight.models.explain import Explanation
-from overnight.models.tasks import CancelResult, Event, Forecast, Task, TaskFields
+from overnight.models.field_errors import validate
+from overnight.models.tasks import CancelResult, Event, Forecast, Task, TaskCreate, TaskFields
+
+
+def task_create(title: str, fields: Mapping[str, Any]) -> TaskCreate:
+    """Return the body that creates a task; raises InvalidRequest for a wrong field.
+
+    Without an idempotency key one is generated, so that a request that is sent twice creates one
+    task.
+    """
+    values = {"idempotency_key": f"auto-{uuid.uuid4()}", "title": title} | without_none(fields)
+    return validate(TaskCreate, values)
 
 
 class Tasks(Group[D]):
-    """What can be done with tasks; reached as `client.tasks`."""
+    """Operations on tasks; available as `client.tasks`."""
 
     @operation
     def create(self, title: str, **fields: Unpack[TaskFields]) -> Call[Task]:
-        """Queue a task and return it; `overnight.models.tasks.TaskCreate` describes the fields."""
-        return task_calls.create_task({"title": title, **fields})
+        """Submit a task and return it; `overnight.models.TaskCreate` describes the fields."""
+        return send(Task, "POST", path("tasks"), task_create(title, fields))
 
     @operation
     def get(self, task_id: str) -> Call[Task]:
-        """Return one task as it stands."""
-        return task_calls.get_task(task_id)
+        """Return one task."""
+        return read(Task, path("tasks", task_id))
 
-    @series
-    def list(self, *, limit: int | None = None, **chosen: Unpack[FilterFields]) -> Series[Task]:
-        """Yield your tasks, newest first, fetching page after page as they are needed.
+    @iteration
+    def list(
+        self, *, limit: int | None = None, **criteria: Unpack[FilterFields]
+    ) -> ItemSteps[Task]:
+        """Yield your tasks, newest first; pages are requested as they are needed.
 
-        Only those for which all that is named holds: status, type, tag, project_id, source,
-        created_after, created_before, title.
+        Criteria: status, type, tag, project_id, source, created_after, created_before, title. A
+        task must match all that are given.
         """
 
-        def ask(size: int, cursor: str | None) -> Call[task_calls.Page[Task]]:
-            return task_calls.list_tasks(chosen, limit=size, before=cursor)
+        def get_page(size: int, cursor: str | None) -> Call[Page[Task]]:
+            return read_page(Task, path("tasks"), **criteria, limit=size, before=cursor)
 
-        yield from paged(ask, limit)
+        yield from paginate(get_page, limit)
 
     @operation
     def explain(self, task_id: str) -> Call[Explanation]:
-        """Return every reason a task is not running."""
-        return task_calls.explain_task(task_id)
+        """Return every reason why a task is not running."""
+        return read(Explanation, path("tasks", task_id, "explain"))
 
     @operation
     def forecast(self, task_id: str) -> Call[Forecast]:
         """Return when a task is expected to start and to end."""
-        return task_calls.forecast_task(task_id)
+        return read(Forecast, path("tasks", task_id, "forecast"))
 
     @operation
     def edit(self, task_id: str, *, etag: str = "*", **changes: Unpack[EditFields]) -> Call[Task]:
-        """Change a task that nobody has yet; an ETag refuses it if the task has changed since."""
-        body = asked(TaskChanges, changes)
+        """Change a task that nobody has claimed; with an ETag, only if it is still that version."""
+        body = validate(TaskChanges, changes)
         return send(Task, "PATCH", path("tasks", task_id), body, {"If-Match": etag})
 
     @operation
@@ -69,33 +91,33 @@ class Tasks(Group[D]):
     def events(
         self, task_id: str, *, after: int = 0, limit: int = 100
     ) -> Call[builtins.list[Event]]:
-        """Return what happened to a task so far, the oldest first."""
+        """Return the events of a task so far, oldest first."""
         return read_list(Event, path("tasks", task_id, "events"), after=after, limit=limit)
 
     @operation
     def artifacts(self, task_id: str) -> Call[builtins.list[Artifact]]:
-        """Return what the runs of a task made for others to read."""
+        """Return the artifacts that runs of a task have stored, without their content."""
         return read_list(Artifact, path("tasks", task_id, "artifacts"))
 
     @operation
     def artifact(self, artifact_id: str) -> Call[bytes]:
-        """Return what one artifact holds."""
-        return Call("GET", path("artifacts", artifact_id, "content"), lambda answer: answer.content)
+        """Return the content of one artifact."""
+        url = path("artifacts", artifact_id, "content")
+        return Call("GET", url, lambda response: response.content)
 
     @operation
     def cancel(self, task_id: str) -> Call[CancelResult]:
-        """Ask that a task be ended; one that runs is stopped at its next heartbeat."""
-        return task_calls.cancel_task(task_id)
+        """Cancel a task; a running task is asked to stop."""
+        return send(CancelResult, "DELETE", path("tasks", task_id))
 
-    @series
-    def stream(self, task_id: str, *, after: int | None = None) -> Series[Event]:
-        """Yield what happened to a task and what happens, until it has ended.
+    @iteration
+    def stream(self, task_id: str, *, after: int | None = None) -> ItemSteps[Event]:
+        """Yield the events of a task, past and future, until it has ended.
 
-        A broken connection is opened again where it broke. `after` is the id of an event you
-        have seen already.
+        A broken connection is resumed. `after` is the id of the last event you have seen.
         """
-        retries = self.driver.patience.retries
-        yield from follow(task_id=task_id, after=after or 0, retries=retries)
+        retries = self.transport.options.retries
+        yield from follow_events(task_id=task_id, after=after or 0, retries=retries)
 
     @operation
     def wait(
@@ -105,19 +127,21 @@ class Tasks(Group[D]):
         timeout: float | None = None,
         poll: float = 1.0,
         check: bool = True,
-    ) -> Steps[Task]:
-        """Return the task once it has ended; the service answers the moment it does.
+    ) -> PlanSteps[Task]:
+        """Return the task once it has ended.
 
-        Raises TaskFailed if it ended without success (unless `check` is off), and
-        WaitTimedOut if it had not ended after `timeout` seconds; both carry the task. A service
-        that cannot hold answers back is asked every `poll` seconds.
+        Raises TaskFailed if it ended without success (unless `check` is False), and WaitTimedOut
+        if it has not ended after `timeout` seconds; both have the attribute `task`. The service
+        responds when the task ends; if it cannot, the task is read every `poll` seconds.
         """
-        task = yield from until_ended(
-            lambda seconds: task_calls.wait_task(task_id, seconds=seconds),
-            lambda: task_calls.get_task(task_id),
+        task = yield from wait_until_final(
+            lambda: read(Task, path("tasks", task_id)),
+            long_poll=lambda seconds: long_poll(
+                Task, path("tasks", task_id, "wait"), seconds=seconds
+            ),
             timeout=timeout,
             poll=poll,
-            late=WaitTimedOut,
+            timed_out=WaitTimedOut,
         )
         if check and task.state != "completed":
             raise TaskFailed(task)

@@ -1,67 +1,75 @@
-"""Waiting for an end: the service answers the moment it comes, or is asked now and then."""
+"""Wait until a task, a graph or a bulk operation has ended, by long polls or by polling."""
 
 import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from overnight.client.retry import PATIENCE_SECONDS, is_passing
-from overnight.client.scripts import Pause, Steps
-from overnight.client.task_calls import LONGEST_HOLD_SECONDS, Call
+from overnight.client.calls import MAX_HOLD_SECONDS, Call
+from overnight.client.request_plan import PlanSteps, Sleep
+from overnight.client.retry import MAX_OUTAGE_SECONDS, is_temporary
 from overnight.errors import Refused, TooManyStreams, Unreachable
 
 NO_SUCH_ROUTE = "NOT_FOUND"
 
 
-class Ending(Protocol):
-    """Whatever comes to an end."""
+class HasEnd(Protocol):
+    """A resource that reaches a final state."""
 
     @property
     def is_final(self) -> bool:
-        """Whether it has."""
+        """Whether it has ended."""
 
 
-E = TypeVar("E", bound=Ending)
+E = TypeVar("E", bound=HasEnd)
 
 
-def until_ended(
-    hold: Callable[[float], Call[E]],
-    look: Callable[[], Call[E]],
+def wait_until_final(
+    get: Callable[[], Call[E]],
     *,
     timeout: float | None,
     poll: float,
-    late: Callable[[E, float], Exception],
-) -> Steps[E]:
-    """Return what is waited for once it has ended; `late` makes the error if the time ran out.
+    timed_out: Callable[[E, float], Exception],
+    long_poll: Callable[[float], Call[E]] | None = None,
+    on_progress: Callable[[E], object] | None = None,
+) -> PlanSteps[E]:
+    """Return the resource once it is final; raise `timed_out(resource, timeout)` if that is late.
 
-    `hold` asks a service to hold its answer back for at most so many seconds; one that cannot, or
-    has enough who wait, is asked by `look` every `poll` seconds.
+    `long_poll` makes a call that the service answers when the resource has ended, or after so many
+    seconds. Without it, or if the service has no such route or no free connection for it, `get`
+    is called every `poll` seconds. `on_progress` receives every state that was read. An outage of
+    the service is tolerated for a minute, so that a restart does not end a wait of hours.
     """
-    began = heard = time.monotonic()
-    holds = True
-    seen: E | None = None
+    started_at = responded_at = time.monotonic()
+    last: E | None = None
     while True:
-        asked = time.monotonic()
-        left = LONGEST_HOLD_SECONDS if timeout is None else max(0.0, timeout - (asked - began))
+        asked_at = time.monotonic()
+        left = None if timeout is None else max(0.0, timeout - (asked_at - started_at))
         try:
-            seen = yield from hold(left) if holds else look()
-            heard = time.monotonic()
+            last = yield from (
+                get()
+                if long_poll is None
+                else long_poll(MAX_HOLD_SECONDS if left is None else left)
+            )
+            responded_at = time.monotonic()
+            if on_progress is not None:
+                on_progress(last)
         except (Refused, Unreachable) as error:
-            if holds and _cannot_hold(error):
-                holds = False
+            if long_poll is not None and _has_no_long_poll(error):
+                long_poll = None
                 continue
-            # A service that restarts must not end a wait that lasts all night.
-            if seen is None or not is_passing(error) or asked - heard > PATIENCE_SECONDS:
+            outage = asked_at - responded_at
+            if last is None or not is_temporary(error) or outage > MAX_OUTAGE_SECONDS:
                 raise
-        if seen is not None and seen.is_final:
-            return seen
-        if seen is not None and timeout is not None and time.monotonic() - began >= timeout:
-            raise late(seen, timeout)
-        if time.monotonic() - asked < poll:
-            yield Pause(poll if timeout is None else min(poll, left))
+        if last is not None and last.is_final:
+            return last
+        if last is not None and timeout is not None and time.monotonic() - started_at >= timeout:
+            raise timed_out(last, timeout)
+        if time.monotonic() - asked_at < poll:
+            yield Sleep(poll if left is None else min(poll, left))
 
 
-def _cannot_hold(error: Exception) -> bool:
-    """Whether the service knows no waiting, or has enough who wait; asking still helps."""
+def _has_no_long_poll(error: Exception) -> bool:
+    """Whether the service refused the long poll only, so that polling still works."""
     if isinstance(error, TooManyStreams):
         return True
     return isinstance(error, Refused) and error.code == NO_SUCH_ROUTE

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
-from overnight.client.dag_calls import graph_of
+from overnight.graphs.shape import checked_graph
 from overnight.models.dags import Condition, DagCreate, DagCreated, Policy
 from overnight.models.tasks import RetryPolicy
 
@@ -123,7 +123,7 @@ class Building:
 
     def request(self) -> DagCreate:
         """Return the graph as it would travel; InvalidGraph or InvalidRequest if it could not."""
-        return graph_of({**self._fields, "tasks": self._tasks})
+        return checked_graph({**self._fields, "tasks": self._tasks})
 
     def submit(self, client: "Client") -> DagCreated:
         """Queue the graph, whole or not at all; a second submit answers with the first graph."""

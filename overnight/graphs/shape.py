@@ -1,20 +1,25 @@
-"""The shape of a graph: who waits for whom, and whether that can ever end. Pure."""
+"""The structure of a graph: dependencies, order, cycles. Pure functions.
+
+Tasks are numbered by their index in the list of tasks; a pair is (parent, child).
+"""
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from overnight.errors import FieldError, InvalidGraph
 from overnight.models.dags import Condition, DagCreate, DagTask, Policy
+from overnight.models.field_errors import validate
 
-SHOWN = 20
+MAX_LISTED = 20
 Pairs = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
 class Dependency:
-    """One dependency by places in the list of tasks, and the field that asked for it."""
+    """One dependency between two tasks, and the field of the request that states it."""
 
     parent: int
     child: int
@@ -23,65 +28,75 @@ class Dependency:
     field: str
 
 
+def checked_graph(graph: DagCreate | Mapping[str, Any]) -> DagCreate:
+    """Return the graph if the service would accept its structure.
+
+    Raises InvalidRequest for a wrong field, and InvalidGraph for a cycle or an unknown name.
+    """
+    checked = graph if isinstance(graph, DagCreate) else validate(DagCreate, graph)
+    dependencies_of(checked)
+    return checked
+
+
 def dependencies_of(graph: DagCreate) -> list[Dependency]:
-    """Return who waits for whom, or raise InvalidGraph with every fault that was found."""
+    """Return the dependencies of a graph; raises InvalidGraph with every wrong field."""
     faults: list[FieldError] = []
-    places = _places(graph.tasks, faults)
-    links: list[Dependency] = []
-    seen: set[tuple[int, int]] = set()
-    for link in _asked(graph, places, faults):
-        if link.parent == link.child:
-            name = graph.tasks[link.parent].name
-            faults.append(_circular(link.field, [name, name]))
-        elif (link.parent, link.child) in seen:
-            message = f"{graph.tasks[link.parent].name!r} is waited for already"
-            faults.append(FieldError(link.field, message, "each task once"))
+    indexes = _indexes_by_name(graph.tasks, faults)
+    dependencies: list[Dependency] = []
+    pairs: set[tuple[int, int]] = set()
+    for dependency in _requested(graph, indexes, faults):
+        pair = (dependency.parent, dependency.child)
+        name = graph.tasks[dependency.parent].name
+        if dependency.parent == dependency.child:
+            faults.append(_cycle_fault(dependency.field, [name, name]))
+        elif pair in pairs:
+            message = f"{name!r} is listed twice"
+            faults.append(FieldError(dependency.field, message, "each task once"))
         else:
-            seen.add((link.parent, link.child))
-            links.append(link)
+            pairs.add(pair)
+            dependencies.append(dependency)
     if not faults:
-        faults = _circles(graph.tasks, links)
+        faults = _cycle_faults(graph.tasks, dependencies)
     if faults:
-        raise InvalidGraph(faults[:SHOWN])
-    return links
+        raise InvalidGraph(faults[:MAX_LISTED])
+    return dependencies
 
 
 def ends_of(count: int, pairs: Pairs) -> tuple[list[int], list[int]]:
-    """Return the tasks that wait for nobody, and those that nobody waits for.
+    """Return the roots (tasks without parents) and the leaves (tasks without children).
 
     >>> ends_of(3, [(0, 2), (1, 2)])
     ([0, 1], [2])
     """
-    waiting = {child for _, child in pairs}
-    waited_for = {parent for parent, _ in pairs}
-    everyone = range(count)
+    children = {child for _, child in pairs}
+    parents = {parent for parent, _ in pairs}
     return (
-        [task for task in everyone if task not in waiting],
-        [task for task in everyone if task not in waited_for],
+        [task for task in range(count) if task not in children],
+        [task for task in range(count) if task not in parents],
     )
 
 
 def longest_chain(count: int, pairs: Pairs) -> list[int]:
-    """Return the tasks of the longest chain, first to last; of equal ones, the one named first.
+    """Return the tasks of the longest chain, first to last; of equal chains, the first.
 
     >>> longest_chain(4, [(0, 3), (1, 2), (2, 3)])
     [1, 2, 3]
     """
-    children = _below(count, pairs)
+    children = _children(count, pairs)
     lengths = [1] * count
     for task in reversed(topological_order(count, pairs)):
         lengths[task] = 1 + max((lengths[child] for child in children[task]), default=0)
     chain: list[int] = []
-    ahead: Sequence[int] = range(count)
-    while ahead:
-        chain.append(max(ahead, key=lambda task: (lengths[task], -task)))
-        ahead = children[chain[-1]]
+    candidates: Sequence[int] = range(count)
+    while candidates:
+        chain.append(max(candidates, key=lambda task: (lengths[task], -task)))
+        candidates = children[chain[-1]]
     return chain
 
 
 def topological_order(count: int, pairs: Pairs) -> list[int]:
-    """Return the tasks, each after its dependencies; tasks on or behind a cycle are missing."""
-    children = _below(count, pairs)
+    """Return the tasks, each after its parents; tasks on a cycle or behind one are missing."""
+    children = _children(count, pairs)
     unmet = [0] * count
     for _, child in pairs:
         unmet[child] += 1
@@ -95,89 +110,92 @@ def topological_order(count: int, pairs: Pairs) -> list[int]:
 
 
 def find_cycle(count: int, pairs: Pairs) -> list[int]:
-    """Return the tasks of one find_cycle, the first again at the end; nothing if there is none.
+    """Return the tasks of one cycle, the first again at the end; empty if there is no cycle.
 
     >>> find_cycle(3, [(0, 1), (1, 2), (2, 1)])
     [1, 2, 1]
     """
-    stuck = set(range(count)) - set(topological_order(count, pairs))
-    if not stuck:
+    unordered = set(range(count)) - set(topological_order(count, pairs))
+    if not unordered:
         return []
     parents: dict[int, list[int]] = {}
     for parent, child in pairs:
-        if parent in stuck and child in stuck:
+        if parent in unordered and child in unordered:
             parents.setdefault(child, []).append(parent)
-    # Each of them waits for another of them, so going upwards comes back to where it has been.
-    way: list[int] = []
-    place: dict[int, int] = {}
-    task = min(task for task in stuck if task in parents)
-    while task not in place:
-        place[task] = len(way)
-        way.append(task)
+    # Each of these tasks has a parent among them, so following parents must return to a task.
+    path: list[int] = []
+    index: dict[int, int] = {}
+    task = min(task for task in unordered if task in parents)
+    while task not in index:
+        index[task] = len(path)
+        path.append(task)
         task = min(parents[task])
-    ring = way[place[task] :][::-1]
-    first = ring.index(min(ring))
-    ring = ring[first:] + ring[:first]
-    return [*ring, ring[0]]
+    cycle = path[index[task] :][::-1]
+    first = cycle.index(min(cycle))
+    cycle = cycle[first:] + cycle[:first]
+    return [*cycle, cycle[0]]
 
 
-def _places(tasks: Sequence[DagTask], faults: list[FieldError]) -> dict[str, int]:
-    places: dict[str, int] = {}
-    for place, task in enumerate(tasks):
-        first = places.setdefault(task.name, place)
-        if first != place:
+def _indexes_by_name(tasks: Sequence[DagTask], faults: list[FieldError]) -> dict[str, int]:
+    indexes: dict[str, int] = {}
+    for index, task in enumerate(tasks):
+        first = indexes.setdefault(task.name, index)
+        if first != index:
             message = f"{task.name!r} is the name of tasks.{first} already"
-            faults.append(FieldError(f"tasks.{place}.name", message, "a name of its own"))
-    return places
+            faults.append(FieldError(f"tasks.{index}.name", message, "a name of its own"))
+    return indexes
 
 
-def _asked(
-    graph: DagCreate, places: dict[str, int], faults: list[FieldError]
+def _requested(
+    graph: DagCreate, indexes: dict[str, int], faults: list[FieldError]
 ) -> Iterable[Dependency]:
+    """Yield the dependencies of all `after` and `edges` whose names exist."""
     for child, task in enumerate(graph.tasks):
         for number, after in enumerate(task.after):
             field = f"tasks.{child}.after.{number}"
-            parent = _find(after.task, field, places, faults)
+            parent = _index_of(after.task, field, indexes, faults)
             if parent is not None:
                 policy = after.on_unmet or task.on_unmet or graph.on_unmet
                 yield Dependency(parent, child, after.condition, policy, field)
     for number, edge in enumerate(graph.edges):
         field = f"edges.{number}"
-        parent = _find(edge.parent, f"{field}.parent", places, faults)
-        to = _find(edge.child, f"{field}.child", places, faults)
-        if parent is not None and to is not None:
-            policy = edge.on_unmet or graph.tasks[to].on_unmet or graph.on_unmet
-            yield Dependency(parent, to, edge.condition, policy, field)
+        edge_parent = _index_of(edge.parent, f"{field}.parent", indexes, faults)
+        edge_child = _index_of(edge.child, f"{field}.child", indexes, faults)
+        if edge_parent is not None and edge_child is not None:
+            policy = edge.on_unmet or graph.tasks[edge_child].on_unmet or graph.on_unmet
+            yield Dependency(edge_parent, edge_child, edge.condition, policy, field)
 
 
-def _find(name: str, field: str, places: dict[str, int], faults: list[FieldError]) -> int | None:
-    place = places.get(name)
-    if place is None:
-        near = difflib.get_close_matches(name, places, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        known = list(places)
-        legal = ", ".join(known[:SHOWN]) + (", …" if len(known) > SHOWN else "")
+def _index_of(
+    name: str, field: str, indexes: dict[str, int], faults: list[FieldError]
+) -> int | None:
+    index = indexes.get(name)
+    if index is None:
+        nearest = difflib.get_close_matches(name, indexes, n=1)
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        names = list(indexes)
+        legal = ", ".join(names[:MAX_LISTED]) + (", …" if len(names) > MAX_LISTED else "")
         message = f"no task of this graph is called {name!r}{hint}"
         faults.append(FieldError(field, message, f"one of {legal}"))
-    return place
+    return index
 
 
-def _circles(tasks: Sequence[DagTask], links: Sequence[Dependency]) -> list[FieldError]:
-    ring = find_cycle(len(tasks), [(link.parent, link.child) for link in links])
-    if not ring:
+def _cycle_faults(tasks: Sequence[DagTask], dependencies: Sequence[Dependency]) -> list[FieldError]:
+    cycle = find_cycle(len(tasks), [(each.parent, each.child) for each in dependencies])
+    if not cycle:
         return []
-    steps = set(pairwise(ring))
-    # The last field of the ring is the one that closed it.
-    closing = [link.field for link in links if (link.parent, link.child) in steps][-1]
-    return [_circular(closing, [tasks[place].name for place in ring])]
+    steps = set(pairwise(cycle))
+    # Of the fields that form the cycle, the last one closed it.
+    fields = [each.field for each in dependencies if (each.parent, each.child) in steps]
+    return [_cycle_fault(fields[-1], [tasks[index].name for index in cycle])]
 
 
-def _circular(field: str, names: Sequence[str]) -> FieldError:
-    ring = " → ".join(names)
-    return FieldError(field, f"Would create circular dependency: {ring}", "edges without a circle")
+def _cycle_fault(field: str, names: Sequence[str]) -> FieldError:
+    cycle = " → ".join(names)
+    return FieldError(field, f"Would create circular dependency: {cycle}", "edges without a cycle")
 
 
-def _below(count: int, pairs: Pairs) -> list[list[int]]:
+def _children(count: int, pairs: Pairs) -> list[list[int]]:
     children: list[list[int]] = [[] for _ in range(count)]
     for parent, child in pairs:
         children[parent].append(child)

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from overnight.client.task_calls import validated
 from overnight.errors import InvalidRequest
+from overnight.models.field_errors import validate
 from overnight.models.json_values import check_json, check_text
 from overnight.models.tasks import TaskCreate
 
@@ -69,7 +69,7 @@ def child_request(key: str, depends_on: Sequence[str], fields: Mapping[str, Any]
     if "idempotency_key" in fields:
         raise InvalidRequest("idempotency_key", "a child is identified by its key", legal="key=…")
     given = {name: value for name, value in fields.items() if value is not None}
-    return ChildRequest(key, validated(TaskCreate, given), tuple(depends_on))
+    return ChildRequest(key, validate(TaskCreate, given), tuple(depends_on))
 
 
 def check_key(key: str) -> str:

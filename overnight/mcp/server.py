@@ -18,11 +18,10 @@ from pydantic import BaseModel, Field, ValidationError
 
 from overnight.agent.run import ClaimedRun
 from overnight.client.client import AsyncClient
-from overnight.errors import InvalidRequest, OvernightError, Refused, WaitTimedOut
-from overnight.models.allowed_values import Schema, allowed
+from overnight.errors import FieldError, InvalidRequest, OvernightError, Refused, WaitTimedOut
 from overnight.models.explain import Explanation
+from overnight.models.field_errors import Schema, bound_of, legal_values, message_of
 from overnight.models.tasks import CancelResult, QueueStatus, Task, UserLimits
-from overnight.models.value_errors import legal, said, sentence
 from overnight.version import VERSION
 
 INSTRUCTIONS = """\
@@ -93,10 +92,12 @@ class PlainServer(MCPServer[Any]):
 def _in_words(wrong: ValidationError, schema: Schema) -> str:
     """Name each argument at fault, what is wrong with it and what would do."""
     told = (
-        sentence(
-            ".".join(map(str, fault["loc"])),
-            said(fault),
-            allowed(fault["loc"], schema) or legal(fault),
+        str(
+            FieldError(
+                ".".join(map(str, fault["loc"])),
+                message_of(fault),
+                legal_values(fault["loc"], schema) or bound_of(fault),
+            )
         )
         for fault in wrong.errors(include_url=False, include_input=False)
     )

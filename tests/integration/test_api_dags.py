@@ -226,7 +226,7 @@ def test_two_keys_that_differ_are_refused(api_user: ApiUser) -> None:
         (
             [{"name": "a"}, {"name": "b", "after": ["a", "a"]}],
             "tasks.1.after.1",
-            "'a' is waited for already",
+            "'a' is listed twice",
         ),
     ],
 )

@@ -341,7 +341,7 @@ def test_the_producers_client_speaks_to_the_service(api_user: ApiUser) -> None:
 def test_the_clients_list_walks_all_pages(
     api_user: ApiUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("overnight.client.pagination.PAGE", 2)
+    monkeypatch.setattr("overnight.client.request_plan.PAGE_SIZE", 2)
     made = [api_user.created()["id"] for _ in range(5)]
 
     assert [task.id for task in api_user.client().tasks.list()] == made[::-1]

@@ -200,7 +200,7 @@ def test_waiting_ends_with_the_last_and_tells_the_worst(
             api_user.deployment.settle(started, Raised("error", "boom"))
 
     monkeypatch.setattr("overnight.Client", lambda *_, **__: api_user.client(sleep=end_all))
-    monkeypatch.setattr("overnight.client.task_calls.LONGEST_HOLD_SECONDS", 0)
+    monkeypatch.setattr("overnight.client.calls.MAX_HOLD_SECONDS", 0)
 
     shown = run("batch", "-", "--wait", given=GRAPH)
 
@@ -215,7 +215,7 @@ def test_a_server_that_goes_away_during_a_wait_leaves_the_ids(
     def away(*_: object, **__: object) -> None:
         raise errors.Unreachable("no answer")
 
-    monkeypatch.setattr("overnight.client.dag_calls.wait_dag", away)
+    monkeypatch.setattr("overnight.client.dags.long_poll", away)
 
     shown = run("batch", "-", "--wait", "--json", given=GRAPH)
 
@@ -283,7 +283,7 @@ def test_a_watched_graph_ends_with_the_whole_tree(
         settle(api_user, dag["tasks"][next(names)])
 
     # Nothing is held back, and the pause of a watcher lasts until the next task has ended.
-    monkeypatch.setattr("overnight.client.task_calls.LONGEST_HOLD_SECONDS", 0)
+    monkeypatch.setattr("overnight.client.calls.MAX_HOLD_SECONDS", 0)
     monkeypatch.setattr("overnight_server.cli.terminal.dag_tree.LONGEST_PAUSE", 0.01)
     monkeypatch.setattr("overnight.Client", lambda *_, **__: api_user.client(sleep=step))
 

@@ -283,7 +283,7 @@ def test_a_stranger_behind_the_address_is_told_as_such(service: Service) -> None
     refused = run("list")
 
     assert refused.exit_code == Code.FAILED
-    assert "did not answer as an Overnight server" in refused.stderr
+    assert "is not one of an Overnight server" in refused.stderr
 
 
 @pytest.mark.parametrize(

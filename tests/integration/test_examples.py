@@ -221,7 +221,7 @@ def test_the_page_shows_how_a_fault_is_told() -> None:
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        (None, "laptop: no server"),
+        (None, "laptop: no Overnight server was found"),
         ("overnight_live_wrong", "laptop: authentication failed"),
         ("narrow", "laptop: this key lacks the scope agents:run"),
     ],

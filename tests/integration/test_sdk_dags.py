@@ -82,7 +82,7 @@ def test_a_graph_that_failed_says_which_task_did(api_user: ApiUser, client: Clie
 
 
 def test_graphs_are_listed_page_after_page(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("overnight.client.pagination.PAGE", 2)
+    monkeypatch.setattr("overnight.client.request_plan.PAGE_SIZE", 2)
     made = [client.dags.create({"title": str(n), "tasks": [{"name": "a"}]}).id for n in range(5)]
 
     assert [one.id for one in client.dags.list()] == made[::-1]

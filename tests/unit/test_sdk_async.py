@@ -13,7 +13,7 @@ from mypy import api as mypy
 from overnight import AsyncClient, Client, errors
 from overnight.client.client import Operations
 from overnight.client.event_stream import Parser
-from overnight.client.operations import operation, series
+from overnight.client.operations import iteration, operation
 from overnight.client.tasks import Tasks
 from overnight.models.tasks import Event, Task
 from tests.rules.sources import ROOT
@@ -208,7 +208,7 @@ def test_an_id_counts_only_with_the_end_of_its_event() -> None:
     parser = Parser()
 
     told = [one for line in ("id: 5", "data: a") for one in parser.feed(line)]
-    parser.forget()
+    parser.discard()
 
     assert told == []
     assert parser.last_id is None
@@ -222,13 +222,15 @@ def test_other_options_share_the_connections() -> None:
         client.with_options(retries=0).tasks.get("task_01")
 
     assert len(service.requests) == 1
-    assert client.driver.patience.retries == 3
+    assert client.transport.options.retries == 3
 
 
 def test_both_clients_have_the_same_operations() -> None:
     for kind in (Operations, Tasks):
         own = {
-            name: told for name, told in vars(kind).items() if isinstance(told, operation | series)
+            name: told
+            for name, told in vars(kind).items()
+            if isinstance(told, operation | iteration)
         }
         assert own
         for told in own.values():

@@ -371,7 +371,7 @@ def test_a_client_finds_the_deployment_of_this_machine_from_any_place_below(
 
     assert service.requests[0].headers["authorization"] == "Bearer local-key"
     # The file of a deployment that was killed is still there.
-    with pytest.raises(errors.NotConfigured, match="no server is known"):
+    with pytest.raises(errors.NotConfigured, match="no Overnight server was found"):
         Client()
 
 

@@ -56,17 +56,18 @@ def find_server(url: str | None, key_file: Path | None) -> "Server":
 
     Options come first, then the settings, then the default profile, then the local home.
     """
-    from overnight.client.discovery import Environment, NoKey, NoServer, find
+    from overnight.client import discovery
+    from overnight.client.discovery import Environment, NoKey, NoServer
     from overnight.errors import NotConfigured
 
     said = settings()
     known = Environment(said.url, said.api_key, said.profile, said.home)
     try:
-        return find(known, url=url, key_file=key_file, profile=_CHOSEN.get())
+        return discovery.find_server(known, url=url, key_file=key_file, profile=_CHOSEN.get())
     except NoServer as error:
         raise Failure("no server is known here", hint=ADVICE) from error
     except NoKey as error:
-        message = str(error).partition(": give")[0]
+        message = str(error).partition(": pass")[0]
         raise Failure(message, hint=KEY_ADVICE, code=Code.NOT_AUTHENTICATED) from error
     except NotConfigured as error:
         raise Failure(str(error), code=Code.USAGE) from error

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from fastapi import Depends, Request
 
 from overnight.errors import Forbidden, InvalidRequest, Unauthenticated
-from overnight.models.value_errors import unknown
+from overnight.models.field_errors import unknown_name
 from overnight_server.api.http.dependencies import Parts, Use
 from overnight_server.api.http.middleware import add_headers
 from overnight_server.api.http.openapi import query_of
@@ -97,7 +97,7 @@ def _check_query(request: Request) -> None:
     for name, value in request.query_params.multi_items():
         if known is not None and name not in known:
             legal = f"one of {', '.join(known)}" if known else "no parameters"
-            raise InvalidRequest(name, unknown(name, known, "parameter"), legal=legal)
+            raise InvalidRequest(name, unknown_name(name, known, "parameter"), legal=legal)
         if "\0" in value:
             raise InvalidRequest(name, "holds a NUL character", legal="text without one")
 

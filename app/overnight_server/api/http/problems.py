@@ -12,8 +12,7 @@ from sqlalchemy.exc import TimeoutError as PoolExhausted
 from starlette.exceptions import HTTPException
 
 from overnight import errors
-from overnight.client.task_calls import causes
-from overnight.models.value_errors import sentence
+from overnight.models.field_errors import without_consequences
 from overnight_server import telemetry
 from overnight_server.api.http.authentication import NotAnAdmin
 from overnight_server.api.http.middleware import PRIVATE
@@ -83,13 +82,13 @@ def invalid(request: Request, error: Exception) -> Response:
         raise error
     body = getattr(request.scope.get("endpoint"), "__annotations__", {}).get("body", object)
     parameters = parameters_of(request.app, request.url.path, request.method)
-    wrong = [explain(fault, body, parameters) for fault in causes(error.errors())]
+    wrong = [explain(fault, body, parameters) for fault in without_consequences(error.errors())]
     in_body = all(fault["loc"][0] == "body" for fault in error.errors())
     unreadable = any(fault["type"] == "json_invalid" for fault in error.errors())
     return problem(
         HTTPStatus.UNPROCESSABLE_ENTITY if in_body and not unreadable else HTTPStatus.BAD_REQUEST,
         errors.InvalidRequest.code,
-        "; ".join(sentence(**item) for item in wrong),
+        "; ".join(str(errors.FieldError(**item)) for item in wrong),
         wrong=wrong,
     )
 
@@ -109,8 +108,8 @@ def plain_http(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     if error.status_code == HTTPStatus.BAD_REQUEST:
-        wrong = {"field": "body", "message": "cannot be read as JSON", "legal": "one JSON object"}
-        return problem(400, errors.InvalidRequest.code, sentence(**wrong), wrong=[wrong])
+        wrong = errors.InvalidRequest("body", "cannot be read as JSON", legal="one JSON object")
+        return refused(request, wrong)
     # The name of 413 differs between versions of Python; a code must not.
     code = CODE_OF.get(error.status_code, HTTPStatus(error.status_code).name)
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:

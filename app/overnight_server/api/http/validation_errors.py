@@ -3,8 +3,16 @@
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from overnight.models.allowed_values import Schema, allowed, node_at, object_branch, say, schema_of
-from overnight.models.value_errors import legal, said, unknown
+from overnight.models.field_errors import (
+    Schema,
+    bound_of,
+    describe,
+    field_names_at,
+    legal_values,
+    message_of,
+    schema_of,
+    unknown_name,
+)
 
 NOT_JSON = frozenset({"model_attributes_type", "model_type", "dict_type", "dict_attributes_type"})
 
@@ -25,11 +33,13 @@ def explain(
     field = ".".join(map(str, path))
     if place != "body":
         described = (parameters or {}).get(field)
-        return _wrong(field, said(fault), say(described) if described else legal(fault))
+        return _wrong(
+            field, message_of(fault), describe(described) if described else bound_of(fault)
+        )
     schema = schema_of(kind)
     if fault["type"] == "extra_forbidden":
         return _wrong(field, *_unknown(path, schema))
-    return _wrong(field, said(fault), allowed(path, schema) or legal(fault))
+    return _wrong(field, message_of(fault), legal_values(path, schema) or bound_of(fault))
 
 
 def _wrong(field: str, message: str, legal: str) -> dict[str, str]:
@@ -46,5 +56,5 @@ def _whole_body(fault: Mapping[str, Any]) -> str:
 
 
 def _unknown(path: list[str | int], schema: Schema) -> tuple[str, str]:
-    known = list(object_branch(node_at(path[:-1], schema), schema).get("properties", {}))
-    return unknown(path[-1], known), f"one of {', '.join(known)}"
+    legal = field_names_at(path[:-1], schema)
+    return unknown_name(path[-1], legal), f"one of {', '.join(legal)}"

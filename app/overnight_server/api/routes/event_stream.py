@@ -15,8 +15,8 @@ from fastapi.responses import StreamingResponse
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.types import Receive, Scope, Send
 
+from overnight.client.calls import HEARTBEAT_SECONDS
 from overnight.client.event_stream import END
-from overnight.client.task_calls import HEARTBEAT_SECONDS
 from overnight.errors import DagNotFound, InvalidRequest, TaskNotFound, Unauthenticated
 from overnight.models.dags import Dag
 from overnight.models.tasks import Event, TaskResponse

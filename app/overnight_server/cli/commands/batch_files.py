@@ -232,14 +232,14 @@ def _made(
     """Return the model, or its faults in the words of the service."""
     from pydantic import ValidationError
 
-    from overnight.client.task_calls import causes
     from overnight.models.dags import DagCreate
+    from overnight.models.field_errors import without_consequences
     from overnight_server.api.http.validation_errors import explain
 
     try:
         return kind.model_validate(_from_here(value) if kind is DagCreate else _marked(value))
     except ValidationError as error:
-        faults = causes(error.errors(include_url=False, include_input=False))
+        faults = without_consequences(error.errors(include_url=False, include_input=False))
         told = [explain({**fault, "loc": ("body", *fault["loc"])}, kind) for fault in faults]
         return [{"legal": "", **fault} for fault in told]
 
