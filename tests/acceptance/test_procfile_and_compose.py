@@ -5,8 +5,10 @@ Read and checked here, without a server; test_procfile_starts.py runs what they 
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from fastapi.routing import APIRoute
 
 from overnight_server.api.routes import health
 from overnight_server.settings import Settings, load
+from tests.support.installation import build_wheel
 
 ROOT = Path(__file__).parents[2]
 OVERNIGHT = Path(sys.executable).with_name("overnight")
@@ -203,8 +206,7 @@ def test_the_image_runs_as_an_ordinary_user_on_pinned_requirements() -> None:
 
 
 def test_the_image_copies_only_files_that_exist_and_are_not_ignored() -> None:
-    steps = re.findall(r"(?m)^COPY (.+)$", (ROOT / "Dockerfile").read_text())
-    copied = {source for step in steps for source in step.split()[:-1]}
+    copied = _copied_into_the_image()
     ignored, *exceptions = [
         row for row in (ROOT / ".dockerignore").read_text().splitlines() if not row.startswith("#")
     ]
@@ -212,6 +214,28 @@ def test_the_image_copies_only_files_that_exist_and_are_not_ignored() -> None:
     assert ignored == "*"
     assert copied == {row.removeprefix("!") for row in exceptions if row.startswith("!")}
     assert [source for source in copied if not (ROOT / source).exists()] == []
+
+
+def test_the_files_that_the_image_copies_are_enough_to_build_the_wheel(tmp_path: Path) -> None:
+    for copied in _copied_into_the_image():
+        target = tmp_path / copied
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / copied).is_dir():
+            shutil.copytree(ROOT / copied, target)
+        else:
+            shutil.copy(ROOT / copied, target)
+
+    wheel = build_wheel(tmp_path / "dist", source=tmp_path)
+
+    with zipfile.ZipFile(wheel) as archive:
+        assert {"overnight", "overnight_server", "overnight_worker"} <= {
+            name.partition("/")[0] for name in archive.namelist()
+        }
+
+
+def _copied_into_the_image() -> set[str]:
+    steps = re.findall(r"(?m)^COPY (.+)$", (ROOT / "Dockerfile").read_text())
+    return {source for step in steps for source in step.split()[:-1]}
 
 
 def _given_or_default(variable: re.Match[str]) -> str:

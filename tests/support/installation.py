@@ -17,11 +17,11 @@ KEPT = ("HOME", "LANG", "TMPDIR")
 SITE_PACKAGES = Path(sysconfig.get_path("purelib"))
 
 
-def build_wheel(directory: Path) -> Path:
-    """Build the project's wheel into a directory and return its path."""
+def build_wheel(directory: Path, *, source: Path = ROOT) -> Path:
+    """Build the wheel of the project in `source` into a directory and return its path."""
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", directory],
-        cwd=ROOT,
+        cwd=source,
         check=True,
         capture_output=True,
     )
