@@ -7,15 +7,15 @@ from overnight.errors import InvalidRequest
 EVERYTHING = "*"
 ADMIN = "admin"
 ALL_USERS_AGENTS = "agents:all-users"
-#: Every scope there is, and what it opens; docs/security.md is held to it by a test.
+#: Every scope and what it allows; a test compares docs/security.md with it.
 SCOPES: Mapping[str, str] = {
-    "tasks:read": "look at one's tasks, graphs, forecasts, queue and limits",
-    "tasks:write": "add, change and cancel one's tasks",
-    "agents:run": "register one's agents, and have them claim one's tasks",
-    ALL_USERS_AGENTS: "have an agent claim everybody's tasks, if one is an admin",
-    "keys:read": "list one's API keys",
-    "keys:write": "make, rotate and revoke one's API keys",
-    ADMIN: "act on every user, if one is an admin",
+    "tasks:read": "read your tasks, graphs, forecasts, queue and limits",
+    "tasks:write": "create, change and cancel your tasks",
+    "agents:run": "register your agents and claim your tasks with them",
+    ALL_USERS_AGENTS: "claim the tasks of all users with an agent; only for admins",
+    "keys:read": "list your API keys",
+    "keys:write": "create, rotate and revoke your API keys",
+    ADMIN: "manage all users and the deployment; only for admins",
     EVERYTHING: "all of these",
 }
 
