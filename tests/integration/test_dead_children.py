@@ -1,4 +1,4 @@
-"""Telling of deaths: one that cannot be told holds up neither the others nor the worker."""
+"""Claims of dead processes: one that cannot be settled delays neither the others nor the worker."""
 
 import time
 from collections.abc import Callable
@@ -34,8 +34,8 @@ def dead_children(registry: ClaimRegistry) -> DeadChildren:
     return DeadChildren(registry)
 
 
-def dies_at_work(registry: ClaimRegistry, run: Run, *, place: int = 0) -> None:
-    """Let the process of a run die while its handler is at work."""
+def die_in_handler(registry: ClaimRegistry, run: Run, *, place: int = 0) -> None:
+    """Let the process of a run die while its handler runs."""
 
     def work() -> None:
         registry.register()
@@ -46,12 +46,12 @@ def dies_at_work(registry: ClaimRegistry, run: Run, *, place: int = 0) -> None:
 
 
 def outcome(deployment: Deployment, run: Run) -> str | None:
-    """Return what is recorded of a run."""
-    named = {"id": run.claim.task_id}
-    return deployment.one("SELECT outcome FROM attempts WHERE task_id = :id", **named)["outcome"]
+    """Return the recorded outcome of a run."""
+    sql = "SELECT outcome FROM attempts WHERE task_id = :id"
+    return deployment.one(sql, id=run.claim.task_id)["outcome"]
 
 
-def test_a_death_that_nobody_can_be_told_of_holds_up_no_other(
+def test_a_claim_that_cannot_be_settled_delays_no_other(
     deployment: Deployment,
     settings: Settings,
     registry: ClaimRegistry,
@@ -59,27 +59,27 @@ def test_a_death_that_nobody_can_be_told_of_holds_up_no_other(
     connect: Callable[..., Db],
 ) -> None:
     deployment.agent()
-    held_up, other = deployment.running(deployment.user()), deployment.running(deployment.user())
-    dies_at_work(registry, held_up, place=0)
-    dies_at_work(registry, other, place=1)
+    blocked, other = deployment.running(deployment.user()), deployment.running(deployment.user())
+    die_in_handler(registry, blocked, place=0)
+    die_in_handler(registry, other, place=1)
 
-    with held_lane(connect, held_up.user_id):
+    with held_lane(connect, blocked.user_id):
         dead_children.settle(settings)
-        assert (outcome(deployment, held_up), outcome(deployment, other)) == (None, "crash")
+        assert (outcome(deployment, blocked), outcome(deployment, other)) == (None, "crash")
 
-    def told() -> bool:
+    def is_settled() -> bool:
         dead_children.settle(settings)
-        return outcome(deployment, held_up) == "crash"
+        return outcome(deployment, blocked) == "crash"
 
-    wait_until(told, timeout=10, what="the death to be told later")
+    wait_until(is_settled, timeout=10, what="the claim to be settled later")
 
 
-def test_what_a_death_left_is_safe_from_whoever_takes_the_place(
+def test_a_new_process_does_not_overwrite_the_claims_of_a_dead_one(
     deployment: Deployment, settings: Settings, registry: ClaimRegistry, dead_children: DeadChildren
 ) -> None:
     deployment.agent()
     first, second = deployment.running(deployment.user()), deployment.running(deployment.user())
-    dies_at_work(registry, first)
+    die_in_handler(registry, first)
     dead_children.collect()
 
     def message_that_starts_nothing() -> None:
@@ -88,21 +88,21 @@ def test_what_a_death_left_is_safe_from_whoever_takes_the_place(
 
     in_a_process_that_dies(message_that_starts_nothing)
     dead_children.collect()
-    dies_at_work(registry, second)
+    die_in_handler(registry, second)
     dead_children.settle(settings)
 
     assert [outcome(deployment, run) for run in (first, second)] == ["crash", "crash"]
 
 
-def test_what_could_not_be_told_is_not_tried_again_at_once(
+def test_a_claim_that_could_not_be_settled_is_not_retried_at_once(
     deployment: Deployment, settings: Settings, registry: ClaimRegistry, dead_children: DeadChildren
 ) -> None:
     deployment.agent()
     run = deployment.running(deployment.user())
-    dies_at_work(registry, run)
+    die_in_handler(registry, run)
     nowhere = worker_settings("postgresql://nobody@127.0.0.1:1/nothing", NOWHERE)
 
     dead_children.settle(nowhere)
     dead_children.settle(settings)
 
-    assert outcome(deployment, run) is None, "a worker that speaks all the time does nothing else"
+    assert outcome(deployment, run) is None, "a worker that retries all the time does nothing else"

@@ -1,4 +1,4 @@
-"""A worker shows itself, and what becomes of its runs when it was away."""
+"""A worker registers and sends heartbeats; its runs are lost if it was away for too long."""
 
 from datetime import timedelta
 
@@ -11,13 +11,13 @@ LIVENESS = timedelta(seconds=15)
 CARD = AgentCard(AGENT, POOL, (), 2)
 
 
-def test_a_worker_that_is_new_here_joins(deployment: Deployment) -> None:
+def test_a_new_worker_joins(deployment: Deployment) -> None:
     beat_or_join(deployment.dispatcher, CARD, liveness=LIVENESS)
 
     assert _agent(deployment) == {"id": AGENT, "status": "active", "silent": timedelta(0)}
 
 
-def test_a_worker_that_is_known_beats(deployment: Deployment) -> None:
+def test_a_registered_worker_sends_a_heartbeat(deployment: Deployment) -> None:
     beat_or_join(deployment.dispatcher, CARD, liveness=LIVENESS)
     deployment.run("UPDATE agents SET slots = 7")
     deployment.move_clock(LIVENESS / 3)
@@ -28,7 +28,7 @@ def test_a_worker_that_is_known_beats(deployment: Deployment) -> None:
     assert deployment.one("SELECT slots FROM agents")["slots"] == 7
 
 
-def test_what_a_worker_lost_while_it_was_frozen_is_no_crash_of_its_runs(
+def test_the_runs_of_a_frozen_worker_count_as_lost_and_not_as_crashed(
     deployment: Deployment,
 ) -> None:
     beat_or_join(deployment.dispatcher, CARD, liveness=LIVENESS)

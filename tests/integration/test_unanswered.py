@@ -1,4 +1,4 @@
-"""Transactions that were committed without anybody being told."""
+"""Transactions that were committed although the confirmation was lost."""
 
 from collections.abc import Iterator
 
@@ -46,7 +46,7 @@ def worker(database_url: str, link: Link) -> Iterator[resources.WorkerResources]
     waker.close()
 
 
-def test_a_submit_whose_answer_was_lost_is_one_task_when_repeated(
+def test_a_submit_whose_confirmation_was_lost_can_be_repeated(
     deployment: Deployment, user: UserId, database_url: str, link: Link
 ) -> None:
     db = Db.connect(through(database_url, link), role=ADMIN)
@@ -63,12 +63,12 @@ def test_a_submit_whose_answer_was_lost_is_one_task_when_repeated(
     assert [row["id"] for row in deployment.rows("SELECT id FROM tasks")] == [again.task_id]
 
 
-def test_a_start_whose_answer_was_lost_is_given_back_and_costs_nothing(
+def test_a_start_whose_confirmation_was_lost_is_given_back_and_costs_nothing(
     deployment: Deployment, user: UserId, worker: resources.WorkerResources, link: Link
 ) -> None:
     task_id = deployment.task(user)
     [claimed] = deployment.claim().claims
-    # One commit is forgotten: that of the start. The next attempt to speak is heard.
+    # Only the confirmation of the start is lost.
     link.forget_next_commit()
 
     assert start(worker, [claimed.claim]) == []
@@ -80,7 +80,7 @@ def test_a_start_whose_answer_was_lost_is_given_back_and_costs_nothing(
     assert deployment.lane(user)["used_seconds"] == 0
 
 
-def test_an_end_whose_answer_was_lost_counts_once(
+def test_a_result_whose_confirmation_was_lost_is_recorded_once(
     deployment: Deployment, user: UserId, worker: resources.WorkerResources, link: Link
 ) -> None:
     task_id = deployment.task(user, payload={"hello": "world"})
@@ -96,7 +96,7 @@ def test_an_end_whose_answer_was_lost_counts_once(
     assert deployment.one("SELECT count(*) AS n FROM usage_ledger")["n"] == 1
 
 
-def test_what_a_lingering_slot_took_without_an_answer_is_given_back(
+def test_a_claim_of_an_idle_listener_whose_confirmation_was_lost_is_given_back(
     deployment: Deployment, user: UserId, worker: resources.WorkerResources, link: Link
 ) -> None:
     deployment.run("INSERT INTO type_durations (type, seconds) VALUES ('echo', 0.001)")

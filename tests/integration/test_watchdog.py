@@ -1,4 +1,4 @@
-"""A server that stops answering ends the wait, not the process."""
+"""A Postgres that stops answering raises an error and does not block the process."""
 
 import os
 import signal
@@ -32,35 +32,35 @@ def hung(server: EmbeddedPostgres) -> Iterator[None]:
             os.kill(process.pid, signal.SIGCONT)
 
 
-def one(tx: Connection) -> int:
+def select_one(tx: Connection) -> int:
     return int(tx.execute(text("SELECT 1")).scalar_one())
 
 
-def test_a_hung_postgres_is_given_up_on_and_found_again() -> None:
+def test_a_hung_postgres_raises_and_is_used_again_afterwards() -> None:
     with postgres_server() as server:
-        # As for connections that were idle for longer than they are trusted.
+        # Every connection is checked before use, as after a long idle time.
         db = Db.connect(server.url(), role=None, timeouts=Timeouts(trust=0))
-        assert db.atomically(one) == 1
+        assert db.atomically(select_one) == 1
 
         with hung(server):
             began = time.monotonic()
             with pytest.raises(DatabaseUnreachable):
-                db.atomically(one)
+                db.atomically(select_one)
             waited = time.monotonic() - began
 
         assert waited < 6
-        assert db.atomically(one) == 1
+        assert db.atomically(select_one) == 1
         db.close()
 
 
-def test_a_transaction_that_hears_nothing_ends(postgres: EmbeddedPostgres) -> None:
-    patience = Timeouts(statement=60, silence=0.5)
-    db = Db.connect(postgres.url(), role=None, timeouts=patience)
+def test_a_transaction_without_an_answer_ends(postgres: EmbeddedPostgres) -> None:
+    timeouts = Timeouts(statement=60, silence=0.5)
+    db = Db.connect(postgres.url(), role=None, timeouts=timeouts)
 
     with pytest.raises(DatabaseUnreachable):
         db.atomically(lambda tx: tx.execute(text("SELECT pg_sleep(30)")))
 
-    assert db.atomically(one) == 1
+    assert db.atomically(select_one) == 1
     db.close()
 
 
@@ -70,26 +70,26 @@ def test_a_pool_without_a_free_connection_counts_as_unreachable(
     db = Db.connect(postgres.url(), role=None, pool_size=1)
 
     with db.engine.connect(), db.engine.connect(), pytest.raises(DatabaseUnreachable):
-        db.atomically(one)
+        db.atomically(select_one)
 
     db.close()
 
 
-def test_a_child_forked_while_the_watchdog_was_at_work_can_still_be_watched() -> None:
+def test_a_child_forked_while_the_watchdog_is_locked_can_use_it() -> None:
     watchdog = Watchdog()
-    holding, forked = threading.Event(), threading.Event()
+    locked, forked = threading.Event(), threading.Event()
 
     def hold() -> None:
         with watchdog._changed:
-            holding.set()
+            locked.set()
             forked.wait(5)
 
     holder = threading.Thread(target=hold)
     holder.start()
-    holding.wait(5)
+    locked.wait(5)
     child = os.fork()
     if child == 0:
-        # The holder of the lock does not exist here, and would never let go.
+        # The thread that holds the lock does not exist in the child.
         signal.alarm(3)
         watchdog.watch(0, 60)
         os._exit(0)
@@ -100,19 +100,19 @@ def test_a_child_forked_while_the_watchdog_was_at_work_can_still_be_watched() ->
     assert os.waitstatus_to_exitcode(status) == 0
 
 
-def test_whoever_ends_a_watch_ends_nobody_elses() -> None:
+def test_releasing_a_watch_keeps_a_later_watch_of_the_same_descriptor() -> None:
     watchdog = Watchdog()
     broken = watchdog.watch(7, 60)
-    next_to_have_the_number = watchdog.watch(7, 60)
+    later = watchdog.watch(7, 60)
 
     watchdog.release(broken)
     still_watched = set(watchdog._entries)
-    watchdog.release(next_to_have_the_number)
+    watchdog.release(later)
 
     assert (still_watched, set(watchdog._entries)) == ({7}, set())
 
 
-def test_a_connection_that_broke_is_watched_no_longer(
+def test_a_broken_connection_is_no_longer_watched(
     database_url: str, as_superuser: Superuser
 ) -> None:
     db = Db.connect(database_url, role="overnight_owner")
@@ -130,11 +130,11 @@ def test_a_connection_that_broke_is_watched_no_longer(
 
     assert descriptors
     assert not WATCHDOG._entries.keys() & set(descriptors)
-    assert db.atomically(one) == 1
+    assert db.atomically(select_one) == 1
     db.close()
 
 
-def test_a_connection_that_was_just_cut_is_replaced_before_it_is_used(
+def test_a_closed_connection_is_replaced_before_it_is_used(
     database_url: str, as_superuser: Superuser
 ) -> None:
     trusted = Timeouts(trust=60)
@@ -143,43 +143,43 @@ def test_a_connection_that_was_just_cut_is_replaced_before_it_is_used(
 
     as_superuser.run(f"SELECT pg_terminate_backend({pid}, 5000)")
 
-    assert db.atomically(one) == 1
+    assert db.atomically(select_one) == 1
     db.close()
 
 
-def test_a_connection_that_stood_by_in_silence_is_no_more_to_be_trusted(database_url: str) -> None:
+def test_a_reserved_connection_that_was_not_used_counts_as_idle(database_url: str) -> None:
     db = Db.connect(database_url, role="overnight_owner", pool_size=1)
 
     def last_used() -> float:
         with db.reserve_connection() as reserved:
             return float(reserved.connection.info[LAST_USED])
 
-    db.atomically(one)
-    seen = [last_used(), last_used()]
+    db.atomically(select_one)
+    instants = [last_used(), last_used()]
     with db.reserve_connection() as reserved:
         reserved.send(reserved.pack(Call("open_pools")))
-    seen.append(last_used())
+    instants.append(last_used())
     db.close()
 
-    assert seen[0] == seen[1] < seen[2]
+    assert instants[0] == instants[1] < instants[2]
 
 
-def test_a_line_lost_before_an_instant_is_an_unreachable_database(
+def test_a_connection_lost_right_after_its_check_is_an_unreachable_database(
     database_url: str, as_superuser: Superuser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    doubting = Timeouts(trust=0)
-    db = Db.connect(database_url, role="overnight_owner", pool_size=1, timeouts=doubting)
-    db.atomically(one)
+    untrusting = Timeouts(trust=0)
+    db = Db.connect(database_url, role="overnight_owner", pool_size=1, timeouts=untrusting)
+    db.atomically(select_one)
     ping = LazyBeginConnection.ping
 
-    def live_and_die(link: LazyBeginConnection) -> None:
+    def ping_and_disconnect(link: LazyBeginConnection) -> None:
         ping(link)
         as_superuser.run(f"SELECT pg_terminate_backend({link.get_backend_pid()})")
 
-    monkeypatch.setattr(LazyBeginConnection, "ping", live_and_die)
+    monkeypatch.setattr(LazyBeginConnection, "ping", ping_and_disconnect)
     with pytest.raises(DatabaseUnreachable):
-        db.atomically(one, one_instant=True)
+        db.atomically(select_one, one_instant=True)
     monkeypatch.undo()
 
-    assert db.atomically(one) == 1
+    assert db.atomically(select_one) == 1
     db.close()

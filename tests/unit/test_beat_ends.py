@@ -1,4 +1,4 @@
-"""Beat hears that it should end, even in the middle of a tick."""
+"""A signal ends beat even in the middle of a tick."""
 
 import os
 import signal
@@ -14,9 +14,9 @@ from overnight_worker.shutdown import end_beat_on_signals
 @pytest.fixture
 def service() -> Iterator[Service]:
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    made = Service(Celery("test", set_as_current=False))
-    end_beat_on_signals(made)
-    yield made
+    service = Service(Celery("test", set_as_current=False))
+    end_beat_on_signals(service)
+    yield service
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -27,14 +27,14 @@ def test_a_signal_ends_the_wait(service: Service, number: signal.Signals) -> Non
         os.kill(os.getpid(), number)
 
 
-def test_an_end_that_a_failing_tick_swallows_is_not_forgotten(service: Service) -> None:
+def test_a_signal_during_a_failing_tick_still_ends_beat(service: Service) -> None:
     with pytest.raises(OSError, match="closed"):
-        _fail_when_told_to_end()
+        _fail_while_ending()
 
     assert service._is_shutdown.is_set()
 
 
-def _fail_when_told_to_end() -> None:
+def _fail_while_ending() -> None:
     try:
         os.kill(os.getpid(), signal.SIGTERM)
     finally:

@@ -1,4 +1,4 @@
-"""Points at which the deployment fails on purpose: only when armed, and only once."""
+"""Fault points fail only when they are armed, and only once."""
 
 import re
 import signal
@@ -28,7 +28,7 @@ def test_a_point_that_is_not_armed_does_nothing() -> None:
     fault("claim.before_commit")
 
 
-def test_an_armed_point_strikes_once() -> None:
+def test_an_armed_point_fails_once() -> None:
     arm("claim.after_commit=raise")
 
     with pytest.raises(FaultRaised, match=r"claim\.after_commit"):
@@ -36,7 +36,7 @@ def test_an_armed_point_strikes_once() -> None:
     fault("claim.after_commit")
 
 
-def test_a_file_lets_a_point_strike_once_for_everybody(tmp_path: Path) -> None:
+def test_a_point_with_a_file_fails_once_in_all_processes(tmp_path: Path) -> None:
     once = f"claim.after_commit=raise@{tmp_path / 'once'}"
     arm(once)
     with pytest.raises(FaultRaised):
@@ -48,7 +48,7 @@ def test_a_file_lets_a_point_strike_once_for_everybody(tmp_path: Path) -> None:
     assert (tmp_path / "once").exists()
 
 
-def test_a_kill_leaves_no_last_words() -> None:
+def test_a_kill_ends_the_process_at_once() -> None:
     program = (
         "from overnight_server.fault_points import arm, fault; arm('reap.after_look=kill');"
         "fault('reap.after_look'); print('alive')"
@@ -65,7 +65,7 @@ def test_a_kill_leaves_no_last_words() -> None:
     assert b"alive" not in ended.stdout
 
 
-def test_a_delay_takes_its_time() -> None:
+def test_a_delay_waits() -> None:
     arm("reap.after_look=delay:0.05")
     began = time.monotonic()
 
@@ -82,15 +82,15 @@ def test_several_points_are_armed_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["", "claim.after_commit", "claim.after_comit=kill", "claim.after_commit=delay", "="]
+    "setting", ["", "claim.after_commit", "claim.after_comit=kill", "claim.after_commit=delay", "="]
 )
-def test_a_setting_that_arms_nothing_is_refused(words: str) -> None:
+def test_a_malformed_fault_is_refused(setting: str) -> None:
     with pytest.raises(ValueError, match="is not a fault"):
-        parse(words)
+        parse(setting)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("setting", "message"),
     [
         (
             "claim.after_comit=kill",
@@ -103,9 +103,9 @@ def test_a_setting_that_arms_nothing_is_refused(words: str) -> None:
         ("claim.after_commit", "write point=mode or point=mode@file"),
     ],
 )
-def test_a_refusal_says_which_half_is_wrong_and_what_would_be_right(words: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        parse(words)
+def test_a_refusal_names_the_wrong_part_and_the_legal_values(setting: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse(setting)
 
 
 def test_a_wrong_point_stops_a_process_at_its_start() -> None:
@@ -113,17 +113,13 @@ def test_a_wrong_point_stops_a_process_at_its_start() -> None:
         load({"OVERNIGHT_FAULT": "nowhere=kill"})
 
 
-def test_every_point_stands_somewhere_and_the_table_names_them_all() -> None:
-    """One name may stand at several places: a graph's cancel is a cancel, a fork is let in too."""
-    stands = {
+def test_the_table_lists_exactly_the_points_in_the_code() -> None:
+    """One name may be used at several places: the cancel of a graph is also a cancel."""
+    used = {
         name
         for path, _ in modules("app", "workers")
         for name in re.findall(r'fault\("([a-z_.]+)"\)', source(path))
         if path != Path("app/overnight_server/fault_points.py")
     }
 
-    assert stands == set(POINTS)
-
-
-def test_there_are_enough_points_to_matter() -> None:
-    assert len(POINTS) >= 25
+    assert used == set(POINTS)

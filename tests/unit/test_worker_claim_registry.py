@@ -1,4 +1,4 @@
-"""What processes have in hand, read when they are gone."""
+"""The claims of pool processes can be read after the processes have died."""
 
 import os
 import signal
@@ -22,26 +22,26 @@ def registry() -> ClaimRegistry:
     return ClaimRegistry()
 
 
-def handles(registry: ClaimRegistry) -> None:
+def starts_handler(registry: ClaimRegistry) -> None:
     registry.handler_started(until=time.monotonic() + 60)
 
 
-def rests(registry: ClaimRegistry) -> None:
+def ends_handler(registry: ClaimRegistry) -> None:
     registry.handler_ended()
 
 
-def is_ended_by_the_watchdog(registry: ClaimRegistry) -> None:
+def is_killed_by_the_watchdog(registry: ClaimRegistry) -> None:
     registry.handler_started(until=time.monotonic())
 
 
-def loses_its_runs_to_us(registry: ClaimRegistry) -> None:
+def has_its_runs_taken_away(registry: ClaimRegistry) -> None:
     registry.handler_ended(taken_away=True)
 
 
-def working(
+def process(
     registry: ClaimRegistry, *steps: Step, claims: list[Claim] = CLAIMS
 ) -> Callable[[], None]:
-    """Say what a process of the pool does: it takes claims, and then some steps."""
+    """Return what a pool process does: it registers, sets its claims, and takes some steps."""
 
     def work() -> None:
         registry.register()
@@ -52,8 +52,8 @@ def working(
     return work
 
 
-def test_the_living_leave_nothing(registry: ClaimRegistry) -> None:
-    working(registry, handles)()
+def test_a_living_process_leaves_no_orphaned_claims(registry: ClaimRegistry) -> None:
+    process(registry, starts_handler)()
 
     assert registry.collect_orphaned_claims() == []
 
@@ -62,23 +62,23 @@ def test_the_living_leave_nothing(registry: ClaimRegistry) -> None:
     ("steps", "orphaned"),
     [
         ([], OrphanedClaims(CLAIMS)),
-        ([handles], OrphanedClaims(CLAIMS, in_handler=True)),
-        ([handles, rests], OrphanedClaims(CLAIMS)),
-        ([handles, is_ended_by_the_watchdog], OrphanedClaims(CLAIMS)),
-        ([handles, loses_its_runs_to_us], OrphanedClaims(CLAIMS, taken_away=True)),
+        ([starts_handler], OrphanedClaims(CLAIMS, in_handler=True)),
+        ([starts_handler, ends_handler], OrphanedClaims(CLAIMS)),
+        ([starts_handler, is_killed_by_the_watchdog], OrphanedClaims(CLAIMS)),
+        ([starts_handler, has_its_runs_taken_away], OrphanedClaims(CLAIMS, taken_away=True)),
     ],
 )
-def test_a_death_in_a_handler_is_told_from_any_other(
+def test_a_death_in_a_handler_is_distinguished_from_other_deaths(
     registry: ClaimRegistry, steps: list[Step], orphaned: OrphanedClaims
 ) -> None:
-    in_a_process_that_dies(working(registry, *steps))
+    in_a_process_that_dies(process(registry, *steps))
 
     assert registry.collect_orphaned_claims() == [orphaned]
 
 
-def test_what_was_taken_last_counts(registry: ClaimRegistry) -> None:
+def test_the_last_claims_replace_earlier_ones(registry: ClaimRegistry) -> None:
     def work() -> None:
-        working(registry, handles, loses_its_runs_to_us)()
+        process(registry, starts_handler, has_its_runs_taken_away)()
         registry.set_claims(CLAIMS[1:])
 
     in_a_process_that_dies(work)
@@ -86,22 +86,22 @@ def test_what_was_taken_last_counts(registry: ClaimRegistry) -> None:
     assert registry.collect_orphaned_claims() == [OrphanedClaims(CLAIMS[1:])]
 
 
-def test_who_has_nothing_in_hand_leaves_nothing(registry: ClaimRegistry) -> None:
-    in_a_process_that_dies(working(registry, claims=[]))
+def test_a_process_without_claims_leaves_no_orphaned_claims(registry: ClaimRegistry) -> None:
+    in_a_process_that_dies(process(registry, claims=[]))
 
     assert registry.collect_orphaned_claims() == []
 
 
-def test_an_estate_is_handed_over_once(registry: ClaimRegistry) -> None:
-    in_a_process_that_dies(working(registry))
+def test_orphaned_claims_are_collected_once(registry: ClaimRegistry) -> None:
+    in_a_process_that_dies(process(registry))
 
     assert registry.collect_orphaned_claims() == [OrphanedClaims(CLAIMS)]
     assert registry.collect_orphaned_claims() == []
 
 
-def test_every_process_has_a_page_of_its_own(registry: ClaimRegistry) -> None:
-    in_a_process_that_dies(working(registry, handles, claims=CLAIMS[:1]), place=0)
-    in_a_process_that_dies(working(registry, claims=CLAIMS[1:]), place=1)
+def test_every_process_has_its_own_record(registry: ClaimRegistry) -> None:
+    in_a_process_that_dies(process(registry, starts_handler, claims=CLAIMS[:1]), place=0)
+    in_a_process_that_dies(process(registry, claims=CLAIMS[1:]), place=1)
 
     assert registry.collect_orphaned_claims() == [
         OrphanedClaims(CLAIMS[:1], in_handler=True),
@@ -109,31 +109,31 @@ def test_every_process_has_a_page_of_its_own(registry: ClaimRegistry) -> None:
     ]
 
 
-def test_a_process_without_a_page_works_all_the_same(registry: ClaimRegistry) -> None:
-    in_a_process_that_dies(working(registry, handles), place=MAX_PROCESSES)
+def test_a_process_beyond_the_last_record_works_without_one(registry: ClaimRegistry) -> None:
+    in_a_process_that_dies(process(registry, starts_handler), place=MAX_PROCESSES)
 
     assert registry.collect_orphaned_claims() == []
 
 
-def test_who_was_given_no_page_writes_on_none(registry: ClaimRegistry) -> None:
-    """Like the main process, or a test that runs handlers in its own."""
+def test_a_process_that_did_not_register_writes_nothing(registry: ClaimRegistry) -> None:
+    """Such as the main process, or a test that runs handlers in its own process."""
     in_a_process_that_dies(lambda: registry.set_claims(CLAIMS))
 
     assert registry.collect_orphaned_claims() == []
 
 
-def test_the_living_never_look_dead_however_much_they_write(registry: ClaimRegistry) -> None:
+def test_a_process_that_writes_all_the_time_never_looks_dead(registry: ClaimRegistry) -> None:
     pid = os.fork()
     if pid == 0:
         try:
-            work = working(registry, handles, rests)
+            work = process(registry, starts_handler, ends_handler)
             while True:
                 work()
         finally:
             os._exit(1)
 
-    seen = [orphaned for _ in range(20_000) for orphaned in registry.collect_orphaned_claims()]
+    collected = [orphaned for _ in range(20_000) for orphaned in registry.collect_orphaned_claims()]
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
 
-    assert seen == []
+    assert collected == []

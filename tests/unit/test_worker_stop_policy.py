@@ -19,7 +19,7 @@ def policy() -> StopPolicy:
     return StopPolicy(LIMITS, start_requested_at=1000)
 
 
-def test_a_run_within_its_time_and_lease_is_left_alone(policy: StopPolicy) -> None:
+def test_a_run_within_its_time_and_lease_is_not_stopped(policy: StopPolicy) -> None:
     policy.check(1024, shutting_down=False)
 
     assert (policy.reason, policy.forced_end_at) == (None, None)
@@ -32,7 +32,7 @@ def test_the_lease_is_trusted_only_until_its_margin(policy: StopPolicy) -> None:
     assert policy.forced_end_at == 1025
 
 
-def test_an_answer_extends_the_trust_from_before_its_request(policy: StopPolicy) -> None:
+def test_a_heartbeat_extends_the_trust_from_when_it_was_sent(policy: StopPolicy) -> None:
     policy.confirm_lease(sent_at=1010)
     policy.check(1034, shutting_down=False)
 
@@ -40,14 +40,14 @@ def test_an_answer_extends_the_trust_from_before_its_request(policy: StopPolicy)
     assert policy.trusted_until == 1035
 
 
-def test_a_late_answer_never_takes_trust_back(policy: StopPolicy) -> None:
+def test_a_late_answer_to_a_heartbeat_does_not_shorten_the_trust(policy: StopPolicy) -> None:
     policy.confirm_lease(sent_at=1020)
     policy.confirm_lease(sent_at=1010)
 
     assert policy.trusted_until == 1045
 
 
-def test_a_run_out_of_time_has_a_short_grace_counted_from_its_deadline(policy: StopPolicy) -> None:
+def test_the_grace_after_a_timeout_counts_from_the_deadline(policy: StopPolicy) -> None:
     policy.confirm_lease(1095)
     policy.check(1103, shutting_down=False)
 
@@ -58,7 +58,7 @@ def test_a_run_out_of_time_has_a_short_grace_counted_from_its_deadline(policy: S
     ("reason", "end"),
     [(StopReason.CANCELLED, 1030), (StopReason.WINDOW, 1030), (StopReason.SHUTDOWN, 1016)],
 )
-def test_each_way_to_stop_has_its_own_grace(
+def test_each_stop_reason_has_its_own_grace(
     policy: StopPolicy, reason: StopReason, end: float
 ) -> None:
     policy.request_stop(reason, 1010)
@@ -67,7 +67,7 @@ def test_each_way_to_stop_has_its_own_grace(
     assert (policy.reason, policy.forced_end_at) == (reason, end)
 
 
-def test_a_lost_run_has_no_grace_beyond_its_trust(policy: StopPolicy) -> None:
+def test_a_lost_run_is_ended_before_its_lease_is_in_doubt(policy: StopPolicy) -> None:
     other = StopPolicy(LIMITS, start_requested_at=1000)
 
     policy.request_stop(StopReason.LOST, 1010)
@@ -77,14 +77,16 @@ def test_a_lost_run_has_no_grace_beyond_its_trust(policy: StopPolicy) -> None:
     assert other.forced_end_at == 1025
 
 
-def test_the_strongest_reason_is_recorded_and_the_earliest_end_holds(policy: StopPolicy) -> None:
+def test_the_strongest_reason_is_recorded_and_the_earliest_end_applies(policy: StopPolicy) -> None:
     policy.request_stop(StopReason.CANCELLED, 1010)
     policy.check(1012, shutting_down=True)
 
     assert (policy.reason, policy.forced_end_at) == (StopReason.CANCELLED, 1018)
 
 
-def test_the_watchdog_waits_for_the_gentler_ways_but_not_past_the_lease(policy: StopPolicy) -> None:
+def test_the_watchdog_acts_after_the_forced_end_and_before_the_lease_ends(
+    policy: StopPolicy,
+) -> None:
     by_lease = policy.watchdog_at
     policy.request_stop(StopReason.SHUTDOWN, 1001)
     by_shutdown = policy.watchdog_at
@@ -96,7 +98,7 @@ def test_the_watchdog_waits_for_the_gentler_ways_but_not_past_the_lease(policy: 
     assert late.watchdog_at == 1104 + WATCHDOG_SLACK_SECONDS
 
 
-def test_the_deployment_clocks_leave_five_seconds_before_the_lease_ends() -> None:
+def test_the_default_settings_leave_five_seconds_before_the_lease_ends() -> None:
     limits = TimeLimits.of(load({}), granted=60)
 
     assert (limits.lease, limits.margin, limits.timeout_grace) == (30, 5, 5)
