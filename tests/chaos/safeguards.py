@@ -6,7 +6,7 @@ from typing import Final
 
 TESTS: Final = "tests/integration"
 SQL: Final = "app/overnight_server/store/sql"
-TABLES: Final = "app/overnight_server/store/migrations/versions/schema/tables.sql"
+USAGE: Final = "app/overnight_server/store/migrations/versions/schema/09_usage.sql"
 
 Edit = tuple[str, str, str]
 
@@ -33,6 +33,11 @@ FENCE: Final = (
     "     WHERE t.epoch = v.epoch\n       AND t.token = v.token\n       AND t.state",
     "     WHERE t.state",
 )
+# Makes the first of three equal parts of claim.sql unique: the dispatcher's.
+LANE_LIMIT: Final = (
+    "     LIMIT (SELECT greatest(CAST(:min_lanes AS int),"
+    " ceil(CAST(:limit AS int) / avg(room))::int) FROM next)\n)\nSELECT user_id, room FROM locked;"
+)
 # A worker ends a run before its lease is over, so that hardly ever an end comes late.
 OWN_CLOCK: Final = (
     "workers/overnight_worker/stop_policy.py",
@@ -44,7 +49,11 @@ COMPANIONS: Final[Mapping[str, Sequence[Edit]]] = {"late": [OWN_CLOCK], "crowd":
 MUTANTS: Final = (
     Mutant(
         "the lane's lock in the gate",
-        (f"{SQL}/claim.sql", " FOR NO KEY UPDATE SKIP LOCKED) held", ") held"),
+        (
+            f"{SQL}/claim.sql",
+            f" FOR NO KEY UPDATE SKIP LOCKED) lane\n{LANE_LIMIT}",
+            f") lane\n{LANE_LIMIT}",
+        ),
         {
             f"{TESTS}/test_gate_pools.py"
             "::test_claimers_of_four_pools_never_exceed_a_limit_of_three": "I06",
@@ -120,7 +129,7 @@ MUTANTS: Final = (
     Mutant(
         "the ledger's key",
         (
-            TABLES,
+            USAGE,
             "CONSTRAINT usage_ledger_once UNIQUE (task_id, epoch, period_started_at, kind)",
             "CONSTRAINT usage_ledger_once UNIQUE (id)",
         ),
@@ -138,7 +147,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "the promise that hours fit",
-        (f"{SQL}/claim.sql", "promised <= seconds_left", "true"),
+        (f"{SQL}/claim.sql", "reserved_seconds <= seconds_left", "true"),
         {
             f"{TESTS}/test_gate.py"
             "::test_hours_are_promised_one_task_after_the_other": "assert 5 == 2",

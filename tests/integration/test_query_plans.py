@@ -331,7 +331,7 @@ def _values(connection: Connection) -> dict[str, Any]:
         **dict.fromkeys(("lease", "liveness", "claim_ttl", "ttl", "grace", "gap", "silence"), 30),
         **dict.fromkeys(("limit", "min_lanes", "slots", "per_lane", "budget", "max_position"), 10),
         **dict.fromkeys(("max_age", "look", "slots_max"), 10),
-        **dict.fromkeys(("patience", "seconds"), 900),
+        **dict.fromkeys(("starving_after", "seconds"), 900),
         "lanes": 10,
         "passed_over": list(users),
         **dict.fromkeys(("bundle_seconds", "bundle_max", "messages", "free"), 10),
@@ -413,29 +413,46 @@ def _values(connection: Connection) -> dict[str, Any]:
 def test_two_statements_may_not_share_a_name(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "a.sql").write_text("-- name: model_comparison\nSELECT 1;\n")
-    (tmp_path / "b.sql").write_text("-- name: model_comparison\nSELECT 2;\n")
+    (tmp_path / "a.sql").write_text("-- name: twice\nSELECT 1;\n")
+    (tmp_path / "b.sql").write_text("-- name: twice\nSELECT 2;\n")
     monkeypatch.setattr(statements, "FOLDER", tmp_path)
 
-    with pytest.raises(ValueError, match="two statements are called model_comparison"):
+    with pytest.raises(ValueError, match="two statements are called twice"):
         statements.sources.__wrapped__()
 
 
-def test_a_statement_may_open_with_the_words_of_another(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("one", "other", "parts"),
+    [
+        ("lock_lanes_to_serve", "read_pool_and_lock_lanes", ("next", "locked")),
+        ("lock_lanes_to_serve", "prepare_idle_claim", ("next", "locked")),
+        ("claim", "claim_single", ("candidate", "taken", "inserted", "skipped")),
+        ("claim", "next_pass", ("candidate", "unlocked", "affordable", "queued", "chosen")),
+    ],
+)
+def test_parts_that_two_statements_repeat_are_equal(
+    one: str, other: str, parts: tuple[str, ...]
 ) -> None:
-    (tmp_path / "a.sql").write_text(
-        "-- name: act\nWITH one AS (\n    SELECT 1\n), two AS (\n    SELECT 2\n)\nSELECT 3;\n"
-        "-- name: look (begins as act through one)\nSELECT 4;\n"
-        "-- name: lost (begins as act through three)\nSELECT 5;\n"
+    for part in parts:
+        assert _cte(one, part) == _cte(other, part)
+
+
+def test_both_inserts_of_tasks_are_equal() -> None:
+    plain = " ".join(sources()["insert_tasks"].partition("INSERT INTO")[2].split()).rstrip(";")
+    conditional = " ".join(_cte("insert_tasks_if_within_limits", "inserted").split())
+
+    assert f"INSERT INTO {plain} WHERE EXISTS (SELECT 1 FROM within_limits)" == conditional
+
+
+def _cte(statement: str, name: str) -> str:
+    """Return the text of a CTE, which ends with a bracket at the start of a line."""
+    found = re.search(
+        rf"^(?:WITH |\), ){name} AS (?:MATERIALIZED )?\(\n(.*?)^\)",
+        sources()[statement],
+        re.MULTILINE | re.DOTALL,
     )
-    monkeypatch.setattr(statements, "FOLDER", tmp_path)
-
-    with pytest.raises(ValueError, match="no part of the statement is called three"):
-        statements.sources.__wrapped__()
-
-    (tmp_path / "a.sql").write_text((tmp_path / "a.sql").read_text().partition("-- name: lost")[0])
-    assert statements.sources.__wrapped__()["look"] == "WITH one AS (\n    SELECT 1\n)\nSELECT 4;"
+    assert found is not None, f"{statement} has no CTE called {name}"
+    return found[1]
 
 
 def test_every_statement_is_used_and_every_used_one_exists() -> None:

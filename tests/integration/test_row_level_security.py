@@ -60,7 +60,7 @@ def front(postgres: EmbeddedPostgres, database_url: str) -> Iterator[Db]:
 
 
 def test_every_table_of_users_has_a_wall(deployment: Deployment) -> None:
-    assert unwalled(deployment) == [], "add a policy in row_level_security.sql, or OPEN_TO_ALL"
+    assert unwalled(deployment) == [], "add a policy in 16_row_level_security.sql, or OPEN_TO_ALL"
 
 
 def test_a_new_table_without_a_wall_is_noticed(deployment: Deployment) -> None:

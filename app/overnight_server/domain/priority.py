@@ -3,7 +3,7 @@
 A task's urgency is its stored score, less what it gained by waiting, by its deadline coming near
 and by the work that waits behind it. Waiting counts at a constant rate, so the order of two tasks
 never changes by it, and one number can be stored and indexed: `sort_key`. The database has the
-same formula (schema/priority.sql) for what it must compute on its own clock.
+same formula (schema/05_tasks.sql) for what it must compute on its own clock.
 """
 
 from collections.abc import Iterable

@@ -1,15 +1,13 @@
-"""The hot statements: named SQL that stands in files and can be pasted into psql.
+"""Named SQL statements from the files in `sql/`, prepared once per connection.
 
-Each is prepared the first time a connection uses it: planning a statement of this size costs
-about as much as running it for a hundred tasks. Those with filters that may be left out say
-`(planned anew)`: one plan for all cases would be good for none. One that judges exactly as another
-does says `(begins as claim through chosen)`: it opens with that one's words, up to the end of that
-part, so that the two cannot come to differ; and it may go on so with a second one's. One that acts
-as another does says `(ends as claim from taken)`.
+Each file holds statements that start with `-- name: <name>`; each can be pasted into psql. Planning
+a large statement takes about as long as running it for a hundred tasks, so a connection prepares a
+statement when it first uses it. A statement marked `(not prepared)` has optional filters, for which
+no single plan is good; Postgres plans it for each call.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -19,107 +17,51 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.engine.interfaces import DBAPICursor, ExecutionContext
 
 FOLDER = Path(__file__).parent / "sql"
-NAME = re.compile(
-    r"^-- name: (\w+)(?: \((planned anew)\))?(?: \(begins as ([\w ]+)\))?"
-    r"(?: \(ends as (\w+ from \w+)\))?\n",
-    re.MULTILINE,
-)
-HEAD = re.compile(r"\A(?:--.*\n)*WITH ")
-PARTS = re.compile(r"(\w+) through (\w+)")
+NAME = re.compile(r"^-- name: (\w+)(?: \((not prepared)\))?\n", re.MULTILINE)
 PARAMETER = re.compile(r"%\((\w+)\)s")
-#: The execution option that names a statement, and the place where a connection keeps its own.
+#: The execution option with a statement's name; also the key of a connection's prepared statements.
 PREPARED = "overnight_prepared"
 
 
 @cache
 def statement(name: str) -> TextClause:
-    """Return the statement called `name`, ready for `execute` with its parameters."""
+    """Return the statement called `name`, for `Connection.execute` with its parameters."""
     clause = text(sources()[name])
-    return clause if name in _planned_anew() else clause.execution_options(**{PREPARED: name})
+    return clause if name in _not_prepared() else clause.execution_options(**{PREPARED: name})
 
 
 @cache
 def sources() -> dict[str, str]:
-    """Return the text of every named statement."""
-    found: dict[str, str] = {}
+    """Return the SQL text of every statement by name; raise ValueError if a name occurs twice."""
+    texts: dict[str, str] = {}
     for part in _parts():
-        if part.name in found:
+        if part.name in texts:
             raise ValueError(f"two statements are called {part.name}")
-        found[part.name] = part.body
-    return found | {part.name: _whole(part, found) for part in _parts() if part.models or part.ends}
+        texts[part.name] = part.body
+    return texts
 
 
 class _Part(NamedTuple):
-    """One named statement as it stands in its file; it may share others' openings, and an end."""
-
     name: str
-    planned_anew: str | None
-    models: str | None
-    ends: str | None
+    mark: str | None
     body: str
 
 
 @cache
-def _planned_anew() -> set[str]:
-    return {part.name for part in _parts() if part.planned_anew}
+def _not_prepared() -> set[str]:
+    return {part.name for part in _parts() if part.mark}
 
 
 def _parts() -> Iterator[_Part]:
     for file in sorted(FOLDER.glob("*.sql")):
         _, *parts = NAME.split(file.read_text())
-        for place in range(0, len(parts), 5):
-            name, anew, models, ends, body = parts[place : place + 5]
-            yield _Part(name, anew, models, ends, body.strip())
-
-
-def _whole(part: _Part, found: Mapping[str, str]) -> str:
-    """Return a statement with what it shares with others."""
-    opening = f"{_openings(part.models, found)}\n" if part.models else ""
-    end = ""
-    if part.ends:
-        model, _, first = part.ends.partition(" from ")
-        end = _end(found[model], first)
-    return f"{opening}{part.body}{end}"
-
-
-def _openings(models: str, found: Mapping[str, str]) -> str:
-    r"""Join the openings of other statements, which are named like `claim through chosen`.
-
-    >>> found = {"x": "WITH a AS (\n)", "y": "-- b\nWITH b AS (\n)"}
-    >>> _openings("x through a and y through b", found)
-    'WITH a AS (\n), b AS (\n)'
-    """
-    openings = [_opening(found[name], part) for name, part in PARTS.findall(models)]
-    return ", ".join([openings[0], *(HEAD.sub("", one) for one in openings[1:])])
-
-
-def _end(body: str, first: str) -> str:
-    r"""Return a statement from one of its parts on, with the comma before it.
-
-    >>> _end("WITH a AS (\n    SELECT 1\n), b AS (\n    SELECT 2\n)\nSELECT 3", "b")
-    ', b AS (\n    SELECT 2\n)\nSELECT 3'
-    """
-    begins = re.search(rf", {first} AS (?:MATERIALIZED )?\(", body)
-    if begins is None:
-        raise ValueError(f"no part of the statement is called {first}")
-    return body[begins.start() :]
-
-
-def _opening(body: str, through: str) -> str:
-    r"""Return a statement up to the end of one of its parts, which a bracket of its own closes.
-
-    >>> _opening("WITH a AS (\n    SELECT 1\n), b AS (\n    SELECT 2\n) SELECT 3", "a")
-    'WITH a AS (\n    SELECT 1\n)'
-    """
-    begins = re.search(rf"\b{through} AS (?:MATERIALIZED )?\(", body)
-    if begins is None:
-        raise ValueError(f"no part of the statement is called {through}")
-    ends = body.index("\n)", begins.end())
-    return body[:ends] + "\n)"
+        for index in range(0, len(parts), 3):
+            name, mark, body = parts[index : index + 3]
+            yield _Part(name, mark, body.strip())
 
 
 class Prepared(NamedTuple):
-    """How a connection learns a named statement, and how it is then asked for it."""
+    """The SQL that prepares a statement, and the SQL that executes it afterwards."""
 
     prepare: str
     execute: str
@@ -127,7 +69,7 @@ class Prepared(NamedTuple):
 
 @cache
 def prepared(name: str) -> Prepared:
-    """Return the words that prepare the statement called `name`, and those that execute it."""
+    """Return the PREPARE and EXECUTE commands of the statement called `name`."""
     sql = str(
         text(sources()[name]).compile(dialect=make_url("postgresql+psycopg2://").get_dialect()())
     )
@@ -140,7 +82,7 @@ def prepared(name: str) -> Prepared:
 
 
 def prepare_named(engine: Engine) -> None:
-    """Have an engine's connections prepare each named statement once and then only execute it."""
+    """Make an engine's connections prepare each named statement once and then execute it."""
 
     def rewrite(
         connection: Connection,
@@ -160,18 +102,18 @@ def prepare_named(engine: Engine) -> None:
 
 
 def ensure_prepared(connection: Connection, cursor: DBAPICursor, name: str) -> None:
-    """Prepare a named statement, unless this connection knows it already."""
-    known: set[str] = connection.info.setdefault(PREPARED, set())
-    if name not in known:
+    """Prepare a named statement unless this connection already did."""
+    names: set[str] = connection.info.setdefault(PREPARED, set())
+    if name not in names:
         cursor.execute(prepared(name).prepare)
-        known.add(name)
+        names.add(name)
 
 
 def number_placeholders(sql: str, names: list[str]) -> str:
-    """Turn the driver's placeholders into those of a prepared statement.
+    """Replace the driver's named placeholders by the numbered ones of PREPARE.
 
     >>> number_placeholders("SELECT %(a)s, %(b)s, 7 %% %(a)s", ["a", "b"])
     'SELECT $1, $2, 7 % $1'
     """
-    places = {name: f"${place}" for place, name in enumerate(names, 1)}
-    return PARAMETER.sub(lambda found: places[found[1]], sql).replace("%%", "%")
+    numbers = {name: f"${number}" for number, name in enumerate(names, 1)}
+    return PARAMETER.sub(lambda match: numbers[match[1]], sql).replace("%%", "%")

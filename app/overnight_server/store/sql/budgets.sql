@@ -3,7 +3,7 @@
 -- anything is made of the answer.
 SELECT user_id, dag_id, state, awaits_budget FROM tasks WHERE id = :task_id;
 
--- name: list_approvals (planned anew)
+-- name: list_approvals (not prepared)
 -- Tasks that wait for more money, the longest waiting first; an index holds only such tasks.
 SELECT t.id, u.name AS "user", t.title, t.type, t.awaits_budget, t.cost_usd, t.updated_at AS since,
        CASE t.awaits_budget WHEN 'task' THEN t.max_cost_usd WHEN 'dag' THEN g.budget_ceiling_usd

@@ -1,17 +1,21 @@
 -- Bulk operations: one action on all that the list's own filter chooses. A chunk looks at so many
 -- rows and moves so few that it is short behind any backlog, and the cursor says where the next begins.
 
--- name: count_selected_tasks (planned anew) (begins as view_tasks through chosen)
+-- name: count_selected_tasks (not prepared)
 -- How many tasks are chosen, and to how many of them the action applies.
 SELECT count(*) AS total,
        count(*) FILTER (WHERE c.state = ANY (CAST(:applies_to AS text[]))
                           AND (CAST(:priority AS smallint) IS NULL OR c.priority <> CAST(:priority AS smallint)))
        AS applies
-  FROM chosen c;
+  FROM selected_tasks(:user_id, CAST(:states AS text[]), CAST(:of_type AS text), CAST(:of_tag AS text), CAST(:of_project AS text),
+                      CAST(:of_source AS text), CAST(:made_from AS timestamptz), CAST(:made_until AS timestamptz),
+                      CAST(:titled AS text)) c;
 
--- name: sample_selected_tasks (planned anew) (begins as view_tasks through chosen)
+-- name: sample_selected_tasks (not prepared)
 SELECT c.id
-  FROM chosen c
+  FROM selected_tasks(:user_id, CAST(:states AS text[]), CAST(:of_type AS text), CAST(:of_tag AS text), CAST(:of_project AS text),
+                      CAST(:of_source AS text), CAST(:made_from AS timestamptz), CAST(:made_until AS timestamptz),
+                      CAST(:titled AS text)) c
  WHERE c.state = ANY (CAST(:applies_to AS text[]))
    AND (CAST(:priority AS smallint) IS NULL OR c.priority <> CAST(:priority AS smallint))
  ORDER BY c.id DESC
@@ -51,10 +55,10 @@ SELECT action, filter, priority, created_by, key_id, cursor, ceiling, last_event
    AND NOT EXISTS (SELECT 1 FROM users u WHERE u.id = b.user_id AND u.disabled_at IS NOT NULL)
    FOR NO KEY UPDATE;
 
--- name: bulk_chunk_newest_first (planned anew) (begins as view_tasks through chosen)
+-- name: bulk_chunk_newest_first (not prepared)
 -- The next chunk: what the action applies to, where to go on, and how many were passed over on the
 -- way. Without a cursor to go on from there is nothing left.
-, reach AS MATERIALIZED (
+WITH reach AS MATERIALIZED (
     SELECT id
       FROM tasks
      WHERE user_id = :user_id
@@ -66,7 +70,9 @@ SELECT action, filter, priority, created_by, key_id, cursor, ceiling, last_event
 ), found AS MATERIALIZED (
     SELECT c.id, c.state = ANY (CAST(:applies_to AS text[]))
                  AND (CAST(:priority AS smallint) IS NULL OR c.priority <> CAST(:priority AS smallint)) AS applies
-      FROM chosen c
+      FROM selected_tasks(:user_id, CAST(:states AS text[]), CAST(:of_type AS text), CAST(:of_tag AS text), CAST(:of_project AS text),
+                          CAST(:of_source AS text), CAST(:made_from AS timestamptz), CAST(:made_until AS timestamptz),
+                          CAST(:titled AS text)) c
      WHERE c.id <= CAST(:ceiling AS uuid)
        AND (CAST(:cursor AS uuid) IS NULL OR c.id < CAST(:cursor AS uuid))
        AND c.id >= coalesce((SELECT id FROM reach), CAST('00000000-0000-0000-0000-000000000000' AS uuid))
@@ -84,10 +90,10 @@ SELECT ARRAY(SELECT id FROM due ORDER BY id DESC) AS tasks,
        (SELECT count(*) FROM found f WHERE NOT f.applies AND (last.id IS NULL OR NOT f.id < last.id)) AS passed_over
   FROM last;
 
--- name: bulk_chunk_oldest_first (planned anew) (begins as view_tasks through chosen)
+-- name: bulk_chunk_oldest_first (not prepared)
 -- The same from the other end, for retries: what was brought back or has ended since the operation
 -- began is left alone, or a task that came back with another could be tried twice.
-, reach AS MATERIALIZED (
+WITH reach AS MATERIALIZED (
     SELECT id
       FROM tasks
      WHERE user_id = :user_id
@@ -99,7 +105,9 @@ SELECT ARRAY(SELECT id FROM due ORDER BY id DESC) AS tasks,
 ), found AS MATERIALIZED (
     SELECT c.id, c.state = ANY (CAST(:applies_to AS text[]))
                  AND (CAST(:priority AS smallint) IS NULL OR c.priority <> CAST(:priority AS smallint)) AS applies
-      FROM chosen c
+      FROM selected_tasks(:user_id, CAST(:states AS text[]), CAST(:of_type AS text), CAST(:of_tag AS text), CAST(:of_project AS text),
+                          CAST(:of_source AS text), CAST(:made_from AS timestamptz), CAST(:made_until AS timestamptz),
+                          CAST(:titled AS text)) c
      WHERE c.id <= coalesce((SELECT id FROM reach), CAST(:ceiling AS uuid))
        AND c.updated_at <= CAST(:began_at AS timestamptz)
        AND (CAST(:cursor AS uuid) IS NULL OR c.id > CAST(:cursor AS uuid))
@@ -147,7 +155,7 @@ UPDATE bulk_operations
    AND state = 'running'
 RETURNING id;
 
--- name: view_bulks (planned anew)
+-- name: view_bulks (not prepared)
 -- A user's bulk operations or one of them, newest first, a page at a time.
 SELECT id, action, filter, priority, state, greatest(total, done) AS total, done, changed, skipped, refused, created_by,
        created_at, finished_at

@@ -59,7 +59,7 @@ SELECT pg_advisory_xact_lock(hashtext('overnight.pauses'));
 -- Whoever pauses everything waits for this transaction, as for those that hold a pool.
 SELECT pg_advisory_xact_lock_shared(hashtext('overnight.pauses'));
 
--- name: lock_pools (planned anew)
+-- name: lock_pools (not prepared)
 -- Whoever holds a pool is alone with its gate: claims under way end first, later ones look anew.
 SELECT name
   FROM pools

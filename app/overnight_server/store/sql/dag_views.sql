@@ -6,7 +6,7 @@ SELECT id, title, status, total, open, completed, dead, cancelled, budget_ceilin
  WHERE id = :dag_id
    AND user_id = :user_id;
 
--- name: view_dags (planned anew)
+-- name: view_dags (not prepared)
 -- The newest of a user's graphs of several tasks, a page at a time; lone tasks are listed as tasks.
 SELECT id, title, status, total, open, completed, dead, cancelled, budget_ceiling_usd, spent_usd,
        created_by, forked_from, created_at, finished_at

@@ -110,16 +110,66 @@ SELECT user_id
  ORDER BY active, last_served_at, plan_weight DESC
  LIMIT (SELECT greatest(CAST(:min_lanes AS int), ceil(CAST(:limit AS int) / avg(room))::int) FROM next);
 
--- name: next_pass (begins as claim through chosen)
--- How far a task would come in a pass: the words that choose are the claim's own.
+-- name: next_pass
+-- How far a task would get in a pass. The CTEs are those of claim (tests compare them).
+WITH candidate AS MATERIALIZED (
+    SELECT *
+      FROM claim_candidates(CAST(:users AS uuid[]), CAST(:per_lane AS int), CAST(:only AS uuid), CAST(:capabilities AS text[]),
+                            CAST(:elsewhere AS text[]), CAST(:types AS text[]), CAST(:usd_left AS numeric),
+                            CAST(:bundle_seconds AS float8), CAST(:bundle_max AS int))
+), unlocked AS MATERIALIZED (
+    -- Of several tasks with one lock key only the first may be claimed. Tasks with several keys or a path
+    -- are not compared with each other: such a task may be claimed only as the first task with locks of
+    -- its user in this batch, or else waits for the next pass.
+    SELECT c.*,
+           row_number() OVER (PARTITION BY user_id, coalesce(locks[1], id::text) ORDER BY sort_key, id) AS of_key,
+           row_number() OVER locked_order AS of_locked,
+           bool_or(cardinality(locks) > 1 OR starts_with(locks[1], 'path:')) OVER locked_order AS after_wide
+      FROM candidate c
+    WINDOW locked_order AS (PARTITION BY user_id, locks IS NULL ORDER BY sort_key, id ROWS UNBOUNDED PRECEDING)
+), affordable AS MATERIALIZED (
+    -- Running sums of hours and money, so that one batch cannot reserve more than is left.
+    SELECT u.*, (sum(share) OVER lane_order + 999999) / 1000000 AS slots_used,
+           sum(granted) OVER lane_order AS reserved_seconds,
+           sum(usd) OVER lane_order AS reserved_usd,
+           CASE WHEN dag_usd_left IS NOT NULL THEN sum(usd) OVER dag_order END AS dag_reserved_usd
+      FROM unlocked u
+     WHERE locks IS NULL OR of_locked = 1 OR (of_key = 1 AND NOT after_wide)
+    WINDOW lane_order AS (PARTITION BY user_id ORDER BY sort_key, id ROWS UNBOUNDED PRECEDING),
+           dag_order AS (PARTITION BY user_id, CASE WHEN dag_usd_left IS NOT NULL THEN dag_id END
+                         ORDER BY sort_key, id ROWS UNBOUNDED PRECEDING)
+), queued AS MATERIALIZED (
+    -- The fair order: one slot for each user before a second one for any user.
+    SELECT id, granted, is_quick, share, share = 1000000 AS is_single,
+           count(*) FILTER (WHERE share = 1000000) OVER fair_order AS singles,
+           (coalesce(sum(share) FILTER (WHERE share < 1000000) OVER fair_order, 0) + 999999) / 1000000 AS bundles,
+           row_number() OVER fair_order AS place
+      FROM affordable
+     WHERE reserved_seconds <= seconds_left
+       AND reserved_usd <= night_usd_left
+       AND (dag_usd_left IS NULL OR dag_reserved_usd <= dag_usd_left)
+    WINDOW fair_order AS (ORDER BY active + slots_used, last_served_at, plan_weight DESC, user_id, sort_key, id
+                          ROWS UNBOUNDED PRECEDING)
+), chosen AS MATERIALIZED (
+    -- As many as the free slots can run; a worker's own slot takes only quick tasks (`free` is 0).
+    -- MATERIALIZED, because a plain IN (… LIMIT n) may be evaluated again and return more than n.
+    SELECT id, granted, share, is_single, place
+      FROM queued
+     WHERE singles + bundles <= CASE WHEN is_quick THEN CAST(:messages AS int) ELSE CAST(:free AS int) END
+     ORDER BY place
+     LIMIT :limit
+)
 SELECT EXISTS (SELECT 1 FROM chosen WHERE id = :task_id) AS is_chosen,
        EXISTS (SELECT 1 FROM candidate WHERE id = :task_id) AS is_candidate,
        EXISTS (SELECT 1 FROM affordable WHERE id = :task_id) AS has_locks,
-       EXISTS (SELECT 1 FROM affordable WHERE id = :task_id AND promised <= seconds_left) AS has_hours,
+       EXISTS (SELECT 1 FROM affordable WHERE id = :task_id AND reserved_seconds <= seconds_left) AS has_hours,
        (SELECT place FROM queued WHERE id = :task_id) AS place,
        (SELECT count(*) FROM chosen) AS chosen,
-       (SELECT room FROM lane WHERE user_id = :user_id) AS room,
-       -- The user's own that the pass looks at before it.
+       (SELECT least(max_active - active, CAST(:per_lane AS int)) FROM lanes
+         WHERE user_id = :user_id AND user_id = ANY (CAST(:users AS uuid[]))
+           AND eligible AND coalesce(due_at > clock(), true)
+           AND coalesce(CAST(:usd_left AS numeric) > 0, true)) AS room,
+       -- The user's tasks that the pass considers before it.
        ARRAY(SELECT c.id
                FROM candidate c
               WHERE c.user_id = :user_id

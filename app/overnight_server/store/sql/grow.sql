@@ -116,7 +116,7 @@ WITH RECURSIVE below AS (
 )
 SELECT child_id FROM below WHERE child_id = ANY (CAST(:tasks AS uuid[]));
 
--- name: children_of (planned anew)
+-- name: children_of (not prepared)
 -- What a task has spawned and what became of it, in the order it was spawned.
 SELECT id, spawn_key, title, type, state, output, failure_reason, error
   FROM tasks

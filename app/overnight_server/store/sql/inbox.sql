@@ -57,7 +57,7 @@ UPDATE inbox
  WHERE id = :row_id AND (outcome IS NULL OR outcome = 'refused')
 RETURNING id;
 
--- name: view_inbox (planned anew)
+-- name: view_inbox (not prepared)
 -- What waits or was refused, oldest first; with `resolved` everything.
 SELECT i.id, u.name AS "user", i.key_id, i.task ->> 'title' AS title, CAST(i.task AS text) AS task, i.arrived_at, i.due_at,
        i.held_by, i.outcome, i.settled_at, i.settled_by, i.task_id, i.error

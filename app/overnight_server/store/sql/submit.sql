@@ -18,11 +18,47 @@ VALUES (:dag_id, :user_id, :title, :created_by, CAST(:budget_usd AS numeric), CA
         CAST(:key AS text));
 
 -- name: insert_tasks
--- One statement for one task or ten thousand. Ageing is linear, so the order it gives never
--- changes and can be stored: a lower sort key goes first. A row names its retry policy by its place.
-WITH fitting AS (
-    SELECT 0 AS depth
-), made AS (
+-- One statement for one task or ten thousand. `policy` is the index of the task's retry policy in
+-- `policies`, because most tasks of a request share one.
+INSERT INTO tasks (id, user_id, dag_id, type, name, title, description, project_id, payload, spec, tags, source,
+                   created_by, idempotency_key, state, unmet, priority, priority_boost_per_minute, dependency_boost,
+                   sort_key, deadline_at, required_capabilities, locks, timeout_seconds, estimated_cost_usd,
+                   max_cost_usd, max_attempts, retry, parent_id, spawn_key, role, context_refs)
+SELECT t.id, :user_id, t.dag_id, t.type, t.name, t.title, t.description, t.project_id, t.payload, t.spec, t.tags,
+       t.source, t.created_by, t.idempotency_key,
+       CASE WHEN t.unmet = 0 THEN 'ready' ELSE 'pending' END, t.unmet, t.priority, t.priority_boost_per_minute,
+       t.dependency_boost,
+       sort_key(t.priority, t.priority_boost_per_minute, clock(), t.dependency_boost, t.deadline_at, clock()),
+       t.deadline_at, t.required_capabilities, t.locks, t.timeout_seconds,
+       coalesce(t.estimated_cost_usd, t.max_cost_usd),
+       t.max_cost_usd, t.max_attempts, CAST(:policies AS jsonb) -> t.policy, t.parent_id, t.spawn_key, t.role, t.context_refs
+  FROM jsonb_to_recordset(CAST(:tasks AS jsonb)) AS t(
+           id uuid, dag_id uuid, type text, name text, title text, description text, project_id text, payload jsonb,
+           spec jsonb, tags text[], source text, created_by text, idempotency_key text, unmet int, priority int,
+           priority_boost_per_minute float8, dependency_boost float8, deadline_at timestamptz,
+           required_capabilities text[], locks text[], timeout_seconds int, estimated_cost_usd numeric,
+           max_cost_usd numeric, max_attempts int, policy int, parent_id uuid, spawn_key text, role text,
+           context_refs jsonb);
+
+-- name: insert_tasks_if_within_limits
+-- The same for a submit that is far below every limit and uses no idempotency key again; returns the depth
+-- of the queue. If it returns no row, nothing was inserted, and the caller checks which limit applies. The
+-- lane is locked. `inserted` is the same as insert_tasks (tests compare them).
+WITH within_limits AS MATERIALIZED (
+    SELECT total.depth
+      FROM lanes l
+      JOIN users u ON u.id = l.user_id
+     CROSS JOIN LATERAL (SELECT total_depth() AS depth) total
+     WHERE l.user_id = :user_id
+       AND l.due_at > clock()
+       AND l.waiting + CAST(:count AS int) <= coalesce(u.max_pending, CAST(:max_pending AS int))
+       AND total.depth + CAST(:count AS int) + CAST(:near_full AS int) <= CAST(:queue_max_size AS int)
+       AND NOT (u.on_exhausted = 'reject' AND coalesce(l.used_seconds >= l.limit_seconds, false))
+       AND NOT EXISTS (SELECT 1
+                         FROM tasks k
+                        WHERE k.user_id = l.user_id
+                          AND k.idempotency_key = ANY (CAST(:keys AS text[])))
+), inserted AS (
     INSERT INTO tasks (id, user_id, dag_id, type, name, title, description, project_id, payload, spec, tags, source,
                        created_by, idempotency_key, state, unmet, priority, priority_boost_per_minute, dependency_boost,
                        sort_key, deadline_at, required_capabilities, locks, timeout_seconds, estimated_cost_usd,
@@ -35,35 +71,16 @@ WITH fitting AS (
            t.deadline_at, t.required_capabilities, t.locks, t.timeout_seconds,
            coalesce(t.estimated_cost_usd, t.max_cost_usd),
            t.max_cost_usd, t.max_attempts, CAST(:policies AS jsonb) -> t.policy, t.parent_id, t.spawn_key, t.role, t.context_refs
-      FROM fitting
-     CROSS JOIN jsonb_to_recordset(CAST(:tasks AS jsonb)) AS t(
+      FROM jsonb_to_recordset(CAST(:tasks AS jsonb)) AS t(
                id uuid, dag_id uuid, type text, name text, title text, description text, project_id text, payload jsonb,
                spec jsonb, tags text[], source text, created_by text, idempotency_key text, unmet int, priority int,
                priority_boost_per_minute float8, dependency_boost float8, deadline_at timestamptz,
                required_capabilities text[], locks text[], timeout_seconds int, estimated_cost_usd numeric,
                max_cost_usd numeric, max_attempts int, policy int, parent_id uuid, spawn_key text, role text,
                context_refs jsonb)
+     WHERE EXISTS (SELECT 1 FROM within_limits)
 )
-SELECT depth FROM fitting;
-
--- name: insert_tasks_if_within_limits (ends as insert_tasks from made)
--- The same for tasks that plainly fit: within every cap by far, and under no key that was used before. If
--- there is no answer, nothing was written, and a closer look will tell why. The lane is held.
-WITH fitting AS MATERIALIZED (
-    SELECT deployment.depth
-      FROM lanes l
-      JOIN users u ON u.id = l.user_id
-     CROSS JOIN LATERAL (SELECT total_depth() AS depth) deployment
-     WHERE l.user_id = :user_id
-       AND l.due_at > clock()
-       AND l.waiting + CAST(:count AS int) <= coalesce(u.max_pending, CAST(:max_pending AS int))
-       AND deployment.depth + CAST(:count AS int) + CAST(:near_full AS int) <= CAST(:queue_max_size AS int)
-       AND NOT (u.on_exhausted = 'reject' AND coalesce(l.used_seconds >= l.limit_seconds, false))
-       AND NOT EXISTS (SELECT 1
-                         FROM tasks k
-                        WHERE k.user_id = l.user_id
-                          AND k.idempotency_key = ANY (CAST(:keys AS text[])))
-)
+SELECT depth FROM within_limits;
 
 -- name: insert_edges
 -- One between tasks that a fork took over was met already.

@@ -99,7 +99,7 @@ UPDATE tasks t
    AND t.deadline_at <= clock()
 RETURNING t.id;
 
--- name: near_deadlines (planned anew)
+-- name: near_deadlines (not prepared)
 -- Tasks whose deadline is near enough to matter, in order, a page at a time.
 SELECT id, user_id, deadline_at
   FROM tasks

@@ -78,7 +78,7 @@ UPDATE dag_triggers
  WHERE id = :trigger_id
    AND fired_at IS NULL;
 
--- name: list_triggers (planned anew)
+-- name: list_triggers (not prepared)
 -- What a graph sets off, or all that a user's graphs do; the newest first.
 SELECT id, dag_id, condition, graph ->> 'title' AS title, jsonb_array_length(graph -> 'tasks') AS tasks, created_by,
        created_at, due_at, refusal, refused_at, fired_at, fired_dag_id, dropped_at

@@ -13,23 +13,9 @@ SELECT t.*, CAST(:max_position AS int) AS max_position,
  WHERE t.user_id = :user_id
    AND t.id = :task_id;
 
--- name: view_tasks (planned anew)
--- The newest of a user's tasks, a page at a time; what is chosen is the same for bulk operations.
--- Positions are counted no further than anyone would read, so that a page costs the same behind any
--- backlog.
-WITH chosen AS (
-    SELECT t.*
-      FROM tasks t
-     WHERE t.user_id = :user_id
-       AND (CAST(:states AS text[]) IS NULL OR t.state = ANY (CAST(:states AS text[])))
-       AND (CAST(:of_type AS text) IS NULL OR t.type = CAST(:of_type AS text))
-       AND (CAST(:of_tag AS text) IS NULL OR CAST(:of_tag AS text) = ANY (t.tags))
-       AND (CAST(:of_project AS text) IS NULL OR t.project_id = CAST(:of_project AS text))
-       AND (CAST(:of_source AS text) IS NULL OR t.source = CAST(:of_source AS text))
-       AND (CAST(:made_from AS timestamptz) IS NULL OR t.created_at >= CAST(:made_from AS timestamptz))
-       AND (CAST(:made_until AS timestamptz) IS NULL OR t.created_at < CAST(:made_until AS timestamptz))
-       AND (CAST(:titled AS text) IS NULL OR strpos(lower(t.title), lower(CAST(:titled AS text))) > 0)
-)
+-- name: view_tasks (not prepared)
+-- The newest tasks of a user that a filter selects, a page at a time. The position in the queue is counted
+-- only up to max_position, so that a page costs the same for any backlog.
 SELECT t.*, :max_position AS max_position,
        wait_reason(t.id, t.state, t.epoch, t.unmet, t.awaits_budget) AS wait_reason,
        least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS effective_timeout_seconds,
@@ -38,7 +24,9 @@ SELECT t.*, :max_position AS max_position,
                                     WHERE o.user_id = t.user_id AND o.state = 'ready'
                                       AND (o.sort_key, o.id) < (t.sort_key, t.id)
                                     LIMIT :max_position) ahead) END AS ahead
-  FROM chosen t
+  FROM selected_tasks(:user_id, CAST(:states AS text[]), CAST(:of_type AS text), CAST(:of_tag AS text), CAST(:of_project AS text),
+                     CAST(:of_source AS text), CAST(:made_from AS timestamptz), CAST(:made_until AS timestamptz),
+                     CAST(:titled AS text)) t
   JOIN lanes l ON l.user_id = t.user_id
  WHERE CAST(:before AS uuid) IS NULL OR t.id < CAST(:before AS uuid)
  ORDER BY t.id DESC
@@ -58,7 +46,7 @@ SELECT u.plan_tier AS plan, u.max_concurrent_agents, u.max_task_duration_minutes
   JOIN lanes l ON l.user_id = u.id
  WHERE u.id = :user_id;
 
--- name: view_dead_letters (planned anew)
+-- name: view_dead_letters (not prepared)
 SELECT d.id, d.task_id, d.dag_id, u.name AS user_name, t.title, t.type, t.payload, t.attempts, t.failure_reason,
        t.error, error_fingerprint(t.type, t.failure_reason, t.error) AS fingerprint, d.failure_history,
        d.total_cost_usd, d.poison_pill, d.dead_lettered_at, d.reviewed, d.resolution, d.resolved_at, d.resolved_by,
@@ -75,7 +63,7 @@ SELECT d.id, d.task_id, d.dag_id, u.name AS user_name, t.title, t.type, t.payloa
  ORDER BY d.id DESC
  LIMIT :limit;
 
--- name: group_dead_letters (planned anew)
+-- name: group_dead_letters (not prepared)
 -- The newest open dead letters by how they failed, the largest group first.
 WITH letters AS (
     SELECT d.id, d.task_id, d.total_cost_usd, d.dead_lettered_at, t.type, t.failure_reason, t.error,
@@ -96,7 +84,7 @@ SELECT fingerprint, min(type) AS type, min(failure_reason) AS failure_reason,
  ORDER BY count(*) DESC, max(id) DESC
  LIMIT :limit;
 
--- name: view_attempts (planned anew)
+-- name: view_attempts (not prepared)
 -- A task's claims, the latest first; one empty row for a task without any, none for no task.
 SELECT a.epoch, a.pool, a.agent, a.granted_seconds, a.claimed_at, a.started_at, a.ended_at, a.outcome, a.spent,
        a.error_class, a.error, a.cost_usd, a.tokens_used
@@ -181,7 +169,7 @@ SELECT p.name, p.kind, u.name AS serves, p.paused, count(a.id) AS workers,
  GROUP BY p.name, u.name, b.busy
  ORDER BY p.name;
 
--- name: view_pauses (planned anew)
+-- name: view_pauses (not prepared)
 -- The pauses in force that keep a user waiting; all of them without a user.
 SELECT p.scope, coalesce(u.name, p.target) AS target, p.note, p.paused_by, p.paused_at
   FROM pauses p
@@ -190,7 +178,7 @@ SELECT p.scope, coalesce(u.name, p.target) AS target, p.note, p.paused_by, p.pau
    AND (CAST(:user_id AS uuid) IS NULL OR p.scope <> 'user' OR p.target = CAST(:user_id AS uuid)::text)
  ORDER BY p.id;
 
--- name: view_audit (planned anew)
+-- name: view_audit (not prepared)
 -- What people did, newest first; each half of the trail is read from its end.
 SELECT t.at, t.actor, t.via, t.key_id, t.act, u.name AS "user", t.target, t.detail
   FROM audit_trail t
@@ -201,7 +189,7 @@ SELECT t.at, t.actor, t.via, t.key_id, t.act, u.name AS "user", t.target, t.deta
  ORDER BY t.at DESC
  LIMIT :limit;
 
--- name: view_entries (planned anew)
+-- name: view_entries (not prepared)
 -- A user's tasks that have not ended: those that somebody has, then those that wait, the next to
 -- start first. Each part is found by an index of its own; tasks that can not start yet have none,
 -- so they are looked for only while the lane says that there are some.

@@ -1,52 +1,35 @@
-"""Lay the spine: users and lanes, tasks and edges, attempts and ledger, events and dead letters."""
-
-from pathlib import Path
+"""Create the whole schema from the SQL files in `schema/`, in the order of their numbers."""
 
 from alembic import op
+
+from overnight_server.store.schema_fingerprint import SCHEMA, fingerprint_comment
 
 revision = "0001"
 down_revision = None
 branch_labels = None
 depends_on = None
 
-SCHEMA = Path(__file__).parent / "schema"
 ROLES = "overnight_app, overnight_reader, overnight_admin, overnight_dispatcher, overnight_gate"
 LOGINS = "overnight_api, overnight_service"
-AS_OWNER = (
-    *("clock", "spans", "tables", "billing", "priority", "lanes", "locks", "money"),
-    *(
-        "rules",
-        "triggers",
-        "events",
-        "inbox",
-        "audit",
-        "views",
-        "moves",
-        "grants",
-        "row_level_security",
-    ),
-)
 
 
 def upgrade() -> None:
-    """Make the roles, then everything else as the owner."""
-    _run("roles")
+    """Create the roles as the migrating login, and everything else as the owner."""
+    roles, *files = sorted(SCHEMA.glob("*.sql"))
+    # SQL files are executed without parameters, so that a % in them is a plain character.
+    connection = op.get_bind().execution_options(no_parameters=True)
+    connection.exec_driver_sql(roles.read_text())
     op.execute("SET LOCAL ROLE overnight_owner")
-    for name in AS_OWNER:
-        _run(name)
+    for file in files:
+        connection.exec_driver_sql(file.read_text())
     op.execute("RESET ROLE")
-    # The doctor looks before it chooses a role.
+    # Processes read the revision before they choose a role.
     op.execute(f"GRANT SELECT ON alembic_version TO {ROLES}, {LOGINS}")
+    op.execute(fingerprint_comment())
 
 
 def downgrade() -> None:
-    """Drop every object the owner has; the roles stay, for other databases may use them."""
+    """Drop every object of the owner; the roles stay, because other databases may use them."""
     op.execute("DROP OWNED BY overnight_owner")
     op.execute(f"DROP OWNED BY {ROLES}")
     op.execute(f"REVOKE ALL ON alembic_version FROM {LOGINS}")
-
-
-def _run(name: str) -> None:
-    """Run one file as it stands, without looking for parameters in it."""
-    connection = op.get_bind().execution_options(no_parameters=True)
-    connection.exec_driver_sql((SCHEMA / f"{name}.sql").read_text())

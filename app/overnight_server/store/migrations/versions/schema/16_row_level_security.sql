@@ -1,51 +1,51 @@
--- The second wall between users. The first is a condition in every statement; this one holds where
--- such a condition was forgotten: behind it a user's session finds nothing of anybody else, and a
--- session that serves nobody finds nothing at all.
+-- Row-level security: the second protection of users from each other. The first is a condition on
+-- user_id in every statement. Where such a condition was forgotten, a session of overnight_app still
+-- sees only rows of the user it acts for, and no rows at all without one.
 
--- Whom this transaction serves; NULL for nobody. Set by Db.acting_for, gone with the transaction.
+-- The user for whom this transaction runs, or NULL. Set by Db.acting_for until the transaction ends.
 CREATE FUNCTION current_user_id() RETURNS uuid
 LANGUAGE sql STABLE PARALLEL SAFE
 RETURN nullif(current_setting('overnight.user_id', true), '')::uuid;
 
--- A table with a user_id is walled by that alone, so that a new one cannot be forgotten. Forced, for
--- the owner too goes by policies; those who work for the whole deployment have one that lets all pass. It
--- is a constant, which the planner takes away: their plans are what they were without walls.
--- BYPASSRLS would do the same, but only a superuser may grant it, and it reaches every database.
-DO $walls$
+-- Every table with a user_id gets the policies here, so that a new table cannot be forgotten. FORCE,
+-- because the owner is subject to policies only then. Roles that work for all users have a policy with
+-- the constant true, which the planner removes, so their plans do not change. BYPASSRLS would do the
+-- same, but only a superuser can grant it, and it applies to all databases of the cluster.
+DO $row_level_security$
 DECLARE
-    walled record;
-    own text;
+    protected record;
+    visible text;
 BEGIN
-    FOR walled IN
-        SELECT c.relname AS name, a.attname AS owner_column
+    FOR protected IN
+        SELECT c.relname AS name
           FROM pg_class c
           LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'user_id' AND NOT a.attisdropped
          WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p')
            AND (a.attname IS NOT NULL OR c.relname IN ('users', 'pauses', 'stale_results'))
     LOOP
-        own := CASE walled.name
+        visible := CASE protected.name
             WHEN 'users' THEN 'id = (SELECT current_user_id())'
-            -- What stops everybody, or a pool, concerns every user.
+            -- A pause of everything or of a pool concerns every user.
             WHEN 'pauses' THEN 'scope <> ''user'' OR target = (SELECT current_user_id())::text'
-            -- Read behind the wall of tasks, since policies look with the eyes of whoever asks.
+            -- Policies run with the rights of the reader, so the policy of tasks applies here too.
             WHEN 'stale_results' THEN 'EXISTS (SELECT 1 FROM tasks t WHERE t.id = task_id)'
             ELSE 'user_id = (SELECT current_user_id())' END;
-        EXECUTE format('ALTER TABLE %I ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY', walled.name);
-        EXECUTE format('CREATE POLICY own_rows ON %I TO overnight_app USING (%s) WITH CHECK (%s)', walled.name, own,
-                       -- Nobody but an operator stops more than himself.
-                       CASE walled.name WHEN 'pauses' THEN 'scope = ''user'' AND target = (SELECT current_user_id())::text'
-                                        ELSE own END);
+        EXECUTE format('ALTER TABLE %I ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY', protected.name);
+        EXECUTE format('CREATE POLICY own_rows ON %I TO overnight_app USING (%s) WITH CHECK (%s)', protected.name, visible,
+                       -- A user may pause only themselves.
+                       CASE protected.name WHEN 'pauses' THEN 'scope = ''user'' AND target = (SELECT current_user_id())::text'
+                                           ELSE visible END);
         EXECUTE format('CREATE POLICY all_rows ON %I TO overnight_owner, overnight_admin, overnight_dispatcher, overnight_gate'
-                       ' USING (true) WITH CHECK (true)', walled.name);
-        EXECUTE format('CREATE POLICY looks_only ON %I FOR SELECT TO overnight_reader USING (true)', walled.name);
+                       ' USING (true) WITH CHECK (true)', protected.name);
+        EXECUTE format('CREATE POLICY read_all_rows ON %I FOR SELECT TO overnight_reader USING (true)', protected.name);
     END LOOP;
 END
-$walls$;
+$row_level_security$;
 
--- What must be known before it is known who asks, or of all users at once, each as narrow as it can
--- be. They look with their owner's eyes.
+-- Functions that run with the owner's rights, because the user is not known yet or the result concerns
+-- all users. Each returns as little as possible.
 
--- Who holds this key, if it is good: the hash is compared here and never leaves.
+-- The holder of a valid API key. The hash is compared here and never returned.
 CREATE FUNCTION holder_of_key(key_id text, key_hash text)
 RETURNS TABLE (user_id uuid, scopes text[], is_admin boolean, use_is_old boolean)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = public, pg_temp
@@ -61,7 +61,8 @@ AS $$
        AND u.disabled_at IS NULL
 $$;
 
--- Asked again in the update: of many requests at once, one writes.
+-- Record when a key was last used, at most once a minute. The condition is checked again here, so that
+-- only one of many simultaneous requests writes.
 CREATE FUNCTION record_key_use(key_id text) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
@@ -71,7 +72,7 @@ AS $$
        AND (last_used_at IS NULL OR last_used_at < clock() - interval '1 minute')
 $$;
 
--- Whom a token's subject names: a user's id, or else a name.
+-- The user that a token's subject names, by id or else by name.
 CREATE FUNCTION user_by_id_or_name(subject text) RETURNS TABLE (user_id uuid, is_admin boolean, is_disabled boolean)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
@@ -83,18 +84,14 @@ AS $$
      LIMIT 1
 $$;
 
--- How much work waits in the whole deployment: a number, and nobody's rows.
+-- The number of waiting tasks of all users.
 CREATE FUNCTION total_depth() RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = public, pg_temp
 RETURN (SELECT coalesce(sum(waiting), 0) FROM lanes);
 
-REVOKE EXECUTE ON FUNCTION holder_of_key, record_key_use, user_by_id_or_name, total_depth FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION holder_of_key, record_key_use, user_by_id_or_name TO overnight_app, overnight_admin;
-GRANT EXECUTE ON FUNCTION total_depth TO overnight_app, overnight_reader, overnight_admin, overnight_gate, overnight_dispatcher;
-
--- Whether a claim's token is good, by its digest: whose run it is and the token of the claim itself
--- while it is held, 'superseded' if a later claim holds the task, 'over' if nobody does. Whoever
--- knows no digest learns nothing, not even that there is such a task.
+-- Check a claim token by its digest. `claim_status` is 'held' with the user and the claim's own token,
+-- 'superseded' if a later claim holds the task, or 'over'. A wrong digest returns no row, so a caller
+-- cannot even learn whether the task exists.
 CREATE FUNCTION holder_of_claim(of_task uuid, of_epoch int, digest text)
 RETURNS TABLE (standing text, user_id uuid, token uuid)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = public, pg_temp
@@ -110,5 +107,8 @@ AS $$
        AND a.epoch = of_epoch
        AND encode(sha256(convert_to(concat_ws('|', 'overnight-claim', a.task_id, a.epoch, a.token), 'UTF8')), 'hex') = digest
 $$;
-REVOKE EXECUTE ON FUNCTION holder_of_claim FROM PUBLIC;
+
+REVOKE EXECUTE ON FUNCTION holder_of_key, record_key_use, user_by_id_or_name, total_depth, holder_of_claim FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION holder_of_key, record_key_use, user_by_id_or_name TO overnight_app, overnight_admin;
+GRANT EXECUTE ON FUNCTION total_depth TO overnight_app, overnight_reader, overnight_admin, overnight_gate, overnight_dispatcher;
 GRANT EXECUTE ON FUNCTION holder_of_claim TO overnight_app, overnight_admin, overnight_dispatcher;

@@ -1,7 +1,33 @@
--- Locks are held exactly while their task is claimed, running or validating, which is while it has
--- a token: the statement that moves the state writes and removes them, and the table itself refuses
--- a second holder. Tasks without locks never get past the triggers' conditions.
+-- Lock keys of active tasks.
 
+-- One key that an active task holds. The primary key and the exclusion constraint refuse a second
+-- holder. Only triggers write here, in the statement that changes the task, so a lock cannot outlive its
+-- claim; since when and until when it is held is on the task.
+CREATE TABLE held_locks (
+    user_id UUID NOT NULL,
+    key TEXT NOT NULL,
+    task_id UUID NOT NULL,
+    path_range textrange GENERATED ALWAYS AS (lock_path_range(user_id, key)) STORED,
+    PRIMARY KEY (user_id, key),
+    CONSTRAINT held_locks_paths_apart EXCLUDE USING gist (path_range WITH &&) WHERE (path_range IS NOT NULL)
+);
+
+-- How long the first waiting task waited for a lock that was released, and for which holder.
+CREATE TABLE lock_waits (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    user_id UUID NOT NULL,
+    key TEXT NOT NULL,
+    holder_id UUID NOT NULL,
+    waiter_id UUID NOT NULL,
+    waiting INTEGER NOT NULL,
+    since TIMESTAMP WITH TIME ZONE NOT NULL,
+    until TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    PRIMARY KEY (id)
+);
+CREATE INDEX lock_waits_user ON lock_waits (user_id, id);
+
+-- Insert the locks of a task that became active. The WHEN conditions of the triggers leave out tasks
+-- without locks.
 CREATE FUNCTION hold_locks() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
@@ -12,9 +38,9 @@ BEGIN
 END
 $$;
 
--- Whoever was next in line has waited for this lock since it was ready, or since it was taken.
--- Only the front of the line is looked at, so that a long one costs no more; a line is kept of
--- each wait, the last few of each user's.
+-- Delete the locks of a task that is no longer active, and record how long the next task in order waited:
+-- since it was ready or since the lock was taken. Only the first tasks of the queue are read, and only
+-- the last waits of each user are kept, so that a long queue costs no more.
 CREATE FUNCTION release_locks() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$

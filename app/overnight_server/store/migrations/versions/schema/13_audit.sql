@@ -1,12 +1,28 @@
--- The audit log: who changed what may be done, to whom, and from where. Written by the statement that
--- changes it, so that no code can forget it; nobody may write it otherwise, or change it. What people
--- do with tasks stands in the events, with the same names; audit_trail shows both.
+-- The audit log: who changed users, keys, pauses, budgets, agents and triggers. Triggers write it in the
+-- statement that makes the change; nobody else may write it, and nobody may change it. What people do
+-- with tasks is in the event log under the same actor names; the view audit_trail shows both.
+CREATE TABLE audit_log (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    actor TEXT NOT NULL,
+    via TEXT DEFAULT current_setting('application_name') NOT NULL,
+    key_id TEXT,
+    act TEXT NOT NULL,
+    user_id UUID,
+    target TEXT NOT NULL,
+    detail JSONB DEFAULT '{}' NOT NULL,
+    PRIMARY KEY (id)
+);
+CREATE INDEX audit_log_at ON audit_log (at);
+CREATE INDEX audit_log_user ON audit_log (user_id, at);
 
--- Whether a person acts, and not a process of ours or a run.
+-- Whether a person acts, and not a process or a run.
 CREATE FUNCTION is_person_acting() RETURNS boolean
 LANGUAGE sql STABLE
 RETURN starts_with(current_actor(), 'user:') OR starts_with(current_actor(), 'human:');
 
+-- Record the columns that changed. The first argument of the trigger is the action, the second the column
+-- that names the target.
 CREATE FUNCTION audit_change() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
@@ -41,8 +57,8 @@ BEGIN
 END
 $$;
 
--- What a person changes of a task without moving it, which no event tells: its own words, and that a
--- run is to stop.
+-- Record what a person changes on a task without changing its state, which no event shows: an edit, or
+-- the request to stop a run.
 CREATE FUNCTION audit_task_edit() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
@@ -88,7 +104,7 @@ CREATE TRIGGER dead_letters_audit AFTER UPDATE ON dead_letters
 CREATE TRIGGER dags_audit_budget AFTER UPDATE OF budget_ceiling_usd ON dags
     FOR EACH ROW WHEN (OLD.budget_ceiling_usd IS DISTINCT FROM NEW.budget_ceiling_usd)
     EXECUTE FUNCTION audit_change('budget.set', 'id');
--- One that registers again is another process: the drain was the former's.
+-- A worker that registers again is a new process; the drain applied to the previous one.
 CREATE TRIGGER agents_audit_drain AFTER UPDATE OF drain_requested_at ON agents
     FOR EACH ROW WHEN (OLD.drain_requested_at IS DISTINCT FROM NEW.drain_requested_at AND OLD.joined_at = NEW.joined_at)
     EXECUTE FUNCTION audit_change('worker.drained', 'id');
@@ -96,11 +112,11 @@ CREATE TRIGGER agents_audit_new AFTER INSERT ON agents
     FOR EACH ROW WHEN (NEW.kind = 'pull') EXECUTE FUNCTION audit_change('agent.registered', 'id');
 CREATE TRIGGER agents_audit_again AFTER UPDATE OF joined_at ON agents
     FOR EACH ROW WHEN (NEW.kind = 'pull') EXECUTE FUNCTION audit_change('agent.registered', 'id');
--- A sweep that finds an agent silent is no person.
+-- Not when a sweep marks a silent agent as offline.
 CREATE TRIGGER agents_audit_removed AFTER UPDATE OF status ON agents
     FOR EACH ROW WHEN (NEW.kind = 'pull' AND NEW.status = 'offline' AND OLD.status <> 'offline' AND is_person_acting())
     EXECUTE FUNCTION audit_change('agent.removed', 'id');
--- What a run costs is taken off by a trigger, whoever ends it.
+-- Not when a trigger subtracts the cost of a run.
 CREATE TRIGGER agents_audit_budget AFTER UPDATE OF budget_remaining_usd ON agents
     FOR EACH ROW WHEN (OLD.budget_remaining_usd IS DISTINCT FROM NEW.budget_remaining_usd AND pg_trigger_depth() = 0)
     EXECUTE FUNCTION audit_change('budget.set', 'id');
@@ -113,7 +129,7 @@ CREATE TRIGGER inbox_audit_retried AFTER UPDATE OF outcome ON inbox
     FOR EACH ROW WHEN (OLD.outcome = 'refused' AND NEW.outcome IS NULL) EXECUTE FUNCTION audit_change('inbox.retried', 'id');
 CREATE TRIGGER inbox_audit_dropped AFTER UPDATE OF outcome ON inbox
     FOR EACH ROW WHEN (NEW.outcome = 'dropped') EXECUTE FUNCTION audit_change('inbox.dropped', 'id');
--- Only an edit sets a title; only asking a run to stop sets the instant and leaves the state.
+-- Only an edit sets the title; only a stop request sets cancel_requested_at without changing the state.
 CREATE TRIGGER tasks_audit_edit AFTER UPDATE OF title ON tasks
     FOR EACH ROW WHEN (is_person_acting()) EXECUTE FUNCTION audit_task_edit('task.edited');
 CREATE TRIGGER tasks_audit_stop_request AFTER UPDATE OF cancel_requested_at ON tasks
@@ -126,3 +142,14 @@ CREATE TRIGGER bulk_operations_audit_new AFTER INSERT ON bulk_operations
     FOR EACH ROW EXECUTE FUNCTION audit_change('bulk.started', 'id');
 CREATE TRIGGER bulk_operations_audit_cancelled AFTER UPDATE OF state ON bulk_operations
     FOR EACH ROW WHEN (NEW.state = 'cancelled') EXECUTE FUNCTION audit_change('bulk.cancelled', 'id');
+
+-- Everything people did, oldest first. Actors that are people are named `user:…` or `human:…`.
+CREATE VIEW audit_trail WITH (security_invoker = true) AS
+SELECT at, actor, via, key_id, act, user_id, target, detail
+  FROM audit_log
+UNION ALL
+SELECT at, actor, CASE WHEN starts_with(actor, 'user:') THEN 'overnight-api' ELSE 'overnight-cli' END, NULL, kind, user_id,
+       task_id::text,
+       jsonb_strip_nulls(jsonb_build_object('from', from_state, 'to', to_state, 'reason', reason))
+  FROM events
+ WHERE starts_with(actor, 'user:') OR starts_with(actor, 'human:');

@@ -1,21 +1,21 @@
--- What each role may touch; row_level_security.sql says whose rows. Rows are never deleted by any; triggers write
--- lanes' counters, locks, events and the audit log with their owner's rights.
+-- The rights of each role on tables; row-level security restricts the rows. No role may delete rows.
+-- Triggers write counters, locks, events and the audit log with the owner's rights.
 GRANT SELECT ON
     users, lanes, api_keys, audit_log, dags, tasks, task_edges, attempts, usage_ledger, events, dead_letters,
     stale_results, pools, pauses, agents, type_durations, sweeps, legal_moves, user_limits, graphs, audit_trail,
     held_locks, lock_waits, spending, notices, dag_triggers, artifacts, inbox, bulk_operations, source_jobs
 TO overnight_app, overnight_admin, overnight_dispatcher;
--- Keys and the audit log are no part of any forecast.
+-- Forecasts need neither keys nor the audit log.
 GRANT SELECT ON
     users, lanes, dags, tasks, task_edges, attempts, usage_ledger, events, dead_letters,
     stale_results, pools, pauses, agents, type_durations, sweeps, legal_moves, user_limits, graphs,
     held_locks, lock_waits, spending, notices, dag_triggers, artifacts, inbox, bulk_operations, source_jobs
 TO overnight_reader, overnight_gate;
--- How far the log of events goes, for those who stream it.
+-- The last event id given out, for event streams.
 GRANT SELECT ON SEQUENCE events_id_seq TO overnight_app, overnight_reader, overnight_admin, overnight_dispatcher;
 
 GRANT INSERT, UPDATE ON users TO overnight_admin;
--- Everybody says in which hours their own work may start; what they may use is not theirs to change.
+-- Users may change their night window but not their limits.
 GRANT UPDATE (window_zone, window_from, window_to, window_at_closing) ON users TO overnight_app;
 GRANT INSERT, UPDATE ON api_keys TO overnight_app, overnight_admin;
 GRANT INSERT, UPDATE ON dags, tasks, task_edges, dead_letters, pauses, spending
@@ -23,18 +23,18 @@ GRANT INSERT, UPDATE ON dags, tasks, task_edges, dead_letters, pauses, spending
 GRANT UPDATE ON lanes, attempts TO overnight_app, overnight_admin, overnight_dispatcher;
 GRANT INSERT ON usage_ledger, notices TO overnight_app, overnight_admin, overnight_dispatcher;
 GRANT INSERT ON attempts TO overnight_dispatcher, overnight_gate;
--- What a run says from outside goes as its owner, behind the wall.
+-- Reports of pull agents are written as the task's owner, under row-level security.
 GRANT INSERT ON stale_results TO overnight_app, overnight_dispatcher;
 GRANT INSERT, UPDATE ON artifacts TO overnight_app, overnight_dispatcher;
 GRANT INSERT, UPDATE ON pools, agents TO overnight_dispatcher, overnight_gate;
 GRANT INSERT, UPDATE ON type_durations, sweeps TO overnight_dispatcher;
 GRANT UPDATE ON pools, agents TO overnight_admin;
--- A claim brings lanes to the present before it looks into them, and ends nothing.
+-- A claim refreshes due lanes; it ends no task.
 GRANT UPDATE ON tasks, lanes, dags TO overnight_gate;
 GRANT INSERT ON notices TO overnight_gate;
 GRANT INSERT, UPDATE ON dag_triggers, bulk_operations TO overnight_app, overnight_admin;
 GRANT UPDATE ON dag_triggers, bulk_operations TO overnight_dispatcher;
 GRANT UPDATE ON inbox TO overnight_dispatcher;
 GRANT INSERT, UPDATE ON source_jobs TO overnight_app;
--- Whoever is in the database may try; without a key nothing comes of it.
+-- Every login of the database may call it; it checks the caller's key.
 GRANT EXECUTE ON FUNCTION overnight_inbox_submit TO PUBLIC;

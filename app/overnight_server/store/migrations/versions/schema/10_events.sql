@@ -1,7 +1,26 @@
--- The log of moves, written by the statement that moves: no code can forget it, and a move that
--- is not in the table of moves is refused whoever tries it.
+-- The event log: one row for each change of a task's state, written by the statement that changes it. An
+-- illegal change raises an error.
 
--- Who is acting: set for one transaction by whoever acts for a person, else the process itself.
+-- `seq` numbers the events of a task without gaps. The partial index holds only what people did.
+CREATE TABLE events (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    task_id UUID NOT NULL,
+    seq INTEGER NOT NULL,
+    user_id UUID NOT NULL,
+    dag_id UUID NOT NULL,
+    kind TEXT NOT NULL,
+    from_state TEXT,
+    to_state TEXT NOT NULL,
+    epoch INTEGER NOT NULL,
+    reason TEXT,
+    actor TEXT NOT NULL,
+    at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    PRIMARY KEY (task_id, seq)
+);
+CREATE INDEX events_by_people ON events (at) WHERE starts_with(actor, 'user:') OR starts_with(actor, 'human:');
+CREATE INDEX events_user ON events (user_id, id);
+
+-- Who acts: the actor that the transaction set, or else the process.
 CREATE FUNCTION current_actor() RETURNS text
 LANGUAGE sql STABLE
 RETURN coalesce(nullif(current_setting('overnight.actor', true), ''), current_setting('application_name'));
@@ -44,8 +63,8 @@ $$;
 CREATE TRIGGER tasks_log_moves AFTER UPDATE ON tasks
     REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION log_moves();
 
--- Which tasks of these users something happened to, in this part of the log: for one who looks on
--- behalf of many, and tells each only to go and read for himself.
+-- The tasks of these users that have events in this part of the log. The event stream of a process calls
+-- it once for all its listeners, and each listener then reads its own events under row-level security.
 CREATE FUNCTION tasks_with_events(listeners uuid[], after bigint, until bigint)
 RETURNS TABLE (user_id uuid, task_id uuid, dag_id uuid)
 LANGUAGE sql STABLE SECURITY DEFINER

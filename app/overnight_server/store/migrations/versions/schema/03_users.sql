@@ -1,0 +1,63 @@
+-- Users and their API keys.
+
+-- The columns, not the plan, are the limits that apply: a plan is only the template that was copied. The
+-- night window is given as wall-clock times of a time zone; without a window tasks may start at any
+-- time. A disabled user's keys are refused and none of the user's tasks starts. Rows are never deleted.
+CREATE TABLE users (
+    id UUID DEFAULT gen_random_uuid() NOT NULL,
+    name TEXT NOT NULL,
+    is_admin BOOLEAN DEFAULT false NOT NULL,
+    plan_tier TEXT DEFAULT 'free' NOT NULL,
+    max_concurrent_agents INTEGER DEFAULT 1 NOT NULL,
+    max_task_duration_minutes INTEGER DEFAULT 30 NOT NULL,
+    monthly_agent_hours_limit INTEGER DEFAULT 10,
+    on_exhausted TEXT DEFAULT 'reject' NOT NULL,
+    max_pending INTEGER,
+    max_tasks_per_dag INTEGER,
+    window_zone TEXT,
+    window_from TIME WITHOUT TIME ZONE,
+    window_to TIME WITHOUT TIME ZONE,
+    window_at_closing TEXT DEFAULT 'finish' NOT NULL,
+    night_budget_usd NUMERIC(18, 6),
+    billing_anchor_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    disabled_at TIMESTAMP WITH TIME ZONE,
+    PRIMARY KEY (id),
+    CONSTRAINT users_plan_tier_known CHECK (plan_tier IN ('enterprise', 'free', 'pro', 'team')),
+    CONSTRAINT users_on_exhausted_known CHECK (on_exhausted IN ('hold', 'reject')),
+    CONSTRAINT users_concurrency_not_negative CHECK (max_concurrent_agents >= 0),
+    CONSTRAINT users_duration_positive CHECK (max_task_duration_minutes > 0),
+    CONSTRAINT users_hours_not_negative CHECK (monthly_agent_hours_limit >= 0),
+    CONSTRAINT users_window_whole_or_none CHECK (num_nonnulls(window_zone, window_from, window_to) IN (0, 3)),
+    CONSTRAINT users_window_has_length CHECK (window_from <> window_to),
+    CONSTRAINT users_window_at_closing_known CHECK (window_at_closing IN ('continue', 'finish', 'stop')),
+    CONSTRAINT users_night_budget_not_negative CHECK (night_budget_usd >= 0),
+    UNIQUE (name)
+);
+CREATE INDEX idx_users_plan ON users (plan_tier);
+
+-- Only the hash of a key is stored. `lifetime` is how long the key was issued for; the key that replaces
+-- it lives as long. After a rotation (`replaced_by`) both keys are valid until the old one expires.
+CREATE TABLE api_keys (
+    id TEXT NOT NULL,
+    user_id UUID NOT NULL,
+    name TEXT NOT NULL,
+    hash TEXT NOT NULL,
+    last4 TEXT NOT NULL,
+    scopes TEXT[] DEFAULT '{*}' NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    expires_at TIMESTAMP WITH TIME ZONE,
+    revoked_at TIMESTAMP WITH TIME ZONE,
+    last_used_at TIMESTAMP WITH TIME ZONE,
+    lifetime INTERVAL,
+    replaced_by TEXT,
+    PRIMARY KEY (id),
+    FOREIGN KEY(user_id) REFERENCES users (id),
+    UNIQUE (hash)
+);
+CREATE INDEX api_keys_user ON api_keys (user_id);
+
+-- Breaks ties between users in the fair order; equal to app/overnight_server/domain/plans.py.
+CREATE FUNCTION plan_weight(tier text) RETURNS smallint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN array_position(ARRAY['free', 'pro', 'team', 'enterprise'], tier);

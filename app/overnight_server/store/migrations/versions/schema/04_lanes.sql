@@ -1,0 +1,208 @@
+-- Lanes: one row per user with the counters and limits that the gate reads.
+
+-- Billing months are counted from the anchor and not from the last reset, so they do not drift.
+CREATE FUNCTION cycle_boundary(anchor timestamptz, cycle int) RETURNS timestamptz
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN ((anchor AT TIME ZONE 'UTC') + make_interval(months => cycle)) AT TIME ZONE 'UTC';
+
+CREATE FUNCTION cycle_at(anchor timestamptz, instant timestamptz) RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+    SELECT months - (cycle_boundary(anchor, months) > instant)::int
+      FROM (SELECT ((extract(year FROM instant AT TIME ZONE 'UTC')
+                     - extract(year FROM anchor AT TIME ZONE 'UTC')) * 12
+                    + extract(month FROM instant AT TIME ZONE 'UTC')
+                    - extract(month FROM anchor AT TIME ZONE 'UTC'))::int AS months) guess
+$$;
+
+-- The billing months that an interval touches, and its seconds in each.
+CREATE FUNCTION billing_slices(anchor timestamptz, since timestamptz, until timestamptz)
+RETURNS TABLE (period_started_at timestamptz, seconds numeric)
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+    SELECT cycle_boundary(anchor, cycle),
+           round(extract(epoch FROM least(until, cycle_boundary(anchor, cycle + 1))
+                                    - greatest(since, cycle_boundary(anchor, cycle))), 3)
+      FROM generate_series(cycle_at(anchor, since), cycle_at(anchor, until)) cycle
+$$;
+
+-- The row lock of a lane is the user's mutex: whoever changes tasks of a user locks it first.
+--   active, ready, waiting, reserved_seconds  counted from tasks by triggers
+--   used_seconds                              the sum of usage_ledger for the current month
+--   window_closed, window_changes_at          the night window, and when it next opens or closes (NULL: no window)
+--   carry_over_until                          after closing under `continue`: only tasks created before it may start
+--   stops_runs_at                             under `stop`: from then on runs are stopped
+--   skipped_by_pools                          pools that found no suitable task here; any change of the lane clears it
+--   night_*                                   the night in which money was last spent; night_limit_usd includes raises
+--   due_at                                    the next instant at which the lane must be refreshed
+--   eligible                                  whether the gate may consider this lane at all
+-- The primary key is no foreign key: it would be checked each time a transaction updates a lane twice,
+-- which every settle does. A trigger creates the lane, and users are never deleted.
+CREATE TABLE lanes (
+    user_id UUID NOT NULL,
+    active INTEGER DEFAULT 0 NOT NULL,
+    ready INTEGER DEFAULT 0 NOT NULL,
+    waiting INTEGER DEFAULT 0 NOT NULL,
+    reserved_seconds BIGINT DEFAULT 0 NOT NULL,
+    used_seconds NUMERIC(14, 3) DEFAULT 0 NOT NULL,
+    max_active INTEGER NOT NULL,
+    max_task_seconds INTEGER NOT NULL,
+    limit_seconds BIGINT,
+    plan_weight SMALLINT DEFAULT 1 NOT NULL,
+    paused BOOLEAN DEFAULT false NOT NULL,
+    window_closed BOOLEAN DEFAULT false NOT NULL,
+    window_changes_at TIMESTAMP WITH TIME ZONE,
+    carry_over_until TIMESTAMP WITH TIME ZONE,
+    stops_runs_at TIMESTAMP WITH TIME ZONE,
+    skipped_by_pools TEXT[] DEFAULT '{}' NOT NULL,
+    last_served_at TIMESTAMP WITH TIME ZONE DEFAULT 'epoch' NOT NULL,
+    cycle INTEGER NOT NULL,
+    cycle_started_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    resets_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    night_started_at TIMESTAMP WITH TIME ZONE,
+    night_ends_at TIMESTAMP WITH TIME ZONE,
+    night_spent_usd NUMERIC(18, 6) DEFAULT 0 NOT NULL,
+    night_reserved_usd NUMERIC(18, 6) DEFAULT 0 NOT NULL,
+    night_limit_usd NUMERIC(18, 6),
+    due_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    eligible BOOLEAN NOT NULL,
+    PRIMARY KEY (user_id)
+)
+ WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX lanes_due ON lanes (due_at);
+CREATE INDEX lanes_pick ON lanes (active, last_served_at, plan_weight DESC) WHERE eligible;
+
+-- Raise the error of a CHECK constraint. Used by the two triggers that check rows of `tasks` and `lanes`:
+-- Postgres parses CHECK constraints and generated columns anew for every statement, which takes longer
+-- than the update of one row. A PL/pgSQL function is parsed once per connection.
+CREATE FUNCTION raise_check_violation(at_table text, rule text, id uuid) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    RAISE EXCEPTION 'row % of "%" violates check constraint "%"', id, at_table, rule
+        USING ERRCODE = 'check_violation', TABLE = at_table, CONSTRAINT = rule;
+END
+$$;
+
+CREATE FUNCTION enforce_lane_invariants() RETURNS trigger
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    broken text;
+BEGIN
+    NEW.due_at := least(NEW.resets_at, NEW.window_changes_at, NEW.night_ends_at);
+    NEW.eligible := NEW.ready > 0 AND NEW.active < NEW.max_active AND NOT NEW.paused AND NOT NEW.window_closed
+        AND (NEW.limit_seconds IS NULL OR NEW.used_seconds + NEW.reserved_seconds < NEW.limit_seconds)
+        AND (NEW.night_limit_usd IS NULL OR NEW.night_spent_usd + NEW.night_reserved_usd < NEW.night_limit_usd);
+    broken := CASE
+        WHEN NEW.active < 0 THEN 'lanes_active_not_negative'
+        WHEN NEW.ready < 0 THEN 'lanes_ready_not_negative'
+        WHEN NEW.waiting < NEW.ready THEN 'lanes_waiting_covers_ready'
+        WHEN NEW.reserved_seconds < 0 THEN 'lanes_reserved_not_negative'
+        END;
+    IF broken IS NOT NULL THEN
+        PERFORM raise_check_violation('lanes', broken, NEW.user_id);
+    END IF;
+    RETURN NEW;
+END
+$$;
+CREATE TRIGGER lanes_enforce_invariants BEFORE INSERT OR UPDATE ON lanes
+    FOR EACH ROW EXECUTE FUNCTION enforce_lane_invariants();
+
+-- Insert the lane of a new user.
+CREATE FUNCTION create_lane() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+DECLARE
+    this_cycle int := cycle_at(NEW.billing_anchor_at, clock());
+BEGIN
+    INSERT INTO lanes (user_id, plan_weight, window_changes_at,
+                       max_active, max_task_seconds, limit_seconds, cycle, cycle_started_at, resets_at)
+    VALUES (NEW.id, plan_weight(NEW.plan_tier), CASE WHEN NEW.window_zone IS NOT NULL THEN to_timestamp(0) END,
+            NEW.max_concurrent_agents, NEW.max_task_duration_minutes * 60,
+            NEW.monthly_agent_hours_limit * 3600::bigint, this_cycle,
+            cycle_boundary(NEW.billing_anchor_at, this_cycle),
+            cycle_boundary(NEW.billing_anchor_at, this_cycle + 1));
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER users_create_lane AFTER INSERT ON users FOR EACH ROW EXECUTE FUNCTION create_lane();
+
+-- Copy changed limits to the lane.
+CREATE FUNCTION update_lane_limits() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+BEGIN
+    UPDATE lanes
+       SET plan_weight = plan_weight(NEW.plan_tier),
+           -- Nothing of a user who is shut out starts; what runs may end.
+           max_active = CASE WHEN NEW.disabled_at IS NULL THEN NEW.max_concurrent_agents ELSE 0 END,
+           max_task_seconds = NEW.max_task_duration_minutes * 60,
+           limit_seconds = NEW.monthly_agent_hours_limit * 3600::bigint,
+           skipped_by_pools = '{}'
+     WHERE user_id = NEW.id;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER users_update_lane_limits
+    AFTER UPDATE OF plan_tier, max_concurrent_agents, max_task_duration_minutes, monthly_agent_hours_limit, disabled_at
+    ON users
+    FOR EACH ROW EXECUTE FUNCTION update_lane_limits();
+
+-- Only Python computes when a window opens. A changed window makes the lane due, and the gate ignores
+-- due lanes until they are refreshed.
+CREATE FUNCTION make_lane_window_due() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+BEGIN
+    UPDATE lanes SET window_changes_at = to_timestamp(0) WHERE user_id = NEW.id;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER users_make_lane_window_due
+    AFTER UPDATE OF window_zone, window_from, window_to, window_at_closing ON users
+    FOR EACH ROW EXECUTE FUNCTION make_lane_window_due();
+
+-- Copy a changed night budget to the lane. A raise for this night only is lost with it.
+CREATE FUNCTION update_night_limit() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+BEGIN
+    UPDATE lanes SET night_limit_usd = NEW.night_budget_usd, skipped_by_pools = '{}' WHERE user_id = NEW.id;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER users_update_night_limit AFTER INSERT OR UPDATE OF night_budget_usd ON users
+    FOR EACH ROW EXECUTE FUNCTION update_night_limit();
+
+-- The starts of a user's nights around an instant: when the window opens, or at midnight UTC without a
+-- window. A night lasts until the next one starts, so every instant belongs to one.
+CREATE FUNCTION night_starts(of_user uuid, around timestamptz) RETURNS SETOF timestamptz
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT ((around AT TIME ZONE coalesce(u.window_zone, 'UTC'))::date + days + coalesce(u.window_from, time '00:00'))
+               AT TIME ZONE coalesce(u.window_zone, 'UTC')
+      FROM users u
+     CROSS JOIN generate_series(-2, 2) days
+     WHERE u.id = of_user;
+EXCEPTION WHEN invalid_parameter_value THEN
+    -- A zone that Postgres does not know must not keep a run from being settled.
+    RETURN QUERY
+    SELECT ((around AT TIME ZONE 'UTC')::date + days + time '00:00') AT TIME ZONE 'UTC' FROM generate_series(-2, 2) days;
+END
+$$;
+
+-- The night to which money spent now belongs. A night that has started keeps its bounds until a
+-- transaction that holds the lane ends it; whoever records money does that first.
+CREATE FUNCTION current_night(of_user uuid, OUT started_at timestamptz, OUT ends_at timestamptz)
+LANGUAGE sql STABLE
+AS $$
+    SELECT coalesce(l.night_started_at,
+                    (SELECT max(b) FROM night_starts(of_user, clock()) b WHERE b <= clock())),
+           coalesce(l.night_ends_at,
+                    (SELECT min(b) FROM night_starts(of_user, clock()) b WHERE b > clock()))
+      FROM lanes l
+     WHERE l.user_id = of_user
+$$;

@@ -1,0 +1,106 @@
+-- What happened to claims: attempts, results that came too late, dead letters and artifacts.
+--
+-- Attempts, ledger and events have no foreign key to tasks: they are written only by statements and
+-- triggers that hold the task's row, and rows are never deleted. A foreign key would lock the task's row
+-- once more with every write.
+
+-- One claim of a task. `spent` says whether it counts against max_attempts. Rows are inserted in the order
+-- of their claims, so a BRIN index on claimed_at is enough for reports about a period.
+CREATE TABLE attempts (
+    task_id UUID NOT NULL,
+    epoch INTEGER NOT NULL,
+    user_id UUID NOT NULL,
+    token UUID NOT NULL,
+    pool TEXT NOT NULL,
+    agent TEXT NOT NULL,
+    bundle UUID,
+    granted_seconds INTEGER NOT NULL,
+    claimed_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    started_at TIMESTAMP WITH TIME ZONE,
+    ended_at TIMESTAMP WITH TIME ZONE,
+    outcome TEXT,
+    spent BOOLEAN DEFAULT false NOT NULL,
+    error_class TEXT,
+    error TEXT,
+    detail TEXT,
+    cost_usd NUMERIC(18, 6) DEFAULT 0 NOT NULL,
+    tokens_used JSONB DEFAULT '{}' NOT NULL,
+    PRIMARY KEY (task_id, epoch),
+    CONSTRAINT attempts_outcome_exactly_when_ended CHECK ((ended_at IS NULL) = (outcome IS NULL))
+)
+ WITH (fillfactor = 80);
+CREATE INDEX attempts_claimed ON attempts USING brin (claimed_at);
+
+-- Results from holders that had lost their claim; kept for inspection and never applied.
+CREATE TABLE stale_results (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    task_id UUID NOT NULL,
+    epoch INTEGER NOT NULL,
+    agent TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    result JSONB NOT NULL,
+    recorded_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    PRIMARY KEY (id)
+);
+CREATE UNIQUE INDEX stale_results_claim ON stale_results (task_id, epoch);
+
+-- A task that failed for good, with all its attempts, until a person resolves it.
+CREATE TABLE dead_letters (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    task_id UUID NOT NULL,
+    dag_id UUID NOT NULL,
+    user_id UUID NOT NULL,
+    failure_history JSONB NOT NULL,
+    total_cost_usd NUMERIC(18, 6) NOT NULL,
+    poison_pill BOOLEAN DEFAULT false NOT NULL,
+    dead_lettered_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    reviewed BOOLEAN DEFAULT false NOT NULL,
+    resolution TEXT,
+    resolved_at TIMESTAMP WITH TIME ZONE,
+    resolved_by TEXT,
+    note TEXT,
+    PRIMARY KEY (id),
+    CONSTRAINT dead_letters_resolution_known CHECK (resolution IN ('cancel', 'modify_and_retry', 'retry')),
+    CONSTRAINT dead_letters_resolved_exactly_with_resolution CHECK ((resolution IS NULL) = (resolved_at IS NULL)),
+    FOREIGN KEY(task_id) REFERENCES tasks (id),
+    FOREIGN KEY(user_id) REFERENCES users (id)
+);
+CREATE UNIQUE INDEX dead_letters_open ON dead_letters (task_id) WHERE resolution IS NULL;
+CREATE INDEX dead_letters_user ON dead_letters (user_id, id);
+
+-- Files and values that a run stored for other tasks or for people, besides its output.
+CREATE TABLE artifacts (
+    id UUID NOT NULL,
+    task_id UUID NOT NULL,
+    user_id UUID NOT NULL,
+    epoch INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    size INTEGER NOT NULL,
+    content BYTEA NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    PRIMARY KEY (id),
+    CONSTRAINT artifacts_once UNIQUE (task_id, name),
+    CONSTRAINT artifacts_kind_known CHECK (kind IN ('bytes', 'json', 'text')),
+    FOREIGN KEY(task_id) REFERENCES tasks (id),
+    FOREIGN KEY(user_id) REFERENCES users (id)
+);
+CREATE INDEX artifacts_user ON artifacts (user_id, id);
+
+-- The attempts that count against a task since an operator last reset its failures.
+CREATE FUNCTION spent_runs(of_task uuid, after_epoch int) RETURNS jsonb
+LANGUAGE sql STABLE
+RETURN (SELECT jsonb_agg(jsonb_build_object('agent', agent, 'outcome', outcome) ORDER BY epoch)
+          FROM attempts
+         WHERE task_id = of_task AND spent AND epoch > after_epoch);
+
+-- Why a pending task that has run before waits: for a budget, or for tasks that it spawned.
+CREATE FUNCTION wait_reason(task uuid, state text, epoch int, unmet int, awaits_budget text) RETURNS text
+LANGUAGE sql STABLE
+RETURN CASE WHEN awaits_budget IS NOT NULL THEN 'approval'
+            WHEN state = 'pending' AND epoch > 0 AND unmet > 0
+                 AND EXISTS (SELECT 1
+                               FROM task_edges e
+                               JOIN tasks child ON child.id = e.parent_id
+                              WHERE e.child_id = task AND e.satisfied_at IS NULL AND child.parent_id = task)
+            THEN 'children' END;

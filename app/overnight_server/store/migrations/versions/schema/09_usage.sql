@@ -1,0 +1,144 @@
+-- Hours and money: the ledger, spending, and notices about both.
+
+-- A message for a user, inserted once per kind and subject even if several transactions decide to at the
+-- same time: hours at 50, 80 and 100 %, a task that keeps failing.
+CREATE TABLE notices (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    user_id UUID NOT NULL,
+    kind TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    task_id UUID,
+    detail JSONB DEFAULT '{}' NOT NULL,
+    at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    PRIMARY KEY (id),
+    CONSTRAINT notices_once UNIQUE (user_id, kind, subject)
+);
+CREATE INDEX notices_user ON notices (user_id, id);
+
+-- Seconds charged or refunded, per attempt and billing month. Rows are only added. The unique constraint
+-- makes it impossible to bill one attempt twice.
+CREATE TABLE usage_ledger (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    user_id UUID NOT NULL,
+    task_id UUID,
+    epoch INTEGER,
+    period_started_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    kind TEXT NOT NULL,
+    seconds NUMERIC(14, 3) NOT NULL,
+    note TEXT,
+    recorded_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    PRIMARY KEY (id),
+    CONSTRAINT usage_ledger_once UNIQUE (task_id, epoch, period_started_at, kind),
+    CONSTRAINT usage_ledger_kind_known CHECK (kind IN ('adjustment', 'refund', 'usage')),
+    CONSTRAINT usage_ledger_sign_fits_kind CHECK ((kind = 'usage' AND seconds >= 0) OR (kind = 'refund' AND seconds <= 0) OR kind = 'adjustment')
+);
+CREATE INDEX usage_ledger_user_period ON usage_ledger (user_id, period_started_at);
+
+-- Add new entries to lanes whose current month they belong to, and insert a notice when 50, 80 or 100 % of
+-- the limit is reached.
+CREATE FUNCTION charge_lanes() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+BEGIN
+    WITH charged AS (
+        UPDATE lanes l
+           SET used_seconds = l.used_seconds + entry.seconds,
+               skipped_by_pools = '{}'
+          FROM (SELECT user_id, period_started_at, sum(seconds) AS seconds
+                  FROM new_rows
+                 GROUP BY user_id, period_started_at
+                 ORDER BY user_id) entry
+         WHERE l.user_id = entry.user_id AND l.cycle_started_at = entry.period_started_at
+        RETURNING l.user_id, l.used_seconds, l.limit_seconds, l.cycle_started_at, l.resets_at
+    )
+    INSERT INTO notices (user_id, kind, subject, detail)
+    SELECT user_id, 'usage.' || mark, to_char(cycle_started_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+           jsonb_build_object('percent', mark, 'used_seconds', used_seconds, 'limit_seconds', limit_seconds,
+                              'resets_at', resets_at)
+      FROM charged
+     CROSS JOIN unnest(ARRAY[50, 80, 100]) mark
+     WHERE limit_seconds IS NOT NULL
+       AND used_seconds > 0
+       AND used_seconds * 100 >= limit_seconds * mark
+        ON CONFLICT ON CONSTRAINT notices_once DO NOTHING;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER ledger_charge_lanes AFTER INSERT ON usage_ledger
+    REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION charge_lanes();
+
+-- What one run cost in one night, as reported; it only grows. Triggers count all other sums (graph, agent,
+-- the user's night) from these rows.
+CREATE TABLE spending (
+    task_id UUID NOT NULL,
+    epoch INTEGER NOT NULL,
+    night_started_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    user_id UUID NOT NULL,
+    dag_id UUID NOT NULL,
+    usd NUMERIC(18, 6) NOT NULL,
+    PRIMARY KEY (task_id, epoch, night_started_at),
+    CONSTRAINT spending_not_negative CHECK (usd >= 0)
+);
+CREATE INDEX spending_night ON spending (user_id, night_started_at);
+
+-- The expected cost of a task's next run: its estimate, but not more than its ceiling leaves.
+CREATE FUNCTION next_cost(estimated numeric, ceiling numeric, spent numeric) RETURNS numeric
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN greatest(least(estimated, ceiling - spent), 0);
+
+-- The first budget that is used up, including `news` USD that are not recorded yet. An agent's budget is
+-- not checked: an agent without budget gets no new task but finishes those it has.
+CREATE FUNCTION exhausted_budget(of_user uuid, of_dag uuid, ceiling numeric, cost numeric, news numeric) RETURNS text
+LANGUAGE sql STABLE
+RETURN CASE
+    WHEN cost + news >= ceiling THEN 'task'
+    WHEN EXISTS (SELECT 1 FROM dags g WHERE g.id = of_dag AND g.spent_usd + news >= g.budget_ceiling_usd) THEN 'dag'
+    WHEN EXISTS (SELECT 1 FROM lanes l
+                  WHERE l.user_id = of_user
+                    AND CASE WHEN l.night_ends_at > clock() THEN l.night_spent_usd ELSE 0 END + news >= l.night_limit_usd)
+    THEN 'night' END;
+
+-- Keep the money reserved for active runs in the counters of the lane and the graph.
+CREATE FUNCTION count_reserved_usd() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+DECLARE
+    more constant numeric := coalesce(NEW.reserved_usd, 0) - coalesce(OLD.reserved_usd, 0);
+BEGIN
+    UPDATE lanes SET night_reserved_usd = night_reserved_usd + more, skipped_by_pools = '{}' WHERE user_id = NEW.user_id;
+    IF NEW.dag_id <> NEW.id OR NEW.has_dag_row THEN
+        UPDATE dags SET reserved_usd = reserved_usd + more WHERE id = NEW.dag_id;
+    END IF;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER tasks_count_reserved_usd AFTER UPDATE OF reserved_usd, state ON tasks
+    FOR EACH ROW WHEN (OLD.reserved_usd IS DISTINCT FROM NEW.reserved_usd) EXECUTE FUNCTION count_reserved_usd();
+
+-- Add money spent to the graph, the agent and the user's night; the first money of a night starts it.
+CREATE FUNCTION count_spending() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+DECLARE
+    more numeric := NEW.usd;
+BEGIN
+    IF TG_OP = 'UPDATE' THEN
+        more := NEW.usd - OLD.usd;
+    END IF;
+    UPDATE lanes
+       SET night_started_at = NEW.night_started_at,
+           night_ends_at = coalesce(night_ends_at, (SELECT ends_at FROM current_night(NEW.user_id))),
+           night_spent_usd = night_spent_usd + more,
+           skipped_by_pools = '{}'
+     WHERE user_id = NEW.user_id;
+    UPDATE dags SET spent_usd = spent_usd + more WHERE id = NEW.dag_id;
+    UPDATE agents g
+       SET budget_remaining_usd = g.budget_remaining_usd - more
+      FROM attempts a
+     WHERE a.task_id = NEW.task_id AND a.epoch = NEW.epoch
+       AND g.id = a.agent AND g.budget_remaining_usd IS NOT NULL;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER spending_count AFTER INSERT OR UPDATE ON spending
+    FOR EACH ROW EXECUTE FUNCTION count_spending();

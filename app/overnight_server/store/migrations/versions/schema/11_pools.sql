@@ -1,0 +1,85 @@
+-- Pools, the workers and pull agents in them, pauses, and the state of maintenance.
+
+-- A group of workers that receive the same messages, or the single pull agent of kind `pull`. `serves`
+-- limits a pull agent to the tasks of one user.
+CREATE TABLE pools (
+    name TEXT NOT NULL,
+    kind TEXT DEFAULT 'celery' NOT NULL,
+    serves UUID,
+    paused BOOLEAN DEFAULT false NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    PRIMARY KEY (name),
+    CONSTRAINT pools_kind_known CHECK (kind IN ('celery', 'pull')),
+    FOREIGN KEY(serves) REFERENCES users (id)
+);
+
+-- A worker or pull agent. budget_remaining_usd may become negative, because runs report their cost
+-- afterwards. claim_ttl_seconds and stale_after_seconds are set for pull agents; workers use the
+-- settings. drain_requested_at is kept beside the status, so that a worker that was unreachable for a
+-- while is still draining.
+CREATE TABLE agents (
+    id TEXT NOT NULL,
+    kind TEXT DEFAULT 'celery' NOT NULL,
+    pool TEXT NOT NULL,
+    capabilities TEXT[] DEFAULT '{}' NOT NULL,
+    types TEXT[] DEFAULT '{}' NOT NULL,
+    slots INTEGER NOT NULL,
+    budget_remaining_usd NUMERIC(18, 6),
+    status TEXT DEFAULT 'active' NOT NULL,
+    joined_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    last_heartbeat_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    owner_id UUID,
+    name TEXT,
+    models TEXT[] DEFAULT '{}' NOT NULL,
+    claim_ttl_seconds INTEGER,
+    stale_after_seconds INTEGER,
+    drain_requested_at TIMESTAMP WITH TIME ZONE,
+    PRIMARY KEY (id),
+    CONSTRAINT agents_status_known CHECK (status IN ('active', 'draining', 'offline')),
+    CONSTRAINT agents_slots_not_negative CHECK (slots >= 0),
+    CONSTRAINT agents_outside_have_owners CHECK (num_nonnulls(owner_id, name, claim_ttl_seconds, stale_after_seconds) = CASE kind WHEN 'pull' THEN 4 ELSE 0 END),
+    FOREIGN KEY(pool) REFERENCES pools (name),
+    FOREIGN KEY(owner_id) REFERENCES users (id)
+)
+ WITH (fillfactor = 50);
+CREATE INDEX agents_draining ON agents (pool) WHERE status = 'draining';
+CREATE UNIQUE INDEX agents_of_owner ON agents (owner_id, name);
+CREATE INDEX agents_pool ON agents (pool) WHERE status = 'active';
+
+-- Who paused a user, a pool or everything; rows stay after the resume. `target` is a user's id or a pool's
+-- name, NULL for everything.
+CREATE TABLE pauses (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    scope TEXT NOT NULL,
+    target TEXT,
+    note TEXT,
+    paused_by TEXT NOT NULL,
+    paused_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    resumed_by TEXT,
+    resumed_at TIMESTAMP WITH TIME ZONE,
+    PRIMARY KEY (id),
+    CONSTRAINT pauses_scope_known CHECK (scope IN ('all', 'pool', 'user')),
+    CONSTRAINT pauses_target_fits_scope CHECK ((target IS NULL) = (scope = 'all')),
+    CONSTRAINT pauses_resumed_by_somebody CHECK ((resumed_at IS NULL) = (resumed_by IS NULL))
+);
+CREATE UNIQUE INDEX pauses_in_force ON pauses (scope, coalesce(target, '')) WHERE resumed_at IS NULL;
+
+-- How long recent runs of a task type took, as workers report it. `seconds` decides the size of bundles;
+-- forecasts draw from `recent`.
+CREATE TABLE type_durations (
+    type TEXT NOT NULL,
+    seconds FLOAT NOT NULL,
+    recent FLOAT[] DEFAULT '{}' NOT NULL,
+    updated_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    PRIMARY KEY (type)
+)
+ WITH (fillfactor = 50);
+
+-- When each maintenance sweep last ran. Several beat processes update this row to run a sweep only once.
+CREATE TABLE sweeps (
+    name TEXT NOT NULL,
+    started_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    finished_at TIMESTAMP WITH TIME ZONE,
+    touched INTEGER,
+    PRIMARY KEY (name)
+);
