@@ -10,7 +10,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from overnight.errors import TooManyRequests
-from overnight_server.api.http.rate_limit import Rates
+from overnight_server.api.http.rate_limit import RateLimiter
 from overnight_server.cli.commands.processes import (
     beat_arguments,
     flower_arguments,
@@ -110,7 +110,7 @@ def test_a_whole_deployment_works_under_the_list(
     wait_until(lambda: listener._receive(0.2), what="the wake-up to be received")
     waker.close()
     listener.close()
-    rates = Rates(urls[API], PREFIX, per_second=0.01, burst=1)
+    rates = RateLimiter(urls[API], PREFIX, per_second=0.01, burst=1)
     rates.take("ada")
     with pytest.raises(TooManyRequests):
         rates.take("ada")

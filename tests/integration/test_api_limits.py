@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from redis.exceptions import ConnectionError as Unreachable
 
 from overnight.errors import TooManyRequests
-from overnight_server.api.http.rate_limit import REST_SECONDS, Rates
+from overnight_server.api.http.rate_limit import REST_SECONDS, RateLimiter
 from overnight_server.api.main import create_app
 from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.settings import load
@@ -125,7 +125,7 @@ def test_every_answer_tells_how_many_requests_are_left(
 
 
 def test_an_empty_bucket_fills_again(redis: EmbeddedRedis) -> None:
-    rates = Rates(redis.url, _prefix(), per_second=20, burst=1)
+    rates = RateLimiter(redis.url, _prefix(), per_second=20, burst=1)
     rates.take("ada")
     with pytest.raises(TooManyRequests):
         rates.take("ada")
@@ -144,7 +144,7 @@ def test_an_empty_bucket_fills_again(redis: EmbeddedRedis) -> None:
 
 def test_without_redis_nobody_is_counted_and_hardly_anybody_waits() -> None:
     now = [0.0]
-    rates = Rates(DEAD_REDIS, "x:", per_second=0.01, burst=1, clock=lambda: now[0])
+    rates = RateLimiter(DEAD_REDIS, "x:", per_second=0.01, burst=1, clock=lambda: now[0])
     asked = []
     rates._take = lambda **_: asked.append(1) or _refuse()  # type: ignore[assignment]
 

@@ -180,9 +180,9 @@ def test_a_waiting_agent_is_woken_by_work(
         running = [threading.Thread(target=one.run) for one in agents]
         for thread in running:
             thread.start()
-        bell = served.server._api.state.parts.bell
-        wait_until(lambda: bell.waiting_count == len(agents), what="the agents to wait")
-        in_use = served.server._api.state.parts.gate_db.engine.pool.checkedout()
+        long_poll = served.server._api.state.dependencies.agent_long_poll
+        wait_until(lambda: long_poll.waiting_count == len(agents), what="the agents to wait")
+        in_use = served.server._api.state.dependencies.gate_db.engine.pool.checkedout()
 
         task = client.tasks.create("echo", type="echo", payload={"a": 1})
         done = client.tasks.wait(task.id, timeout=20)
@@ -207,8 +207,8 @@ def test_nothing_is_claimed_for_a_key_that_was_revoked_during_the_wait(
     ):
         card = client.call(calls.register({"name": "laptop"}))
         claim = waiting.submit(client.call, calls.claim(card.id, wait=30))
-        bell = served.server._api.state.parts.bell
-        wait_until(lambda: bell.waiting_count == 1, what="the agent to wait")
+        long_poll = served.server._api.state.dependencies.agent_long_poll
+        wait_until(lambda: long_poll.waiting_count == 1, what="the agent to wait")
 
         revoke(deployment.app, key_id_of(served.key))
         deployment.task(served.user)

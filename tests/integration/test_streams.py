@@ -109,7 +109,7 @@ class Heard(threading.Thread):
 
 def feed(served: Served) -> Feed:
     """The one who looks for all listeners."""
-    found: Feed = served.server._api.state.parts.feed
+    found: Feed = served.server._api.state.dependencies.feed
     return found
 
 

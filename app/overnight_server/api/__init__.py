@@ -1,1 +1,1 @@
-"""The HTTP face."""
+"""The HTTP API: `routes` holds the operations, `http` what they share."""

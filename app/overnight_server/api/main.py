@@ -1,4 +1,4 @@
-"""The API process: routes, errors and headers put together."""
+"""The API process: builds the FastAPI app from routes, error handlers and middleware."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -7,10 +7,10 @@ from anyio import CapacityLimiter
 from fastapi import FastAPI
 
 from overnight_server.api.http import problems
-from overnight_server.api.http.dependencies import Parts, Verifier
-from overnight_server.api.http.middleware import BoundedBodies, PrivateAnswers, SoundPaths
-from overnight_server.api.http.openapi import REFUSALS, DescribedApi
-from overnight_server.api.http.rate_limit import Rates
+from overnight_server.api.http.dependencies import Dependencies, TokenVerifier
+from overnight_server.api.http.middleware import AddSecurityHeaders, LimitBodySize, ReplaceNulInPath
+from overnight_server.api.http.openapi import ERROR_RESPONSES, DescribedApi
+from overnight_server.api.http.rate_limit import RateLimiter
 from overnight_server.api.routes import (
     account,
     admin_keys,
@@ -59,52 +59,52 @@ def create_app(settings: Settings) -> FastAPI:
         title="Overnight",
         summary="Queue work before bed; find it done in the morning.",
         openapi_url="/api/v1/openapi.json",
-        # The stock pages load scripts from elsewhere.
+        # FastAPI's own documentation pages load scripts from other hosts.
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        responses=REFUSALS,
-        lifespan=_closing_connections,
+        responses=ERROR_RESPONSES,
+        lifespan=_close_at_shutdown,
     )
     waker = _waker(settings)
     db = _database(settings, APP, settings.database_pool_size, waker)
-    parts = Parts(
+    deps = Dependencies(
         settings,
         db,
         Feed(db, per_user=settings.max_streams_per_user),
-        # Admins are few.
+        # One connection is enough for the few admins.
         admin_db=_database(settings, ADMIN, 1, waker),
         gate_db=_database(settings, GATE, settings.database_pool_size, waker),
-        bell=AgentLongPoll(db, per_user=settings.max_streams_per_user),
-        claim_places=CapacityLimiter(settings.database_pool_size),
-        tokens=_verifier(settings),
-        rates=_rates(settings),
+        agent_long_poll=AgentLongPoll(db, per_user=settings.max_streams_per_user),
+        claim_limiter=CapacityLimiter(settings.database_pool_size),
+        token_verifier=_token_verifier(settings),
+        rate_limiter=_rate_limiter(settings),
     )
-    api.state.parts = parts
-    api.state.to_close = [
-        part for part in (db, waker, parts.admin_db, parts.gate_db, parts.rates) if part is not None
-    ]
+    api.state.dependencies = deps
+    created = (db, waker, deps.admin_db, deps.gate_db, deps.rate_limiter)
+    api.state.closed_at_shutdown = [resource for resource in created if resource is not None]
     for module in ROUTES:
         api.include_router(module.router)
     problems.install(api)
-    api.openapi()  # now, while nobody waits for the loop
-    api.add_middleware(SoundPaths)
-    api.add_middleware(BoundedBodies)
-    api.add_middleware(PrivateAnswers)
+    # It takes half a second, so it is built before the first request.
+    api.openapi()
+    api.add_middleware(ReplaceNulInPath)
+    api.add_middleware(LimitBodySize)
+    api.add_middleware(AddSecurityHeaders)
     return api
 
 
 @asynccontextmanager
-async def _closing_connections(api: FastAPI) -> AsyncIterator[None]:
+async def _close_at_shutdown(api: FastAPI) -> AsyncIterator[None]:
     """Close the connections of the app when it shuts down."""
     yield
-    for part in api.state.to_close:
-        part.close()
+    for resource in api.state.closed_at_shutdown:
+        resource.close()
 
 
 def _database(settings: Settings, role: str, pool_size: int, waker: Waker | None) -> Db:
     if settings.database_url is None:
-        raise ValueError("OVERNIGHT_DATABASE_URL is not set; the API needs its database")
+        raise ValueError("OVERNIGHT_DATABASE_URL is not set; the API needs a database")
     return Db.connect(
         settings.database_url,
         role=role,
@@ -114,19 +114,19 @@ def _database(settings: Settings, role: str, pool_size: int, waker: Waker | None
     )
 
 
-def _verifier(settings: Settings) -> Verifier | None:
+def _token_verifier(settings: Settings) -> TokenVerifier | None:
     if not settings.jwt_algorithms:
         return None
-    # Cryptography takes a while to load, and most deployments know keys only.
+    # Importing cryptography is slow, and most deployments use API keys only.
     from overnight_server.control.tokens import Tokens  # noqa: PLC0415
 
     return Tokens.of(settings)
 
 
-def _rates(settings: Settings) -> Rates | None:
+def _rate_limiter(settings: Settings) -> RateLimiter | None:
     if settings.redis_url is None or not settings.rate_limit_per_second:
         return None
-    return Rates(
+    return RateLimiter(
         settings.redis_url,
         settings.redis_key_prefix,
         per_second=settings.rate_limit_per_second,

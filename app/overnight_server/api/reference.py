@@ -13,15 +13,15 @@ BEGIN, END = "<!-- routes -->\n", "<!-- end of routes -->\n"
 
 
 def page(text: str) -> str:
-    """Return the page with the routes of today in their place."""
+    """Return the page with its list of routes replaced by the current routes."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    routes = "".join(f"{line}\n" for line in _lines(described()))
+    routes = "".join(f"{line}\n" for line in _lines(openapi_document()))
     return f"{before}{BEGIN}{routes}{END}{after}"
 
 
-def described() -> dict[str, Any]:
-    """Return the OpenAPI description; no database is needed for it."""
+def openapi_document() -> dict[str, Any]:
+    """Return the OpenAPI document; needs no database."""
     api = FastAPI(title="Overnight")
     for module in ROUTES:
         api.include_router(module.router)
@@ -29,28 +29,29 @@ def described() -> dict[str, Any]:
 
 
 def _lines(description: dict[str, Any]) -> Iterator[str]:
-    yield "| Method and path | Does | Answers |"
+    yield "| Method and path | What it does | Response |"
     yield "|---|---|---|"
     for path, methods in description["paths"].items():
         for method, operation in methods.items():
-            yield f"| `{method.upper()} {path}` | {_does(operation)} | {_answers(operation)} |"
+            yield f"| `{method.upper()} {path}` | {_summary(operation)} | {_response(operation)} |"
 
 
-def _does(operation: dict[str, Any]) -> str:
+def _summary(operation: dict[str, Any]) -> str:
     first = operation["description"].split("\n\n")[0]
-    asked = [one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"]
-    said = f" Takes {', '.join(f'`{name}`' for name in asked)}." if asked else ""
-    return " ".join(f"{first}{said}".split()).replace("|", "\\|")
+    parameters = operation.get("parameters", ())
+    names = [f"`{parameter['name']}`" for parameter in parameters if parameter["in"] == "query"]
+    query = f" Takes {', '.join(names)}." if names else ""
+    return " ".join(f"{first}{query}".split()).replace("|", "\\|")
 
 
-def _answers(operation: dict[str, Any]) -> str:
-    status, answer = next(iter(operation["responses"].items()))
+def _response(operation: dict[str, Any]) -> str:
+    status, response = next(iter(operation["responses"].items()))
     schema: dict[str, Any] = next(
-        (kind.get("schema", {}) for kind in answer.get("content", {}).values()), {}
+        (content.get("schema", {}) for content in response.get("content", {}).values()), {}
     )
-    many = schema.get("type") == "array"
-    name = (schema.get("items", {}) if many else schema).get("$ref", "").rpartition("/")[2]
-    return f"{status}" + (f" `{name}[]`" if name and many else f" `{name}`" if name else "")
+    is_list = schema.get("type") == "array"
+    name = (schema.get("items", {}) if is_list else schema).get("$ref", "").rpartition("/")[2]
+    return f"{status}" + (f" `{name}[]`" if name and is_list else f" `{name}`" if name else "")
 
 
 if __name__ == "__main__":

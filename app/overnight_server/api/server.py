@@ -1,4 +1,4 @@
-"""The server of the API process: one that sends its listeners home before it stops."""
+"""The server of the API process: it ends open streams before it stops."""
 
 import socket
 
@@ -7,9 +7,9 @@ from fastapi import FastAPI
 
 
 class Server(uvicorn.Server):
-    """A server that ends event streams and waits when it is told to stop.
+    """A server that ends event streams and long polls when it is told to stop.
 
-    They would otherwise be what it waits for: a stream ends only when somebody ends it.
+    uvicorn waits for open responses, and a stream would stay open until its client leaves.
     """
 
     def __init__(self, api: FastAPI, config: uvicorn.Config) -> None:
@@ -17,7 +17,7 @@ class Server(uvicorn.Server):
         self._api = api
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop, listeners first."""
-        self._api.state.parts.feed.close()
-        self._api.state.parts.bell.close()
+        """End the streams and long polls, then stop."""
+        self._api.state.dependencies.feed.close()
+        self._api.state.dependencies.agent_long_poll.close()
         await super().shutdown(sockets)

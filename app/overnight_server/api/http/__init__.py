@@ -1,1 +1,1 @@
-"""What all routes share: authentication, rate limits, errors, pages, the OpenAPI description."""
+"""What all routes share: authentication, rate limits, parameters, pages, errors, OpenAPI."""

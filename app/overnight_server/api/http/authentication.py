@@ -1,4 +1,4 @@
-"""Who is calling: every request but the health checks shows an API key or a token."""
+"""Authentication: every request except health checks needs an API key or a token."""
 
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -7,9 +7,9 @@ from fastapi import Depends, Request
 
 from overnight.errors import Forbidden, InvalidRequest, Unauthenticated
 from overnight.models.field_errors import unknown_name
-from overnight_server.api.http.dependencies import Parts, Use
+from overnight_server.api.http.dependencies import Dependencies, Injected
 from overnight_server.api.http.middleware import add_headers
-from overnight_server.api.http.openapi import query_of
+from overnight_server.api.http.openapi import query_parameter_names
 from overnight_server.control.keys import PREFIX, Caller, authenticate
 from overnight_server.domain.scopes import ADMIN, EVERYTHING
 from overnight_server.insight.users import find_identity
@@ -19,63 +19,67 @@ BEARER = "bearer "
 
 
 class NotAnAdmin(Exception):
-    """What admins do is not there for anybody else."""
+    """Somebody who is not an admin called an admin route; the response is 404."""
 
 
-def caller(request: Request, parts: Use) -> Caller:
-    """Return who presents the key or the token of this request, and serve only them."""
-    known = _known(request, parts)
-    if known is None:
-        raise Unauthenticated
-    if parts.rates is not None:
-        add_headers(request, parts.rates.take(known.key_id or str(known.user_id)))
-    parts.serve(known)
-    _check_query(request)
-    return known
+def authenticated(request: Request, deps: Injected) -> Caller:
+    """Return the caller of a request, count the request, and limit the database to the caller.
 
-
-Known = Annotated[Caller, Depends(caller)]
-
-
-def check_again(request: Request, parts: Parts, known: Caller) -> None:
-    """Raise Unauthenticated if what a request showed no longer makes its caller who they were.
-
-    For whoever is kept waiting: a key may be revoked, or a user disabled, in the meantime.
+    Raises Unauthenticated without a valid key or token, TooManyRequests above the rate limit, and
+    InvalidRequest for unknown query parameters.
     """
-    if _known(request, parts) != known:
+    caller = _authenticate(request, deps)
+    if caller is None:
+        raise Unauthenticated
+    if deps.rate_limiter is not None:
+        add_headers(request, deps.rate_limiter.take(caller.key_id or str(caller.user_id)))
+    deps.act_for(caller)
+    _check_query(request)
+    return caller
+
+
+Authenticated = Annotated[Caller, Depends(authenticated)]
+
+
+def check_again(request: Request, deps: Dependencies, caller: Caller) -> None:
+    """Raise Unauthenticated if the caller's key was revoked or the user disabled since.
+
+    For requests that wait: they authenticate again before each response.
+    """
+    if _authenticate(request, deps) != caller:
         raise Unauthenticated
 
 
-def reader(known: Known) -> Caller:
-    """Return a caller who may look at tasks."""
-    return _with_scope(known, "tasks:read")
+def reader(caller: Authenticated) -> Caller:
+    """Return a caller with the scope to read tasks."""
+    return _with_scope(caller, "tasks:read")
 
 
-def writer(known: Known) -> Caller:
-    """Return a caller who may add and cancel tasks."""
-    return _with_scope(known, "tasks:write")
+def writer(caller: Authenticated) -> Caller:
+    """Return a caller with the scope to add, change and cancel tasks."""
+    return _with_scope(caller, "tasks:write")
 
 
-def key_reader(known: Known) -> Caller:
-    """Return a caller who may look at their keys."""
-    return _with_scope(known, "keys:read")
+def key_reader(caller: Authenticated) -> Caller:
+    """Return a caller with the scope to list the own API keys."""
+    return _with_scope(caller, "keys:read")
 
 
-def key_writer(known: Known) -> Caller:
-    """Return a caller who may make and end their keys."""
-    return _with_scope(known, "keys:write")
+def key_writer(caller: Authenticated) -> Caller:
+    """Return a caller with the scope to create and revoke the own API keys."""
+    return _with_scope(caller, "keys:write")
 
 
-def agent_runner(known: Known) -> Caller:
-    """Return a caller who may have agents of their own claim tasks."""
-    return _with_scope(known, "agents:run")
+def agent_runner(caller: Authenticated) -> Caller:
+    """Return a caller with the scope to run pull agents."""
+    return _with_scope(caller, "agents:run")
 
 
-def admin(known: Known) -> Caller:
-    """Return a caller who may act on everybody; to anybody else there is nothing here."""
-    if not (known.is_admin and known.may(ADMIN)):
+def admin(caller: Authenticated) -> Caller:
+    """Return a caller who is an admin; raise NotAnAdmin for anybody else."""
+    if not (caller.is_admin and caller.may(ADMIN)):
         raise NotAnAdmin
-    return known
+    return caller
 
 
 Reader = Annotated[Caller, Depends(reader)]
@@ -86,62 +90,66 @@ AgentRunner = Annotated[Caller, Depends(agent_runner)]
 Admin = Annotated[Caller, Depends(admin)]
 
 
-def _check_query(request: Request) -> None:
-    """Refuse what Postgres could not even be asked for, and names that would have no effect.
-
-    A filter with a slip in its name would else choose everything.
-    """
-    if not request.query_params:
-        return
-    known = query_of(request.app, request.url.path, request.method)
-    for name, value in request.query_params.multi_items():
-        if known is not None and name not in known:
-            legal = f"one of {', '.join(known)}" if known else "no parameters"
-            raise InvalidRequest(name, unknown_name(name, known, "parameter"), legal=legal)
-        if "\0" in value:
-            raise InvalidRequest(name, "holds a NUL character", legal="text without one")
-
-
-def _known(request: Request, parts: Parts) -> Caller | None:
-    shown = presented(request)
-    if not shown:
-        return _trusted(request, parts)
-    if parts.tokens is not None and not shown.startswith(f"{PREFIX}_"):
-        # A token has no place in the header that is for keys.
-        return None if "x-api-key" in request.headers else parts.tokens.caller(parts.db, shown)
-    return authenticate(parts.db, shown)
-
-
-def _trusted(request: Request, parts: Parts) -> Caller | None:
-    """Return the user that a deployment without keys works for, if the call came from this machine.
-
-    A web page in a browser here comes from this machine too: it gives itself away by the name it
-    called, or by where it came from.
-    """
-    name = parts.settings.no_auth
-    if name is None:
-        return None
-    named = [urlsplit(f"//{request.headers.get('host', '')}").hostname or ""]
-    origin = request.headers.get("origin")
-    if origin is not None:
-        named.append(urlsplit(origin).hostname or "")
-    if not all(map(is_loopback, named)):
-        return None
-    found = find_identity(parts.db, name)
-    if found is None or found.is_disabled:
-        return None
-    return Caller(found.user_id, "", (EVERYTHING,), found.is_admin)
-
-
-def presented(request: Request) -> str:
-    """Return the key or the token that a request shows, or nothing."""
+def credential(request: Request) -> str:
+    """Return the key or token of a request's headers, or an empty string."""
     header = request.headers.get("authorization", "")
     if header.lower().startswith(BEARER):
         return header[len(BEARER) :].strip()
     return request.headers.get("x-api-key", "").strip()
 
 
-def _with_scope(known: Caller, scope: str) -> Caller:
-    if not known.may(scope):
+def _check_query(request: Request) -> None:
+    """Raise InvalidRequest for unknown query parameters and for NUL characters.
+
+    An unknown parameter is an error because a filter with a misspelled name would select
+    everything. Postgres cannot store NUL.
+    """
+    if not request.query_params:
+        return
+    names = query_parameter_names(request.app, request.url.path, request.method)
+    for name, value in request.query_params.multi_items():
+        if names is not None and name not in names:
+            legal = f"one of {', '.join(names)}" if names else "no parameters"
+            raise InvalidRequest(name, unknown_name(name, names, "parameter"), legal=legal)
+        if "\0" in value:
+            raise InvalidRequest(name, "contains a NUL character", legal="text without NUL")
+
+
+def _authenticate(request: Request, deps: Dependencies) -> Caller | None:
+    """Return the caller that the request's credential belongs to, or None."""
+    secret = credential(request)
+    if not secret:
+        return _trusted_caller(request, deps)
+    if deps.token_verifier is not None and not secret.startswith(f"{PREFIX}_"):
+        # The header X-API-Key is for keys only.
+        if "x-api-key" in request.headers:
+            return None
+        return deps.token_verifier.caller(deps.db, secret)
+    return authenticate(deps.db, secret)
+
+
+def _trusted_caller(request: Request, deps: Dependencies) -> Caller | None:
+    """Return the user of the setting `no_auth` if the request names this machine, else None.
+
+    A web page in a local browser could call the API too, so the Host and Origin headers must
+    both name a loopback address.
+    """
+    name = deps.settings.no_auth
+    if name is None:
+        return None
+    hosts = [urlsplit(f"//{request.headers.get('host', '')}").hostname or ""]
+    origin = request.headers.get("origin")
+    if origin is not None:
+        hosts.append(urlsplit(origin).hostname or "")
+    if not all(map(is_loopback, hosts)):
+        return None
+    user = find_identity(deps.db, name)
+    if user is None or user.is_disabled:
+        return None
+    return Caller(user.user_id, "", (EVERYTHING,), user.is_admin)
+
+
+def _with_scope(caller: Caller, scope: str) -> Caller:
+    if not caller.may(scope):
         raise Forbidden(scope)
-    return known
+    return caller

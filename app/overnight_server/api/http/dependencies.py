@@ -1,4 +1,4 @@
-"""What every request may use: the settings, the database and the bell that wakes dispatchers."""
+"""What a route gets injected: settings, database connections, event feed, rate limits."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, Protocol
@@ -6,7 +6,7 @@ from typing import Annotated, Protocol
 from anyio import CapacityLimiter
 from fastapi import Depends, Request
 
-from overnight_server.api.http.rate_limit import Rates
+from overnight_server.api.http.rate_limit import RateLimiter
 from overnight_server.control.keys import Caller
 from overnight_server.event_log.feed import Feed
 from overnight_server.settings import Settings
@@ -14,21 +14,22 @@ from overnight_server.store.db import Db
 from overnight_server.wakeups.agent_long_poll import AgentLongPoll
 
 
-class Verifier(Protocol):
-    """Whoever can tell a good token from a bad one."""
+class TokenVerifier(Protocol):
+    """Verifies JSON Web Tokens."""
 
     def caller(self, db: Db, token: str) -> Caller | None:
-        """Return whom a token was made out to, or None if it opens nothing."""
+        """Return the user for whom a token was issued, or None if the token is not valid."""
 
 
 @dataclass
-class Parts:
-    """The parts one API process is made of; each request has a copy of its own.
+class Dependencies:
+    """What one API process shares among its requests; each request gets its own copy.
 
-    `db` finds nothing until the caller is known, and then only what is the caller's. `admin_db`
-    knows no walls: the routes of admins use it, and nobody else. Nor does `gate_db`, through which
-    agents outside register and claim: the gate must see everybody's work. `claim_places` is how
-    many do so at once; the others wait without a thread.
+    `db` is limited by row-level security: it reads nothing before the caller is authenticated,
+    and then only the caller's rows. `admin_db` is for the admin routes and reads the rows of all
+    users. So does `gate_db`, through which pull agents register and claim, because the gate must
+    see the work of all users. `claim_limiter` is how many agents may claim at once; the others
+    wait without occupying a thread.
     """
 
     settings: Settings
@@ -36,22 +37,22 @@ class Parts:
     feed: Feed
     admin_db: Db
     gate_db: Db
-    bell: AgentLongPoll
-    claim_places: CapacityLimiter
-    tokens: Verifier | None = None
-    rates: Rates | None = None
+    agent_long_poll: AgentLongPoll
+    claim_limiter: CapacityLimiter
+    token_verifier: TokenVerifier | None = None
+    rate_limiter: RateLimiter | None = None
 
-    def serve(self, caller: Caller) -> None:
-        """Serve this caller from now on, and nobody else."""
+    def act_for(self, caller: Caller) -> None:
+        """Limit the database connections of this request to the authenticated caller."""
         self.db = self.db.acting_for(caller.served)
         self.admin_db = self.admin_db.acting_for(caller.served)
         self.gate_db = self.gate_db.acting_for(caller.served)
 
 
-def parts(request: Request) -> Parts:
-    """Return the parts of the process that serves this request."""
-    found: Parts = request.app.state.parts
-    return replace(found)
+def dependencies(request: Request) -> Dependencies:
+    """Return a copy of the process's dependencies for one request."""
+    shared: Dependencies = request.app.state.dependencies
+    return replace(shared)
 
 
-Use = Annotated[Parts, Depends(parts)]
+Injected = Annotated[Dependencies, Depends(dependencies)]

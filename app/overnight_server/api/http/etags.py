@@ -1,66 +1,49 @@
-"""Editions of a task over HTTP: its ETag, and what an edit must say to be heeded."""
+"""ETags of tasks: the version of a task, and the header If-Match that an edit must send."""
 
 import re
 
 from fastapi.responses import Response
 
 from overnight.errors import InvalidRequest, PreconditionRequired
-from overnight.models.account import DeadLetterChanges, TaskChanges
 from overnight.models.tasks import TaskResponse
-from overnight_server.control.edit import ANY, Changes, Unset, edition_of
-from overnight_server.domain.priority import score
+from overnight_server.control.edit import ANY, edition_of
 
-#: The header of an edit, as the description has it.
+#: The description of the header If-Match in OpenAPI.
 IF_MATCH = {
     "parameters": [
         {
             "name": "If-Match",
             "in": "header",
             "required": True,
-            "description": "The ETag of the task as it was read, or * for whatever it is now.",
+            "description": "The ETag of the task as it was read, or * for any version.",
             "schema": {"type": "string", "pattern": r'^(\*|"[^"]{1,100}"(, ?"[^"]{1,100}"){0,9})$'},
             "example": "*",
         }
     ]
 }
 _TAGS = re.compile(r'\s*"([^"]{1,100})"\s*(?:,|$)')
-MOST_TAGS = 10
+MAX_TAGS = 10
 
 
-def show_edition(response: Response, task: TaskResponse) -> None:
-    """Give an answer that shows a task the tag by which the task can be edited."""
-    # The stored priority is the exact score.
+def add_etag(response: Response, task: TaskResponse) -> None:
+    """Set the header ETag of a response that contains a task."""
+    # `edition_of` takes the stored priority, which is the exact score.
     row = {**vars(task), "priority": task.priority_score}
     response.headers["ETag"] = f'"{edition_of(row)}"'
 
 
-def editions_in(header: str | None) -> list[str]:
-    """Read If-Match: the editions an edit is meant for, or any."""
+def parse_if_match(header: str | None) -> list[str]:
+    """Return the versions in the header If-Match, or [ANY] for `*`.
+
+    Raises PreconditionRequired without the header and InvalidRequest if it is malformed.
+    """
     if header is None:
         raise PreconditionRequired
     if header.strip() == ANY:
         return [ANY]
-    found = _TAGS.findall(header)
-    if not found or len(found) > MOST_TAGS or _TAGS.sub("", header).strip():
-        raise InvalidRequest("If-Match", "is no ETag", legal='the ETag of the task, or "*" bare')
-    return found
-
-
-def changes_of(body: TaskChanges | None) -> Changes:
-    """Read what is to be changed; what was left out stays as it is."""
-    if body is None:
-        return Changes()
-    given = body.model_fields_set
-    priority = body.priority_score
-    if priority is None and body.priority is not None:
-        priority = score(body.priority)
-    return Changes(
-        title=body.title,
-        description=body.description,
-        priority=priority,
-        tags=body.tags,
-        payload=body.payload if isinstance(body, DeadLetterChanges) else None,
-        spec=body.spec if isinstance(body, DeadLetterChanges) else None,
-        timeout_seconds=body.timeout_seconds if "timeout_seconds" in given else Unset.UNSET,
-        deadline_at=body.deadline_at if "deadline_at" in given else Unset.UNSET,
-    )
+    tags = _TAGS.findall(header)
+    if not tags or len(tags) > MAX_TAGS or _TAGS.sub("", header).strip():
+        raise InvalidRequest(
+            "If-Match", "is not an ETag", legal="the ETag of the task, or * without quotes"
+        )
+    return tags

@@ -1,4 +1,4 @@
-"""What holds for every request: private answers, bodies within bounds, paths that can be asked."""
+"""Middleware for every request: security headers, a limit on body sizes, NUL in paths."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-PRIVATE = {
+SECURITY_HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -18,20 +18,20 @@ PRIVATE = {
     "X-Frame-Options": "DENY",
 }
 MAX_BODY_BYTES = 1024 * 1024
-# A graph comes whole, so it may be larger than any task.
-GRAPHS = "/api/v1/dags"
-MAX_GRAPH_BYTES = 16 * 1024 * 1024
-# So may what a run keeps; how large an artifact may be the settings say.
-ARTIFACTS = "/artifacts"
+# A graph is submitted in one request, so its body may be larger.
+GRAPH_PATHS = "/api/v1/dags"
+# So may the body with an artifact; a setting limits the size of the artifact itself.
+ARTIFACT_PATHS = "/artifacts"
+MAX_LARGE_BODY_BYTES = 16 * 1024 * 1024
 
 
 def add_headers(request: Request, headers: Mapping[str, str]) -> None:
-    """Have the answer to this request bear these headers, whoever writes it."""
+    """Add headers to the response of this request, also if the response is an error."""
     request.state.added_headers = headers
 
 
-class PrivateAnswers:
-    """Adds the headers above, and those of one request, to every answer that lacks them."""
+class AddSecurityHeaders:
+    """Adds SECURITY_HEADERS, and those of `add_headers`, to every response that lacks them."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -40,20 +40,21 @@ class PrivateAnswers:
         """Serve one request."""
         state: dict[str, Any] = scope.setdefault("state", {})
 
-        async def send_privately(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in (PRIVATE | state.get("added_headers", {})).items():
+                for name, value in (SECURITY_HEADERS | state.get("added_headers", {})).items():
                     headers.setdefault(name, value)
             await send(message)
 
-        await self._app(scope, receive, send_privately if scope["type"] == "http" else send)
+        await self._app(scope, receive, send_with_headers if scope["type"] == "http" else send)
 
 
-class BoundedBodies:
-    """Refuses a body above the limit as soon as it is known to be one.
+class LimitBodySize:
+    """Responds 413 to a request body that is too large.
 
-    A declared length is refused unread; an undeclared one when the limit is passed.
+    A body with a declared length is refused before it is read, any other one as soon as more
+    than the limit has arrived.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -65,34 +66,34 @@ class BoundedBodies:
             await self._app(scope, receive, send)
             return
         path = scope["path"]
-        is_large = path.startswith(GRAPHS) or path.endswith(ARTIFACTS)
-        most = MAX_GRAPH_BYTES if is_large else MAX_BODY_BYTES
-        # Nineteen digits tell enough; more would only be work.
+        is_large = path.startswith(GRAPH_PATHS) or path.endswith(ARTIFACT_PATHS)
+        limit = MAX_LARGE_BODY_BYTES if is_large else MAX_BODY_BYTES
+        # Nineteen digits are enough for the comparison; parsing a longer number costs time.
         declared = dict(scope["headers"]).get(b"content-length", b"")[:19]
-        is_too_large = declared.isdigit() and int(declared) > most
-        taken = 0
+        is_too_large = declared.isdigit() and int(declared) > limit
+        received = 0
 
-        async def receive_within_bounds() -> Message:
-            nonlocal taken
+        async def receive_within_limit() -> Message:
+            nonlocal received
             if is_too_large:
-                raise _too_large(most)
+                raise _too_large(limit)
             message = await receive()
-            taken += len(message.get("body", b""))
-            if taken > most:
-                raise _too_large(most)
+            received += len(message.get("body", b""))
+            if received > limit:
+                raise _too_large(limit)
             return message
 
-        await self._app(scope, receive_within_bounds, send)
+        await self._app(scope, receive_within_limit, send)
 
 
-def _too_large(most: int) -> HTTPException:
-    return HTTPException(413, f"a request body holds at most {most} bytes")
+def _too_large(limit: int) -> HTTPException:
+    return HTTPException(413, f"the request body is too large; the limit is {limit} bytes")
 
 
-class SoundPaths:
-    """Has a NUL character in a path name nothing, as any other strange one does.
+class ReplaceNulInPath:
+    """Replaces NUL characters in paths, because Postgres rejects them in a parameter.
 
-    Postgres cannot even be asked for it.
+    The id in such a path then exists as little as any other malformed one: the response is 404.
     """
 
     def __init__(self, app: ASGIApp) -> None:

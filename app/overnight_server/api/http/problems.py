@@ -1,4 +1,4 @@
-"""Saying no: every refusal and every fault as one `application/problem+json` body."""
+"""Error responses: every refused request and every failure as `application/problem+json`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -15,9 +15,9 @@ from overnight import errors
 from overnight.models.field_errors import without_consequences
 from overnight_server import telemetry
 from overnight_server.api.http.authentication import NotAnAdmin
-from overnight_server.api.http.middleware import PRIVATE
+from overnight_server.api.http.middleware import SECURITY_HEADERS
 from overnight_server.api.http.openapi import methods_of, parameters_of
-from overnight_server.api.http.validation_errors import explain
+from overnight_server.api.http.validation_errors import describe_fault
 from overnight_server.control.claim_tokens import ClaimOver
 from overnight_server.store.db import LOCK_TIMEOUT, DatabaseUnreachable, sqlstate
 
@@ -25,7 +25,7 @@ MEDIA_TYPE = "application/problem+json"
 STATEMENT_TIMEOUT = "57014"
 BUSY = frozenset({LOCK_TIMEOUT, STATEMENT_TIMEOUT})
 
-# Titles that a page shows unchanged; all others are made from the code.
+# Titles that web pages show unchanged; all others are made from the code.
 TITLE_OF = {errors.QueueFull.code: "Queue is full. Please try again later."}
 CODE_OF = {413: "BODY_TOO_LARGE"}
 
@@ -39,7 +39,7 @@ def problem(
     details: Mapping[str, object] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Write one refusal; `wrong` lists the fields at fault, `details` adds members of its own."""
+    """Return one problem response; `wrong` lists the wrong fields, `details` adds members."""
     body: dict[str, object] = {
         "type": f"urn:overnight:problem:{code.lower().replace('_', '-')}",
         "title": TITLE_OF.get(code, code.replace("_", " ").capitalize()),
@@ -52,13 +52,13 @@ def problem(
     return JSONResponse(
         {**(details or {}), **body},
         status_code=status,
-        headers={**PRIVATE, **(headers or {})},
+        headers={**SECURITY_HEADERS, **(headers or {})},
         media_type=MEDIA_TYPE,
     )
 
 
 def refused(_request: Request, error: Exception) -> Response:
-    """Write a refusal of the service as its problem body."""
+    """Return the response to a request that the service refuses."""
     if not isinstance(error, errors.Refused):
         raise error
     headers = {} if error.retry_after is None else {"Retry-After": f"{error.retry_after:.0f}"}
@@ -77,16 +77,19 @@ def refused(_request: Request, error: Exception) -> Response:
 
 
 def invalid(request: Request, error: Exception) -> Response:
-    """Answer a request whose shape is wrong: 422 for a body's fields, 400 for all else."""
+    """Return the response to a malformed request: 422 for fields of a body, else 400."""
     if not isinstance(error, RequestValidationError):
         raise error
     body = getattr(request.scope.get("endpoint"), "__annotations__", {}).get("body", object)
     parameters = parameters_of(request.app, request.url.path, request.method)
-    wrong = [explain(fault, body, parameters) for fault in without_consequences(error.errors())]
-    in_body = all(fault["loc"][0] == "body" for fault in error.errors())
-    unreadable = any(fault["type"] == "json_invalid" for fault in error.errors())
+    wrong = [
+        describe_fault(fault, body, parameters) for fault in without_consequences(error.errors())
+    ]
+    is_in_body = all(fault["loc"][0] == "body" for fault in error.errors())
+    is_unreadable = any(fault["type"] == "json_invalid" for fault in error.errors())
+    is_wrong_field = is_in_body and not is_unreadable
     return problem(
-        HTTPStatus.UNPROCESSABLE_ENTITY if in_body and not unreadable else HTTPStatus.BAD_REQUEST,
+        HTTPStatus.UNPROCESSABLE_ENTITY if is_wrong_field else HTTPStatus.BAD_REQUEST,
         errors.InvalidRequest.code,
         "; ".join(str(errors.FieldError(**item)) for item in wrong),
         wrong=wrong,
@@ -94,50 +97,52 @@ def invalid(request: Request, error: Exception) -> Response:
 
 
 def claim_over(request: Request, _error: Exception) -> Response:
-    """Refuse a token of a claim that is no longer held, as any other token that is not valid."""
+    """Return 401 for the token of a claim that has ended, as for any token that is not valid."""
     return refused(request, errors.Unauthenticated())
 
 
 def not_an_admin(request: Request, _error: Exception) -> Response:
-    """Answer as if the route were not there, as it is not for this caller."""
-    return plain_http(request, HTTPException(HTTPStatus.NOT_FOUND))
+    """Return 404, so that only admins learn that the route exists."""
+    return framework_error(request, HTTPException(HTTPStatus.NOT_FOUND))
 
 
-def plain_http(request: Request, error: Exception) -> Response:
-    """Answer what the framework refuses by itself: unknown paths, wrong methods, bad bodies."""
+def framework_error(request: Request, error: Exception) -> Response:
+    """Return the response to what the framework refuses: unknown paths, methods and bad bodies."""
     if not isinstance(error, HTTPException):
         raise error
     if error.status_code == HTTPStatus.BAD_REQUEST:
         wrong = errors.InvalidRequest("body", "cannot be read as JSON", legal="one JSON object")
         return refused(request, wrong)
-    # The name of 413 differs between versions of Python; a code must not.
+    # Versions of Python name 413 differently; the code must be the same.
     code = CODE_OF.get(error.status_code, HTTPStatus(error.status_code).name)
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        # The framework would name the methods of the first route of this path alone.
+        # The framework would list only the methods of the first route of this path.
         allowed = ", ".join(sorted(methods_of(request.app, request.url.path)))
-        detail = f"this path knows no such method; legal: {allowed}"
+        detail = f"this path does not support the method {request.method}; legal: {allowed}"
         return problem(error.status_code, code, detail, headers={"Allow": allowed})
     return problem(error.status_code, code, error.detail, headers=error.headers)
 
 
-def database_down(request: Request, error: Exception) -> Response:
-    """Answer while Postgres cannot be asked; what was meant to be written was not."""
+def database_unavailable(request: Request, error: Exception) -> Response:
+    """Return 503 while Postgres cannot be reached or is too busy; nothing was written."""
     telemetry.emit(telemetry.Event.DATABASE_UNREACHABLE, error=str(error).strip())
     return refused(request, errors.Unavailable())
 
 
-def database_refused(request: Request, error: Exception) -> Response:
-    """Answer an error of Postgres itself: too busy is our matter, a bad value the sender's."""
+def database_error(request: Request, error: Exception) -> Response:
+    """Return the response to an error of Postgres: 400 for a bad value, 503 if it is busy."""
     if isinstance(error, DataError):
-        # Every known case is refused with its field before it comes here.
-        return problem(400, errors.InvalidRequest.code, "a value cannot be stored by the database")
+        # Values that are known to fail are refused earlier, with the name of their field.
+        return problem(
+            400, errors.InvalidRequest.code, "the database cannot store a value of this request"
+        )
     if isinstance(error, DBAPIError) and sqlstate(error) in BUSY:
-        return database_down(request, error)
+        return database_unavailable(request, error)
     return unexpected(request, error)
 
 
 def unexpected(request: Request, error: Exception) -> Response:
-    """Answer a fault of ours without telling its inside."""
+    """Log an unexpected error and return 500 without its details."""
     telemetry.emit(
         telemetry.Event.REQUEST_FAILED,
         method=request.method,
@@ -147,21 +152,21 @@ def unexpected(request: Request, error: Exception) -> Response:
     return problem(
         HTTPStatus.INTERNAL_SERVER_ERROR,
         "INTERNAL_ERROR",
-        "an unexpected error; it was logged and nothing more was done",
+        "the service failed unexpectedly; the error was logged",
     )
 
 
 def install(app: FastAPI) -> None:
-    """Make every error of this app leave as a problem."""
-    for kind, answer in (
+    """Register the handlers that turn every error of the app into a problem response."""
+    for kind, handler in (
         (errors.Refused, refused),
         (RequestValidationError, invalid),
         (ClaimOver, claim_over),
         (NotAnAdmin, not_an_admin),
-        (HTTPException, plain_http),
-        (DatabaseUnreachable, database_down),
-        (PoolExhausted, database_down),
-        (DBAPIError, database_refused),
+        (HTTPException, framework_error),
+        (DatabaseUnreachable, database_unavailable),
+        (PoolExhausted, database_unavailable),
+        (DBAPIError, database_error),
         (Exception, unexpected),
     ):
-        app.add_exception_handler(kind, answer)
+        app.add_exception_handler(kind, handler)

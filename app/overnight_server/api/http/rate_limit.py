@@ -1,7 +1,7 @@
-"""How often one caller may ask: a bucket of tokens in Redis, shared by all API processes.
+"""The request rate limit: one token bucket per caller in Redis, shared by all API processes.
 
-Redis must never be in the way of a submit: when it does not answer at once nobody is counted, and
-for a while it is not even asked.
+Redis must not slow down or fail a submit. If it does not respond within 50 ms, the request is not
+counted, and Redis is not called again for 5 seconds.
 """
 
 import math
@@ -15,14 +15,14 @@ from overnight.errors import TooManyRequests
 from overnight_server.wakeups.redis_client import fail_fast_client
 
 SCRIPT = Path(__file__).with_name("token_bucket.lua")
-PATIENCE_SECONDS = 0.05
-REST_SECONDS = 5.0
-#: What the limit is called in the headers that tell of it.
+TIMEOUT_SECONDS = 0.05
+PAUSE_AFTER_FAILURE_SECONDS = 5.0
+#: The name of the limit in the RateLimit headers.
 POLICY = "requests"
 
 
-class Rates:
-    """The buckets of all callers."""
+class RateLimiter:
+    """Counts requests per caller and refuses those above the limit."""
 
     def __init__(
         self,
@@ -33,36 +33,37 @@ class Rates:
         burst: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._redis = fail_fast_client(redis_url, PATIENCE_SECONDS)
+        self._redis = fail_fast_client(redis_url, TIMEOUT_SECONDS)
         self._take = self._redis.register_script(SCRIPT.read_text())
         self._prefix = f"{prefix}rate:"
         self._limits = [per_second, burst]
         self._policy = f'"{POLICY}";q={burst};w={math.ceil(burst / per_second)}'
         self._clock = clock
-        self._asks_again_at = 0.0
+        self._paused_until = 0.0
 
-    def take(self, name: str) -> Mapping[str, str]:
-        """Count one request of this caller, or refuse it; return headers that tell what is left.
+    def take(self, caller: str) -> Mapping[str, str]:
+        """Count one request of a caller; return the RateLimit headers of the response.
 
-        Without Redis none is refused, and nothing is known.
+        Raises TooManyRequests above the limit. While Redis does not respond, every request is
+        allowed and there are no headers.
         """
-        if self._clock() < self._asks_again_at:
+        if self._clock() < self._paused_until:
             return {}
         try:
-            milliseconds, left = self._take(keys=[self._prefix + name], args=self._limits)
+            milliseconds, left = self._take(keys=[self._prefix + caller], args=self._limits)
         except RedisError:
-            self._asks_again_at = self._clock() + REST_SECONDS
+            self._paused_until = self._clock() + PAUSE_AFTER_FAILURE_SECONDS
             return {}
         if milliseconds:
             seconds = max(1, math.ceil(milliseconds / 1000))
-            raise TooManyRequests(seconds, self._told(0, seconds))
+            raise TooManyRequests(seconds, self._headers(0, seconds))
         per_second, burst = self._limits
-        return self._told(left, math.ceil((burst - left) / per_second))
+        return self._headers(left, math.ceil((burst - left) / per_second))
 
-    def _told(self, left: int, seconds: int) -> dict[str, str]:
-        """Tell how many requests are left, and in how many seconds there are more."""
+    def _headers(self, left: int, seconds: int) -> dict[str, str]:
+        """Return headers with the requests left and the seconds until the bucket is full."""
         return {"RateLimit-Policy": self._policy, "RateLimit": f'"{POLICY}";r={left};t={seconds}'}
 
     def close(self) -> None:
-        """Leave Redis."""
+        """Close the connections to Redis."""
         self._redis.close()

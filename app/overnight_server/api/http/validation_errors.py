@@ -1,4 +1,4 @@
-"""Telling a sender which field is wrong and what would do, from the models themselves."""
+"""Describe each validation error of a request: the field, what is wrong, and legal values."""
 
 from collections.abc import Hashable, Mapping
 from typing import Any
@@ -17,13 +17,13 @@ from overnight.models.field_errors import (
 NOT_JSON = frozenset({"model_attributes_type", "model_type", "dict_type", "dict_attributes_type"})
 
 
-def explain(
+def describe_fault(
     fault: Mapping[str, Any], kind: Hashable, parameters: Mapping[str, Schema] | None = None
 ) -> dict[str, str]:
-    """Turn one fault of pydantic into field, message and legal values.
+    """Return the field, message and legal values of one validation error of pydantic.
 
-    `kind` is what the body should have been, as its route declares it, and `parameters` what may
-    stand beside the body.
+    `kind` is the type of the body that the route declares; `parameters` are the schemas of the
+    route's path, query and header parameters by name.
     """
     place, *path = fault["loc"]
     if fault["type"] == "json_invalid":
@@ -43,7 +43,7 @@ def explain(
 
 
 def _wrong(field: str, message: str, legal: str) -> dict[str, str]:
-    # Half a surrogate pair in a name cannot be written as UTF-8 again.
+    # A name with half a surrogate pair cannot be encoded as UTF-8.
     return {"field": field.encode(errors="backslashreplace").decode(), "message": message} | (
         {"legal": legal} if legal else {}
     )

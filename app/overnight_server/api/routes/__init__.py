@@ -1,1 +1,1 @@
-"""The routes, one module per kind of thing: parse the request, call one function, answer."""
+"""The routes, one module per resource: each parses a request and calls one function."""

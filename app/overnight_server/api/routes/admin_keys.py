@@ -1,4 +1,4 @@
-"""The routes of admins: everybody's keys, and what was done. To others they are not there."""
+"""Admin routes of all users' API keys and of the audit trail; for others they respond 404."""
 
 from typing import Annotated
 
@@ -9,8 +9,8 @@ from overnight.models.admin import AuditEntry
 from overnight.models.field_types import Instant
 from overnight.models.keys import ApiKey, CreatedApiKey, RevokedApiKey, UserApiKey
 from overnight_server.api.http.authentication import Admin
-from overnight_server.api.http.dependencies import Parts, Use
-from overnight_server.api.http.key_requests import USUAL, NewKey, Rotation
+from overnight_server.api.http.dependencies import Dependencies, Injected
+from overnight_server.api.routes.keys import DEFAULT_ROTATION, KeyCreate, KeyRotation
 from overnight_server.control.keys import issue, key_id_of, revoke, rotate
 from overnight_server.domain.ids import UserId
 from overnight_server.insight.audit import list_audit_entries
@@ -22,17 +22,19 @@ MAX_PAGE = 1000
 
 
 @router.get("/users/{user_id}/keys", response_model=list[ApiKey])
-def list_keys_of(user_id: str, parts: Use, _caller: Admin) -> list[UserApiKey]:
-    """List a user's keys; the user goes by id or name."""
-    return list_keys(parts.admin_db, user_named(parts, user_id))
+def list_keys_of_user(user_id: str, deps: Injected, _caller: Admin) -> list[UserApiKey]:
+    """List a user's API keys; the path takes the id or the name of the user."""
+    return list_keys(deps.admin_db, find_user_id(deps, user_id))
 
 
 @router.post("/users/{user_id}/keys", status_code=201)
-def make_key_for(user_id: str, body: NewKey, parts: Use, _caller: Admin) -> CreatedApiKey:
-    """Make a key for a user; it is shown this once."""
+def create_key_for_user(
+    user_id: str, body: KeyCreate, deps: Injected, _caller: Admin
+) -> CreatedApiKey:
+    """Create an API key for a user and return it, this once."""
     key = issue(
-        parts.admin_db,
-        user_named(parts, user_id),
+        deps.admin_db,
+        find_user_id(deps, user_id),
         name=body.name,
         scopes=body.scopes,
         expires_in=body.expires_in,
@@ -42,17 +44,17 @@ def make_key_for(user_id: str, body: NewKey, parts: Use, _caller: Admin) -> Crea
 
 @router.post("/keys/{key_id}/rotate", status_code=201)
 def rotate_any_key(
-    key_id: str, parts: Use, _caller: Admin, body: Rotation = USUAL
+    key_id: str, deps: Injected, _caller: Admin, body: KeyRotation = DEFAULT_ROTATION
 ) -> CreatedApiKey:
-    """Make the key that takes over from anybody's, which stays good for the grace."""
-    key = rotate(parts.admin_db, key_id, grace=body.grace)
+    """Create the key that replaces any user's key; the old one stays valid for the grace."""
+    key = rotate(deps.admin_db, key_id, grace=body.grace)
     return CreatedApiKey(id=key_id_of(key), key=key)
 
 
 @router.delete("/keys/{key_id}")
-def revoke_any_key(key_id: str, parts: Use, _caller: Admin) -> RevokedApiKey:
-    """End anybody's key at once."""
-    if not revoke(parts.admin_db, key_id):
+def revoke_any_key(key_id: str, deps: Injected, _caller: Admin) -> RevokedApiKey:
+    """Revoke any user's key at once."""
+    if not revoke(deps.admin_db, key_id):
         raise KeyNotFound
     return RevokedApiKey(id=key_id)
 
@@ -60,22 +62,24 @@ def revoke_any_key(key_id: str, parts: Use, _caller: Admin) -> RevokedApiKey:
 @router.get("/audit")
 def list_audit(
     *,
-    parts: Use,
+    deps: Injected,
     _caller: Admin,
     user: Annotated[
-        str | None, Query(max_length=200, description="Only what was done to this user.")
+        str | None, Query(max_length=200, description="Only entries about this user.")
     ] = None,
-    since: Annotated[Instant | None, Query(description="Only what was done since then.")] = None,
-    limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="How many at most.")] = PAGE,
+    since: Annotated[Instant | None, Query(description="Only entries since this instant.")] = None,
+    limit: Annotated[
+        int, Query(ge=1, le=MAX_PAGE, description="The maximum number of items.")
+    ] = PAGE,
 ) -> list[AuditEntry]:
-    """Tell what people did, newest first: to one user or to all, since an instant."""
-    concerned = None if user is None else user_named(parts, user)
-    return list_audit_entries(parts.admin_db, user_id=concerned, since=since, limit=limit)
+    """List the entries of the audit trail about one user or all, newest first."""
+    user_id = None if user is None else find_user_id(deps, user)
+    return list_audit_entries(deps.admin_db, user_id=user_id, since=since, limit=limit)
 
 
-def user_named(parts: Parts, named: str) -> UserId:
-    """Return the user of this id or name."""
-    found = find_identity(parts.admin_db, named)
-    if found is None:
+def find_user_id(deps: Dependencies, id_or_name: str) -> UserId:
+    """Return the id of the user with this id or name; raise UserNotFound if there is none."""
+    user = find_identity(deps.admin_db, id_or_name)
+    if user is None:
         raise UserNotFound
-    return found.user_id
+    return user.user_id

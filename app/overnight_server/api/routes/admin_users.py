@@ -1,4 +1,4 @@
-"""The routes by which admins look after users: list, make, change, shut out. To others, nowhere."""
+"""Admin routes of users: list, create, change, disable and enable; for others they respond 404."""
 
 from fastapi import APIRouter, Request, Response
 from sqlalchemy.exc import IntegrityError
@@ -6,11 +6,17 @@ from sqlalchemy.exc import IntegrityError
 from overnight.errors import InvalidRequest
 from overnight.models.admin import UserChanges, UserCreate, UserDetail
 from overnight_server.api.http.authentication import Admin
-from overnight_server.api.http.dependencies import Parts, Use
-from overnight_server.api.http.pagination import PAGE, BeforeName, Limit, page_of
-from overnight_server.api.http.path_params import name_cursor, show_name
-from overnight_server.api.routes.admin_keys import user_named
-from overnight_server.api.routes.me import window_said
+from overnight_server.api.http.dependencies import Dependencies, Injected
+from overnight_server.api.http.pagination import (
+    PAGE,
+    BeforeName,
+    Limit,
+    encode_name_cursor,
+    name_cursor,
+    paginate,
+)
+from overnight_server.api.routes.admin_keys import find_user_id
+from overnight_server.api.routes.me import parse_body_window
 from overnight_server.control.budgets import set_night_budget
 from overnight_server.control.users import (
     Lifted,
@@ -34,77 +40,81 @@ def list_all_users(
     *,
     request: Request,
     response: Response,
-    parts: Use,
+    deps: Injected,
     _caller: Admin,
     limit: Limit = PAGE,
     before: BeforeName = None,
 ) -> list[UserDetail]:
-    """List every user, by name; the Link header leads to the next page."""
-    found = list_users(parts.admin_db, after=name_cursor(before), limit=limit + 1)
-    return page_of(request, response, found, limit, lambda user: show_name(user.name))
+    """List all users, ordered by name; the header Link has the next page."""
+    users = list_users(deps.admin_db, after=name_cursor(before), limit=limit + 1)
+    return paginate(request, response, users, limit, lambda user: encode_name_cursor(user.name))
 
 
 @router.post("", status_code=201)
-def make_user(body: UserCreate, response: Response, parts: Use, _caller: Admin) -> UserDetail:
-    """Make a user with the limits of a plan; a key for them is made by another route."""
+def create_new_user(
+    body: UserCreate, response: Response, deps: Injected, _caller: Admin
+) -> UserDetail:
+    """Create a user with the limits of a plan; `POST /users/{user_id}/keys` creates a key."""
     plan = PlanTier(body.plan)
     try:
-        made = create_user(parts.admin_db, name=body.name, plan=plan, is_admin=body.is_admin)
+        user_id = create_user(deps.admin_db, name=body.name, plan=plan, is_admin=body.is_admin)
     except IntegrityError:
-        raise InvalidRequest("name", "somebody goes by it", legal="a name of nobody's") from None
-    response.headers["Location"] = f"{router.prefix}/{made}"
-    return get_user(parts.admin_db, made)
+        raise InvalidRequest(
+            "name", "is the name of another user", legal="a name that no user has"
+        ) from None
+    response.headers["Location"] = f"{router.prefix}/{user_id}"
+    return get_user(deps.admin_db, user_id)
 
 
 @router.get("/{user_id}")
-def read_user(user_id: str, parts: Use, _caller: Admin) -> UserDetail:
-    """Tell how one user stands; the user goes by id or name."""
-    return get_user(parts.admin_db, user_named(parts, user_id))
+def read_user(user_id: str, deps: Injected, _caller: Admin) -> UserDetail:
+    """Return one user; the path takes the id or the name."""
+    return get_user(deps.admin_db, find_user_id(deps, user_id))
 
 
 @router.patch("/{user_id}")
-def change_user(user_id: str, body: UserChanges, parts: Use, caller: Admin) -> UserDetail:
-    """Change a user's plan, limits, night budget or window; it holds from the next claim on."""
-    named = user_named(parts, user_id)
+def change_user(user_id: str, body: UserChanges, deps: Injected, caller: Admin) -> UserDetail:
+    """Change a user's plan, limits, night budget or window; it applies from the next claim on."""
+    parsed_id = find_user_id(deps, user_id)
     actor = f"user:{caller.user_id}"
-    given = body.model_fields_set
-    # Judged before anything is written, for what follows is several transactions.
-    hours = None if body.window is None else window_said(body.window)
+    sent = body.model_fields_set
+    # Checked before anything is written, because the changes are several transactions.
+    window = None if body.window is None else parse_body_window(body.window)
     if body.plan is not None:
-        change_plan(parts.admin_db, named, PlanTier(body.plan), actor=actor)
-    _override(parts, named, body, actor)
-    if "night_budget_usd" in given:
-        set_night_budget(parts.admin_db, named, body.night_budget_usd, actor=actor)
-    if "window" in given:
-        set_window(parts.admin_db, named, hours)
-    return get_user(parts.admin_db, named)
+        change_plan(deps.admin_db, parsed_id, PlanTier(body.plan), actor=actor)
+    _override(deps, parsed_id, body, actor)
+    if "night_budget_usd" in sent:
+        set_night_budget(deps.admin_db, parsed_id, body.night_budget_usd, actor=actor)
+    if "window" in sent:
+        set_window(deps.admin_db, parsed_id, window)
+    return get_user(deps.admin_db, parsed_id)
 
 
 @router.post("/{user_id}/disable")
-def disable(user_id: str, parts: Use, caller: Admin) -> UserDetail:
-    """Shut a user out: no key opens anything, nothing new starts; what runs may end."""
-    named = user_named(parts, user_id)
-    if named == caller.user_id:
-        raise InvalidRequest("user_id", "that is you", legal="any other user")
-    disable_user(parts.admin_db, named, actor=f"user:{caller.user_id}")
-    return get_user(parts.admin_db, named)
+def disable(user_id: str, deps: Injected, caller: Admin) -> UserDetail:
+    """Disable a user: keys are refused and nothing new starts; running tasks may finish."""
+    parsed_id = find_user_id(deps, user_id)
+    if parsed_id == caller.user_id:
+        raise InvalidRequest("user_id", "is your own id", legal="any other user")
+    disable_user(deps.admin_db, parsed_id, actor=f"user:{caller.user_id}")
+    return get_user(deps.admin_db, parsed_id)
 
 
 @router.post("/{user_id}/enable")
-def enable(user_id: str, parts: Use, caller: Admin) -> UserDetail:
-    """Let a user in again, with the keys and limits they had."""
-    named = user_named(parts, user_id)
-    enable_user(parts.admin_db, named, actor=f"user:{caller.user_id}")
-    return get_user(parts.admin_db, named)
+def enable(user_id: str, deps: Injected, caller: Admin) -> UserDetail:
+    """Enable a disabled user again, with the same keys and limits."""
+    parsed_id = find_user_id(deps, user_id)
+    enable_user(deps.admin_db, parsed_id, actor=f"user:{caller.user_id}")
+    return get_user(deps.admin_db, parsed_id)
 
 
-def _override(parts: Parts, user_id: UserId, body: UserChanges, actor: str) -> None:
-    """Make the exceptions that were named; null lifts a limit that can be lifted."""
-    given = body.model_fields_set
+def _override(deps: Dependencies, user_id: UserId, body: UserChanges, actor: str) -> None:
+    """Change the limits in the body; null removes a limit that may be absent."""
+    sent = body.model_fields_set
 
     def lifted(name: str) -> int | Lifted | None:
         value: int | None = getattr(body, name)
-        return Lifted.LIFTED if value is None and name in given else value
+        return Lifted.LIFTED if value is None and name in sent else value
 
     overrides = Overrides(
         concurrency=body.max_concurrent_agents,
@@ -115,4 +125,4 @@ def _override(parts: Parts, user_id: UserId, body: UserChanges, actor: str) -> N
         on_exhausted=None if body.on_exhausted is None else OnExhausted(body.on_exhausted),
     )
     if overrides != Overrides():
-        override_limits(parts.admin_db, user_id, overrides, actor=actor)
+        override_limits(deps.admin_db, user_id, overrides, actor=actor)

@@ -1,7 +1,8 @@
-"""The routes of agents outside the deployment: register, show oneself, claim, drain, leave.
+"""Routes of pull agents, which run outside the deployment: register, heartbeat, claim, leave.
 
-An agent is its owner's and claims its owner's tasks. An admin's, with `agents:all-users`,
-may claim everybody's. The wait for work is `async`: it holds neither a thread nor a connection.
+An agent belongs to a user and claims that user's tasks. An admin's agent with the scope
+`agents:all-users` may claim tasks of all users. The claim is `async`, so that an agent that waits
+for work occupies neither a thread nor a connection.
 """
 
 import time
@@ -16,8 +17,8 @@ from fastapi import APIRouter, Query, Request, Response
 from overnight.errors import Forbidden
 from overnight.models.agents import Agent, AgentHeartbeat, AgentRegister, ClaimedTask, Ok
 from overnight_server.api.http.authentication import AgentRunner, check_again
-from overnight_server.api.http.dependencies import Parts, Use
-from overnight_server.api.http.openapi import again
+from overnight_server.api.http.dependencies import Dependencies, Injected
+from overnight_server.api.http.openapi import repeated_response
 from overnight_server.control import agents
 from overnight_server.control.agents import OutsideCard, Seat, take_seat
 from overnight_server.control.claim_tokens import Holder, issue
@@ -32,153 +33,153 @@ from overnight_server.outcome.inputs import inputs_of
 from overnight_server.outcome.start import start
 
 router = APIRouter(prefix="/api/v1/agents", tags=["agents"])
-LONGEST_WAIT_SECONDS = 60
-# Whoever was woken in vain looks again a little later each time.
+MAX_WAIT_SECONDS = 60
+# After a wake-up without a task the agent pauses before the next try, longer each time.
 FIRST_PAUSE_SECONDS = 0.25
-LONGEST_PAUSE_SECONDS = 5.0
+MAX_PAUSE_SECONDS = 5.0
 
 
 @router.post(
     "",
     status_code=201,
-    responses=again(Agent, "The agent of this name, changed."),
+    responses=repeated_response(Agent, "The existing agent of this name, updated."),
 )
 def register_agent(
-    body: AgentRegister, response: Response, parts: Use, caller: AgentRunner
+    body: AgentRegister, response: Response, deps: Injected, caller: AgentRunner
 ) -> Agent:
-    """Register an agent; the same name again is the same agent, changed, and answers 200."""
+    """Register an agent; with the name of an existing agent, update that one and respond 200."""
     if body.serves == "everyone":
         _check_all_users_scope(caller)
-    known = {one.name for one in list_agents(parts.db, caller.user_id)}
-    usual = parts.settings
+    existing_names = {agent.name for agent in list_agents(deps.db, caller.user_id)}
+    defaults = deps.settings
     agent_id = agents.register(
-        parts.gate_db,
+        deps.gate_db,
         caller.user_id,
         OutsideCard(
             name=body.name,
             capabilities=body.capabilities,
             types=body.types,
             models=body.models,
-            slots=body.slots or usual.agent_max_concurrent_tasks,
+            slots=body.slots or defaults.agent_max_concurrent_tasks,
             budget_usd=body.budget_usd,
-            claim_ttl=timedelta(seconds=body.claim_ttl_seconds or usual.agent_claim_ttl_sec),
-            stale_after=timedelta(seconds=body.lease_seconds or usual.agent_stale_after_sec),
+            claim_ttl=timedelta(seconds=body.claim_ttl_seconds or defaults.agent_claim_ttl_sec),
+            stale_after=timedelta(seconds=body.lease_seconds or defaults.agent_stale_after_sec),
             serves_everyone=body.serves == "everyone",
         ),
     )
-    if body.name in known:
+    if body.name in existing_names:
         response.status_code = 200
     response.headers["Location"] = f"{router.prefix}/{agent_id}"
-    return get_agent(parts.db, caller.user_id, agent_id)
+    return get_agent(deps.db, caller.user_id, agent_id)
 
 
 @router.get("")
-def list_own_agents(parts: Use, caller: AgentRunner) -> list[Agent]:
-    """List the caller's agents by name."""
-    return list_agents(parts.db, caller.user_id)
+def list_own_agents(deps: Injected, caller: AgentRunner) -> list[Agent]:
+    """List the caller's agents, ordered by name."""
+    return list_agents(deps.db, caller.user_id)
 
 
 @router.get("/{agent_id}")
-def read_agent(agent_id: str, parts: Use, caller: AgentRunner) -> Agent:
-    """Tell how one of the caller's agents stands."""
-    return get_agent(parts.db, caller.user_id, agent_id)
+def read_agent(agent_id: str, deps: Injected, caller: AgentRunner) -> Agent:
+    """Return one of the caller's agents."""
+    return get_agent(deps.db, caller.user_id, agent_id)
 
 
 @router.post("/{agent_id}/heartbeat")
-def heartbeat_agent(agent_id: str, parts: Use, caller: AgentRunner) -> AgentHeartbeat:
-    """Take an agent's sign of life, and tell it whether it is to drain."""
-    seat = take_seat(parts.gate_db, caller.user_id, agent_id)
+def heartbeat_agent(agent_id: str, deps: Injected, caller: AgentRunner) -> AgentHeartbeat:
+    """Record an agent's heartbeat; the response says whether the agent is draining."""
+    seat = take_seat(deps.gate_db, caller.user_id, agent_id)
     return AgentHeartbeat(status="draining" if seat.is_draining else "active")
 
 
 @router.post("/{agent_id}/drain")
-def drain_agent(agent_id: str, parts: Use, caller: AgentRunner) -> Ok:
-    """Give an agent nothing new; what it runs it may finish."""
-    agents.drain(parts.gate_db, caller.user_id, agent_id)
+def drain_agent(agent_id: str, deps: Injected, caller: AgentRunner) -> Ok:
+    """Drain an agent: it gets no new tasks and may finish those it runs."""
+    agents.drain(deps.gate_db, caller.user_id, agent_id)
     return Ok()
 
 
 @router.delete("/{agent_id}")
-def remove_agent(agent_id: str, parts: Use, caller: AgentRunner) -> Ok:
-    """Take an agent's slots away; nothing is deleted, and it may register again."""
-    agents.leave(parts.gate_db, caller.user_id, agent_id)
+def remove_agent(agent_id: str, deps: Injected, caller: AgentRunner) -> Ok:
+    """Set an agent offline, without its slots; it may register again."""
+    agents.leave(deps.gate_db, caller.user_id, agent_id)
     return Ok()
 
 
 @router.post(
     "/{agent_id}/claim",
     response_model=ClaimedTask,
-    responses={204: {"description": "Nothing for it by now."}},
+    responses={204: {"description": "No task could be claimed within the wait."}},
 )
 async def claim_work(
     *,
     agent_id: str,
     request: Request,
-    parts: Use,
+    deps: Injected,
     caller: AgentRunner,
     wait: Annotated[
-        int, Query(ge=0, le=LONGEST_WAIT_SECONDS, description="How many seconds to wait for work.")
+        int, Query(ge=0, le=MAX_WAIT_SECONDS, description="How many seconds to wait for a task.")
     ] = 0,
 ) -> Response:
-    """Claim a task for one of the agent's free slots, waiting so many seconds for it; or 204."""
+    """Claim a task for a free slot of the agent; respond 204 if there is none within `wait`."""
     deadline = time.monotonic() + wait
-    seat = await _thread(partial(take_seat, parts.gate_db, caller.user_id, agent_id))
+    seat = await _thread(partial(take_seat, deps.gate_db, caller.user_id, agent_id))
     if seat.serves is None:
         _check_all_users_scope(caller)
-    look = partial(_claim, parts, caller, seat)
-    work = await _thread(look, limiter=parts.claim_places)
+    claim = partial(_claim, deps, caller, seat)
+    work = await _thread(claim, limiter=deps.claim_limiter)
     if work is None and wait:
         pause = FIRST_PAUSE_SECONDS
-        with parts.bell.register(caller.user_id, seat.pool, seat.serves) as waiting:
+        with deps.agent_long_poll.register(caller.user_id, seat.pool, seat.serves) as waiting:
             while work is None and (left := deadline - time.monotonic()) > 0:
                 await waiting.wait_for_work(left)
-                # A claim for somebody who has hung up would have to wait for its end.
-                if parts.bell.is_closed or await request.is_disconnected():
+                # A claim for a client that has disconnected would block its task until it expires.
+                if deps.agent_long_poll.is_closed or await request.is_disconnected():
                     break
-                # Nor is anything claimed for a key that was shut off meanwhile.
-                await _thread(partial(check_again, request, parts, caller))
-                work = await _thread(look, limiter=parts.claim_places)
+                # A key that was revoked in the meantime must not claim anything.
+                await _thread(partial(check_again, request, deps, caller))
+                work = await _thread(claim, limiter=deps.claim_limiter)
                 if work is None:
                     await waiting.pause(min(pause, max(0.0, deadline - time.monotonic())))
-                    pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+                    pause = min(2 * pause, MAX_PAUSE_SECONDS)
     if work is None:
         return Response(status_code=204)
     return Response(work, media_type="application/json")
 
 
-def _claim(parts: Parts, caller: Caller, seat: Seat) -> bytes | None:
-    """Look through the gate, with the agent's own settings; return the work as the answer tells it.
+def _claim(deps: Dependencies, caller: Caller, seat: Seat) -> bytes | None:
+    """Claim one task through the gate; return it as JSON, or None if there is none.
 
-    A task that cannot be told has failed: nobody could ever be given it.
+    A task that cannot be written as JSON is failed for good, and the next one is claimed.
     """
-    # Looked at anew each time: it may have been drained, or changed, while it waited.
-    seat = take_seat(parts.gate_db, caller.user_id, seat.agent_id)
+    # Read again for each try: the agent may have been drained or updated while it waited.
+    seat = take_seat(deps.gate_db, caller.user_id, seat.agent_id)
     if seat.is_draining:
         return None
-    usual = ClaimSettings.from_settings(parts.settings)
+    defaults = ClaimSettings.from_settings(deps.settings)
     while True:
         claimed = claim_for_agent(
-            parts.gate_db,
+            deps.gate_db,
             seat.pool,
             agent=seat.agent_id,
-            claim_settings=ClaimSettings(seat.claim_ttl, usual.liveness, usual.slots_max),
+            claim_settings=ClaimSettings(seat.claim_ttl, defaults.liveness, defaults.slots_max),
             serves=seat.serves,
             types=seat.types,
         )
         if claimed is None:
             return None
-        found = held(parts.gate_db, claimed.claim, seat.lease)
+        held_claim = held(deps.gate_db, claimed.claim, seat.lease)
         try:
-            return _told(parts, seat, found)
+            return _serialize(deps, seat, held_claim)
         except (ValueError, RecursionError) as error:
-            _give_up(parts, found, error)
+            _fail_for_good(deps, held_claim, error)
 
 
-def _told(parts: Parts, seat: Seat, found: Held) -> bytes:
-    """Write the work as JSON, before anybody is told that there is some."""
-    run = found.run
+def _serialize(deps: Dependencies, seat: Seat, held_claim: Held) -> bytes:
+    """Return a claimed task as JSON; raise ValueError or RecursionError if that fails."""
+    run = held_claim.run
     task_id = run.claim.task_id
-    inputs = inputs_of(parts.gate_db, run.user_id, task_id) if run.is_linked else {}
+    inputs = inputs_of(deps.gate_db, run.user_id, task_id) if run.is_linked else {}
     raw = {name: value for name, value in inputs.items() if isinstance(value, bytes)}
     work = ClaimedTask(
         task_id=show_task(task_id),
@@ -188,7 +189,7 @@ def _told(parts: Parts, seat: Seat, found: Held) -> bytes:
         max_attempts=run.max_attempts,
         type=run.type,
         title=run.title,
-        description=found.description,
+        description=held_claim.description,
         payload=run.payload,
         spec=run.spec,
         inputs=inputs | {name: b64encode(value).decode() for name, value in raw.items()},
@@ -203,19 +204,19 @@ def _told(parts: Parts, seat: Seat, found: Held) -> bytes:
     return work.model_dump_json().encode()
 
 
-def _give_up(parts: Parts, found: Held, error: Exception) -> None:
-    """Fail a task whose claim cannot be told, for good; another claim would end the same way."""
-    run = found.run
-    message = f"what the task reads cannot be given to an agent: {type(error).__name__}"
+def _fail_for_good(deps: Dependencies, held_claim: Held, error: Exception) -> None:
+    """Fail a task whose inputs cannot be written as JSON; a retry would fail the same way."""
+    run = held_claim.run
+    message = f"the task's inputs cannot be sent to an agent as JSON: {type(error).__name__}"
     failure = Raised(
         error_class="invalid_input", message=message, error_type="InvalidInput", retryable=False
     )
-    db = parts.db.acting_for(Holder(run.claim, run.user_id).served)
-    if start(db, run.claim, holder=found.agent, lease=found.lease):
-        end(db, found, failure)
+    db = deps.db.acting_for(Holder(run.claim, run.user_id).served)
+    if start(db, run.claim, holder=held_claim.agent, lease=held_claim.lease):
+        end(db, held_claim, failure)
 
 
 def _check_all_users_scope(caller: Caller) -> None:
-    """Refuse whoever may not have everybody's tasks done; being an admin is part of it."""
+    """Raise Forbidden unless the caller is an admin with the scope for agents of all users."""
     if not (caller.is_admin and caller.may(ALL_USERS_AGENTS)):
         raise Forbidden(ALL_USERS_AGENTS)

@@ -1,13 +1,18 @@
-"""The routes of bulk operations: one action for all that the list's own filter chooses."""
+"""Routes of bulk operations: one action on all tasks that a filter matches."""
 
 from fastapi import APIRouter, Request, Response
 
 from overnight.models.bulk import BulkOperation, BulkPreview, BulkRequest
 from overnight_server.api.http.authentication import Reader, Writer
-from overnight_server.api.http.dependencies import Use
-from overnight_server.api.http.idempotency import IdempotencyKey
-from overnight_server.api.http.pagination import PAGE, BeforeBulk, Limit, page_of
-from overnight_server.api.http.path_params import bulk_cursor, bulk_named
+from overnight_server.api.http.dependencies import Injected
+from overnight_server.api.http.pagination import (
+    PAGE,
+    BeforeBulk,
+    Limit,
+    bulk_cursor,
+    paginate,
+)
+from overnight_server.api.http.params import IdempotencyKey, parse_bulk_param
 from overnight_server.control.bulk import Order, cancel_bulk, preview, start
 from overnight_server.domain.bulk import Action
 from overnight_server.domain.ids import show_bulk, show_task
@@ -24,7 +29,7 @@ router = APIRouter(prefix="/api/v1", tags=["bulk"])
     responses={
         200: {
             "model": BulkPreview | BulkOperation,
-            "description": "What would be done; or, of a key that was known, what is.",
+            "description": "A preview; or the existing operation of a repeated idempotency key.",
         }
     },
 )
@@ -32,32 +37,34 @@ def begin_bulk(
     *,
     body: BulkRequest,
     response: Response,
-    parts: Use,
+    deps: Injected,
     caller: Writer,
     idempotency: IdempotencyKey = None,
 ) -> BulkOperation | BulkPreview:
-    """Retry, cancel or reprioritise all tasks that a filter chooses, or tell how many it would."""
+    """Retry, cancel or reprioritise all tasks that a filter matches, or preview that."""
     order = order_of(body)
     if body.preview:
         response.status_code = 200
-        would = preview(parts.db, caller.user_id, order)
-        sample = [show_task(task) for task in would.sample]
+        result = preview(deps.db, caller.user_id, order)
         return BulkPreview(
-            action=order.action, total=would.total, applies=would.applies, sample=sample
+            action=order.action,
+            total=result.total,
+            applies=result.applies,
+            sample=[show_task(task_id) for task_id in result.sample],
         )
     started = start(
-        parts.db,
+        deps.db,
         caller.user_id,
         order,
         actor=caller.actor,
         key_id=caller.key_id,
         idempotency_key=idempotency_key(body.idempotency_key, idempotency),
     )
-    shown = show_bulk(started.bulk_id)
+    bulk_id = show_bulk(started.bulk_id)
     if not started.created:
         response.status_code = 200
-    response.headers["Location"] = f"{router.prefix}/bulk/{shown}"
-    return get_bulk(parts.db, caller.user_id, started.bulk_id)
+    response.headers["Location"] = f"{router.prefix}/bulk/{bulk_id}"
+    return get_bulk(deps.db, caller.user_id, started.bulk_id)
 
 
 @router.get("/bulk")
@@ -65,32 +72,32 @@ def list_own_bulks(
     *,
     request: Request,
     response: Response,
-    parts: Use,
+    deps: Injected,
     caller: Reader,
     limit: Limit = PAGE,
     before: BeforeBulk = None,
 ) -> list[BulkOperation]:
     """List the caller's bulk operations, newest first."""
-    found = list_bulks(parts.db, caller.user_id, limit=limit + 1, before=bulk_cursor(before))
-    return page_of(request, response, found, limit, lambda bulk: bulk.id)
+    bulks = list_bulks(deps.db, caller.user_id, limit=limit + 1, before=bulk_cursor(before))
+    return paginate(request, response, bulks, limit, lambda bulk: bulk.id)
 
 
 @router.get("/bulk/{bulk_id}")
-def read_bulk(bulk_id: str, parts: Use, caller: Reader) -> BulkOperation:
-    """Tell how far a bulk operation has got."""
-    return get_bulk(parts.db, caller.user_id, bulk_named(bulk_id))
+def read_bulk(bulk_id: str, deps: Injected, caller: Reader) -> BulkOperation:
+    """Return a bulk operation and its progress."""
+    return get_bulk(deps.db, caller.user_id, parse_bulk_param(bulk_id))
 
 
 @router.post("/bulk/{bulk_id}/cancel")
-def cancel_own_bulk(bulk_id: str, parts: Use, caller: Writer) -> BulkOperation:
-    """Let a bulk operation go no further; what it has done stays done."""
-    named = bulk_named(bulk_id)
-    cancel_bulk(parts.db, caller.user_id, named, actor=caller.actor)
-    return get_bulk(parts.db, caller.user_id, named)
+def cancel_own_bulk(bulk_id: str, deps: Injected, caller: Writer) -> BulkOperation:
+    """Stop a bulk operation; what it has done already is not undone."""
+    parsed_id = parse_bulk_param(bulk_id)
+    cancel_bulk(deps.db, caller.user_id, parsed_id, actor=caller.actor)
+    return get_bulk(deps.db, caller.user_id, parsed_id)
 
 
 def order_of(body: BulkRequest) -> Order:
-    """Read what is asked for."""
+    """Return the order that a request body describes."""
     priority = body.priority_score
     if priority is None and body.priority is not None:
         priority = score(body.priority)

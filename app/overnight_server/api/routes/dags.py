@@ -1,4 +1,4 @@
-"""The routes of graphs: create, rehearse, list, read, cancel, and run parts of them again."""
+"""Routes of graphs: create, plan, list, read, cancel and retry."""
 
 from typing import Annotated
 
@@ -18,11 +18,10 @@ from overnight.models.dags import (
 )
 from overnight.models.tasks import Plan
 from overnight_server.api.http.authentication import Reader, Writer
-from overnight_server.api.http.dependencies import Parts, Use
-from overnight_server.api.http.idempotency import IdempotencyKey
-from overnight_server.api.http.openapi import again
-from overnight_server.api.http.pagination import PAGE, BeforeDag, Limit, page_of
-from overnight_server.api.http.path_params import dag_cursor, dag_named
+from overnight_server.api.http.dependencies import Dependencies, Injected
+from overnight_server.api.http.openapi import repeated_response
+from overnight_server.api.http.pagination import PAGE, BeforeDag, Limit, dag_cursor, paginate
+from overnight_server.api.http.params import IdempotencyKey, parse_dag_param
 from overnight_server.control.graphs import cancel_dag, retry_dag
 from overnight_server.domain.ids import show_dag, show_task
 from overnight_server.forecast.plan import plan
@@ -34,34 +33,34 @@ from overnight_server.intake.submit import submit_dag
 from overnight_server.intake.translate_request import idempotency_key, new_task
 
 router = APIRouter(prefix="/api/v1/dags", tags=["dags"])
-KNOWN = again(DagCreated, "The graph of the first time; the idempotency key was known.")
-Word = Annotated[
+REPEATED = repeated_response(DagCreated, "The existing graph; the idempotency key was used before.")
+StatusFilter = Annotated[
     str | None,
     Query(
         max_length=200,
-        description="Only where they stand so.",
+        description="Only graphs with this status.",
         json_schema_extra={"enum": list(DagStatus)},
     ),
 ]
 
 
-@router.post("", status_code=201, responses=KNOWN)
+@router.post("", status_code=201, responses=REPEATED)
 def create_dag(
     *,
     body: DagCreate,
     response: Response,
-    parts: Use,
+    deps: Injected,
     caller: Writer,
     idempotency: IdempotencyKey = None,
 ) -> DagCreated:
-    """Queue a graph, whole or not at all; the same idempotency key again answers 200 with it."""
+    """Submit a graph, all of it or nothing; a repeated idempotency key responds 200."""
     key = idempotency_key(body.idempotency_key, idempotency)
-    tasks, edges = drafts(body, parts)
+    tasks, edges = drafts(body, deps)
     submitted = submit_dag(
-        parts.db,
+        deps.db,
         caller.user_id,
         tasks,
-        Caps.of(parts.settings),
+        Caps.of(deps.settings),
         title=body.title,
         edges=edges,
         budget_usd=body.budget_usd,
@@ -70,7 +69,7 @@ def create_dag(
     response.headers["Location"] = f"{router.prefix}/{show_dag(submitted.dag_id)}"
     if not submitted.created:
         response.status_code = 200
-        return get_outline(parts.db, caller.user_id, submitted.dag_id)
+        return get_outline(deps.db, caller.user_id, submitted.dag_id)
     return outline_of(
         submitted.dag_id,
         body.title,
@@ -79,17 +78,17 @@ def create_dag(
     )
 
 
-# Before the route of one graph, which would take the word for an id.
+# Declared before /{dag_id}, which would take `plan` for an id.
 @router.post("/plan")
-def simulate_dag(body: DagPlanRequest, parts: Use, caller: Reader) -> Plan:
-    """Rehearse a graph behind what waits already; nothing is queued."""
-    tasks, edges = drafts(body, parts)
+def simulate_dag(body: DagPlanRequest, deps: Injected, caller: Reader) -> Plan:
+    """Simulate a graph behind the tasks that wait already; nothing is submitted."""
+    tasks, edges = drafts(body, deps)
     return plan(
-        parts.db,
+        deps.db,
         caller.user_id,
         tasks,
-        Caps.of(parts.settings),
-        Workers.of(parts.settings),
+        Caps.of(deps.settings),
+        Workers.of(deps.settings),
         edges=edges,
         by_at=body.by_at,
     )
@@ -100,67 +99,68 @@ def list_own_dags(
     *,
     request: Request,
     response: Response,
-    parts: Use,
+    deps: Injected,
     caller: Reader,
-    status: Word = None,
+    status: StatusFilter = None,
     limit: Limit = PAGE,
     before: BeforeDag = None,
 ) -> list[DagSummary]:
-    """List the caller's graphs of several tasks, newest first; Link leads to the next page."""
-    # One more than asked for tells whether another page follows.
-    found = list_dags(
-        parts.db,
+    """List the caller's graphs of several tasks, newest first; Link has the next page."""
+    dags = list_dags(
+        deps.db,
         caller.user_id,
-        status=_status(status),
+        status=_parse_status(status),
         limit=limit + 1,
         before=dag_cursor(before),
     )
-    return page_of(request, response, found, limit, lambda dag: dag.id)
+    return paginate(request, response, dags, limit, lambda dag: dag.id)
 
 
 @router.get("/{dag_id}")
 def read_dag(
     dag_id: str,
-    parts: Use,
+    deps: Injected,
     caller: Reader,
-    tasks: Annotated[bool, Query(description="Whether to tell of its tasks and edges.")] = True,  # noqa: FBT002 - a query
+    tasks: Annotated[bool, Query(description="Whether to include its tasks and edges.")] = True,  # noqa: FBT002 - a query
 ) -> Dag:
-    """Tell how one graph stands, with its tasks and edges."""
-    return get_dag(parts.db, caller.user_id, dag_named(dag_id), with_tasks=tasks)
+    """Return one graph with its tasks and edges."""
+    return get_dag(deps.db, caller.user_id, parse_dag_param(dag_id), with_tasks=tasks)
 
 
 @router.delete("/{dag_id}")
-def cancel_own_dag(dag_id: str, parts: Use, caller: Writer) -> DagCancelled:
-    """End what waits of a graph, and ask what runs to stop. Nothing is deleted."""
-    named = dag_named(dag_id)
-    done = cancel_dag(parts.db, caller.user_id, named, actor=f"user:{caller.user_id}")
-    dag = get_dag(parts.db, caller.user_id, named, with_tasks=False)
+def cancel_own_dag(dag_id: str, deps: Injected, caller: Writer) -> DagCancelled:
+    """Cancel the waiting tasks of a graph and stop the running ones. Nothing is deleted."""
+    parsed_id = parse_dag_param(dag_id)
+    done = cancel_dag(deps.db, caller.user_id, parsed_id, actor=f"user:{caller.user_id}")
+    dag = get_dag(deps.db, caller.user_id, parsed_id, with_tasks=False)
     return DagCancelled(cancelled=done.stopped, stopping=done.asked, status=DagStatus(dag.status))
 
 
 @router.post("/{dag_id}/retry")
-def retry_own_dag(dag_id: str, parts: Use, caller: Writer) -> DagRetried:
-    """Run everything of a graph again that failed or was cancelled; what completed stays."""
-    named = dag_named(dag_id)
-    caps, actor = Caps.of(parts.settings), f"user:{caller.user_id}"
-    back = retry_dag(parts.db, caller.user_id, named, actor=actor, caps=caps)
-    return DagRetried(dag_id=show_dag(named), tasks=[show_task(one) for one in back])
+def retry_own_dag(dag_id: str, deps: Injected, caller: Writer) -> DagRetried:
+    """Retry every task of a graph that failed or was cancelled; completed tasks stay."""
+    parsed_id = parse_dag_param(dag_id)
+    caps, actor = Caps.of(deps.settings), f"user:{caller.user_id}"
+    retried = retry_dag(deps.db, caller.user_id, parsed_id, actor=actor, caps=caps)
+    return DagRetried(
+        dag_id=show_dag(parsed_id), tasks=[show_task(retried_id) for retried_id in retried]
+    )
 
 
-def drafts(body: DagCreate, parts: Parts) -> tuple[list[NewTask], list[Edge]]:
-    """Return tasks and edges as intake takes them; what is no graph is refused by its fields.
+def drafts(body: DagCreate, deps: Dependencies) -> tuple[list[NewTask], list[Edge]]:
+    """Return the tasks and edges of a body for intake; raise InvalidGraph if it has a cycle.
 
-    The edges are all there will be: who reads the output of another waits for it too.
+    The edges include those that follow from references to outputs of other tasks.
     """
     links = dependencies_of(body)
-    tasks = [new_task(task, parts.settings, None) for task in body.tasks]
+    tasks = [new_task(task, deps.settings, None) for task in body.tasks]
     edges = [Edge(link.parent, link.child, link.condition, link.on_unmet) for link in links]
     return tasks, list(NewGraph(tasks, edges).edges)
 
 
-def _status(word: str | None) -> str | None:
-    if word is None:
+def _parse_status(text: str | None) -> str | None:
+    if text is None:
         return None
-    if word.lower() in list(DagStatus):
-        return word.lower()
-    raise InvalidRequest("status", "is no status of a graph", legal=", ".join(DagStatus))
+    if text.lower() in list(DagStatus):
+        return text.lower()
+    raise InvalidRequest("status", "is not a status of a graph", legal=", ".join(DagStatus))

@@ -1,7 +1,7 @@
-"""The routes that keep a caller waiting: the event stream, and the wait for a task or a graph.
+"""Routes that stay open: the event stream, and the wait for the end of a task or graph.
 
-They are the only `async` ones: a thread each would soon leave none for everybody else. What they
-read, they read in short transactions between two waits.
+They are `async`, because with one thread each the thread pool would soon be empty. They read the
+database in short transactions between two waits, in a worker thread.
 """
 
 import time
@@ -17,12 +17,12 @@ from starlette.types import Receive, Scope, Send
 
 from overnight.client.calls import HEARTBEAT_SECONDS
 from overnight.client.event_stream import END
-from overnight.errors import DagNotFound, InvalidRequest, TaskNotFound, Unauthenticated
+from overnight.errors import InvalidRequest, Unauthenticated
 from overnight.models.dags import Dag
 from overnight.models.tasks import Event, TaskResponse
 from overnight_server.api.http.authentication import Reader, check_again
-from overnight_server.api.http.dependencies import Parts, Use
-from overnight_server.domain.ids import DagId, MalformedId, TaskId, parse_dag, parse_task
+from overnight_server.api.http.dependencies import Dependencies, Injected
+from overnight_server.api.http.params import parse_dag_param, parse_task_param
 from overnight_server.event_log.feed import Feed, Subscription
 from overnight_server.event_log.reader import Topic, last_event, read_events
 from overnight_server.insight.dags import get_dag
@@ -32,45 +32,49 @@ from overnight_server.store.db import DatabaseUnreachable
 router = APIRouter(prefix="/api/v1", tags=["events"])
 V = TypeVar("V", TaskResponse, Dag)
 PAGE = 500
-# After this long a stream ends by itself and is opened again.
-LONGEST_SECONDS = 15 * 60
-LONGEST_WAIT_SECONDS = 60
-BIGGEST_ID = 2**63 - 1
-# Proxies keep answers back until they are whole, unless they are told not to.
+# A stream ends after this time, and the client opens it again.
+MAX_STREAM_SECONDS = 15 * 60
+MAX_WAIT_SECONDS = 60
+MAX_EVENT_ID = 2**63 - 1
+# Proxies would otherwise buffer the response until it is complete.
 HEADERS = {"X-Accel-Buffering": "no"}
-AGAIN_AFTER_MILLISECONDS = 1000
-BEAT = ": beat\n\n"
-#: What one event of a stream is to whoever reads it.
-HEARD: dict[str, Any] = {
+RECONNECT_MILLISECONDS = 1000
+KEEP_ALIVE = ": beat\n\n"
+#: The OpenAPI schema of one server-sent event.
+EVENT_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
-        "id": {"type": "string", "description": "Where to resume: send it as Last-Event-ID."},
-        "event": {"type": "string", "description": "What happened; `end` is the last."},
+        "id": {
+            "type": "string",
+            "description": "Send it as Last-Event-ID to resume after this event.",
+        },
+        "event": {"type": "string", "description": "The kind of event; `end` is the last one."},
         "data": {"type": "string", "description": "An Event as JSON."},
-        "retry": {"type": "string", "description": "Milliseconds to wait before resuming."},
+        "retry": {"type": "string", "description": "Milliseconds to wait before reconnecting."},
     },
     "examples": [{"id": "1204", "event": "task.completed", "data": '{"id": 1204, …}'}],
 }
 
 
 class EventStream(StreamingResponse):
-    """An answer that goes on, and has its place among the listeners from before its first byte.
+    """A streaming response that subscribes to the feed before it sends its first byte.
 
-    Whoever finds none is refused as by the route itself: nothing was sent by then.
+    If the user has too many subscriptions, that raises TooManyStreams, and the client still gets
+    an error response.
     """
 
     def __init__(
-        self, feed: Feed, topic: Topic, tell: Callable[[Subscription], AsyncIterator[str]]
+        self, feed: Feed, topic: Topic, frames: Callable[[Subscription], AsyncIterator[str]]
     ) -> None:
         super().__init__((), media_type="text/event-stream", headers=HEADERS)
         self._feed = feed
         self._topic = topic
-        self._tell = tell
+        self._frames = frames
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Tell until there is nothing more to tell, or nobody listens."""
-        with self._feed.subscribe(self._topic) as listener:
-            self.body_iterator = self._tell(listener)
+        """Send events until there are no more, or the client disconnects."""
+        with self._feed.subscribe(self._topic) as subscription:
+            self.body_iterator = self._frames(subscription)
             await super().__call__(scope, receive, send)
 
 
@@ -79,48 +83,57 @@ class EventStream(StreamingResponse):
     response_class=StreamingResponse,
     responses={
         200: {
-            "description": "Events, one by one, each with an Event as its data.",
-            "content": {"text/event-stream": {"schema": HEARD, "example": HEARD["examples"][0]}},
+            "description": "Server-sent events, each with an Event as its data.",
+            "content": {
+                "text/event-stream": {
+                    "schema": EVENT_SCHEMA,
+                    "example": EVENT_SCHEMA["examples"][0],
+                }
+            },
         }
     },
 )
 async def stream_events(
     *,
     request: Request,
-    parts: Use,
+    deps: Injected,
     caller: Reader,
     task_id: Annotated[
-        str | None, Query(max_length=200, description="Only what happens to this task.")
+        str | None, Query(max_length=200, description="Only events of this task.")
     ] = None,
     dag_id: Annotated[
-        str | None, Query(max_length=200, description="Only what happens in this graph.")
+        str | None, Query(max_length=200, description="Only events of this graph.")
     ] = None,
     last_event_id: Annotated[
         str | None,
         Header(
             alias="Last-Event-ID",
             max_length=40,
-            description="The last event that was heard; the stream goes on after it.",
+            description="The id of the last received event; the stream continues after it.",
             json_schema_extra={"pattern": "^[0-9]{0,18}$"},
         ),
     ] = None,
 ) -> StreamingResponse:
-    """Tell what happens to the caller's tasks, as server-sent events.
+    """Stream the events of the caller's tasks as server-sent events.
 
     Last-Event-ID resumes after that event; without it the stream begins now.
     """
     if task_id is not None and dag_id is not None:
-        raise InvalidRequest("dag_id", "is given beside task_id", legal="one of the two")
+        raise InvalidRequest(
+            "dag_id", "cannot be combined with task_id", legal="one of the two, or neither"
+        )
     topic = Topic(
         caller.user_id,
-        task_id=None if task_id is None else _task_id(task_id),
-        dag_id=None if dag_id is None else _dag_id(dag_id),
+        task_id=None if task_id is None else parse_task_param(task_id),
+        dag_id=None if dag_id is None else parse_dag_param(dag_id),
     )
-    after = _event_id(last_event_id)
+    after = _parse_event_id(last_event_id)
     if topic.is_bounded:
-        await _thread(partial(last_event, parts.db, topic))  # refuses what is not the caller's
-    check = partial(check_again, request, parts, caller)
-    return EventStream(parts.feed, topic, partial(_told, parts, after=after, check=check))
+        await _thread(
+            partial(last_event, deps.db, topic)
+        )  # raises NotFound if it is another user's
+    check = partial(check_again, request, deps, caller)
+    return EventStream(deps.feed, topic, partial(_frames, deps, after=after, check=check))
 
 
 @router.get("/tasks/{task_id}/wait")
@@ -128,17 +141,17 @@ async def wait_for_task(
     *,
     task_id: str,
     request: Request,
-    parts: Use,
+    deps: Injected,
     caller: Reader,
-    timeout: Annotated[  # noqa: ASYNC109 - the word of the wire
-        int, Query(ge=0, le=LONGEST_WAIT_SECONDS, description="How many seconds to wait.")
+    timeout: Annotated[  # noqa: ASYNC109 - the name on the wire
+        int, Query(ge=0, le=MAX_WAIT_SECONDS, description="How many seconds to wait.")
     ] = 30,
 ) -> TaskResponse:
-    """Tell how a task stands once it has ended, or when so many seconds have passed."""
-    named = _task_id(task_id)
-    look = partial(get_task, parts.db, caller.user_id, named)
-    check = partial(check_again, request, parts, caller)
-    return await _ended(parts, Topic(caller.user_id, named), look, check, timeout)
+    """Return a task once it has ended, or as it is after `timeout` seconds."""
+    parsed_id = parse_task_param(task_id)
+    read = partial(get_task, deps.db, caller.user_id, parsed_id)
+    check = partial(check_again, request, deps, caller)
+    return await _wait_for_end(deps, Topic(caller.user_id, parsed_id), read, check, timeout)
 
 
 @router.get("/dags/{dag_id}/wait")
@@ -146,90 +159,96 @@ async def wait_for_dag(
     *,
     dag_id: str,
     request: Request,
-    parts: Use,
+    deps: Injected,
     caller: Reader,
-    timeout: Annotated[  # noqa: ASYNC109 - the word of the wire
-        int, Query(ge=0, le=LONGEST_WAIT_SECONDS, description="How many seconds to wait.")
+    timeout: Annotated[  # noqa: ASYNC109 - the name on the wire
+        int, Query(ge=0, le=MAX_WAIT_SECONDS, description="How many seconds to wait.")
     ] = 30,
 ) -> Dag:
-    """Tell how a graph stands, without its tasks, once it has ended or so many seconds passed."""
-    named = _dag_id(dag_id)
-    look = partial(get_dag, parts.db, caller.user_id, named, with_tasks=False)
-    check = partial(check_again, request, parts, caller)
-    return await _ended(parts, Topic(caller.user_id, dag_id=named), look, check, timeout)
+    """Return a graph without its tasks once it has ended, or as it is after `timeout` seconds."""
+    parsed_id = parse_dag_param(dag_id)
+    read = partial(get_dag, deps.db, caller.user_id, parsed_id, with_tasks=False)
+    check = partial(check_again, request, deps, caller)
+    topic = Topic(caller.user_id, dag_id=parsed_id)
+    return await _wait_for_end(deps, topic, read, check, timeout)
 
 
-async def _ended(
-    parts: Parts, topic: Topic, look: Callable[[], V], check: Callable[[], None], seconds: float
+async def _wait_for_end(
+    deps: Dependencies,
+    topic: Topic,
+    read: Callable[[], V],
+    check: Callable[[], None],
+    seconds: float,
 ) -> V:
-    """Look until the task or graph has ended, `seconds` have passed, or the server stops."""
+    """Read a task or graph until it has ended, `seconds` have passed, or the server stops."""
     deadline = time.monotonic() + seconds
-    seen = await _thread(look)
-    if _has_ended(seen) or not seconds:
-        return seen
-    with parts.feed.subscribe(topic) as listener:
-        # Looked at again after listening began: it may have ended in between.
+    current = await _thread(read)
+    if _has_ended(current) or not seconds:
+        return current
+    with deps.feed.subscribe(topic) as subscription:
+        # Read again after the subscription began: it may have ended in between.
         while True:
-            seen = await _thread(look)
+            current = await _thread(read)
             await _thread(check)
             left = deadline - time.monotonic()
-            if _has_ended(seen) or left <= 0 or parts.feed.is_closed:
-                return seen
-            await listener.wait(left)
+            if _has_ended(current) or left <= 0 or deps.feed.is_closed:
+                return current
+            await subscription.wait(left)
 
 
-def _has_ended(seen: TaskResponse | Dag) -> bool:
-    ended_at = seen.completed_at if isinstance(seen, TaskResponse) else seen.finished_at
-    return ended_at is not None
+def _has_ended(current: TaskResponse | Dag) -> bool:
+    if isinstance(current, TaskResponse):
+        return current.completed_at is not None
+    return current.finished_at is not None
 
 
-async def _told(
-    parts: Parts, listener: Subscription, *, after: int | None, check: Callable[[], None]
+async def _frames(
+    deps: Dependencies, subscription: Subscription, *, after: int | None, check: Callable[[], None]
 ) -> AsyncIterator[str]:
-    """Write the stream.
+    """Yield the stream as text.
 
-    It ends when nothing can follow, when the key that opened it no longer opens the door, and
-    whenever the deployment must stop.
+    It ends when no event can follow, when the caller's key is no longer valid, when the database
+    fails, and when the server stops.
     """
-    topic = listener.topic
-    ends_at = time.monotonic() + LONGEST_SECONDS
-    look = partial(last_event, parts.db, topic)
-    yield f"retry: {AGAIN_AFTER_MILLISECONDS}\n\n"
+    topic = subscription.topic
+    ends_at = time.monotonic() + MAX_STREAM_SECONDS
+    read_last = partial(last_event, deps.db, topic)
+    yield f"retry: {RECONNECT_MILLISECONDS}\n\n"
     try:
-        while parts.feed.horizon is None and not parts.feed.is_closed:
-            if not await listener.wait(HEARTBEAT_SECONDS):
-                yield BEAT
+        while deps.feed.horizon is None and not deps.feed.is_closed:
+            if not await subscription.wait(HEARTBEAT_SECONDS):
+                yield KEEP_ALIVE
         cursor = after
         if cursor is None:
-            cursor = parts.feed.horizon or 0
-            # Known from the first moment on where to resume, even if nothing happens.
+            cursor = deps.feed.horizon or 0
+            # Sent at once, so that the client can resume even if no event follows.
             yield f"id: {cursor}\n\n"
-        while not parts.feed.is_closed and time.monotonic() < ends_at:
-            last = await _thread(look) if topic.is_bounded else None
-            async for event in _news(parts, topic, cursor, check):
+        while not deps.feed.is_closed and time.monotonic() < ends_at:
+            last = await _thread(read_last) if topic.is_bounded else None
+            async for event in _new_events(deps, topic, cursor, check):
                 yield _frame(event)
                 cursor = event.id
             if last is not None and cursor >= last:
                 yield f"event: {END}\ndata: {{}}\n\n"
                 return
-            if not await listener.wait(HEARTBEAT_SECONDS):
+            if not await subscription.wait(HEARTBEAT_SECONDS):
                 await _thread(check)
-                yield BEAT
+                yield KEEP_ALIVE
     except (DatabaseUnreachable, SQLAlchemyError, Unauthenticated):
-        return  # the listener comes back to where it was, if the door opens
+        return  # the client reconnects and resumes, if its key is still valid
 
 
-async def _news(
-    parts: Parts, topic: Topic, after: int, check: Callable[[], None]
+async def _new_events(
+    deps: Dependencies, topic: Topic, after: int, check: Callable[[], None]
 ) -> AsyncIterator[Event]:
-    """Read all that is certain after one event, a page at a time."""
+    """Yield all committed events after one, read page by page."""
     while True:
-        until = parts.feed.horizon or 0
+        until = deps.feed.horizon or 0
         page = await _thread(
-            partial(read_events, parts.db, topic, after=after, until=until, limit=PAGE)
+            partial(read_events, deps.db, topic, after=after, until=until, limit=PAGE)
         )
         if page:
-            # After the reading: what happened since the key was shut off is not told.
+            # Checked after reading, so that a revoked key gets no event after its revocation.
             await _thread(check)
         for event in page:
             yield event
@@ -239,28 +258,15 @@ async def _news(
 
 
 def _frame(event: Event) -> str:
-    data = event.model_dump_json()
-    return f"id: {event.id}\nevent: {event.kind}\ndata: {data}\n\n"
+    return f"id: {event.id}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n"
 
 
-def _task_id(text: str) -> TaskId:
-    try:
-        return parse_task(text)
-    except MalformedId:
-        raise TaskNotFound from None
-
-
-def _dag_id(text: str) -> DagId:
-    try:
-        return parse_dag(text)
-    except MalformedId:
-        raise DagNotFound from None
-
-
-def _event_id(text: str | None) -> int | None:
-    """Read where to resume; browsers send an empty one where none was ever told."""
+def _parse_event_id(text: str | None) -> int | None:
+    """Return the event after which to resume; browsers send an empty text if they have none."""
     if not text:
         return None
-    if not (text.isascii() and text.isdigit() and int(text) <= BIGGEST_ID):
-        raise InvalidRequest("Last-Event-ID", "is no event", legal="the id of an event, or 0")
+    if not (text.isascii() and text.isdigit() and int(text) <= MAX_EVENT_ID):
+        raise InvalidRequest(
+            "Last-Event-ID", "is not an event id", legal="the id of an event, or 0"
+        )
     return int(text)

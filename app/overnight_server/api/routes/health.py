@@ -1,4 +1,4 @@
-"""The routes of health: whether the process lives, and whether it can serve."""
+"""Health checks: whether the process is alive, and whether it can serve requests."""
 
 from datetime import timedelta
 from typing import Any
@@ -8,44 +8,44 @@ from pydantic import BaseModel, ConfigDict, Field
 from redis import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
-from overnight_server.api.http.dependencies import Use
+from overnight_server.api.http.dependencies import Injected
 from overnight_server.insight.workers import health
 from overnight_server.store import migrate
 from overnight_server.store.db import DatabaseUnreachable
 from overnight_server.wakeups.redis_client import fail_fast_client
 
 router = APIRouter(tags=["health"])
-REDIS_PATIENCE_SECONDS = 0.5
-State = dict[str, Any]
+REDIS_TIMEOUT_SECONDS = 0.5
+PartState = dict[str, Any]
 
 
 class Alive(BaseModel):
-    """A process that answers."""
+    """The response of a live process."""
 
-    status: str = Field("ok", description="That it does.")
+    status: str = Field("ok", description="Always ok.")
 
 
-class Part(BaseModel):
-    """One thing that the service stands on; what is not known of it is left out."""
+class PartStatus(BaseModel):
+    """The status of one part that the service needs; other members depend on the part."""
 
     model_config = ConfigDict(extra="allow")
 
-    ok: bool = Field(description="Whether it is as it should be.")
+    ok: bool = Field(description="Whether the part works.")
 
 
 class Readiness(BaseModel):
-    """Whether requests can be served, and how each part stands."""
+    """Whether requests can be served, and the status of each part."""
 
-    ready: bool = Field(description="Whether they can.")
-    database: Part = Field(description="Whether Postgres answers.")
-    migrations: Part = Field(description="Whether its schema is this release's.")
-    redis: Part = Field(description="Whether Redis answers; not needed.")
-    workers: Part = Field(description="Whether anybody works, and on how many slots; not needed.")
+    ready: bool = Field(description="Whether requests can be served.")
+    database: PartStatus = Field(description="Whether Postgres responds.")
+    migrations: PartStatus = Field(description="Whether the schema is that of this release.")
+    redis: PartStatus = Field(description="Whether Redis responds; not required.")
+    workers: PartStatus = Field(description="Live workers and their slots; not required.")
 
 
 @router.get("/health")
 def live() -> Alive:
-    """Tell that the process answers; nothing else is asked."""
+    """Respond while the process is alive; checks nothing else."""
     return Alive()
 
 
@@ -54,15 +54,15 @@ def live() -> Alive:
     response_model=Readiness,
     responses={503: {"model": Readiness, "description": "Requests cannot be served now."}},
 )
-def ready(response: Response, parts: Use) -> dict[str, Any]:
-    """Tell, part by part, whether requests can be served.
+def ready(response: Response, deps: Injected) -> dict[str, Any]:
+    """Return whether requests can be served, with the status of each part.
 
     Redis and workers are reported but not required: tasks are accepted without them and
     run when they are back.
     """
-    workers = _workers(parts)
+    workers = _workers(deps)
     database = {"ok": workers is not None}
-    migrations = _migrations(parts) if workers is not None else {"ok": False}
+    migrations = _migrations(deps) if workers is not None else {"ok": False}
     is_ready = bool(database["ok"] and migrations["ok"])
     if not is_ready:
         response.status_code = 503
@@ -70,34 +70,34 @@ def ready(response: Response, parts: Use) -> dict[str, Any]:
         "ready": is_ready,
         "database": database,
         "migrations": migrations,
-        "redis": {"ok": _redis_answers(parts.settings.redis_url)},
+        "redis": {"ok": _redis_responds(deps.settings.redis_url)},
         "workers": workers or {"ok": False},
     }
 
 
-def _workers(parts: Use) -> State | None:
-    """Return the state of the workers, or None if the database cannot tell."""
+def _workers(deps: Injected) -> PartState | None:
+    """Return the state of the workers, or None if the database does not respond."""
     try:
-        liveness = timedelta(seconds=parts.settings.worker_liveness)
-        known = health(parts.db, liveness=liveness)
+        liveness = timedelta(seconds=deps.settings.worker_liveness)
+        state = health(deps.db, liveness=liveness)
     except (DatabaseUnreachable, SQLAlchemyError):
         return None
-    return {"ok": known.workers > 0, "workers": known.workers, "slots": known.slots}
+    return {"ok": state.workers > 0, "workers": state.workers, "slots": state.slots}
 
 
-def _migrations(parts: Use) -> State:
+def _migrations(deps: Injected) -> PartState:
     try:
-        current = parts.db.atomically(migrate.revision)
+        current = deps.db.atomically(migrate.revision)
     except (DatabaseUnreachable, SQLAlchemyError):
         return {"ok": False}
     return {"ok": current == migrate.head(), "current": current, "head": migrate.head()}
 
 
-def _redis_answers(url: str | None) -> bool:
+def _redis_responds(url: str | None) -> bool:
     if url is None:
         return False
     try:
-        with fail_fast_client(url, REDIS_PATIENCE_SECONDS) as redis:
+        with fail_fast_client(url, REDIS_TIMEOUT_SECONDS) as redis:
             return bool(redis.ping())
     except RedisError:
         return False

@@ -1,33 +1,88 @@
-"""The routes of keys: the caller's own, listed, made, rotated and revoked."""
+"""Routes of the caller's own API keys: list, create, rotate and revoke them."""
+
+from datetime import timedelta
+from typing import Annotated
 
 from fastapi import APIRouter
+from pydantic import AfterValidator, Field
 
 from overnight.errors import InvalidRequest, KeyNotFound
+from overnight.models.base import RequestModel
+from overnight.models.field_types import WholeNumber
+from overnight.models.json_values import check_text
 from overnight.models.keys import ApiKey, CreatedApiKey, RevokedApiKey, UserApiKey
 from overnight_server.api.http.authentication import KeyReader, KeyWriter
-from overnight_server.api.http.dependencies import Use
-from overnight_server.api.http.key_requests import USUAL, NewKey, Rotation
-from overnight_server.control.keys import issue, key_id_of, revoke, rotate
-from overnight_server.domain.scopes import within
+from overnight_server.api.http.dependencies import Injected
+from overnight_server.control.keys import GRACE, LONGEST_GRACE, issue, key_id_of, revoke, rotate
+from overnight_server.domain.scopes import EVERYTHING, SCOPES, within
 from overnight_server.insight.users import list_keys
 
 router = APIRouter(prefix="/api/v1/keys", tags=["keys"])
+TEN_YEARS_SECONDS = 10 * 365 * 86_400
+KeyName = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(check_text)]
+# The enum only documents the scopes; `domain.scopes` checks them, and its error lists all.
+Scope = Annotated[str, Field(json_schema_extra={"enum": list(SCOPES)})]
+Scopes = Annotated[list[Scope], Field(min_length=1, max_length=20)]
+
+
+class KeyCreate(RequestModel):
+    """An API key to create."""
+
+    name: KeyName = Field(description="A name for the key.")
+    scopes: Scopes = Field(
+        default=[EVERYTHING],
+        description="What requests with the key may do; not more than with the key of the request.",
+    )
+    expires_in_seconds: WholeNumber | None = Field(
+        default=None,
+        ge=60,
+        le=TEN_YEARS_SECONDS,
+        description="After how many seconds the key expires; null means never.",
+    )
+
+    @property
+    def expires_in(self) -> timedelta | None:
+        """After which time the key expires."""
+        seconds = self.expires_in_seconds
+        return None if seconds is None else timedelta(seconds=seconds)
+
+
+class KeyRotation(RequestModel):
+    """How an API key is replaced by a new one."""
+
+    grace_seconds: WholeNumber = Field(
+        default=int(GRACE.total_seconds()),
+        ge=0,
+        le=int(LONGEST_GRACE.total_seconds()),
+        description="For how many seconds the old key stays valid.",
+    )
+
+    @property
+    def grace(self) -> timedelta:
+        """For how long the old key stays valid."""
+        return timedelta(seconds=self.grace_seconds)
+
+
+DEFAULT_ROTATION = KeyRotation()
 
 
 @router.get("", response_model=list[ApiKey])
-def list_own_keys(parts: Use, caller: KeyReader) -> list[UserApiKey]:
-    """List the caller's keys, newest first; the keys themselves are not kept."""
-    return list_keys(parts.db, caller.user_id)
+def list_own_keys(deps: Injected, caller: KeyReader) -> list[UserApiKey]:
+    """List the caller's API keys without their secrets, newest first."""
+    return list_keys(deps.db, caller.user_id)
 
 
 @router.post("", status_code=201)
-def make_own_key(body: NewKey, parts: Use, caller: KeyWriter) -> CreatedApiKey:
-    """Make a key for the caller, shown this once; it reaches and lives no further than this one."""
+def create_own_key(body: KeyCreate, deps: Injected, caller: KeyWriter) -> CreatedApiKey:
+    """Create an API key for the caller and return it, this once.
+
+    It cannot have more scopes than the key of the request, nor expire later.
+    """
     if not within(body.scopes, caller.scopes):
         legal = f"those of this key: {', '.join(caller.scopes)}"
-        raise InvalidRequest("scopes", "go further than this key's own", legal=legal)
+        raise InvalidRequest("scopes", "include scopes that this key lacks", legal=legal)
     key = issue(
-        parts.db,
+        deps.db,
         caller.user_id,
         name=body.name,
         scopes=body.scopes,
@@ -39,24 +94,24 @@ def make_own_key(body: NewKey, parts: Use, caller: KeyWriter) -> CreatedApiKey:
 
 @router.post("/{key_id}/rotate", status_code=201)
 def rotate_own_key(
-    key_id: str, parts: Use, caller: KeyWriter, body: Rotation = USUAL
+    key_id: str, deps: Injected, caller: KeyWriter, body: KeyRotation = DEFAULT_ROTATION
 ) -> CreatedApiKey:
-    """Make the key that takes over from one of the caller's, which stays good for the grace."""
-    _reaching(parts, caller, key_id)
-    key = rotate(parts.db, key_id, grace=body.grace, user_id=caller.user_id, maker=caller.key_id)
+    """Create the key that replaces one of the caller's; the old one stays valid for the grace."""
+    _check_scopes(deps, caller, key_id)
+    key = rotate(deps.db, key_id, grace=body.grace, user_id=caller.user_id, maker=caller.key_id)
     return CreatedApiKey(id=key_id_of(key), key=key)
 
 
 @router.delete("/{key_id}")
-def revoke_own_key(key_id: str, parts: Use, caller: KeyWriter) -> RevokedApiKey:
-    """End one of the caller's keys at once; it may be the one this request shows."""
-    if not revoke(parts.db, key_id, user_id=caller.user_id):
+def revoke_own_key(key_id: str, deps: Injected, caller: KeyWriter) -> RevokedApiKey:
+    """Revoke one of the caller's keys at once; it may be the key of this request."""
+    if not revoke(deps.db, key_id, user_id=caller.user_id):
         raise KeyNotFound
     return RevokedApiKey(id=key_id)
 
 
-def _reaching(parts: Use, caller: KeyWriter, key_id: str) -> None:
-    """Refuse to hand out, by rotation, a key that reaches further than the one shown."""
-    own = {key.id: key for key in list_keys(parts.db, caller.user_id)}
-    if key_id not in own or not within(own[key_id].scopes, caller.scopes):
+def _check_scopes(deps: Injected, caller: KeyWriter, key_id: str) -> None:
+    """Raise KeyNotFound if the key to rotate has a scope that the key of the request lacks."""
+    keys = {key.id: key for key in list_keys(deps.db, caller.user_id)}
+    if key_id not in keys or not within(keys[key_id].scopes, caller.scopes):
         raise KeyNotFound

@@ -1,4 +1,4 @@
-"""The routes of the caller: who they are here, when their work may start, what the plan allows."""
+"""Routes of the caller's own user: identity, night window and plan limits."""
 
 from fastapi import APIRouter
 
@@ -7,7 +7,7 @@ from overnight.models.account import Me, WindowRequest
 from overnight.models.admin import UserDetail, UserLimitsDetail
 from overnight.models.tasks import UserLimits
 from overnight_server.api.http.authentication import Reader, Writer
-from overnight_server.api.http.dependencies import Use
+from overnight_server.api.http.dependencies import Injected
 from overnight_server.control.windows import set_window
 from overnight_server.domain.windows import Window, parse_window
 from overnight_server.insight.limits import user_limits
@@ -17,34 +17,34 @@ router = APIRouter(prefix="/api/v1/users", tags=["users"])
 
 
 @router.get("/me", response_model=Me)
-def read_me(parts: Use, caller: Reader) -> UserDetail:
-    """Tell who the caller is here, whether their work is held, and in which hours it may start."""
-    return get_user(parts.db, caller.user_id)
+def read_me(deps: Injected, caller: Reader) -> UserDetail:
+    """Return the caller's user: name, plan, running and waiting tasks, pause and window."""
+    return get_user(deps.db, caller.user_id)
 
 
 @router.put("/me/window", response_model=Me)
-def set_own_window(body: WindowRequest, parts: Use, caller: Writer) -> UserDetail:
-    """Let the caller's work start only in these hours of every day; it holds at once."""
-    set_window(parts.db, caller.user_id, window_said(body))
-    return get_user(parts.db, caller.user_id)
+def set_own_window(body: WindowRequest, deps: Injected, caller: Writer) -> UserDetail:
+    """Set the hours of every day in which the caller's tasks may start; it applies at once."""
+    set_window(deps.db, caller.user_id, parse_body_window(body))
+    return get_user(deps.db, caller.user_id)
 
 
 @router.delete("/me/window", response_model=Me)
-def drop_own_window(parts: Use, caller: Writer) -> UserDetail:
-    """Let the caller's work start at any time."""
-    set_window(parts.db, caller.user_id, None)
-    return get_user(parts.db, caller.user_id)
+def drop_own_window(deps: Injected, caller: Writer) -> UserDetail:
+    """Remove the window, so that the caller's tasks may start at any time."""
+    set_window(deps.db, caller.user_id, None)
+    return get_user(deps.db, caller.user_id)
 
 
 @router.get("/me/limits", response_model=UserLimits)
-def read_limits(parts: Use, caller: Reader) -> UserLimitsDetail:
-    """Tell what the caller's plan allows and how much of it is used."""
-    deployment = parts.settings.max_pending_per_user
-    return user_limits(parts.db, caller.user_id, default_max_pending=deployment)
+def read_limits(deps: Injected, caller: Reader) -> UserLimitsDetail:
+    """Return the limits of the caller's plan and how much of them is used."""
+    default = deps.settings.max_pending_per_user
+    return user_limits(deps.db, caller.user_id, default_max_pending=default)
 
 
-def window_said(body: WindowRequest) -> Window:
-    """Return the window that a body describes, or refuse it under the body's own names."""
+def parse_body_window(body: WindowRequest) -> Window:
+    """Return the window of a request body; raise InvalidRequest if it opens when it closes."""
     if body.opens == body.closes:
-        raise InvalidRequest("closes", "is when it opens", legal="another time of day")
+        raise InvalidRequest("closes", "is the same time as opens", legal="another time of day")
     return parse_window(body.zone, body.opens, body.closes, body.at_closing)

@@ -1,4 +1,4 @@
-"""The route of plans: what a batch would come to, before it is queued."""
+"""Route of plans: a dry run of a batch of tasks, without submitting it."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from overnight.errors import FieldError, InvalidGraph
 from overnight.models.tasks import Plan, PlanRequest
 from overnight_server.api.http.authentication import Reader
-from overnight_server.api.http.dependencies import Use
+from overnight_server.api.http.dependencies import Injected
 from overnight_server.forecast.plan import plan
 from overnight_server.forecast.snapshot import Workers
 from overnight_server.intake.caps import Caps
@@ -18,23 +18,23 @@ router = APIRouter(prefix="/api/v1/plan", tags=["plan"])
 
 
 @router.post("")
-def simulate_batch(body: PlanRequest, parts: Use, caller: Reader) -> Plan:
-    """Rehearse a batch behind what waits already; nothing is queued."""
-    if wrong := list(_leading_nowhere(body)):
+def simulate_batch(body: PlanRequest, deps: Injected, caller: Reader) -> Plan:
+    """Simulate a batch behind the tasks that wait already; nothing is submitted."""
+    if wrong := list(_dangling_edges(body)):
         raise InvalidGraph(wrong)
     return plan(
-        parts.db,
+        deps.db,
         caller.user_id,
-        [new_task(task, parts.settings, task.idempotency_key) for task in body.tasks],
-        Caps.of(parts.settings),
-        Workers.of(parts.settings),
+        [new_task(task, deps.settings, task.idempotency_key) for task in body.tasks],
+        Caps.of(deps.settings),
+        Workers.of(deps.settings),
         edges=[Edge(edge.parent, edge.child) for edge in body.edges],
         by_at=body.by_at,
     )
 
 
-def _leading_nowhere(body: PlanRequest) -> Iterator[FieldError]:
-    """Name the ends of edges that no task of the batch stands at."""
+def _dangling_edges(body: PlanRequest) -> Iterator[FieldError]:
+    """Yield each end of an edge that names no task of the batch."""
     last = len(body.tasks) - 1
     for place, edge in enumerate(body.edges):
         for end in ("parent", "child"):

@@ -1,4 +1,4 @@
-"""The routes of what happened: attempts, events and artifacts of tasks, and notices."""
+"""Routes of the attempts, events and artifacts of tasks, and of the caller's notices."""
 
 import json
 from typing import Annotated, Any
@@ -8,76 +8,86 @@ from fastapi import APIRouter, Query, Request, Response
 from overnight.models.account import Artifact, Attempt, Notice
 from overnight.models.tasks import Event
 from overnight_server.api.http.authentication import Reader
-from overnight_server.api.http.dependencies import Use
-from overnight_server.api.http.pagination import PAGE, BeforeNumber, Limit, page_of
-from overnight_server.api.http.path_params import artifact_named, number_cursor, task_named
+from overnight_server.api.http.dependencies import Injected
+from overnight_server.api.http.pagination import (
+    PAGE,
+    BeforeNumber,
+    Limit,
+    number_cursor,
+    paginate,
+)
+from overnight_server.api.http.params import parse_artifact_param, parse_task_param
 from overnight_server.event_log.reader import Topic, last_event, read_events
 from overnight_server.insight.artifacts import get_artifact, list_artifacts
 from overnight_server.insight.attempts import list_attempts
 from overnight_server.insight.notices import list_notices
 from overnight_server.insight.tasks import get_task
 
-router = APIRouter(prefix="/api/v1", tags=["records"])
-BIGGEST_ID = 2**63 - 1
-MEDIA = {"json": "application/json", "text": "text/plain; charset=utf-8"}
+router = APIRouter(prefix="/api/v1")
+MAX_EVENT_ID = 2**63 - 1
+MAX_EPOCH = 2**31 - 1
+MEDIA_TYPES = {"json": "application/json", "text": "text/plain; charset=utf-8"}
 
 
-@router.get("/tasks/{task_id}/attempts")
+@router.get("/tasks/{task_id}/attempts", tags=["attempts"])
 def read_attempts(
     *,
     task_id: str,
     request: Request,
     response: Response,
-    parts: Use,
+    deps: Injected,
     caller: Reader,
     limit: Limit = PAGE,
     before: BeforeNumber = None,
 ) -> list[Attempt]:
     """List the claims of a task, the latest first: who ran it, how it ended, what it cost."""
     cursor = number_cursor(before)
-    named = task_named(task_id)
-    # A claim's number is a small one; a larger cursor only means all of them.
-    below = None if cursor is None else min(cursor, 2**31 - 1)
-    found = list_attempts(parts.db, caller.user_id, named, before=below, limit=limit + 1)
-    return page_of(request, response, found, limit, lambda attempt: attempt.epoch)
+    parsed_id = parse_task_param(task_id)
+    # The column is a 32-bit integer.
+    epoch = None if cursor is None else min(cursor, MAX_EPOCH)
+    attempts = list_attempts(deps.db, caller.user_id, parsed_id, before=epoch, limit=limit + 1)
+    return paginate(request, response, attempts, limit, lambda attempt: attempt.epoch)
 
 
-@router.get("/tasks/{task_id}/events")
+@router.get("/tasks/{task_id}/events", tags=["events"])
 def read_task_events(
     *,
     task_id: str,
-    parts: Use,
+    deps: Injected,
     caller: Reader,
-    after: Annotated[int, Query(ge=0, le=BIGGEST_ID, description="The last event seen.")] = 0,
+    after: Annotated[
+        int, Query(ge=0, le=MAX_EVENT_ID, description="Only events with a larger id.")
+    ] = 0,
     limit: Limit = PAGE,
 ) -> list[Event]:
-    """List what happened to a task, the oldest first; `after` goes on from an event."""
-    topic = Topic(caller.user_id, task_id=task_named(task_id))
-    last_event(parts.db, topic)  # refuses what is not the caller's
-    return read_events(parts.db, topic, after=after, until=BIGGEST_ID, limit=limit)
+    """List the events of a task, the oldest first; `after` continues after an event."""
+    topic = Topic(caller.user_id, task_id=parse_task_param(task_id))
+    last_event(deps.db, topic)  # raises TaskNotFound for another user's task
+    return read_events(deps.db, topic, after=after, until=MAX_EVENT_ID, limit=limit)
 
 
-@router.get("/tasks/{task_id}/artifacts")
-def read_artifacts(task_id: str, parts: Use, caller: Reader) -> list[Artifact]:
-    """List what the runs of a task made for others to read."""
-    named = task_named(task_id)
-    get_task(parts.db, caller.user_id, named)  # refuses what is not the caller's
-    return list_artifacts(parts.db, caller.user_id, named)
+@router.get("/tasks/{task_id}/artifacts", tags=["artifacts"])
+def read_artifacts(task_id: str, deps: Injected, caller: Reader) -> list[Artifact]:
+    """List the artifacts that the runs of a task stored."""
+    parsed_id = parse_task_param(task_id)
+    get_task(deps.db, caller.user_id, parsed_id)  # raises TaskNotFound for another user's task
+    return list_artifacts(deps.db, caller.user_id, parsed_id)
 
 
-@router.get("/artifacts/{artifact_id}")
-def read_artifact(artifact_id: str, parts: Use, caller: Reader) -> Artifact:
-    """Tell what one artifact is."""
-    view, _ = get_artifact(parts.db, caller.user_id, artifact_named(artifact_id))
-    return view
+@router.get("/artifacts/{artifact_id}", tags=["artifacts"])
+def read_artifact(artifact_id: str, deps: Injected, caller: Reader) -> Artifact:
+    """Return one artifact without its content."""
+    artifact, _ = get_artifact(deps.db, caller.user_id, parse_artifact_param(artifact_id))
+    return artifact
 
 
 @router.get(
     "/artifacts/{artifact_id}/content",
+    tags=["artifacts"],
     response_class=Response,
     responses={
         200: {
-            "description": "The content, to be saved.",
+            "description": "The content, as a download.",
             "content": {
                 "application/json": {"schema": {}, "example": {"pages": 12}},
                 "text/plain": {"schema": {"type": "string"}, "example": "twelve pages"},
@@ -89,33 +99,33 @@ def read_artifact(artifact_id: str, parts: Use, caller: Reader) -> Artifact:
         }
     },
 )
-def read_artifact_content(artifact_id: str, parts: Use, caller: Reader) -> Response:
-    """Return what one artifact holds; browsers save it and never show it."""
-    view, content = get_artifact(parts.db, caller.user_id, artifact_named(artifact_id))
+def read_artifact_content(artifact_id: str, deps: Injected, caller: Reader) -> Response:
+    """Return the content of one artifact; browsers download it and do not display it."""
+    artifact, content = get_artifact(deps.db, caller.user_id, parse_artifact_param(artifact_id))
     return Response(
-        _bytes(view.kind, content),
-        media_type=MEDIA.get(view.kind, "application/octet-stream"),
-        # The name is its task's own, and a header is no place for it.
-        headers={"Content-Disposition": f'attachment; filename="{view.id}"'},
+        _as_bytes(artifact.kind, content),
+        media_type=MEDIA_TYPES.get(artifact.kind, "application/octet-stream"),
+        # The file is named by id, because the artifact's name may contain any characters.
+        headers={"Content-Disposition": f'attachment; filename="{artifact.id}"'},
     )
 
 
-@router.get("/notices")
+@router.get("/notices", tags=["notices"])
 def read_notices(
     *,
     request: Request,
     response: Response,
-    parts: Use,
+    deps: Injected,
     caller: Reader,
     limit: Limit = PAGE,
     before: BeforeNumber = None,
 ) -> list[Notice]:
-    """List what the caller should hear of, the latest first: hours running out, failing tasks."""
-    found = list_notices(parts.db, caller.user_id, before=number_cursor(before), limit=limit + 1)
-    return page_of(request, response, found, limit, lambda notice: notice.id)
+    """List the caller's notices, newest first, such as hours running out or failing tasks."""
+    notices = list_notices(deps.db, caller.user_id, before=number_cursor(before), limit=limit + 1)
+    return paginate(request, response, notices, limit, lambda notice: notice.id)
 
 
-def _bytes(kind: str, content: Any) -> bytes:  # noqa: ANN401 - what the kind says
+def _as_bytes(kind: str, content: Any) -> bytes:  # noqa: ANN401 - its type depends on the kind
     if isinstance(content, bytes):
         return content
     return (json.dumps(content) if kind == "json" else str(content)).encode()

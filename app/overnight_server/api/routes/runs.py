@@ -1,8 +1,7 @@
-"""What a run says from outside: started, still here, done, failed, and what it grows.
+"""Routes for the runs of pull agents: start, heartbeat, complete, fail, spawn and so on.
 
-Every route here is opened by the token of one claim, and by nothing else. A token that was never
-good is answered with 401. One whose claim is over is answered with 409 STALE_ATTEMPT: whatever it
-brings is kept aside and changes nothing.
+Every route needs the token of one claim. An invalid token gets 401. A token whose claim has ended
+gets 409 STALE_ATTEMPT: the result that it reports is stored as a stale result and not applied.
 """
 
 import base64
@@ -14,7 +13,7 @@ from uuid import uuid4
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from overnight.errors import InvalidRequest, StaleAttempt, TaskNotFound, Unauthenticated
+from overnight.errors import InvalidRequest, StaleAttempt, Unauthenticated
 from overnight.handlers.spawn import NUMBERED_KEY_PREFIX
 from overnight.models.agents import (
     ArtifactCreated,
@@ -33,10 +32,11 @@ from overnight.models.agents import (
     TaskResult,
 )
 from overnight.models.tasks import TaskResponse
-from overnight_server.api.http.authentication import presented
-from overnight_server.api.http.dependencies import Parts, Use
+from overnight_server.api.http.authentication import credential
+from overnight_server.api.http.dependencies import Dependencies, Injected
 from overnight_server.api.http.middleware import add_headers
-from overnight_server.api.http.openapi import again
+from overnight_server.api.http.openapi import repeated_response
+from overnight_server.api.http.params import parse_task_param
 from overnight_server.control.claim_tokens import PREFIX, ClaimEnded, Holder, Superseded, verify
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import MalformedId, TaskId, parse_task, show_artifact, show_task
@@ -64,20 +64,20 @@ from overnight_server.outcome.start import start
 from overnight_server.store.db import ActingUser, Db
 
 router = APIRouter(prefix="/api/v1/tasks/{task_id}", tags=["runs"])
-# Classes of failure after which a known wait spends no attempt.
-NOT_YET = frozenset({"rate_limit", "snooze"})
+# After a failure of these classes with a known wait, no attempt is spent.
+DEFERRING_CLASSES = frozenset({"rate_limit", "snooze"})
 
 
 class Spending(TypedDict):
-    """Money and tokens a run reported."""
+    """The cost and tokens that a run reports."""
 
     cost_usd: float
     tokens: dict[str, int]
 
 
-# How a claim is known to have ended that its holder reports as ended a second time, because it
-# heard no answer the first time. Nobody but the holder ends a claim so.
-REPEATS: dict[type[RunCost], frozenset[str]] = {
+# An agent that got no response may send the end of its run again. The claim has then ended with
+# one of these outcomes, which only its holder can report.
+REPEATED_OUTCOMES: dict[type[RunCost], frozenset[str]] = {
     TaskResult: frozenset({"completed"}),
     RunFailure: frozenset({"failed", "deferred"}),
     ReleaseRequest: frozenset({"interrupted", "suspended"}),
@@ -86,79 +86,79 @@ REPEATS: dict[type[RunCost], frozenset[str]] = {
 
 
 @dataclass(frozen=True)
-class Call:
-    """A call of a run: what serves its owner, and the claim that its token is for, held or over."""
+class RunRequest:
+    """A request of a run: the dependencies, limited to the task's owner, and the token's claim."""
 
-    parts: Parts
+    deps: Dependencies
     task_id: TaskId
-    shown: "Holder | Over"
+    claim: "Holder | EndedClaim"
 
     @property
     def db(self) -> Db:
-        """The database, as the run's owner sees it."""
-        return self.parts.db
+        """The database, limited to the rows of the task's owner."""
+        return self.deps.db
 
     @property
-    def usual(self) -> timedelta:
-        """The lease of runs whose agent has none of its own."""
-        return timedelta(seconds=self.parts.settings.lease_seconds)
+    def default_lease(self) -> timedelta:
+        """The lease of runs whose agent has not set one."""
+        return timedelta(seconds=self.deps.settings.lease_seconds)
 
     def holder(self) -> Holder:
-        """Return the claim, or raise StaleAttempt if it is over."""
-        if isinstance(self.shown, Over):
-            raise self.shown
-        return self.shown
+        """Return the claim; raise StaleAttempt if it has ended."""
+        if isinstance(self.claim, EndedClaim):
+            raise self.claim
+        return self.claim
 
     def begun(self) -> Held:
-        """Return the run, if it has begun and still holds its task."""
+        """Return the started run; raise StaleAttempt if it no longer holds its task."""
         claim = self.holder().claim
-        return agent_claims.begun(self.db, claim, self.usual)
+        return agent_claims.begun(self.db, claim, self.default_lease)
 
 
-class Over(StaleAttempt):
-    """The claim was this token's, and is over."""
+class EndedClaim(StaleAttempt):
+    """The token is that of a claim that has ended."""
 
     def __init__(self, epoch: int) -> None:
         super().__init__()
         self.epoch = epoch
 
 
-def call(task_id: str, request: Request, parts: Use) -> Call:
-    """Return whose run calls, and serve its owner; a token that never was good opens nothing."""
-    token = presented(request)
+def current_run(task_id: str, request: Request, deps: Injected) -> RunRequest:
+    """Return the run of the token, with the database limited to the task's owner.
+
+    Raises Unauthenticated if the token is not valid. An ended claim is not an error here, because
+    some routes accept a repeated report.
+    """
+    token = credential(request)
     if not token.startswith(PREFIX):
         raise Unauthenticated
+    parsed_id = parse_task_param(task_id)
+    claim: Holder | EndedClaim
     try:
-        named = parse_task(task_id)
-    except MalformedId:
-        raise TaskNotFound from None
-    shown: Holder | Over
-    try:
-        shown = holder = verify(parts.db, named, token)
+        claim = holder = verify(deps.db, parsed_id, token)
         served = holder.served
-    except (ClaimEnded, Superseded) as over:
-        # Each route says for itself what becomes of what came too late.
-        shown = Over(over.epoch)
-        served = ActingUser(over.user_id, f"claim:{named}:{over.epoch}")
-    if parts.rates is not None:
-        # Only a good token is counted, and each claim by itself: nobody else can silence a run,
-        # not even who had the task before.
-        add_headers(request, parts.rates.take(served.actor))
-    parts.db = parts.db.acting_for(served)
-    return Call(parts, named, shown)
+    except (ClaimEnded, Superseded) as ended:
+        claim = EndedClaim(ended.epoch)
+        served = ActingUser(ended.user_id, f"claim:{parsed_id}:{ended.epoch}")
+    if deps.rate_limiter is not None:
+        # Each claim has its own rate limit, and only valid tokens are counted, so that nobody
+        # else can use up the limit of a run.
+        add_headers(request, deps.rate_limiter.take(served.actor))
+    deps.db = deps.db.acting_for(served)
+    return RunRequest(deps, parsed_id, claim)
 
 
-Running = Annotated[Call, Depends(call)]
+CurrentRun = Annotated[RunRequest, Depends(current_run)]
 
 
 @router.post("/start")
-def start_run(run: Running) -> RunStarted:
-    """Begin a claimed task; until then it can be handed back for nothing, and nobody pays.
+def start_run(run: CurrentRun) -> RunStarted:
+    """Start the run of a claimed task; a repeated start gets the same response.
 
-    A second time the answer is the same.
+    Before the start the claim can be released without spending an attempt or hours.
     """
     claim = run.holder().claim
-    found = agent_claims.held(run.db, claim, run.usual)
+    found = agent_claims.held(run.db, claim, run.default_lease)
     if not found.has_begun and not start(run.db, claim, holder=found.agent, lease=found.lease):
         raise StaleAttempt
     return RunStarted(
@@ -167,33 +167,33 @@ def start_run(run: Running) -> RunStarted:
 
 
 @router.post("/heartbeat")
-def beat_run(run: Running, body: RunHeartbeat | None = None) -> HeartbeatReply:
-    """Take a run's sign of life with its progress and cost; tell it to go on, or why not."""
-    said = body or RunHeartbeat()
+def beat_run(run: CurrentRun, body: RunHeartbeat | None = None) -> HeartbeatReply:
+    """Record a run's heartbeat, progress and cost; the response says whether to continue."""
+    report = body or RunHeartbeat()
     found = run.begun()
     owner = found.run.user_id
     answer = heartbeat(
         run.db,
         found.run.claim,
         lease=found.lease,
-        progress=said.progress,
-        cost=None if said.cost_usd is None else Cost(owner, said.cost_usd),
+        progress=report.progress,
+        cost=None if report.cost_usd is None else Cost(owner, report.cost_usd),
     )
-    heartbeat_claim_holder(run.parts.gate_db, found.run.claim)
-    return _answered(answer, found.lease)
+    heartbeat_claim_holder(run.deps.gate_db, found.run.claim)
+    return _heartbeat_reply(answer, found.lease)
 
 
 @router.post("/extend")
-def extend_run(body: LeaseExtension, run: Running) -> HeartbeatReply:
-    """Let a run be silent for so many seconds from now, once."""
+def extend_run(body: LeaseExtension, run: CurrentRun) -> HeartbeatReply:
+    """Extend the lease of a run once: the next heartbeat is due after so many seconds."""
     found = run.begun()
     lease = timedelta(seconds=body.seconds)
-    return _answered(heartbeat(run.db, found.run.claim, lease=lease), lease)
+    return _heartbeat_reply(heartbeat(run.db, found.run.claim, lease=lease), lease)
 
 
 @router.post("/complete")
-def complete_run(body: TaskResult, run: Running) -> Ok:
-    """Record a run's end: its output and what it cost. The same again is no error."""
+def complete_run(body: TaskResult, run: CurrentRun) -> Ok:
+    """Record that a run completed: its output and cost. A repeated report is accepted."""
     if body.status == "failed":
         return _failed(
             run,
@@ -210,94 +210,95 @@ def complete_run(body: TaskResult, run: Running) -> Ok:
             **_spending(body),
         )
 
-    return _ended(run, body, result)
+    return _end(run, body, result)
 
 
 @router.post("/fail")
-def fail_run(body: RunFailure, run: Running) -> Ok:
-    """Record a failed run; whether it is tried again the task's policy says, or the report."""
+def fail_run(body: RunFailure, run: CurrentRun) -> Ok:
+    """Record that a run failed; the report or the task's policy decides about a retry."""
     return _failed(run, body)
 
 
 @router.post("/release")
-def release_run(run: Running, body: ReleaseRequest | None = None) -> Ok:
-    """Give a run, or a claim that has not begun, back; no attempt is spent."""
-    said = body or ReleaseRequest()
+def release_run(run: CurrentRun, body: ReleaseRequest | None = None) -> Ok:
+    """Release a run, or a claim that was not started; no attempt is spent."""
+    request = body or ReleaseRequest()
 
     def result(_: Run) -> Result:
-        match said.reason:
+        match request.reason:
             case "cancelled":
-                return Stopped(**_spending(said))
+                return Stopped(**_spending(request))
             case "budget":
-                return Suspended(**_spending(said))
+                return Suspended(**_spending(request))
             case reason:
-                return Interrupted(reason, **_spending(said))
+                return Interrupted(reason, **_spending(request))
 
-    return _ended(run, said, result, needs_start=said.reason in {"cancelled", "budget"})
+    needs_start = request.reason in {"cancelled", "budget"}
+    return _end(run, request, result, needs_start=needs_start)
 
 
 @router.post("/suspend")
-def suspend_run(body: SuspendRequest, run: Running) -> Ok:
-    """End a run until other tasks have ended; it goes on as a new run, no attempt spent."""
-    tasks = tuple(_tasks("tasks", body.tasks))
-    return _ended(run, body, lambda _: Waiting(tasks, **_spending(body)))
+def suspend_run(body: SuspendRequest, run: CurrentRun) -> Ok:
+    """Suspend a run until other tasks have ended; it resumes as a new run, no attempt spent."""
+    tasks = tuple(_parse_tasks("tasks", body.tasks))
+    return _end(run, body, lambda _: Waiting(tasks, **_spending(body)))
 
 
 @router.post(
     "/spawn",
     status_code=201,
-    responses=again(TaskResponse, "The task that this key spawned before."),
+    responses=repeated_response(TaskResponse, "The existing child; its key was used before."),
 )
-def spawn_child(body: SpawnRequest, run: Running, response: Response) -> TaskResponse:
-    """Add a task to the run's graph; the same key again answers 200 with the first."""
+def spawn_child(body: SpawnRequest, run: CurrentRun, response: Response) -> TaskResponse:
+    """Add a task to the run's graph; a repeated key responds 200 with the existing child."""
     holder = run.holder()
     key = body.key or f"{NUMBERED_KEY_PREFIX}{uuid4().hex}"
-    own = body.task.model_fields_set
-    task = new_task(body.task, run.parts.settings, None)
-    seed = NewChild(
+    sent = body.task.model_fields_set
+    task = new_task(body.task, run.deps.settings, None)
+    child = NewChild(
         task=task if key.startswith(NUMBERED_KEY_PREFIX) else replace(task, name=key),
         key=key,
-        depends_on=_tasks("depends_on", body.depends_on),
-        inherits_priority=not own & {"priority", "priority_score"},
+        depends_on=_parse_tasks("depends_on", body.depends_on),
+        inherits_priority=not sent & {"priority", "priority_score"},
     )
-    caps = SpawnCaps.of(run.parts.settings)
-    made = spawn(run.db, holder.user_id, holder.claim, seed, caps)
-    if not made.created:
+    caps = SpawnCaps.of(run.deps.settings)
+    spawned = spawn(run.db, holder.user_id, holder.claim, child, caps)
+    if not spawned.created:
         response.status_code = 200
-    return get_task(run.db, holder.user_id, made.task_id)
+    return get_task(run.db, holder.user_id, spawned.task_id)
 
 
 @router.get("/children")
-def list_children(run: Running) -> list[Child]:
-    """List what the task has spawned, in this run or an earlier one, as it stands now."""
+def list_children(run: CurrentRun) -> list[Child]:
+    """List the tasks that this task has spawned, in this run or an earlier one."""
     run.holder()
     return [
         Child(
-            id=show_task(one.task_id),
-            **{name: value for name, value in vars(one).items() if name != "task_id"},
+            id=show_task(child.task_id),
+            **{name: value for name, value in vars(child).items() if name != "task_id"},
         )
-        for one in children_of(run.db, run.task_id)
+        for child in children_of(run.db, run.task_id)
     ]
 
 
 @router.post("/artifacts", status_code=201)
-def upsert_artifact(body: ArtifactUpload, run: Running) -> ArtifactCreated:
-    """Keep something for others to read; the same name again replaces its content."""
+def upsert_artifact(body: ArtifactUpload, run: CurrentRun) -> ArtifactCreated:
+    """Store an artifact of the task; the same name again replaces its content."""
     holder = run.holder()
     made = Made(body.name, body.kind, _content(body))
-    kept = keep(run.db, holder.claim, made, ArtifactCaps.of(run.parts.settings))
+    kept = keep(run.db, holder.claim, made, ArtifactCaps.of(run.deps.settings))
     return ArtifactCreated(id=show_artifact(kept))
 
 
-def _answered(answer: Answer, lease: timedelta) -> HeartbeatReply:
+def _heartbeat_reply(answer: Answer, lease: timedelta) -> HeartbeatReply:
     if answer is Answer.LOST:
         raise StaleAttempt
     return HeartbeatReply(answer=answer.value, lease_seconds=lease.total_seconds())
 
 
-def _failed(run: Call, body: RunFailure) -> Ok:
+def _failed(run: RunRequest, body: RunFailure) -> Ok:
     def result(of: Run) -> Result:
-        if body.error_class in NOT_YET and body.retry_after is not None:
+        if body.error_class in DEFERRING_CLASSES and body.retry_after is not None:
             return Deferred(body.retry_after, body.error_class, **_spending(body))
         if body.error_class == "timeout":
             return TimedOut(by_plan=of.plan_limited, **_spending(body))
@@ -311,36 +312,42 @@ def _failed(run: Call, body: RunFailure) -> Ok:
             **_spending(body),
         )
 
-    return _ended(run, body, result)
+    return _end(run, body, result)
 
 
-def _ended(
-    run: Call, said: RunCost, result: Callable[[Run], Result], *, needs_start: bool = True
+def _end(
+    run: RunRequest, report: RunCost, result: Callable[[Run], Result], *, needs_start: bool = True
 ) -> Ok:
-    """End a run as it says; what it says too late is kept aside, unless it was heard before."""
+    """End a run with a result.
+
+    If the claim has ended already: accept the report if it repeats that end, else store it as a
+    stale result and raise StaleAttempt.
+    """
     try:
         claim = run.holder().claim
-    except Over as over:
-        if not agent_claims.has_ended(run.db, run.task_id, over.epoch, REPEATS[type(said)]):
-            agent_claims.keep_late(run.db, run.task_id, over.epoch, said.model_dump(mode="json"))
+    except EndedClaim as ended:
+        if not agent_claims.has_ended(
+            run.db, run.task_id, ended.epoch, REPEATED_OUTCOMES[type(report)]
+        ):
+            agent_claims.keep_late(run.db, run.task_id, ended.epoch, report.model_dump(mode="json"))
             raise StaleAttempt from None
         return Ok()
     find = agent_claims.begun if needs_start else agent_claims.held
-    found = find(run.db, claim, run.usual)
+    found = find(run.db, claim, run.default_lease)
     agent_claims.end(run.db, found, result(found.run))
     return Ok()
 
 
-def _spending(said: RunCost) -> Spending:
-    tokens = said.tokens.model_dump(exclude_defaults=True)
-    return {"cost_usd": said.cost_usd, "tokens": tokens}
+def _spending(report: RunCost) -> Spending:
+    tokens = report.tokens.model_dump(exclude_defaults=True)
+    return {"cost_usd": report.cost_usd, "tokens": tokens}
 
 
-def _tasks(field: str, texts: list[str]) -> list[TaskId]:
+def _parse_tasks(field: str, texts: list[str]) -> list[TaskId]:
     try:
         return [parse_task(text) for text in texts]
     except MalformedId as error:
-        raise InvalidRequest(field, str(error), legal="ids as they were answered") from None
+        raise InvalidRequest(field, str(error), legal="ids of tasks") from None
 
 
 def _content(body: ArtifactUpload) -> bytes:
@@ -348,5 +355,5 @@ def _content(body: ArtifactUpload) -> bytes:
         try:
             return base64.b64decode(body.content, validate=True)
         except ValueError:
-            raise InvalidRequest("content", "is no base 64", legal="bytes in base 64") from None
+            raise InvalidRequest("content", "is not base64", legal="bytes in base64") from None
     return body.content.encode()

@@ -1,12 +1,13 @@
-"""The routes of tasks: create, list, read, cancel, run again, and how the caller's queue stands."""
+"""Routes of tasks: create, list, read, edit, cancel, retry, fork, explain and forecast."""
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
-from overnight.models.account import TaskChanges
+from overnight.models.account import DeadLetterChanges, TaskChanges
 from overnight.models.dags import DagFork, DagForked, DagRetried
 from overnight.models.explain import Explanation
+from overnight.models.field_types import Instant
 from overnight.models.tasks import (
     CancelResult,
     Forecast,
@@ -15,73 +16,111 @@ from overnight.models.tasks import (
     TaskResponse,
 )
 from overnight_server.api.http.authentication import Reader, Writer
-from overnight_server.api.http.dependencies import Use
-from overnight_server.api.http.etags import IF_MATCH, changes_of, editions_in, show_edition
-from overnight_server.api.http.idempotency import IdempotencyKey
-from overnight_server.api.http.openapi import again
-from overnight_server.api.http.pagination import PAGE, BeforeTask, Limit, page_of
-from overnight_server.api.http.path_params import (
-    TASK_WORDS,
-    dag_named,
-    states_named,
-    task_cursor,
-    task_named,
+from overnight_server.api.http.dependencies import Injected
+from overnight_server.api.http.etags import IF_MATCH, add_etag, parse_if_match
+from overnight_server.api.http.openapi import repeated_response
+from overnight_server.api.http.pagination import PAGE, BeforeTask, Limit, paginate, task_cursor
+from overnight_server.api.http.params import (
+    STATUS_NAMES,
+    IdempotencyKey,
+    parse_dag_param,
+    parse_status_param,
+    parse_task_param,
 )
-from overnight_server.api.http.task_filter import Choice
 from overnight_server.control.cancel import cancel
-from overnight_server.control.edit import edit
+from overnight_server.control.edit import Changes, Unset, edit
 from overnight_server.control.fork import fork
 from overnight_server.control.graphs import retry
 from overnight_server.domain.ids import show_dag, show_task
+from overnight_server.domain.priority import score
 from overnight_server.explain.explain import explain
 from overnight_server.forecast.forecast import forecast_next, forecast_task
 from overnight_server.forecast.snapshot import Workers
 from overnight_server.gate.claim import ClaimSettings
 from overnight_server.insight.dags import get_outline
 from overnight_server.insight.queue_status import queue_status
-from overnight_server.insight.tasks import get_task, list_tasks
+from overnight_server.insight.tasks import TaskCriteria, get_task, list_tasks
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.join_graph import join_graph
 from overnight_server.intake.submit import submit
 from overnight_server.intake.translate_request import idempotency_key, new_task
 
 router = APIRouter(prefix="/api/v1/tasks", tags=["tasks"])
-KNOWN = again(TaskResponse, "The task of the first time; the idempotency key was known.")
-KNOWN_FORK = again(DagForked, "The fork of the first time; the idempotency key was known.")
-Word = Annotated[
+REPEATED = repeated_response(
+    TaskResponse, "The existing task; the idempotency key was used before."
+)
+REPEATED_FORK = repeated_response(
+    DagForked, "The existing fork; the idempotency key was used before."
+)
+StatusFilter = Annotated[
     str | None,
     Query(
         max_length=200,
-        description="Only where they stand so: a status, a state, or another word for one.",
-        json_schema_extra={"enum": TASK_WORDS},
+        description="Only tasks with this status or state, or an alias of one.",
+        json_schema_extra={"enum": STATUS_NAMES},
     ),
 ]
+TextFilter = Annotated[str | None, Query(max_length=500)]
+InstantFilter = Annotated[Instant | None, Query()]
 
 
-@router.post("", status_code=201, responses=KNOWN)
+def task_criteria(
+    *,
+    type: Annotated[TextFilter, Query(description="Only tasks of this type.")] = None,  # noqa: A002 - the name on the wire
+    tag: Annotated[TextFilter, Query(description="Only tasks with this tag.")] = None,
+    project_id: Annotated[TextFilter, Query(description="Only tasks of this project.")] = None,
+    source: Annotated[TextFilter, Query(description="Only tasks from this source.")] = None,
+    created_after: Annotated[
+        InstantFilter, Query(description="Only tasks created at this instant or later.")
+    ] = None,
+    created_before: Annotated[
+        InstantFilter, Query(description="Only tasks created before this instant.")
+    ] = None,
+    title: Annotated[
+        TextFilter, Query(description="Only tasks whose title contains this text.")
+    ] = None,
+) -> TaskCriteria:
+    """Return the filter of a list of tasks from the query."""
+    return TaskCriteria(
+        of_type=type,
+        of_tag=tag,
+        of_project=project_id,
+        of_source=source,
+        made_from=created_after,
+        made_until=created_before,
+        titled=title,
+    )
+
+
+Criteria = Annotated[TaskCriteria, Depends(task_criteria)]
+
+
+@router.post("", status_code=201, responses=REPEATED)
 def create_task(
     *,
     body: TaskCreate,
     response: Response,
-    parts: Use,
+    deps: Injected,
     caller: Writer,
     idempotency: IdempotencyKey = None,
 ) -> TaskResponse:
-    """Queue a task; the same idempotency key again answers 200 with the task of the first time."""
-    alone = body.model_copy(update={"workflow_id": None})
-    task = new_task(alone, parts.settings, idempotency_key(body.idempotency_key, idempotency))
-    caps = Caps.of(parts.settings)
+    """Submit a task; a repeated idempotency key responds 200 with the existing task."""
+    without_graph = body.model_copy(update={"workflow_id": None})
+    task = new_task(
+        without_graph, deps.settings, idempotency_key(body.idempotency_key, idempotency)
+    )
+    caps = Caps.of(deps.settings)
     if body.workflow_id is None:
-        submitted = submit(parts.db, caller.user_id, task, caps)
+        submitted = submit(deps.db, caller.user_id, task, caps)
     else:
-        graph = dag_named(body.workflow_id)
-        submitted = join_graph(parts.db, caller.user_id, graph, task, caps)
+        dag_id = parse_dag_param(body.workflow_id)
+        submitted = join_graph(deps.db, caller.user_id, dag_id, task, caps)
     if not submitted.created:
         response.status_code = 200
     response.headers["Location"] = f"{router.prefix}/{show_task(submitted.task_id)}"
-    task_made = get_task(parts.db, caller.user_id, submitted.task_id)
-    show_edition(response, task_made)
-    return task_made
+    created = get_task(deps.db, caller.user_id, submitted.task_id)
+    add_etag(response, created)
+    return created
 
 
 @router.get("")
@@ -89,59 +128,61 @@ def list_own_tasks(
     *,
     request: Request,
     response: Response,
-    parts: Use,
+    deps: Injected,
     caller: Reader,
-    status: Word = None,
-    criteria: Choice,
+    status: StatusFilter = None,
+    criteria: Criteria,
     limit: Limit = PAGE,
     before: BeforeTask = None,
 ) -> list[TaskResponse]:
-    """List the caller's tasks, newest first; the Link header leads to the next page."""
-    # One more than asked for tells whether another page follows.
-    found = list_tasks(
-        parts.db,
+    """List the caller's tasks, newest first; the header Link has the next page."""
+    tasks = list_tasks(
+        deps.db,
         caller.user_id,
-        states=states_named(status),
+        states=parse_status_param(status),
         criteria=criteria,
         limit=limit + 1,
         before=task_cursor(before),
     )
-    return page_of(request, response, found, limit, lambda task: task.id)
+    return paginate(request, response, tasks, limit, lambda task: task.id)
 
 
-# Before the route of one task, which would take the word for an id.
+# Declared before /{task_id}, which would take `queue-status` and `forecast` for ids.
 @router.get("/queue-status")
-def read_queue_status(parts: Use, caller: Reader) -> QueueStatus:
-    """Tell how much of the caller's runs and waits, against what the plan allows."""
-    return queue_status(parts.db, caller.user_id, ClaimSettings.from_settings(parts.settings))
+def read_queue_status(deps: Injected, caller: Reader) -> QueueStatus:
+    """Return how many of the caller's tasks run and wait, and what keeps the next one waiting."""
+    return queue_status(deps.db, caller.user_id, ClaimSettings.from_settings(deps.settings))
 
 
 @router.get("/forecast")
-def read_forecasts(parts: Use, caller: Reader, limit: Limit = PAGE) -> list[Forecast]:
-    """Foretell the caller's running tasks and those that come next, in their order."""
-    return forecast_next(parts.db, caller.user_id, Workers.of(parts.settings), limit=limit)
+def read_forecasts(deps: Injected, caller: Reader, limit: Limit = PAGE) -> list[Forecast]:
+    """Forecast the caller's running tasks and the next ones, in the order of their start."""
+    return forecast_next(deps.db, caller.user_id, Workers.of(deps.settings), limit=limit)
 
 
 @router.get("/{task_id}/forecast")
-def read_forecast(task_id: str, parts: Use, caller: Reader) -> Forecast:
-    """Tell when one task is expected to start and to end."""
-    workers = Workers.of(parts.settings)
-    return forecast_task(parts.db, caller.user_id, task_named(task_id), workers)
+def read_forecast(task_id: str, deps: Injected, caller: Reader) -> Forecast:
+    """Forecast when one task starts and ends."""
+    workers = Workers.of(deps.settings)
+    return forecast_task(deps.db, caller.user_id, parse_task_param(task_id), workers)
 
 
 @router.get("/{task_id}/explain")
-def explain_task(task_id: str, parts: Use, caller: Reader) -> Explanation:
-    """Tell every reason a task is not running, and what can be done about it."""
+def explain_task(task_id: str, deps: Injected, caller: Reader) -> Explanation:
+    """Return every reason why a task is not running, and what can be done about it."""
     return explain(
-        parts.db, caller.user_id, task_named(task_id), ClaimSettings.from_settings(parts.settings)
+        deps.db,
+        caller.user_id,
+        parse_task_param(task_id),
+        ClaimSettings.from_settings(deps.settings),
     )
 
 
 @router.get("/{task_id}")
-def read_task(task_id: str, response: Response, parts: Use, caller: Reader) -> TaskResponse:
-    """Tell how one task stands; its ETag is what an edit of it must name."""
-    task = get_task(parts.db, caller.user_id, task_named(task_id))
-    show_edition(response, task)
+def read_task(task_id: str, response: Response, deps: Injected, caller: Reader) -> TaskResponse:
+    """Return one task; an edit must send the ETag of this response in If-Match."""
+    task = get_task(deps.db, caller.user_id, parse_task_param(task_id))
+    add_etag(response, task)
     return task
 
 
@@ -151,68 +192,90 @@ def edit_task(
     task_id: str,
     body: TaskChanges,
     response: Response,
-    parts: Use,
+    deps: Injected,
     caller: Writer,
-    # Described as needed; who leaves it out is told so with a status of its own.
+    # OpenAPI lists it as required; a request without it gets 428 from `parse_if_match`.
     if_match: Annotated[str | None, Header(max_length=1_000, include_in_schema=False)] = None,
 ) -> TaskResponse:
-    """Change a task that nobody has yet, if it is still as If-Match names it."""
-    named = task_named(task_id)
-    get_task(parts.db, caller.user_id, named)  # refuses what is not the caller's, whatever it says
-    editions = editions_in(if_match)
+    """Change a task that is not claimed yet, if its ETag is still that of If-Match."""
+    parsed_id = parse_task_param(task_id)
+    get_task(deps.db, caller.user_id, parsed_id)  # raises TaskNotFound for another user's task
+    editions = parse_if_match(if_match)
     edit(
-        parts.db,
+        deps.db,
         caller.user_id,
-        named,
-        changes_of(body),
+        parsed_id,
+        parse_changes(body),
         editions=editions,
         actor=f"user:{caller.user_id}",
     )
-    task = get_task(parts.db, caller.user_id, named)
-    show_edition(response, task)
+    task = get_task(deps.db, caller.user_id, parsed_id)
+    add_etag(response, task)
     return task
 
 
 @router.delete("/{task_id}")
-def cancel_task(task_id: str, parts: Use, caller: Writer) -> CancelResult:
-    """End a task: at once if it waits, at its next heartbeat if it runs. Nothing is deleted."""
-    state = cancel(parts.db, caller.user_id, task_named(task_id), actor=f"user:{caller.user_id}")
+def cancel_task(task_id: str, deps: Injected, caller: Writer) -> CancelResult:
+    """Cancel a task: at once if it waits; if it runs, its worker stops it. Nothing is deleted."""
+    state = cancel(
+        deps.db, caller.user_id, parse_task_param(task_id), actor=f"user:{caller.user_id}"
+    )
     return CancelResult(state=state.value)
 
 
 @router.post("/{task_id}/retry")
-def retry_task(task_id: str, parts: Use, caller: Writer) -> DagRetried:
-    """Run a task again that failed or was cancelled, and what ended because of it."""
-    named = task_named(task_id)
-    caps, actor = Caps.of(parts.settings), f"user:{caller.user_id}"
-    back = retry(parts.db, caller.user_id, named, actor=actor, caps=caps)
-    dag_id = get_task(parts.db, caller.user_id, named).dag_id
-    return DagRetried(dag_id=dag_id, tasks=[show_task(one) for one in back])
+def retry_task(task_id: str, deps: Injected, caller: Writer) -> DagRetried:
+    """Retry a task that failed or was cancelled, and the tasks that ended because of it."""
+    parsed_id = parse_task_param(task_id)
+    caps, actor = Caps.of(deps.settings), f"user:{caller.user_id}"
+    retried = retry(deps.db, caller.user_id, parsed_id, actor=actor, caps=caps)
+    dag_id = get_task(deps.db, caller.user_id, parsed_id).dag_id
+    return DagRetried(dag_id=dag_id, tasks=[show_task(retried_id) for retried_id in retried])
 
 
-@router.post("/{task_id}/fork", status_code=201, responses=KNOWN_FORK)
+@router.post("/{task_id}/fork", status_code=201, responses=REPEATED_FORK)
 def fork_task(
     *,
     task_id: str,
     response: Response,
-    parts: Use,
+    deps: Injected,
     caller: Writer,
     body: DagFork | None = None,
     idempotency: IdempotencyKey = None,
 ) -> DagForked:
-    """Make a new graph that runs a task and all after it anew; the old one stays as it is."""
-    asked = body or DagFork()
+    """Create a graph that runs a task and its dependents again; the old graph stays as it is."""
+    options = body or DagFork()
     forked = fork(
-        parts.db,
+        deps.db,
         caller.user_id,
-        task_named(task_id),
-        Caps.of(parts.settings),
+        parse_task_param(task_id),
+        Caps.of(deps.settings),
         actor=f"user:{caller.user_id}",
-        title=asked.title,
-        idempotency_key=idempotency_key(asked.idempotency_key, idempotency),
+        title=options.title,
+        idempotency_key=idempotency_key(options.idempotency_key, idempotency),
     )
     if not forked.created:
         response.status_code = 200
     response.headers["Location"] = f"/api/v1/dags/{show_dag(forked.dag_id)}"
-    outline = get_outline(parts.db, caller.user_id, forked.dag_id)
+    outline = get_outline(deps.db, caller.user_id, forked.dag_id)
     return DagForked(**dict(outline), forked_from=show_dag(forked.forked_from))
+
+
+def parse_changes(body: TaskChanges | None) -> Changes:
+    """Return the changes that a request body describes; absent fields stay unchanged."""
+    if body is None:
+        return Changes()
+    sent = body.model_fields_set
+    priority = body.priority_score
+    if priority is None and body.priority is not None:
+        priority = score(body.priority)
+    return Changes(
+        title=body.title,
+        description=body.description,
+        priority=priority,
+        tags=body.tags,
+        payload=body.payload if isinstance(body, DeadLetterChanges) else None,
+        spec=body.spec if isinstance(body, DeadLetterChanges) else None,
+        timeout_seconds=body.timeout_seconds if "timeout_seconds" in sent else Unset.UNSET,
+        deadline_at=body.deadline_at if "deadline_at" in sent else Unset.UNSET,
+    )

@@ -234,13 +234,13 @@ def _made(
 
     from overnight.models.dags import DagCreate
     from overnight.models.field_errors import without_consequences
-    from overnight_server.api.http.validation_errors import explain
+    from overnight_server.api.http.validation_errors import describe_fault
 
     try:
         return kind.model_validate(_from_here(value) if kind is DagCreate else _marked(value))
     except ValidationError as error:
         faults = without_consequences(error.errors(include_url=False, include_input=False))
-        told = [explain({**fault, "loc": ("body", *fault["loc"])}, kind) for fault in faults]
+        told = [describe_fault({**fault, "loc": ("body", *fault["loc"])}, kind) for fault in faults]
         return [{"legal": "", **fault} for fault in told]
 
 

@@ -1,0 +1,88 @@
+"""Parameters that several routes share: ids in paths, the status filter, the idempotency key."""
+
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+from fastapi import Header
+
+from overnight.errors import (
+    ArtifactNotFound,
+    BulkNotFound,
+    DagNotFound,
+    InvalidRequest,
+    Refused,
+    TaskNotFound,
+    TriggerNotFound,
+)
+from overnight_server.domain.ids import (
+    ArtifactId,
+    BulkId,
+    DagId,
+    MalformedId,
+    TaskId,
+    TriggerId,
+    parse_artifact,
+    parse_bulk,
+    parse_dag,
+    parse_task,
+    parse_trigger,
+)
+from overnight_server.domain.lifecycle import ALIASES, State, Status, states_of
+from overnight_server.intake.translate_request import MAX_KEY_LENGTH
+
+T = TypeVar("T")
+STATUS_NAMES = sorted({*Status, *State, *ALIASES})
+# This pattern only documents the header. Intake checks the value, and its error names the legal
+# values. HTTP removes spaces at both ends of a header.
+_KEY_PATTERN = rf"^[!-~]([ -~]{{0,{MAX_KEY_LENGTH - 2}}}[!-~])?$"
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        description="A repeated request with the same key responds 200 with the first result.",
+        json_schema_extra={"pattern": _KEY_PATTERN},
+    ),
+]
+
+
+def parse_task_param(text: str) -> TaskId:
+    """Return a task id; raise TaskNotFound if the text is not one."""
+    return _parse(parse_task, text, TaskNotFound)
+
+
+def parse_dag_param(text: str) -> DagId:
+    """Return a graph id; raise DagNotFound if the text is not one."""
+    return _parse(parse_dag, text, DagNotFound)
+
+
+def parse_artifact_param(text: str) -> ArtifactId:
+    """Return an artifact id; raise ArtifactNotFound if the text is not one."""
+    return _parse(parse_artifact, text, ArtifactNotFound)
+
+
+def parse_trigger_param(text: str) -> TriggerId:
+    """Return a trigger id; raise TriggerNotFound if the text is not one."""
+    return _parse(parse_trigger, text, TriggerNotFound)
+
+
+def parse_bulk_param(text: str) -> BulkId:
+    """Return the id of a bulk operation; raise BulkNotFound if the text is not one."""
+    return _parse(parse_bulk, text, BulkNotFound)
+
+
+def parse_status_param(text: str | None) -> frozenset[State] | None:
+    """Return the states that a status, a state or an alias covers; None means all states."""
+    if text is None:
+        return None
+    try:
+        return states_of(text.lower())
+    except ValueError:
+        legal = ", ".join(STATUS_NAMES)
+        raise InvalidRequest("status", "is not a status of a task", legal=legal) from None
+
+
+def _parse(parse: Callable[[str], T], text: str, error: Callable[[], Refused]) -> T:
+    try:
+        return parse(text)
+    except MalformedId:
+        raise error() from None
