@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from redis.exceptions import ConnectionError as Unreachable
 
 from overnight.errors import TooManyRequests
-from overnight_server.api.http.rate_limit import REST_SECONDS, RateLimiter
+from overnight_server.api.http.rate_limit import PAUSE_AFTER_FAILURE_SECONDS, RateLimiter
 from overnight_server.api.main import create_app
 from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.settings import load
@@ -152,7 +152,7 @@ def test_without_redis_nobody_is_counted_and_hardly_anybody_waits() -> None:
         rates.take("ada")
     assert len(asked) == 1
 
-    now[0] += REST_SECONDS
+    now[0] += PAUSE_AFTER_FAILURE_SECONDS
     rates.take("ada")
     assert len(asked) == 2
     rates.close()

@@ -125,8 +125,8 @@ def test_a_refused_field_is_named_once(api_user: ApiUser) -> None:
     answer = api_user.ask("GET", TASKS, params={"status": "finished"}).json()
 
     [wrong] = answer["errors"]
-    assert (wrong["field"], wrong["message"]) == ("status", "is no status of a task")
-    assert answer["detail"] == f"status: is no status of a task; legal: {wrong['legal']}"
+    assert (wrong["field"], wrong["message"]) == ("status", "is not a status of a task")
+    assert answer["detail"] == f"status: is not a status of a task; legal: {wrong['legal']}"
 
 
 def test_the_sentence_of_a_refusal_says_what_would_do(api_user: ApiUser) -> None:

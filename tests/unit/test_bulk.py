@@ -36,7 +36,7 @@ def test_the_client_knows_every_field_of_the_filter() -> None:
 
 
 def test_the_filter_is_the_lists_own() -> None:
-    listing = reference.described()["paths"]["/api/v1/tasks"]["get"]
+    listing = reference.openapi_document()["paths"]["/api/v1/tasks"]["get"]
     asked = {one["name"] for one in listing["parameters"] if one["in"] == "query"}
 
     assert asked - {"limit", "before"} == set(TaskFilter.model_fields)

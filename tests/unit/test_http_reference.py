@@ -14,7 +14,7 @@ def test_the_page_lists_the_routes_of_today() -> None:
 def test_every_operation_says_what_it_is_for() -> None:
     operations = [
         (f"{method.upper()} {path}", operation)
-        for path, methods in reference.described()["paths"].items()
+        for path, methods in reference.openapi_document()["paths"].items()
         for method, operation in methods.items()
     ]
 
