@@ -133,7 +133,7 @@ class Deployment:
         self.run(
             "CREATE OR REPLACE FUNCTION clock() RETURNS timestamptz LANGUAGE sql STABLE AS"
             f" $$SELECT timestamptz '{at.isoformat()}'$$;"
-            "CREATE OR REPLACE FUNCTION instant() RETURNS timestamptz LANGUAGE sql AS"
+            "CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql AS"
             " 'SELECT public.clock()'"
         )
 

@@ -9,7 +9,7 @@ STAND_STILL = """
     INSERT INTO house_time VALUES (clock());
     CREATE OR REPLACE FUNCTION clock() RETURNS timestamptz LANGUAGE sql STABLE
     AS 'SELECT at FROM public.house_time';
-    CREATE OR REPLACE FUNCTION instant() RETURNS timestamptz LANGUAGE sql
+    CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql
     AS 'SELECT public.clock()';
 """
 # Deleting is much quicker than truncating tables that hold a few rows.
