@@ -12,7 +12,7 @@ from tests.support.stack import SERVICES, Stack
 from tests.support.waiting import wait_until
 
 
-def test_a_row_left_in_a_transaction_is_run_and_every_step_is_heard(
+def test_an_inbox_row_becomes_a_task_and_every_event_is_streamed(
     build: Callable[..., Stack], deployment: Deployment
 ) -> None:
     stack = build().start(*SERVICES).ready()
@@ -46,7 +46,7 @@ def test_a_row_left_in_a_transaction_is_run_and_every_step_is_heard(
     assert {event.task_id for event in heard} == {task.id}
 
 
-def test_an_api_that_is_killed_and_started_again_is_listened_to_further(
+def test_a_stream_resumes_after_the_api_was_killed(
     build: Callable[..., Stack], deployment: Deployment
 ) -> None:
     stack = build().start("api").ready()

@@ -39,7 +39,7 @@ def _tables(deployment: Deployment) -> dict[str, str]:
     }
 
 
-def test_a_secret_by_reference_is_found_nowhere_afterwards(
+def test_a_secret_by_reference_is_stored_nowhere(
     build: Callable[..., Stack],
     deployment: Deployment,
     redis: EmbeddedRedis,
@@ -101,7 +101,7 @@ def test_a_secret_by_reference_is_found_nowhere_afterwards(
     assert [path.name for path in written if _told(path.read_text(errors="replace"))] == []
 
 
-def test_what_stands_under_the_name_of_a_secret_is_not_shown_again() -> None:
+def test_values_of_secret_names_are_masked() -> None:
     shown = mask_names({"password": "hunter2", "api_key": None, "token": "secret:X", "tokens": 3})
 
     assert shown == {"password": "***", "api_key": None, "token": "secret:X", "tokens": 3}

@@ -24,7 +24,7 @@ def worker(shift: Shift) -> Iterator[Worker]:
         yield worker
 
 
-def test_a_death_is_told_of_the_run_that_died_and_of_no_other(shift: Shift, worker: Worker) -> None:
+def test_only_the_run_that_died_is_recorded_as_crashed(shift: Shift, worker: Worker) -> None:
     neighbour = shift.send("sleep", {"seconds": 6})
     for _ in range(2):
         task_id = shift.send("crash", {"how": "kill"}, max_attempts=1)
@@ -35,7 +35,9 @@ def test_a_death_is_told_of_the_run_that_died_and_of_no_other(shift: Shift, work
     shift.reaches(neighbour, "completed")
 
 
-def test_a_death_is_told_although_its_place_was_taken_before(shift: Shift, worker: Worker) -> None:
+def test_a_death_is_recorded_although_a_new_process_took_its_place(
+    shift: Shift, worker: Worker
+) -> None:
     """The lane is held, so nothing can be said; others come to run where the dead one ran."""
     neighbour, task_id = (shift.send("sleep", {"seconds": 300}, max_attempts=1) for _ in range(2))
     before = worker.children()
@@ -57,7 +59,7 @@ def test_a_death_is_told_although_its_place_was_taken_before(shift: Shift, worke
         assert shift.outcomes(one) == ["crash"]
 
 
-def test_a_process_that_was_killed_on_purpose_is_told_as_soon(shift: Shift, worker: Worker) -> None:
+def test_a_process_that_celery_killed_is_recorded_as_soon(shift: Shift, worker: Worker) -> None:
     """Celery calls a process that it was asked to kill terminated, and no failure."""
     sleep = {"seconds": 300}
     task_id = shift.deployment.task(shift.user, type="sleep", payload=sleep, max_attempts=1)

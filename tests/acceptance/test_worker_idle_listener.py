@@ -37,7 +37,7 @@ def test_the_first_quick_task_of_an_idle_deployment_needs_no_message(
     assert [row["to_state"] for row in history] == ["ready", "running", "completed"]
 
 
-def test_a_slot_that_listens_makes_way_for_long_work(
+def test_an_idle_listener_makes_way_for_a_long_task(
     deployment: Deployment, build: Callable[..., Stack]
 ) -> None:
     """With one slot, the one that lingers is the one that has to take the message."""

@@ -38,9 +38,7 @@ def shift(database_url: str, redis: EmbeddedRedis, deployment: Deployment) -> It
 @pytest.mark.parametrize(
     "signals", [["TERM"], ["TERM", "TERM"], ["INT", "INT"], ["QUIT"]], ids="-".join
 )
-def test_a_worker_told_to_go_hands_its_runs_back_and_leaves(
-    shift: Shift, signals: list[str]
-) -> None:
+def test_a_worker_that_shuts_down_gives_its_runs_back(shift: Shift, signals: list[str]) -> None:
     with running_worker(shift.settings) as worker:
         willing = shift.send("sleep", {"seconds": 300})
         stubborn = shift.send("sleep", {"seconds": 300, "stubborn": True})
@@ -104,7 +102,9 @@ def test_a_run_that_finishes_within_the_grace_is_completed(shift: Shift) -> None
     assert shift.deployment.row(task_id)["output"] == {"slept": 0.5}
 
 
-def test_a_worker_leaves_promptly_although_redis_hangs(shift: Shift, redis: EmbeddedRedis) -> None:
+def test_a_worker_shuts_down_promptly_although_redis_hangs(
+    shift: Shift, redis: EmbeddedRedis
+) -> None:
     server = listening_on(make_url(redis.url).port)
     with running_worker(shift.settings) as worker:
         task_id = shift.send("sleep", {"seconds": 300, "stubborn": True})
@@ -121,7 +121,7 @@ def test_a_worker_leaves_promptly_although_redis_hangs(shift: Shift, redis: Embe
     assert (code, row["state"], row["attempts"]) == (0, "ready", 0)
 
 
-def test_a_killed_worker_takes_its_runs_along_and_the_reaper_finds_them(shift: Shift) -> None:
+def test_the_runs_of_a_killed_worker_end_and_the_reaper_takes_them_back(shift: Shift) -> None:
     with running_worker(shift.settings) as worker:
         task_id = shift.send("sleep", {"seconds": 300})
         shift.reaches(task_id, "running")
@@ -152,7 +152,7 @@ def test_a_module_that_cannot_be_imported_stops_the_start(shift: Shift) -> None:
     assert "Traceback" not in answer.stderr
 
 
-def test_a_worker_that_cannot_reach_redis_can_still_be_told_to_go(shift: Shift) -> None:
+def test_a_worker_that_cannot_reach_redis_can_still_be_shut_down(shift: Shift) -> None:
     nowhere = environment(shift.settings) | {"OVERNIGHT_REDIS_URL": "redis://127.0.0.1:1/0"}
     with subprocess.Popen(
         worker_command(shift.settings),

@@ -65,7 +65,7 @@ def reaped(shift: Shift, task_id: TaskId) -> bool:
     return shift.deployment.state(task_id) != "running"
 
 
-def test_a_stubborn_run_dies_soon_after_its_cancel(shift: Shift, worker: Worker) -> None:
+def test_a_run_that_ignores_its_cancel_is_killed(shift: Shift, worker: Worker) -> None:
     task_id = shift.send("sleep", {"seconds": 300, "stubborn": True})
     shift.reaches(task_id, "running")
     [child] = worker.children()
@@ -78,7 +78,7 @@ def test_a_stubborn_run_dies_soon_after_its_cancel(shift: Shift, worker: Worker)
 
 
 @pytest.mark.parametrize("kind", ["spin", "sleep"])
-def test_a_run_is_dead_soon_after_its_timeout(shift: Shift, worker: Worker, kind: str) -> None:
+def test_a_run_is_killed_soon_after_its_timeout(shift: Shift, worker: Worker, kind: str) -> None:
     task_id = shift.send(kind, {"seconds": 300}, timeout_seconds=1, max_attempts=1)
 
     row = shift.reaches(task_id, "dead_lettered", timeout=8)
@@ -86,7 +86,7 @@ def test_a_run_is_dead_soon_after_its_timeout(shift: Shift, worker: Worker, kind
     assert (row["failure_reason"], shift.outcomes(task_id)) == ("timeout", ["timeout"])
 
 
-def test_a_run_that_holds_the_interpreter_dies_soon_after_its_timeout(
+def test_a_run_that_holds_the_interpreter_lock_is_killed_soon_after_its_timeout(
     shift: Shift, worker: Worker
 ) -> None:
     task_id = shift.send("spin", {"gil": True}, timeout_seconds=1, max_attempts=1)
@@ -100,7 +100,7 @@ def test_a_run_that_holds_the_interpreter_dies_soon_after_its_timeout(
     assert "in spin" in worker.said(), "the watchdog should show what the run was doing"
 
 
-def test_a_run_that_holds_the_interpreter_dies_of_its_cancel_within_its_lease(
+def test_a_cancelled_run_that_holds_the_interpreter_lock_is_killed_within_its_lease(
     shift: Shift, worker: Worker
 ) -> None:
     task_id = shift.send("spin", {"gil": True})
@@ -114,7 +114,7 @@ def test_a_run_that_holds_the_interpreter_dies_of_its_cancel_within_its_lease(
     assert shift.outcomes(task_id) == ["cancelled"]
 
 
-def test_a_run_that_kills_itself_is_known_long_before_its_lease_ends(
+def test_a_run_that_kills_its_process_is_recorded_long_before_its_lease_ends(
     shift: Shift, worker: Worker
 ) -> None:
     task_id = shift.send("crash", {"how": "kill"}, max_attempts=1)
@@ -124,7 +124,7 @@ def test_a_run_that_kills_itself_is_known_long_before_its_lease_ends(
     assert shift.outcomes(task_id) == ["crash"]
 
 
-def test_a_run_that_its_slot_took_by_itself_is_known_as_soon(
+def test_a_crash_of_a_run_that_its_slot_claimed_itself_is_recorded_as_soon(
     shift: Shift, worker: Worker, redis: EmbeddedRedis
 ) -> None:
     prefix, pools = shift.settings.redis_key_prefix, [shift.settings.pool]
@@ -141,7 +141,7 @@ def test_a_run_that_its_slot_took_by_itself_is_known_as_soon(
     assert shift.outcomes(task_id) == ["crash"]
 
 
-def test_an_end_is_recorded_also_when_its_lease_is_over(shift: Shift, worker: Worker) -> None:
+def test_a_result_is_recorded_although_its_lease_has_ended(shift: Shift, worker: Worker) -> None:
     """With the row held no heartbeat comes through either."""
     task_id = shift.send("sleep", {"seconds": 2})
     [child] = worker.children()
@@ -158,7 +158,7 @@ def test_an_end_is_recorded_also_when_its_lease_is_over(shift: Shift, worker: Wo
     assert shift.outcomes(task_id) == ["completed"]
 
 
-def test_finished_work_is_not_reaped_however_long_its_end_takes_to_record(
+def test_a_finished_run_is_not_reaped_while_its_result_waits_to_be_recorded(
     shift: Shift, worker: Worker
 ) -> None:
     task_id = shift.send("sleep", {"seconds": 1})
@@ -176,9 +176,7 @@ def test_finished_work_is_not_reaped_however_long_its_end_takes_to_record(
     assert shift.outcomes(task_id) == ["completed"]
 
 
-def test_a_run_whose_task_was_taken_away_ends_and_changes_nothing(
-    shift: Shift, worker: Worker
-) -> None:
+def test_a_run_that_lost_its_task_ends_and_changes_nothing(shift: Shift, worker: Worker) -> None:
     task_id = shift.send("sleep", {"seconds": 300, "stubborn": True}, max_attempts=1)
     shift.reaches(task_id, "running")
     [child] = worker.children()
@@ -196,7 +194,7 @@ def test_a_run_whose_task_was_taken_away_ends_and_changes_nothing(
     assert shift.deployment.rows("SELECT * FROM stale_results") == []
 
 
-def test_a_run_that_cannot_reach_postgres_ends_before_its_lease_could(
+def test_a_run_that_cannot_reach_postgres_is_killed_before_its_lease_ends(
     shift: Shift, worker: Worker, postgres: EmbeddedPostgres
 ) -> None:
     task_id = shift.send("sleep", {"seconds": 300, "stubborn": True}, max_attempts=1)
@@ -224,9 +222,7 @@ def test_a_message_delivered_many_times_starts_once(shift: Shift, worker: Worker
     assert shift.deployment.rows("SELECT * FROM stale_results") == []
 
 
-def test_messages_that_are_not_ours_are_dropped_without_a_trace(
-    shift: Shift, worker: Worker
-) -> None:
+def test_forged_messages_are_dropped(shift: Shift, worker: Worker) -> None:
     task_id = shift.deployment.task(shift.user, type="echo")
     claimed = shift.claimed(task_id)
     claim = claimed.claim

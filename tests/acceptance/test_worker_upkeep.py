@@ -67,7 +67,7 @@ def shift(postgres: EmbeddedPostgres, template: str, redis: EmbeddedRedis) -> It
     assert codes == [0, 0, 0]
 
 
-def test_beat_has_every_sweep_run_and_the_safety_tick_dispatches(shift: Shift) -> None:
+def test_beat_runs_every_sweep_and_dispatches_without_a_dispatcher(shift: Shift) -> None:
     task_id = shift.deployment.task(shift.user, type="echo", payload={"nobody": "dispatches"})
 
     shift.reaches(task_id, "completed", timeout=30)
@@ -80,7 +80,7 @@ def finished_sweeps(shift: Shift) -> set[str]:
     return {row["name"] for row in rows}
 
 
-def test_a_failed_run_is_promoted_and_tried_again(shift: Shift) -> None:
+def test_a_failed_run_is_retried(shift: Shift) -> None:
     task_id = shift.deployment.task(shift.user, type="flaky", payload={"failures": 1})
     shift.reaches(task_id, "retrying", timeout=30)
 
@@ -90,7 +90,7 @@ def test_a_failed_run_is_promoted_and_tried_again(shift: Shift) -> None:
     assert row["output"] == {"attempts": 2}
 
 
-def test_a_bulk_operation_is_worked_off_by_itself(shift: Shift) -> None:
+def test_a_bulk_operation_runs_in_the_background(shift: Shift) -> None:
     user = shift.deployment.user()
     # No worker takes them meanwhile.
     tasks = [
@@ -105,7 +105,7 @@ def test_a_bulk_operation_is_worked_off_by_itself(shift: Shift) -> None:
     wait_until(lambda: get_bulk(shift.deployment.app, user, bulk_id).finished_at, what="its end")
 
 
-def test_flower_shows_who_runs_what_but_neither_payload_nor_token(shift: Shift) -> None:
+def test_flower_shows_users_and_types_but_neither_payload_nor_token(shift: Shift) -> None:
     flower = Flower(shift.settings.flower_port)
     wait_until(flower.is_up, what="Flower to answer")
 
@@ -127,7 +127,7 @@ def test_flower_shows_who_runs_what_but_neither_payload_nor_token(shift: Shift) 
     assert str(row[0]["token"]) not in everything
 
 
-def test_flower_asks_for_a_password_and_lets_nobody_act(shift: Shift) -> None:
+def test_flower_asks_for_a_password_and_cannot_control_workers(shift: Shift) -> None:
     flower = Flower(shift.settings.flower_port)
     wait_until(flower.is_up, what="Flower to answer")
 

@@ -77,7 +77,7 @@ def test_quick_tasks_share_the_free_slots_evenly(deployment: Deployment) -> None
     assert [len(message) for message in messages] == [10, 10]
 
 
-def test_an_unknown_type_travels_alone(deployment: Deployment) -> None:
+def test_a_type_without_known_duration_is_sent_alone(deployment: Deployment) -> None:
     deployment.agent(slots=2)
     for _ in range(5):
         deployment.task(deployment.user(), type="new")
@@ -87,7 +87,7 @@ def test_an_unknown_type_travels_alone(deployment: Deployment) -> None:
     assert [len(message) for message in messages] == [1, 1]
 
 
-def test_a_bundle_is_worth_no_more_than_its_seconds(deployment: Deployment) -> None:
+def test_a_bundle_takes_no_longer_than_bundle_seconds(deployment: Deployment) -> None:
     deployment.agent(slots=1)
     quick(deployment, 20, seconds=0.05)
 
@@ -107,14 +107,14 @@ def test_bundles_can_be_switched_off(deployment: Deployment) -> None:
     ]
 
 
-def test_nobody_is_claimed_to_wait_behind_a_bundle(deployment: Deployment) -> None:
+def test_no_task_is_claimed_to_wait_behind_a_bundle(deployment: Deployment) -> None:
     deployment.agent(slots=1)
     quick(deployment, 200)
 
     assert [len(take(deployment).claims) for _ in range(2)] == [50, 0]
 
 
-def test_nobody_waits_behind_a_long_run(deployment: Deployment) -> None:
+def test_no_task_waits_behind_a_long_run(deployment: Deployment) -> None:
     deployment.agent(slots=1)
     deployment.running(deployment.user(), type="long")
     quick(deployment, 20)
@@ -141,7 +141,7 @@ def test_a_bundle_is_run_and_recorded_together(
     assert deployment.one("SELECT count(*) AS n FROM usage_ledger")["n"] == 20
 
 
-def test_a_slot_takes_its_next_bundle_by_itself(
+def test_a_slot_claims_its_next_bundle_itself(
     deployment: Deployment, worker: resources.WorkerResources, handle: Callable[..., None]
 ) -> None:
     deployment.agent(slots=1, agent_id=WORKER_ID)
@@ -175,7 +175,7 @@ def test_a_slot_leaves_a_long_task_to_the_dispatcher(
 
 
 @pytest.mark.parametrize("change", ["status = 'draining'", "id = 'another worker'"])
-def test_only_a_worker_in_service_takes_more(
+def test_only_an_active_worker_claims_more(
     deployment: Deployment,
     worker: resources.WorkerResources,
     handle: Callable[..., None],
@@ -194,7 +194,7 @@ def test_only_a_worker_in_service_takes_more(
 
 
 @pytest.mark.parametrize("kind", ["user", "pool", "all"])
-def test_a_slot_takes_nothing_more_that_is_paused(
+def test_a_slot_does_not_claim_paused_tasks(
     deployment: Deployment,
     worker: resources.WorkerResources,
     handle: Callable[..., None],
@@ -213,7 +213,7 @@ def test_a_slot_takes_nothing_more_that_is_paused(
     assert states(deployment) == {"completed": 5, "ready": 15}
 
 
-def test_nobody_pays_for_waiting_in_a_bundle(
+def test_waiting_in_a_bundle_is_not_billed(
     deployment: Deployment, worker: resources.WorkerResources, handle: Callable[..., None]
 ) -> None:
     deployment.agent(slots=1)
@@ -227,7 +227,7 @@ def test_nobody_pays_for_waiting_in_a_bundle(
     assert max(charged) < 0.2
 
 
-def test_a_slow_member_keeps_its_lease_while_the_end_of_another_waits(
+def test_a_slow_run_keeps_its_lease_while_another_result_waits_to_be_recorded(
     deployment: Deployment,
     worker: resources.WorkerResources,
     handle: Callable[..., None],
@@ -255,7 +255,7 @@ def test_a_slow_member_keeps_its_lease_while_the_end_of_another_waits(
     assert states(deployment) == {"completed": 2}
 
 
-def test_a_slow_member_lets_the_others_go(
+def test_a_slow_run_releases_the_others_of_its_bundle(
     deployment: Deployment, worker: resources.WorkerResources, handle: Callable[..., None]
 ) -> None:
     deployment.agent(slots=1)
@@ -285,7 +285,9 @@ def test_a_slow_member_lets_the_others_go(
     assert spent == 0
 
 
-def test_a_crashed_bundle_blames_nobody_and_runs_singly_next(deployment: Deployment) -> None:
+def test_the_tasks_of_a_crashed_bundle_run_singly_next_and_spend_nothing(
+    deployment: Deployment,
+) -> None:
     deployment.agent(slots=1)
     quick(deployment, 5)
     claims = take(deployment).claims
@@ -314,7 +316,7 @@ def draining() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("draining")
-def test_a_shutdown_hands_a_whole_bundle_back(
+def test_a_shutdown_gives_a_whole_bundle_back(
     deployment: Deployment, worker: resources.WorkerResources, handle: Callable[..., None]
 ) -> None:
     deployment.agent(slots=1)
@@ -342,7 +344,7 @@ def test_a_claim_twice_in_one_message_runs_once(
     assert len(seen) == 1
 
 
-def test_an_output_postgres_refuses_spoils_only_its_own_run(
+def test_an_output_that_postgres_refuses_fails_only_its_own_run(
     deployment: Deployment, worker: resources.WorkerResources, handle: Callable[..., None]
 ) -> None:
     deployment.agent(slots=1)
@@ -370,7 +372,7 @@ def test_a_message_is_named_after_its_task_or_its_bundle(deployment: Deployment)
     assert message_id(claims[0].claim).endswith(":1")
 
 
-def test_one_quick_task_alone_is_no_bundle(deployment: Deployment) -> None:
+def test_a_single_quick_task_is_not_a_bundle(deployment: Deployment) -> None:
     deployment.agent(slots=2)
     quick(deployment, 1)
 

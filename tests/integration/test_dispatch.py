@@ -72,7 +72,7 @@ def test_each_claim_becomes_one_message_in_its_pools_queue(
         assert (row["state"], row["claimed_by"]) == ("claimed", "d")
 
 
-def test_a_message_shows_whose_task_it_is_but_no_secret(
+def test_a_message_shows_its_user_but_no_secret(
     deployment: Deployment, redis: EmbeddedRedis, settings: Settings, publisher: Publisher
 ) -> None:
     user = deployment.user()
@@ -87,7 +87,7 @@ def test_a_message_shows_whose_task_it_is_but_no_secret(
     assert SECRET not in message.whole
 
 
-def test_a_message_is_written_as_celery_would_write_it(
+def test_a_message_equals_the_one_celery_would_write(
     redis: EmbeddedRedis, settings: Settings
 ) -> None:
     queue, name, shown = "agents.default", "task_1:1", "echo task_1"
@@ -111,7 +111,7 @@ def test_a_message_is_written_as_celery_would_write_it(
     assert _comparable(ours) == _comparable(theirs)
 
 
-def test_each_pool_has_a_queue_of_its_own(
+def test_each_pool_has_its_own_queue(
     deployment: Deployment, redis: EmbeddedRedis, settings: Settings, publisher: Publisher
 ) -> None:
     user = deployment.user()
@@ -126,7 +126,7 @@ def test_each_pool_has_a_queue_of_its_own(
     assert _messages(redis, settings, "agents.default") == []
 
 
-def test_a_deployment_without_work_sends_nothing(
+def test_a_dispatcher_without_ready_tasks_sends_nothing(
     deployment: Deployment, redis: EmbeddedRedis, settings: Settings, publisher: Publisher
 ) -> None:
     deployment.agent()
@@ -150,7 +150,7 @@ def test_without_redis_nothing_is_claimed(deployment: Deployment) -> None:
     assert deployment.rows("SELECT * FROM attempts") == []
 
 
-def test_before_a_hung_redis_nothing_is_claimed(
+def test_with_a_hung_redis_nothing_is_claimed(
     deployment: Deployment, redis: EmbeddedRedis, settings: Settings, publisher: Publisher
 ) -> None:
     deployment.agent()
@@ -163,7 +163,7 @@ def test_before_a_hung_redis_nothing_is_claimed(
 
 
 @pytest.mark.parametrize("warm", [True, False], ids=["connected before", "never connected"])
-def test_claims_are_given_back_when_redis_hangs_after_the_look(
+def test_claims_are_released_when_redis_hangs_after_the_check(
     deployment: Deployment,
     redis: EmbeddedRedis,
     settings: Settings,
@@ -187,7 +187,7 @@ def test_claims_are_given_back_when_redis_hangs_after_the_look(
     assert deployment.lane(user)["active"] == int(warm)
 
 
-def test_claims_are_given_back_when_redis_went_away_after_the_look(deployment: Deployment) -> None:
+def test_claims_are_released_when_redis_goes_away_after_the_check(deployment: Deployment) -> None:
     deployment.agent()
     task_id = deployment.task(deployment.user())
     settings = _settings(NOBODY_LISTENS)
@@ -208,7 +208,7 @@ def test_killing_a_run_does_not_wait_for_a_hung_redis(
         publisher.terminate(claim_to_kill)
 
 
-def test_two_dispatchers_at_one_pool_never_count_a_slot_twice(
+def test_two_dispatchers_of_one_pool_never_fill_a_slot_twice(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     deployment.agent(slots=1)
@@ -223,7 +223,7 @@ def test_two_dispatchers_at_one_pool_never_count_a_slot_twice(
     assert [len(one.claims) for one in taken] == [1, 0]
 
 
-def test_a_claim_that_waits_for_its_pool_holds_up_no_user(
+def test_a_claim_that_waits_for_its_pool_locks_no_lane(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     """Pool before lanes, always: the other way round two dispatchers and a join make a ring."""
@@ -240,7 +240,7 @@ def test_a_claim_that_waits_for_its_pool_holds_up_no_user(
     assert len(dispatcher.answer().claims) == 1
 
 
-def test_a_joining_worker_takes_the_lanes_in_order(
+def test_a_joining_worker_locks_the_lanes_in_order(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     """Everybody who needs several lanes takes them by user, or two could wait in a ring."""
@@ -268,7 +268,7 @@ def test_a_joining_worker_takes_the_lanes_in_order(
     )
 
 
-def test_a_plan_change_waits_for_a_claim_under_way(
+def test_a_plan_change_waits_for_a_claim_in_progress(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     user = deployment.user(max_concurrent_agents=3)

@@ -71,7 +71,7 @@ def done(
     return dict(deployment.row(task_id))
 
 
-def test_a_family_ends_with_the_outputs_of_its_children(
+def test_a_parent_ends_with_the_outputs_of_its_children(
     deployment: Deployment, worker: resources.WorkerResources, user: UserId
 ) -> None:
     row = done(deployment, worker, user, title="trip", type="family", payload={"children": 3})
@@ -95,7 +95,7 @@ def test_a_family_ends_with_the_outputs_of_its_children(
     assert [one["outcome"] for one in outcomes] == ["suspended", "completed"]
 
 
-def test_a_run_reads_those_it_waited_for_and_its_children(
+def test_a_run_reads_the_outputs_of_its_parents_and_its_children(
     deployment: Deployment, worker: resources.WorkerResources, user: UserId, register: Register
 ) -> None:
     def parent(ctx: Context) -> object:
@@ -113,7 +113,7 @@ def test_a_run_reads_those_it_waited_for_and_its_children(
     assert row["output"]["children"] == ["one", "#1"]
 
 
-def test_a_parent_is_told_how_its_children_failed(
+def test_a_parent_reads_how_its_children_failed(
     deployment: Deployment, worker: resources.WorkerResources, user: UserId, register: Register
 ) -> None:
     def fails(ctx: Context) -> object:
@@ -128,7 +128,7 @@ def test_a_parent_is_told_how_its_children_failed(
     assert deployment.one("SELECT status FROM dags")["status"] == "failed"
 
 
-def test_a_lone_task_asks_for_nothing_when_it_looks_at_its_inputs(
+def test_a_task_without_edges_reads_its_inputs_without_a_query(
     deployment: Deployment, worker: resources.WorkerResources, user: UserId, register: Register
 ) -> None:
     register(looks=lambda ctx: ctx.inputs)
@@ -151,7 +151,7 @@ def test_a_lone_task_asks_for_nothing_when_it_looks_at_its_inputs(
         ({"context_refs": ["task:nobody:output"]}, errors.InvalidRequest),
     ],
 )
-def test_a_refusal_is_an_error_the_handler_can_catch(
+def test_a_handler_can_catch_a_refused_spawn(
     deployment: Deployment,
     worker: resources.WorkerResources,
     user: UserId,
@@ -173,7 +173,7 @@ def test_a_refusal_is_an_error_the_handler_can_catch(
     assert not deployment.rows("SELECT * FROM dags")
 
 
-def test_a_refusal_that_is_not_caught_ends_the_task(
+def test_a_refused_spawn_that_is_not_caught_fails_the_task(
     deployment: Deployment, worker: resources.WorkerResources, user: UserId, register: Register
 ) -> None:
     def deeper(ctx: Context) -> object:
@@ -208,7 +208,7 @@ def test_a_cancelled_run_that_spawns_ends_as_cancelled(
     assert deployment.one("SELECT count(*) AS n FROM tasks")["n"] == 1
 
 
-def test_a_run_that_lost_its_claim_is_stopped_at_its_next_word(
+def test_a_run_that_lost_its_claim_is_stopped_at_its_next_call(
     deployment: Deployment, worker: resources.WorkerResources, user: UserId, register: Register
 ) -> None:
     reasons: list[str] = []
@@ -235,7 +235,7 @@ def test_a_run_that_lost_its_claim_is_stopped_at_its_next_word(
     assert len(deployment.rows("SELECT * FROM stale_results")) == 1
 
 
-def test_an_anothers_task_is_not_waited_for(
+def test_a_task_that_is_not_a_child_cannot_be_waited_for(
     deployment: Deployment, worker: resources.WorkerResources, user: UserId, register: Register
 ) -> None:
     stranger = show_task(deployment.task(user))

@@ -78,7 +78,7 @@ def carried_out(
     return claim.task_id
 
 
-def test_a_run_settles_with_its_output_cost_and_attempt(
+def test_a_result_is_recorded_with_output_cost_and_attempt(
     deployment: Deployment,
     worker: resources.WorkerResources,
     user: UserId,
@@ -97,7 +97,7 @@ def test_a_run_settles_with_its_output_cost_and_attempt(
     assert (float(row["cost_usd"]), row["tokens_used"]) == (0.5, {"input": 7})
 
 
-def test_a_failed_run_leaves_its_reason_and_its_traceback(
+def test_a_failed_run_records_its_reason_and_its_traceback(
     deployment: Deployment,
     worker: resources.WorkerResources,
     user: UserId,
@@ -123,7 +123,7 @@ def test_a_failed_run_leaves_its_reason_and_its_traceback(
         (SystemExit(1), "retrying", 1),
     ],
 )
-def test_a_handler_steers_what_becomes_of_its_task(
+def test_a_handler_decides_how_its_task_goes_on(
     deployment: Deployment,
     worker: resources.WorkerResources,
     user: UserId,
@@ -142,7 +142,7 @@ def test_a_handler_steers_what_becomes_of_its_task(
     assert (row["state"], row["attempts"]) == (state, attempts)
 
 
-def test_a_type_without_handler_fails_for_good_and_names_those_there_are(
+def test_a_type_without_handler_fails_for_good_and_lists_the_registered_types(
     deployment: Deployment, worker: resources.WorkerResources, user: UserId
 ) -> None:
     row = deployment.row(carried_out(deployment, worker, user, type="unheard-of"))
@@ -186,7 +186,7 @@ def test_a_claim_with_another_token_or_epoch_starts_nothing(
     assert deployment.row(claim.task_id) == before
 
 
-def test_a_claim_that_expired_on_the_way_starts_nothing(
+def test_a_claim_that_expired_before_its_message_arrived_starts_nothing(
     deployment: Deployment,
     worker: resources.WorkerResources,
     user: UserId,
@@ -202,7 +202,7 @@ def test_a_claim_that_expired_on_the_way_starts_nothing(
     assert runs == []
 
 
-def test_a_message_that_meets_a_leaving_worker_is_handed_back(
+def test_a_worker_that_shuts_down_gives_a_new_message_back(
     deployment: Deployment,
     worker: resources.WorkerResources,
     user: UserId,
@@ -217,7 +217,7 @@ def test_a_message_that_meets_a_leaving_worker_is_handed_back(
     assert (runs, row["state"], row["attempts"]) == ([], "ready", 0)
 
 
-def test_a_run_hears_of_its_cancel_and_ends_as_cancelled(
+def test_a_cancelled_run_stops_and_ends_as_cancelled(
     deployment: Deployment,
     worker: resources.WorkerResources,
     user: UserId,
@@ -234,7 +234,7 @@ def test_a_run_hears_of_its_cancel_and_ends_as_cancelled(
     assert (row["state"], row["failure_reason"]) == ("cancelled", "cancelled")
 
 
-def test_a_run_out_of_time_is_told_so_and_ends_as_timed_out(
+def test_a_run_past_its_timeout_stops_and_ends_as_timed_out(
     deployment: Deployment,
     worker: resources.WorkerResources,
     user: UserId,
@@ -255,7 +255,7 @@ def test_a_run_out_of_time_is_told_so_and_ends_as_timed_out(
     assert deployment.row(task_id)["failure_reason"] == "timeout"
 
 
-def test_only_runs_that_ended_by_themselves_tell_how_long_their_type_takes(
+def test_only_runs_that_were_not_stopped_count_for_the_duration_of_their_type(
     deployment: Deployment,
     worker: resources.WorkerResources,
     user: UserId,
@@ -275,7 +275,7 @@ def test_only_runs_that_ended_by_themselves_tell_how_long_their_type_takes(
     assert (pace["type"], len(pace["recent"])) == ("test", 1)
 
 
-def test_a_run_that_lost_its_task_is_told_so_and_writes_nothing(
+def test_a_run_that_lost_its_claim_stops_and_writes_nothing(
     deployment: Deployment,
     worker: resources.WorkerResources,
     user: UserId,
@@ -299,7 +299,7 @@ def test_a_run_that_lost_its_task_is_told_so_and_writes_nothing(
     assert deployment.rows("SELECT * FROM stale_results") == []
 
 
-def test_progress_travels_with_the_heartbeats_and_the_lease_is_extended(
+def test_a_heartbeat_carries_progress_and_extends_the_lease(
     deployment: Deployment,
     worker: resources.WorkerResources,
     user: UserId,
@@ -322,7 +322,7 @@ def test_progress_travels_with_the_heartbeats_and_the_lease_is_extended(
     assert seen == [{"fraction": 0.5, "message": "half way", "page": 3}]
 
 
-def test_progress_that_cannot_be_stored_is_refused_where_it_was_said(
+def test_progress_that_cannot_be_stored_raises_in_the_handler(
     deployment: Deployment,
     worker: resources.WorkerResources,
     user: UserId,
@@ -335,7 +335,7 @@ def test_progress_that_cannot_be_stored_is_refused_where_it_was_said(
     assert "JSON" in deployment.row(task_id)["error"]
 
 
-def test_a_run_settles_although_every_connection_broke_meanwhile(
+def test_a_result_is_recorded_although_every_connection_broke_meanwhile(
     deployment: Deployment,
     worker: resources.WorkerResources,
     user: UserId,
@@ -360,7 +360,7 @@ def test_a_run_settles_although_every_connection_broke_meanwhile(
     assert deployment.row(task_id)["output"] >= 1
 
 
-def test_an_end_that_postgres_refuses_is_given_up_in_time(
+def test_a_result_that_postgres_refuses_is_given_up_at_the_deadline(
     deployment: Deployment, user: UserId, connect: Callable[..., Db]
 ) -> None:
     run = deployment.running(user)
@@ -370,7 +370,7 @@ def test_an_end_that_postgres_refuses_is_given_up_in_time(
     assert deployment.state(run.claim.task_id) == "running"
 
 
-def test_an_end_that_others_hold_up_is_never_given_up(
+def test_a_result_that_waits_for_a_lock_is_never_given_up(
     deployment: Deployment,
     user: UserId,
     database_url: str,
@@ -390,7 +390,7 @@ def test_an_end_that_others_hold_up_is_never_given_up(
     assert deployment.row(run.claim.task_id)["output"] == "kept"
 
 
-def test_a_start_that_cannot_be_asked_for_drops_the_message(
+def test_a_start_without_postgres_drops_the_message(
     deployment: Deployment, user: UserId, settings: Settings
 ) -> None:
     claim = claimed(deployment, user, type="echo").claim

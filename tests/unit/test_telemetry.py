@@ -70,7 +70,7 @@ def speak() -> Iterator[Speak]:
         ),
     ],
 )
-def test_an_event_of_the_work_queue_reads_to_the_letter(
+def test_an_event_is_written_exactly_as_documented(
     speak: Speak, event: Event, fields: dict[str, object], line: str
 ) -> None:
     lines = speak()
@@ -100,9 +100,7 @@ def test_an_event_of_the_work_queue_reads_to_the_letter(
         (HTTPStatus.OK, "200"),
     ],
 )
-def test_a_value_is_quoted_only_where_a_line_would_break(
-    speak: Speak, value: object, written: str
-) -> None:
+def test_a_value_is_quoted_only_where_it_must_be(speak: Speak, value: object, written: str) -> None:
     lines = speak()
 
     emit(Event.SUBMIT_REJECTED, reason=value)
@@ -136,7 +134,7 @@ def test_json_lines_carry_the_same_keys_and_the_role(speak: Speak) -> None:
 
 
 @pytest.mark.parametrize("log_format", ["logfmt", "json"])
-def test_a_library_speaks_through_the_same_renderer(speak: Speak, log_format: str) -> None:
+def test_lines_of_libraries_have_the_same_format(speak: Speak, log_format: str) -> None:
     lines = speak(log_format, "warn")
 
     logging.getLogger("celery.worker").warning("lost %s", "redis://app:hunter2@cache/0")
@@ -158,7 +156,7 @@ def test_a_library_speaks_through_the_same_renderer(speak: Speak, log_format: st
     assert line == expected[log_format]
 
 
-def test_a_library_s_own_handlers_give_way(speak: Speak) -> None:
+def test_log_handlers_of_libraries_are_removed(speak: Speak) -> None:
     loud = logging.getLogger("uvicorn")
     loud.addHandler(logging.StreamHandler(io.StringIO()))
     loud.propagate = False
@@ -193,7 +191,7 @@ def test_an_exception_stays_on_one_line_without_its_passwords(speak: Speak) -> N
         assert "hunter2" not in line
 
 
-def test_a_logger_binds_fields_of_its_own(speak: Speak) -> None:
+def test_a_logger_binds_fields(speak: Speak) -> None:
     lines = speak()
 
     get("overnight_server.local").bind(port=5432).info("100% ready")
@@ -201,7 +199,7 @@ def test_a_logger_binds_fields_of_its_own(speak: Speak) -> None:
     assert lines() == [f'{TEN} INFO logger=overnight_server.local msg="100% ready" port=5432']
 
 
-def test_lines_are_finished_even_before_anything_is_configured(
+def test_lines_are_formatted_and_masked_before_logging_is_configured(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     emit(Event.STALE_RESULT, queue_id="q", epoch=2, token="abc")
@@ -214,7 +212,7 @@ def test_lines_are_finished_even_before_anything_is_configured(
     )
 
 
-def test_an_unknown_level_or_form_is_refused() -> None:
+def test_an_unknown_level_or_format_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown log level 'loud'"):
         configure("logfmt", "loud", "api")
     with pytest.raises(ValueError, match="unknown log format 'xml'"):
@@ -237,7 +235,7 @@ def test_an_unknown_level_or_form_is_refused() -> None:
         ("secretary", False),
     ],
 )
-def test_a_name_tells_whether_its_value_is_secret(name: str, *, secret: bool) -> None:
+def test_a_field_is_secret_by_its_name(name: str, *, secret: bool) -> None:
     assert is_secret_name(name) is secret
 
 
@@ -253,7 +251,7 @@ def test_a_name_tells_whether_its_value_is_secret(name: str, *, secret: bool) ->
         ("nothing to hide", "nothing to hide"),
     ],
 )
-def test_text_keeps_all_but_its_passwords(text: str, shown: str) -> None:
+def test_only_passwords_are_masked_in_a_text(text: str, shown: str) -> None:
     assert mask_text(text) == shown
 
 
@@ -279,7 +277,7 @@ def test_text_keeps_all_but_its_passwords(text: str, shown: str) -> None:
         ("one line: Failing row contains (1).", "one line: Failing row contains (1)."),
     ],
 )
-def test_what_the_database_quotes_of_peoples_data_is_not_logged(said: str, shown: str) -> None:
+def test_data_that_a_database_error_quotes_is_not_logged(said: str, shown: str) -> None:
     assert mask_value("error", said) == shown
     assert mask_value("error", ValueError(said)) == shown
 
@@ -292,7 +290,7 @@ def test_an_exception_given_as_a_field_shows_no_password(speak: Speak) -> None:
     assert "redis://app:***@cache:6379/0" in lines()[-1]
 
 
-def test_secrets_are_masked_however_deep_they_lie() -> None:
+def test_secrets_are_masked_at_any_depth() -> None:
     given = {"headers": [{"authorization": "x"}, {"via": "redis://a:b@c"}], "password": None}
 
     assert mask_value("request", given) == {
@@ -308,7 +306,7 @@ def test_every_event_has_a_level_and_a_meaning(event: Event) -> None:
     assert len(set(event.fields)) == len(event.fields)
 
 
-def test_the_committed_page_of_events_is_the_generated_one() -> None:
+def test_the_page_of_log_events_is_up_to_date() -> None:
     assert telemetry.PAGE.read_text(encoding="utf-8") == telemetry.page(), (
         "run `python -m overnight_server.telemetry`"
     )

@@ -28,7 +28,7 @@ def settings() -> Settings:
     return load({"OVERNIGHT_REDIS_URL": "redis://localhost/0", "OVERNIGHT_POOL": "night"})
 
 
-def test_a_message_is_a_hint_that_celery_need_not_keep(settings: Settings) -> None:
+def test_celery_neither_keeps_nor_redelivers_messages(settings: Settings) -> None:
     chosen = celery_settings(settings)
 
     assert chosen["accept_content"] == ["json"]
@@ -38,11 +38,11 @@ def test_a_message_is_a_hint_that_celery_need_not_keep(settings: Settings) -> No
     assert chosen["task_publish_retry"] is False
 
 
-def test_a_message_that_was_not_begun_is_neither_put_back_nor_written_to_a_file() -> None:
+def test_kombu_does_not_restore_messages() -> None:
     assert importlib.import_module("overnight_worker.celery_app").Channel.do_restore is False
 
 
-def test_only_the_pools_queue_and_the_sweeps_queue_are_known(settings: Settings) -> None:
+def test_a_worker_has_its_pools_queue_and_the_queue_of_the_sweeps(settings: Settings) -> None:
     queues = celery_settings(settings)["task_queues"]
 
     assert isinstance(queues, tuple)
@@ -53,7 +53,7 @@ def test_only_the_pools_queue_and_the_sweeps_queue_are_known(settings: Settings)
     assert agent_queue("night") == "agents.night"
 
 
-def test_no_connection_waits_for_redis_without_limit(settings: Settings) -> None:
+def test_every_call_to_redis_has_a_timeout(settings: Settings) -> None:
     options = celery_settings(settings)["broker_transport_options"]
 
     assert isinstance(options, dict)
@@ -62,12 +62,12 @@ def test_no_connection_waits_for_redis_without_limit(settings: Settings) -> None
     assert options["global_keyprefix"] == settings.redis_key_prefix
 
 
-def test_without_a_redis_the_reason_is_said() -> None:
+def test_a_missing_redis_url_is_named() -> None:
     with pytest.raises(NoBroker, match="OVERNIGHT_REDIS_URL"):
         celery_settings(load({}))
 
 
-def test_beat_calls_every_sweep_once_and_on_its_own_queue() -> None:
+def test_beat_schedules_every_sweep_once_on_the_queue_of_the_sweeps() -> None:
     called = sorted(str(entry["task"]) for entry in BEAT_SCHEDULE.values())
 
     assert called == sorted(f"upkeep.{name}" for name in SWEEPS)
@@ -83,13 +83,13 @@ def test_beat_sleeps_until_a_tick_is_due_however_soon_that_is() -> None:
     assert soon == 0.005
 
 
-def test_beat_and_the_sweeps_agree_on_every_interval() -> None:
+def test_the_beat_schedule_uses_the_intervals_of_the_sweeps() -> None:
     beats = {str(entry["task"]): entry["schedule"] for entry in BEAT_SCHEDULE.values()}
 
     assert beats == {f"upkeep.{name}": sweep.interval(SETTINGS) for name, sweep in SWEEPS.items()}
 
 
-def test_a_worker_offers_what_it_was_told_and_what_its_handlers_can() -> None:
+def test_a_worker_offers_the_capabilities_of_settings_and_handlers() -> None:
     load_handlers(())
     card = agent_card(load({"OVERNIGHT_POOL": "night", "OVERNIGHT_CAPABILITIES": "gpu"}), slots=3)
 
@@ -106,7 +106,7 @@ def test_a_worker_offers_what_it_was_told_and_what_its_handlers_can() -> None:
         ("def broken(:", "SyntaxError"),
     ],
 )
-def test_a_module_that_cannot_be_imported_is_named_with_the_reason(
+def test_an_import_error_names_the_module_and_the_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, said: str
 ) -> None:
     (tmp_path / "handlers_under_test.py").write_text(body)
@@ -127,7 +127,7 @@ def test_a_module_that_cannot_be_imported_is_named_with_the_reason(
         ("something else", True),
     ],
 )
-def test_only_deaths_we_brought_about_are_left_out_of_the_log(*, text: str, kept: bool) -> None:
+def test_only_deaths_by_a_forced_end_are_left_out_of_the_log(*, text: str, kept: bool) -> None:
     record = logging.LogRecord("celery", logging.ERROR, "", 0, text, (), None)
 
     assert DeathFilter().filter(record) is kept

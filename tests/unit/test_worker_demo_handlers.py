@@ -9,18 +9,18 @@ from overnight_worker import demo_handlers
 from tests.rules.sources import ROOT
 
 
-def test_echo_gives_the_payload_back() -> None:
+def test_echo_returns_the_payload() -> None:
     assert run(demo_handlers.echo, {"hello": "world"}).output == {"hello": "world"}
 
 
-def test_sleep_wakes_and_tells_how_far_it_is() -> None:
+def test_sleep_reports_its_progress() -> None:
     ran = run(demo_handlers.sleep, {"seconds": 0.1})
 
     assert ran.output == {"slept": 0.1}
     assert ran.context.progress_said
 
 
-def test_sleep_stops_when_asked() -> None:
+def test_sleep_stops_on_request() -> None:
     context = MemoryContext({"seconds": 60})
     context.stop("cancelled")
 
@@ -28,14 +28,14 @@ def test_sleep_stops_when_asked() -> None:
         demo_handlers.sleep(context)
 
 
-def test_a_stubborn_sleep_does_not_stop_when_asked() -> None:
+def test_a_stubborn_sleep_does_not_stop_on_request() -> None:
     context = MemoryContext({"seconds": 0.1, "stubborn": True})
     context.stop("cancelled")
 
     assert demo_handlers.sleep(context) == {"slept": 0.1}
 
 
-def test_a_family_comes_home_with_what_its_children_made() -> None:
+def test_family_returns_the_outputs_of_its_children() -> None:
     answers = {"echo": {"said": "hello"}, "#2": ValueError("lost its way")}
 
     ran = run(demo_handlers.family, context=MemoryContext({"children": 2}, answers=answers))
@@ -45,7 +45,7 @@ def test_a_family_comes_home_with_what_its_children_made() -> None:
     assert ran.context.artifacts == {"plan": {"children": 2, "of": "echo"}}
 
 
-def test_flaky_fails_as_often_as_told() -> None:
+def test_flaky_fails_the_given_number_of_times() -> None:
     with pytest.raises(RuntimeError):
         run(demo_handlers.flaky, context=MemoryContext({"failures": 2}, attempt=2))
 
@@ -60,12 +60,12 @@ def test_cost_reports_money_and_tokens() -> None:
     assert (context.cost_usd, context.tokens) == (0.5, {"input": 7, "output": 3})
 
 
-def test_crash_refuses_ways_it_does_not_know() -> None:
+def test_crash_refuses_an_unknown_way() -> None:
     with pytest.raises(ValueError, match="neither"):
         run(demo_handlers.crash, {"how": "gently"})
 
 
-def test_the_guide_lists_every_type_that_every_worker_knows() -> None:
+def test_the_guide_lists_the_types_of_the_demo_handlers() -> None:
     page = (ROOT / "docs" / "guides" / "handlers.md").read_text(encoding="utf-8")
     listed = page.partition("| Type | What it does | Payload |")[2].partition("\n\n")[0]
     known = re.findall(

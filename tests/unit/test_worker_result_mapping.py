@@ -94,7 +94,7 @@ def test_a_handler_ends_its_task_or_puts_it_off_without_failing(
         (Suspended(["no id"]), "invalid_wait", "Suspended", False, None),
     ],
 )
-def test_whatever_a_handler_raises_becomes_a_failure_in_words(
+def test_whatever_a_handler_raises_becomes_a_failure(
     context: RunContext,
     *,
     error: BaseException,
@@ -122,7 +122,7 @@ def test_whatever_a_handler_raises_becomes_a_failure_in_words(
         (InvalidOutput("no JSON"), "no JSON"),
     ],
 )
-def test_a_failure_is_told_with_its_class_unless_it_was_raised_to_be_read(
+def test_a_message_begins_with_the_exception_class_unless_it_has_an_error_class(
     context: RunContext, error: Exception, said: str
 ) -> None:
     result = result_of(raised_by(error), RUN, context)
@@ -131,7 +131,7 @@ def test_a_failure_is_told_with_its_class_unless_it_was_raised_to_be_read(
     assert result.message == said
 
 
-def test_a_failure_shows_where_it_happened_but_no_password(context: RunContext) -> None:
+def test_a_failure_has_a_traceback_without_passwords(context: RunContext) -> None:
     result = result_of(raised_by(OSError("redis://app:hunter2@cache:6379 is away")), RUN, context)
 
     assert isinstance(result, Raised)
@@ -140,7 +140,7 @@ def test_a_failure_shows_where_it_happened_but_no_password(context: RunContext) 
     assert "hunter2" not in result.message + result.detail
 
 
-def test_a_broken_exception_is_still_a_failure(context: RunContext) -> None:
+def test_an_exception_that_cannot_be_formatted_is_still_a_failure(context: RunContext) -> None:
     class Broken(Exception):
         error_class = 7
 
@@ -153,7 +153,7 @@ def test_a_broken_exception_is_still_a_failure(context: RunContext) -> None:
     assert (result.error_class, result.message) == ("error", "Broken")
 
 
-def test_what_was_spent_is_kept_with_the_output_and_with_the_failure(context: RunContext) -> None:
+def test_costs_are_recorded_with_outputs_and_failures(context: RunContext) -> None:
     context.cost(0.25, input_tokens=10)
     context.cost(0.5, input_tokens=5, output_tokens=2)
 
@@ -165,7 +165,7 @@ def test_what_was_spent_is_kept_with_the_output_and_with_the_failure(context: Ru
         assert (result.cost_usd, result.tokens) == (0.75, {"input": 15, "output": 2})
 
 
-def test_an_output_may_name_its_summary_and_files(context: RunContext) -> None:
+def test_an_output_may_contain_a_summary_and_changed_files(context: RunContext) -> None:
     output = {"summary": "done", "files_changed": ["a.py", 3], "more": (1, 2)}
 
     result = result_of(outcome_of(output, None, None), RUN, context)
@@ -205,7 +205,7 @@ def _nested(depth: int) -> list[object]:
 
 
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 300, 900, 100_000])
-def test_an_output_deeper_than_a_list_of_tasks_can_show_is_refused(depth: int) -> None:
+def test_an_output_that_is_nested_too_deeply_is_refused(depth: int) -> None:
     deepest = _nested(MAX_DEPTH)
 
     assert storable(deepest) == deepest
@@ -219,7 +219,7 @@ def test_a_number_beyond_64_bits_is_refused(number: int) -> None:
         storable({"n": number})
 
 
-def test_a_backslash_before_u0000_is_no_nul() -> None:
+def test_an_escaped_backslash_before_u0000_is_not_a_nul_character() -> None:
     assert storable("\\u0000") == "\\u0000"
 
 
@@ -233,14 +233,14 @@ def test_a_backslash_before_u0000_is_no_nul() -> None:
         (StopReason.LOST, Returned("done"), None),
     ],
 )
-def test_a_run_that_was_asked_to_stop_ends_as_that_or_as_finished(
+def test_a_stopped_run_ends_as_stopped_or_with_its_output(
     context: RunContext, reason: StopReason, after_output: Result, after_error: Result | None
 ) -> None:
     assert result_of(outcome_of("done", None, reason), RUN, context) == after_output
     assert result_of(raised_by(ValueError(), reason), RUN, context) == after_error
 
 
-def test_a_type_nobody_knows_is_never_tried_again() -> None:
+def test_a_type_without_handler_is_not_retried() -> None:
     result = missing_handler_result(RUN, ("echo", "sleep"))
 
     assert (result.error_class, result.retryable) == ("no_handler", False)

@@ -22,7 +22,7 @@ def nothing_hidden_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())
 
 
-def test_references_are_replaced_however_deep_and_nothing_else(
+def test_references_are_replaced_at_any_depth_and_nothing_else_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SECRET_GIT", "a long secret")
@@ -39,7 +39,9 @@ def test_references_are_replaced_however_deep_and_nothing_else(
     assert payload["a"] == ["secret:GIT", {"b": "secret:GIT"}]
 
 
-def test_a_users_own_secret_comes_before_everybodys(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_secret_takes_precedence_over_the_common_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("SECRET_GIT", "everybody's own")
     monkeypatch.setenv(f"SECRET_GIT__{str(ADA).replace('-', '_')}", "only for ada")
 
@@ -48,7 +50,7 @@ def test_a_users_own_secret_comes_before_everybodys(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("name", ["NOBODYS", "SHORT", "PATH", "OVERNIGHT_DATABASE_URL"])
-def test_what_is_no_secret_of_the_worker_cannot_be_had(
+def test_only_variables_with_the_prefix_of_secrets_can_be_referenced(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("SECRET_SHORT", "1234567")
@@ -64,11 +66,11 @@ def test_what_is_no_secret_of_the_worker_cannot_be_had(
 @pytest.mark.parametrize(
     "text", ["secret:", "secret:git", "secret:GIT ", "secret:A-B", "SECRET:GIT"]
 )
-def test_what_is_no_reference_stays_as_it_is(text: str) -> None:
+def test_other_texts_are_not_replaced(text: str) -> None:
     assert resolve(text, ADA) == text
 
 
-def test_anothers_own_secret_cannot_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_secret_of_another_user_cannot_be_referenced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were a reference to hold the id as well, whoever guessed it could have the secret."""
     bobs = f"GIT__{BOB}".replace("-", "_")
     monkeypatch.setenv(f"SECRET_{bobs}", "only for bob")
@@ -79,7 +81,7 @@ def test_anothers_own_secret_cannot_be_named(monkeypatch: pytest.MonkeyPatch) ->
         assert resolve(f"secret:{name}", ADA) == f"secret:{name}"
 
 
-def test_a_hidden_value_is_hidden_in_every_form_and_in_names() -> None:
+def test_a_secret_is_masked_in_every_encoding_and_in_names() -> None:
     add_secret('pa"ss/word+1')
     add_secret('pa"ss/word+1 and more')
 
@@ -91,7 +93,7 @@ def test_a_hidden_value_is_hidden_in_every_form_and_in_names() -> None:
     assert mask_secrets({'pa"ss/word+1': ['pa"ss/word+1', 1]}) == {"***": ["***", 1]}
 
 
-def test_what_is_printed_is_hidden_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_masked_in_printed_output(monkeypatch: pytest.MonkeyPatch) -> None:
     spoken = io.StringIO()
     monkeypatch.setattr(sys, "stdout", spoken)
     monkeypatch.setenv("SECRET_GIT", "a long secret")

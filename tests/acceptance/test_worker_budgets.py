@@ -31,7 +31,7 @@ def worker(shift: Shift) -> Iterator[Worker]:
         yield worker
 
 
-def test_a_task_at_its_ceiling_pauses_is_approved_and_completes(
+def test_a_task_at_its_cost_ceiling_waits_for_approval_and_completes(
     shift: Shift, worker: Worker
 ) -> None:
     calls = {"calls": 4, "usd": 0.5, "seconds": 0.6}
@@ -55,7 +55,7 @@ def test_a_task_at_its_ceiling_pauses_is_approved_and_completes(
     assert not found, told(found)
 
 
-def test_a_run_hears_with_its_heartbeat_that_the_night_is_used_up(
+def test_a_heartbeat_stops_a_run_when_the_nights_budget_is_used_up(
     shift: Shift, worker: Worker
 ) -> None:
     set_night_budget(shift.deployment.app, shift.user, 4.0, actor=ACTOR)  # 3.00 of it are spent
@@ -70,7 +70,7 @@ def test_a_run_hears_with_its_heartbeat_that_the_night_is_used_up(
     set_night_budget(shift.deployment.app, shift.user, None, actor=ACTOR)
 
 
-def test_a_run_that_will_not_stop_for_money_is_ended_and_asks_all_the_same(
+def test_a_run_that_ignores_its_budget_is_killed_and_waits_for_approval(
     shift: Shift, worker: Worker
 ) -> None:
     # One call, and then a pause that looks at nothing.

@@ -64,7 +64,9 @@ def test_a_run_that_ignores_its_cancel_is_killed_after_its_grace(
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_cancel_of_one_run_leaves_the_others_running(shift: Shift, waker: Waker) -> None:
+def test_a_cancel_wake_up_only_makes_other_runs_send_a_heartbeat(
+    shift: Shift, waker: Waker
+) -> None:
     task_id = shift.send("sleep", {"seconds": 300})
     shift.reaches(task_id, "running")
     lease = "SELECT expires_at FROM tasks WHERE id = :id"

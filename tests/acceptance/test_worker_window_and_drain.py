@@ -51,7 +51,7 @@ def shut(shift: Shift, at_closing: AtClosing) -> None:
 
 
 @pytest.mark.parametrize("stubborn", [False, True], ids=["a good run", "a stubborn run"])
-def test_a_run_is_handed_back_when_its_window_closes(
+def test_a_run_is_given_back_when_its_window_closes(
     shift: Shift, worker: Worker, *, stubborn: bool
 ) -> None:
     task_id = shift.send("sleep", {"seconds": 300, "stubborn": stubborn})
@@ -71,7 +71,7 @@ def test_a_run_is_handed_back_when_its_window_closes(
     shift.reaches(task_id, "completed", timeout=30)
 
 
-def test_a_run_taken_away_costs_nothing_although_that_could_not_be_recorded(
+def test_a_run_given_back_costs_nothing_although_that_could_not_be_recorded(
     shift: Shift, worker: Worker
 ) -> None:
     task_id = shift.send("sleep", {"seconds": 300, "stubborn": True})
@@ -89,7 +89,7 @@ def test_a_run_taken_away_costs_nothing_although_that_could_not_be_recorded(
     cancel(shift.deployment.app, shift.user, task_id, actor="human:test")
 
 
-def test_a_run_goes_on_when_its_window_closes_and_it_may_finish(
+def test_a_run_that_may_finish_continues_when_its_window_closes(
     shift: Shift, worker: Worker
 ) -> None:
     task_id = shift.send("sleep", {"seconds": 3})
