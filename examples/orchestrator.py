@@ -1,14 +1,14 @@
-"""An orchestrator: a goal comes in, a graph of tasks goes out, as one atomic submit.
+"""An orchestrator: it splits a goal into a graph of tasks and submits it in one transaction.
 
     python examples/orchestrator.py "Build a landing page for client X" --wait
 
-The goal is taken apart by rules, so that this runs offline. A model can do it instead:
+By default rules split the goal, so that this runs offline. A model can do it instead:
 `orchestrate(client, goal, by_model(ask))`, where `ask` is any function from a prompt to an answer.
-Its answer is checked before it travels; what is wrong with it is told back to the model.
+The answer is checked before it is submitted; the model gets the errors of an invalid answer.
 
     OVERNIGHT_HANDLERS=examples.orchestrator overnight up
 
-starts workers that know the types used here; they only say what they would do.
+starts workers with handlers for these types; the handlers only return the title of the task.
 """
 
 import argparse
@@ -22,8 +22,8 @@ from overnight.models.dags import DagCreate, DagCreated
 
 Decompose = Callable[[str], DagCreate]
 TYPES = ("research", "code", "review", "test", "deploy", "synthesis")
-PATIENCE = 3
-ASSIGNMENT = """Take this goal apart into tasks that agents can do on their own: {goal}
+MAX_ANSWERS = 3
+ASSIGNMENT = """Split this goal into tasks that agents can do on their own: {goal}
 
 Answer with one JSON object and nothing else: {{"title": …, "tasks": [{{"name": …, "title": …,
 "type": …, "prompt": …, "after": [names of the tasks it needs]}}, …]}}. A type is one of {types}.
@@ -39,35 +39,35 @@ def orchestrate(
     budget_usd: float | None = None,
     idempotency_key: str | None = None,
 ) -> DagCreated:
-    """Turn a goal into a graph and queue it, whole or not at all."""
+    """Split a goal into a graph and submit it, whole or not at all."""
     graph = (decompose or by_rules)(goal)
-    chosen = {"budget_usd": budget_usd, "idempotency_key": idempotency_key}
-    given = {name: value for name, value in chosen.items() if value is not None}
-    return client.dags.create({**graph.model_dump(exclude_unset=True), **given})
+    options = {"budget_usd": budget_usd, "idempotency_key": idempotency_key}
+    fields = {name: value for name, value in options.items() if value is not None}
+    return client.dags.create({**graph.model_dump(exclude_unset=True), **fields})
 
 
 def by_rules(goal: str) -> DagCreate:
-    """Take a goal apart without asking anybody: by the words that stand in it."""
-    words = goal.lower()
-    if "page" in words or "site" in words:
+    """Split a goal by the words that it contains."""
+    text = goal.lower()
+    if "page" in text or "site" in text:
         return _landing_page(goal)
-    if any(word in words for word in ("fix", "bug", "crash")):
+    if any(word in text for word in ("fix", "bug", "crash")):
         return _fix(goal)
     return _anything(goal)
 
 
 def by_model(ask: Callable[[str], str]) -> Decompose:
-    """Let a model take goals apart; an answer that is no graph is sent back with what is wrong."""
+    """Return a function that asks a model, and repeats an invalid answer with its errors."""
 
     def decompose(goal: str) -> DagCreate:
         assignment = prompt = ASSIGNMENT.format(goal=goal, types=", ".join(TYPES))
-        for _ in range(PATIENCE):
+        for _ in range(MAX_ANSWERS):
             answer = ask(prompt)
             try:
                 return checked_graph(_object(answer))
             except (ValueError, errors.InvalidRequest) as error:
                 prompt = f"{assignment}\nYou answered:\n{answer}\nThat cannot be used: {error}"
-        raise ValueError(f"no usable graph after {PATIENCE} answers")
+        raise ValueError(f"no usable graph after {MAX_ANSWERS} answers")
 
     return decompose
 
@@ -89,34 +89,34 @@ def _landing_page(goal: str) -> DagCreate:
 
 def _fix(goal: str) -> DagCreate:
     repair = dag(goal)
-    seen = repair.task("Reproduce the fault", name="reproduce", type="test", prompt=goal)
-    fixed = repair.task("Fix it", name="fix", type="code", after=seen)
+    reproduced = repair.task("Reproduce the fault", name="reproduce", type="test", prompt=goal)
+    fixed = repair.task("Fix it", name="fix", type="code", after=reproduced)
     review = repair.task("Review the change", name="review", type="review", after=fixed)
     tests = repair.task("Run the tests", name="tests", type="test", after=fixed)
     repair.task("Deploy", name="deploy", type="deploy", after=[review, tests])
-    repair.task("Say why not", name="explain", type="synthesis", after=[fixed.failed])
+    repair.task("Explain the failure", name="explain", type="synthesis", after=[fixed.failed])
     return repair.request()
 
 
 def _anything(goal: str) -> DagCreate:
     work = dag(goal)
-    known = work.task("Find out what is known", name="research", type="research", prompt=goal)
-    done = work.task("Do it", name="do", type="code", prompt=goal, after=known)
+    research = work.task("Find out what is known", name="research", type="research", prompt=goal)
+    done = work.task("Do it", name="do", type="code", prompt=goal, after=research)
     work.task("Review what was done", name="review", type="review", after=done)
     return work.request()
 
 
 def _object(answer: str) -> Mapping[str, Any]:
-    """Return the JSON object of an answer, also where a model wrapped it in words."""
-    found = json.loads(answer[answer.find("{") : answer.rfind("}") + 1])
-    if not isinstance(found, dict):
-        raise TypeError("the answer is no JSON object")
-    return found
+    """Return the JSON object of an answer, which may have text around it."""
+    value = json.loads(answer[answer.find("{") : answer.rfind("}") + 1])
+    if not isinstance(value, dict):
+        raise TypeError("the answer is not a JSON object")
+    return value
 
 
 def pretend(ctx: Context) -> object:
-    """Stand in for an agent: say what would be done."""
-    ctx.progress(1.0, "done, so to speak")
+    """Return the title of the task, in place of an agent's work."""
+    ctx.progress(1.0, "nothing to do")
     return {"would": ctx.title}
 
 
@@ -125,20 +125,22 @@ for kind in TYPES:
 
 
 def main() -> None:
-    """Take a goal from the command line."""
-    parser = argparse.ArgumentParser(description="Turn a goal into a graph of tasks and queue it.")
+    """Submit the goal that the command line names."""
+    parser = argparse.ArgumentParser(
+        description="Split a goal into a graph of tasks and submit it."
+    )
     parser.add_argument("goal")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be queued")
-    parser.add_argument("--wait", action="store_true", help="wait until all of it has ended")
-    chosen = parser.parse_args()
-    if chosen.dry_run:
-        print(by_rules(chosen.goal).model_dump_json(exclude_unset=True, indent=2))
+    parser.add_argument("--dry-run", action="store_true", help="print the graph and submit nothing")
+    parser.add_argument("--wait", action="store_true", help="wait until the graph has ended")
+    options = parser.parse_args()
+    if options.dry_run:
+        print(by_rules(options.goal).model_dump_json(exclude_unset=True, indent=2))
         return
     with Client() as client:
-        made = orchestrate(client, chosen.goal)
-        print(made.id, "→".join(made.critical_path.tasks))
-        if chosen.wait:
-            print(client.dags.wait(made.id).status)
+        created = orchestrate(client, options.goal)
+        print(created.id, "→".join(created.critical_path.tasks))
+        if options.wait:
+            print(client.dags.wait(created.id).status)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""An agent that lives wherever you like, asks for work over HTTP, and is safe to kill.
+"""A pull agent: it claims tasks over HTTP from any machine, and can be killed at any time.
 
     export OVERNIGHT_URL=… OVERNIGHT_API_KEY=…
     python examples/pull_agent.py laptop
 
-It runs your own tasks of the types below. Kill it, unplug it, put it to sleep: what it held goes to
-another agent, or back to this one, and no result counts twice.
+It runs your tasks of the types below. When it is killed or loses its connection, its tasks run
+again, on another agent or on this one, and each result counts once.
 """
 
 import logging
@@ -32,8 +32,8 @@ def count_words(ctx: overnight.Context) -> dict[str, object]:
 
 @overnight.handler("slow-report")
 def slow_report(ctx: overnight.Context) -> dict[str, object]:
-    """Take a while over each section, and keep the whole as an artifact."""
-    sections = [str(one) for one in ctx.payload.get("sections", ())]
+    """Wait a while for each section, and store the report as an artifact."""
+    sections = [str(section) for section in ctx.payload.get("sections", ())]
     seconds = float(ctx.payload.get("seconds", 1.0))
     for number, section in enumerate(sections, start=1):
         until = time.monotonic() + seconds
@@ -47,16 +47,16 @@ def slow_report(ctx: overnight.Context) -> dict[str, object]:
 
 
 def main() -> None:
-    """Work until SIGTERM or Ctrl-C; what runs then is handed back."""
+    """Run tasks until SIGTERM or Ctrl-C, then hand back what runs."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    # What is said about every single request would hide the rest.
+    # A log line for every request would hide the others.
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     name, *rest = [*sys.argv[1:], "laptop"][:2]
     lease = int(rest[0]) if rest and rest[0].isdigit() else None
     try:
         Agent(name, slots=1, lease_seconds=lease).run()
     except overnight.OvernightError as error:
-        # No server, a key that opens nothing, or one that lacks the scope agents:run.
+        # There is no server, the key is invalid, or it lacks the scope agents:run.
         raise SystemExit(f"{name}: {error}") from None
 
 
