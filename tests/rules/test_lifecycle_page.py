@@ -84,7 +84,7 @@ def test_every_state_is_told_with_its_status() -> None:
 def test_every_alias_is_told() -> None:
     told = {
         alias: WORD.findall(means)[0]
-        for aliases, means in rows("Word", "Means")
+        for aliases, means in rows("Alias", "Means")
         for alias in WORD.findall(aliases)
     }
 

@@ -54,7 +54,7 @@ class Event(StrEnum):
     CHECK = "check"
     COMPLETE = "complete"
     RETRY = "retry"
-    DEAD_LETTER = "bury"
+    DEAD_LETTER = "dead_letter"
     HAND_BACK = "hand_back"
     SUSPEND = "suspend"
     PROMOTE = "promote"
