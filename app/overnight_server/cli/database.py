@@ -85,9 +85,13 @@ def reaching() -> Iterator[None]:
 
     from overnight.errors import InvalidRequest, Refused
     from overnight_server.store.db import DatabaseUnreachable, sqlstate
+    from overnight_server.store.schema_fingerprint import ADVICE as SCHEMA_ADVICE
+    from overnight_server.store.schema_fingerprint import SchemaMismatch
 
     try:
         yield
+    except SchemaMismatch as error:
+        raise Failure(str(error), hint=SCHEMA_ADVICE) from error
     except (DatabaseUnreachable, OperationalError) as error:
         raise Failure(_first_line(error), hint=ADVICE) from error
     except ProgrammingError as error:

@@ -26,6 +26,7 @@ from overnight_server.mask import mask_text
 from overnight_server.settings import Settings
 from overnight_server.store import migrate
 from overnight_server.store.db import ADMIN, APP, DISPATCHER, DatabaseUnreachable, Db
+from overnight_server.store.schema_fingerprint import ADVICE, SchemaMismatch, schema_fingerprint
 from overnight_server.wakeups.redis_client import fail_fast_client
 
 MIN_PYTHON = (3, 11)
@@ -185,7 +186,11 @@ def _migrations(context: CheckContext) -> str:
             f"the database is at {current or 'no revision'}, this version needs {head}",
             "run `overnight migrate`",
         )
-    return f"at {head}"
+    try:
+        migrate.check(context.database_url)
+    except SchemaMismatch as error:
+        _fail(str(error), ADVICE)
+    return f"at {head}, schema {schema_fingerprint()}"
 
 
 def _roles(context: CheckContext) -> str:

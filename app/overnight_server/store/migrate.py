@@ -1,5 +1,6 @@
-"""Bringing a database to today's schema."""
+"""Creates or updates the database schema, and compares it with what this version needs."""
 
+import time
 from pathlib import Path
 
 from alembic import command
@@ -7,54 +8,81 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
-from overnight_server.store.db import connect_args, driver_url
+from overnight_server.store.db import Timeouts, connect_args, driver_url
+from overnight_server.store.schema_fingerprint import check_schema
+from overnight_server.telemetry import Event, emit
 
 SCRIPTS = Path(__file__).parent / "migrations"
-# One upgrade at a time, whoever starts it: an advisory lock held for the session.
+# The key of the advisory lock that lets only one upgrade run at a time; held for the session.
 UPGRADE_LOCK = 0x0F_E121_617
 
 
 def upgrade(url: str, revision: str = "head") -> None:
-    """Run every migration the database does not have yet; safe to run twice and at once."""
+    """Run every migration that the database does not have yet; safe to run twice and at once.
+
+    Raises `SchemaMismatch` if the database was created with another version of the schema.
+    """
     with _connected(url) as connection:
         connection.exec_driver_sql(f"SELECT pg_advisory_lock({UPGRADE_LOCK})")
         connection.commit()
+        before, started = current_revision(connection), time.monotonic()
+        # Alembic commits only transactions that it began itself.
+        connection.commit()
         command.upgrade(_config(connection), revision)
+        check_schema(connection)
+        after = current_revision(connection)
+    if after != before:
+        emit(Event.MIGRATED, revision=after, seconds=round(time.monotonic() - started, 3))
+
+
+def check(url: str) -> None:
+    """Raise `SchemaMismatch` if the database was created with another version of the schema.
+
+    A database that is empty or unreachable passes: processes wait for it.
+    """
+    try:
+        with _connected(url, Timeouts()) as connection:
+            check_schema(connection)
+    except OperationalError:
+        return
 
 
 def downgrade(url: str, revision: str) -> None:
-    """Take migrations back down to `revision` ("base" for an empty schema)."""
+    """Revert migrations down to `revision` ("base" for an empty database)."""
     with _connected(url) as connection:
         command.downgrade(_config(connection), revision)
 
 
 def current(url: str) -> str | None:
-    """Return the revision the database stands at, or None for an empty one."""
+    """Return the revision of a database; None for an empty one."""
     with _connected(url) as connection:
-        return revision(connection)
+        return current_revision(connection)
 
 
-def revision(tx: Connection) -> str | None:
-    """Return the revision an open connection's database stands at."""
+def current_revision(tx: Connection) -> str | None:
+    """Return the revision of an open connection's database; None for an empty one."""
     return MigrationContext.configure(tx).get_current_revision()
 
 
 def head() -> str:
-    """Return the newest revision this code knows."""
+    """Return the newest revision of this version."""
     newest = ScriptDirectory(str(SCRIPTS)).get_current_head()
     if newest is None:
-        raise LookupError("no migration was found")
+        raise LookupError(f"no migration in {SCRIPTS}")
     return newest
 
 
-def _connected(url: str) -> Connection:
+def _connected(url: str, timeouts: Timeouts | None = None) -> Connection:
     engine = create_engine(
         driver_url(url),
         poolclass=NullPool,
         hide_parameters=True,
-        connect_args=connect_args(role=None, application_name="overnight-migrate", timeouts=None),
+        connect_args=connect_args(
+            role=None, application_name="overnight-migrate", timeouts=timeouts
+        ),
     )
     return engine.connect()
 

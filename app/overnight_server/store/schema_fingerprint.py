@@ -17,19 +17,24 @@ _COMMENT = re.compile(r"--.*$", re.MULTILINE)
 _PREFIX = "overnight schema "
 
 
+#: What an operator must do; the first release will bring migrations instead.
+ADVICE = (
+    "Before the first release a database cannot be upgraded: create it again; its tasks are lost."
+    " Local stack: run `overnight down`, delete the directory `postgres` in its home"
+    " (`.overnight` by default), run `overnight up`. Other databases: run `dropdb` and `createdb`,"
+    " then `overnight migrate`."
+)
+
+
 class SchemaMismatch(Exception):
-    """The database was created by another version of Overnight."""
+    """The database was created with another schema than this version needs."""
 
     def __init__(self, stored: str | None, expected: str) -> None:
         self.stored = stored
         self.expected = expected
         super().__init__(
-            f"The database was created with schema {stored or 'without a fingerprint'},"
-            f" but this version of Overnight needs schema {expected}."
-            " Before the first release a database cannot be upgraded: it must be created again,"
-            " and its tasks are lost."
-            " Local stack: run `overnight down --purge`, then `overnight up`."
-            " Other databases: drop and create the database, then run `overnight migrate`."
+            f"the database was created by another version of Overnight: it has schema"
+            f" {stored or 'without a fingerprint'}, and this version needs schema {expected}"
         )
 
 
@@ -57,7 +62,11 @@ def stored_fingerprint(tx: Connection) -> str | None:
 
 
 def check_schema(tx: Connection) -> None:
-    """Raise `SchemaMismatch` if the database was created with another schema."""
+    """Raise `SchemaMismatch` if the database was created with another schema.
+
+    An empty database passes: the migration has not run yet.
+    """
+    is_empty = tx.exec_driver_sql("SELECT to_regclass('tasks') IS NULL").scalar_one()
     stored = stored_fingerprint(tx)
-    if stored != schema_fingerprint():
+    if not is_empty and stored != schema_fingerprint():
         raise SchemaMismatch(stored, schema_fingerprint())

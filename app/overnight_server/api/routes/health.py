@@ -87,7 +87,7 @@ def _workers(deps: Injected) -> PartState | None:
 
 def _migrations(deps: Injected) -> PartState:
     try:
-        current = deps.db.atomically(migrate.revision)
+        current = deps.db.atomically(migrate.current_revision)
     except (DatabaseUnreachable, SQLAlchemyError):
         return {"ok": False}
     return {"ok": current == migrate.head(), "current": current, "head": migrate.head()}

@@ -16,11 +16,15 @@ def migrate(
     ] = False,
 ) -> None:
     """Bring the database to today's schema."""
+    from overnight_server import telemetry
     from overnight_server.store import migrate as schema
 
-    address = database.url()
+    address, settings = database.url(), database.settings()
+    telemetry.configure(settings.log_format, settings.log_level, "migrate")
     with database.reaching():
-        if not check:
+        if check:
+            schema.check(address)
+        else:
             schema.upgrade(address)
         at, newest = schema.current(address), schema.head()
     if at == newest:

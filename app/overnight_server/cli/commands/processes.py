@@ -149,7 +149,19 @@ def _needing_database() -> "Settings":
     settings = database.settings()
     if settings.database_url is None:
         raise Failure("no database is known here", hint=database.ADVICE)
+    _check_schema(settings.database_url)
     return settings
+
+
+def _check_schema(url: str) -> None:
+    """Refuse to start on a database that another version created."""
+    from overnight_server.store import migrate
+    from overnight_server.store.schema_fingerprint import ADVICE, SchemaMismatch
+
+    try:
+        migrate.check(url)
+    except SchemaMismatch as error:
+        raise Failure(str(error), hint=ADVICE) from error
 
 
 def _needing_servers() -> "Settings":
