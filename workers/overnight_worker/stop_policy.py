@@ -1,4 +1,4 @@
-"""Decides when a run is asked to stop and when it is ended by force; no clock, no IO."""
+"""Decides when a run is requested to stop and when it is ended by force; no clock, no IO."""
 
 from dataclasses import dataclass
 from enum import StrEnum

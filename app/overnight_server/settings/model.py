@@ -332,10 +332,6 @@ class Settings(BaseModel):
         default=300,
         description="How often the counters of the lanes are compared with the task rows.",
     )
-    leader_lease: Annotated[Seconds, duration(5, 300)] = Field(
-        default=15,
-        description="How long beat or a dispatcher stays leader without renewing its leadership.",
-    )
     cancel_grace: Annotated[Seconds, duration(1, 600)] = Field(
         default=30, description="How long a cancelled run may take to stop before it is killed."
     )
