@@ -14,15 +14,14 @@ from overnight_server.domain.results import Raised, Returned, Suspended
 from overnight_server.forecast import snapshot
 from overnight_server.forecast.forecast import forecast_next, forecast_task
 from overnight_server.forecast.plan import _draft, plan
-from overnight_server.forecast.snapshot import Workers, look
+from overnight_server.forecast.snapshot import read_forecast_input
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit, submit_graph
 from overnight_worker.duration_stats import DurationStats
 from tests.support.api_user import ApiUser, serve_api
-from tests.support.deployment import AGENT, LIVENESS, LOOSE, POOL, Deployment
+from tests.support.deployment import AGENT, CLAIM_SETTINGS, LOOSE, POOL, Deployment
 
-WORKERS = Workers(LIVENESS)
 MINUTE = timedelta(minutes=1)
 SLACK = timedelta(seconds=30)
 
@@ -52,7 +51,7 @@ def is_about(at: datetime | None, made_at: datetime, minutes: float) -> bool:
 def in_a_queue(deployment: Deployment, user: UserId, tasks: int) -> list[Forecast]:
     deployment.agent(slots=1)
     made = [deployment.task(user, timeout_seconds=3600) for _ in range(tasks)]
-    return [forecast_task(deployment.app, user, task, WORKERS) for task in made]
+    return [forecast_task(deployment.app, user, task, CLAIM_SETTINGS) for task in made]
 
 
 def test_each_task_starts_when_those_ahead_of_it_are_done(deployment: Deployment) -> None:
@@ -75,7 +74,7 @@ def test_without_history_the_timeout_stands_in_and_is_said_to(deployment: Deploy
     assert second.start.p10_at == second.start.p90_at == second.made_at + timedelta(hours=1)
     assert second.observed_runs == 0
     [note] = second.notes
-    assert note.startswith("no run of type echo was seen yet")
+    assert note.startswith("no run of type echo was observed yet")
 
 
 def test_without_workers_nothing_is_promised(deployment: Deployment) -> None:
@@ -83,19 +82,19 @@ def test_without_workers_nothing_is_promised(deployment: Deployment) -> None:
     task = deployment.task(user)
     seen(deployment)
 
-    found = forecast_task(deployment.app, user, task, WORKERS)
+    found = forecast_task(deployment.app, user, task, CLAIM_SETTINGS)
 
     assert found.start.p10_at is found.finish.p50_at is None
     assert found.notes == ["no worker is alive: nothing starts before one joins"]
 
     deployment.agent()
     drain(deployment.dispatcher, AGENT)
-    [note] = forecast_task(deployment.app, user, task, WORKERS).notes
+    [note] = forecast_task(deployment.app, user, task, CLAIM_SETTINGS).notes
     assert note.startswith("the only worker drains: ")
     undrain(deployment.dispatcher, AGENT)
     pause(deployment.dispatcher, Target(pool=POOL), actor="human:me")
-    [note] = forecast_task(deployment.app, user, task, WORKERS).notes
-    assert note == "the pool default is paused: nothing starts before that ends"
+    [note] = forecast_task(deployment.app, user, task, CLAIM_SETTINGS).notes
+    assert note == "the pool default is paused: nothing starts before a pool is resumed"
 
 
 def test_a_run_under_way_is_foretold_to_its_end(deployment: Deployment) -> None:
@@ -105,7 +104,7 @@ def test_a_run_under_way_is_foretold_to_its_end(deployment: Deployment) -> None:
     run = deployment.running(user, timeout_seconds=3600)
     deployment.move_clock(4 * MINUTE)
 
-    found = forecast_task(deployment.app, user, run.claim.task_id, WORKERS)
+    found = forecast_task(deployment.app, user, run.claim.task_id, CLAIM_SETTINGS)
 
     assert found.queue_position is None
     assert is_about(found.finish.p50_at, found.made_at, 6)
@@ -119,7 +118,7 @@ def test_what_has_ended_is_told_as_it_was(deployment: Deployment) -> None:
     run = deployment.running(user)
     deployment.settle(run, Returned())
 
-    found = forecast_task(deployment.app, user, run.claim.task_id, WORKERS)
+    found = forecast_task(deployment.app, user, run.claim.task_id, CLAIM_SETTINGS)
 
     assert found.finish.p10_at == found.finish.p90_at
     assert found.notes == ["it has ended"]
@@ -133,7 +132,7 @@ def test_a_child_waits_for_the_runs_of_all_before_it(deployment: Deployment) -> 
     edges = [Edge(0, 1), Edge(1, 2)]
     *_, last = submit_graph(deployment.app, user, chain, LOOSE, edges=edges)
 
-    waits = forecast_task(deployment.app, user, last.task_id, WORKERS)
+    waits = forecast_task(deployment.app, user, last.task_id, CLAIM_SETTINGS)
 
     assert is_about(waits.start.p50_at, waits.made_at, 20)
     assert waits.queue_position is None
@@ -155,11 +154,11 @@ def test_what_asks_for_money_is_promised_to_nobody(deployment: Deployment) -> No
     assert run is not None
     deployment.settle(run, Suspended(cost_usd=1.5))
 
-    asks = forecast_task(deployment.app, user, parent.task_id, WORKERS)
-    waits = forecast_task(deployment.app, user, child.task_id, WORKERS)
+    asks = forecast_task(deployment.app, user, parent.task_id, CLAIM_SETTINGS)
+    waits = forecast_task(deployment.app, user, child.task_id, CLAIM_SETTINGS)
 
     assert (asks.start.p10_at, waits.start.p10_at) == (None, None)
-    assert "asks for more" in asks.notes[-1]
+    assert "approve more money" in asks.notes[-1]
 
 
 def test_a_retry_waits_for_its_moment(deployment: Deployment) -> None:
@@ -170,7 +169,7 @@ def test_a_retry_waits_for_its_moment(deployment: Deployment) -> None:
     deployment.settle(run, Raised("error", "no luck"))
     deployment.run("UPDATE tasks SET retry_at = clock() + interval '5 minutes'")
 
-    found = forecast_task(deployment.app, user, run.claim.task_id, WORKERS)
+    found = forecast_task(deployment.app, user, run.claim.task_id, CLAIM_SETTINGS)
 
     assert found.state == "retrying"
     assert is_about(found.start.p10_at, found.made_at, 5)
@@ -179,8 +178,8 @@ def test_a_retry_waits_for_its_moment(deployment: Deployment) -> None:
 def test_a_long_queue_of_another_user_is_weighed_without_being_read(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "OTHERS", 4)
-    monkeypatch.setattr(snapshot, "LEAST_PER_LANE", 2)
+    monkeypatch.setattr(snapshot, "MAX_OTHER_TASKS", 4)
+    monkeypatch.setattr(snapshot, "MIN_TASKS_PER_LANE", 2)
     seen(deployment, minutes=10)
     busy = deployment.user()
     for _ in range(20):
@@ -199,7 +198,7 @@ def test_the_next_tasks_are_foretold_together_in_their_order(deployment: Deploym
     in_a_queue(deployment, user, 3)
     deployment.claim()
 
-    found = forecast_next(deployment.app, user, WORKERS, limit=2)
+    found = forecast_next(deployment.app, user, CLAIM_SETTINGS, limit=2)
 
     assert [one.state for one in found] == ["running", "ready"]
     assert found[1].queue_position == 1
@@ -212,12 +211,12 @@ def test_what_is_paused_is_not_expected_until_it_is_resumed(deployment: Deployme
     task = deployment.task(user)
     pause(deployment.dispatcher, EVERYTHING, actor="human:test")
 
-    held = forecast_task(deployment.app, user, task, WORKERS)
+    held = forecast_task(deployment.app, user, task, CLAIM_SETTINGS)
     resume(deployment.dispatcher, EVERYTHING, actor="human:test")
 
     assert held.start.p90_at is None
-    assert held.notes == ["everything is paused: nothing starts before that ends"]
-    assert forecast_task(deployment.app, user, task, WORKERS).start.p90_at is not None
+    assert held.notes == ["everything is paused: nothing starts before it is resumed"]
+    assert forecast_task(deployment.app, user, task, CLAIM_SETTINGS).start.p90_at is not None
 
 
 def test_what_the_night_cannot_pay_waits_for_the_next(deployment: Deployment) -> None:
@@ -228,7 +227,8 @@ def test_what_the_night_cannot_pay_waits_for_the_next(deployment: Deployment) ->
     third = deployment.task(user, max_cost_usd=4.0)
 
     views = {
-        task: forecast_task(deployment.app, user, task, WORKERS) for task in (first, second, third)
+        task: forecast_task(deployment.app, user, task, CLAIM_SETTINGS)
+        for task in (first, second, third)
     }
 
     midnight = deployment.one("SELECT ends_at FROM current_night(:id)", id=user)["ends_at"]
@@ -236,7 +236,7 @@ def test_what_the_night_cannot_pay_waits_for_the_next(deployment: Deployment) ->
     assert views[second].start.p10_at == views[second].start.p90_at == midnight
     assert views[third].start.p50_at is None
     [note] = views[third].notes
-    assert note.startswith("one needs more than the $3.00 of a whole night")
+    assert note.startswith("one task needs more than the $3.00 of a whole night")
 
 
 def test_what_a_draining_worker_runs_is_in_nobodys_way(deployment: Deployment) -> None:
@@ -249,7 +249,7 @@ def test_what_a_draining_worker_runs_is_in_nobodys_way(deployment: Deployment) -
     drain(deployment.dispatcher, "old")
     deployment.agent(slots=1, agent_id="new")
 
-    found = forecast_task(deployment.app, user, deployment.task(user), WORKERS)
+    found = forecast_task(deployment.app, user, deployment.task(user), CLAIM_SETTINGS)
 
     assert found.start.p90_at == found.made_at
     assert len(deployment.claim().claims) == 1
@@ -265,7 +265,7 @@ def test_a_plan_says_how_many_will_be_done_in_time_and_keeps_nothing(
     batch = [NewTask(title=f"task {n}", type="echo") for n in range(5)]
     now = deployment.one("SELECT clock() AS at")["at"]
 
-    found = plan(deployment.app, user, batch, LOOSE, WORKERS, by_at=now + 45 * MINUTE)
+    found = plan(deployment.app, user, batch, LOOSE, CLAIM_SETTINGS, by_at=now + 45 * MINUTE)
 
     assert (found.tasks, found.likely) == (5, 3)
     assert found.sure in {2, 3}
@@ -280,15 +280,15 @@ def test_a_plan_heeds_edges_and_refuses_what_a_submit_would(deployment: Deployme
     user = deployment.user()
     batch = [NewTask(title="a", type="echo"), NewTask(title="b", type="echo")]
 
-    found = plan(deployment.app, user, batch, LOOSE, WORKERS, edges=[Edge(0, 1)])
+    found = plan(deployment.app, user, batch, LOOSE, CLAIM_SETTINGS, edges=[Edge(0, 1)])
 
     assert is_about(found.steps[1].start.p50_at, found.made_at, 10)
     with pytest.raises(TooManyPending):
-        plan(deployment.app, user, batch, Caps(max_pending_per_user=1), WORKERS)
+        plan(deployment.app, user, batch, Caps(max_pending_per_user=1), CLAIM_SETTINGS)
     with pytest.raises(InvalidRequest, match="circular"):
-        plan(deployment.app, user, batch, LOOSE, WORKERS, edges=[Edge(0, 1), Edge(1, 0)])
+        plan(deployment.app, user, batch, LOOSE, CLAIM_SETTINGS, edges=[Edge(0, 1), Edge(1, 0)])
     with pytest.raises(InvalidRequest, match="0 tasks"):
-        plan(deployment.app, user, [], LOOSE, WORKERS)
+        plan(deployment.app, user, [], LOOSE, CLAIM_SETTINGS)
 
 
 @pytest.mark.parametrize("priority", [5, 50])
@@ -300,9 +300,9 @@ def test_a_planned_task_stands_where_a_submitted_one_would(
     task = NewTask(title="a", type="echo", priority=priority)
     older = submit(deployment.app, user, task, LOOSE).task_id
     deployment.move_clock(10 * MINUTE)
-    sight = deployment.app.atomically(lambda tx: look(tx, user, WORKERS))
+    data = deployment.app.atomically(lambda tx: read_forecast_input(tx, user, CLAIM_SETTINGS))
 
-    draft = _draft(task, user, LOOSE, sight)
+    draft = _draft(task, user, LOOSE, data)
     deployment.move_clock(MINUTE)
     younger = submit(deployment.app, user, task, LOOSE).task_id
 
@@ -319,7 +319,7 @@ def test_a_plan_knows_which_paths_lie_in_each_others_way(deployment: Deployment)
     paths = ["path:src/a/", "path:./src/b", "path:docs", "path:src/a"]
     batch = [NewTask(title=path, type="echo", locks=[path]) for path in paths]
 
-    found = plan(deployment.app, user, batch, LOOSE, WORKERS)
+    found = plan(deployment.app, user, batch, LOOSE, CLAIM_SETTINGS)
 
     begin = [step.start.p50_at for step in found.steps]
     assert is_about(begin[0], found.made_at, 10)
@@ -364,7 +364,7 @@ def test_the_api_foretells_to_the_owner_only(api_user: ApiUser) -> None:
     assert api_user.guest().ask("GET", f"/api/v1/tasks/{shown}/forecast").status_code == 404
     with pytest.raises(TaskNotFound):
         forecast_task(
-            api_user.deployment.app, api_user.deployment.user(), parse_task(shown), WORKERS
+            api_user.deployment.app, api_user.deployment.user(), parse_task(shown), CLAIM_SETTINGS
         )
 
 

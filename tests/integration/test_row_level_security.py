@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg2
 import pytest
+from overnight_server.indata.tasks import get_task
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 
@@ -13,16 +14,13 @@ from overnight_server.domain.ids import UserId
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.explain.explain import explain
 from overnight_server.forecast.forecast import forecast_task
-from overnight_server.forecast.snapshot import Workers
-from overnight_server.insight.tasks import get_task
 from overnight_server.local.postgres import API_LOGIN, SERVICE_LOGIN, EmbeddedPostgres
 from overnight_server.store.db import ADMIN, APP, DISPATCHER, GATE, READER, ActingUser, Db
 from tests.support import logins
-from tests.support.deployment import CLAIM_SETTINGS, LIVENESS, Deployment
+from tests.support.deployment import CLAIM_SETTINGS, Deployment
 
 # Tables that hold nothing of any one user; every other one must have a wall.
 OPEN_TO_ALL = {"agents", "alembic_version", "legal_moves", "type_durations", "pools", "sweeps"}
-WORKERS = Workers(LIVENESS)
 
 UNWALLED = """
     SELECT c.relname AS name
@@ -216,7 +214,7 @@ def test_a_forecast_looks_over_the_walls_and_changes_nothing(
     task = deployment.task(mine)
     db = front.acting_for(ActingUser(mine))
 
-    assert forecast_task(db, mine, task, WORKERS).id == get_task(db, mine, task).id
+    assert forecast_task(db, mine, task, CLAIM_SETTINGS).id == get_task(db, mine, task).id
     assert explain(db, mine, task, CLAIM_SETTINGS).id == get_task(db, mine, task).id
     with pytest.raises(ProgrammingError, match="permission denied"):
         db.atomically(lambda tx: tx.execute(text("UPDATE tasks SET title = ''")), all_users=True)

@@ -14,10 +14,10 @@ from overnight_server.domain.ids import UserId
 from overnight_server.domain.plans import PlanTier
 from overnight_server.domain.results import Returned
 from overnight_server.forecast.simulation import Simulation
-from overnight_server.forecast.snapshot import Workers, look
+from overnight_server.forecast.snapshot import read_forecast_input
 from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit_graph
-from tests.support.deployment import LIVENESS, LOOSE, POOL, Deployment
+from tests.support.deployment import CLAIM_SETTINGS, LOOSE, POOL, Deployment
 from tests.support.profiles import examples
 
 # Deleting is much quicker than truncating tables that hold a few rows.
@@ -107,18 +107,18 @@ people = st.builds(
 )
 
 
-class AsToldNight:
+class FixedDurations:
     """A night in which every run takes the minutes its type says."""
 
-    def run(self, type_: str, granted: float) -> float:
+    def duration(self, type_: str, granted: float) -> float:
         return min(granted, float(type_) * MINUTE)
 
-    def rest(self, type_: str, granted: float, elapsed: float) -> float:
-        return max(0.0, self.run(type_, granted) - elapsed)
+    def remaining(self, type_: str, granted: float, elapsed: float) -> float:
+        return max(0.0, self.duration(type_, granted) - elapsed)
 
 
 @dataclass
-class Playing:
+class GateNight:
     """The real deployment on a night in which runs take what their types say."""
 
     deployment: Deployment
@@ -176,7 +176,7 @@ class Playing:
     # The types whose minutes the workers of each pool know.
     known=st.sampled_from([(range(0), range(0)), (range(15), range(41)), (range(41), range(15))]),
 )
-def test_the_rehearsal_starts_what_the_gate_starts_and_in_its_order(
+def test_the_simulation_starts_the_same_tasks_in_the_same_order_as_the_gate(
     deployment: Deployment,
     crowd: list[Person],
     slots: int,
@@ -186,16 +186,16 @@ def test_the_rehearsal_starts_what_the_gate_starts_and_in_its_order(
     deployment.run(FORGET)
     pools = _pools(deployment, slots, gpu_slots, known)
     users = [_move_in(deployment, person) for person in crowd]
-    sight = deployment.app.atomically(lambda tx: look(tx, users[0], Workers(LIVENESS)))
+    data = deployment.app.atomically(lambda tx: read_forecast_input(tx, users[0], CLAIM_SETTINGS))
 
-    foretold = Simulation(sight.snapshot).play(AsToldNight()).spans
-    [next_night] = {lane.night_ends_in for lane in sight.snapshot.lanes}
-    happened = Playing(deployment).play(pools, next_night=next_night)
+    simulated = Simulation(data.snapshot).simulate_night(FixedDurations()).intervals
+    [next_night] = {lane.night_ends_in for lane in data.snapshot.lanes}
+    actual = GateNight(deployment).play(pools, next_night=next_night)
 
-    # The rehearsal goes on into further nights and the next month, when money and hours are back.
+    # The simulation continues into further nights and the next month, with new budgets and hours.
     end = next_night + DAY
-    tonight = [(span.start, task) for task, span in foretold.items() if span.start < end]
-    assert tonight == [(start, task) for start, task in happened if start < end]
+    tonight = [(span.start, task) for task, span in simulated.items() if span.start < end]
+    assert tonight == [(start, task) for start, task in actual if start < end]
 
 
 def _pools(

@@ -7,6 +7,8 @@ from functools import partial
 from uuid import uuid4
 
 import pytest
+from overnight_server.indata.queue_status import queue_status
+from overnight_server.indata.users import list_users
 from sqlalchemy import Connection
 
 from overnight.errors import UserNotFound
@@ -16,16 +18,13 @@ from overnight_server.domain.results import Interrupted
 from overnight_server.domain.windows import AtClosing, Window
 from overnight_server.forecast.forecast import forecast_task
 from overnight_server.forecast.plan import plan
-from overnight_server.forecast.snapshot import Workers
 from overnight_server.gate import claim as gate
-from overnight_server.insight.queue_status import queue_status
-from overnight_server.insight.users import list_users
 from overnight_server.intake.new_graph import NewTask
 from overnight_server.maintenance.reset import reset_cycles
 from overnight_server.outcome.heartbeat import Answer, heartbeat
 from overnight_server.store import lanes
 from overnight_server.store.db import ADMIN, Db
-from tests.support.deployment import AGENT, CLAIM_SETTINGS, LEASE, LIVENESS, LOOSE, POOL, Deployment
+from tests.support.deployment import AGENT, CLAIM_SETTINGS, LEASE, LOOSE, POOL, Deployment
 from tests.support.rivals import Rival, held_pool, held_task, meet_at_lane, queue_up
 
 TICK = timedelta(microseconds=1)
@@ -252,7 +251,7 @@ def test_a_window_is_shown_to_whoever_waits_and_whoever_operates(evening: Deploy
 
 
 def test_a_forecast_waits_for_the_window_to_open(evening: Deployment) -> None:
-    workers = Workers(LIVENESS)
+    workers = CLAIM_SETTINGS
     user, late = evening.user(**NIGHT), evening.user(**NIGHT, window_at_closing="continue")
     evening.set_clock(CLOSES - timedelta(days=1) - TICK)
     carried = evening.task(late)

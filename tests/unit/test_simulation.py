@@ -8,16 +8,16 @@ from uuid import UUID
 
 import pytest
 
-from overnight_server.forecast.durations import Observed
-from overnight_server.forecast.outlook import FEWEST_NIGHTS, NIGHTS, foresee, quantile
+from overnight_server.forecast.distribution import FEWEST_NIGHTS, NIGHTS, quantile, simulate_nights
+from overnight_server.forecast.durations import ObservedDurations
 from overnight_server.forecast.simulation import (
     HORIZON,
     LaneState,
     PoolState,
-    Running,
+    RunningTask,
     Simulation,
     Snapshot,
-    Waiting,
+    WaitingTask,
 )
 
 ADA, BOB = UUID(int=1), UUID(int=2)
@@ -25,19 +25,19 @@ HOUR = 3600.0
 GPU = frozenset({"gpu"})
 
 
-class AsToldNight:
+class FixedDurations:
     """A night in which every run takes the seconds its type says."""
 
-    def run(self, type_: str, granted: float) -> float:
+    def duration(self, type_: str, granted: float) -> float:
         return min(granted, float(type_))
 
-    def rest(self, type_: str, granted: float, elapsed: float) -> float:
-        return max(0.0, self.run(type_, granted) - elapsed)
+    def remaining(self, type_: str, granted: float, elapsed: float) -> float:
+        return max(0.0, self.duration(type_, granted) - elapsed)
 
 
-def task(number: int, user: UUID = ADA, seconds: float = 10, **fields: Any) -> Waiting:
+def task(number: int, user: UUID = ADA, seconds: float = 10, **fields: Any) -> WaitingTask:
     told = {"sort_key": float(number), "granted": HOUR, **fields}
-    return Waiting(UUID(int=number), user, str(seconds), **told)
+    return WaitingTask(UUID(int=number), user, str(seconds), **told)
 
 
 def lane(user: UUID = ADA, max_active: int = 10, **fields: Any) -> LaneState:
@@ -45,17 +45,19 @@ def lane(user: UUID = ADA, max_active: int = 10, **fields: Any) -> LaneState:
 
 
 def starts(
-    waiting: Sequence[Waiting],
+    waiting: Sequence[WaitingTask],
     lanes: Sequence[LaneState] = (lane(),),
     *,
     slots: int = 1,
     pools: Sequence[PoolState] | None = None,
     **fields: Any,
 ) -> Mapping[int, float]:
-    """Play the night and return when each task started, by its number."""
+    """Simulate one night and return when each task started, by its number."""
     pools = pools if pools is not None else [PoolState("default", slots)]
-    played = Simulation(Snapshot(pools, lanes, waiting=waiting, **fields)).play(AsToldNight())
-    return {name.int: span.start for name, span in played.spans.items()}
+    played = Simulation(Snapshot(pools, lanes, waiting=waiting, **fields)).simulate_night(
+        FixedDurations()
+    )
+    return {name.int: span.start for name, span in played.intervals.items()}
 
 
 def test_tasks_start_in_their_users_order_as_slots_fall_free() -> None:
@@ -176,7 +178,7 @@ def test_the_whole_deployment_has_a_cap_of_its_own() -> None:
 
 
 def test_what_runs_holds_its_slot_its_lock_and_its_room() -> None:
-    run = Running(UUID(int=7), ADA, "100", "default", HOUR, elapsed=60, locks=("red",))
+    run = RunningTask(UUID(int=7), ADA, "100", "default", HOUR, elapsed=60, locks=("red",))
     jobs = [task(1, locks=("red",)), task(2), task(3)]
 
     begun = starts(jobs, [lane(max_active=2)], slots=9, running=[run])
@@ -216,15 +218,15 @@ def test_what_was_not_read_is_taken_to_be_like_what_was() -> None:
 def test_a_night_is_broken_off_once_it_took_too_many_starts() -> None:
     snapshot = Snapshot([PoolState("default", 1)], [lane()], waiting=[task(n) for n in range(9)])
 
-    played = Simulation(snapshot).play(AsToldNight(), most=4)
+    played = Simulation(snapshot).simulate_night(FixedDurations(), max_starts=4)
 
-    assert (len(played.spans), played.starts, played.is_cut) == (4, 4, True)
+    assert (len(played.intervals), played.starts, played.is_cut) == (4, 4, True)
 
 
 def test_the_night_ends_when_all_that_was_asked_for_has_started() -> None:
     snapshot = Snapshot([PoolState("default", 1)], [lane()], waiting=[task(n) for n in range(9)])
 
-    played = Simulation(snapshot).play(AsToldNight(), [UUID(int=2)])
+    played = Simulation(snapshot).simulate_night(FixedDurations(), [UUID(int=2)])
 
     assert (played.starts, played.is_cut) == (3, False)
 
@@ -236,42 +238,46 @@ def test_nothing_is_foretold_beyond_the_horizon() -> None:
 
 
 def test_a_type_never_seen_takes_all_it_is_granted() -> None:
-    history = Observed({"known": [5.0, 6.0], "empty": []})
-    night = history.night(Random(1))
+    history = ObservedDurations({"known": [5.0, 6.0], "empty": []})
+    night = history.sample(Random(1))
 
-    assert night.run("new", 600) == night.run("empty", 600) == 600
-    assert night.rest("new", 600, 200) == 400
-    assert [history.knows(type_) for type_ in ("known", "empty", "new")] == [True, False, False]
+    assert night.duration("new", 600) == night.duration("empty", 600) == 600
+    assert night.remaining("new", 600, 200) == 400
+    assert [history.has_runs_of(type_) for type_ in ("known", "empty", "new")] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_a_run_never_takes_longer_than_it_is_granted() -> None:
-    night = Observed({"slow": [500.0]}).night(Random(1))
+    night = ObservedDurations({"slow": [500.0]}).sample(Random(1))
 
-    assert night.run("slow", 60) == 60
-    assert night.rest("slow", 60, 50) <= 10
+    assert night.duration("slow", 60) == 60
+    assert night.remaining("slow", 60, 50) <= 10
 
 
 def test_a_run_under_way_takes_what_longer_runs_took() -> None:
-    night = Observed({"mixed": [10.0] * 20 + [1000.0] * 20}).night(Random(1))
+    night = ObservedDurations({"mixed": [10.0] * 20 + [1000.0] * 20}).sample(Random(1))
 
-    rests = [night.rest("mixed", HOUR, 100) for _ in range(20)]
+    rests = [night.remaining("mixed", HOUR, 100) for _ in range(20)]
 
     assert all(rest > 300 for rest in rests)
 
 
 def test_a_run_that_outlived_all_others_may_go_on_as_long_again() -> None:
-    night = Observed({"quick": [10.0]}).night(Random(1))
+    night = ObservedDurations({"quick": [10.0]}).sample(Random(1))
 
-    assert all(0 <= night.rest("quick", HOUR, 100) <= 100 for _ in range(20))
+    assert all(0 <= night.remaining("quick", HOUR, 100) <= 100 for _ in range(20))
 
 
 def test_little_history_makes_a_wide_band() -> None:
     def width(seen: Sequence[float]) -> float:
         jobs = [task(number) for number in range(1, 20)]
-        jobs = [Waiting(one.id, ADA, "echo", one.sort_key, HOUR) for one in jobs]
+        jobs = [WaitingTask(one.id, ADA, "echo", one.sort_key, HOUR) for one in jobs]
         stage = Simulation(Snapshot([PoolState("default", 1)], [lane()], waiting=jobs))
-        outlook = foresee(stage, Observed({"echo": seen}), [UUID(int=19)])
-        low, high = (outlook.start(UUID(int=19), share) for share in (0.1, 0.9))
+        distribution = simulate_nights(stage, ObservedDurations({"echo": seen}), [UUID(int=19)])
+        low, high = (distribution.start(UUID(int=19), share) for share in (0.1, 0.9))
         assert low is not None
         assert high is not None
         return high - low
@@ -280,32 +286,32 @@ def test_little_history_makes_a_wide_band() -> None:
 
 
 def test_the_same_deployment_gets_the_same_answer() -> None:
-    jobs = [Waiting(UUID(int=n), ADA, "echo", n, HOUR) for n in range(5)]
+    jobs = [WaitingTask(UUID(int=n), ADA, "echo", n, HOUR) for n in range(5)]
     stage = Simulation(Snapshot([PoolState("default", 1)], [lane()], waiting=jobs))
-    history = Observed({"echo": [1.0, 9.0, 30.0]})
+    history = ObservedDurations({"echo": [1.0, 9.0, 30.0]})
     asked = [job.id for job in jobs]
 
-    assert foresee(stage, history, asked) == foresee(stage, history, asked)
+    assert simulate_nights(stage, history, asked) == simulate_nights(stage, history, asked)
 
 
 def test_a_deployment_with_much_to_do_is_rehearsed_in_fewer_nights() -> None:
     def nights(many: int) -> int:
-        jobs = [Waiting(UUID(int=n), ADA, "echo", n, HOUR) for n in range(many)]
+        jobs = [WaitingTask(UUID(int=n), ADA, "echo", n, HOUR) for n in range(many)]
         lanes = [lane(max_active=many)]
         stage = Simulation(Snapshot([PoolState("default", many)], lanes, waiting=jobs))
-        return foresee(stage, Observed({}), [jobs[-1].id]).nights
+        return simulate_nights(stage, ObservedDurations({}), [jobs[-1].id]).nights
 
     assert nights(5) == NIGHTS
     assert nights(6_000) == FEWEST_NIGHTS
 
 
 def test_how_many_finish_in_time_is_counted_night_by_night() -> None:
-    jobs = [Waiting(UUID(int=n), ADA, "echo", n, HOUR) for n in range(4)]
+    jobs = [WaitingTask(UUID(int=n), ADA, "echo", n, HOUR) for n in range(4)]
     stage = Simulation(Snapshot([PoolState("default", 1)], [lane()], waiting=jobs))
-    outlook = foresee(stage, Observed({}), [job.id for job in jobs])
+    distribution = simulate_nights(stage, ObservedDurations({}), [job.id for job in jobs])
 
-    assert outlook.finished_by(3 * HOUR, 0.9) == 3
-    assert outlook.finished_by(HOUR / 2, 0.5) == 0
+    assert distribution.finished_by(3 * HOUR, 0.9) == 3
+    assert distribution.finished_by(HOUR / 2, 0.5) == 0
 
 
 @pytest.mark.parametrize(

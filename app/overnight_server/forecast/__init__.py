@@ -1,1 +1,1 @@
-"""When tasks will start and end: the gate simulated on observed durations."""
+"""Forecast when tasks start and end: simulate the gate on observed run durations."""

@@ -1,4 +1,4 @@
-"""How long runs may take: nights drawn from what was observed, wider the less is known."""
+"""Run durations: samples drawn from observed runs, wider the fewer runs were observed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,71 +6,73 @@ from math import exp, sqrt
 from random import Random
 from typing import Protocol
 
-# Tonight's runs are never quite like those before: all of a night's runs are this much slower or
-# faster together (one standard deviation), and a type that was seen n times by DOUBT / √n more.
+# Runs of one night differ from earlier ones together: all durations of a sample are scaled by one
+# random factor with this standard deviation, and those of a type with n observed runs by another
+# one with the standard deviation UNCERTAINTY / √n.
 NIGHTLY_DRIFT = 0.12
-DOUBT = 0.5
+UNCERTAINTY = 0.5
 
 
-class Night(Protocol):
-    """One possible night: how long each run would take in it."""
+class DurationSample(Protocol):
+    """The durations of runs in one simulated night."""
 
-    def run(self, type_: str, granted: float) -> float:
-        """Return how long a run of this type takes; never more than it was granted."""
+    def duration(self, type_: str, granted: float) -> float:
+        """Return the seconds that a run of this type takes, at most `granted`."""
 
-    def rest(self, type_: str, granted: float, elapsed: float) -> float:
-        """Return how much longer a run takes that has been going for `elapsed` seconds."""
+    def remaining(self, type_: str, granted: float, elapsed: float) -> float:
+        """Return how many seconds longer a run takes that began `elapsed` seconds ago."""
 
 
 @dataclass(frozen=True)
-class Observed:
-    """The durations of recent runs, in seconds, by type; the source of nights."""
+class ObservedDurations:
+    """The durations of recent runs in seconds, by type of task."""
 
     recent: Mapping[str, Sequence[float]]
 
-    def knows(self, type_: str) -> bool:
-        """Whether any run of this type has been seen."""
+    def has_runs_of(self, type_: str) -> bool:
+        """Return whether any run of this type was observed."""
         return bool(self.recent.get(type_))
 
-    def night(self, random: Random) -> "DrawnNight":
-        """Draw a night.
+    def sample(self, random: Random) -> "DrawnDurations":
+        """Draw the durations of one simulated night.
 
-        The history is itself only a sample of what could have happened. Drawing from it
-        directly would be too sure of its mean, and the mistake adds up along a queue; so each
-        night first draws a history of its own out of the one that was seen.
+        The observed runs are themselves a random sample. Drawing from them directly would be too
+        certain of their mean, and that error adds up along a queue. So each simulated night first
+        draws its own set of durations from the observed ones, with replacement.
         """
         drift = exp(random.gauss(0, NIGHTLY_DRIFT))
         drawn = {}
-        for type_, seen in self.recent.items():
-            if seen:
-                pace = drift * exp(random.gauss(0, DOUBT / sqrt(len(seen))))
-                drawn[type_] = [seconds * pace for seconds in random.choices(seen, k=len(seen))]
-        return DrawnNight(drawn, random)
+        for type_, observed in self.recent.items():
+            if observed:
+                factor = drift * exp(random.gauss(0, UNCERTAINTY / sqrt(len(observed))))
+                chosen = random.choices(observed, k=len(observed))
+                drawn[type_] = [seconds * factor for seconds in chosen]
+        return DrawnDurations(drawn, random)
 
 
-class DrawnNight:
-    """A night whose runs are drawn one by one; a type never seen takes all it is granted."""
+class DrawnDurations:
+    """Draws each run's duration from a set; a type without observed runs takes all its time."""
 
     def __init__(self, drawn: Mapping[str, Sequence[float]], random: Random) -> None:
         self._drawn = drawn
         self._random = random.random
 
-    def run(self, type_: str, granted: float) -> float:
-        """Return how long a run of this type takes; never more than it was granted."""
-        known = self._drawn.get(type_)
-        if known is None:
+    def duration(self, type_: str, granted: float) -> float:
+        """Return the seconds that a run of this type takes, at most `granted`."""
+        durations = self._drawn.get(type_)
+        if durations is None:
             return granted
-        seconds = known[int(self._random() * len(known))]
-        return min(granted, seconds)
+        return min(granted, durations[int(self._random() * len(durations))])
 
-    def rest(self, type_: str, granted: float, elapsed: float) -> float:
-        """Return how much longer a run takes that has been going for `elapsed` seconds."""
+    def remaining(self, type_: str, granted: float, elapsed: float) -> float:
+        """Return how many seconds longer a run takes that began `elapsed` seconds ago."""
         left = max(0.0, granted - elapsed)
-        known = self._drawn.get(type_)
-        if known is None:
+        durations = self._drawn.get(type_)
+        if durations is None:
             return left
-        longer = [seconds for seconds in known if seconds > elapsed]
+        longer = [seconds for seconds in durations if seconds > elapsed]
         if not longer:
-            # It has outlived all we know of: it may end at once, or go on as long again.
+            # It has taken longer than every observed run: it may end at once or take as long
+            # again.
             return min(left, elapsed * self._random())
         return min(left, longer[int(self._random() * len(longer))] - elapsed)

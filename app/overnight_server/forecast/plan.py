@@ -1,4 +1,4 @@
-"""A dry run of a batch: when it would start and end if it were submitted now. Nothing is kept."""
+"""A dry run of a batch: when its tasks would start and end if it were submitted now."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,16 +12,17 @@ from overnight_server.domain.budgets import next_cost
 from overnight_server.domain.ids import UserId, new_task_id
 from overnight_server.domain.locks import keys_of
 from overnight_server.domain.priority import critical_path_weights, sort_key
+from overnight_server.forecast.distribution import simulate_nights
 from overnight_server.forecast.forecast import expected, expected_last, notes_on
-from overnight_server.forecast.outlook import foresee
-from overnight_server.forecast.simulation import Simulation, Waiting
-from overnight_server.forecast.snapshot import Sight, Workers, awaited, look
+from overnight_server.forecast.simulation import Simulation, WaitingTask
+from overnight_server.forecast.snapshot import ForecastInput, awaited_task, read_forecast_input
+from overnight_server.gate.claim import ClaimSettings
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import check_submit
 from overnight_server.store.db import Db
 
-LARGEST = 1_000
+MAX_TASKS = 1_000
 
 
 def plan(
@@ -29,77 +30,86 @@ def plan(
     user_id: UserId,
     tasks: Sequence[NewTask],
     caps: Caps,
-    workers: Workers,
+    claim_settings: ClaimSettings,
     *,
     edges: Sequence[Edge] = (),
     by_at: datetime | None = None,
 ) -> Plan:
-    """Rehearse a batch behind everything that waits already; refuse what a submit would refuse."""
-    if not 1 <= len(tasks) <= LARGEST:
-        raise InvalidRequest("tasks", f"a plan of {len(tasks)} tasks", legal=f"1 to {LARGEST}")
+    """Simulate a batch behind all waiting tasks; nothing is written.
+
+    Raises what a submit of the batch would raise. With `by_at`, `sure` is how many tasks end by
+    then in nine of ten simulated nights, and `likely` how many in half of them.
+    """
+    if not 1 <= len(tasks) <= MAX_TASKS:
+        raise InvalidRequest("tasks", f"has {len(tasks)} tasks", legal=f"1 to {MAX_TASKS}")
 
     db.atomically(lambda tx: check_submit(tx, user_id, tasks, caps, edges))
     types = {task.type for task in tasks}
-    sight = db.atomically(lambda tx: look(tx, user_id, workers, types=types), all_users=True)
+    data = db.atomically(
+        lambda tx: read_forecast_input(tx, user_id, claim_settings, types=types), all_users=True
+    )
     weights = critical_path_weights(len(tasks), [(edge.parent, edge.child) for edge in edges])
     drafts = [
-        _draft(task, user_id, caps, sight, weight)
+        _draft(task, user_id, caps, data, weight)
         for task, weight in zip(tasks, weights, strict=True)
     ]
-    names = [draft.id for draft in drafts]
-    deployment = replace(
-        sight.snapshot,
-        waiting=[*sight.snapshot.waiting, *drafts],
+    draft_ids = [draft.id for draft in drafts]
+    snapshot = replace(
+        data.snapshot,
+        waiting=[*data.snapshot.waiting, *drafts],
         edges=[
-            *sight.snapshot.edges,
+            *data.snapshot.edges,
             *(
-                (awaited(names[edge.parent], edge.condition, edge.on_unmet), names[edge.child])
+                (
+                    awaited_task(draft_ids[edge.parent], edge.condition, edge.on_unmet),
+                    draft_ids[edge.child],
+                )
                 for edge in edges
             ),
         ],
     )
-    outlook = foresee(Simulation(deployment), sight.history, names)
-    left = None if by_at is None else (by_at - sight.now).total_seconds()
-    spans = [expected(sight, outlook, name) for name in names]
+    distribution = simulate_nights(Simulation(snapshot), data.observed, draft_ids)
+    seconds_left = None if by_at is None else (by_at - data.now).total_seconds()
+    intervals = [expected(data, distribution, draft_id) for draft_id in draft_ids]
     return Plan(
         tasks=len(tasks),
         by_at=by_at,
-        sure=None if left is None else outlook.finished_by(left, 0.9),
-        likely=None if left is None else outlook.finished_by(left, 0.5),
-        finish=expected_last(sight, outlook),
+        sure=None if seconds_left is None else distribution.finished_by(seconds_left, 0.9),
+        likely=None if seconds_left is None else distribution.finished_by(seconds_left, 0.5),
+        finish=expected_last(data, distribution),
         steps=[
             PlannedTask(title=task.title, type=task.type, start=start, finish=finish)
-            for task, (start, finish) in zip(tasks, spans, strict=True)
+            for task, (start, finish) in zip(tasks, intervals, strict=True)
         ],
-        nights=outlook.nights,
-        made_at=sight.now,
-        notes=notes_on(sight, outlook, drafts),
+        nights=distribution.nights,
+        made_at=data.now,
+        notes=notes_on(data, distribution, drafts),
     )
 
 
 def _draft(
-    task: NewTask, user_id: UserId, caps: Caps, sight: Sight, weight: float = 0.0
-) -> Waiting:
-    """Return a task as it would stand in the queue."""
-    longest = sight.lane["max_task_seconds"]
-    return Waiting(
+    task: NewTask, user_id: UserId, caps: Caps, data: ForecastInput, weight: float = 0.0
+) -> WaitingTask:
+    """Return a task as it would wait in the queue."""
+    longest = data.lane["max_task_seconds"]
+    return WaitingTask(
         id=new_task_id(),
         user=user_id,
         type=task.type,
         sort_key=sort_key(
             task.priority,
             boost_per_minute=task.priority_boost_per_minute,
-            made_at=sight.now,
-            now=sight.now,
+            made_at=data.now,
+            now=data.now,
             dependency_boost=weight,
             deadline_at=task.deadline_at,
         ),
         granted=float(min(task.timeout_seconds or longest, longest)),
         locks=keys_of(task.locks, task.project_id, caps.lock_scope) or (),
         needs=frozenset(task.required_capabilities),
-        ready_in=sight.lets_in,
+        ready_in=data.ready_in,
         usd=float(next_cost(_dollars(task.estimated_cost_usd), _dollars(task.max_cost_usd))),
-        start_by=_start_by(task, sight.now),
+        start_by=_start_by(task, data.now),
     )
 
 

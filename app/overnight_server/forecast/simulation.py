@@ -1,15 +1,17 @@
-"""The gate simulated: what would start when, if nobody submitted anything more.
+"""A simulation of the gate: which task starts when, if nobody submits anything more.
 
-The rules are those of `claim.sql`, replayed without a database: among users with room and hours
-the fewest active first, then the longest since served, then the larger plan; inside a user the
-stored order; one holder per lock, and per path with all below it; a task's whole timeout must fit
-what is left of the month and its estimate what is left of the night's budget; nothing starts past
-its deadline or outside of its user's window; a pool takes only what its workers can do and know.
-Slots that fall free at the same moment are filled one after the other. Runs are taken to cost their
-estimate. Not simulated: work that comes in later, failures and retries, runs that a window calls
-back, the urgency that a deadline adds as it nears, the budgets of tasks, graphs and agents, bundles
-(quick tasks pass one by one, which takes the slots as long), and what a pass that fills many slots
-at once leaves to the next.
+It follows the rules of `claim.sql` without a database. Among users with free room and hours, the
+one with the fewest active tasks comes first, then the one served longest ago, then the one with the
+larger plan; within a user the stored order applies. A lock has one holder, and a path lock includes
+all paths below it. A task's whole timeout must fit into what is left of the month, and its
+estimated cost into what is left of the night's budget. Nothing starts after its deadline or outside
+its user's window, and a pool takes only tasks whose capabilities and type its workers have. Slots
+that become free at the same moment are filled one after the other. Every run costs its estimate.
+
+Not simulated: tasks submitted later, failures and retries, runs that are stopped when a window
+closes, the priority that a deadline adds as it approaches, the budgets of tasks, graphs and agents,
+bundles (short tasks start one by one, which occupies the slots equally long), and tasks that a pass
+leaves to the next pass when it fills many slots at once.
 """
 
 from collections import defaultdict
@@ -22,20 +24,20 @@ from math import inf
 from uuid import UUID
 
 from overnight_server.domain.locks import in_the_way
-from overnight_server.forecast.durations import Night
+from overnight_server.forecast.durations import DurationSample
 
-# Nothing is foretold beyond this: a whole billing month, in seconds from now.
+# The simulation ends here: after a whole billing month, in seconds from now.
 HORIZON = 31 * 24 * 3600.0
 
 User = Hashable
-# What the gate tells apart among one user's tasks: the capabilities needed, the time granted, the
-# money thought to be needed, and a type that not every pool knows.
-Kind = tuple[frozenset[str], float, float, str]
+# What the gate distinguishes among one user's tasks: the required capabilities, the granted time,
+# the estimated cost, and the type if not every pool has a handler for it.
+TaskKind = tuple[frozenset[str], float, float, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """A task that has not started; it may between `ready_in`, for a retry, and its deadline."""
+class WaitingTask:
+    """A task that has not started; it may start from `ready_in` until `start_by`, in seconds."""
 
     id: UUID
     user: User
@@ -50,8 +52,8 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """A task that holds its claim; members of one bundle hold one slot between them."""
+class RunningTask:
+    """A task that holds a claim; the members of a bundle share one slot."""
 
     id: UUID
     user: User
@@ -66,30 +68,30 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
-    """A pool that is open: its slots, free or not, and what all of its workers can do.
+    """A pool that is not paused: all its slots, and the capabilities that all its workers have.
 
-    `elsewhere` are the types it leaves to workers that know them.
+    `elsewhere` are the types that it leaves to other pools, whose workers have a handler for them.
     """
 
     name: str
     slots: int
     capabilities: frozenset[str] = frozenset()
     elsewhere: frozenset[str] = frozenset()
-    # The only user it works for, if there is one.
+    # The only user whose tasks it runs; None means all users.
     serves: User | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LaneState:
-    """What the gate knows of a user.
+    """A user's lane as the gate sees it.
 
-    `seconds_left` is what the month still holds beyond what is reserved, None without limit;
-    `month_seconds` comes back at `resets_in`. `unread` tasks wait behind those of the
-    snapshot and are taken to be like them. `weight` settles a tie, the heavier first. `opens`
-    returns the first moment, not before the one it is given, at which this user's tasks may start.
-    `usd_left` is what the night's budget holds beyond what is promised, None without one; from
-    `night_ends_in` on each night has `night_usd`, and `next_night` returns the first moment after
-    the one it is given at which another begins.
+    `seconds_left` is what is left of the month's hours besides reserved ones, None without a limit;
+    after `resets_in` seconds it is `month_seconds` again. `unread` is how many tasks wait behind
+    those of the snapshot; they are simulated as copies of these. `weight` decides a tie, larger
+    first. `opens` takes a moment and returns the first moment from then on at which the user's
+    tasks may start. `usd_left` is what is left of the night's budget besides reserved amounts, None
+    without a budget; after `night_ends_in` seconds each night has `night_usd`, and `next_night`
+    takes a moment and returns when the next night after it begins.
     """
 
     user: User
@@ -110,43 +112,45 @@ class LaneState:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state at one instant; `edges` are (parent, child) pairs that are not satisfied yet."""
+    """The deployment at one instant; `edges` are the unsatisfied (parent, child) pairs."""
 
     pools: Sequence[PoolState]
     lanes: Sequence[LaneState]
-    running: Sequence[Running] = ()
-    waiting: Sequence[Waiting] = ()
+    running: Sequence[RunningTask] = ()
+    waiting: Sequence[WaitingTask] = ()
     edges: Sequence[tuple[UUID, UUID]] = ()
     slots_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """When a task starts and when its run ends, in seconds from now."""
+class RunInterval:
+    """When a run starts and ends, in seconds from now."""
 
     start: float
     finish: float
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
-    """One night: what started in it, how many starts that took, and whether those were cut off."""
+class SimulatedNight:
+    """The runs of one simulated night, the number of starts, and whether the night was cut off."""
 
-    spans: Mapping[UUID, Span]
+    intervals: Mapping[UUID, RunInterval]
     starts: int
     is_cut: bool
 
 
 class Simulation:
-    """A snapshot made ready to be replayed many times."""
+    """A snapshot prepared for the simulation of many nights."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        # Numbered so that a lane's number settles the ties the gate settles by weight and id.
+        # Sorted so that the smaller number wins a tie, as the gate decides it by weight and id.
         self.lanes = sorted(snapshot.lanes, key=lambda lane: (-lane.weight, str(lane.user)))
         self.lane_of = {lane.user: number for number, lane in enumerate(self.lanes)}
-        self.told_apart = frozenset[str]().union(*(pool.elsewhere for pool in snapshot.pools))
-        # In the order a user's tasks are taken, so that a task's number is its rank.
+        self.distinguished_types = frozenset[str]().union(
+            *(pool.elsewhere for pool in snapshot.pools)
+        )
+        # In the order in which a user's tasks start, so that a task's number is its rank.
         self.tasks = sorted(
             (task for task in snapshot.waiting if task.user in self.lane_of),
             key=lambda task: (task.sort_key, str(task.id)),
@@ -157,55 +161,59 @@ class Simulation:
         self.unmet = [0] * len(self.tasks)
         for parent, child in snapshot.edges:
             if child in self.number:
-                # A parent nobody knows of never ends here, and so its child never starts.
+                # A parent outside the snapshot never ends, so its child never starts.
                 self.children[parent].append(self.number[child])
                 self.unmet[self.number[child]] += 1
 
-        self.ready: list[dict[Kind, list[int]]] = [{} for _ in self.lanes]
+        self.ready: list[dict[TaskKind, list[int]]] = [{} for _ in self.lanes]
         self.later: list[int] = []
         for number, task in enumerate(self.tasks):
             if self.unmet[number] == 0 and task.ready_in <= 0:
                 lane = self.task_lane[number]
-                # Appended in order, so that each list is a heap already.
+                # Appended in ascending order, so that each list is already a heap.
                 self.ready[lane].setdefault(self.kind(self.lanes[lane], task), []).append(number)
             elif self.unmet[number] == 0:
                 self.later.append(number)
 
-    def play(
-        self, night: Night, asked: Collection[UUID] | None = None, *, most: float = inf
-    ) -> Played:
-        """Replay one night until the asked tasks (all, if none is named) have started.
+    def simulate_night(
+        self,
+        durations: DurationSample,
+        tasks: Collection[UUID] | None = None,
+        *,
+        max_starts: float = inf,
+    ) -> SimulatedNight:
+        """Simulate one night until these tasks have started; without `tasks`, all of them.
 
-        What is missing in the answer did not start within the horizon, or not among the first
-        `most` starts.
+        A task that is missing in the result did not start within HORIZON, or not among the first
+        `max_starts` starts.
         """
-        names = self.number.keys() if asked is None else asked
-        play = _Play(self, night, most)
-        play.run({self.number[name] for name in names if name in self.number})
-        return Played(play.spans, play.starts, is_cut=play.starts >= most)
+        task_ids = self.number.keys() if tasks is None else tasks
+        replay = _Replay(self, durations, max_starts)
+        replay.run({self.number[task_id] for task_id in task_ids if task_id in self.number})
+        return SimulatedNight(replay.intervals, replay.starts, is_cut=replay.starts >= max_starts)
 
-    def kind(self, lane: LaneState, task: Waiting) -> Kind:
-        """Return what the gate sees of a task; those it cannot tell apart share a queue."""
+    def kind(self, lane: LaneState, task: WaitingTask) -> TaskKind:
+        """Return what the gate distinguishes about a task; tasks of one kind share a queue."""
         return (
             task.needs,
-            # Without a limit on hours no task is too long.
+            # Without a limit on hours the granted time does not matter.
             0.0 if lane.seconds_left is None else task.granted,
-            # Nor too dear without a budget.
+            # Nor does the cost without a budget.
             0.0 if lane.usd_left is None else task.usd,
-            task.type if task.type in self.told_apart else "",
+            task.type if task.type in self.distinguished_types else "",
         )
 
 
 class _Lane:
-    """A lane during a replay: its tasks in heaps, one for each kind the gate tells apart."""
+    """A lane during one night: its startable tasks in heaps, one for each kind."""
 
     __slots__ = (
         "active",
         "heaps",
         "held",
         "left",
-        "promised_usd",
         "reserved",
+        "reserved_usd",
         "reset_at",
         "served",
         "state",
@@ -215,142 +223,149 @@ class _Lane:
         "waiters",
     )
 
-    def __init__(self, state: LaneState, ready: Mapping[Kind, list[int]]) -> None:
+    def __init__(self, state: LaneState, ready: Mapping[TaskKind, list[int]]) -> None:
         self.state = state
         self.active = 0
         self.served = state.served
         self.left = inf if state.seconds_left is None else state.seconds_left
         self.reserved = 0.0
         self.usd_left = inf if state.usd_left is None else state.usd_left
-        self.promised_usd = 0.0
+        self.reserved_usd = 0.0
         self.reset_at = 0.0
         self.unread = state.unread
         self.version = 0
-        # A whole kind that does not fit is passed over at once, however long its queue.
+        # A kind that does not fit is skipped as a whole, however long its queue is.
         self.heaps = {kind: queue.copy() for kind, queue in ready.items()}
         self.held: set[str] = set()
-        # Who waits for a key, apart for each kind: the first of one kind may have to stay while
-        # the first of another may go.
-        self.waiters: dict[str, dict[Kind, list[int]]] = {}
+        # The tasks that wait for a lock, separately for each kind: the first of one kind may have
+        # to wait for something else while the first of another kind can start.
+        self.waiters: dict[str, dict[TaskKind, list[int]]] = {}
 
     @property
     def has_room(self) -> bool:
         return self.active < self.state.max_active and self.left > 0 and self.usd_left > 0
 
 
-class _Play:
-    """One replay: a heap of what happens next, and for each pool a heap of lanes in fair order."""
+class _Replay:
+    """One simulated night: a heap of coming events, and per pool a heap of lanes in fair order."""
 
-    def __init__(self, rehearsal: Simulation, night: Night, most: float) -> None:
-        self.stage = rehearsal
-        self.night = night
-        self.most = most
+    def __init__(
+        self, simulation: Simulation, durations: DurationSample, max_starts: float
+    ) -> None:
+        self.simulation = simulation
+        self.durations = durations
+        self.max_starts = max_starts
         self.starts = 0
-        self.tasks = rehearsal.tasks
-        self.many = len(rehearsal.tasks)
+        self.tasks = simulation.tasks
+        self.task_count = len(simulation.tasks)
         self.lanes = [
             _Lane(state, ready)
-            for state, ready in zip(rehearsal.lanes, rehearsal.ready, strict=True)
+            for state, ready in zip(simulation.lanes, simulation.ready, strict=True)
         ]
-        self.unmet = rehearsal.unmet.copy()
-        self.pools = rehearsal.snapshot.pools
+        self.unmet = simulation.unmet.copy()
+        self.pools = simulation.snapshot.pools
         self.free = {pool.name: pool.slots for pool in self.pools}
-        limit = rehearsal.snapshot.slots_max
+        limit = simulation.snapshot.slots_max
         self.free_in_all_pools = inf if limit is None else limit
         self.queues: list[list[tuple[int, float, int, int]]] = [[] for _ in self.pools]
-        self.serial = count()
-        self.turn = count(1)
+        self.event_counter = count()
+        self.serve_counter = count(1)
         self.clock = 0.0
-        self.ahead: list[tuple[float, int, Callable[[], None]]] = []
-        self.spans: dict[UUID, Span] = {}
+        self.events: list[tuple[float, int, Callable[[], None]]] = []
+        self.intervals: dict[UUID, RunInterval] = {}
 
-    def run(self, asked: set[int]) -> None:
-        """Let the night pass."""
-        self._set_the_scene()
-        self._fill(asked)
-        while asked and self.starts < self.most and self.ahead and self.ahead[0][0] <= HORIZON:
-            self.clock = self.ahead[0][0]
-            while self.ahead and self.ahead[0][0] == self.clock:
-                heappop(self.ahead)[2]()
-            self._fill(asked)
+    def run(self, requested: set[int]) -> None:
+        """Process events in the order of time until the requested tasks have started."""
+        self._schedule_initial_events()
+        self._fill(requested)
+        while (
+            requested
+            and self.starts < self.max_starts
+            and self.events
+            and self.events[0][0] <= HORIZON
+        ):
+            self.clock = self.events[0][0]
+            while self.events and self.events[0][0] == self.clock:
+                heappop(self.events)[2]()
+            self._fill(requested)
 
-    def _set_the_scene(self) -> None:
-        for run in self.stage.snapshot.running:
+    def _schedule_initial_events(self) -> None:
+        for run in self.simulation.snapshot.running:
             self._resume(run)
-        for number in self.stage.later:
-            self._later(self.tasks[number].ready_in, partial(self._ready, number))
+        for number in self.simulation.later:
+            self._schedule(self.tasks[number].ready_in, partial(self._ready, number))
         for number, lane in enumerate(self.lanes):
             if lane.state.resets_in < inf and lane.state.seconds_left is not None:
-                self._later(lane.state.resets_in, partial(self._new_month, number))
+                self._schedule(lane.state.resets_in, partial(self._new_month, number))
             if lane.state.night_ends_in < inf and lane.state.usd_left is not None:
-                self._later(lane.state.night_ends_in, partial(self._new_night, number))
-            self._queue(number)
+                self._schedule(lane.state.night_ends_in, partial(self._new_night, number))
+            self._enqueue_lane(number)
 
-    def _resume(self, run: Running) -> None:
-        """Take up a run that is under way."""
-        rest = self.night.rest(run.type, run.granted, run.elapsed)
+    def _resume(self, run: RunningTask) -> None:
+        """Schedule the end of a run that has already started."""
+        remaining = self.durations.remaining(run.type, run.granted, run.elapsed)
         if run.holds_slot:
             self.free[run.pool] = self.free.get(run.pool, 0) - 1
             self.free_in_all_pools -= 1
-        number = self.stage.lane_of.get(run.user)
+        number = self.simulation.lane_of.get(run.user)
         if number is not None:
             lane = self.lanes[number]
             lane.active += 1
             lane.reserved += run.granted
-            lane.promised_usd += run.usd
+            lane.reserved_usd += run.usd
             lane.held.update(run.locks)
-        self.spans[run.id] = Span(-run.elapsed, rest)
+        self.intervals[run.id] = RunInterval(-run.elapsed, remaining)
         pool = run.pool if run.holds_slot else None
-        self._later(rest, partial(self._end, run, number, pool, -run.elapsed))
+        self._schedule(remaining, partial(self._end, run, number, pool, -run.elapsed))
 
-    def _later(self, at: float, happens: Callable[[], None]) -> None:
-        heappush(self.ahead, (at, next(self.serial), happens))
+    def _schedule(self, at: float, action: Callable[[], None]) -> None:
+        heappush(self.events, (at, next(self.event_counter), action))
 
-    def _offer(self, lane_number: int, entry: int) -> None:
-        """Put a task where the gate will find it."""
+    def _enqueue_task(self, lane_number: int, entry: int) -> None:
+        """Add a task to the startable tasks of its lane."""
         lane = self.lanes[lane_number]
-        task = self.tasks[entry % self.many]
-        heappush(lane.heaps.setdefault(self.stage.kind(lane.state, task), []), entry)
+        task = self.tasks[entry % self.task_count]
+        heappush(lane.heaps.setdefault(self.simulation.kind(lane.state, task), []), entry)
 
-    def _queue(self, number: int) -> None:
-        """Something about a lane has changed: every pool may look into it again."""
+    def _enqueue_lane(self, number: int) -> None:
+        """Add a lane to the heap of every pool, after a change; older entries become invalid."""
         lane = self.lanes[number]
         lane.version += 1
         if lane.has_room and not lane.state.paused:
-            place = (lane.active, lane.served, number, lane.version)
+            entry = (lane.active, lane.served, number, lane.version)
             for pool, queue in zip(self.pools, self.queues, strict=True):
                 if pool.serves is None or pool.serves == lane.state.user:
-                    heappush(queue, place)
+                    heappush(queue, entry)
 
-    def _fill(self, asked: set[int]) -> None:
-        """Fill the free slots of every pool in turn."""
+    def _fill(self, requested: set[int]) -> None:
+        """Start tasks in the free slots of every pool, one pool after the other."""
         for pool, queue in zip(self.pools, self.queues, strict=True):
             while queue and self.free[pool.name] > 0 and self.free_in_all_pools > 0:
                 _, _, number, version = heappop(queue)
                 lane = self.lanes[number]
-                if version != lane.version or self._is_shut(number):
+                if version != lane.version or self._is_window_closed(number):
                     continue
-                heap = self._first(number, pool)
-                # A lane with nothing for this pool steps aside until something changes.
+                heap = self._first_startable(number, pool)
+                # A lane without a startable task for this pool comes back when it changes.
                 if heap is not None:
-                    self._start(number, heappop(heap), pool.name, asked)
-                    if not asked or self.starts >= self.most:
+                    self._start(number, heappop(heap), pool.name, requested)
+                    if not requested or self.starts >= self.max_starts:
                         return
 
-    def _is_shut(self, number: int) -> bool:
-        """Whether a user's window is closed; the lane comes back when it opens."""
+    def _is_window_closed(self, number: int) -> bool:
+        """Return whether a user's window is closed; if so, enqueue the lane when it opens."""
         opens = self.lanes[number].state.opens
         at = self.clock if opens is None else opens(self.clock)
         if at <= self.clock:
             return False
         if at < inf:
-            self._later(at, partial(self._queue, number))
+            self._schedule(at, partial(self._enqueue_lane, number))
         return True
 
-    def _first(self, number: int, pool: PoolState) -> list[int] | None:
-        """Return the heap on whose top stands the first task that may start now."""
+    def _first_startable(self, number: int, pool: PoolState) -> list[int] | None:
+        """Return the heap whose top is the first task that may start now, or None."""
         lane = self.lanes[number]
-        fit = [
+        fitting = [
             heap
             for (needs, granted, usd, type_), heap in lane.heaps.items()
             if granted <= lane.left
@@ -358,66 +373,66 @@ class _Play:
             and needs <= pool.capabilities
             and type_ not in pool.elsewhere
         ]
-        # Whoever steps aside may let another in, on top of any of the heaps.
-        while any(heap and self._steps_aside(lane, number, heap) for heap in fit):
+        # A task that is set aside may release another one onto the top of any heap.
+        while any(heap and self._set_aside(lane, number, heap) for heap in fitting):
             pass
-        return min((heap for heap in fit if heap), key=lambda heap: heap[0], default=None)
+        return min((heap for heap in fitting if heap), key=lambda heap: heap[0], default=None)
 
-    def _steps_aside(self, lane: _Lane, number: int, heap: list[int]) -> bool:
-        """Whether the top may not go: it waits for a lock, out of the way, or came too late."""
-        task = self.tasks[heap[0] % self.many]
+    def _set_aside(self, lane: _Lane, number: int, heap: list[int]) -> bool:
+        """Remove the top if it waits for a lock or is past its deadline; return whether it was."""
+        task = self.tasks[heap[0] % self.task_count]
         taken = [lock for lock in task.locks if in_the_way(lock, lane.held)]
         if task.start_by <= self.clock:
             heappop(heap)
         elif taken:
             kinds = lane.waiters.setdefault(taken[0], {})
-            heappush(kinds.setdefault(self.stage.kind(lane.state, task), []), heappop(heap))
+            heappush(kinds.setdefault(self.simulation.kind(lane.state, task), []), heappop(heap))
         else:
             return False
-        # It may have been woken for another lock, whose next waiter must not sleep on.
+        # It may have been released by another lock, whose next waiter must then be released.
         for lock in task.locks:
             if lock not in taken:
-                self._wake(number, lock)
+                self._release_waiters(number, lock)
         return True
 
-    def _wake(self, number: int, lock: str) -> None:
-        """Offer the first of each kind that wait for a lock; the others wait for those."""
+    def _release_waiters(self, number: int, lock: str) -> None:
+        """Make the first task of each kind that waits for a lock startable."""
         waiters = self.lanes[number].waiters
         for kind, queue in waiters.pop(lock, {}).items():
-            self._offer(number, heappop(queue))
+            self._enqueue_task(number, heappop(queue))
             if queue:
                 waiters.setdefault(lock, {})[kind] = queue
 
-    def _start(self, number: int, entry: int, pool: str, asked: set[int]) -> None:
+    def _start(self, number: int, entry: int, pool: str, requested: set[int]) -> None:
         lane = self.lanes[number]
-        task = self.tasks[entry % self.many]
-        seconds = self.night.run(task.type, task.granted)
+        task = self.tasks[entry % self.task_count]
+        seconds = self.durations.duration(task.type, task.granted)
         self.starts += 1
         lane.active += 1
         lane.left -= task.granted
         lane.reserved += task.granted
         lane.usd_left -= task.usd
-        lane.promised_usd += task.usd
-        lane.served = next(self.turn)
+        lane.reserved_usd += task.usd
+        lane.served = next(self.serve_counter)
         lane.held.update(task.locks)
         self.free[pool] -= 1
         self.free_in_all_pools -= 1
         if lane.unread > 0:
             lane.unread -= 1
-            self._offer(number, entry + self.many)
+            self._enqueue_task(number, entry + self.task_count)
         started = self.clock
-        # Numbers from `many` on are stand-ins for tasks that were not read.
-        is_real = entry < self.many
+        # Numbers from `task_count` on stand for tasks that were not read.
+        is_real = entry < self.task_count
         if is_real:
-            self.spans[task.id] = Span(started, started + seconds)
-            asked.discard(entry)
+            self.intervals[task.id] = RunInterval(started, started + seconds)
+            requested.discard(entry)
         end = partial(self._end, task, number, pool, started, is_real=is_real)
-        self._later(started + seconds, end)
-        self._queue(number)
+        self._schedule(started + seconds, end)
+        self._enqueue_lane(number)
 
     def _end(
         self,
-        task: Running | Waiting,
+        task: RunningTask | WaitingTask,
         number: int | None,
         pool: str | None,
         started: float,
@@ -431,35 +446,35 @@ class _Play:
             lane = self.lanes[number]
             lane.active -= 1
             lane.reserved -= task.granted
-            lane.promised_usd -= task.usd
-            # The month pays for what was used of it, and gets the rest of the promise back.
+            lane.reserved_usd -= task.usd
+            # What the run used of this month stays charged; the rest of its reservation is freed.
             lane.left += task.granted - (self.clock - max(started, lane.reset_at))
             lane.held.difference_update(task.locks)
             for lock in task.locks:
-                for wanted in in_the_way(lock, lane.waiters):
-                    self._wake(number, wanted)
-            self._queue(number)
-        for child in self.stage.children.get(task.id, ()) if is_real else ():
+                for waiting_lock in in_the_way(lock, lane.waiters):
+                    self._release_waiters(number, waiting_lock)
+            self._enqueue_lane(number)
+        for child in self.simulation.children.get(task.id, ()) if is_real else ():
             self.unmet[child] -= 1
             if self.unmet[child] == 0:
                 at = max(self.clock, self.tasks[child].ready_in)
-                self._later(at, partial(self._ready, child))
+                self._schedule(at, partial(self._ready, child))
 
     def _ready(self, number: int) -> None:
-        lane = self.stage.task_lane[number]
-        self._offer(lane, number)
-        self._queue(lane)
+        lane = self.simulation.task_lane[number]
+        self._enqueue_task(lane, number)
+        self._enqueue_lane(lane)
 
     def _new_month(self, number: int) -> None:
         lane = self.lanes[number]
         lane.left = lane.state.month_seconds - lane.reserved
         lane.reset_at = self.clock
-        self._queue(number)
+        self._enqueue_lane(number)
 
     def _new_night(self, number: int) -> None:
         lane = self.lanes[number]
-        # What was promised to runs of the last night is spent in the new one.
-        lane.usd_left = lane.state.night_usd - lane.promised_usd
+        # What is reserved for runs of the last night is spent in the new one.
+        lane.usd_left = lane.state.night_usd - lane.reserved_usd
         if lane.state.next_night is not None:
-            self._later(lane.state.next_night(self.clock), partial(self._new_night, number))
-        self._queue(number)
+            self._schedule(lane.state.next_night(self.clock), partial(self._new_night, number))
+        self._enqueue_lane(number)

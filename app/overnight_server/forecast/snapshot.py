@@ -1,4 +1,4 @@
-"""Read the snapshot that a simulation starts from, through indexes and no more than it needs."""
+"""Read the snapshot that a simulation starts from; every read is bounded and uses an index."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from math import inf
-from typing import Any, Self
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, TextClause
@@ -17,141 +17,145 @@ from overnight_server.domain.graphs import is_met_by_success
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.priority import MAX_POSITION
 from overnight_server.domain.windows import AtClosing, Nights, Window, hours, is_zone, night_after
-from overnight_server.forecast.durations import Observed
-from overnight_server.forecast.simulation import LaneState, PoolState, Running, Snapshot, Waiting
-from overnight_server.gate.claim import types_of_other_pools
-from overnight_server.settings import Settings
+from overnight_server.forecast.durations import ObservedDurations
+from overnight_server.forecast.simulation import (
+    LaneState,
+    PoolState,
+    RunningTask,
+    Snapshot,
+    WaitingTask,
+)
+from overnight_server.gate.claim import ClaimSettings, types_of_other_pools
 from overnight_server.store.statements import statement
 from overnight_server.store.windows import window_of
 
-# How much is read at most. What waits behind it is counted, and taken to be like it.
-LANES = 500
-OTHERS = 4_000
-LEAST_PER_LANE = 8
-RETRIES = 500
-PENDING = 3_000
-# No task has this id: what waits for it never starts.
+# Upper limits on the rows that are read. Tasks behind them are counted and simulated as copies.
+MAX_LANES = 500
+MAX_OTHER_TASKS = 4_000
+MIN_TASKS_PER_LANE = 8
+MAX_RETRIES = 500
+MAX_PENDING = 3_000
+# No task has this id, so a task that waits for it never starts.
 NOBODY = UUID(int=0)
 
 
 @dataclass(frozen=True)
-class Workers:
-    """Which workers count: those heard of within `liveness`, and no more slots than `slots_max`."""
-
-    liveness: timedelta
-    slots_max: int | None = None
-
-    @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """Count those that the gate would count."""
-        return cls(timedelta(seconds=settings.worker_liveness), settings.slots_max)
-
-
-@dataclass(frozen=True)
-class Late:
-    """A window that closed for what is made after that, and how long until it opens."""
+class ClosedWindow:
+    """A closed window that still lets tasks start which were created before it closed."""
 
     closed_at: datetime
     opens_in: float
 
 
 @dataclass(frozen=True)
-class Sight:
-    """What was seen of the deployment, when, and how many lanes were not looked into.
+class ForecastInput:
+    """A snapshot for the simulation and what else a forecast for one user needs.
 
-    `places` says where the user's own ready tasks stand, `lets_in` for how many seconds the user's
-    window keeps a task out that is made now and was not waiting when it closed.
+    `positions` are those of the user's own ready tasks in the queue. `ready_in` is after how many
+    seconds the user's window lets a task start that is created now. `lanes_left_out` is how many
+    lanes were not read.
     """
 
     snapshot: Snapshot
     now: datetime
     lane: Mapping[str, Any]
-    history: Observed
-    places: Mapping[UUID, int]
+    observed: ObservedDurations
+    positions: Mapping[UUID, int]
     lanes_left_out: int
-    lets_in: float = 0.0
-    # The workers that live, also those whose pool is paused and those that drain.
+    ready_in: float = 0.0
+    # All live workers, including draining ones and those of paused pools.
     workers: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)
 class _Windows:
-    """The users' night windows: when each lane opens, and when each lets in what came too late."""
+    """The night windows of all lanes: when each opens, and which are closed for new tasks only."""
 
     opens: Mapping[UUID, Nights]
-    late: Mapping[UUID, Late]
-    # When the money of a new night comes.
-    paid_in: Mapping[UUID, float]
+    closed: Mapping[UUID, ClosedWindow]
+    # After how many seconds the next night's budget begins.
+    next_budget_in: Mapping[UUID, float]
 
-    def lets_in(self, user_id: UUID, made_at: datetime) -> float:
-        """Return in how many seconds the user's window takes a task that was made then."""
-        late = self.late.get(user_id)
-        return 0.0 if late is None or made_at < late.closed_at else late.opens_in
+    def ready_in(self, user_id: UUID, created_at: datetime) -> float:
+        """Return after how many seconds the user's window lets a task of this age start."""
+        closed = self.closed.get(user_id)
+        return 0.0 if closed is None or created_at < closed.closed_at else closed.opens_in
 
 
-def look(
+def read_forecast_input(
     tx: Connection,
     user_id: UserId,
-    workers: Workers,
+    claim_settings: ClaimSettings,
     *,
     graphs: Iterable[UUID] = (),
     types: Iterable[str] = (),
-) -> Sight:
-    """Read what a rehearsal of this user's tasks needs; `graphs` and `types` add to it."""
-    lanes = _rows(tx, statement("forecast_lanes"), user_id=user_id, lanes=LANES)
+) -> ForecastInput:
+    """Read what a simulation of this user's tasks needs.
+
+    Graphs in `graphs` and durations of `types` are read in addition. Raises UserNotFound.
+    """
+    lanes = _rows(tx, statement("forecast_lanes"), user_id=user_id, lanes=MAX_LANES)
     if not lanes or lanes[0]["user_id"] != user_id:
         raise UserNotFound
     running = _rows(tx, statement("forecast_active"))
     ready = _ready(tx, user_id, lanes)
-    retries = _rows(tx, statement("forecast_retries"), limit=RETRIES)
-    # A lone task, a graph of its own, releases nothing.
-    begun = {row["dag_id"] for row in (*running, *ready, *retries) if row["dag_id"] != row["id"]}
-    begun.update(graphs)
-    pending = _rows(tx, statement("forecast_pending"), graphs=sorted(begun), limit=PENDING)
+    retries = _rows(tx, statement("forecast_retries"), limit=MAX_RETRIES)
+    # A task that is its own graph has no dependents.
+    started_graphs = {
+        row["dag_id"] for row in (*running, *ready, *retries) if row["dag_id"] != row["id"]
+    }
+    started_graphs.update(graphs)
+    pending = _rows(
+        tx, statement("forecast_pending"), graphs=sorted(started_graphs), limit=MAX_PENDING
+    )
     edges = (
         _rows(tx, statement("forecast_edges"), tasks=[row["id"] for row in pending])
         if pending
         else []
     )
-    held = {row["id"] for row in running}
-    # A task may have moved on between two of the readings: it is then counted once.
-    waiting = {row["id"]: row for row in (*pending, *retries, *ready) if row["id"] not in held}
-    read = Counter(row["user_id"] for row in ready)
-    kinds = {row["type"] for row in (*running, *waiting.values())} | set(types)
+    running_ids = {row["id"] for row in running}
+    # A task may have changed its state between two queries; it is then counted once.
+    waiting = {
+        row["id"]: row for row in (*pending, *retries, *ready) if row["id"] not in running_ids
+    }
+    read_per_user = Counter(row["user_id"] for row in ready)
+    all_types = {row["type"] for row in (*running, *waiting.values())} | set(types)
     windows = _windows(lanes)
-    present = _rows(tx, statement("forecast_pools"), liveness=workers.liveness.total_seconds())
+    workers = _rows(
+        tx, statement("forecast_pools"), liveness=claim_settings.liveness.total_seconds()
+    )
     snapshot = Snapshot(
-        # To pause everything is to have no pool at all.
-        pools=[] if lanes[0]["all_paused"] else _pools(present),
+        # While everything is paused there is no open pool.
+        pools=[] if lanes[0]["all_paused"] else _pools(workers),
         lanes=[
             replace(
-                _lane(row, row["ready"] - read[row["user_id"]]),
+                _lane(row, row["ready"] - read_per_user[row["user_id"]]),
                 opens=windows.opens.get(row["user_id"]),
-                night_ends_in=windows.paid_in[row["user_id"]],
+                night_ends_in=windows.next_budget_in[row["user_id"]],
             )
             for row in lanes
         ],
         running=_running(running),
         waiting=[_waiting(row, windows) for row in waiting.values()],
-        edges=[*map(_edge, edges), *_asking(waiting.values())],
-        slots_max=workers.slots_max,
+        edges=[*map(_edge, edges), *_approval_edges(waiting.values())],
+        slots_max=claim_settings.slots_max,
     )
-    own = [row["id"] for row in ready if row["user_id"] == user_id]
-    paces = _rows(tx, statement("forecast_durations"), types=sorted(kinds))
-    return Sight(
+    own_tasks = [row["id"] for row in ready if row["user_id"] == user_id]
+    durations = _rows(tx, statement("forecast_durations"), types=sorted(all_types))
+    return ForecastInput(
         snapshot=snapshot,
         now=lanes[0]["now"],
         lane=lanes[0],
-        history=Observed({row["type"]: row["recent"] for row in paces}),
-        places={task: place for place, task in enumerate(own, start=1)},
+        observed=ObservedDurations({row["type"]: row["recent"] for row in durations}),
+        positions={task: position for position, task in enumerate(own_tasks, start=1)},
         lanes_left_out=max(0, lanes[0]["lanes_in_all"] - len(lanes)),
-        lets_in=windows.lets_in(user_id, lanes[0]["now"]),
-        workers=present,
+        ready_in=windows.ready_in(user_id, lanes[0]["now"]),
+        workers=workers,
     )
 
 
-def _rows(tx: Connection, question: TextClause, **values: object) -> Sequence[Mapping[str, Any]]:
-    return [dict(row) for row in tx.execute(question, values).mappings()]
+def _rows(tx: Connection, query: TextClause, **params: object) -> Sequence[Mapping[str, Any]]:
+    return [dict(row) for row in tx.execute(query, params).mappings()]
 
 
 def _ready(
@@ -163,17 +167,17 @@ def _ready(
         user_id=user_id,
         users=[row["user_id"] for row in lanes],
         max_position=MAX_POSITION,
-        per_lane=max(LEAST_PER_LANE, OTHERS // len(lanes)),
+        per_lane=max(MIN_TASKS_PER_LANE, MAX_OTHER_TASKS // len(lanes)),
     )
 
 
 def _pools(workers: Sequence[Mapping[str, Any]]) -> list[PoolState]:
-    """Return the open pools as the gate sees them: only what all of a pool's workers can do counts.
+    """Return the pools that are not paused, as the gate sees them.
 
-    Any of them may get the message.
+    A pool offers the capabilities that all its workers have, because any of them may get a task.
     """
-    known = [worker["types"] for worker in workers]
-    known += (workers[0]["lately"] or []) if workers else []
+    all_types = [worker["types"] for worker in workers]
+    all_types += (workers[0]["lately"] or []) if workers else []
     pools: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for worker in workers:
         if not worker["paused"] and not worker["draining"]:
@@ -181,28 +185,28 @@ def _pools(workers: Sequence[Mapping[str, Any]]) -> list[PoolState]:
     return [
         PoolState(
             name,
-            slots=sum(worker["slots"] for worker in here),
+            slots=sum(worker["slots"] for worker in members),
             capabilities=frozenset.intersection(
-                *(frozenset(worker["capabilities"]) for worker in here)
+                *(frozenset(worker["capabilities"]) for worker in members)
             ),
-            elsewhere=_left_to_others(here, known),
-            serves=here[0]["serves"],
+            elsewhere=_types_left_to_others(members, all_types),
+            serves=members[0]["serves"],
         )
-        for name, here in pools.items()
+        for name, members in pools.items()
     ]
 
 
-def _left_to_others(
-    here: Sequence[Mapping[str, Any]], known: Sequence[Sequence[str]]
+def _types_left_to_others(
+    members: Sequence[Mapping[str, Any]], all_types: Sequence[Sequence[str]]
 ) -> frozenset[str]:
-    """Return the types that a pool leaves to others; an agent outside may take whatever comes."""
-    if here[0]["is_outside"] and not here[0]["types"]:
+    """Return the types that a pool leaves to others; a pull agent without types accepts all."""
+    if members[0]["is_outside"] and not members[0]["types"]:
         return frozenset()
-    return frozenset(types_of_other_pools([worker["types"] for worker in here], known))
+    return frozenset(types_of_other_pools([worker["types"] for worker in members], all_types))
 
 
 def _lane(row: Mapping[str, Any], unread: int) -> LaneState:
-    # A month that is over counts as begun anew, whether or not anyone has noticed yet.
+    # A month that is over counts as reset, although the reset is not written yet.
     is_due = row["resets_in"] <= 0
     left = row["seconds_left"]
     if left is not None and is_due:
@@ -210,7 +214,7 @@ def _lane(row: Mapping[str, Any], unread: int) -> LaneState:
     return LaneState(
         user=row["user_id"],
         max_active=row["max_active"],
-        # Turns of the rehearsal count up from one: all of the past lies before them.
+        # The simulation counts served lanes up from 1, so all earlier times are negative.
         served=row["served"] - row["now"].timestamp() - 1,
         weight=row["plan_weight"],
         seconds_left=left,
@@ -230,31 +234,31 @@ def _next_night(window: Window | None, now: datetime, moment: float) -> float:
 
 def _windows(lanes: Sequence[Mapping[str, Any]]) -> _Windows:
     opens: dict[UUID, Nights] = {}
-    late: dict[UUID, Late] = {}
-    paid_in: dict[UUID, float] = {}
-    # Many users keep the same hours.
-    known: dict[Window, Nights] = {}
+    closed: dict[UUID, ClosedWindow] = {}
+    next_budget_in: dict[UUID, float] = {}
+    # Many users have the same window, so its nights are computed once.
+    nights_of: dict[Window, Nights] = {}
     for row in lanes:
         window, now = window_of(row), row["now"]
         ends_at = row["night_ends_at"] or night_after(window, now)
-        paid_in[row["user_id"]] = (ends_at - now).total_seconds()
+        next_budget_in[row["user_id"]] = (ends_at - now).total_seconds()
         if window is None:
             continue
-        nights = known.setdefault(window, Nights(window, now))
+        nights = nights_of.setdefault(window, Nights(window, now))
         if window.at_closing is not AtClosing.CONTINUE or not is_zone(window.zone):
             opens[row["user_id"]] = nights
         elif nights(0) > 0:
-            # What waits now was made before every closing to come; only the last one matters.
-            late[row["user_id"]] = Late(hours(window, now).closed_at, nights(0))
-    return _Windows(opens, late, paid_in)
+            # WaitingTask tasks are older than every later closing, so only the last one matters.
+            closed[row["user_id"]] = ClosedWindow(hours(window, now).closed_at, nights(0))
+    return _Windows(opens, closed, next_budget_in)
 
 
-def _running(rows: Sequence[Mapping[str, Any]]) -> list[Running]:
+def _running(rows: Sequence[Mapping[str, Any]]) -> list[RunningTask]:
     bundles: set[UUID | None] = set()
     running = []
     for row in rows:
         running.append(
-            Running(
+            RunningTask(
                 id=row["id"],
                 user=row["user_id"],
                 type=row["type"],
@@ -270,12 +274,12 @@ def _running(rows: Sequence[Mapping[str, Any]]) -> list[Running]:
     return running
 
 
-def _waiting(row: Mapping[str, Any], windows: _Windows) -> Waiting:
-    ready_in = max(row["ready_in"], windows.lets_in(row["user_id"], row["created_at"]))
+def _waiting(row: Mapping[str, Any], windows: _Windows) -> WaitingTask:
+    ready_in = max(row["ready_in"], windows.ready_in(row["user_id"], row["created_at"]))
     if row["awaits_budget"] == Budget.NIGHT:
-        # A new night lets it go on by itself.
-        ready_in = max(ready_in, windows.paid_in.get(row["user_id"], inf))
-    return Waiting(
+        # It continues by itself with the next night's budget.
+        ready_in = max(ready_in, windows.next_budget_in.get(row["user_id"], inf))
+    return WaitingTask(
         id=row["id"],
         user=row["user_id"],
         type=row["type"],
@@ -289,20 +293,20 @@ def _waiting(row: Mapping[str, Any], windows: _Windows) -> Waiting:
     )
 
 
-def awaited(parent: UUID, condition: str, on_unmet: str) -> UUID:
-    """Return whom the child of an edge waits for in a rehearsal.
+def awaited_task(parent: UUID, condition: str, on_unmet: str) -> UUID:
+    """Return the task that the child of an edge waits for in the simulation.
 
-    Runs are taken to succeed, so what waits for a failure waits for nobody who will come.
+    Every simulated run succeeds, so a child that waits for a failure waits for NOBODY.
     """
     return parent if is_met_by_success(condition, on_unmet) else NOBODY
 
 
 def _edge(row: Mapping[str, Any]) -> tuple[UUID, UUID]:
-    return awaited(row["parent_id"], row["condition"], row["on_unmet"]), row["child_id"]
+    return awaited_task(row["parent_id"], row["condition"], row["on_unmet"]), row["child_id"]
 
 
-def _asking(rows: Iterable[Mapping[str, Any]]) -> list[tuple[UUID, UUID]]:
-    """Let what asks for more money wait for an answer that nobody foresees."""
+def _approval_edges(rows: Iterable[Mapping[str, Any]]) -> list[tuple[UUID, UUID]]:
+    """Return edges to NOBODY for tasks that wait for an approval: its time is unknown."""
     return [
         (NOBODY, row["id"])
         for row in rows

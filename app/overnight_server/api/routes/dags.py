@@ -25,7 +25,7 @@ from overnight_server.api.http.params import IdempotencyKey, parse_dag_param
 from overnight_server.control.graphs import cancel_dag, retry_dag
 from overnight_server.domain.ids import show_dag, show_task
 from overnight_server.forecast.plan import plan
-from overnight_server.forecast.snapshot import Workers
+from overnight_server.gate.claim import ClaimSettings
 from overnight_server.insight.dags import get_dag, get_outline, list_dags, outline_of
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.new_graph import Edge, NewGraph, NewTask
@@ -88,7 +88,7 @@ def simulate_dag(body: DagPlanRequest, deps: Injected, caller: Reader) -> Plan:
         caller.user_id,
         tasks,
         Caps.of(deps.settings),
-        Workers.of(deps.settings),
+        ClaimSettings.from_settings(deps.settings),
         edges=edges,
         by_at=body.by_at,
     )

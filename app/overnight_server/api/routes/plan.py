@@ -9,7 +9,7 @@ from overnight.models.tasks import Plan, PlanRequest
 from overnight_server.api.http.authentication import Reader
 from overnight_server.api.http.dependencies import Injected
 from overnight_server.forecast.plan import plan
-from overnight_server.forecast.snapshot import Workers
+from overnight_server.gate.claim import ClaimSettings
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.new_graph import Edge
 from overnight_server.intake.translate_request import new_task
@@ -27,7 +27,7 @@ def simulate_batch(body: PlanRequest, deps: Injected, caller: Reader) -> Plan:
         caller.user_id,
         [new_task(task, deps.settings, task.idempotency_key) for task in body.tasks],
         Caps.of(deps.settings),
-        Workers.of(deps.settings),
+        ClaimSettings.from_settings(deps.settings),
         edges=[Edge(edge.parent, edge.child) for edge in body.edges],
         by_at=body.by_at,
     )

@@ -35,7 +35,6 @@ from overnight_server.domain.ids import show_dag, show_task
 from overnight_server.domain.priority import score
 from overnight_server.explain.explain import explain
 from overnight_server.forecast.forecast import forecast_next, forecast_task
-from overnight_server.forecast.snapshot import Workers
 from overnight_server.gate.claim import ClaimSettings
 from overnight_server.insight.dags import get_outline
 from overnight_server.insight.queue_status import queue_status
@@ -157,14 +156,16 @@ def read_queue_status(deps: Injected, caller: Reader) -> QueueStatus:
 @router.get("/forecast")
 def read_forecasts(deps: Injected, caller: Reader, limit: Limit = PAGE) -> list[Forecast]:
     """Forecast the caller's running tasks and the next ones, in the order of their start."""
-    return forecast_next(deps.db, caller.user_id, Workers.of(deps.settings), limit=limit)
+    return forecast_next(
+        deps.db, caller.user_id, ClaimSettings.from_settings(deps.settings), limit=limit
+    )
 
 
 @router.get("/{task_id}/forecast")
 def read_forecast(task_id: str, deps: Injected, caller: Reader) -> Forecast:
     """Forecast when one task starts and ends."""
-    workers = Workers.of(deps.settings)
-    return forecast_task(deps.db, caller.user_id, parse_task_param(task_id), workers)
+    claim_settings = ClaimSettings.from_settings(deps.settings)
+    return forecast_task(deps.db, caller.user_id, parse_task_param(task_id), claim_settings)
 
 
 @router.get("/{task_id}/explain")

@@ -42,11 +42,11 @@ def explain(given: str) -> "Explanation":
 def forecast(given: str) -> "Forecast":
     """Foretell any user's task."""
     from overnight_server.forecast.forecast import forecast_task
-    from overnight_server.forecast.snapshot import Workers
+    from overnight_server.gate.claim import ClaimSettings
 
-    workers = Workers.of(database.settings())
+    claim_settings = ClaimSettings.from_settings(database.settings())
     with database.opened() as db:
-        return forecast_task(db, *_named(db, given), workers)
+        return forecast_task(db, *_named(db, given), claim_settings)
 
 
 def tasks_of(user: str, *, status: str | None, limit: int) -> "list[Task]":
