@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg2
 import pytest
-from overnight_server.indata.tasks import get_task
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 
@@ -14,6 +13,7 @@ from overnight_server.domain.ids import UserId
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.explain.explain import explain
 from overnight_server.forecast.forecast import forecast_task
+from overnight_server.insight.tasks import get_task
 from overnight_server.local.postgres import API_LOGIN, SERVICE_LOGIN, EmbeddedPostgres
 from overnight_server.store.db import ADMIN, APP, DISPATCHER, GATE, READER, ActingUser, Db
 from tests.support import logins

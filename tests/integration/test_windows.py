@@ -7,8 +7,6 @@ from functools import partial
 from uuid import uuid4
 
 import pytest
-from overnight_server.indata.queue_status import queue_status
-from overnight_server.indata.users import list_users
 from sqlalchemy import Connection
 
 from overnight.errors import UserNotFound
@@ -19,6 +17,8 @@ from overnight_server.domain.windows import AtClosing, Window
 from overnight_server.forecast.forecast import forecast_task
 from overnight_server.forecast.plan import plan
 from overnight_server.gate import claim as gate
+from overnight_server.insight.queue_status import queue_status
+from overnight_server.insight.users import list_users
 from overnight_server.intake.new_graph import NewTask
 from overnight_server.maintenance.reset import reset_cycles
 from overnight_server.outcome.heartbeat import Answer, heartbeat
