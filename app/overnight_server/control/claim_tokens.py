@@ -79,7 +79,7 @@ def verify(db: Db, task_id: TaskId, shown: str) -> Holder:
     row = db.atomically(lambda tx: tx.execute(statement("holder_of_claim"), named).one_or_none())
     if row is None:
         raise ClaimOver
-    standing = cast("Standing", row.standing)
+    standing = cast("Standing", row.claim_status)
     match standing:
         case "held":
             return Holder(Claim(task_id, int(found[2]), row.token), UserId(row.user_id))

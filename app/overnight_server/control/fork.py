@@ -179,7 +179,7 @@ def _copy(tx: Connection, user_id: UserId, old: _Old, forked: Forked, actor: str
         {
             "old_id": str(one),
             "id": str(new),
-            "is_taken": one in taken,
+            "is_copied": one in taken,
             "unmet": unmet[one],
             "spec": repointed(old.specs[one], shown) if one in old.specs else None,
             "context_refs": {

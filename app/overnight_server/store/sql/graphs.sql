@@ -1,15 +1,14 @@
 -- name: resolve_dependents
--- Tasks have ended: flip each of their edges that is met once, take as many off each child's count
--- as were flipped, and what reaches zero is ready. A child with an edge that can never be met
--- is cancelled, and so on down from it. The lane's lock makes two parents take turns.
+-- After tasks have ended: satisfy each of their edges that is met, once, and subtract the edges that this
+-- statement satisfied from the child's `unmet`; a child that reaches 0 becomes ready. A child with an edge
+-- that can never be met is cancelled, and so are those below it. The lane's lock serializes two parents.
 WITH RECURSIVE ended AS MATERIALIZED (
-    -- OFFSET 0, here and below: rows are found by their key, however few or many there are thought
-    -- to be.
+    -- OFFSET 0, here and below, makes the planner find each row by its key whatever its estimates are.
     SELECT t.id, t.state
       FROM unnest(CAST(:ended AS uuid[])) named(id)
      CROSS JOIN LATERAL (SELECT id, state FROM tasks WHERE id = named.id OFFSET 0) t
      WHERE t.state IN ('completed', 'dead_lettered', 'cancelled')
-), doomed (id, reason) AS (
+), unreachable (id, reason) AS (
     SELECT e.child_id,
            CASE p.state WHEN 'dead_lettered' THEN 'upstream_failed' WHEN 'completed' THEN 'not_needed'
                         ELSE 'upstream_cancelled' END
@@ -22,20 +21,20 @@ WITH RECURSIVE ended AS MATERIALIZED (
      WHERE child.state = ANY (CAST(:sources AS text[]))
     UNION
     SELECT e.child_id, d.reason
-      FROM doomed d
+      FROM unreachable d
      CROSS JOIN LATERAL (SELECT child_id
                            FROM task_edges
                           WHERE parent_id = d.id AND satisfied_at IS NULL
                             AND NOT is_met(condition, on_unmet, 'cancelled') OFFSET 0) e
      CROSS JOIN LATERAL (SELECT state FROM tasks WHERE id = e.child_id OFFSET 0) child
      WHERE child.state = ANY (CAST(:sources AS text[]))
-), fallen AS MATERIALIZED (
-    -- Through arrays, so that the planner thinks of a few: it would take a recursion for millions.
-    SELECT id, reason FROM unnest(ARRAY(SELECT id FROM doomed), ARRAY(SELECT reason FROM doomed)) f(id, reason)
-), flipped AS (
+), cancelled AS MATERIALIZED (
+    -- Through arrays, because the planner estimates few rows for them, but millions for a recursion.
+    SELECT id, reason FROM unnest(ARRAY(SELECT id FROM unreachable), ARRAY(SELECT reason FROM unreachable)) f(id, reason)
+), satisfied AS (
     UPDATE task_edges e
        SET satisfied_at = clock()
-     WHERE e.parent_id = ANY (ARRAY(SELECT id FROM ended UNION ALL SELECT id FROM fallen))
+     WHERE e.parent_id = ANY (ARRAY(SELECT id FROM ended UNION ALL SELECT id FROM cancelled))
        AND e.satisfied_at IS NULL
        AND is_met(e.condition, e.on_unmet,
                   CASE WHEN e.parent_id = ANY (ARRAY(SELECT id FROM ended WHERE state = 'completed')) THEN 'completed'
@@ -43,21 +42,23 @@ WITH RECURSIVE ended AS MATERIALIZED (
                        ELSE 'cancelled' END)
     RETURNING e.child_id
 ), change AS MATERIALIZED (
-    -- The weightiest of several reasons is also the last by its letters.
-    SELECT id, sum(times)::int AS times, max(reason) AS reason
-      FROM (SELECT child_id AS id, 1 AS times, NULL AS reason FROM flipped
+    -- Of several reasons the first in this order is recorded.
+    SELECT id, sum(edges)::int AS edges,
+           (array_agg(reason ORDER BY array_position(
+               ARRAY['upstream_failed', 'upstream_cancelled', 'not_needed'], reason)))[1] AS reason
+      FROM (SELECT child_id AS id, 1 AS edges, CAST(NULL AS text) AS reason FROM satisfied
             UNION ALL
-            SELECT id, 0, reason FROM fallen) news
+            SELECT id, 0, reason FROM cancelled) changed_edges
      GROUP BY id
 )
 UPDATE tasks t
-   SET unmet = t.unmet - c.times,
-       -- One that waited for others after it had spent all it may, asks for more before it goes on.
+   SET unmet = t.unmet - c.edges,
+       -- A task that has used up its budget waits for a raise before it continues.
        state = CASE WHEN c.reason IS NOT NULL THEN :cancelled
-                    WHEN t.unmet > c.times OR t.state <> ALL (CAST(:sources AS text[])) THEN t.state
+                    WHEN t.unmet > c.edges OR t.state <> ALL (CAST(:sources AS text[])) THEN t.state
                     WHEN t.cost_usd > 0 AND t.cost_usd >= t.max_cost_usd THEN t.state
                     ELSE :target END,
-       awaits_budget = CASE WHEN c.reason IS NULL AND t.unmet = c.times AND t.state = ANY (CAST(:sources AS text[]))
+       awaits_budget = CASE WHEN c.reason IS NULL AND t.unmet = c.edges AND t.state = ANY (CAST(:sources AS text[]))
                              AND t.cost_usd > 0 AND t.cost_usd >= t.max_cost_usd THEN 'task'
                             ELSE t.awaits_budget END,
        finished_at = CASE WHEN c.reason IS NOT NULL THEN clock() ELSE t.finished_at END,
@@ -73,7 +74,7 @@ SELECT e.parent_id, e.child_id, e.condition, e.on_unmet
    AND t.user_id = :user_id;
 
 -- name: graph_to_fork
--- A task, its graph and what the graph may cost; another user's looks exactly like none.
+-- A task, its graph and the graph's budget; no row for a task of another user.
 SELECT g.id, g.title, g.budget_ceiling_usd
   FROM tasks t
   JOIN graphs g ON g.id = t.dag_id
@@ -87,26 +88,25 @@ SELECT id, spec FROM tasks WHERE dag_id = :dag_id AND user_id = :user_id AND spe
 SELECT id, context_refs FROM tasks WHERE dag_id = :dag_id AND user_id = :user_id AND context_refs IS NOT NULL;
 
 -- name: fork_tasks
--- Copy tasks into another graph: those taken over as they completed, at no cost; the others as
--- new, with as many tries as were asked for, whatever retries by hand have added since, and with a
--- deadline only if it can still be met.
+-- Copy tasks into another graph: completed ones with their result, at no cost; the others as new tasks,
+-- with the max_attempts that were submitted, and with a deadline only if it has not passed.
 INSERT INTO tasks (id, user_id, dag_id, copied_from, parent_id, spawn_key, role, context_refs, type, name, title,
                    description, project_id, payload, spec, tags, source,
                    created_by, state, unmet, priority, priority_boost_per_minute, dependency_boost, sort_key,
                    deadline_at, required_capabilities, locks, timeout_seconds, estimated_cost_usd, max_cost_usd,
                    max_attempts, retry, output, result_summary, files_changed, finished_at)
-SELECT c.id, o.user_id, :dag_id, CASE WHEN c.is_taken THEN o.id END,
+SELECT c.id, o.user_id, :dag_id, CASE WHEN c.is_copied THEN o.id END,
        c.parent_id, CASE WHEN c.parent_id IS NOT NULL THEN o.spawn_key END, o.role, c.context_refs, o.type, o.name,
        o.title, o.description, o.project_id,
        o.payload, coalesce(c.spec, o.spec), o.tags, 'fork', :created_by,
-       CASE WHEN c.is_taken THEN 'completed' WHEN c.unmet = 0 THEN 'ready' ELSE 'pending' END, c.unmet,
+       CASE WHEN c.is_copied THEN 'completed' WHEN c.unmet = 0 THEN 'ready' ELSE 'pending' END, c.unmet,
        o.priority, o.priority_boost_per_minute, o.dependency_boost,
        sort_key(o.priority, o.priority_boost_per_minute, clock(), o.dependency_boost, due.at, clock()),
        due.at, o.required_capabilities, o.locks, o.timeout_seconds, o.estimated_cost_usd, o.max_cost_usd,
        coalesce(o.original_max_attempts, o.max_attempts), o.retry,
-       CASE WHEN c.is_taken THEN o.output END, CASE WHEN c.is_taken THEN o.result_summary END,
-       CASE WHEN c.is_taken THEN o.files_changed END, CASE WHEN c.is_taken THEN clock() END
+       CASE WHEN c.is_copied THEN o.output END, CASE WHEN c.is_copied THEN o.result_summary END,
+       CASE WHEN c.is_copied THEN o.files_changed END, CASE WHEN c.is_copied THEN clock() END
   FROM jsonb_to_recordset(CAST(:copies AS jsonb)) AS c(
-           old_id uuid, id uuid, is_taken boolean, unmet int, spec jsonb, context_refs jsonb, parent_id uuid)
+           old_id uuid, id uuid, is_copied boolean, unmet int, spec jsonb, context_refs jsonb, parent_id uuid)
   JOIN tasks o ON o.id = c.old_id
  CROSS JOIN LATERAL (SELECT CASE WHEN o.deadline_at > clock() THEN o.deadline_at END AS at) due;

@@ -12,4 +12,4 @@ SELECT user_id, is_admin, is_disabled FROM user_by_id_or_name(:subject);
 
 -- name: holder_of_claim
 -- Whose run shows this token, and whether it still holds its task.
-SELECT standing, user_id, token FROM holder_of_claim(:task_id, :epoch, :digest);
+SELECT claim_status, user_id, token FROM holder_of_claim(:task_id, :epoch, :digest);

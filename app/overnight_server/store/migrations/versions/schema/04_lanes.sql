@@ -88,20 +88,20 @@ CREATE FUNCTION enforce_lane_invariants() RETURNS trigger
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    broken text;
+    violated text;
 BEGIN
     NEW.due_at := least(NEW.resets_at, NEW.window_changes_at, NEW.night_ends_at);
     NEW.eligible := NEW.ready > 0 AND NEW.active < NEW.max_active AND NOT NEW.paused AND NOT NEW.window_closed
         AND (NEW.limit_seconds IS NULL OR NEW.used_seconds + NEW.reserved_seconds < NEW.limit_seconds)
         AND (NEW.night_limit_usd IS NULL OR NEW.night_spent_usd + NEW.night_reserved_usd < NEW.night_limit_usd);
-    broken := CASE
+    violated := CASE
         WHEN NEW.active < 0 THEN 'lanes_active_not_negative'
         WHEN NEW.ready < 0 THEN 'lanes_ready_not_negative'
         WHEN NEW.waiting < NEW.ready THEN 'lanes_waiting_covers_ready'
         WHEN NEW.reserved_seconds < 0 THEN 'lanes_reserved_not_negative'
         END;
-    IF broken IS NOT NULL THEN
-        PERFORM raise_check_violation('lanes', broken, NEW.user_id);
+    IF violated IS NOT NULL THEN
+        PERFORM raise_check_violation('lanes', violated, NEW.user_id);
     END IF;
     RETURN NEW;
 END
@@ -135,7 +135,7 @@ AS $$
 BEGIN
     UPDATE lanes
        SET plan_weight = plan_weight(NEW.plan_tier),
-           -- Nothing of a user who is shut out starts; what runs may end.
+           -- No task of a disabled user starts; running tasks may finish.
            max_active = CASE WHEN NEW.disabled_at IS NULL THEN NEW.max_concurrent_agents ELSE 0 END,
            max_task_seconds = NEW.max_task_duration_minutes * 60,
            limit_seconds = NEW.monthly_agent_hours_limit * 3600::bigint,
@@ -188,7 +188,7 @@ BEGIN
      CROSS JOIN generate_series(-2, 2) days
      WHERE u.id = of_user;
 EXCEPTION WHEN invalid_parameter_value THEN
-    -- A zone that Postgres does not know must not keep a run from being settled.
+    -- A time zone that Postgres does not know must not prevent a settle.
     RETURN QUERY
     SELECT ((around AT TIME ZONE 'UTC')::date + days + time '00:00') AT TIME ZONE 'UTC' FROM generate_series(-2, 2) days;
 END

@@ -72,6 +72,27 @@ LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN (SELECT CASE WHEN count(lock_path_range(user_id, key)) > 0 THEN range_agg(lock_path_range(user_id, key)) END
           FROM unnest(keys) key);
 
+-- The task: this row is the work; Celery messages only point to it.
+--   dag_id            its graph; equal to id for a lone task
+--   parent_id, spawn_key  the task that spawned it, and the key that makes a repeated spawn the same task
+--   has_dag_row       a lone task that others have joined: its graph has a row in dags now
+--   role              `orchestrator` may spawn tasks for other agents
+--   context_refs      whose outputs it gets: each reference as written, and the id that it names
+--   copied_from       the completed task whose result a fork copied; this task never ran
+--   name              its name within the graph; NULL if nothing refers to it
+--   moved_from        the state before the last statement if that changed it, else NULL
+--   revision          how often the state changed; the seq of the latest event
+--   unmet             edges that are not satisfied yet
+--   dependency_boost  points for the work that waits behind it in the graph
+--   locks, lock_paths keys it must hold while it is active, never an empty array; the ranges of those that are paths
+--   awaits_budget     which budget is used up and must be raised before it continues
+--   epoch             the number of its claims; with token the fence: a holder that lost the claim matches no row
+--   bundle            the message it shares with other short tasks; NULL for a message of its own
+--   runs_alone        never in a bundle again, because a bundle with it crashed
+--   failures_reset_epoch  attempts up to this epoch no longer count, because an operator revived the task
+--   original_max_attempts max_attempts as submitted, once a retry by hand has raised it
+--   reserved_seconds, reserved_usd  reserved by the claim until the run is settled
+--   run_cost_usd      the part of cost_usd that the current run has reported
 CREATE TABLE tasks (
     id UUID NOT NULL,
     user_id UUID NOT NULL,
@@ -145,8 +166,8 @@ CREATE TABLE tasks (
  WITH (fillfactor = 75);
 CREATE INDEX tasks_active ON tasks (pool) WHERE state IN ('claimed', 'running', 'validating');
 CREATE INDEX tasks_awaiting_budget ON tasks (user_id) WHERE awaits_budget IS NOT NULL;
--- Included and no key: Postgres would skip from graph to graph in search of a state, which in a deployment
--- with few graphs seems cheap, and read every task of theirs.
+-- `state` is included but no key: with few graphs the planner would expect a skip scan over a key
+-- (dag_id, state) to be cheap, and read all tasks of every graph.
 CREATE INDEX tasks_dag ON tasks (dag_id) INCLUDE (state);
 CREATE INDEX tasks_deadline ON tasks (deadline_at, id) WHERE deadline_at IS NOT NULL AND state IN ('created', 'pending', 'ready', 'retrying');
 CREATE UNIQUE INDEX tasks_idempotency ON tasks (user_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
@@ -165,13 +186,13 @@ CREATE FUNCTION sort_key(priority int, boost_per_minute float8, made_at timestam
 LANGUAGE sql STABLE PARALLEL SAFE
 RETURN priority
        + 0.1 * extract(epoch FROM made_at)::float8 / 60
-       -- a task that ages faster than the others is given what it would gain on them in a night
+       -- a task that ages faster than the others gets in advance what it would gain in a night of 480 minutes
        - (boost_per_minute - 0.1) * 480
        - dependency_boost
-       -- 40 points at the deadline, half as many with each hour that is left
+       -- 40 points at the deadline, half as many for each hour before it
        - CASE WHEN deadline_at IS NULL THEN 0
               ELSE 40 * power(2, - least(1000, greatest(0, extract(epoch FROM deadline_at - at)::float8 / 3600))) END
-       -- the critical are a band of their own
+       -- critical tasks are a band of their own, which ageing cannot reach
        - CASE WHEN priority < 10 THEN 1e9 ELSE 0 END;
 
 -- Keep derived columns and check every row; CHECK constraints would be slower (see lanes).
@@ -179,7 +200,7 @@ CREATE FUNCTION enforce_task_invariants() RETURNS trigger
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    broken text;
+    violated text;
 BEGIN
     IF TG_OP = 'INSERT' OR NEW.locks IS DISTINCT FROM OLD.locks THEN
         NEW.lock_paths := lock_path_ranges(NEW.user_id, NEW.locks);
@@ -189,9 +210,9 @@ BEGIN
         IF NEW.state <> OLD.state THEN
             NEW.moved_from := OLD.state;
             NEW.revision := OLD.revision + 1;
-            -- No move is earlier than the one before it, nor than the claim it makes.
+            -- Never earlier than the previous change or than the claim.
             NEW.updated_at := greatest(clock(), OLD.updated_at, NEW.claimed_at);
-            -- Whoever moves a task on from asking for money, or ends its claim, cannot forget these.
+            -- Columns that must be cleared when the task no longer waits for a budget, or its claim ends.
             IF NEW.state <> 'pending' THEN
                 NEW.awaits_budget := NULL;
             END IF;
@@ -201,7 +222,7 @@ BEGIN
             END IF;
         END IF;
     END IF;
-    broken := CASE
+    violated := CASE
         WHEN NOT (is_waiting(NEW.state) OR is_active(NEW.state) OR is_final(NEW.state))
             THEN 'tasks_state_known'
         WHEN num_nonnulls(NEW.token, NEW.claimed_by, NEW.pool, NEW.claimed_at, NEW.expires_at, NEW.reserved_seconds)
@@ -235,8 +256,8 @@ BEGIN
         WHEN (NEW.parent_id IS NULL) <> (NEW.spawn_key IS NULL)
             THEN 'tasks_spawned_under_a_key'
         END;
-    IF broken IS NOT NULL THEN
-        PERFORM raise_check_violation('tasks', broken, NEW.id);
+    IF violated IS NOT NULL THEN
+        PERFORM raise_check_violation('tasks', violated, NEW.id);
     END IF;
     RETURN NEW;
 END
@@ -290,7 +311,7 @@ CREATE FUNCTION count_new_tasks() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 DECLARE
-    strangers int;
+    unknown_users int;
 BEGIN
     WITH delta AS MATERIALIZED (
         SELECT user_id,
@@ -312,13 +333,12 @@ BEGIN
          WHERE l.user_id = d.user_id
         RETURNING l.user_id
     )
-    SELECT (SELECT count(*) FROM delta) - (SELECT count(*) FROM counted) INTO strangers;
-    -- Every user has a lane.
-    IF strangers > 0 THEN
+    SELECT (SELECT count(*) FROM delta) - (SELECT count(*) FROM counted) INTO unknown_users;
+    IF unknown_users > 0 THEN
         RAISE EXCEPTION 'there is no such user' USING ERRCODE = 'foreign_key_violation', TABLE = 'tasks';
     END IF;
 
-    -- Most tasks are graphs by themselves.
+    -- Most tasks are lone tasks without a row in dags.
     IF NOT EXISTS (SELECT FROM new_rows WHERE dag_id <> id) THEN
         RETURN NULL;
     END IF;
@@ -378,7 +398,7 @@ BEGIN
       FROM delta d
      WHERE l.user_id = d.user_id;
 
-    -- Most tasks are graphs by themselves.
+    -- Most tasks are lone tasks without a row in dags.
     IF NOT EXISTS (SELECT FROM new_rows WHERE dag_id <> id OR has_dag_row) THEN
         RETURN NULL;
     END IF;

@@ -45,8 +45,8 @@ CREATE FUNCTION release_locks() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 DECLARE
-    look constant int := 50;
-    keep constant int := 200;
+    max_waiters constant int := 50;
+    max_records constant int := 200;
 BEGIN
     DELETE FROM held_locks WHERE user_id = OLD.user_id AND task_id = OLD.id;
     WITH waiter AS MATERIALIZED (
@@ -58,7 +58,7 @@ BEGIN
                   FROM tasks
                  WHERE user_id = OLD.user_id AND state = 'ready' AND id <> OLD.id
                  ORDER BY sort_key, id
-                 LIMIT look) t
+                 LIMIT max_waiters) t
          WHERE t.locks && OLD.locks OR t.lock_paths && OLD.lock_paths
          ORDER BY t.sort_key, t.id
     )
@@ -69,7 +69,7 @@ BEGIN
     IF FOUND THEN
         DELETE FROM lock_waits
          WHERE user_id = OLD.user_id
-           AND id <= (SELECT id FROM lock_waits WHERE user_id = OLD.user_id ORDER BY id DESC OFFSET keep LIMIT 1);
+           AND id <= (SELECT id FROM lock_waits WHERE user_id = OLD.user_id ORDER BY id DESC OFFSET max_records LIMIT 1);
     END IF;
     RETURN NULL;
 END

@@ -52,14 +52,14 @@ BEGIN
         RETURNING l.user_id, l.used_seconds, l.limit_seconds, l.cycle_started_at, l.resets_at
     )
     INSERT INTO notices (user_id, kind, subject, detail)
-    SELECT user_id, 'usage.' || mark, to_char(cycle_started_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-           jsonb_build_object('percent', mark, 'used_seconds', used_seconds, 'limit_seconds', limit_seconds,
+    SELECT user_id, 'usage.' || percent, to_char(cycle_started_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+           jsonb_build_object('percent', percent, 'used_seconds', used_seconds, 'limit_seconds', limit_seconds,
                               'resets_at', resets_at)
       FROM charged
-     CROSS JOIN unnest(ARRAY[50, 80, 100]) mark
+     CROSS JOIN unnest(ARRAY[50, 80, 100]) percent
      WHERE limit_seconds IS NOT NULL
        AND used_seconds > 0
-       AND used_seconds * 100 >= limit_seconds * mark
+       AND used_seconds * 100 >= limit_seconds * percent
         ON CONFLICT ON CONSTRAINT notices_once DO NOTHING;
     RETURN NULL;
 END
@@ -86,16 +86,16 @@ CREATE FUNCTION next_cost(estimated numeric, ceiling numeric, spent numeric) RET
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN greatest(least(estimated, ceiling - spent), 0);
 
--- The first budget that is used up, including `news` USD that are not recorded yet. An agent's budget is
+-- The first budget that is used up, including costs that are not recorded yet. An agent's budget is
 -- not checked: an agent without budget gets no new task but finishes those it has.
-CREATE FUNCTION exhausted_budget(of_user uuid, of_dag uuid, ceiling numeric, cost numeric, news numeric) RETURNS text
+CREATE FUNCTION exhausted_budget(of_user uuid, of_dag uuid, ceiling numeric, cost numeric, unrecorded_usd numeric) RETURNS text
 LANGUAGE sql STABLE
 RETURN CASE
-    WHEN cost + news >= ceiling THEN 'task'
-    WHEN EXISTS (SELECT 1 FROM dags g WHERE g.id = of_dag AND g.spent_usd + news >= g.budget_ceiling_usd) THEN 'dag'
+    WHEN cost + unrecorded_usd >= ceiling THEN 'task'
+    WHEN EXISTS (SELECT 1 FROM dags g WHERE g.id = of_dag AND g.spent_usd + unrecorded_usd >= g.budget_ceiling_usd) THEN 'dag'
     WHEN EXISTS (SELECT 1 FROM lanes l
                   WHERE l.user_id = of_user
-                    AND CASE WHEN l.night_ends_at > clock() THEN l.night_spent_usd ELSE 0 END + news >= l.night_limit_usd)
+                    AND CASE WHEN l.night_ends_at > clock() THEN l.night_spent_usd ELSE 0 END + unrecorded_usd >= l.night_limit_usd)
     THEN 'night' END;
 
 -- Keep the money reserved for active runs in the counters of the lane and the graph.
@@ -103,11 +103,11 @@ CREATE FUNCTION count_reserved_usd() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 DECLARE
-    more constant numeric := coalesce(NEW.reserved_usd, 0) - coalesce(OLD.reserved_usd, 0);
+    difference constant numeric := coalesce(NEW.reserved_usd, 0) - coalesce(OLD.reserved_usd, 0);
 BEGIN
-    UPDATE lanes SET night_reserved_usd = night_reserved_usd + more, skipped_by_pools = '{}' WHERE user_id = NEW.user_id;
+    UPDATE lanes SET night_reserved_usd = night_reserved_usd + difference, skipped_by_pools = '{}' WHERE user_id = NEW.user_id;
     IF NEW.dag_id <> NEW.id OR NEW.has_dag_row THEN
-        UPDATE dags SET reserved_usd = reserved_usd + more WHERE id = NEW.dag_id;
+        UPDATE dags SET reserved_usd = reserved_usd + difference WHERE id = NEW.dag_id;
     END IF;
     RETURN NULL;
 END
@@ -120,20 +120,20 @@ CREATE FUNCTION count_spending() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 DECLARE
-    more numeric := NEW.usd;
+    difference numeric := NEW.usd;
 BEGIN
     IF TG_OP = 'UPDATE' THEN
-        more := NEW.usd - OLD.usd;
+        difference := NEW.usd - OLD.usd;
     END IF;
     UPDATE lanes
        SET night_started_at = NEW.night_started_at,
            night_ends_at = coalesce(night_ends_at, (SELECT ends_at FROM current_night(NEW.user_id))),
-           night_spent_usd = night_spent_usd + more,
+           night_spent_usd = night_spent_usd + difference,
            skipped_by_pools = '{}'
      WHERE user_id = NEW.user_id;
-    UPDATE dags SET spent_usd = spent_usd + more WHERE id = NEW.dag_id;
+    UPDATE dags SET spent_usd = spent_usd + difference WHERE id = NEW.dag_id;
     UPDATE agents g
-       SET budget_remaining_usd = g.budget_remaining_usd - more
+       SET budget_remaining_usd = g.budget_remaining_usd - difference
       FROM attempts a
      WHERE a.task_id = NEW.task_id AND a.epoch = NEW.epoch
        AND g.id = a.agent AND g.budget_remaining_usd IS NOT NULL;

@@ -34,7 +34,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 DECLARE
     sender uuid;
-    receipt bigint;
+    inbox_id bigint;
 BEGIN
     SELECT k.user_id INTO sender
       FROM api_keys k
@@ -53,8 +53,8 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     INSERT INTO inbox (user_id, key_id, task) VALUES (sender, sender_key_id, task)
-    RETURNING id INTO receipt;
-    RETURN receipt;
+    RETURNING id INTO inbox_id;
+    RETURN inbox_id;
 END
 $$;
 

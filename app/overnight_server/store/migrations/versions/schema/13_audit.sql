@@ -27,11 +27,11 @@ CREATE FUNCTION audit_change() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 DECLARE
-    -- Neither a hash nor what changes by itself belongs into it, nor the work that people bring.
-    untold constant text[] := ARRAY['hash', 'last4', 'last_used_at', 'failure_history', 'last_heartbeat_at', 'graph',
+    -- Left out: secrets, columns that change without a person, and the content of tasks.
+    left_out constant text[] := ARRAY['hash', 'last4', 'last_used_at', 'failure_history', 'last_heartbeat_at', 'graph',
                                     'task'];
-    before constant jsonb := CASE WHEN TG_OP = 'UPDATE' THEN to_jsonb(OLD) - untold ELSE '{}' END;
-    after constant jsonb := to_jsonb(NEW) - untold;
+    before constant jsonb := CASE WHEN TG_OP = 'UPDATE' THEN to_jsonb(OLD) - left_out ELSE '{}' END;
+    after constant jsonb := to_jsonb(NEW) - left_out;
     changed jsonb;
 BEGIN
     SELECT jsonb_object_agg(key, CASE WHEN TG_OP = 'UPDATE' THEN jsonb_build_array(before -> key, value) ELSE value END)
@@ -39,7 +39,7 @@ BEGIN
       FROM jsonb_each(after)
      WHERE value IS DISTINCT FROM before -> key AND (TG_OP = 'UPDATE' OR value <> 'null');
     IF TG_ARGV[0] = 'agent.registered' THEN
-        -- Whose work an agent may be given stands with its pool.
+        -- Whose tasks an agent may get is a column of its pool.
         changed := changed || (SELECT jsonb_build_object('serves', coalesce(serves::text, 'everyone'))
                                  FROM pools WHERE name = after ->> 'pool');
     END IF;
@@ -63,17 +63,17 @@ CREATE FUNCTION audit_task_edit() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 DECLARE
-    told constant text[] := ARRAY['title', 'description', 'priority', 'tags', 'timeout_seconds', 'deadline_at',
+    recorded constant text[] := ARRAY['title', 'description', 'priority', 'tags', 'timeout_seconds', 'deadline_at',
                                   'cancel_requested_at', 'payload', 'spec'];
     before constant jsonb := to_jsonb(OLD);
     changed jsonb;
 BEGIN
-    -- That the work itself was changed is told, but not what it was.
+    -- For the content of the task only the fact that it changed is recorded.
     SELECT jsonb_object_agg(key, CASE WHEN key IN ('payload', 'spec') THEN '"changed"'
                                       ELSE jsonb_build_array(before -> key, value) END)
       INTO changed
       FROM jsonb_each(to_jsonb(NEW))
-     WHERE key = ANY (told) AND value IS DISTINCT FROM before -> key;
+     WHERE key = ANY (recorded) AND value IS DISTINCT FROM before -> key;
     IF changed IS NOT NULL THEN
         INSERT INTO audit_log (actor, key_id, act, user_id, target, detail)
         VALUES (current_actor(), nullif(current_setting('overnight.key_id', true), ''), TG_ARGV[0], NEW.user_id, NEW.id, changed);

@@ -93,7 +93,7 @@ RETURN (SELECT coalesce(sum(waiting), 0) FROM lanes);
 -- 'superseded' if a later claim holds the task, or 'over'. A wrong digest returns no row, so a caller
 -- cannot even learn whether the task exists.
 CREATE FUNCTION holder_of_claim(of_task uuid, of_epoch int, digest text)
-RETURNS TABLE (standing text, user_id uuid, token uuid)
+RETURNS TABLE (claim_status text, user_id uuid, token uuid)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
     SELECT CASE WHEN t.token = a.token AND t.expires_at > clock() THEN 'held'
