@@ -1,4 +1,4 @@
-"""The project's own files, for tests that hold all of them to one rule."""
+"""Read the files of the project, for tests that check all of them."""
 
 import ast
 from collections.abc import Iterable, Iterator
@@ -17,9 +17,10 @@ IGNORED = [
 
 
 def files(*tops: str) -> Iterator[Path]:
-    """Every file of ours below these folders (or of this name), as a path below the root.
+    """Yield every file in these folders (or with this path), relative to the root.
 
-    What .gitignore names is left out; git is not asked, because an unpacked archive has none.
+    Files that .gitignore lists are left out. Git itself is not used, because an unpacked archive
+    has no repository.
     """
     for top in tops or (".",):
         yield from _below(ROOT / top)
@@ -36,17 +37,17 @@ def _below(path: Path) -> Iterator[Path]:
 
 
 def modules(*folders: str) -> Iterator[tuple[Path, ast.Module]]:
-    """Every Python module below the folders, read and parsed."""
+    """Yield every Python module in the folders, with its syntax tree."""
     for path in files(*folders):
         if path.suffix == ".py":
             yield path, ast.parse(read(path), filename=str(path))
 
 
 def read(path: Path) -> str:
-    """The text of one file below the root."""
+    """Return the text of a file, whose path is relative to the root."""
     return (ROOT / path).read_text(encoding="utf-8", errors="replace")
 
 
-def told(faults: Iterable[str]) -> str:
-    """The faults one below the other, as an assertion's message."""
+def as_lines(faults: Iterable[str]) -> str:
+    """Return the faults one per line, as the message of an assertion."""
     return "\n" + "\n".join(faults)

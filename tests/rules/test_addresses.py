@@ -2,7 +2,7 @@
 
 import re
 
-from tests.rules.sources import files, read, told
+from tests.rules.sources import as_lines, files, read
 
 # Each is put together here, so that this file does not name them either.
 FORBIDDEN = {
@@ -33,7 +33,7 @@ def test_no_file_names_a_package_index_or_a_machine() -> None:
         if any(re.search(pattern, line) for pattern in patterns)
     ]
 
-    assert not named, told(named)
+    assert not named, as_lines(named)
 
 
 def test_the_patterns_find_what_they_are_for() -> None:
@@ -49,4 +49,4 @@ def test_the_patterns_find_what_they_are_for() -> None:
         if not any(re.search(pattern, example) for pattern in FORBIDDEN[what])
     ]
 
-    assert not missed, told(missed)
+    assert not missed, as_lines(missed)

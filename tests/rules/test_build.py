@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rules.sources import ROOT, files, read, told
+from tests.rules.sources import ROOT, as_lines, files, read
 
 # The tests themselves run under make, which would let an inner make speak of its directories.
 OUTSIDE_MAKE = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
@@ -132,8 +132,8 @@ def test_the_wheel_carries_everything_the_service_needs(tmp_path: Path) -> None:
         ours |= {path.relative_to(root).as_posix() for path in files(root)}
     left_out, added = ours - packed, {name for name in packed - ours if ".dist-info/" not in name}
 
-    assert not left_out, told(left_out)
-    assert not added, told(added)
+    assert not left_out, as_lines(left_out)
+    assert not added, as_lines(added)
     assert {name.partition("/")[0] for name in ours} == {
         "overnight",
         "overnight_server",

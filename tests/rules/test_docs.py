@@ -1,4 +1,4 @@
-"""The pages: complete, linked, in our words, and true where a machine can tell."""
+"""Check the documentation: complete, linked, with the glossary's terms, and true to the code."""
 
 import re
 import subprocess
@@ -10,14 +10,14 @@ import pytest
 
 from overnight_server.maintenance.sweeps import SWEEPS
 from overnight_server.settings import Settings
-from tests.rules.sources import ROOT, files, modules, read, told
+from tests.rules.sources import ROOT, as_lines, files, modules, read
 
 README = Path("README.md")
 INDEX = Path("docs/README.md")
 DECISIONS = Path("docs/decisions/README.md")
 PAGES = sorted(path for path in files("docs") if path.suffix == ".md")
 ALL = [README, *PAGES]
-# Read from the top by whoever upgrades; it opens in its own way.
+# The changelog is read from the top by people who upgrade, so it has no such opening.
 CHANGELOG = Path("docs/changelog.md")
 OPENING = re.compile(r"# .+\n\nAfter this page you (can|know) ")
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
@@ -33,18 +33,18 @@ TERMS = [word.strip() for word in WORDS.split(",")]
 
 
 def blocks(path: Path, language: str) -> list[str]:
-    """The text of every fenced block of this language."""
+    """Return the text of every fenced block of this language."""
     return [text for kind, text in FENCE.findall(read(path)) if kind == language]
 
 
 def anchors(path: Path) -> set[str]:
-    """What a link may point at inside a page, as GitHub names it."""
+    """Return the anchors of a page's headings, as GitHub names them."""
     headings = re.findall(r"^#+ (.+)$", FENCE.sub("", read(path)), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def links() -> Iterator[tuple[Path, str]]:
-    """Every link of ours, and the page it stands on."""
+    """Yield every link with the page that contains it."""
     for path in ALL:
         for target in LINK.findall(FENCE.sub("", read(path))):
             yield path, target
@@ -55,40 +55,40 @@ def test_a_page_opens_with_what_the_reader_can_do_after_it(path: Path) -> None:
     assert OPENING.match(read(path))
 
 
-def test_the_index_leads_to_every_page() -> None:
-    reached = {
+def test_the_index_links_to_every_page() -> None:
+    linked = {
         (ROOT / page.parent / target).resolve().relative_to(ROOT)
         for page, target in links()
         if page in (INDEX, DECISIONS)
     }
 
-    assert reached >= {*ALL} - {INDEX}
+    assert linked >= {*ALL} - {INDEX}
 
 
-def test_every_link_leads_somewhere() -> None:
+def test_every_link_has_a_target() -> None:
     broken = []
     for page, target in links():
         name, _, anchor = target.partition("#")
-        found = (ROOT / page.parent / name).resolve() if name else ROOT / page
-        if "://" in target or not found.exists():
+        linked = (ROOT / page.parent / name).resolve() if name else ROOT / page
+        if "://" in target or not linked.exists():
             broken.append(f"{page}: {target}")
-        elif anchor and anchor not in anchors(found.relative_to(ROOT)):
+        elif anchor and anchor not in anchors(linked.relative_to(ROOT)):
             broken.append(f"{page}: {target}: no such heading")
 
-    assert not broken, told(broken)
+    assert not broken, as_lines(broken)
 
 
 def test_every_file_a_page_names_exists() -> None:
-    named = re.compile(r"`((?:app|workers|overnight|tests|docs|benchmarks|scripts)/[\w./-]*)`")
+    file_name = re.compile(r"`((?:app|workers|overnight|tests|docs|benchmarks|scripts)/[\w./-]*)`")
     missing = [
         f"{page}: {name}"
         for page in ALL
         if page != CHANGELOG
-        for name in named.findall(read(page))
+        for name in file_name.findall(read(page))
         if not (ROOT / name).exists()
     ]
 
-    assert not missing, told(missing)
+    assert not missing, as_lines(missing)
 
 
 def test_every_command_a_page_shows_exists() -> None:
@@ -104,7 +104,7 @@ def test_every_command_a_page_shows_exists() -> None:
     ]
 
     assert {"add", "up", "down", "doctor"} <= known
-    assert not unknown, told(unknown)
+    assert not unknown, as_lines(unknown)
 
 
 def test_every_setting_a_page_names_exists() -> None:
@@ -116,7 +116,7 @@ def test_every_setting_a_page_names_exists() -> None:
         if name not in known
     ]
 
-    assert not unknown, told(unknown)
+    assert not unknown, as_lines(unknown)
 
 
 @pytest.mark.parametrize("term", TERMS)
@@ -128,14 +128,14 @@ def test_the_glossary_has_each_key_term_once(term: str) -> None:
 
 def test_the_architecture_has_a_paragraph_for_each_folder() -> None:
     page = read(Path("docs/architecture.md"))
-    ours = {Path("overnight"), Path("workers/overnight_worker")} | {
+    folders = {Path("overnight"), Path("workers/overnight_worker")} | {
         path.parent
         for path, _ in modules("app")
         if path.name == "__init__.py" and len(path.parts) == 4
     }
-    silent = [str(folder) for folder in sorted(ours) if f"**`{folder}/`**" not in page]
+    missing = [str(folder) for folder in sorted(folders) if f"**`{folder}/`**" not in page]
 
-    assert not silent, told(silent)
+    assert not missing, as_lines(missing)
 
 
 def test_the_architecture_names_each_process_and_sweep() -> None:
@@ -146,16 +146,16 @@ def test_the_architecture_names_each_process_and_sweep() -> None:
     assert not [name for name in SWEEPS if not re.search(rf"\b{name}\b", page)]
 
 
-def test_the_clocks_of_the_architecture_are_the_defaults() -> None:
-    clocks = {name: field.default for name, field in Settings.model_fields.items()}
-    told_clocks = (
-        f"heartbeat every {clocks['heartbeat_interval']:g} s, "
-        f"lease {clocks['lease_seconds']:g} s, "
-        f"reaper every {clocks['lease_check_interval']:g} s, "
-        f"claim {clocks['claim_ttl']:g} s"
+def test_the_intervals_of_the_architecture_are_the_defaults() -> None:
+    defaults = {name: field.default for name, field in Settings.model_fields.items()}
+    expected_text = (
+        f"heartbeat every {defaults['heartbeat_interval']:g} s, "
+        f"lease {defaults['lease_seconds']:g} s, "
+        f"reaper every {defaults['lease_check_interval']:g} s, "
+        f"claim {defaults['claim_ttl']:g} s"
     )
 
-    assert told_clocks in read(Path("docs/architecture.md")).replace("\n", " ")
+    assert expected_text in read(Path("docs/architecture.md")).replace("\n", " ")
 
 
 def test_the_readme_gives_the_two_commands() -> None:
@@ -210,7 +210,7 @@ def test_every_example_in_a_docstring_is_true() -> None:
 
 
 def _code(path: Path) -> Iterator[str]:
-    """What a page sets as code: fenced, indented or in backticks."""
+    """Yield the code of a page: fenced, indented or in backticks."""
     text = read(path)
     for _, block in FENCE.findall(text):
         yield block

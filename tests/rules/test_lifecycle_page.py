@@ -1,4 +1,4 @@
-"""docs/lifecycle.md draws exactly the states and moves that the code knows."""
+"""Compare docs/lifecycle.md with the states and moves of the code."""
 
 import re
 from collections.abc import Iterator
@@ -10,15 +10,15 @@ from overnight_server.domain.lifecycle import ALIASES, FINAL, MOVES, STATUS_OF, 
 from tests.rules.sources import read
 
 PAGE = read(Path("docs/lifecycle.md"))
-WORD = re.compile(r"`(\w+)`")
+NAME = re.compile(r"`(\w+)`")
 ARROW = re.compile(r"^ *(\S+) --> (\S+?)(?:: (.+))?$", flags=re.MULTILINE)
 OUTSIDE = "[*]"
 
 
 def rows(*heading: str) -> Iterator[list[str]]:
-    """The cells of every row of the page's one table with these columns."""
-    _, found, after = PAGE.partition("| " + " | ".join(heading) + " |\n")
-    assert found, f"the page has no table {heading}"
+    """Yield the cells of every row of the page's table with these columns."""
+    _, heading_line, after = PAGE.partition("| " + " | ".join(heading) + " |\n")
+    assert heading_line, f"the page has no table {heading}"
     for line in after.splitlines()[1:]:
         if not line.startswith("|"):
             return
@@ -26,13 +26,13 @@ def rows(*heading: str) -> Iterator[list[str]]:
 
 
 def arrows() -> list[tuple[str, str, str]]:
-    """Source, target and label of every arrow in the page's pictures."""
-    pictures = re.findall(r"```mermaid\n(.*?)```", PAGE, flags=re.DOTALL)
-    return [arrow for picture in pictures for arrow in ARROW.findall(picture)]
+    """Return source, target and label of every arrow in the page's diagrams."""
+    diagrams = re.findall(r"```mermaid\n(.*?)```", PAGE, flags=re.DOTALL)
+    return [arrow for diagram in diagrams for arrow in ARROW.findall(diagram)]
 
 
 TABLE = {
-    WORD.findall(event)[0]: (sources, target, who, meaning)
+    NAME.findall(event)[0]: (sources, target, who, meaning)
     for event, sources, target, who, meaning in rows("Event", "From", "To", "Who", "Meaning")
 }
 
@@ -44,48 +44,48 @@ def test_the_table_has_every_event_once() -> None:
 
 
 @pytest.mark.parametrize("event", list(Event))
-def test_the_table_tells_each_move_as_the_code_does(event: Event) -> None:
+def test_the_table_has_each_move_as_the_code_defines_it(event: Event) -> None:
     move = MOVES[event]
     sources, target, who, meaning = TABLE[event]
 
-    assert sorted(WORD.findall(sources)) == sorted(move.sources)
+    assert sorted(NAME.findall(sources)) == sorted(move.sources)
     assert target == f"`{move.target}`" + (f" via `{move.via}`" if move.via else "")
     assert (who == "operator") == (move.by is Actor.OPERATOR)
     assert who
     assert meaning
 
 
-def test_the_pictures_have_every_move_once_and_no_other() -> None:
+def test_the_diagrams_have_every_move_once_and_no_other() -> None:
     drawn = [arrow for arrow in arrows() if OUTSIDE not in arrow]
-    known = [
+    expected = [
         (source.value, move.target.value, event.value)
         for event, move in MOVES.items()
         for source in move.sources
     ]
 
-    assert sorted(drawn) == sorted(known)
+    assert sorted(drawn) == sorted(expected)
 
 
-def test_the_pictures_end_in_every_final_state_only() -> None:
+def test_the_diagrams_end_exactly_in_the_final_states() -> None:
     ends = [source for source, target, _ in arrows() if target == OUTSIDE]
 
     assert sorted(ends) == sorted(FINAL)
 
 
-def test_every_state_is_told_with_its_status() -> None:
-    told = {
-        State(WORD.findall(state)[0]): WORD.findall(status)[0]
+def test_the_page_lists_every_state_with_its_status() -> None:
+    listed = {
+        State(NAME.findall(state)[0]): NAME.findall(status)[0]
         for state, status, _ in rows("State", "Status", "Meaning")
     }
 
-    assert told == STATUS_OF
+    assert listed == STATUS_OF
 
 
-def test_every_alias_is_told() -> None:
-    told = {
-        alias: WORD.findall(means)[0]
+def test_the_page_lists_every_alias() -> None:
+    listed = {
+        alias: NAME.findall(means)[0]
         for aliases, means in rows("Alias", "Means")
-        for alias in WORD.findall(aliases)
+        for alias in NAME.findall(aliases)
     }
 
-    assert told == ALIASES
+    assert listed == ALIASES

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.rules.sources import ROOT, read, told
+from tests.rules.sources import ROOT, as_lines, read
 
 DEV, RUNTIME = Path("requirements/dev.txt"), Path("requirements/runtime.txt")
 MCP = Path("requirements/mcp.txt")
@@ -47,7 +47,7 @@ def test_every_pin_carries_hashes(path: Path) -> None:
     bare = [pin.name for pin in pins(path).values() if not pin.hashes]
 
     assert pins(path)
-    assert not bare, told(bare)
+    assert not bare, as_lines(bare)
 
 
 @pytest.mark.parametrize("path", [DEV, RUNTIME, MCP], ids=str)
@@ -58,7 +58,7 @@ def test_no_requirement_file_names_an_address_or_an_option(path: Path) -> None:
         if "://" in row or re.match(r"\s*-(?!-hash=)", row) or "/" in row.partition("#")[0]
     ]
 
-    assert not named, told(named)
+    assert not named, as_lines(named)
 
 
 def test_development_runs_on_the_versions_that_are_shipped() -> None:
@@ -142,7 +142,7 @@ def _number(version: str) -> list[int]:
 
 @pytest.mark.parametrize("path", [DEV, RUNTIME], ids=str)
 def test_no_pin_has_a_known_vulnerability(path: Path) -> None:
-    assert not known_bad(pins(path)), told(known_bad(pins(path)))
+    assert not known_bad(pins(path)), as_lines(known_bad(pins(path)))
 
 
 def test_a_pin_with_a_known_vulnerability_is_reported() -> None:

@@ -1,10 +1,10 @@
-"""The page on security promises nothing that no test stands behind."""
+"""Every guarantee of the security page has a test, and its scopes are those of the code."""
 
 import re
 from pathlib import Path
 
 from overnight_server.domain.scopes import SCOPES
-from tests.rules.sources import read, told
+from tests.rules.sources import as_lines, read
 
 PAGE = read(Path("docs/security.md"))
 
@@ -18,7 +18,7 @@ def test_every_test_the_page_names_exists() -> None:
     ]
 
     assert len(named) > 15
-    assert not missing, told(missing)
+    assert not missing, as_lines(missing)
 
 
 def test_every_risk_has_a_test() -> None:

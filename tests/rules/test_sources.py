@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.rules.sources import files, modules, read, told
+from tests.rules.sources import as_lines, files, modules, read
 
 OURS = ("app", "workers", "overnight", "beat_schedule.py")
 CORE = (
@@ -32,7 +32,7 @@ def test_every_module_class_and_public_function_says_what_it_is_for() -> None:
         if not ast.get_docstring(node)
     ]
 
-    assert not silent, told(silent)
+    assert not silent, as_lines(silent)
 
 
 def test_the_core_asks_postgres_for_the_time_and_never_the_host() -> None:
@@ -43,7 +43,7 @@ def test_the_core_asks_postgres_for_the_time_and_never_the_host() -> None:
         if _reads_the_host_clock(node)
     ]
 
-    assert not clocks, told(clocks)
+    assert not clocks, as_lines(clocks)
 
 
 def test_every_statement_reads_the_clock_that_tests_can_move() -> None:
@@ -58,7 +58,7 @@ def test_every_statement_reads_the_clock_that_tests_can_move() -> None:
         if other.search(line.partition("--")[0])
     ]
 
-    assert not clocks, told(clocks)
+    assert not clocks, as_lines(clocks)
 
 
 def test_sql_stands_only_in_the_store() -> None:
@@ -70,21 +70,21 @@ def test_sql_stands_only_in_the_store() -> None:
         if SQL.search(text.value)
     ]
 
-    assert not strays, told(strays)
+    assert not strays, as_lines(strays)
 
 
 def test_no_module_is_named_after_nothing_in_particular() -> None:
     vague = {"utils", "util", "helpers", "helper", "manager", "common", "misc"}
     named = [str(path) for path, _ in modules(*OURS, "tests", "benchmarks") if path.stem in vague]
 
-    assert not named, told(named)
+    assert not named, as_lines(named)
 
 
 def test_no_type_is_waved_through_in_the_service() -> None:
     mark = "type: " + "ignore"
     waved = [str(path) for path, _ in modules(*OURS) if mark in read(path)]
 
-    assert not waved, told(waved)
+    assert not waved, as_lines(waved)
 
 
 def test_no_test_is_skipped_or_expected_to_fail() -> None:
@@ -96,7 +96,7 @@ def test_no_test_is_skipped_or_expected_to_fail() -> None:
         if isinstance(node, ast.Attribute) and node.attr in ways_out
     ]
 
-    assert not skipped, told(skipped)
+    assert not skipped, as_lines(skipped)
 
 
 def test_no_assertion_is_true_by_itself() -> None:
@@ -107,7 +107,7 @@ def test_no_assertion_is_true_by_itself() -> None:
         if isinstance(node, ast.Assert) and isinstance(node.test, ast.Constant)
     ]
 
-    assert not empty, told(empty)
+    assert not empty, as_lines(empty)
 
 
 def test_the_rules_look_at_real_files() -> None:
