@@ -12,7 +12,7 @@ from overnight_server.cli.terminal.failures import Code
 from overnight_server.control.cancel import cancel
 from overnight_server.control.pauses import EVERYTHING, pause, resume
 from overnight_server.local.redis import EmbeddedRedis
-from overnight_server.maintenance.drill import Drill, Wipe, others_keys, wipe
+from overnight_server.maintenance.drill import BrokerWipe, DrillReport, others_keys, wipe
 from overnight_server.wakeups.redis_client import fail_fast_client
 from tests.support.deployment import Deployment
 from tests.support.servers import redis_server
@@ -131,8 +131,8 @@ def test_a_drill_in_which_nothing_was_on_its_way_is_inconclusive(
     ("counted", "outcome"),
     [
         ({}, "passed"),
-        ({"wipes": [Wipe(9, 1), Wipe(9, 0)]}, "passed"),
-        ({"wipes": [Wipe(9, 0), Wipe(9, 0)]}, "inconclusive"),
+        ({"wipes": [BrokerWipe(9, 1), BrokerWipe(9, 0)]}, "passed"),
+        ({"wipes": [BrokerWipe(9, 0), BrokerWipe(9, 0)]}, "inconclusive"),
         ({"resent": 0}, "inconclusive"),
         ({"lost": 1}, "failed"),
         ({"doubled": 1}, "failed"),
@@ -143,8 +143,8 @@ def test_a_drill_in_which_nothing_was_on_its_way_is_inconclusive(
 def test_a_drill_is_judged_by_what_was_lost_and_what_ran(
     counted: dict[str, Any], outcome: str
 ) -> None:
-    well = {"wipes": [Wipe(9, 2)], "lost": 0, "doubled": 0, "unfinished": 0, "resent": 4}
-    done = Drill("drill-1", 8, runs=8, longest_seconds=1, seconds=1, **{**well, **counted})
+    well = {"wipes": [BrokerWipe(9, 2)], "lost": 0, "doubled": 0, "unfinished": 0, "resent": 4}
+    done = DrillReport("drill-1", 8, runs=8, longest_seconds=1, seconds=1, **{**well, **counted})
 
     assert done.outcome == outcome
 

@@ -10,7 +10,7 @@ from overnight_server.cli.commands.processes import (
     flower_arguments,
     maintenance_arguments,
 )
-from overnight_server.control.bulk import Order, start
+from overnight_server.control.bulk import BulkOrder, start
 from overnight_server.dispatch.publish import Publisher
 from overnight_server.domain.bulk import Action
 from overnight_server.domain.ids import show_task
@@ -96,7 +96,7 @@ def test_a_bulk_operation_runs_in_the_background(shift: Shift) -> None:
     tasks = [
         shift.deployment.task(user, required_capabilities=["gpu"], tags=["all"]) for _ in range(60)
     ]
-    order = Order(Action.CANCEL, TaskFilter(tag="all"))
+    order = BulkOrder(Action.CANCEL, TaskFilter(tag="all"))
 
     bulk_id = start(shift.deployment.app, user, order, actor=f"user:{user}").bulk_id
 

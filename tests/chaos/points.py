@@ -11,7 +11,7 @@ from random import Random
 from typing import Final
 
 from overnight.models.bulk import TaskFilter
-from overnight_server.control.bulk import Order, start
+from overnight_server.control.bulk import BulkOrder, start
 from overnight_server.domain.bulk import Action
 from overnight_server.domain.ids import show_task
 from overnight_server.fault_points import POINTS
@@ -136,7 +136,7 @@ def _move_up(deployment: Stage) -> None:
     user = deployment.deployment.user()
     tasks = [NewTask(f"late {n}", "agent", max_attempts=8) for n in range(3)]
     submit_graph(deployment.deployment.app, user, tasks, Caps())
-    order = Order(Action.REPRIORITISE, TaskFilter(title="late"), priority=20)
+    order = BulkOrder(Action.REPRIORITISE, TaskFilter(title="late"), priority=20)
     start(deployment.deployment.app, user, order, actor=f"user:{user}")
 
 

@@ -11,7 +11,7 @@ from overnight import AsyncClient, errors
 from overnight.models.bulk import BulkOperation
 from overnight_server.domain.ids import show_task
 from overnight_server.domain.results import Raised
-from overnight_server.maintenance.bulk import work_off
+from overnight_server.maintenance.bulk import run_bulks
 from tests.support.api_user import TASKS, ApiUser, serve_api
 from tests.support.deployment import Deployment
 
@@ -66,7 +66,7 @@ def test_an_operation_is_begun_followed_and_listed(api_user: ApiUser) -> None:
     assert answer.headers["location"] == f"{BULK}/{begun['id']}"
     assert (begun["state"], begun["total"], begun["done"]) == ("running", 2, 0)
     assert begun["filter"] == {"status": "failed"}
-    work_off(api_user.deployment.dispatcher)
+    run_bulks(api_user.deployment.dispatcher)
     ended = api_user.ask("GET", answer.headers["location"]).json()
     assert (ended["state"], ended["done"], ended["changed"]) == ("completed", 2, 2)
     assert ended["refused"] == {}
@@ -130,7 +130,7 @@ def test_the_whole_is_used_from_python(api_user: ApiUser) -> None:
     kept = api_user.created(title="keep")["id"]
     failed = dead(api_user)
     seen: list[BulkOperation] = []
-    with api_user.client(sleep=lambda _: work_off(api_user.deployment.dispatcher)) as client:
+    with api_user.client(sleep=lambda _: run_bulks(api_user.deployment.dispatcher)) as client:
         would = client.bulk.preview("retry", status="failed")
         started = client.bulk.start("retry", status="failed")
         ended = client.bulk.wait(started.id, on_progress=seen.append)
@@ -200,7 +200,7 @@ def test_the_awaited_client_does_the_same(api_user: ApiUser) -> None:
         app = ASGITransport(api_user.http.app)
         async with AsyncClient(url, key, transport=app, retries=0) as client:
             started = await client.bulk.start("cancel", tag="none")
-            work_off(api_user.deployment.dispatcher)
+            run_bulks(api_user.deployment.dispatcher)
             return (await client.bulk.wait(started.id)).state
 
     assert asyncio.run(work()) == "completed"

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from overnight_server.control.budgets import set_agent_budget
-from overnight_server.control.edit import ANY, Changes, edit
+from overnight_server.control.edit import ANY, TaskEdit, edit
 from overnight_server.control.inbox import drop_row, retry_row
 from overnight_server.domain.ids import TaskId
 from overnight_server.domain.results import Returned
-from overnight_server.maintenance.bulk import work_off
+from overnight_server.maintenance.bulk import run_bulks
 from tests.support.api_user import TASKS, ApiUser, serve_api
 from tests.support.bulk import sound
 from tests.support.deployment import AGENT, Deployment
@@ -122,7 +122,7 @@ def test_an_edit_tells_what_it_changed_but_no_payload(api_user: ApiUser) -> None
 
     titled = api_user.ask("PATCH", path, json={"title": "better"}, headers={"If-Match": edition})
     assert titled.status_code == 200, titled.text
-    changes = Changes(payload={"pin": "0815"})
+    changes = TaskEdit(payload={"pin": "0815"})
     named = TaskId(api_user.row_id(task["id"]))
     edit(api_user.deployment.app, api_user.user, named, changes, editions=[ANY], actor="human:me")
     api_user.ask(
@@ -130,7 +130,7 @@ def test_an_edit_tells_what_it_changed_but_no_payload(api_user: ApiUser) -> None
         f"{TASKS}/bulk",
         json={"action": "reprioritise", "priority_score": 7, "filter": {"title": "better"}},
     )
-    work_off(api_user.deployment.dispatcher)
+    run_bulks(api_user.deployment.dispatcher)
 
     me, key = f"user:{api_user.user}", key_of(api_user)
     acts = trail(api_user.deployment, "task.edited")

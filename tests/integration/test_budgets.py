@@ -24,8 +24,8 @@ from overnight_server.insight.tasks import get_task
 from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit_graph
 from overnight_server.maintenance.reap import reap
-from overnight_server.outcome.heartbeat import Answer, heartbeat
-from overnight_server.outcome.presence import AgentCard, join
+from overnight_server.outcome.heartbeat import HeartbeatAnswer, heartbeat
+from overnight_server.outcome.presence import WorkerCard, join
 from tests.support.deployment import AGENT, CLAIM_SETTINGS, LEASE, LOOSE, Deployment
 from tests.support.invariants import told, violations
 from tests.support.money import ACTOR, beat, started
@@ -58,8 +58,8 @@ def test_a_run_at_its_ceiling_is_told_and_asks_instead_of_dying(deployment: Depl
     deployment.agent()
     run = deployment.running(user, max_cost_usd=1.0, project_id="site")
 
-    assert beat(deployment, run, 0.4) is Answer.CONTINUE
-    assert beat(deployment, run, 1.0) is Answer.BUDGET
+    assert beat(deployment, run, 0.4) is HeartbeatAnswer.CONTINUE
+    assert beat(deployment, run, 1.0) is HeartbeatAnswer.BUDGET
     assert deployment.settle(run, Suspended("the task has cost $1.10 of its $1.00", cost_usd=1.1))
 
     row = deployment.row(run.claim.task_id)
@@ -211,10 +211,10 @@ def test_a_graph_that_is_used_up_stops_what_spends_and_raising_it_lets_all_go_on
     made = submit_graph(deployment.app, user, tasks, LOOSE, budget_usd=1.0)
     runs = started(deployment)
     assert len(runs) == 3  # nobody said what they cost
-    assert beat(deployment, runs[0], 0.6) is Answer.CONTINUE
-    assert beat(deployment, runs[1], 0.6) is Answer.BUDGET
-    assert heartbeat(deployment.dispatcher, runs[0].claim, lease=LEASE) is Answer.BUDGET
-    assert heartbeat(deployment.dispatcher, runs[2].claim, lease=LEASE) is Answer.CONTINUE
+    assert beat(deployment, runs[0], 0.6) is HeartbeatAnswer.CONTINUE
+    assert beat(deployment, runs[1], 0.6) is HeartbeatAnswer.BUDGET
+    assert heartbeat(deployment.dispatcher, runs[0].claim, lease=LEASE) is HeartbeatAnswer.BUDGET
+    assert heartbeat(deployment.dispatcher, runs[2].claim, lease=LEASE) is HeartbeatAnswer.CONTINUE
     for run in runs[:2]:
         deployment.settle(run, Suspended(cost_usd=0.6))
     assert [one.budget for one in list_approvals(deployment.app)] == ["dag", "dag"]
@@ -259,7 +259,7 @@ def test_an_agent_that_has_used_up_its_budget_is_given_nothing_at_all(
 
 def test_an_agent_is_given_only_what_it_can_pay(deployment: Deployment) -> None:
     user = deployment.user()
-    join(deployment.dispatcher, AgentCard("poor", "default", (), 10, budget_usd=1.0))
+    join(deployment.dispatcher, WorkerCard("poor", "default", (), 10, budget_usd=1.0))
     dear = deployment.task(user, max_cost_usd=2)
     cheap = deployment.task(user, max_cost_usd=1)
 

@@ -7,7 +7,7 @@ import pytest
 
 from overnight.errors import BulkAlreadyFinished, BulkNotFound, InvalidRequest
 from overnight.models.bulk import TaskFilter
-from overnight_server.control.bulk import Order, cancel_bulk, preview, start
+from overnight_server.control.bulk import BulkOrder, cancel_bulk, preview, start
 from overnight_server.control.cancel import cancel
 from overnight_server.control.dead_letters import discard
 from overnight_server.domain.bulk import Action
@@ -20,7 +20,7 @@ from overnight_server.intake.caps import Caps
 from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit_graph
 from overnight_server.maintenance import bulk as working
-from overnight_server.maintenance.bulk import work_off
+from overnight_server.maintenance.bulk import run_bulks
 from tests.support.bulk import FATAL, ME, begin, counts, dead, finish, moves, order, seen, sound
 from tests.support.deployment import LOOSE, Deployment
 from tests.support.graphs import begin as begin_run
@@ -36,7 +36,7 @@ def user(deployment: Deployment) -> UserId:
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a chunk move two tasks, and look at three to find them."""
     monkeypatch.setattr(working, "CHUNK", 2)
-    monkeypatch.setattr(working, "LOOK", 3)
+    monkeypatch.setattr(working, "MAX_ROWS_READ", 3)
 
 
 def test_what_the_filter_chooses_is_cancelled_and_nothing_else(
@@ -119,7 +119,7 @@ def test_a_bulk_retry_keeps_to_the_deployments_cap(deployment: Deployment, user:
     deployment.task(deployment.user())
 
     bulk_id = begin(deployment, user, order("retry", status="failed"))
-    work_off(deployment.dispatcher, Caps(queue_max_size=3))
+    run_bulks(deployment.dispatcher, Caps(queue_max_size=3))
 
     assert counts(seen(deployment, user, bulk_id)) == (4, 2, 0, {"QUEUE_FULL": 2})
     states = [deployment.state(task) for task in tasks]
@@ -196,7 +196,7 @@ def test_a_task_that_came_back_and_failed_again_is_left_alone(
     parent, child = submit_graph(deployment.app, user, tasks, LOOSE, edges=[Edge(0, 1)])
     deployment.settle(*begin_run(deployment, parent.task_id), FATAL)
     bulk_id = begin(deployment, user, order("retry", type="echo"))
-    assert work_off(deployment.dispatcher) == 1
+    assert run_bulks(deployment.dispatcher) == 1
     deployment.settle(*begin_run(deployment, parent.task_id), Returned())
     deployment.settle(*begin_run(deployment, child.task_id), FATAL)
 
@@ -246,7 +246,7 @@ def test_what_is_chosen_is_what_the_list_shows(
     deployment.task(user, source="cli")
     dead(deployment, user)
     wanted = TaskFilter(**fields)
-    states = working.selected_by(wanted).states
+    states = working.selection_of(wanted).states
     chosen = TaskCriteria(
         of_type=wanted.type,
         of_tag=wanted.tag,
@@ -257,9 +257,9 @@ def test_what_is_chosen_is_what_the_list_shows(
         titled=wanted.title,
     )
 
-    listed = list_tasks(deployment.app, user, states=states, chosen=chosen)
+    listed = list_tasks(deployment.app, user, states=states, criteria=chosen)
 
-    assert preview(deployment.app, user, Order(Action.CANCEL, wanted)).total == len(listed)
+    assert preview(deployment.app, user, BulkOrder(Action.CANCEL, wanted)).total == len(listed)
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -273,7 +273,7 @@ def test_each_chunk_is_a_short_transaction_of_its_own(
     steps = []
     while not (view := seen(deployment, user, bulk_id)).finished_at:
         steps.append(view.done)
-        assert work_off(deployment.dispatcher) <= 2
+        assert run_bulks(deployment.dispatcher) <= 2
 
     assert counts(view) == (4, 4, 0, {})
     assert len(steps) >= 5
@@ -297,7 +297,7 @@ def test_everybody_gets_a_chunk_before_anybody_gets_a_second(
     second = begin(deployment, large, order("cancel", status="ready"))
     begin(deployment, small, order("cancel", type="echo"))
 
-    assert work_off(deployment.dispatcher) == 2
+    assert run_bulks(deployment.dispatcher) == 2
 
     assert deployment.state(only) == "cancelled"
     assert [seen(deployment, large, one).done for one in (first, second)] == [1, 0]
@@ -343,10 +343,10 @@ def test_a_cancelled_operation_goes_no_further(
     monkeypatch.setattr(working, "FURTHER_CHUNKS", 0)
     tasks = [deployment.task(user) for _ in range(5)]
     bulk_id = begin(deployment, user, order("cancel", type="echo"))
-    work_off(deployment.dispatcher)
+    run_bulks(deployment.dispatcher)
 
     cancel_bulk(deployment.app, user, bulk_id, actor=ME)
-    after = work_off(deployment.dispatcher)
+    after = run_bulks(deployment.dispatcher)
 
     assert after == 0
     view = seen(deployment, user, bulk_id)
@@ -366,7 +366,7 @@ def test_one_that_cannot_go_on_keeps_nobody_waiting(deployment: Deployment, user
     task = deployment.task(other)
     begin(deployment, other, order("cancel", type="echo"))
 
-    assert work_off(deployment.dispatcher) == 1
+    assert run_bulks(deployment.dispatcher) == 1
 
     assert deployment.state(task) == "cancelled"
     assert seen(deployment, user, stuck).state == "running"
@@ -393,14 +393,14 @@ def test_the_same_key_begins_one_operation(deployment: Deployment, user: UserId)
     ("wanted", "field"),
     [
         (order("cancel"), "filter"),
-        (Order(Action.CANCEL, TaskFilter(type="a"), everything=True), "everything"),
+        (BulkOrder(Action.CANCEL, TaskFilter(type="a"), everything=True), "everything"),
         (order("reprioritise", type="a"), "priority"),
         (order("retry", 5, type="a"), "priority"),
         (order("retry", status="gone"), "filter.status"),
     ],
 )
 def test_an_order_that_cannot_be_meant_is_refused(
-    deployment: Deployment, user: UserId, wanted: Order, field: str
+    deployment: Deployment, user: UserId, wanted: BulkOrder, field: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=f"^{field}: ") as refused:
         preview(deployment.app, user, wanted)
@@ -414,7 +414,7 @@ def test_an_order_that_cannot_be_meant_is_refused(
 def test_everything_may_be_meant_if_it_is_said(deployment: Deployment, user: UserId) -> None:
     task = deployment.task(user)
 
-    begin(deployment, user, Order(Action.CANCEL, TaskFilter(), everything=True))
+    begin(deployment, user, BulkOrder(Action.CANCEL, TaskFilter(), everything=True))
     finish(deployment)
 
     assert deployment.state(task) == "cancelled"

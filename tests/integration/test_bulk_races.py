@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from overnight_server.control.bulk import Started, cancel_bulk, start
+from overnight_server.control.bulk import StartedBulk, cancel_bulk, start
 from overnight_server.domain.ids import UserId
 from overnight_server.intake.new_graph import NewTask
 from overnight_server.intake.submit import submit_graph
 from overnight_server.maintenance import bulk as working
-from overnight_server.maintenance.bulk import work_off
+from overnight_server.maintenance.bulk import run_bulks
 from overnight_server.store.db import Db
 from tests.support.bulk import ME, begin, counts, dead, finish, moves, order, seen, sound
 from tests.support.deployment import LOOSE, Deployment
@@ -35,7 +35,7 @@ def test_two_workers_do_nothing_twice(
     monkeypatch.setattr(working, "CHUNK", 2)
     tasks = [dead(deployment, user) for _ in range(5)]
     bulk_id = begin(deployment, user, order("retry", status="failed"))
-    rivals = [Rival(connect, f"worker-{n}", work_off) for n in (1, 2)]
+    rivals = [Rival(connect, f"worker-{n}", run_bulks) for n in (1, 2)]
 
     answers = meet_at_lane(connect, user, *rivals)
 
@@ -51,7 +51,7 @@ def test_a_worker_that_comes_after_a_stop_does_nothing(
 ) -> None:
     task = deployment.task(user)
     bulk_id = begin(deployment, user, order("cancel", type="echo"))
-    worker = Rival(connect, "worker", work_off)
+    worker = Rival(connect, "worker", run_bulks)
 
     with held_lane(connect, user):
         queue_up(connect, [worker])
@@ -86,7 +86,7 @@ def test_a_submit_that_waits_for_the_start_is_not_touched(
     with held_lane(connect, user):
         # Its id is made, and perhaps its time of birth, before the operation begins.
         queue_up(connect, [asks, submits])
-    started: Started = asks.answer()
+    started: StartedBulk = asks.answer()
     [late] = submits.answer()
     finish(deployment)
 
@@ -105,7 +105,7 @@ def test_a_killed_worker_leaves_off_where_the_next_goes_on(
         "from overnight_server.maintenance import bulk\n"
         "from overnight_server.store.db import DISPATCHER, Db\n"
         f"fault_points.arm('{point}=kill'); bulk.CHUNK = 2\n"
-        f"bulk.work_off(Db.connect({database_url!r}, role=DISPATCHER))"
+        f"bulk.run_bulks(Db.connect({database_url!r}, role=DISPATCHER))"
     )
 
     died = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False)

@@ -9,7 +9,7 @@ import pytest
 
 from overnight import Context
 from overnight.handlers.registry import Handler, registered
-from overnight_server.control.pauses import EVERYTHING, Target, pause
+from overnight_server.control.pauses import EVERYTHING, PauseSubject, pause
 from overnight_server.dispatch.publish import group_by_message, message_id
 from overnight_server.domain.claims import Claimed
 from overnight_server.domain.ids import parse_task
@@ -204,8 +204,8 @@ def test_a_slot_does_not_claim_paused_tasks(
     quick(deployment, 20)
     handle(lambda _: None)
     [message] = group_by_message(take(deployment, tasks=5).claims)
-    users = [Target(user_id=row["id"]) for row in deployment.rows("SELECT id FROM users")]
-    for target in {"user": users, "pool": [Target(pool=POOL)], "all": [EVERYTHING]}[kind]:
+    users = [PauseSubject(user_id=row["id"]) for row in deployment.rows("SELECT id FROM users")]
+    for target in {"user": users, "pool": [PauseSubject(pool=POOL)], "all": [EVERYTHING]}[kind]:
         pause(deployment.dispatcher, target, actor="human:test")
 
     carry_out(worker, [one.claim for one in message])

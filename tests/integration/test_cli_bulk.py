@@ -13,7 +13,7 @@ from overnight_server.cli.terminal import output
 from overnight_server.cli.terminal.failures import Code
 from overnight_server.domain.ids import show_task
 from overnight_server.domain.results import Raised
-from overnight_server.maintenance.bulk import work_off
+from overnight_server.maintenance.bulk import run_bulks
 from tests.support.api_user import ApiUser, serve_api
 from tests.support.deployment import Deployment
 
@@ -30,7 +30,7 @@ def place(api_user: ApiUser, empty_place: None, monkeypatch: pytest.MonkeyPatch)
     """A place whose commands reach this API and nothing else; waiting lets maintenance work."""
 
     def sleep(_seconds: float) -> None:
-        work_off(api_user.deployment.dispatcher)
+        run_bulks(api_user.deployment.dispatcher)
 
     api_user.take_commands(monkeypatch, sleep=sleep)
 

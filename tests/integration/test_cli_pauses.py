@@ -5,7 +5,7 @@ import json
 import pytest
 
 from overnight_server.cli.terminal.failures import Code
-from overnight_server.control.agents import OutsideCard, register
+from overnight_server.control.agents import PullAgentCard, register
 from tests.support.command import run
 from tests.support.deployment import AGENT, Deployment
 
@@ -145,7 +145,7 @@ def test_the_pools_are_listed_with_their_slots(deployment: Deployment) -> None:
 
 
 def test_an_agent_outside_is_told_from_a_worker(deployment: Deployment) -> None:
-    register(deployment.dispatcher, deployment.user(), OutsideCard("mine"))
+    register(deployment.dispatcher, deployment.user(), PullAgentCard("mine"))
 
     _, line = run("workers").stdout.splitlines()
 

@@ -17,7 +17,7 @@ from overnight_server.intake.inbox import process_inbox
 from overnight_server.intake.new_graph import NewGraph, NewTask
 from overnight_server.intake.spawn import NewChild, SpawnCaps, spawn
 from overnight_server.intake.triggers import add_trigger
-from overnight_server.maintenance.bulk import work_off
+from overnight_server.maintenance.bulk import run_bulks
 from overnight_server.maintenance.triggers import fire_due
 from overnight_server.settings import load
 from overnight_server.store.db import Db
@@ -72,13 +72,13 @@ def test_a_bulk_operation_rests_and_goes_on(deployment: Deployment, user: UserId
 
     disable_user(deployment.app, user)
 
-    assert work_off(deployment.dispatcher) == 1
+    assert run_bulks(deployment.dispatcher) == 1
     assert [deployment.state(one) for one in (task, its)] == ["ready", "cancelled"]
     assert seen(deployment, user, bulk_id).state == "running"
 
     enable_user(deployment.app, user)
 
-    assert work_off(deployment.dispatcher) == 1
+    assert run_bulks(deployment.dispatcher) == 1
     assert deployment.state(task) == "cancelled"
     assert seen(deployment, user, bulk_id).state == "completed"
     sound(deployment)
@@ -141,7 +141,7 @@ def _trigger(deployment: Deployment, user: UserId) -> None:
 @pytest.mark.parametrize(
     ("prepare", "sweep"),
     [
-        (_cancels, work_off),
+        (_cancels, run_bulks),
         (_rows, lambda db: process_inbox(db, SETTINGS)),
         (_trigger, lambda db: fire_due(db, LOOSE)),
     ],

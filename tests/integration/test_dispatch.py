@@ -27,7 +27,7 @@ from overnight_server.domain.plans import PlanLimits, PlanTier
 from overnight_server.domain.results import Returned
 from overnight_server.gate.claim import ClaimPass, claim
 from overnight_server.local.redis import EmbeddedRedis
-from overnight_server.outcome.presence import AgentCard, join
+from overnight_server.outcome.presence import WorkerCard, join
 from overnight_server.settings import Settings, load
 from overnight_server.store.db import Db
 from tests.support.deployment import CLAIM_SETTINGS, POOL, Deployment
@@ -254,7 +254,7 @@ def test_a_joining_worker_locks_the_lanes_in_order(
         == deployment.lane(earlier)["skipped_by_pools"]
         == [POOL]
     )
-    joiner = Rival(connect, "joiner", join, AgentCard("new", POOL, (), 1))
+    joiner = Rival(connect, "joiner", join, WorkerCard("new", POOL, (), 1))
 
     with held_lane(connect, earlier):
         queue_up(connect, [joiner])

@@ -9,7 +9,7 @@ from overnight_server.control.drain import drain, undrain
 from overnight_server.domain.results import Returned
 from overnight_server.insight.workers import list_workers
 from overnight_server.maintenance.reap import retire_agents
-from overnight_server.outcome.presence import AgentCard
+from overnight_server.outcome.presence import WorkerCard
 from overnight_worker.presence import beat_or_join
 from tests.support.deployment import POOL, Deployment
 
@@ -17,8 +17,8 @@ LIVENESS = timedelta(seconds=15)
 OLD, NEW = "host-a:1:aaaa", "host-b:2:bbbb"
 
 
-def card(agent_id: str) -> AgentCard:
-    return AgentCard(agent_id, POOL, (), 2)
+def card(agent_id: str) -> WorkerCard:
+    return WorkerCard(agent_id, POOL, (), 2)
 
 
 def test_a_draining_worker_finishes_and_is_given_nothing_new(deployment: Deployment) -> None:

@@ -13,7 +13,7 @@ from overnight.errors import TaskNotFound
 from overnight.models.explain import Reason
 from overnight_server.cli.main import app
 from overnight_server.control.cancel import cancel
-from overnight_server.control.pauses import EVERYTHING, Target, pause
+from overnight_server.control.pauses import EVERYTHING, PauseSubject, pause
 from overnight_server.control.users import disable_user
 from overnight_server.control.windows import set_window
 from overnight_server.domain.ids import TaskId, UserId, show_task
@@ -127,7 +127,11 @@ def test_a_pause_says_since_when_and_why(deployment: Deployment, scope: str) -> 
     deployment.agent()
     user = deployment.user(name="ada")
     task = deployment.task(user)
-    target = {"user": Target(user_id=user), "pool": Target(pool=POOL), "all": EVERYTHING}[scope]
+    target = {
+        "user": PauseSubject(user_id=user),
+        "pool": PauseSubject(pool=POOL),
+        "all": EVERYTHING,
+    }[scope]
     pause(deployment.app, target, actor="human:operator", note="new keys")
 
     reason = only(deployment, user, task)
@@ -141,10 +145,10 @@ def test_a_pause_of_ones_own_says_how_one_ends_it_oneself(deployment: Deployment
     deployment.agent()
     user = deployment.user(name="ada")
     task = deployment.task(user)
-    pause(deployment.app, Target(user_id=user), actor=f"user:{user}")
+    pause(deployment.app, PauseSubject(user_id=user), actor=f"user:{user}")
 
     own = only(deployment, user, task).message
-    pause(deployment.app, Target(user_id=user), actor="human:operator")
+    pause(deployment.app, PauseSubject(user_id=user), actor="human:operator")
 
     both = (
         "its user ends it with `overnight resume --me`, an operator with `overnight resume --user"
@@ -159,7 +163,7 @@ def test_a_paused_pool_holds_nobody_whom_another_can_serve(deployment: Deploymen
     user = deployment.user()
     task = deployment.task(user)
 
-    pause(deployment.app, Target(pool=POOL), actor="human:operator")
+    pause(deployment.app, PauseSubject(pool=POOL), actor="human:operator")
 
     assert not reasons(deployment, user, task)
 

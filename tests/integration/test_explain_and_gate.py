@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection
 
 from overnight.models.explain import Explanation, Reason
-from overnight_server.control.pauses import EVERYTHING, Target, pause
+from overnight_server.control.pauses import EVERYTHING, PauseSubject, pause
 from overnight_server.control.windows import set_window
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.lifecycle import WAITING
@@ -403,7 +403,7 @@ def _build(
             id=user,
         )
         if person.paused:
-            pause(deployment.app, Target(user_id=user), actor="human:operator")
+            pause(deployment.app, PauseSubject(user_id=user), actor="human:operator")
     _change_workers(deployment, place)
     return owners
 
@@ -463,4 +463,4 @@ def _change_workers(deployment: Deployment, place: Place) -> None:
     if place.paused == "all":
         pause(deployment.app, EVERYTHING, actor="human:operator")
     elif place.paused in known:
-        pause(deployment.app, Target(pool=place.paused), actor="human:operator")
+        pause(deployment.app, PauseSubject(pool=place.paused), actor="human:operator")

@@ -8,7 +8,7 @@ import pytest
 from overnight.errors import InvalidRequest, TaskNotFound, TooManyPending
 from overnight.models.tasks import Forecast
 from overnight_server.control.drain import drain, undrain
-from overnight_server.control.pauses import EVERYTHING, Target, pause, resume
+from overnight_server.control.pauses import EVERYTHING, PauseSubject, pause, resume
 from overnight_server.domain.ids import UserId, parse_task
 from overnight_server.domain.results import Raised, Returned, Suspended
 from overnight_server.forecast import snapshot
@@ -92,7 +92,7 @@ def test_without_workers_nothing_is_promised(deployment: Deployment) -> None:
     [note] = forecast_task(deployment.app, user, task, CLAIM_SETTINGS).notes
     assert note.startswith("the only worker drains: ")
     undrain(deployment.dispatcher, AGENT)
-    pause(deployment.dispatcher, Target(pool=POOL), actor="human:me")
+    pause(deployment.dispatcher, PauseSubject(pool=POOL), actor="human:me")
     [note] = forecast_task(deployment.app, user, task, CLAIM_SETTINGS).notes
     assert note == "the pool default is paused: nothing starts before a pool is resumed"
 

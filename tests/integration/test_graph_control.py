@@ -12,11 +12,11 @@ from overnight.errors import (
     TaskNotFound,
     TooManyPending,
 )
-from overnight_server.control.cancel import cancel
+from overnight_server.control.cancel import cancel, cancel_dag
 from overnight_server.control.dead_letters import discard
 from overnight_server.control.dead_letters import retry as retry_letter
 from overnight_server.control.fork import fork
-from overnight_server.control.graphs import CancelledDag, cancel_dag, retry, retry_dag
+from overnight_server.control.retry import retry, retry_dag
 from overnight_server.domain.graphs import Condition
 from overnight_server.domain.ids import DagId, TaskId, UserId, show_task
 from overnight_server.domain.results import Raised, Returned, Stopped
@@ -48,7 +48,7 @@ def test_cancelling_a_graph_stops_what_waits_and_asks_what_runs(
 
     answer = cancel_dag(deployment.app, user, dag_of(deployment, root), actor="human:ada")
 
-    assert answer == CancelledDag(stopped=3, asked=1)
+    assert (len(answer.cancelled), len(answer.requested)) == (3, 1)
     assert states(deployment, root, running) == ["completed", "running"]
     assert states(deployment, claimed, below, clean_up) == ["cancelled"] * 3
     assert deployment.row(running)["cancel_requested_at"] is not None
@@ -72,7 +72,7 @@ def test_a_graph_that_has_ended_cannot_be_cancelled(deployment: Deployment, user
 def test_a_lone_task_is_a_graph_that_can_be_cancelled(deployment: Deployment, user: UserId) -> None:
     task = deployment.task(user)
 
-    assert cancel_dag(deployment.app, user, DagId(task), actor=ME) == CancelledDag(1, 0)
+    assert cancel_dag(deployment.app, user, DagId(task), actor=ME).cancelled == [task]
 
     assert deployment.state(task) == "cancelled"
 
@@ -283,10 +283,10 @@ def test_a_graph_with_nothing_to_bring_back_is_not_retried(
 ) -> None:
     task, fallback = linked(deployment, user, 2, Edge(0, 1, FALLBACK))
 
-    with pytest.raises(NotRetryable, match="it is running"):
+    with pytest.raises(NotRetryable, match="the graph is running"):
         retry_dag(deployment.app, user, dag_of(deployment, task), actor=ME)
     end(deployment, task, Returned())
-    with pytest.raises(NotRetryable, match="it is completed"):
+    with pytest.raises(NotRetryable, match="the graph is completed"):
         retry_dag(deployment.app, user, dag_of(deployment, task), actor=ME)
 
     assert deployment.state(fallback) == "cancelled"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from overnight.errors import InvalidRequest
 from overnight_server.control.cancel import cancel
-from overnight_server.control.graphs import retry
+from overnight_server.control.retry import retry
 from overnight_server.domain.claims import Run
 from overnight_server.domain.graphs import (
     STOPPED,

@@ -7,7 +7,7 @@ from overnight.errors import (
     TooManyPending,
 )
 from overnight_server.control.fork import fork
-from overnight_server.control.graphs import retry
+from overnight_server.control.retry import retry
 from overnight_server.domain.graphs import Condition
 from overnight_server.domain.ids import UserId, show_task
 from overnight_server.domain.results import Raised, Returned
@@ -40,11 +40,11 @@ def test_a_fork_runs_the_chosen_task_and_all_after_it_anew(
 
     forked = fork(deployment.app, user, chosen, LOOSE, actor="human:ada", title="once more")
 
-    copies = [forked.tasks[one] for one in (root, chosen, other, joined)]
+    copies = [forked.copies[one] for one in (root, chosen, other, joined)]
     assert states(deployment, *copies) == ["completed", "ready", "completed", "pending"]
     assert [deployment.row(one)["output"] for one in copies] == ["r", None, "o", None]
     assert [deployment.row(one)["copied_from"] for one in copies] == [root, None, other, None]
-    assert forked.again == {copies[1], copies[3]}
+    assert forked.rerun == {copies[1], copies[3]}
     assert [deployment.row(one) for one in (root, chosen, other, joined)] == before
     dag = deployment.one("SELECT * FROM dags WHERE id = :id", id=forked.dag_id)
     assert (dag["title"], dag["status"], dag["completed"]) == ("once more", "running", 2)
@@ -62,7 +62,7 @@ def test_a_fork_costs_nothing_for_what_it_takes_over(deployment: Deployment, use
 
     forked = fork(deployment.app, user, child, LOOSE, actor=ME)
 
-    row = deployment.row(forked.tasks[root])
+    row = deployment.row(forked.copies[root])
     assert (row["cost_usd"], row["epoch"], row["attempts"]) == (0, 0, 0)
     assert (deployment.lane(user)["used_seconds"], deployment.lane(user)["waiting"]) == (
         before[0],
@@ -84,12 +84,12 @@ def test_a_fork_drops_what_is_not_needed_and_runs_what_is_lacking(
     forked = fork(deployment.app, user, joined, LOOSE, actor=ME)
 
     # The dead one must run for the chosen to run; the fallback was not needed and is left behind.
-    assert set(forked.tasks) == {done, dead, joined, aside}
-    copies = [forked.tasks[one] for one in (done, dead, joined, aside)]
+    assert set(forked.copies) == {done, dead, joined, aside}
+    copies = [forked.copies[one] for one in (done, dead, joined, aside)]
     assert states(deployment, *copies) == ["completed", "ready", "pending", "completed"]
     again = fork(deployment.app, user, fallback, LOOSE, actor=ME)
     # Forked by name, it is still not needed.
-    assert deployment.row(again.tasks[fallback])["failure_reason"] == "not_needed"
+    assert deployment.row(again.copies[fallback])["failure_reason"] == "not_needed"
     sound(deployment)
 
 
@@ -105,8 +105,8 @@ def test_a_fork_names_copies_where_specs_named_tasks(deployment: Deployment, use
 
     forked = fork(deployment.app, user, root, LOOSE, actor=ME)
 
-    spec = deployment.row(forked.tasks[child])["spec"]
-    assert spec["context_refs"] == [f"task:{show_task(forked.tasks[root])}:output", "artifact:x"]
+    spec = deployment.row(forked.copies[child])["spec"]
+    assert spec["context_refs"] == [f"task:{show_task(forked.copies[root])}:output", "artifact:x"]
 
 
 def test_what_a_task_spawned_is_left_to_its_next_run(deployment: Deployment, user: UserId) -> None:
@@ -120,8 +120,8 @@ def test_what_a_task_spawned_is_left_to_its_next_run(deployment: Deployment, use
 
     forked = fork(deployment.app, user, root, LOOSE, actor=ME)
 
-    assert set(forked.tasks) == {root, spawner}
-    assert deployment.row(forked.tasks[spawner])["unmet"] == 1
+    assert set(forked.copies) == {root, spawner}
+    assert deployment.row(forked.copies[spawner])["unmet"] == 1
     with pytest.raises(InvalidRequest, match=f"{show_task(spawner)} spawned it"):
         fork(deployment.app, user, spawned, LOOSE, actor=ME)
     sound(deployment)
@@ -133,7 +133,7 @@ def test_a_lone_task_can_be_forked(deployment: Deployment, user: UserId) -> None
 
     forked = fork(deployment.app, user, task, LOOSE, actor=ME)
 
-    assert states(deployment, task, forked.tasks[task]) == ["completed", "ready"]
+    assert states(deployment, task, forked.copies[task]) == ["completed", "ready"]
     sound(deployment)
 
 
@@ -184,5 +184,5 @@ def test_a_fork_has_the_tries_that_were_asked_for(deployment: Deployment, user: 
 
     forked = fork(deployment.app, user, task, LOOSE, actor=ME)
 
-    assert deployment.row(forked.tasks[task])["max_attempts"] == 2
+    assert deployment.row(forked.copies[task])["max_attempts"] == 2
     sound(deployment)

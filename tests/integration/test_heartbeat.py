@@ -12,7 +12,7 @@ from overnight_server.control.cancel import cancel
 from overnight_server.domain.claims import Claim
 from overnight_server.domain.ids import TaskId
 from overnight_server.domain.results import Returned
-from overnight_server.outcome.heartbeat import Answer, heartbeat
+from overnight_server.outcome.heartbeat import HeartbeatAnswer, heartbeat
 from overnight_server.store.statements import statement
 from tests.support.deployment import LEASE, Deployment
 
@@ -26,7 +26,7 @@ def test_a_heartbeat_extends_the_lease_from_now(deployment: Deployment) -> None:
     answer = heartbeat(deployment.dispatcher, run.claim, lease=LEASE)
 
     after = deployment.row(run.claim.task_id)
-    assert answer is Answer.CONTINUE
+    assert answer is HeartbeatAnswer.CONTINUE
     assert after["expires_at"] - before["expires_at"] >= timedelta(seconds=20)
     assert after["revision"] == before["revision"]
 
@@ -47,7 +47,7 @@ def test_a_run_whose_owner_cancelled_hears_of_it(deployment: Deployment) -> None
     run = deployment.running(user)
     cancel(deployment.app, user, run.claim.task_id, actor="human:me")
 
-    assert heartbeat(deployment.dispatcher, run.claim, lease=LEASE) is Answer.CANCEL
+    assert heartbeat(deployment.dispatcher, run.claim, lease=LEASE) is HeartbeatAnswer.CANCEL
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_whoever_holds_nothing_hears_that_it_is_lost(
         deployment.dispatcher, spoil(run.claim), lease=LEASE, progress={"percent": 1}
     )
 
-    assert answer is Answer.LOST
+    assert answer is HeartbeatAnswer.LOST
     assert deployment.row(run.claim.task_id) == before
 
 
@@ -79,7 +79,7 @@ def test_a_settled_run_hears_that_it_is_lost(deployment: Deployment) -> None:
     run = deployment.running(deployment.user())
     deployment.settle(run, Returned())
 
-    assert heartbeat(deployment.dispatcher, run.claim, lease=LEASE) is Answer.LOST
+    assert heartbeat(deployment.dispatcher, run.claim, lease=LEASE) is HeartbeatAnswer.LOST
 
 
 def test_a_claim_that_was_never_started_has_no_heartbeat(deployment: Deployment) -> None:
@@ -88,7 +88,7 @@ def test_a_claim_that_was_never_started_has_no_heartbeat(deployment: Deployment)
     [claimed] = deployment.claim().claims
     before = deployment.row(claimed.claim.task_id)
 
-    assert heartbeat(deployment.dispatcher, claimed.claim, lease=LEASE) is Answer.LOST
+    assert heartbeat(deployment.dispatcher, claimed.claim, lease=LEASE) is HeartbeatAnswer.LOST
     assert deployment.row(claimed.claim.task_id) == before
 
 
@@ -97,7 +97,7 @@ def test_a_heartbeat_past_the_lease_keeps_a_run_nobody_took(deployment: Deployme
     run = deployment.running(deployment.user())
     deployment.move_clock(LEASE * 2)
 
-    assert heartbeat(deployment.dispatcher, run.claim, lease=LEASE) is Answer.CONTINUE
+    assert heartbeat(deployment.dispatcher, run.claim, lease=LEASE) is HeartbeatAnswer.CONTINUE
 
 
 def test_heartbeats_touch_no_index(deployment: Deployment) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
 from overnight.models.bulk import TaskFilter
-from overnight_server.control.bulk import Order
+from overnight_server.control.bulk import BulkOrder
 from overnight_server.control.bulk import start as start_bulk
 from overnight_server.control.cancel import cancel
 from overnight_server.control.claim_tokens import issue
@@ -25,7 +25,7 @@ from overnight_server.domain.results import Interrupted, Raised, Returned
 from overnight_server.intake.new_graph import NewGraph, NewTask
 from overnight_server.intake.triggers import add_trigger
 from overnight_server.local.postgres import EmbeddedPostgres
-from overnight_server.maintenance.bulk import work_off
+from overnight_server.maintenance.bulk import run_bulks
 from overnight_server.maintenance.promote import promote
 from overnight_server.maintenance.reap import reap
 from overnight_server.maintenance.triggers import fire_due
@@ -63,7 +63,7 @@ def _lies() -> dict[str, list[str]]:
 LIES = _lies()
 # What a run of a bundle worked, that had waited minutes for its turn.
 TURN_SECONDS = 7.0
-MOVE_UP = Order(Action.REPRIORITISE, TaskFilter(type="echo"), priority=20)
+MOVE_UP = BulkOrder(Action.REPRIORITISE, TaskFilter(type="echo"), priority=20)
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def history(deployment: Deployment) -> History:
         "waiting": deployment.task(other),
     }
     start_bulk(deployment.app, other, MOVE_UP, actor=f"user:{other}")
-    assert work_off(deployment.dispatcher) == 1
+    assert run_bulks(deployment.dispatcher) == 1
     return History(deployment, names)
 
 

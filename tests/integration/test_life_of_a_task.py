@@ -3,7 +3,7 @@ from datetime import timedelta
 import pytest
 
 from overnight_server.domain.results import Interrupted, Raised, Returned, TimedOut
-from overnight_server.outcome.heartbeat import Answer, heartbeat
+from overnight_server.outcome.heartbeat import HeartbeatAnswer, heartbeat
 from tests.support.deployment import LEASE, Deployment
 
 pytestmark = pytest.mark.usefixtures("template")
@@ -18,7 +18,7 @@ def test_a_task_goes_from_submit_to_completed(deployment: Deployment) -> None:
     settled = deployment.settle(run, Returned({"hello": "world"}, summary="said hello"))
 
     row = deployment.row(run.claim.task_id)
-    assert (beat, settled, row["state"]) == (Answer.CONTINUE, True, "completed")
+    assert (beat, settled, row["state"]) == (HeartbeatAnswer.CONTINUE, True, "completed")
     assert row["output"] == {"hello": "world"}
     assert row["attempts"] == 1
     events = deployment.rows("SELECT to_state FROM events ORDER BY seq")

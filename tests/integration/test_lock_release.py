@@ -11,15 +11,15 @@ from overnight_server.domain.claims import Claim
 from overnight_server.domain.ids import show_task
 from overnight_server.domain.results import Returned
 from overnight_server.insight.locks import list_lock_waits, list_locks
-from overnight_server.maintenance.locks import Clocks, cleanup_stale, release_lock
-from overnight_server.outcome.heartbeat import Answer, heartbeat
+from overnight_server.maintenance.locks import LeaseTimes, cleanup_stale, release_lock
+from overnight_server.outcome.heartbeat import HeartbeatAnswer, heartbeat
 from overnight_server.store.db import Db
 from tests.support.deployment import AGENT, CLAIM_TTL, LEASE, Deployment
 from tests.support.invariants import violations
 from tests.support.rivals import Rival, meet_at_lane, meet_at_task
 
 OPERATOR = "human:olga"
-CLOCKS = Clocks(CLAIM_TTL, LEASE)
+CLOCKS = LeaseTimes(CLAIM_TTL, LEASE)
 
 
 class Killed(list[Claim]):
@@ -52,7 +52,7 @@ def test_a_lock_expires_with_its_lease(deployment: Deployment) -> None:
     run = deployment.running(deployment.user(), project_id="site")
     deployment.move_clock(timedelta(seconds=20))
 
-    assert heartbeat(deployment.dispatcher, run.claim, lease=LEASE) is Answer.CONTINUE
+    assert heartbeat(deployment.dispatcher, run.claim, lease=LEASE) is HeartbeatAnswer.CONTINUE
 
     [lock] = list_locks(deployment.app)
     assert lock.expires_at - lock.acquired_at >= timedelta(seconds=50)
@@ -87,7 +87,7 @@ def test_a_released_lock_fences_its_worker_and_spends_nothing(deployment: Deploy
     assert released.keys == ["path:src", "repo:a"]
     assert killed == [run.claim]
     assert (row["state"], row["attempts"]) == ("ready", 0)
-    assert heartbeat(deployment.dispatcher, run.claim, lease=LEASE) is Answer.LOST
+    assert heartbeat(deployment.dispatcher, run.claim, lease=LEASE) is HeartbeatAnswer.LOST
     assert deployment.settle(run, Returned()) is False
     assert deployment.lane(user)["used_seconds"] == 0
     assert [one.claim.task_id for one in deployment.claim().claims] == [waiter]
@@ -167,7 +167,7 @@ def test_a_stale_lock_is_taken_back_and_a_renewed_one_is_not(deployment: Deploym
     freed = cleanup_stale(
         deployment.dispatcher,
         max_age=timedelta(seconds=15),
-        clocks=CLOCKS,
+        times=CLOCKS,
         actor=OPERATOR,
         kill=killed,
     )
@@ -194,7 +194,7 @@ def test_a_lock_past_its_lease_is_the_reapers_to_judge(deployment: Deployment) -
         return cleanup_stale(
             deployment.dispatcher,
             max_age=timedelta(hours=1),
-            clocks=CLOCKS,
+            times=CLOCKS,
             actor=OPERATOR,
             kill=killed,
             project=project,
@@ -217,12 +217,12 @@ def test_a_heartbeat_that_comes_first_saves_its_lock(
     deployment.move_clock(timedelta(seconds=20))
     killed = Killed()
 
-    def beat(db: Db) -> Answer:
+    def beat(db: Db) -> HeartbeatAnswer:
         return heartbeat(db, run.claim, lease=LEASE)
 
     def clean(db: Db) -> int:
         return cleanup_stale(
-            db, max_age=timedelta(seconds=15), clocks=CLOCKS, actor=OPERATOR, kill=killed
+            db, max_age=timedelta(seconds=15), times=CLOCKS, actor=OPERATOR, kill=killed
         )
 
     answers = meet_at_task(
@@ -232,7 +232,7 @@ def test_a_heartbeat_that_comes_first_saves_its_lock(
         Rival(connect, "operator", clean),
     )
 
-    assert answers == [Answer.CONTINUE, 0]
+    assert answers == [HeartbeatAnswer.CONTINUE, 0]
     assert killed == []
     assert deployment.state(run.claim.task_id) == "running"
 

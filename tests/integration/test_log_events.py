@@ -14,7 +14,7 @@ from overnight_server.dispatch.publish import BrokerUnreachable, Publisher
 from overnight_server.domain.results import Interrupted, Raised, Returned
 from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.maintenance.reap import reap
-from overnight_server.outcome.presence import AgentCard
+from overnight_server.outcome.presence import WorkerCard
 from overnight_server.settings import Settings
 from overnight_server.store.db import DatabaseUnreachable, Db
 from overnight_server.telemetry import Event
@@ -122,7 +122,7 @@ def test_a_worker_logs_that_the_database_does_not_answer(
 
 
 def test_a_worker_logs_that_it_joins(deployment: Deployment, db: Db, logged: Logged) -> None:
-    card = AgentCard(id="new", pool="default", capabilities=(), slots=1, types=("echo",))
+    card = WorkerCard(id="new", pool="default", capabilities=(), slots=1, types=("echo",))
 
     for _ in range(2):
         beat_or_join(db, card, liveness=timedelta(seconds=30))

@@ -13,7 +13,7 @@ from overnight_server.control.budgets import (
 from overnight_server.domain.results import Returned, Suspended
 from overnight_server.gate.claim import LANES_PER_REFRESH, claim
 from overnight_server.maintenance.reset import reset_cycles
-from overnight_server.outcome.heartbeat import Answer, Cost, heartbeat
+from overnight_server.outcome.heartbeat import CostSoFar, HeartbeatAnswer, heartbeat
 from tests.support.deployment import CLAIM_SETTINGS, LEASE, Deployment
 from tests.support.invariants import told, violations
 from tests.support.money import ACTOR, beat, started
@@ -68,7 +68,7 @@ def test_the_first_budgets_of_a_night_begins_it_without_any_sweep(deployment: De
     deployment.move_clock(DAY)
     heartbeat(deployment.dispatcher, other.claim, lease=LEASE * 9999)
 
-    assert beat(deployment, other, 0.25) is Answer.CONTINUE
+    assert beat(deployment, other, 0.25) is HeartbeatAnswer.CONTINUE
 
     assert deployment.state(asking.claim.task_id) == "ready"
     assert float(deployment.lane(user)["night_spent_usd"]) == 0.25
@@ -176,13 +176,13 @@ def test_two_reports_of_one_user_never_lose_money(deployment: Deployment, connec
     deployment.agent()
     runs = [deployment.running(user), deployment.running(user)]
     rivals = [
-        Rival(connect, f"worker-{n}", heartbeat, run.claim, lease=LEASE, cost=Cost(user, 0.5))
+        Rival(connect, f"worker-{n}", heartbeat, run.claim, lease=LEASE, cost=CostSoFar(user, 0.5))
         for n, run in enumerate(runs)
     ]
 
     answers = meet_at_lane(connect, user, *rivals)
 
-    assert answers == [Answer.CONTINUE, Answer.BUDGET]
+    assert answers == [HeartbeatAnswer.CONTINUE, HeartbeatAnswer.BUDGET]
     assert deployment.lane(user)["night_spent_usd"] == 1
 
 
@@ -203,7 +203,7 @@ def test_the_worked_example_of_the_page_is_true(deployment: Deployment) -> None:
     note()
     deployment.settle(first, Returned(cost_usd=0.5))
     note()
-    assert beat(deployment, second, 2.0) is Answer.BUDGET
+    assert beat(deployment, second, 2.0) is HeartbeatAnswer.BUDGET
     deployment.settle(second, Suspended(cost_usd=2.0))
     note()
     approve(deployment.app, tasks[1], 1.0, actor=ACTOR)
@@ -228,7 +228,7 @@ def test_a_budget_raised_before_the_run_ended_sends_it_back_to_the_queue(
     user = deployment.user(night_budget_usd=1)
     deployment.agent()
     run = deployment.running(user)
-    assert beat(deployment, run, 1.0) is Answer.BUDGET
+    assert beat(deployment, run, 1.0) is HeartbeatAnswer.BUDGET
     set_night_budget(deployment.app, user, 10, actor=ACTOR)
 
     deployment.settle(run, Suspended(cost_usd=1.0))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from overnight_server.control.pauses import Target, pause
+from overnight_server.control.pauses import PauseSubject, pause
 from overnight_server.domain.ids import show_task
 from tests.support.command import run
 from tests.support.deployment import Deployment
@@ -29,7 +29,7 @@ def test_a_user_pauses_and_resumes_their_own_work(
         told = run("explain", show_task(task), "--json")
         resumed = json.loads(run("resume", "--me", "--json").stdout)
         twice = run("resume", "--me")
-        pause(deployment.app, Target(user_id=served.user), actor="human:operator")
+        pause(deployment.app, PauseSubject(user_id=served.user), actor="human:operator")
         refused = run("resume", "--me")
         both = run("pause", "--me", "--all")
 

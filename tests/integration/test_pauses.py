@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from overnight.errors import PoolNotFound, UserNotFound
-from overnight_server.control.pauses import EVERYTHING, Target, pause, resume
+from overnight_server.control.pauses import EVERYTHING, PauseSubject, pause, resume
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.results import Returned
 from overnight_server.gate.claim import claim, claim_one
@@ -21,8 +21,10 @@ from tests.support.rivals import Rival, held_lane, held_pool, held_task, meet_at
 ME = "human:test"
 
 
-def _target(kind: str, user: UserId) -> Target:
-    return {"user": Target(user_id=user), "pool": Target(pool=POOL), "all": EVERYTHING}[kind]
+def _target(kind: str, user: UserId) -> PauseSubject:
+    return {"user": PauseSubject(user_id=user), "pool": PauseSubject(pool=POOL), "all": EVERYTHING}[
+        kind
+    ]
 
 
 KINDS = pytest.mark.parametrize("kind", ["user", "pool", "all"])
@@ -69,12 +71,12 @@ def test_one_pause_ends_without_the_others(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     deployment.task(user)
-    for target in (Target(user_id=user), EVERYTHING):
+    for target in (PauseSubject(user_id=user), EVERYTHING):
         pause(deployment.dispatcher, target, actor=ME)
 
     resume(deployment.dispatcher, EVERYTHING, actor=ME)
     by_user = list(deployment.claim().claims)
-    resume(deployment.dispatcher, Target(user_id=user), actor=ME)
+    resume(deployment.dispatcher, PauseSubject(user_id=user), actor=ME)
 
     assert by_user == []
     assert len(deployment.claim().claims) == 1
@@ -86,11 +88,11 @@ def test_a_pause_of_one_is_none_of_the_others(deployment: Deployment) -> None:
     deployment.agent(agent_id="elsewhere", pool="gpu")
     for user in (paused, free):
         deployment.task(user)
-    pause(deployment.dispatcher, Target(user_id=paused), actor=ME)
-    pause(deployment.dispatcher, Target(pool="gpu"), actor=ME)
+    pause(deployment.dispatcher, PauseSubject(user_id=paused), actor=ME)
+    pause(deployment.dispatcher, PauseSubject(pool="gpu"), actor=ME)
 
     taken = deployment.claim()
-    resume(deployment.dispatcher, Target(user_id=paused), actor=ME)
+    resume(deployment.dispatcher, PauseSubject(user_id=paused), actor=ME)
 
     assert [one.user_id for one in taken.claims] == [free]
     assert list(deployment.claim(pool="gpu").claims) == []
@@ -109,7 +111,7 @@ def test_everything_means_pools_that_come_later_too(deployment: Deployment) -> N
 def test_who_waits_is_told_why(deployment: Deployment) -> None:
     user, other = deployment.user(name="ada"), deployment.user(name="bob")
     deployment.agent()
-    pause(deployment.dispatcher, Target(user_id=user), actor=ME, note="unpaid")
+    pause(deployment.dispatcher, PauseSubject(user_id=user), actor=ME, note="unpaid")
     mine, theirs = queue_status(deployment.app, user), queue_status(deployment.app, other)
     pause(deployment.dispatcher, EVERYTHING, actor=ME, note="moving deployment")
 
@@ -123,9 +125,9 @@ def test_who_waits_is_told_why(deployment: Deployment) -> None:
 
 def test_what_is_not_there_cannot_be_paused(deployment: Deployment) -> None:
     with pytest.raises(PoolNotFound, match="'nowhere'"):
-        pause(deployment.dispatcher, Target(pool="nowhere"), actor=ME)
+        pause(deployment.dispatcher, PauseSubject(pool="nowhere"), actor=ME)
     with pytest.raises(UserNotFound):
-        pause(deployment.dispatcher, Target(user_id=UserId(uuid4())), actor=ME)
+        pause(deployment.dispatcher, PauseSubject(user_id=UserId(uuid4())), actor=ME)
 
 
 def _claim(db: Db) -> int:
@@ -213,7 +215,7 @@ def test_a_claim_that_met_a_lane_being_paused_passes_it_over(
     user = deployment.user()
     deployment.agent()
     deployment.task(user)
-    pauser = Rival(connect, "pauser", pause, Target(user_id=user), actor=ME)
+    pauser = Rival(connect, "pauser", pause, PauseSubject(user_id=user), actor=ME)
 
     with held_lane(connect, user):
         queue_up(connect, [pauser])

@@ -3,12 +3,12 @@
 from datetime import timedelta
 
 from overnight_server.maintenance.reap import reap
-from overnight_server.outcome.presence import AgentCard
+from overnight_server.outcome.presence import WorkerCard
 from overnight_worker.presence import beat_or_join
 from tests.support.deployment import AGENT, LEASE, POOL, Deployment
 
 LIVENESS = timedelta(seconds=15)
-CARD = AgentCard(AGENT, POOL, (), 2)
+CARD = WorkerCard(AGENT, POOL, (), 2)
 
 
 def test_a_new_worker_joins(deployment: Deployment) -> None:

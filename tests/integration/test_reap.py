@@ -14,8 +14,13 @@ from overnight_server.domain.results import Returned
 from overnight_server.domain.retry import RetryPolicy, Strategy
 from overnight_server.maintenance import reap as reaper
 from overnight_server.maintenance.promote import promote
-from overnight_server.maintenance.reap import end_overdue, end_runs_of_the_dead, reap, retire_agents
-from overnight_server.outcome.heartbeat import Answer, heartbeat
+from overnight_server.maintenance.reap import (
+    end_overdue,
+    reap,
+    retire_agents,
+    settle_runs_of_dead_process,
+)
+from overnight_server.outcome.heartbeat import HeartbeatAnswer, heartbeat
 from overnight_server.outcome.presence import beat
 from overnight_server.outcome.settle import settle
 from overnight_server.store.db import Db
@@ -113,7 +118,7 @@ def test_a_run_is_to_blame_if_its_handler_was_at_work_when_its_process_died(
     user, run = _running(deployment)
     deployment.move_clock(timedelta(seconds=5))
 
-    assert end_runs_of_the_dead(deployment.dispatcher, [run.claim], handling=handling) == 1
+    assert settle_runs_of_dead_process(deployment.dispatcher, [run.claim], handling=handling) == 1
 
     assert deployment.one("SELECT outcome FROM attempts")["outcome"] == outcome
     assert deployment.state(run.claim.task_id) == "retrying"
@@ -128,7 +133,7 @@ def test_a_death_ends_only_what_the_dead_still_held(deployment: Deployment) -> N
 
     told = [run.claim, stranger]
 
-    assert end_runs_of_the_dead(deployment.dispatcher, told, handling=True) == 0
+    assert settle_runs_of_dead_process(deployment.dispatcher, told, handling=True) == 0
     assert deployment.state(run.claim.task_id) == "completed"
     assert deployment.state(other.claim.task_id) == "running"
 
@@ -139,7 +144,7 @@ def test_a_process_that_was_frozen_beyond_its_lease_did_not_die_of_its_run(
     _, run = _running(deployment)
     deployment.move_clock(PAST_LEASE)
 
-    end_runs_of_the_dead(deployment.dispatcher, [run.claim], handling=True)
+    settle_runs_of_dead_process(deployment.dispatcher, [run.claim], handling=True)
 
     assert deployment.one("SELECT outcome FROM attempts")["outcome"] == "worker_lost"
 
@@ -148,7 +153,7 @@ def test_what_we_took_away_from_the_dead_spends_nothing(deployment: Deployment) 
     user, run = _running(deployment)
     deployment.move_clock(timedelta(seconds=5))
 
-    end_runs_of_the_dead(deployment.dispatcher, [run.claim], handling=True, taken_away=True)
+    settle_runs_of_dead_process(deployment.dispatcher, [run.claim], handling=True, taken_away=True)
 
     row = deployment.row(run.claim.task_id)
     assert (row["state"], row["attempts"]) == ("ready", 0)
@@ -163,7 +168,9 @@ def test_the_dead_whose_time_was_up_have_timed_out(
     _, run = _running(deployment, timeout_seconds=5, max_attempts=1)
     deployment.move_clock(timedelta(seconds=6))
 
-    end_runs_of_the_dead(deployment.dispatcher, [run.claim], handling=False, taken_away=taken_away)
+    settle_runs_of_dead_process(
+        deployment.dispatcher, [run.claim], handling=False, taken_away=taken_away
+    )
 
     assert deployment.one("SELECT outcome FROM attempts")["outcome"] == "timeout"
 
@@ -172,7 +179,7 @@ def test_the_dead_that_were_told_to_stop_did_so(deployment: Deployment) -> None:
     user, run = _running(deployment)
     cancel(deployment.app, user, run.claim.task_id, actor="human:me")
 
-    end_runs_of_the_dead(deployment.dispatcher, [run.claim], handling=True)
+    settle_runs_of_dead_process(deployment.dispatcher, [run.claim], handling=True)
 
     assert deployment.state(run.claim.task_id) == "cancelled"
 
@@ -324,7 +331,7 @@ def test_a_heartbeat_after_the_reapers_look_keeps_the_run(
         queue_up(connect, [rival])
         answer = heartbeat(deployment.dispatcher, run.claim, lease=LEASE)
 
-    assert (answer, rival.answer()) == (Answer.CONTINUE, 0)
+    assert (answer, rival.answer()) == (HeartbeatAnswer.CONTINUE, 0)
     assert deployment.state(run.claim.task_id) == "running"
 
 
@@ -339,7 +346,7 @@ def test_a_run_that_beats_on_past_its_time_is_ended_and_killed(deployment: Deplo
 
     assert killed == [(run.claim, None)]
     assert deployment.one("SELECT outcome FROM attempts")["outcome"] == "timeout"
-    assert heartbeat(deployment.dispatcher, run.claim, lease=LEASE) is Answer.LOST
+    assert heartbeat(deployment.dispatcher, run.claim, lease=LEASE) is HeartbeatAnswer.LOST
 
 
 def test_a_run_has_a_grace_to_end_by_itself(deployment: Deployment) -> None:

@@ -19,7 +19,7 @@ from overnight_server.domain.results import Raised, Returned
 from overnight_server.insight.artifacts import get_artifact, list_artifacts
 from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit_graph
-from overnight_server.outcome.artifacts import ArtifactCaps, Made, keep
+from overnight_server.outcome.artifacts import ArtifactCaps, NewArtifact, store_artifact
 from overnight_server.outcome.inputs import inputs_of
 from tests.support.deployment import LOOSE, Deployment
 from tests.support.graphs import begin
@@ -158,14 +158,18 @@ def run(deployment: Deployment, user: UserId) -> Run:
 
 
 def kept(deployment: Deployment, run: Run, name: str = "report", content: bytes = b"text") -> Any:
-    return keep(deployment.dispatcher, run.claim, Made(name, "text", content), ArtifactCaps(8, 2))
+    return store_artifact(
+        deployment.dispatcher, run.claim, NewArtifact(name, "text", content), ArtifactCaps(8, 2)
+    )
 
 
 def test_an_artifact_is_read_by_reference_and_by_its_owner(
     deployment: Deployment, run: Run
 ) -> None:
     text = kept(deployment, run)
-    keep(deployment.dispatcher, run.claim, Made("data", "json", b'{"n": 1}'), ArtifactCaps())
+    store_artifact(
+        deployment.dispatcher, run.claim, NewArtifact("data", "json", b'{"n": 1}'), ArtifactCaps()
+    )
     references = [f"artifact:{show_artifact(text)}"]
 
     reader = deployment.task(run.user_id, context_refs=references)

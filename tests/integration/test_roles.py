@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError, ProgrammingError
 from overnight_server.control.users import create_user
 from overnight_server.domain.plans import PlanTier
 from overnight_server.domain.results import Returned
-from overnight_server.outcome.presence import AgentCard, join
+from overnight_server.outcome.presence import WorkerCard, join
 from overnight_server.store.db import ADMIN, APP, DISPATCHER, GATE, READER, Db
 from tests.support.deployment import AGENT, Deployment
 
@@ -138,7 +138,7 @@ def test_a_dispatcher_makes_no_users(db: Db) -> None:
 
 def test_the_door_offers_no_slots(app_db: Db) -> None:
     with _refused():
-        join(app_db, AgentCard(AGENT, "default", (), 100))
+        join(app_db, WorkerCard(AGENT, "default", (), 100))
 
 
 def test_triggers_write_what_the_caller_may_not(deployment: Deployment, app_db: Db) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from overnight_server.domain.results import Returned
-from overnight_server.maintenance.bulk import work_off
+from overnight_server.maintenance.bulk import run_bulks
 from tests.rules.sources import ROOT
 from tests.rules.test_docs import blocks
 from tests.support.deployment import Deployment
@@ -46,7 +46,7 @@ def sweeping(deployment: Deployment) -> Iterator[None]:
 
     def work() -> None:
         while not over.wait(0.05):
-            work_off(deployment.dispatcher)
+            run_bulks(deployment.dispatcher)
 
     maintenance = threading.Thread(target=work)
     maintenance.start()

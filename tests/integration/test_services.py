@@ -13,10 +13,10 @@ from overnight.errors import (
     TooManyPending,
     UserNotFound,
 )
-from overnight_server.control.pauses import Target, pause
+from overnight_server.control.pauses import PauseSubject, pause
 from overnight_server.control.usage import adjust_hours
 from overnight_server.control.users import (
-    Lifted,
+    NoLimit,
     Overrides,
     change_plan,
     override_limits,
@@ -76,7 +76,7 @@ def test_an_exception_rules_until_the_template_comes_back(
     user = deployment.user(PlanTier.FREE)
 
     override_limits(
-        deployment.app, user, Overrides(concurrency=7, hours=Lifted.LIFTED, max_pending=3)
+        deployment.app, user, Overrides(concurrency=7, hours=NoLimit.NO_LIMIT, max_pending=3)
     )
     excepted = (
         plans.get_limits(user),
@@ -288,7 +288,7 @@ def test_the_queue_service_says_why_nothing_can_start(
 
 def test_a_pause_is_given_as_the_reason(deployment: Deployment, queue: TaskQueueService) -> None:
     user = deployment.user()
-    pause(deployment.dispatcher, Target(user_id=user), actor="human:test", note="unpaid")
+    pause(deployment.dispatcher, PauseSubject(user_id=user), actor="human:test", note="unpaid")
 
     allowed, reason = queue.can_claim_task(user)
 

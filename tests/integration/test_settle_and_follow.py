@@ -38,7 +38,7 @@ def test_an_end_is_recorded_although_what_came_besides_failed(
         deployment.dispatcher,
         [(run, Returned({"ok": 1}))],
         deadline=time.monotonic() + 5,
-        then=besides,
+        next_claim=besides,
     )
 
     row = deployment.row(run.claim.task_id)

@@ -13,7 +13,7 @@ import pytest
 from overnight.errors import DagNotFound, InvalidRequest, TriggerNotFound
 from overnight.models.account import Trigger
 from overnight_server.control.cancel import cancel
-from overnight_server.control.graphs import retry
+from overnight_server.control.retry import retry
 from overnight_server.domain.graphs import When
 from overnight_server.domain.ids import DagId, TaskId, TriggerId, UserId, show_trigger
 from overnight_server.domain.results import Raised, Returned
@@ -28,7 +28,7 @@ from overnight_server.intake.triggers import (
     graph_from_json,
     graph_to_json,
 )
-from overnight_server.maintenance.triggers import PATIENCE, UNFORESEEN, fire_due
+from overnight_server.maintenance.triggers import RETRY_AFTER, UNEXPECTED, fire_due
 from overnight_server.outcome.settle import settle
 from overnight_server.store.db import ActingUser, Db
 from tests.support.deployment import AGENT, LOOSE, Deployment
@@ -246,7 +246,7 @@ def test_a_graph_that_a_cap_keeps_out_is_tried_again(
     assert refused.fired_at is None
     assert fire_due(deployment.dispatcher, LOOSE) == 0
 
-    deployment.move_clock(PATIENCE + timedelta(seconds=1))
+    deployment.move_clock(RETRY_AFTER + timedelta(seconds=1))
     assert fire_due(deployment.dispatcher, LOOSE) == 1
     assert (only(deployment, user).refusal, reports(deployment)) == (None, 1)
 
@@ -286,13 +286,13 @@ def test_an_error_that_is_no_refusal_is_its_own_triggers_alone(
     assert fire_due(deployment.dispatcher, LOOSE) == 1
     assert f"trigger_stuck trigger_id={show_trigger(broken)}" in caplog.text
     kept = deployment.one("SELECT refusal, fired_at FROM dag_triggers WHERE id = :id", id=broken)
-    assert (kept["refusal"], kept["fired_at"]) == (UNFORESEEN, None)
+    assert (kept["refusal"], kept["fired_at"]) == (UNEXPECTED, None)
 
     caplog.clear()
     assert fire_due(deployment.dispatcher, LOOSE) == 0
     assert "trigger_stuck" not in caplog.text, "it is not tried with every pass"
     deployment.run("UPDATE dag_triggers SET graph = jsonb_set(graph, '{budget_usd}', '1')")
-    deployment.move_clock(PATIENCE + timedelta(seconds=1))
+    deployment.move_clock(RETRY_AFTER + timedelta(seconds=1))
     assert fire_due(deployment.dispatcher, LOOSE) == 1
     sound(deployment)
 

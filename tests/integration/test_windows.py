@@ -21,7 +21,7 @@ from overnight_server.insight.queue_status import queue_status
 from overnight_server.insight.users import list_users
 from overnight_server.intake.new_graph import NewTask
 from overnight_server.maintenance.reset import reset_cycles
-from overnight_server.outcome.heartbeat import Answer, heartbeat
+from overnight_server.outcome.heartbeat import HeartbeatAnswer, heartbeat
 from overnight_server.store import lanes
 from overnight_server.store.db import ADMIN, Db
 from tests.support.deployment import AGENT, CLAIM_SETTINGS, LEASE, LOOSE, POOL, Deployment
@@ -100,7 +100,7 @@ def test_under_finish_runs_go_on_and_nothing_new_starts(evening: Deployment) -> 
     evening.set_clock(CLOSES)
     evening.task(user)
 
-    assert heartbeat(evening.dispatcher, run.claim, lease=LEASE) is Answer.CONTINUE
+    assert heartbeat(evening.dispatcher, run.claim, lease=LEASE) is HeartbeatAnswer.CONTINUE
     assert claimed(evening) == 0
 
 
@@ -113,7 +113,7 @@ def test_under_stop_runs_hear_of_it_at_the_very_instant(evening: Deployment) -> 
     evening.set_clock(CLOSES)
     after = heartbeat(evening.dispatcher, run.claim, lease=LEASE)
 
-    assert (before, after) == (Answer.CONTINUE, Answer.HAND_BACK)
+    assert (before, after) == (HeartbeatAnswer.CONTINUE, HeartbeatAnswer.HAND_BACK)
 
 
 def test_what_is_handed_back_costs_nothing_and_goes_on_next_night(evening: Deployment) -> None:
@@ -134,7 +134,7 @@ def test_what_is_handed_back_costs_nothing_and_goes_on_next_night(evening: Deplo
     assert again.claim.task_id == run.claim.task_id
     resumed = evening.start(again)
     assert resumed is not None
-    assert heartbeat(evening.dispatcher, again.claim, lease=LEASE) is Answer.CONTINUE
+    assert heartbeat(evening.dispatcher, again.claim, lease=LEASE) is HeartbeatAnswer.CONTINUE
 
 
 def test_under_continue_what_was_waiting_may_still_start(evening: Deployment) -> None:
@@ -165,9 +165,9 @@ def test_a_window_acts_as_soon_as_it_is_set(evening: Deployment) -> None:
     set_window(evening.app, user, None)
 
     assert closed == 0
-    assert answer is Answer.HAND_BACK
+    assert answer is HeartbeatAnswer.HAND_BACK
     assert claimed(evening) == 1
-    assert heartbeat(evening.dispatcher, run.claim, lease=LEASE) is Answer.CONTINUE
+    assert heartbeat(evening.dispatcher, run.claim, lease=LEASE) is HeartbeatAnswer.CONTINUE
 
 
 def test_a_window_that_somebody_writes_by_hand_is_found_out(evening: Deployment) -> None:

@@ -4,12 +4,12 @@ from typing import Any
 from uuid import UUID
 
 from overnight.models.bulk import BulkOperation, TaskFilter
-from overnight_server.control.bulk import Order, start
+from overnight_server.control.bulk import BulkOrder, start
 from overnight_server.domain.bulk import Action
 from overnight_server.domain.ids import BulkId, TaskId, UserId
 from overnight_server.domain.results import Raised
 from overnight_server.insight.bulk import get_bulk
-from overnight_server.maintenance.bulk import work_off
+from overnight_server.maintenance.bulk import run_bulks
 from tests.support.deployment import Deployment
 from tests.support.invariants import told, violations
 
@@ -17,12 +17,12 @@ ME = "human:me"
 FATAL = Raised("auth_failure", "wrong key")
 
 
-def order(action: Action | str, priority: int | None = None, **fields: Any) -> Order:
+def order(action: Action | str, priority: int | None = None, **fields: Any) -> BulkOrder:
     """Say what to do to which tasks."""
-    return Order(Action(action), TaskFilter(**fields), priority)
+    return BulkOrder(Action(action), TaskFilter(**fields), priority)
 
 
-def begin(deployment: Deployment, user: UserId, wanted: Order, **options: Any) -> BulkId:
+def begin(deployment: Deployment, user: UserId, wanted: BulkOrder, **options: Any) -> BulkId:
     """Begin an operation as the user."""
     return start(deployment.app, user, wanted, actor=ME, **options).bulk_id
 
@@ -41,7 +41,7 @@ def finish(deployment: Deployment) -> int:
     """Work off all that runs; return how many tasks were changed."""
     total = 0
     while deployment.rows("SELECT 1 FROM bulk_operations WHERE state = 'running'"):
-        total += work_off(deployment.dispatcher)
+        total += run_bulks(deployment.dispatcher)
     return total
 
 

@@ -16,7 +16,7 @@ from overnight_server.gate.claim import ClaimPass, ClaimSettings, claim
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.new_graph import NewTask
 from overnight_server.intake.submit import submit
-from overnight_server.outcome.presence import AgentCard, join
+from overnight_server.outcome.presence import WorkerCard, join
 from overnight_server.outcome.settle import settle
 from overnight_server.outcome.start import start
 from overnight_server.store.db import Db
@@ -65,7 +65,7 @@ class Deployment:
         types: Sequence[str] = (),
     ) -> str:
         """Let a worker join."""
-        join(self.dispatcher, AgentCard(agent_id, pool, capabilities, slots, types=types))
+        join(self.dispatcher, WorkerCard(agent_id, pool, capabilities, slots, types=types))
         return agent_id
 
     def task(self, user: UserId, caps: Caps = LOOSE, **fields: Any) -> TaskId:

@@ -31,11 +31,16 @@ from overnight_server.gate.claim import BundleLimits, ClaimSettings, claim
 from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit_graph
 from overnight_server.maintenance.promote import promote
-from overnight_server.maintenance.reap import end_overdue, end_runs_of_the_dead, reap, retire_agents
+from overnight_server.maintenance.reap import (
+    end_overdue,
+    reap,
+    retire_agents,
+    settle_runs_of_dead_process,
+)
 from overnight_server.maintenance.reset import reset_cycles
 from overnight_server.outcome import presence
-from overnight_server.outcome.heartbeat import Answer, heartbeat
-from overnight_server.outcome.presence import AgentCard
+from overnight_server.outcome.heartbeat import HeartbeatAnswer, heartbeat
+from overnight_server.outcome.presence import WorkerCard
 from overnight_server.outcome.settle import release, settle
 from overnight_server.outcome.start import start
 from tests.support.deployment import CLAIM_TTL, LEASE, LOOSE, POOL, Deployment
@@ -192,7 +197,7 @@ class ModelComparison:
         """Have an operator give a dead task another chance."""
         self.pass_by(SECOND)
         dead_letters.retry(self.deployment.app, task_id, actor=OPERATOR)
-        self.model.revive(task_id, dead_letters.FRESH_ATTEMPTS)
+        self.model.revive(task_id, dead_letters.DEFAULT_ATTEMPTS)
 
     def revive_in_vain(self, task_id: TaskId) -> None:
         """Have an operator revive what is not in the dead letters: refused."""
@@ -255,7 +260,7 @@ class ModelComparison:
         self.pass_by(SECOND)
         claim = held[0].claim
         holds = self.model.holds(claim)
-        ended = end_runs_of_the_dead(self.deployment.dispatcher, [claim], handling=handling)
+        ended = settle_runs_of_dead_process(self.deployment.dispatcher, [claim], handling=handling)
         _same(ended, int(holds))
         if holds:
             in_time = claim.task_id not in self.model.expired()
@@ -265,7 +270,9 @@ class ModelComparison:
         """Let someone who guesses all but the token answer for a run."""
         run, agent = held
         forged = replace(run, claim=_forged(run.claim))
-        _same(heartbeat(self.deployment.dispatcher, forged.claim, lease=LEASE), Answer.LOST)
+        _same(
+            heartbeat(self.deployment.dispatcher, forged.claim, lease=LEASE), HeartbeatAnswer.LOST
+        )
         won = settle(self.deployment.dispatcher, forged, Returned("forged"), agent=agent)
         assert not won, "a forged answer was accepted"
 
@@ -424,7 +431,7 @@ class ModelComparison:
 
     def _announce(self, name: str) -> None:
         agent = self.model.agents[name]
-        card = AgentCard(name, POOL, sorted(agent.capabilities), agent.slots)
+        card = WorkerCard(name, POOL, sorted(agent.capabilities), agent.slots)
         presence.join(self.deployment.dispatcher, card)
         agent.known, agent.seen_at = True, self.model.now
 

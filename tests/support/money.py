@@ -1,15 +1,17 @@
 """Short words for what runs spend."""
 
 from overnight_server.domain.claims import Run
-from overnight_server.outcome.heartbeat import Answer, Cost, heartbeat
+from overnight_server.outcome.heartbeat import CostSoFar, HeartbeatAnswer, heartbeat
 from tests.support.deployment import LEASE, Deployment
 
 ACTOR = "human:ops"
 
 
-def beat(deployment: Deployment, run: Run, usd: float) -> Answer:
+def beat(deployment: Deployment, run: Run, usd: float) -> HeartbeatAnswer:
     """Report what a run has cost so far, with its heartbeat."""
-    return heartbeat(deployment.dispatcher, run.claim, lease=LEASE, cost=Cost(run.user_id, usd))
+    return heartbeat(
+        deployment.dispatcher, run.claim, lease=LEASE, cost=CostSoFar(run.user_id, usd)
+    )
 
 
 def started(deployment: Deployment) -> list[Run]:

@@ -7,7 +7,7 @@ from typing import Final
 from sqlalchemy.exc import SQLAlchemyError
 
 from overnight_server.fault_points import fault
-from overnight_server.maintenance.reap import end_runs_of_the_dead
+from overnight_server.maintenance.reap import settle_runs_of_dead_process
 from overnight_server.settings import Settings
 from overnight_server.store.db import Db
 from overnight_server.telemetry import Event, emit
@@ -67,7 +67,7 @@ class DeadChildren:
         # A run that ends while the worker shuts down ends because of the shutdown.
         taken_away = orphaned.taken_away or SHUTDOWN_FLAG.is_set
         try:
-            end_runs_of_the_dead(
+            settle_runs_of_dead_process(
                 db, orphaned.claims, handling=orphaned.in_handler, taken_away=taken_away
             )
         except SQLAlchemyError as error:

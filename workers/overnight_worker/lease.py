@@ -25,7 +25,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import show_task
 from overnight_server.fault_points import fault
-from overnight_server.outcome.heartbeat import Answer, Cost, heartbeat
+from overnight_server.outcome.heartbeat import CostSoFar, HeartbeatAnswer, heartbeat
 from overnight_server.store.db import DatabaseUnreachable, Db
 from overnight_server.telemetry import Event, emit
 from overnight_server.wakeups.wake import WakeUpListener
@@ -53,10 +53,10 @@ FORCED_EXIT_CODE: Final = 75
 # The worker takes these runs away, so they spend nothing; for a timeout or a cancel the row says.
 TAKEN_AWAY: Final = frozenset({StopReason.SHUTDOWN, StopReason.WINDOW, StopReason.BUDGET})
 STOP_REASONS: Final = {
-    Answer.LOST: StopReason.LOST,
-    Answer.CANCEL: StopReason.CANCELLED,
-    Answer.HAND_BACK: StopReason.WINDOW,
-    Answer.BUDGET: StopReason.BUDGET,
+    HeartbeatAnswer.LOST: StopReason.LOST,
+    HeartbeatAnswer.CANCEL: StopReason.CANCELLED,
+    HeartbeatAnswer.HAND_BACK: StopReason.WINDOW,
+    HeartbeatAnswer.BUDGET: StopReason.BUDGET,
 }
 STDERR: Final = 2
 
@@ -110,7 +110,7 @@ class Lease:
         # Short leases, as in tests, share a setting that is right to less.
         self._shared = min(SHARED_SECONDS, lease.total_seconds() / SHARED_PARTS)
         self._far = lease.total_seconds() / 2
-        self._answers: SimpleQueue[tuple[ActiveRun, float, Answer]] = SimpleQueue()
+        self._answers: SimpleQueue[tuple[ActiveRun, float, HeartbeatAnswer]] = SimpleQueue()
         self._threads = [
             Thread(target=self._stop_runs, name="run stop", daemon=True),
             Thread(target=self._send_heartbeats, name="run heartbeat", daemon=True),
@@ -190,7 +190,7 @@ class Lease:
                 return
             if answer in STOP_REASONS:
                 active.stop_policy.request_stop(STOP_REASONS[answer], time.monotonic())
-            if answer is Answer.LOST:
+            if answer is HeartbeatAnswer.LOST:
                 emit(Event.RUN_LOST, **active.log_fields, worker=WORKER_ID)
                 continue
             active.stop_policy.confirm_lease(sent_at)
@@ -273,7 +273,9 @@ class Lease:
         context = active.context
         progress, spent_usd = context.take_progress(), context.cost_usd
         # Sent only when it grew: a cost locks the user's lane.
-        cost = Cost(active.run.user_id, spent_usd) if spent_usd > context.reported_usd else None
+        cost = (
+            CostSoFar(active.run.user_id, spent_usd) if spent_usd > context.reported_usd else None
+        )
         try:
             answer = heartbeat(
                 self._db, active.run.claim, lease=self._lease, progress=progress, cost=cost

@@ -11,7 +11,7 @@ from celery.bootsteps import StartStopStep
 from overnight.handlers.registry import capabilities_offered, registered
 from overnight_server.dispatch.celery_settings import agent_queue
 from overnight_server.fault_points import fault
-from overnight_server.outcome.presence import AgentCard, beat, join, leave
+from overnight_server.outcome.presence import WorkerCard, beat, join, leave
 from overnight_server.settings import Settings, current
 from overnight_server.store.db import Db
 from overnight_server.telemetry import Event, emit
@@ -31,10 +31,10 @@ POOL_CHECK_SECONDS: Final = 0.5
 DRAINING: Final = "draining"
 
 
-def agent_card(settings: Settings, *, slots: int) -> AgentCard:
+def agent_card(settings: Settings, *, slots: int) -> WorkerCard:
     """Return how this worker registers: its pool, slots, capabilities and task types."""
     offered = {*settings.capabilities, *capabilities_offered(), f"agent:{settings.pool}"}
-    return AgentCard(
+    return WorkerCard(
         id=WORKER_ID,
         pool=settings.pool,
         capabilities=tuple(sorted(offered)),
@@ -118,7 +118,7 @@ class Presence(StartStopStep):
         emit(Event.WORKER_DRAINING if is_draining else Event.WORKER_JOINED, **fields)
 
 
-def beat_or_join(db: Db, card: AgentCard, *, liveness: timedelta) -> str:
+def beat_or_join(db: Db, card: WorkerCard, *, liveness: timedelta) -> str:
     """Send a heartbeat, or register if the row is missing or stale; return the worker's status."""
     status = beat(db, card.id, liveness=liveness)
     if status is not None:

@@ -14,7 +14,7 @@ from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import MalformedId, TaskId, parse_task, show_artifact, show_task
 from overnight_server.intake.spawn import NewChild, SpawnCaps, spawn
 from overnight_server.intake.translate_request import new_task
-from overnight_server.outcome.artifacts import ArtifactCaps, Made, keep
+from overnight_server.outcome.artifacts import ArtifactCaps, NewArtifact, store_artifact
 from overnight_server.outcome.inputs import ChildView, children_of, inputs_of
 from overnight_server.store.db import DatabaseUnreachable
 from overnight_worker.record_results import (
@@ -75,9 +75,9 @@ class RunGraph:
 
     def keep(self, name: str, content: ArtifactContent) -> str:
         """Store an artifact under a name of the task, and return its id."""
-        artifact = Made(name, content.kind, content.raw)
+        artifact = NewArtifact(name, content.kind, content.raw)
         caps = ArtifactCaps.of(self._resources.settings)
-        stored = _retry(lambda: keep(self._resources.db, self._run.claim, artifact, caps))
+        stored = _retry(lambda: store_artifact(self._resources.db, self._run.claim, artifact, caps))
         return show_artifact(stored)
 
 

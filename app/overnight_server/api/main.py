@@ -118,9 +118,9 @@ def _token_verifier(settings: Settings) -> TokenVerifier | None:
     if not settings.jwt_algorithms:
         return None
     # Importing cryptography is slow, and most deployments use API keys only.
-    from overnight_server.control.tokens import Tokens  # noqa: PLC0415
+    from overnight_server.control.tokens import TokenVerifier  # noqa: PLC0415
 
-    return Tokens.of(settings)
+    return TokenVerifier.of(settings)
 
 
 def _rate_limiter(settings: Settings) -> RateLimiter | None:

@@ -1,1 +1,1 @@
-"""What a person asks for: cancel, resolve a dead letter, change a plan."""
+"""What a person asks for: one function per act, which writes rows, event, log line and wake-up."""

@@ -1,7 +1,7 @@
-"""Agents outside the deployment: coming, showing themselves, draining, leaving.
+"""Pull agents, which run outside the deployment: register, ask for work, drain, leave.
 
-Each has a pool to itself, so that what it can do, take and pay for is judged for it alone. Whoever
-calls here is the owner; another user's agent looks exactly like none.
+Each agent has a pool of its own, so the gate checks capabilities, types and budget of it alone. The
+caller is the owner; another user's agent raises AgentNotFound.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ from overnight_server.store.statements import statement
 
 
 @dataclass(frozen=True)
-class OutsideCard:
-    """Who an agent is and what it can do; without types it takes what its capabilities cover."""
+class PullAgentCard:
+    """An agent's name, slots and what it can run; without types it accepts every type."""
 
     name: str
     capabilities: Sequence[str] = ()
@@ -34,8 +34,8 @@ class OutsideCard:
 
 
 @dataclass(frozen=True)
-class Seat:
-    """What the gate must know of an agent that asks for work; `serves` None is everybody."""
+class AgentPlace:
+    """What the gate needs to know of an agent that asks for work; `serves` None means all users."""
 
     agent_id: str
     pool: str
@@ -46,21 +46,21 @@ class Seat:
     lease: timedelta
 
 
-def register(db: Db, user_id: UserId, card: OutsideCard) -> str:
-    """Announce an agent and return its id; the same name again is the same agent, changed."""
-    # By the owner's id: a name can be given up, and whoever took it would take over the pool.
+def register(db: Db, user_id: UserId, card: PullAgentCard) -> str:
+    """Register an agent and return its id; the same name again updates the same agent."""
+    # Named by the owner's id: a user's name can pass to another user, and the pool must not.
     pool = f"pull:{user_id}/{card.name}"
 
     def work(tx: Connection) -> str:
-        # A pool that nobody knew would not be held by someone who pauses all there are.
+        # A pause of everything locks all pools; a new pool must not appear in between.
         tx.execute(statement("lock_pauses_shared"))
-        named = {"user_id": user_id, "name": card.name}
+        params = {"user_id": user_id, "name": card.name}
         serves = None if card.serves_everyone else user_id
         tx.execute(statement("ensure_pull_pool"), {"pool": pool, "serves": serves})
-        made = tx.execute(
+        registered = tx.execute(
             statement("register_agent"),
             {
-                **named,
+                **params,
                 "id": new_agent_id(),
                 "pool": pool,
                 "capabilities": sorted(set(card.capabilities)),
@@ -72,21 +72,21 @@ def register(db: Db, user_id: UserId, card: OutsideCard) -> str:
                 "silence": round(card.stale_after.total_seconds()),
             },
         )
-        return str(made.scalar_one())
+        return str(registered.scalar_one())
 
     agent_id = db.atomically(work)
     lanes.unskip_lanes(db, pool)
     return agent_id
 
 
-def take_seat(db: Db, user_id: UserId, agent_id: str) -> Seat:
-    """Take an agent's sign of life, and return what it may be given."""
-    named = {"id": agent_id, "user_id": user_id}
-    row = db.atomically(lambda tx: tx.execute(statement("touch_own_agent"), named).one_or_none())
+def record_poll(db: Db, user_id: UserId, agent_id: str) -> AgentPlace:
+    """Record that an agent asked for work, and return what the gate needs to know of it."""
+    params = {"id": agent_id, "user_id": user_id}
+    row = db.atomically(lambda tx: tx.execute(statement("touch_own_agent"), params).one_or_none())
     if row is None:
-        _own(db, user_id, agent_id)
+        _pool_of_own_agent(db, user_id, agent_id)
         raise AgentOffline
-    return Seat(
+    return AgentPlace(
         agent_id=row.id,
         pool=row.pool,
         serves=None if row.serves is None else UserId(row.serves),
@@ -98,11 +98,11 @@ def take_seat(db: Db, user_id: UserId, agent_id: str) -> Seat:
 
 
 def drain(db: Db, user_id: UserId, agent_id: str) -> None:
-    """Give an agent nothing new from now on; what it runs it may finish."""
-    pool = _own(db, user_id, agent_id)
-    named = {"id": agent_id}
+    """Give an agent no new tasks; it may finish what it runs."""
+    pool = _pool_of_own_agent(db, user_id, agent_id)
+    params = {"id": agent_id}
     drained = db.atomically(
-        lambda tx: tx.execute(statement("drain_own_agent"), named).one_or_none()
+        lambda tx: tx.execute(statement("drain_own_agent"), params).one_or_none()
     )
     if drained is None:
         raise AgentOffline
@@ -110,14 +110,14 @@ def drain(db: Db, user_id: UserId, agent_id: str) -> None:
 
 
 def leave(db: Db, user_id: UserId, agent_id: str) -> None:
-    """Take an agent's slots away at once; what it still holds ends with its leases."""
-    _own(db, user_id, agent_id)
+    """Remove an agent's slots at once; claims that it still holds end with their leases."""
+    _pool_of_own_agent(db, user_id, agent_id)
     presence.leave(db, agent_id)
 
 
-def _own(db: Db, user_id: UserId, agent_id: str) -> str:
-    named = {"id": agent_id, "user_id": user_id}
-    row = db.atomically(lambda tx: tx.execute(statement("own_agent"), named).one_or_none())
+def _pool_of_own_agent(db: Db, user_id: UserId, agent_id: str) -> str:
+    params = {"id": agent_id, "user_id": user_id}
+    row = db.atomically(lambda tx: tx.execute(statement("own_agent"), params).one_or_none())
     if row is None:
         raise AgentNotFound
     return str(row.pool)

@@ -1,4 +1,4 @@
-"""Money a person grants or refuses: approving tasks that ask, stopping them, setting budgets."""
+"""Budgets: approve or stop tasks that have used up a budget, and set budgets."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,24 +15,25 @@ from overnight.errors import (
     UserNotFound,
 )
 from overnight_server.domain.budgets import Budget
-from overnight_server.domain.ids import DagId, TaskId, UserId
+from overnight_server.domain.ids import DagId, TaskId, UserId, show_task
 from overnight_server.domain.lifecycle import Event, sources, target
-from overnight_server.outcome.settle import follow_cancelled
+from overnight_server.outcome.settle import resolve_cancelled
 from overnight_server.store import lanes
-from overnight_server.store.after_commit import wake_after_commit
+from overnight_server.store.after_commit import log_after_commit, wake_after_commit
 from overnight_server.store.db import Db
 from overnight_server.store.models import User
 from overnight_server.store.statements import statement
-from overnight_server.telemetry import Event as Said
+from overnight_server.telemetry import Event as Log
 from overnight_server.telemetry import emit
 
-# More than a night should cost.
-MOST_USD = 999_999.0
+# The largest budget that can be set.
+MAX_USD = 999_999.0
+EXCEEDED = "budget_exceeded"
 
 
 @dataclass(frozen=True)
-class Approved:
-    """What an approval came to: which budget was raised, and how many tasks go on."""
+class RaisedBudget:
+    """Which budget an approval raised, and how many tasks became ready."""
 
     budget: Budget
     resumed: int
@@ -40,39 +41,39 @@ class Approved:
 
 def approve(
     db: Db, task_id: TaskId, usd: float, *, actor: str, user_id: UserId | None = None
-) -> Approved:
-    """Allow a task that asks so much more, and let it go on.
+) -> RaisedBudget:
+    """Raise the budget that a task waits for by `usd`, and make the task ready.
 
-    It is the budget that was used up which is raised: the task's ceiling, its graph's, or the
-    user's for this night. Others that wait for the same budget go on with it. With a `user_id`,
-    another user's task looks exactly like none.
+    The raised budget is the task's own, its graph's, or the user's for this night. Other tasks
+    that wait for the same budget become ready too. Raises NotAwaitingApproval if the task waits for
+    no budget; with a `user_id`, another user's task raises TaskNotFound.
     """
-    _check_usd(usd, least=0.01)
+    _check_usd(usd, minimum=0.01)
 
-    def work(tx: Connection) -> Approved:
-        row = _asking(tx, task_id, actor, user_id)
+    def work(tx: Connection) -> RaisedBudget:
+        row = _lock_waiting_task(tx, task_id, actor, user_id)
         budget = Budget(row.awaits_budget)
         if budget is Budget.DAG:
             tx.execute(statement("raise_dag_budget"), {"dag_id": row.dag_id, "usd": usd})
-            resumed = _let_go_on(tx, row.user_id, budget, dag_id=row.dag_id)
+            resumed = _release_waiters(tx, row.user_id, budget, dag_id=row.dag_id)
         elif budget is Budget.NIGHT:
             tx.execute(statement("raise_night_budget"), {"user_id": row.user_id, "usd": usd})
-            resumed = _let_go_on(tx, row.user_id, budget)
+            resumed = _release_waiters(tx, row.user_id, budget)
         else:
             tx.execute(statement("raise_task_budget"), {"task_id": task_id, "usd": usd})
-            resumed = _let_go_on(tx, row.user_id, budget, task_id=task_id)
-        return Approved(budget, resumed)
+            resumed = _release_waiters(tx, row.user_id, budget, task_id=task_id)
+        return RaisedBudget(budget, resumed)
 
     approved = db.atomically(work)
-    emit(Said.BUDGET_RAISED, budget=approved.budget, usd=usd, actor=actor, task_id=task_id)
+    emit(Log.BUDGET_RAISED, budget=approved.budget, usd=usd, actor=actor, task_id=task_id)
     return approved
 
 
 def stop(db: Db, task_id: TaskId, *, actor: str, user_id: UserId | None = None) -> None:
-    """End a task that asks for money: cancelled, with the reason `budget_exceeded`."""
+    """Cancel a task that waits for the approval of a budget; its reason is `budget_exceeded`."""
 
     def work(tx: Connection) -> None:
-        row = _asking(tx, task_id, actor, user_id)
+        row = _lock_waiting_task(tx, task_id, actor, user_id)
         tx.execute(
             statement("cancel"),
             {
@@ -80,16 +81,19 @@ def stop(db: Db, task_id: TaskId, *, actor: str, user_id: UserId | None = None) 
                 "tasks": [task_id],
                 "sources": sources(Event.UNBLOCK),
                 "target": target(Event.CANCEL),
-                "reason": "budget_exceeded",
+                "reason": EXCEEDED,
             },
         ).one()
-        follow_cancelled(tx, [task_id])
+        log_after_commit(
+            tx, Log.TASK_CANCELLED, queue_id=show_task(task_id), actor=actor, reason=EXCEEDED
+        )
+        resolve_cancelled(tx, [task_id])
 
     db.atomically(work)
 
 
 def set_night_budget(db: Db, user_id: UserId, usd: float | None, *, actor: str) -> None:
-    """Set what a user's tasks may cost in a night, None for no limit; those who wait go on."""
+    """Set a user's budget for a night, None for no limit; tasks that waited for it become ready."""
     _check_usd(usd)
 
     def work(tx: Connection) -> None:
@@ -100,14 +104,14 @@ def set_night_budget(db: Db, user_id: UserId, usd: float | None, *, actor: str) 
         )
         if changed.one_or_none() is None:
             raise UserNotFound
-        _let_go_on(tx, user_id, Budget.NIGHT)
+        _release_waiters(tx, user_id, Budget.NIGHT)
 
     db.atomically(work)
-    emit(Said.BUDGET_SET, budget=Budget.NIGHT, usd=_said(usd), actor=actor, user_id=user_id)
+    emit(Log.BUDGET_SET, budget=Budget.NIGHT, usd=_usd_field(usd), actor=actor, user_id=user_id)
 
 
 def set_dag_budget(db: Db, dag_id: DagId, usd: float | None, *, actor: str) -> None:
-    """Set what a graph's tasks together may cost, None for no limit; those who wait go on."""
+    """Set the budget of a graph, None for no limit; tasks that waited for it become ready."""
     _check_usd(usd)
 
     def work(tx: Connection) -> None:
@@ -118,45 +122,48 @@ def set_dag_budget(db: Db, dag_id: DagId, usd: float | None, *, actor: str) -> N
         tx.execute(statement("set_actor"), {"actor": actor})
         tx.execute(statement("set_dag_budget"), {"dag_id": dag_id, "usd": usd})
         lanes.unskip_lane(tx, owner)
-        _let_go_on(tx, owner, Budget.DAG, dag_id=dag_id)
+        _release_waiters(tx, owner, Budget.DAG, dag_id=dag_id)
 
     db.atomically(work)
-    emit(Said.BUDGET_SET, budget=Budget.DAG, usd=_said(usd), actor=actor, dag_id=dag_id)
+    emit(Log.BUDGET_SET, budget=Budget.DAG, usd=_usd_field(usd), actor=actor, dag_id=dag_id)
 
 
 def set_agent_budget(db: Db, agent_id: str, usd: float | None, *, actor: str) -> None:
-    """Set what an agent's runs may cost from now on, None for no limit."""
+    """Set the budget of an agent's future runs, None for no limit."""
     _check_usd(usd)
 
     def work(tx: Connection) -> str:
         tx.execute(statement("set_actor"), {"actor": actor})
-        asked = {"agent_id": agent_id, "usd": usd}
-        pool: str | None = tx.execute(statement("set_agent_budget"), asked).scalar_one_or_none()
+        params = {"agent_id": agent_id, "usd": usd}
+        pool: str | None = tx.execute(statement("set_agent_budget"), params).scalar_one_or_none()
         if pool is None:
             raise AgentNotFound
         return pool
 
-    # What was too dear for it may have parked lanes.
+    # Its pool may have skipped lanes whose tasks cost more than the old budget.
     lanes.unskip_lanes(db, db.atomically(work))
     db.wake()
-    emit(Said.BUDGET_SET, budget=Budget.AGENT, usd=_said(usd), actor=actor, worker=agent_id)
+    emit(Log.BUDGET_SET, budget=Budget.AGENT, usd=_usd_field(usd), actor=actor, worker=agent_id)
 
 
-def _asking(tx: Connection, task_id: TaskId, actor: str, user_id: UserId | None) -> Row[Any]:
-    """Hold the lane of a task that asks for money, and return what it asks for."""
-    named = {"task_id": task_id}
-    seen = tx.execute(statement("budget_awaited_by_task"), named).one_or_none()
-    if seen is None or user_id not in (None, seen.user_id):
+def _lock_waiting_task(
+    tx: Connection, task_id: TaskId, actor: str, user_id: UserId | None
+) -> Row[Any]:
+    """Lock the lane of a task that waits for a budget, and return which budget it is."""
+    params = {"task_id": task_id}
+    unlocked = tx.execute(statement("budget_awaited_by_task"), params).one_or_none()
+    if unlocked is None or user_id not in (None, unlocked.user_id):
         raise TaskNotFound
-    lanes.lock(tx, [seen.user_id])
+    lanes.lock(tx, [unlocked.user_id])
     tx.execute(statement("set_actor"), {"actor": actor})
-    row = tx.execute(statement("budget_awaited_by_task"), named).one()
+    # Read again: the task may have changed before the lane was locked.
+    row = tx.execute(statement("budget_awaited_by_task"), params).one()
     if row.awaits_budget is None:
         raise NotAwaitingApproval(row.state)
     return row
 
 
-def _let_go_on(
+def _release_waiters(
     tx: Connection,
     user_id: UUID,
     budget: Budget,
@@ -164,6 +171,7 @@ def _let_go_on(
     dag_id: UUID | None = None,
     task_id: UUID | None = None,
 ) -> int:
+    """Make the tasks ready that waited for this budget; return how many."""
     rows = tx.execute(
         statement("release_budget_waiters"),
         {
@@ -179,10 +187,10 @@ def _let_go_on(
     return len(rows.all())
 
 
-def _check_usd(usd: float | None, *, least: float = 0.0) -> None:
-    if usd is not None and not least <= usd <= MOST_USD:
-        raise InvalidRequest("usd", str(usd), legal=f"{least:g} to {MOST_USD:.0f}")
+def _check_usd(usd: float | None, *, minimum: float = 0.0) -> None:
+    if usd is not None and not minimum <= usd <= MAX_USD:
+        raise InvalidRequest("usd", str(usd), legal=f"{minimum:g} to {MAX_USD:.0f}")
 
 
-def _said(usd: float | None) -> float | str:
+def _usd_field(usd: float | None) -> float | str:
     return "none" if usd is None else usd

@@ -1,7 +1,6 @@
-"""Doing something to many tasks at once: told beforehand, asked for, and taken back.
+"""Bulk operations on all tasks that a filter selects: preview, start and cancel.
 
-What is asked for is only written down here; maintenance works it off
-(`overnight_server.maintenance.bulk`).
+Starting one only inserts its row; the sweep `overnight_server.maintenance.bulk` changes the tasks.
 """
 
 import json
@@ -22,12 +21,12 @@ from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 from overnight_server.telemetry import Event
 
-SAMPLE = 5
+SAMPLE_SIZE = 5
 
 
 @dataclass(frozen=True)
-class Order:
-    """What to do to which tasks; `priority` is the score that reprioritise sets."""
+class BulkOrder:
+    """What to do with which tasks; `priority` is the score that reprioritise sets."""
 
     action: Action
     filter: TaskFilter
@@ -36,8 +35,8 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Preview:
-    """What an order would come to: the chosen, those it applies to, and the newest of these."""
+class BulkOrderPreview:
+    """How many tasks a filter selects, to how many the action applies, and the newest of these."""
 
     total: int
     applies: int
@@ -45,49 +44,51 @@ class Preview:
 
 
 @dataclass(frozen=True)
-class Started:
-    """An operation that runs; `created` is False if an earlier request under the key began it."""
+class StartedBulk:
+    """A bulk operation; `created` False means an earlier request under the key started it."""
 
     bulk_id: BulkId
     created: bool
 
 
-def selected_by(wanted: TaskFilter) -> TaskSelection:
-    """Read a filter as the list reads its query; a word that is no status is refused."""
+def selection_of(task_filter: TaskFilter) -> TaskSelection:
+    """Return the selection that a filter describes; raise InvalidRequest for an unknown status."""
     states: frozenset[State] | None = None
-    if wanted.status is not None:
+    if task_filter.status is not None:
         try:
-            states = states_of(wanted.status.lower())
+            states = states_of(task_filter.status.lower())
         except ValueError:
             legal = ", ".join(sorted({*Status, *State, *ALIASES}))
-            message = "is no status of a task"
+            message = "is not a status of a task"
             raise InvalidRequest("filter.status", message, legal=legal) from None
     return TaskSelection(
         states,
         TaskCriteria(
-            of_type=wanted.type,
-            of_tag=wanted.tag,
-            of_project=wanted.project_id,
-            of_source=wanted.source,
-            made_from=wanted.created_after,
-            made_until=wanted.created_before,
-            titled=wanted.title,
+            of_type=task_filter.type,
+            of_tag=task_filter.tag,
+            of_project=task_filter.project_id,
+            of_source=task_filter.source,
+            made_from=task_filter.created_after,
+            made_until=task_filter.created_before,
+            titled=task_filter.title,
         ),
     )
 
 
-def preview(db: Db, user_id: UserId, order: Order) -> Preview:
-    """Tell what an order would come to now, and change nothing."""
-    named = _checked(user_id, order)
+def preview(db: Db, user_id: UserId, order: BulkOrder) -> BulkOrderPreview:
+    """Return what an order would do now; change nothing."""
+    params = _selection_params(user_id, order)
 
-    def work(tx: Connection) -> Preview:
-        counted = tx.execute(statement("count_selected_tasks"), named).one()
+    def work(tx: Connection) -> BulkOrderPreview:
+        counted = tx.execute(statement("count_selected_tasks"), params).one()
         sample = (
-            tx.execute(statement("sample_selected_tasks"), {**named, "limit": SAMPLE})
+            tx.execute(statement("sample_selected_tasks"), {**params, "limit": SAMPLE_SIZE})
             .scalars()
             .all()
         )
-        return Preview(counted.total, counted.applies, [TaskId(one) for one in sample])
+        return BulkOrderPreview(
+            counted.total, counted.applies, [TaskId(task_id) for task_id in sample]
+        )
 
     return db.atomically(work, one_instant=True)
 
@@ -95,27 +96,30 @@ def preview(db: Db, user_id: UserId, order: Order) -> Preview:
 def start(
     db: Db,
     user_id: UserId,
-    order: Order,
+    order: BulkOrder,
     *,
     actor: str,
     key_id: str = "",
     idempotency_key: str | None = None,
-) -> Started:
-    """Write an order down, to be worked off from now on; what comes in later is not touched."""
-    named = _checked(user_id, order)
-    # Not under the lane: it takes as long as the user has tasks, and only promises a number.
+) -> StartedBulk:
+    """Start a bulk operation; tasks that are submitted later are not changed.
+
+    The same idempotency key again returns the first operation.
+    """
+    params = _selection_params(user_id, order)
+    # Counted without the lane's lock, because the count may take long; the number is only shown.
     total = db.atomically(
-        lambda tx: tx.execute(statement("count_selected_tasks"), named).one().total
+        lambda tx: tx.execute(statement("count_selected_tasks"), params).one().total
     )
     bulk_id = new_bulk_id()
 
-    def work(tx: Connection) -> Started:
+    def work(tx: Connection) -> StartedBulk:
         lanes.lock(tx, [user_id])
         if idempotency_key is not None:
-            sent = {"user_id": user_id, "key": idempotency_key}
-            known = tx.execute(statement("bulk_by_idempotency_key"), sent).one_or_none()
-            if known is not None:
-                return Started(BulkId(known.id), created=False)
+            key = {"user_id": user_id, "key": idempotency_key}
+            existing = tx.execute(statement("bulk_by_idempotency_key"), key).one_or_none()
+            if existing is not None:
+                return StartedBulk(BulkId(existing.id), created=False)
         tx.execute(statement("set_actor"), {"actor": actor})
         tx.execute(
             statement("start_bulk"),
@@ -139,23 +143,23 @@ def start(
             total=total,
             user_id=user_id,
         )
-        return Started(bulk_id, created=True)
+        return StartedBulk(bulk_id, created=True)
 
     return db.atomically(work)
 
 
 def cancel_bulk(db: Db, user_id: UserId, bulk_id: BulkId, *, actor: str) -> None:
-    """Let an operation go no further; what it has done stays done.
+    """Stop a bulk operation; tasks that it has changed stay changed.
 
-    Another user's looks exactly like none. One that has ended raises BulkAlreadyFinished.
+    Raises BulkNotFound also for another user's operation, and BulkAlreadyFinished if it has ended.
     """
 
     def work(tx: Connection) -> None:
         tx.execute(statement("set_actor"), {"actor": actor})
-        named = {"user_id": user_id, "bulk_id": bulk_id}
-        if tx.execute(statement("cancel_bulk"), {**named, "actor": actor}).one_or_none() is None:
-            one = {**named, "before": None, "limit": 1}
-            row = tx.execute(statement("view_bulks"), one).one_or_none()
+        params = {"user_id": user_id, "bulk_id": bulk_id}
+        if tx.execute(statement("cancel_bulk"), {**params, "actor": actor}).one_or_none() is None:
+            view = {**params, "before": None, "limit": 1}
+            row = tx.execute(statement("view_bulks"), view).one_or_none()
             if row is None:
                 raise BulkNotFound
             raise BulkAlreadyFinished(row.state)
@@ -163,27 +167,27 @@ def cancel_bulk(db: Db, user_id: UserId, bulk_id: BulkId, *, actor: str) -> None
     db.atomically(work)
 
 
-def _checked(user_id: UserId, order: Order) -> dict[str, Any]:
-    """Refuse an order that cannot be meant so; return what the choosing statements want."""
+def _selection_params(user_id: UserId, order: BulkOrder) -> dict[str, Any]:
+    """Return the parameters of the selecting statements; raise for a contradictory order."""
     fields = order.filter.model_dump(exclude_none=True)
     if not fields and not order.everything:
         raise InvalidRequest(
             "filter",
-            "it chooses every task there is",
+            "it selects all of your tasks",
             legal=f"one of {', '.join(TaskFilter.model_fields)}; or everything: true",
         )
     if fields and order.everything:
         legal = "a filter, or everything: true"
         raise InvalidRequest("everything", f"the filter names {', '.join(fields)}", legal=legal)
-    needs_idle_listener = order.action is Action.REPRIORITISE
-    if needs_idle_listener and order.priority is None:
+    sets_priority = order.action is Action.REPRIORITISE
+    if sets_priority and order.priority is None:
         legal = "priority from 1 to 4, or priority_score from 0 to 100"
-        raise InvalidRequest("priority", "reprioritise needs one", legal=legal)
-    if not needs_idle_listener and order.priority is not None:
-        message = f"{order.action} sets none"
-        raise InvalidRequest("priority", message, legal="none, or the action reprioritise")
+        raise InvalidRequest("priority", "is required by reprioritise", legal=legal)
+    if not sets_priority and order.priority is not None:
+        message = f"is not used by {order.action}"
+        raise InvalidRequest("priority", message, legal="no priority, or the action reprioritise")
     return {
-        **selected_by(order.filter).parameters,
+        **selection_of(order.filter).parameters,
         "user_id": user_id,
         "applies_to": applies_to(order.action),
         "priority": order.priority,

@@ -1,9 +1,8 @@
-"""Claim tokens: an agent outside the deployment shows one to act for one claim while it holds it.
+"""Claim tokens: a pull agent sends one with each request about a claim that it holds.
 
-A token reads `overnight_claim_<task>_<epoch>_<digest>`. The digest is made from the random token
-that the claim itself carries, so there is no secret to keep or to change, nothing to store and
-nothing to clean up: with the claim the token ends, whoever ended it. It opens what a run may do
-(heartbeat, progress, result, spawn) for that very task, and no other door.
+A token is `overnight_claim_<task>_<epoch>_<digest>`. The digest is computed from the random token
+in the claim's row, so no secret is stored, and the token becomes invalid when the claim ends. It
+allows what a run may do (heartbeat, progress, result, spawn) for that task only.
 """
 
 import hashlib
@@ -20,15 +19,15 @@ from overnight_server.store.statements import statement
 
 PREFIX = "overnight_claim_"
 SHAPE = re.compile(PREFIX + r"([0-9a-f]{32})_([1-9][0-9]{0,8})_([0-9a-f]{64})")
-Standing = Literal["held", "superseded", "over"]
+ClaimStatus = Literal["held", "superseded", "over"]
 
 
 class ClaimOver(Exception):
-    """The token was never good, or its claim has ended; which of the two is not told."""
+    """The token is invalid, or its claim has ended; the response does not say which."""
 
 
 class ClaimEnded(ClaimOver):
-    """The token was good, so that its holder may know: the claim it was made for has ended."""
+    """The token was valid, and the claim has ended."""
 
     def __init__(self, user_id: UserId, epoch: int) -> None:
         super().__init__()
@@ -37,7 +36,7 @@ class ClaimEnded(ClaimOver):
 
 
 class Superseded(StaleAttempt):
-    """The token was good, but a later attempt has the task now."""
+    """The token was valid, but a later attempt holds the task now."""
 
     def __init__(self, user_id: UserId, epoch: int) -> None:
         super().__init__()
@@ -46,49 +45,49 @@ class Superseded(StaleAttempt):
 
 
 @dataclass(frozen=True)
-class Holder:
-    """A run that holds its task: the claim to act with, and whose task it is."""
+class ClaimHolder:
+    """The claim that a token proves, and the owner of its task."""
 
     claim: Claim
     user_id: UserId
 
     @property
     def served(self) -> ActingUser:
-        """What the database must know to serve this run and nobody else."""
+        """The user and actor that the database transaction of this run acts for."""
         return ActingUser(self.user_id, f"claim:{self.claim.task_id}:{self.claim.epoch}")
 
 
 def issue(claim: Claim) -> str:
-    """Return the token of a claim; the same claim always has the same."""
+    """Return the token of a claim; it is always the same for the same claim."""
     return f"{PREFIX}{claim.task_id.hex}_{claim.epoch}_{_digest(claim)}"
 
 
-def verify(db: Db, task_id: TaskId, shown: str) -> Holder:
-    """Return the run that shows this token about this task, if it holds the task still.
+def verify(db: Db, task_id: TaskId, token: str) -> ClaimHolder:
+    """Return the claim that a token proves, if it still holds this task.
 
-    Another task's token raises TaskNotFound, that of an attempt which a later one has taken over
-    from StaleAttempt, and any other that is not good ClaimOver. Nothing is changed. The answer may
-    be old a moment later: whatever is then done goes through the claim's own compare-and-set.
+    Raises TaskNotFound for the token of another task, StaleAttempt if a later attempt holds the
+    task, and ClaimOver for every other token that is not valid. The claim may end right after this
+    check: each write also compares epoch and token.
     """
-    found = SHAPE.fullmatch(shown)
-    if found is None:
+    parts = SHAPE.fullmatch(token)
+    if parts is None:
         raise ClaimOver
-    if UUID(found[1]) != task_id:
+    if UUID(parts[1]) != task_id:
         raise TaskNotFound
-    named = {"task_id": task_id, "epoch": int(found[2]), "digest": found[3]}
-    row = db.atomically(lambda tx: tx.execute(statement("holder_of_claim"), named).one_or_none())
+    params = {"task_id": task_id, "epoch": int(parts[2]), "digest": parts[3]}
+    row = db.atomically(lambda tx: tx.execute(statement("holder_of_claim"), params).one_or_none())
     if row is None:
         raise ClaimOver
-    standing = cast("Standing", row.claim_status)
-    match standing:
+    status = cast("ClaimStatus", row.claim_status)
+    match status:
         case "held":
-            return Holder(Claim(task_id, int(found[2]), row.token), UserId(row.user_id))
+            return ClaimHolder(Claim(task_id, int(parts[2]), row.token), UserId(row.user_id))
         case "superseded":
-            raise Superseded(UserId(row.user_id), int(found[2]))
+            raise Superseded(UserId(row.user_id), int(parts[2]))
         case "over":
-            raise ClaimEnded(UserId(row.user_id), int(found[2]))
+            raise ClaimEnded(UserId(row.user_id), int(parts[2]))
         case _:
-            assert_never(standing)
+            assert_never(status)
 
 
 def _digest(claim: Claim) -> str:

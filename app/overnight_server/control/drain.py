@@ -1,4 +1,4 @@
-"""Draining a worker: it finishes what it runs and is given nothing new."""
+"""Drain a worker: it finishes its runs and gets no new ones."""
 
 from sqlalchemy import Connection
 
@@ -9,33 +9,34 @@ from overnight_server.store.statements import statement
 
 
 def drain(db: Db, name: str) -> str:
-    """Take a worker's slots out of the gate while its runs finish; return its whole id.
+    """Give a worker no new tasks while its runs finish; return its full id.
 
-    `name` is its id, or a beginning or an end of it that no other living worker has. The worker
-    hears of it with its next sign of life and then takes no more messages.
+    `name` is the worker's id, or a prefix or suffix of it that matches no other live worker. The
+    worker reads the change with its next heartbeat and then takes no more messages. Raises
+    WorkerNotFound if the name matches no worker, or several.
     """
-    return _change(db, name, draining=True)
+    return _set_draining(db, name, draining=True)
 
 
 def undrain(db: Db, name: str) -> str:
-    """Give a draining worker work again; return its whole id."""
-    return _change(db, name, draining=False)
+    """Give a draining worker new tasks again; return its full id."""
+    return _set_draining(db, name, draining=False)
 
 
-def _change(db: Db, name: str, *, draining: bool) -> str:
-    agent_id, pool = db.atomically(lambda tx: _set(tx, name, draining=draining))
-    # What it could or could not do changes what its pool may promise.
+def _set_draining(db: Db, name: str, *, draining: bool) -> str:
+    agent_id, pool = db.atomically(lambda tx: _mark(tx, name, draining=draining))
+    # The capabilities of the pool have changed, so lanes that it skipped are checked again.
     lanes.unskip_lanes(db, pool)
     db.wake()
     return agent_id
 
 
-def _set(tx: Connection, name: str, *, draining: bool) -> tuple[str, str]:
-    found = tx.execute(statement("lock_agents"), {"name": name}).all()
-    meant = [agent for agent in found if agent.id == name] or found
-    if len(meant) != 1 or not name:
-        raise WorkerNotFound(name, [agent.id for agent in meant])
-    [agent] = meant
+def _mark(tx: Connection, name: str, *, draining: bool) -> tuple[str, str]:
+    matches = tx.execute(statement("lock_agents"), {"name": name}).all()
+    agents = [agent for agent in matches if agent.id == name] or matches
+    if len(agents) != 1 or not name:
+        raise WorkerNotFound(name, [agent.id for agent in agents])
+    [agent] = agents
     if draining:
         tx.execute(statement("drain_agent"), {"id": agent.id})
     else:

@@ -1,4 +1,4 @@
-"""Changing what was said of a task: only while nobody runs it, and only what its editor saw."""
+"""Edit a waiting task, if it has not changed since its editor read it."""
 
 import hashlib
 import json
@@ -18,19 +18,22 @@ from overnight_server.store.after_commit import wake_after_commit
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
-#: What stands for whichever edition there is.
+#: An edition that matches every edition of a task.
 ANY = "*"
 
 
 class Unset(Enum):
-    """In place of a value: it stays as it is."""
+    """Stands for a value that the edit does not change, where None removes the value."""
 
     UNSET = "unset"
 
 
 @dataclass(frozen=True)
-class Changes:
-    """What to change; None leaves it, but for the two that may be taken away."""
+class TaskEdit:
+    """The new values of a task's fields; None leaves a field unchanged.
+
+    A timeout or a deadline of None removes it; `Unset.UNSET` leaves it unchanged.
+    """
 
     title: str | None = None
     description: str | None = None
@@ -42,8 +45,8 @@ class Changes:
     deadline_at: datetime | Unset | None = Unset.UNSET
 
     @property
-    def are_none(self) -> bool:
-        """Whether nothing would change."""
+    def is_empty(self) -> bool:
+        """Whether no field changes."""
         return all(getattr(self, field.name) in (None, Unset.UNSET) for field in fields(self))
 
 
@@ -51,52 +54,52 @@ def edit(
     db: Db,
     user_id: UserId,
     task_id: TaskId,
-    changes: Changes,
+    changes: TaskEdit,
     *,
     editions: Collection[str],
     actor: str,
 ) -> None:
-    """Change one of the user's waiting tasks, if it is still as one of these editions shows it.
+    """Change one of the user's waiting tasks, if its edition is one of `editions`.
 
-    Raises TaskNotFound for another user's task, PreconditionFailed for a task that has changed
-    since, and NotEditable for one that is claimed or has ended.
+    Raises TaskNotFound also for another user's task, PreconditionFailed if the task has changed
+    since, and NotEditable if it is claimed or has ended.
     """
 
     def work(tx: Connection) -> None:
         lanes.lock(tx, [user_id])
         tx.execute(statement("set_actor"), {"actor": actor})
-        amend(tx, user_id, task_id, changes, editions=editions)
-        # What could not start before may now.
+        edit_task(tx, user_id, task_id, changes, editions=editions)
+        # The task may have become startable.
         lanes.unskip_lane(tx, user_id)
         wake_after_commit(tx)
 
     db.atomically(work)
 
 
-def amend(
+def edit_task(
     tx: Connection,
     user_id: UserId,
     task_id: TaskId,
-    changes: Changes,
+    changes: TaskEdit,
     *,
     editions: Collection[str] = (ANY,),
 ) -> None:
-    """Do what `edit` does in a transaction that holds the lane; the caller wakes the lane."""
-    named = {"user_id": user_id, "task_id": task_id}
-    row = tx.execute(statement("lock_task"), named).mappings().one_or_none()
+    """Do what `edit` does in a transaction that holds the lane; the caller unskips the lane."""
+    params = {"user_id": user_id, "task_id": task_id}
+    row = tx.execute(statement("lock_task"), params).mappings().one_or_none()
     if row is None:
         raise TaskNotFound
     if ANY not in editions and edition_of(dict(row)) not in editions:
         raise PreconditionFailed
     if State(row["state"]) not in WAITING:
         raise NotEditable(row["state"])
-    apply(tx, user_id, task_id, changes, WAITING)
+    apply_edit(tx, user_id, task_id, changes, WAITING)
 
 
-def apply(
-    tx: Connection, user_id: UserId, task_id: TaskId, changes: Changes, sources: Collection[State]
+def apply_edit(
+    tx: Connection, user_id: UserId, task_id: TaskId, changes: TaskEdit, sources: Collection[State]
 ) -> None:
-    """Write changes to a task that stands in one of these states; the lane is held."""
+    """Write the changes to a task that is in one of the `sources` states; the lane is held."""
     timeout, deadline = changes.timeout_seconds, changes.deadline_at
     tx.execute(
         statement("edit_task"),
@@ -119,8 +122,8 @@ def apply(
 
 
 def edition_of(row: Mapping[str, Any]) -> str:
-    """Return a word that differs whenever the task stands elsewhere or was edited."""
-    seen = [
+    """Return a digest that changes whenever the task's state or an editable field changes."""
+    values = [
         row["state"],
         row["title"],
         row["description"],
@@ -129,4 +132,4 @@ def edition_of(row: Mapping[str, Any]) -> str:
         list(row["tags"]),
         row["timeout_seconds"],
     ]
-    return hashlib.sha256(json.dumps(seen).encode()).hexdigest()[:20]
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:20]

@@ -1,9 +1,9 @@
-"""Forking a graph: a new one in which a chosen task and all after it run anew.
+"""Fork a graph: create a new graph in which one task and all tasks after it run again.
 
-What else completed is copied into the new graph, as completed and with its output, but without
-attempts, hours or costs. It is copied and not referred to, so that every edge stays within its
-graph, a graph's counts and budget are its own, and neither graph changes when something is done to
-the other. What neither completed nor is needed stays behind.
+Other completed tasks are copied into the new graph as completed, with their outputs but without
+attempts, hours and costs. They are copied so that every edge stays inside its graph, each graph has
+its own counts and budget, and a change to one graph does not affect the other. Tasks that have not
+completed and do not come after the chosen task are not copied.
 """
 
 import json
@@ -29,24 +29,23 @@ from overnight_server.domain.lifecycle import State
 from overnight_server.fault_points import fault
 from overnight_server.intake.caps import Caps, check_caps
 from overnight_server.intake.submit import find_dag_by_key, report_dag_added
-from overnight_server.store import edges as following
-from overnight_server.store import lanes
+from overnight_server.store import edges, lanes
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
-CONTEXT = "context_refs"
+REFERENCES = "context_refs"
 
 
 @dataclass(frozen=True)
-class Forked:
-    """A new graph; `tasks` leads from each old task to its copy, `again` names copies that run.
+class ForkedDag:
+    """A new graph; `copies` maps each old task to its copy, `rerun` holds the copies that run.
 
-    `created` False means an earlier request had made it already; then both are empty.
+    `created` False means that an earlier request under its key created it; both are then empty.
     """
 
     dag_id: DagId
-    tasks: Mapping[TaskId, TaskId]
-    again: frozenset[TaskId]
+    copies: Mapping[TaskId, TaskId]
+    rerun: frozenset[TaskId]
     forked_from: DagId
     created: bool = True
 
@@ -60,43 +59,44 @@ def fork(
     actor: str,
     title: str | None = None,
     idempotency_key: str | None = None,
-) -> Forked:
-    """Make a new graph that runs one of the user's tasks and all after it anew.
+) -> ForkedDag:
+    """Create a graph that runs one of the user's tasks and all tasks after it again.
 
-    The old graph stays as it is. The new one has its title, unless another is given, and its
-    budget, of which nothing is spent. Another user's task looks exactly like none; the caps on
-    waiting work and on the size of a graph hold as for a submit.
+    The old graph is not changed. The new graph has its title, unless another is given, and its
+    budget, of which nothing is spent. The same idempotency key again returns the first fork. Raises
+    TaskNotFound also for another user's task; caps apply as for a submit.
     """
 
-    def work(tx: Connection) -> Forked:
+    def work(tx: Connection) -> ForkedDag:
         lanes.lock(tx, [user_id])
         tx.execute(statement("set_actor"), {"actor": actor})
-        mine = {"user_id": user_id, "task_id": task_id}
-        graph = tx.execute(statement("graph_to_fork"), mine).one_or_none()
+        params = {"user_id": user_id, "task_id": task_id}
+        graph = tx.execute(statement("graph_to_fork"), params).one_or_none()
         if graph is None:
             raise TaskNotFound
-        known = find_dag_by_key(tx, user_id, idempotency_key)
-        if known is not None:
-            return Forked(known, {}, frozenset(), _origin(tx, user_id, known), created=False)
-        old = _read(tx, user_id, DagId(graph.id))
-        again = to_run_again(task_id, old.states, old.pairs)
-        # Whoever runs anew spawns anew: what it spawned then is neither taken over nor waited for.
-        dropped = spawned_by(old.spawners, again)
+        existing = find_dag_by_key(tx, user_id, idempotency_key)
+        if existing is not None:
+            origin = _origin(tx, user_id, existing)
+            return ForkedDag(existing, {}, frozenset(), origin, created=False)
+        old = _read_graph(tx, user_id, DagId(graph.id))
+        rerun = to_run_again(task_id, old.states, old.pairs)
+        # A task that runs again spawns again: its earlier children are not copied.
+        dropped = spawned_by(old.spawners, rerun)
         if task_id in dropped:
             raise InvalidRequest(
                 "task_id",
-                f"{show_task(old.spawners[task_id])} spawned it, and would do so again",
+                f"{show_task(old.spawners[task_id])} spawned it, and would spawn it again",
                 legal="the task that spawned it",
             )
-        again -= dropped
-        completed = {one for one, state in old.states.items() if state is State.COMPLETED}
-        taken = completed - again - dropped
-        size = len(again) + len(taken)
-        depth = check_caps(tx, user_id, len(again), caps, size=size, field_name="task_id")
-        forked = Forked(
+        rerun -= dropped
+        completed = {task for task, state in old.states.items() if state is State.COMPLETED}
+        copied = completed - rerun - dropped
+        size = len(rerun) + len(copied)
+        depth = check_caps(tx, user_id, len(rerun), caps, size=size, field_name="task_id")
+        forked = ForkedDag(
             new_dag_id(),
-            names := {one: new_task_id() for one in sorted(again | taken)},
-            frozenset(names[one] for one in again),
+            copies := {task: new_task_id() for task in sorted(rerun | copied)},
+            frozenset(copies[task] for task in rerun),
             DagId(graph.id),
         )
         tx.execute(
@@ -111,10 +111,10 @@ def fork(
                 "key": idempotency_key,
             },
         )
-        edges = _copy(tx, user_id, old, forked, actor)
-        # As if what was taken over had just completed: releases, and cancels what is not needed.
-        following.resolve_dependents(tx, [names[one] for one in taken])
-        report_dag_added(tx, forked.dag_id, tasks=size, edges=edges, depth=depth)
+        edge_count = _copy(tx, user_id, old, forked, actor)
+        # As if the copied tasks had just completed: their dependents become ready or are cancelled.
+        edges.resolve_dependents(tx, [copies[task] for task in copied])
+        report_dag_added(tx, forked.dag_id, tasks=size, edges=edge_count, depth=depth)
         fault("intake.before_commit")
         return forked
 
@@ -124,19 +124,19 @@ def fork(
 
 
 def _origin(tx: Connection, user_id: UserId, dag_id: DagId) -> DagId:
-    """Return which graph a fork was made from; a graph that is no fork has taken the key."""
-    named = {"user_id": user_id, "dag_id": dag_id}
-    origin = tx.execute(statement("view_dag"), named).one().forked_from
+    """Return the graph that a fork was made from; raise if the key belongs to another graph."""
+    params = {"user_id": user_id, "dag_id": dag_id}
+    origin = tx.execute(statement("view_dag"), params).one().forked_from
     if origin is None:
         raise InvalidRequest(
-            "idempotency_key", f"{show_dag(dag_id)} was created under it", legal="a key of its own"
+            "idempotency_key", f"{show_dag(dag_id)} was created under it", legal="a new key"
         )
     return DagId(origin)
 
 
 @dataclass(frozen=True)
-class _Old:
-    """A graph as it stands; `specs` and `refs` are those that speak of other tasks."""
+class _OldGraph:
+    """The graph to fork; `specs` and `refs` are those that refer to other tasks."""
 
     states: Mapping[TaskId, State]
     spawners: Mapping[TaskId, TaskId]
@@ -150,85 +150,92 @@ class _Old:
         return [(TaskId(edge.parent_id), TaskId(edge.child_id)) for edge in self.edges]
 
 
-def _read(tx: Connection, user_id: UserId, dag_id: DagId) -> _Old:
-    named = {"user_id": user_id, "dag_id": dag_id}
-    rows = tx.execute(statement("tasks_of_graph"), named).all()
-    return _Old(
+def _read_graph(tx: Connection, user_id: UserId, dag_id: DagId) -> _OldGraph:
+    params = {"user_id": user_id, "dag_id": dag_id}
+    rows = tx.execute(statement("tasks_of_graph"), params).all()
+    return _OldGraph(
         {TaskId(row.id): State(row.state) for row in rows},
         {TaskId(row.id): TaskId(row.parent_id) for row in rows if row.parent_id is not None},
-        tx.execute(statement("edges_of_graph"), named).all(),
-        {TaskId(row.id): row.spec for row in tx.execute(statement("specs_of_graph"), named)},
-        {TaskId(row.id): row.context_refs for row in tx.execute(statement("refs_of_graph"), named)},
+        tx.execute(statement("edges_of_graph"), params).all(),
+        {TaskId(row.id): row.spec for row in tx.execute(statement("specs_of_graph"), params)},
+        {
+            TaskId(row.id): row.context_refs
+            for row in tx.execute(statement("refs_of_graph"), params)
+        },
     )
 
 
-def _copy(tx: Connection, user_id: UserId, old: _Old, forked: Forked, actor: str) -> int:
-    names = forked.tasks
-    taken = {one for one, new in names.items() if new not in forked.again}
-    # What was taken over waits for nobody that runs anew; among themselves it has met already.
+def _copy(tx: Connection, user_id: UserId, old: _OldGraph, forked: ForkedDag, actor: str) -> int:
+    """Insert the copies of tasks and edges; return how many edges were copied."""
+    copies = forked.copies
+    completed = {task for task, copy in copies.items() if copy not in forked.rerun}
+    # A copied task waits for no task that runs again; edges between copied tasks are met.
     kept = [
         edge
         for edge in old.edges
-        if edge.parent_id in names
-        and edge.child_id in names
-        and (edge.child_id not in taken or edge.parent_id in taken)
+        if edge.parent_id in copies
+        and edge.child_id in copies
+        and (edge.child_id not in completed or edge.parent_id in completed)
     ]
-    unmet = Counter(edge.child_id for edge in kept if edge.child_id not in taken)
-    shown = {show_task(one): show_task(new) for one, new in names.items()}
-    copies = [
+    unmet = Counter(edge.child_id for edge in kept if edge.child_id not in completed)
+    shown = {show_task(task): show_task(copy) for task, copy in copies.items()}
+    task_rows = [
         {
-            "old_id": str(one),
-            "id": str(new),
-            "is_copied": one in taken,
-            "unmet": unmet[one],
-            "spec": repointed(old.specs[one], shown) if one in old.specs else None,
+            "old_id": str(task),
+            "id": str(copy),
+            "is_copied": task in completed,
+            "unmet": unmet[task],
+            "spec": repointed(old.specs[task], shown) if task in old.specs else None,
             "context_refs": {
-                text: shown.get(whose, whose) for text, whose in old.refs.get(one, {}).items()
+                text: shown.get(target, target) for text, target in old.refs.get(task, {}).items()
             }
             or None,
-            # Both were taken over.
-            "parent_id": str(names[old.spawners[one]]) if old.spawners.get(one) in names else None,
+            # A child is copied only together with its parent.
+            "parent_id": (
+                str(copies[old.spawners[task]]) if old.spawners.get(task) in copies else None
+            ),
         }
-        for one, new in names.items()
+        for task, copy in copies.items()
     ]
-    links = [
+    edge_rows = [
         {
-            "parent_id": str(names[edge.parent_id]),
-            "child_id": str(names[edge.child_id]),
+            "parent_id": str(copies[edge.parent_id]),
+            "child_id": str(copies[edge.child_id]),
             "dag_id": str(forked.dag_id),
             "condition": edge.condition,
             "on_unmet": edge.on_unmet,
-            "is_met": edge.child_id in taken,
+            "is_met": edge.child_id in completed,
         }
         for edge in kept
     ]
     tx.execute(
         statement("fork_tasks"),
-        {"dag_id": forked.dag_id, "created_by": actor, "copies": json.dumps(copies)},
+        {"dag_id": forked.dag_id, "created_by": actor, "copies": json.dumps(task_rows)},
     )
-    if links:
-        tx.execute(statement("insert_edges"), {"user_id": user_id, "edges": json.dumps(links)})
-    return len(links)
+    if edge_rows:
+        params = {"user_id": user_id, "edges": json.dumps(edge_rows)}
+        tx.execute(statement("insert_edges"), params)
+    return len(edge_rows)
 
 
-def repointed(spec: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return a spec whose references to tasks name their copies.
+def repointed(spec: Mapping[str, Any], copies: Mapping[str, str]) -> dict[str, Any]:
+    """Return a spec whose references to tasks refer to their copies.
 
     >>> repointed({"context_refs": ["task:task_A:output", "artifact:x"]}, {"task_A": "task_B"})
     {'context_refs': ['task:task_B:output', 'artifact:x']}
     """
-    return {**spec, CONTEXT: _repointed(spec[CONTEXT], names)}
+    return {**spec, REFERENCES: _repointed(spec[REFERENCES], copies)}
 
 
-def _repointed(value: object, names: Mapping[str, str]) -> object:
+def _repointed(value: object, copies: Mapping[str, str]) -> object:
     match value:
         case str():
             kind, _, rest = value.partition(":")
-            name, colon, what = rest.partition(":")
-            return f"{kind}:{names[name]}{colon}{what}" if name in names else value
+            task, colon, part = rest.partition(":")
+            return f"{kind}:{copies[task]}{colon}{part}" if task in copies else value
         case list():
-            return [_repointed(one, names) for one in value]
+            return [_repointed(item, copies) for item in value]
         case dict():
-            return {key: _repointed(one, names) for key, one in value.items()}
+            return {key: _repointed(item, copies) for key, item in value.items()}
         case _:
             return value

@@ -1,4 +1,4 @@
-"""What an operator does with rows of the inbox that could not become tasks."""
+"""Retry or drop rows of the inbox that could not become tasks."""
 
 from overnight.errors import InboxRowNotFound
 from overnight_server.store.db import Db
@@ -6,14 +6,14 @@ from overnight_server.store.statements import statement
 
 
 def retry_row(db: Db, row_id: int) -> None:
-    """Let a refused row be tried again, at its old place in its user's line."""
+    """Process a refused row again, at its old position in the user's inbox."""
     values = {"row_id": row_id}
     if db.atomically(lambda tx: tx.execute(statement("retry_inbox"), values).first()) is None:
         raise InboxRowNotFound(row_id, "was refused")
 
 
 def drop_row(db: Db, row_id: int, *, actor: str) -> None:
-    """Give a row up that waits or was refused; it stays to be seen."""
+    """Drop a row that waits or was refused; the row stays visible but never becomes a task."""
     values = {"row_id": row_id, "actor": actor}
     if db.atomically(lambda tx: tx.execute(statement("drop_inbox"), values).first()) is None:
         raise InboxRowNotFound(row_id, "waits or was refused")

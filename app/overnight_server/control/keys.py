@@ -1,8 +1,8 @@
-"""API keys: made once, shown once, kept only as hashes.
+"""API keys: issue, rotate, revoke and authenticate; only their hashes are stored.
 
-A key reads `overnight_live_<id>_<secret>_<check>`. The id finds the row, the secret is 32
-random bytes in base 62, and the check lets a mistyped or invented key be refused before the
-database is asked. With that much randomness a plain SHA-256 is as good as a slow hash.
+A key is `overnight_live_<id>_<secret>_<check>`. The id finds the row, the secret is 32 random bytes
+in base 62, and the checksum lets a mistyped or invented key be refused without a database query. A
+secret with so much randomness needs no slow hash; SHA-256 is enough.
 """
 
 import hashlib
@@ -32,16 +32,16 @@ ID_LENGTH = 12
 SECRET_LENGTH = 43
 CHECK_LENGTH = 6
 SECRET_BYTES = 32
-# Room to change a key in every place that has it, and no more.
+# How long a rotated key stays valid, so that it can be replaced everywhere.
 GRACE = timedelta(days=1)
-LONGEST_GRACE = timedelta(days=30)
-# Nobody can keep track of more, and every one of them opens the door.
-MOST_KEYS = 100
+MAX_GRACE = timedelta(days=30)
+# How many valid keys a user may have.
+MAX_KEYS = 100
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Whoever presents a good key, or a good token; `key_id` is empty for a token."""
+    """The user of a request, as its key or token proves; `key_id` is empty for a token."""
 
     user_id: UserId
     key_id: str
@@ -49,7 +49,7 @@ class Caller:
     is_admin: bool = False
 
     def may(self, scope: str) -> bool:
-        """Whether the key was given this right."""
+        """Return whether the key has this scope."""
         return reach(self.scopes, scope)
 
     @property
@@ -59,13 +59,13 @@ class Caller:
 
     @property
     def served(self) -> ActingUser:
-        """What the database must know to serve this caller and nobody else."""
+        """The user, actor and key that a database transaction of this caller acts for."""
         return ActingUser(self.user_id, self.actor, self.key_id)
 
 
 @dataclass(frozen=True)
-class Card:
-    """What is written beside a key: its name, its rights and how long it lives."""
+class KeyCard:
+    """The name, scopes and lifetime of a key."""
 
     name: str
     scopes: Sequence[str] = (EVERYTHING,)
@@ -73,7 +73,7 @@ class Card:
 
 
 class UnusableKey(ValueError):
-    """A key that cannot be seeded: damaged, revoked, or another user's. It is not repeated."""
+    """A local key that is malformed, revoked or another user's; the message omits the key."""
 
 
 def issue(
@@ -85,15 +85,15 @@ def issue(
     expires_in: timedelta | None = None,
     maker: str | None = None,
 ) -> str:
-    """Make a key for a user and return it; this is the only time it can be seen.
+    """Issue a key for a user and return it; it cannot be shown again.
 
-    It does not outlive the key with which it is made, if a `maker` is named.
+    It does not outlive the key `maker` with which it is issued, if one is given.
     """
     key = new_key()
-    card = Card(name, checked(scopes), expires_in)
+    card = KeyCard(name, checked(scopes), expires_in)
 
     def work(tx: Connection) -> None:
-        _check_room(tx, user_id)
+        _check_key_count(tx, user_id)
         _register(tx, user_id, key, card, no_later_than=_end_of(tx, maker))
 
     db.atomically(work)
@@ -108,32 +108,31 @@ def rotate(
     user_id: UserId | None = None,
     maker: str | None = None,
 ) -> str:
-    """Make a key that takes over from another, which stays good for the grace, and return it.
+    """Issue a key that replaces another, which stays valid for the grace, and return the new key.
 
-    The new one has the old one's name and rights, and lives as long as the old one was meant to,
-    but not longer than the key with which it is made, if a `maker` is named.
-    With a `user_id` another user's key looks exactly like none. A key can be rotated once: the
-    loser of a race is told there is no such key in force.
+    The new key has the name, scopes and lifetime of the old one, but does not outlive the key
+    `maker`, if one is given. A key can be rotated once. Raises KeyNotFound if the key is not valid
+    or was rotated already; with a `user_id` also for another user's key.
     """
-    if not timedelta() <= grace <= LONGEST_GRACE:
-        raise InvalidRequest("grace", f"{grace}", legal=f"0 seconds to {LONGEST_GRACE.days} days")
+    if not timedelta() <= grace <= MAX_GRACE:
+        raise InvalidRequest("grace", f"{grace}", legal=f"0 seconds to {MAX_GRACE.days} days")
     key = new_key()
 
     def work(tx: Connection) -> None:
         end = func.clock() + grace
-        # Read first: the maker may be the old one itself, which is about to be cut short.
+        # Read before the update, which shortens the old key: the maker may be the old key.
         no_later_than = _end_of(tx, maker)
         old = tx.execute(
             update(ApiKey)
-            .where(*_in_force(key_id, user_id), ApiKey.replaced_by.is_(None))
+            .where(*_is_valid(key_id, user_id), ApiKey.replaced_by.is_(None))
             .values(replaced_by=key_id_of(key), expires_at=func.least(ApiKey.expires_at, end))
             .returning(ApiKey.user_id, ApiKey.name, ApiKey.scopes, ApiKey.lifetime)
         ).one_or_none()
         if old is None:
             raise KeyNotFound
         owner = UserId(old.user_id)
-        _check_room(tx, owner)
-        card = Card(old.name, old.scopes, old.lifetime)
+        _check_key_count(tx, owner)
+        card = KeyCard(old.name, old.scopes, old.lifetime)
         _register(tx, owner, key, card, no_later_than=no_later_than)
 
     db.atomically(work)
@@ -141,13 +140,13 @@ def rotate(
 
 
 def revoke(db: Db, key_id: str, *, user_id: UserId | None = None) -> bool:
-    """Make a key useless from this moment; False if there was nothing to revoke.
+    """Revoke a key at once; return False if there is no such valid key.
 
-    With a `user_id` another user's key looks exactly like none.
+    With a `user_id`, another user's key is not found.
     """
     ending = (
         update(ApiKey)
-        .where(*_in_force(key_id, user_id))
+        .where(*_is_valid(key_id, user_id))
         .values(revoked_at=func.clock())
         .returning(ApiKey.id)
     )
@@ -155,22 +154,23 @@ def revoke(db: Db, key_id: str, *, user_id: UserId | None = None) -> bool:
 
 
 def authenticate(db: Db, key: str) -> Caller | None:
-    """Return whom a key belongs to, or None if it opens nothing (any more)."""
+    """Return the caller that a key proves, or None if the key is not valid."""
     if not is_well_formed(key):
         return None
     return db.atomically(lambda tx: _look_up(tx, key))
 
 
 def seed_local_user(db: Db, *, name: str, plan: PlanTier, key: str | None) -> str:
-    """Make sure the user exists and holds this very key (or a new one); return the key.
+    """Create the local user and its key if they do not exist, and return the key.
 
-    Safe to repeat: a second call with the same name and key changes nothing.
+    A second call with the same name and key changes nothing. Raises UnusableKey if the key is
+    malformed, revoked or another user's.
     """
     key = key or new_key()
     if not is_well_formed(key):
         raise UnusableKey("the local key is damaged; delete it and a new one is made")
     user_id = find_user(db, name) or create_user(db, name=name, plan=plan)
-    db.atomically(lambda tx: _register(tx, user_id, key, Card("local")))
+    db.atomically(lambda tx: _register(tx, user_id, key, KeyCard("local")))
     holder = authenticate(db, key)
     if holder is None or holder.user_id != user_id:
         raise UnusableKey("the local key was revoked or is another user's; delete it")
@@ -178,7 +178,7 @@ def seed_local_user(db: Db, *, name: str, plan: PlanTier, key: str | None) -> st
 
 
 def new_key() -> str:
-    """Make up a key; nobody knows it yet."""
+    """Return a new random key; it is not stored yet."""
     key_id = "".join(secrets.choice(ALPHABET) for _ in range(ID_LENGTH))
     number = int.from_bytes(secrets.token_bytes(SECRET_BYTES))
     body = f"{PREFIX}_{key_id}_{_base62(number, SECRET_LENGTH)}"
@@ -186,12 +186,12 @@ def new_key() -> str:
 
 
 def key_id_of(key: str) -> str:
-    """Return the public part of a well-formed key, by which it is found and revoked."""
+    """Return the id of a well-formed key, by which it is found and revoked."""
     return key.split("_")[2]
 
 
 def is_well_formed(key: str) -> bool:
-    """Whether a text can be a key of ours, by its shape and its check alone."""
+    """Return whether a text has the shape and checksum of a key."""
     body, _, check = key.rpartition("_")
     parts = body.removeprefix(f"{PREFIX}_").split("_")
     return (
@@ -206,11 +206,11 @@ def _register(
     tx: Connection,
     user_id: UserId,
     key: str,
-    card: Card,
+    card: KeyCard,
     *,
     no_later_than: datetime | None = None,
 ) -> None:
-    """Keep a key's hash; one that is known already stays as it is."""
+    """Store a key's hash; an existing key is not changed."""
     end = None if card.expires_in is None else func.clock() + card.expires_in
     tx.execute(
         postgresql.insert(ApiKey)
@@ -221,7 +221,7 @@ def _register(
             hash=_hash(key),
             last4=key.split("_")[3][-4:],
             scopes=list(card.scopes),
-            # The earlier of the two; of NULLs, which never come, Postgres takes no notice.
+            # The earlier of the two; `least` ignores NULL, which means never.
             expires_at=func.least(end, cast(no_later_than, ApiKey.expires_at.type)),
             lifetime=card.expires_in,
         )
@@ -229,37 +229,37 @@ def _register(
     )
 
 
-def _in_force(key_id: str, user_id: UserId | None) -> list[ColumnElement[bool]]:
-    """Return what holds of a key that can still be used, and is the user's if one is named."""
-    holds = [
+def _is_valid(key_id: str, user_id: UserId | None) -> list[ColumnElement[bool]]:
+    """Return the conditions of a valid key, and of its user if one is given."""
+    conditions = [
         ApiKey.id == key_id,
         ApiKey.revoked_at.is_(None),
         or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.clock()),
     ]
-    return holds if user_id is None else [*holds, ApiKey.user_id == user_id]
+    return conditions if user_id is None else [*conditions, ApiKey.user_id == user_id]
 
 
 def _end_of(tx: Connection, key_id: str | None) -> datetime | None:
-    """Return when a key ends, if it does."""
+    """Return when a key expires, if it does."""
     return tx.execute(select(ApiKey.expires_at).where(ApiKey.id == key_id)).scalar_one_or_none()
 
 
-def _check_room(tx: Connection, user_id: UserId) -> None:
-    """Refuse one key too many; whoever makes keys for the same user waits until this one is."""
+def _check_key_count(tx: Connection, user_id: UserId) -> None:
+    """Raise InvalidRequest if the user has as many valid keys as allowed; locks the lane."""
     lanes.lock(tx, [user_id])
-    good = select(func.count()).where(
+    valid_keys = select(func.count()).where(
         ApiKey.user_id == user_id,
         ApiKey.revoked_at.is_(None),
         or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.clock()),
     )
-    if tx.execute(good).scalar_one() >= MOST_KEYS:
-        legal = f"at most {MOST_KEYS} keys in force; revoke one first, or rotate without grace"
-        raise InvalidRequest("keys", "no more keys can be made", legal=legal)
+    if tx.execute(valid_keys).scalar_one() >= MAX_KEYS:
+        legal = f"at most {MAX_KEYS} valid keys; revoke one first, or rotate without grace"
+        raise InvalidRequest("keys", "no more keys can be issued", legal=legal)
 
 
 def _look_up(tx: Connection, key: str) -> Caller | None:
-    named = {"key_id": key_id_of(key), "key_hash": _hash(key)}
-    row = tx.execute(statement("holder_of_key"), named).one_or_none()
+    params = {"key_id": key_id_of(key), "key_hash": _hash(key)}
+    row = tx.execute(statement("holder_of_key"), params).one_or_none()
     if row is None:
         return None
     if row.use_is_old:

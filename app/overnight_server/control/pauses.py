@@ -1,4 +1,4 @@
-"""Pausing and resuming: a user, a pool, or everything. What runs goes on; nothing new starts."""
+"""Pause and resume a user, a pool or everything: running tasks go on, no new task starts."""
 
 from dataclasses import dataclass
 
@@ -14,61 +14,60 @@ from overnight_server.store.statements import statement
 
 
 @dataclass(frozen=True)
-class Target:
-    """What is to be paused or resumed: one user in every pool, one pool for every user, or all."""
+class PauseSubject:
+    """What to pause or resume: one user in every pool, one pool for every user, or everything."""
 
     user_id: UserId | None = None
     pool: str | None = None
 
     @property
     def scope(self) -> Scope:
-        """How far it reaches."""
+        """Whether a user, a pool or everything is paused."""
         if self.user_id is not None:
             return Scope.USER
         return Scope.ALL if self.pool is None else Scope.POOL
 
     @property
     def key(self) -> str | None:
-        """How the record of pauses names it."""
+        """The user id or pool name in the row of the pause; None for everything."""
         return self.pool if self.user_id is None else str(self.user_id)
 
 
-EVERYTHING = Target()
+EVERYTHING = PauseSubject()
 
 
-def pause(db: Db, target: Target, *, actor: str, note: str = "") -> bool:
-    """Let nothing new start; False if it was paused already: only a new note then takes its place.
+def pause(db: Db, target: PauseSubject, *, actor: str, note: str = "") -> bool:
+    """Let no new task start; return False if it was paused already, and only update its note.
 
-    A claim under way ends first: after the commit no claim is made. Claims made before may still
-    start, and runs go on.
+    After the commit no claim is made. Claims that were made before may still start.
     """
 
     def work(tx: Connection) -> bool:
-        _hold(tx, target)
+        _lock(tx, target)
         tx.execute(statement("set_actor"), {"actor": actor})
-        begun = tx.execute(statement("begin_pause"), _named(target, actor) | {"note": note})
-        is_new = begun.one_or_none() is not None
+        inserted = tx.execute(statement("begin_pause"), _params(target, actor) | {"note": note})
+        is_new = inserted.one_or_none() is not None
         if not is_new:
-            tx.execute(statement("take_over_pause"), _named(target, actor))
+            tx.execute(statement("take_over_pause"), _params(target, actor))
         if note and not is_new:
-            tx.execute(statement("update_pause_note"), _named(target, actor) | {"note": note})
+            tx.execute(statement("update_pause_note"), _params(target, actor) | {"note": note})
         _mark(tx, target, paused=True)
         return is_new
 
     return db.atomically(work)
 
 
-def resume(db: Db, target: Target, *, actor: str, own: bool = False) -> bool:
-    """Let work start again; False if it was not paused. Other pauses stay in force.
+def resume(db: Db, target: PauseSubject, *, actor: str, own: bool = False) -> bool:
+    """End a pause; return False if there was none. Other pauses stay in force.
 
-    With `own` only a pause that the same actor began is ended: no user ends an operator's.
+    With `own` only a pause that the same actor began ends: a user cannot end an operator's pause.
     """
 
     def work(tx: Connection) -> bool:
-        _hold(tx, target)
+        _lock(tx, target)
         tx.execute(statement("set_actor"), {"actor": actor})
-        named = _named(target, actor) | {"own": own}
-        is_ended = tx.execute(statement("end_pause"), named).one_or_none() is not None
+        params = _params(target, actor) | {"own": own}
+        is_ended = tx.execute(statement("end_pause"), params).one_or_none() is not None
         if is_ended or not own:
             _mark(tx, target, paused=False)
             wake_after_commit(tx)
@@ -77,8 +76,8 @@ def resume(db: Db, target: Target, *, actor: str, own: bool = False) -> bool:
     return db.atomically(work)
 
 
-def _hold(tx: Connection, target: Target) -> None:
-    """Take the locks a claim takes first, so that none is half way through meanwhile."""
+def _lock(tx: Connection, target: PauseSubject) -> None:
+    """Take the locks that a claim takes first, so that no claim is in progress meanwhile."""
     if target.user_id is not None:
         lanes.lock(tx, [target.user_id])
         if lanes.read(tx, target.user_id) is None:
@@ -86,18 +85,18 @@ def _hold(tx: Connection, target: Target) -> None:
         return
     if target.pool is None:
         tx.execute(statement("lock_pauses"))
-    known = tx.execute(statement("lock_pools"), {"pool": target.pool}).scalars().all()
-    if target.pool is not None and not known:
+    pools = tx.execute(statement("lock_pools"), {"pool": target.pool}).scalars().all()
+    if target.pool is not None and not pools:
         raise PoolNotFound(target.pool)
 
 
-def _mark(tx: Connection, target: Target, *, paused: bool) -> None:
-    """Set the flag that the gate reads; for everything the record itself is read."""
+def _mark(tx: Connection, target: PauseSubject, *, paused: bool) -> None:
+    """Set the flag that the gate reads; a pause of everything has no flag but its row."""
     if target.user_id is not None:
         tx.execute(statement("pause_lane"), {"user_id": target.user_id, "paused": paused})
     elif target.pool is not None:
         tx.execute(statement("pause_pool"), {"pool": target.pool, "paused": paused})
 
 
-def _named(target: Target, actor: str) -> dict[str, object]:
+def _params(target: PauseSubject, actor: str) -> dict[str, object]:
     return {"scope": target.scope.value, "key": target.key, "actor": actor}

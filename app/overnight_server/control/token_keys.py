@@ -1,8 +1,8 @@
-"""The keys that tokens are checked with: one secret, one public key, or a set of public keys.
+"""The keys that verify tokens: one secret, one public key, or a set of public keys.
 
-A set (JWKS, RFC 7517) is read from a file, or fetched from one address that is fixed in the
-settings. A token that names an unknown key has the set fetched again, at most once a minute, so
-that a flood of invented names is no flood of requests.
+A set (JWKS, RFC 7517) is read from a file or fetched from the URL in the settings. If a token names
+an unknown key, the set is fetched again, at most once a minute, so that many tokens with invented
+key names do not cause many requests.
 """
 
 import json
@@ -17,13 +17,13 @@ import httpx2
 import jwt
 from jwt.algorithms import AllowedPublicKeys
 
-LARGEST = 64 * 1024
-PATIENCE_SECONDS = 3.0
-FRESH_SECONDS = 600.0
-LEAST_PAUSE_SECONDS = 60.0
-LONGEST_ID = 200
-# What kind of key each algorithm takes: a public key must never serve as a secret.
-FITTING: Mapping[str, tuple[str, frozenset[str | None]]] = {
+MAX_SET_BYTES = 64 * 1024
+FETCH_TIMEOUT_SECONDS = 3.0
+REFRESH_SECONDS = 600.0
+MIN_FETCH_INTERVAL_SECONDS = 60.0
+MAX_ID_LENGTH = 200
+# The key type and curves of each algorithm: a public key must never be used as a secret.
+KEY_TYPES: Mapping[str, tuple[str, frozenset[str | None]]] = {
     "RS256": ("RSA", frozenset({None})),
     "ES256": ("EC", frozenset({"P-256"})),
     "EdDSA": ("OKP", frozenset({"Ed25519"})),
@@ -31,28 +31,28 @@ FITTING: Mapping[str, tuple[str, frozenset[str | None]]] = {
 
 
 class UnreadableKeys(ValueError):
-    """The keys of the settings cannot be used; the message says why, never what they are."""
+    """The configured keys cannot be used; the message says why and does not contain them."""
 
 
 @dataclass
 class TokenKeys:
-    """Where the key of a token is found."""
+    """Finds the key that a token was signed with."""
 
     secret: str | None = None
     pem: str | None = None
     fetch: Callable[[], str] | None = None
     clock: Callable[[], float] = time.monotonic
-    _set: Sequence[Mapping[str, Any]] = ()
+    _key_set: Sequence[Mapping[str, Any]] = ()
     _tried_at: float | None = None
     _lock: Lock = field(default_factory=Lock)
 
     @classmethod
     def of(cls, secret: str | None, place: str | None) -> "TokenKeys":
-        """Take the secret, or what stands at a place: a PEM or JWKS file, or a JWKS address."""
+        """Return the keys of a secret, of a PEM or JWKS file, or of a JWKS URL."""
         if secret is not None or place is None:
             return cls(secret=secret)
         if place.startswith(("https://", "http://")):
-            return cls(fetch=lambda: _fetched(place))
+            return cls(fetch=lambda: _fetch_set(place))
         try:
             text = Path(place).expanduser().read_text(encoding="ascii")
         except (OSError, UnicodeDecodeError) as error:
@@ -63,24 +63,24 @@ class TokenKeys:
             )
         if text.lstrip().startswith("-----BEGIN PUBLIC KEY"):
             return cls(pem=text)
-        known = cls()
-        known._set = _keys_in(text)
-        if not known._set:
+        token_keys = cls()
+        token_keys._key_set = _keys_in(text)
+        if not token_keys._key_set:
             raise UnreadableKeys(f"OVERNIGHT_JWT_KEYS={place}: holds neither a PEM key nor a JWKS")
-        return known
+        return token_keys
 
     def find(self, key_id: object, algorithm: str) -> AllowedPublicKeys | bytes | str | None:
-        """Return the key that a token was signed with, if it is one of ours and fits."""
+        """Return the configured key of this id that fits the algorithm, or None."""
         if algorithm == "HS256":
             return self.secret
         if self.pem is not None:
             return self.pem
-        if key_id is not None and not (isinstance(key_id, str) and len(key_id) <= LONGEST_ID):
+        if key_id is not None and not (isinstance(key_id, str) and len(key_id) <= MAX_ID_LENGTH):
             return None
         self._refresh(key_id)
-        fitting = [key for key in self._set if _fits(key, algorithm)]
+        fitting = [key for key in self._key_set if _fits(key, algorithm)]
         chosen = [key for key in fitting if key_id is None or key.get("kid") == key_id]
-        # Without a name there must be nothing to choose from.
+        # A token without a key id is accepted only if exactly one key fits.
         return jwt.PyJWK(dict(chosen[0]), algorithm=algorithm).key if len(chosen) == 1 else None
 
     def _refresh(self, key_id: object) -> None:
@@ -88,20 +88,20 @@ class TokenKeys:
             return
         with self._lock:
             age = None if self._tried_at is None else self.clock() - self._tried_at
-            is_known = any(key.get("kid") == key_id for key in self._set)
-            wait = FRESH_SECONDS if is_known else LEAST_PAUSE_SECONDS
+            is_known = any(key.get("kid") == key_id for key in self._key_set)
+            wait = REFRESH_SECONDS if is_known else MIN_FETCH_INTERVAL_SECONDS
             if age is not None and age < wait:
                 return
             self._tried_at = self.clock()
             try:
-                # What was known stays good while its source is away.
-                self._set = _keys_in(self.fetch()) or self._set
+                # The earlier keys stay valid while the URL cannot be read.
+                self._key_set = _keys_in(self.fetch()) or self._key_set
             except (httpx2.HTTPError, ValueError):
                 return
 
 
 def _fits(key: Mapping[str, Any], algorithm: str) -> bool:
-    kind, curves = FITTING[algorithm]
+    kind, curves = KEY_TYPES[algorithm]
     return (
         key.get("kty") == kind
         and key.get("crv") in curves
@@ -113,22 +113,22 @@ def _fits(key: Mapping[str, Any], algorithm: str) -> bool:
 
 def _keys_in(text: str) -> list[Mapping[str, Any]]:
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except ValueError:
         return []
-    keys = found.get("keys") if isinstance(found, dict) else None
+    keys = parsed.get("keys") if isinstance(parsed, dict) else None
     return [key for key in keys if isinstance(key, dict)] if isinstance(keys, list) else []
 
 
-def _fetched(address: str) -> str:
+def _fetch_set(address: str) -> str:
     with (
-        httpx2.Client(timeout=PATIENCE_SECONDS, follow_redirects=False) as client,
-        client.stream("GET", address) as answer,
+        httpx2.Client(timeout=FETCH_TIMEOUT_SECONDS, follow_redirects=False) as client,
+        client.stream("GET", address) as response,
     ):
-        answer.raise_for_status()
+        response.raise_for_status()
         body = b""
-        for part in answer.iter_bytes():
-            body += part
-            if len(body) > LARGEST:
+        for chunk in response.iter_bytes():
+            body += chunk
+            if len(body) > MAX_SET_BYTES:
                 raise ValueError("the key set is too large")
     return body.decode()

@@ -1,8 +1,7 @@
-"""Tokens that somebody else made out (JWT, RFC 7519): which are good, and for whom.
+"""Verify JSON web tokens (RFC 7519) of another issuer, and find the user that they name.
 
-What decides is fixed in the settings, never taken from the token: the algorithms, the keys, who
-makes tokens out and for whom (RFC 8725). A token may only say which of the known keys it was signed
-with. Every fault, whatever it is, comes to the same answer: nobody.
+Algorithms, keys, issuer and audience come from the settings, never from the token (RFC 8725). A
+token may only select one of the configured keys. Every fault has the same result: no caller.
 """
 
 import re
@@ -19,18 +18,18 @@ from overnight_server.insight.users import find_identity
 from overnight_server.settings import Settings
 from overnight_server.store.db import Db
 
-LONGEST = 8 * 1024
-LONGEST_SUBJECT = 200
+MAX_TOKEN_LENGTH = 8 * 1024
+MAX_SUBJECT_LENGTH = 200
 SHAPE = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 REQUIRED = ("exp", "nbf", "iss", "aud", "sub")
-# Headers by which a token would choose its own key or its own rules.
+# Headers with which a token would choose its own key or its own rules.
 REFUSED = frozenset({"jwk", "jku", "x5u", "x5c", "x5t", "x5t#S256", "crit", "b64", "zip", "enc"})
 TYPES = frozenset({"JWT", "AT+JWT"})
 
 
 @dataclass(frozen=True)
-class Tokens:
-    """What makes a token good."""
+class TokenVerifier:
+    """The rules that a token must meet."""
 
     algorithms: tuple[str, ...]
     issuer: str
@@ -39,11 +38,11 @@ class Tokens:
     keys: TokenKeys
 
     @classmethod
-    def of(cls, settings: Settings) -> "Tokens | None":
-        """Take the rules from the settings; None if tokens are not accepted."""
+    def of(cls, settings: Settings) -> "TokenVerifier | None":
+        """Return the verifier that the settings describe; None if they accept no tokens."""
         if not settings.jwt_algorithms:
             return None
-        # The settings refuse tokens without these.
+        # The settings require both whenever algorithms are set.
         return cls(
             algorithms=settings.jwt_algorithms,
             issuer=settings.jwt_issuer or "",
@@ -53,21 +52,21 @@ class Tokens:
         )
 
     def caller(self, db: Db, token: str) -> Caller | None:
-        """Return whom a token was made out to, or None if it opens nothing."""
+        """Return the caller that a token names, or None if the token is not valid."""
         claims = self.claims(token)
         subject = claims.get("sub")
-        if not isinstance(subject, str) or not 0 < len(subject) <= LONGEST_SUBJECT:
+        if not isinstance(subject, str) or not 0 < len(subject) <= MAX_SUBJECT_LENGTH:
             return None
         if "\0" in subject:
             return None
-        found = find_identity(db, subject)
-        if found is None or found.is_disabled:
+        user = find_identity(db, subject)
+        if user is None or user.is_disabled:
             return None
-        return Caller(found.user_id, "", scopes_in(claims), found.is_admin)
+        return Caller(user.user_id, "", scopes_in(claims), user.is_admin)
 
     def claims(self, token: str) -> Mapping[str, Any]:
-        """Return what a good token says, or nothing."""
-        if len(token) > LONGEST or not SHAPE.fullmatch(token):
+        """Return the claims of a valid token, or an empty mapping."""
+        if len(token) > MAX_TOKEN_LENGTH or not SHAPE.fullmatch(token):
             return {}
         try:
             header = jwt.get_unverified_header(token)
@@ -87,7 +86,7 @@ class Tokens:
                 options={"require": list(REQUIRED), "verify_signature": True},
             )
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError):
-            # What no library names an error of its own: numbers beyond time, nests without end.
+            # Besides PyJWTError: dates out of range and deep nesting raise built-in errors.
             return {}
 
     def _algorithm(self, header: Mapping[str, Any]) -> str | None:
@@ -99,13 +98,13 @@ class Tokens:
 
 
 def scopes_in(claims: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the rights a token names; those of other services mean nothing here.
+    """Return the scopes of a token that this service knows; others are ignored.
 
     >>> scopes_in({"scope": "openid tasks:read"})
     ('tasks:read',)
     """
-    said = claims.get("scopes", claims.get("scope", ()))
-    words = said.split() if isinstance(said, str) else said
-    if not isinstance(words, list | tuple):
+    scopes = claims.get("scopes", claims.get("scope", ()))
+    names = scopes.split() if isinstance(scopes, str) else scopes
+    if not isinstance(names, list | tuple):
         return ()
-    return tuple(word for word in words if isinstance(word, str) and word in SCOPES)
+    return tuple(name for name in names if isinstance(name, str) and name in SCOPES)

@@ -1,4 +1,4 @@
-"""Correcting a user's hours by hand: a line in the ledger, never a change of one."""
+"""Correct a user's used hours by an additional ledger entry."""
 
 from decimal import Decimal
 
@@ -11,17 +11,17 @@ from overnight_server.store.db import Db
 from overnight_server.store.models import Lane, LedgerEntry
 
 SECONDS_PER_HOUR = 3600
-# No billing month has more, however many run at once.
-MOST_HOURS = 1_000_000
+# The largest correction; no billing month uses more hours.
+MAX_HOURS = 1_000_000
 
 
 def adjust_hours(db: Db, user_id: UserId, hours: float, *, note: str) -> None:
-    """Charge hours to the user's current month, or give some back if they are negative."""
-    if not abs(hours) <= MOST_HOURS:
-        raise InvalidRequest("hours", str(hours), legal=f"at most {MOST_HOURS} either way")
+    """Charge hours to the user's current billing month; negative hours are given back."""
+    if not abs(hours) <= MAX_HOURS:
+        raise InvalidRequest("hours", str(hours), legal=f"-{MAX_HOURS} to {MAX_HOURS}")
 
     def work(tx: Connection) -> None:
-        # The lane first; and a month that is due begins before anything is charged to it.
+        # Reading the lane starts a billing month that is due, before anything is charged to it.
         lanes.lock(tx, [user_id])
         if lanes.read(tx, user_id) is None:
             raise UserNotFound

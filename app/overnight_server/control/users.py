@@ -1,8 +1,8 @@
-"""Making users, and changing what they may do; only operators and admins come here.
+"""Create users and change their limits; only operators and admins may.
 
-The plan is a template. It is copied to the user's columns, which rule from then on: an exception
-for one user is a change of a column. Every change holds from the next claim on and stops nothing
-that runs already.
+A plan is a template: its limits are copied to the user's columns, which apply from then on. An
+exception for one user is a change of a column. A change applies from the next claim on and stops no
+running task.
 """
 
 import re
@@ -21,34 +21,34 @@ from overnight_server.store.db import Db
 from overnight_server.store.models import User
 from overnight_server.telemetry import Event, emit
 
-# What the columns can hold, and more than anybody needs.
-MOST = 1_000_000
+# The largest limit that can be set.
+MAX_LIMIT = 1_000_000
 NAME = re.compile(r"[\w.@+-]{1,100}")
 
 
-class Lifted(Enum):
-    """In place of a number: no limit of the user's own."""
+class NoLimit(Enum):
+    """Stands for the removal of a user's own limit."""
 
-    LIFTED = "lifted"
+    NO_LIMIT = "no_limit"
 
 
 @dataclass(frozen=True)
 class Overrides:
-    """Exceptions to a plan; None leaves a limit as it is.
+    """Exceptions to a plan; None leaves a limit unchanged.
 
-    Lifted hours are without limit; a lifted cap on tasks is the deployment's again.
+    `NoLimit` gives unlimited hours; for a cap on tasks it restores the cap of the settings.
     """
 
     concurrency: int | None = None
     minutes: int | None = None
-    hours: int | Lifted | None = None
-    max_pending: int | Lifted | None = None
-    max_tasks_per_dag: int | Lifted | None = None
+    hours: int | NoLimit | None = None
+    max_pending: int | NoLimit | None = None
+    max_tasks_per_dag: int | NoLimit | None = None
     on_exhausted: OnExhausted | None = None
 
     def columns(self) -> dict[str, object]:
-        """Return the columns they change; a value no column should hold is refused."""
-        named = {
+        """Return the changed columns; raise InvalidRequest for a value that is out of range."""
+        limits = {
             "concurrency": ("max_concurrent_agents", self.concurrency, 0),
             "minutes": ("max_task_duration_minutes", self.minutes, 1),
             "hours": ("monthly_agent_hours_limit", self.hours, 0),
@@ -56,9 +56,9 @@ class Overrides:
             "max_tasks_per_dag": ("max_tasks_per_dag", self.max_tasks_per_dag, 1),
         }
         columns: dict[str, object] = {}
-        for field, (column, value, least) in named.items():
-            if isinstance(value, int) and not least <= value <= MOST:
-                raise InvalidRequest(field, str(value), legal=f"{least} to {MOST}")
+        for field, (column, value, minimum) in limits.items():
+            if isinstance(value, int) and not minimum <= value <= MAX_LIMIT:
+                raise InvalidRequest(field, str(value), legal=f"{minimum} to {MAX_LIMIT}")
             if value is not None:
                 columns[column] = value if isinstance(value, int) else None
         if self.on_exhausted is not None:
@@ -67,7 +67,7 @@ class Overrides:
 
 
 def checked_name(name: str) -> str:
-    """Return a name a user may have, or refuse it; it stands in commands, logs and addresses."""
+    """Return the name if a user may have it; it is used in commands, logs and URLs."""
     if not NAME.fullmatch(name):
         legal = "1 to 100 letters, digits and . _ - @ +, such as ada.lovelace"
         raise InvalidRequest("name", f"{name!r} cannot be a user's name", legal=legal)
@@ -75,14 +75,14 @@ def checked_name(name: str) -> str:
 
 
 def rename_user(db: Db, user_id: UserId, name: str, *, actor: str = "operator") -> None:
-    """Give a user another name; everything else goes by the id."""
+    """Rename a user; everything else refers to the user's id."""
     columns: dict[str, object] = {"name": checked_name(name)}
     db.atomically(lambda tx: _change(tx, user_id, columns))
-    _tell(user_id, actor, columns)
+    _log_change(user_id, actor, columns)
 
 
 def create_user(db: Db, *, name: str, plan: PlanTier, is_admin: bool = False) -> UserId:
-    """Make a user with a copy of the plan's limits; a lane opens beside it by itself."""
+    """Create a user with a copy of the plan's limits; a trigger creates the user's lane."""
     values = {"name": checked_name(name), "is_admin": is_admin, **_columns(plan, PLAN_LIMITS[plan])}
     return UserId(
         db.atomically(
@@ -92,24 +92,24 @@ def create_user(db: Db, *, name: str, plan: PlanTier, is_admin: bool = False) ->
 
 
 def disable_user(db: Db, user_id: UserId, *, actor: str = "operator") -> bool:
-    """Shut a user out; False if they were already.
+    """Disable a user; return False if the user was disabled already.
 
-    From this moment no key or token of theirs opens anything and nothing of theirs is claimed. What
-    runs may end, but spawn nothing; what waits goes on waiting, as do triggers, rows of the inbox
-    and bulk operations; and nothing is taken away.
+    From the commit on the user's keys and tokens are refused and no task of the user is claimed.
+    Running tasks may end but spawn nothing. Waiting tasks, triggers, inbox rows and bulk operations
+    keep waiting. Nothing is deleted.
     """
-    return _shut(db, user_id, func.clock(), actor)
+    return _set_disabled(db, user_id, func.clock(), actor)
 
 
 def enable_user(db: Db, user_id: UserId, *, actor: str = "operator") -> bool:
-    """Let a user in again, with the keys and limits they had; False if they were not shut out."""
-    return _shut(db, user_id, None, actor)
+    """Enable a user with the keys and limits from before; return False if not disabled."""
+    return _set_disabled(db, user_id, None, actor)
 
 
 def appoint_admin(db: Db, user_id: UserId, *, is_admin: bool, actor: str = "operator") -> bool:
-    """Make a user an admin, or one like any other again; False if they were so already.
+    """Make a user an admin, or no admin; return False if nothing changed.
 
-    Keys that hold the admin scope open the admins' doors, or no longer do, from this moment on.
+    Keys with the admin scope are accepted on admin routes only while their user is an admin.
     """
 
     def work(tx: Connection) -> bool:
@@ -127,13 +127,13 @@ def appoint_admin(db: Db, user_id: UserId, *, is_admin: bool, actor: str = "oper
     return changed
 
 
-def _shut(db: Db, user_id: UserId, at: ColumnElement[datetime] | None, actor: str) -> bool:
+def _set_disabled(db: Db, user_id: UserId, at: ColumnElement[datetime] | None, actor: str) -> bool:
     def work(tx: Connection) -> bool:
         lanes.lock(tx, [user_id])
-        known = tx.execute(select(User.disabled_at).where(User.id == user_id)).one_or_none()
-        if known is None:
+        row = tx.execute(select(User.disabled_at).where(User.id == user_id)).one_or_none()
+        if row is None:
             raise UserNotFound
-        if (known.disabled_at is None) == (at is None):
+        if (row.disabled_at is None) == (at is None):
             return False
         _change(tx, user_id, {"disabled_at": at})
         return True
@@ -152,33 +152,33 @@ def change_plan(
     limits: PlanLimits | None = None,
     actor: str = "operator",
 ) -> None:
-    """Put a user on another plan, with the plan's limits or with an exception to them.
+    """Change a user's plan, with the plan's limits or with other `limits`.
 
-    It holds from the next claim on. Going below what is used or running stops nothing that runs.
-    Caps of the user's own on waiting tasks and on graphs stay: plans say nothing about them.
+    The new limits apply from the next claim on; running tasks go on. The user's own caps on waiting
+    tasks and graph sizes stay, because plans have no such caps.
     """
     columns = _columns(plan, limits or PLAN_LIMITS[plan])
     db.atomically(lambda tx: _change(tx, user_id, columns))
-    _tell(user_id, actor, columns)
+    _log_change(user_id, actor, columns)
 
 
 def override_limits(
     db: Db, user_id: UserId, overrides: Overrides, *, actor: str = "operator"
 ) -> None:
-    """Make an exception to a user's plan; what is not named stays as it is."""
+    """Set exceptions to a user's plan; limits that are not given stay unchanged."""
     columns = overrides.columns()
     if not columns:
         raise InvalidRequest(
             "limits",
-            "nothing was named",
+            "no limit was given",
             legal="concurrency, minutes, hours, max_pending, max_tasks_per_dag or on_exhausted",
         )
     db.atomically(lambda tx: _change(tx, user_id, columns))
-    _tell(user_id, actor, columns)
+    _log_change(user_id, actor, columns)
 
 
 def restore_template(db: Db, user_id: UserId, *, actor: str = "operator") -> None:
-    """Take every exception back: the limits are those of the user's plan again."""
+    """Remove all exceptions: the user's limits are those of the plan again."""
 
     def work(tx: Connection) -> dict[str, object]:
         lanes.lock(tx, [user_id])
@@ -187,16 +187,16 @@ def restore_template(db: Db, user_id: UserId, *, actor: str = "operator") -> Non
             raise UserNotFound
         plan = PlanTier(tier)
         template = _columns(plan, PLAN_LIMITS[plan])
-        ours = {"max_pending": None, "max_tasks_per_dag": None}
-        columns = {**template, **ours, "on_exhausted": OnExhausted.REJECT.value}
+        own_caps = {"max_pending": None, "max_tasks_per_dag": None}
+        columns = {**template, **own_caps, "on_exhausted": OnExhausted.REJECT.value}
         _change(tx, user_id, columns)
         return columns
 
-    _tell(user_id, actor, db.atomically(work))
+    _log_change(user_id, actor, db.atomically(work))
 
 
 def _change(tx: Connection, user_id: UserId, columns: dict[str, object]) -> None:
-    # The lane first, like everyone: a claim under way is judged by the old limits.
+    # The lane is locked first: a claim in progress still uses the old limits.
     lanes.lock(tx, [user_id])
     changed = tx.execute(update(User).where(User.id == user_id).values(columns).returning(User.id))
     if changed.one_or_none() is None:
@@ -204,9 +204,9 @@ def _change(tx: Connection, user_id: UserId, columns: dict[str, object]) -> None
     wake_after_commit(tx)
 
 
-def _tell(user_id: UserId, actor: str, columns: dict[str, object]) -> None:
-    named = {name: "none" if value is None else value for name, value in columns.items()}
-    emit(Event.LIMITS_CHANGED, user_id=user_id, actor=actor, **named)
+def _log_change(user_id: UserId, actor: str, columns: dict[str, object]) -> None:
+    fields = {name: "none" if value is None else value for name, value in columns.items()}
+    emit(Event.LIMITS_CHANGED, user_id=user_id, actor=actor, **fields)
 
 
 def _columns(plan: PlanTier, limits: PlanLimits) -> dict[str, object]:

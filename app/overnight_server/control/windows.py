@@ -1,4 +1,4 @@
-"""Setting a user's night window; it acts at once."""
+"""Set a user's night window."""
 
 from sqlalchemy import Connection, update
 
@@ -12,14 +12,14 @@ from overnight_server.store.models import User
 
 
 def set_window(db: Db, user_id: UserId, window: Window | None) -> None:
-    """Give a user a night window, or none; from the commit on the gate goes by it.
+    """Set or remove a user's night window; the gate uses it from the commit on.
 
-    A claim under way is judged by the old one. Runs feel a change through their next heartbeat,
-    and only under the rule `stop`.
+    Running tasks are affected only under the rule `stop`, with their next heartbeat. Raises
+    UserNotFound.
     """
 
     def work(tx: Connection) -> None:
-        # The lane first, like everyone, so that no claim sees half of the change.
+        # The lane is locked first, so that a claim sees the change whole or not at all.
         lanes.lock(tx, [user_id])
         changed = tx.execute(
             update(User).where(User.id == user_id).values(_columns(window)).returning(User.id)

@@ -23,7 +23,7 @@ from overnight_server.intake.insert_into_graph import (
 )
 from overnight_server.intake.new_graph import NewTask
 from overnight_server.intake.submit import check_submit, report_task_added
-from overnight_server.outcome.claim_guard import hold
+from overnight_server.outcome.claim_guard import lock_claimed_task
 from overnight_server.settings import Settings
 from overnight_server.store import lanes
 from overnight_server.store.db import Db
@@ -85,7 +85,7 @@ def _spawn(
 ) -> SpawnedTask:
     # The lane is locked before the task, as everywhere.
     lanes.lock(tx, [user_id])
-    parent = hold(tx, claim)
+    parent = lock_claimed_task(tx, claim)
     params = {"task_id": claim.task_id, "key": request.key}
     existing = tx.execute(statement("find_spawned"), params).one_or_none()
     if existing is not None:

@@ -1,1 +1,1 @@
-"""One plain function per sweep; beat only says when."""
+"""One function per sweep; beat decides when each runs."""

@@ -1,4 +1,4 @@
-"""Comparing the lanes' counters with the rows they count."""
+"""Compare the counters of the lanes with the task rows, and repair them."""
 
 from uuid import UUID
 
@@ -12,24 +12,24 @@ from overnight_server.telemetry import Event, emit
 
 
 def audit(db: Db) -> int:
-    """Repair every lane that drifted and raise an alarm; return how many. It should be none."""
-    suspects = db.atomically(lambda tx: tx.execute(statement("drifted_lanes")).scalars().all())
+    """Repair and log every lane whose counters are wrong; return how many. It should be none."""
+    candidates = db.atomically(lambda tx: tx.execute(statement("drifted_lanes")).scalars().all())
     fault("audit.after_look")
-    drifted = [user_id for user_id in suspects if _repaired(db, user_id)]
+    drifted = [user_id for user_id in candidates if _repair(db, user_id)]
     for user_id in drifted:
         emit(Event.LANE_DRIFT, user_id=user_id)
     return len(drifted)
 
 
-def _repaired(db: Db, user_id: UUID) -> bool:
-    return db.atomically(lambda tx: _repair(tx, user_id))
+def _repair(db: Db, user_id: UUID) -> bool:
+    """Recount one lane; return False if its counters are right once it is locked."""
 
+    def work(tx: Connection) -> bool:
+        # Compared again under the lock: the first read may have seen a change in progress.
+        lanes.lock(tx, [user_id])
+        if user_id not in set(tx.execute(statement("drifted_lanes")).scalars()):
+            return False
+        tx.execute(statement("recount_lane"), {"user_id": user_id})
+        return True
 
-def _repair(tx: Connection, user_id: UUID) -> bool:
-    # Looked at again with the lane held: the first look may have caught a change half way.
-    lanes.lock(tx, [user_id])
-    still = set(tx.execute(statement("drifted_lanes")).scalars())
-    if user_id not in still:
-        return False
-    tx.execute(statement("recount_lane"), {"user_id": user_id})
-    return True
+    return db.atomically(work)

@@ -1,7 +1,8 @@
-"""Working off bulk operations, a chunk to a transaction.
+"""Run bulk operations, one chunk per transaction.
 
-A chunk holds the user's lane and the operation's row, moves its tasks as the single commands do,
-and writes how far it got. Whoever dies leaves the cursor where it was; two at once take turns.
+A chunk locks the user's lane and the operation's row, changes its tasks with the functions of the
+single commands, and stores the cursor. A crash leaves the cursor as it was; two sweeps at once
+wait for each other.
 """
 
 import json
@@ -16,10 +17,10 @@ from sqlalchemy import Connection
 
 from overnight.errors import Refused
 from overnight.models.bulk import TaskFilter
-from overnight_server.control.bulk import selected_by
-from overnight_server.control.cancel import stop
-from overnight_server.control.edit import Changes, amend
-from overnight_server.control.graphs import bring_back
+from overnight_server.control.bulk import selection_of
+from overnight_server.control.cancel import cancel_tasks
+from overnight_server.control.edit import TaskEdit, edit_task
+from overnight_server.control.retry import retry_task
 from overnight_server.domain.bulk import (
     UPSTREAM_ENDED,
     Action,
@@ -31,98 +32,89 @@ from overnight_server.domain.graphs import STOPPED
 from overnight_server.domain.ids import BulkId, TaskId, UserId, show_bulk
 from overnight_server.fault_points import fault
 from overnight_server.intake.caps import Caps
-from overnight_server.outcome.settle import follow_cancelled
+from overnight_server.outcome.settle import resolve_cancelled
 from overnight_server.store import lanes
+from overnight_server.store.after_commit import log_after_commit
 from overnight_server.store.batched_statements import Call
 from overnight_server.store.db import DatabaseUnreachable, Db
 from overnight_server.store.statements import statement
 from overnight_server.telemetry import Event, emit
 
-# A user's lane is locked while a chunk is moved, and claims pass it over meanwhile.
+# A user's lane is locked while a chunk is changed, and claims skip the lane meanwhile.
 CHUNK: Final = 50
-# How many rows a chunk looks at to find them.
-LOOK: Final = 2_000
-# Users served in a pass, and chunks beyond the first that each of them gets: the other sweeps wait.
+# How many rows a chunk reads to find its tasks.
+MAX_ROWS_READ: Final = 2_000
+# Users of one pass, and chunks beyond each user's first: they bound how long other sweeps wait.
 USERS: Final = 100
 FURTHER_CHUNKS: Final = 40
-# What holds for whoever names no caps.
-USUAL: Final = Caps()
+DEFAULT_CAPS: Final = Caps()
 
 
 @dataclass(frozen=True)
 class _Chunk:
-    """What one transaction did; `ended` tells how the operation stands if this was the last."""
+    """How many tasks a chunk changed, and whether it was the last of its operation."""
 
     changed: int = 0
-    ended: Any = None
     is_last: bool = False
 
 
 @dataclass
 class _Tally:
-    """How the tasks of a chunk fared."""
+    """How many tasks of a chunk were changed, skipped, and refused by reason."""
 
     changed: int = 0
     skipped: int = 0
     refused: Counter[str] = field(default_factory=Counter)
 
 
-def work_off(db: Db, caps: Caps = USUAL) -> int:
-    """Go on with the oldest bulk operation of each user; return how many tasks were changed.
+def run_bulks(db: Db, caps: Caps = DEFAULT_CAPS) -> int:
+    """Continue the oldest bulk operation of each user; return how many tasks were changed.
 
-    Everybody gets a chunk before anybody gets a second. One that cannot go on keeps nobody else
-    waiting, and is tried again in the next pass. What comes back counts as waiting work: beyond
-    the `caps` nothing does, as if each task had been retried by itself.
+    Each user gets one chunk before any user gets a second. An operation that fails does not affect
+    the others, and the next pass tries it again. Retried tasks count as waiting work: those that
+    exceed the `caps` are refused, as if each had been retried by itself.
     """
     heads = db.run_batch(Call("running_bulks", {"limit": USERS}))
     running = [(BulkId(row.id), UserId(row.user_id)) for row in heads]
-    left = len(running) + FURTHER_CHUNKS
+    chunks_left = len(running) + FURTHER_CHUNKS
     total = 0
-    while running and left > 0:
-        served = running[:left]
-        left -= len(served)
-        chunks = [(one, _work_chunk(db, *one, caps)) for one in served]
+    while running and chunks_left > 0:
+        served = running[:chunks_left]
+        chunks_left -= len(served)
+        chunks = [(bulk, _run_chunk(db, *bulk, caps)) for bulk in served]
         total += sum(chunk.changed for _, chunk in chunks)
-        running = [one for one, chunk in chunks if not chunk.is_last]
+        running = [bulk for bulk, chunk in chunks if not chunk.is_last]
     return total
 
 
-def _work_chunk(db: Db, bulk_id: BulkId, user_id: UserId, caps: Caps) -> _Chunk:
+def _run_chunk(db: Db, bulk_id: BulkId, user_id: UserId, caps: Caps) -> _Chunk:
     try:
         chunk = db.atomically(partial(_chunk, bulk_id=bulk_id, user_id=user_id, caps=caps))
     except DatabaseUnreachable:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is this operation's alone
+    except Exception as error:  # noqa: BLE001 - any error concerns this operation only
         emit(Event.BULK_STUCK, bulk_id=show_bulk(bulk_id), error=error)
         return _Chunk(is_last=True)
     fault("bulk.after_commit")
-    if chunk.ended is not None:
-        emit(
-            Event.BULK_COMPLETED,
-            bulk_id=show_bulk(bulk_id),
-            changed=chunk.ended.changed,
-            skipped=chunk.ended.skipped,
-            refused=sum(chunk.ended.refused.values()),
-        )
     return chunk
 
 
 def _chunk(tx: Connection, bulk_id: BulkId, user_id: UserId, caps: Caps) -> _Chunk:
-    # The lane first, as everywhere; behind it an operation is one worker's alone.
+    # The lane is locked first, as everywhere; then no other sweep works on the operation.
     lanes.lock(tx, [user_id])
-    named = {"bulk_id": bulk_id}
-    row = tx.execute(statement("lock_bulk"), named).one_or_none()
+    params = {"bulk_id": bulk_id}
+    row = tx.execute(statement("lock_bulk"), params).one_or_none()
     if row is None:
         return _Chunk(is_last=True)
-    served = {"user_id": str(user_id), "actor": row.created_by, "key_id": row.key_id}
-    tx.execute(statement("set_acting_user"), served)
-    page = _page(tx, user_id, row)
-    again = partial(bring_back, actor=row.created_by, note=show_bulk(bulk_id), caps=caps)
-    tally = _apply(tx, user_id, row, page.tasks, again)
+    acting_user = {"user_id": str(user_id), "actor": row.created_by, "key_id": row.key_id}
+    tx.execute(statement("set_acting_user"), acting_user)
+    page = _next_page(tx, user_id, row)
+    retry = partial(retry_task, actor=row.created_by, note=show_bulk(bulk_id), caps=caps)
+    tally = _apply(tx, user_id, row, page.tasks, retry)
     tx.execute(
         statement("advance_bulk"),
         {
-            **named,
+            **params,
             "cursor": page.cursor,
             "done": len(page.tasks) + page.passed_over,
             "changed": tally.changed,
@@ -133,23 +125,32 @@ def _chunk(tx: Connection, bulk_id: BulkId, user_id: UserId, caps: Caps) -> _Chu
     fault("bulk.before_commit")
     if page.cursor is not None:
         return _Chunk(tally.changed)
-    return _Chunk(tally.changed, tx.execute(statement("end_bulk"), named).one(), is_last=True)
+    ended = tx.execute(statement("end_bulk"), params).one()
+    log_after_commit(
+        tx,
+        Event.BULK_COMPLETED,
+        bulk_id=show_bulk(bulk_id),
+        changed=ended.changed,
+        skipped=ended.skipped,
+        refused=sum(ended.refused.values()),
+    )
+    return _Chunk(tally.changed, is_last=True)
 
 
-def _page(tx: Connection, user_id: UserId, row: Any) -> Any:  # noqa: ANN401 - rows of SQLAlchemy
-    """Return the next tasks the action applies to, and where to go on."""
+def _next_page(tx: Connection, user_id: UserId, row: Any) -> Any:  # noqa: ANN401 - rows of SQLAlchemy
+    """Return the next tasks that the action applies to, and the cursor behind them."""
     action = Action(row.action)
     newest_first = is_newest_first(action)
-    found = (
+    page = (
         statement("bulk_chunk_newest_first")
         if newest_first
         else statement("bulk_chunk_oldest_first")
     )
-    wanted = selected_by(TaskFilter.model_validate(row.filter))
+    selection = selection_of(TaskFilter.model_validate(row.filter))
     return tx.execute(
-        found,
+        page,
         {
-            **wanted.parameters,
+            **selection.parameters,
             "user_id": user_id,
             "applies_to": applies_to(action),
             "priority": row.priority,
@@ -157,7 +158,7 @@ def _page(tx: Connection, user_id: UserId, row: Any) -> Any:  # noqa: ANN401 - r
             "ceiling": row.ceiling,
             "last_event": row.last_event,
             "began_at": row.created_at,
-            "look": LOOK,
+            "look": MAX_ROWS_READ,
             "limit": CHUNK,
         },
     ).one()
@@ -168,66 +169,66 @@ def _apply(
     user_id: UserId,
     row: Any,  # noqa: ANN401 - a row of SQLAlchemy
     tasks: Sequence[UUID],
-    again: partial[Any],
+    retry: partial[Any],
 ) -> _Tally:
-    """Do the action to each of these tasks, by the moves of the single commands.
-
-    `again` is the one that brings a task back.
-    """
+    """Apply the operation's action to these tasks, with the functions of the single commands."""
     tally = _Tally()
     if not tasks:
         return tally
     action = Action(row.action)
     match action:
         case Action.CANCEL:
-            stopped = stop(tx, user_id, tasks, reason=STOPPED)
-            follow_cancelled(tx, stopped.ended)
-            tally.changed = len(stopped.ended) + len(stopped.asked)
-            # Settled by its worker since it was chosen.
+            cancelled = cancel_tasks(tx, user_id, tasks, actor=row.created_by, reason=STOPPED)
+            resolve_cancelled(tx, cancelled.cancelled)
+            tally.changed = cancelled.count
+            # The others have ended since they were selected.
             tally.skipped = len(tasks) - tally.changed
         case Action.RETRY:
-            _each(tx, user_id, tasks, tally, partial(_once, came=set(), again=again))
+            _apply_to_each(tx, user_id, tasks, tally, partial(_retry, revived=set(), retry=retry))
         case Action.REPRIORITISE:
-            _each(tx, user_id, tasks, tally, partial(amend, changes=Changes(priority=row.priority)))
+            edit = partial(edit_task, changes=TaskEdit(priority=row.priority))
+            _apply_to_each(tx, user_id, tasks, tally, edit)
             lanes.unskip_lane(tx, user_id)
         case _:
             assert_never(action)
     return tally
 
 
-def _once(
-    tx: Connection, user_id: UserId, task_id: TaskId, *, came: set[UUID], again: partial[Any]
+def _retry(
+    tx: Connection, user_id: UserId, task_id: TaskId, *, revived: set[UUID], retry: partial[Any]
 ) -> None:
-    """Bring a task back, unless it came back together with another of them."""
-    if task_id not in came:
-        came.update(again(tx, user_id, task_id))
+    """Retry a task, unless it was revived together with another task of the chunk."""
+    if task_id not in revived:
+        revived.update(retry(tx, user_id, task_id))
 
 
-def _each(
+def _apply_to_each(
     tx: Connection,
     user_id: UserId,
     tasks: Sequence[UUID],
     tally: _Tally,
-    move: partial[Any],
+    change: partial[Any],
 ) -> None:
-    """Move tasks one by one; a refusal takes back what it had begun, and is counted.
+    """Change the tasks one by one; a refusal undoes only its own task and is counted.
 
-    One that another of them stands in the way of is tried again once that was moved.
+    A task whose parent must be retried first is tried again after the others.
     """
     waiting = list(tasks)
     while waiting:
-        later = [task for task in waiting if not _moved(tx, user_id, task, tally, move)]
-        if len(later) == len(waiting):
-            tally.refused[UPSTREAM_ENDED] += len(later)
+        blocked = [task for task in waiting if not _try_change(tx, user_id, task, tally, change)]
+        if len(blocked) == len(waiting):
+            tally.refused[UPSTREAM_ENDED] += len(blocked)
             return
-        waiting = later
+        waiting = blocked
 
 
-def _moved(tx: Connection, user_id: UserId, task: UUID, tally: _Tally, move: partial[Any]) -> bool:
-    """Move one task, and count how it fared; False if another stands in its way."""
+def _try_change(
+    tx: Connection, user_id: UserId, task: UUID, tally: _Tally, change: partial[Any]
+) -> bool:
+    """Change one task and count the result; return False if a parent must be changed first."""
     try:
         with tx.begin_nested():
-            move(tx, user_id, TaskId(task))
+            change(tx, user_id, TaskId(task))
     except Refused as refusal:
         reason = reason_of(refusal)
         if reason == UPSTREAM_ENDED:

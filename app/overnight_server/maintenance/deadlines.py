@@ -1,4 +1,4 @@
-"""Deadlines: tasks that can no longer meet theirs end, and those near it grow more urgent."""
+"""Deadlines: dead-letter tasks that missed theirs, and raise the priority of tasks near theirs."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,36 +16,37 @@ from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
 BATCH = 500
-# Points that may be missing from a stored key before it is written anew.
+DEADLINE_EXCEEDED = "deadline_exceeded"
+# A stored sort key is updated when it is off by this many points.
 STEP = 0.1
-# Nobody runs these yet: a task that runs may finish, however late.
+# Tasks that nobody runs; a running task may finish after its deadline.
 UNSTARTED = sorted(set(sources(Event.DEAD_LETTER)) & WAITING)
-Place: TypeAlias = tuple[datetime, UUID]
+Cursor: TypeAlias = tuple[datetime, UUID]
 
 
 @dataclass(frozen=True)
 class _Page:
-    """What one page came to, and where the next begins, if there is one."""
+    """How many tasks of a page changed, and the cursor of the next page, if there is one."""
 
     changed: int
-    last: Place | None
+    last: Cursor | None
 
 
 def dead_letter_passed(db: Db) -> int:
-    """End every waiting task whose deadline has passed, a batch to a transaction; how many."""
+    """Dead-letter every waiting task whose deadline has passed; return how many."""
     total = 0
     while True:
-        found, ended = db.atomically(_end_batch)
+        candidates, ended = db.atomically(_dead_letter_batch)
         total += ended
-        # A batch nobody could end has been started or ended by others since we looked.
-        if found < BATCH or not ended:
+        # If none of a batch could be ended, others have started or ended them meanwhile.
+        if candidates < BATCH or not ended:
             return total
 
 
 def raise_deadline_priority(db: Db) -> int:
-    """Write the order anew for tasks whose deadline has come nearer; return how many changed."""
+    """Update the sort key of tasks whose deadline is near; return how many changed."""
     total = 0
-    after: Place | None = None
+    after: Cursor | None = None
     while True:
         page = db.atomically(partial(_raise_page, after=after))
         total += page.changed
@@ -54,16 +55,16 @@ def raise_deadline_priority(db: Db) -> int:
         after = page.last
 
 
-def _end_batch(tx: Connection) -> tuple[int, int]:
-    found = tx.execute(statement("passed_deadlines"), {"limit": BATCH}).all()
-    if not found:
+def _dead_letter_batch(tx: Connection) -> tuple[int, int]:
+    candidates = tx.execute(statement("passed_deadlines"), {"limit": BATCH}).all()
+    if not candidates:
         return 0, 0
-    lanes.lock(tx, [row.user_id for row in found])
+    lanes.lock(tx, [row.user_id for row in candidates])
     ended = (
         tx.execute(
             statement("dead_letter_passed"),
             {
-                "tasks": [row.id for row in found],
+                "tasks": [row.id for row in candidates],
                 "sources": UNSTARTED,
                 "target": target(Event.DEAD_LETTER),
             },
@@ -71,11 +72,11 @@ def _end_batch(tx: Connection) -> tuple[int, int]:
         .scalars()
         .all()
     )
-    dead_letter_unstarted(tx, ended)
-    return len(found), len(ended)
+    dead_letter_unstarted(tx, ended, DEADLINE_EXCEEDED)
+    return len(candidates), len(ended)
 
 
-def _raise_page(tx: Connection, after: Place | None) -> _Page:
+def _raise_page(tx: Connection, after: Cursor | None) -> _Page:
     after_at, after_id = after or (None, None)
     rows = tx.execute(
         statement("near_deadlines"),
@@ -89,8 +90,8 @@ def _raise_page(tx: Connection, after: Place | None) -> _Page:
     if not rows:
         return _Page(0, None)
     lanes.lock(tx, [row.user_id for row in rows])
-    sharper = tx.execute(
+    raised = tx.execute(
         statement("raise_deadline_priority"), {"tasks": [row.id for row in rows], "step": STEP}
     )
     is_full = len(rows) == BATCH
-    return _Page(sharper.rowcount, (rows[-1].deadline_at, rows[-1].id) if is_full else None)
+    return _Page(raised.rowcount, (rows[-1].deadline_at, rows[-1].id) if is_full else None)

@@ -1,9 +1,8 @@
-"""A drill: lose the broker on purpose, and show that no task is lost with it.
+"""The broker drill: wipe Redis on purpose, and show that no task is lost.
 
-Workers that are free fetch a message in the moment it is sent, and a slot that lingers needs none.
-So the drill claims some of its own tasks itself, each by its id and nobody else's, and sends them
-to a queue from which nobody fetches: their messages are in Redis for certain when it is wiped. Then
-they may go anywhere, like the rest.
+A free worker fetches a message at once, and an idle listener needs no message. So the drill claims
+some of its own tasks itself and publishes them to a queue that no worker reads: their messages are
+certainly in Redis when it is wiped. Afterwards any worker may run them, like the other tasks.
 """
 
 import time
@@ -31,27 +30,27 @@ from overnight_server.store.statements import statement
 from overnight_server.wakeups.redis_client import fail_fast_client
 from overnight_server.wakeups.wake import Waker
 
-LOOK_SECONDS: Final = 0.5
-# Of a wave, every other task is caught, at most so many: they are claimed one by one.
-CAUGHT_MAX: Final = 100
+POLL_SECONDS: Final = 0.5
+# Every second task of a wave is held back, at most so many: they are claimed one by one.
+MAX_HELD_BACK: Final = 100
 CAPS: Final = Caps(max_pending_per_user=1_000_000, queue_max_size=100_000_000)
-# Where nobody fetches, and what a task asks for that no worker is to have until it was caught.
-NOBODY: Final = "broker-drill"
-Tell = Callable[[str], None]
+# The pool that no worker serves, and the capability that no worker offers.
+UNSERVED: Final = "broker-drill"
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Wipe:
-    """One loss of the broker: how many keys went, and how many messages of the drill's with them.
+class BrokerWipe:
+    """One wipe of the broker: how many keys were deleted, and how many messages of the drill.
 
-    They were counted in the same instant, a claim in each.
+    Both were counted in the same Redis transaction; each message carried one claim.
     """
 
     keys: int
     messages: int
 
 
-class Outcome(StrEnum):
+class DrillOutcome(StrEnum):
     """What a drill has shown."""
 
     PASSED = "passed"
@@ -60,16 +59,16 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True)
-class Drill:
-    """What a drill came to.
+class DrillReport:
+    """The result of a drill.
 
-    `resent` counts claims whose message was lost and that were made anew, `runs` what began, and
-    `doubled` the tasks that began more than once.
+    `resent` counts claims that were made again because their message was lost, `runs` the started
+    runs, and `doubled` the tasks that were started more than once.
     """
 
     user: str
     submitted: int
-    wipes: Sequence[Wipe]
+    wipes: Sequence[BrokerWipe]
     lost: int
     doubled: int
     unfinished: int
@@ -79,80 +78,82 @@ class Drill:
     seconds: float
 
     @property
-    def outcome(self) -> Outcome:
-        """Whether every task ran once to its end, although its messages were lost.
+    def outcome(self) -> DrillOutcome:
+        """Whether every task ran exactly once although messages were lost.
 
-        A broker that carried nothing whenever it was wiped has shown nothing.
+        If no message was in the broker at any wipe, the drill is inconclusive.
         """
         if self.lost or self.doubled or self.unfinished:
-            return Outcome.FAILED
+            return DrillOutcome.FAILED
         if self.resent and any(wipe.messages for wipe in self.wipes):
-            return Outcome.PASSED
-        return Outcome.INCONCLUSIVE
+            return DrillOutcome.PASSED
+        return DrillOutcome.INCONCLUSIVE
 
     @property
     def passed(self) -> bool:
-        """Whether it has shown what it should."""
-        return self.outcome is Outcome.PASSED
+        """Whether the drill passed."""
+        return self.outcome is DrillOutcome.PASSED
 
 
 def others_keys(settings: Settings) -> int:
-    """Count the keys in the broker's database that are not this deployment's."""
+    """Return how many keys in the broker's database belong to other programs."""
     with fail_fast_client(settings.redis_url or "") as client:
         ours = sum(1 for _ in client.scan_iter(f"{settings.redis_key_prefix}*", count=1000))
         return int(client.dbsize()) - ours
 
 
 def wipe(settings: Settings) -> tuple[int, int]:
-    """Wipe the broker's database; if others use it too, only what is this deployment's.
+    """Wipe the broker's database, or only this deployment's keys if other programs use it too.
 
-    Return how many keys went, and how many messages of a drill were there in that instant.
+    Return how many keys were deleted, and how many messages of the drill were among them.
     """
     with fail_fast_client(settings.redis_url or "") as client:
         ours = list(client.scan_iter(f"{settings.redis_key_prefix}*", count=1000))
-        at_once = client.pipeline(transaction=True)
-        at_once.llen(_queue(settings))
+        pipeline = client.pipeline(transaction=True)
+        pipeline.llen(_queue(settings))
         if int(client.dbsize()) == len(ours):
-            at_once.flushdb()
+            pipeline.flushdb()
         elif ours:
-            at_once.delete(*ours)
-        messages, *_ = at_once.execute()
+            pipeline.delete(*ours)
+        messages, *_ = pipeline.execute()
         return len(ours), int(messages)
 
 
 def lose_broker(
-    front: Db, deployment: Db, settings: Settings, *, tasks: int, wipes: int, tell: Tell
-) -> Drill:
-    """Submit tasks in as many waves as there are wipes, wipe each away, and wait for all to end.
+    front: Db, deployment: Db, settings: Settings, *, tasks: int, wipes: int, report: Report
+) -> DrillReport:
+    """Submit tasks in waves, wipe the broker after each wave, and wait until all tasks have ended.
 
-    The tasks belong to a user of their own, who stays behind with them as the record. `front` may
-    make users, `deployment` may claim.
+    The tasks belong to a new user, who is kept with them as the record of the drill. `front` is a
+    connection that may create users, `deployment` one that may claim.
     """
     began = time.monotonic()
-    user_id, name = _user(front, tasks)
-    made: list[TaskId] = []
-    lost: list[Wipe] = []
+    user_id, name = _create_user(front, tasks)
+    tasks_made: list[TaskId] = []
+    done: list[BrokerWipe] = []
+    # The drill's own connection sends no wake-ups.
     waker = Waker(settings.redis_url or "", settings.redis_key_prefix)
-    with closing(waker), closing(Publisher(settings)) as publisher, _tidied(settings):
+    with closing(waker), closing(Publisher(settings)) as publisher, _deleting_queue(settings):
         for wave in range(wipes):
             size = tasks // wipes + (wave < tasks % wipes)
-            numbers = range(len(made), len(made) + size)
+            numbers = range(len(tasks_made), len(tasks_made) + size)
             with _released(deployment, user_id):
-                these = _submit(front, user_id, settings, numbers)
-                made += these
+                submitted = _submit(front, user_id, settings, numbers)
+                tasks_made += submitted
                 waker.wake()
-                _catch(deployment, publisher, settings, user_id, these[::2][:CAUGHT_MAX])
-                lost.append(Wipe(*wipe(settings)))
-            tell(
-                f"wave {wave + 1}: {size} tasks, then wiped with {lost[-1].messages} messages"
-                f" of the drill (keys: {lost[-1].keys})"
+                held_back = submitted[::2][:MAX_HELD_BACK]
+                _publish_unserved(deployment, publisher, settings, user_id, held_back)
+                done.append(BrokerWipe(*wipe(settings)))
+            report(
+                f"wave {wave + 1}: {size} tasks, then wiped with {done[-1].messages} messages"
+                f" of the drill (keys: {done[-1].keys})"
             )
-        _wait(deployment, user_id, settings, tell)
-    return _judge(deployment, name, made, lost, time.monotonic() - began)
+        _wait_until_ended(deployment, user_id, settings, report)
+    return _report_of(deployment, name, tasks_made, done, time.monotonic() - began)
 
 
-def _user(front: Db, tasks: int) -> tuple[UserId, str]:
-    """Make a user who may have all waves on their way at once."""
+def _create_user(front: Db, tasks: int) -> tuple[UserId, str]:
+    """Create a user who may run all tasks of the drill at once."""
     name = f"drill-{uuid4().hex[:8]}"
     user_id = create_user(front, name=name, plan=PlanTier.ENTERPRISE)
     override_limits(front, user_id, Overrides(concurrency=tasks))
@@ -160,8 +161,8 @@ def _user(front: Db, tasks: int) -> tuple[UserId, str]:
 
 
 def _submit(front: Db, user_id: UserId, settings: Settings, numbers: range) -> list[TaskId]:
-    """Submit a wave, of which no worker may have those that are to be caught."""
-    to_catch = frozenset(numbers[::2][:CAUGHT_MAX])
+    """Submit a wave; the tasks to hold back require a capability that no worker offers."""
+    held_back = frozenset(numbers[::2][:MAX_HELD_BACK])
     tasks = [
         NewTask(
             f"drill {number}",
@@ -169,42 +170,42 @@ def _submit(front: Db, user_id: UserId, settings: Settings, numbers: range) -> l
             payload={"number": number},
             timeout_seconds=60,
             idempotency_key=f"drill-{number}",
-            required_capabilities=(NOBODY,) if number in to_catch else (),
+            required_capabilities=(UNSERVED,) if number in held_back else (),
             tags=("drill",),
             source="drill",
         )
         for number in numbers
     ]
-    return [one.task_id for one in submit_graph(front, user_id, tasks, CAPS)]
+    return [task.task_id for task in submit_graph(front, user_id, tasks, CAPS)]
 
 
-def _catch(
+def _publish_unserved(
     deployment: Db,
     publisher: Publisher,
     settings: Settings,
     user_id: UserId,
     tasks: Sequence[TaskId],
 ) -> None:
-    """Claim these tasks as a dispatcher would, and send them to where nobody fetches."""
-    claim_settings = _sparing(ClaimSettings.from_settings(settings))
-    asked = (
+    """Claim these tasks as a dispatcher would, and publish them to a queue that no worker reads."""
+    claim_settings = _with_half_the_slots(ClaimSettings.from_settings(settings))
+    claims = (
         claim_one(
             deployment,
-            holder=NOBODY,
+            holder=UNSERVED,
             claim_settings=claim_settings,
             user_id=user_id,
             task_id=task_id,
-            capabilities=[NOBODY],
+            capabilities=[UNSERVED],
         )
         for task_id in tasks
     )
-    unsent = publisher.send(NOBODY, [claimed for claimed in asked if claimed is not None])
+    unsent = publisher.send(UNSERVED, [claimed for claimed in claims if claimed is not None])
     if unsent:
         release(deployment, unsent, reason="broker")
 
 
-def _sparing(claim_settings: ClaimSettings) -> ClaimSettings:
-    """Leave half of all slots to others, because claims whose messages are lost hold theirs."""
+def _with_half_the_slots(claim_settings: ClaimSettings) -> ClaimSettings:
+    """Return settings with half of the slots: claims whose messages are lost occupy slots."""
     if claim_settings.slots_max is None:
         return claim_settings
     return replace(claim_settings, slots_max=max(claim_settings.slots_max // 2, 1))
@@ -212,20 +213,20 @@ def _sparing(claim_settings: ClaimSettings) -> ClaimSettings:
 
 @contextmanager
 def _released(deployment: Db, user_id: UserId) -> Iterator[None]:
-    """Afterwards, whatever happened, any worker may have what was to be caught."""
+    """On exit, remove the capability, so that any worker may run the tasks that were held back."""
     try:
         yield
     finally:
         deployment.atomically(
             lambda tx: tx.execute(statement("drill_release"), {"user_id": user_id})
         )
-        # A pass under way may still set the lane aside for what was asked for before.
+        # A claim in progress may still skip the lane because of the removed capability.
         lanes.unskip_lanes(deployment)
 
 
 @contextmanager
-def _tidied(settings: Settings) -> Iterator[None]:
-    """Afterwards, take away a message that no wipe has met; nobody would ever fetch it."""
+def _deleting_queue(settings: Settings) -> Iterator[None]:
+    """On exit, delete the unserved queue, whose messages no worker would ever fetch."""
     try:
         yield
     finally:
@@ -234,36 +235,36 @@ def _tidied(settings: Settings) -> Iterator[None]:
 
 
 def _queue(settings: Settings) -> str:
-    return f"{settings.redis_key_prefix}{agent_queue(NOBODY)}"
+    return f"{settings.redis_key_prefix}{agent_queue(UNSERVED)}"
 
 
-def _wait(deployment: Db, user_id: UserId, settings: Settings, tell: Tell) -> None:
-    """Wait for the last task; a message that was lost is sent anew when its claim has expired."""
-    patience = 2 * (settings.claim_ttl + settings.lease_seconds) + 60
-    tell(f"waiting for the rest, at most {patience:.0f} s")
-    deadline = time.monotonic() + patience
-    while _open(deployment, user_id) and time.monotonic() < deadline:
-        time.sleep(LOOK_SECONDS)
+def _wait_until_ended(deployment: Db, user_id: UserId, settings: Settings, report: Report) -> None:
+    """Wait for the last task; a lost message is published again once its claim has expired."""
+    timeout = 2 * (settings.claim_ttl + settings.lease_seconds) + 60
+    report(f"waiting for the rest, at most {timeout:.0f} s")
+    deadline = time.monotonic() + timeout
+    while _open_tasks(deployment, user_id) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
 
 
-def _open(deployment: Db, user_id: UserId) -> int:
-    named = {"user_id": user_id}
+def _open_tasks(deployment: Db, user_id: UserId) -> int:
+    params = {"user_id": user_id}
     return int(
-        deployment.atomically(lambda tx: tx.execute(statement("drill_open"), named).scalar_one())
+        deployment.atomically(lambda tx: tx.execute(statement("drill_open"), params).scalar_one())
     )
 
 
-def _judge(
-    deployment: Db, user: str, made: Sequence[TaskId], wipes: Sequence[Wipe], seconds: float
-) -> Drill:
+def _report_of(
+    deployment: Db, user: str, tasks: Sequence[TaskId], wipes: Sequence[BrokerWipe], seconds: float
+) -> DrillReport:
     row = deployment.atomically(
-        lambda tx: tx.execute(statement("drill_verdict"), {"tasks": list(made)}).one()
+        lambda tx: tx.execute(statement("drill_verdict"), {"tasks": list(tasks)}).one()
     )
-    return Drill(
+    return DrillReport(
         user=user,
-        submitted=len(made),
+        submitted=len(tasks),
         wipes=tuple(wipes),
-        lost=len(made) - row.found,
+        lost=len(tasks) - row.found,
         doubled=row.doubled,
         unfinished=row.found - row.completed,
         resent=int(row.resent),

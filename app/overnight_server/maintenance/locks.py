@@ -1,7 +1,7 @@
-"""Taking locks from their holders: by an operator's word, or because they fell silent.
+"""Release locks by force: one that an operator names, or all that nobody renewed in time.
 
-A lock is never deleted by itself. The claim that holds it is ended: its worker is fenced off, its
-run killed, and the task goes back to the queue without having spent anything.
+A lock is released by ending the claim that holds it: the worker can no longer write, its run is
+killed, and the task returns to the queue and spends no attempt.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,15 +35,15 @@ Kill = Callable[[Claim, UUID | None], None]
 
 
 @dataclass(frozen=True)
-class Clocks:
-    """How long claims and runs last without renewal."""
+class LeaseTimes:
+    """How long claims and runs are held without renewal."""
 
     claim_ttl: timedelta
     lease: timedelta
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """Take the clocks from the settings."""
+        """Return the times that the settings give."""
         return cls(
             claim_ttl=timedelta(seconds=settings.claim_ttl),
             lease=timedelta(seconds=settings.lease_seconds),
@@ -51,8 +51,8 @@ class Clocks:
 
 
 @dataclass(frozen=True)
-class Released:
-    """A task that lost its locks, and which they were."""
+class ReleasedLock:
+    """A task whose locks were released, and their keys."""
 
     task_id: TaskId
     keys: Sequence[str]
@@ -60,7 +60,7 @@ class Released:
 
 @contextmanager
 def killing(settings: Settings) -> Iterator[Kill]:
-    """Offer a way to kill runs; without a broker their next heartbeat tells them to stop."""
+    """Yield a function that kills a run; without a broker the run stops at its next heartbeat."""
     if settings.redis_url is None:
         yield lambda _claim, _bundle: None
         return
@@ -71,10 +71,12 @@ def killing(settings: Settings) -> Iterator[Kill]:
         publisher.close()
 
 
-def release_lock(db: Db, user_id: UserId, task_id: TaskId, *, actor: str, kill: Kill) -> Released:
-    """End the claim behind a user's lock by force, whoever holds it; the act bears a name.
+def release_lock(
+    db: Db, user_id: UserId, task_id: TaskId, *, actor: str, kill: Kill
+) -> ReleasedLock:
+    """End the claim that holds a task's locks, whoever holds it, and kill its run.
 
-    Raises LockNotHeld if the task holds none, and TaskNotFound if it is another user's.
+    Raises LockNotHeld if the task holds no lock, and TaskNotFound if it is another user's.
     """
     ended = db.atomically(lambda tx: _end(tx, user_id, task_id, actor))
     if ended is None:
@@ -84,51 +86,51 @@ def release_lock(db: Db, user_id: UserId, task_id: TaskId, *, actor: str, kill: 
         if row is None or row.user_id != user_id:
             raise TaskNotFound
         raise LockNotHeld(row.state)
-    return _finish(ended, actor, kill)
+    return _finish(db, ended, actor, kill)
 
 
 def cleanup_stale(
     db: Db,
     *,
     max_age: timedelta,
-    clocks: Clocks,
+    times: LeaseTimes,
     actor: str,
     kill: Kill,
     project: str | None = None,
 ) -> int:
     """End every claim with a lock that nobody renewed for `max_age`; return how many.
 
-    Those whose lease is over are the reaper's, which knows what their runs were told or ran into.
-    The others are handed back. A claim renewed in the meantime is left alone.
+    Claims whose lease has expired are settled by the reaper, which knows how their runs ended. The
+    others are given back. A claim that was renewed meanwhile stays.
     """
-    asked = {
+    params = {
         "max_age": max_age.total_seconds(),
-        "claim_ttl": clocks.claim_ttl.total_seconds(),
-        "lease": clocks.lease.total_seconds(),
+        "claim_ttl": times.claim_ttl.total_seconds(),
+        "lease": times.lease.total_seconds(),
         "project": project,
         "limit": BATCH,
     }
-    found = db.atomically(lambda tx: tx.execute(statement("stale_locks"), asked).all())
-    if any(row.expired for row in found):
+    stale = db.atomically(lambda tx: tx.execute(statement("stale_locks"), params).all())
+    if any(row.expired for row in stale):
         reap(db)
 
     def still_stale(tx: Connection, claim: Claim) -> bool:
-        # Asked with the row held: a heartbeat may have come in since the first look.
-        rows = tx.execute(statement("stale_locks"), asked)
+        # Checked again under the lock: a heartbeat may have come since the first read.
+        rows = tx.execute(statement("stale_locks"), params)
         return (claim.task_id, claim.epoch) in {(row.id, row.epoch) for row in rows}
 
-    silent = [(UserId(row.user_id), TaskId(row.id)) for row in found if not row.expired]
-    for user_id, task_id in silent:
+    unexpired = [(UserId(row.user_id), TaskId(row.id)) for row in stale if not row.expired]
+    for user_id, task_id in unexpired:
         end = partial(_end, user_id=user_id, task_id=task_id, actor=actor, only_if=still_stale)
-        one = db.atomically(end)
-        if one is not None:
-            _finish(one, actor, kill)
-    return len(found) - _still_held(db, {(row.id, row.epoch) for row in found})
+        ended = db.atomically(end)
+        if ended is not None:
+            _finish(db, ended, actor, kill)
+    return len(stale) - _still_held(db, {(row.id, row.epoch) for row in stale})
 
 
 @dataclass(frozen=True)
-class _Ended:
-    """A claim just ended, and the keys it held."""
+class _EndedClaim:
+    """A claim that was ended, and the lock keys that it held."""
 
     ending: Ending
     keys: Sequence[str]
@@ -144,11 +146,11 @@ def _end(
     task_id: TaskId,
     actor: str,
     only_if: Callable[[Connection, Claim], bool] = _always,
-) -> _Ended | None:
+) -> _EndedClaim | None:
     lanes.lock(tx, [user_id])
     tx.execute(statement("set_actor"), {"actor": actor})
-    named = {"user_id": user_id, "task_id": task_id}
-    row = tx.execute(statement("lock_holder"), named).one_or_none()
+    params = {"user_id": user_id, "task_id": task_id}
+    row = tx.execute(statement("lock_holder"), params).one_or_none()
     if row is None:
         return None
     claim = Claim(TaskId(row.id), row.epoch, row.token)
@@ -164,11 +166,11 @@ def _end(
         bundle=row.bundle,
     )
     won = record(tx, [ending], keep_stale=False).won
-    return _Ended(ending, row.locks) if won else None
+    return _EndedClaim(ending, row.locks) if won else None
 
 
-def _finish(ended: _Ended, actor: str, kill: Kill) -> Released:
-    """Tell of it and kill the run; the row has moved already, so its holder can do no harm."""
+def _finish(db: Db, ended: _EndedClaim, actor: str, kill: Kill) -> ReleasedLock:
+    """Log the release, wake the dispatchers and kill the run, which can no longer write."""
     claim = ended.ending.claim
     emit(
         Event.LOCK_RELEASED,
@@ -176,11 +178,12 @@ def _finish(ended: _Ended, actor: str, kill: Kill) -> Released:
         queue_id=show_task(claim.task_id),
         actor=actor,
     )
+    db.wake()
     kill(claim, ended.ending.bundle)
-    return Released(claim.task_id, ended.keys)
+    return ReleasedLock(claim.task_id, ended.keys)
 
 
 def _still_held(db: Db, claims: set[tuple[UUID, int]]) -> int:
-    named = {"tasks": [task_id for task_id, _ in claims]}
-    rows = db.atomically(lambda tx: tx.execute(statement("active_claims"), named).all())
+    params = {"tasks": [task_id for task_id, _ in claims]}
+    rows = db.atomically(lambda tx: tx.execute(statement("active_claims"), params).all())
     return len(claims & {(row.id, row.epoch) for row in rows})

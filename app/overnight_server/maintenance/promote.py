@@ -1,4 +1,4 @@
-"""Making tasks ready whose wait for a retry is over."""
+"""Promote: make tasks ready whose retry is due."""
 
 from sqlalchemy import Connection
 
@@ -12,7 +12,7 @@ BATCH = 500
 
 
 def promote(db: Db) -> int:
-    """Make every due retry ready, a batch to a transaction; return how many."""
+    """Make every due retry ready, one batch per transaction; return how many."""
     total = 0
     while True:
         moved = db.atomically(_promote_batch)

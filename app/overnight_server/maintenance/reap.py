@@ -1,4 +1,4 @@
-"""Taking tasks back from holders that fell silent or would not stop."""
+"""Take tasks back: claims whose lease expired, runs of dead processes, and overdue runs."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +24,7 @@ from overnight_server.domain.verdicts import Standing, judge
 from overnight_server.fault_points import fault
 from overnight_server.outcome.settle import Ending, record
 from overnight_server.store import lanes
+from overnight_server.store.after_commit import log_after_commit
 from overnight_server.store.db import Db
 from overnight_server.store.run_rows import failures_of, policy_of
 from overnight_server.store.statements import statement
@@ -34,37 +35,37 @@ ENDED_BY_FORCE = "ended_by_force"
 
 
 def reap(db: Db) -> int:
-    """Settle every claim whose lease has run out; return how many.
+    """Settle every claim whose lease has expired, because its worker is lost; return how many.
 
-    Never started: back to the queue for free. Running: what it was told to do (stop), or what it
-    ran into (its time), or lost; a crash of the run itself only if an agent outside lives on
-    without it.
+    A task that was not started returns to the queue and spends nothing. A run is settled as
+    cancelled if a stop was requested, as timed out if its time is over, otherwise as lost. It is a
+    crash of the run itself only if its pull agent still sends heartbeats.
     """
     return len(_settle_all(db, "expired_claims", {"limit": BATCH}, only_expired=True))
 
 
-def end_runs_of_the_dead(
+def settle_runs_of_dead_process(
     db: Db, claims: Sequence[Claim], *, handling: bool, taken_away: bool = False
 ) -> int:
-    """Settle what a dead process of a living worker had in hand; return how much it still held.
+    """Settle the runs of a dead process of a live worker; return how many were still held.
 
-    It is a crash of the run if its handler was at work when the process died, within its lease;
-    but if we took the run away, it is handed back.
+    With `handling`, the handler was running when the process died: that is a crash of the run.
+    With `taken_away`, the worker ended the process on purpose, and the run is given back.
     """
-    found = {
+    params = {
         "tasks": [claim.task_id for claim in claims],
         "tokens": [claim.token for claim in claims],
         "handling": handling,
         "taken_away": taken_away,
         "limit": BATCH,
     }
-    return len(_settle_all(db, "runs_of_dead_workers", found, only_expired=False))
+    return len(_settle_all(db, "runs_of_dead_workers", params, only_expired=False))
 
 
 def end_overdue(db: Db, *, grace: timedelta, kill: Callable[[Claim, UUID | None], None]) -> int:
-    """End runs that beat on past their time or past a stop they were told of, and kill them."""
-    found = {"grace": grace.total_seconds(), "limit": BATCH}
-    ended = _settle_all(db, "overdue_runs", found, only_expired=False)
+    """End and kill runs that send heartbeats but exceed their time or ignore a cancel."""
+    params = {"grace": grace.total_seconds(), "limit": BATCH}
+    ended = _settle_all(db, "overdue_runs", params, only_expired=False)
     for ending in ended:
         fault("timeouts.before_kill")
         kill(ending.claim, ending.bundle)
@@ -72,15 +73,17 @@ def end_overdue(db: Db, *, grace: timedelta, kill: Callable[[Claim, UUID | None]
 
 
 def retire_agents(db: Db, *, silence: timedelta) -> int:
-    """Write off workers that fell silent, and let all pools look at every lane again."""
+    """Mark workers offline that sent no heartbeat for `silence`; pools check all lanes again."""
 
     def work(tx: Connection) -> int:
-        gone = tx.execute(statement("retire_agents"), {"silence": silence.total_seconds()}).all()
-        if gone:
+        retired = tx.execute(statement("retire_agents"), {"silence": silence.total_seconds()}).all()
+        if retired:
             tx.execute(statement("unskip_all_lanes"))
-        for agent in gone:
-            emit(Event.WORKER_LEFT, worker=agent.id, pool=agent.pool, reason="silent")
-        return len(gone)
+        for agent in retired:
+            log_after_commit(
+                tx, Event.WORKER_LEFT, worker=agent.id, pool=agent.pool, reason="silent"
+            )
+        return len(retired)
 
     count = db.atomically(work)
     if count:
@@ -89,11 +92,11 @@ def retire_agents(db: Db, *, silence: timedelta) -> int:
 
 
 def _settle_all(
-    db: Db, finder: str, found: Mapping[str, object], *, only_expired: bool
+    db: Db, finder: str, params: Mapping[str, object], *, only_expired: bool
 ) -> list[Ending]:
     ended: list[Ending] = []
     while True:
-        rows = db.atomically(lambda tx: tx.execute(statement(finder), found).mappings().all())
+        rows = db.atomically(lambda tx: tx.execute(statement(finder), params).mappings().all())
         endings = [_ending(dict(row), only_expired=only_expired) for row in rows]
         if endings:
             fault("reap.after_look")
@@ -102,7 +105,7 @@ def _settle_all(
             fault("reap.after_commit")
             _report(ending)
         ended += won
-        # A batch nobody won was settled by someone else; whatever is left comes next time.
+        # If none of a batch was still held, others have settled them; the next pass continues.
         if len(rows) < BATCH or not won:
             return ended
 
@@ -113,7 +116,7 @@ def _record(db: Db, endings: Sequence[Ending]) -> list[Ending]:
 
 def _ending(row: Mapping[str, Any], *, only_expired: bool) -> Ending:
     agent = row["claimed_by"]
-    result = _what_happened(row)
+    result = _result_of(row)
     standing = Standing(
         row["attempts"],
         row["max_attempts"],
@@ -129,10 +132,12 @@ def _ending(row: Mapping[str, Any], *, only_expired: bool) -> Ending:
         judge(standing, result, random.random()),  # noqa: S311 - jitter, not a secret
         only_expired=only_expired,
         bundle=row["bundle"],
+        attempts=row["attempts"],
+        failures=standing.failures,
     )
 
 
-def _what_happened(row: Mapping[str, Any]) -> Result:
+def _result_of(row: Mapping[str, Any]) -> Result:
     if row["state"] == State.CLAIMED:
         return Expired()
     if row["cancel_requested"]:
@@ -146,6 +151,8 @@ def _what_happened(row: Mapping[str, Any]) -> Result:
 
 
 def _report(ending: Ending) -> None:
+    if isinstance(ending.result, Expired):
+        return  # logged as CLAIM_RELEASED
     emit(
         Event.TASK_REAPED,
         queue_id=show_task(ending.claim.task_id),

@@ -1,4 +1,4 @@
-"""Bringing lanes to the present: new billing months begun, night windows opened and closed."""
+"""Start billing months that are due, and open and close night windows."""
 
 from sqlalchemy import Connection
 
@@ -11,10 +11,10 @@ BATCH = 500
 
 
 def reset_cycles(db: Db) -> int:
-    """Begin the current month for lanes whose month is over, turn due windows; return how many."""
+    """Bring billing month and night window of all due lanes up to date; return how many."""
     total = 0
     while True:
-        refreshed = db.atomically(_bring_up)
+        refreshed = db.atomically(_refresh_batch)
         fault("reset.after_commit")
         for user_id in refreshed.cycles:
             emit(Event.CYCLE_RESET, user_id=user_id)
@@ -23,7 +23,7 @@ def reset_cycles(db: Db) -> int:
             return total
 
 
-def _bring_up(tx: Connection) -> lanes.RefreshedLanes:
+def _refresh_batch(tx: Connection) -> lanes.RefreshedLanes:
     refreshed = lanes.refresh_due_lanes(tx, BATCH)
     fault("reset.before_commit")
     return refreshed

@@ -1,4 +1,4 @@
-"""The sweeps by name: what beat may ask for, and what an operator can run by hand."""
+"""All sweeps by name, as beat runs them and `overnight sweep` runs them by hand."""
 
 import os
 import socket
@@ -13,7 +13,7 @@ from overnight_server.fault_points import fault
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.inbox import process_inbox
 from overnight_server.maintenance.audit_lanes import audit
-from overnight_server.maintenance.bulk import work_off
+from overnight_server.maintenance.bulk import run_bulks
 from overnight_server.maintenance.deadlines import dead_letter_passed, raise_deadline_priority
 from overnight_server.maintenance.promote import promote
 from overnight_server.maintenance.reap import end_overdue, reap, retire_agents
@@ -24,13 +24,13 @@ from overnight_server.store.batched_statements import Call
 from overnight_server.store.db import Db
 from overnight_server.telemetry import Event, emit
 
-# A worker is written off only long after the gate stopped counting its slots.
-SILENCES = 4
+# A worker is retired after this many times the silence after which the gate ignores its slots.
+RETIRE_FACTOR = 4
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """One sweep: a pass over the database that returns how many rows it touched."""
+    """One sweep: a pass over the database that returns how many rows it changed."""
 
     run: Callable[[Db, Settings], int]
     interval: Callable[[Settings], float]
@@ -38,9 +38,10 @@ class Sweep:
 
 
 def run_sweep(db: Db, settings: Settings, name: str, *, force: bool = False) -> int | None:
-    """Run one sweep; None if another beat's tick has just had this turn.
+    """Run one sweep and return how many rows it changed; None if it has just run.
 
-    Every sweep is idempotent, so `force` is always safe.
+    With two beat processes every tick comes twice; the second one within half an interval does
+    nothing. `force` runs the sweep anyway, which is always safe: sweeps are idempotent.
     """
     sweep = SWEEPS[name]
     gap = 0.0 if force else sweep.interval(settings) / 2
@@ -48,19 +49,19 @@ def run_sweep(db: Db, settings: Settings, name: str, *, force: bool = False) -> 
         return None
     fault("sweep.after_turn")
     began = time.monotonic()
-    touched = sweep.run(db, settings)
+    changed = sweep.run(db, settings)
     fault("sweep.before_end")
-    db.run_batch(Call("finish_sweep", {"name": name, "touched": touched}))
-    if touched:
+    db.run_batch(Call("finish_sweep", {"name": name, "touched": changed}))
+    if changed:
         # A sweep that changed rows may have made a task ready or a slot free.
         db.wake()
-    emit(Event.SWEEP_RAN, sweep=name, changed=touched, seconds=round(time.monotonic() - began, 3))
-    return touched
+    emit(Event.SWEEP_RAN, sweep=name, changed=changed, seconds=round(time.monotonic() - began, 3))
+    return changed
 
 
 def _reap(db: Db, settings: Settings) -> int:
     liveness = timedelta(seconds=settings.worker_liveness)
-    retire_agents(db, silence=liveness * SILENCES)
+    retire_agents(db, silence=liveness * RETIRE_FACTOR)
     return reap(db)
 
 
@@ -83,11 +84,11 @@ def _dispatch(db: Db, settings: Settings) -> int:
 
 
 SWEEPS: dict[str, Sweep] = {
-    "reap": Sweep(
-        _reap, lambda s: s.lease_check_interval, "take tasks back from holders that fell silent"
-    ),
+    "reap": Sweep(_reap, lambda s: s.lease_check_interval, "take back the tasks of lost workers"),
     "timeouts": Sweep(
-        _end_overdue, lambda s: s.timeout_check_interval, "end runs that would not stop"
+        _end_overdue,
+        lambda s: s.timeout_check_interval,
+        "end runs that exceed their timeout or ignore a cancel",
     ),
     "promote": Sweep(
         lambda db, _: promote(db), lambda s: s.promote_interval, "make due retries ready"
@@ -95,35 +96,35 @@ SWEEPS: dict[str, Sweep] = {
     "triggers": Sweep(
         lambda db, s: fire_due(db, Caps.of(s)),
         lambda s: s.trigger_interval,
-        "let in graphs that the end of another sets off",
+        "submit graphs whose trigger is due",
     ),
-    "inbox": Sweep(
-        process_inbox, lambda s: s.inbox_interval, "let in what programs left in their transactions"
-    ),
+    "inbox": Sweep(process_inbox, lambda s: s.inbox_interval, "submit tasks from the inbox"),
     "bulk": Sweep(
-        lambda db, s: work_off(db, Caps.of(s)),
+        lambda db, s: run_bulks(db, Caps.of(s)),
         lambda s: s.bulk_interval,
-        "go on with bulk operations",
+        "continue bulk operations",
     ),
     "reset": Sweep(
         lambda db, _: reset_cycles(db),
         lambda s: s.cycle_check_interval,
-        "begin billing months, open and close night windows",
+        "start billing months, open and close night windows",
     ),
     "deadlines": Sweep(
         lambda db, _: dead_letter_passed(db),
         lambda s: s.deadline_check_interval,
-        "end tasks that did not start by their deadline",
+        "dead-letter tasks that did not start by their deadline",
     ),
     "urgency": Sweep(
         lambda db, _: raise_deadline_priority(db),
         lambda s: s.urgency_interval,
-        "move tasks forward whose deadline nears",
+        "raise the priority of tasks near their deadline",
     ),
     "dispatch": Sweep(
-        _dispatch, lambda s: s.dispatch_tick_interval, "fill free slots if no dispatcher does"
+        _dispatch, lambda s: s.dispatch_tick_interval, "fill free slots, in case no dispatcher runs"
     ),
     "audit": Sweep(
-        lambda db, _: audit(db), lambda s: s.audit_interval, "compare lanes with the rows"
+        lambda db, _: audit(db),
+        lambda s: s.audit_interval,
+        "compare the lanes' counters with the task rows",
     ),
 }

@@ -1,4 +1,4 @@
-"""Letting in the graphs that the end of another sets off."""
+"""Fire due triggers: submit the graphs that wait for the end of another graph."""
 
 from datetime import timedelta
 from functools import partial
@@ -15,55 +15,55 @@ from overnight_server.store.statements import statement
 from overnight_server.telemetry import Event, emit
 
 BATCH = 500
-# A graph that a cap keeps out is tried again after this long.
-PATIENCE = timedelta(minutes=1)
-# What is told of an error that is nobody's refusal; the log has more.
-UNFORESEEN = "INTERNAL_ERROR: the graph could not be let in"
+# A trigger whose graph was refused is tried again after this time.
+RETRY_AFTER = timedelta(minutes=1)
+# The reason on the row of a trigger that failed by an unexpected error; the log has the error.
+UNEXPECTED = "INTERNAL_ERROR: the graph could not be submitted"
 
 
 def fire_due(db: Db, caps: Caps) -> int:
-    """Fire every due trigger, each in a transaction of its own; return how many graphs came in.
+    """Fire every due trigger, each in its own transaction; return how many graphs were submitted.
 
-    One that is refused, or fails, says so on its row, is tried again after a while, and keeps
-    nobody else waiting.
+    A trigger that is refused or fails keeps the reason on its row and is tried again later; it does
+    not affect the others.
     """
     db.atomically(lambda tx: tx.execute(statement("make_lone_task_triggers_due")))
-    due = db.atomically(_due)
-    return sum(_fired(db, user_id, trigger_id, caps) for user_id, trigger_id in due)
+    due = db.atomically(_due_triggers)
+    return sum(_fire(db, user_id, trigger_id, caps) for user_id, trigger_id in due)
 
 
-def _due(tx: Connection) -> list[tuple[UserId, TriggerId]]:
-    named = {"limit": BATCH, "gap": PATIENCE.total_seconds()}
-    rows = tx.execute(statement("due_triggers"), named)
+def _due_triggers(tx: Connection) -> list[tuple[UserId, TriggerId]]:
+    params = {"limit": BATCH, "gap": RETRY_AFTER.total_seconds()}
+    rows = tx.execute(statement("due_triggers"), params)
     return [(UserId(row.user_id), TriggerId(row.id)) for row in rows]
 
 
-def _fired(db: Db, user_id: UserId, trigger_id: TriggerId, caps: Caps) -> bool:
+def _fire(db: Db, user_id: UserId, trigger_id: TriggerId, caps: Caps) -> bool:
     try:
-        made = _fire(db, user_id, trigger_id, caps)
+        fired = _submit_graph(db, user_id, trigger_id, caps)
     except DatabaseUnreachable:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is this trigger's alone
+    except Exception as error:  # noqa: BLE001 - any error concerns this trigger only
         emit(Event.TRIGGER_STUCK, trigger_id=show_trigger(trigger_id), error=error)
         return False
     fault("intake.after_commit")
-    return made
+    return fired
 
 
-def _fire(db: Db, user_id: UserId, trigger_id: TriggerId, caps: Caps) -> bool:
+def _submit_graph(db: Db, user_id: UserId, trigger_id: TriggerId, caps: Caps) -> bool:
     try:
         return db.atomically(lambda tx: fire_trigger(tx, user_id, trigger_id, caps)) is not None
     except DatabaseUnreachable:
         raise
     except Refused as refusal:
         reason = f"{refusal.code}: {refusal.message}"
-        db.atomically(partial(_note, trigger_id=trigger_id, reason=reason))
+        db.atomically(partial(_mark_refused, trigger_id=trigger_id, reason=reason))
         return False
     except Exception:
-        # Tried again like any other, but not with every pass.
-        db.atomically(partial(_note, trigger_id=trigger_id, reason=UNFORESEEN))
+        # It is tried again later, as after a refusal, but not with every pass.
+        db.atomically(partial(_mark_refused, trigger_id=trigger_id, reason=UNEXPECTED))
         raise
 
 
-def _note(tx: Connection, *, trigger_id: TriggerId, reason: str) -> None:
+def _mark_refused(tx: Connection, *, trigger_id: TriggerId, reason: str) -> None:
     tx.execute(statement("mark_trigger_refused"), {"trigger_id": trigger_id, "reason": reason})

@@ -1,1 +1,1 @@
-"""What a claim's holder may do: start, heartbeat, settle, hand back."""
+"""What the holder of a claim may do: start, heartbeat, settle, give back, suspend."""

@@ -1,4 +1,4 @@
-"""Claims whose holder stands outside and shows a token: read back, and ended by what it reports."""
+"""Claims of pull agents, which name a claim by its token: read the claim, and settle it."""
 
 import json
 from collections.abc import Collection
@@ -19,8 +19,8 @@ from overnight_server.store.statements import statement
 
 
 @dataclass(frozen=True)
-class Held:
-    """A claim that is held: what it is about, who holds it, and for how long each sign counts."""
+class HeldClaim:
+    """A claim that is still held: its run, its holder, and for how long a heartbeat counts."""
 
     run: Run
     agent: str
@@ -29,51 +29,54 @@ class Held:
     lease: timedelta
 
 
-def held(db: Db, claim: Claim, usual: timedelta) -> Held:
-    """Return what a claim is about; StaleAttempt says that nobody holds it any more.
+def read_claim(db: Db, claim: Claim, default_lease: timedelta) -> HeldClaim:
+    """Return a claim that is still held; raise StaleAttempt if it has ended.
 
-    The lease is the agent's own, or the usual one for runs of the deployment's workers.
+    The lease is the agent's own, or `default_lease` for runs of built-in workers.
     """
-    named = {"task_id": claim.task_id, "epoch": claim.epoch, "token": claim.token}
-    row = db.atomically(lambda tx: tx.execute(statement("held_claim"), named).one_or_none())
+    params = {"task_id": claim.task_id, "epoch": claim.epoch, "token": claim.token}
+    row = db.atomically(lambda tx: tx.execute(statement("held_claim"), params).one_or_none())
     if row is None:
         raise StaleAttempt
-    lease = usual if row.lease_seconds is None else timedelta(seconds=row.lease_seconds)
-    return Held(
+    lease = default_lease if row.lease_seconds is None else timedelta(seconds=row.lease_seconds)
+    return HeldClaim(
         run_of(claim, row), row.claimed_by, row.description, row.state != State.CLAIMED, lease
     )
 
 
-def begun(db: Db, claim: Claim, usual: timedelta) -> Held:
-    """Return what a claim is about whose run has begun, or say that it has not."""
-    found = held(db, claim, usual)
-    if not found.has_begun:
+def read_started_claim(db: Db, claim: Claim, default_lease: timedelta) -> HeldClaim:
+    """Do what `read_claim` does; raise NotStarted if the run has not begun."""
+    held_claim = read_claim(db, claim, default_lease)
+    if not held_claim.has_begun:
         raise NotStarted
-    return found
+    return held_claim
 
 
-def end(db: Db, holding: Held, result: Result) -> None:
-    """End a run as its holder says; if the claim is gone by now the result is only kept aside."""
-    if not settle(db, holding.run, result, agent=holding.agent):
+def settle_claim(db: Db, held_claim: HeldClaim, result: Result) -> None:
+    """Settle a run with its holder's result and wake the dispatchers.
+
+    Raises StaleAttempt if the claim has ended meanwhile; the result is then only kept for people.
+    """
+    if not settle(db, held_claim.run, result, agent=held_claim.agent):
         raise StaleAttempt
     # A slot is free, and other tasks may have waited for this one.
     db.wake()
 
 
 def has_ended(db: Db, task_id: TaskId, epoch: int, outcomes: Collection[str]) -> bool:
-    """Whether a claim that is over ended in one of these ways."""
-    named = {"task_id": task_id, "epoch": epoch}
-    row = db.atomically(lambda tx: tx.execute(statement("outcome_of_claim"), named).one_or_none())
+    """Return whether a claim has ended with one of these outcomes."""
+    params = {"task_id": task_id, "epoch": epoch}
+    row = db.atomically(lambda tx: tx.execute(statement("outcome_of_claim"), params).one_or_none())
     return row is not None and row.outcome in outcomes
 
 
-def keep_late(db: Db, task_id: TaskId, epoch: int, said: object) -> None:
-    """Keep what came for a claim that is over, to be seen and never applied."""
-    named = {"task_id": task_id, "epoch": epoch}
+def keep_late_result(db: Db, task_id: TaskId, epoch: int, result: object) -> None:
+    """Store a result that came after its claim had ended; it is shown to people, never applied."""
+    params = {"task_id": task_id, "epoch": epoch}
 
     def work(tx: Connection) -> None:
-        agent = tx.execute(statement("outcome_of_claim"), named).one().agent
-        late = {"agent": agent, "outcome": "late", "result": json.dumps(said)}
-        tx.execute(statement("insert_stale_result"), {**named, **late})
+        agent = tx.execute(statement("outcome_of_claim"), params).one().agent
+        late = {"agent": agent, "outcome": "late", "result": json.dumps(result)}
+        tx.execute(statement("insert_stale_result"), {**params, **late})
 
     db.atomically(work)

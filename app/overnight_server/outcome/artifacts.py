@@ -1,4 +1,4 @@
-"""Keeping what a run made for others to read besides its output."""
+"""Artifacts: contents that a run stores, besides its output, for other tasks and people."""
 
 import json
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from overnight.models.json_values import MAX_DEPTH, check_json
 from overnight_server.domain.claims import Claim
 from overnight_server.domain.ids import ArtifactId, new_artifact_id
 from overnight_server.fault_points import fault
-from overnight_server.outcome.claim_guard import hold
+from overnight_server.outcome.claim_guard import lock_claimed_task
 from overnight_server.settings import Settings
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
 
 @dataclass(frozen=True)
-class Made:
-    """An artifact as its run hands it over; a name is kept once for each task."""
+class NewArtifact:
+    """An artifact to store; a task has at most one artifact of a name."""
 
     name: str
     kind: Literal["bytes", "json", "text"]
@@ -28,68 +28,68 @@ class Made:
 
 @dataclass(frozen=True)
 class ArtifactCaps:
-    """How much a task may keep."""
+    """How many artifacts a task may store, and how large each may be."""
 
     max_bytes: int = 8_000_000
     max_per_task: int = 100
 
     @classmethod
     def of(cls, settings: Settings) -> "ArtifactCaps":
-        """Take the caps from the settings."""
+        """Return the caps that the settings give."""
         return cls(settings.max_artifact_bytes, settings.max_artifacts_per_task)
 
 
-def keep(db: Db, claim: Claim, made: Made, caps: ArtifactCaps) -> ArtifactId:
-    """Keep an artifact for whoever holds the claim; the same name again replaces its content.
+def store_artifact(db: Db, claim: Claim, artifact: NewArtifact, caps: ArtifactCaps) -> ArtifactId:
+    """Store an artifact for the holder of a claim; the same name again replaces its content.
 
-    Holds the task's own row and no lane: whoever ends the claim waits for it, or comes first and
-    leaves nothing to write.
+    Locks the task's row but no lane. Whoever ends the claim waits for the row, or came first, and
+    then StaleAttempt is raised.
     """
-    size = len(made.content)
+    size = len(artifact.content)
     if size > caps.max_bytes:
         raise InvalidRequest("content", f"takes {size} bytes", legal=f"at most {caps.max_bytes}")
-    _judge(made)
-    kept = db.atomically(lambda tx: _keep(tx, claim, made, caps))
+    _check_content(artifact)
+    artifact_id = db.atomically(lambda tx: _store(tx, claim, artifact, caps))
     fault("artifact.after_commit")
-    return kept
+    return artifact_id
 
 
-def _judge(made: Made) -> None:
-    """Refuse what its readers could not be given: they may be programs in any language."""
-    if made.kind == "bytes":
+def _check_content(artifact: NewArtifact) -> None:
+    """Raise InvalidRequest for text or JSON that programs in other languages could not read."""
+    if artifact.kind == "bytes":
         return
     try:
-        text = made.content.decode()
-        if made.kind == "json":
+        text = artifact.content.decode()
+        if artifact.kind == "json":
             check_json(json.loads(text))
     except UnicodeDecodeError:
-        raise InvalidRequest("content", "is no UTF-8", legal="text in UTF-8") from None
+        raise InvalidRequest("content", "is not UTF-8", legal="text in UTF-8") from None
     except RecursionError:
         legal = f"at most {MAX_DEPTH} levels"
         raise InvalidRequest("content", "is nested too deep", legal=legal) from None
     except ValueError as error:
-        raise InvalidRequest("content", f"is no JSON: {error}", legal="JSON as text") from None
+        raise InvalidRequest("content", f"is not JSON: {error}", legal="JSON as text") from None
 
 
-def _keep(tx: Connection, claim: Claim, made: Made, caps: ArtifactCaps) -> ArtifactId:
-    holder = hold(tx, claim)
-    named = {"task_id": claim.task_id, "name": made.name}
-    others = tx.execute(statement("count_artifacts"), named).scalar_one()
+def _store(tx: Connection, claim: Claim, artifact: NewArtifact, caps: ArtifactCaps) -> ArtifactId:
+    task = lock_claimed_task(tx, claim)
+    params = {"task_id": claim.task_id, "name": artifact.name}
+    others = tx.execute(statement("count_artifacts"), params).scalar_one()
     if others >= caps.max_per_task:
         raise InvalidRequest(
             "name", f"the task has {others} artifacts", legal=f"at most {caps.max_per_task} names"
         )
-    kept = tx.execute(
+    artifact_id = tx.execute(
         statement("upsert_artifact"),
         {
-            **named,
+            **params,
             "artifact_id": new_artifact_id(),
-            "user_id": holder.user_id,
+            "user_id": task.user_id,
             "epoch": claim.epoch,
-            "kind": made.kind,
-            "size": len(made.content),
-            "content": made.content,
+            "kind": artifact.kind,
+            "size": len(artifact.content),
+            "content": artifact.content,
         },
     ).scalar_one()
     fault("artifact.before_commit")
-    return ArtifactId(kept)
+    return ArtifactId(artifact_id)

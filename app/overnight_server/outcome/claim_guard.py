@@ -1,4 +1,4 @@
-"""Acting for a claim while it is held."""
+"""Lock a running task for the holder of its claim."""
 
 from typing import Any
 
@@ -9,11 +9,10 @@ from overnight_server.domain.claims import Claim
 from overnight_server.store.statements import statement
 
 
-def hold(tx: Connection, claim: Claim) -> Row[Any]:
-    """Hold the row of a running task for whoever holds its claim.
+def lock_claimed_task(tx: Connection, claim: Claim) -> Row[Any]:
+    """Lock the row of a running task if the claim is still held, and return the row.
 
-    StaleAttempt says that the claim is lost, TaskStopping that its owner has asked for a stop:
-    either way there is nothing more to begin.
+    Raises StaleAttempt if the claim has ended, and TaskStopping if a stop was requested.
     """
     row = tx.execute(
         statement("lock_claimed_task"),

@@ -1,4 +1,4 @@
-"""Saying "still here" for a run, and hearing whether to go on."""
+"""Heartbeats: extend the lease of a run, and read whether the run should go on."""
 
 import json
 from collections.abc import Mapping
@@ -17,8 +17,12 @@ from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
 
-class Answer(StrEnum):
-    """What a holder hears: go on, stop, ask for money, give it back, or you hold nothing more."""
+class HeartbeatAnswer(StrEnum):
+    """What the holder of a claim must do next.
+
+    Go on; stop because of a cancel; stop because a budget is used up; give the task back because
+    the night window closed; or stop because the claim is lost.
+    """
 
     CONTINUE = "continue"
     CANCEL = "cancel"
@@ -28,8 +32,8 @@ class Answer(StrEnum):
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What a run has cost so far, and whose money it is."""
+class CostSoFar:
+    """What a run has cost so far, and which user pays."""
 
     user_id: UserId
     usd: float
@@ -41,13 +45,13 @@ def heartbeat(
     *,
     lease: timedelta,
     progress: Mapping[str, object] | None = None,
-    cost: Cost | None = None,
-) -> Answer:
-    """Extend the lease by `lease` from now, carry progress and cost, and return the answer."""
+    cost: CostSoFar | None = None,
+) -> HeartbeatAnswer:
+    """Set the end of the lease to `lease` from now, record progress and cost, return the answer."""
 
     def work(tx: Connection) -> Row[Any] | None:
         if cost is not None:
-            _note(tx, claim, cost)
+            _record_cost(tx, claim, cost)
         extended = tx.execute(
             statement("heartbeat"),
             {
@@ -64,16 +68,16 @@ def heartbeat(
     row = db.atomically(work)
     fault("heartbeat.after_commit")
     if row is None:
-        return Answer.LOST
+        return HeartbeatAnswer.LOST
     if row.cancel_requested:
-        return Answer.CANCEL
+        return HeartbeatAnswer.CANCEL
     if row.used_up:
-        return Answer.BUDGET
-    return Answer.HAND_BACK if row.window_closed else Answer.CONTINUE
+        return HeartbeatAnswer.BUDGET
+    return HeartbeatAnswer.HAND_BACK if row.window_closed else HeartbeatAnswer.CONTINUE
 
 
-def _note(tx: Connection, claim: Claim, cost: Cost) -> None:
-    # Money is counted with the user and the graph, so the lane comes first, like everywhere.
+def _record_cost(tx: Connection, claim: Claim, cost: CostSoFar) -> None:
+    # Costs are counted on the user and the graph, so the lane is locked before the task.
     lanes.lock(tx, [cost.user_id])
     lanes.end_nights(tx, [cost.user_id])
     tx.execute(

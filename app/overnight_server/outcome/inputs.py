@@ -1,4 +1,4 @@
-"""What a run may read: outputs of the tasks before it, of those it spawned, and artifacts."""
+"""What a run may read: outputs of its parents, of its children, and artifacts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ ARTIFACT_PREFIX = "art_"
 
 @dataclass(frozen=True)
 class ChildView:
-    """A task that another spawned, and what has become of it."""
+    """A spawned task and its state."""
 
     task_id: TaskId
     key: str
@@ -35,18 +35,18 @@ class ChildView:
 
 
 def inputs_of(db: Db, user_id: UserId, task_id: TaskId) -> dict[str, Any]:
-    """Return the outputs a task may read.
+    """Return the outputs that a task may read.
 
-    Those of the tasks it waited for go by their name in the graph, or by their id where they have
-    none or share it; those it refers to by the reference as it was written.
+    The keys are the names of its parents in the graph, or their ids if they have no name or share
+    it, and the texts of its references.
     """
     return db.atomically(lambda tx: _inputs(tx, user_id, task_id))
 
 
 def children_of(db: Db, task_id: TaskId, only: Sequence[TaskId] | None = None) -> list[ChildView]:
-    """Return what a task has spawned, in order; of all it is asked for, only its own are found."""
-    named = {"task_id": task_id, "tasks": None if only is None else list(only)}
-    rows = db.atomically(lambda tx: tx.execute(statement("children_of"), named).all())
+    """Return the children of a task in order, all or those of `only` that are its children."""
+    params = {"task_id": task_id, "tasks": None if only is None else list(only)}
+    rows = db.atomically(lambda tx: tx.execute(statement("children_of"), params).all())
     return [
         ChildView(
             TaskId(row.id),
@@ -63,26 +63,30 @@ def children_of(db: Db, task_id: TaskId, only: Sequence[TaskId] | None = None) -
 
 
 def _inputs(tx: Connection, user_id: UserId, task_id: TaskId) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    outputs: dict[str, Any] = {}
     for row in tx.execute(statement("inputs_of"), {"task_id": task_id}):
-        by_name = row.name is not None and row.name not in found
-        found[row.name if by_name else show_task(row.id)] = row.output
-    written = tx.execute(statement("refs_of"), {"task_id": task_id}).scalar_one_or_none() or {}
-    return found | _referred(tx, user_id, written)
+        by_name = row.name is not None and row.name not in outputs
+        outputs[row.name if by_name else show_task(row.id)] = row.output
+    references = tx.execute(statement("refs_of"), {"task_id": task_id}).scalar_one_or_none() or {}
+    return outputs | _referred(tx, user_id, references)
 
 
-def _referred(tx: Connection, user_id: UserId, written: dict[str, str]) -> dict[str, Any]:
-    artifacts = {text: parse_artifact(one) for text, one in written.items() if _is_artifact(one)}
-    tasks = {text: parse_task(one) for text, one in written.items() if not _is_artifact(one)}
+def _referred(tx: Connection, user_id: UserId, references: dict[str, str]) -> dict[str, Any]:
+    artifacts = {
+        text: parse_artifact(shown) for text, shown in references.items() if _is_artifact(shown)
+    }
+    tasks = {
+        text: parse_task(shown) for text, shown in references.items() if not _is_artifact(shown)
+    }
     values: dict[Any, Any] = {}
     if tasks:
-        named = {"user_id": user_id, "tasks": list(tasks.values())}
-        values |= {row.id: row.output for row in tx.execute(statement("outputs_of"), named)}
+        params = {"user_id": user_id, "tasks": list(tasks.values())}
+        values |= {row.id: row.output for row in tx.execute(statement("outputs_of"), params)}
     if artifacts:
-        named = {"user_id": user_id, "artifacts": list(artifacts.values())}
-        rows = tx.execute(statement("contents_of"), named)
+        params = {"user_id": user_id, "artifacts": list(artifacts.values())}
+        rows = tx.execute(statement("contents_of"), params)
         values |= {row.id: read_content(row.kind, bytes(row.content)) for row in rows}
-    return {text: values.get(one) for text, one in (tasks | artifacts).items()}
+    return {text: values.get(key) for text, key in (tasks | artifacts).items()}
 
 
 def _is_artifact(shown: str) -> bool:

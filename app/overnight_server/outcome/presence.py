@@ -1,4 +1,4 @@
-"""Workers coming, staying and leaving: the slots the gate may fill."""
+"""Workers join, send heartbeats and leave; the gate fills the slots of those that are present."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from overnight_server.store.statements import statement
 
 
 @dataclass(frozen=True)
-class AgentCard:
-    """Who a worker is and what it can do; the id is new with every boot."""
+class WorkerCard:
+    """A worker's id, which is new with every start, its slots and what it can run."""
 
     id: str
     pool: str
@@ -25,17 +25,17 @@ class AgentCard:
     budget_usd: float | None = None
 
 
-def join(db: Db, card: AgentCard) -> str:
-    """Announce a worker and return its status; lanes that pools gave up on are looked into again.
+def join(db: Db, card: WorkerCard) -> str:
+    """Register a worker and return its status; pools check the lanes that they skipped again.
 
-    One that was draining before it was away is draining still.
+    A worker that was draining before it left is still draining.
     """
 
     def work(tx: Connection) -> str:
-        # A pool that nobody knew would not be held by someone who pauses all there are.
+        # A pause of everything locks all pools; a new pool must not appear in between.
         tx.execute(statement("lock_pauses_shared"))
         tx.execute(statement("ensure_pool"), {"pool": card.pool})
-        joined = tx.execute(
+        registered = tx.execute(
             statement("register_worker"),
             {
                 "id": card.id,
@@ -48,36 +48,35 @@ def join(db: Db, card: AgentCard) -> str:
             },
         )
         tx.execute(statement("unskip_all_lanes"))
-        return str(joined.scalar_one())
+        return str(registered.scalar_one())
 
     status = db.atomically(work)
-    # Which types are left to which pool depends on what all workers know.
+    # Which pool may skip which types depends on the handlers of all workers.
     lanes.unskip_lanes(db)
     return status
 
 
 def beat(db: Db, agent_id: str, *, liveness: timedelta | None = None) -> str | None:
-    """Say that a worker lives; return `active` or `draining`, or None if it should join again.
+    """Record a worker's heartbeat; return `active` or `draining`, or None if it must join again.
 
-    The deployment does not know a worker it has written off, nor, with a `liveness`, one that was
-    silent for longer.
+    A worker must join again after it was retired, or, with a `liveness`, after a longer silence.
     """
-    known = {"id": agent_id, "liveness": liveness and liveness.total_seconds()}
-    row = db.atomically(lambda tx: tx.execute(statement("heartbeat_agent"), known).one_or_none())
+    params = {"id": agent_id, "liveness": liveness and liveness.total_seconds()}
+    row = db.atomically(lambda tx: tx.execute(statement("heartbeat_agent"), params).one_or_none())
     return None if row is None else str(row.status)
 
 
 def heartbeat_claim_holder(db: Db, claim: Claim) -> None:
-    """Record that the pull agent holding a claim lives; built-in workers record it themselves."""
-    named = {"task_id": claim.task_id, "epoch": claim.epoch}
-    db.atomically(lambda tx: tx.execute(statement("heartbeat_claim_holder"), named))
+    """Record a heartbeat of the pull agent that holds a claim."""
+    params = {"task_id": claim.task_id, "epoch": claim.epoch}
+    db.atomically(lambda tx: tx.execute(statement("heartbeat_claim_holder"), params))
 
 
 def leave(db: Db, agent_id: str) -> None:
-    """Take a worker's slots away at once, because it is shutting down.
+    """Remove a worker's slots at once, because it shuts down.
 
-    What it could not do held its whole pool back, and what only it knew was left to it by the other
-    pools: all look into every lane again.
+    All pools check every lane again: other workers of its pool may be able to do more, and its
+    types may have no worker of their own any more.
     """
 
     def work(tx: Connection) -> None:

@@ -1,4 +1,9 @@
-"""Ending runs: state, attempt, ledger, dependents, dead letter and event in one transaction."""
+"""The settle transaction: it ends runs and records everything that follows from their results.
+
+State, attempt, ledger, costs, dependents, dead letter and event are written together. After the
+commit, dead letters, poison tasks, released claims and cancelled children are logged. Settling does
+not wake dispatchers: a worker's slot may claim the next task itself, so its caller decides.
+"""
 
 import json
 import random
@@ -9,9 +14,10 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from overnight_server.domain.claims import Claim, Claimed, Run
+from overnight_server.domain.claims import Claim, Claimed, Failure, Run
 from overnight_server.domain.ids import TaskId, UserId, show_task
-from overnight_server.domain.lifecycle import FINAL, MOVES, WAITING, Event, State, sources, target
+from overnight_server.domain.lifecycle import FINAL, MOVES, WAITING, State, sources, target
+from overnight_server.domain.lifecycle import Event as Move
 from overnight_server.domain.priority import score
 from overnight_server.domain.results import Expired, Interrupted, Raised, Result, Returned, Waiting
 from overnight_server.domain.retry import RetryPolicy
@@ -19,28 +25,36 @@ from overnight_server.domain.verdicts import Standing, Verdict, judge
 from overnight_server.fault_points import fault
 from overnight_server.outcome.suspend import suspend, tasks_not_spawned_by, would_close_circle
 from overnight_server.store import edges, lanes
+from overnight_server.store.after_commit import log_after_commit, request_cancel_after_commit
 from overnight_server.store.batched_statements import Call, execute_batch
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
+from overnight_server.telemetry import Event
 
 MAX_TEXT = 10_000
-# What a task that keeps failing is lifted to, if its rule says so: high, not critical.
+# The priority that the escalation rule `priority` gives to a task that keeps failing: high.
 ESCALATED_PRIORITY = 2
-# A claim nobody has started yet can be taken back: the late start will match no row.
+# A task that nobody runs can be cancelled at once; the late start of a claim then matches no row.
 STOPPABLE_AT_ONCE = sorted(WAITING | {State.CLAIMED})
-CIRCLE = Raised(
+CIRCULAR_WAIT = Raised(
     "circular_dependency",
     "Would create circular dependency: a task that it waits for waits for it",
     retryable=False,
 )
-STRANGER = Raised("invalid_wait", "was not spawned by this task", retryable=False)
+INVALID_WAIT = Raised("invalid_wait", "was not spawned by this task", retryable=False)
+# The actor of cancels that follow from the cancel of a parent.
+PARENT = "parent"
+PARENT_CANCELLED = "parent_cancelled"
+# The verdict on a claim that spends nothing does not depend on earlier runs.
+NO_HISTORY = Standing(0, 1, RetryPolicy())
 
 
 @dataclass(frozen=True)
 class Ending:
-    """One run, how it ended, and what the judge made of it.
+    """One run with its result and the verdict on it.
 
-    `only_expired` is for reapers: the ending counts only while the lease is really over.
+    With `only_expired`, which reapers set, the verdict applies only if the lease has expired.
+    `attempts` and `failures` are those before this run.
     """
 
     claim: Claim
@@ -50,18 +64,20 @@ class Ending:
     verdict: Verdict
     only_expired: bool = False
     bundle: UUID | None = None
+    attempts: int = 0
+    failures: Sequence[Failure] = ()
 
 
 @dataclass
 class Settled:
-    """What a settling transaction came to: the claims that were still held, and the others."""
+    """The endings whose claim was still held, which were applied, and those that came too late."""
 
     won: list[Ending] = field(default_factory=list)
     stale: list[Ending] = field(default_factory=list)
 
 
 def settle(db: Db, run: Run, result: Result, *, agent: str) -> bool:
-    """End one run; False if the claim was no longer held, and the result was only kept aside."""
+    """Settle one run; return False if its claim was no longer held, and keep the result aside."""
     return bool(settle_all(db, [(run, result)], agent=agent).won)
 
 
@@ -72,14 +88,11 @@ def settle_all(
     agent: str,
     then: Callable[[Connection], None] | None = None,
 ) -> Settled:
-    """End several runs in one transaction; each is won or stale by itself.
+    """Settle several runs in one transaction; each is applied or stale by itself.
 
-    `then` is done in the same transaction, if any of them counted.
+    `then` is called in the same transaction if at least one of them was applied.
     """
-    endings = [
-        Ending(run.claim, run.user_id, agent, result, _judge_run(run, result, agent))
-        for run, result in runs
-    ]
+    endings = [_ending_of(run, result, agent) for run, result in runs]
 
     def work(tx: Connection) -> Settled:
         settled = record(tx, endings)
@@ -93,21 +106,24 @@ def settle_all(
 
 
 def release(db: Db, claims: Sequence[Claimed], *, reason: str) -> int:
-    """Give back claims that were never started; it costs nobody anything."""
-    endings = [
-        Ending(one.claim, one.user_id, "", Expired(reason), _expired(reason)) for one in claims
-    ]
+    """Give back claims that were not started; no attempt is spent. Return how many were held."""
+    result = Expired(reason)
+    verdict = judge(NO_HISTORY, result, 0.0)
+    endings = [Ending(claimed.claim, claimed.user_id, "", result, verdict) for claimed in claims]
     return len(db.atomically(lambda tx: record(tx, endings, keep_stale=False)).won)
 
 
 def give_up(db: Db, claims: Sequence[Claim], *, agent: str, reason: str) -> int:
-    """Give back claims whose start was never answered, whether it was counted or not."""
+    """Give back claims whose start got no reply, so that it is unknown whether they were started.
+
+    Return how many were held.
+    """
     result = Interrupted(reason, ran_seconds=0.0)
-    verdict = judge(Standing(0, 1, RetryPolicy()), result, 0.0)
+    verdict = judge(NO_HISTORY, result, 0.0)
 
     def work(tx: Connection) -> Settled:
-        named = {"tasks": [claim.task_id for claim in claims]}
-        owners = {row.id: row.user_id for row in tx.execute(statement("owners_of_tasks"), named)}
+        params = {"tasks": [claim.task_id for claim in claims]}
+        owners = {row.id: row.user_id for row in tx.execute(statement("owners_of_tasks"), params)}
         endings = [
             Ending(claim, UserId(owners[claim.task_id]), agent, result, verdict)
             for claim in claims
@@ -119,34 +135,37 @@ def give_up(db: Db, claims: Sequence[Claim], *, agent: str, reason: str) -> int:
 
 
 def claims_by_token(db: Db, pool: str, token: UUID) -> list[Claim]:
-    """Return the claim that was made in a pool under a token, if it was made and still holds."""
+    """Return the claims of a pool that were made under this token and are still held."""
     rows = db.run_batch(Call("claims_by_token", {"pool": pool, "token": token}))
     return [Claim(TaskId(row.id), row.epoch, row.token) for row in rows]
 
 
 def record(tx: Connection, endings: Sequence[Ending], *, keep_stale: bool = True) -> Settled:
-    """Write endings in the caller's transaction, which must not have touched tasks before."""
+    """Write endings in the caller's transaction, which must not have locked tasks before.
+
+    With `keep_stale`, results that came too late are stored for people to see.
+    """
     settled = Settled()
     if not endings:
         return settled
-    locking = lanes.lock_call(ending.user_id for ending in endings)
+    lock = lanes.lock_call(ending.user_id for ending in endings)
     payers = {ending.user_id for ending in endings if ending.result.cost_usd > 0}
     if payers:
-        execute_batch(tx, locking)
-        # Their money belongs to the night that is now.
+        execute_batch(tx, lock)
+        # Costs count for the night in which they are recorded.
         lanes.end_nights(tx, payers)
-    if any(isinstance(one.result, Waiting) for one in endings):
-        execute_batch(tx, locking)
-        endings = [_sound_wait(tx, one) for one in endings]
+    if any(isinstance(ending.result, Waiting) for ending in endings):
+        execute_batch(tx, lock)
+        endings = [_check_wait(tx, ending) for ending in endings]
     verdicts = {
-        "verdicts": json.dumps([_said(_row(one)) for one in endings]),
+        "verdicts": json.dumps([_without_nulls(_row(ending)) for ending in endings]),
         "escalated_priority": score(ESCALATED_PRIORITY),
     }
-    rows = execute_batch(tx, locking, Call("settle", verdicts))
-    won = {row.task_id for row in rows}
+    rows = execute_batch(tx, lock, Call("settle", verdicts))
+    applied = {row.task_id for row in rows}
     for ending in endings:
-        (settled.won if ending.claim.task_id in won else settled.stale).append(ending)
-    _follow(tx, settled.won, rows)
+        (settled.won if ending.claim.task_id in applied else settled.stale).append(ending)
+    _record_consequences(tx, settled.won, rows)
     if keep_stale:
         for ending in settled.stale:
             _keep_stale(tx, ending)
@@ -154,25 +173,76 @@ def record(tx: Connection, endings: Sequence[Ending], *, keep_stale: bool = True
     return settled
 
 
-def _follow(tx: Connection, won: Sequence[Ending], rows: Sequence[Any]) -> None:
-    """Record what follows from the endings: money spent, buried tasks, what waited for them."""
-    news = [
+def dead_letter_unstarted(tx: Connection, tasks: Sequence[UUID], reason: str) -> None:
+    """Insert dead letters for tasks that ended without a run, and resolve their dependents.
+
+    The caller has moved the tasks to `dead_lettered` in this transaction.
+    """
+    if tasks:
+        tx.execute(statement("insert_dead_letters"), {"tasks": tasks, "poisoned": []})
+        edges.resolve_dependents(tx, tasks)
+    for task_id in tasks:
+        log_after_commit(
+            tx,
+            Event.TASK_DEAD_LETTERED,
+            queue_id=show_task(TaskId(task_id)),
+            epoch=None,
+            attempts=None,
+            reason=reason,
+            poison=False,
+        )
+
+
+def resolve_cancelled(tx: Connection, tasks: Sequence[UUID]) -> None:
+    """Cancel the children of tasks that the caller has cancelled, and resolve their dependents."""
+    cancel_spawned(tx, tasks)
+    edges.resolve_dependents(tx, tasks)
+
+
+def cancel_spawned(tx: Connection, parents: Sequence[UUID]) -> None:
+    """Cancel the open children of cancelled tasks; running children are asked to stop."""
+    if not parents:
+        return
+    rows = tx.execute(
+        statement("cancel_spawned"),
+        {
+            "parents": parents,
+            "sources": STOPPABLE_AT_ONCE,
+            "target": target(Move.CANCEL),
+            "reason": PARENT_CANCELLED,
+        },
+    ).all()
+    edges.resolve_dependents(tx, [row.id for row in rows if row.at_once])
+    for row in rows:
+        queue_id = show_task(TaskId(row.id))
+        if row.at_once:
+            log_after_commit(
+                tx, Event.TASK_CANCELLED, queue_id=queue_id, actor=PARENT, reason=PARENT_CANCELLED
+            )
+        else:
+            log_after_commit(tx, Event.CANCEL_REQUESTED, queue_id=queue_id, actor=PARENT)
+            request_cancel_after_commit(tx)
+
+
+def _record_consequences(tx: Connection, won: Sequence[Ending], rows: Sequence[Any]) -> None:
+    """Record costs, escalations, dead letters, dependents, children and waits of the endings."""
+    costs = [
         {"task_id": str(row.task_id), "epoch": row.epoch, "usd": str(row.news_usd)}
         for row in rows
         if row.news_usd > 0
     ]
-    if news:
-        execute_batch(tx, Call("record_spending", {"news": json.dumps(news)}))
-    told = [_escalation(one) for one in won if one.verdict.escalation is not None]
-    if told:
-        execute_batch(tx, Call("insert_escalation_notices", {"told": json.dumps(told)}))
-    buried = [one for one in won if one.verdict.event is Event.DEAD_LETTER]
-    if buried:
+    if costs:
+        execute_batch(tx, Call("record_spending", {"news": json.dumps(costs)}))
+    escalations = [_escalation(ending) for ending in won if ending.verdict.escalation is not None]
+    if escalations:
+        execute_batch(tx, Call("insert_escalation_notices", {"told": json.dumps(escalations)}))
+    dead = [ending for ending in won if ending.verdict.event is Move.DEAD_LETTER]
+    if dead:
         tx.execute(
             statement("insert_dead_letters"),
             {
-                "tasks": [one.claim.task_id for one in buried],
-                "poisoned": [one.claim.task_id for one in buried if one.verdict.poison],
+                "tasks": [ending.claim.task_id for ending in dead],
+                "poisoned": [ending.claim.task_id for ending in dead if ending.verdict.poison],
             },
         )
     edges.resolve_dependents(
@@ -180,73 +250,76 @@ def _follow(tx: Connection, won: Sequence[Ending], rows: Sequence[Any]) -> None:
     )
     cancel_spawned(tx, [row.task_id for row in rows if row.goal == State.CANCELLED])
     suspended = {row.task_id for row in rows if row.goal == State.PENDING}
-    waiting = {
-        one.claim.task_id: one.result.tasks
-        for one in won
-        if isinstance(one.result, Waiting) and one.claim.task_id in suspended
+    waits = {
+        ending.claim.task_id: ending.result.tasks
+        for ending in won
+        if isinstance(ending.result, Waiting) and ending.claim.task_id in suspended
     }
-    if waiting:
-        suspend(tx, waiting)
+    if waits:
+        suspend(tx, waits)
+    for ending in won:
+        _log_ending(tx, ending)
 
 
-def dead_letter_unstarted(tx: Connection, tasks: Sequence[UUID]) -> None:
-    """Record what follows from tasks that died without a run: dead letters, and their dependents.
-
-    The caller has moved them in this transaction.
-    """
-    if tasks:
-        tx.execute(statement("insert_dead_letters"), {"tasks": tasks, "poisoned": []})
-        edges.resolve_dependents(tx, tasks)
-
-
-def follow_cancelled(tx: Connection, tasks: Sequence[UUID]) -> None:
-    """Record what follows from tasks that somebody stopped, and the caller has moved."""
-    cancel_spawned(tx, tasks)
-    edges.resolve_dependents(tx, tasks)
-
-
-def cancel_spawned(tx: Connection, parents: Sequence[UUID]) -> None:
-    """End what cancelled tasks spawned and is still open; what runs is asked to stop."""
-    if not parents:
+def _log_ending(tx: Connection, ending: Ending) -> None:
+    """Log a released claim, a dead letter and a poison task, once the transaction has committed."""
+    claim, verdict = ending.claim, ending.verdict
+    task = {"queue_id": show_task(claim.task_id), "epoch": claim.epoch}
+    if isinstance(ending.result, Expired):
+        log_after_commit(tx, Event.CLAIM_RELEASED, **task, reason=verdict.message)
+    if verdict.event is not Move.DEAD_LETTER:
         return
-    found = tx.execute(
-        statement("cancel_spawned"),
-        {
-            "parents": parents,
-            "sources": STOPPABLE_AT_ONCE,
-            "target": target(Event.CANCEL),
-            "reason": "parent_cancelled",
-        },
-    ).all()
-    edges.resolve_dependents(tx, [row.id for row in found if row.at_once])
+    attempts = ending.attempts + int(verdict.spent)
+    log_after_commit(
+        tx,
+        Event.TASK_DEAD_LETTERED,
+        **task,
+        attempts=attempts,
+        reason=verdict.reason,
+        poison=verdict.poison,
+    )
+    if verdict.poison:
+        workers = {failure.agent for failure in ending.failures} | {ending.agent}
+        log_after_commit(
+            tx,
+            Event.POISON_FOUND,
+            queue_id=task["queue_id"],
+            deaths=len(ending.failures) + 1,
+            workers=len(workers),
+        )
 
 
-def _sound_wait(tx: Connection, ending: Ending) -> Ending:
-    """Turn a wait that cannot be kept into a failure of the run, and of no other."""
+def _check_wait(tx: Connection, ending: Ending) -> Ending:
+    """Return the ending; a wait that can never end becomes a failure of the run."""
     if not isinstance(ending.result, Waiting):
         return ending
     task_id, awaited = ending.claim.task_id, ending.result.tasks
-    if strangers := tasks_not_spawned_by(tx, task_id, awaited):
-        failure = replace(STRANGER, message=f"{show_task(TaskId(strangers[0]))} {STRANGER.message}")
+    if not_spawned := tasks_not_spawned_by(tx, task_id, awaited):
+        message = f"{show_task(TaskId(not_spawned[0]))} {INVALID_WAIT.message}"
+        failure = replace(INVALID_WAIT, message=message)
     elif would_close_circle(tx, task_id, awaited):
-        failure = CIRCLE
+        failure = CIRCULAR_WAIT
     else:
         return ending
     spent = ending.result
     result = replace(
         failure, cost_usd=spent.cost_usd, tokens=spent.tokens, ran_seconds=spent.ran_seconds
     )
-    verdict = judge(Standing(0, 1, RetryPolicy()), result, 0.0)
-    return replace(ending, result=result, verdict=verdict)
+    return replace(ending, result=result, verdict=judge(NO_HISTORY, result, 0.0))
 
 
-def _judge_run(run: Run, result: Result, agent: str) -> Verdict:
+def _ending_of(run: Run, result: Result, agent: str) -> Ending:
     standing = Standing(run.attempts, run.max_attempts, run.retry, agent, run.failures)
-    return judge(standing, result, random.random())  # noqa: S311 - jitter, not a secret
-
-
-def _expired(reason: str) -> Verdict:
-    return judge(Standing(0, 1, RetryPolicy()), Expired(reason), 0.0)
+    verdict = judge(standing, result, random.random())  # noqa: S311 - jitter, not a secret
+    return Ending(
+        run.claim,
+        run.user_id,
+        agent,
+        result,
+        verdict,
+        attempts=run.attempts,
+        failures=run.failures,
+    )
 
 
 def _row(ending: Ending) -> dict[str, object]:
@@ -265,8 +338,8 @@ def _row(ending: Ending) -> dict[str, object]:
         "only_expired": ending.only_expired,
         "outcome": verdict.outcome,
         "reason": verdict.reason,
-        "message": _short(verdict.message),
-        "detail": _short(raised.detail) if raised else None,
+        "message": _storable(verdict.message),
+        "detail": _storable(raised.detail) if raised else None,
         "wait_seconds": verdict.wait_seconds,
         "spent": verdict.spent,
         "billed": verdict.billed,
@@ -289,24 +362,24 @@ def _escalation(ending: Ending) -> dict[str, object]:
         "epoch": ending.claim.epoch,
         "rule": verdict.escalation,
         "reason": verdict.reason,
-        "error": _short(verdict.message),
+        "error": _storable(verdict.message),
     }
 
 
-def _said(row: dict[str, object]) -> dict[str, object]:
-    """Leave out what is not said; most of it is not, for most endings."""
+def _without_nulls(row: dict[str, object]) -> dict[str, object]:
+    """Return a row without its null fields, which are the most, to send less."""
     return {name: value for name, value in row.items() if value is not None}
 
 
 def _sources(ending: Ending) -> list[str]:
     if isinstance(ending.result, Expired):
-        # A claim that was started after all is its worker's, and only its lease can end it.
+        # A claim that was started meanwhile is left to its worker, and to its lease.
         return [State.CLAIMED.value]
     return sources(ending.verdict.event)
 
 
 def _keep_stale(tx: Connection, ending: Ending) -> None:
-    kept = _row(ending)
+    row = _row(ending)
     tx.execute(
         statement("insert_stale_result"),
         {
@@ -314,13 +387,13 @@ def _keep_stale(tx: Connection, ending: Ending) -> None:
             "epoch": ending.claim.epoch,
             "agent": ending.agent,
             "outcome": ending.verdict.outcome,
-            "result": json.dumps({"output": kept["output"], "error": kept["message"]}),
+            "result": json.dumps({"output": row["output"], "error": row["message"]}),
         },
     )
 
 
-def _short(text: str | None) -> str | None:
-    """Cut a text that would bloat the row, and replace what Postgres cannot store."""
+def _storable(text: str | None) -> str | None:
+    """Shorten a long text, and replace characters that Postgres cannot store."""
     if text is None:
         return None
     return text.replace("\x00", "")[:MAX_TEXT].encode(errors="replace").decode()

@@ -1,4 +1,4 @@
-"""Beginning claimed runs."""
+"""Start claimed tasks: the holder of a fresh claim turns it into a run."""
 
 import json
 from collections.abc import Sequence
@@ -13,29 +13,30 @@ from overnight_server.store.run_rows import run_of
 
 
 def start(db: Db, claim: Claim, *, holder: str, lease: timedelta) -> Run | None:
-    """Turn a fresh claim into a run, or return None if it is not this caller's to start."""
+    """Start a claim and return its run; None if the claim has ended or was started already."""
     runs = start_all(db, [claim], holder=holder, lease=lease)
     return runs[0] if runs else None
 
 
 def start_all(db: Db, claims: Sequence[Claim], *, holder: str, lease: timedelta) -> list[Run]:
-    """Turn fresh claims into runs, in the order given; those not the caller's are left out.
+    """Start claims and return their runs in the same order.
 
-    A message that came late, twice or forged matches nothing: that is no error.
+    Claims that have ended or were started already are left out: a late, repeated or forged message
+    is no error.
     """
     claims = list(dict.fromkeys(claims))
-    asked = {
-        "claims": json.dumps([_message(claim) for claim in claims]),
+    params = {
+        "claims": json.dumps([_claim_row(claim) for claim in claims]),
         "holder": holder,
         "lease": lease.total_seconds(),
         "sources": sources(Event.START),
         "target": target(Event.START),
     }
     fault("start.before_commit")
-    begun = {row.id: row for row in db.run_batch(Call("start", asked))}
+    started = {row.id: row for row in db.run_batch(Call("start", params))}
     fault("start.after_commit")
-    return [run_of(claim, begun[claim.task_id]) for claim in claims if claim.task_id in begun]
+    return [run_of(claim, started[claim.task_id]) for claim in claims if claim.task_id in started]
 
 
-def _message(claim: Claim) -> dict[str, object]:
+def _claim_row(claim: Claim) -> dict[str, object]:
     return {"task_id": str(claim.task_id), "epoch": claim.epoch, "token": str(claim.token)}

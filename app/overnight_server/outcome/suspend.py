@@ -1,4 +1,4 @@
-"""Suspending: a task that gave its slot back waits for others, and goes on when they are over."""
+"""Suspend: a task gives its slot back, waits for other tasks, and runs again when they ended."""
 
 from collections.abc import Mapping, Sequence
 from uuid import UUID
@@ -11,38 +11,39 @@ from overnight_server.store import graphs
 from overnight_server.store.graphs import EdgeRow
 from overnight_server.store.statements import statement
 
-# Who waits for others wants to know how they ended, and not only that they succeeded.
+# A suspended task runs again however the tasks that it waits for have ended.
 CONDITION = "finished"
 
 
 def would_close_circle(tx: Connection, task_id: TaskId, tasks: Sequence[UUID]) -> bool:
-    """Whether one of these tasks waits, however far up, for the one that wants to wait for it."""
-    named = {"task_id": task_id, "tasks": list(tasks)}
-    return bool(tx.execute(statement("tasks_reached_from"), named).all())
+    """Return whether one of `tasks` waits, directly or not, for the task that would wait for it."""
+    params = {"task_id": task_id, "tasks": list(tasks)}
+    return bool(tx.execute(statement("tasks_reached_from"), params).all())
 
 
 def tasks_not_spawned_by(tx: Connection, task_id: TaskId, tasks: Sequence[UUID]) -> list[UUID]:
-    """Return those that the task has not spawned: what they come to is none of its business."""
-    named = {"task_id": task_id, "tasks": list(tasks)}
-    return list(tx.execute(statement("tasks_not_spawned_by"), named).scalars())
+    """Return those of `tasks` that the task has not spawned; it may not wait for them."""
+    params = {"task_id": task_id, "tasks": list(tasks)}
+    return list(tx.execute(statement("tasks_not_spawned_by"), params).scalars())
 
 
 def suspend(tx: Connection, waiting: Mapping[TaskId, Sequence[UUID]]) -> None:
-    """Let tasks that were just suspended wait for others; who need not wait any more is ready.
+    """Add edges from the awaited tasks to tasks that were just suspended.
 
-    Their lanes are held since before the move: an awaited task that ended before counts at once,
-    and one that ends later finds the edge.
+    A suspended task whose awaited tasks have all ended becomes ready at once. The lanes have been
+    locked since before the suspension, so an awaited task either ended before, and its edge counts
+    as met, or ends later and finds the edge.
     """
-    links = [
-        EdgeRow(one, task_id, CONDITION)
+    edges = [
+        EdgeRow(awaited, task_id, CONDITION)
         for task_id, tasks in waiting.items()
-        for one in dict.fromkeys(tasks)
+        for awaited in dict.fromkeys(tasks)
     ]
-    graphs.add_edges(tx, links)
-    named = {"tasks": list(waiting)}
+    graphs.add_edges(tx, edges)
+    params = {"tasks": list(waiting)}
     tx.execute(
         statement("make_unblocked_ready"),
-        {**named, "sources": sources(Event.UNBLOCK), "target": target(Event.UNBLOCK)},
+        {**params, "sources": sources(Event.UNBLOCK), "target": target(Event.UNBLOCK)},
     )
-    for row in tx.execute(statement("graphs_of"), named).all():
+    for row in tx.execute(statement("graphs_of"), params).all():
         graphs.update_dependency_boosts(tx, row.user_id, row.dag_id)

@@ -20,8 +20,8 @@ from overnight_server.domain.results import Interrupted, Result
 from overnight_server.gate.claim import ClaimSettings, claim_one
 from overnight_server.insight.locks import list_locks, lock_id_of
 from overnight_server.insight.users import find_user
-from overnight_server.maintenance.locks import Clocks, cleanup_stale, killing, release_lock
-from overnight_server.outcome.heartbeat import Answer, heartbeat
+from overnight_server.maintenance.locks import LeaseTimes, cleanup_stale, killing, release_lock
+from overnight_server.outcome.heartbeat import HeartbeatAnswer, heartbeat
 from overnight_server.outcome.settle import settle
 from overnight_server.outcome.start import start
 from overnight_server.settings import Settings
@@ -67,7 +67,7 @@ class PerUserQueueManager:
         run = self._runs_by_lock.get(lock_id)
         if run is None:
             return False
-        return heartbeat(self._db, run.claim, lease=self.lock_timeout) is not Answer.LOST
+        return heartbeat(self._db, run.claim, lease=self.lock_timeout) is not HeartbeatAnswer.LOST
 
     def release_lock(self, user: str, lock_id: str, result: Result | None = None) -> bool:
         """End the claim behind a lock that this object acquired; False if it is no longer held.
@@ -95,7 +95,7 @@ class PerUserQueueManager:
             return cleanup_stale(
                 self._db,
                 max_age=self.lock_timeout,
-                clocks=Clocks.of(self._settings),
+                times=LeaseTimes.of(self._settings),
                 actor=self._holder,
                 kill=kill,
             )
@@ -164,7 +164,7 @@ class ConductorLockCleanup:
             return cleanup_stale(
                 self._db,
                 max_age=timedelta(seconds=max_age_seconds),
-                clocks=Clocks.of(self._settings),
+                times=LeaseTimes.of(self._settings),
                 actor=self._actor,
                 kill=kill,
                 project=project,

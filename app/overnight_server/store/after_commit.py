@@ -1,18 +1,23 @@
 """Log lines and wake-ups that are held back until a transaction has committed.
 
 An act registers them on its transaction while it writes its rows. `Db.atomically` sends them after
-the commit, and drops them when the transaction is rolled back or tried again.
+the commit, and drops them when the transaction is rolled back or tried again. The end of a graph is
+noticed by a trigger, which reports it as a NOTICE to the connection.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
+from uuid import UUID
 
 from sqlalchemy import Connection
 
+from overnight_server.domain.ids import DagId, show_dag
 from overnight_server.telemetry import Event, emit
 
 _KEY = "overnight_after_commit"
+_DAG_FINISHED = re.compile(r"DAG_FINISHED (\S+) (\w+) (\d+)")
 
 
 class WakeUps(Protocol):
@@ -47,7 +52,17 @@ def collect(tx: Connection) -> AfterCommit:
     """Begin to collect for a transaction; what an earlier one left on the connection is dropped."""
     pending = AfterCommit()
     tx.info[_KEY] = pending
+    _notices(tx).clear()
     return pending
+
+
+def collect_notices(tx: Connection, pending: AfterCommit) -> None:
+    """Add a log line for each graph that this transaction has ended."""
+    for notice in _notices(tx):
+        if finished := _DAG_FINISHED.search(notice):
+            dag_id = show_dag(DagId(UUID(finished[1])))
+            fields = {"dag_id": dag_id, "state": finished[2], "tasks": int(finished[3])}
+            pending.lines.append((Event.DAG_FINISHED, fields))
 
 
 def log_after_commit(tx: Connection, event: Event, **fields: object) -> None:
@@ -63,6 +78,12 @@ def wake_after_commit(tx: Connection) -> None:
 def request_cancel_after_commit(tx: Connection) -> None:
     """Wake the workers once this transaction has committed, so that they stop cancelled runs."""
     _pending(tx).requests_cancel = True
+
+
+def _notices(tx: Connection) -> list[str]:
+    """Return the messages that the server has sent to psycopg2's connection."""
+    notices: list[str] = getattr(tx.connection.dbapi_connection, "notices", [])
+    return notices
 
 
 def _pending(tx: Connection) -> AfterCommit:

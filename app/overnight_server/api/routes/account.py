@@ -28,7 +28,7 @@ from overnight_server.api.http.pagination import (
 )
 from overnight_server.api.http.params import parse_task_param
 from overnight_server.control import budgets, pauses
-from overnight_server.control.pauses import Target
+from overnight_server.control.pauses import PauseSubject
 from overnight_server.insight.budgets import list_approvals
 from overnight_server.insight.locks import list_lock_waits, list_locks
 from overnight_server.insight.usage import list_ledger, usage
@@ -61,14 +61,14 @@ def list_own_pauses(deps: Injected, caller: Reader) -> list[Pause]:
 def pause_own_work(deps: Injected, caller: Writer, body: PauseRequest = WITHOUT_NOTE) -> PauseState:
     """Pause the caller: no new task of the caller starts; running tasks continue."""
     actor = f"user:{caller.user_id}"
-    changed = pauses.pause(deps.db, Target(caller.user_id), actor=actor, note=body.note)
+    changed = pauses.pause(deps.db, PauseSubject(caller.user_id), actor=actor, note=body.note)
     return PauseState(paused=True, changed=changed)
 
 
 @router.post("/users/me/resume", tags=["pauses"])
 def resume_own_work(deps: Injected, caller: Writer) -> PauseState:
     """End the caller's own pause; pauses that an operator began stay in force."""
-    target = Target(caller.user_id)
+    target = PauseSubject(caller.user_id)
     changed = pauses.resume(deps.db, target, actor=f"user:{caller.user_id}", own=True)
     # An operator's pause of this user is still in force.
     return PauseState(paused=get_user(deps.db, caller.user_id).paused, changed=changed)
@@ -85,7 +85,7 @@ def list_own_approvals(
 @router.post("/approvals/{task_id}/approve", response_model=ApprovalResult, tags=["approvals"])
 def approve_spending(
     task_id: str, body: ApprovalRequest, deps: Injected, caller: Writer
-) -> budgets.Approved:
+) -> budgets.RaisedBudget:
     """Raise the used-up budget of a task by an amount, and let the task continue."""
     parsed_id, actor = parse_task_param(task_id), f"user:{caller.user_id}"
     return budgets.approve(deps.db, parsed_id, body.usd, actor=actor, user_id=caller.user_id)

@@ -23,7 +23,7 @@ from overnight_server.api.http.params import parse_task_param
 from overnight_server.api.routes.admin_keys import find_user_id
 from overnight_server.control import pauses
 from overnight_server.control.drain import drain, undrain
-from overnight_server.control.pauses import Target
+from overnight_server.control.pauses import PauseSubject
 from overnight_server.domain.ids import show_task
 from overnight_server.insight.dead_letters import group_dead_letters
 from overnight_server.insight.fairness import fairness
@@ -128,9 +128,9 @@ def list_all_groups(
     return group_dead_letters(deps.admin_db, limit=limit)
 
 
-def _target(deps: Dependencies, body: PauseTarget) -> Target:
+def _target(deps: Dependencies, body: PauseTarget) -> PauseSubject:
     if body.user is not None and body.pool is not None:
         raise InvalidRequest(
             "pool", "cannot be combined with user", legal="one of the two, or neither"
         )
-    return Target(None if body.user is None else find_user_id(deps, body.user), body.pool)
+    return PauseSubject(None if body.user is None else find_user_id(deps, body.user), body.pool)

@@ -19,7 +19,7 @@ from overnight_server.api.routes.admin_keys import find_user_id
 from overnight_server.api.routes.me import parse_body_window
 from overnight_server.control.budgets import set_night_budget
 from overnight_server.control.users import (
-    Lifted,
+    NoLimit,
     Overrides,
     change_plan,
     create_user,
@@ -112,9 +112,9 @@ def _override(deps: Dependencies, user_id: UserId, body: UserChanges, actor: str
     """Change the limits in the body; null removes a limit that may be absent."""
     sent = body.model_fields_set
 
-    def lifted(name: str) -> int | Lifted | None:
+    def lifted(name: str) -> int | NoLimit | None:
         value: int | None = getattr(body, name)
-        return Lifted.LIFTED if value is None and name in sent else value
+        return NoLimit.NO_LIMIT if value is None and name in sent else value
 
     overrides = Overrides(
         concurrency=body.max_concurrent_agents,

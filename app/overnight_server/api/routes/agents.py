@@ -20,15 +20,15 @@ from overnight_server.api.http.authentication import AgentRunner, check_again
 from overnight_server.api.http.dependencies import Dependencies, Injected
 from overnight_server.api.http.openapi import repeated_response
 from overnight_server.control import agents
-from overnight_server.control.agents import OutsideCard, Seat, take_seat
-from overnight_server.control.claim_tokens import Holder, issue
+from overnight_server.control.agents import AgentPlace, PullAgentCard, record_poll
+from overnight_server.control.claim_tokens import ClaimHolder, issue
 from overnight_server.control.keys import Caller
 from overnight_server.domain.ids import show_dag, show_task
 from overnight_server.domain.results import Raised
 from overnight_server.domain.scopes import ALL_USERS_AGENTS
 from overnight_server.gate.claim import ClaimSettings, claim_for_agent
 from overnight_server.insight.agents import get_agent, list_agents
-from overnight_server.outcome.agent_claims import Held, end, held
+from overnight_server.outcome.agent_claims import HeldClaim, read_claim, settle_claim
 from overnight_server.outcome.inputs import inputs_of
 from overnight_server.outcome.start import start
 
@@ -55,7 +55,7 @@ def register_agent(
     agent_id = agents.register(
         deps.gate_db,
         caller.user_id,
-        OutsideCard(
+        PullAgentCard(
             name=body.name,
             capabilities=body.capabilities,
             types=body.types,
@@ -88,7 +88,7 @@ def read_agent(agent_id: str, deps: Injected, caller: AgentRunner) -> Agent:
 @router.post("/{agent_id}/heartbeat")
 def heartbeat_agent(agent_id: str, deps: Injected, caller: AgentRunner) -> AgentHeartbeat:
     """Record an agent's heartbeat; the response says whether the agent is draining."""
-    seat = take_seat(deps.gate_db, caller.user_id, agent_id)
+    seat = record_poll(deps.gate_db, caller.user_id, agent_id)
     return AgentHeartbeat(status="draining" if seat.is_draining else "active")
 
 
@@ -123,7 +123,7 @@ async def claim_work(
 ) -> Response:
     """Claim a task for a free slot of the agent; respond 204 if there is none within `wait`."""
     deadline = time.monotonic() + wait
-    seat = await _thread(partial(take_seat, deps.gate_db, caller.user_id, agent_id))
+    seat = await _thread(partial(record_poll, deps.gate_db, caller.user_id, agent_id))
     if seat.serves is None:
         _check_all_users_scope(caller)
     claim = partial(_claim, deps, caller, seat)
@@ -147,13 +147,13 @@ async def claim_work(
     return Response(work, media_type="application/json")
 
 
-def _claim(deps: Dependencies, caller: Caller, seat: Seat) -> bytes | None:
+def _claim(deps: Dependencies, caller: Caller, seat: AgentPlace) -> bytes | None:
     """Claim one task through the gate; return it as JSON, or None if there is none.
 
     A task that cannot be written as JSON is failed for good, and the next one is claimed.
     """
     # Read again for each try: the agent may have been drained or updated while it waited.
-    seat = take_seat(deps.gate_db, caller.user_id, seat.agent_id)
+    seat = record_poll(deps.gate_db, caller.user_id, seat.agent_id)
     if seat.is_draining:
         return None
     defaults = ClaimSettings.from_settings(deps.settings)
@@ -168,14 +168,14 @@ def _claim(deps: Dependencies, caller: Caller, seat: Seat) -> bytes | None:
         )
         if claimed is None:
             return None
-        held_claim = held(deps.gate_db, claimed.claim, seat.lease)
+        held_claim = read_claim(deps.gate_db, claimed.claim, seat.lease)
         try:
             return _serialize(deps, seat, held_claim)
         except (ValueError, RecursionError) as error:
             _fail_for_good(deps, held_claim, error)
 
 
-def _serialize(deps: Dependencies, seat: Seat, held_claim: Held) -> bytes:
+def _serialize(deps: Dependencies, seat: AgentPlace, held_claim: HeldClaim) -> bytes:
     """Return a claimed task as JSON; raise ValueError or RecursionError if that fails."""
     run = held_claim.run
     task_id = run.claim.task_id
@@ -204,16 +204,16 @@ def _serialize(deps: Dependencies, seat: Seat, held_claim: Held) -> bytes:
     return work.model_dump_json().encode()
 
 
-def _fail_for_good(deps: Dependencies, held_claim: Held, error: Exception) -> None:
+def _fail_for_good(deps: Dependencies, held_claim: HeldClaim, error: Exception) -> None:
     """Fail a task whose inputs cannot be written as JSON; a retry would fail the same way."""
     run = held_claim.run
     message = f"the task's inputs cannot be sent to an agent as JSON: {type(error).__name__}"
     failure = Raised(
         error_class="invalid_input", message=message, error_type="InvalidInput", retryable=False
     )
-    db = deps.db.acting_for(Holder(run.claim, run.user_id).served)
+    db = deps.db.acting_for(ClaimHolder(run.claim, run.user_id).served)
     if start(db, run.claim, holder=held_claim.agent, lease=held_claim.lease):
-        end(db, held_claim, failure)
+        settle_claim(db, held_claim, failure)
 
 
 def _check_all_users_scope(caller: Caller) -> None:

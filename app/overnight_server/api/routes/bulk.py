@@ -13,7 +13,7 @@ from overnight_server.api.http.pagination import (
     paginate,
 )
 from overnight_server.api.http.params import IdempotencyKey, parse_bulk_param
-from overnight_server.control.bulk import Order, cancel_bulk, preview, start
+from overnight_server.control.bulk import BulkOrder, cancel_bulk, preview, start
 from overnight_server.domain.bulk import Action
 from overnight_server.domain.ids import show_bulk, show_task
 from overnight_server.domain.priority import score
@@ -96,9 +96,9 @@ def cancel_own_bulk(bulk_id: str, deps: Injected, caller: Writer) -> BulkOperati
     return get_bulk(deps.db, caller.user_id, parsed_id)
 
 
-def order_of(body: BulkRequest) -> Order:
+def order_of(body: BulkRequest) -> BulkOrder:
     """Return the order that a request body describes."""
     priority = body.priority_score
     if priority is None and body.priority is not None:
         priority = score(body.priority)
-    return Order(Action(body.action), body.filter, priority, body.everything)
+    return BulkOrder(Action(body.action), body.filter, priority, body.everything)

@@ -22,7 +22,8 @@ from overnight_server.api.http.dependencies import Dependencies, Injected
 from overnight_server.api.http.openapi import repeated_response
 from overnight_server.api.http.pagination import PAGE, BeforeDag, Limit, dag_cursor, paginate
 from overnight_server.api.http.params import IdempotencyKey, parse_dag_param
-from overnight_server.control.graphs import cancel_dag, retry_dag
+from overnight_server.control.cancel import cancel_dag
+from overnight_server.control.retry import retry_dag
 from overnight_server.domain.ids import show_dag, show_task
 from overnight_server.forecast.plan import plan
 from overnight_server.gate.claim import ClaimSettings
@@ -133,7 +134,9 @@ def cancel_own_dag(dag_id: str, deps: Injected, caller: Writer) -> DagCancelled:
     parsed_id = parse_dag_param(dag_id)
     done = cancel_dag(deps.db, caller.user_id, parsed_id, actor=f"user:{caller.user_id}")
     dag = get_dag(deps.db, caller.user_id, parsed_id, with_tasks=False)
-    return DagCancelled(cancelled=done.stopped, stopping=done.asked, status=DagStatus(dag.status))
+    return DagCancelled(
+        cancelled=len(done.cancelled), stopping=len(done.requested), status=DagStatus(dag.status)
+    )
 
 
 @router.post("/{dag_id}/retry")

@@ -101,7 +101,7 @@ def resolve_dead_letter(
         )
     else:
         changes = parse_changes(body.changes)
-        if changes.are_none:
+        if changes.is_empty:
             legal = "at least one field to change"
             raise InvalidRequest("changes", "contains no change", legal=legal)
         dead_letters.modify_and_retry(

@@ -13,7 +13,7 @@ from overnight.models.json_values import check_text
 from overnight.models.keys import ApiKey, CreatedApiKey, RevokedApiKey, UserApiKey
 from overnight_server.api.http.authentication import KeyReader, KeyWriter
 from overnight_server.api.http.dependencies import Injected
-from overnight_server.control.keys import GRACE, LONGEST_GRACE, issue, key_id_of, revoke, rotate
+from overnight_server.control.keys import GRACE, MAX_GRACE, issue, key_id_of, revoke, rotate
 from overnight_server.domain.scopes import EVERYTHING, SCOPES, within
 from overnight_server.insight.users import list_keys
 
@@ -53,7 +53,7 @@ class KeyRotation(RequestModel):
     grace_seconds: WholeNumber = Field(
         default=int(GRACE.total_seconds()),
         ge=0,
-        le=int(LONGEST_GRACE.total_seconds()),
+        le=int(MAX_GRACE.total_seconds()),
         description="For how many seconds the old key stays valid.",
     )
 

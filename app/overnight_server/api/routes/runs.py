@@ -37,7 +37,13 @@ from overnight_server.api.http.dependencies import Dependencies, Injected
 from overnight_server.api.http.middleware import add_headers
 from overnight_server.api.http.openapi import repeated_response
 from overnight_server.api.http.params import parse_task_param
-from overnight_server.control.claim_tokens import PREFIX, ClaimEnded, Holder, Superseded, verify
+from overnight_server.control.claim_tokens import (
+    PREFIX,
+    ClaimEnded,
+    ClaimHolder,
+    Superseded,
+    verify,
+)
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import MalformedId, TaskId, parse_task, show_artifact, show_task
 from overnight_server.domain.results import (
@@ -55,9 +61,9 @@ from overnight_server.insight.tasks import get_task
 from overnight_server.intake.spawn import NewChild, SpawnCaps, spawn
 from overnight_server.intake.translate_request import new_task
 from overnight_server.outcome import agent_claims
-from overnight_server.outcome.agent_claims import Held
-from overnight_server.outcome.artifacts import ArtifactCaps, Made, keep
-from overnight_server.outcome.heartbeat import Answer, Cost, heartbeat
+from overnight_server.outcome.agent_claims import HeldClaim
+from overnight_server.outcome.artifacts import ArtifactCaps, NewArtifact, store_artifact
+from overnight_server.outcome.heartbeat import CostSoFar, HeartbeatAnswer, heartbeat
 from overnight_server.outcome.inputs import children_of
 from overnight_server.outcome.presence import heartbeat_claim_holder
 from overnight_server.outcome.start import start
@@ -91,7 +97,7 @@ class RunRequest:
 
     deps: Dependencies
     task_id: TaskId
-    claim: "Holder | EndedClaim"
+    claim: "ClaimHolder | EndedClaim"
 
     @property
     def db(self) -> Db:
@@ -103,16 +109,16 @@ class RunRequest:
         """The lease of runs whose agent has not set one."""
         return timedelta(seconds=self.deps.settings.lease_seconds)
 
-    def holder(self) -> Holder:
+    def holder(self) -> ClaimHolder:
         """Return the claim; raise StaleAttempt if it has ended."""
         if isinstance(self.claim, EndedClaim):
             raise self.claim
         return self.claim
 
-    def begun(self) -> Held:
+    def begun(self) -> HeldClaim:
         """Return the started run; raise StaleAttempt if it no longer holds its task."""
         claim = self.holder().claim
-        return agent_claims.begun(self.db, claim, self.default_lease)
+        return agent_claims.read_started_claim(self.db, claim, self.default_lease)
 
 
 class EndedClaim(StaleAttempt):
@@ -133,7 +139,7 @@ def current_run(task_id: str, request: Request, deps: Injected) -> RunRequest:
     if not token.startswith(PREFIX):
         raise Unauthenticated
     parsed_id = parse_task_param(task_id)
-    claim: Holder | EndedClaim
+    claim: ClaimHolder | EndedClaim
     try:
         claim = holder = verify(deps.db, parsed_id, token)
         served = holder.served
@@ -158,7 +164,7 @@ def start_run(run: CurrentRun) -> RunStarted:
     Before the start the claim can be released without spending an attempt or hours.
     """
     claim = run.holder().claim
-    found = agent_claims.held(run.db, claim, run.default_lease)
+    found = agent_claims.read_claim(run.db, claim, run.default_lease)
     if not found.has_begun and not start(run.db, claim, holder=found.agent, lease=found.lease):
         raise StaleAttempt
     return RunStarted(
@@ -177,7 +183,7 @@ def beat_run(run: CurrentRun, body: RunHeartbeat | None = None) -> HeartbeatRepl
         found.run.claim,
         lease=found.lease,
         progress=report.progress,
-        cost=None if report.cost_usd is None else Cost(owner, report.cost_usd),
+        cost=None if report.cost_usd is None else CostSoFar(owner, report.cost_usd),
     )
     heartbeat_claim_holder(run.deps.gate_db, found.run.claim)
     return _heartbeat_reply(answer, found.lease)
@@ -285,13 +291,13 @@ def list_children(run: CurrentRun) -> list[Child]:
 def upsert_artifact(body: ArtifactUpload, run: CurrentRun) -> ArtifactCreated:
     """Store an artifact of the task; the same name again replaces its content."""
     holder = run.holder()
-    made = Made(body.name, body.kind, _content(body))
-    kept = keep(run.db, holder.claim, made, ArtifactCaps.of(run.deps.settings))
+    made = NewArtifact(body.name, body.kind, _content(body))
+    kept = store_artifact(run.db, holder.claim, made, ArtifactCaps.of(run.deps.settings))
     return ArtifactCreated(id=show_artifact(kept))
 
 
-def _heartbeat_reply(answer: Answer, lease: timedelta) -> HeartbeatReply:
-    if answer is Answer.LOST:
+def _heartbeat_reply(answer: HeartbeatAnswer, lease: timedelta) -> HeartbeatReply:
+    if answer is HeartbeatAnswer.LOST:
         raise StaleAttempt
     return HeartbeatReply(answer=answer.value, lease_seconds=lease.total_seconds())
 
@@ -329,12 +335,14 @@ def _end(
         if not agent_claims.has_ended(
             run.db, run.task_id, ended.epoch, REPEATED_OUTCOMES[type(report)]
         ):
-            agent_claims.keep_late(run.db, run.task_id, ended.epoch, report.model_dump(mode="json"))
+            agent_claims.keep_late_result(
+                run.db, run.task_id, ended.epoch, report.model_dump(mode="json")
+            )
             raise StaleAttempt from None
         return Ok()
-    find = agent_claims.begun if needs_start else agent_claims.held
+    find = agent_claims.read_started_claim if needs_start else agent_claims.read_claim
     found = find(run.db, claim, run.default_lease)
-    agent_claims.end(run.db, found, result(found.run))
+    agent_claims.settle_claim(run.db, found, result(found.run))
     return Ok()
 
 

@@ -28,9 +28,9 @@ from overnight_server.api.http.params import (
     parse_task_param,
 )
 from overnight_server.control.cancel import cancel
-from overnight_server.control.edit import Changes, Unset, edit
+from overnight_server.control.edit import TaskEdit, Unset, edit
 from overnight_server.control.fork import fork
-from overnight_server.control.graphs import retry
+from overnight_server.control.retry import retry
 from overnight_server.domain.ids import show_dag, show_task
 from overnight_server.domain.priority import score
 from overnight_server.explain.explain import explain
@@ -262,15 +262,15 @@ def fork_task(
     return DagForked(**dict(outline), forked_from=show_dag(forked.forked_from))
 
 
-def parse_changes(body: TaskChanges | None) -> Changes:
+def parse_changes(body: TaskChanges | None) -> TaskEdit:
     """Return the changes that a request body describes; absent fields stay unchanged."""
     if body is None:
-        return Changes()
+        return TaskEdit()
     sent = body.model_fields_set
     priority = body.priority_score
     if priority is None and body.priority is not None:
         priority = score(body.priority)
-    return Changes(
+    return TaskEdit(
         title=body.title,
         description=body.description,
         priority=priority,

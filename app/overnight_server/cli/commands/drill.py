@@ -10,7 +10,7 @@ from overnight_server.cli.terminal import confirm, options, output
 from overnight_server.cli.terminal.failures import Code, Failure
 
 if TYPE_CHECKING:
-    from overnight_server.maintenance.drill import Drill
+    from overnight_server.maintenance.drill import DrillReport
     from overnight_server.settings import Settings
 
 ADVICE = "Start the local deployment with `overnight up`, or set OVERNIGHT_REDIS_URL."
@@ -52,7 +52,7 @@ def broker(
             _ask(settings, wipes)
         with database.opened(database.FRONT_DOOR) as front, database.opened() as deployment:
             done = lose_broker(
-                front, deployment, settings, tasks=tasks, wipes=wipes, tell=output.note
+                front, deployment, settings, tasks=tasks, wipes=wipes, report=output.note
             )
     except RedisError as error:
         raise Failure(f"Redis does not answer: {error}", hint=ADVICE) from error
@@ -63,15 +63,15 @@ def broker(
     raise typer.Exit(_code(done))
 
 
-def _code(done: "Drill") -> Code:
-    from overnight_server.maintenance.drill import Outcome
+def _code(done: "DrillReport") -> Code:
+    from overnight_server.maintenance.drill import DrillOutcome
 
     match done.outcome:
-        case Outcome.PASSED:
+        case DrillOutcome.PASSED:
             return Code.OK
-        case Outcome.FAILED:
+        case DrillOutcome.FAILED:
             return Code.ENDED_BADLY
-        case Outcome.INCONCLUSIVE:
+        case DrillOutcome.INCONCLUSIVE:
             output.note(
                 "No message of the drill was in Redis when it was wiped, so nothing was shown. See "
                 "that nothing is paused (`overnight pause`) and slots are free, and try again."
@@ -95,7 +95,7 @@ def _ask(settings: "Settings", wipes: int) -> None:
     confirm.confirm("Go on?")
 
 
-def _show(done: "Drill") -> None:
+def _show(done: "DrillReport") -> None:
     output.record(
         {
             "result": done.outcome.value,

@@ -172,7 +172,7 @@ def _counts(of: "Mapping[str, int]") -> str:
 
 
 def _clean(db: "Db", seconds: float, *, project: str | None = None) -> int:
-    from overnight_server.maintenance.locks import Clocks, killing
+    from overnight_server.maintenance.locks import LeaseTimes, killing
     from overnight_server.maintenance.locks import cleanup_stale as clean
 
     known = database.settings()
@@ -180,7 +180,7 @@ def _clean(db: "Db", seconds: float, *, project: str | None = None) -> int:
         return clean(
             db,
             max_age=timedelta(seconds=seconds),
-            clocks=Clocks.of(known),
+            times=LeaseTimes.of(known),
             actor=database.operator(),
             kill=kill,
             project=project,

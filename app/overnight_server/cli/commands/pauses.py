@@ -11,7 +11,7 @@ from overnight_server.cli.terminal import options, output
 
 if TYPE_CHECKING:
     from overnight.models.account import PauseState
-    from overnight_server.control.pauses import Target
+    from overnight_server.control.pauses import PauseSubject
     from overnight_server.store.db import Db
 
 UserOption = Annotated[
@@ -202,14 +202,14 @@ def _report_own(held: "PauseState", changed: str, same: str, *, as_json: bool) -
         output.note(same)
 
 
-def _target(db: "Db", user: str | None, pool: str | None, *, everything: bool) -> "Target":
-    from overnight_server.control.pauses import EVERYTHING, Target
+def _target(db: "Db", user: str | None, pool: str | None, *, everything: bool) -> "PauseSubject":
+    from overnight_server.control.pauses import EVERYTHING, PauseSubject
 
     if (user is not None) + (pool is not None) + everything != 1:
         raise typer.BadParameter("name one of --user NAME, --pool NAME, --all and --me")
     if user is not None:
-        return Target(user_id=users.known(db, user))
-    return EVERYTHING if pool is None else Target(pool=pool)
+        return PauseSubject(user_id=users.known(db, user))
+    return EVERYTHING if pool is None else PauseSubject(pool=pool)
 
 
 def _report(

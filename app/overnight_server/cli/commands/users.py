@@ -12,7 +12,7 @@ from overnight_server.domain.windows import AtClosing
 
 if TYPE_CHECKING:
     from overnight.models.admin import UserDetail
-    from overnight_server.control.users import Lifted
+    from overnight_server.control.users import NoLimit
     from overnight_server.domain.ids import UserId
     from overnight_server.domain.windows import Window
     from overnight_server.store.db import Db
@@ -255,13 +255,13 @@ def notices(
     output.table(("AT", "KIND", "TASK", "DETAIL"), rows, empty="Nothing to tell.")
 
 
-def _number_or(given: str | None, word: str, option: str) -> "int | Lifted | None":
-    from overnight_server.control.users import Lifted
+def _number_or(given: str | None, word: str, option: str) -> "int | NoLimit | None":
+    from overnight_server.control.users import NoLimit
 
     if given is None:
         return None
     if given == word:
-        return Lifted.LIFTED
+        return NoLimit.NO_LIMIT
     if given.isascii() and given.isdecimal() and len(given) <= MOST_DIGITS:
         return int(given)
     legal = f"a whole number from 0 or {word!r}"

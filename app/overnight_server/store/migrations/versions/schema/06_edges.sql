@@ -74,6 +74,9 @@ BEGIN
        AND due_at IS NULL
        AND dropped_at IS NULL
        AND condition IN ('finished', NEW.status);
+    -- store/after_commit.py logs this notice after the commit. A notice comes with the response to
+    -- the statement that ended the graph, so that it costs no round trip.
+    RAISE NOTICE 'DAG_FINISHED % % %', NEW.id, NEW.status, NEW.total;
     RETURN NULL;
 END
 $$;
