@@ -309,7 +309,7 @@ def test_explain_counts_nobody_elses_agents_and_no_other_types(api_user: ApiUser
     told = explain(api_user.deployment.app, api_user.user, task, CLAIM_SETTINGS)
 
     assert [one.code for one in told.reasons] == ["handler"]
-    assert "takes no tasks of the type 'echo'" in told.reasons[0].message
+    assert "accepts no tasks of the type 'echo'" in told.reasons[0].message
     outsider(api_user, "echoes", types=["echo"])
     assert explain(api_user.deployment.app, api_user.user, task, CLAIM_SETTINGS).starts_next
 
@@ -324,7 +324,7 @@ def test_what_only_an_agent_that_left_knows_waits_for_it_for_a_day(api_user: Api
     assert not deployment.claim().claims
     [reason] = explain(deployment.app, api_user.user, task, CLAIM_SETTINGS).reasons
     assert reason.code == "handler"
-    assert "the agents outside that do are away" in reason.message
+    assert "the pull agents that have one are offline" in reason.message
 
     deployment.move_clock(timedelta(days=1))
     deployment.run("UPDATE agents SET last_heartbeat_at = clock() WHERE kind = 'celery'")
