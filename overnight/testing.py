@@ -1,4 +1,4 @@
-"""Run a handler in this very process, without servers, and look at what it did."""
+"""Run a handler in the current process, without servers, and inspect what it did."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,106 +9,120 @@ from overnight.errors import InvalidRequest
 from overnight.handlers.context import Context, check_cost
 from overnight.handlers.control_exceptions import InvalidOutput, Suspended, error_text
 from overnight.handlers.registry import HandlerFunction, registered
-from overnight.handlers.spawn import ArtifactContent, Child, ChildRequest, artifact_value
+from overnight.handlers.spawn import ArtifactContent, ChildRequest, artifact_value
+from overnight.models.agents import Child
 
 TASK_ID = "task_00000000000000000000000001"
-# More waits than this in one test are a handler that never comes to an end.
-MOST_WAITS = 1000
+# A handler that waits more often than this in one test never ends.
+MAX_WAITS = 1000
 
 
 @dataclass
-class Planted:
-    """A child that a handler spawned, and what it came to in the test."""
+class SpawnedTask:
+    """A child that a handler spawned, and its outcome in the test."""
 
     id: str
-    wish: ChildRequest
+    request: ChildRequest
     state: str = "ready"
     output: Any = None
     error: str | None = None
 
+    def child(self) -> Child:
+        """Return the child as a handler sees it."""
+        return Child(
+            id=self.id,
+            key=self.request.key,
+            title=self.request.task.title,
+            type=self.request.task.type or "",
+            state=self.state,
+            output=self.output,
+            failure_reason=None if self.error is None else "error",
+            error=self.error,
+        )
+
 
 @dataclass
-class Garden:
-    """Everything that the handlers of one test have spawned and made."""
+class MemoryGraph:
+    """All tasks and artifacts that the handlers of one test have created."""
 
     answers: Mapping[str, Any] = field(default_factory=dict)
-    planted: dict[str, Planted] = field(default_factory=dict)
+    tasks: dict[str, SpawnedTask] = field(default_factory=dict)
     artifacts: dict[str, Any] = field(default_factory=dict)
 
-    def plant(self, wish: ChildRequest) -> Planted:
-        """Let a child in."""
-        child = Planted(f"task_{len(self.planted) + 2:026d}", wish)
-        self.planted[child.id] = child
-        return child
+    def add(self, request: ChildRequest) -> SpawnedTask:
+        """Add a child."""
+        task = SpawnedTask(f"task_{len(self.tasks) + 2:026d}", request)
+        self.tasks[task.id] = task
+        return task
 
-    def finish(self, ids: Iterable[str]) -> None:
-        """Carry children out, and before them what they depend on."""
-        for one in ids:
-            child = self.planted[one]
-            if child.state == "ready":
-                self.finish(child.wish.depends_on)
-                self._carry_out(child)
+    def run(self, ids: Iterable[str]) -> None:
+        """Run these tasks to their end, each after the tasks it depends on."""
+        for task_id in ids:
+            task = self.tasks[task_id]
+            if task.state == "ready":
+                self.run(task.request.depends_on)
+                self._run(task)
 
-    def read(self, wish: ChildRequest) -> dict[str, Any]:
-        """Return what a child may read: outputs of those before it, and what it refers to."""
-        found = {}
-        for one in wish.depends_on:
-            before = self.planted[one]
-            found[before.wish.name or before.id] = before.output
-        named = {child.wish.name: child for child in self.planted.values()}
-        for text in wish.task.context_refs:
-            _, _, rest = text.partition(":")
+    def inputs_of(self, request: ChildRequest) -> dict[str, Any]:
+        """Return the outputs of the child's dependencies and of its `context_refs`."""
+        inputs = {}
+        for parent_id in request.depends_on:
+            parent = self.tasks[parent_id]
+            inputs[parent.request.name or parent.id] = parent.output
+        by_name = {task.request.name: task for task in self.tasks.values()}
+        for reference in request.task.context_refs:
+            _, _, rest = reference.partition(":")
             name = rest.removesuffix(":output")
-            child = self.planted.get(name) or named.get(name)
-            found[text] = self.artifacts.get(rest) if child is None else child.output
-        return found
+            task = self.tasks.get(name) or by_name.get(name)
+            inputs[reference] = self.artifacts.get(rest) if task is None else task.output
+        return inputs
 
-    def _carry_out(self, child: Planted) -> None:
-        task = child.wish.task
-        kind = task.type or ""
+    def _run(self, task: SpawnedTask) -> None:
+        create = task.request.task
+        kind = create.type or ""
         try:
-            answer = self._answer(child.wish)
+            answer = self._answer(task.request)
             if isinstance(answer, BaseException):
-                raise answer  # noqa: TRY301 - a test's way to say that this child fails
+                raise answer  # noqa: TRY301 - the test wants this child to fail
             if answer is None:
                 context = MemoryContext(
-                    task.payload,
+                    create.payload,
                     type=kind,
-                    title=task.title,
-                    prompt=task.prompt or "",
-                    inputs=self.read(child.wish),
-                    task_id=child.id,
-                    garden=self,
+                    title=create.title,
+                    prompt=create.prompt or "",
+                    inputs=self.inputs_of(task.request),
+                    task_id=task.id,
+                    graph=self,
                 )
                 answer = run(kind, context=context).output
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises ends its task
-            child.state, child.error = "dead_lettered", error_text(error)
+        except Exception as error:  # noqa: BLE001 - any exception of a handler ends its task
+            task.state, task.error = "dead_lettered", error_text(error)
         else:
-            child.state, child.output = "completed", answer
+            task.state, task.output = "completed", answer
 
-    def _answer(self, wish: ChildRequest) -> object:
-        """Return what the test says that a child comes to, by its key or else by its type."""
-        kind = wish.task.type or ""
-        for known in (wish.key, kind):
-            if known in self.answers:
-                return self.answers[known]
+    def _answer(self, request: ChildRequest) -> object:
+        """Return the answer that the test gives for a child's key or type; None to run it."""
+        kind = request.task.type or ""
+        for name in (request.key, kind):
+            if name in self.answers:
+                return self.answers[name]
         if kind not in registered():
-            raise LookupError(f"no handler for type {kind!r}; say what it returns in `answers`")
+            raise LookupError(f"no handler for type {kind!r}; put its result into `answers`")
         return None
 
 
 class MemoryContext(Context):
-    """A context that remembers everything said to it; its clock moves only when told to.
+    """A context that records what the handler reports; its clock moves only by `pass_time`.
 
-    `answers` says what children return, by their key or their type; an exception says that they
-    fail. Children without an answer are carried out by the registered handler of their type.
+    `answers` maps the key or type of a child to its output, or to an exception if it shall fail.
+    A child without an answer is run by the registered handler of its type.
     """
 
     def __init__(
         self,
         payload: Mapping[str, Any] | None = None,
         *,
-        type: str = "test",  # noqa: A002 - the word the wire uses
+        type: str = "test",  # noqa: A002 - the name on the wire
         title: str = "a test",
         prompt: str = "",
         attempt: int = 1,
@@ -118,7 +132,7 @@ class MemoryContext(Context):
         ceiling_usd: float | None = None,
         answers: Mapping[str, Any] | None = None,
         task_id: str = TASK_ID,
-        garden: Garden | None = None,
+        graph: MemoryGraph | None = None,
     ) -> None:
         super().__init__(
             task_id=task_id,
@@ -131,13 +145,13 @@ class MemoryContext(Context):
             epoch=attempt,
             ceiling_usd=ceiling_usd,
         )
-        self.garden = garden or Garden(answers or {})
+        self.graph = graph or MemoryGraph(answers or {})
         self.artifacts: dict[str, Any] = {}
-        self._given = dict(inputs or {})
-        self._mine: dict[str, Planted] = {}
+        self._initial_inputs = dict(inputs or {})
+        self._children: dict[str, SpawnedTask] = {}
         self._awaited: list[str] = []
-        self.progress_said: list[dict[str, object]] = []
-        self.logged: list[dict[str, object]] = []
+        self.progress_reports: list[dict[str, object]] = []
+        self.log_lines: list[dict[str, object]] = []
         self.cost_usd = 0.0
         self.tokens = {"input": 0, "output": 0}
         self._seconds_left = timeout_seconds
@@ -145,17 +159,17 @@ class MemoryContext(Context):
 
     @property
     def stop_reason(self) -> str | None:
-        """Why the run should end, as `stop` or the clock said."""
+        """The reason given to `stop`, or `timeout` or `budget`; None while the run may continue."""
         return self._stop_reason
 
     @property
     def seconds_left(self) -> float:
-        """What is left of the timeout after all `pass_time`."""
+        """The timeout minus the time passed by `pass_time`."""
         return self._seconds_left
 
     @property
     def usd_left(self) -> float | None:
-        """What is left of the ceiling after every `cost`."""
+        """The ceiling minus all costs; None without a ceiling."""
         if self.ceiling_usd is None:
             return None
         return max(0.0, round(self.ceiling_usd - self.cost_usd, 6))
@@ -165,60 +179,60 @@ class MemoryContext(Context):
         self._stop_reason = self._stop_reason or reason
 
     def pass_time(self, seconds: float) -> None:
-        """Let time go by; at the end of the timeout the run is asked to end."""
+        """Advance the clock; when the timeout is used up, the run is asked to end."""
         self._seconds_left = max(0.0, self._seconds_left - seconds)
         if self._seconds_left == 0.0:
             self.stop("timeout")
 
     @property
-    def spawned(self) -> list[Planted]:
-        """What the handler spawned, in order: `wish.task` is what it asked for."""
-        return list(self._mine.values())
+    def spawned(self) -> list[SpawnedTask]:
+        """The children that the handler spawned, in order; `request.task` has their fields."""
+        return list(self._children.values())
 
     def resume(self, awaited: Sequence[str]) -> None:
-        """Let the awaited come to an end, and be the context of the run that follows."""
-        self.garden.finish(awaited)
+        """Run the awaited children, and prepare this context for the next run of the handler."""
+        self.graph.run(awaited)
         self._awaited += awaited
         self._inputs = None
-        self._numbered = 0
+        self._keyless_spawns = 0
         self.epoch += 1
 
     def _read_inputs(self) -> dict[str, Any]:
-        planted = [self.garden.planted[one] for one in self._awaited]
-        return {**self._given, **{one.wish.name or one.id: one.output for one in planted}}
+        awaited = [self.graph.tasks[task_id] for task_id in self._awaited]
+        outputs = {task.request.name or task.id: task.output for task in awaited}
+        return {**self._initial_inputs, **outputs}
 
-    def _look(self, children: Sequence[str] | None) -> list[Child]:
-        mine = {one.id: one for one in self._mine.values()}
-        wanted = list(mine) if children is None else children
-        for one in wanted:
-            if one not in mine:
+    def _read_children(self, ids: Sequence[str] | None) -> list[Child]:
+        children = {task.id: task for task in self._children.values()}
+        for task_id in ids or ():
+            if task_id not in children:
                 raise InvalidRequest(
-                    "children", f"{one} was not spawned by this task", legal="own children"
+                    "children", f"{task_id} was not spawned by this task", legal="own children"
                 )
-        return [_child(mine[one]) for one in wanted]
+        return [children[task_id].child() for task_id in (children if ids is None else ids)]
 
-    def _spawn(self, wish: ChildRequest) -> str:
-        if wish.key not in self._mine:
-            self._mine[wish.key] = self.garden.plant(wish)
-        return self._mine[wish.key].id
+    def _spawn(self, request: ChildRequest) -> str:
+        if request.key not in self._children:
+            self._children[request.key] = self.graph.add(request)
+        return self._children[request.key].id
 
-    def _keep(self, name: str, content: ArtifactContent) -> str:
-        kept = f"art_{len(self.garden.artifacts) + 1:026d}"
-        self.artifacts[name] = self.garden.artifacts[kept] = artifact_value(content)
-        return kept
+    def _store_artifact(self, name: str, content: ArtifactContent) -> str:
+        artifact_id = f"art_{len(self.graph.artifacts) + 1:026d}"
+        self.artifacts[name] = self.graph.artifacts[artifact_id] = artifact_value(content)
+        return artifact_id
 
     def progress(
         self, fraction: float | None = None, message: str | None = None, **data: object
     ) -> None:
-        """Remember how far the work is said to be."""
-        self.progress_said.append({"fraction": fraction, "message": message, **data})
+        """Record a progress report."""
+        self.progress_reports.append({"fraction": fraction, "message": message, **data})
 
     def log(self, message: str, **fields: object) -> None:
-        """Remember one line."""
-        self.logged.append({"message": message, **fields})
+        """Record a log line."""
+        self.log_lines.append({"message": message, **fields})
 
     def cost(self, usd: float, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
-        """Add up what was spent; at the ceiling the run is asked to end."""
+        """Add to the costs; at the ceiling the run is asked to end."""
         check_cost(usd)
         self.cost_usd += usd
         self.tokens["input"] += input_tokens
@@ -227,22 +241,9 @@ class MemoryContext(Context):
             self.stop("budget")
 
 
-def _child(planted: Planted) -> Child:
-    return Child(
-        planted.id,
-        planted.wish.key,
-        planted.wish.task.title,
-        planted.wish.task.type or "",
-        planted.state,
-        planted.output,
-        None if planted.error is None else "error",
-        planted.error,
-    )
-
-
 @dataclass(frozen=True)
-class Ran:
-    """A finished task: what the handler returned, the context it spoke to, in how many runs."""
+class HandlerRun:
+    """A finished handler: its output, the context it used, and how often it was called."""
 
     output: Any
     context: MemoryContext
@@ -254,26 +255,26 @@ def run(
     payload: Mapping[str, Any] | None = None,
     *,
     context: MemoryContext | None = None,
-) -> Ran:
-    """Run a handler, given as a function or by its type; what it raises comes through.
+) -> HandlerRun:
+    """Run a handler, given as a function or by its type; its exceptions are not caught.
 
-    The output takes the way through JSON that it takes in service, so a set or an
-    object that would fail there fails here. A handler that waits for its children is called
-    again from its beginning once they are over, as in service.
+    The output is converted to JSON and back as in a worker, so an output that JSON cannot hold
+    raises InvalidOutput here too. A handler that waits for children is called again from its
+    beginning when they have ended, as in a worker.
     """
     function = registered()[handler].function if isinstance(handler, str) else handler
     ctx = context or MemoryContext(payload)
-    output, runs = _to_the_end(function, ctx)
+    output, runs = _run_until_end(function, ctx)
     try:
-        return Ran(json.loads(json.dumps(output, allow_nan=False)), ctx, runs)
+        return HandlerRun(json.loads(json.dumps(output, allow_nan=False)), ctx, runs)
     except (TypeError, ValueError) as error:
         raise InvalidOutput(f"the output cannot be written as JSON: {error}") from error
 
 
-def _to_the_end(function: HandlerFunction, ctx: MemoryContext) -> tuple[object, int]:
-    for runs in range(1, MOST_WAITS + 1):
+def _run_until_end(function: HandlerFunction, ctx: MemoryContext) -> tuple[object, int]:
+    for runs in range(1, MAX_WAITS + 1):
         try:
             return function(ctx), runs
-        except Suspended as waiting:
-            ctx.resume(waiting.tasks)
-    raise AssertionError(f"the handler has waited {MOST_WAITS} times and has not ended")
+        except Suspended as suspended:
+            ctx.resume(suspended.tasks)
+    raise AssertionError(f"the handler has waited {MAX_WAITS} times and has not ended")

@@ -1,4 +1,4 @@
-"""Agents outside the deployment: they ask for work over HTTP and run the same handlers as a worker.
+"""Pull agents: processes outside the deployment that claim tasks over HTTP and run handlers.
 
 @overnight.handler("greet")
 def greet(ctx): ...
@@ -18,29 +18,28 @@ from typing import Literal, TypeVar
 from overnight import errors
 from overnight.agent import calls
 from overnight.agent.calls import MAX_CLAIM_WAIT_SECONDS
-from overnight.agent.run import OutsideContext, report_of
+from overnight.agent.run import AgentContext, report_of
 from overnight.client.client import Client
 from overnight.client.retry import is_temporary
 from overnight.handlers import registry
 from overnight.handlers.control_exceptions import Fail
 from overnight.handlers.outcome import outcome_of
-from overnight.models.agents import Agent as AgentCard
+from overnight.models.agents import Agent as RegisteredAgent
 from overnight.models.agents import ClaimedTask
 
 T = TypeVar("T")
-BEATS_PER_LEASE = 3
-# A service that is gone is asked again without haste.
-PATIENCE_SECONDS = 2.0
+HEARTBEATS_PER_LEASE = 3
+# The wait between two requests to a service that does not respond.
+RETRY_SECONDS = 2.0
 TICK_SECONDS = 0.05
 _log = logging.getLogger("overnight.agent")
 
 
 class Agent:
-    """An agent with a name of its own, that runs registered handlers until it is told to stop.
+    """A named agent that claims tasks and runs registered handlers until it is stopped.
 
-    It takes the types it has handlers for, unless `types` says otherwise, and offers what the
-    handlers can do and whatever `capabilities` adds. Address and key come from `client`, or as for
-    `Client`.
+    It accepts the types of the registered handlers, or `types`, and offers the capabilities of
+    the handlers and `capabilities`. Without a `client` it creates one with `Client()`.
     """
 
     def __init__(
@@ -71,152 +70,153 @@ class Agent:
             "claim_ttl_seconds": claim_ttl_seconds,
             "serves": serves,
         }
-        self._card: AgentCard | None = None
+        self._registered: RegisteredAgent | None = None
         self._stop = threading.Event()
-        self._running: set[OutsideContext] = set()
-        self._busy: set[str] = set()
-        self._refused: errors.OvernightError | None = None
+        self._contexts: set[AgentContext] = set()
+        self._tokens_in_use: set[str] = set()
+        self._fatal_error: errors.OvernightError | None = None
 
-    def register(self) -> AgentCard:
-        """Announce the agent; the same name again is the same agent."""
-        self._card = self._client.call(calls.register(self._fields))
-        return self._card
+    def register(self) -> RegisteredAgent:
+        """Register the agent; a name that is registered already is updated."""
+        self._registered = self._client.call(calls.register(self._fields))
+        return self._registered
 
     def stop(self) -> None:
-        """Claim nothing more, and ask what runs to hand its task back."""
+        """Claim no further tasks, and ask the running handlers to hand their tasks back."""
         self._stop.set()
-        for context in list(self._running):
+        for context in list(self._contexts):
             context.stop("shutdown")
 
     def run(self) -> None:
-        """Work until `stop` is called, SIGTERM or SIGINT comes, or the agent is drained.
+        """Run tasks until `stop` is called, SIGTERM or SIGINT arrives, or the agent is drained.
 
-        A refusal that no waiting helps, such as of a key that was revoked meanwhile, is raised.
+        Raises an error that no retry can help, for instance if the key was revoked.
         """
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, self._hear)
-        card = self._patiently(self.register)
-        if card is None:
+                signal.signal(number, self._on_signal)
+        agent = self._retry_while_away(self.register)
+        if agent is None:
             return
         slots = [
-            threading.Thread(target=self._fill_slot, name=f"slot {number}", daemon=True)
+            threading.Thread(target=self._run_slot, name=f"slot {number}", daemon=True)
             for number in range(self.slots)
         ]
         for slot in slots:
             slot.start()
-        # In slices, so that a signal is heard. A slot that only waits for work is not waited for.
+        # Short sleeps let Python handle signals. A slot that only waits for a task is left behind.
         while any(slot.is_alive() for slot in slots):
-            if self._stop.is_set() and not self._busy:
+            if self._stop.is_set() and not self._tokens_in_use:
                 break
             time.sleep(TICK_SECONDS)
         with contextlib.suppress(errors.OvernightError):
-            self._client.call(calls.leave(card.id))
-        if self._refused is not None:
-            raise self._refused
+            self._client.call(calls.leave(agent.id))
+        if self._fatal_error is not None:
+            raise self._fatal_error
 
     def run_one(self, *, wait: int = 0) -> bool:
-        """Claim one task and run it to its end; False if there was none within `wait` seconds."""
-        card = self._card or self.register()
-        work = self._client.call(calls.claim(card.id, wait=wait))
-        if work is None:
+        """Claim one task and run it; return False if none came within `wait` seconds."""
+        agent = self._registered or self.register()
+        task = self._client.call(calls.claim(agent.id, wait=wait))
+        if task is None:
             return False
-        self._busy.add(work.token)
+        self._tokens_in_use.add(task.token)
         try:
-            self._carry_out(work)
+            self._run_task(task)
         finally:
-            self._busy.discard(work.token)
+            self._tokens_in_use.discard(task.token)
         return True
 
-    def _hear(self, _signal: int, _frame: FrameType | None) -> None:
-        # Not here: a signal may come while a lock is held that stopping needs.
+    def _on_signal(self, _signal: int, _frame: FrameType | None) -> None:
+        # In a thread, because the interrupted code may hold a lock that `stop` needs.
         threading.Thread(target=self.stop, daemon=True).start()
 
-    def _fill_slot(self) -> None:
+    def _run_slot(self) -> None:
         try:
             while not self._stop.is_set():
-                found = self._patiently(lambda: self.run_one(wait=MAX_CLAIM_WAIT_SECONDS))
-                if found is False and self._patiently(self._is_draining):
+                has_run = self._retry_while_away(lambda: self.run_one(wait=MAX_CLAIM_WAIT_SECONDS))
+                if has_run is False and self._retry_while_away(self._is_draining):
                     return
         except errors.OvernightError as error:
-            # Told by whoever called `run`: nobody waits for what a thread raises.
-            self._refused = error
+            # `run` raises it in the main thread; an exception of this thread would be lost.
+            self._fatal_error = error
 
     def _is_draining(self) -> bool:
-        card = self._card or self.register()
-        return self._client.call(calls.send_heartbeat(card.id)).status == "draining"
+        agent = self._registered or self.register()
+        return self._client.call(calls.send_heartbeat(agent.id)).status == "draining"
 
-    def _patiently(self, work: Callable[[], T]) -> T | None:
-        """Do something, as often as it takes while the service is away; None once stopped."""
+    def _retry_while_away(self, request: Callable[[], T]) -> T | None:
+        """Return the result of a request, repeated while the service is away; None once stopped."""
         while not self._stop.is_set():
             try:
-                return work()
+                return request()
             except errors.AgentOffline:
-                self._card = None
+                self._registered = None
             except Exception as error:
                 if self._stop.is_set():
-                    # Whoever only waited for work is left behind, and its client may be closed.
+                    # `run` has returned and its caller may have closed the client.
                     return None
                 if not isinstance(error, errors.OvernightError) or not is_temporary(error):
                     self.stop()
                     raise
-                _log.warning("the service is away: %s", error)
-                self._stop.wait(PATIENCE_SECONDS)
+                _log.warning("the service does not respond: %s", error)
+                self._stop.wait(RETRY_SECONDS)
         return None
 
-    def _carry_out(self, work: ClaimedTask) -> None:
-        """Start a claim, run its handler, and say how it ended; a lost claim is let go."""
+    def _run_task(self, task: ClaimedTask) -> None:
+        """Start a claimed task, run its handler, and report the result; a lost claim is dropped."""
         if self._stop.is_set():
-            self._report(work, "release", {})
+            self._report(task, "release", {})
             return
         try:
-            self._client.call(calls.start(work.task_id, work.token))
+            self._client.call(calls.start(task.task_id, task.token))
         except errors.StaleAttempt:
             return
-        context = OutsideContext(self._client, work)
-        over = threading.Event()
+        context = AgentContext(self._client, task)
+        ended = threading.Event()
         if self._stop.is_set():
             context.stop("shutdown")
-        pulse = threading.Thread(target=self._keep_pulse, args=(context, work, over), daemon=True)
-        self._running.add(context)
-        pulse.start()
+        heartbeats = threading.Thread(
+            target=self._send_heartbeats, args=(context, task, ended), daemon=True
+        )
+        self._contexts.add(context)
+        heartbeats.start()
         output, raised = None, None
         try:
-            output = _handler(work.type)(context)
-        except BaseException as error:  # noqa: BLE001 - whatever a handler does ends its run only
+            output = _handler(task.type)(context)
+        except BaseException as error:  # noqa: BLE001 - any exception of a handler ends its run only
             raised = error
         finally:
-            over.set()
-            self._running.discard(context)
+            ended.set()
+            self._contexts.discard(context)
         outcome = outcome_of(output, raised, context.stop_reason)
-        self._report(work, *report_of(context, outcome))
+        self._report(task, *report_of(context, outcome))
 
-    def _keep_pulse(
-        self, context: OutsideContext, work: ClaimedTask, over: threading.Event
+    def _send_heartbeats(
+        self, context: AgentContext, task: ClaimedTask, ended: threading.Event
     ) -> None:
-        pause = work.lease_seconds / BEATS_PER_LEASE
-        while not over.wait(pause):
-            context.beat()
+        while not ended.wait(task.lease_seconds / HEARTBEATS_PER_LEASE):
+            context.send_heartbeat()
 
-    def _report(self, work: ClaimedTask, what: str, said: dict[str, object]) -> None:
-        """Say it until it is heard, or until nobody can be listening any more."""
-        until = time.monotonic() + work.lease_seconds
+    def _report(self, task: ClaimedTask, action: str, fields: dict[str, object]) -> None:
+        """Report the end of a run, repeatedly until the service responds or the lease is over."""
+        lease_ends_at = time.monotonic() + task.lease_seconds
         while True:
             try:
-                self._client.call(calls.report(work.task_id, work.token, what, said))
+                self._client.call(calls.report(task.task_id, task.token, action, fields))
             except errors.StaleAttempt:
-                _log.warning("%s is no longer ours; its end was not counted", work.task_id)
+                _log.warning("%s is held by another run; its result was discarded", task.task_id)
             except errors.OvernightError as error:
-                if is_temporary(error) and time.monotonic() < until:
-                    time.sleep(PATIENCE_SECONDS)
+                if is_temporary(error) and time.monotonic() < lease_ends_at:
+                    time.sleep(RETRY_SECONDS)
                     continue
-                _log.warning("the end of %s was not heard: %s", work.task_id, error)
+                _log.warning("the result of %s could not be reported: %s", task.task_id, error)
             return
 
 
 def _handler(kind: str) -> registry.HandlerFunction:
-    known = registry.registered()
-    if kind not in known:
-        listed = ", ".join(sorted(known)) or "none"
-        raise Fail(f"no handler for type {kind!r}; registered: {listed}", error_class="no_handler")
-    return known[kind].function
+    handlers = registry.registered()
+    if kind not in handlers:
+        types = ", ".join(sorted(handlers)) or "none"
+        raise Fail(f"no handler for type {kind!r}; registered: {types}", error_class="no_handler")
+    return handlers[kind].function

@@ -1,4 +1,4 @@
-"""One run outside the deployment: its context over HTTP, and how it says that it has ended."""
+"""One run of a pull agent: the handler's context over HTTP, and the report of how it ended."""
 
 import base64
 import json
@@ -10,6 +10,7 @@ from typing import Any, TypeVar, assert_never
 
 from overnight import errors
 from overnight.agent import calls
+from overnight.client.calls import without_none
 from overnight.client.client import AsyncClient, Client
 from overnight.client.request_plan import RequestPlan
 from overnight.handlers.context import Context, check_cost
@@ -22,95 +23,99 @@ from overnight.handlers.outcome import (
     HandlerSuspended,
     Outcome,
 )
-from overnight.handlers.spawn import ArtifactContent, Child, ChildRequest
-from overnight.models.agents import ClaimedTask
+from overnight.handlers.spawn import ArtifactContent, ChildRequest
+from overnight.models.agents import Child, ClaimedTask
 from overnight.models.json_values import check_object
 from overnight.models.tasks import Task
 
 T = TypeVar("T")
-# What a run is told with a beat, and why it then stops.
-TOLD = {"cancel": "cancelled", "budget": "budget", "hand_back": "window_closed"}
+# The stop reason for each reply to a heartbeat that ends the run.
+STOP_REASONS = {"cancel": "cancelled", "budget": "budget", "hand_back": "window_closed"}
 MAX_TEXT = 10_000
+# The stop reasons that a release may have on the wire; all others are sent as shutdown.
 RELEASE_REASONS = frozenset({"budget", "cancelled", "window_closed"})
+# What to report: the action of `calls.report`, and the fields of its body.
 Report = tuple[str, dict[str, Any]]
 _log = logging.getLogger("overnight.agent")
 
 
-class OutsideContext(Context):
-    """A run as its handler sees it, spoken for over HTTP; `deadline` is monotonic."""
+class AgentContext(Context):
+    """The context of a run of a pull agent; it reads and reports over HTTP."""
 
-    def __init__(self, client: Client, work: ClaimedTask) -> None:
-        prompt = work.spec.get("prompt", "")
+    def __init__(self, client: Client, task: ClaimedTask) -> None:
+        prompt = task.spec.get("prompt", "")
         super().__init__(
-            task_id=work.task_id,
-            type=work.type,
-            title=work.title,
-            payload=work.payload,
+            task_id=task.task_id,
+            type=task.type,
+            title=task.title,
+            payload=task.payload,
             prompt=prompt if isinstance(prompt, str) else "",
-            attempt=work.attempt,
-            max_attempts=work.max_attempts,
-            epoch=work.epoch,
-            inputs=_inputs(work),
-            ceiling_usd=work.ceiling_usd,
+            attempt=task.attempt,
+            max_attempts=task.max_attempts,
+            epoch=task.epoch,
+            inputs=_inputs(task),
+            ceiling_usd=task.ceiling_usd,
         )
         self._client = client
-        self._work = work
-        self._deadline = time.monotonic() + work.timeout_seconds
-        self._trusted_until = time.monotonic() + work.lease_seconds
+        self._task = task
+        # Both are times of the monotonic clock.
+        self._deadline = time.monotonic() + task.timeout_seconds
+        self._lease_ends_at = time.monotonic() + task.lease_seconds
         self._stop_reason: str | None = None
-        self._news: dict[str, Any] | None = None
+        self._unsent_progress: dict[str, Any] | None = None
         self._lock = Lock()
         self.cost_usd = 0.0
         self.tokens = {"input": 0, "output": 0}
 
     def _claim_token(self) -> str | None:
-        return self._work.token
+        return self._task.token
 
     @property
     def stop_reason(self) -> str | None:
-        """Why the run should end, or None."""
+        """Why the run should end; None while it may continue."""
         return self._stop_reason
 
     @property
     def seconds_left(self) -> float:
-        """How long the run may still take."""
+        """The seconds until the run's timeout."""
         return max(0.0, self._deadline - time.monotonic())
 
     @property
     def usd_left(self) -> float | None:
-        """What is left of the task's ceiling."""
+        """What remains of the task's ceiling; None without a ceiling."""
         if self.ceiling_usd is None:
             return None
-        return max(0.0, round(self.ceiling_usd - self._work.spent_usd - self.cost_usd, 6))
+        return max(0.0, round(self.ceiling_usd - self._task.spent_usd - self.cost_usd, 6))
 
     def stop(self, reason: str) -> None:
-        """Ask the handler to come to an end; what was lost stays lost."""
+        """Ask the handler to end; the reason `lost` is never replaced by another."""
         if self._stop_reason != "lost":
             self._stop_reason = reason
 
-    def beat(self) -> None:
-        """Say that the run goes on, with what is new of it, and hear whether it may.
+    def send_heartbeat(self) -> None:
+        """Report that the run continues, with new progress, and read whether it may.
 
-        A lease that nobody could renew in time counts as lost: somebody else may have the task.
+        A lease that could not be renewed in time counts as lost, because another run may have
+        the task.
         """
         with self._lock:
-            news, self._news = self._news, None
-            said = {"progress": news, "cost_usd": self.cost_usd or None}
+            progress, self._unsent_progress = self._unsent_progress, None
+            fields = {"progress": progress, "cost_usd": self.cost_usd or None}
         sent_at = time.monotonic()
         try:
-            answer = self._call(calls.send_run_heartbeat, _given(said))
+            reply = self._call(calls.send_run_heartbeat, without_none(fields))
         except errors.StaleAttempt:
             self.stop("lost")
         except errors.OvernightError as error:
             _log.warning("heartbeat of %s failed: %s", self.task_id, error)
             with self._lock:
-                self._news = self._news or news
+                self._unsent_progress = self._unsent_progress or progress
         else:
-            self._trusted_until = sent_at + answer.lease_seconds
-            if answer.answer in TOLD:
-                self.stop(TOLD[answer.answer])
+            self._lease_ends_at = sent_at + reply.lease_seconds
+            if reply.answer in STOP_REASONS:
+                self.stop(STOP_REASONS[reply.answer])
         now = time.monotonic()
-        if now >= self._trusted_until:
+        if now >= self._lease_ends_at:
             self.stop("lost")
         elif now >= self._deadline:
             self.stop("timeout")
@@ -118,18 +123,18 @@ class OutsideContext(Context):
     def progress(
         self, fraction: float | None = None, message: str | None = None, **data: object
     ) -> None:
-        """Keep the latest word for the next heartbeat; what cannot be stored is refused here."""
-        said = {"fraction": fraction, "message": message, **data}
-        known = check_object({name: value for name, value in said.items() if value is not None})
+        """Keep the report for the next heartbeat; raises ValueError if it cannot be stored."""
+        fields = without_none({"fraction": fraction, "message": message, **data})
+        report = json.loads(json.dumps(check_object(fields)))
         with self._lock:
-            self._news = json.loads(json.dumps(known))
+            self._unsent_progress = report
 
     def log(self, message: str, **fields: object) -> None:
-        """Write one line to the agent's log, under the task's name."""
+        """Write one line to the agent's log, with the task's id."""
         _log.info("%s %s %s", self.task_id, message, fields or "")
 
     def cost(self, usd: float, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
-        """Add up what model calls cost; at the ceiling the run is asked to end."""
+        """Add to the costs; at the ceiling the run is asked to end."""
         check_cost(usd)
         with self._lock:
             self.cost_usd += usd
@@ -139,17 +144,17 @@ class OutsideContext(Context):
             self.stop("budget")
 
     @property
-    def spent(self) -> dict[str, Any]:
-        """What the run has cost, as every end of it says."""
+    def cost_fields(self) -> dict[str, Any]:
+        """The cost of the run, as every report of its end has it."""
         return {"cost_usd": round(self.cost_usd, 6), "tokens": dict(self.tokens)}
 
-    def _call(self, make: Callable[..., RequestPlan[T]], *said: object) -> T:
-        return self._client.call(make(self._work.task_id, self._work.token, *said))
+    def _call(self, make: Callable[..., RequestPlan[T]], *args: object) -> T:
+        return self._client.call(make(self._task.task_id, self._task.token, *args))
 
-    def _asked(self, make: Callable[..., RequestPlan[T]], *said: object) -> T:
-        """Ask for the run; a claim that is lost, or a stop, ends the handler here."""
+    def _call_or_stop(self, make: Callable[..., RequestPlan[T]], *args: object) -> T:
+        """Make a call for the handler; raises Stopped if the claim is lost or cancelled."""
         try:
-            return self._call(make, *said)
+            return self._call(make, *args)
         except errors.StaleAttempt:
             self.stop("lost")
             raise Stopped("lost") from None
@@ -157,42 +162,42 @@ class OutsideContext(Context):
             raise Stopped("cancelled") from None
 
     def _read_inputs(self) -> dict[str, Any]:
-        return _inputs(self._work)
+        return _inputs(self._task)
 
-    def _look(self, children: Sequence[str] | None) -> list[Child]:
-        found = [Child(**one.model_dump()) for one in self._asked(calls.children)]
-        if children is None:
-            return found
-        known = {one.id: one for one in found}
-        for one in children:
-            if one not in known:
+    def _read_children(self, ids: Sequence[str] | None) -> list[Child]:
+        children = self._call_or_stop(calls.children)
+        if ids is None:
+            return children
+        by_id = {child.id: child for child in children}
+        for task_id in ids:
+            if task_id not in by_id:
                 raise errors.InvalidRequest(
-                    "children", f"{one} was not spawned by this task", legal="own children"
+                    "children", f"{task_id} was not spawned by this task", legal="own children"
                 )
-        return [known[one] for one in children]
+        return [by_id[task_id] for task_id in ids]
 
-    def _spawn(self, wish: ChildRequest) -> str:
-        said = {
-            "task": wish.task.model_dump(mode="json", exclude_unset=True),
-            "key": wish.key,
-            "depends_on": list(wish.depends_on),
+    def _spawn(self, request: ChildRequest) -> str:
+        fields = {
+            "task": request.task.model_dump(mode="json", exclude_unset=True),
+            "key": request.key,
+            "depends_on": list(request.depends_on),
         }
-        return self._asked(calls.spawn, said).id
+        return self._call_or_stop(calls.spawn, fields).id
 
-    def _keep(self, name: str, content: ArtifactContent) -> str:
+    def _store_artifact(self, name: str, content: ArtifactContent) -> str:
         is_text = content.kind != "bytes"
         text = content.raw.decode() if is_text else base64.b64encode(content.raw).decode()
-        said = {"name": name, "kind": content.kind, "content": text}
-        return self._asked(calls.store_artifact, said).id
+        fields = {"name": name, "kind": content.kind, "content": text}
+        return self._call_or_stop(calls.store_artifact, fields).id
 
 
-def _inputs(work: ClaimedTask) -> dict[str, Any]:
-    """Return what a run may read, bytes as bytes again."""
-    return work.inputs | {name: base64.b64decode(work.inputs[name]) for name in work.base64_inputs}
+def _inputs(task: ClaimedTask) -> dict[str, Any]:
+    """Return the inputs of a run, with base 64 decoded to bytes."""
+    return task.inputs | {name: base64.b64decode(task.inputs[name]) for name in task.base64_inputs}
 
 
 class ClaimedRun:
-    """A running task's own hands for the MCP server: what `overnight.mcp.server.Run` asks for."""
+    """A running task for the MCP server: implements `overnight.mcp.server.Run` over HTTP."""
 
     def __init__(self, client: AsyncClient, task_id: str, token: str) -> None:
         self._client = client
@@ -200,17 +205,17 @@ class ClaimedRun:
         self._token = token
 
     async def spawn(self, title: str, fields: dict[str, Any]) -> Task:
-        """Queue a subtask in the task's own graph."""
-        said = {"task": {"title": title, **fields}}
-        return await self._client.call(calls.spawn(self._task_id, self._token, said))
+        """Add a subtask to the graph of the running task."""
+        body = {"task": {"title": title, **fields}}
+        return await self._client.call(calls.spawn(self._task_id, self._token, body))
 
     async def progress(self, fraction: float | None, message: str | None) -> None:
-        """Tell watchers how far the work is; it counts as a sign of life too."""
-        said = {"progress": _given({"fraction": fraction, "message": message})}
-        await self._client.call(calls.send_run_heartbeat(self._task_id, self._token, said))
+        """Report progress, which is also a heartbeat."""
+        body = {"progress": without_none({"fraction": fraction, "message": message})}
+        await self._client.call(calls.send_run_heartbeat(self._task_id, self._token, body))
 
 
-def report_of(context: OutsideContext, outcome: Outcome) -> Report:
+def report_of(context: AgentContext, outcome: Outcome) -> Report:
     """Return which request reports the outcome of a run, and its body."""
     match outcome:
         case HandlerReturned():
@@ -220,7 +225,7 @@ def report_of(context: OutsideContext, outcome: Outcome) -> Report:
                 "files_changed": list(outcome.files_changed) or None,
             }
             # An output of None is reported, unlike a summary that is missing.
-            return "complete", {"output": None, **_given(body), **context.spent}
+            return "complete", {"output": None, **without_none(body), **context.cost_fields}
         case HandlerFailed():
             body = {
                 "error": outcome.message[:MAX_TEXT],
@@ -230,24 +235,20 @@ def report_of(context: OutsideContext, outcome: Outcome) -> Report:
                 "retryable": outcome.retryable,
                 "retry_after": outcome.retry_after,
             }
-            return "fail", {**_given(body), **context.spent}
+            return "fail", {**without_none(body), **context.cost_fields}
         case HandlerDeferred():
             body = {
                 "error": outcome.message[:MAX_TEXT],
                 "error_class": outcome.error_class,
                 "retry_after": outcome.after_seconds,
             }
-            return "fail", {**body, **context.spent}
+            return "fail", {**body, **context.cost_fields}
         case HandlerSuspended():
-            return "suspend", {"tasks": list(outcome.tasks), **context.spent}
+            return "suspend", {"tasks": list(outcome.tasks), **context.cost_fields}
         case HandlerStopped(reason="timeout"):
-            return "fail", {"error": "Timeout", "error_class": "timeout", **context.spent}
+            return "fail", {"error": "Timeout", "error_class": "timeout", **context.cost_fields}
         case HandlerStopped(reason=reason):
             released = reason if reason in RELEASE_REASONS else "shutdown"
-            return "release", {"reason": released, **context.spent}
+            return "release", {"reason": released, **context.cost_fields}
         case _:
             assert_never(outcome)
-
-
-def _given(said: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in said.items() if value is not None}

@@ -1,4 +1,4 @@
-"""What a handler is given: its task, and the ways to speak while it runs."""
+"""The context of a run: what a handler reads about its task and reports while it runs."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -8,30 +8,30 @@ from overnight.handlers.control_exceptions import Stopped, Suspended
 from overnight.handlers.spawn import (
     NUMBERED_KEY_PREFIX,
     ArtifactContent,
-    Child,
     ChildRequest,
     artifact_content,
     check_key,
     child_request,
 )
+from overnight.models.agents import Child
 from overnight.models.tasks import ChildFields
 
-# More than the columns of money can hold is a mistake of unit.
-MOST_USD = 1_000_000
+# The database column holds no larger amount; a larger one is a mistake of unit.
+MAX_USD = 1_000_000
 
 
 class Context(ABC):
     """One run of one task, as its handler sees it.
 
-    A worker, and `overnight.testing`, each bring their own kind; a handler that only
-    uses what stands here runs under both.
+    Workers, pull agents and `overnight.testing` each have a subclass; a handler that uses only
+    what is defined here runs in all three.
     """
 
     def __init__(
         self,
         *,
         task_id: str,
-        type: str,  # noqa: A002 - the word the wire uses
+        type: str,  # noqa: A002 - the name on the wire
         title: str = "",
         payload: Mapping[str, Any] | None = None,
         prompt: str = "",
@@ -50,46 +50,46 @@ class Context(ABC):
         self.max_attempts = max_attempts
         self.epoch = epoch
         self._inputs: dict[str, Any] | None = None if inputs is None else dict(inputs)
-        self._numbered = 0
-        # What all runs of the task together may cost; None is no limit.
+        self._keyless_spawns = 0
+        # What all runs of the task together may cost; None means no limit.
         self.ceiling_usd = ceiling_usd
 
     @property
     def idempotency_key(self) -> str:
-        """A key of this very run, to hand to services that must not act twice for it."""
+        """A key that is unique to this run, for services that must not act twice for it."""
         return f"{self.task_id}:{self.epoch}"
 
     @property
     def cancelled(self) -> bool:
-        """Whether the run should end; a long handler looks at it between two steps."""
+        """Whether the run should end; a long handler checks it between two steps."""
         return self.stop_reason is not None
 
     def check(self) -> None:
-        """End the run here, by raising `Stopped`, if it should end."""
+        """Raise `Stopped` if the run should end."""
         if self.stop_reason is not None:
             raise Stopped(self.stop_reason)
 
     @property
     def environ(self) -> dict[str, str]:
-        """What a program started by this run finds in its environment, to act for the run.
+        """Environment variables for a program that this run starts and that acts for the run.
 
-        `overnight mcp` then lets an agent spawn subtasks and tell how far it is. The token is a
-        secret of this run, and worth nothing once the run is over.
+        With them, `overnight mcp` lets an agent spawn subtasks and report progress. The token is
+        a secret of this run and is invalid once the run has ended.
         """
         token = self._claim_token()
-        named = {"OVERNIGHT_TASK_ID": self.task_id}
-        return named if token is None else {**named, "OVERNIGHT_CLAIM_TOKEN": token}
+        variables = {"OVERNIGHT_TASK_ID": self.task_id}
+        return variables if token is None else {**variables, "OVERNIGHT_CLAIM_TOKEN": token}
 
     def _claim_token(self) -> str | None:
-        """Return the token of the claim this run goes by, if it has one."""
+        """Return the token of the run's claim, if it has one."""
         return None
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """The outputs this task may read.
+        """The outputs that this task may read, by name.
 
-        Those of the tasks it waited for go by their name in the graph, or by their id if they have
-        none; those it refers to, and artifacts, by the reference as it was written.
+        The output of a task it depends on has that task's name in the graph, or its id if it has
+        none. An entry of `context_refs` has the reference itself as its name.
         """
         if self._inputs is None:
             self._inputs = self._read_inputs()
@@ -97,46 +97,46 @@ class Context(ABC):
 
     @property
     def children(self) -> list[Child]:
-        """What this task has spawned, in this run or an earlier one, as it stands now."""
-        return self._look(None)
+        """The tasks that this task has spawned, in this run or an earlier one."""
+        return self._read_children(None)
 
     def spawn(
         self,
         title: str,
-        type: str,  # noqa: A002 - the word the wire uses
+        type: str,  # noqa: A002 - the name on the wire
         *,
         key: str | None = None,
         depends_on: Sequence[str] = (),
         **fields: Unpack[ChildFields],
     ) -> str:
-        """Add a task to this task's graph, at once, and return its id; it is not waited for.
+        """Add a task to this task's graph and return its id, without waiting for it.
 
-        A run that is repeated, after a crash or a wait, calls this again: the same key answers
-        with the child of the first time, whatever else is asked for. Without a `key` the calls
-        of a run are numbered, so a handler that spawns in another order should give keys.
-        `depends_on` names tasks of the graph that must complete first; `fields` are those of a
-        create.
+        A run that is repeated (after a crash or a wait) makes the same calls again: a call with a
+        key that was used before returns the existing child and changes nothing. Without a `key`
+        the calls of a run are numbered, so a handler whose order of calls varies must pass keys.
+        `depends_on` lists ids of tasks of the graph that must complete first; `fields` are the
+        fields of `TaskCreate`.
         """
         if key is None:
-            self._numbered += 1
-            known = f"{NUMBERED_KEY_PREFIX}{self._numbered}"
+            self._keyless_spawns += 1
+            child_key = f"{NUMBERED_KEY_PREFIX}{self._keyless_spawns}"
         else:
-            known = check_key(key)
+            child_key = check_key(key)
         return self._spawn(
-            child_request(known, depends_on, {"title": title, "type": type, **fields})
+            child_request(child_key, depends_on, {"title": title, "type": type, **fields})
         )
 
     def wait_for(self, *children: str) -> list[Child]:
-        """Return what became of children, in the order named; without names, of all of them.
+        """Return children that have ended, in the order given; without ids, all children.
 
-        If one of them is not over, the run ends here, by raising `Suspended`, and gives its slot
-        and its locks back; no attempt is spent. The handler is called again from its beginning
-        when all are over, and comes past this point then.
+        If one of them has not ended, the run ends here by raising `Suspended`: slot and locks
+        are released and no attempt is spent. When all have ended the handler is called again
+        from its beginning, and this call then returns.
         """
-        found = self._look(children or None)
-        if all(child.is_final for child in found):
-            return found
-        raise Suspended([child.id for child in found])
+        awaited = self._read_children(children or None)
+        if all(child.is_final for child in awaited):
+            return awaited
+        raise Suspended([child.id for child in awaited])
 
     def artifact(
         self,
@@ -145,30 +145,30 @@ class Context(ABC):
         *,
         json: object = None,
     ) -> str:
-        """Keep something for others to read besides the output; return its id.
+        """Store an artifact (text, bytes, or a JSON value) besides the output; return its id.
 
-        Text, bytes, or a value as JSON. The same name again, in this run or a later one, is the
-        same artifact with new content. Others read it by naming `artifact:ID` in `context_refs`.
+        The same name again, in this run or a later one, replaces the content. Other tasks read
+        the artifact with `artifact:ID` in their `context_refs`.
         """
-        return self._keep(check_key(name), artifact_content(content, json))
+        return self._store_artifact(check_key(name), artifact_content(content, json))
 
     @abstractmethod
     def _read_inputs(self) -> dict[str, Any]: ...
 
     @abstractmethod
-    def _look(self, children: Sequence[str] | None) -> list[Child]:
-        """Return own children as they stand, those named or all; another's is refused."""
+    def _read_children(self, ids: Sequence[str] | None) -> list[Child]:
+        """Return these children, or all; raises InvalidRequest for another task's child."""
 
     @abstractmethod
-    def _spawn(self, child_request: ChildRequest) -> str: ...
+    def _spawn(self, request: ChildRequest) -> str: ...
 
     @abstractmethod
-    def _keep(self, name: str, content: ArtifactContent) -> str: ...
+    def _store_artifact(self, name: str, content: ArtifactContent) -> str: ...
 
     @property
     @abstractmethod
     def stop_reason(self) -> str | None:
-        """Why the run should end, or None.
+        """Why the run should end; None while it may continue.
 
         One of `cancelled`, `timeout`, `budget`, `shutdown`, `window_closed` and `lost`.
         """
@@ -176,24 +176,24 @@ class Context(ABC):
     @property
     @abstractmethod
     def seconds_left(self) -> float:
-        """How long the run may still take; never below zero."""
+        """The seconds until the run's timeout; never below zero."""
 
     @property
     @abstractmethod
     def usd_left(self) -> float | None:
-        """What is left of `ceiling_usd` after all runs so far; None without a ceiling.
+        """What remains of `ceiling_usd` after all runs so far; None without a ceiling.
 
-        At zero the run is asked to stop, and a person whether the task may have more. A handler
-        that looks before an expensive call can stop earlier, or choose a cheaper one.
+        At zero the run is asked to stop, and the task waits for a person's approval of more. A
+        handler can check this before an expensive call and choose a cheaper one.
         """
 
     @abstractmethod
     def progress(
         self, fraction: float | None = None, message: str | None = None, **data: object
     ) -> None:
-        """Tell watchers how far the work is; `fraction` runs from 0 to 1.
+        """Report the progress of the run; `fraction` is between 0 and 1.
 
-        Cheap and never blocking: only the latest word travels, with the next heartbeat.
+        The call does not block: the latest report is sent with the next heartbeat.
         """
 
     @abstractmethod
@@ -202,14 +202,14 @@ class Context(ABC):
 
     @abstractmethod
     def cost(self, usd: float, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
-        """Add what one model call cost; the sum is kept even if the run fails later.
+        """Add the cost of one model call; the sum counts even if the run fails later.
 
-        It travels with the next heartbeat. At the ceiling, `stop_reason` becomes `budget`.
+        It is sent with the next heartbeat. At the ceiling, `stop_reason` becomes `budget`.
         """
 
 
 def check_cost(usd: float) -> float:
-    """Return an amount that can be added up, or refuse it."""
-    if not 0 <= usd < MOST_USD:
-        raise ValueError(f"a cost is from 0 to {MOST_USD} US dollars, not {usd!r}")
+    """Return the amount; raises ValueError if it is negative or impossibly large."""
+    if not 0 <= usd < MAX_USD:
+        raise ValueError(f"a cost is from 0 to {MAX_USD} US dollars, not {usd!r}")
     return usd

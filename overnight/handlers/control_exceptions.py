@@ -1,15 +1,15 @@
-"""What a handler raises to steer its task, kept apart from faults.
+"""Exceptions that a handler raises to decide what happens to its task.
 
-ControlException                 base of all that are decided by the handler
-├── Retry                try again; spends an attempt
-├── Snooze               not yet; spends no attempt
-├── RateLimited          the provider said when to come back; spends no attempt
-├── InvalidOutput        the work came out wrong; the task's retry policy decides
-├── Fail                 never try again
-└── Cancel               give the task up without calling it a failure
+ControlException         base of the handler's decisions
+├── Retry                run again; spends an attempt
+├── Snooze               run again later; spends no attempt
+├── RateLimited          run again when the provider's limit is lifted; spends no attempt
+├── InvalidOutput        the result is wrong; the task's retry policy decides
+├── Fail                 do not run again
+└── Cancel               end the task as cancelled, not as failed
 
-Stopped                  the task was taken away; raised by `Context.check()`
-Suspended                the run ends until others have; raised by `Context.wait_for()`
+Stopped                  the run must end; raised by `Context.check()`
+Suspended                the run ends until its children have; raised by `Context.wait_for()`
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ Wait = float | timedelta
 
 
 class ControlException(Exception):
-    """A handler's decision about its own task; `error_class` is the word kept on the attempt."""
+    """A handler's decision about its own task; the attempt records `error_class`."""
 
     error_class = "error"
 
@@ -29,7 +29,7 @@ class ControlException(Exception):
 
 
 class Retry(ControlException):
-    """Ask for another run, spending an attempt; without `after` the task's policy says when."""
+    """Run again, spending an attempt; without `after` the retry policy decides when."""
 
     def __init__(
         self, message: str = "", *, after: Wait | None = None, error_class: str = "error"
@@ -40,7 +40,7 @@ class Retry(ControlException):
 
 
 class Snooze(ControlException):
-    """Put the task back for a while, because its time has not come; spends no attempt."""
+    """Run again after a wait, because the task is not due yet; spends no attempt."""
 
     error_class = "snooze"
 
@@ -50,7 +50,7 @@ class Snooze(ControlException):
 
 
 class RateLimited(ControlException):
-    """Come back when the provider's limit is lifted; spends no attempt."""
+    """Run again when the provider's rate limit is lifted; spends no attempt."""
 
     error_class = "rate_limit"
 
@@ -60,13 +60,13 @@ class RateLimited(ControlException):
 
 
 class InvalidOutput(ControlException):
-    """Say that the work came out wrong; the task's retry policy decides what follows."""
+    """The result of the work is wrong; the task's retry policy decides what follows."""
 
     error_class = "invalid_output"
 
 
 class Fail(ControlException):
-    """Give up for good: no retry, whatever the policy says."""
+    """Fail permanently: no retry, whatever the retry policy says."""
 
     def __init__(self, message: str, *, error_class: str = "error") -> None:
         super().__init__(message)
@@ -74,16 +74,16 @@ class Fail(ControlException):
 
 
 class Cancel(ControlException):
-    """Give the task up without calling it a failure; it ends as cancelled."""
+    """End the task as cancelled, which is not a failure."""
 
     error_class = "cancelled"
 
 
 class Stopped(BaseException):
-    """The run must end now: cancelled, out of time, or no longer the holder of its task.
+    """The run must end now: it was cancelled, timed out, or no longer holds its task.
 
-    Not an `Exception`, so that a handler's own `except Exception` around a model call
-    cannot swallow it by accident.
+    It is not an `Exception`, so that a handler's own `except Exception` around a model call does
+    not catch it by accident.
     """
 
     def __init__(self, reason: str) -> None:
@@ -92,9 +92,9 @@ class Stopped(BaseException):
 
 
 class Suspended(BaseException):
-    """The run ends here, and the task goes on in another run once `tasks` are over.
+    """The run ends here; the task runs again once `tasks` have ended.
 
-    Not an `Exception` either, for the same reason.
+    It is not an `Exception` for the same reason as `Stopped`.
     """
 
     def __init__(self, tasks: Sequence[str]) -> None:
@@ -103,9 +103,10 @@ class Suspended(BaseException):
 
 
 def error_text(error: BaseException) -> str:
-    """Say what was raised, with the name of its class: alone, a missing key is only its own name.
+    """Return the message of an exception, with the name of its class where it is needed.
 
-    One that names its class of failure was raised for whoever reads the task, and is told as it is.
+    The message of a KeyError, for instance, is only the key. An exception with an `error_class`
+    was raised for the person who reads the task, so its message is used unchanged.
 
     >>> error_text(KeyError("text"))
     "KeyError: 'text'"
@@ -113,10 +114,10 @@ def error_text(error: BaseException) -> str:
     name = type(error).__name__
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001 - a handler's exception may be broken too
+    except Exception:  # noqa: BLE001 - __str__ of a handler's exception may fail
         text = ""
-    word = getattr(error, "error_class", None)
-    if not text or (isinstance(word, str) and word) or text.startswith(name):
+    error_class = getattr(error, "error_class", None)
+    if not text or (isinstance(error_class, str) and error_class) or text.startswith(name):
         return text or name
     return f"{name}: {text}"
 

@@ -1,4 +1,4 @@
-"""Which Python function carries out which type of task."""
+"""The registry of handlers: which Python function runs which type of task."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +15,7 @@ F = TypeVar("F", bound=HandlerFunction)
 
 @dataclass(frozen=True)
 class Handler:
-    """A registered function, and what a worker that has it can be asked for."""
+    """A registered function, and the capabilities that a worker with it offers."""
 
     type: str
     function: HandlerFunction
@@ -23,23 +23,24 @@ class Handler:
 
     @property
     def name(self) -> str:
-        """Where the function stands, for messages."""
+        """The full name of the function, for messages."""
         return f"{self.function.__module__}.{self.function.__qualname__}"
 
 
 _handlers: dict[str, Handler] = {}
 
 
-def handler(type: str, *, capabilities: Iterable[str] = ()) -> Callable[[F], F]:  # noqa: A002 - the word the wire uses
-    """Register the decorated function for tasks of this type; it is returned unchanged.
+def handler(type: str, *, capabilities: Iterable[str] = ()) -> Callable[[F], F]:  # noqa: A002 - the name on the wire
+    """Register the decorated function for tasks of this type, and return it unchanged.
 
-    The function takes one `Context` and returns what JSON can hold.
+    The function takes one `Context` and returns a JSON value. Raises TypeError for a function
+    with another signature, and DuplicateHandler if another function has the type already.
     """
     if not type or type != type.strip():
-        raise ValueError(f"a handler's type is a word such as 'echo', not {type!r}")
+        raise ValueError(f"a handler's type is a name such as 'echo', not {type!r}")
 
     def register(function: F) -> F:
-        _refuse_wrong_shape(function)
+        _check_signature(function)
         _add(Handler(type, function, tuple(sorted(set(capabilities)))))
         return function
 
@@ -47,24 +48,24 @@ def handler(type: str, *, capabilities: Iterable[str] = ()) -> Callable[[F], F]:
 
 
 def registered() -> Mapping[str, Handler]:
-    """Return every registered handler by type; a live view that cannot be written to."""
+    """Return all registered handlers by type, as a read-only view."""
     return MappingProxyType(_handlers)
 
 
 def capabilities_offered() -> tuple[str, ...]:
-    """Return what all registered handlers together can do, sorted."""
-    return tuple(sorted({word for known in _handlers.values() for word in known.capabilities}))
+    """Return the capabilities of all registered handlers, sorted."""
+    return tuple(sorted({name for each in _handlers.values() for name in each.capabilities}))
 
 
 def _add(new: Handler) -> None:
-    known = _handlers.get(new.type)
-    # The same name again is a module loaded twice (a reload, a test), not a rival.
-    if known is not None and known.name != new.name:
-        raise DuplicateHandler(new.type, known.name, new.name)
+    existing = _handlers.get(new.type)
+    # The same name again means that the module was loaded twice (a reload, a test).
+    if existing is not None and existing.name != new.name:
+        raise DuplicateHandler(new.type, existing.name, new.name)
     _handlers[new.type] = new
 
 
-def _refuse_wrong_shape(function: Callable[..., object]) -> None:
+def _check_signature(function: Callable[..., object]) -> None:
     name = getattr(function, "__qualname__", repr(function))
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{name} is async; a handler is a plain function (call asyncio.run in it)")

@@ -1,4 +1,4 @@
-"""What a running task adds to its graph: children, and artifacts for others to read."""
+"""Children that a running task spawns, and artifacts that it stores."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,41 +10,16 @@ from overnight.models.field_errors import validate
 from overnight.models.json_values import check_json, check_text
 from overnight.models.tasks import TaskCreate
 
-FINAL = frozenset({"completed", "dead_lettered", "cancelled"})
-MAX_KEY = 100
-# Opens the keys of calls that give none: their number, from 1.
+MAX_KEY_LENGTH = 100
+# The key of a spawn without one is this prefix and the number of the call, from 1.
 NUMBERED_KEY_PREFIX = "#"
 
 Kind = Literal["bytes", "json", "text"]
 
 
 @dataclass(frozen=True)
-class Child:
-    """A task that this one spawned, and what has become of it."""
-
-    id: str
-    key: str
-    title: str
-    type: str
-    state: str
-    output: Any = None
-    failure_reason: str | None = None
-    error: str | None = None
-
-    @property
-    def is_final(self) -> bool:
-        """Whether it has ended, in whatever way."""
-        return self.state in FINAL
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether it has completed, so that `output` is what its handler returned."""
-        return self.state == "completed"
-
-
-@dataclass(frozen=True)
 class ChildRequest:
-    """A child as its parent asks for it."""
+    """A child that a handler wants to spawn."""
 
     key: str
     task: TaskCreate
@@ -52,36 +27,38 @@ class ChildRequest:
 
     @property
     def name(self) -> str | None:
-        """What the graph may call it: its key, if its parent gave one."""
+        """The child's name in the graph: its key, if the handler gave one."""
         return None if self.key.startswith(NUMBERED_KEY_PREFIX) else self.key
 
 
 @dataclass(frozen=True)
 class ArtifactContent:
-    """An artifact's content as it is kept."""
+    """The content of an artifact as it is stored."""
 
     kind: Kind
     raw: bytes
 
 
 def child_request(key: str, depends_on: Sequence[str], fields: Mapping[str, Any]) -> ChildRequest:
-    """Judge what a handler asks for, with the words the service would use for a create."""
+    """Return a checked request for a child; raises InvalidRequest as the service would."""
     if "idempotency_key" in fields:
         raise InvalidRequest("idempotency_key", "a child is identified by its key", legal="key=…")
-    given = {name: value for name, value in fields.items() if value is not None}
-    return ChildRequest(key, validate(TaskCreate, given), tuple(depends_on))
+    values = {name: value for name, value in fields.items() if value is not None}
+    return ChildRequest(key, validate(TaskCreate, values), tuple(depends_on))
 
 
 def check_key(key: str) -> str:
-    """Return a key that a handler may give to a child, or refuse it."""
-    if not 1 <= len(key) <= MAX_KEY or key.startswith(NUMBERED_KEY_PREFIX) or ":" in key:
-        legal = f"1 to {MAX_KEY} characters without a colon, the first not {NUMBERED_KEY_PREFIX}"
-        raise InvalidRequest("key", f"{key!r} is no key", legal=legal)
+    """Return the key; raises InvalidRequest if a child or an artifact cannot have it."""
+    if not 1 <= len(key) <= MAX_KEY_LENGTH or key.startswith(NUMBERED_KEY_PREFIX) or ":" in key:
+        legal = (
+            f"1 to {MAX_KEY_LENGTH} characters without a colon, the first not {NUMBERED_KEY_PREFIX}"
+        )
+        raise InvalidRequest("key", f"{key!r} is not a legal key", legal=legal)
     return check_text(key)
 
 
 def artifact_content(content: str | bytes | None, json_value: object) -> ArtifactContent:
-    """Return what an artifact shall hold: text, bytes, or a value as JSON."""
+    """Return the content to store: text, bytes, or a JSON value; raises InvalidRequest."""
     if content is None:
         try:
             text = json.dumps(json_value, allow_nan=False, ensure_ascii=False)
@@ -107,8 +84,8 @@ def _utf8(field: str, text: str) -> bytes:
         ) from None
 
 
-def artifact_value(content: ArtifactContent) -> Any:  # noqa: ANN401 - whatever was kept
-    """Return an artifact's content as its maker gave it."""
+def artifact_value(content: ArtifactContent) -> Any:  # noqa: ANN401 - any stored value
+    """Return the content of an artifact as the value that was stored."""
     match content.kind:
         case "json":
             return json.loads(content.raw)

@@ -1,4 +1,4 @@
-"""What travels when somebody looks after tasks: what happened to them, and what holds them."""
+"""Models of attempts, artifacts, dead letters, usage, locks, pauses, approvals and triggers."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -26,85 +26,91 @@ TimeOfDay = Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
 
 
 class Attempt(ResponseModel):
-    """One claim of a task, and what came of it."""
+    """One claim of a task and its outcome."""
 
-    epoch: int = Field(description="Which claim it was, from 1.")
-    pool: str = Field(description="The pool that claimed it.")
-    agent: str = Field(description="Who ran it, or was to.")
-    granted_seconds: int = Field(description="How long it was allowed to run.")
-    claimed_at: datetime = Field(description="When it was claimed.")
-    started_at: datetime | None = Field(None, description="When it began to run, if it did.")
-    ended_at: datetime | None = Field(None, description="When it ended, if it has.")
-    outcome: str | None = Field(None, description="How it ended.")
-    spent: bool = Field(description="Whether it used up one of the task's tries.")
-    error_class: str | None = Field(None, description="The class of the failure, if it was one.")
-    error: str | None = Field(None, description="The message of the failure.")
-    cost_usd: float = Field(description="What it cost.")
+    epoch: int = Field(description="The number of the claim, from 1.")
+    pool: str = Field(description="The pool that claimed the task.")
+    agent: str = Field(description="The worker or agent that claimed the task.")
+    granted_seconds: int = Field(description="The time limit of the run, in seconds.")
+    claimed_at: datetime = Field(description="When the task was claimed.")
+    started_at: datetime | None = Field(
+        None, description="When the run started; null if it has not."
+    )
+    ended_at: datetime | None = Field(None, description="When it ended; null if it has not.")
+    outcome: str | None = Field(None, description="The outcome.")
+    spent: bool = Field(description="Whether it counts against max_attempts.")
+    error_class: str | None = Field(None, description="The error class, if it failed.")
+    error: str | None = Field(None, description="The error message, if it failed.")
+    cost_usd: float = Field(description="The cost in US dollars.")
     tokens_used: dict[str, Any] = Field(
-        default_factory=dict, description="Tokens a model took, if the run said so."
+        default_factory=dict, description="Tokens that model calls used, as the run reported."
     )
 
 
 class Artifact(ResponseModel):
-    """Something a run made for others to read, without its content."""
+    """An artifact that a run stored, without its content."""
 
-    id: str = Field(description="Its name, by which it is read.")
-    task_id: str = Field(description="The task that made it.")
-    name: str = Field(description="What its task calls it.")
-    kind: Literal["json", "text", "bytes"] = Field(description="What it holds.")
-    size: int = Field(description="How many bytes.")
-    created_at: datetime = Field(description="When it was made.")
+    id: str = Field(description="The artifact's id.")
+    task_id: str = Field(description="The task that stored it.")
+    name: str = Field(description="The artifact's name, unique within its task.")
+    kind: Literal["json", "text", "bytes"] = Field(description="The kind of content.")
+    size: int = Field(description="The size in bytes.")
+    created_at: datetime = Field(description="When it was stored.")
 
 
 class Notice(ResponseModel):
-    """Something you should hear of once."""
+    """A notice for the user, such as that hours are running out."""
 
-    id: int = Field(description="Its number; numbers grow.")
-    kind: str = Field(description="A word for programs, such as usage.80.")
-    subject: str = Field(description="What it is about.")
-    task_id: str | None = Field(None, description="The task it is about, if it is one.")
-    detail: dict[str, Any] = Field(default_factory=dict, description="The facts behind it.")
-    at: datetime = Field(description="When it was noticed.")
+    id: int = Field(description="The number of the entry; later entries have larger numbers.")
+    kind: str = Field(description="A code for programs, such as usage.80.")
+    subject: str = Field(description="What the notice concerns.")
+    task_id: str | None = Field(None, description="The task that it concerns, if there is one.")
+    detail: dict[str, Any] = Field(default_factory=dict, description="The values behind it.")
+    at: datetime = Field(description="When the notice was written.")
 
 
 class DeadLetter(ResponseModel):
-    """A task that failed for good, and everything needed to judge it."""
+    """A task that failed permanently, with its failures."""
 
-    task_id: str = Field(description="The task.")
-    dag_id: str = Field(description="Its graph.")
-    title: str = Field(description="What people read.")
-    type: str = Field(description="Which handler ran it.")
-    payload: dict[str, Any] = Field(description="What the handler worked on.")
-    attempts: int = Field(description="Runs that spent an attempt.")
-    failure_reason: str | None = Field(None, description="The class of the last failure.")
-    error: str | None = Field(None, description="Its message.")
-    fingerprint: str = Field(description="The same for failures of the same kind.")
-    failure_history: list[dict[str, Any]] = Field(description="Every run that spent an attempt.")
-    total_cost_usd: float = Field(description="What all runs have cost.")
-    poison_pill: bool = Field(description="Whether it seems to kill whoever runs it.")
-    dead_lettered_at: datetime = Field(description="When it was given up.")
+    task_id: str = Field(description="The task's id.")
+    dag_id: str = Field(description="The id of the task's graph.")
+    title: str = Field(description="The title.")
+    type: str = Field(description="The type of the task.")
+    payload: dict[str, Any] = Field(description="The payload that the handler received.")
+    attempts: int = Field(description="The number of runs that spent an attempt.")
+    failure_reason: str | None = Field(None, description="The error class of the last failure.")
+    error: str | None = Field(None, description="The error message of the last failure.")
+    fingerprint: str = Field(description="A hash that is equal for failures of the same kind.")
+    failure_history: list[dict[str, Any]] = Field(description="All runs that spent an attempt.")
+    total_cost_usd: float = Field(description="The cost of all runs in US dollars.")
+    poison_pill: bool = Field(
+        description="Whether the task seems to crash the processes that run it."
+    )
+    dead_lettered_at: datetime = Field(description="When the task was dead-lettered.")
     resolution: str | None = Field(None, description="retry, cancel or modify_and_retry.")
-    resolved_at: datetime | None = Field(None, description="When it was resolved.")
-    resolved_by: str | None = Field(None, description="By whom.")
-    note: str | None = Field(None, description="Why, in their words.")
+    resolved_at: datetime | None = Field(None, description="When the dead letter was resolved.")
+    resolved_by: str | None = Field(None, description="Who resolved it.")
+    note: str | None = Field(None, description="The note of that person.")
 
 
 class DeadLetterGroup(ResponseModel):
-    """Dead letters that failed in the same way."""
+    """Dead letters with the same kind of failure."""
 
-    fingerprint: str = Field(description="What they have in common, to list them by.")
-    type: str = Field(description="Which handler ran them.")
-    failure_reason: str | None = Field(None, description="The class of the failure.")
-    error: str | None = Field(None, description="The message of the latest.")
-    count: int = Field(description="How many there are.")
-    total_cost_usd: float = Field(description="What their runs have cost.")
-    first_at: datetime = Field(description="When the first was given up.")
-    last_at: datetime = Field(description="When the latest was.")
-    task_ids: list[str] = Field(description="The latest of them, ten at most.")
+    fingerprint: str = Field(
+        description="The hash that they share; the list of dead letters can be filtered by it."
+    )
+    type: str = Field(description="The type of the tasks.")
+    failure_reason: str | None = Field(None, description="The error class.")
+    error: str | None = Field(None, description="The error message of the latest.")
+    count: int = Field(description="The number of dead letters.")
+    total_cost_usd: float = Field(description="The cost of their runs in US dollars.")
+    first_at: datetime = Field(description="When the first was dead-lettered.")
+    last_at: datetime = Field(description="When the latest was dead-lettered.")
+    task_ids: list[str] = Field(description="The ids of the latest, at most ten.")
 
 
 class TaskChanges(RequestModel):
-    """What may be changed of a task that nobody runs; what is left out stays as it is."""
+    """Changes of a task that nobody has claimed; a field that is left out is not changed."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -112,26 +118,29 @@ class TaskChanges(RequestModel):
         }
     )
 
-    title: Title | None = Field(None, description="What people read.")
-    description: Description | None = Field(None, description="More about it.")
+    title: Title | None = Field(None, description="The title.")
+    description: Description | None = Field(None, description="The description.")
     priority: WholeNumber | None = Field(None, ge=1, le=4, description="1 critical to 4 low.")
     priority_score: WholeNumber | None = Field(
-        None, ge=0, le=100, description="The exact score, 0 most urgent; overrides priority."
+        None,
+        ge=0,
+        le=100,
+        description="The exact priority from 0 (most urgent) to 100; overrides priority.",
     )
     deadline_at: Instant | None = Field(
-        None, description="Not started by then, the task fails; null takes the deadline away."
+        None, description="The task fails if it has not started by then; null removes the deadline."
     )
-    tags: Tags | None = Field(None, description="Words to find it by; all of them.")
+    tags: Tags | None = Field(None, description="The new tags; they replace all existing ones.")
     timeout_seconds: WholeNumber | None = Field(
         None,
         ge=1,
         le=WEEK_SECONDS,
-        description="How long one run may take; null leaves it to the plan.",
+        description="The time limit of one run in seconds; null means the plan's limit.",
     )
 
 
 class EditFields(TypedDict, total=False):
-    """The fields of TaskChanges, for editors; None takes a deadline or a timeout away."""
+    """The fields of TaskChanges for type checkers; None removes a deadline or a timeout."""
 
     title: str
     description: str
@@ -143,14 +152,16 @@ class EditFields(TypedDict, total=False):
 
 
 class DeadLetterChanges(TaskChanges):
-    """What may be changed of a task that failed for good before it runs again."""
+    """Changes of a dead-lettered task before it runs again."""
 
-    payload: JsonObject | None = Field(None, description="What the handler works on, whole.")
-    spec: JsonObject | None = Field(None, description="How the runner should work, whole.")
+    payload: JsonObject | None = Field(
+        None, description="The new payload; it replaces the old one."
+    )
+    spec: JsonObject | None = Field(None, description="The new spec; it replaces the old one.")
 
 
 class ResolveRequest(RequestModel):
-    """What becomes of a dead letter."""
+    """How to resolve a dead letter."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -159,141 +170,148 @@ class ResolveRequest(RequestModel):
     )
 
     resolution: Literal["retry", "cancel", "modify_and_retry"] = Field(
-        description="Run it again, let it rest, or change it and run it again."
+        description="retry runs the task again, cancel does not, modify_and_retry changes it and"
+        " runs it again."
     )
-    note: Note = Field("", description="Why; kept with the dead letter.")
-    attempts: WholeNumber = Field(3, ge=1, le=100, description="How many further runs may fail.")
+    note: Note = Field("", description="A note that is stored with the dead letter.")
+    attempts: WholeNumber = Field(
+        3, ge=1, le=100, description="How many further attempts the task gets."
+    )
     changes: DeadLetterChanges | None = Field(
-        None, description="What to change; only with modify_and_retry."
+        None, description="The changes; only with modify_and_retry."
     )
 
 
 class ResolveResult(ResponseModel):
-    """A dead letter that was resolved."""
+    """The result of resolving a dead letter."""
 
-    task_id: str = Field(description="The task.")
-    resolution: str = Field(description="What was done.")
-    state: str = Field(description="Where the task stands now.")
+    task_id: str = Field(description="The task's id.")
+    resolution: str = Field(description="The resolution.")
+    state: str = Field(description="The task's state now.")
 
 
 class NightUsage(ResponseModel):
-    """What your runs cost tonight; a night is the window's, or the day's."""
+    """The cost of your runs of this night: the hours of the time window, or a day without one."""
 
-    started_at: datetime | None = Field(None, description="When money was first spent in it.")
-    ends_at: datetime | None = Field(None, description="When it is over.")
-    spent_usd: float = Field(description="What was spent.")
-    reserved_usd: float = Field(description="What running tasks may still spend.")
-    limit_usd: float | None = Field(None, description="What may be spent; null is no limit.")
+    started_at: datetime | None = Field(
+        None, description="When the first cost of the night was recorded."
+    )
+    ends_at: datetime | None = Field(None, description="When the night ends.")
+    spent_usd: float = Field(description="The money spent, in US dollars.")
+    reserved_usd: float = Field(description="The money reserved for running tasks.")
+    limit_usd: float | None = Field(None, description="The night's budget; null means no limit.")
 
 
 class Usage(ResponseModel):
-    """Hours of this billing month, and money of this night."""
+    """The hours of this billing month and the money of this night."""
 
     period_started_at: datetime = Field(description="When the billing month began.")
-    resets_at: datetime = Field(description="When the hours start again from zero.")
+    resets_at: datetime = Field(description="When the hours are reset.")
     hours_used: float = Field(description="Hours used.")
-    hours_reserved: float = Field(description="Hours that running tasks may still use.")
-    hours_limit: float | None = Field(None, description="Hours allowed; null is no limit.")
-    night: NightUsage = Field(description="Money of this night.")
+    hours_reserved: float = Field(description="The hours reserved for running tasks.")
+    hours_limit: float | None = Field(None, description="The limit of hours; null means no limit.")
+    night: NightUsage = Field(description="The money of this night.")
 
 
 class LedgerLine(ResponseModel):
-    """Seconds charged or given back."""
+    """One charge or refund of time."""
 
-    id: int = Field(description="Its number; numbers grow.")
-    kind: Literal["usage", "refund", "adjustment"] = Field(description="Why it is there.")
-    seconds: float = Field(description="Seconds charged; negative if they were given back.")
-    task_id: str | None = Field(None, description="The task, if it is one's.")
-    epoch: int | None = Field(None, description="Which claim of the task.")
-    period_started_at: datetime = Field(description="The billing month it counts for.")
-    note: str | None = Field(None, description="Why, if somebody said so.")
-    recorded_at: datetime = Field(description="When it was written.")
+    id: int = Field(description="The number of the entry; later entries have larger numbers.")
+    kind: Literal["usage", "refund", "adjustment"] = Field(description="The kind of entry.")
+    seconds: float = Field(description="The seconds charged; negative for a refund.")
+    task_id: str | None = Field(None, description="The task, if the entry belongs to one.")
+    epoch: int | None = Field(None, description="The number of the task's claim.")
+    period_started_at: datetime = Field(description="The start of the billing month it belongs to.")
+    note: str | None = Field(None, description="A note, if there is one.")
+    recorded_at: datetime = Field(description="When the entry was written.")
 
 
 class Lock(ResponseModel):
     """A lock that a running task holds."""
 
-    key: str = Field(description="What it holds alone.")
-    lock_id: str = Field(description="The task and the second it took the lock.")
-    task_id: str = Field(description="Who holds it.")
-    title: str = Field(description="What people read of that task.")
-    project_id: str | None = Field(None, description="Its project.")
-    state: str = Field(description="Where it stands.")
-    holder: str = Field(description="The worker that runs it.")
-    acquired_at: datetime = Field(description="Since when.")
-    expires_at: datetime = Field(description="When it must have been heard of again.")
-    waiting: int = Field(description="How many tasks at the front of the queue need it.")
-    waiting_tasks: list[str] = Field(description="The first of them.")
+    key: str = Field(description="The key of the lock.")
+    lock_id: str = Field(
+        description="The id of the lock: the task's id and the Unix time at which it was acquired."
+    )
+    task_id: str = Field(description="The task that holds it.")
+    title: str = Field(description="The title of that task.")
+    project_id: str | None = Field(None, description="The project of that task.")
+    state: str = Field(description="The state.")
+    holder: str = Field(description="The worker that runs the task.")
+    acquired_at: datetime = Field(description="When it began.")
+    expires_at: datetime = Field(description="When it expires unless a heartbeat renews it.")
+    waiting: int = Field(description="How many tasks at the front of the queue wait for it.")
+    waiting_tasks: list[str] = Field(description="The ids of the first of them.")
 
 
 class LockWait(ResponseModel):
-    """One time a lock came free while tasks waited for it."""
+    """One wait for a lock, recorded when the lock was released."""
 
-    key: str = Field(description="What was held.")
-    holder_task_id: str = Field(description="Who held it.")
-    waiting_task_id: str = Field(description="Who waited first.")
-    waiting: int = Field(description="How many waited.")
-    since: datetime = Field(description="Since when.")
-    until: datetime = Field(description="Until when.")
-    waited_seconds: float = Field(description="For how long.")
+    key: str = Field(description="The key of the lock.")
+    holder_task_id: str = Field(description="The task that held it.")
+    waiting_task_id: str = Field(description="The first task that waited.")
+    waiting: int = Field(description="How many tasks waited.")
+    since: datetime = Field(description="When it began.")
+    until: datetime = Field(description="When it ended.")
+    waited_seconds: float = Field(description="The duration in seconds.")
 
 
 class PauseRequest(RequestModel):
-    """Why nothing new should start."""
+    """A request to pause."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"note": "moving deployment"}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"note": "planned maintenance"}]})
 
-    note: Note = Field("", description="Why; shown to whoever asks what holds a task.")
+    note: Note = Field("", description="The reason; explanations of waiting tasks show it.")
 
 
 class Pause(ResponseModel):
-    """Something that is paused."""
+    """An active pause."""
 
-    scope: Literal["user", "pool", "all"] = Field(description="How far it reaches.")
-    target: str | None = Field(None, description="Which user or pool; null is everything.")
-    note: str | None = Field(None, description="Why.")
-    paused_by: str = Field(description="By whom.")
-    paused_at: datetime = Field(description="Since when.")
+    scope: Literal["user", "pool", "all"] = Field(description="What is paused.")
+    target: str | None = Field(None, description="The user or pool; null for all tasks.")
+    note: str | None = Field(None, description="The reason.")
+    paused_by: str = Field(description="Who resolved it.")
+    paused_at: datetime = Field(description="When it began.")
 
 
 class PauseState(ResponseModel):
-    """The answer to a pause or a resume."""
+    """The result of a pause or a resume."""
 
     paused: bool = Field(description="Whether it is paused now.")
-    changed: bool = Field(description="False if it was so already.")
+    changed: bool = Field(description="False if it was in this state already.")
 
 
 class Approval(ResponseModel):
-    """A task that has used up a budget and asks for more."""
+    """A task that has used up a budget and waits for an approval."""
 
-    task_id: str = Field(description="The task.")
-    title: str = Field(description="What people read.")
-    type: str = Field(description="Which handler runs it.")
-    budget: str = Field(description="Which budget is used up: task, dag or night.")
-    spent_usd: float = Field(description="What was spent of it.")
-    limit_usd: float | None = Field(None, description="What might have been.")
-    cost_usd: float = Field(description="What the task has cost so far.")
-    since: datetime = Field(description="Since when it asks.")
-    error: str | None = Field(None, description="What its run said last.")
+    task_id: str = Field(description="The task's id.")
+    title: str = Field(description="The title.")
+    type: str = Field(description="The type of the task.")
+    budget: str = Field(description="The budget that is used up: task, dag or night.")
+    spent_usd: float = Field(description="The money spent, in US dollars.")
+    limit_usd: float | None = Field(None, description="The limit of the budget.")
+    cost_usd: float = Field(description="The cost of the task so far.")
+    since: datetime = Field(description="When it began to wait.")
+    error: str | None = Field(None, description="The last error message of its run.")
 
 
 class ApprovalRequest(RequestModel):
-    """How much more may be spent."""
+    """An approval of a larger budget."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"usd": 2.5}]})
 
-    usd: Number = Field(ge=0.01, le=999_999, description="How many dollars more.")
+    usd: Number = Field(ge=0.01, le=999_999, description="The US dollars to add to the budget.")
 
 
 class ApprovalResult(ResponseModel):
-    """What an approval came to."""
+    """The result of an approval."""
 
-    budget: str = Field(description="Which budget was raised.")
-    resumed: int = Field(description="How many tasks go on.")
+    budget: str = Field(description="The budget that was raised.")
+    resumed: int = Field(description="How many tasks continue.")
 
 
 class WindowRequest(RequestModel):
-    """The hours in which a user's work may start."""
+    """A daily time window in which a user's tasks may start."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -301,21 +319,23 @@ class WindowRequest(RequestModel):
         }
     )
 
-    zone: ShortText = Field(description="Whose wall clock, such as Europe/Berlin.")
-    opens: TimeOfDay = Field(description="When it opens, as HH:MM.")
-    closes: TimeOfDay = Field(description="When it closes, as HH:MM.")
+    zone: ShortText = Field(description="The time zone, such as Europe/Berlin.")
+    opens: TimeOfDay = Field(description="The local time at which it opens, as HH:MM.")
+    closes: TimeOfDay = Field(description="The local time at which it closes, as HH:MM.")
     at_closing: Literal["stop", "finish", "continue"] = Field(
-        "finish", description="What becomes of the work when it closes."
+        "finish", description="What happens to running tasks when it closes."
     )
 
 
 class Window(ResponseModel):
-    """The hours in which your work may start."""
+    """The daily time window in which the user's tasks may start."""
 
-    zone: str = Field(description="Whose wall clock.")
-    opens: str = Field(description="When it opens, as HH:MM.")
-    closes: str = Field(description="When it closes, as HH:MM.")
-    at_closing: str = Field(description="What becomes of the work then: stop, finish, continue.")
+    zone: str = Field(description="The time zone.")
+    opens: str = Field(description="The local time at which it opens, as HH:MM.")
+    closes: str = Field(description="The local time at which it closes, as HH:MM.")
+    at_closing: str = Field(
+        description="What happens to running tasks then: stop, finish or continue."
+    )
     turns_at: datetime | None = Field(None, description="When it next opens or closes.")
 
     def __str__(self) -> str:
@@ -324,49 +344,49 @@ class Window(ResponseModel):
 
 
 class Me(ResponseModel):
-    """Who you are here."""
+    """The user whose key is used."""
 
-    id: str = Field(description="Your id.")
-    name: str = Field(description="Your name.")
-    plan: str = Field(description="The plan you are on.")
-    is_admin: bool = Field(description="Whether you may look after others.")
-    running: int = Field(description="Tasks that hold a slot.")
-    waiting: int = Field(description="Tasks that wait.")
-    paused: bool = Field(description="Whether nothing new of yours starts.")
+    id: str = Field(description="The user's id.")
+    name: str = Field(description="The user's name.")
+    plan: str = Field(description="The user's plan.")
+    is_admin: bool = Field(description="Whether the user is an admin.")
+    running: int = Field(description="How many tasks are claimed or running.")
+    waiting: int = Field(description="How many tasks are waiting.")
+    paused: bool = Field(description="Whether the user's tasks are paused.")
     window: Window | None = Field(
-        None, description="The hours your work may start in; null is all."
+        None, description="The time window in which tasks may start; null means any time."
     )
 
 
 class TriggerCreate(RequestModel):
-    """A graph to let in when another has ended."""
+    """A graph to create when another graph has ended."""
 
     when: Literal["completed", "failed", "finished"] = Field(
-        "completed", description="How the other graph must end; finished is in any way."
+        "completed", description="How the other graph must end; finished means completed or failed."
     )
-    graph: DagCreate = Field(description="What to let in then.")
+    graph: DagCreate = Field(description="The graph to create.")
 
 
 class Trigger(ResponseModel):
-    """What a graph's end sets off."""
+    """A trigger: creates a graph when another graph ends."""
 
-    id: str = Field(description="The trigger's name.")
-    dag_id: str = Field(description="The graph whose end it waits for.")
-    when: str = Field(description="How that must end.")
-    title: str = Field(description="What it lets in.")
-    tasks: int = Field(description="How many tasks that has.")
-    created_by: str = Field(description="Who asked for it.")
-    created_at: datetime = Field(description="When.")
-    due_at: datetime | None = Field(None, description="When the other graph ended so.")
-    refusal: str | None = Field(None, description="Why it could not be let in yet.")
-    refused_at: datetime | None = Field(None, description="When that was.")
-    fired_at: datetime | None = Field(None, description="When it was let in.")
-    fired_dag_id: str | None = Field(None, description="As which graph.")
-    dropped_at: datetime | None = Field(None, description="When it was taken back.")
+    id: str = Field(description="The trigger's id.")
+    dag_id: str = Field(description="The graph whose end fires it.")
+    when: str = Field(description="How that graph must end.")
+    title: str = Field(description="The title of the graph that it creates.")
+    tasks: int = Field(description="The number of tasks of that graph.")
+    created_by: str = Field(description="Who created it.")
+    created_at: datetime = Field(description="When it was created.")
+    due_at: datetime | None = Field(None, description="When the condition was met.")
+    refusal: str | None = Field(None, description="Why the graph could not be created yet.")
+    refused_at: datetime | None = Field(None, description="When that was tried.")
+    fired_at: datetime | None = Field(None, description="When it fired.")
+    fired_dag_id: str | None = Field(None, description="The id of the graph that was created.")
+    dropped_at: datetime | None = Field(None, description="When it was deleted.")
 
 
 class TriggerDeleted(ResponseModel):
-    """A trigger that was taken back."""
+    """A trigger that was deleted."""
 
-    id: str = Field(description="The trigger's name.")
-    dropped: bool = Field(default=True, description="It fires no more.")
+    id: str = Field(description="The trigger's id.")
+    dropped: bool = Field(default=True, description="Always true.")

@@ -1,4 +1,4 @@
-"""What travels when an admin looks after users, workers and the whole deployment."""
+"""Models of the admin API: users, workers, pools, locks, fairness, inbox and audit trail."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -24,55 +24,59 @@ MOST = 1_000_000
 
 
 class UserCreate(RequestModel):
-    """A user to be made, with the limits of a plan."""
+    """A user to create, with the limits of a plan."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "ada", "plan": "pro"}]})
 
     name: Annotated[Text, Field(min_length=1, max_length=100)] = Field(
-        description="The name they go by; nobody else's."
+        description="The user's name; it must be unique."
     )
-    plan: Plan = Field("free", description="The plan whose limits they begin with.")
-    is_admin: bool = Field(
-        default=False, strict=True, description="Whether they look after others."
-    )
+    plan: Plan = Field("free", description="The plan whose limits the user gets.")
+    is_admin: bool = Field(default=False, strict=True, description="Whether the user is an admin.")
 
 
 class UserChanges(RequestModel):
-    """What to change of a user; what is left out stays. A plan brings its limits with it."""
+    """Changes of a user; a field that is left out is not changed. A plan sets all its limits."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"max_concurrent_agents": 7, "night_budget_usd": 12.5}]}
     )
 
-    plan: Plan | None = Field(None, description="The plan to put them on, with its limits.")
+    plan: Plan | None = Field(None, description="The new plan, with its limits.")
     max_concurrent_agents: WholeNumber | None = Field(
-        None, ge=0, le=MOST, description="How many tasks may run at once."
+        None, ge=0, le=MOST, description="The maximum number of running tasks."
     )
     max_task_duration_minutes: WholeNumber | None = Field(
-        None, ge=1, le=MOST, description="How long one run may take."
+        None, ge=1, le=MOST, description="The time limit of one run."
     )
     monthly_agent_hours_limit: WholeNumber | None = Field(
-        None, ge=0, le=MOST, description="Hours a month; null is no limit."
+        None, ge=0, le=MOST, description="The hours per billing month; null means no limit."
     )
     max_pending: WholeNumber | None = Field(
-        None, ge=0, le=MOST, description="How many tasks may wait; null is the deployment's cap."
+        None,
+        ge=0,
+        le=MOST,
+        description="The maximum number of waiting tasks; null means the deployment's limit.",
     )
     max_tasks_per_dag: WholeNumber | None = Field(
-        None, ge=1, le=MOST, description="How large a graph may be; null is the deployment's cap."
+        None,
+        ge=1,
+        le=MOST,
+        description="The maximum number of tasks of a graph; null means the deployment's limit.",
     )
     on_exhausted: Literal["reject", "hold"] | None = Field(
-        None, description="What becomes of a submit when the hours are used up."
+        None, description="What happens to a new task when the hours are used up: reject or hold."
     )
     night_budget_usd: Number | None = Field(
-        None, ge=0, le=999_999, description="What a night may cost; null is no limit."
+        None, ge=0, le=999_999, description="The budget of one night; null means no limit."
     )
     window: WindowRequest | None = Field(
-        None, description="The hours their work may start in; null is all."
+        None, description="The time window in which tasks may start; null means any time."
     )
 
 
 class UserFields(TypedDict, total=False):
-    """The fields of UserChanges, for editors; None lifts a limit or takes a window away."""
+    """The fields of UserChanges for type checkers; None removes a limit or the time window."""
 
     plan: str
     max_concurrent_agents: int
@@ -86,14 +90,18 @@ class UserFields(TypedDict, total=False):
 
 
 class UserDetail(Me):
-    """A user as admins see them."""
+    """A user as admins see it."""
 
-    max_concurrent_agents: int = Field(description="How many tasks may run at once.")
-    max_task_duration_minutes: int = Field(description="How long one run may take.")
-    monthly_agent_hours_limit: float | None = Field(None, description="Hours a month.")
-    monthly_agent_hours_used: float = Field(description="Hours used in this billing month.")
-    created_at: datetime = Field(description="Since when they are here.")
-    disabled_at: datetime | None = Field(None, description="Since when they are shut out, if so.")
+    max_concurrent_agents: int = Field(description="The maximum number of running tasks.")
+    max_task_duration_minutes: int = Field(description="The time limit of one run.")
+    monthly_agent_hours_limit: float | None = Field(
+        None, description="The hours per billing month; null means no limit."
+    )
+    monthly_agent_hours_used: float = Field(description="The hours used in this billing month.")
+    created_at: datetime = Field(description="When the user was created.")
+    disabled_at: datetime | None = Field(
+        None, description="When the user was disabled; null if it is not."
+    )
     night_budget_usd: float | None = Field(
         None, description="What their runs of one night may cost; null means no limit."
     )
@@ -118,94 +126,98 @@ class UserLockWait(LockWait):
 
 
 class LockReleased(ResponseModel):
-    """A task that was made to let go of its locks."""
+    """A task whose locks were released by an admin."""
 
-    task_id: str = Field(description="The task; it goes back to the queue unspent.")
-    released: list[str] = Field(description="The keys that came free.")
+    task_id: str = Field(description="The task; it is queued again and no attempt is spent.")
+    released: list[str] = Field(description="The keys of the released locks.")
 
 
 class Worker(ResponseModel):
     """A worker."""
 
-    id: str = Field(description="Its name.")
-    kind: str = Field(description="What it is.")
-    pool: str = Field(description="The pool it serves.")
-    owner: str | None = Field(
-        None, description="Whose agent it is, if it is outside the deployment."
-    )
+    id: str = Field(description="The name.")
+    kind: str = Field(description="The kind of worker.")
+    pool: str = Field(description="The pool that it serves.")
+    owner: str | None = Field(None, description="The user who owns it, if it is a pull agent.")
     name: str | None = Field(None, description="Its name among its owner's agents.")
     slots: int = Field(description="How many tasks it runs at once.")
-    busy: int = Field(description="How many it has now.")
+    busy: int = Field(description="How many tasks it runs now.")
     status: str = Field(description="active, draining, silent or offline.")
-    capabilities: list[str] = Field(description="What it offers.")
-    types: list[str] = Field(description="The types it knows; none is all.")
-    joined_at: datetime = Field(description="Since when it is here.")
-    last_seen_at: datetime = Field(description="When it was last heard of.")
+    capabilities: list[str] = Field(description="The capabilities that it offers.")
+    types: list[str] = Field(description="The types of task that it accepts; empty means all.")
+    joined_at: datetime = Field(description="When it registered.")
+    last_seen_at: datetime = Field(description="When its last heartbeat or request arrived.")
 
 
 class Pool(ResponseModel):
-    """A pool: like workers that share a queue, or one agent that asks for work itself."""
+    """A pool: workers that share a queue, or one pull agent."""
 
-    name: str = Field(description="Its name.")
-    kind: str = Field(description="celery, or pull for an agent outside the deployment.")
-    serves: str | None = Field(None, description="The only user it works for; null is everybody.")
-    paused: bool = Field(description="Whether nothing new starts in it.")
-    workers: int = Field(description="How many workers of it live.")
-    slots: int = Field(description="How many tasks they run at once, the draining ones left out.")
-    busy: int = Field(description="How many tasks it has now.")
-    draining: int = Field(description="How many of the workers are given nothing new.")
-    capabilities: list[str] = Field(description="What all of its workers offer.")
-    created_at: datetime = Field(description="When it was first served.")
+    name: str = Field(description="The name.")
+    kind: str = Field(description="celery, or pull for a pull agent.")
+    serves: str | None = Field(
+        None, description="The only user whose tasks it runs; null means all users."
+    )
+    paused: bool = Field(description="Whether the pool is paused.")
+    workers: int = Field(description="The number of live workers.")
+    slots: int = Field(description="The slots of its workers that are not draining.")
+    busy: int = Field(description="How many tasks it runs now.")
+    draining: int = Field(description="How many of the workers are draining.")
+    capabilities: list[str] = Field(description="The capabilities that all its workers offer.")
+    created_at: datetime = Field(description="When the first worker served it.")
 
 
 class DrainState(ResponseModel):
-    """A worker that is given nothing new, or work again."""
+    """Whether a worker is draining."""
 
-    worker_id: str = Field(description="Its whole name.")
-    draining: bool = Field(description="Whether it is given nothing new.")
+    worker_id: str = Field(description="The full name of the worker.")
+    draining: bool = Field(description="Whether it gets no further tasks.")
 
 
 class PauseTarget(RequestModel):
-    """What is to be paused or resumed: a user, a pool, or with neither everything."""
+    """What to pause or resume: a user, a pool, or with neither all tasks."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"note": "a new release"}]})
 
     user: ShortText | None = Field(None, description="A user's id or name.")
     pool: ShortText | None = Field(None, description="A pool's name.")
-    note: Note = Field("", description="Why; shown to whoever asks what holds a task.")
+    note: Note = Field("", description="The reason; explanations of waiting tasks show it.")
 
 
 class UserShare(ResponseModel):
-    """What one user got of the slots, and how long their tasks waited."""
+    """One user's share of the slots and longest wait."""
 
-    user: str = Field(description="Whose.")
-    started: int = Field(description="Runs that began.")
+    user: str = Field(description="The user's name.")
+    started: int = Field(description="The number of runs started.")
     waiting: int = Field(0, description="Tasks that are ready and wait now.")
-    longest_wait: float = Field(description="The longest wait, in seconds.")
+    longest_wait: float = Field(description="The longest wait in seconds.")
     median_wait: float | None = Field(None, description="The median wait, in seconds.")
     slot_seconds: float = Field(0.0, description="Seconds in which their runs held a slot.")
     slot_share: float = Field(0.0, description="Their part of all slot seconds, from 0 to 1.")
-    service: float | None = Field(None, description="What they got of an even share.")
+    service: float | None = Field(
+        None, description="The share of the slots, relative to an equal share."
+    )
 
 
 class StarvingUser(ResponseModel):
-    """A user with ready work and free room who is kept waiting."""
+    """A user whose ready tasks wait although the limits allow a start."""
 
-    user: str = Field(description="Whose.")
-    waited_seconds: float = Field(description="For how long.")
+    user: str = Field(description="The user's name.")
+    waited_seconds: float = Field(description="The duration in seconds.")
 
 
 class Fairness(ResponseModel):
-    """Who waited how long for what share."""
+    """How evenly the slots were shared between users."""
 
-    since_at: datetime = Field(description="From when.")
-    until_at: datetime = Field(description="To when.")
-    is_shortened: bool = Field(description="Whether the period asked for was too busy to read.")
-    starts: int = Field(description="Runs that began.")
-    longest_wait_seconds: float = Field(description="The longest wait.")
-    jain: float | None = Field(None, description="Jain's index; 1 is perfectly even.")
-    users: list[UserShare] = Field(description="Each user.")
-    starving: list[StarvingUser] = Field(description="Who waits too long now.")
+    since_at: datetime = Field(description="The start of the period.")
+    until_at: datetime = Field(description="The end of the period.")
+    is_shortened: bool = Field(
+        description="Whether the period was shortened because it has too many runs."
+    )
+    starts: int = Field(description="The number of runs started.")
+    longest_wait_seconds: float = Field(description="The longest wait in seconds.")
+    jain: float | None = Field(None, description="Jain's fairness index; 1 is perfectly even.")
+    users: list[UserShare] = Field(description="The share of each user.")
+    starving: list[StarvingUser] = Field(description="Users who wait too long now.")
 
 
 class UserLimitsDetail(UserLimits):
@@ -262,7 +274,7 @@ class AuditEntry(ResponseModel):
     )
     via: str = Field(description="The process through which it was done.")
     key_id: str | None = Field(None, description="The API key that was used, if one was.")
-    act: str = Field(description="What was done.")
+    act: str = Field(description="The resolution.")
     user: str | None = Field(None, description="The user it concerns; null means all users.")
     target: str = Field(description="What it was done to.")
     detail: dict[str, Any] = Field(description="What changed: the old and the new values.")
@@ -273,7 +285,7 @@ class PendingCounts(ResponseModel):
 
     high: int = Field(description="Those of priority 1 and 2; counted up to 10,000.")
     normal: int = Field(description="All others.")
-    total: int = Field(description="All of them.")
+    total: int = Field(description="All tasks.")
 
 
 class SlotUsage(ResponseModel):

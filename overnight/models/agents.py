@@ -1,4 +1,4 @@
-"""What travels between an agent outside the deployment and the service, field by field."""
+"""Models of the requests and responses of pull agents."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -19,208 +19,244 @@ from overnight.models.tasks import TaskCreate
 
 JsonValue = Annotated[Any, AfterValidator(check_json)]
 MOST_USD = 1_000_000
+FINAL_STATES = frozenset({"completed", "dead_lettered", "cancelled"})
 LONGEST_EXTENSION_SECONDS = 3600
 Usd = Annotated[Number, Field(ge=0, le=MOST_USD)]
 Count = Annotated[WholeNumber, Field(ge=0, le=2**53)]
 
 
 class AgentRegister(RequestModel):
-    """An agent that comes, or comes back; only the name is needed."""
+    """The registration of an agent; only the name is required."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")] = Field(
-        description="Unique among your agents; the same name again is the same agent, changed."
+        description="Unique among your agents; registering the name again updates the agent."
     )
     capabilities: list[ShortText] = Field(
-        default=[], max_length=100, description="What it can do; a task may require some of it."
+        default=[],
+        max_length=100,
+        description="The capabilities that it offers to tasks that require them.",
     )
     types: list[ShortText] = Field(
         default=[],
         max_length=100,
-        description="The only types it takes; none named, every type its capabilities cover.",
+        description="The types of task that it accepts; empty means all.",
     )
-    models: list[ShortText] = Field(default=[], max_length=100, description="Models it can use.")
+    models: list[ShortText] = Field(
+        default=[], max_length=100, description="The models that it can use."
+    )
     slots: WholeNumber | None = Field(
-        None, ge=1, le=1000, description="Tasks it holds at once; left out, the service's default."
+        None,
+        ge=1,
+        le=1000,
+        description="How many tasks it runs at once; the service's default if left out.",
     )
     budget_usd: Usd | None = Field(
         None,
-        description="What its runs may cost in all; null is no limit. Kept when it comes back.",
+        description="What all its runs may cost; null means no limit. Registering again keeps"
+        " what is spent.",
     )
     claim_ttl_seconds: WholeNumber | None = Field(
-        None, ge=1, le=300, description="How long a claim waits for its start."
+        None, ge=1, le=300, description="The seconds within which a claimed task must be started."
     )
     lease_seconds: WholeNumber | None = Field(
-        None, ge=1, le=3600, description="Silence after which a run, or the agent, counts as lost."
+        None,
+        ge=1,
+        le=3600,
+        description="The seconds without a heartbeat after which a run, or the agent, counts as"
+        " lost.",
     )
     serves: Literal["me", "everyone"] = Field(
-        "me", description="Whose tasks it claims; everyone needs an admin with agents:all-users."
+        "me",
+        description="Whose tasks it claims; everyone requires an admin key with the scope"
+        " agents:all-users.",
     )
 
 
 class Agent(ResponseModel):
-    """An agent as it stands; `status` is active, draining, silent or offline."""
+    """A registered agent."""
 
-    id: str = Field(description="Its id, agent_ and a ULID.")
-    name: str = Field(description="Its name among your agents.")
-    pool: str = Field(description="The pool it alone serves.")
+    id: str = Field(description="The agent's id: agent_ and a ULID.")
+    name: str = Field(description="The agent's name, unique among your agents.")
+    pool: str = Field(description="The pool that only this agent serves.")
     status: str = Field(description="active, draining, silent or offline.")
     serves: str = Field(description="Whose tasks it claims: me or everyone.")
-    capabilities: list[str] = Field(description="What it can do.")
-    types: list[str] = Field(description="The only types it takes; none is all.")
-    models: list[str] = Field(description="Models it can use.")
-    slots: int = Field(description="Tasks it holds at once.")
-    busy: int = Field(description="Tasks it holds now.")
+    capabilities: list[str] = Field(description="The capabilities that it offers.")
+    types: list[str] = Field(description="The types of task that it accepts; empty means all.")
+    models: list[str] = Field(description="The models that it can use.")
+    slots: int = Field(description="How many tasks it runs at once.")
+    busy: int = Field(description="How many tasks it holds now.")
     budget_remaining_usd: float | None = Field(
-        description="What its runs may still cost; null is no limit."
+        description="What its runs may still cost; null means no limit."
     )
-    claim_ttl_seconds: int = Field(description="How long a claim waits for its start.")
-    lease_seconds: int = Field(description="Silence after which it counts as lost.")
+    claim_ttl_seconds: int = Field(
+        description="The seconds within which a claimed task must be started."
+    )
+    lease_seconds: int = Field(
+        description="The seconds without a heartbeat after which it counts as lost."
+    )
     joined_at: datetime = Field(description="When it last registered.")
-    last_seen_at: datetime = Field(description="When it was last heard of.")
+    last_seen_at: datetime = Field(description="When its last heartbeat or request arrived.")
 
 
 class AgentHeartbeat(ResponseModel):
-    """The answer to an agent's sign of life."""
+    """The response to an agent's heartbeat."""
 
-    status: str = Field(description="active, or draining: it is given nothing new.")
+    status: str = Field(description="active, or draining if it gets no further tasks.")
 
 
 class ClaimedTask(ResponseModel):
-    """A claimed task, and the token that whoever runs it must show."""
+    """A claimed task, and the token that authorises its run."""
 
-    task_id: str = Field(description="The task.")
-    dag_id: str = Field(description="Its graph.")
-    epoch: int = Field(description="Which claim of the task this is, from 1.")
-    attempt: int = Field(description="Which attempt it would spend, from 1.")
-    max_attempts: int = Field(description="How many there may be.")
-    type: str = Field(description="Which handler should run it.")
-    title: str = Field(description="What people read.")
-    description: str = Field(description="More about it.")
-    payload: dict[str, Any] = Field(description="What to work on.")
-    spec: dict[str, Any] = Field(description="How to work: prompt, model, env, …")
-    inputs: dict[str, Any] = Field(description="Outputs of the tasks it waited for, by name.")
+    task_id: str = Field(description="The task's id.")
+    dag_id: str = Field(description="The id of the task's graph.")
+    epoch: int = Field(description="The number of this claim, from 1.")
+    attempt: int = Field(description="The number of the attempt, from 1.")
+    max_attempts: int = Field(description="The maximum number of attempts.")
+    type: str = Field(description="The type of the task, which selects the handler.")
+    title: str = Field(description="The title.")
+    description: str = Field(description="The description.")
+    payload: dict[str, Any] = Field(description="The payload for the handler.")
+    spec: dict[str, Any] = Field(description="The spec for the runner: prompt, model, env, …")
+    inputs: dict[str, Any] = Field(description="The outputs that the task may read, by name.")
     base64_inputs: list[str] = Field(
-        default=[], description="Names of the inputs that are bytes, and stand there in base 64."
+        default=[], description="The names of inputs that are bytes, encoded in base 64."
     )
-    timeout_seconds: int = Field(description="How long the run may take, from its start.")
-    ceiling_usd: float | None = Field(description="What all runs of the task may cost together.")
-    spent_usd: float = Field(description="What earlier runs have cost.")
-    claim_ttl_seconds: float = Field(description="Start it within this, or it goes to others.")
-    lease_seconds: float = Field(description="Beat well within this once it has started.")
-    token: str = Field(description="For this claim alone; show it as Authorization: Bearer.")
+    timeout_seconds: int = Field(
+        description="The time limit of the run in seconds, from its start."
+    )
+    ceiling_usd: float | None = Field(
+        description="The limit of the cost of all runs together; null means no limit."
+    )
+    spent_usd: float = Field(description="The cost of earlier runs.")
+    claim_ttl_seconds: float = Field(
+        description="The seconds within which the run must be started; after that the claim is"
+        " lost."
+    )
+    lease_seconds: float = Field(
+        description="The lease of the run in seconds; each heartbeat renews it."
+    )
+    token: str = Field(description="The token of this claim, to be sent as Authorization: Bearer.")
 
 
 class RunStarted(ResponseModel):
-    """A run that has begun."""
+    """The response to the start of a run."""
 
-    lease_seconds: float = Field(description="Beat well within this.")
-    timeout_seconds: int = Field(description="How long the run may take.")
+    lease_seconds: float = Field(
+        description="The lease of the run in seconds; each heartbeat renews it."
+    )
+    timeout_seconds: int = Field(description="The time limit of the run in seconds.")
 
 
 class RunHeartbeat(RequestModel):
-    """A run's sign of life; both fields tell all so far, not what is new."""
+    """The heartbeat of a run; both fields are totals, not changes."""
 
-    progress: JsonObject | None = Field(None, description="How far it is, for watchers.")
-    cost_usd: Usd | None = Field(None, description="What the run has cost until now.")
+    progress: JsonObject | None = Field(None, description="The latest progress report.")
+    cost_usd: Usd | None = Field(None, description="The cost of the run so far.")
 
 
 class HeartbeatReply(ResponseModel):
-    """What a run hears: `continue`, or why it should end."""
+    """The response to a run's heartbeat: `continue`, or why the run should end."""
 
     answer: Literal["continue", "cancel", "budget", "hand_back"] = Field(
-        description="Go on; or end, because of a cancel, a used-up budget, or a worker that stops."
+        description="continue; or why the run must end: a cancel, a used-up budget, or the end of"
+        " the time window."
     )
-    lease_seconds: float = Field(description="How long it may be silent from now on.")
+    lease_seconds: float = Field(
+        description="The seconds within which the next heartbeat must arrive."
+    )
 
 
 class TokenCount(RequestModel):
-    """Tokens of model calls."""
+    """The tokens of a run's model calls."""
 
-    input: Count = Field(0, description="Tokens that models read.")
-    output: Count = Field(0, description="Tokens that models wrote.")
+    input: Count = Field(0, description="Input tokens.")
+    output: Count = Field(0, description="Output tokens.")
 
 
 class RunCost(RequestModel):
-    """What every end of a run may say about money."""
+    """The cost of a run, part of every report of its end."""
 
-    cost_usd: Usd = Field(0.0, description="What the whole run has cost.")
-    tokens: TokenCount = Field(default=TokenCount(), description="Tokens of the whole run.")
+    cost_usd: Usd = Field(0.0, description="The cost of the whole run in US dollars.")
+    tokens: TokenCount = Field(default=TokenCount(), description="The tokens of the whole run.")
 
 
 class TaskResult(RunCost):
-    """How a run ended, in the words of the user limits' design; `failed` is the same as a fail."""
+    """The result of a run; the status `failed` has the same effect as a fail report."""
 
-    status: Literal["completed", "failed"] = Field("completed", description="How it ended.")
-    output: JsonValue = Field(None, description="What it made: any JSON value.")
-    summary: Text | None = Field(
-        None, max_length=10_000, description="The result in one line, for people."
-    )
+    status: Literal["completed", "failed"] = Field("completed", description="The outcome.")
+    output: JsonValue = Field(None, description="The output: any JSON value.")
+    summary: Text | None = Field(None, max_length=10_000, description="The result in one line.")
     files_changed: list[Annotated[Text, Field(max_length=4096)]] | None = Field(
-        None, max_length=10_000, description="Files that it changed."
+        None, max_length=10_000, description="The files that the run changed."
     )
     error: Text | None = Field(
-        None, max_length=10_000, description="What went wrong, if it failed."
+        None, max_length=10_000, description="The error message, if the run failed."
     )
 
 
 class RunFailure(RunCost):
-    """A run that failed; what follows the task's policy decides, unless it is said here."""
+    """A failed run; without `retryable` the task's retry policy decides what follows."""
 
-    error: Text = Field(
-        "the run failed", max_length=10_000, description="What went wrong, for people."
-    )
+    error: Text = Field("the run failed", max_length=10_000, description="The error message.")
     error_class: ShortText = Field(
-        "error", description="Such as error, timeout, rate_limit, auth_failure, invalid_output."
+        "error",
+        description="The error class, such as error, timeout, rate_limit, auth_failure or"
+        " invalid_output.",
     )
     error_type: Text = Field(
-        "", max_length=200, description="The name of the exception, if it was one."
+        "", max_length=200, description="The class name of the exception, if there was one."
     )
-    detail: Text = Field("", max_length=10_000, description="More about it, such as a traceback.")
+    detail: Text = Field("", max_length=10_000, description="More details, such as a traceback.")
     retryable: bool | None = Field(
         default=None,
         strict=True,
-        description="Whether another run may help; null leaves it to the task's policy.",
+        description="Whether to run the task again; null means that the retry policy decides.",
     )
     retry_after: Number | None = Field(
         None,
         ge=0,
         le=7 * DAY_SECONDS,
-        description="Seconds; with rate_limit or snooze, no attempt is spent.",
+        description="The seconds to wait before the next run; with rate_limit or snooze no"
+        " attempt is spent.",
     )
 
 
 class ReleaseRequest(RunCost):
-    """A run, or a claim that has not begun, that is given back."""
+    """A run or an unstarted claim that is handed back."""
 
     reason: Literal["shutdown", "window_closed", "budget", "cancelled"] = Field(
         "shutdown",
-        description="shutdown and window_closed spend nothing; budget asks a person for more;"
-        " cancelled is what ends a run that was told to cancel.",
+        description="shutdown and window_closed spend no attempt; budget waits for an approval;"
+        " cancelled ends a run whose cancel was requested.",
     )
 
 
 class LeaseExtension(RequestModel):
-    """More time until the next sign of life."""
+    """A longer lease until the next heartbeat."""
 
     seconds: WholeNumber = Field(
-        ge=1, le=LONGEST_EXTENSION_SECONDS, description="How long it may be silent from now on."
+        ge=1,
+        le=LONGEST_EXTENSION_SECONDS,
+        description="The seconds within which the next heartbeat must arrive.",
     )
 
 
 class SuspendRequest(RunCost):
-    """A run that ends until other tasks have ended."""
+    """A run that is suspended until other tasks have ended."""
 
     tasks: list[ShortText] = Field(
-        min_length=1, max_length=10_000, description="The ids of the tasks that it waits for."
+        min_length=1, max_length=10_000, description="The ids of the tasks to wait for."
     )
 
 
 class SpawnRequest(RequestModel):
-    """A child for the running task's graph; the same key again answers with the first one."""
+    """A child of the running task; the same key again returns the existing child."""
 
-    task: TaskCreate = Field(description="The child.")
+    task: TaskCreate = Field(description="The fields of the child.")
     key: Annotated[Text, Field(min_length=1, max_length=100)] | None = Field(
-        None, description="Its name among the task's children; left out, each call makes one more."
+        None,
+        description="A key that is unique among the task's children; without one, each call"
+        " creates a child.",
     )
     depends_on: list[ShortText] = Field(
         [], max_length=1000, description="The ids of other children that it waits for."
@@ -228,37 +264,47 @@ class SpawnRequest(RequestModel):
 
 
 class Child(ResponseModel):
-    """A task that the running one has spawned, as it stands."""
+    """A task that the running task has spawned."""
 
-    id: str = Field(description="Its id.")
-    key: str = Field(description="Its name among the task's children.")
-    title: str = Field(description="What people read.")
-    type: str = Field(description="Which handler runs it.")
-    state: str = Field(description="Where it stands.")
-    output: Any = Field(None, description="What it made, once it has completed.")
-    failure_reason: str | None = Field(None, description="The class of its latest failure.")
-    error: str | None = Field(None, description="The message of its latest failure.")
+    id: str = Field(description="The task's id.")
+    key: str = Field(description="Its key among the task's children.")
+    title: str = Field(description="The title.")
+    type: str = Field(description="The type of the task.")
+    state: str = Field(description="The state.")
+    output: Any = Field(None, description="The output, once it has completed.")
+    failure_reason: str | None = Field(None, description="The error class of its latest failure.")
+    error: str | None = Field(None, description="The error message of its latest failure.")
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the child has ended."""
+        return self.state in FINAL_STATES
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the child has completed, so that `output` is what its handler returned."""
+        return self.state == "completed"
 
 
 class ArtifactUpload(RequestModel):
-    """Something to keep besides the output: text, JSON written as text, or bytes in base 64."""
+    """An artifact to store: text, JSON as text, or bytes in base 64."""
 
     name: Annotated[Text, Field(min_length=1, max_length=100)] = Field(
-        description="What the task calls it; the same name again replaces it."
+        description="The artifact's name; the same name again replaces the content."
     )
-    kind: Literal["text", "json", "bytes"] = Field("text", description="What the content is.")
+    kind: Literal["text", "json", "bytes"] = Field("text", description="The kind of content.")
     content: Annotated[str, AfterValidator(check_characters)] = Field(
         description="The content: text, JSON as text, or bytes in base 64."
     )
 
 
 class ArtifactCreated(ResponseModel):
-    """An artifact's id, by which others refer to it."""
+    """The id of a stored artifact."""
 
-    id: str = Field(description="Its id, art_ and a ULID.")
+    id: str = Field(description="The artifact's id: art_ and a ULID.")
 
 
 class Ok(ResponseModel):
-    """That a report was taken."""
+    """The response to an accepted report."""
 
-    ok: bool = Field(default=True, description="It was.")
+    ok: bool = Field(default=True, description="Always true.")

@@ -1,4 +1,4 @@
-"""What travels when something is done to many tasks at once."""
+"""Models of bulk operations: one action on many tasks."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypedDict
@@ -12,24 +12,24 @@ FilterText = Annotated[Text, Field(min_length=1, max_length=500)]
 
 
 class TaskFilter(RequestModel):
-    """Which tasks are meant: those for which all that is named holds, as in the list of tasks."""
+    """Criteria that select tasks; a task must match all that are given."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"status": "failed", "type": "echo"}]}
     )
 
-    status: FilterText | None = Field(None, description="Only in this status or state.")
-    type: FilterText | None = Field(None, description="Only of this type.")
-    tag: FilterText | None = Field(None, description="Only with this tag.")
-    project_id: FilterText | None = Field(None, description="Only of this project.")
-    source: FilterText | None = Field(None, description="Only what came through this door.")
-    created_after: Instant | None = Field(None, description="Made then or later.")
-    created_before: Instant | None = Field(None, description="Made before then.")
-    title: FilterText | None = Field(None, description="Whose title has these words.")
+    status: FilterText | None = Field(None, description="The status or state.")
+    type: FilterText | None = Field(None, description="The type.")
+    tag: FilterText | None = Field(None, description="A tag.")
+    project_id: FilterText | None = Field(None, description="The project.")
+    source: FilterText | None = Field(None, description="The source: api, cli, web, scheduler, …")
+    created_after: Instant | None = Field(None, description="Created at that time or later.")
+    created_before: Instant | None = Field(None, description="Created before that time.")
+    title: FilterText | None = Field(None, description="Text that the title contains.")
 
 
 class FilterFields(TypedDict, total=False):
-    """The fields of TaskFilter, for editors; None counts as left out."""
+    """The fields of TaskFilter for type checkers; None means not given."""
 
     status: str | None
     type: str | None
@@ -42,7 +42,7 @@ class FilterFields(TypedDict, total=False):
 
 
 class BulkRequest(RequestModel):
-    """One action for all tasks that a filter chooses."""
+    """A request for one action on all tasks that a filter selects."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -55,57 +55,61 @@ class BulkRequest(RequestModel):
     )
 
     action: Literal["retry", "cancel", "reprioritise"] = Field(
-        description="What to do to each of them."
+        description="The action on each task."
     )
     filter: TaskFilter = Field(
-        default_factory=TaskFilter, description="Which tasks are meant; the list takes the same."
+        default_factory=TaskFilter,
+        description="Which tasks to select; same criteria as the list of tasks.",
     )
     everything: StrictBool = Field(
-        default=False, description="Whether all your tasks are meant; then there is no filter."
+        default=False,
+        description="Whether to select all your tasks; then the filter must be empty.",
     )
     priority: WholeNumber | None = Field(
         None, ge=1, le=4, description="For reprioritise: 1 critical to 4 low."
     )
     priority_score: WholeNumber | None = Field(
-        None, ge=0, le=100, description="For reprioritise: the exact score; wins over priority."
+        None, ge=0, le=100, description="For reprioritise: the exact score; overrides priority."
     )
     preview: StrictBool = Field(
-        default=False, description="Whether to tell only what would be done."
+        default=False, description="Whether to return only what would be done."
     )
     idempotency_key: Annotated[Text, Field(min_length=1, max_length=255)] | None = Field(
-        None, description="A second request with the same key answers with the first operation."
+        None, description="A second request with the same key returns the first operation."
     )
 
 
 class BulkPreview(ResponseModel):
-    """What a bulk operation would come to; nothing was changed."""
+    """What a bulk operation would do; nothing was changed."""
 
-    action: str = Field(description="What would be done.")
-    total: int = Field(description="How many tasks the filter chooses.")
-    applies: int = Field(description="To how many of them the action applies as they stand.")
-    sample: list[str] = Field(description="The newest of those, five at most.")
+    action: str = Field(description="The action.")
+    total: int = Field(description="How many tasks the filter selects.")
+    applies: int = Field(description="To how many of them the action applies now.")
+    sample: list[str] = Field(description="The ids of the newest of those, at most five.")
 
 
 class BulkOperation(ResponseModel):
-    """Something that is done to many tasks, and how far it has got."""
+    """A bulk operation and its progress."""
 
-    id: str = Field(description="Its name, bulk_ and a ULID.")
+    id: str = Field(description="The operation's id: bulk_ and a ULID.")
     action: str = Field(description="retry, cancel or reprioritise.")
-    filter: dict[str, Any] = Field(description="Which tasks were meant; empty for all.")
-    priority_score: int | None = Field(None, description="What reprioritise sets.")
+    filter: dict[str, Any] = Field(description="The criteria; empty for all tasks.")
+    priority_score: int | None = Field(None, description="The score that reprioritise sets.")
     state: str = Field(description="running, completed or cancelled.")
-    total: int = Field(description="How many tasks the filter chose when it was asked for.")
-    done: int = Field(description="How many have been dealt with: the sum of the following.")
-    changed: int = Field(description="How many the action was done to.")
-    skipped: int = Field(
-        description="How many it did not apply to, or that the filter chose no more."
+    total: int = Field(description="How many tasks the filter selected at the start.")
+    done: int = Field(
+        description="How many tasks have been processed: the sum of changed, skipped and refused."
     )
-    refused: dict[str, int] = Field(description="How many were refused it, by the reason.")
-    created_by: str = Field(description="Who asked for it.")
-    created_at: datetime = Field(description="When.")
-    finished_at: datetime | None = Field(None, description="When it ended, if it has.")
+    changed: int = Field(description="How many tasks were changed.")
+    skipped: int = Field(
+        description="How many tasks the action did not apply to, or that no longer matched."
+    )
+    refused: dict[str, int] = Field(description="How many tasks refused the action, by error code.")
+    created_by: str = Field(description="Who created it.")
+    created_at: datetime = Field(description="When it was created.")
+    finished_at: datetime | None = Field(None, description="When it ended; null if it has not.")
 
     @property
     def is_final(self) -> bool:
-        """Whether it has ended."""
+        """Whether the operation has ended."""
         return self.state != "running"

@@ -1,10 +1,10 @@
-"""The small sets of words that travel: states, plans, ways to wait between runs."""
+"""Enumerations on the wire: task status, plan, retry strategy."""
 
 from enum import StrEnum
 
 
 class TaskStatus(StrEnum):
-    """Where a task stands, in the small public set of words."""
+    """The public status of a task; `state` is more detailed."""
 
     PENDING = "pending"
     CLAIMED = "claimed"
@@ -20,7 +20,7 @@ class TaskStatus(StrEnum):
 
 
 class PlanTier(StrEnum):
-    """The plan a user is on."""
+    """The plan of a user."""
 
     FREE = "free"
     PRO = "pro"

@@ -1,4 +1,4 @@
-"""What the service says when it is asked why a task is not running."""
+"""Models of the explanation why a task is not running."""
 
 from datetime import datetime
 from typing import Any
@@ -9,23 +9,25 @@ from overnight.models.base import ResponseModel
 
 
 class Reason(ResponseModel):
-    """One reason a task is not running."""
+    """One reason why a task is not running."""
 
-    code: str = Field(description="A word for programs, such as lock or monthly_hours.")
-    message: str = Field(description="What it is and what can be done about it, for people.")
-    details: dict[str, Any] = Field(default_factory=dict, description="The facts behind it.")
+    code: str = Field(description="A code for programs, such as lock or monthly_hours.")
+    message: str = Field(description="What it is and what can be done about it.")
+    details: dict[str, Any] = Field(default_factory=dict, description="The values behind it.")
 
 
 class Explanation(ResponseModel):
-    """Why a task is not running, in the words of the gate that lets tasks start."""
+    """Why a task is not running, judged by the same rules as a claim."""
 
-    id: str = Field(description="The task's name.")
-    state: str = Field(description="Where it stands.")
+    id: str = Field(description="The task's id.")
+    state: str = Field(description="The state.")
     queue_position: int | None = Field(
-        None, description="Its place among your own startable tasks, from 1, while it waits."
+        None,
+        description="The position among your own tasks that can start, from 1; null unless it"
+        " waits.",
     )
     starts_next: bool = Field(
-        description="Whether nothing holds it: it starts with the gate's next pass."
+        description="Whether nothing blocks it, so that the next claim takes it."
     )
-    reasons: list[Reason] = Field(description="Everything that holds it, the first thing first.")
-    made_at: datetime = Field(description="When this was true.")
+    reasons: list[Reason] = Field(description="All reasons, the most important first.")
+    made_at: datetime = Field(description="When this was determined.")

@@ -1,4 +1,4 @@
-"""Kinds of fields: what a number, a text, an instant or a piece of JSON is on the wire."""
+"""Types of fields: numbers, texts, instants and JSON values on the wire."""
 
 import re
 from datetime import UTC, datetime
@@ -12,31 +12,33 @@ WEEK_SECONDS = 7 * 24 * 3600
 DAY_SECONDS = 24 * 3600
 
 
-def _year_we_can_keep(instant: datetime) -> datetime:
-    # Near the ends of the calendar a change of zone leaves what Python can hold.
+def _check_year(instant: datetime) -> datetime:
+    # Near the ends of the calendar, a change of time zone overflows Python's datetime.
     if not datetime(2000, 1, 1, tzinfo=UTC) <= instant < datetime(3000, 1, 1, tzinfo=UTC):
         raise ValueError("must lie between the years 2000 and 2999")
     return instant
 
 
-def _written_whole(given: object) -> object:
-    # JSON knows one kind of number: 3.0 is 3, and some languages write it so.
-    return int(given) if isinstance(given, float) and given.is_integer() else given
+def _to_integer(value: object) -> object:
+    # JSON has one kind of number, and some languages write 3 as 3.0.
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _written_out(given: object) -> object:
-    # A bare number would be taken for seconds since 1970; seldom was it meant so.
-    if isinstance(given, int | float) or (isinstance(given, str) and _BARE.fullmatch(given)):
+def _refuse_bare_number(value: object) -> object:
+    # pydantic would read a bare number as seconds since 1970, which is rarely meant.
+    if isinstance(value, int | float) or (isinstance(value, str) and _BARE.fullmatch(value)):
         raise ValueError("is not an instant")
-    return given
+    return value
 
 
 _BARE = re.compile(r"\s*[-+]?[\d.]+\s*")
-# Strict: JSON has numbers of its own, so "3" and true are mistakes and not priorities.
-WholeNumber = Annotated[int, Field(strict=True), BeforeValidator(_written_whole)]
+# Strict, because JSON has numbers: "3" and true are mistakes.
+WholeNumber = Annotated[int, Field(strict=True), BeforeValidator(_to_integer)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Text = Annotated[str, AfterValidator(check_text)]
 ShortText = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(check_text)]
 LockKey = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(check_text)]
 JsonObject = Annotated[dict[str, Any], AfterValidator(check_object)]
-Instant = Annotated[AwareDatetime, AfterValidator(_year_we_can_keep), BeforeValidator(_written_out)]
+Instant = Annotated[
+    AwareDatetime, AfterValidator(_check_year), BeforeValidator(_refuse_bare_number)
+]

@@ -1,4 +1,4 @@
-"""What JSON we take in: nothing that Postgres, or another language, could not give back."""
+"""Check that JSON values can be stored and read back unchanged."""
 
 import json
 import math
@@ -7,29 +7,29 @@ from typing import Any
 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 32
-MAX_WHERE = 200
-# Beyond 64 bits most languages lose digits without a word.
+MAX_PATH_LENGTH = 200
+# Most languages silently lose digits of integers beyond 64 bits.
 SMALLEST, LARGEST = -(2**63), 2**64 - 1
 
 
 def check_text(text: str) -> str:
-    """Return the text if the database can store it, else say which character it cannot."""
+    """Return the text; raises ValueError if the database cannot store it."""
     if "\x00" in text:
         raise ValueError("holds a NUL character (\\u0000), which the database cannot store")
     return check_characters(text)
 
 
 def check_characters(text: str) -> str:
-    """Return the text if every character is one, so that it can be written as bytes."""
+    """Return the text; raises ValueError if it cannot be encoded as UTF-8."""
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise ValueError("holds half a surrogate pair, which is no character")
     return text
 
 
 def check_object(value: dict[str, Any]) -> dict[str, Any]:
-    """Return the object if it is stored and given back unchanged, else say where it is not."""
+    """Return the object; raises ValueError if it is too large or cannot be stored unchanged."""
     for path, inner in _walk(value):
-        _refuse_unsound(path, inner)
+        _check_value(path, inner)
     size = len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
     if size > MAX_BYTES:
         raise ValueError(f"takes {size} bytes as JSON; at most {MAX_BYTES} are stored")
@@ -37,17 +37,17 @@ def check_object(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_json(value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """Return any JSON value that is stored and given back unchanged, else say where it is not."""
+    """Return the JSON value; raises ValueError if it cannot be stored unchanged."""
     for path, inner in _walk(value):
-        _refuse_unsound(path, inner)
+        _check_value(path, inner)
     return value
 
 
 def _walk(value: object) -> Iterator[tuple[list[object], object]]:
-    """Yield every value inside, with the keys that lead to it; deeper than allowed is an error.
+    """Yield every nested value with its path; raises ValueError beyond the maximum depth.
 
-    A list of what is half seen, not recursion: the depth is the sender's choice. So is the length,
-    hence nothing is made for an item before its turn.
+    It uses a stack of iterators, because the sender chooses depth and length: recursion could
+    overflow, and a list of all values could fill the memory.
     """
     levels: list[Iterator[tuple[object, object]]] = [iter([("", value)])]
     path: list[object] = [""]
@@ -66,13 +66,13 @@ def _walk(value: object) -> Iterator[tuple[list[object], object]]:
             path.pop()
 
 
-def _refuse_unsound(path: list[object], value: object) -> None:
+def _check_value(path: list[object], value: object) -> None:
     try:
         match value:
             case str():
                 check_text(value)
             case dict():
-                _refuse_unsound_keys(value)
+                _check_keys(value)
             case bool() | None | list() | tuple():
                 pass
             case int() if not SMALLEST <= value <= LARGEST:
@@ -82,14 +82,14 @@ def _refuse_unsound(path: list[object], value: object) -> None:
             case int() | float():
                 pass
             case _:
-                raise ValueError(f"is a {type(value).__name__}, which JSON does not know")  # noqa: TRY301
+                raise ValueError(f"is a {type(value).__name__}, which JSON does not have")  # noqa: TRY301
     except ValueError as error:
-        keys = ".".join(map(str, path[1:]))[:MAX_WHERE]
+        keys = ".".join(map(str, path[1:]))[:MAX_PATH_LENGTH]
         where = keys.encode("ascii", "backslashreplace").decode()
         raise ValueError(f"{where or 'the object'} {error}") from None
 
 
-def _refuse_unsound_keys(value: dict[Any, Any]) -> None:
+def _check_keys(value: dict[Any, Any]) -> None:
     for key in value:
         if not isinstance(key, str):
             raise ValueError(f"has the key {key!r}; a key in JSON is text")  # noqa: TRY004

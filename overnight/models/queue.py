@@ -1,4 +1,4 @@
-"""What travels over the single queue's own routes, in the words of its design."""
+"""Models of the single-queue API, with the field names of its design document."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -13,7 +13,7 @@ VariableName = Annotated[Text, Field(min_length=1, max_length=255)]
 
 
 class QueueSubmit(RequestModel):
-    """Work for an agent; only the prompt is needed."""
+    """A prompt for an agent; only `prompt` is required."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -28,110 +28,122 @@ class QueueSubmit(RequestModel):
     )
 
     prompt: Annotated[Text, Field(min_length=1, max_length=200_000)] = Field(
-        description="What the agent is asked to do."
+        description="The prompt."
     )
-    model: ShortText | None = Field(None, description="The model the agent should use.")
+    model: ShortText | None = Field(None, description="The model to use.")
     timeout_seconds: WholeNumber | None = Field(
-        None, ge=1, le=WEEK_SECONDS, description="How long it may take; the plan's limit applies."
+        None,
+        ge=1,
+        le=WEEK_SECONDS,
+        description="The time limit in seconds; the plan's limit applies too.",
     )
     session_id: Annotated[Text, Field(min_length=1, max_length=255)] | None = Field(
-        None, description="The session it goes on with."
+        None, description="The session to continue."
     )
     project: ShortText | JsonObject | None = Field(
         None, description="The project: its name, or an object with an id, a name or a path."
     )
     env: dict[VariableName, Variable] | None = Field(
-        None, max_length=100, description="Variables for the agent's environment."
+        None, max_length=100, description="Environment variables for the agent."
     )
-    thinking: StrictBool | None = Field(None, description="Whether the agent should think first.")
+    thinking: StrictBool | None = Field(None, description="Whether to enable the model's thinking.")
     source: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")] | None = Field(
-        None, description="Through which door it came: web, scheduler, cli."
+        None, description="The source: web, scheduler, cli."
     )
-    source_job: ShortText | None = Field(None, description="The scheduler's job, if it is one's.")
+    source_job: ShortText | None = Field(
+        None, description="The scheduler's job, if a scheduler submitted it."
+    )
     agent_url: Annotated[Text, Field(max_length=2_000)] | None = Field(
-        None, description="Not heeded, and logged: whichever agent is free first is given the work."
+        None, description="Ignored and logged: the first free agent gets the prompt."
     )
 
 
 class QueueAccepted(ResponseModel):
-    """The answer to a submit."""
+    """The response to a submit."""
 
-    queue_id: str = Field(description="The entry's name, by which it is read and cancelled.")
+    queue_id: str = Field(description="The entry's id.")
     position: int | None = Field(
-        None, description="Its place among your own startable tasks, from 1."
+        None, description="The position among your own tasks that can start, from 1."
     )
     state: str = Field(description="pending: it waits for an agent.")
 
 
 class QueuedTask(ResponseModel):
-    """One entry of the queue; what is not known yet is null."""
+    """One entry of the queue; a value that is not known yet is null."""
 
-    queue_id: str = Field(description="The entry's name.")
+    queue_id: str = Field(description="The entry's id.")
     state: str = Field(description="pending, dispatching, working, completed, failed or cancelled.")
-    position: int | None = Field(None, description="Its place while it is pending.")
-    created_at: datetime = Field(description="When it was accepted.")
-    prompt: str = Field(description="What the agent is asked to do.")
-    model: str | None = Field(None, description="The model it should use.")
-    timeout_seconds: int | None = Field(None, description="How long it may take.")
-    session_id: str | None = Field(None, description="The session it goes on with.")
-    project: str | dict[str, Any] | None = Field(None, description="The project, as it was given.")
-    env: dict[str, str] | None = Field(None, description="Variables of its environment.")
-    thinking: bool | None = Field(None, description="Whether the agent should think first.")
-    dispatched_at: datetime | None = Field(None, description="When an agent was given it.")
-    task_id: str | None = Field(None, description="The task's name, once it is dispatched.")
-    agent_url: str | None = Field(None, description="Who has it, once it is dispatched.")
+    position: int | None = Field(None, description="The position while it is pending.")
+    created_at: datetime = Field(description="When it was created.")
+    prompt: str = Field(description="The prompt.")
+    model: str | None = Field(None, description="The model to use.")
+    timeout_seconds: int | None = Field(None, description="The time limit in seconds.")
+    session_id: str | None = Field(None, description="The session to continue.")
+    project: str | dict[str, Any] | None = Field(
+        None, description="The project, as it was submitted."
+    )
+    env: dict[str, str] | None = Field(None, description="Environment variables.")
+    thinking: bool | None = Field(None, description="Whether to enable the model's thinking.")
+    dispatched_at: datetime | None = Field(None, description="When it was dispatched to an agent.")
+    task_id: str | None = Field(None, description="The task's id, once it is dispatched.")
+    agent_url: str | None = Field(None, description="The agent, once it is dispatched.")
     attempts: int = Field(description="How often it was dispatched.")
-    last_error: str | None = Field(None, description="The message of the latest failure.")
-    source: str = Field(description="Through which door it came.")
-    source_job: str | None = Field(None, description="The scheduler's job, if it is one's.")
+    last_error: str | None = Field(None, description="The error message of the latest failure.")
+    source: str = Field(description="The source of the request.")
+    source_job: str | None = Field(
+        None, description="The scheduler's job, if a scheduler submitted it."
+    )
 
 
 class QueueFigures(ResponseModel):
-    """How full the queue is."""
+    """The size of the queue."""
 
-    depth: int = Field(description="How much work waits in the whole deployment.")
-    max_size: int = Field(description="How much may.")
-    oldest_age_seconds: int = Field(description="For how long your oldest waiting task has.")
-    dispatched_count: int = Field(description="How many of yours an agent has.")
+    depth: int = Field(description="How many tasks of all users wait.")
+    max_size: int = Field(description="The limit of waiting tasks.")
+    oldest_age_seconds: int = Field(description="The age of your oldest waiting task in seconds.")
+    dispatched_count: int = Field(description="How many of your tasks are claimed or running.")
 
 
 class QueueListing(QueueFigures):
-    """The queue: how full it is, and your entries that have not ended."""
+    """The size of the queue, and your entries that have not ended."""
 
     tasks: list[QueuedTask] = Field(
-        description="What agents have, then what waits, the next to start first."
+        description="Dispatched entries first, then waiting ones in the order in which they start."
     )
 
 
 class QueueCancelled(ResponseModel):
-    """The answer to a cancel."""
+    """The response to a cancel."""
 
-    queue_id: str = Field(description="The entry's name.")
+    queue_id: str = Field(description="The entry's id.")
     state: str = Field(description="cancelled, or working while the agent is asked to stop.")
-    cancelled: bool = Field(default=True, description="The cancel was accepted.")
+    cancelled: bool = Field(default=True, description="Always true: the cancel was accepted.")
 
 
 class JobStatus(ResponseModel):
-    """A job of your scheduler, and what became of it the last time."""
+    """A job of your scheduler and its latest submit."""
 
-    name: str = Field(description="Its name, as it came in source_job.")
-    last_run_at: datetime = Field(description="When it last submitted something.")
+    name: str = Field(description="The name of the job, as in source_job.")
+    last_run_at: datetime = Field(description="When it last submitted a prompt.")
     last_status: str = Field(
         description="queued; or skipped_queue_full or skipped_monthly_limit if it was refused."
     )
-    last_queue_id: str | None = Field(None, description="The entry it made, if it was queued.")
+    last_queue_id: str | None = Field(
+        None, description="The entry of the latest submit, if it was queued."
+    )
     is_running: bool = Field(description="Whether that entry has not ended.")
 
 
 class ServiceStatus(ResponseModel):
-    """What this service is, and how full its queue is."""
+    """The version of the service and the size of its queue."""
 
-    type: str = Field("view", description="What kind of component answers.")
+    type: str = Field("view", description="The type of component.")
     interfaces: list[str] = Field(
-        default=["statusable", "observable", "taskable"], description="What it can be used for."
+        default=["statusable", "observable", "taskable"],
+        description="The interfaces that it supports.",
     )
-    version: str = Field(description="Its version.")
-    queue: QueueFigures = Field(description="How full the queue is.")
+    version: str = Field(description="The version of the service.")
+    queue: QueueFigures = Field(description="The size of the queue.")
     jobs: list[JobStatus] = Field(
-        default_factory=list, description="Your scheduler's jobs, the latest first."
+        default_factory=list, description="Your scheduler's jobs, latest first."
     )

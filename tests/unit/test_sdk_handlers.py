@@ -86,10 +86,10 @@ def test_a_function_of_the_wrong_shape_is_refused(wrong: Any) -> None:
     assert "wrong" not in registry.registered()
 
 
-@pytest.mark.parametrize("word", ["", " echo", "echo\n"])
-def test_a_type_is_a_plain_word(word: str) -> None:
-    with pytest.raises(ValueError, match="word"):
-        handler(word)
+@pytest.mark.parametrize("name", ["", " echo", "echo\n"])
+def test_a_type_without_a_plain_name_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="a handler's type is a name"):
+        handler(name)
 
 
 def test_a_handler_runs_in_process_by_function_or_type() -> None:
@@ -109,8 +109,8 @@ def test_what_a_handler_says_is_remembered() -> None:
 
     ran = testing.run(talk)
 
-    assert ran.context.progress_said == [{"fraction": 0.5, "message": "half", "page": 3}]
-    assert ran.context.logged == [{"message": "reading", "file": "a.txt"}]
+    assert ran.context.progress_reports == [{"fraction": 0.5, "message": "half", "page": 3}]
+    assert ran.context.log_lines == [{"message": "reading", "file": "a.txt"}]
     assert ran.context.cost_usd == 0.75
     assert ran.context.tokens == {"input": 10, "output": 2}
     assert ran.output == f"{testing.TASK_ID}:1"

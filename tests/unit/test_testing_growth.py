@@ -34,7 +34,11 @@ def test_a_handler_that_waits_is_called_again_with_its_childrens_outputs() -> No
     done = run(spread)
 
     assert (done.output, done.runs) == ([2, 4, 6], 2)
-    assert [one.wish.task.payload for one in done.context.spawned] == [{"n": 1}, {"n": 2}, {"n": 3}]
+    assert [one.request.task.payload for one in done.context.spawned] == [
+        {"n": 1},
+        {"n": 2},
+        {"n": 3},
+    ]
 
 
 def test_a_repeated_run_spawns_nothing_twice() -> None:

@@ -17,7 +17,7 @@ def test_sleep_reports_its_progress() -> None:
     ran = run(demo_handlers.sleep, {"seconds": 0.1})
 
     assert ran.output == {"slept": 0.1}
-    assert ran.context.progress_said
+    assert ran.context.progress_reports
 
 
 def test_sleep_stops_on_request() -> None:

@@ -9,7 +9,8 @@ from sqlalchemy.exc import OperationalError
 
 from overnight.errors import InvalidRequest, StaleAttempt, TaskStopping
 from overnight.handlers.control_exceptions import Stopped
-from overnight.handlers.spawn import ArtifactContent, Child, ChildRequest
+from overnight.handlers.spawn import ArtifactContent, ChildRequest
+from overnight.models.agents import Child
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import MalformedId, TaskId, parse_task, show_artifact, show_task
 from overnight_server.intake.spawn import NewChild, SpawnCaps, spawn
@@ -37,13 +38,13 @@ class RunGraph:
         self._resources = resources
         self._run = run
 
-    def spawn(self, wish: ChildRequest) -> str:
+    def spawn(self, child: ChildRequest) -> str:
         """Insert a child task and return its id; the same key again returns the first child."""
-        fields_set = wish.task.model_fields_set
+        fields_set = child.task.model_fields_set
         request = NewChild(
-            task=replace(new_task(wish.task, self._resources.settings, None), name=wish.name),
-            key=wish.key,
-            depends_on=_parse_ids("depends_on", wish.depends_on),
+            task=replace(new_task(child.task, self._resources.settings, None), name=child.name),
+            key=child.key,
+            depends_on=_parse_ids("depends_on", child.depends_on),
             inherits_priority=not fields_set & {"priority", "priority_score"},
         )
         caps = SpawnCaps.of(self._resources.settings)
@@ -111,12 +112,12 @@ def _parse_ids(field: str, texts: Sequence[str]) -> list[TaskId]:
 
 def _child(view: ChildView) -> Child:
     return Child(
-        show_task(view.task_id),
-        view.key,
-        view.title,
-        view.type,
-        view.state,
-        view.output,
-        view.failure_reason,
-        view.error,
+        id=show_task(view.task_id),
+        key=view.key,
+        title=view.title,
+        type=view.type,
+        state=view.state,
+        output=view.output,
+        failure_reason=view.failure_reason,
+        error=view.error,
     )

@@ -8,7 +8,8 @@ from typing import Any
 
 from overnight.handlers.context import Context, check_cost
 from overnight.handlers.registry import Handler
-from overnight.handlers.spawn import ArtifactContent, Child, ChildRequest
+from overnight.handlers.spawn import ArtifactContent, ChildRequest
+from overnight.models.agents import Child
 from overnight.models.json_values import check_object
 from overnight_server.control.claim_tokens import issue
 from overnight_server.domain.claims import Run
@@ -128,13 +129,13 @@ class RunContext(Context):
     def _read_inputs(self) -> dict[str, Any]:
         return self.graph.inputs()
 
-    def _look(self, children: Sequence[str] | None) -> list[Child]:
-        return self.graph.children(children)
+    def _read_children(self, ids: Sequence[str] | None) -> list[Child]:
+        return self.graph.children(ids)
 
-    def _spawn(self, wish: ChildRequest) -> str:
-        return self.graph.spawn(wish)
+    def _spawn(self, request: ChildRequest) -> str:
+        return self.graph.spawn(request)
 
-    def _keep(self, name: str, content: ArtifactContent) -> str:
+    def _store_artifact(self, name: str, content: ArtifactContent) -> str:
         return self.graph.keep(name, content)
 
 
