@@ -1,8 +1,8 @@
-"""Queue a task in your own database transaction: it exists if, and only if, you commit.
+"""Submit a task in your own database transaction: the task exists only if you commit.
 
-For programs whose tables stand in the same Postgres database as Overnight's. Nothing travels over
-HTTP: one row is written by a function of the database, and becomes a task within about a second
-after your commit. Roll back, and nothing was ever asked for.
+For programs whose tables are in the same Postgres database as Overnight's. No HTTP is used: a
+database function writes one row, which becomes a task within about a second after your commit. If
+you roll back, nothing was submitted.
 """
 
 import hashlib
@@ -16,64 +16,65 @@ from overnight.models.tasks import TaskFields
 
 SUBMIT = "SELECT public.overnight_inbox_submit({id}, {proof}, CAST({task} AS jsonb))"
 KEY_PARTS = 5
-# How the function of the database says that the key opens nothing.
-NO_SUCH_KEY = "28000"
+# The SQLSTATE with which the database function rejects a key.
+INVALID_KEY = "28000"
 
 
 def submit(
-    connection: Any,  # noqa: ANN401 - whichever library it is from
+    connection: Any,  # noqa: ANN401 - of any database library
     title: str,
     *,
     api_key: str | None = None,
     **fields: Unpack[TaskFields],
 ) -> int:
-    """Leave a task in the transaction of `connection`, and return the number of its row.
+    """Write a task into the inbox in the transaction of `connection`; return the row's number.
 
-    `connection` is an SQLAlchemy Connection or Session, or anything with a DB-API `cursor()`, such
-    as a connection of psycopg or psycopg2, or Django's. It is neither committed nor closed. The
-    key, from OVERNIGHT_API_KEY if not given, says whose task it is; it is not sent itself. A wrong
-    field is refused here, before anything is written. A key that opens nothing is refused by the
-    database, and with it, as with every error of a statement, your transaction.
+    `connection` is an SQLAlchemy Connection or Session, or any object with a DB-API `cursor()`,
+    such as a connection of psycopg, psycopg2 or Django. It is neither committed nor closed. The
+    API key (OVERNIGHT_API_KEY if not given) identifies the user; only a proof of it is sent.
+    Raises InvalidRequest for a wrong field before anything is written. Raises Unauthenticated
+    if the database rejects the key; as after every failed statement, the transaction must then
+    be rolled back.
     """
-    key_id, proof = _shown(api_key or os.environ.get("OVERNIGHT_API_KEY"))
+    key_id, proof = _key_proof(api_key or os.environ.get("OVERNIGHT_API_KEY"))
     task = json.dumps(task_create(title, fields).model_dump(mode="json", exclude_unset=True))
     values = {"id": key_id, "proof": proof, "task": task}
     try:
-        return _left(connection, values)
+        return _insert(connection, values)
     except Exception as error:
-        # Whichever library it is from has errors of its own; what Postgres said stands inside.
-        if _sqlstate(error) != NO_SUCH_KEY:
+        # Each database library has its own exception; the SQLSTATE is inside.
+        if _sqlstate(error) != INVALID_KEY:
             raise
         raise Unauthenticated("no valid API key with the scope tasks:write") from error
 
 
-def _left(connection: Any, values: dict[str, str]) -> int:  # noqa: ANN401 - as above
+def _insert(connection: Any, values: dict[str, str]) -> int:  # noqa: ANN401 - as above
     if hasattr(connection, "exec_driver_sql") or hasattr(connection, "get_bind"):
-        from sqlalchemy import text  # noqa: PLC0415 - only whoever uses it has it
+        from sqlalchemy import text  # noqa: PLC0415 - only SQLAlchemy users have it installed
 
-        asked = SUBMIT.format(id=":id", proof=":proof", task=":task")
-        return int(connection.execute(text(asked), values).scalar_one())
+        statement = SUBMIT.format(id=":id", proof=":proof", task=":task")
+        return int(connection.execute(text(statement), values).scalar_one())
     with connection.cursor() as cursor:
         cursor.execute(SUBMIT.format(id="%s", proof="%s", task="%s"), tuple(values.values()))
-        [receipt] = cursor.fetchone()
-        return int(receipt)
+        [row_id] = cursor.fetchone()
+        return int(row_id)
 
 
 def _sqlstate(error: BaseException) -> str:
-    """Return the code of what Postgres refused, as the library of the connection keeps it."""
-    seen: BaseException | None = error
-    while seen is not None:
-        code = getattr(seen, "sqlstate", None) or getattr(seen, "pgcode", None)
+    """Return the SQLSTATE of a database error, or an empty string."""
+    cause: BaseException | None = error
+    while cause is not None:
+        code = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
         if code:
             return str(code)
-        seen = getattr(seen, "orig", None) or seen.__cause__
+        cause = getattr(cause, "orig", None) or cause.__cause__
     return ""
 
 
-def _shown(key: str | None) -> tuple[str, str]:
-    """Return what is shown of a key: its public part, and a proof that it is held."""
+def _key_proof(key: str | None) -> tuple[str, str]:
+    """Return the public id of a key, and a proof that the caller has the key."""
     if not key:
-        raise NotConfigured("no key: give submit(api_key=…) or set OVERNIGHT_API_KEY")
+        raise NotConfigured("no API key: pass submit(api_key=…) or set OVERNIGHT_API_KEY")
     parts = key.split("_")
     if len(parts) != KEY_PARTS:
         raise InvalidRequest("api_key", "is not an Overnight API key")

@@ -1,4 +1,4 @@
-"""Building a graph in Python, so that it reads as what depends on what.
+"""Build a graph in Python.
 
 with dag("landing page", client=client) as page:
 research = page.task("Research competitors", type="research")
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
+from overnight.client.calls import without_none
 from overnight.graphs.shape import checked_graph
 from overnight.models.dags import Condition, DagCreate, DagCreated, Policy
 from overnight.models.tasks import RetryPolicy
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
 
     from overnight.client.client import Client
 
-LONGEST_NAME = 60
+MAX_NAME_LENGTH = 60
 
 
 class StepFields(TypedDict, total=False):
-    """The fields of a task besides its title, name and place, for editors; None is left out."""
+    """The fields of a task of a graph, for type checkers; None means not given."""
 
     description: str | None
     project_id: str | None
@@ -55,8 +56,8 @@ class StepFields(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Waiting:
-    """One task to wait for, and how it must end."""
+class StepCondition:
+    """A step to wait for, and how it must end."""
 
     step: "Step"
     condition: Condition
@@ -65,33 +66,33 @@ class Waiting:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One task of a graph that is being built; itself in `after`, it must succeed."""
+    """A task of a graph that is being built; in `after` it means that the task must succeed."""
 
     name: str
-    _graph: "Building" = field(repr=False)
+    _graph: "GraphBuilder" = field(repr=False)
 
     @property
-    def finished(self) -> Waiting:
-        """For `after`: once it has ended, in whatever way."""
-        return Waiting(self, "finished")
+    def finished(self) -> StepCondition:
+        """For `after`: start when this task has ended, with or without success."""
+        return StepCondition(self, "finished")
 
     @property
-    def failed(self) -> Waiting:
-        """For `after`: only if it has failed for good."""
-        return Waiting(self, "failure")
+    def failed(self) -> StepCondition:
+        """For `after`: start only if this task has failed permanently."""
+        return StepCondition(self, "failure")
 
     @property
     def id(self) -> str:
-        """Its id, once the graph was submitted."""
+        """The task's id; raises LookupError before the graph is submitted."""
         return self._graph.created.tasks[self.name]
 
 
-class Building:
-    """A graph that is being built; leaving its block submits it, if a client was given."""
+class GraphBuilder:
+    """A graph that is being built; the end of its `with` block submits it if it has a client."""
 
     def __init__(self, title: str, *, client: "Client | None" = None, **fields: object) -> None:
         self._client = client
-        self._fields: dict[str, object] = {"title": title, **_given(fields)}
+        self._fields: dict[str, object] = {"title": title, **without_none(fields)}
         self._tasks: list[dict[str, object]] = []
         self._names: set[str] = set()
         self._created: DagCreated | None = None
@@ -101,41 +102,41 @@ class Building:
         title: str,
         *,
         name: str | None = None,
-        after: "Iterable[Step | Waiting] | Step | Waiting" = (),
+        after: "Iterable[Step | StepCondition] | Step | StepCondition" = (),
         on_unmet: Policy | None = None,
         **fields: Unpack[StepFields],
     ) -> Step:
-        """Add a task; left out, its name is made from its title. Return it for others' `after`."""
+        """Add a task and return it for the `after` of others; the default name is its title."""
         if self._created is not None:
-            raise ValueError("the graph was submitted already; begin another")
+            raise ValueError("the graph has been submitted already; create another one")
         step = Step(name or self._name_for(title), self)
-        waits = [after] if isinstance(after, (Step, Waiting, str)) else list(after or ())
+        steps = [after] if isinstance(after, (Step, StepCondition, str)) else list(after or ())
         task = {
             "name": step.name,
             "title": title,
-            "after": [self._after(one) for one in waits] or None,
+            "after": [self._after(each) for each in steps] or None,
             "on_unmet": on_unmet,
             **fields,
         }
         self._names.add(step.name)
-        self._tasks.append(_given(task))
+        self._tasks.append(without_none(task))
         return step
 
     def request(self) -> DagCreate:
-        """Return the graph as it would travel; InvalidGraph or InvalidRequest if it could not."""
+        """Return the body that creates the graph; raises InvalidGraph or InvalidRequest."""
         return checked_graph({**self._fields, "tasks": self._tasks})
 
     def submit(self, client: "Client") -> DagCreated:
-        """Queue the graph, whole or not at all; a second submit answers with the first graph."""
+        """Submit the graph, all tasks or none; a second submit returns the first graph."""
         if self._created is None:
             self._created = client.dags.create(self.request())
         return self._created
 
     @property
     def created(self) -> DagCreated:
-        """What the service answered, once the graph was submitted."""
+        """The created graph; raises LookupError before it is submitted."""
         if self._created is None:
-            raise LookupError("the graph was not submitted yet")
+            raise LookupError("the graph has not been submitted yet")
         return self._created
 
     def __enter__(self) -> Self:
@@ -147,23 +148,23 @@ class Building:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Half a graph is none: whatever went wrong in the block, nothing is queued.
+        # After an exception in the block the graph is incomplete, so nothing is submitted.
         if error is None and self._client is not None:
             self.submit(self._client)
 
-    def _after(self, one: "Step | Waiting") -> object:
-        if not isinstance(one, (Step, Waiting)):
-            raise TypeError(f"after takes what task() returned, not {one!r}")
-        waiting = one if isinstance(one, Waiting) else Waiting(one, "success")
-        if waiting.step._graph is not self:  # noqa: SLF001 - ours as well
-            raise ValueError(f"{waiting.step.name!r} is a task of another graph")
-        if waiting.condition == "success":
-            return waiting.step.name
-        return {"task": waiting.step.name, "condition": waiting.condition}
+    def _after(self, step: "Step | StepCondition") -> object:
+        if not isinstance(step, (Step, StepCondition)):
+            raise TypeError(f"after takes what task() returned, not {step!r}")
+        required = step if isinstance(step, StepCondition) else StepCondition(step, "success")
+        if required.step._graph is not self:  # noqa: SLF001 - a class of this module
+            raise ValueError(f"{required.step.name!r} is a task of another graph")
+        if required.condition == "success":
+            return required.step.name
+        return {"task": required.step.name, "condition": required.condition}
 
     def _name_for(self, title: str) -> str:
         plain = unicodedata.normalize("NFKC", title).lower()
-        base = "-".join(re.findall(r"\w+", plain))[:LONGEST_NAME].strip("-") or "task"
+        base = "-".join(re.findall(r"\w+", plain))[:MAX_NAME_LENGTH].strip("-") or "task"
         name, number = base, 2
         while name in self._names:
             name, number = f"{base}-{number}", number + 1
@@ -177,16 +178,15 @@ def dag(
     on_unmet: Policy | None = None,
     budget_usd: float | None = None,
     idempotency_key: str | None = None,
-) -> Building:
-    """Begin a graph; add tasks in its `with` block, which submits it if a client is given."""
-    return Building(
+) -> GraphBuilder:
+    """Return a graph to add tasks to; used with `with`, it is submitted at the end of the block.
+
+    Without a client, nothing is submitted by itself: call `submit`.
+    """
+    return GraphBuilder(
         title,
         client=client,
         on_unmet=on_unmet,
         budget_usd=budget_usd,
         idempotency_key=idempotency_key,
     )
-
-
-def _given(fields: Any) -> dict[str, Any]:  # noqa: ANN401 - of whatever kind
-    return {name: value for name, value in fields.items() if value is not None}

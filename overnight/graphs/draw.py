@@ -1,7 +1,6 @@
-"""A graph as a picture: SVG of our own making, or text for Graphviz, Mermaid and terminals.
+"""Draw a graph as SVG, or as text for Graphviz, Mermaid and terminals.
 
-What a task is called is its author's word, and none of it may become markup: each form escapes all
-of it in its own way.
+Names and titles come from users and must not become markup: each format escapes them.
 """
 
 import re
@@ -15,7 +14,7 @@ from overnight.graphs.outline import ASCII, outline
 from overnight.models.dags import Dag, DagTaskState
 
 Format = Literal["svg", "dot", "mermaid", "ascii"]
-LONGEST_LABEL = 24
+MAX_LABEL_WIDTH = 24
 SYMBOLS = {
     "completed": "✓",
     "running": "▶",
@@ -28,8 +27,8 @@ SYMBOLS = {
     "cancelled": "⊘",
 }
 WAITING = "…"
-# Fill, line and dashes: colour only repeats what symbol and word say.
-LOOKS: Mapping[str, tuple[str, str, str]] = {
+# Fill, line and dashes. Colour is never the only sign: symbol and text say the same.
+STYLES: Mapping[str, tuple[str, str, str]] = {
     "completed": ("#d7f0dd", "#1a7f37", ""),
     "running": ("#d3e8ff", "#0969da", ""),
     "validating": ("#d3e8ff", "#0969da", ""),
@@ -40,35 +39,35 @@ LOOKS: Mapping[str, tuple[str, str, str]] = {
     "failed": ("#ffdedb", "#cf222e", ""),
     "cancelled": ("#eaeef2", "#57606a", "6 3"),
 }
-PLAIN = ("#ffffff", "#8c959f", "2 3")
+DEFAULT_STYLE = ("#ffffff", "#8c959f", "2 3")
 DASHES = {"success": "", "finished": "8 4", "failure": "2 4"}
-WORDS = {"finished": "in any case", "failure": "if it failed"}
-# What XML 1.0 cannot hold, not even escaped.
+CONDITION_LABELS = {"finished": "in any case", "failure": "if it failed"}
+# Characters that XML 1.0 cannot hold, not even escaped.
 NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-STYLE = (
+CSS = (
     "text{font:13px system-ui,sans-serif;fill:#1f2328}"
     ".state{font-size:12px;fill:#424a53}.when{font-size:11px;fill:#424a53}"
     ".edge{fill:none;stroke:#6e7781;stroke-width:1.5}.critical{stroke-width:3}"
 )
 NAMESPACE = 'xmlns="http://www.w3.org/2000/svg"'
-TIP = (
+ARROW_TIP = (
     '<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7"'
     ' orient="auto"><path d="M0 0L8 4L0 8z" fill="#6e7781"/></marker>'
 )
 
 
 def draw(dag: Dag, form: Format) -> str:
-    """Return a graph in one of the forms; the same graph gives the same text."""
+    """Return a graph in one of the formats; the same graph always gives the same text."""
     return FORMS[form](dag)
 
 
 def symbol(state: str) -> str:
-    """Return the sign of a state, for where colour cannot be seen."""
+    """Return the symbol of a state."""
     return SYMBOLS.get(state, WAITING)
 
 
 def svg(dag: Dag) -> str:
-    """Draw a graph as SVG that needs nothing from elsewhere and that a screen reader can read."""
+    """Return a graph as a self-contained SVG that a screen reader can read."""
     picture = layout(len(dag.tasks), _pairs(dag))
     critical = _critical(dag)
     size = (picture.width, picture.height)
@@ -76,9 +75,9 @@ def svg(dag: Dag) -> str:
     lines = [
         f'<svg {NAMESPACE} role="img" aria-labelledby="title desc" {extent}>',
         f'<title id="title">{_xml(dag.title)}</title>',
-        f'<desc id="desc">{_xml(_described(dag))}</desc>',
-        f"<style>{STYLE}</style>",
-        f"<defs>{TIP}</defs>",
+        f'<desc id="desc">{_xml(_description(dag))}</desc>',
+        f"<style>{CSS}</style>",
+        f"<defs>{ARROW_TIP}</defs>",
         f'<rect width="{picture.width}" height="{picture.height}" fill="#ffffff"/>',
         *_edges(dag, picture, critical),
         *(
@@ -91,7 +90,7 @@ def svg(dag: Dag) -> str:
 
 
 def dot(dag: Dag) -> str:
-    """Write a graph for Graphviz."""
+    """Return a graph in the language of Graphviz."""
     number = _numbers(dag)
     critical = _critical(dag)
     lines = [
@@ -100,7 +99,7 @@ def dot(dag: Dag) -> str:
         '  node [shape=box, style="rounded,filled", fontname="sans-serif"];',
     ]
     for task in dag.tasks:
-        fill, line, dashes = LOOKS.get(task.state, PLAIN)
+        fill, line, dashes = STYLES.get(task.state, DEFAULT_STYLE)
         style = "rounded,filled,dashed" if dashes else "rounded,filled"
         width = 3 if task.id in critical else 1
         lines.append(
@@ -109,33 +108,33 @@ def dot(dag: Dag) -> str:
         )
     for edge in dag.edges:
         if edge.parent in number and edge.child in number:
-            word = WORDS.get(edge.condition)
-            look = f" [style=dashed, label={_dot(word)}]" if word else ""
-            lines.append(f"  n{number[edge.parent]} -> n{number[edge.child]}{look};")
+            label = CONDITION_LABELS.get(edge.condition)
+            style = f" [style=dashed, label={_dot(label)}]" if label else ""
+            lines.append(f"  n{number[edge.parent]} -> n{number[edge.child]}{style};")
     return "\n".join([*lines, "}"]) + "\n"
 
 
 def mermaid(dag: Dag) -> str:
-    """Write a graph for Mermaid, as in a Markdown file."""
+    """Return a graph in the language of Mermaid, as used in Markdown files."""
     number = _numbers(dag)
     lines = ["flowchart TD"]
     for task in dag.tasks:
-        name, state = _mermaid(task.label), _mermaid(_standing(task))
+        name, state = _mermaid(task.label), _mermaid(_state_text(task))
         lines.append(f'  n{number[task.id]}["{name}<br/>{state}"]:::{task.state}')
     for edge in dag.edges:
         if edge.parent in number and edge.child in number:
-            word = WORDS.get(edge.condition)
-            arrow = f"-. {word} .->" if word else "-->"
+            label = CONDITION_LABELS.get(edge.condition)
+            arrow = f"-. {label} .->" if label else "-->"
             lines.append(f"  n{number[edge.parent]} {arrow} n{number[edge.child]}")
     for state in sorted({task.state for task in dag.tasks}):
-        fill, line, dashes = LOOKS.get(state, PLAIN)
+        fill, line, dashes = STYLES.get(state, DEFAULT_STYLE)
         dashed = f",stroke-dasharray:{dashes}" if dashes else ""
         lines.append(f"  classDef {state} fill:{fill},stroke:{line},color:#1f2328{dashed}")
     return "\n".join(lines) + "\n"
 
 
 def ascii_(dag: Dag) -> str:
-    """Write a graph as a tree of lines for any terminal; further parents are named at the end."""
+    """Return a graph as a tree of ASCII lines; a line ends with the names of other parents."""
     lines = [_printable(dag.title)]
     for line in outline(dag, ASCII):
         also = f" (also after {', '.join(line.also_after)})" if line.also_after else ""
@@ -154,42 +153,42 @@ FORMS: Mapping[str, Callable[[Dag], str]] = {
 
 def _edges(dag: Dag, picture: Layout, critical: set[str]) -> list[str]:
     number = _numbers(dag)
-    known = [edge for edge in dag.edges if edge.parent in number and edge.child in number]
+    edges = [edge for edge in dag.edges if edge.parent in number and edge.child in number]
     drawn = []
-    for edge, way in zip(known, picture.ways, strict=True):
+    for edge, path in zip(edges, picture.paths, strict=True):
         dashes = DASHES[edge.condition]
         thick = " critical" if edge.parent in critical and edge.child in critical else ""
         dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
         drawn.append(
-            f'<path class="edge{thick}" d="{_curve(way)}"{dashed} marker-end="url(#tip)"/>'
+            f'<path class="edge{thick}" d="{_curve(path)}"{dashed} marker-end="url(#tip)"/>'
         )
-        word = WORDS.get(edge.condition)
-        if word:
-            (x, y), (to_x, to_y) = way[-2], way[-1]
+        label = CONDITION_LABELS.get(edge.condition)
+        if label:
+            (x, y), (to_x, to_y) = path[-2], path[-1]
             middle = f'x="{(x + to_x) // 2 + 6}" y="{(y + to_y) // 2}"'
-            drawn.append(f'<text class="when" {middle}>{word}</text>')
+            drawn.append(f'<text class="when" {middle}>{label}</text>')
     return drawn
 
 
 def _box(task: DagTaskState, picture: Layout, number: int, *, is_critical: bool) -> str:
     box = picture.boxes[number]
-    fill, line, dashes = LOOKS.get(task.state, PLAIN)
+    fill, line, dashes = STYLES.get(task.state, DEFAULT_STYLE)
     dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
     thick = 3 if is_critical else 1
     centre = box.x + box.width // 2
-    said = f"{task.label}: {task.title}, {_standing(task)}"
+    tooltip = f"{task.label}: {task.title}, {_state_text(task)}"
     return (
-        f'<g><title>{_xml(said)}</title><rect x="{box.x}" y="{box.y}" width="{box.width}"'
+        f'<g><title>{_xml(tooltip)}</title><rect x="{box.x}" y="{box.y}" width="{box.width}"'
         f' height="{box.height}" rx="8" fill="{fill}" stroke="{line}" stroke-width="{thick}"'
         f'{dashed}/><text x="{centre}" y="{box.y + 23}" text-anchor="middle">'
-        f"{_xml(shortened(task.label, LONGEST_LABEL))}</text>"
+        f"{_xml(shortened(task.label, MAX_LABEL_WIDTH))}</text>"
         f'<text class="state" x="{centre}" y="{box.y + 42}" text-anchor="middle">'
-        f"{symbol(task.state)} {_xml(_standing(task))}</text></g>"
+        f"{symbol(task.state)} {_xml(_state_text(task))}</text></g>"
     )
 
 
-def _curve(way: list[Point]) -> str:
-    (x, y), *rest = way
+def _curve(path: list[Point]) -> str:
+    (x, y), *rest = path
     parts = [f"M{x} {y}"]
     for to_x, to_y in rest:
         middle = (y + to_y) // 2
@@ -201,7 +200,7 @@ def _curve(way: list[Point]) -> str:
     return "".join(parts)
 
 
-def _described(dag: Dag) -> str:
+def _description(dag: Dag) -> str:
     counts = dag.counts
     return (
         f"A graph of {len(dag.tasks)} tasks, drawn from top to bottom; it is {dag.status}."
@@ -210,12 +209,12 @@ def _described(dag: Dag) -> str:
     )
 
 
-def _standing(task: DagTaskState) -> str:
+def _state_text(task: DagTaskState) -> str:
     return task.state.replace("_", " ")
 
 
 def _two_lines(task: DagTaskState) -> str:
-    return f"{task.label}\n{symbol(task.state)} {_standing(task)}"
+    return f"{task.label}\n{symbol(task.state)} {_state_text(task)}"
 
 
 def _numbers(dag: Dag) -> dict[str, int]:
@@ -232,27 +231,27 @@ def _pairs(dag: Dag) -> list[tuple[int, int]]:
 
 
 def _critical(dag: Dag) -> set[str]:
-    """Return the ids along the longest chain; one task alone is no chain worth marking."""
-    named = set(dag.critical_path.tasks) if dag.critical_path else set()
-    chain = {task.id for task in dag.tasks if (task.name or task.id) in named}
+    """Return the ids of the longest chain; empty if it has only one task."""
+    names = set(dag.critical_path.tasks) if dag.critical_path else set()
+    chain = {task.id for task in dag.tasks if (task.name or task.id) in names}
     return chain if len(chain) > 1 else set()
 
 
-def shortened(text: str, longest: int) -> str:
-    """Cut a text to a width; signs that are twice as wide count twice.
+def shortened(text: str, max_width: int) -> str:
+    """Cut a text to a width; a wide East Asian character counts twice.
 
     >>> shortened("a long name", 6)
     'a lon…'
     """
-    room, kept = longest, ""
-    for number, sign in enumerate(text):
-        wide = 2 if unicodedata.east_asian_width(sign) in "WF" else 1
+    room, kept = max_width, ""
+    for number, character in enumerate(text):
+        width = 2 if unicodedata.east_asian_width(character) in "WF" else 1
         is_last = number == len(text) - 1
-        # Unless this is the last sign, one more must fit: the dots.
-        if wide > room - (0 if is_last else 1):
+        # After every character but the last, the ellipsis must still fit.
+        if width > room - (0 if is_last else 1):
             return f"{kept}…"
-        room -= wide
-        kept += sign
+        room -= width
+        kept += character
     return text
 
 
@@ -266,14 +265,15 @@ def _dot(text: str) -> str:
 
 
 def _mermaid(text: str) -> str:
-    """Write every sign that is neither letter, digit nor blank by its number."""
+    """Return the text with every character except letters, digits and spaces as its number."""
     return "".join(
-        sign if sign.isalnum() or sign == " " else f"#{ord(sign)};" for sign in _printable(text)
+        character if character.isalnum() or character == " " else f"#{ord(character)};"
+        for character in _printable(text)
     )
 
 
 def _printable(text: str) -> str:
     return "".join(
-        "\ufffd" if unicodedata.category(sign) in {"Cc", "Cf", "Cs", "Zl", "Zp"} else sign
-        for sign in text
+        "\ufffd" if unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp"} else character
+        for character in text
     )

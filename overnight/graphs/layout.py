@@ -1,9 +1,10 @@
-"""Where the boxes and lines of a drawn graph go: top to bottom, one layer under the other. Pure.
+"""Compute where the boxes and lines of a drawn graph go, in layers from top to bottom. Pure.
 
-The way of Sugiyama: each task stands one layer below the lowest it waits for; an edge that passes
-a layer holds a place in it; layers are put in order by the mean place of their neighbours, back and
-forth, and the order with the fewest crossings stays; then everything moves towards its neighbours
-as far as the order allows. The same graph always gives the same picture.
+This is Sugiyama's method. Each task is one layer below its lowest parent. An edge that crosses a
+layer gets a node of its own in it. Layers are sorted by the mean position of their neighbours,
+downwards and upwards in turn, and the order with the fewest crossings is kept. Finally every node
+moves towards its neighbours as far as the order allows. The same graph always gives the same
+layout.
 """
 
 from bisect import bisect_right, insort
@@ -15,15 +16,15 @@ from overnight.graphs.shape import topological_order
 
 SWEEPS = 12
 PULLS = 8
-# Beyond this many places held for passing edges they are drawn straight instead.
-MOST_PASSING = 20_000
-# Counting crossings costs more than it is worth on pictures nobody can read anyway.
-MOST_COUNTED = 20_000
+# With more nodes for crossing edges than this, edges are drawn as straight lines.
+MAX_PASSING = 20_000
+# Counting crossings takes too long for larger graphs, which nobody can read anyway.
+MAX_COUNTED = 20_000
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Lengths in the unit of the drawing; widths are even, so that centres are whole numbers."""
+    """Lengths in drawing units; widths are even, so that centres are whole numbers."""
 
     width: int = 200
     height: int = 56
@@ -35,7 +36,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Box:
-    """Where a task stands: its left upper corner and its extent."""
+    """The box of a task: its upper left corner and its size."""
 
     x: int
     y: int
@@ -48,19 +49,20 @@ Point = tuple[int, int]
 
 @dataclass(frozen=True)
 class Layout:
-    """A box for each task, a way for each edge (in the order given), and the whole extent."""
+    """A box for each task, a path for each edge (in the requested order), and the total size."""
 
     boxes: list[Box]
-    ways: list[list[Point]]
+    paths: list[list[Point]]
     width: int
     height: int
 
 
 @dataclass(frozen=True)
 class _Layers:
-    """Tasks and passing places, layer by layer, and the short edges between neighbours.
+    """The nodes of each layer, and the short edges between neighbouring layers.
 
-    Places from `count` on are held for passing edges; `chains` leads each edge through its own.
+    Nodes below `count` are tasks; the others are where a long edge crosses a layer. `chains` lists
+    the nodes of each edge.
     """
 
     count: int
@@ -71,18 +73,18 @@ class _Layers:
 
 
 def layout(count: int, edges: Sequence[tuple[int, int]], sizes: Sizes | None = None) -> Layout:
-    """Place `count` tasks and their (parent, child) edges; a circle raises ValueError."""
+    """Return the layout of `count` tasks and (parent, child) edges; a cycle raises ValueError."""
     sizes = sizes or Sizes()
     if not count:
         return Layout([], [], 2 * sizes.margin, 2 * sizes.margin)
     layers = _layered(count, edges)
     _order(layers)
     centres = _centres(layers, sizes)
-    return _drawn(layers, centres, sizes)
+    return _place(layers, centres, sizes)
 
 
 def depths(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the layer of each task: one below the lowest it waits for.
+    """Return the layer of each task: one below its lowest parent.
 
     >>> depths(4, [(0, 1), (1, 3), (2, 3)])
     [0, 1, 0, 2]
@@ -92,7 +94,7 @@ def depths(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
         children[parent].append(child)
     order = topological_order(count, edges)
     if len(order) < count:
-        raise ValueError("a graph with a circle cannot be drawn in layers")
+        raise ValueError("a graph with a cycle cannot be drawn in layers")
     depth = [0] * count
     for task in order:
         for child in children[task]:
@@ -103,7 +105,7 @@ def depths(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
 def _layered(count: int, edges: Sequence[tuple[int, int]]) -> _Layers:
     depth = depths(count, edges)
     passing = sum(depth[child] - depth[parent] - 1 for parent, child in edges)
-    bends = passing <= MOST_PASSING
+    bends = passing <= MAX_PASSING
     rows: list[list[int]] = [[] for _ in range(max(depth) + 1)]
     for task in range(count):
         rows[depth[task]].append(task)
@@ -128,9 +130,9 @@ def _layered(count: int, edges: Sequence[tuple[int, int]]) -> _Layers:
 
 
 def _order(layers: _Layers) -> None:
-    """Put each layer in the order with the fewest crossings that was met."""
+    """Sort each layer; of all orders that were tried, keep the one with the fewest crossings."""
     place = _places(layers)
-    counts = len(layers.above) <= MOST_COUNTED
+    counts = len(layers.above) <= MAX_COUNTED
     fewest = _crossings(layers, place) if counts else 0
     best = [list(row) for row in layers.rows]
     for sweep in range(SWEEPS):
@@ -140,35 +142,37 @@ def _order(layers: _Layers) -> None:
         rows = layers.rows if downwards else layers.rows[::-1]
         neighbours = layers.above if downwards else layers.below
         for row in rows:
-            # Sorting is stable, so what has no preference stays where it is.
-            row.sort(key=lambda one: _mean([place[other] for other in neighbours[one]], place[one]))
-            for number, one in enumerate(row):
-                place[one] = number
-        found = _crossings(layers, place) if counts else -1
-        if found < fewest:
-            fewest, best = found, [list(row) for row in layers.rows]
+            # Sorting is stable, so a node without neighbours keeps its position.
+            row.sort(
+                key=lambda node: _mean([place[each] for each in neighbours[node]], place[node])
+            )
+            for number, node in enumerate(row):
+                place[node] = number
+        crossings = _crossings(layers, place) if counts else -1
+        if crossings < fewest:
+            fewest, best = crossings, [list(row) for row in layers.rows]
     for row, kept in zip(layers.rows, best, strict=True):
         row[:] = kept
 
 
 def _crossings(layers: _Layers, place: Sequence[int]) -> int:
-    """Count the pairs of short edges that cross."""
-    crossed = 0
+    """Return the number of pairs of short edges that cross."""
+    crossings = 0
     for row in layers.rows:
-        seen: list[int] = []
+        ends_so_far: list[int] = []
         for upper in row:
             ends = sorted(place[lower] for lower in layers.below[upper])
-            crossed += sum(len(seen) - bisect_right(seen, end) for end in ends)
+            crossings += sum(len(ends_so_far) - bisect_right(ends_so_far, end) for end in ends)
             for end in ends:
-                insort(seen, end)
-    return crossed
+                insort(ends_so_far, end)
+    return crossings
 
 
 def _centres(layers: _Layers, sizes: Sizes) -> list[float]:
-    """Return the middle of each place, in its order and clear of its neighbours."""
+    """Return the horizontal centre of each node, without overlaps and in the order of its layer."""
 
-    def width(one: int) -> int:
-        return sizes.width if one < layers.count else sizes.passing
+    def width(node: int) -> int:
+        return sizes.width if node < layers.count else sizes.passing
 
     centre = [0.0] * len(layers.above)
     gaps = [
@@ -176,66 +180,67 @@ def _centres(layers: _Layers, sizes: Sizes) -> list[float]:
     ]
     for row, between in zip(layers.rows, gaps, strict=True):
         at = -sum(between) / 2
-        for one, gap in zip(row, [*between, 0.0], strict=True):
-            centre[one] = at
+        for node, gap in zip(row, [*between, 0.0], strict=True):
+            centre[node] = at
             at += gap
     for pull in range(PULLS):
         downwards = pull % 2 == 0
         neighbours = layers.above if downwards else layers.below
         rows = list(zip(layers.rows, gaps, strict=True))
         for row, between in rows if downwards else rows[::-1]:
-            wished = [
-                _mean([centre[other] for other in neighbours[one]], centre[one]) for one in row
+            wanted = [
+                _mean([centre[each] for each in neighbours[node]], centre[node]) for node in row
             ]
-            for one, at in zip(row, _spread(wished, between), strict=True):
-                centre[one] = at
+            for node, at in zip(row, _spread(wanted, between), strict=True):
+                centre[node] = at
     return centre
 
 
-def _spread(wished: Sequence[float], gaps: Sequence[float]) -> list[float]:
-    """Return places near the wished ones, each at least its gap from the next.
+def _spread(wanted: Sequence[float], gaps: Sequence[float]) -> list[float]:
+    """Return positions near the wanted ones, each at least its gap from the next.
 
-    Pushed apart to the right, and to the left, and the mean of both: it keeps the gaps as both do.
+    The result is the mean of pushing all to the right and all to the left; because both keep the
+    gaps, their mean does too.
     """
-    right = list(wished)
+    right = list(wanted)
     for number, gap in enumerate(gaps):
         right[number + 1] = max(right[number + 1], right[number] + gap)
-    left = list(wished)
+    left = list(wanted)
     for number in range(len(gaps) - 1, -1, -1):
         left[number] = min(left[number], left[number + 1] - gaps[number])
     return [(a + b) / 2 for a, b in zip(left, right, strict=True)]
 
 
-def _drawn(layers: _Layers, centres: Sequence[float], sizes: Sizes) -> Layout:
+def _place(layers: _Layers, centres: Sequence[float], sizes: Sizes) -> Layout:
     half = sizes.width // 2
     leftmost = min(centre - half for centre in centres)
-    # Rounding down moves everything alike, and whole gaps stay whole.
+    # All centres are rounded down by the same amount, so whole gaps stay whole.
     middle = [int(centre - leftmost // 1) + sizes.margin for centre in centres]
     step = sizes.height + sizes.gap_y
     top = [0] * len(centres)
     for number, row in enumerate(layers.rows):
-        for one in row:
-            top[one] = sizes.margin + number * step
+        for node in row:
+            top[node] = sizes.margin + number * step
     boxes = [
         Box(middle[task] - half, top[task], sizes.width, sizes.height)
         for task in range(layers.count)
     ]
-    ways: list[list[Point]] = []
+    paths: list[list[Point]] = []
     for chain in layers.chains:
-        way: list[Point] = [(middle[chain[0]], top[chain[0]] + sizes.height)]
-        for one in chain[1:-1]:
-            way += [(middle[one], top[one]), (middle[one], top[one] + sizes.height)]
-        way.append((middle[chain[-1]], top[chain[-1]]))
-        ways.append(way)
+        path: list[Point] = [(middle[chain[0]], top[chain[0]] + sizes.height)]
+        for node in chain[1:-1]:
+            path += [(middle[node], top[node]), (middle[node], top[node] + sizes.height)]
+        path.append((middle[chain[-1]], top[chain[-1]]))
+        paths.append(path)
     width = max(middle) + half + sizes.margin
-    return Layout(boxes, ways, width, len(layers.rows) * step - sizes.gap_y + 2 * sizes.margin)
+    return Layout(boxes, paths, width, len(layers.rows) * step - sizes.gap_y + 2 * sizes.margin)
 
 
 def _places(layers: _Layers) -> list[int]:
     place = [0] * len(layers.above)
     for row in layers.rows:
-        for number, one in enumerate(row):
-            place[one] = number
+        for number, node in enumerate(row):
+            place[node] = number
     return place
 
 

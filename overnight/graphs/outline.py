@@ -1,4 +1,4 @@
-"""A graph as a tree of lines: each task below the last one it waits for."""
+"""A graph as a tree of lines: each task is below its deepest parent."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,62 +6,66 @@ from dataclasses import dataclass
 from overnight.graphs.layout import depths
 from overnight.models.dags import Dag, DagTaskState
 
-# A chain of a thousand tasks must not run off the page.
-DEEPEST = 12
+# Deeper tasks are not indented further, so that a long chain stays on the page.
+MAX_INDENT = 12
 
 
 @dataclass(frozen=True)
-class Branches:
-    """How the lines of a tree are drawn."""
+class BranchStyle:
+    """The characters that draw the branches of a tree."""
 
-    more: str
+    middle: str
     last: str
-    along: str
+    vertical: str
     blank: str
 
 
-BOXES = Branches("├─ ", "└─ ", "│  ", "   ")
-ASCII = Branches("|- ", "`- ", "|  ", "   ")
+BOXES = BranchStyle("├─ ", "└─ ", "│  ", "   ")
+ASCII = BranchStyle("|- ", "`- ", "|  ", "   ")
 
 
 @dataclass(frozen=True)
-class Line:
-    """One task of the tree, and the names of what it waits for besides what it hangs below."""
+class OutlineLine:
+    """One task of the tree, and the names of its other parents."""
 
     branch: str
     task: DagTaskState
     also_after: list[str]
 
 
-def outline(dag: Dag, branches: Branches = BOXES) -> Iterator[Line]:
-    """Yield a graph line by line; every task stands in it once."""
-    place = {task.id: number for number, task in enumerate(dag.tasks)}
+def outline(dag: Dag, style: BranchStyle = BOXES) -> Iterator[OutlineLine]:
+    """Yield the lines of a graph; every task has one line."""
+    index = {task.id: number for number, task in enumerate(dag.tasks)}
     pairs = [
-        (place[edge.parent], place[edge.child])
+        (index[edge.parent], index[edge.child])
         for edge in dag.edges
-        if edge.parent in place and edge.child in place
+        if edge.parent in index and edge.child in index
     ]
     depth = depths(len(dag.tasks), pairs)
     parents: list[list[int]] = [[] for _ in dag.tasks]
     for parent, child in pairs:
         parents[child].append(parent)
-    below: list[list[int]] = [[] for _ in dag.tasks]
-    hangs: list[int | None] = []
+    children: list[list[int]] = [[] for _ in dag.tasks]
+    tree_parent: list[int | None] = []
     for task in range(len(dag.tasks)):
-        # The deepest of them ends last, as far as one can tell; of equals, the first.
-        under = max(parents[task], key=lambda one: (depth[one], -one), default=None)
-        hangs.append(under)
-        if under is not None:
-            below[under].append(task)
-    # A list of what is still to write, not recursion: the depth is the author's choice.
-    tops = [task for task, under in enumerate(hangs) if under is None]
-    todo = [(task, "", 0, task == tops[-1]) for task in reversed(tops)] if tops else []
-    while todo:
-        task, prefix, level, is_last = todo.pop()
-        also = [dag.tasks[one].label for one in sorted(parents[task]) if one != hangs[task]]
-        branch = branches.last if is_last else branches.more
-        yield Line(prefix + branch, dag.tasks[task], also)
-        inner = prefix + (branches.blank if is_last else branches.along)
-        inner = inner if level < DEEPEST else prefix
-        children = below[task]
-        todo += [(one, inner, level + 1, one == children[-1]) for one in reversed(children)]
+        # The deepest parent probably ends last; of equally deep ones the first is taken.
+        deepest = max(parents[task], key=lambda parent: (depth[parent], -parent), default=None)
+        tree_parent.append(deepest)
+        if deepest is not None:
+            children[deepest].append(task)
+    # A stack instead of recursion, because the author of the graph chooses the depth.
+    roots = [task for task, parent in enumerate(tree_parent) if parent is None]
+    stack = [(task, "", 0, task == roots[-1]) for task in reversed(roots)]
+    while stack:
+        task, prefix, level, is_last = stack.pop()
+        others = [
+            dag.tasks[parent].label
+            for parent in sorted(parents[task])
+            if parent != tree_parent[task]
+        ]
+        branch = style.last if is_last else style.middle
+        yield OutlineLine(prefix + branch, dag.tasks[task], others)
+        inner = prefix + (style.blank if is_last else style.vertical)
+        inner = inner if level < MAX_INDENT else prefix
+        below = children[task]
+        stack += [(child, inner, level + 1, child == below[-1]) for child in reversed(below)]

@@ -1,8 +1,8 @@
-"""The queue as tools for agents, over the Model Context Protocol; needs `overnight[mcp]`.
+"""An MCP server that offers the queue to agents as tools; needs `overnight[mcp]`.
 
-Whatever an agent does here it does with one user's key, through the same API as every producer. An
-agent that is itself a running task may besides grow its own graph and say how far it is; that goes
-by the claim it runs under, which `Run` stands for.
+The tools use one user's key and the same API as every producer. An agent that is itself a running
+task may also spawn subtasks and report progress; these two tools use the token of its claim, which
+a `Run` holds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,6 +17,7 @@ from mcp.types import CallToolResult, InputRequiredResult, ToolAnnotations
 from pydantic import BaseModel, Field, ValidationError
 
 from overnight.agent.run import ClaimedRun
+from overnight.client.calls import without_none
 from overnight.client.client import AsyncClient
 from overnight.errors import FieldError, InvalidRequest, OvernightError, Refused, WaitTimedOut
 from overnight.models.explain import Explanation
@@ -25,27 +26,27 @@ from overnight.models.tasks import CancelResult, QueueStatus, Task, UserLimits
 from overnight.version import VERSION
 
 INSTRUCTIONS = """\
-Overnight runs long work through the night. Queue a task with enqueue_task, and look at it with
-get_task. wait_task answers when the task has ended, or after a while; a task that has not ended
-goes on, so wait again or come back later. explain_task says why a task is not running. get_limits
-says how much more you may queue.
+Overnight runs long tasks in the background, for instance through the night. Submit a task with
+enqueue_task and read it with get_task. wait_task returns when the task has ended or the timeout is
+over; a task that has not ended continues, so wait again or come back later. explain_task returns
+why a task is not running. get_limits returns how many more tasks you may submit.
 """
-LONGEST_WAIT_SECONDS = 300
-MOST_LISTED = 100
-LOOKS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-ADDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
-ENDS = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=False)
-TaskId = Annotated[str, Field(description="The task's id, task_ and 26 letters and digits.")]
+MAX_WAIT_SECONDS = 300
+MAX_LISTED = 100
+READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+ADDITIVE = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
+DESTRUCTIVE = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=False)
+TaskId = Annotated[str, Field(description="The task's id: task_ and 26 letters and digits.")]
 
 
 class Run(Protocol):
-    """What a running task may do with its own claim."""
+    """A running task that spawns subtasks and reports progress with its claim."""
 
     async def spawn(self, title: str, fields: dict[str, Any]) -> Task:
-        """Queue a subtask in the task's own graph."""
+        """Add a subtask to the graph of the task."""
 
     async def progress(self, fraction: float | None, message: str | None) -> None:
-        """Tell watchers how far the work is."""
+        """Report the progress of the task."""
 
 
 class TaskList(BaseModel):
@@ -55,98 +56,96 @@ class TaskList(BaseModel):
 
 
 class Limits(BaseModel):
-    """What your plan allows, how much of it is used, and how much runs and waits."""
+    """The limits of your plan, their use, and the number of running and waiting tasks."""
 
     plan: UserLimits
     queue: QueueStatus
 
 
-class Said(BaseModel):
-    """That something was passed on."""
+class ProgressReported(BaseModel):
+    """The progress report was sent."""
 
-    said: bool = True
+    reported: bool = True
 
 
-class PlainServer(MCPServer[Any]):
-    """A server whose refusals begin with their code, as those of the service do."""
+class OvernightServer(MCPServer[Any]):
+    """An MCP server whose error messages begin with the error code."""
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
-        """Carry out one call; what is wrong with it is told without what the library adds."""
+        """Run one tool; an error message is raised without the text that the library adds."""
         try:
             return await super().call_tool(name, arguments, context)
         except UnexpectedToolError:
             raise
         except ToolError as error:
             match error.__cause__:
-                case ValidationError() as wrong:
-                    known = {tool.name: tool.input_schema for tool in await self.list_tools()}
-                    message = _in_words(wrong, known[name])
-                    raise ToolError(f"{InvalidRequest.code}: {message}") from wrong
-                case ToolError() as ours:
-                    raise ours from ours.__cause__
+                case ValidationError() as invalid:
+                    schemas = {tool.name: tool.input_schema for tool in await self.list_tools()}
+                    message = _describe(invalid, schemas[name])
+                    raise ToolError(f"{InvalidRequest.code}: {message}") from invalid
+                case ToolError() as refusal:
+                    raise refusal from refusal.__cause__
             raise
 
 
-def _in_words(wrong: ValidationError, schema: Schema) -> str:
-    """Name each argument at fault, what is wrong with it and what would do."""
-    told = (
-        str(
-            FieldError(
-                ".".join(map(str, fault["loc"])),
-                message_of(fault),
-                legal_values(fault["loc"], schema) or bound_of(fault),
-            )
+def _describe(invalid: ValidationError, schema: Schema) -> str:
+    """Return each wrong argument with what is wrong and which values are legal."""
+    faults = (
+        FieldError(
+            ".".join(map(str, error["loc"])),
+            message_of(error),
+            legal_values(error["loc"], schema) or bound_of(error),
         )
-        for fault in wrong.errors(include_url=False, include_input=False)
+        for error in invalid.errors(include_url=False, include_input=False)
     )
-    return "; ".join(told)
+    return "; ".join(map(str, faults))
 
 
 def build(client: AsyncClient, run: Run | None = None) -> MCPServer[Any]:
-    """Return the server for one user's client; with a run, also what that run may do."""
-    server = PlainServer("overnight", instructions=INSTRUCTIONS, version=VERSION)
-    desk = Desk(client)
+    """Return the server for one user's client; with a run, it has the tools of that run too."""
+    server = OvernightServer("overnight", instructions=INSTRUCTIONS, version=VERSION)
+    tools = UserTools(client)
     for tool, kind in (
-        (desk.enqueue_task, ADDS),
-        (desk.get_task, LOOKS),
-        (desk.list_tasks, LOOKS),
-        (desk.wait_task, LOOKS),
-        (desk.cancel_task, ENDS),
-        (desk.explain_task, LOOKS),
-        (desk.get_limits, LOOKS),
+        (tools.enqueue_task, ADDITIVE),
+        (tools.get_task, READ_ONLY),
+        (tools.list_tasks, READ_ONLY),
+        (tools.wait_task, READ_ONLY),
+        (tools.cancel_task, DESTRUCTIVE),
+        (tools.explain_task, READ_ONLY),
+        (tools.get_limits, READ_ONLY),
     ):
         server.tool(annotations=kind)(tool)
     if run is not None:
-        bench = Bench(run)
-        server.tool(annotations=ADDS)(bench.spawn_subtask)
-        server.tool(annotations=ADDS)(bench.report_progress)
-    server.resource("task://{task_id}", mime_type="application/json")(desk.task_resource)
+        run_tools = RunTools(run)
+        server.tool(annotations=ADDITIVE)(run_tools.spawn_subtask)
+        server.tool(annotations=ADDITIVE)(run_tools.report_progress)
+    server.resource("task://{task_id}", mime_type="application/json")(tools.task_resource)
     return server
 
 
 @dataclass(frozen=True)
-class Held:
-    """The task that an agent runs inside of, and the token of its claim."""
+class TaskClaim:
+    """The running task that started the agent, and the token of its claim."""
 
     task_id: str
     token: str
 
 
-async def serve(url: str, api_key: str, held: Held | None = None) -> None:
-    """Serve over standard input and output until the other side hangs up.
+async def serve(url: str, api_key: str, claim: TaskClaim | None = None) -> None:
+    """Serve over standard input and output until the client disconnects.
 
-    An agent inside a running task may also do what that run may.
+    With a claim, an agent that a running task started also gets the tools of that run.
     """
     async with AsyncClient(url, api_key) as client:
-        run = None if held is None else ClaimedRun(client, held.task_id, held.token)
+        run = None if claim is None else ClaimedRun(client, claim.task_id, claim.token)
         await build(client, run).run_stdio_async()
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Word what the service refuses as the error of a tool, code first."""
+def tool_errors() -> Iterator[None]:
+    """Raise errors of the client as tool errors that begin with the code."""
     try:
         yield
     except Refused as error:
@@ -155,44 +154,48 @@ def told() -> Iterator[None]:
         raise ToolError(str(error)) from error
 
 
-Prompt = Annotated[str | None, Field(description="What an agent is asked to do.")]
-Type = Annotated[str | None, Field(description="Which handler runs it; left out, the default one.")]
-Payload = Annotated[dict[str, Any] | None, Field(description="What the handler works on.")]
+Prompt = Annotated[str | None, Field(description="The prompt for an agent.")]
+Type = Annotated[
+    str | None,
+    Field(description="The type, which selects the handler."),
+]
+Payload = Annotated[dict[str, Any] | None, Field(description="The handler's input.")]
 
 
-class Desk:
-    """What any agent with a key may do."""
+class UserTools:
+    """The tools of every agent with an API key."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
 
     async def enqueue_task(
         self,
-        title: Annotated[str, Field(description="What people read in lists and reports.")],
+        title: Annotated[str, Field(description="The title, shown in lists and reports.")],
         *,
         prompt: Prompt = None,
-        type: Type = None,  # noqa: A002 - the word the wire uses
+        type: Type = None,  # noqa: A002 - the name on the wire
         payload: Payload = None,
-        description: Annotated[str | None, Field(description="More about it.")] = None,
+        description: Annotated[str | None, Field(description="The description.")] = None,
         project_id: Annotated[
-            str | None, Field(description="Tasks of one project run one after the other.")
+            str | None,
+            Field(description="Tasks of one project do not run at the same time."),
         ] = None,
         priority: Annotated[
             int | None, Field(description="1 critical, 2 high, 3 normal, 4 low.")
         ] = None,
         timeout_seconds: Annotated[
-            int | None, Field(description="How long one run may take.")
+            int | None, Field(description="The time limit of one run.")
         ] = None,
         max_cost_usd: Annotated[
-            float | None, Field(description="What it may cost before it pauses and asks.")
+            float | None, Field(description="What it may cost before it waits for an approval.")
         ] = None,
-        tags: Annotated[Sequence[str] | None, Field(description="Words to find it by.")] = None,
+        tags: Annotated[Sequence[str] | None, Field(description="Tags for searching.")] = None,
         idempotency_key: Annotated[
-            str | None, Field(description="A second call with the same key gives the first task.")
+            str | None, Field(description="A second call with the same key returns the first task.")
         ] = None,
     ) -> Task:
-        """Queue a task; it runs when your limits and its turn allow, maybe tonight."""
-        with told():
+        """Submit a task; it runs when your limits and its position in the queue allow."""
+        with tool_errors():
             return await self._client.tasks.create(
                 title,
                 prompt=prompt,
@@ -209,8 +212,8 @@ class Desk:
             )
 
     async def get_task(self, task_id: TaskId) -> Task:
-        """Read one task: where it stands, what came of it, what went wrong."""
-        with told():
+        """Read one task: its state, output and error."""
+        with tool_errors():
             return await self._client.tasks.get(task_id)
 
     async def list_tasks(
@@ -218,80 +221,79 @@ class Desk:
         *,
         status: Annotated[
             str | None,
-            Field(description="Only those in this status, such as pending, running or failed."),
+            Field(description="Only tasks with this status, such as pending, running or failed."),
         ] = None,
-        limit: Annotated[int, Field(ge=1, le=MOST_LISTED)] = 20,
+        limit: Annotated[int, Field(ge=1, le=MAX_LISTED)] = 20,
     ) -> TaskList:
         """List your tasks, newest first."""
-        with told():
-            found = self._client.tasks.list(status=status, limit=limit)
-            return TaskList(tasks=[task async for task in found])
+        with tool_errors():
+            tasks = self._client.tasks.list(status=status, limit=limit)
+            return TaskList(tasks=[task async for task in tasks])
 
     async def wait_task(
         self,
         task_id: TaskId,
         *,
         timeout_seconds: Annotated[
-            int, Field(ge=0, le=LONGEST_WAIT_SECONDS, description="How long to wait at most.")
+            int, Field(ge=0, le=MAX_WAIT_SECONDS, description="The longest wait.")
         ] = 60,
     ) -> Task:
-        """Wait until a task has ended, or for a while, and read it as it then stands."""
-        with told():
+        """Wait until a task has ended or the timeout is over, and return the task."""
+        with tool_errors():
             try:
                 return await self._client.tasks.wait(task_id, timeout=timeout_seconds, check=False)
-            except WaitTimedOut as late:
-                return late.task
+            except WaitTimedOut as timed_out:
+                return timed_out.task
 
     async def cancel_task(self, task_id: TaskId) -> CancelResult:
-        """End a task; one that runs is asked to stop."""
-        with told():
+        """Cancel a task; a running task is asked to stop."""
+        with tool_errors():
             return await self._client.tasks.cancel(task_id)
 
     async def explain_task(self, task_id: TaskId) -> Explanation:
-        """Tell every reason a task is not running, and what can be done about it."""
-        with told():
+        """Return every reason why a task is not running, and what can be done about it."""
+        with tool_errors():
             return await self._client.tasks.explain(task_id)
 
     async def get_limits(self) -> Limits:
-        """Tell what your plan allows, how much of it is used, and how much runs and waits."""
-        with told():
+        """Return the limits of your plan, their use, and how many tasks run and wait."""
+        with tool_errors():
             return Limits(plan=await self._client.limits(), queue=await self._client.queue_status())
 
     async def task_resource(self, task_id: str) -> str:
-        """Read one task as a document."""
-        with told():
+        """Read one task as JSON text."""
+        with tool_errors():
             return (await self._client.tasks.get(task_id)).model_dump_json(indent=2)
 
 
-class Bench:
-    """What an agent that is a running task may do besides."""
+class RunTools:
+    """The additional tools of an agent that is a running task."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
 
     async def spawn_subtask(
         self,
-        title: Annotated[str, Field(description="What people read.")],
+        title: Annotated[str, Field(description="The title.")],
         *,
         prompt: Prompt = None,
-        type: Type = None,  # noqa: A002 - the word the wire uses
+        type: Type = None,  # noqa: A002 - the name on the wire
         payload: Payload = None,
     ) -> Task:
-        """Queue a subtask in the graph of the task you are running."""
+        """Add a subtask to the graph of the task that you run."""
         fields = {"prompt": prompt, "type": type, "payload": payload}
-        given = {name: value for name, value in fields.items() if value is not None}
-        with told():
-            return await self._run.spawn(title, given)
+        with tool_errors():
+            return await self._run.spawn(title, without_none(fields))
 
     async def report_progress(
         self,
         *,
         fraction: Annotated[
-            float | None, Field(ge=0, le=1, description="How much is done, from 0 to 1.")
+            float | None, Field(ge=0, le=1, description="The part that is done, from 0 to 1.")
         ] = None,
         message: Annotated[str | None, Field(description="What you are doing.")] = None,
-    ) -> Said:
-        """Tell watchers how far the task you are running is."""
-        with told():
+    ) -> ProgressReported:
+        """Report the progress of the task that you run."""
+        with tool_errors():
             await self._run.progress(fraction, message)
-        return Said()
+        return ProgressReported()

@@ -74,7 +74,7 @@ def test_what_is_no_object_inside_a_body_is_refused_by_name(
         ("text", "\\u0000", 201),
     ],
 )
-def test_an_artifact_that_cannot_be_kept_is_refused(
+def test_an_artifact_that_cannot_be_stored_is_refused(
     api_user: ApiUser, kind: str, content: str, status: int
 ) -> None:
     api_user.created()

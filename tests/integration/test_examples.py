@@ -97,13 +97,13 @@ def test_the_same_goal_under_one_key_is_one_graph(
         ("Sort the archive", ["research", "do", "review"]),
     ],
 )
-def test_rules_choose_by_the_words_of_the_goal(
+def test_the_rules_choose_a_graph_by_the_goal(
     orchestrator: ModuleType, goal: str, names: list[str]
 ) -> None:
     assert [task.name for task in orchestrator.by_rules(goal).tasks] == names
 
 
-def test_a_model_is_told_what_is_wrong_with_its_answer(
+def test_a_model_gets_the_mistakes_of_its_answer(
     api_user: ApiUser, orchestrator: ModuleType
 ) -> None:
     ring = [{"name": "a", "after": ["b"]}, {"name": "b", "after": ["a"]}]
@@ -126,7 +126,7 @@ def test_a_model_is_told_what_is_wrong_with_its_answer(
     assert "Would create circular dependency: a → b → a" in asked[2]
 
 
-def test_a_model_that_never_makes_sense_queues_nothing(
+def test_a_model_without_a_usable_answer_submits_nothing(
     api_user: ApiUser, orchestrator: ModuleType
 ) -> None:
     decompose = orchestrator.by_model(lambda _: "[]")
@@ -145,7 +145,7 @@ def test_every_type_of_the_example_has_a_handler(orchestrator: ModuleType) -> No
     assert done.output == {"would": "x"}
 
 
-def test_the_example_says_what_it_would_queue_without_a_server() -> None:
+def test_the_dry_run_needs_no_server() -> None:
     shown = subprocess.run(
         [sys.executable, EXAMPLES / "orchestrator.py", GOAL, "--dry-run"],
         check=True,
@@ -174,7 +174,7 @@ def _blocks(language: str) -> list[str]:
     ]
 
 
-def test_the_page_shows_the_file_and_what_becomes_of_it(api_user: ApiUser) -> None:
+def test_the_page_shows_the_file_and_its_result(api_user: ApiUser) -> None:
     [in_page] = _blocks("yaml")
     [as_text] = _blocks("text")
 
@@ -186,7 +186,7 @@ def test_the_page_shows_the_file_and_what_becomes_of_it(api_user: ApiUser) -> No
     assert draw(api_user.client().dags.get(made.id), "ascii") == as_text
 
 
-def test_the_page_shows_what_the_service_answers(api_user: ApiUser) -> None:
+def test_the_page_shows_the_responses_of_the_service(api_user: ApiUser) -> None:
     asked, expected = map(json.loads, _blocks("json"))
 
     answer = api_user.ask("POST", "/api/v1/dags", json=asked)
@@ -195,7 +195,7 @@ def test_the_page_shows_what_the_service_answers(api_user: ApiUser) -> None:
     assert {name: answer.json()[name] for name in expected} == expected
 
 
-def test_the_page_shows_how_one_graph_sets_off_another(api_user: ApiUser) -> None:
+def test_the_page_shows_a_trigger(api_user: ApiUser) -> None:
     [block] = _blocks("py")
     client = api_user.client()
     said: dict[str, Any] = {"client": client}
@@ -210,7 +210,7 @@ def test_the_page_shows_how_one_graph_sets_off_another(api_user: ApiUser) -> Non
     assert client.dags.get(trigger.fired_dag_id).title == "Mail the client"
 
 
-def test_the_page_shows_how_a_fault_is_told() -> None:
+def test_the_page_shows_an_error_message() -> None:
     text = "title: x\ntasks:\n- name: research\n- name: b\n  type: echo\n  after:\n  - reserch\n"
 
     _, [wrong] = batch_files.entries(batch_files.read(text))
@@ -226,7 +226,7 @@ def test_the_page_shows_how_a_fault_is_told() -> None:
         ("narrow", "laptop: this key lacks the scope agents:run"),
     ],
 )
-def test_an_agent_that_cannot_work_says_so_in_one_line(
+def test_an_agent_that_cannot_start_prints_one_line(
     deployment: Deployment, database_url: str, tmp_path: Path, key: str | None, said: str
 ) -> None:
     with serve(deployment, database_url) as served:

@@ -83,7 +83,7 @@ async def refused(client: McpClient, name: str, **arguments: Any) -> str:
     return said.text
 
 
-def test_an_agent_queues_looks_waits_and_cancels(served: Served) -> None:
+def test_the_tools_submit_read_wait_and_cancel(served: Served) -> None:
     async def work(client: McpClient) -> None:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert tools.keys() == TOOLS
@@ -115,7 +115,7 @@ def test_an_agent_queues_looks_waits_and_cancels(served: Served) -> None:
     session(served, work)
 
 
-def test_a_wait_brings_what_the_task_returned(served: Served) -> None:
+def test_wait_task_returns_the_output(served: Served) -> None:
     served.deployment.agent()
     run = served.deployment.running(served.user)
 
@@ -129,7 +129,7 @@ def test_a_wait_brings_what_the_task_returned(served: Served) -> None:
     session(served, work)
 
 
-def test_a_key_reaches_its_own_users_tasks_only(served: Served) -> None:
+def test_a_key_reads_only_tasks_of_its_user(served: Served) -> None:
     theirs = show_task(served.deployment.task(served.deployment.user()))
 
     async def work(client: McpClient) -> None:
@@ -139,7 +139,7 @@ def test_a_key_reaches_its_own_users_tasks_only(served: Served) -> None:
     session(served, work)
 
 
-def test_a_wrong_argument_is_told_in_plain_words_with_what_would_do(served: Served) -> None:
+def test_a_wrong_argument_is_refused_with_legal_values(served: Served) -> None:
     async def work(client: McpClient) -> None:
         assert client.server_info.version == VERSION
         assert await refused(client, "enqueue_task", title="x", priority=9) == (
@@ -156,14 +156,14 @@ def test_a_wrong_argument_is_told_in_plain_words_with_what_would_do(served: Serv
     session(served, work)
 
 
-def test_a_key_that_opens_nothing_is_told_by_the_tool(served: Served) -> None:
+def test_an_invalid_key_is_a_tool_error(served: Served) -> None:
     async def work(client: McpClient) -> None:
         assert (await refused(client, "get_limits")).startswith("UNAUTHENTICATED: ")
 
     session(served, work, key="wrong")
 
 
-def test_an_agent_inside_a_run_acts_for_it_without_being_told_how(served: Served) -> None:
+def test_an_agent_inside_a_run_gets_its_claim_from_the_environment(served: Served) -> None:
     served.deployment.agent()
     run = served.deployment.running(served.user)
     context = RunContext(run, deadline=0.0)
@@ -173,7 +173,7 @@ def test_an_agent_inside_a_run_acts_for_it_without_being_told_how(served: Served
         assert tools == TOOLS | {"spawn_subtask", "report_progress"}
         child = await call(client, "spawn_subtask", title="a part", type="echo")
         assert child["parent_id"] == context.task_id
-        assert (await call(client, "report_progress", fraction=0.5))["said"]
+        assert (await call(client, "report_progress", fraction=0.5))["reported"]
 
     session(served, work, environ=context.environ)
 
@@ -194,7 +194,7 @@ class Running:
         self.said.append((fraction, message))
 
 
-def test_a_running_task_may_spawn_and_tell_how_far_it_is(served: Served) -> None:
+def test_a_running_task_spawns_and_reports_progress(served: Served) -> None:
     running = Running()
 
     async def work() -> None:

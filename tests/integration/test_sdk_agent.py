@@ -71,7 +71,7 @@ def test_an_agent_runs_a_handler_to_its_end(api_user: ApiUser) -> None:
         (SystemExit(3), "retrying", 1),
     ],
 )
-def test_what_a_handler_raises_means_what_it_means_in_a_worker(
+def test_an_agent_maps_exceptions_like_a_worker(
     api_user: ApiUser, error: BaseException, state: str, attempts: int
 ) -> None:
     @overnight.handler("echo")
@@ -106,7 +106,7 @@ def test_a_handler_reads_bytes_as_bytes(api_user: ApiUser) -> None:
     assert shown(api_user, reader)["output"] == [0x89, 0xFF]
 
 
-def test_an_output_that_cannot_be_kept_is_invalid(api_user: ApiUser) -> None:
+def test_an_output_that_cannot_be_stored_is_invalid(api_user: ApiUser) -> None:
     @overnight.handler("echo")
     def echo(_: overnight.Context) -> object:
         return {1, 2}
@@ -139,7 +139,7 @@ def test_a_handler_spawns_waits_and_is_called_again(api_user: ApiUser) -> None:
     assert shown(api_user, task)["output"] == {"child": "made", "input": "made"}
 
 
-def test_a_stopped_agent_hands_back_what_it_runs(api_user: ApiUser) -> None:
+def test_a_stopped_agent_hands_its_task_back(api_user: ApiUser) -> None:
     begun = threading.Event()
 
     @overnight.handler("long")
@@ -163,7 +163,7 @@ def test_a_stopped_agent_hands_back_what_it_runs(api_user: ApiUser) -> None:
     assert api_user.deployment.one("SELECT status FROM agents")["status"] == "offline"
 
 
-def test_a_waiting_agent_is_woken_by_work(
+def test_a_new_task_wakes_a_waiting_agent(
     deployment: Deployment, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "_handlers", {})
@@ -218,7 +218,9 @@ def test_nothing_is_claimed_for_a_key_that_was_revoked_during_the_wait(
     assert deployment.rows("SELECT * FROM attempts") == []
 
 
-def test_a_run_has_hands_for_the_mcp_server(deployment: Deployment, database_url: str) -> None:
+def test_a_claimed_run_spawns_and_reports_progress(
+    deployment: Deployment, database_url: str
+) -> None:
     with (
         serve(deployment, database_url) as served,
         overnight.Client(served.url, served.key) as client,

@@ -44,7 +44,7 @@ def test_dead_letters_are_read_and_resolved(api_user: ApiUser) -> None:
         assert len(list(client.dead_letters.list(resolved=True))) == 3
 
 
-def test_a_task_is_edited_and_what_happened_is_read(api_user: ApiUser) -> None:
+def test_a_task_is_edited_and_its_history_is_read(api_user: ApiUser) -> None:
     with api_user.client() as client:
         task = client.tasks.create("a task")
 
@@ -58,7 +58,7 @@ def test_a_task_is_edited_and_what_happened_is_read(api_user: ApiUser) -> None:
             client.tasks.edit(task.id, priority=9)
 
 
-def test_money_and_hours_are_read_and_allowed(api_user: ApiUser) -> None:
+def test_usage_is_read_and_approvals_are_given(api_user: ApiUser) -> None:
     dear = api_user.deployment.running(api_user.user, max_cost_usd=1.0)
     api_user.deployment.settle(dear, Suspended("too dear", cost_usd=1.25))
     with api_user.client() as client:
@@ -71,7 +71,7 @@ def test_money_and_hours_are_read_and_allowed(api_user: ApiUser) -> None:
             client.usage.stop(asks.task_id)
 
 
-def test_work_is_held_and_triggers_are_set(api_user: ApiUser) -> None:
+def test_pauses_and_triggers_are_set(api_user: ApiUser) -> None:
     with api_user.client() as client:
         dag_id = client.tasks.create("a task").dag_id
 
@@ -86,7 +86,7 @@ def test_work_is_held_and_triggers_are_set(api_user: ApiUser) -> None:
         assert client.triggers.drop(made.id).dropped
 
 
-def test_an_admin_looks_after_the_deployment(api_user: ApiUser) -> None:
+def test_an_admin_manages_users_workers_and_locks(api_user: ApiUser) -> None:
     boss = api_user.guest(is_admin=True)
     with boss.client() as client:
         made = client.admin.create_user("ada", plan="pro")

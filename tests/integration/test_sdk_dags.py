@@ -29,7 +29,7 @@ def finish(api_user: ApiUser, *names: str) -> None:
         assert api_user.deployment.settle(run, Returned({"done": name}))
 
 
-def test_leaving_the_block_submits_the_graph(client: Client) -> None:
+def test_the_end_of_the_block_submits_the_graph(client: Client) -> None:
     with dag("a page", client=client) as page:
         research = page.task("Research", type="echo")
         build = page.task("Build", type="echo", after=[research])
@@ -42,7 +42,7 @@ def test_leaving_the_block_submits_the_graph(client: Client) -> None:
         page.task("Too late", type="echo")
 
 
-def test_half_a_graph_is_never_submitted(client: Client) -> None:
+def test_an_exception_in_the_block_submits_nothing(client: Client) -> None:
     def build_half() -> None:
         with dag("a page", client=client) as page:
             page.task("Research")
@@ -54,7 +54,7 @@ def test_half_a_graph_is_never_submitted(client: Client) -> None:
     assert list(client.dags.list()) == []
 
 
-def test_a_graph_is_waited_for_until_it_ended(api_user: ApiUser, client: Client) -> None:
+def test_wait_returns_when_the_graph_has_ended(api_user: ApiUser, client: Client) -> None:
     made = client.dags.create(
         {"title": "two", "tasks": [{"name": "a"}, {"name": "b", "after": ["a"]}]}
     )
@@ -69,7 +69,7 @@ def test_a_graph_is_waited_for_until_it_ended(api_user: ApiUser, client: Client)
     assert [task.state for task in ended.tasks] == ["completed", "completed"]
 
 
-def test_a_graph_that_failed_says_which_task_did(api_user: ApiUser, client: Client) -> None:
+def test_a_failed_graph_names_the_failed_task(api_user: ApiUser, client: Client) -> None:
     made = client.dags.create({"title": "one", "tasks": [{"name": "a", "max_attempts": 1}]})
     [run] = begin(api_user.deployment, api_user.row_id(made.tasks["a"]))
     api_user.deployment.settle(run, Raised("error", "boom"))
@@ -81,7 +81,9 @@ def test_a_graph_that_failed_says_which_task_did(api_user: ApiUser, client: Clie
     assert client.dags.wait(made.id, timeout=5, check=False).status == "failed"
 
 
-def test_graphs_are_listed_page_after_page(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_of_graphs_follows_its_pages(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("overnight.client.request_plan.PAGE_SIZE", 2)
     made = [client.dags.create({"title": str(n), "tasks": [{"name": "a"}]}).id for n in range(5)]
 
@@ -90,14 +92,14 @@ def test_graphs_are_listed_page_after_page(client: Client, monkeypatch: pytest.M
     assert list(client.dags.list(status="failed")) == []
 
 
-def test_a_rehearsal_queues_nothing(client: Client) -> None:
+def test_a_plan_submits_nothing(client: Client) -> None:
     plan = client.dags.plan({"title": "x", "tasks": [{"name": "a"}, {"name": "b", "after": ["a"]}]})
 
     assert plan.tasks == 2
     assert list(client.dags.list()) == []
 
 
-def test_what_the_service_refuses_is_an_error_of_its_own(client: Client) -> None:
+def test_a_refused_graph_raises_the_error_of_its_code(client: Client) -> None:
     with pytest.raises(errors.DagNotFound):
         client.dags.get("dag_01J00000000000000000000000")
     with pytest.raises(errors.InvalidGraph, match="a → b → a") as refused:

@@ -75,7 +75,7 @@ def ran_as_it_stands(page: Path, served: Served, folder: Path) -> subprocess.Com
     )
 
 
-def test_the_guide_to_many_tasks_runs_as_it_stands(
+def test_the_code_of_the_bulk_guide_runs(
     deployment: Deployment, database_url: str, tmp_path: Path
 ) -> None:
     # No built-in worker runs: it would end the tasks at once.
@@ -87,7 +87,7 @@ def test_the_guide_to_many_tasks_runs_as_it_stands(
     assert (first, last) == ("3 of 3", "3")
 
 
-def test_the_guide_runs_as_it_stands(
+def test_the_code_of_the_guide_runs(
     deployment: Deployment, database_url: str, tmp_path: Path
 ) -> None:
     with serve(deployment, database_url) as served, echoing(deployment):

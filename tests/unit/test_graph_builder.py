@@ -21,7 +21,7 @@ Edges = list[tuple[int, int]]
 
 
 def graphs(most: int = 8) -> st.SearchStrategy[tuple[int, Edges]]:
-    """Any directed graph without doubled edges and loops; circles included."""
+    """Any directed graph without doubled edges and loops; cycles included."""
 
     def edges(count: int) -> st.SearchStrategy[tuple[int, Edges]]:
         place = st.integers(0, count - 1)
@@ -31,7 +31,7 @@ def graphs(most: int = 8) -> st.SearchStrategy[tuple[int, Edges]]:
     return st.integers(1, most).flatmap(edges)
 
 
-def test_a_built_graph_reads_as_what_depends_on_what() -> None:
+def test_a_built_graph_has_its_dependencies() -> None:
     with dag("landing page", budget_usd=5, on_unmet="continue") as page:
         research = page.task("Research competitors", type="research", prompt="look around")
         design = page.task("Design", name="wireframe", after=research)
@@ -69,7 +69,7 @@ def test_a_built_graph_reads_as_what_depends_on_what() -> None:
     }
 
 
-def test_names_made_from_titles_are_unlike_and_always_legal() -> None:
+def test_names_made_from_titles_are_unique_and_legal() -> None:
     graph = dag("names")
 
     names = [
@@ -81,7 +81,7 @@ def test_names_made_from_titles_are_unlike_and_always_legal() -> None:
     assert len(graph.request().tasks) == 6
 
 
-def test_a_wrong_field_is_told_before_anything_travels() -> None:
+def test_a_wrong_field_of_a_graph_is_refused_by_the_client() -> None:
     graph = dag("wrong")
     graph.task("a", priority=9)
 
@@ -91,7 +91,7 @@ def test_a_wrong_field_is_told_before_anything_travels() -> None:
     assert [wrong.field for wrong in refused.value.fields] == ["tasks.0.priority"]
 
 
-def test_two_tasks_of_one_name_are_told_before_anything_travels() -> None:
+def test_two_tasks_of_one_name_are_refused_by_the_client() -> None:
     graph = dag("wrong")
     graph.task("a", name="x")
     graph.task("b", name="x")
@@ -116,15 +116,15 @@ def test_only_what_a_task_returned_can_be_waited_for(after: Any) -> None:
         graph.task("b", after=after)
 
 
-def test_an_id_is_known_only_after_the_submit() -> None:
+def test_a_step_has_no_id_before_the_submit() -> None:
     step = dag("one").task("a")
 
-    with pytest.raises(LookupError, match="not submitted"):
+    with pytest.raises(LookupError, match="not been submitted"):
         _ = step.id
 
 
 @given(graphs())
-def test_an_order_exists_exactly_where_no_circle_does(graph: tuple[int, Edges]) -> None:
+def test_a_topological_order_exists_exactly_without_a_cycle(graph: tuple[int, Edges]) -> None:
     count, edges = graph
 
     order, ring = topological_order(count, edges), find_cycle(count, edges)
@@ -157,7 +157,7 @@ def test_the_longest_chain_is_a_chain_and_none_is_longer(graph: tuple[int, Edges
 
 
 @given(graphs(5))
-def test_a_graph_is_refused_exactly_if_it_has_a_circle(graph: tuple[int, Edges]) -> None:
+def test_a_graph_is_refused_exactly_if_it_has_a_cycle(graph: tuple[int, Edges]) -> None:
     count, edges = graph
     tasks = [
         {"name": f"t{task}", "after": [f"t{a}" for a, b in edges if b == task]}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from overnight.graphs.draw import FORMS, SYMBOLS, draw, shortened
 from overnight.graphs.layout import Box, depths, layout
-from overnight.graphs.outline import DEEPEST, outline
+from overnight.graphs.outline import MAX_INDENT, outline
 from overnight.graphs.shape import longest_chain
 from overnight.models.dags import (
     CriticalPath,
@@ -89,11 +89,11 @@ def test_no_two_boxes_overlap_and_every_edge_goes_downward(graph: tuple[int, Edg
     assert not any(overlap(boxes[a], boxes[b]) for a in range(count) for b in range(a))
     assert all(box.x >= 0 and box.x + box.width <= picture.width for box in boxes)
     assert all(box.y >= 0 and box.y + box.height <= picture.height for box in boxes)
-    for (parent, child), way in zip(edges, picture.ways, strict=True):
+    for (parent, child), path in zip(edges, picture.paths, strict=True):
         above, below = boxes[parent], boxes[child]
-        assert way[0] == (above.x + above.width // 2, above.y + above.height)
-        assert way[-1] == (below.x + below.width // 2, below.y)
-        assert all(y < next_y for (_, y), (_, next_y) in pairwise(way))
+        assert path[0] == (above.x + above.width // 2, above.y + above.height)
+        assert path[-1] == (below.x + below.width // 2, below.y)
+        assert all(y < next_y for (_, y), (_, next_y) in pairwise(path))
 
 
 @given(acyclic())
@@ -102,8 +102,8 @@ def test_an_edge_passes_through_no_box(graph: tuple[int, Edges]) -> None:
 
     picture = layout(count, edges)
 
-    for way in picture.ways:
-        for x, y in way[1:-1]:
+    for path in picture.paths:
+        for x, y in path[1:-1]:
             inside = [
                 box
                 for box in picture.boxes
@@ -129,7 +129,7 @@ def test_the_tree_has_every_task_once_with_all_it_waits_for(drawn: tuple[int, Ed
     assert waits == len(edges) - (count - roots)
 
 
-def test_layers_follow_the_longest_way_down() -> None:
+def test_a_task_is_below_its_lowest_parent() -> None:
     assert depths(5, [(0, 1), (1, 2), (0, 2), (3, 4)]) == [0, 1, 2, 0, 1]
 
 
@@ -151,8 +151,8 @@ def test_an_empty_graph_is_an_empty_picture() -> None:
     assert ET.fromstring(draw(graph(1, []), "svg")).tag == f"{SVG}svg"
 
 
-def test_a_circle_cannot_be_drawn() -> None:
-    with pytest.raises(ValueError, match="circle"):
+def test_a_cycle_cannot_be_drawn() -> None:
+    with pytest.raises(ValueError, match="cycle"):
         layout(2, [(0, 1), (1, 0)])
 
 
@@ -176,7 +176,7 @@ def test_a_thousand_tasks_are_drawn_in_reasonable_time(edges: Edges) -> None:
     assert text.count("<g><title>") == 1000
 
 
-def test_a_picture_tells_a_screen_reader_what_it_shows() -> None:
+def test_an_svg_has_a_description_for_screen_readers() -> None:
     states = ["completed", "running", "dead_lettered"]
     root = ET.fromstring(draw(graph(3, [(0, 1), (0, 2)], states=states), "svg"))
 
@@ -251,11 +251,11 @@ def test_text_for_terminals_is_a_tree() -> None:
     assert "\x07" not in draw(graph(1, [], name="{}" + NASTY), "ascii")
 
 
-def test_a_long_chain_does_not_run_off_the_page() -> None:
+def test_the_indentation_of_a_long_chain_is_limited() -> None:
     lines = list(outline(graph(1000, [(n, n + 1) for n in range(999)])))
 
     assert len(lines) == 1000
-    assert max(len(line.branch) for line in lines) <= 3 * (DEEPEST + 2)
+    assert max(len(line.branch) for line in lines) <= 3 * (MAX_INDENT + 2)
 
 
 @pytest.mark.parametrize(

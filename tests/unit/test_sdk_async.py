@@ -70,7 +70,7 @@ def streamed(*pieces: str, whole: bool = False) -> httpx2.Response:
     return httpx2.Response(200, stream=Cut(*pieces, whole=whole))
 
 
-def test_a_create_that_is_awaited_is_sent_again_with_its_key() -> None:
+def test_a_repeated_async_create_has_the_same_idempotency_key() -> None:
     service = Service(httpx2.ReadTimeout("late"), no(503, "DATABASE_UNAVAILABLE"), ok())
 
     task = asyncio.run(asynchronous(service).tasks.create("a", payload={"x": 1}))
@@ -80,7 +80,7 @@ def test_a_create_that_is_awaited_is_sent_again_with_its_key() -> None:
     assert len(service.waits) == 2
 
 
-def test_an_awaited_list_follows_its_pages() -> None:
+def test_an_async_list_follows_its_pages() -> None:
     service = Service(ok([TASK, TASK], X_Next_Cursor="task_01"), ok([TASK]))
 
     async def listed() -> list[Task]:
@@ -91,12 +91,12 @@ def test_an_awaited_list_follows_its_pages() -> None:
     assert service.requests[1].url.params["before"] == "task_01"
 
 
-def test_an_awaited_refusal_is_the_error_of_its_code() -> None:
+def test_an_async_refusal_is_the_error_of_its_code() -> None:
     with pytest.raises(errors.TooManyPending):
         asyncio.run(asynchronous(Service(no(400, "TOO_MANY_PENDING"))).tasks.create("a"))
 
 
-def test_many_can_wait_at_once() -> None:
+def test_many_coroutines_can_wait_at_once() -> None:
     service = Service(ok(DONE))
 
     async def all_of_them() -> list[Task]:
@@ -106,7 +106,7 @@ def test_many_can_wait_at_once() -> None:
     assert [task.output for task in asyncio.run(all_of_them())] == [7] * 20
 
 
-def test_waiting_lets_the_service_hold_the_answer_back() -> None:
+def test_wait_uses_a_long_poll() -> None:
     service = Service(ok(DONE))
 
     service.client().tasks.wait("task_01", timeout=12)
@@ -118,9 +118,7 @@ def test_waiting_lets_the_service_hold_the_answer_back() -> None:
 
 
 @pytest.mark.parametrize(("status", "code"), [(404, "NOT_FOUND"), (429, "TOO_MANY_STREAMS")])
-def test_a_service_that_cannot_hold_answers_is_asked_again_and_again(
-    status: int, code: str
-) -> None:
+def test_wait_polls_a_service_without_long_poll(status: int, code: str) -> None:
     service = Service(no(status, code), ok(), ok(DONE))
 
     task = service.client(retries=0).tasks.wait("task_01", poll=0.5)
@@ -131,18 +129,18 @@ def test_a_service_that_cannot_hold_answers_is_asked_again_and_again(
     assert service.waits == [0.5]
 
 
-def test_a_service_that_restarts_does_not_end_a_wait() -> None:
+def test_a_restart_of_the_service_does_not_end_a_wait() -> None:
     service = Service(ok(), httpx2.ConnectError("refused"), no(502, ""), ok(DONE))
 
     assert service.client(retries=0).tasks.wait("task_01").output == 7
 
 
-def test_a_wait_for_a_service_that_never_answered_ends() -> None:
+def test_wait_raises_if_the_service_never_responded() -> None:
     with pytest.raises(errors.Unreachable):
         Service(httpx2.ConnectError("refused")).client(retries=0).tasks.wait("task_01")
 
 
-def test_a_stream_is_taken_up_where_it_broke() -> None:
+def test_a_broken_stream_is_resumed() -> None:
     half = event(3)[:20]
     service = Service(
         streamed("id: 1\n\n", event(2), half),
@@ -157,7 +155,7 @@ def test_a_stream_is_taken_up_where_it_broke() -> None:
     assert asked == ["0", "2", "2"]
 
 
-def test_an_awaited_stream_is_taken_up_where_it_broke() -> None:
+def test_a_broken_async_stream_is_resumed() -> None:
     service = Service(
         streamed("id: 7\n\n"),
         streamed(event(8), whole=True),
@@ -173,19 +171,19 @@ def test_an_awaited_stream_is_taken_up_where_it_broke() -> None:
     assert service.requests[0].url.params["dag_id"] == "dag_01"
 
 
-def test_an_event_that_is_told_twice_is_heard_once() -> None:
+def test_a_repeated_event_is_yielded_once() -> None:
     end = "event: end\ndata: {}\n\n"
     service = Service(streamed(event(2), event(2), event(3), end, whole=True))
 
     assert [one.id for one in service.client().stream()] == [2, 3]
 
 
-def test_a_stream_that_is_refused_for_good_raises_it() -> None:
+def test_a_refused_stream_raises_the_error() -> None:
     with pytest.raises(errors.TaskNotFound):
         list(Service(no(404, "TASK_NOT_FOUND")).client().tasks.stream("task_01"))
 
 
-def test_a_stream_that_never_begins_is_tried_as_often_as_a_call() -> None:
+def test_a_stream_that_never_opens_is_retried_like_a_call() -> None:
     service = Service(httpx2.ConnectError("refused"))
 
     with pytest.raises(errors.Unreachable):
@@ -194,7 +192,7 @@ def test_a_stream_that_never_begins_is_tried_as_often_as_a_call() -> None:
     assert len(service.requests) == 3
 
 
-def test_whoever_stops_listening_hangs_up() -> None:
+def test_leaving_a_stream_closes_its_connection() -> None:
     answer = streamed(event(2), event(3))
     stream = Service(answer).client().stream()
 
@@ -266,7 +264,7 @@ def wrong(client: Client) -> None:
 """
 
 
-def test_type_checkers_see_which_client_answers(
+def test_type_checkers_distinguish_the_two_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "program.py"

@@ -71,13 +71,13 @@ def no(status: int, code: str, **headers: str) -> httpx2.Response:
     return httpx2.Response(status, json={"code": code, "detail": f"it is {code}"}, headers=named)
 
 
-def test_the_public_names_are_few_and_listed() -> None:
+def test_all_lists_every_public_name() -> None:
     assert sorted(overnight.__all__) == overnight.__all__
     assert all(hasattr(overnight, name) for name in overnight.__all__)
     assert len(overnight.__all__) <= 16
 
 
-def test_a_task_is_created_with_the_key_and_only_what_was_given() -> None:
+def test_create_sends_the_key_and_only_the_given_fields() -> None:
     service = Service(ok())
 
     task = service.client().tasks.create("a", payload={"x": 1}, project_id=None)
@@ -89,7 +89,7 @@ def test_a_task_is_created_with_the_key_and_only_what_was_given() -> None:
     assert set(body) == {"title", "payload", "idempotency_key"}
 
 
-def test_a_create_that_is_sent_again_carries_the_same_key() -> None:
+def test_a_repeated_create_has_the_same_idempotency_key() -> None:
     service = Service(httpx2.ReadTimeout("late"), no(503, "DATABASE_UNAVAILABLE"), ok())
 
     service.client().tasks.create("a")
@@ -99,7 +99,7 @@ def test_a_create_that_is_sent_again_carries_the_same_key() -> None:
     assert len(keys) == 1
 
 
-def test_two_creates_carry_two_keys() -> None:
+def test_two_creates_have_different_idempotency_keys() -> None:
     service = Service(ok())
     client = service.client()
 
@@ -109,7 +109,7 @@ def test_two_creates_carry_two_keys() -> None:
     assert len({body["idempotency_key"] for body in service.bodies()}) == 2
 
 
-def test_a_given_key_is_kept() -> None:
+def test_a_given_idempotency_key_is_sent() -> None:
     service = Service(ok())
 
     service.client().tasks.create("a", idempotency_key="naïve 日本")
@@ -117,7 +117,7 @@ def test_a_given_key_is_kept() -> None:
     assert service.bodies()[0]["idempotency_key"] == "naïve 日本"
 
 
-def test_an_unknown_field_is_told_with_what_was_probably_meant() -> None:
+def test_an_unknown_field_is_refused_with_the_nearest_name() -> None:
     client = Service().client()
 
     with pytest.raises(errors.InvalidRequest) as refusal:
@@ -156,7 +156,7 @@ def test_a_wrong_field_is_refused_before_anything_is_sent() -> None:
         (418, "TEAPOT", errors.Refused),
     ],
 )
-def test_a_refusal_comes_as_the_error_of_its_code(
+def test_a_problem_body_becomes_the_error_of_its_code(
     status: int, code: str, kind: type[errors.Refused]
 ) -> None:
     with pytest.raises(kind, match=f"it is {code}") as refusal:
@@ -166,18 +166,18 @@ def test_a_refusal_comes_as_the_error_of_its_code(
     assert isinstance(refusal.value, errors.OvernightError)
 
 
-def test_an_answer_that_is_no_json_is_still_an_error_of_ours() -> None:
+def test_an_error_response_without_json_is_an_overnight_error() -> None:
     with pytest.raises(errors.Refused, match="502"):
         Service(httpx2.Response(502, text="<html>")).client().tasks.get("task_01")
 
 
 @pytest.mark.parametrize("text", ["<html>welcome</html>", "[]", '{"id": 7}', ""])
-def test_an_answer_from_some_other_service_is_not_taken_for_a_task(text: str) -> None:
+def test_a_response_of_another_service_is_not_understood(text: str) -> None:
     with pytest.raises(errors.NotUnderstood, match=r"overnight\.test"):
         Service(httpx2.Response(200, text=text)).client().tasks.get("task_01")
 
 
-def test_the_wrong_fields_of_a_refusal_are_told() -> None:
+def test_an_invalid_request_lists_the_wrong_fields() -> None:
     body = {"code": "INVALID_REQUEST", "errors": [{"field": "x", "message": "bad", "legal": "1"}]}
 
     with pytest.raises(errors.InvalidRequest) as refusal:
@@ -193,7 +193,7 @@ def test_the_wrong_fields_of_a_refusal_are_told() -> None:
         ({"timeout_seconds": "soon"}, "timeout_seconds: is not a whole number; legal: a whole"),
     ],
 )
-def test_what_is_refused_before_it_travels_says_what_would_do(
+def test_a_field_refused_by_the_client_lists_legal_values(
     fields: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(errors.InvalidRequest) as refusal:
@@ -203,7 +203,7 @@ def test_what_is_refused_before_it_travels_says_what_would_do(
     assert str(refusal.value).count("legal:") == 1
 
 
-def test_the_client_waits_as_long_as_the_service_asks() -> None:
+def test_the_client_waits_for_retry_after() -> None:
     service = Service(no(429, "SLOW_DOWN", Retry_After="7"), ok())
 
     service.client().tasks.get("task_01")
@@ -212,7 +212,7 @@ def test_the_client_waits_as_long_as_the_service_asks() -> None:
     assert 7 <= wait < 8
 
 
-def test_a_wait_beyond_reason_is_left_to_the_caller() -> None:
+def test_a_very_long_retry_after_is_raised_at_once() -> None:
     service = Service(no(503, "QUEUE_FULL", Retry_After="3600"))
 
     with pytest.raises(errors.QueueFull) as refusal:
@@ -222,7 +222,7 @@ def test_a_wait_beyond_reason_is_left_to_the_caller() -> None:
     assert service.waits == []
 
 
-def test_a_service_that_never_answers_is_unreachable_after_its_retries() -> None:
+def test_a_service_without_response_is_unreachable_after_the_retries() -> None:
     service = Service(httpx2.ConnectError("refused"))
 
     with pytest.raises(errors.Unreachable, match=r"overnight\.test"):
@@ -231,7 +231,7 @@ def test_a_service_that_never_answers_is_unreachable_after_its_retries() -> None
     assert len(service.requests) == 3
 
 
-def test_a_refusal_that_stays_is_not_repeated() -> None:
+def test_a_permanent_refusal_is_not_retried() -> None:
     service = Service(no(400, "TOO_MANY_PENDING"))
 
     with pytest.raises(errors.TooManyPending):
@@ -270,7 +270,7 @@ def test_a_list_stops_at_its_limit() -> None:
     assert [request.url.params["limit"] for request in service.requests] == ["2"]
 
 
-def test_cancel_tells_the_state() -> None:
+def test_cancel_returns_the_state() -> None:
     service = Service(ok({"cancelled": True, "state": "running"}))
 
     answer = service.client().tasks.cancel("task_01")
@@ -279,7 +279,7 @@ def test_cancel_tells_the_state() -> None:
     assert service.requests[0].method == "DELETE"
 
 
-def test_an_id_cannot_lead_to_another_path() -> None:
+def test_an_id_is_quoted_in_the_path() -> None:
     service = Service(ok())
 
     service.client().tasks.get("../users/me/limits?x=")
@@ -287,7 +287,7 @@ def test_an_id_cannot_lead_to_another_path() -> None:
     assert service.requests[0].url.raw_path == b"/api/v1/tasks/..%2Fusers%2Fme%2Flimits%3Fx%3D"
 
 
-def test_waiting_ends_with_the_task() -> None:
+def test_wait_returns_when_the_task_ends() -> None:
     done = {**TASK, "status": "completed", "state": "completed", "output": {"hello": "world"}}
     service = Service(ok(), ok(), ok(done))
 
@@ -298,7 +298,7 @@ def test_waiting_ends_with_the_task() -> None:
 
 
 @pytest.mark.parametrize("state", ["dead_lettered", "cancelled"])
-def test_waiting_for_a_task_that_fails_raises_it(state: str) -> None:
+def test_wait_raises_when_the_task_fails(state: str) -> None:
     status = "cancelled" if state == "cancelled" else "failed"
     ended = {**TASK, "status": status, "state": state, "error": "it broke"}
 
@@ -309,7 +309,7 @@ def test_waiting_for_a_task_that_fails_raises_it(state: str) -> None:
     assert Service(ok(ended)).client().tasks.wait("task_01", check=False).state == state
 
 
-def test_waiting_ends_when_its_time_is_up() -> None:
+def test_wait_raises_after_its_timeout() -> None:
     with pytest.raises(errors.WaitTimedOut, match="still ready") as late:
         Service(ok()).client().tasks.wait("task_01", timeout=0)
 
@@ -357,7 +357,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_client_finds_the_deployment_of_this_machine_from_any_place_below(
+def test_a_client_finds_the_local_stack_from_a_subdirectory(
     nowhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (nowhere / "deep").mkdir()
@@ -375,7 +375,7 @@ def test_a_client_finds_the_deployment_of_this_machine_from_any_place_below(
         Client()
 
 
-def test_a_client_knows_the_profiles_of_the_command_line(
+def test_a_client_uses_the_profiles_of_the_command_line(
     nowhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = nowhere / "work.key"
@@ -396,7 +396,7 @@ def test_a_client_knows_the_profiles_of_the_command_line(
 @pytest.mark.parametrize(
     "make", [lambda: Client(api_key="k"), lambda: Client(URL)], ids=["no url", "no key"]
 )
-def test_a_client_that_knows_no_address_or_key_says_so(
+def test_a_client_without_address_or_key_says_what_to_set(
     make: Callable[[], Client], nowhere: Path
 ) -> None:
     assert not list(nowhere.iterdir())
@@ -405,7 +405,7 @@ def test_a_client_that_knows_no_address_or_key_says_so(
         make()
 
 
-def test_every_error_is_drawn_in_the_tree() -> None:
+def test_the_docstring_names_every_error() -> None:
     kinds = [
         name
         for name, kind in vars(errors).items()

@@ -53,7 +53,7 @@ def test_capabilities_of_all_handlers_are_offered() -> None:
     assert registry.capabilities_offered() == ("code", "web")
 
 
-def test_a_second_function_for_a_type_is_refused_naming_both() -> None:
+def test_a_second_handler_of_a_type_is_refused() -> None:
     handler("greet")(greet)
 
     with pytest.raises(DuplicateHandler, match=r"\.greet and .*\.part"):
@@ -69,7 +69,7 @@ def test_the_same_function_may_be_registered_again() -> None:
     assert registry.registered()["greet"].capabilities == ("web",)
 
 
-def test_the_registry_cannot_be_written_from_outside() -> None:
+def test_the_view_of_the_registry_is_read_only() -> None:
     with pytest.raises(TypeError):
         registry.registered()["x"] = registry.Handler("x", greet)  # type: ignore[index]
 
@@ -79,7 +79,7 @@ async def _async(ctx: Context) -> object:
 
 
 @pytest.mark.parametrize("wrong", [lambda: None, lambda _a, _b: None, _async])
-def test_a_function_of_the_wrong_shape_is_refused(wrong: Any) -> None:
+def test_a_function_with_a_wrong_signature_is_refused(wrong: Any) -> None:
     with pytest.raises(TypeError):
         handler("wrong")(wrong)
 
@@ -99,7 +99,7 @@ def test_a_handler_runs_in_process_by_function_or_type() -> None:
     assert testing.run("greet", {"name": "sun"}).output == {"hello": "sun"}
 
 
-def test_what_a_handler_says_is_remembered() -> None:
+def test_the_context_records_progress_logs_and_costs() -> None:
     def talk(ctx: Context) -> object:
         ctx.progress(0.5, "half", page=3)
         ctx.log("reading", file="a.txt")
@@ -132,7 +132,7 @@ def test_a_stopped_run_ends_at_its_next_check() -> None:
         ctx.check()
 
 
-def test_a_run_is_out_of_time_when_its_clock_says_so() -> None:
+def test_a_run_times_out_when_its_clock_has_passed() -> None:
     ctx = testing.MemoryContext(timeout_seconds=60)
 
     ctx.pass_time(59)
@@ -142,7 +142,7 @@ def test_a_run_is_out_of_time_when_its_clock_says_so() -> None:
     assert (ctx.seconds_left, ctx.stop_reason) == (0.0, "timeout")
 
 
-def test_a_broad_except_does_not_swallow_the_stop() -> None:
+def test_except_exception_does_not_catch_a_stop() -> None:
     def stubborn(ctx: Context) -> object:
         try:
             ctx.check()
@@ -167,7 +167,7 @@ def test_a_broad_except_does_not_swallow_the_stop() -> None:
         (RateLimited(reset_after=timedelta(hours=1)), "rate_limit", 3600.0),
     ],
 )
-def test_a_handler_says_when_to_come_back(
+def test_a_control_exception_has_a_wait(
     raised: Any, error_class: str, seconds: float | None
 ) -> None:
     assert isinstance(raised, ControlException)
@@ -175,7 +175,7 @@ def test_a_handler_says_when_to_come_back(
     assert raised.after_seconds == seconds
 
 
-def test_a_handler_says_why_it_gives_up() -> None:
+def test_a_control_exception_has_an_error_class() -> None:
     assert Fail("no key", error_class="auth_failure").error_class == "auth_failure"
     assert InvalidOutput("not a table").message == "not a table"
     assert Cancel("not needed any more").error_class == "cancelled"

@@ -114,7 +114,7 @@ def test_a_wrong_field_is_refused_by_name(field: str, value: object) -> None:
         ("max_cost_usd", 1),
     ],
 )
-def test_a_value_on_the_edge_is_taken(field: str, value: object) -> None:
+def test_a_value_at_a_limit_is_accepted(field: str, value: object) -> None:
     task = TaskCreate.model_validate({"title": "a task", field: value})
 
     assert field in task.model_fields_set
@@ -124,7 +124,7 @@ def test_a_value_on_the_edge_is_taken(field: str, value: object) -> None:
     ("alias", "field", "value"),
     [("max_duration_sec", "timeout_seconds", 60), ("task_type", "type", "code")],
 )
-def test_the_other_documents_names_are_understood(alias: str, field: str, value: object) -> None:
+def test_the_alternative_field_names_are_accepted(alias: str, field: str, value: object) -> None:
     task = TaskCreate.model_validate({"title": "a task", alias: value})
 
     assert getattr(task, field) == value
@@ -140,16 +140,16 @@ def test_a_prompt_given_twice_is_refused() -> None:
         TaskCreate(title="a", prompt="do it", spec={"prompt": "do that"})
 
 
-def test_what_editors_are_told_of_a_task_is_what_it_takes() -> None:
+def test_the_typed_dict_has_the_fields_of_task_create() -> None:
     assert set(TaskFields.__annotations__) == set(TaskCreate.model_fields) - {"title"}
 
 
 @pytest.mark.parametrize("model", [TaskCreate, TaskResponse, RetryPolicy, QueueStatus])
-def test_every_field_says_what_it_is_for(model: type[BaseModel]) -> None:
+def test_every_field_has_a_description(model: type[BaseModel]) -> None:
     assert [name for name, field in model.model_fields.items() if not field.description] == []
 
 
-def test_an_answer_from_a_newer_service_is_still_read() -> None:
+def test_unknown_fields_of_a_response_are_ignored() -> None:
     task = TaskResponse.model_validate(
         {
             "id": "task_1",

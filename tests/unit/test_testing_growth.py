@@ -53,7 +53,7 @@ def test_a_repeated_run_spawns_nothing_twice() -> None:
     assert len(context.spawned) == 3
 
 
-def test_children_may_be_answered_by_key_or_by_type_and_may_fail() -> None:
+def test_answers_are_found_by_key_or_type_and_may_be_errors() -> None:
     def mixed(ctx: Context) -> object:
         ctx.spawn("a", "unknown", key="a")
         ctx.spawn("b", "unknown", key="b")
@@ -69,7 +69,7 @@ def test_children_may_be_answered_by_key_or_by_type_and_may_fail() -> None:
     ]
 
 
-def test_children_read_those_before_them() -> None:
+def test_children_read_the_outputs_of_their_dependencies() -> None:
     def chain(ctx: Context) -> object:
         first = ctx.spawn("one", "double", key="one", payload={"n": 5})
         last = ctx.spawn("sum", "total", depends_on=[first])
@@ -81,7 +81,7 @@ def test_children_read_those_before_them() -> None:
     assert list(done.output.values()) == [{"n": 10}]
 
 
-def test_artifacts_are_remembered() -> None:
+def test_the_context_records_artifacts() -> None:
     def keeps(ctx: Context) -> object:
         return [ctx.artifact("a", "text"), ctx.artifact("b", json=[1]), ctx.artifact("c", b"raw")]
 
@@ -112,14 +112,14 @@ def test_a_handler_that_does_not_wait_runs_once() -> None:
         ({"idempotency_key": "k"}, "idempotency_key"),
     ],
 )
-def test_a_wrong_wish_names_its_field(fields: dict[str, object], field: str) -> None:
+def test_a_wrong_field_of_a_child_is_named(fields: dict[str, object], field: str) -> None:
     with pytest.raises(errors.InvalidRequest) as refusal:
         MemoryContext().spawn("a", "echo", **fields)  # type: ignore[arg-type]
 
     assert [one.field for one in refusal.value.fields] == [field]
 
 
-def test_only_own_children_are_waited_for() -> None:
+def test_waiting_for_another_tasks_child_is_refused() -> None:
     with pytest.raises(errors.InvalidRequest, match="was not spawned by this task"):
         MemoryContext().wait_for("task_00000000000000000000000009")
 
@@ -134,6 +134,6 @@ def test_only_own_children_are_waited_for() -> None:
         {"json": ["\ud800"]},
     ],
 )
-def test_an_artifact_that_cannot_be_kept_is_refused(arguments: dict[str, object]) -> None:
+def test_an_artifact_that_cannot_be_stored_is_refused(arguments: dict[str, object]) -> None:
     with pytest.raises(errors.InvalidRequest):
         MemoryContext().artifact("a", **arguments)  # type: ignore[arg-type]

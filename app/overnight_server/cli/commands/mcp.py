@@ -18,11 +18,11 @@ def mcp(*, url: options.Url = None, api_key_file: options.KeyFile = None) -> Non
         )
     import asyncio
 
-    from overnight.mcp.server import Held, serve
+    from overnight.mcp.server import TaskClaim, serve
 
     server = connection.find_server(url, api_key_file)
     known = connection.settings()
     held = None
     if known.task_id is not None and known.claim_token is not None:
-        held = Held(known.task_id, known.claim_token)
+        held = TaskClaim(known.task_id, known.claim_token)
     asyncio.run(serve(server.url, server.api_key, held))
