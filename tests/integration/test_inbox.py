@@ -243,7 +243,7 @@ def _leave(shop: Engine, key: str, task: object) -> int:
 
 def _leave_text(shop: Engine, key: str, task: str) -> int:
     sql = "SELECT overnight_inbox_submit(:id, :proof, CAST(:task AS jsonb))"
-    key_id, proof = inbox._shown(key)
+    key_id, proof = inbox._key_proof(key)
     with shop.begin() as tx:
         values = {"id": key_id, "proof": proof, "task": task}
         return int(tx.execute(text(sql), values).scalar_one())
