@@ -1,4 +1,4 @@
-"""Who gets in: keys, scopes, and other people's tasks."""
+"""Authentication and authorization: keys, scopes, and tasks of other users."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -37,7 +37,7 @@ def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
         yield api_user
 
 
-def test_without_a_key_every_task_route_is_closed(api_user: ApiUser) -> None:
+def test_every_task_route_refuses_a_request_without_a_key(api_user: ApiUser) -> None:
     for method, path in EVERYWHERE:
         answer = api_user.http.request(
             method, path, json={"title": "a"} if method == "POST" else None
@@ -64,12 +64,12 @@ def test_without_a_key_every_task_route_is_closed(api_user: ApiUser) -> None:
         {"Cookie": "key=1"},
     ],
 )
-def test_a_key_that_opens_nothing_is_refused(api_user: ApiUser, headers: dict[str, str]) -> None:
+def test_an_invalid_key_is_refused(api_user: ApiUser, headers: dict[str, str]) -> None:
     assert api_user.http.get(TASKS, headers=headers).status_code == 401
 
 
 @pytest.mark.parametrize("form", ["Authorization", "X-API-Key", "lower"])
-def test_a_key_may_be_shown_in_either_header(api_user: ApiUser, form: str) -> None:
+def test_a_key_is_accepted_in_either_header(api_user: ApiUser, form: str) -> None:
     headers = {
         "Authorization": {"Authorization": f"Bearer {api_user.key}"},
         "X-API-Key": {"X-API-Key": api_user.key},
@@ -88,7 +88,7 @@ def test_a_revoked_key_is_refused_at_once(api_user: ApiUser) -> None:
     assert not revoke(api_user.deployment.app, key_id_of(api_user.key))
 
 
-def test_a_key_ends_with_its_time(api_user: ApiUser) -> None:
+def test_an_expired_key_is_refused(api_user: ApiUser) -> None:
     api_user.key = issue(
         api_user.deployment.app, api_user.user, name="short", expires_in=timedelta(hours=1)
     )
@@ -119,7 +119,7 @@ def test_a_key_that_may_only_read_can_change_nothing(api_user: ApiUser) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
-def test_foreign_unknown_and_malformed_ids_look_exactly_alike(
+def test_foreign_unknown_and_malformed_ids_get_the_same_response(
     api_user: ApiUser, method: str
 ) -> None:
     foreign = api_user.guest().created()["id"]
@@ -148,7 +148,7 @@ def test_foreign_unknown_and_malformed_ids_look_exactly_alike(
     assert all(each == headers[0] for each in headers)
 
 
-def test_a_foreign_cursor_leads_to_nothing_foreign(api_user: ApiUser) -> None:
+def test_another_users_cursor_reveals_nothing(api_user: ApiUser) -> None:
     mine = api_user.created()["id"]
     foreign = api_user.guest().created()["id"]
 
@@ -157,7 +157,7 @@ def test_a_foreign_cursor_leads_to_nothing_foreign(api_user: ApiUser) -> None:
     assert [task["id"] for task in listed] == [mine]
 
 
-def test_nobody_sees_or_counts_anothers_tasks(api_user: ApiUser) -> None:
+def test_a_user_neither_sees_nor_counts_tasks_of_others(api_user: ApiUser) -> None:
     guest = api_user.guest()
     guest.created()
 
@@ -165,7 +165,7 @@ def test_nobody_sees_or_counts_anothers_tasks(api_user: ApiUser) -> None:
     assert api_user.ask("GET", f"{TASKS}/queue-status").json()["pending"] == 0
 
 
-def test_every_answer_is_private_and_unguessed(api_user: ApiUser) -> None:
+def test_every_response_has_security_headers_and_a_media_type(api_user: ApiUser) -> None:
     answers = [
         api_user.create(),
         api_user.ask("GET", TASKS),
@@ -189,7 +189,7 @@ def test_every_answer_is_private_and_unguessed(api_user: ApiUser) -> None:
         ("GET", "/docs", 404, "NOT_FOUND"),
     ],
 )
-def test_what_is_not_there_is_told_as_a_problem(
+def test_an_unknown_path_gets_a_problem_response(
     api_user: ApiUser, method: str, path: str, status: int, code: str
 ) -> None:
     answer = api_user.ask(method, path)
@@ -198,7 +198,7 @@ def test_what_is_not_there_is_told_as_a_problem(
     assert answer.headers["content-type"] == "application/problem+json"
 
 
-def test_no_route_is_hidden_from_the_description(api_user: ApiUser) -> None:
+def test_openapi_lists_every_route(api_user: ApiUser) -> None:
     """What is described is listed in docs/reference/http.md, which a test keeps current."""
     described = api_user.http.get("/api/v1/openapi.json").json()["paths"]
     served = {route.path for module in ROUTES for route in module.router.routes}

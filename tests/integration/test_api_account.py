@@ -1,4 +1,4 @@
-"""What holds a user's work, over HTTP: locks, pauses, budgets; and triggers."""
+"""The caller's locks, pauses, budget approvals and triggers over HTTP."""
 
 from collections.abc import Iterator
 
@@ -34,7 +34,7 @@ def test_a_user_sees_the_locks_of_their_own_tasks(api_user: ApiUser) -> None:
     assert wait["waiting_task_id"] == show_task(waiting)
 
 
-def test_a_user_holds_their_own_work_and_lets_it_go(api_user: ApiUser) -> None:
+def test_a_user_pauses_and_resumes_their_own_work(api_user: ApiUser) -> None:
     held = api_user.ask("POST", "/api/v1/users/me/pause", json={"note": "moving deployment"})
     again = api_user.ask("POST", "/api/v1/users/me/pause")
 
@@ -50,7 +50,7 @@ def test_a_user_holds_their_own_work_and_lets_it_go(api_user: ApiUser) -> None:
     assert api_user.ask("GET", "/api/v1/pauses").json() == []
 
 
-def test_a_user_cannot_end_what_an_operator_has_paused(api_user: ApiUser) -> None:
+def test_a_user_cannot_end_a_pause_of_an_operator(api_user: ApiUser) -> None:
     boss = api_user.guest(is_admin=True)
     boss.ask("POST", "/api/v1/admin/pause", json={"user": str(api_user.user), "note": "bills"})
 
@@ -84,7 +84,7 @@ def asking(api_user: ApiUser) -> str:
     return show_task(dear.claim.task_id)
 
 
-def test_a_user_allows_a_task_more_money(api_user: ApiUser) -> None:
+def test_a_user_approves_a_larger_budget(api_user: ApiUser) -> None:
     task_id = asking(api_user)
 
     [asks] = api_user.ask("GET", "/api/v1/approvals").json()
@@ -97,7 +97,7 @@ def test_a_user_allows_a_task_more_money(api_user: ApiUser) -> None:
     assert (again.status_code, again.json()["code"]) == (409, "NOT_AWAITING_APPROVAL")
 
 
-def test_a_user_stops_a_task_that_asks_for_money(api_user: ApiUser) -> None:
+def test_a_user_cancels_a_task_that_waits_for_approval(api_user: ApiUser) -> None:
     task_id = asking(api_user)
 
     answer = api_user.ask("POST", f"/api/v1/approvals/{task_id}/stop")
@@ -107,7 +107,7 @@ def test_a_user_stops_a_task_that_asks_for_money(api_user: ApiUser) -> None:
     assert (task["state"], task["failure_reason"]) == ("cancelled", "budget_exceeded")
 
 
-def test_a_trigger_is_added_listed_read_and_dropped(api_user: ApiUser) -> None:
+def test_a_trigger_is_created_listed_read_and_deleted(api_user: ApiUser) -> None:
     dag_id = api_user.created()["dag_id"]
 
     made = api_user.ask(
@@ -125,7 +125,7 @@ def test_a_trigger_is_added_listed_read_and_dropped(api_user: ApiUser) -> None:
     assert (again.status_code, again.json()["code"]) == (404, "TRIGGER_NOT_FOUND")
 
 
-def test_a_trigger_of_a_graph_that_is_none_is_refused(api_user: ApiUser) -> None:
+def test_a_trigger_with_an_invalid_graph_is_refused(api_user: ApiUser) -> None:
     dag_id = api_user.created()["dag_id"]
     circle = {
         "title": "c",

@@ -1,4 +1,4 @@
-"""What admins do over HTTP: users, workers, locks, pauses, fairness."""
+"""Admin routes: users, workers, locks, pauses and fairness."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -24,7 +24,7 @@ def boss(api_user: ApiUser) -> ApiUser:
     return api_user.guest(is_admin=True)
 
 
-def test_a_user_is_made_listed_and_read(boss: ApiUser) -> None:
+def test_a_user_is_created_listed_and_read(boss: ApiUser) -> None:
     made = boss.ask("POST", f"{ADMIN}/users", json={"name": "ada", "plan": "pro"})
 
     assert made.status_code == 201, made.text
@@ -38,7 +38,7 @@ def test_a_user_is_made_listed_and_read(boss: ApiUser) -> None:
     assert rest.json()[0]["name"] > "ada"
 
 
-def test_users_of_any_legal_name_are_listed_by_pages(boss: ApiUser) -> None:
+def test_users_with_any_legal_name_are_listed_page_by_page(boss: ApiUser) -> None:
     names = {"Ωmega", "日本" * 50, "a+b@c.d", "ünïçödé"}
     for name in names:
         made = boss.ask("POST", f"{ADMIN}/users", json={"name": name})
@@ -114,7 +114,7 @@ def test_a_wrong_change_changes_nothing(
     assert boss.ask("GET", f"{ADMIN}/users/{api_user.user}").json() == before
 
 
-def test_workers_are_listed_drained_and_given_work_again(boss: ApiUser) -> None:
+def test_workers_are_listed_drained_and_undrained(boss: ApiUser) -> None:
     boss.deployment.agent(slots=3)
 
     [worker] = boss.ask("GET", f"{ADMIN}/workers").json()
@@ -150,7 +150,7 @@ def test_pools_are_listed_with_what_all_of_their_workers_can_do(
         assert [pool.name for pool in client.admin.pools()] == ["default", "night"]
 
 
-def test_the_pool_of_an_agent_outside_names_whom_it_serves(
+def test_the_pool_of_a_pull_agent_names_the_user_it_serves(
     boss: ApiUser, api_user: ApiUser
 ) -> None:
     made = api_user.ask("POST", "/api/v1/agents", json={"name": "laptop"})
@@ -162,7 +162,7 @@ def test_the_pool_of_an_agent_outside_names_whom_it_serves(
     assert (pool["kind"], pool["serves"], pool["workers"]) == ("pull", user["name"], 1)
 
 
-def test_an_admin_takes_a_lock_from_its_holder(boss: ApiUser, api_user: ApiUser) -> None:
+def test_an_admin_releases_the_locks_of_a_task(boss: ApiUser, api_user: ApiUser) -> None:
     deployment = api_user.deployment
     deployment.agent()
     run = deployment.running(api_user.user, locks=("repo:site",))
@@ -196,7 +196,7 @@ def test_an_admin_pauses_a_user_and_everything(boss: ApiUser, api_user: ApiUser)
     assert (unknown.status_code, unknown.json()["code"]) == (404, "POOL_NOT_FOUND")
 
 
-def test_fairness_tells_of_every_user(boss: ApiUser, api_user: ApiUser) -> None:
+def test_the_fairness_report_lists_every_user(boss: ApiUser, api_user: ApiUser) -> None:
     api_user.deployment.agent()
     api_user.deployment.settle(api_user.deployment.running(api_user.user), Returned("done"))
 
@@ -207,7 +207,9 @@ def test_fairness_tells_of_every_user(boss: ApiUser, api_user: ApiUser) -> None:
     assert shown["starving"] == []
 
 
-def test_a_disabled_user_is_shut_out_and_what_runs_ends(boss: ApiUser, api_user: ApiUser) -> None:
+def test_a_disabled_user_is_refused_and_running_tasks_finish(
+    boss: ApiUser, api_user: ApiUser
+) -> None:
     api_user.deployment.agent()
     waiting = api_user.created(type="echo")
     [claimed] = api_user.deployment.claim().claims
@@ -233,13 +235,13 @@ def test_a_disabled_user_is_shut_out_and_what_runs_ends(boss: ApiUser, api_user:
     assert show_task(again.claim.task_id) == later["id"]
 
 
-def test_nobody_shuts_themselves_out(boss: ApiUser, api_user: ApiUser) -> None:
+def test_an_admin_cannot_disable_themselves(boss: ApiUser, api_user: ApiUser) -> None:
     assert boss.ask("POST", f"{ADMIN}/users/{boss.user}/disable").status_code == 400
     assert api_user.ask("POST", f"{ADMIN}/users/{boss.user}/disable").status_code == 404
     assert boss.ask("GET", TASKS).status_code == 200
 
 
-def test_a_change_of_plan_lets_nobody_in_again(boss: ApiUser, api_user: ApiUser) -> None:
+def test_a_change_of_plan_does_not_enable_a_disabled_user(boss: ApiUser, api_user: ApiUser) -> None:
     boss.client().admin.disable_user(str(api_user.user))
     boss.client().admin.change_user(str(api_user.user), plan="pro")
 

@@ -1,4 +1,4 @@
-"""Bodies that must not get in: each is refused by name, and nothing is changed."""
+"""Invalid bodies are refused with the name of the field, and nothing is changed."""
 
 import json
 from typing import Any
@@ -116,7 +116,9 @@ BAD_FIELDS: list[tuple[str, str]] = [
 ]
 
 
-def test_no_bad_body_gets_in_and_each_is_named(deployment: Deployment, database_url: str) -> None:
+def test_every_bad_body_is_refused_with_the_name_of_its_field(
+    deployment: Deployment, database_url: str
+) -> None:
     wrong: list[object] = []
     cases = UNREADABLE + [(body, 422, field) for body, field in BAD_FIELDS]
     with serve_api(deployment, database_url) as api_user:
@@ -137,7 +139,9 @@ def test_no_bad_body_gets_in_and_each_is_named(deployment: Deployment, database_
     assert deployment.one("SELECT count(*) AS n FROM dags")["n"] == 0
 
 
-def test_an_unknown_field_is_told_the_nearest(deployment: Deployment, database_url: str) -> None:
+def test_the_error_for_an_unknown_field_suggests_the_nearest_name(
+    deployment: Deployment, database_url: str
+) -> None:
     with serve_api(deployment, database_url) as api_user:
         answer = api_user.create(prioritty=1)
 
@@ -146,7 +150,9 @@ def test_an_unknown_field_is_told_the_nearest(deployment: Deployment, database_u
     assert "did you mean priority?" in error["message"]
 
 
-def test_a_wrong_field_is_told_what_would_do(deployment: Deployment, database_url: str) -> None:
+def test_the_error_for_a_wrong_field_lists_legal_values(
+    deployment: Deployment, database_url: str
+) -> None:
     with serve_api(deployment, database_url) as api_user:
         answer = api_user.create(priority=9, retry={"strategy": "hopeful"}, tags=[""])
 
@@ -188,7 +194,9 @@ def test_a_body_above_a_megabyte_is_refused_declared_or_not(
     assert declared.headers["content-type"] == "application/problem+json"
 
 
-def test_values_on_the_edge_come_back_unchanged(deployment: Deployment, database_url: str) -> None:
+def test_values_at_the_limits_are_returned_unchanged(
+    deployment: Deployment, database_url: str
+) -> None:
     payload = {
         "deep": json.loads("[" * 30 + "]" * 30),
         "large": 2**64 - 1,

@@ -1,4 +1,4 @@
-"""Bulk operations over HTTP and from Python: told beforehand, begun, followed, stopped."""
+"""Bulk operations over HTTP and with the client: preview, start, follow and cancel."""
 
 import asyncio
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def dead(api_user: ApiUser) -> str:
     return show_task(run.claim.task_id)
 
 
-def test_a_preview_tells_and_changes_nothing(api_user: ApiUser) -> None:
+def test_a_preview_changes_nothing(api_user: ApiUser) -> None:
     ids = [api_user.created(tags=["night"])["id"] for _ in range(7)]
     api_user.ask("DELETE", f"{TASKS}/{ids[0]}")
 
@@ -56,7 +56,7 @@ def test_a_preview_tells_and_changes_nothing(api_user: ApiUser) -> None:
     assert api_user.ask("GET", BULK).json() == []
 
 
-def test_an_operation_is_begun_followed_and_listed(api_user: ApiUser) -> None:
+def test_a_bulk_operation_is_started_read_and_listed(api_user: ApiUser) -> None:
     failed = [dead(api_user) for _ in range(2)]
 
     answer = ask(api_user, "retry", filter={"status": "failed"})
@@ -80,7 +80,7 @@ def test_an_operation_is_begun_followed_and_listed(api_user: ApiUser) -> None:
     assert other["priority_score"] == 5
 
 
-def test_an_operation_is_stopped_once(api_user: ApiUser) -> None:
+def test_a_bulk_operation_is_cancelled_once(api_user: ApiUser) -> None:
     begun = ask(api_user, "cancel", filter={"tag": "a"}).json()
 
     stopped = api_user.ask("POST", f"{BULK}/{begun['id']}/cancel")
@@ -90,7 +90,7 @@ def test_an_operation_is_stopped_once(api_user: ApiUser) -> None:
     assert (again.status_code, again.json()["code"]) == (409, "BULK_ALREADY_FINISHED")
 
 
-def test_a_repeated_request_begins_one_operation(api_user: ApiUser) -> None:
+def test_a_repeated_request_starts_one_operation(api_user: ApiUser) -> None:
     key = {"Idempotency-Key": "tonight"}
 
     first, again = (ask(api_user, "cancel", key, filter={"tag": "a"}) for _ in range(2))
@@ -116,7 +116,7 @@ def test_a_repeated_request_begins_one_operation(api_user: ApiUser) -> None:
         ({"action": "retry", "everything": "yes"}, 422, "everything"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_by_its_field(
+def test_a_contradictory_request_is_refused_with_its_field(
     api_user: ApiUser, body: dict[str, Any], status: int, field: str
 ) -> None:
     answer = api_user.ask("POST", f"{TASKS}/bulk", json=body)
@@ -126,7 +126,7 @@ def test_what_cannot_be_meant_is_refused_by_its_field(
     assert api_user.deployment.rows("SELECT 1 FROM bulk_operations") == []
 
 
-def test_the_whole_is_used_from_python(api_user: ApiUser) -> None:
+def test_bulk_operations_work_with_the_client(api_user: ApiUser) -> None:
     kept = api_user.created(title="keep")["id"]
     failed = dead(api_user)
     seen: list[BulkOperation] = []
@@ -153,7 +153,7 @@ def test_the_whole_is_used_from_python(api_user: ApiUser) -> None:
             client.bulk.start("delete", everything=True)
 
 
-def test_a_wait_that_takes_too_long_says_how_far_it_got(api_user: ApiUser) -> None:
+def test_a_wait_that_times_out_reports_the_progress(api_user: ApiUser) -> None:
     with api_user.client(sleep=lambda _: None) as client:
         client.tasks.create("a task")
         started = client.bulk.start("cancel", title="task")
@@ -181,7 +181,7 @@ def test_a_list_takes_every_filter_from_python(api_user: ApiUser) -> None:
         assert len(list(client.tasks.list(created_after=at, status="pending", tag=None))) == 2
 
 
-def test_the_queue_of_prompts_is_used_from_python(api_user: ApiUser) -> None:
+def test_the_single_queue_works_with_the_client(api_user: ApiUser) -> None:
     with api_user.client() as client:
         entry = client.queue.submit("tidy up", model="sonnet", timeout_seconds=60)
 
@@ -194,7 +194,7 @@ def test_the_queue_of_prompts_is_used_from_python(api_user: ApiUser) -> None:
             client.queue.submit("")
 
 
-def test_the_awaited_client_does_the_same(api_user: ApiUser) -> None:
+def test_the_async_client_does_the_same(api_user: ApiUser) -> None:
     async def work() -> str:
         url, key = str(api_user.http.base_url), api_user.key
         app = ASGITransport(api_user.http.app)

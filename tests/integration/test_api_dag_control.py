@@ -1,4 +1,4 @@
-"""Stopping graphs, and running parts of them again, over HTTP, in Python and from the shell."""
+"""Cancel, retry and fork graphs over HTTP, with the client and by command."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -113,7 +113,7 @@ def test_a_cancelled_graph_is_retried_whole(api_user: ApiUser) -> None:
     assert (unknown.status_code, unknown.json()["code"]) == (404, "DAG_NOT_FOUND")
 
 
-def test_a_fork_runs_a_part_anew_and_leaves_the_old_graph_alone(api_user: ApiUser) -> None:
+def test_a_fork_runs_a_part_again_and_leaves_the_old_graph_unchanged(api_user: ApiUser) -> None:
     names = failed(api_user)
     before = states(api_user, names["dag"])
 
@@ -154,7 +154,7 @@ def test_a_fork_is_bounded_like_a_submit(api_user: ApiUser) -> None:
     assert answer.json()["errors"][0]["legal"] == "at most 2"
 
 
-def test_a_wrong_word_in_a_fork_is_named(api_user: ApiUser) -> None:
+def test_a_wrong_field_of_a_fork_is_named(api_user: ApiUser) -> None:
     answer = api_user.ask("POST", f"{TASKS}/{show_task(new_task_id())}/fork", json={"titel": "x"})
 
     assert answer.status_code == 422
@@ -162,7 +162,7 @@ def test_a_wrong_word_in_a_fork_is_named(api_user: ApiUser) -> None:
     assert (wrong["field"], wrong["legal"]) == ("titel", "one of title, idempotency_key")
 
 
-def test_another_users_work_looks_exactly_like_none(api_user: ApiUser) -> None:
+def test_another_users_tasks_and_graphs_are_not_found(api_user: ApiUser) -> None:
     theirs = failed(api_user.guest())
     before = states_of_all(api_user)
 

@@ -1,4 +1,4 @@
-"""Graphs over HTTP: created whole or not at all, listed, read, and refused by field."""
+"""Graphs over HTTP: create, list, read, and errors by field."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -57,7 +57,7 @@ def nothing_was_written(api_user: ApiUser) -> bool:
     return api_user.deployment.one(sql)["n"] == 0
 
 
-def test_a_graph_is_answered_with_its_ids_and_its_shape(api_user: ApiUser) -> None:
+def test_the_response_to_a_graph_has_its_ids_and_its_shape(api_user: ApiUser) -> None:
     answer = create(api_user, budget_usd=5)
 
     dag = answer.json()
@@ -134,7 +134,7 @@ def test_edges_may_stand_beside_the_tasks(api_user: ApiUser) -> None:
     assert made["leaves"] == ["c"]
 
 
-def test_what_happens_when_a_parent_fails_is_said_once_or_task_by_task(api_user: ApiUser) -> None:
+def test_on_unmet_is_set_for_the_graph_or_for_single_tasks(api_user: ApiUser) -> None:
     tasks = [
         {"name": "a"},
         {"name": "on", "after": ["a"]},
@@ -153,7 +153,7 @@ def test_what_happens_when_a_parent_fails_is_said_once_or_task_by_task(api_user:
     }
 
 
-def test_the_same_key_answers_with_the_first_graph(api_user: ApiUser) -> None:
+def test_a_repeated_key_returns_the_existing_graph(api_user: ApiUser) -> None:
     first = created(api_user, idempotency_key="tonight")
 
     again = create(api_user, [{"name": "other"}], idempotency_key="tonight")
@@ -168,7 +168,7 @@ def test_the_same_key_answers_with_the_first_graph(api_user: ApiUser) -> None:
     assert api_user.deployment.one("SELECT count(*) AS n FROM dags")["n"] == 2
 
 
-def test_the_first_graph_is_answered_by_the_names_it_was_given(api_user: ApiUser) -> None:
+def test_the_existing_graph_is_returned_with_its_task_names(api_user: ApiUser) -> None:
     tasks = [{"name": "plan", "type": "echo"}, {"name": "act", "type": "echo"}]
     first = created(api_user, tasks, idempotency_key="tonight")
     api_user.deployment.agent()
@@ -230,7 +230,7 @@ def test_two_keys_that_differ_are_refused(api_user: ApiUser) -> None:
         ),
     ],
 )
-def test_what_is_no_graph_is_refused_by_field_and_leaves_nothing(
+def test_an_invalid_graph_is_refused_by_field_and_writes_nothing(
     api_user: ApiUser, tasks: list[dict[str, Any]], field: str, message: str
 ) -> None:
     answer = create(api_user, tasks)
@@ -242,7 +242,7 @@ def test_what_is_no_graph_is_refused_by_field_and_leaves_nothing(
     assert nothing_was_written(api_user)
 
 
-def test_a_circle_through_the_edges_names_the_edge(api_user: ApiUser) -> None:
+def test_a_cycle_through_the_edges_names_the_edge(api_user: ApiUser) -> None:
     answer = create(
         api_user,
         [{"name": "a"}, {"name": "b", "after": ["a"]}],
@@ -253,7 +253,7 @@ def test_a_circle_through_the_edges_names_the_edge(api_user: ApiUser) -> None:
     assert nothing_was_written(api_user)
 
 
-def test_every_unknown_name_is_told_at_once(api_user: ApiUser) -> None:
+def test_all_unknown_names_are_reported_at_once(api_user: ApiUser) -> None:
     answer = create(
         api_user, [{"name": "a", "after": ["x", "y"]}], edges=[{"parent": "a", "child": "z"}]
     )
@@ -299,7 +299,7 @@ def test_every_unknown_name_is_told_at_once(api_user: ApiUser) -> None:
         ({"title": "x", "tasks": [{"name": "a\x00"}]}, "tasks.0.name", "text"),
     ],
 )
-def test_a_wrong_field_is_named_with_what_would_do(
+def test_a_wrong_field_is_named_with_its_legal_values(
     api_user: ApiUser, body: dict[str, Any], field: str, legal: str
 ) -> None:
     answer = api_user.ask("POST", DAGS, json=body)
@@ -340,7 +340,7 @@ def test_a_graph_without_edges_is_bounded_too(deployment: Deployment, database_u
         assert create(api_user, [{"name": name} for name in "abc"]).status_code == 400
 
 
-def test_a_graph_may_be_larger_than_any_task(api_user: ApiUser) -> None:
+def test_the_body_of_a_graph_may_be_larger_than_that_of_a_task(api_user: ApiUser) -> None:
     text = "x" * 90_000
     tasks = [{"name": f"t{n}", "description": text} for n in range(20)]
 
@@ -366,7 +366,7 @@ def test_graphs_are_listed_newest_first_page_by_page(api_user: ApiUser) -> None:
 @pytest.mark.parametrize(
     "query", [{"status": "odd"}, {"before": "x"}, {"limit": 0}, {"limit": 101}]
 )
-def test_a_list_is_refused_by_the_wrong_word(api_user: ApiUser, query: dict[str, Any]) -> None:
+def test_a_list_refuses_an_unknown_status(api_user: ApiUser, query: dict[str, Any]) -> None:
     answer = api_user.ask("GET", DAGS, params=query)
 
     assert answer.status_code == 400
@@ -382,7 +382,7 @@ def test_a_lone_task_is_a_graph_of_one(api_user: ApiUser) -> None:
     assert [one["id"] for one in dag["tasks"]] == dag["roots"] == dag["leaves"] == [task["id"]]
 
 
-def test_another_users_graph_looks_exactly_like_none(api_user: ApiUser) -> None:
+def test_another_users_graph_is_not_found(api_user: ApiUser) -> None:
     made = created(api_user.guest())
     unknown = show_dag(new_dag_id())
 
@@ -405,7 +405,7 @@ def test_a_key_that_may_only_read_makes_no_graph(api_user: ApiUser) -> None:
     assert api_user.guest(scopes=("tasks:write",)).ask("GET", DAGS).status_code == 403
 
 
-def test_a_rehearsed_graph_is_judged_like_a_real_one_and_not_kept(api_user: ApiUser) -> None:
+def test_a_planned_graph_is_checked_like_a_submitted_one_and_not_stored(api_user: ApiUser) -> None:
     api_user.deployment.agent()
     body = {"title": "a page", "tasks": DIAMOND, "by_at": "2999-01-01T00:00:00Z"}
 
@@ -443,7 +443,7 @@ def test_a_name_in_a_reference_is_waited_for_and_read(api_user: ApiUser) -> None
     }
 
 
-def test_a_rehearsal_lets_a_task_wait_for_what_it_reads(api_user: ApiUser) -> None:
+def test_in_a_plan_a_task_waits_for_the_outputs_it_reads(api_user: ApiUser) -> None:
     api_user.deployment.agent()
     tasks = [
         {"name": "research", "type": "echo"},

@@ -1,4 +1,4 @@
-"""Dead letters over HTTP: by how they failed, one by one, and resolved in three ways."""
+"""Dead letters over HTTP: list, group and resolve them."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -49,7 +49,7 @@ def test_failures_of_one_kind_are_one_group(api_user: ApiUser) -> None:
     assert [one["task_id"] for one in only] == ids[::-1]
 
 
-def test_a_list_of_dead_letters_is_paged_and_open_unless_asked(api_user: ApiUser) -> None:
+def test_dead_letters_are_paged_and_resolved_ones_left_out(api_user: ApiUser) -> None:
     ids = [dead(api_user) for _ in range(3)]
     resolve(api_user, ids[1], "cancel", note="seen")
 
@@ -61,7 +61,7 @@ def test_a_list_of_dead_letters_is_paged_and_open_unless_asked(api_user: ApiUser
     assert [one["note"] for one in everything] == [None, "seen", None]
 
 
-def test_a_dead_task_is_tried_again(api_user: ApiUser) -> None:
+def test_a_dead_letter_is_retried(api_user: ApiUser) -> None:
     task_id = dead(api_user)
 
     answer = resolve(api_user, task_id, "retry", note="the key is there now", attempts=5)
@@ -73,7 +73,7 @@ def test_a_dead_task_is_tried_again(api_user: ApiUser) -> None:
     assert (letter["resolution"], letter["note"]) == ("retry", "the key is there now")
 
 
-def test_a_dead_task_is_changed_and_tried_again(api_user: ApiUser) -> None:
+def test_a_dead_letter_is_changed_and_retried(api_user: ApiUser) -> None:
     task_id = dead(api_user, payload={"a": 1}, timeout_seconds=5)
     changes = {"payload": {"a": 2}, "title": "better", "timeout_seconds": None, "priority": 1}
 
@@ -85,7 +85,7 @@ def test_a_dead_task_is_changed_and_tried_again(api_user: ApiUser) -> None:
     assert task["timeout_seconds"] is None
 
 
-def test_a_dead_task_is_let_rest_once(api_user: ApiUser) -> None:
+def test_a_dead_letter_is_cancelled_once(api_user: ApiUser) -> None:
     task_id = dead(api_user)
 
     assert resolve(api_user, task_id, "cancel").json()["state"] == "dead_lettered"
@@ -104,7 +104,7 @@ def test_a_dead_task_is_let_rest_once(api_user: ApiUser) -> None:
         ({"resolution": "retry", "attempts": 0}, "attempts"),
     ],
 )
-def test_a_resolution_that_makes_no_sense_is_refused(
+def test_a_contradictory_resolution_is_refused(
     api_user: ApiUser, body: dict[str, Any], field: str
 ) -> None:
     task_id = dead(api_user)

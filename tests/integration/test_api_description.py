@@ -1,4 +1,4 @@
-"""What the API says of itself, held to what it does."""
+"""The OpenAPI document describes what the API does."""
 
 import json
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def _resolved(schema: dict[str, Any], described: dict[str, Any]) -> dict[str, An
     return {**schema, "components": described["components"]}
 
 
-def test_every_operation_says_who_may_call_it_and_how_it_refuses(described: dict[str, Any]) -> None:
+def test_every_operation_documents_authentication_and_errors(described: dict[str, Any]) -> None:
     for path, methods in described["paths"].items():
         for method, operation in methods.items():
             name = f"{method} {path}"
@@ -42,7 +42,7 @@ def test_every_operation_says_who_may_call_it_and_how_it_refuses(described: dict
             assert bool(operation["security"]) == (path not in {"/health", "/ready"}), name
 
 
-def test_refusals_are_what_they_are_said_to_be(
+def test_error_responses_match_the_openapi_document(
     api_user: ApiUser, described: dict[str, Any]
 ) -> None:
     problem = _resolved(described["components"]["schemas"]["Problem"], described)
@@ -62,7 +62,7 @@ def test_refusals_are_what_they_are_said_to_be(
     assert [answer.status_code for answer in answers] == [401, 404, 405, 422, 400, 404, 400]
 
 
-def test_every_path_tells_all_its_methods(api_user: ApiUser, described: dict[str, Any]) -> None:
+def test_405_lists_all_methods_of_a_path(api_user: ApiUser, described: dict[str, Any]) -> None:
     for path, methods in described["paths"].items():
         answer = api_user.ask("OPTIONS", path)
         allowed = set(answer.headers["allow"].lower().split(", "))
@@ -71,7 +71,7 @@ def test_every_path_tells_all_its_methods(api_user: ApiUser, described: dict[str
         assert allowed == set(methods), path
 
 
-def test_whatever_is_described_is_described_in_words(described: dict[str, Any]) -> None:
+def test_everything_in_the_openapi_document_has_a_description(described: dict[str, Any]) -> None:
     bare = []
     for path, methods in described["paths"].items():
         for method, operation in methods.items():
@@ -134,7 +134,7 @@ def test_every_example_fits_its_schema(described: dict[str, Any]) -> None:
             jsonschema.validate(example, _resolved(schemas[name], described))
 
 
-def test_examples_of_answers_leave_no_field_out(described: dict[str, Any]) -> None:
+def test_response_examples_have_every_field(described: dict[str, Any]) -> None:
     """A field that was added later shows in the example too."""
     schemas = described["components"]["schemas"]
     answered = {
@@ -156,11 +156,11 @@ def _names(schema: dict[str, Any]) -> list[str]:
     return [name] if name else []
 
 
-def test_no_example_stands_for_what_is_not_there(described: dict[str, Any]) -> None:
+def test_every_example_belongs_to_a_schema(described: dict[str, Any]) -> None:
     assert json.loads(EXAMPLES.read_text()).keys() <= described["components"]["schemas"].keys()
 
 
-def test_examples_are_taken_by_the_operations_they_stand_for(
+def test_operations_accept_their_examples(
     deployment: Deployment, database_url: str, described: dict[str, Any]
 ) -> None:
     sent = []

@@ -1,4 +1,4 @@
-"""Editing a waiting task over HTTP: only what its editor saw, and only while nobody has it."""
+"""Edits of waiting tasks over HTTP, guarded by ETags."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -21,7 +21,7 @@ def edit(api_user: ApiUser, task_id: str, tag: str | None, **changes: Any) -> Re
     return api_user.ask("PATCH", f"{TASKS}/{task_id}", json=changes, headers=headers)
 
 
-def test_a_waiting_task_is_changed_by_who_has_seen_it(api_user: ApiUser) -> None:
+def test_a_waiting_task_is_changed_with_its_etag(api_user: ApiUser) -> None:
     made = api_user.create(timeout_seconds=60, deadline_at="2999-01-01T00:00:00Z")
     task_id = made.json()["id"]
     tag = api_user.ask("GET", f"{TASKS}/{task_id}").headers["etag"]
@@ -48,7 +48,7 @@ def test_a_waiting_task_is_changed_by_who_has_seen_it(api_user: ApiUser) -> None
     )
 
 
-def test_what_is_left_out_stays(api_user: ApiUser) -> None:
+def test_absent_fields_stay_unchanged(api_user: ApiUser) -> None:
     made = api_user.create(timeout_seconds=60, deadline_at="2999-01-01T00:00:00Z", tags=["a"])
 
     task = edit(api_user, made.json()["id"], made.headers["etag"], title="x").json()
@@ -67,7 +67,7 @@ def test_a_more_urgent_task_moves_to_the_front(api_user: ApiUser) -> None:
     )
 
 
-def test_an_edit_of_what_has_changed_since_is_refused(api_user: ApiUser) -> None:
+def test_an_edit_with_an_old_etag_is_refused(api_user: ApiUser) -> None:
     made = api_user.create()
     task_id, tag = made.json()["id"], made.headers["etag"]
     edit(api_user, task_id, tag, title="mine")
@@ -79,7 +79,7 @@ def test_an_edit_of_what_has_changed_since_is_refused(api_user: ApiUser) -> None
     assert edit(api_user, task_id, "*", title="yours").json()["title"] == "yours"
 
 
-def test_an_edit_says_what_it_is_of(api_user: ApiUser) -> None:
+def test_an_edit_without_if_match_is_refused(api_user: ApiUser) -> None:
     task_id = api_user.created()["id"]
 
     blind, odd = edit(api_user, task_id, None, title="x"), edit(api_user, task_id, "abc", title="x")
@@ -88,7 +88,7 @@ def test_an_edit_says_what_it_is_of(api_user: ApiUser) -> None:
     assert (odd.status_code, odd.json()["errors"][0]["field"]) == (400, "If-Match")
 
 
-def test_one_of_several_tags_is_enough(api_user: ApiUser) -> None:
+def test_one_matching_etag_is_enough(api_user: ApiUser) -> None:
     made = api_user.create()
 
     tags = f'"other", {made.headers["etag"]}'
@@ -96,7 +96,7 @@ def test_one_of_several_tags_is_enough(api_user: ApiUser) -> None:
     assert edit(api_user, made.json()["id"], tags, title="x").status_code == 200
 
 
-def test_a_task_that_somebody_has_is_not_changed(api_user: ApiUser) -> None:
+def test_a_claimed_task_is_not_changed(api_user: ApiUser) -> None:
     api_user.deployment.agent()
     task_id = api_user.created()["id"]
     api_user.deployment.claim()

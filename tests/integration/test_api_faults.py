@@ -1,4 +1,4 @@
-"""What the API answers while its servers are away."""
+"""Responses of the API while Postgres or Redis is down."""
 
 import socket
 import threading
@@ -34,7 +34,7 @@ def homeless() -> Iterator[TestClient]:
         yield http
 
 
-def test_without_its_database_every_route_says_so_within_two_seconds(
+def test_without_the_database_every_route_responds_503_within_two_seconds(
     homeless: TestClient,
 ) -> None:
     headers = {"Authorization": f"Bearer {new_key()}"}
@@ -54,7 +54,7 @@ def test_without_its_database_every_route_says_so_within_two_seconds(
         assert "secret" not in answer.text
 
 
-def test_without_its_database_the_process_lives_but_is_not_ready(homeless: TestClient) -> None:
+def test_without_the_database_the_process_is_alive_but_not_ready(homeless: TestClient) -> None:
     health, ready = homeless.get("/health"), homeless.get("/ready")
 
     assert (health.status_code, health.json()) == (200, {"status": "ok"})
@@ -64,7 +64,7 @@ def test_without_its_database_the_process_lives_but_is_not_ready(homeless: TestC
     assert "secret" not in ready.text
 
 
-def test_a_key_that_cannot_be_one_is_refused_even_without_the_database(
+def test_a_malformed_key_is_refused_without_the_database(
     homeless: TestClient,
 ) -> None:
     assert homeless.get(TASKS, headers={"X-API-Key": "nonsense"}).status_code == 401
@@ -102,7 +102,7 @@ def test_a_hung_redis_neither_fails_nor_slows_a_submit(
     assert (ready.status_code, ready.json()["redis"]) == (200, {"ok": False})
 
 
-def test_a_submit_wakes_whoever_listens(
+def test_a_submit_publishes_a_wake_up(
     deployment: Deployment, database_url: str, redis: EmbeddedRedis
 ) -> None:
     listener, never = WakeUpListener(redis.url), threading.Event()
@@ -115,9 +115,7 @@ def test_a_submit_wakes_whoever_listens(
     assert heard
 
 
-def test_an_api_without_any_redis_still_takes_tasks(
-    deployment: Deployment, database_url: str
-) -> None:
+def test_an_api_without_redis_accepts_tasks(deployment: Deployment, database_url: str) -> None:
     settings = load({"OVERNIGHT_DATABASE_URL": database_url}, dotenv=NO_FILE)
     key = issue(deployment.app, deployment.user(), name="test")
 
@@ -141,7 +139,7 @@ def test_an_api_without_a_database_address_does_not_start() -> None:
         create_app(load({}, dotenv=NO_FILE))
 
 
-def test_readiness_tells_of_every_part(
+def test_readiness_reports_every_part(
     deployment: Deployment, database_url: str, redis: EmbeddedRedis
 ) -> None:
     deployment.agent(slots=4)
@@ -178,7 +176,7 @@ def test_connections_cut_by_the_server_are_replaced(
     assert answers == [201, 201, 201]
 
 
-def test_an_error_of_ours_is_told_without_its_inside(
+def test_an_unexpected_error_is_reported_without_details(
     deployment: Deployment, database_url: str
 ) -> None:
     with serve_api(deployment, database_url) as api_user:

@@ -1,4 +1,4 @@
-"""Keys in the database: only hashes, and only their owner's."""
+"""API keys in the database: only hashes, and seeding."""
 
 from datetime import timedelta
 
@@ -17,7 +17,7 @@ from overnight_server.domain.plans import PlanTier
 from tests.support.deployment import Deployment
 
 
-def test_an_issued_key_opens_the_door_for_its_user(deployment: Deployment) -> None:
+def test_an_issued_key_authenticates_its_user(deployment: Deployment) -> None:
     user = deployment.user()
 
     key = issue(deployment.app, user, name="laptop", scopes=("tasks:read", "tasks:write"))
@@ -30,7 +30,7 @@ def test_an_issued_key_opens_the_door_for_its_user(deployment: Deployment) -> No
     assert not caller.is_admin
 
 
-def test_the_database_holds_no_key(deployment: Deployment) -> None:
+def test_the_database_stores_no_key_in_plain_text(deployment: Deployment) -> None:
     key = issue(deployment.app, deployment.user(), name="laptop")
 
     row = deployment.one("SELECT * FROM api_keys")
@@ -40,14 +40,14 @@ def test_the_database_holds_no_key(deployment: Deployment) -> None:
     assert len(row["hash"]) == 64
 
 
-def test_the_right_id_with_another_secret_opens_nothing(deployment: Deployment) -> None:
+def test_a_known_id_with_a_wrong_secret_is_refused(deployment: Deployment) -> None:
     key = issue(deployment.app, deployment.user(), name="laptop")
     deployment.run("UPDATE api_keys SET hash = :hash", hash="0" * 64)
 
     assert authenticate(deployment.app, key) is None
 
 
-def test_a_use_is_noted_at_most_once_a_minute(deployment: Deployment) -> None:
+def test_the_last_use_is_written_at_most_once_a_minute(deployment: Deployment) -> None:
     key = issue(deployment.app, deployment.user(), name="laptop")
 
     def used_at() -> object:
@@ -61,7 +61,7 @@ def test_a_use_is_noted_at_most_once_a_minute(deployment: Deployment) -> None:
     assert used_at() != first
 
 
-def test_two_keys_of_one_user_live_side_by_side(deployment: Deployment) -> None:
+def test_a_user_may_have_several_keys(deployment: Deployment) -> None:
     user = deployment.user()
     old, new = (issue(deployment.app, user, name=name) for name in ("old", "new"))
 
@@ -71,7 +71,7 @@ def test_two_keys_of_one_user_live_side_by_side(deployment: Deployment) -> None:
     assert authenticate(deployment.app, new) is not None
 
 
-def test_an_admins_key_says_so(deployment: Deployment) -> None:
+def test_the_key_of_an_admin_authenticates_an_admin(deployment: Deployment) -> None:
     key = issue(deployment.app, deployment.user(is_admin=True), name="root")
 
     caller = authenticate(deployment.app, key)

@@ -1,4 +1,4 @@
-"""How much one caller may ask, how often, and what a deployment without keys lets in."""
+"""Rate limits, limits on sizes, and the setting no_auth."""
 
 import gzip
 import json
@@ -32,7 +32,7 @@ def _prefix() -> str:
     return f"test-{uuid4().hex[:8]}:"
 
 
-def test_a_caller_who_asks_too_often_is_told_when_to_come_back(
+def test_a_caller_above_the_rate_limit_gets_retry_after(
     deployment: Deployment, database_url: str, redis: EmbeddedRedis
 ) -> None:
     slow = {
@@ -54,7 +54,7 @@ def test_a_caller_who_asks_too_often_is_told_when_to_come_back(
     assert other.status_code == 200
 
 
-def test_what_is_shown_as_a_key_but_is_none_fills_no_bucket(
+def test_an_invalid_key_is_not_counted(
     deployment: Deployment, database_url: str, redis: EmbeddedRedis
 ) -> None:
     slow = {
@@ -71,7 +71,7 @@ def test_what_is_shown_as_a_key_but_is_none_fills_no_bucket(
         assert api_user.ask("GET", TASKS).status_code == 200
 
 
-def test_who_has_no_token_of_a_run_cannot_empty_its_bucket(
+def test_an_invalid_claim_token_does_not_count_against_the_run(
     deployment: Deployment, database_url: str, redis: EmbeddedRedis
 ) -> None:
     slow = {
@@ -102,7 +102,7 @@ def test_who_has_no_token_of_a_run_cannot_empty_its_bucket(
     assert beats == [200] * 6 + [429]
 
 
-def test_every_answer_tells_how_many_requests_are_left(
+def test_every_response_reports_the_requests_left(
     deployment: Deployment, database_url: str, redis: EmbeddedRedis
 ) -> None:
     tight = {
@@ -142,7 +142,7 @@ def test_an_empty_bucket_fills_again(redis: EmbeddedRedis) -> None:
     rates.close()
 
 
-def test_without_redis_nobody_is_counted_and_hardly_anybody_waits() -> None:
+def test_without_redis_requests_are_not_counted_and_hardly_delayed() -> None:
     now = [0.0]
     rates = RateLimiter(DEAD_REDIS, "x:", per_second=0.01, burst=1, clock=lambda: now[0])
     asked = []
@@ -176,7 +176,7 @@ def test_a_page_has_at_most_a_hundred(api_user: ApiUser, limit: int, status: int
         assert api_user.ask("GET", f"{path}?limit={limit}").status_code == status
 
 
-def test_every_list_has_an_end(api_user: ApiUser) -> None:
+def test_every_list_has_a_limit(api_user: ApiUser) -> None:
     """Every `limit` that the API describes has a largest value, those of later routes too."""
     described = api_user.http.get("/api/v1/openapi.json").json()
     loose = [
@@ -200,7 +200,7 @@ def test_a_payload_nests_at_most_so_deep(api_user: ApiUser, depth: int, status: 
     assert api_user.create(payload=payload).status_code == status
 
 
-def test_what_would_grow_when_unpacked_is_not_unpacked(api_user: ApiUser) -> None:
+def test_a_compressed_body_is_not_decompressed(api_user: ApiUser) -> None:
     bomb = gzip.compress(json.dumps({"title": "a" * 50_000_000}).encode())
     headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
     started = time.monotonic()
@@ -211,7 +211,7 @@ def test_what_would_grow_when_unpacked_is_not_unpacked(api_user: ApiUser) -> Non
     assert time.monotonic() - started < 2
 
 
-def test_every_answer_has_the_headers_that_keep_browsers_honest(api_user: ApiUser) -> None:
+def test_every_response_has_the_security_headers(api_user: ApiUser) -> None:
     for answer in (
         api_user.ask("GET", TASKS),
         api_user.http.get(TASKS),
@@ -240,7 +240,7 @@ def unlocked(deployment: Deployment, database_url: str) -> Iterator[TestClient]:
         yield http
 
 
-def test_a_deployment_without_keys_works_for_the_named_user(
+def test_no_auth_authenticates_the_configured_user(
     unlocked: TestClient, deployment: Deployment
 ) -> None:
     made = unlocked.post(TASKS, json={"title": "mine"})
@@ -269,13 +269,13 @@ def test_a_deployment_without_keys_works_for_the_named_user(
         ({"X-API-Key": "nonsense"}, 401),
     ],
 )
-def test_a_deployment_without_keys_is_open_to_this_machine_alone(
+def test_no_auth_accepts_requests_from_this_machine_only(
     unlocked: TestClient, headers: dict[str, str], status: int
 ) -> None:
     assert unlocked.get(TASKS, headers=headers).status_code == status
 
 
-def test_a_deployment_without_keys_and_without_that_user_is_shut(
+def test_no_auth_with_an_unknown_user_refuses_requests(
     unlocked: TestClient, deployment: Deployment
 ) -> None:
     deployment.run("UPDATE users SET name = 'bob'")

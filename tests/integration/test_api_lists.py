@@ -1,4 +1,4 @@
-"""Choosing tasks in a list, over HTTP."""
+"""Filters of the list of tasks over HTTP."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -21,7 +21,7 @@ def titles(api_user: ApiUser, **params: Any) -> list[str]:
     return [task["title"] for task in answer.json()]
 
 
-def test_a_list_is_narrowed_by_everything_that_is_named(api_user: ApiUser) -> None:
+def test_a_list_is_filtered_by_every_given_criterion(api_user: ApiUser) -> None:
     api_user.created(
         title="Nightly build", type="echo", tags=["ci"], project_id="site", source="cli"
     )
@@ -38,7 +38,7 @@ def test_a_list_is_narrowed_by_everything_that_is_named(api_user: ApiUser) -> No
     assert titles(api_user.guest(), tag="ci") == []
 
 
-def test_a_list_covers_the_time_it_is_asked_about(api_user: ApiUser) -> None:
+def test_a_list_is_filtered_by_creation_time(api_user: ApiUser) -> None:
     first = api_user.created(title="first")
     api_user.deployment.run("UPDATE tasks SET created_at = created_at - interval '1 day'")
     second = api_user.created(title="second")
@@ -49,7 +49,7 @@ def test_a_list_covers_the_time_it_is_asked_about(api_user: ApiUser) -> None:
     assert first["id"] != second["id"]
 
 
-def test_a_choice_goes_on_over_pages(api_user: ApiUser) -> None:
+def test_a_filter_applies_to_every_page(api_user: ApiUser) -> None:
     for n in range(5):
         api_user.created(title=f"t{n}", tags=["odd" if n % 2 else "even"])
 
@@ -63,13 +63,13 @@ def test_a_choice_goes_on_over_pages(api_user: ApiUser) -> None:
     ("name", "value"),
     [("created_after", "yesterday"), ("created_before", "2020-01-01"), ("title", "a\0b")],
 )
-def test_a_choice_that_makes_no_sense_is_refused(api_user: ApiUser, name: str, value: str) -> None:
+def test_an_invalid_filter_is_refused(api_user: ApiUser, name: str, value: str) -> None:
     answer = api_user.ask("GET", TASKS, params={name: value})
 
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, name)
 
 
-def test_a_slip_in_the_name_of_a_filter_is_refused(api_user: ApiUser) -> None:
+def test_a_misspelled_filter_is_refused(api_user: ApiUser) -> None:
     answer = api_user.ask("GET", TASKS, params={"stauts": "failed"})
 
     assert answer.status_code == 400
@@ -80,7 +80,7 @@ def test_a_slip_in_the_name_of_a_filter_is_refused(api_user: ApiUser) -> None:
     assert {"status", "created_after", "limit"} <= set(known)
 
 
-def test_a_name_that_the_query_of_a_route_does_not_know_is_refused(api_user: ApiUser) -> None:
+def test_an_unknown_query_parameter_is_refused(api_user: ApiUser) -> None:
     described = api_user.http.get("/api/v1/openapi.json").json()["paths"]
     # Runs are opened by the token of a claim, what admins do is not there, and anybody may look
     # whether the service lives.

@@ -1,4 +1,4 @@
-"""Requests that once were answered with a fault of ours, and others like them on every route."""
+"""Unusual requests that once caused a 500, and similar ones on every route."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +17,7 @@ def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
         yield api_user.guest(is_admin=True)
 
 
-def test_a_nul_in_a_path_names_nothing_on_any_route(api_user: ApiUser) -> None:
+def test_a_nul_in_a_path_gets_404_on_every_route(api_user: ApiUser) -> None:
     named = [one for one in operations(api_user) if one.ids]
     assert named
 
@@ -25,10 +25,10 @@ def test_a_nul_in_a_path_names_nothing_on_any_route(api_user: ApiUser) -> None:
         answer = operation.call(api_user, dict.fromkeys(operation.ids, "%00"))
 
         # The routes of runs are opened by the token of a claim.
-        assert answer.status_code == (401 if operation.is_runs else 404), f"{operation}"
+        assert answer.status_code == (401 if operation.needs_claim_token else 404), f"{operation}"
 
 
-def test_a_nul_in_a_query_is_refused_by_name_on_any_route(api_user: ApiUser) -> None:
+def test_a_nul_in_a_query_is_refused_with_its_parameter(api_user: ApiUser) -> None:
     described = api_user.http.get("/api/v1/openapi.json").json()["paths"]
     asked = [
         (path, parameter["name"])
@@ -46,7 +46,7 @@ def test_a_nul_in_a_query_is_refused_by_name_on_any_route(api_user: ApiUser) -> 
 
 
 @pytest.mark.parametrize("wrong", [[], [None], False, 0, "text"])
-def test_what_is_no_object_inside_a_body_is_refused_by_name(
+def test_a_nested_value_that_is_not_an_object_is_refused_by_name(
     api_user: ApiUser, wrong: object
 ) -> None:
     asked: list[tuple[str, str, dict[str, Any], str]] = [
@@ -106,7 +106,7 @@ def test_an_instant_is_written_out(api_user: ApiUser, instant: object) -> None:
         assert api_user.ask("GET", "/api/v1/admin/audit", params=asked).status_code == 400
 
 
-def test_an_edge_of_a_batch_that_leads_nowhere_is_named(api_user: ApiUser) -> None:
+def test_an_edge_to_an_unknown_task_of_a_batch_is_named(api_user: ApiUser) -> None:
     body = {"tasks": [{"title": "a"}], "edges": [{"parent": 0, "child": 1}]}
 
     answer = api_user.ask("POST", "/api/v1/plan", json=body)
@@ -129,7 +129,7 @@ def test_a_refused_field_is_named_once(api_user: ApiUser) -> None:
     assert answer["detail"] == f"status: is not a status of a task; legal: {wrong['legal']}"
 
 
-def test_the_sentence_of_a_refusal_says_what_would_do(api_user: ApiUser) -> None:
+def test_the_detail_of_an_error_lists_legal_values(api_user: ApiUser) -> None:
     answer = api_user.create(priority=9).json()
 
     assert answer["detail"] == "priority: is too large; legal: a whole number from 1 to 4"
@@ -143,7 +143,7 @@ def test_the_sentence_of_a_refusal_says_what_would_do(api_user: ApiUser) -> None
         (f"{TASKS}/task_0/wait", "timeout", "a whole number from 0 to 60"),
     ],
 )
-def test_a_wrong_word_in_a_query_is_told_what_would_do(
+def test_the_error_for_a_wrong_query_value_lists_legal_values(
     api_user: ApiUser, path: str, name: str, legal: str
 ) -> None:
     answer = api_user.ask("GET", path, params={name: "yesterday"}).json()

@@ -1,4 +1,4 @@
-"""The single queue over HTTP, in the words of its design."""
+"""The single queue over HTTP, with the names of its design."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -38,7 +38,7 @@ def entry(api_user: ApiUser, queue_id: str) -> dict[str, Any]:
     return shown
 
 
-def test_a_prompt_is_queued_and_told_its_place(api_user: ApiUser) -> None:
+def test_a_submitted_prompt_gets_its_position(api_user: ApiUser) -> None:
     first, second = put(api_user).json(), put(api_user)
 
     assert second.status_code == 201
@@ -64,7 +64,7 @@ def test_an_entry_is_accepted_as_pending_however_quick_a_worker_is(
     assert entry(api_user, accepted["queue_id"])["state"] == "dispatching"
 
 
-def test_all_that_was_said_travels_to_the_runner_and_back(api_user: ApiUser) -> None:
+def test_every_field_of_a_prompt_reaches_the_runner_and_is_returned(api_user: ApiUser) -> None:
     said = {
         "model": "sonnet",
         "timeout_seconds": 1800,
@@ -105,7 +105,7 @@ def test_secrets_of_an_entry_reach_the_runner_and_nobody_else(api_user: ApiUser)
     assert outsider(api_user).work()["spec"]["env"] == env
 
 
-def test_an_entry_says_who_has_it_once_it_is_dispatched(api_user: ApiUser) -> None:
+def test_a_dispatched_entry_names_its_agent(api_user: ApiUser) -> None:
     deployment = api_user.deployment
     queue_id = put(api_user).json()["queue_id"]
     waiting = entry(api_user, queue_id)
@@ -182,7 +182,7 @@ def test_a_queued_entry_is_cancelled_at_once(api_user: ApiUser) -> None:
     assert (again.status_code, again.json()["code"]) == (400, "TASK_ALREADY_COMPLETED")
 
 
-def test_what_a_page_submits_comes_from_the_web(api_user: ApiUser) -> None:
+def test_a_prompt_from_a_page_has_the_source_web(api_user: ApiUser) -> None:
     answer = api_user.ask("POST", "/api/task", json={"prompt": "hello", "source": "cli"})
 
     assert answer.status_code == 201
@@ -190,7 +190,7 @@ def test_what_a_page_submits_comes_from_the_web(api_user: ApiUser) -> None:
     assert entry(api_user, answer.json()["queue_id"])["source"] == "web"
 
 
-def test_a_full_queue_answers_503(deployment: Deployment, database_url: str) -> None:
+def test_a_full_queue_responds_503(deployment: Deployment, database_url: str) -> None:
     with serve_api(deployment, database_url, AG_QUEUE_MAX_SIZE="2") as api_user:
         put(api_user), put(api_user)
 
@@ -201,7 +201,7 @@ def test_a_full_queue_answers_503(deployment: Deployment, database_url: str) -> 
         assert api_user.ask("GET", "/status").json()["queue"]["depth"] == 2
 
 
-def test_the_status_tells_how_full_the_queue_is(api_user: ApiUser) -> None:
+def test_the_status_reports_how_full_the_queue_is(api_user: ApiUser) -> None:
     put(api_user)
     api_user.deployment.run("UPDATE tasks SET created_at = created_at - interval '5 minutes'")
 
@@ -215,7 +215,7 @@ def test_the_status_tells_how_full_the_queue_is(api_user: ApiUser) -> None:
     assert 300 <= queue["oldest_age_seconds"] < 400
 
 
-def test_the_status_tells_what_became_of_a_schedulers_jobs(
+def test_the_status_lists_the_jobs_of_a_scheduler(
     deployment: Deployment, database_url: str
 ) -> None:
     job = {"source": "scheduler", "source_job": "nightly-maintenance"}
@@ -263,7 +263,7 @@ def test_a_job_that_a_limit_refuses_is_skipped(
     assert (job["last_status"], job["last_queue_id"]) == (word, None)
 
 
-def test_endless_names_of_jobs_leave_no_endless_rows(
+def test_the_number_of_stored_jobs_is_limited(
     api_user: ApiUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduler_jobs, "MAX_JOBS", 2)
@@ -274,7 +274,7 @@ def test_endless_names_of_jobs_leave_no_endless_rows(
     assert [job["name"] for job in api_user.ask("GET", "/status").json()["jobs"]] == ["a", "b"]
 
 
-def test_an_address_of_an_agent_is_taken_and_not_heeded(api_user: ApiUser) -> None:
+def test_an_agent_url_is_accepted_and_ignored(api_user: ApiUser) -> None:
     answer = put(api_user, agent_url="https://localhost:9000")
 
     assert answer.status_code == 201
@@ -303,7 +303,7 @@ def test_a_wrong_field_is_named(api_user: ApiUser, body: dict[str, Any], field: 
     assert answer.json()["errors"][0]["field"] == field
 
 
-def test_workflow_words_are_taken_and_returned(api_user: ApiUser) -> None:
+def test_workflow_field_names_are_accepted_and_returned(api_user: ApiUser) -> None:
     answer = api_user.ask(
         "POST",
         "/api/v1/tasks",
@@ -324,7 +324,7 @@ def test_workflow_words_are_taken_and_returned(api_user: ApiUser) -> None:
     assert (task["error_info"], task["lease_owner"], task["lease_expires_at"]) == (None, None, None)
 
 
-def test_the_holder_and_the_failure_are_told_under_workflow_words(api_user: ApiUser) -> None:
+def test_holder_and_failure_are_returned_under_workflow_names(api_user: ApiUser) -> None:
     deployment = api_user.deployment
     deployment.agent()
     task_id = api_user.created()["id"]

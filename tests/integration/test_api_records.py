@@ -1,4 +1,4 @@
-"""What happened to tasks, over HTTP: attempts, events, artifacts, notices; and usage."""
+"""Attempts, events, artifacts, notices and usage over HTTP."""
 
 from collections.abc import Iterator
 
@@ -38,11 +38,11 @@ def test_attempts_are_listed_the_latest_first(api_user: ApiUser) -> None:
     assert [one["epoch"] for one in first.json() + rest.json()] == [2, 1]
 
 
-def test_a_task_nobody_claimed_has_no_attempts(api_user: ApiUser) -> None:
+def test_an_unclaimed_task_has_no_attempts(api_user: ApiUser) -> None:
     assert api_user.ask("GET", f"{TASKS}/{api_user.created()['id']}/attempts").json() == []
 
 
-def test_events_of_a_task_go_on_after_the_last_one_seen(api_user: ApiUser) -> None:
+def test_events_of_a_task_continue_after_an_id(api_user: ApiUser) -> None:
     task = api_user.created()
     api_user.ask("DELETE", f"{TASKS}/{task['id']}")
 
@@ -53,7 +53,7 @@ def test_events_of_a_task_go_on_after_the_last_one_seen(api_user: ApiUser) -> No
     assert rest.json() == events[1:]
 
 
-def test_an_artifact_is_listed_described_and_saved(api_user: ApiUser) -> None:
+def test_an_artifact_is_listed_read_and_downloaded(api_user: ApiUser) -> None:
     task = api_user.created()
     api_user.deployment.run(
         "INSERT INTO artifacts (id, task_id, user_id, epoch, name, kind, size, content)"
@@ -103,7 +103,7 @@ def test_usage_and_its_ledger_agree(api_user: ApiUser) -> None:
     assert used["night"]["limit_usd"] is None
 
 
-def test_a_user_is_told_who_they_are(api_user: ApiUser) -> None:
+def test_a_user_reads_their_own_account(api_user: ApiUser) -> None:
     api_user.created()
 
     me = api_user.ask("GET", "/api/v1/users/me").json()
@@ -113,7 +113,7 @@ def test_a_user_is_told_who_they_are(api_user: ApiUser) -> None:
 
 
 @pytest.mark.parametrize("cursor", ["x", "-1", "٣", "9" * 30])
-def test_a_cursor_that_is_none_is_refused(api_user: ApiUser, cursor: str) -> None:
+def test_a_malformed_cursor_is_refused(api_user: ApiUser, cursor: str) -> None:
     answer = api_user.ask("GET", "/api/v1/notices", params={"before": cursor})
 
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, "before")

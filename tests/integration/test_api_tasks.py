@@ -17,7 +17,7 @@ def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
         yield api_user
 
 
-def test_a_created_task_is_answered_whole(api_user: ApiUser) -> None:
+def test_the_response_to_a_create_is_the_whole_task(api_user: ApiUser) -> None:
     answer = api_user.create(title="say hello", type="echo", payload={"hello": "world"}, tags=["a"])
 
     task = answer.json()
@@ -33,7 +33,7 @@ def test_a_created_task_is_answered_whole(api_user: ApiUser) -> None:
     assert task["tags"] == ["a"]
 
 
-def test_what_is_left_out_is_filled_in_by_the_service(api_user: ApiUser) -> None:
+def test_absent_fields_get_their_defaults(api_user: ApiUser) -> None:
     task = api_user.created()
 
     row = api_user.deployment.row(api_user.row_id(task["id"]))
@@ -95,7 +95,7 @@ def test_every_field_reaches_the_row(api_user: ApiUser) -> None:
 
 
 @pytest.mark.parametrize("where", ["header", "body"])
-def test_the_same_key_again_answers_with_the_first_task(api_user: ApiUser, where: str) -> None:
+def test_a_repeated_key_returns_the_existing_task(api_user: ApiUser, where: str) -> None:
     def send(title: str) -> Any:
         if where == "body":
             return api_user.create(title=title, idempotency_key="once")
@@ -118,7 +118,7 @@ def test_a_key_belongs_to_its_user_alone(api_user: ApiUser) -> None:
     assert mine["id"] != theirs["id"]
 
 
-def test_a_repeat_is_answered_even_when_nothing_more_would_be_let_in(api_user: ApiUser) -> None:
+def test_a_repeated_create_succeeds_even_at_a_limit(api_user: ApiUser) -> None:
     guest = api_user.guest(max_pending=1)
     first = guest.created(idempotency_key="once")
 
@@ -146,7 +146,7 @@ def test_a_key_that_a_header_cannot_carry_is_refused(api_user: ApiUser, key: byt
     assert answer.json()["errors"][0]["field"] == "Idempotency-Key"
 
 
-def test_a_task_is_read_as_it_stands(api_user: ApiUser) -> None:
+def test_a_task_is_read(api_user: ApiUser) -> None:
     task = api_user.created()
 
     assert api_user.ask("GET", f"{TASKS}/{task['id']}").json() == task
@@ -200,7 +200,7 @@ def test_pages_follow_each_other_newest_first_without_gaps(api_user: ApiUser) ->
         ("validating", 0),
     ],
 )
-def test_a_list_takes_status_state_and_alias_words(
+def test_a_list_accepts_statuses_states_and_aliases(
     api_user: ApiUser, word: str, count: int
 ) -> None:
     tasks = [api_user.created() for _ in range(3)]
@@ -232,7 +232,7 @@ def test_a_wrong_query_is_refused_by_name(api_user: ApiUser, query: str, field: 
     assert [wrong["field"] for wrong in answer.json()["errors"]] == [field]
 
 
-def test_a_wrong_status_is_told_the_legal_words(api_user: ApiUser) -> None:
+def test_the_error_for_a_wrong_status_lists_legal_values(api_user: ApiUser) -> None:
     answer = api_user.ask("GET", f"{TASKS}?status=finished")
 
     legal = answer.json()["errors"][0]["legal"].split(", ")
@@ -277,7 +277,7 @@ def test_queue_status_counts_what_runs_and_waits(api_user: ApiUser) -> None:
     }
 
 
-def test_limits_tell_the_plan(api_user: ApiUser) -> None:
+def test_limits_are_those_of_the_plan(api_user: ApiUser) -> None:
     limits = api_user.ask("GET", "/api/v1/users/me/limits").json()
 
     assert limits["plan"] == "team"
@@ -307,7 +307,7 @@ def test_a_month_without_hours_left_is_refused(api_user: ApiUser) -> None:
     assert (answer.status_code, answer.json()["code"]) == (403, "MONTHLY_LIMIT_REACHED")
 
 
-def test_a_full_deployment_says_when_to_come_back(
+def test_a_full_deployment_responds_with_retry_after(
     deployment: Deployment, database_url: str
 ) -> None:
     with serve_api(deployment, database_url, OVERNIGHT_QUEUE_MAX_SIZE="1") as api_user:
@@ -319,7 +319,7 @@ def test_a_full_deployment_says_when_to_come_back(
     assert answer.json()["detail"] == "queue is at capacity (1 tasks)"
 
 
-def test_the_producers_client_speaks_to_the_service(api_user: ApiUser) -> None:
+def test_the_client_works_with_the_service(api_user: ApiUser) -> None:
     client = api_user.client()
     task = client.tasks.create("say hello", payload={"hello": "world"}, type="echo")
 
@@ -361,7 +361,7 @@ def test_submits_and_refusals_are_logged(
 
 
 @pytest.mark.parametrize("inside_spec", [False, True])
-def test_a_task_reads_what_it_refers_to(api_user: ApiUser, *, inside_spec: bool) -> None:
+def test_a_task_reads_its_references(api_user: ApiUser, *, inside_spec: bool) -> None:
     api_user.deployment.agent()
     first = api_user.created()
     [run] = [api_user.deployment.start(one) for one in api_user.deployment.claim().claims]
@@ -385,7 +385,7 @@ def test_a_task_reads_what_it_refers_to(api_user: ApiUser, *, inside_spec: bool)
         ({"spec": {"context_refs": "task:a:output"}}, "spec.context_refs"),
     ],
 )
-def test_a_reference_to_nothing_names_its_field(
+def test_an_unknown_reference_names_its_field(
     api_user: ApiUser, body: dict[str, Any], field: str
 ) -> None:
     answer = api_user.create(**body)

@@ -1,4 +1,4 @@
-"""Every operation, those of tomorrow too: who may call it, and on whose things."""
+"""Every operation in the OpenAPI document: who may call it, and on whose objects."""
 
 from collections.abc import Callable, Iterator
 from uuid import uuid4
@@ -100,7 +100,7 @@ def _plain(answer: Response) -> tuple[int, bytes, dict[str, str]]:
     return answer.status_code, answer.content, headers
 
 
-def test_anothers_things_look_exactly_like_nothing(api_user: ApiUser) -> None:
+def test_other_users_objects_are_not_found(api_user: ApiUser) -> None:
     guest = api_user.guest()
     named = [one for one in operations(api_user) if one.ids]
     unknown = {name for one in named for name in one.ids} - MAKERS.keys()
@@ -114,17 +114,17 @@ def test_anothers_things_look_exactly_like_nothing(api_user: ApiUser) -> None:
 
         theirs, none = (operation.call(api_user, ids) for ids in (foreign, nothing))
 
-        expected = 401 if operation.is_runs else 404
+        expected = 401 if operation.needs_claim_token else 404
         assert none.status_code == expected, f"{operation} on nothing: {none.text}"
         assert _plain(theirs) == _plain(none), str(operation)
         assert _traces(guest) == before, f"{operation} left a trace on another user's things"
 
 
-def test_the_same_operations_do_find_ones_own_things(api_user: ApiUser) -> None:
+def test_the_same_operations_find_own_objects(api_user: ApiUser) -> None:
     """Else the test above would prove nothing."""
     mute = []
     for operation in operations(api_user):
-        if operation.ids and not operation.is_admins:
+        if operation.ids and not operation.is_for_admins:
             own = {name: MAKERS[name][0](api_user) for name in operation.ids}
             if "key_id" in own:
                 spare = issue(api_user.deployment.app, api_user.user, name="spare")
@@ -137,33 +137,33 @@ def test_the_same_operations_do_find_ones_own_things(api_user: ApiUser) -> None:
     assert not mute
 
 
-def test_without_a_key_every_operation_is_closed(api_user: ApiUser) -> None:
+def test_every_operation_refuses_a_request_without_a_key(api_user: ApiUser) -> None:
     for operation in operations(api_user):
         path = operation.path.format(**dict.fromkeys(operation.ids, "nothing"))
         answer = api_user.http.request(operation.method, path, json=operation.body)
 
-        expected = {200, 503} if operation.is_open else {401}
+        expected = {200, 503} if operation.is_public else {401}
         assert answer.status_code in expected, str(operation)
 
 
-def test_a_key_without_the_right_is_refused_everywhere(api_user: ApiUser) -> None:
+def test_a_key_without_the_scope_is_refused_everywhere(api_user: ApiUser) -> None:
     """One that may only list its keys; what admins do is not even there for it."""
     lister = api_user.guest(scopes=("keys:read",))
 
     for operation in operations(api_user):
-        if operation.is_open or str(operation) == "GET /api/v1/keys":
+        if operation.is_public or str(operation) == "GET /api/v1/keys":
             continue
         answer = operation.call(lister)
 
-        expected = (404, "NOT_FOUND") if operation.is_admins else (403, "FORBIDDEN")
-        if operation.is_runs:
+        expected = (404, "NOT_FOUND") if operation.is_for_admins else (403, "FORBIDDEN")
+        if operation.needs_claim_token:
             expected = (401, "UNAUTHENTICATED")
         assert (answer.status_code, answer.json()["code"]) == expected, str(operation)
 
 
-def test_what_admins_do_is_not_there_for_others(api_user: ApiUser) -> None:
+def test_admin_operations_respond_404_to_others(api_user: ApiUser) -> None:
     nowhere = api_user.ask("GET", "/api/v1/nowhere")
-    for_admins = [one for one in operations(api_user) if one.is_admins]
+    for_admins = [one for one in operations(api_user) if one.is_for_admins]
     limited = api_user.guest(is_admin=True, scopes=("tasks:read", "tasks:write", "keys:write"))
 
     assert for_admins
@@ -172,14 +172,16 @@ def test_what_admins_do_is_not_there_for_others(api_user: ApiUser) -> None:
             assert _plain(operation.call(caller)) == _plain(nowhere), str(operation)
 
 
-def test_every_operation_that_changes_something_wants_a_right_to_write(api_user: ApiUser) -> None:
+def test_every_changing_operation_needs_a_write_scope(api_user: ApiUser) -> None:
     reader = api_user.guest(scopes=("tasks:read", "keys:read"))
     # A plan tells what a submit would come to, and keeps nothing.
     only_asks = {"POST /api/v1/plan", "POST /api/v1/dags/plan"}
     changing: list[Operation] = [
         one
         for one in operations(api_user)
-        if one.method != "GET" and str(one) not in only_asks and not one.is_admins | one.is_runs
+        if one.method != "GET"
+        and str(one) not in only_asks
+        and not one.is_for_admins | one.needs_claim_token
     ]
 
     assert changing

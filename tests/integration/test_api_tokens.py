@@ -1,4 +1,4 @@
-"""Tokens made out elsewhere: one good kind, and every other answered alike."""
+"""JSON Web Tokens: one valid kind, and the same response to every other."""
 
 import base64
 import hashlib
@@ -107,7 +107,7 @@ def show(api_user: ApiUser, token: str, method: str = "GET", **options: Any) -> 
     ("key", "algorithm", "kid"),
     [(RSA, "RS256", "one"), (EC, "ES256", "two"), (ED, "EdDSA", "three")],
 )
-def test_a_token_of_a_known_key_opens_the_door(
+def test_a_token_signed_with_a_known_key_is_accepted(
     api_user: ApiUser, key: Private, algorithm: str, kid: str
 ) -> None:
     for subject in ("ada", str(api_user.user)):
@@ -122,7 +122,7 @@ def test_a_token_of_a_known_key_opens_the_door(
     assert len(listed.json()) == 2
 
 
-def test_a_token_reaches_no_further_than_its_scopes(api_user: ApiUser) -> None:
+def test_a_token_is_limited_to_its_scopes(api_user: ApiUser) -> None:
     reader = signed(headers={"kid": "one"}, scope="tasks:read email", scopes=None)
     nothing = signed(headers={"kid": "one"}, scope=None)
     listed = signed(headers={"kid": "one"}, scope=None, scopes=["tasks:read", 7, {"a": 1}])
@@ -203,7 +203,7 @@ def _regrown(token: str) -> str:
     return f"{head}.{part(claims(sub='root'))}.{signature}"
 
 
-def test_every_bad_token_is_answered_alike(api_user: ApiUser) -> None:
+def test_every_invalid_token_gets_the_same_response(api_user: ApiUser) -> None:
     assert show(api_user, signed(headers=KID)).status_code == 200
     plain = api_user.http.get(TASKS)
 
@@ -225,13 +225,13 @@ def test_a_token_may_be_late_by_the_leeway(api_user: ApiUser) -> None:
     assert show(api_user, late).status_code == 200
 
 
-def test_a_token_is_no_key(api_user: ApiUser) -> None:
+def test_a_token_is_refused_in_the_header_for_keys(api_user: ApiUser) -> None:
     headers = {"X-API-Key": signed(headers=KID)}
 
     assert api_user.http.get(TASKS, headers=headers).status_code == 401
 
 
-def test_without_the_setting_no_token_is_taken(deployment: Deployment, database_url: str) -> None:
+def test_without_the_setting_tokens_are_refused(deployment: Deployment, database_url: str) -> None:
     with serve_api(deployment, database_url) as api_user:
         deployment.run("UPDATE users SET name = 'ada' WHERE id = :id", id=api_user.user)
 
@@ -291,7 +291,7 @@ class _Issuer(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def test_a_flood_of_unknown_keys_asks_the_issuer_once_a_minute() -> None:
+def test_unknown_keys_make_one_request_a_minute_to_the_issuer() -> None:
     _Issuer.keys, _Issuer.asked = [jwk(RSA, "one")], 0
     server = HTTPServer(("127.0.0.1", 0), _Issuer)
     Thread(target=server.serve_forever, daemon=True).start()
@@ -339,9 +339,7 @@ def test_a_flood_of_unknown_keys_asks_the_issuer_once_a_minute() -> None:
         ({"NO_AUTH": "ada", "API_HOST": "192.0.2.7"}, "may listen on this machine only"),
     ],
 )
-def test_settings_that_would_weaken_the_door_are_refused(
-    settings: dict[str, str], said: str
-) -> None:
+def test_insecure_token_settings_are_refused(settings: dict[str, str], said: str) -> None:
     environ = {f"OVERNIGHT_{name}": value for name, value in settings.items()}
 
     with pytest.raises(SettingsError) as refusal:

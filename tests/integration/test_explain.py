@@ -1,4 +1,4 @@
-"""Why a task waits, reason by reason, in a real deployment."""
+"""Explain: each reason in a real database."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, time, timedelta
@@ -60,7 +60,7 @@ def only(
     return reason
 
 
-def test_a_task_that_nothing_holds_has_no_reason_and_is_claimed_next(
+def test_a_task_without_reasons_is_claimed_next(
     deployment: Deployment,
 ) -> None:
     deployment.agent()
@@ -73,7 +73,7 @@ def test_a_task_that_nothing_holds_has_no_reason_and_is_claimed_next(
     assert [one.claim.task_id for one in deployment.claim().claims] == [task]
 
 
-def test_another_users_task_looks_like_none(deployment: Deployment) -> None:
+def test_another_users_task_is_not_found(deployment: Deployment) -> None:
     task = deployment.task(deployment.user())
 
     with pytest.raises(TaskNotFound):
@@ -141,7 +141,7 @@ def test_a_pause_says_since_when_and_why(deployment: Deployment, scope: str) -> 
     assert "`overnight resume --" in reason.message
 
 
-def test_a_pause_of_ones_own_says_how_one_ends_it_oneself(deployment: Deployment) -> None:
+def test_a_users_own_pause_names_the_command_that_ends_it(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user(name="ada")
     task = deployment.task(user)
@@ -157,7 +157,9 @@ def test_a_pause_of_ones_own_says_how_one_ends_it_oneself(deployment: Deployment
     assert "--me" not in only(deployment, user, task).message
 
 
-def test_a_paused_pool_holds_nobody_whom_another_can_serve(deployment: Deployment) -> None:
+def test_a_paused_pool_is_no_reason_if_another_pool_can_run_the_task(
+    deployment: Deployment,
+) -> None:
     deployment.agent()
     deployment.agent(agent_id="other", pool="other")
     user = deployment.user()
@@ -168,7 +170,7 @@ def test_a_paused_pool_holds_nobody_whom_another_can_serve(deployment: Deploymen
     assert not reasons(deployment, user, task)
 
 
-def test_a_shut_window_says_when_it_opens(deployment: Deployment) -> None:
+def test_a_closed_window_says_when_it_opens(deployment: Deployment) -> None:
     deployment.set_clock(NOON)
     deployment.agent()
     user = deployment.user()
@@ -184,7 +186,7 @@ def test_a_shut_window_says_when_it_opens(deployment: Deployment) -> None:
     assert reason.details["opens_at"] == datetime(2026, 11, 16, 21, 0, tzinfo=UTC)
 
 
-def test_a_window_that_opened_unnoticed_holds_nobody(deployment: Deployment) -> None:
+def test_a_window_that_has_just_opened_is_no_reason(deployment: Deployment) -> None:
     deployment.set_clock(NOON)
     deployment.agent()
     user = deployment.user()
@@ -196,7 +198,7 @@ def test_a_window_that_opened_unnoticed_holds_nobody(deployment: Deployment) -> 
     assert not reasons(deployment, user, task)
 
 
-def test_under_continue_only_what_came_too_late_waits(deployment: Deployment) -> None:
+def test_with_continue_only_tasks_created_after_closing_wait(deployment: Deployment) -> None:
     deployment.set_clock(NOON - 7 * HOUR)
     deployment.agent()
     user = deployment.user()
@@ -209,7 +211,7 @@ def test_under_continue_only_what_came_too_late_waits(deployment: Deployment) ->
     assert only(deployment, user, late).code == "window"
 
 
-def test_a_zone_that_cannot_be_read_is_told(deployment: Deployment) -> None:
+def test_an_unknown_time_zone_is_reported(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user(window_zone="Mars/Base", window_from=time(22), window_to=time(6))
     task = deployment.task(user)
@@ -221,7 +223,7 @@ def test_a_zone_that_cannot_be_read_is_told(deployment: Deployment) -> None:
     assert reason.details["opens_at"] is None
 
 
-def test_a_disabled_user_is_told_from_one_without_a_plan(deployment: Deployment) -> None:
+def test_a_disabled_user_gets_another_message_than_a_limit_of_zero(deployment: Deployment) -> None:
     deployment.agent()
     user, none = deployment.user(), deployment.user(max_concurrent_agents=0)
     disable_user(deployment.app, user)
@@ -230,7 +232,7 @@ def test_a_disabled_user_is_told_from_one_without_a_plan(deployment: Deployment)
     assert "overnight user limits" in only(deployment, none, deployment.task(none)).message
 
 
-def test_a_full_plan_says_how_full(deployment: Deployment) -> None:
+def test_a_full_plan_reports_running_and_allowed_tasks(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user(max_concurrent_agents=1)
     deployment.running(user)
@@ -243,7 +245,7 @@ def test_a_full_plan_says_how_full(deployment: Deployment) -> None:
     )
 
 
-def test_hours_say_what_is_needed_what_is_left_and_what_to_do(deployment: Deployment) -> None:
+def test_hours_report_need_rest_and_advice(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user(PlanTier.PRO, monthly_agent_hours_limit=1)
     deployment.run(
@@ -264,7 +266,7 @@ def test_hours_say_what_is_needed_what_is_left_and_what_to_do(deployment: Deploy
     assert not reasons(deployment, user, small)
 
 
-def test_hours_that_will_never_do_are_told_as_such(deployment: Deployment) -> None:
+def test_a_timeout_longer_than_the_month_is_reported(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user(PlanTier.PRO, monthly_agent_hours_limit=1)
     task = deployment.task(user, timeout_seconds=7200)
@@ -272,7 +274,7 @@ def test_hours_that_will_never_do_are_told_as_such(deployment: Deployment) -> No
     assert "more than the 1 h of a whole month" in only(deployment, user, task).message
 
 
-def test_hours_that_are_used_up_or_not_there_are_told_as_such(deployment: Deployment) -> None:
+def test_used_up_hours_and_a_limit_of_zero_are_reported(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user(monthly_agent_hours_limit=1)
     task = deployment.task(user, timeout_seconds=60)
@@ -287,7 +289,7 @@ def test_hours_that_are_used_up_or_not_there_are_told_as_such(deployment: Deploy
     )
 
 
-def test_a_plan_without_any_slot_is_told_as_such(deployment: Deployment) -> None:
+def test_a_limit_of_zero_tasks_is_reported(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user(max_concurrent_agents=0)
 
@@ -296,7 +298,7 @@ def test_a_plan_without_any_slot_is_told_as_such(deployment: Deployment) -> None
     )
 
 
-def test_hours_promised_to_a_run_may_come_back(deployment: Deployment) -> None:
+def test_hours_reserved_for_a_run_are_reported(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user(PlanTier.PRO, monthly_agent_hours_limit=1)
     deployment.running(user, timeout_seconds=1800)
@@ -319,7 +321,7 @@ def test_a_lock_names_its_holder_and_since_when(deployment: Deployment) -> None:
     assert reason.details["since"] == deployment.row(run.claim.task_id)["claimed_at"]
 
 
-def test_who_comes_later_is_behind_for_a_slot(deployment: Deployment) -> None:
+def test_a_later_task_is_behind_for_a_slot(deployment: Deployment) -> None:
     deployment.agent(slots=1)
     user = deployment.user()
     first, second = deployment.task(user), deployment.task(user)
@@ -392,7 +394,7 @@ def test_a_pass_looks_past_lanes_with_nothing_for_the_pool(deployment: Deploymen
     assert [one.claim.task_id for one in deployment.claim().claims] == [task]
 
 
-def test_a_lane_the_pool_gave_up_on_is_told(deployment: Deployment) -> None:
+def test_a_lane_that_the_pool_skips_is_reported(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user()
     task = deployment.task(user)
@@ -419,7 +421,7 @@ def test_quick_tasks_share_a_slot_and_so_none_is_behind(deployment: Deployment) 
     assert held == tasks[5:]
 
 
-def test_what_runs_or_has_ended_says_so(deployment: Deployment) -> None:
+def test_running_and_ended_tasks_report_their_state(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user()
     run = deployment.running(user)
@@ -435,7 +437,7 @@ def test_what_runs_or_has_ended_says_so(deployment: Deployment) -> None:
     assert "it completed at" in ended.message
 
 
-def test_all_that_holds_a_task_is_told(deployment: Deployment) -> None:
+def test_every_reason_is_reported(deployment: Deployment) -> None:
     user = deployment.user(max_concurrent_agents=0)
     pause(deployment.app, EVERYTHING, actor="human:operator")
     task = deployment.task(user)
@@ -443,7 +445,7 @@ def test_all_that_holds_a_task_is_told(deployment: Deployment) -> None:
     assert list(reasons(deployment, user, task)) == ["paused", "plan_concurrency", "no_worker"]
 
 
-def test_the_api_explains_to_the_owner_alone(api_user: ApiUser) -> None:
+def test_only_the_owner_gets_an_explanation(api_user: ApiUser) -> None:
     task = api_user.created()
     path = f"{TASKS}/{task['id']}/explain"
 

@@ -1,4 +1,4 @@
-"""Explain beside the real gate: it finds no reason exactly where the next pass would claim."""
+"""Explain compared with the gate: no reason exactly if the next pass claims the task."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Why a task waits for others, in terms of its edges."""
+"""Explain: reasons from a task's edges."""
 
 from overnight.models.explain import Reason
 from overnight_server.domain.ids import TaskId, UserId, show_task
@@ -10,7 +10,7 @@ from tests.support.deployment import CLAIM_SETTINGS, LOOSE, Deployment
 from tests.support.graphs import begin
 
 
-def test_a_dependency_says_what_each_edge_waits_for(deployment: Deployment) -> None:
+def test_a_dependency_reports_how_each_parent_must_end(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user()
     tasks = [NewTask(title="t", type="echo") for _ in range(4)]

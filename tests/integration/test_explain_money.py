@@ -1,4 +1,4 @@
-"""Explain where money is what a task waits for."""
+"""Explain: reasons from budgets."""
 
 from overnight.models.explain import Reason
 from overnight_server.domain.ids import TaskId, UserId
@@ -37,7 +37,7 @@ def test_a_budget_that_cannot_pay_is_named(deployment: Deployment) -> None:
     assert begins > deployment.one("SELECT clock() AS now")["now"]
 
 
-def test_a_task_that_costs_more_than_a_whole_night_is_told_so(deployment: Deployment) -> None:
+def test_a_task_more_expensive_than_a_whole_night_is_reported(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user(night_budget_usd=1)
     task = deployment.task(user, max_cost_usd=2.5)
@@ -47,7 +47,7 @@ def test_a_task_that_costs_more_than_a_whole_night_is_told_so(deployment: Deploy
     )
 
 
-def test_a_night_without_any_money_pays_for_nothing(deployment: Deployment) -> None:
+def test_a_night_budget_of_zero_is_reported(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user(night_budget_usd=0)
     task = deployment.task(user)
@@ -57,7 +57,7 @@ def test_a_night_without_any_money_pays_for_nothing(deployment: Deployment) -> N
     )
 
 
-def test_a_task_that_reached_its_ceiling_asks(deployment: Deployment) -> None:
+def test_a_task_at_its_cost_limit_waits_for_approval(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user()
     run = deployment.running(user, max_cost_usd=1.0)

@@ -1,4 +1,4 @@
-"""Why no pool has a slot for a task: workers, what they can do and know, and how busy they are."""
+"""Explain: reasons from pools, their workers, capabilities and types."""
 
 from overnight_server.control.drain import drain
 from overnight_server.gate.claim import ClaimSettings
@@ -36,7 +36,7 @@ def test_a_missing_capability_is_named_pool_by_pool(deployment: Deployment) -> N
     assert "start a worker with `--capabilities big`" in reason.message
 
 
-def test_a_capability_that_not_all_of_a_pool_have_is_none(deployment: Deployment) -> None:
+def test_a_capability_counts_only_if_all_workers_of_a_pool_have_it(deployment: Deployment) -> None:
     deployment.agent()
     deployment.agent(agent_id="gpu-host", capabilities=["gpu"])
     user = deployment.user()
@@ -48,7 +48,7 @@ def test_a_capability_that_not_all_of_a_pool_have_is_none(deployment: Deployment
     assert "give those workers a pool of their own" in reason.message
 
 
-def test_a_type_that_only_others_know_names_them(deployment: Deployment) -> None:
+def test_a_type_known_only_to_other_pools_names_them(deployment: Deployment) -> None:
     deployment.agent(types=["echo"])
     deployment.agent(agent_id="studio", pool="films", types=["film"])
     user = deployment.user()
@@ -70,7 +70,7 @@ def test_a_type_that_only_others_know_names_them(deployment: Deployment) -> None
     }
 
 
-def test_a_type_that_not_all_of_a_pool_know_is_told(deployment: Deployment) -> None:
+def test_a_type_known_to_some_workers_of_a_pool_is_reported(deployment: Deployment) -> None:
     deployment.agent(types=["echo"])
     deployment.agent(agent_id="newer", types=["echo", "film"])
     user = deployment.user()
@@ -94,7 +94,7 @@ def test_a_full_pool_says_how_many_are_busy(deployment: Deployment) -> None:
     assert reason.details["pools"] == [{"pool": POOL, "busy": 1, "slots": 1}]
 
 
-def test_the_cap_of_the_deployment_is_a_reason_of_its_own(deployment: Deployment) -> None:
+def test_the_cap_on_all_slots_is_its_own_reason(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user()
     deployment.running(user)

@@ -1,4 +1,4 @@
-"""The receipts of a real deployment: read from what happened, bounded by the period."""
+"""The fairness report from a real database."""
 
 from datetime import timedelta
 
@@ -80,7 +80,7 @@ def test_the_gate_serves_a_small_user_beside_a_large_one_evenly(deployment: Depl
     assert found.starving == []
 
 
-def test_who_waits_without_ever_starting_has_a_receipt_too(deployment: Deployment) -> None:
+def test_a_user_who_only_waits_is_in_the_report(deployment: Deployment) -> None:
     deployment.task(deployment.user(name="ada"))
     deployment.move_clock(10 * MINUTE)
 
@@ -90,7 +90,7 @@ def test_who_waits_without_ever_starting_has_a_receipt_too(deployment: Deploymen
     assert receipt.longest_wait == pytest.approx(600, abs=30)
 
 
-def test_what_happened_before_the_period_is_left_out(deployment: Deployment) -> None:
+def test_runs_before_the_period_are_left_out(deployment: Deployment) -> None:
     deployment.agent()
     deployment.task(deployment.user(name="ada"))
     run_all(deployment)
@@ -117,7 +117,7 @@ def test_a_period_with_too_many_runs_is_shortened_and_says_so(
     assert found.until_at - found.since_at < timedelta(hours=2)
 
 
-def test_an_alarm_names_who_could_be_served_and_is_not(deployment: Deployment) -> None:
+def test_starving_users_are_reported(deployment: Deployment) -> None:
     """Ada's lane is kept from the gate's sight, as a fault in it might."""
     deployment.agent(slots=2)
     ada, bob = deployment.user(name="ada"), deployment.user(name="bob")
@@ -136,7 +136,7 @@ def test_an_alarm_names_who_could_be_served_and_is_not(deployment: Deployment) -
     assert read(deployment, starving_after=timedelta(hours=1)).starving == []
 
 
-def test_there_is_no_alarm_for_what_no_worker_can_do(deployment: Deployment) -> None:
+def test_a_user_whose_tasks_no_worker_can_run_is_not_starving(deployment: Deployment) -> None:
     deployment.agent(slots=2)
     ada, bob = deployment.user(name="ada"), deployment.user(name="bob")
     deployment.task(ada, required_capabilities=["moon"])
@@ -147,7 +147,7 @@ def test_there_is_no_alarm_for_what_no_worker_can_do(deployment: Deployment) -> 
     assert read(deployment).starving == []
 
 
-def test_a_paused_user_is_owed_nothing(deployment: Deployment) -> None:
+def test_a_paused_user_is_not_starving(deployment: Deployment) -> None:
     deployment.agent(slots=2)
     ada, bob = deployment.user(name="ada"), deployment.user(name="bob")
     deployment.task(ada)
@@ -161,7 +161,7 @@ def test_a_paused_user_is_owed_nothing(deployment: Deployment) -> None:
     assert of(found, "ada").waiting == 1
 
 
-def test_an_empty_deployment_is_fair_to_nobody(deployment: Deployment) -> None:
+def test_the_report_of_an_empty_deployment_is_empty(deployment: Deployment) -> None:
     found = read(deployment)
 
     assert (found.jain, found.users, found.starving, found.starts) == (None, [], [], 0)

@@ -1,4 +1,4 @@
-"""Forecasts of a real deployment: what was read of it, what is promised, what is admitted."""
+"""Forecasts and plans from a real database."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -68,7 +68,7 @@ def test_each_task_starts_when_those_ahead_of_it_are_done(deployment: Deployment
     assert third.notes == []
 
 
-def test_without_history_the_timeout_stands_in_and_is_said_to(deployment: Deployment) -> None:
+def test_without_observed_runs_the_timeout_is_the_duration(deployment: Deployment) -> None:
     _, second = in_a_queue(deployment, deployment.user(), 2)
 
     assert second.start.p10_at == second.start.p90_at == second.made_at + timedelta(hours=1)
@@ -77,7 +77,7 @@ def test_without_history_the_timeout_stands_in_and_is_said_to(deployment: Deploy
     assert note.startswith("no run of type echo was observed yet")
 
 
-def test_without_workers_nothing_is_promised(deployment: Deployment) -> None:
+def test_without_workers_no_start_is_forecast(deployment: Deployment) -> None:
     user = deployment.user()
     task = deployment.task(user)
     seen(deployment)
@@ -97,7 +97,7 @@ def test_without_workers_nothing_is_promised(deployment: Deployment) -> None:
     assert note == "the pool default is paused: nothing starts before a pool is resumed"
 
 
-def test_a_run_under_way_is_foretold_to_its_end(deployment: Deployment) -> None:
+def test_the_end_of_a_running_task_is_forecast(deployment: Deployment) -> None:
     deployment.agent()
     seen(deployment, minutes=10)
     user = deployment.user()
@@ -112,7 +112,7 @@ def test_a_run_under_way_is_foretold_to_its_end(deployment: Deployment) -> None:
     assert found.start.p50_at < found.made_at
 
 
-def test_what_has_ended_is_told_as_it_was(deployment: Deployment) -> None:
+def test_the_forecast_of_an_ended_task_is_its_actual_times(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user()
     run = deployment.running(user)
@@ -138,7 +138,7 @@ def test_a_child_waits_for_the_runs_of_all_before_it(deployment: Deployment) -> 
     assert waits.queue_position is None
 
 
-def test_what_asks_for_money_is_promised_to_nobody(deployment: Deployment) -> None:
+def test_a_task_that_waits_for_approval_has_no_start(deployment: Deployment) -> None:
     seen(deployment)
     deployment.agent()
     user = deployment.user()
@@ -175,7 +175,7 @@ def test_a_retry_waits_for_its_moment(deployment: Deployment) -> None:
     assert is_about(found.start.p10_at, found.made_at, 5)
 
 
-def test_a_long_queue_of_another_user_is_weighed_without_being_read(
+def test_a_long_queue_of_another_user_counts_without_being_read(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshot, "MAX_OTHER_TASKS", 4)
@@ -192,7 +192,7 @@ def test_a_long_queue_of_another_user_is_weighed_without_being_read(
     assert is_about(last.start.p50_at, last.made_at, 70)
 
 
-def test_the_next_tasks_are_foretold_together_in_their_order(deployment: Deployment) -> None:
+def test_the_next_tasks_are_forecast_in_their_order(deployment: Deployment) -> None:
     seen(deployment, minutes=10)
     user = deployment.user(max_concurrent_agents=1)
     in_a_queue(deployment, user, 3)
@@ -219,7 +219,7 @@ def test_what_is_paused_is_not_expected_until_it_is_resumed(deployment: Deployme
     assert forecast_task(deployment.app, user, task, CLAIM_SETTINGS).start.p90_at is not None
 
 
-def test_what_the_night_cannot_pay_waits_for_the_next(deployment: Deployment) -> None:
+def test_a_task_beyond_the_nights_budget_waits_for_the_next_night(deployment: Deployment) -> None:
     deployment.agent()
     seen(deployment, minutes=10)
     user = deployment.user(night_budget_usd=3)
@@ -239,7 +239,7 @@ def test_what_the_night_cannot_pay_waits_for_the_next(deployment: Deployment) ->
     assert note.startswith("one task needs more than the $3.00 of a whole night")
 
 
-def test_what_a_draining_worker_runs_is_in_nobodys_way(deployment: Deployment) -> None:
+def test_runs_of_a_draining_worker_occupy_no_other_slots(deployment: Deployment) -> None:
     seen(deployment)
     user = deployment.user()
     deployment.agent(slots=1, agent_id="old")
@@ -255,7 +255,7 @@ def test_what_a_draining_worker_runs_is_in_nobodys_way(deployment: Deployment) -
     assert len(deployment.claim().claims) == 1
 
 
-def test_a_plan_says_how_many_will_be_done_in_time_and_keeps_nothing(
+def test_a_plan_counts_tasks_done_in_time_and_stores_nothing(
     deployment: Deployment,
 ) -> None:
     deployment.agent(slots=1)
@@ -274,7 +274,7 @@ def test_a_plan_says_how_many_will_be_done_in_time_and_keeps_nothing(
     assert deployment.one("SELECT count(*) AS n FROM tasks")["n"] == 1
 
 
-def test_a_plan_heeds_edges_and_refuses_what_a_submit_would(deployment: Deployment) -> None:
+def test_a_plan_follows_edges_and_refuses_what_a_submit_refuses(deployment: Deployment) -> None:
     deployment.agent()
     seen(deployment, minutes=10)
     user = deployment.user()
@@ -292,7 +292,7 @@ def test_a_plan_heeds_edges_and_refuses_what_a_submit_would(deployment: Deployme
 
 
 @pytest.mark.parametrize("priority", [5, 50])
-def test_a_planned_task_stands_where_a_submitted_one_would(
+def test_a_planned_task_has_the_position_of_a_submitted_one(
     deployment: Deployment, priority: int
 ) -> None:
     """Between two of the same urgency, one older and one that comes while we look."""
@@ -311,7 +311,7 @@ def test_a_planned_task_stands_where_a_submitted_one_would(
     assert keys[2] - keys[0] < 2
 
 
-def test_a_plan_knows_which_paths_lie_in_each_others_way(deployment: Deployment) -> None:
+def test_a_plan_follows_path_locks(deployment: Deployment) -> None:
     deployment.agent()
     seen(deployment, minutes=10)
     user = deployment.user()
@@ -351,7 +351,7 @@ def test_workers_report_what_runs_took_and_the_last_hundred_are_kept(
     assert kept["quick"] == [0.01] * 100
 
 
-def test_the_api_foretells_to_the_owner_only(api_user: ApiUser) -> None:
+def test_only_the_owner_gets_a_forecast(api_user: ApiUser) -> None:
     api_user.deployment.agent()
     shown = api_user.created(type="echo")["id"]
     client = api_user.client()
@@ -382,7 +382,7 @@ def test_the_api_plans_a_batch(api_user: ApiUser) -> None:
     assert api_user.ask("GET", "/api/v1/tasks").json() == []
 
 
-def test_a_wrong_plan_is_answered_with_the_field_and_what_would_do(api_user: ApiUser) -> None:
+def test_a_wrong_plan_is_refused_with_field_and_legal_values(api_user: ApiUser) -> None:
     body = {"tasks": [{"title": "a", "priority": 9}], "by_at": "soon"}
 
     answer = api_user.ask("POST", "/api/v1/plan", json=body)

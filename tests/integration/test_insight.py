@@ -1,4 +1,4 @@
-"""What a person looks at: only their own, in order, a page at a time, in the wire's words."""
+"""Read services: only own tasks, in order, page by page, with the names of the wire."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -26,7 +26,7 @@ from overnight_server.settings import load
 from tests.support.deployment import AGENT, CLAIM_SETTINGS, LEASE, Deployment
 
 
-def test_a_place_in_the_queue_is_counted_in_the_gates_order(deployment: Deployment) -> None:
+def test_a_queue_position_follows_the_order_of_the_gate(deployment: Deployment) -> None:
     user = deployment.user()
     late, normal, critical = (deployment.task(user, priority=score) for score in (90, 50, 5))
     deployment.task(deployment.user(), priority=0)  # another user's tasks are not in this queue
@@ -38,7 +38,7 @@ def test_a_place_in_the_queue_is_counted_in_the_gates_order(deployment: Deployme
     assert places == [1, 2, 3]
 
 
-def test_only_a_ready_task_has_a_place(deployment: Deployment) -> None:
+def test_only_a_ready_task_has_a_position(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     run = deployment.running(user)
@@ -50,7 +50,7 @@ def test_only_a_ready_task_has_a_place(deployment: Deployment) -> None:
     assert get_task(deployment.app, user, run.claim.task_id).position is None
 
 
-def test_places_far_back_are_not_counted(
+def test_positions_far_back_are_not_counted(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(task_views, "MAX_POSITION", 2)
@@ -60,7 +60,7 @@ def test_places_far_back_are_not_counted(
     assert [get_task(deployment.app, user, one).position for one in made] == [1, 2, None, None]
 
 
-def test_another_users_task_looks_like_none(deployment: Deployment) -> None:
+def test_another_users_task_is_not_found(deployment: Deployment) -> None:
     stranger = deployment.user()
     task_id = deployment.task(deployment.user())
 
@@ -82,7 +82,7 @@ def test_pages_follow_each_other_without_gap_or_repetition(deployment: Deploymen
     assert _ids(first) + _ids(second) + _ids(third) == newest_first
 
 
-def test_a_task_that_came_in_meanwhile_does_not_shift_the_page(deployment: Deployment) -> None:
+def test_a_new_task_does_not_shift_the_next_page(deployment: Deployment) -> None:
     user = deployment.user()
     made = [deployment.task(user) for _ in range(4)]
     deployment.task(user)
@@ -92,7 +92,7 @@ def test_a_task_that_came_in_meanwhile_does_not_shift_the_page(deployment: Deplo
     assert _ids(page) == [show_task(made[1]), show_task(made[0])]
 
 
-def test_a_list_can_be_narrowed_to_states(deployment: Deployment) -> None:
+def test_a_list_is_filtered_by_states(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     run = deployment.running(user)
@@ -114,7 +114,7 @@ def _ids(views: Sequence[TaskResponse]) -> list[str]:
     return [view.id for view in views]
 
 
-def test_a_task_is_shown_in_the_words_of_the_wire(deployment: Deployment) -> None:
+def test_a_task_has_the_field_names_of_the_wire(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     run = deployment.running(
@@ -163,7 +163,7 @@ def test_a_waiting_retry_says_when_and_why(deployment: Deployment) -> None:
     assert view.completed_at is None
 
 
-def test_a_queue_at_a_glance(deployment: Deployment) -> None:
+def test_queue_status_counts_running_and_pending_tasks(deployment: Deployment) -> None:
     user = deployment.user(PlanTier.FREE)
     deployment.agent()
     empty = queue_status(deployment.app, user)
@@ -221,12 +221,12 @@ def test_hours_are_shown_as_they_are_used(deployment: Deployment) -> None:
     assert limits.monthly_agent_hours_used == 1.5
 
 
-def test_a_stranger_has_no_queue(deployment: Deployment) -> None:
+def test_an_unknown_user_has_no_queue_status(deployment: Deployment) -> None:
     with pytest.raises(UserNotFound):
         queue_status(deployment.app, UserId(uuid4()))
 
 
-def test_health_counts_workers_that_beat(deployment: Deployment) -> None:
+def test_health_counts_live_workers(deployment: Deployment) -> None:
     liveness = timedelta(seconds=15)
     deployment.agent(slots=4, agent_id="steady")
     deployment.agent(slots=2, agent_id="silent")

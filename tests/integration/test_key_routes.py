@@ -1,4 +1,4 @@
-"""Keys over HTTP and at the terminal: made, listed, rotated, revoked; one's own, or an admin's."""
+"""API keys over HTTP and by command: create, list, rotate and revoke."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ def as_key(api_user: ApiUser, key: str) -> ApiUser:
     return ApiUser(api_user.http, api_user.deployment, api_user.user, key)
 
 
-def test_a_key_made_over_http_opens_the_door_as_far_as_it_says(api_user: ApiUser) -> None:
+def test_a_created_key_has_exactly_its_scopes(api_user: ApiUser) -> None:
     made = api_user.ask(
         "POST",
         KEYS,
@@ -48,7 +48,7 @@ def test_a_key_made_over_http_opens_the_door_as_far_as_it_says(api_user: ApiUser
     assert new.ask("GET", TASKS).status_code == 401
 
 
-def test_the_list_tells_all_but_what_opens_a_door(api_user: ApiUser) -> None:
+def test_the_list_of_keys_contains_no_secret(api_user: ApiUser) -> None:
     api_user.ask("GET", TASKS)
 
     [listed] = api_user.ask("GET", KEYS).json()
@@ -87,7 +87,7 @@ def test_nobody_lists_anothers_keys(api_user: ApiUser) -> None:
         {"name": "a", "hash": "0"},
     ],
 )
-def test_what_a_key_cannot_be_is_refused_by_field(
+def test_an_invalid_key_request_is_refused_by_field(
     api_user: ApiUser, body: dict[str, object]
 ) -> None:
     answer = api_user.ask("POST", KEYS, json=body)
@@ -99,7 +99,7 @@ def test_what_a_key_cannot_be_is_refused_by_field(
     assert len(api_user.ask("GET", KEYS).json()) == 1
 
 
-def test_an_unknown_scope_is_refused_with_those_there_are(api_user: ApiUser) -> None:
+def test_the_error_for_an_unknown_scope_lists_all_scopes(api_user: ApiUser) -> None:
     answer = api_user.ask("POST", KEYS, json={"name": "a", "scopes": ["task:read"]})
 
     assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST")
@@ -110,7 +110,7 @@ def test_an_unknown_scope_is_refused_with_those_there_are(api_user: ApiUser) -> 
         checked(())
 
 
-def test_a_key_hands_out_no_more_than_it_has(api_user: ApiUser) -> None:
+def test_a_key_cannot_create_one_with_more_scopes(api_user: ApiUser) -> None:
     weak = as_key(
         api_user,
         issue(
@@ -129,7 +129,7 @@ def test_a_key_hands_out_no_more_than_it_has(api_user: ApiUser) -> None:
     assert weak.ask("POST", KEYS, json={"name": "like", "scopes": ["tasks:read"]}).is_success
 
 
-def test_a_rotated_key_and_its_successor_are_both_good_for_the_grace(api_user: ApiUser) -> None:
+def test_a_rotated_key_and_its_replacement_are_both_valid_for_the_grace(api_user: ApiUser) -> None:
     old = api_user.key
 
     made = api_user.ask("POST", f"{KEYS}/{key_id_of(old)}/rotate", json={"grace_seconds": 600})
@@ -155,7 +155,7 @@ def test_a_key_is_rotated_once_and_only_by_its_owner(api_user: ApiUser) -> None:
     assert api_user.ask("POST", f"{KEYS}/{first.json()['id']}/rotate").status_code == 201
 
 
-def test_a_successor_lives_as_long_as_the_old_one_was_meant_to(deployment: Deployment) -> None:
+def test_a_replacement_expires_when_the_old_key_would_have(deployment: Deployment) -> None:
     user = deployment.user()
     old = issue(deployment.app, user, name="monthly", expires_in=timedelta(days=30))
     deployment.move_clock(timedelta(days=29))
@@ -180,7 +180,7 @@ def test_a_grace_out_of_range_is_refused(deployment: Deployment) -> None:
         rotate(deployment.app, "000000000000")
 
 
-def test_revoking_ends_a_key_even_the_one_that_asks(api_user: ApiUser) -> None:
+def test_a_key_can_revoke_itself(api_user: ApiUser) -> None:
     path = f"{KEYS}/{key_id_of(api_user.key)}"
 
     revoked = api_user.ask("DELETE", path)
@@ -189,7 +189,9 @@ def test_revoking_ends_a_key_even_the_one_that_asks(api_user: ApiUser) -> None:
     assert api_user.ask("GET", TASKS).status_code == 401
 
 
-def test_nobody_has_keys_without_number(api_user: ApiUser, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_keys_per_user_is_limited(
+    api_user: ApiUser, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(keys, "MOST_KEYS", 2)
     assert api_user.ask("POST", KEYS, json={"name": "second"}).status_code == 201
 
@@ -199,7 +201,7 @@ def test_nobody_has_keys_without_number(api_user: ApiUser, monkeypatch: pytest.M
     assert "revoke one" in refused.json()["errors"][0]["legal"]
 
 
-def test_rotation_makes_no_more_keys_than_one_may_have(
+def test_rotation_respects_the_limit_of_keys(
     api_user: ApiUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keys, "MOST_KEYS", 2)
@@ -212,7 +214,7 @@ def test_rotation_makes_no_more_keys_than_one_may_have(
     assert "rotate without grace" in third.json()["errors"][0]["legal"]
 
 
-def test_makers_of_keys_at_the_same_moment_stay_within_the_limit(
+def test_concurrent_creates_respect_the_limit_of_keys(
     deployment: Deployment, connect: Callable[..., Db], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keys, "MOST_KEYS", 2)
@@ -236,7 +238,7 @@ def test_makers_of_keys_at_the_same_moment_stay_within_the_limit(
 
 
 @pytest.mark.parametrize("way", ["made", "made shorter", "rotates itself", "rotates another"])
-def test_a_key_with_an_end_makes_none_that_outlives_it(api_user: ApiUser, way: str) -> None:
+def test_a_key_cannot_create_one_that_expires_later(api_user: ApiUser, way: str) -> None:
     key = issue(api_user.deployment.app, api_user.user, name="short", expires_in=timedelta(hours=1))
     short = as_key(api_user, key)
     api_user.deployment.move_clock(timedelta(minutes=30))
@@ -258,7 +260,7 @@ def test_a_key_with_an_end_makes_none_that_outlives_it(api_user: ApiUser, way: s
     assert told == ([200, 401, 401] if way == "made shorter" else [200, 200, 401])
 
 
-def test_an_admin_manages_everybodys_keys(api_user: ApiUser) -> None:
+def test_an_admin_manages_keys_of_all_users(api_user: ApiUser) -> None:
     root = api_user.guest(is_admin=True)
     name = api_user.deployment.one("SELECT name FROM users WHERE id = :id", id=api_user.user)[
         "name"
@@ -298,7 +300,7 @@ def test_keys_are_rotated_at_the_terminal(deployment: Deployment) -> None:
 
 
 @pytest.mark.usefixtures("operators_place")
-def test_the_terminal_refuses_an_unknown_scope_with_those_there_are(deployment: Deployment) -> None:
+def test_the_command_lists_all_scopes_for_an_unknown_one(deployment: Deployment) -> None:
     deployment.user(name="ada")
 
     refused = run("key", "issue", "ada", "--scope", "task:read")

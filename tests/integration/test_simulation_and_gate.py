@@ -1,4 +1,4 @@
-"""The rehearsal beside the real gate: the same deployment, the same order of starts."""
+"""The simulation compared with the gate: the same tasks start in the same order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

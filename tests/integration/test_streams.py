@@ -1,4 +1,4 @@
-"""Event streams and waits: nothing lost, nothing twice, and nobody kept who wants to go."""
+"""Event streams and waits: no event is lost or repeated, and they end in time."""
 
 import asyncio
 import threading
@@ -126,7 +126,7 @@ def finished(served: Served, **fields: Any) -> TaskId:
     return run.claim.task_id
 
 
-def test_a_tasks_stream_tells_its_whole_life_and_ends(served: Served, client: Client) -> None:
+def test_the_stream_of_a_task_has_all_its_events_and_ends(served: Served, client: Client) -> None:
     task_id = finished(served)
 
     told = list(client.tasks.stream(show_task(task_id)))
@@ -137,9 +137,7 @@ def test_a_tasks_stream_tells_its_whole_life_and_ends(served: Served, client: Cl
     assert {event.task_id for event in told} == {show_task(task_id)}
 
 
-def test_a_stream_tells_what_happens_as_it_happens(
-    served: Served, client: Client, ears: Ears
-) -> None:
+def test_a_stream_sends_events_as_they_happen(served: Served, client: Client, ears: Ears) -> None:
     served.deployment.task(served.user)
     heard = ears.listen(client.stream())
     wait_until(lambda: feed(served).horizon is not None, what="the first look, where it begins")
@@ -191,7 +189,7 @@ def test_a_cut_connection_loses_nothing_and_repeats_nothing(served: Served, ears
     assert [event.task_id for event in told] == expected
 
 
-def test_a_server_that_stops_sends_its_listeners_home_at_once(
+def test_a_stopping_server_ends_its_streams_at_once(
     deployment: Deployment, database_url: str, ears: Ears
 ) -> None:
     with serve(deployment, database_url) as served:
@@ -204,7 +202,7 @@ def test_a_server_that_stops_sends_its_listeners_home_at_once(
     assert time.monotonic() - began < 4
 
 
-def test_an_event_that_commits_late_is_still_heard_in_its_place(
+def test_an_event_that_commits_late_is_sent_in_its_order(
     deployment: Deployment, served: Served, client: Client, ears: Ears, connect: Callable[..., Db]
 ) -> None:
     heard = ears.listen(client.stream(after=0))
@@ -238,7 +236,7 @@ def test_an_event_that_commits_late_is_still_heard_in_its_place(
     assert cancelled.id < quicker.id
 
 
-def test_an_id_that_was_never_used_holds_nothing_up(deployment: Deployment, app_db: Db) -> None:
+def test_an_unused_event_id_does_not_delay_the_stream(deployment: Deployment, app_db: Db) -> None:
     user = deployment.user()
     with deployment.owner.engine.connect() as lost:
         lost.execute(text("SELECT nextval('events_id_seq')"))
@@ -253,7 +251,7 @@ def test_an_id_that_was_never_used_holds_nothing_up(deployment: Deployment, app_
     assert parse_task(event.task_id) == task_id
 
 
-def test_a_wait_is_answered_the_moment_the_task_ends(served: Served, client: Client) -> None:
+def test_a_wait_ends_with_the_task(served: Served, client: Client) -> None:
     served.deployment.agent()
     run = served.deployment.running(served.user)
     waiting = threading.Timer(0.6, served.deployment.settle, (run, Returned(7)))
@@ -267,7 +265,7 @@ def test_a_wait_is_answered_the_moment_the_task_ends(served: Served, client: Cli
     waiting.join()
 
 
-def test_a_wait_for_a_graph_is_answered_the_moment_it_ends(served: Served, client: Client) -> None:
+def test_a_wait_for_a_graph_ends_with_the_graph(served: Served, client: Client) -> None:
     served.deployment.agent()
     run = served.deployment.running(served.user)
     dag_id = show_dag(served.deployment.row(run.claim.task_id)["dag_id"])
@@ -284,9 +282,7 @@ def test_a_wait_for_a_graph_is_answered_the_moment_it_ends(served: Served, clien
     ending.join()
 
 
-def test_a_wait_that_takes_too_long_tells_how_the_task_stands(
-    served: Served, client: Client
-) -> None:
+def test_a_wait_that_times_out_returns_the_task(served: Served, client: Client) -> None:
     task_id = show_task(served.deployment.task(served.user))
 
     with pytest.raises(errors.WaitTimedOut) as late:
@@ -296,7 +292,9 @@ def test_a_wait_that_takes_too_long_tells_how_the_task_stands(
     assert listening(served) == 0
 
 
-def test_others_tasks_and_graphs_look_like_none(served: Served, client: Client) -> None:
+def test_streams_of_other_users_tasks_and_graphs_are_not_found(
+    served: Served, client: Client
+) -> None:
     theirs = served.deployment.task(served.deployment.user())
 
     with pytest.raises(errors.TaskNotFound):
@@ -309,7 +307,7 @@ def test_others_tasks_and_graphs_look_like_none(served: Served, client: Client) 
         client.dags.wait(show_dag(theirs))
 
 
-def test_a_user_listens_in_so_many_places_and_no_more(
+def test_the_number_of_streams_per_user_is_limited(
     served: Served, client: Client, ears: Ears
 ) -> None:
     streams = [ears.listen(client.stream()) for _ in range(3)]
@@ -350,7 +348,9 @@ def test_a_burst_of_streams_stays_within_the_limit(served: Served) -> None:
 
 
 @pytest.mark.parametrize("by", ["revoking the key", "disabling the user"])
-def test_who_is_shut_out_hears_no_more(served: Served, client: Client, ears: Ears, by: str) -> None:
+def test_a_stream_ends_when_access_is_revoked(
+    served: Served, client: Client, ears: Ears, by: str
+) -> None:
     served.deployment.agent()
     run = served.deployment.running(served.user)
     heard = ears.listen(client.stream(after=0))
@@ -387,7 +387,7 @@ def test_an_idle_stream_ends_with_its_key(
     assert isinstance(heard.error, errors.Unauthenticated)
 
 
-def test_whoever_hangs_up_is_forgotten(served: Served, client: Client) -> None:
+def test_a_disconnected_client_is_unsubscribed(served: Served, client: Client) -> None:
     served.deployment.task(served.user)
     stream = client.stream(after=0)
     next(stream)
@@ -399,7 +399,7 @@ def test_whoever_hangs_up_is_forgotten(served: Served, client: Client) -> None:
     wait_until(lambda: listening(served) == 0, what="the stream to be let go")
 
 
-def test_many_listeners_share_a_few_connections(
+def test_many_streams_share_a_few_connections(
     deployment: Deployment, database_url: str, owner_db: Db
 ) -> None:
     with serve(deployment, database_url, OVERNIGHT_MAX_STREAMS_PER_USER="100") as served:
@@ -433,7 +433,7 @@ def _connections(db: Db) -> int:
 
 
 @pytest.mark.parametrize("header", ["x", "-1", "1.5", "9" * 25, "٣"])
-def test_a_place_to_resume_that_is_none_is_refused(served: Served, header: str) -> None:
+def test_an_invalid_last_event_id_is_refused(served: Served, header: str) -> None:
     answer = httpx2.get(
         f"{served.url}/api/v1/events",
         headers={"X-API-Key": served.key, "Last-Event-ID": header.encode()},

@@ -1,4 +1,4 @@
-"""The front api_user for tests: the API on the test's own database, with users who hold keys."""
+"""The API on a test's own database, and users who call it with their keys."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,13 +21,13 @@ from tests.support.deployment import Deployment
 
 TASKS = "/api/v1/tasks"
 NO_FILE = Path("no-such-file")
-# Nothing listens there, so every wake is lost; nothing may depend on it.
+# Nothing listens on this port, so every wake-up is lost.
 DEAD_REDIS = "redis://127.0.0.1:1/0"
 
 
 @dataclass
 class ApiUser:
-    """The API, and one user who may use it."""
+    """The API and one user with a key."""
 
     http: TestClient
     deployment: Deployment
@@ -36,11 +36,11 @@ class ApiUser:
     headers: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Show the user's key with every request."""
+        """Send the user's key with every request."""
         self.headers = {"Authorization": f"Bearer {self.key}"}
 
     def guest(self, scopes: tuple[str, ...] = ("*",), **columns: object) -> "ApiUser":
-        """Return the same api_user as another, new user sees it."""
+        """Return a new user of the same API."""
         return _api_user(self.http, self.deployment, scopes, **columns)
 
     def ask(self, method: str, path: str, **options: Any) -> Response:
@@ -49,27 +49,27 @@ class ApiUser:
         return self.http.request(method, path, headers=headers, **options)
 
     def create(self, **body: Any) -> Response:
-        """Send a create."""
+        """Send a request that creates a task."""
         return self.ask("POST", TASKS, json={"title": "a task", **body})
 
     def created(self, **body: Any) -> dict[str, Any]:
-        """Create a task and return it as the API shows it."""
-        answer = self.create(**body)
-        assert answer.status_code == 201, answer.text
-        shown: dict[str, Any] = answer.json()
-        return shown
+        """Create a task and return the response body."""
+        response = self.create(**body)
+        assert response.status_code == 201, response.text
+        task: dict[str, Any] = response.json()
+        return task
 
-    def row_id(self, shown: str) -> UUID:
-        """Return the id inside the database of a task as the API names it."""
-        return parse_task(shown)
+    def row_id(self, task_id: str) -> UUID:
+        """Return the database id of a task from its id in the API."""
+        return parse_task(task_id)
 
     def client(self, **options: Any) -> Client:
-        """Return the producers' client, speaking to this very app."""
+        """Return a client of this app."""
         url, transport = str(self.http.base_url), self.http._transport
         return Client(url, self.key, transport=transport, retries=0, **options)
 
     def take_commands(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
-        """Have the user's commands of this process reach this very app, with this user's key."""
+        """Make CLI commands of this process call this app with this user's key."""
         monkeypatch.setenv("OVERNIGHT_URL", str(self.http.base_url))
         monkeypatch.setenv("OVERNIGHT_API_KEY", self.key)
         monkeypatch.setattr("overnight.Client", lambda *_, **__: self.client(**options))
@@ -77,7 +77,7 @@ class ApiUser:
 
 @contextmanager
 def serve_api(deployment: Deployment, database_url: str, **environ: str) -> Iterator[ApiUser]:
-    """Open the API on the test's database; further settings go by their environment names."""
+    """Serve the API on the test's database; further settings by their environment names."""
     settings = load(
         {
             "OVERNIGHT_DATABASE_URL": logins.for_api(database_url),

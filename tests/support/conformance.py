@@ -1,4 +1,4 @@
-"""The API held to its own description by schemathesis, with every check it has."""
+"""Runs schemathesis with all its checks against the API and its OpenAPI document."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,20 +12,20 @@ from tests.support.seeded_data import API, TASKS, SeededUser
 from tests.support.serving import Served
 
 SEED = 20_260
-# How often a path names something that is there; else it names whatever comes to mind.
-TRUE_NAMES = 0.7
-# Refused before it is looked at: too large, or made from what has changed since.
+# The probability that a path parameter is an existing id; otherwise it is a random text.
+EXISTING_IDS = 0.7
+# The statuses that a request which violates the document may get.
 REFUSALS = [400, 401, 403, 404, 405, 406, 409, 412, 413, 415, 422, 428, 429]
-# Answers to requests that are as described and yet are lawful, because what is wrong with them
-# no description of single fields can say. Each is a code, or a code and the field at fault.
-LAWFUL = {
-    # Fixed by the design: too late is 400.
+# Errors that a request which matches the document may get, because JSON Schema cannot express the
+# rule. Each is a code, or a code and the wrong field.
+ALLOWED_ERRORS = {
+    # The design fixes the status 400 for a task that has ended.
     f"DELETE {TASKS}/{{task_id}}": {"TASK_ALREADY_COMPLETED"},
     "POST /api/queue/{task_id}/cancel": {"TASK_ALREADY_COMPLETED"},
-    # A key in the header and another one in the body.
+    # Different idempotency keys in the header and the body.
     f"POST {TASKS}": {"INVALID_REQUEST idempotency_key"},
     f"POST {TASKS}/{{task_id}}/fork": {"INVALID_REQUEST idempotency_key"},
-    # What an action needs besides, and what it has no use for.
+    # Fields that an action requires or excludes.
     f"POST {TASKS}/bulk": {
         f"INVALID_REQUEST {name}"
         for name in (
@@ -37,39 +37,38 @@ LAWFUL = {
             "priority",
         )
     },
-    # Names that nothing has, circles, and a key in the header beside another one.
+    # Unknown names, cycles, and different idempotency keys.
     f"POST {API}/dags": {"INVALID_GRAPH", "INVALID_REQUEST idempotency_key"},
     f"POST {API}/dags/plan": {"INVALID_GRAPH"},
     f"POST {API}/dags/{{dag_id}}/triggers": {"INVALID_GRAPH", "INVALID_REQUEST when"},
     f"POST {API}/plan": {"INVALID_GRAPH", "INVALID_REQUEST edges"},
-    # An edit of what the task no longer is.
+    # The ETag is that of an older version.
     f"PATCH {TASKS}/{{task_id}}": {"PRECONDITION_FAILED"},
-    # One field forbids another.
+    # One field excludes another.
     f"POST {API}/dead-letters/{{task_id}}/resolve": {"INVALID_REQUEST changes"},
     f"POST {API}/admin/pause": {"INVALID_REQUEST pool"},
     f"POST {API}/admin/resume": {"INVALID_REQUEST pool"},
     f"GET {API}/events": {"INVALID_REQUEST dag_id"},
-    # Somebody else has the name.
+    # The name of another user.
     f"POST {API}/admin/users": {"INVALID_REQUEST name"},
-    # Only the tables of the world know which zones there are.
+    # A time zone that does not exist.
     f"PATCH {API}/admin/users/{{user_id}}": {"INVALID_REQUEST zone"},
-    # What the content is, is said by another field.
+    # The legal content depends on another field.
     f"POST {TASKS}/{{task_id}}/artifacts": {"INVALID_REQUEST content"},
-    # Names of tasks, and which of them may be waited for.
+    # Ids of tasks that exist and may be waited for.
     f"POST {TASKS}/{{task_id}}/spawn": {"INVALID_REQUEST depends_on"},
     f"POST {TASKS}/{{task_id}}/suspend": {"INVALID_REQUEST tasks"},
 }
-# References to what is not there, deadlines that have passed, and a prompt that is given twice:
-# wherever a task is made.
-OF_TASKS = {
+# Errors of every route that creates tasks: unknown references, deadlines in the past, locks.
+ALLOWED_TASK_ERRORS = {
     "INVALID_REQUEST context_refs",
     "INVALID_REQUEST deadline_at",
     "INVALID_REQUEST locks",
 }
 
 
-# What JSON Schema calls text or a number and Postgres cannot keep, wherever it stands.
-UNKEEPABLE = (
+# Messages about values that are valid JSON and that Postgres cannot store, in any field.
+UNSTORABLE = (
     "holds a NUL character",
     "is a number beyond 64 bits",
     "is nested deeper than",
@@ -78,8 +77,8 @@ UNKEEPABLE = (
 
 
 @dataclass
-class Found:
-    """What a run of the tool came to."""
+class ConformanceReport:
+    """The failures of a run, the statuses of each operation, and the number of calls."""
 
     faults: list[str] = field(default_factory=list)
     statuses: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
@@ -87,11 +86,11 @@ class Found:
 
     @property
     def never_served(self) -> list[str]:
-        """The operations that never answered with what was asked for."""
+        """The operations that never responded with a success."""
         return sorted(
             name
-            for name, seen in self.statuses.items()
-            if not any(200 <= status < 300 for status in seen)
+            for name, statuses in self.statuses.items()
+            if not any(200 <= status < 300 for status in statuses)
         )
 
 
@@ -101,59 +100,61 @@ def conform(
     *,
     phases: Sequence[str],
     examples: int,
-) -> Found:
-    """Send what the description allows and what it forbids, and tell every answer it does not."""
+) -> ConformanceReport:
+    """Send valid and invalid requests; return every response that violates the document."""
     config = schemathesis.Config.from_dict(_config(served, seeded_data, phases, examples))
     schema = schemathesis.openapi.from_url(f"{served.url}{API}/openapi.json", config=config)
-    found = Found()
+    report = ConformanceReport()
     for event in from_schema(schema).execute():
         match event:
             case events.ScenarioFinished():
-                _judge(event, found)
+                _record(event, report)
             case events.NonFatalError():
-                found.faults.append(f"{event.label}: {event.value}")
+                report.faults.append(f"{event.label}: {event.value}")
             case events.FatalError():
                 raise event.exception
             case _:
                 pass
-    return found
+    return report
 
 
-def _judge(event: events.ScenarioFinished, found: Found) -> None:
-    answers = event.recorder.interactions
-    for name, answer in answers.items():
-        found.calls += 1
-        if answer.response is not None:
+def _record(event: events.ScenarioFinished, report: ConformanceReport) -> None:
+    interactions = event.recorder.interactions
+    for name, interaction in interactions.items():
+        report.calls += 1
+        if interaction.response is not None:
             operation = event.recorder.cases[name].value.operation.label
-            found.statuses[operation].add(answer.response.status_code)
+            report.statuses[operation].add(interaction.response.status_code)
     for name, checks in event.recorder.checks.items():
         for check in checks:
             if check.failure_info is None:
                 continue
             failure = check.failure_info.failure
-            response = answers[name].response if name in answers else None
-            if check.name == "positive_data_acceptance" and _is_lawful(failure.operation, response):
+            response = interactions[name].response if name in interactions else None
+            if check.name == "positive_data_acceptance" and _is_allowed(
+                failure.operation, response
+            ):
                 continue
-            told = "" if response is None else f"{response.status_code} {response.text[:600]}"
+            text = "" if response is None else f"{response.status_code} {response.text[:600]}"
             sample = check.failure_info.code_sample[:2000]
-            found.faults.append(
-                f"{failure.operation}: {check.name}: {failure.message}\n{sample}\n{told}\n"
+            report.faults.append(
+                f"{failure.operation}: {check.name}: {failure.message}\n{sample}\n{text}\n"
             )
 
 
-def _is_lawful(operation: str, response: Any) -> bool:
-    """Whether a refusal of what is as described is one of those that no description can tell."""
+def _is_allowed(operation: str, response: Any) -> bool:
+    """Return whether an error is one of those that JSON Schema cannot express."""
     if response is None:
         return False
     problem = response.json()
-    lawful = LAWFUL.get(operation, set()) | OF_TASKS
+    allowed = ALLOWED_ERRORS.get(operation, set()) | ALLOWED_TASK_ERRORS
     wrong = [
-        one
-        for one in problem.get("errors", ())
-        if f"{problem['code']} {one['field']}" not in lawful
-        and not any(words in one["message"] for words in UNKEEPABLE)
+        error
+        for error in problem.get("errors", ())
+        if f"{problem['code']} {error['field']}" not in allowed
+        and not any(text in error["message"] for text in UNSTORABLE)
     ]
-    return problem["code"] in lawful or ("errors" in problem and not wrong)
+    return problem["code"] in allowed or ("errors" in problem and not wrong)
 
 
 def _config(
@@ -178,7 +179,7 @@ def _config(
         "dictionaries": {
             name: {"values": values} for name, values in _dictionaries(seeded_data).items()
         },
-        "parameters": {f"path.{name}": _of(name) for name in seeded_data.named},
+        "parameters": {f"path.{name}": _from_dictionary(name) for name in seeded_data.named},
         "operations": [*_operations(seeded_data)],
     }
 
@@ -186,7 +187,7 @@ def _config(
 KEYS = {"bearer": "bearer", "key": "api_key"}
 
 
-def _of(dictionary: str, probability: float = TRUE_NAMES) -> dict[str, Any]:
+def _from_dictionary(dictionary: str, probability: float = EXISTING_IDS) -> dict[str, Any]:
     return {"dictionary": dictionary, "probability": probability}
 
 
@@ -203,58 +204,60 @@ def _dictionaries(seeded_data: SeededUser) -> dict[str, list[str]]:
     }
 
 
-def _method(saying: str) -> str:
-    return "GET" if saying == "children" else "POST"
+def _method(action: str) -> str:
+    return "GET" if action == "children" else "POST"
 
 
 def _operations(seeded_data: SeededUser) -> list[Mapping[str, Any]]:
-    """What single operations need: a run of their own, or things in the right state."""
+    """Return the configuration of single operations: their own run, or objects in a given state."""
     return [
-        # What admins do they do to others, so that the one who asks can go on asking.
+        # Admin operations act on other users, so that the calling admin is not disabled.
         {
             "include-path-regex": "^/api/v1/admin/(?!locks)",
-            "parameters": {f"path.{name}": _of(f"foreign_{name}") for name in seeded_data.foreign},
+            "parameters": {
+                f"path.{name}": _from_dictionary(f"foreign_{name}") for name in seeded_data.foreign
+            },
         },
         *(
             {
-                "include-name": f"{_method(saying)} {TASKS}/{{task_id}}/{saying}",
+                "include-name": f"{_method(action)} {TASKS}/{{task_id}}/{action}",
                 "parameters": {"path.task_id": task},
                 "headers": {"Authorization": f"Bearer {token}"},
             }
-            for saying, (task, token) in seeded_data.runs.items()
+            for action, (task, token) in seeded_data.runs.items()
         ),
         *(
             {
-                "include-path": f"{API}/approvals/{{task_id}}/{word}",
-                "parameters": {"path.task_id": _of(word)},
+                "include-path": f"{API}/approvals/{{task_id}}/{action}",
+                "parameters": {"path.task_id": _from_dictionary(action)},
             }
-            for word in ("approve", "stop")
+            for action in ("approve", "stop")
         ),
         {
             "include-path-regex": "^/api/v1/dead-letters/",
-            "parameters": {"path.task_id": _of("buried")},
+            "parameters": {"path.task_id": _from_dictionary("buried")},
         },
         {
             "include-path": f"{API}/admin/locks/{{task_id}}/release",
-            "parameters": {"path.task_id": _of("locked")},
+            "parameters": {"path.task_id": _from_dictionary("locked")},
         },
         {
             "include-name": f"PATCH {TASKS}/{{task_id}}",
-            "parameters": {"header.If-Match": _of("editions")},
-            # The status that was made for just this.
+            "parameters": {"header.If-Match": _from_dictionary("editions")},
+            # 428 is the status for a missing precondition.
             "checks": {"missing_required_header": {"expected-statuses": [400, 401, 403, 422, 428]}},
         },
-        # The first words of a stream come at once; the next when something happens.
+        # The first frame of a stream is sent at once, the next one with the next event.
         {
             "include-path": f"{API}/events",
             "max-stream-events": 1,
-            "parameters": {"query.task_id": _of("task_id")},
+            "parameters": {"query.task_id": _from_dictionary("task_id")},
         },
         {
             "include-path": f"{API}/dags/{{dag_id}}/retry",
-            "parameters": {"path.dag_id": _of("ended")},
+            "parameters": {"path.dag_id": _from_dictionary("ended")},
         },
-        # Waits are real, and nothing would come of them.
+        # Long polls would only take time.
         {"include-path": f"{API}/agents/{{agent_id}}/claim", "parameters": {"query.wait": 0}},
         {"include-path-regex": "/wait$", "parameters": {"query.timeout": 0}},
     ]

@@ -1,9 +1,9 @@
-"""The reference page of HTTP, held to the routes there are."""
+"""The reference page of HTTP lists the routes of the API."""
 
 from overnight_server.api import reference
 
 
-def test_the_page_lists_the_routes_of_today() -> None:
+def test_the_page_lists_the_current_routes() -> None:
     written = reference.PAGE.read_text(encoding="utf-8")
 
     assert written == reference.page(written), (
@@ -11,7 +11,7 @@ def test_the_page_lists_the_routes_of_today() -> None:
     )
 
 
-def test_every_operation_says_what_it_is_for() -> None:
+def test_every_operation_has_a_description() -> None:
     operations = [
         (f"{method.upper()} {path}", operation)
         for path, methods in reference.openapi_document()["paths"].items()

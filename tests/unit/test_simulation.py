@@ -1,4 +1,4 @@
-"""The rehearsal by itself: small nights whose course can be told beforehand."""
+"""The simulation alone: small nights with known results."""
 
 from collections.abc import Mapping, Sequence
 from math import inf
@@ -60,7 +60,7 @@ def starts(
     return {name.int: span.start for name, span in played.intervals.items()}
 
 
-def test_tasks_start_in_their_users_order_as_slots_fall_free() -> None:
+def test_tasks_start_in_their_users_order_as_slots_become_free() -> None:
     assert starts([task(3), task(1), task(2)], slots=2) == {1: 0, 2: 0, 3: 10}
 
 
@@ -73,7 +73,7 @@ def test_the_user_with_fewest_running_goes_first() -> None:
     assert sorted(begun.values())[:2] == [0, 0]
 
 
-def test_a_task_past_its_deadline_never_starts_and_holds_nobody_up() -> None:
+def test_a_task_past_its_deadline_never_starts_and_blocks_nothing() -> None:
     late = task(2, start_by=10.0, locks=("project:red",))
 
     assert starts([task(1), late, task(3, locks=("project:red",))]) == {1: 0, 3: 10}
@@ -86,7 +86,7 @@ def test_among_equals_the_one_served_longest_ago_goes_first() -> None:
     assert starts([task(11), task(12, BOB)], lanes) == {12: 0, 11: 10}
 
 
-def test_among_those_never_served_the_heavier_goes_first() -> None:
+def test_among_users_never_served_the_larger_plan_goes_first() -> None:
     assert starts([task(11), task(12, BOB)], [lane(ADA), lane(BOB, weight=2)]) == {12: 0, 11: 10}
 
 
@@ -100,7 +100,7 @@ def test_a_lock_is_held_by_one_task_at_a_time() -> None:
     assert starts([*red, task(4)], slots=9) == {1: 0, 4: 0, 2: 10, 3: 20}
 
 
-def test_a_task_that_wants_two_locks_stops_nobody_while_it_waits() -> None:
+def test_a_task_that_waits_for_two_locks_blocks_nothing() -> None:
     jobs = [
         task(1, seconds=30, locks=("red",)),
         task(2, seconds=5, locks=("blue",)),
@@ -111,7 +111,7 @@ def test_a_task_that_wants_two_locks_stops_nobody_while_it_waits() -> None:
     assert starts(jobs, slots=9) == {1: 0, 2: 0, 4: 5, 3: 30}
 
 
-def test_a_path_excludes_all_below_it_and_nothing_beside_it() -> None:
+def test_a_path_lock_includes_paths_below_it_only() -> None:
     jobs = [
         task(1, locks=("path:src",)),
         task(2, locks=("path:src/a",)),
@@ -124,7 +124,7 @@ def test_a_path_excludes_all_below_it_and_nothing_beside_it() -> None:
     assert starts(jobs, slots=9) == {1: 0, 4: 0, 2: 10, 3: 10, 5: 20, 6: 30}
 
 
-def test_a_lock_goes_to_the_first_that_may_use_it() -> None:
+def test_a_lock_goes_to_the_first_task_that_may_start() -> None:
     """Job 2 is next, but its worker has become busy meanwhile: job 3 need not wait for that."""
     jobs = [
         task(1, seconds=30, locks=("red",)),
@@ -139,7 +139,7 @@ def test_a_lock_goes_to_the_first_that_may_use_it() -> None:
     assert begun == {1: 0, 4: 10, 3: 30, 2: 70}
 
 
-def test_hours_that_no_longer_fit_wait_for_the_new_month() -> None:
+def test_a_task_without_hours_waits_for_the_next_month() -> None:
     month = lane(seconds_left=HOUR, month_seconds=10 * HOUR, resets_in=1000)
 
     begun = starts([task(1), task(2), task(3, granted=HOUR / 2)], [month], slots=1)
@@ -147,14 +147,14 @@ def test_hours_that_no_longer_fit_wait_for_the_new_month() -> None:
     assert begun == {1: 0, 3: 10, 2: 1000}
 
 
-def test_a_pool_takes_only_what_its_workers_can_do() -> None:
+def test_a_pool_takes_only_tasks_with_its_capabilities() -> None:
     jobs = [task(1, needs=GPU), task(2), task(3, needs=frozenset({"moon"}))]
     pools = [PoolState("default", 1), PoolState("gpu", 1, GPU)]
 
     assert starts(jobs, pools=pools) == {2: 0, 1: 0}
 
 
-def test_money_that_no_longer_fits_waits_for_the_new_night() -> None:
+def test_a_task_without_budget_waits_for_the_next_night() -> None:
     rich = lane(
         usd_left=2.0, night_usd=2.0, night_ends_in=1000, next_night=lambda moment: moment + 500
     )
@@ -166,18 +166,18 @@ def test_money_that_no_longer_fits_waits_for_the_new_night() -> None:
     assert begun == {1: 0, 3: 0, 2: 1000, 5: 1000}
 
 
-def test_a_pool_leaves_types_to_those_who_know_them() -> None:
+def test_a_pool_leaves_types_to_pools_with_a_handler() -> None:
     pools = [PoolState("default", 1, elsewhere=frozenset({"60"})), PoolState("studio", 1)]
     jobs = [task(1, seconds=60), task(2, seconds=60), task(3)]
 
     assert starts(jobs, pools=pools) == {3: 0, 1: 0, 2: 60}
 
 
-def test_the_whole_deployment_has_a_cap_of_its_own() -> None:
+def test_the_cap_on_all_slots_applies() -> None:
     assert starts([task(1), task(2)], slots=9, slots_max=1) == {1: 0, 2: 10}
 
 
-def test_what_runs_holds_its_slot_its_lock_and_its_room() -> None:
+def test_a_running_task_occupies_slot_lock_and_plan_room() -> None:
     run = RunningTask(UUID(int=7), ADA, "100", "default", HOUR, elapsed=60, locks=("red",))
     jobs = [task(1, locks=("red",)), task(2), task(3)]
 
@@ -186,14 +186,14 @@ def test_what_runs_holds_its_slot_its_lock_and_its_room() -> None:
     assert begun == {7: -60, 2: 0, 3: 10, 1: 40}
 
 
-def test_a_child_waits_for_its_last_parent_and_an_unknown_one_for_ever() -> None:
+def test_a_child_waits_for_its_last_parent_and_forever_for_an_unknown_one() -> None:
     edges = [(UUID(int=1), UUID(int=3)), (UUID(int=2), UUID(int=3)), (UUID(int=0), UUID(int=4))]
     jobs = [task(1), task(2, seconds=25), task(3), task(4)]
 
     assert starts(jobs, slots=9, edges=edges) == {1: 0, 2: 0, 3: 25}
 
 
-def test_a_retry_waits_for_its_moment_and_a_window_for_its_opening() -> None:
+def test_a_retry_waits_until_due_and_a_task_until_the_window_opens() -> None:
     night = lane(BOB, opens=lambda moment: max(moment, 500.0))
 
     assert starts([task(1, ready_in=90), task(2, BOB)], [lane(), night]) == {1: 90, 2: 500}
@@ -204,7 +204,7 @@ def test_a_paused_user_and_a_deployment_without_workers_start_nothing() -> None:
     assert starts([task(1)], pools=[]) == {}
 
 
-def test_what_was_not_read_is_taken_to_be_like_what_was() -> None:
+def test_unread_tasks_are_simulated_as_copies() -> None:
     """Bob's nine unseen tasks take their turns with Ada's, each after one of hers."""
     lanes = [lane(ADA), lane(BOB, unread=9)]
     jobs = [*(task(number) for number in range(10, 14)), task(99, BOB)]
@@ -215,7 +215,7 @@ def test_what_was_not_read_is_taken_to_be_like_what_was() -> None:
     assert begun[99] == 10
 
 
-def test_a_night_is_broken_off_once_it_took_too_many_starts() -> None:
+def test_a_night_is_cut_off_after_the_maximum_of_starts() -> None:
     snapshot = Snapshot([PoolState("default", 1)], [lane()], waiting=[task(n) for n in range(9)])
 
     played = Simulation(snapshot).simulate_night(FixedDurations(), max_starts=4)
@@ -223,7 +223,7 @@ def test_a_night_is_broken_off_once_it_took_too_many_starts() -> None:
     assert (len(played.intervals), played.starts, played.is_cut) == (4, 4, True)
 
 
-def test_the_night_ends_when_all_that_was_asked_for_has_started() -> None:
+def test_a_night_ends_when_all_requested_tasks_have_started() -> None:
     snapshot = Snapshot([PoolState("default", 1)], [lane()], waiting=[task(n) for n in range(9)])
 
     played = Simulation(snapshot).simulate_night(FixedDurations(), [UUID(int=2)])
@@ -231,13 +231,13 @@ def test_the_night_ends_when_all_that_was_asked_for_has_started() -> None:
     assert (played.starts, played.is_cut) == (3, False)
 
 
-def test_nothing_is_foretold_beyond_the_horizon() -> None:
+def test_nothing_is_simulated_beyond_the_horizon() -> None:
     jobs = [task(1, seconds=HORIZON, granted=HORIZON * 9), task(2), task(3)]
 
     assert starts(jobs) == {1: 0, 2: HORIZON}
 
 
-def test_a_type_never_seen_takes_all_it_is_granted() -> None:
+def test_a_type_without_observed_runs_takes_its_whole_timeout() -> None:
     history = ObservedDurations({"known": [5.0, 6.0], "empty": []})
     night = history.sample(Random(1))
 
@@ -250,14 +250,14 @@ def test_a_type_never_seen_takes_all_it_is_granted() -> None:
     ]
 
 
-def test_a_run_never_takes_longer_than_it_is_granted() -> None:
+def test_a_run_never_takes_longer_than_its_timeout() -> None:
     night = ObservedDurations({"slow": [500.0]}).sample(Random(1))
 
     assert night.duration("slow", 60) == 60
     assert night.remaining("slow", 60, 50) <= 10
 
 
-def test_a_run_under_way_takes_what_longer_runs_took() -> None:
+def test_a_running_task_takes_the_rest_of_a_longer_observed_run() -> None:
     night = ObservedDurations({"mixed": [10.0] * 20 + [1000.0] * 20}).sample(Random(1))
 
     rests = [night.remaining("mixed", HOUR, 100) for _ in range(20)]
@@ -265,13 +265,13 @@ def test_a_run_under_way_takes_what_longer_runs_took() -> None:
     assert all(rest > 300 for rest in rests)
 
 
-def test_a_run_that_outlived_all_others_may_go_on_as_long_again() -> None:
+def test_a_run_longer_than_all_observed_may_take_as_long_again() -> None:
     night = ObservedDurations({"quick": [10.0]}).sample(Random(1))
 
     assert all(0 <= night.remaining("quick", HOUR, 100) <= 100 for _ in range(20))
 
 
-def test_little_history_makes_a_wide_band() -> None:
+def test_few_observed_runs_make_a_wide_band() -> None:
     def width(seen: Sequence[float]) -> float:
         jobs = [task(number) for number in range(1, 20)]
         jobs = [WaitingTask(one.id, ADA, "echo", one.sort_key, HOUR) for one in jobs]
@@ -285,7 +285,7 @@ def test_little_history_makes_a_wide_band() -> None:
     assert width([60.0]) > 2 * width([60.0] * 100)
 
 
-def test_the_same_deployment_gets_the_same_answer() -> None:
+def test_the_same_snapshot_gives_the_same_forecast() -> None:
     jobs = [WaitingTask(UUID(int=n), ADA, "echo", n, HOUR) for n in range(5)]
     stage = Simulation(Snapshot([PoolState("default", 1)], [lane()], waiting=jobs))
     history = ObservedDurations({"echo": [1.0, 9.0, 30.0]})
@@ -294,7 +294,7 @@ def test_the_same_deployment_gets_the_same_answer() -> None:
     assert simulate_nights(stage, history, asked) == simulate_nights(stage, history, asked)
 
 
-def test_a_deployment_with_much_to_do_is_rehearsed_in_fewer_nights() -> None:
+def test_a_large_queue_is_simulated_in_fewer_nights() -> None:
     def nights(many: int) -> int:
         jobs = [WaitingTask(UUID(int=n), ADA, "echo", n, HOUR) for n in range(many)]
         lanes = [lane(max_active=many)]
