@@ -86,7 +86,7 @@ def test_a_secret_by_reference_is_stored_nowhere(
     assert "complained ***" in logs["worker.log"]
     assert [name for name, text in logs.items() if _told(text)] == []
     answers = [
-        client.driver.http.get(path).text
+        client.transport.http.get(path).text
         for path in (
             f"/api/v1/tasks/{task.id}",
             "/api/v1/tasks",

@@ -8,6 +8,8 @@ from datetime import timedelta
 
 import pytest
 
+from overnight_server.control.cancel import cancel
+from overnight_server.control.retry import retry
 from overnight_server.dispatch import loop
 from overnight_server.dispatch.fill import FillResult, fill
 from overnight_server.dispatch.publish import BrokerUnreachable, Publisher
@@ -25,6 +27,7 @@ from overnight_worker.presence import beat_or_join
 from overnight_worker.record_results import give_up_by, settle_by
 from overnight_worker.resources import WorkerResources
 from tests.support.deployment import Deployment
+from tests.support.graphs import graph
 from tests.support.workers import worker_settings
 
 NOWHERE = "redis://127.0.0.1:1/0"
@@ -168,7 +171,8 @@ def test_a_dispatcher_logs_what_it_cannot_publish(
     fill(deployment.dispatcher, publisher, settings, holder="d", broker_answers=True)
 
     publisher.close()
-    assert names(Event.DISPATCH_FAILED, Event.CLAIM_RELEASED) <= set(logged())
+    assert Event.DISPATCH_FAILED.log_name in logged()
+    assert logged().count(Event.CLAIM_RELEASED.log_name) == 1
 
 
 @pytest.mark.parametrize(
@@ -233,3 +237,52 @@ def test_a_failed_run_logs_the_class_of_its_failure(
 
     assert Event.TASK_SETTLED.log_name in logged()
     assert "reason=rate_limit" in caplog.text
+
+
+def test_a_cancel_is_logged_for_a_waiting_and_for_a_running_task(
+    deployment: Deployment, logged: Logged
+) -> None:
+    deployment.agent()
+    user = deployment.user()
+    run = deployment.running(user)
+    waiting = deployment.task(user)
+
+    for task_id in (run.claim.task_id, waiting):
+        cancel(deployment.app, user, task_id, actor="human:test")
+
+    assert logged() == [Event.CANCEL_REQUESTED.log_name, Event.TASK_CANCELLED.log_name]
+
+
+def test_a_dead_letter_and_its_retry_are_logged(
+    deployment: Deployment, db: Db, logged: Logged
+) -> None:
+    deployment.agent()
+    user = deployment.user()
+    run = deployment.running(user)
+
+    settle_by(db, [(run, Raised("error", "wrong", "Error", retryable=False))], deadline=0.0)
+    retry(deployment.app, user, run.claim.task_id, actor="human:test")
+
+    assert names(Event.TASK_DEAD_LETTERED, Event.TASK_REVIVED) <= set(logged())
+
+
+def test_an_expired_claim_is_logged_as_released(
+    deployment: Deployment, db: Db, logged: Logged
+) -> None:
+    deployment.agent()
+    deployment.task(deployment.user())
+    deployment.claim()
+    deployment.move_clock(timedelta(hours=1))
+
+    reap(db)
+
+    assert logged().count(Event.CLAIM_RELEASED.log_name) == 1
+
+
+def test_the_end_of_a_graph_is_logged(deployment: Deployment, logged: Logged) -> None:
+    user = deployment.user()
+
+    for task_id in graph(deployment, user, 2, []):
+        cancel(deployment.app, user, task_id, actor="human:test")
+
+    assert logged().count(Event.DAG_FINISHED.log_name) == 1

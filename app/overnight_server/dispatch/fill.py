@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from overnight_server.dispatch.publish import Publisher
-from overnight_server.domain.ids import show_task
 from overnight_server.fault_points import fault
 from overnight_server.gate.claim import CLAIMS_PER_PASS, ClaimSettings, claim
 from overnight_server.outcome.settle import release
@@ -19,7 +18,6 @@ from overnight_server.store.statements import statement
 from overnight_server.telemetry import Event, emit
 
 POOLS_REFRESH_SECONDS = 1.0
-RELEASE_REASON = "broker"
 
 
 @dataclass(frozen=True)
@@ -89,14 +87,7 @@ def fill_pool(
     if taken.claims:
         fault("publish.after")
     if unsent:
-        release(db, unsent, reason=RELEASE_REASON)
-        for claimed in unsent:
-            emit(
-                Event.CLAIM_RELEASED,
-                queue_id=show_task(claimed.claim.task_id),
-                epoch=claimed.claim.epoch,
-                reason=RELEASE_REASON,
-            )
+        release(db, unsent, reason="broker")
     elif taken.idle and not taken.claims and _allows_idle_listeners(settings):
         publisher.invite_idle_listener(pool)
     return FillResult(len(taken.claims) - len(unsent), taken.more and not unsent)

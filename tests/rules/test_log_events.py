@@ -1,0 +1,19 @@
+"""Every log event of the table is emitted by the code."""
+
+import ast
+
+from overnight_server.telemetry import Event
+from tests.rules.sources import modules
+
+TABLE = "telemetry.py"
+
+
+def test_every_documented_event_is_emitted() -> None:
+    used = {
+        node.attr
+        for path, module in modules("app", "workers")
+        for node in ast.walk(module)
+        if path.name != TABLE and isinstance(node, ast.Attribute)
+    }
+
+    assert set(Event.__members__) - used == set()
