@@ -184,9 +184,12 @@ def _report_failed_start(supervisor: Supervisor, reason: str | None = None) -> i
 
 
 def ready_text(connection: LocalConnection, settings: Settings, *, stop: str) -> str:
-    """Return what a user needs to know when everything is ready."""
+    """Return what a user needs to know when everything is ready.
+
+    Paths below the working directory are shortened, so that the lines fit into 80 columns.
+    """
     slots = f"{settings.concurrency} tasks" if settings.concurrency > 1 else "1 task"
-    return (
+    text = (
         "\nOvernight is ready.\n\n"
         f"  API      {connection.api_url}\n"
         f"  Flower   {connection.flower_url}  ({connection.flower_login})\n"
@@ -195,6 +198,7 @@ def ready_text(connection: LocalConnection, settings: Settings, *, stop: str) ->
         f"Add a task:  {command_name()} {FIRST_TASK}\n"
         f"Stop:        {stop}\n"
     )
+    return text.replace(f"{Path.cwd()}/", "")
 
 
 def command_name() -> str:
