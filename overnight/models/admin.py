@@ -1,4 +1,4 @@
-"""Models of the admin API: users, workers, pools, locks, fairness, inbox and audit trail."""
+"""Requests and responses of the admin API: users, keys, workers, locks, budgets, the queue."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -21,6 +21,8 @@ from overnight.models.tasks import UserLimits
 
 Plan = Literal["free", "pro", "team", "enterprise"]
 MOST = 1_000_000
+MOST_USD = 999_999
+LONGEST_SECONDS = 1_000_000_000
 
 
 class UserCreate(RequestModel):
@@ -29,55 +31,65 @@ class UserCreate(RequestModel):
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "ada", "plan": "pro"}]})
 
     name: Annotated[Text, Field(min_length=1, max_length=100)] = Field(
-        description="The user's name; it must be unique."
+        description="Name of the user; it must be unique."
     )
-    plan: Plan = Field("free", description="The plan whose limits the user gets.")
-    is_admin: bool = Field(default=False, strict=True, description="Whether the user is an admin.")
+    plan: Plan = Field("free", description="Plan whose limits the user gets.")
+    is_admin: bool = Field(
+        default=False, strict=True, description="Whether the user may call the admin API."
+    )
 
 
 class UserChanges(RequestModel):
-    """Changes of a user; a field that is left out is not changed. A plan sets all its limits."""
+    """The changes to a user; absent fields stay as they are. A plan also sets its limits."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"max_concurrent_agents": 7, "night_budget_usd": 12.5}]}
     )
 
-    plan: Plan | None = Field(None, description="The new plan, with its limits.")
+    name: Annotated[Text, Field(min_length=1, max_length=100)] | None = Field(
+        None, description="New name of the user; it must be unique."
+    )
+    is_admin: bool | None = Field(
+        None, strict=True, description="Whether the user may call the admin API."
+    )
+    plan: Plan | None = Field(None, description="New plan, with its limits.")
     max_concurrent_agents: WholeNumber | None = Field(
-        None, ge=0, le=MOST, description="The maximum number of running tasks."
+        None, ge=0, le=MOST, description="Number of tasks that may run at the same time."
     )
     max_task_duration_minutes: WholeNumber | None = Field(
-        None, ge=1, le=MOST, description="The time limit of one run."
+        None, ge=1, le=MOST, description="Longest duration of one run, in minutes."
     )
     monthly_agent_hours_limit: WholeNumber | None = Field(
-        None, ge=0, le=MOST, description="The hours per billing month; null means no limit."
+        None, ge=0, le=MOST, description="Hours per month; null is no limit."
     )
     max_pending: WholeNumber | None = Field(
         None,
         ge=0,
         le=MOST,
-        description="The maximum number of waiting tasks; null means the deployment's limit.",
+        description="Number of tasks that may wait; null is the deployment's limit.",
     )
     max_tasks_per_dag: WholeNumber | None = Field(
         None,
         ge=1,
         le=MOST,
-        description="The maximum number of tasks of a graph; null means the deployment's limit.",
+        description="Number of tasks in one graph; null is the deployment's limit.",
     )
     on_exhausted: Literal["reject", "hold"] | None = Field(
-        None, description="What happens to a new task when the hours are used up: reject or hold."
+        None, description="Whether submits are rejected or held when the hours are used up."
     )
     night_budget_usd: Number | None = Field(
-        None, ge=0, le=999_999, description="The budget of one night; null means no limit."
+        None, ge=0, le=MOST_USD, description="Budget of one night; null is no limit."
     )
     window: WindowRequest | None = Field(
-        None, description="The time window in which tasks may start; null means any time."
+        None, description="Hours in which tasks may start; null is always."
     )
 
 
 class UserFields(TypedDict, total=False):
-    """The fields of UserChanges for type checkers; None removes a limit or the time window."""
+    """The fields of UserChanges, for editors; None removes a limit or a window."""
 
+    name: str
+    is_admin: bool
     plan: str
     max_concurrent_agents: int
     max_task_duration_minutes: int
@@ -90,223 +102,300 @@ class UserFields(TypedDict, total=False):
 
 
 class UserDetail(Me):
-    """A user as admins see it."""
+    """A user as admins see one."""
 
-    max_concurrent_agents: int = Field(description="The maximum number of running tasks.")
-    max_task_duration_minutes: int = Field(description="The time limit of one run.")
+    max_concurrent_agents: int = Field(description="Number of tasks that may run at the same time.")
+    max_task_duration_minutes: int = Field(description="Longest duration of one run, in minutes.")
     monthly_agent_hours_limit: float | None = Field(
-        None, description="The hours per billing month; null means no limit."
+        None, description="Hours per month; null is no limit."
     )
-    monthly_agent_hours_used: float = Field(description="The hours used in this billing month.")
-    created_at: datetime = Field(description="When the user was created.")
-    disabled_at: datetime | None = Field(
-        None, description="When the user was disabled; null if it is not."
-    )
+    monthly_agent_hours_used: float = Field(description="Hours used in this billing month.")
     night_budget_usd: float | None = Field(
-        None, description="What their runs of one night may cost; null means no limit."
+        None, description="Budget of one night; null is no limit."
     )
     exceptions: list[str] = Field(
-        default_factory=list, description="The limits that differ from those of the plan."
+        default_factory=list, description="Limits that differ from those of the plan."
     )
+    created_at: datetime = Field(description="When the user was created.")
+    disabled_at: datetime | None = Field(None, description="When the user was disabled, if so.")
+
+
+class UserLimitsDetail(UserLimits):
+    """The limits of a user, with those that override the deployment's; null is no override."""
+
+    max_pending: int | None = Field(None, description="Number of tasks that may wait.")
+    max_tasks_per_dag: int | None = Field(None, description="Number of tasks in one graph.")
+
+
+class HoursAdjustment(RequestModel):
+    """Hours to charge to a user's current month, or to give back."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"hours": -2.5, "note": "outage on Monday"}]}
+    )
+
+    hours: Number = Field(
+        ge=-MOST, le=MOST, description="Hours to charge; negative to give hours back."
+    )
+    note: Note = Field("", description="Reason; kept in the ledger.")
+
+
+class UserKeyCreate(RequestModel):
+    """An API key to create for a user."""
+
+    name: Annotated[Text, Field(min_length=1, max_length=100)] = Field(
+        description="Name of the key."
+    )
+    scopes: list[str] | None = Field(None, description="Rights of the key; absent is all.")
+    expires_in_seconds: WholeNumber | None = Field(
+        None, ge=60, description="Lifetime of the key; null is for ever."
+    )
+
+
+class UserKeyRotation(RequestModel):
+    """How a key is replaced by a new one."""
+
+    grace_seconds: WholeNumber = Field(
+        86_400, ge=0, description="How long the old key stays valid."
+    )
+
+
+class AuditEntry(ResponseModel):
+    """One act of a person: who did what, to which user or object."""
+
+    at: datetime = Field(description="When it was done.")
+    actor: str = Field(description="Who did it: user: and an id, or human: and a login name.")
+    via: str = Field(description="The process that did it.")
+    key_id: str | None = Field(None, description="Id of the API key that was used, if any.")
+    act: str = Field(description="What was done.")
+    user: str | None = Field(None, description="The user it concerns; null is all users.")
+    target: str = Field(description="The object it was done to.")
+    detail: dict[str, Any] = Field(description="Changed fields, each with old and new value.")
+
+
+class UserDeadLetter(DeadLetter):
+    """A dead letter and its owner."""
+
+    id: int = Field(description="Number of the dead letter; numbers grow.")
+    reviewed: bool = Field(description="Whether somebody has resolved it.")
+    user: str = Field(description="Owner of the task.")
+
+
+class DeadLetterResolution(RequestModel):
+    """What an admin decides about a dead letter."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"resolution": "retry", "note": "the disk is replaced"}]}
+    )
+
+    resolution: Literal["retry", "cancel"] = Field(
+        description="Run the task again, or close the dead letter."
+    )
+    note: Note = Field("", description="Reason; kept with the dead letter.")
+
+
+class UserApproval(Approval):
+    """A task that has used up a budget, and its owner."""
+
+    user: str = Field(description="Owner of the task.")
+
+
+class BudgetSet(RequestModel):
+    """A budget in US dollars."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"usd": 20}]})
+
+    usd: Number | None = Field(ge=0, le=MOST_USD, description="US dollars; null is no limit.")
+
+
+class BudgetChanged(ResponseModel):
+    """A budget that was set."""
+
+    id: str = Field(description="Id of the graph or agent.")
+    budget_usd: float | None = Field(None, description="US dollars; null is no limit.")
+
+
+class InboxRow(ResponseModel):
+    """A row of the inbox: a task that a program wrote in its own transaction."""
+
+    id: int = Field(description="Number of the row.")
+    user: str = Field(description="User for whom the task was written.")
+    key_id: str = Field(description="Id of the API key that was used.")
+    title: str | None = Field(None, description="Title of the task, if it can be read.")
+    task: dict[str, Any] | str = Field(description="The fields, or the text if it is not valid.")
+    arrived_at: datetime = Field(description="When it was written.")
+    due_at: datetime = Field(description="When it is tried next.")
+    held_by: str | None = Field(None, description="What keeps it waiting, if anything.")
+    outcome: str | None = Field(None, description="Its result; null while it waits.")
+    settled_at: datetime | None = Field(None, description="When it got its result.")
+    settled_by: str | None = Field(None, description="Who gave it its result.")
+    task_id: str | None = Field(None, description="The task it became, if it did.")
+    error: str | None = Field(None, description="Why it was refused, if it was.")
+
+
+class InboxResolved(ResponseModel):
+    """A row of the inbox that will be retried or was dropped."""
+
+    id: int = Field(description="Number of the row.")
+    resolution: Literal["retry", "drop"] = Field(description="What was done.")
 
 
 class UserLock(Lock):
-    """A lock with the name of the user whose task holds it."""
+    """A lock and its user."""
 
-    user: str = Field(description="The name of the user whose task holds the lock.")
+    user: str = Field(description="Owner of the task that holds it.")
     acquired_by_pid: int | None = Field(
-        None, description="The process id of the worker, if a worker of the deployment holds it."
+        None, description="Process id of the worker, if it runs in the deployment."
     )
-
-
-class UserLockWait(LockWait):
-    """A wait for a lock with the name of the user whose task waited."""
-
-    user: str = Field(description="The name of the user whose tasks held it and waited for it.")
 
 
 class LockReleased(ResponseModel):
-    """A task whose locks were released by an admin."""
+    """A task whose locks were released."""
 
-    task_id: str = Field(description="The task; it is queued again and no attempt is spent.")
-    released: list[str] = Field(description="The keys of the released locks.")
+    task_id: str = Field(description="The task; it is in the queue again and has spent no attempt.")
+    released: list[str] = Field(description="Keys of the released locks.")
+
+
+class UserLockWait(LockWait):
+    """A time that a task waited for a lock, and its user."""
+
+    user: str = Field(description="Owner of the tasks.")
+
+
+class StaleLocks(RequestModel):
+    """Which locks count as stale."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"max_age_seconds": 3600}]})
+
+    max_age_seconds: WholeNumber | None = Field(
+        None,
+        ge=1,
+        le=LONGEST_SECONDS,
+        description="Time without renewal; absent is the deployment's setting.",
+    )
+    project: ShortText | None = Field(None, description="Only locks of this project.")
+
+
+class StaleLocksReleased(ResponseModel):
+    """Stale locks that were released."""
+
+    cleaned: int = Field(description="Number of released locks.")
+    max_age_seconds: float = Field(description="Time without renewal that counted as stale.")
+
+
+class PendingCounts(ResponseModel):
+    """Tasks that wait."""
+
+    high: int = Field(description="With priority 1 or 2; counted up to 10,000.")
+    normal: int = Field(description="The others.")
+    total: int = Field(description="All of them.")
+
+
+class SlotUsage(ResponseModel):
+    """Slots in use; a bundle of short tasks uses one slot."""
+
+    slots_used: int = Field(description="Slots in use.")
+    slots_max: int = Field(description="Slots of live workers, or the deployment's cap.")
+    by_project: dict[str, int] = Field(description="Slots in use per project.")
+    by_user: dict[str, int] = Field(description="Slots in use per user.")
+
+
+class LockSummary(ResponseModel):
+    """The locks that tasks hold."""
+
+    active: int = Field(description="Number of locks.")
+    details: list[UserLock] = Field(description="The locks, oldest first.")
+
+
+class QueueOverview(ResponseModel):
+    """The queue, the slots and the locks of the whole deployment."""
+
+    pending: PendingCounts = Field(description="Tasks that wait.")
+    active: SlotUsage = Field(description="Slots in use.")
+    user_locks: LockSummary = Field(description="Locks that tasks hold.")
 
 
 class Worker(ResponseModel):
-    """A worker."""
+    """A worker process, or an agent outside the deployment."""
 
-    id: str = Field(description="The name.")
-    kind: str = Field(description="The kind of worker.")
-    pool: str = Field(description="The pool that it serves.")
-    owner: str | None = Field(None, description="The user who owns it, if it is a pull agent.")
-    name: str | None = Field(None, description="Its name among its owner's agents.")
-    slots: int = Field(description="How many tasks it runs at once.")
-    busy: int = Field(description="How many tasks it runs now.")
+    id: str = Field(description="Id of the worker.")
+    kind: str = Field(description="celery, or pull for an agent outside the deployment.")
+    pool: str = Field(description="Pool of the worker.")
+    owner: str | None = Field(None, description="Owner of an agent outside the deployment.")
+    name: str | None = Field(None, description="Name of an agent outside the deployment.")
+    slots: int = Field(description="Number of tasks that it can run at the same time.")
+    busy: int = Field(description="Number of tasks that it runs now.")
     status: str = Field(description="active, draining, silent or offline.")
-    capabilities: list[str] = Field(description="The capabilities that it offers.")
-    types: list[str] = Field(description="The types of task that it accepts; empty means all.")
+    capabilities: list[str] = Field(description="Capabilities of the worker.")
+    types: list[str] = Field(description="Task types that it accepts; an empty list is all.")
     joined_at: datetime = Field(description="When it registered.")
-    last_seen_at: datetime = Field(description="When its last heartbeat or request arrived.")
+    last_seen_at: datetime = Field(description="Time of its last heartbeat.")
 
 
 class Pool(ResponseModel):
-    """A pool: workers that share a queue, or one pull agent."""
+    """A pool: workers that share a queue, or one agent that pulls its tasks."""
 
-    name: str = Field(description="The name.")
-    kind: str = Field(description="celery, or pull for a pull agent.")
-    serves: str | None = Field(
-        None, description="The only user whose tasks it runs; null means all users."
-    )
+    name: str = Field(description="Name of the pool.")
+    kind: str = Field(description="celery, or pull for an agent outside the deployment.")
+    serves: str | None = Field(None, description="The only user that it serves; null is all users.")
     paused: bool = Field(description="Whether the pool is paused.")
-    workers: int = Field(description="The number of live workers.")
-    slots: int = Field(description="The slots of its workers that are not draining.")
-    busy: int = Field(description="How many tasks it runs now.")
-    draining: int = Field(description="How many of the workers are draining.")
-    capabilities: list[str] = Field(description="The capabilities that all its workers offer.")
-    created_at: datetime = Field(description="When the first worker served it.")
+    workers: int = Field(description="Number of live workers.")
+    slots: int = Field(description="Slots of the live workers that are not draining.")
+    busy: int = Field(description="Number of tasks that run now.")
+    draining: int = Field(description="Number of draining workers.")
+    capabilities: list[str] = Field(description="Capabilities that all its workers have.")
+    created_at: datetime = Field(description="When its first worker registered.")
 
 
 class DrainState(ResponseModel):
-    """Whether a worker is draining."""
+    """A worker that was drained, or that gets tasks again."""
 
-    worker_id: str = Field(description="The full name of the worker.")
-    draining: bool = Field(description="Whether it gets no further tasks.")
+    worker_id: str = Field(description="WholeNumber id of the worker.")
+    draining: bool = Field(description="Whether it gets no new tasks.")
 
 
 class PauseTarget(RequestModel):
-    """What to pause or resume: a user, a pool, or with neither all tasks."""
+    """What to pause or resume: a user, a pool, or with neither the whole deployment."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"note": "a new release"}]})
 
-    user: ShortText | None = Field(None, description="A user's id or name.")
-    pool: ShortText | None = Field(None, description="A pool's name.")
-    note: Note = Field("", description="The reason; explanations of waiting tasks show it.")
+    user: ShortText | None = Field(None, description="Id or name of a user.")
+    pool: ShortText | None = Field(None, description="Name of a pool.")
+    note: Note = Field("", description="Reason; shown in the explanation of waiting tasks.")
 
 
 class UserShare(ResponseModel):
-    """One user's share of the slots and longest wait."""
+    """The share of slots that one user got, and how long the tasks waited."""
 
-    user: str = Field(description="The user's name.")
-    started: int = Field(description="The number of runs started.")
-    waiting: int = Field(0, description="Tasks that are ready and wait now.")
-    longest_wait: float = Field(description="The longest wait in seconds.")
-    median_wait: float | None = Field(None, description="The median wait, in seconds.")
-    slot_seconds: float = Field(0.0, description="Seconds in which their runs held a slot.")
-    slot_share: float = Field(0.0, description="Their part of all slot seconds, from 0 to 1.")
+    user: str = Field(description="Name of the user.")
+    started: int = Field(description="Number of runs that started.")
+    waiting: int = Field(0, description="Number of ready tasks that wait now.")
+    longest_wait: float = Field(description="Longest wait, in seconds.")
+    median_wait: float | None = Field(None, description="Median wait, in seconds.")
+    slot_seconds: float = Field(0.0, description="Slot time of the user, in seconds.")
+    slot_share: float = Field(0.0, description="Share of all slot time, from 0 to 1.")
     service: float | None = Field(
-        None, description="The share of the slots, relative to an equal share."
+        None, description="What the user got of an even share, from 0 to 1."
     )
 
 
 class StarvingUser(ResponseModel):
-    """A user whose ready tasks wait although the limits allow a start."""
+    """A user whose ready tasks wait too long although the plan would let them run."""
 
-    user: str = Field(description="The user's name.")
-    waited_seconds: float = Field(description="The duration in seconds.")
+    user: str = Field(description="Name of the user.")
+    waited_seconds: float = Field(description="How long the oldest ready task has waited.")
 
 
 class Fairness(ResponseModel):
-    """How evenly the slots were shared between users."""
+    """How evenly the users were served in a period."""
 
-    since_at: datetime = Field(description="The start of the period.")
-    until_at: datetime = Field(description="The end of the period.")
+    since_at: datetime = Field(description="Begin of the period.")
+    until_at: datetime = Field(description="End of the period.")
     is_shortened: bool = Field(
-        description="Whether the period was shortened because it has too many runs."
+        description="Whether the period had too many runs and was shortened."
     )
-    starts: int = Field(description="The number of runs started.")
-    longest_wait_seconds: float = Field(description="The longest wait in seconds.")
+    starts: int = Field(description="Number of runs that started.")
+    longest_wait_seconds: float = Field(description="Longest wait of all users, in seconds.")
     jain: float | None = Field(None, description="Jain's fairness index; 1 is perfectly even.")
-    users: list[UserShare] = Field(description="The share of each user.")
+    users: list[UserShare] = Field(description="One entry per user.")
     starving: list[StarvingUser] = Field(description="Users who wait too long now.")
-
-
-class UserLimitsDetail(UserLimits):
-    """A user's limits with the two that only admins set."""
-
-    max_pending: int | None = Field(
-        None, description="How many tasks may wait; null means the deployment's limit."
-    )
-    max_tasks_per_dag: int | None = Field(
-        None, description="How many tasks one graph may have; null means the deployment's limit."
-    )
-
-
-class UserApproval(Approval):
-    """A task that waits for a larger budget, with the name of its owner."""
-
-    user: str = Field(description="The name of the user who owns the task.")
-
-
-class UserDeadLetter(DeadLetter):
-    """A dead letter with the name of its owner."""
-
-    id: int = Field(description="The dead letter's number; later ones have larger numbers.")
-    user: str = Field(description="The name of the user who owns the task.")
-    reviewed: bool = Field(description="Whether somebody resolved it.")
-
-
-class InboxRow(ResponseModel):
-    """One row of the inbox table, in which programs leave tasks within their own transactions."""
-
-    id: int = Field(description="The row's number.")
-    user: str = Field(description="The name of the user whose key wrote the row.")
-    key_id: str = Field(description="The API key that the row names.")
-    title: str | None = Field(None, description="The title of the task, if it has one.")
-    task: dict[str, Any] | str = Field(
-        description="The fields of the task; the text itself if it cannot be read as fields."
-    )
-    arrived_at: datetime = Field(description="When the row was written.")
-    due_at: datetime = Field(description="When intake tries it next.")
-    held_by: str | None = Field(None, description="Which limit keeps it waiting, if one does.")
-    outcome: str | None = Field(None, description="What became of it; null while it waits.")
-    settled_at: datetime | None = Field(None, description="When that was decided.")
-    settled_by: str | None = Field(None, description="Who decided it.")
-    task_id: str | None = Field(None, description="The task that it became, if it did.")
-    error: str | None = Field(None, description="Why it was refused, if it was.")
-
-
-class AuditEntry(ResponseModel):
-    """One act of a person or program, as the audit trail records it."""
-
-    at: datetime = Field(description="When it was done.")
-    actor: str = Field(
-        description="Who did it: user:<id> with a key or token, human:<name> at a terminal."
-    )
-    via: str = Field(description="The process through which it was done.")
-    key_id: str | None = Field(None, description="The API key that was used, if one was.")
-    act: str = Field(description="The resolution.")
-    user: str | None = Field(None, description="The user it concerns; null means all users.")
-    target: str = Field(description="What it was done to.")
-    detail: dict[str, Any] = Field(description="What changed: the old and the new values.")
-
-
-class PendingCounts(ResponseModel):
-    """How many tasks wait in the whole deployment."""
-
-    high: int = Field(description="Those of priority 1 and 2; counted up to 10,000.")
-    normal: int = Field(description="All others.")
-    total: int = Field(description="All tasks.")
-
-
-class SlotUsage(ResponseModel):
-    """How many slots are in use; a bundle of short tasks holds one slot."""
-
-    slots_used: int = Field(description="Slots in use.")
-    slots_max: int = Field(description="Slots there are, or may be in use at once.")
-    by_project: dict[str, int] = Field(description="Tasks that run, by project.")
-    by_user: dict[str, int] = Field(description="Tasks that run, by the name of their user.")
-
-
-class LockSummary(ResponseModel):
-    """The locks that tasks of all users hold."""
-
-    active: int = Field(description="How many locks are held.")
-    details: list[UserLock] = Field(description="Each of them, the oldest first.")
-
-
-class QueueOverview(ResponseModel):
-    """The queue of the whole deployment: what waits, what runs, which locks are held."""
-
-    pending: PendingCounts = Field(description="What waits.")
-    active: SlotUsage = Field(description="What runs.")
-    user_locks: LockSummary = Field(description="Which locks are held.")

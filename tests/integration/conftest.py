@@ -1,14 +1,18 @@
-"""What several modules of integration tests stand on."""
+"""Fixtures that several modules of integration tests share."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.api_user import ApiUser, serve_api
+from tests.support.deployment import Deployment
+
 
 @pytest.fixture
 def empty_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A place that knows no deployment."""
+    """An empty working directory, and an environment without settings."""
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
         monkeypatch.delenv(name)
@@ -16,5 +20,28 @@ def empty_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def operators_place(empty_place: None, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A place that knows this test's database and nothing else."""
+    """An environment that names the test's database and no API."""
     monkeypatch.setenv("OVERNIGHT_DATABASE_URL", database_url)
+
+
+@pytest.fixture
+def admin_api_settings() -> dict[str, str]:
+    """Settings of the API that `admins_place` serves; modules may override this fixture."""
+    return {}
+
+
+@pytest.fixture
+def admins_place(
+    operators_place: None,
+    deployment: Deployment,
+    database_url: str,
+    admin_api_settings: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[ApiUser]:
+    """An environment whose commands call an API with the key of an admin named `root`."""
+    with serve_api(deployment, database_url, **admin_api_settings) as admin:
+        deployment.run(
+            "UPDATE users SET is_admin = true, name = 'root' WHERE id = :id", id=admin.user
+        )
+        admin.take_commands(monkeypatch)
+        yield admin

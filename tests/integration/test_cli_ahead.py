@@ -86,7 +86,7 @@ def test_a_forecast_shows_the_band_and_what_it_rests_on(service: Service) -> Non
     shown = run("forecast", ALPHA)
 
     assert shown.exit_code == 0, shown.stderr
-    assert "starts            2030-01-31 02:00:00Z" in shown.stdout
+    assert "start (median)   2030-01-31 02:00:00Z" in shown.stdout
     assert "… and 9 in 10 by  2030-01-31 06:00:00Z" in shown.stdout
     assert "runs seen         none" in shown.stdout
     assert "Note: no run of type echo was seen yet." in shown.stderr
@@ -110,7 +110,10 @@ def test_what_nothing_holds_starts_next(service: Service) -> None:
     document = json.loads(run("explain", ALPHA, "--json").stdout)
 
     assert shown.exit_code == 0, shown.stderr
-    assert shown.stdout.splitlines()[-1] == "Nothing holds it: it starts with the gate's next pass."
+    assert (
+        shown.stdout.splitlines()[-1]
+        == "Nothing keeps it from starting; the dispatcher will claim it next."
+    )
     assert document["starts_next"] is True
 
 
@@ -122,7 +125,7 @@ def test_a_plan_says_in_one_line_what_will_be_done(service: Service, tmp_path: P
 
     assert shown.exit_code == 0, shown.stderr
     assert shown.stdout.splitlines()[-1] == (
-        "1 of 2 will finish by 2030-01-31 07:00:00Z (9 times in 10), 2 probably."
+        "1 of 2 will have ended by 2030-01-31 07:00:00Z with 90 % certainty, 2 with 50 %."
     )
 
 
@@ -132,7 +135,8 @@ def test_a_plan_without_an_instant_says_when_all_is_done(service: Service) -> No
     shown = run("plan", "-", given=json.dumps(BATCH))
 
     assert shown.stdout.splitlines()[-1] == (
-        "All 2 will probably finish by 2030-01-31 04:00:00Z, 9 times in 10 by 2030-01-31 05:00:00Z."
+        "All 2 tasks will probably have ended by 2030-01-31 04:00:00Z,"
+        " with 90 % certainty by 2030-01-31 05:00:00Z."
     )
 
 
@@ -150,7 +154,7 @@ def test_a_plan_takes_the_files_that_a_batch_takes(service: Service, text: str) 
     document = json.loads(run("plan", "-", "--json", given=text).stdout)
 
     assert shown.exit_code == 0, shown.stderr
-    assert "1 of 2 will finish by" in shown.stdout
+    assert "1 of 2 will have ended by" in shown.stdout
     assert (document["title"], document["tasks"]) == ("a page", 2)
 
 
@@ -162,7 +166,7 @@ def test_every_part_of_a_file_is_planned(service: Service) -> None:
     shown = run("plan", "-", given=text).stdout.splitlines()
     documents = json.loads(run("plan", "-", "--json", given=text).stdout)
 
-    assert {"a page:", "stdin, lone tasks:"} <= set(shown)
+    assert {"a page:", "stdin, single tasks:"} <= set(shown)
     assert [one["title"] for one in documents] == ["a page", "stdin, lone tasks"]
 
 
@@ -174,8 +178,8 @@ def test_every_part_of_a_file_is_planned(service: Service) -> None:
         ('"a"', "is neither a task nor a graph"),
         ("[1]", "0: is neither a task nor a graph"),
         ('{"tasks": [{"name": "a"}]}', "stdin:1: title: is missing"),
-        ('{"tasks": [1]}', "the batch is neither"),
-        ('{"tasks": [], "edges": [1]}', "the batch is neither"),
+        ('{"tasks": [1]}', "The batch is neither"),
+        ('{"tasks": [], "edges": [1]}', "The batch is neither"),
     ],
 )
 def test_a_batch_that_is_none_is_a_mistake_of_usage(given: str, told: str) -> None:
@@ -190,7 +194,7 @@ def test_an_instant_is_the_next_of_its_hour_or_written_out() -> None:
 
     assert 0 < (arguments.instant("07:00") - now).total_seconds() <= 25 * 3600
     assert arguments.instant("2030-01-31T07:00Z").isoformat().startswith("2030-01-3")
-    with pytest.raises(BadParameter, match="no instant"):
+    with pytest.raises(BadParameter, match="not an instant"):
         arguments.instant("tomorrow")
 
 

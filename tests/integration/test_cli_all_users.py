@@ -1,4 +1,4 @@
-"""The operator's look at anybody's tasks, and at users: names, limits, tonight's money."""
+"""Commands of admins for tasks of all users, and for users."""
 
 import json
 from datetime import timedelta
@@ -10,13 +10,14 @@ from overnight_server.cli.terminal.failures import Code
 from overnight_server.domain.ids import show_task
 from overnight_server.domain.results import Returned
 from overnight_server.insight.fairness import fairness
+from tests.support.api_user import ApiUser
 from tests.support.command import run
 from tests.support.deployment import LIVENESS, Deployment
 
-pytestmark = pytest.mark.usefixtures("operators_place")
+pytestmark = pytest.mark.usefixtures("admins_place")
 
 
-def test_an_operator_looks_at_anybodys_task(deployment: Deployment) -> None:
+def test_an_admin_shows_a_task_of_any_user(deployment: Deployment) -> None:
     user = deployment.user(name="ada")
     task = show_task(deployment.task(user, title="say hello"))
 
@@ -31,10 +32,9 @@ def test_an_operator_looks_at_anybodys_task(deployment: Deployment) -> None:
     assert task in listed.stdout
 
 
-def test_an_operators_look_takes_no_server_and_no_stranger(deployment: Deployment) -> None:
+def test_unknown_users_and_tasks_are_refused(deployment: Deployment) -> None:
     deployment.user(name="ada")
 
-    assert run("list", "--user", "ada", "--url", "http://x").exit_code == Code.USAGE
     assert run("list", "--user", "bob").exit_code == Code.FAILED
     assert run("forecast", "--all-users").exit_code == Code.USAGE
     assert run("list", "--user", "ada", "--status", "odd").exit_code == Code.USAGE
@@ -42,11 +42,11 @@ def test_an_operators_look_takes_no_server_and_no_stranger(deployment: Deploymen
 
 
 @pytest.mark.parametrize("name", ["ada lovelace", "", "a/b", "a" * 101, "a;b"])
-def test_a_name_that_commands_could_not_carry_is_refused(name: str) -> None:
+def test_an_invalid_user_name_is_refused(name: str) -> None:
     refused = run("user", "add", name)
 
     assert refused.exit_code == Code.USAGE
-    assert "letters, digits and . _ - @ +" in refused.stderr
+    assert refused.stderr.startswith("Error: name: ")
 
 
 def test_a_user_is_renamed_unless_the_name_is_taken(deployment: Deployment) -> None:
@@ -56,12 +56,12 @@ def test_a_user_is_renamed_unless_the_name_is_taken(deployment: Deployment) -> N
     renamed = run("user", "rename", "ada", "ada@lovelace.org")
     taken = run("user", "rename", "bob", "ada@lovelace.org")
 
-    assert renamed.stdout == "ada is ada@lovelace.org now.\n", renamed.stderr
-    assert taken.exit_code == Code.FAILED
-    assert "already" in taken.stderr
+    assert renamed.stdout == "Renamed ada to ada@lovelace.org.\n", renamed.stderr
+    assert taken.exit_code == Code.USAGE
+    assert "is the name of another user" in taken.stderr
 
 
-def test_a_users_limits_tell_of_tonights_money_and_of_exceptions(deployment: Deployment) -> None:
+def test_limits_show_the_night_budget_and_exceptions(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user(name="ada", night_budget_usd=4)
     deployment.settle(deployment.running(user, max_cost_usd=2.0), Returned(cost_usd=1.5))
@@ -71,15 +71,17 @@ def test_a_users_limits_tell_of_tonights_money_and_of_exceptions(deployment: Dep
     shown = run("user", "limits", "ada").stdout
     listed = run("user", "list")
 
-    assert "$1.50 tonight" in shown
-    assert "$1.50, promises to runs taken off" in shown
-    assert "4.00, to what runs" in shown
+    assert "spent tonight   $1.50" in shown
+    assert "$1.50 after reservations" in shown
+    assert "4.00 by running tasks" in shown
     assert "$4.00" in listed.stdout
-    assert "ada has exceptions to the plan: 7 hours" in listed.stderr
+    assert "ada has limits that differ from the plan: 7 hours" in listed.stderr
 
 
 @pytest.mark.parametrize("hours", ["-1", "1.5", "many"])
-def test_a_wrong_number_is_told_what_would_do(deployment: Deployment, hours: str) -> None:
+def test_a_wrong_number_is_refused_with_the_allowed_values(
+    deployment: Deployment, hours: str
+) -> None:
     deployment.user(name="ada")
 
     refused = run("user", "limits", "ada", f"--hours={hours}")
@@ -88,14 +90,14 @@ def test_a_wrong_number_is_told_what_would_do(deployment: Deployment, hours: str
     assert "a whole number from 0 or 'unlimited'" in refused.stderr
 
 
-def test_slots_that_nobody_offers_any_more_are_told_as_such(deployment: Deployment) -> None:
+def test_slots_of_draining_workers_are_reported(deployment: Deployment) -> None:
     deployment.agent()
     deployment.running(deployment.user(name="ada"))
     deployment.run("UPDATE agents SET status = 'draining'")
 
     shown = run("queue-status", "--all-users").stdout
 
-    assert "1 in use, 0 offered" in shown
+    assert "1 in use, 0 available" in shown
     assert "by user  ada 1" in shown
 
 
@@ -124,3 +126,25 @@ def test_a_young_deployment_has_receipts_and_a_long_queue_is_counted_whole(
     assert found.jain is not None
     assert found.until_at - found.since_at < timedelta(minutes=5)
     assert not found.is_shortened
+
+
+def test_a_key_without_admin_rights_is_told_what_it_lacks(
+    admins_place: ApiUser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admins_place.guest(name="ada").take_commands(monkeypatch)
+
+    for command in (("user", "list"), ("workers",), ("get", "x", "--all-users")):
+        refused = run(*command)
+
+        assert refused.exit_code == Code.FAILED
+        assert refused.stderr.startswith("Error: This command needs the API key of an admin.\n")
+
+
+def test_hours_are_charged_and_given_back(deployment: Deployment) -> None:
+    deployment.user(name="ada", monthly_agent_hours_limit=10)
+
+    charged = json.loads(run("user", "hours", "ada", "4", "--json").stdout)
+    returned = json.loads(run("user", "hours", "--json", "ada", "--", "-1.5").stdout)
+
+    assert charged["monthly_agent_hours_used"] == 4
+    assert returned["monthly_agent_hours_used"] == 2.5

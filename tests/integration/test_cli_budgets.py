@@ -1,4 +1,4 @@
-"""The commands about money, on a real database."""
+"""The commands for budgets and approvals, through the admin API."""
 
 import json
 
@@ -10,10 +10,11 @@ from overnight_server.domain.ids import UserId, show_dag, show_task
 from overnight_server.domain.results import Suspended
 from overnight_server.intake.new_graph import NewTask
 from overnight_server.intake.submit import submit_graph
+from tests.support.api_user import ApiUser
 from tests.support.command import run
 from tests.support.deployment import AGENT, LOOSE, Deployment
 
-pytestmark = pytest.mark.usefixtures("operators_place")
+pytestmark = pytest.mark.usefixtures("admins_place")
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def asking(deployment: Deployment, ada: UserId) -> str:
     return show_task(dear.claim.task_id)
 
 
-def test_who_asks_for_money_is_listed(deployment: Deployment, asking: str) -> None:
+def test_tasks_over_budget_are_listed(deployment: Deployment, asking: str) -> None:
     deployment.user(name="bob")
 
     told = run("approvals", "list")
@@ -40,10 +41,12 @@ def test_who_asks_for_money_is_listed(deployment: Deployment, asking: str) -> No
     assert "$1.25" in told.stdout
     assert (one["task_id"], one["budget"], one["limit_usd"]) == (asking, "task", 1.0)
     assert json.loads(run("approvals", "list", "--user", "bob", "--json").stdout) == []
-    assert "No task asks for money." in run("approvals", "list", "--user", "bob").stderr
+    assert "No task waits for a higher budget." in run("approvals", "list", "--user", "bob").stderr
 
 
-def test_an_approval_names_who_gave_it(deployment: Deployment, asking: str) -> None:
+def test_an_approval_records_the_admin_who_gave_it(
+    deployment: Deployment, asking: str, admins_place: ApiUser
+) -> None:
     answer = json.loads(run("approve", asking[-6:], "--usd", "2.50", "--json").stdout)
 
     assert answer == {
@@ -54,29 +57,31 @@ def test_an_approval_names_who_gave_it(deployment: Deployment, asking: str) -> N
     }
     [event] = deployment.rows("SELECT actor, to_state FROM events WHERE from_state = 'pending'")
     assert event["to_state"] == "ready"
-    assert event["actor"].startswith("human:")
+    assert event["actor"] == f"user:{admins_place.user}"
     again = run("approve", asking, "--usd", "1")
     assert again.exit_code == Code.FAILED
     assert "waits for no budget approval; it is ready" in again.stderr
 
 
-def test_a_stop_ends_the_task(deployment: Deployment, asking: str) -> None:
+def test_a_stop_cancels_the_task(
+    deployment: Deployment, asking: str, admins_place: ApiUser
+) -> None:
     answer = run("stop", asking)
 
-    assert answer.stdout == f"{asking} stopped\n"
+    assert answer.stdout == f"{asking} cancelled\n"
     [event] = deployment.rows("SELECT reason, actor FROM events WHERE to_state = 'cancelled'")
     assert event["reason"] == "budget_exceeded"
-    assert event["actor"].startswith("human:")
+    assert event["actor"] == f"user:{admins_place.user}"
 
 
-def test_an_amount_must_be_one(asking: str) -> None:
+def test_an_invalid_amount_is_refused(asking: str) -> None:
     assert run("approve", asking, "--usd", "0").exit_code == Code.USAGE
     assert run("approve", asking, "--usd", "lots").exit_code == Code.USAGE
     assert run("approve", asking, "--usd", "nan").exit_code == Code.USAGE
     assert run("approve", asking, "--usd", "1000000").exit_code == Code.USAGE
     assert run("budget", "user", "ada", "--usd", "lots").exit_code == Code.USAGE
     assert run("budget", "user", "ada", "--usd", "-1").exit_code == Code.USAGE
-    assert run("budget", "dag", "dag_1", "--usd", "1").exit_code == Code.USAGE
+    assert run("budget", "dag", "dag_1", "--usd", "1").exit_code == Code.FAILED
     assert run("stop", "task_nonsense").exit_code != 0
 
 
@@ -98,17 +103,17 @@ def test_budgets_of_a_night_a_graph_and_an_agent_are_set(
     agent = run("budget", "agent", AGENT, "--usd", "7.5")
 
     assert json.loads(night.stdout) == {"user": "ada", "night_budget_usd": 20.0}
-    assert graph.stdout == f"{dag} may cost $5.00\n"
-    assert agent.stdout == f"{AGENT} may spend $7.50\n"
+    assert graph.stdout == f"Budget of {dag}: $5.00\n"
+    assert agent.stdout == f"Budget of {AGENT}: $7.50\n"
     assert deployment.lane(ada)["night_limit_usd"] == 20
-    assert run("budget", "user", "ada", "--usd", "none").stdout == "ada may spend without limit\n"
+    assert run("budget", "user", "ada", "--usd", "none").stdout == "Night budget of ada: no limit\n"
     assert deployment.lane(ada)["night_limit_usd"] is None
     assert run("budget", "agent", "nobody", "--usd", "1").exit_code == Code.FAILED
     missing = run("budget", "dag", show_dag(UserId(ada)), "--usd", "1")
     assert "no such graph" in missing.stderr
 
 
-def test_what_happens_without_hours_is_set_and_shown(deployment: Deployment, ada: UserId) -> None:
+def test_the_rule_for_exhausted_hours_is_set_and_shown(deployment: Deployment, ada: UserId) -> None:
     shown = run("user", "limits", "ada", "--on-exhausted", "hold", "--json")
 
     assert json.loads(shown.stdout)["on_exhausted"] == "hold"

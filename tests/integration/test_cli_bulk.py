@@ -69,9 +69,9 @@ def test_a_preview_shows_the_count_and_changes_nothing(api_user: ApiUser) -> Non
     assert shown.exit_code == 0
     assert [line.split() for line in shown.stdout.splitlines()] == [
         ["action", "cancel"],
-        ["chosen", "1"],
+        ["matching", "1"],
         ["applies", "to", "1"],
-        ["such", "as", task],
+        ["examples", task],
     ]
     assert read("cancel", "--tag", "a", "--preview") == {
         "action": "cancel",
@@ -103,7 +103,7 @@ def test_a_person_is_asked_and_may_decline(api_user: ApiUser, answer: str, code:
     shown = run("reprioritise", "--title", "LATE", "--priority", "2", given=answer)
 
     assert shown.exit_code == code, shown.stderr
-    assert "1 task chosen, reprioritise applies to 1." in shown.stderr
+    assert "1 task matches, reprioritise applies to 1." in shown.stderr
     assert api_user.deployment.row(api_user.row_id(task))["priority"] == (
         20 if code is Code.OK else 70
     )
@@ -139,7 +139,7 @@ def test_nothing_to_do_is_said_and_begins_nothing(api_user: ApiUser) -> None:
 
     assert shown.exit_code == 0
     assert shown.stdout == ""
-    assert "Nothing to retry: 1 task chosen, retry applies to 0." in shown.stderr
+    assert "Nothing to retry: 1 task matches, retry applies to 0." in shown.stderr
     assert read("list") == []
 
 

@@ -107,7 +107,7 @@ def test_several_faults_stand_on_a_line_each() -> None:
     first, second, last = shown.stderr.splitlines()
     assert first.startswith("stdin:2: 0.priority: ")
     assert second.startswith("stdin:4: 1.odd: is not a known field")
-    assert last == "Error: stdin has 2 faults; nothing was queued"
+    assert last == "Error: stdin has 2 faults; nothing was submitted"
 
 
 def test_programs_read_the_faults_in_the_one_document() -> None:
@@ -115,7 +115,7 @@ def test_programs_read_the_faults_in_the_one_document() -> None:
     unreadable = run("batch", "-", "--json", given="a: [")
 
     told = json.loads(shown.stderr)["error"]
-    assert told["message"] == "stdin has 2 faults; nothing was queued"
+    assert told["message"] == "stdin has 2 faults; nothing was submitted"
     assert [(one["file"], one["line"], one["field"]) for one in told["faults"]] == [
         ("stdin", 2, "0.priority"),
         ("stdin", 4, "1.odd"),
@@ -139,7 +139,7 @@ def test_a_limit_met_halfway_says_what_went_in_before(api_user: ApiUser) -> None
     shown = run("batch", "-", given=f"{GRAPH}---\n{GRAPH}")
 
     assert shown.exit_code == Code.LIMITED
-    assert "1 of 2 were queued before this:" in shown.stderr
+    assert "1 of 2 were submitted before the failure:" in shown.stderr
     assert "3 of your tasks are waiting and 3 more were requested" in shown.stderr
     assert api_user.deployment.one("SELECT count(*) AS n FROM tasks")["n"] == 3
 
@@ -160,7 +160,7 @@ def test_a_dry_run_queues_nothing(api_user: ApiUser) -> None:
     shown = run("batch", "-", "--dry-run", "--by", "2999-01-01T00:00Z", given=GRAPH)
 
     assert shown.exit_code == 0, shown.stderr
-    assert shown.stdout.startswith("a page: 3 of 3 will finish by 2999-01-01")
+    assert shown.stdout.startswith("a page: 3 of 3 will have ended by 2999-01-01")
     assert "Nothing was queued." in shown.stderr
     assert api_user.deployment.one("SELECT count(*) AS n FROM tasks")["n"] == 0
 
@@ -168,13 +168,13 @@ def test_a_dry_run_queues_nothing(api_user: ApiUser) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["batch"], "name a FILE"),
+        (["batch"], "FILE is missing"),
         (["batch", "x", "--dry-run", "--wait"], "exclude each other"),
-        (["batch", "x", "--by", "07:00"], "give --dry-run too"),
+        (["batch", "x", "--by", "07:00"], "--by needs --dry-run"),
         (["batch", "missing.yaml"], "cannot read missing.yaml"),
-        (["dag", "graph", "x", "--format", "png"], "is no format"),
-        (["dag", "graph", "x", "-o", "x.png"], "'x.png' does not say what to draw"),
-        (["dag", "graph", "x", "-o", "x"], "End it in .svg, .dot, .gv, .mmd"),
+        (["dag", "graph", "x", "--format", "png"], "is not a format"),
+        (["dag", "graph", "x", "-o", "x.png"], "'x.png' is not that of a drawing"),
+        (["dag", "graph", "x", "-o", "x"], "Use one of .svg, .dot, .gv, .mmd"),
     ],
 )
 def test_misuse_is_told_in_a_line(words: list[str], told: str) -> None:
@@ -222,7 +222,7 @@ def test_a_server_that_goes_away_during_a_wait_leaves_the_ids(
     [dag] = read("dag", "list")
     told = json.loads(shown.stderr)["error"]
     assert (shown.exit_code, told["message"]) == (Code.FAILED, "no answer")
-    advice = f"{dag['id']} goes on; `overnight dag show {dag['id']} --watch` takes up the wait"
+    advice = f"{dag['id']} is still in progress; continue waiting with `overnight dag show"
     assert told["hint"].startswith(advice)
 
 
@@ -270,7 +270,7 @@ def test_a_shown_task_goes_by_its_short_id_and_by_its_name() -> None:
     assert read("get", f"{dag['id']}/design")["id"] == design
     assert read("get", f"{dag['id'][-6:]}/{short.lower()}")["id"] == design
     unknown = run("get", f"{dag['id']}/desing")
-    assert "none of the graph's tasks is named 'desing'" in unknown.stderr
+    assert "No task of the graph has the name 'desing'" in unknown.stderr
 
 
 def test_a_watched_graph_ends_with_the_whole_tree(
@@ -284,7 +284,7 @@ def test_a_watched_graph_ends_with_the_whole_tree(
 
     # Nothing is held back, and the pause of a watcher lasts until the next task has ended.
     monkeypatch.setattr("overnight.client.calls.MAX_HOLD_SECONDS", 0)
-    monkeypatch.setattr("overnight_server.cli.terminal.dag_tree.LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr("overnight_server.cli.terminal.dag_tree.POLL_SECONDS", 0.01)
     monkeypatch.setattr("overnight.Client", lambda *_, **__: api_user.client(sleep=step))
 
     shown = run("dag", "show", dag["id"], "--watch")
@@ -351,7 +351,7 @@ def test_a_graph_nobody_knows_is_told_plainly() -> None:
 
     assert unknown.exit_code == short.exit_code == Code.FAILED
     assert "no such graph" in unknown.stderr
-    assert "none of the recent graphs is named 'zz'" in short.stderr
+    assert "No recent graph has an id that begins or ends with 'zz'" in short.stderr
 
 
 def test_a_trigger_is_added_listed_and_removed(tmp_path: Path) -> None:
@@ -363,7 +363,7 @@ def test_a_trigger_is_added_listed_and_removed(tmp_path: Path) -> None:
     removed = run("trigger", "remove", added.stdout.strip()[-8:])
 
     assert added.stdout.startswith("trigger_"), added.stderr
-    assert added.stderr == f"'tell' is let in when {dag['id']} is finished.\n"
+    assert added.stderr == f"'tell' will be submitted when {dag['id']} is finished.\n"
     _, line = listed.stdout.splitlines()
     words = [added.stdout.strip(), dag["id"], "finished", "waiting", "1", "tell"]
     assert line.split() == words
@@ -375,7 +375,7 @@ def test_a_trigger_is_added_listed_and_removed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words", "told"),
     [
-        (GRAPH, ["--when", "ended"], "--when: 'ended' is no end of a graph"),
+        (GRAPH, ["--when", "ended"], "--when: 'ended' is not a condition"),
         (f"{GRAPH}---\n{GRAPH}", [], "stdin holds 2 graphs and 0 tasks"),
         ("title: alone\n", [], "stdin holds 0 graphs and 1 task"),
     ],

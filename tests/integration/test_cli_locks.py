@@ -1,4 +1,4 @@
-"""The operator's commands for locks, plans and the whole deployment, on a real database."""
+"""The commands for locks, plans and the whole queue, through the admin API."""
 
 import json
 
@@ -11,11 +11,13 @@ from overnight_server.domain.results import Returned
 from tests.support.command import run
 from tests.support.deployment import Deployment
 
+pytestmark = pytest.mark.usefixtures("admins_place")
 
-@pytest.fixture(autouse=True)
-def patient_place(operators_place: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operator's place, where workers that beat once count as alive for long."""
-    monkeypatch.setenv("OVERNIGHT_WORKER_LIVENESS", "300")
+
+@pytest.fixture
+def admin_api_settings() -> dict[str, str]:
+    """Count a worker as alive long after its only heartbeat."""
+    return {"OVERNIGHT_WORKER_LIVENESS": "300"}
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ def read(*arguments: str) -> object:
     return json.loads(answer.stdout)
 
 
-def test_without_locks_there_is_nothing_to_list(deployment: Deployment) -> None:
+def test_without_locks_the_lists_are_empty(deployment: Deployment) -> None:
     deployment.user(name="alice")
 
     assert read("locks", "list") == []
@@ -74,7 +76,7 @@ def test_a_lock_is_released_by_the_end_of_its_tasks_id(held: Run, deployment: De
     assert released == {"user": "alice", "task_id": shown, "released": ["project:site"]}
     assert deployment.state(held.claim.task_id) == "ready"
     actors = deployment.rows("SELECT actor FROM events WHERE from_state = 'running'")
-    assert [row["actor"].split(":")[0] for row in actors] == ["human"]
+    assert [row["actor"].split(":")[0] for row in actors] == ["user"]
     again = run("locks", "release", "alice", shown)
     assert again.exit_code == Code.FAILED
     assert "holds no lock" in again.stderr
@@ -84,12 +86,14 @@ def test_a_lock_is_released_by_the_end_of_its_tasks_id(held: Run, deployment: De
     ("user", "task"),
     [("nobody", "task_" + "0" * 26), ("alice", "task_" + "0" * 26), ("alice", "zz")],
 )
-def test_a_lock_nobody_holds_cannot_be_released(held: Run, user: str, task: str) -> None:
+def test_a_lock_that_the_user_does_not_hold_is_not_released(
+    held: Run, user: str, task: str
+) -> None:
     assert run("locks", "release", user, task).exit_code == Code.FAILED
     assert held.claim.epoch == 1
 
 
-def test_stale_locks_are_taken_back_by_hand(held: Run, deployment: Deployment) -> None:
+def test_stale_locks_are_released_by_command(held: Run, deployment: Deployment) -> None:
     deployment.run(
         "UPDATE tasks SET expires_at = clock() + interval '10 s' WHERE state = 'running'"
     )
@@ -100,11 +104,11 @@ def test_stale_locks_are_taken_back_by_hand(held: Run, deployment: Deployment) -
     assert none == {"cleaned": 0, "max_age_seconds": 3600}
     assert some == {"cleaned": 1, "max_age_seconds": 15}
     assert deployment.state(held.claim.task_id) == "ready"
-    assert "0 stale locks" in run("locks", "cleanup-stale", "15").stdout
+    assert "Released 0 stale locks" in run("locks", "cleanup-stale", "15").stdout
     assert run("locks", "cleanup-stale", "9" * 20).exit_code == Code.USAGE
 
 
-def test_who_waited_is_shown_afterwards(held: Run, deployment: Deployment) -> None:
+def test_past_waits_for_a_lock_are_listed(held: Run, deployment: Deployment) -> None:
     deployment.settle(held, Returned())
 
     [wait] = read("locks", "list", "--waits")  # type: ignore[misc]
@@ -117,7 +121,7 @@ def test_who_waited_is_shown_afterwards(held: Run, deployment: Deployment) -> No
     assert "project:site" in run("locks", "check", "alice").stdout
 
 
-def test_the_whole_deployment_is_told_in_the_words_of_its_design(held: Run) -> None:
+def test_the_queue_overview_has_the_fields_of_the_design(held: Run) -> None:
     status = read("queue-status", "--all-users")
 
     assert isinstance(status, dict)
@@ -177,7 +181,7 @@ def test_a_plan_and_its_exceptions_are_changed_by_command(deployment: Deployment
         ("limits", "alice", "--minutes", "0"),
     ],
 )
-def test_a_limit_that_makes_no_sense_is_a_wrong_argument(
+def test_an_invalid_limit_is_a_usage_error(
     deployment: Deployment, arguments: tuple[str, ...]
 ) -> None:
     deployment.user(name="alice")

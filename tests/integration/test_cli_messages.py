@@ -28,7 +28,7 @@ def test_an_empty_prompt_is_told_by_the_name_of_the_argument(given: str) -> None
     refused = run("queue", given)
 
     assert refused.exit_code == Code.USAGE
-    assert refused.stderr.startswith("Error: PROMPT: is empty\n")
+    assert refused.stderr.startswith("Error: PROMPT is empty.\n")
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_where_a_duration_does_it_is_named_too(words: tuple[str, ...]) -> None:
 
     assert refused.exit_code == Code.USAGE
     said = " ".join(refused.stderr.split())
-    assert "'8x' is no instant; write 8h, 07:00 or 2030-01-31T07:00Z" in said
+    assert "'8x' is not an instant; write 8h, 07:00 or 2030-01-31T07:00Z" in said
 
 
 @pytest.mark.parametrize(
@@ -59,5 +59,5 @@ def test_only_tasks_are_said_to_go_by_their_graph(
 
     refused = run(*words)
 
-    assert "Older ones go by their whole id" in refused.stderr
+    assert "Write the whole id for an older one" in refused.stderr
     assert ("GRAPH/TASK" in refused.stderr) == has_tasks

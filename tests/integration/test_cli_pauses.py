@@ -1,4 +1,4 @@
-"""The operator's commands that hold work back: windows, pauses, draining."""
+"""The commands for windows, pauses, workers and pools, through the admin API."""
 
 import json
 
@@ -12,10 +12,10 @@ from tests.support.deployment import AGENT, Deployment
 BERLIN = ("--zone", "Europe/Berlin", "--from", "22:00", "--to", "06:00")
 
 
-pytestmark = pytest.mark.usefixtures("operators_place")
+pytestmark = pytest.mark.usefixtures("admins_place")
 
 
-def test_a_window_is_given_shown_and_taken_away() -> None:
+def test_a_window_is_set_shown_and_removed() -> None:
     run("user", "add", "ada")
 
     given = run("user", "window", "ada", *BERLIN, "--at-closing", "stop")
@@ -25,13 +25,13 @@ def test_a_window_is_given_shown_and_taken_away() -> None:
     taken = run("user", "window", "ada", "--off", "--json")
 
     assert given.exit_code == 0, given.stderr
-    assert given.stdout == "ada's work may start 22:00-06:00 Europe/Berlin; at closing: stop.\n"
+    assert given.stdout == "Tasks of ada start 22:00-06:00 Europe/Berlin; at closing: stop.\n"
     assert "22:00-06:00 Europe/Berlin" in listed.stdout
     assert max(map(len, listed.stdout.splitlines())) < 80
     assert looked.stdout == given.stdout
     assert (as_json["zone"], as_json["opens"], as_json["at_closing"]) == (
         "Europe/Berlin",
-        "22:00:00",
+        "22:00",
         "stop",
     )
     assert as_json["turns_at"].endswith("Z")
@@ -50,7 +50,7 @@ def test_a_window_is_given_shown_and_taken_away() -> None:
         ((*BERLIN, "--at-closing", "panic"), "finish"),
     ],
 )
-def test_a_wrong_window_is_refused_with_what_would_do(
+def test_a_wrong_window_is_refused_with_the_allowed_values(
     arguments: tuple[str, ...], word: str
 ) -> None:
     run("user", "add", "ada")
@@ -61,7 +61,7 @@ def test_a_wrong_window_is_refused_with_what_would_do(
     assert word in refused.stderr
 
 
-def test_nobody_can_be_given_a_window() -> None:
+def test_a_window_for_an_unknown_user_is_refused() -> None:
     refused = run("user", "window", "nobody", *BERLIN)
 
     assert refused.exit_code == Code.FAILED
@@ -73,7 +73,7 @@ def test_nobody_can_be_given_a_window() -> None:
     [
         (("--user", "ada"), "user ada"),
         (("--pool", "default"), "pool default"),
-        (("--all",), "everything"),
+        (("--all",), "the deployment"),
     ],
 )
 def test_what_is_paused_is_listed_until_it_is_resumed(
@@ -90,7 +90,7 @@ def test_what_is_paused_is_listed_until_it_is_resumed(
     twice = run("resume", *arguments)
 
     assert paused.stdout == f"Paused {said}.\n", paused.stderr
-    assert (again.exit_code, again.stderr) == (0, f"{said} was paused already.\n")
+    assert (again.exit_code, again.stderr) == (0, f"{said} was already paused.\n")
     assert [one["note"] for one in listed] == ["the disk is full"]
     assert "the disk is full" in shown
     assert json.loads(resumed.stdout)["changed"] is True
@@ -106,7 +106,7 @@ def test_one_thing_is_paused_at_a_time(deployment: Deployment, arguments: tuple[
     assert run("resume").exit_code == Code.USAGE
 
 
-def test_a_pool_nobody_served_cannot_be_paused() -> None:
+def test_an_unknown_pool_cannot_be_paused() -> None:
     refused = run("pause", "--pool", "nowhere")
 
     assert refused.exit_code == Code.FAILED
@@ -140,11 +140,11 @@ def test_the_pools_are_listed_with_their_slots(deployment: Deployment) -> None:
 
     assert "No pools." in none
     assert "default" in shown
-    assert "everybody" in shown
+    assert "all users" in shown
     assert (pool["workers"], pool["slots"], pool["paused"]) == (1, 4, True)
 
 
-def test_an_agent_outside_is_told_from_a_worker(deployment: Deployment) -> None:
+def test_an_agent_outside_the_deployment_is_listed_as_agent(deployment: Deployment) -> None:
     register(deployment.dispatcher, deployment.user(), PullAgentCard("mine"))
 
     _, line = run("workers").stdout.splitlines()
@@ -152,7 +152,7 @@ def test_an_agent_outside_is_told_from_a_worker(deployment: Deployment) -> None:
     assert line.split()[1] == "agent"
 
 
-def test_a_worker_nobody_knows_is_not_drained() -> None:
+def test_an_unknown_worker_is_not_drained() -> None:
     refused = run("drain", "nobody")
 
     assert refused.exit_code == Code.FAILED
@@ -160,7 +160,7 @@ def test_a_worker_nobody_knows_is_not_drained() -> None:
     assert "No workers." in run("workers").stderr
 
 
-def test_a_note_alone_pauses_nothing() -> None:
+def test_a_note_without_a_target_is_refused() -> None:
     refused = run("pause", "--note", "the disk is full")
 
     assert refused.exit_code == Code.USAGE
@@ -178,9 +178,9 @@ def test_a_second_pause_brings_a_new_note_and_a_resume_tells_what_is_left(
     run("pause", "--all")
     resumed = run("resume", "--all")
 
-    assert again.stderr == 'user ada was paused already; its note is now "still unpaid".\n'
+    assert again.stderr == "user ada was already paused; its note is now 'still unpaid'.\n"
     assert noted == "still unpaid"
     assert (resumed.stdout, resumed.stderr) == (
-        "Resumed everything.\n",
+        "Resumed the deployment.\n",
         "Still paused: user ada.\n",
     )

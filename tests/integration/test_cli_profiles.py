@@ -129,7 +129,7 @@ def test_what_is_no_address_makes_no_profile(url: str) -> None:
     refused = run("profile", "add", "work", "--url", url)
 
     assert refused.exit_code == Code.USAGE
-    assert f"--url: {url!r} is no address" in refused.stderr
+    assert f"--url: {url!r} is not an address" in refused.stderr
     assert "https://overnight.example" in refused.stderr
     assert json.loads(run("profile", "list", "--json").stdout) == []
 
@@ -150,13 +150,13 @@ def test_a_profile_is_removed_and_the_default_with_it(service: Service) -> None:
     add_profile(service, "work", "work-key", "--default")
     add_profile(service, "home", "home-key")
 
-    assert run("profile", "remove", "work").stdout == "profile work removed\n"
+    assert run("profile", "remove", "work").stdout == "Removed profile work.\n"
 
     [left] = json.loads(run("profile", "list", "--json").stdout)
     assert (left["name"], left["default"]) == ("home", False)
     assert run("list").exit_code == Code.FAILED
     refused = run("profile", "remove", "work")
-    assert (refused.exit_code, "Known are home." in refused.stderr) == (Code.USAGE, True)
+    assert (refused.exit_code, "Existing profiles: home." in refused.stderr) == (Code.USAGE, True)
 
 
 def test_the_default_is_chosen_shown_and_taken_back(service: Service) -> None:
@@ -167,7 +167,7 @@ def test_the_default_is_chosen_shown_and_taken_back(service: Service) -> None:
     assert run("profile", "default").stdout == "work\n"
     assert run("profile", "default", "wrok").exit_code == Code.USAGE
     assert run("profile", "default", "work", "--unset").exit_code == Code.USAGE
-    assert run("profile", "default", "--unset").stderr == "No profile is the default.\n"
+    assert run("profile", "default", "--unset").stderr == "No default profile is set.\n"
     assert run("profile", "default").stdout == ""
 
 

@@ -39,8 +39,8 @@ def run(*arguments: str, given: str | None = None) -> Result:
     ("arguments", "word"),
     [
         (("--priority", "1", "--priority-score", "7"), "exclude each other"),
-        (("--deadline", "2020-01-31T07:00Z"), "has passed"),
-        (("--deadline", "soon"), "is no instant"),
+        (("--deadline", "2020-01-31T07:00Z"), "in the past"),
+        (("--deadline", "soon"), "is not an instant"),
         (("--timeout", "9999d"), "too long; the longest duration is 3650d"),
         (("--timeout", "0s"), "too short; the shortest duration is 1s"),
     ],
@@ -64,7 +64,7 @@ def test_get_shows_the_timeout_in_force_the_deadline_and_the_estimate(service: S
 
     shown = run("get", ALPHA).stdout
 
-    assert "1800 s: your plan allows no more of the 7200 s" in shown
+    assert "1800 s, the limit of your plan (7200 s were requested)" in shown
     assert "2030-01-31 07:00:00Z" in shown
     assert "$0.5000 a run" in shown
     assert "40 %, page 4" in shown
@@ -200,7 +200,7 @@ def test_a_wait_that_runs_out_exits_3_and_tells_how_the_task_stood(service: Serv
     assert f"overnight wait {ALPHA}" in waited.stderr
 
 
-def test_a_wait_outlasts_a_database_that_is_away_for_a_moment(service: Service) -> None:
+def test_a_wait_outlasts_a_database_that_is_away_for_a_past_instant(service: Service) -> None:
     service.on(
         f"GET /api/v1/tasks/{ALPHA}",
         (200, task(state="running")),
@@ -304,7 +304,7 @@ def test_an_address_where_no_api_answers_is_told(
     refused = run("list", "--url", service.url + path)
 
     assert refused.exit_code == Code.FAILED
-    assert f"no Overnight API answers at {service.url}{path}" in refused.stderr
+    assert f"There is no Overnight API at {service.url}{path}" in refused.stderr
     assert "address without a path" in refused.stderr
     assert not path or f"such as {service.url}." in refused.stderr
 
@@ -384,7 +384,7 @@ def test_a_task_that_is_not_there_exits_1() -> None:
 
 @pytest.mark.parametrize("command", ["cancel", "queue-cancel"])
 @pytest.mark.parametrize(
-    ("state", "words"), [("cancelled", "cancelled"), ("running", "asked to stop")]
+    ("state", "words"), [("cancelled", "cancelled"), ("running", "told to stop")]
 )
 def test_cancel_says_what_became_of_the_task(
     service: Service, command: str, state: str, words: str
@@ -428,7 +428,7 @@ def test_limits_and_queue_status_show_what_is_used(service: Service) -> None:
     service.on("GET /api/v1/tasks/queue-status", (200, status))
 
     shown = run("limits").stdout
-    for said in ("12.50 of 100", "1.50, to what runs", "new tasks wait", "5 of 50", "(stop)"):
+    for said in ("12.50 of 100", "1.50 by running tasks", "new tasks wait", "5 of 50", "(stop)"):
         assert said in shown
     for said in ("$4.00", "$1.25 tonight", "$2.00, promises", "2026-11-17 00:00:00Z"):
         assert said in shown

@@ -55,7 +55,7 @@ def test_an_interrupted_wait_exits_130_and_says_that_the_task_goes_on(service: S
 
     assert waiting.returncode == Code.INTERRUPTED
     assert out == b""
-    assert b"goes on" in err
+    assert b"still in progress" in err
     assert b"Traceback" not in err
 
 
@@ -74,7 +74,9 @@ def test_an_interrupted_wait_for_a_batch_names_all_that_goes_on(service: Service
     said = waiting.communicate(timeout=30)[1].decode()
 
     assert waiting.returncode == Code.INTERRUPTED
-    assert said == f"{BETA} goes on; `overnight wait {BETA}` takes up the wait again.\n"
+    assert said == (
+        f"{BETA} is still in progress; continue waiting with `overnight wait {BETA}`.\n"
+    )
 
 
 def test_a_reader_that_leaves_early_is_met_in_silence(service: Service) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from overnight import Task
-from overnight_server.cli.terminal.task_output import standing
+from overnight_server.cli.terminal.task_output import state_text
 from overnight_server.control.budgets import approve
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import DagId, TaskId, UserId, new_task_id, show_task
@@ -114,6 +114,6 @@ def test_a_suspended_task_says_that_it_waits_for_its_children(
 
     assert (shown.state, shown.wait_reason, listed.wait_reason) == ("pending", *["children"] * 2)
     assert [one.wait_reason for one in drawn.tasks] == ["children", None]
-    assert standing(Task.model_validate(shown)) == "pending (waits for its children)"
+    assert state_text(Task.model_validate(shown)) == "pending (waits for its children)"
     end(deployment, child, Returned())
     assert get_task(deployment.app, run.user_id, task).wait_reason is None

@@ -285,7 +285,7 @@ UNREADABLE = {
 }
 
 
-@pytest.mark.usefixtures("operators_place")
+@pytest.mark.usefixtures("admins_place")
 @pytest.mark.parametrize("odd", UNREADABLE)
 def test_a_row_that_cannot_be_read_is_refused_and_holds_nobody_up(
     deployment: Deployment, shop: Engine, key: str, odd: str
@@ -476,7 +476,7 @@ def _sweep_process(database_url: str, fault: str = "") -> subprocess.CompletedPr
     )
 
 
-@pytest.mark.usefixtures("operators_place")
+@pytest.mark.usefixtures("admins_place")
 def test_an_operator_sees_and_resolves_what_was_refused(
     deployment: Deployment, shop: Engine, key: str
 ) -> None:
@@ -503,7 +503,7 @@ def test_an_operator_sees_and_resolves_what_was_refused(
     assert every[1]["settled_by"].startswith("human:")
 
 
-@pytest.mark.usefixtures("operators_place")
+@pytest.mark.usefixtures("admins_place")
 def test_what_became_a_task_can_be_neither_retried_nor_dropped(
     deployment: Deployment, shop: Engine, key: str
 ) -> None:

@@ -281,7 +281,7 @@ def test_an_admin_manages_keys_of_all_users(api_user: ApiUser) -> None:
     assert root.ask("DELETE", f"{base}/keys/000000000000").json()["code"] == "KEY_NOT_FOUND"
 
 
-@pytest.mark.usefixtures("operators_place")
+@pytest.mark.usefixtures("admins_place")
 def test_keys_are_rotated_at_the_terminal(deployment: Deployment) -> None:
     user = deployment.user(name="ada")
     old = issue(deployment.app, user, name="laptop", scopes=("tasks:read",))
@@ -299,8 +299,8 @@ def test_keys_are_rotated_at_the_terminal(deployment: Deployment) -> None:
     assert f"then {new['id']}" in listed.stdout
 
 
-@pytest.mark.usefixtures("operators_place")
-def test_the_command_lists_all_scopes_for_an_unknown_one(deployment: Deployment) -> None:
+@pytest.mark.usefixtures("admins_place")
+def test_the_terminal_refuses_an_unknown_scope_with_those_there_are(deployment: Deployment) -> None:
     deployment.user(name="ada")
 
     refused = run("key", "issue", "ada", "--scope", "task:read")

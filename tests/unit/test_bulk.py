@@ -8,7 +8,7 @@ import typer
 from overnight.errors import InvalidRequest, NotRetryable
 from overnight.models.bulk import FilterFields, TaskFilter
 from overnight_server.api import reference
-from overnight_server.cli.terminal.arguments import moment
+from overnight_server.cli.terminal.arguments import past_instant
 from overnight_server.domain.bulk import APPLIES_TO, Action, is_newest_first, reason_of
 from overnight_server.domain.lifecycle import FINAL, State
 
@@ -45,8 +45,8 @@ def test_the_filter_is_the_lists_own() -> None:
 def test_a_moment_lies_behind_unless_it_is_written_out() -> None:
     now = datetime.now().astimezone()
 
-    assert timedelta(hours=7.9) < now - moment("8h") < timedelta(hours=8.1)
-    assert timedelta() <= now - moment("07:00") <= timedelta(hours=25)
-    assert moment("2030-01-31T07:00Z").year == 2030
+    assert timedelta(hours=7.9) < now - past_instant("8h") < timedelta(hours=8.1)
+    assert timedelta() <= now - past_instant("07:00") <= timedelta(hours=25)
+    assert past_instant("2030-01-31T07:00Z").year == 2030
     with pytest.raises(typer.BadParameter):
-        moment("yesterday")
+        past_instant("yesterday")

@@ -1,4 +1,4 @@
-"""What people type and what they are shown, without a server."""
+"""Parsing of arguments and printing of results, without a server."""
 
 import io
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 import typer
 
 from overnight_server.cli.terminal import arguments, output, short_ids
-from overnight_server.cli.terminal.failures import Code, Failure, tell
+from overnight_server.cli.terminal.failures import Code, Failure, report
 
 ALPHA = "task_01J8K0000000000000000000AA"
 BETA = "task_01J8K0000000000000000000BB"
@@ -22,12 +22,12 @@ def test_a_duration_is_read_as_seconds(text: str, expected: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0", "0s", "-5", "3y", "m", "1m1h", "1.5h", "99999d"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         arguments.seconds(text)
 
 
-def test_a_payload_may_stand_in_a_file(tmp_path: Path) -> None:
+def test_a_payload_is_read_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "payload.json"
     file.write_text('{"hello": "wörld"}', encoding="utf-8")
 
@@ -47,7 +47,7 @@ def test_a_payload_may_stand_in_a_file(tmp_path: Path) -> None:
         f'{{"a": {"9" * 5000}}}',
     ],
 )
-def test_a_payload_that_is_no_json_object_is_refused(text: str) -> None:
+def test_a_payload_that_is_not_a_json_object_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         arguments.json_object(text)
 
@@ -71,13 +71,13 @@ def test_input_that_is_not_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     "given", ["0AA", "aa", "task_01j8k0000000000000000000aa", "01J8K" + "0" * 19 + "A"]
 )
-def test_a_task_goes_by_any_beginning_or_ending_of_its_own(given: str) -> None:
-    assert short_ids.choose(given, [ALPHA, BETA], among="tasks") == ALPHA
+def test_a_task_is_found_by_a_unique_beginning_or_ending(given: str) -> None:
+    assert short_ids.choose(given, [ALPHA, BETA], among="task") == ALPHA
 
 
-def test_a_name_that_two_tasks_share_lists_both() -> None:
+def test_an_abbreviation_of_two_ids_lists_both() -> None:
     with pytest.raises(Failure) as caught:
-        short_ids.choose("01J8K", [ALPHA, BETA], among="tasks")
+        short_ids.choose("01J8K", [ALPHA, BETA], among="task")
 
     assert caught.value.code is Code.USAGE
     assert ALPHA in caught.value.message
@@ -85,12 +85,12 @@ def test_a_name_that_two_tasks_share_lists_both() -> None:
 
 
 @pytest.mark.parametrize("given", ["", "task_", "  "])
-def test_an_empty_name_never_means_a_task(given: str) -> None:
+def test_an_empty_id_is_refused(given: str) -> None:
     with pytest.raises(Failure):
-        short_ids.choose(given, [ALPHA], among="tasks")
+        short_ids.choose(given, [ALPHA], among="task")
 
 
-def test_other_peoples_words_cannot_steer_the_terminal() -> None:
+def test_control_characters_are_printed_as_escapes() -> None:
     shown = output.printable("evil\x1b]0;title\x07 \u202egnp.exe \r ok 👩\u200d💻 ö")
 
     assert "\x1b" not in shown
@@ -105,7 +105,7 @@ def test_piped_columns_are_aligned_and_plain(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out == "ID       TITLE\na        two lines\nlong-id  -\n"
 
 
-def test_an_empty_list_says_so_beside_the_data(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_list_prints_a_message_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     output.table(("ID",), [], empty="No tasks.")
 
     printed = capsys.readouterr()
@@ -113,7 +113,7 @@ def test_an_empty_list_says_so_beside_the_data(capsys: pytest.CaptureFixture[str
     assert printed.err == "No tasks.\n"
 
 
-def test_a_record_shows_what_is_known_and_leaves_out_the_rest(
+def test_a_record_leaves_out_fields_without_a_value(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     output.record({"id": "x", "empty": None, "none": 0, "output": {"a": 1}, "tags": ["b", "c"]})
@@ -128,9 +128,9 @@ def test_a_record_shows_what_is_known_and_leaves_out_the_rest(
     ]
 
 
-def test_what_went_wrong_is_one_line_whatever_its_words(
+def test_a_failure_is_printed_as_one_line_and_a_hint(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    tell("boom\n  at \x1b[31mline 1", "Try again.")
+    report(Failure("boom\n  at \x1b[31mline 1", hint="Try again."))
 
     assert capsys.readouterr().err == "Error: boom at \\x1b[31mline 1\nTry again.\n"

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from overnight.models.dags import Dag, DagCounts, DagEdgeState, DagStatus, DagTaskState
-from overnight_server.cli.terminal import dag_tree
+from overnight_server.cli.terminal import dag_tree, output
 
 
 def task(number: int, state: str, **fields: Any) -> DagTaskState:
@@ -92,4 +92,4 @@ def test_a_terminal_gets_the_same_lines_with_colours() -> None:
     [(0, "0.0s"), (59.9, "59.9s"), (60, "1m00s"), (3599, "59m59s"), (3600, "1h00m")],
 )
 def test_a_duration_is_as_coarse_as_one_reads_it(seconds: float, shown: str) -> None:
-    assert dag_tree.duration(seconds) == shown
+    assert output.duration(seconds) == shown

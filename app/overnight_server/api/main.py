@@ -13,8 +13,11 @@ from overnight_server.api.http.openapi import ERROR_RESPONSES, DescribedApi
 from overnight_server.api.http.rate_limit import RateLimiter
 from overnight_server.api.routes import (
     account,
+    admin_budgets,
+    admin_inbox,
     admin_keys,
     admin_operations,
+    admin_tasks,
     admin_users,
     agents,
     bulk,
@@ -41,7 +44,8 @@ from overnight_server.wakeups.wake import Waker
 ROUTES = (
     *(tasks, bulk, dags, event_stream, records, dead_letters, triggers, plan, me, account, queue),
     *(agents, runs),
-    *(keys, admin_keys, admin_users, admin_operations, health),
+    *(keys, admin_keys, admin_users, admin_operations),
+    *(admin_tasks, admin_budgets, admin_inbox, health),
 )
 
 

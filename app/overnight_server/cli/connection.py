@@ -1,4 +1,4 @@
-"""Finding what a command talks to: the settings, the server and its key, the local home."""
+"""Find what a command connects to: the settings, the API server and its key, the local home."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,14 +12,21 @@ from overnight_server.cli.terminal.failures import Code, Failure
 
 if TYPE_CHECKING:
     from overnight import Client
-    from overnight.client.discovery import Server
+    from overnight.client.discovery import Environment, Server
     from overnight_server.local.home import Home
     from overnight_server.settings import Settings
 
-ADVICE = "Start one here with `overnight up`, or set OVERNIGHT_URL and OVERNIGHT_API_KEY."
-KEY_ADVICE = "Set OVERNIGHT_API_KEY, or name a file that holds the key with --api-key-file."
-# How a server answers that knows none of our paths, or sends everybody elsewhere.
-NOBODYS = frozenset(
+ADVICE = (
+    "Start a local server with `overnight up`, or set OVERNIGHT_URL and OVERNIGHT_API_KEY to use "
+    "another one."
+)
+KEY_ADVICE = "Set OVERNIGHT_API_KEY, or pass --api-key-file with a file that holds the key."
+ADMIN_ADVICE = (
+    "An admin can give you the rights with `overnight user admin NAME`. Where the database can be"
+    " reached, add --database to that command."
+)
+# The statuses of a server that is not Overnight: it redirects, or has none of our paths.
+FOREIGN_STATUSES = frozenset(
     {
         HTTPStatus.MOVED_PERMANENTLY,
         HTTPStatus.FOUND,
@@ -30,11 +37,11 @@ NOBODYS = frozenset(
         HTTPStatus.NOT_IMPLEMENTED,
     }
 )
-_CHOSEN: ContextVar[str | None] = ContextVar("profile", default=None)
+_PROFILE: ContextVar[str | None] = ContextVar("profile", default=None)
 
 
 def settings() -> "Settings":
-    """Return the settings; a wrong one is told like a wrong option."""
+    """Return the settings of the server; raise Failure, as for a wrong option, if one is wrong."""
     from overnight_server.settings import SettingsError, load
 
     try:
@@ -44,28 +51,28 @@ def settings() -> "Settings":
         raise Failure(problems, code=Code.USAGE) from error
 
 
-def home(known: "Settings") -> "Home":
-    """Return the home of the local deployment, looked for from here upwards."""
+def home(configured: "Settings") -> "Home":
+    """Return the home of the local stack, searched for from the working directory upwards."""
     from overnight_server.local.home import Home
 
-    return Home.find(known.home)
+    return Home.find(configured.home)
 
 
 def find_server(url: str | None, key_file: Path | None) -> "Server":
-    """Settle where to call and with which key, as a program's client would.
+    """Return the address and the key to use, found as `overnight.Client()` finds them.
 
-    Options come first, then the settings, then the default profile, then the local home.
+    Options come first, then the environment, then the default profile, then the local stack.
     """
     from overnight.client import discovery
-    from overnight.client.discovery import Environment, NoKey, NoServer
+    from overnight.client.discovery import NoKey, NoServer
     from overnight.errors import NotConfigured
 
-    said = settings()
-    known = Environment(said.url, said.api_key, said.profile, said.home)
     try:
-        return discovery.find_server(known, url=url, key_file=key_file, profile=_CHOSEN.get())
+        return discovery.find_server(
+            _environment(), url=url, key_file=key_file, profile=_PROFILE.get()
+        )
     except NoServer as error:
-        raise Failure("no server is known here", hint=ADVICE) from error
+        raise Failure("No server is configured or running here.", hint=ADVICE) from error
     except NoKey as error:
         message = str(error).partition(": pass")[0]
         raise Failure(message, hint=KEY_ADVICE, code=Code.NOT_AUTHENTICATED) from error
@@ -73,52 +80,86 @@ def find_server(url: str | None, key_file: Path | None) -> "Server":
         raise Failure(str(error), code=Code.USAGE) from error
 
 
+def _environment() -> "Environment":
+    """Return what environment and `.env` configure for a client.
+
+    `.env` is read, and misspelt settings are reported, only where the server is installed: the
+    package that reads settings comes with it.
+    """
+    from overnight.client.discovery import Environment
+
+    try:
+        configured = settings()
+    except ModuleNotFoundError:
+        return Environment.read()
+    return Environment(configured.url, configured.api_key, configured.profile, configured.home)
+
+
 @contextmanager
-def chosen_profile(name: str | None) -> Iterator[None]:
-    """Speak to the server of this profile while the context is open; None chooses nothing."""
-    before = _CHOSEN.set(name)
+def selected_profile(name: str | None) -> Iterator[None]:
+    """Use the server of this profile while the context is open; None selects no profile."""
+    token = _PROFILE.set(name)
     try:
         yield
     finally:
-        _CHOSEN.reset(before)
+        _PROFILE.reset(token)
 
 
 @contextmanager
-def client(url: str | None, key_file: Path | None) -> Iterator["Client"]:
-    """Open the client for one command; what the service refuses ends as a failure."""
+def client(
+    url: str | None = None, key_file: Path | None = None, *, as_admin: bool = False
+) -> Iterator["Client"]:
+    """Open the client for one command; errors of the service become failures of the command.
+
+    With `as_admin`, a 404 for the whole path is reported as a key without admin rights.
+    """
     from pydantic import ValidationError
 
     from overnight import Client, OvernightError
 
     server = find_server(url, key_file)
-    # A person waits for the answer: "queue is full" is worth more now than after four tries.
+    # No retries, because a person waits: a refusal is worth more now than after four attempts.
     with Client(server.url, server.api_key, retries=0) as opened:
         try:
             yield opened
         except OvernightError as error:
-            failure = _nobody_at(server.url, error) or told(error)
-            failure.word = getattr(error, "code", "") or failure.word
-            # What was added on the way, such as the ids of what goes on, comes before the advice.
+            failure = (
+                (_not_admin(error) if as_admin else None)
+                or _foreign_server(server.url, error)
+                or failure_of(error)
+            )
+            failure.error_code = getattr(error, "code", "") or failure.error_code
+            # Notes, such as the ids of tasks that are still running, come before the hint.
             failure.hint = "\n".join([*getattr(error, "__notes__", ()), failure.hint]).strip()
             raise failure from error
         except (ValidationError, JSONDecodeError, UnicodeDecodeError) as error:
-            message = f"{server.url} did not answer as an Overnight server does"
+            message = f"The response of {server.url} is not that of an Overnight server."
             raise Failure(message, hint=_address_advice(server.url)) from error
 
 
-def _nobody_at(url: str, error: Exception) -> Failure | None:
-    """Return how to tell that whatever answers here has none of our paths; None if it has."""
+def _not_admin(error: Exception) -> Failure | None:
+    """Return the failure to report if the API hides its admin routes from this key, else None."""
+    from overnight import errors
+
+    if not isinstance(error, errors.Refused) or error.code != "NOT_FOUND":
+        return None
+    return Failure("This command needs the API key of an admin.", hint=ADMIN_ADVICE)
+
+
+def _foreign_server(url: str, error: Exception) -> Failure | None:
+    """Return the failure to report if the address is not that of an Overnight API, else None."""
     from overnight import errors
 
     if isinstance(error, errors.NotUnderstood):
         return Failure(str(error), hint=_address_advice(url))
     if not isinstance(error, errors.Refused):
         return None
-    # Ours says so in its own words, as when the address brings a path along.
-    is_ours = error.code == "NOT_FOUND" and error.status == HTTPStatus.NOT_FOUND
-    if not is_ours and not (error.code.startswith("HTTP_") and error.status in NOBODYS):
+    # An Overnight server reports NOT_FOUND itself when the address contains a path.
+    is_wrong_path = error.code == "NOT_FOUND" and error.status == HTTPStatus.NOT_FOUND
+    is_foreign = error.code.startswith("HTTP_") and error.status in FOREIGN_STATUSES
+    if not is_wrong_path and not is_foreign:
         return None
-    message = f"no Overnight API answers at {url}: it answered {error.status}"
+    message = f"There is no Overnight API at {url}: it responded with status {error.status}."
     return Failure(message, hint=_address_advice(url))
 
 
@@ -129,11 +170,11 @@ def _address_advice(url: str) -> str:
     example = (
         f"{parts.scheme}://{parts.netloc}" if parts.path.strip("/") else "http://127.0.0.1:8000"
     )
-    return f"Give the server's address without a path, such as {example}."
+    return f"Give the address of the server without a path, such as {example}."
 
 
-def told(error: Exception) -> Failure:
-    """Word what the client raised for a person, with the exit code a script can read."""
+def failure_of(error: Exception) -> Failure:
+    """Return the failure that reports an error of the client, with its exit code."""
     from overnight import errors
 
     match error:
@@ -145,20 +186,21 @@ def told(error: Exception) -> Failure:
             legal = [
                 f"{wrong.field}: {wrong.legal}"
                 for wrong in error.fields
-                # A refusal of the service may say it already.
+                # The message of some refusals contains the legal values already.
                 if wrong.legal and wrong.legal not in error.message
             ]
-            hint = f"Legal is {'; '.join(legal)}." if legal else ""
+            hint = f"Allowed: {'; '.join(legal)}." if legal else ""
             return Failure(error.message, hint=hint, code=Code.USAGE)
+        case errors.Refused(code="USER_NOT_FOUND"):
+            return Failure(error.message, hint="`overnight user list` shows all users.")
+        case errors.Refused(code="KEY_NOT_FOUND"):
+            return Failure(error.message, hint="`overnight key list` shows all keys.")
         case errors.WaitTimedOut():
-            hint = f"It goes on; `overnight wait {error.task.id}` takes up the wait again."
-            return Failure(str(error), hint=hint, code=Code.WAITED_IN_VAIN)
+            return _wait_timed_out(error, f"overnight wait {error.task.id}")
         case errors.DagWaitTimedOut():
-            hint = f"It goes on; `overnight dag show {error.dag.id} --watch` takes up the wait."
-            return Failure(str(error), hint=hint, code=Code.WAITED_IN_VAIN)
+            return _wait_timed_out(error, f"overnight dag show {error.dag.id} --watch")
         case errors.BulkWaitTimedOut():
-            hint = f"It goes on; `overnight bulk show {error.bulk.id} --watch` takes up the wait."
-            return Failure(str(error), hint=hint, code=Code.WAITED_IN_VAIN)
+            return _wait_timed_out(error, f"overnight bulk show {error.bulk.id} --watch")
         case errors.TaskFailed() | errors.DagFailed():
             return Failure(str(error), code=Code.ENDED_BADLY)
         case errors.Unreachable():
@@ -167,9 +209,14 @@ def told(error: Exception) -> Failure:
             return Failure(str(error))
 
 
+def _wait_timed_out(error: Exception, command: str) -> Failure:
+    hint = f"It is still in progress; continue waiting with `{command}`."
+    return Failure(str(error), hint=hint, code=Code.WAITED_IN_VAIN)
+
+
 def _limit_advice(error: Exception) -> str:
     from overnight import errors
 
     if isinstance(error, errors.QueueFull):
         return "Try again later."
-    return "`overnight limits` shows what your plan allows."
+    return "`overnight limits` shows the limits of your plan."

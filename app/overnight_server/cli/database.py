@@ -1,4 +1,7 @@
-"""The operator's way to Postgres: the one the settings name, or the local deployment's own."""
+"""Open the database for the few commands that work without an API server.
+
+These are `migrate`, `sweep`, `drill`, the processes, and `--database` for the first users and keys.
+"""
 
 import logging
 import os
@@ -8,45 +11,61 @@ from typing import TYPE_CHECKING
 
 from overnight_server.cli import connection
 from overnight_server.cli.terminal.failures import Code, Failure
+from overnight_server.cli.terminal.output import quoted
 
 if TYPE_CHECKING:
+    from overnight_server.domain.ids import UserId
     from overnight_server.settings import Settings
     from overnight_server.store.db import Db
 
-ADVICE = "Start the local deployment with `overnight up`, or set OVERNIGHT_DATABASE_URL."
+ADVICE = "Start the local stack with `overnight up`, or set OVERNIGHT_DATABASE_URL."
+NO_REDIS_ADVICE = "Start the local stack with `overnight up`, or set OVERNIGHT_REDIS_URL."
 MISSING_TABLE = "42P01"
-# Users and keys are an admin's business; everything else is the dispatcher's.
-FRONT_DOOR = "overnight_admin"
+# Only this role may write users and keys.
+ADMIN_ROLE = "overnight_admin"
 
 
 def settings() -> "Settings":
-    """Return the settings; where they name no servers, those of the running local deployment.
+    """Return the settings, completed with the servers of the running local stack.
 
-    What is found is also left in the environment, for the processes we become.
+    The addresses found are also written to the environment, for the process this one may become.
     """
-    known = connection.settings()
-    running = connection.home(known).connection()
+    configured = connection.settings()
+    running = connection.home(configured).connection()
     if running is None:
-        return known
+        return configured
     found = {}
-    if known.database_url is None:
+    if configured.database_url is None:
         found["OVERNIGHT_DATABASE_URL"] = running.database_url
-    if known.redis_url is None:
+    if configured.redis_url is None:
         found["OVERNIGHT_REDIS_URL"] = running.redis_url
     os.environ.update(found)
-    return connection.settings() if found else known
+    return connection.settings() if found else configured
+
+
+def settings_with_database() -> "Settings":
+    """Return the settings; raise Failure if they name no database."""
+    configured = settings()
+    if configured.database_url is None:
+        raise Failure("No database is configured or running here.", hint=ADVICE)
+    return configured
+
+
+def settings_with_servers() -> "Settings":
+    """Return the settings; raise Failure if they name no database or no Redis."""
+    configured = settings_with_database()
+    if configured.redis_url is None:
+        raise Failure("No Redis is configured or running here.", hint=NO_REDIS_ADVICE)
+    return configured
 
 
 def url() -> str:
-    """Return the address of Postgres, or fail saying how to name one."""
-    address = settings().database_url
-    if address is None:
-        raise Failure("no database is known here", hint=ADVICE)
-    return address
+    """Return the address of Postgres; raise Failure if none is configured."""
+    return str(settings_with_database().database_url)
 
 
 def operator() -> str:
-    """Return the name under which this person's acts are recorded."""
+    """Return the name under which the acts of this person are recorded."""
     import getpass
 
     try:
@@ -57,14 +76,14 @@ def operator() -> str:
 
 @contextmanager
 def opened(role: str = "overnight_dispatcher") -> Iterator["Db"]:
-    """Open the database for one operator's command, with no more rights than the role's."""
+    """Open the database for one command, with the rights of the role."""
     from overnight_server.store.db import Db
 
     address = url()
     if not logging.getLogger().handlers:
-        # A person reads what a command prints; what it would log is for processes.
+        # A command prints its result; log lines are for the processes.
         logging.getLogger().addHandler(logging.NullHandler())
-    with reaching():
+    with reported_failures():
         db = Db.connect(
             address,
             role=role,
@@ -78,9 +97,20 @@ def opened(role: str = "overnight_dispatcher") -> Iterator["Db"]:
             db.close()
 
 
+def user_id_of(db: "Db", name: str) -> "UserId":
+    """Return the id of the user with this name; raise Failure if there is none."""
+    from overnight_server.insight.users import find_user
+
+    user_id = find_user(db, name)
+    if user_id is None:
+        hint = f"Create the user with `overnight user add {quoted(name)} --database`."
+        raise Failure(f"There is no user {name!r}.", hint=hint)
+    return user_id
+
+
 @contextmanager
-def reaching() -> Iterator[None]:
-    """Tell in one line what keeps a command from the database, and what the service refuses."""
+def reported_failures() -> Iterator[None]:
+    """Turn errors of the database, and refusals of the service, into failures of the command."""
     from sqlalchemy.exc import OperationalError, ProgrammingError
 
     from overnight.errors import InvalidRequest, Refused
@@ -97,15 +127,15 @@ def reaching() -> Iterator[None]:
     except ProgrammingError as error:
         if sqlstate(error) != MISSING_TABLE:
             raise
-        raise Failure("the database is not set up", hint="Run `overnight migrate`.") from error
+        raise Failure("The database has no tables yet.", hint="Run `overnight migrate`.") from error
     except InvalidRequest as refusal:
-        raise Failure(refusal.message, code=Code.USAGE, word=refusal.code) from refusal
+        raise Failure(refusal.message, code=Code.USAGE, error_code=refusal.code) from refusal
     except Refused as refusal:
-        raise Failure(refusal.message, word=refusal.code) from refusal
+        raise Failure(refusal.message, error_code=refusal.code) from refusal
 
 
 def _first_line(error: Exception) -> str:
     from overnight_server.mask import mask_text
 
-    reason = str(getattr(error, "orig", None) or error).strip() or "the database does not answer"
+    reason = str(getattr(error, "orig", None) or error).strip() or "the database does not respond"
     return mask_text(reason.splitlines()[0])

@@ -1,6 +1,7 @@
-"""The command `overnight`: every command, mounted in the order people meet them.
+"""The command `overnight`: all commands, in the order of the help page.
 
-Nothing heavy is imported here; a command imports what it needs when it runs.
+Server packages are imported only by the commands that need them, when they run, so that the users'
+commands work with the plain `pip install overnight`.
 """
 
 import sys
@@ -11,16 +12,17 @@ from typing import Annotated
 import typer
 
 from overnight_server.cli.commands import (
+    account,
     add,
     audit,
     batch,
     budgets,
     bulk,
     completion,
+    config,
     dags,
     dead_letters,
     drill,
-    explain,
     fairness,
     forecast,
     inbox,
@@ -28,33 +30,29 @@ from overnight_server.cli.commands import (
     local,
     locks,
     maintenance,
-    mcp,
     pauses,
-    plan,
     processes,
     profiles,
-    redis_acl,
     tasks,
     triggers,
     users,
-    window,
 )
-from overnight_server.cli.terminal import options, output, shared_options
-from overnight_server.cli.terminal.failures import Code, tell
+from overnight_server.cli.terminal import options, output
+from overnight_server.cli.terminal.failures import Code, Failure, report
 from overnight_server.cli.terminal.root_command import Root
 
-TASKS, QUEUE, DEPLOYMENT = "Your tasks", "Your queue as a whole", "This machine"
-OPERATE, PROCESSES = "Operating", "Processes"
+TASKS, QUEUE, LOCAL = "Your tasks", "Your queue", "This machine"
+OPERATE, PROCESSES = "Operating (needs an admin's key)", "Processes"
+DATABASE = "Operating (needs the database)"
 
 app = typer.Typer(
     cls=Root,
     name="overnight",
     help="Queue work before bed; find it done in the morning.",
     invoke_without_command=True,
-    # An unexpected fault is a bug: shown plainly, without the values of variables.
+    # An unexpected exception is a bug: print its traceback, without the values of variables.
     pretty_exceptions_enable=False,
 )
-config = typer.Typer(help="Look at the settings in force.")
 
 
 @app.callback()
@@ -73,17 +71,9 @@ def root(
 
 def print_version() -> None:
     """Print the version."""
-    from importlib.metadata import version as installed
+    from importlib.metadata import version
 
-    output.line(f"overnight {installed('overnight')}")
-
-
-@config.command("show")
-def config_show(*, as_json: options.Json = False) -> None:
-    """Print every setting, its value and where the value came from; secrets are masked."""
-    from overnight_server.cli.commands.config import show
-
-    show(as_json=as_json)
+    output.line(f"overnight {version('overnight')}")
 
 
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
@@ -94,23 +84,20 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "get": tasks.get,
         "wait": tasks.wait,
         "cancel": tasks.cancel,
-        "limits": tasks.limits,
-        "explain": explain.explain,
+        "limits": account.limits,
+        "explain": tasks.explain,
         "forecast": forecast.forecast,
-        "plan": plan.plan,
-        "mcp": mcp.mcp,
+        "plan": batch.plan,
+        "mcp": processes.mcp,
     },
     QUEUE: {
         "queue": add.queue,
         "queue-status": tasks.queue_status,
         "queue-cancel": tasks.cancel,
-        "window": window.window,
+        "window": account.window,
     },
-    DEPLOYMENT: {"up": local.up, "down": local.down, "doctor": local.doctor},
+    LOCAL: {"up": local.up, "down": local.down, "doctor": local.doctor},
     OPERATE: {
-        "migrate": maintenance.migrate,
-        "sweep": maintenance.sweep,
-        "redis-acl": redis_acl.redis_acl,
         "fairness": fairness.fairness,
         "pause": pauses.pause,
         "resume": pauses.resume,
@@ -119,6 +106,11 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "drain": pauses.drain,
         "approve": budgets.approve,
         "stop": budgets.stop,
+    },
+    DATABASE: {
+        "migrate": maintenance.migrate,
+        "sweep": maintenance.sweep,
+        "redis-acl": maintenance.redis_acl,
     },
     PROCESSES: {
         "api": processes.api,
@@ -143,26 +135,27 @@ app.add_typer(budgets.approvals, name="approvals", rich_help_panel=OPERATE)
 app.add_typer(budgets.budget, name="budget", rich_help_panel=OPERATE)
 app.add_typer(dead_letters.app, name="dead", rich_help_panel=OPERATE)
 app.add_typer(inbox.app, name="inbox", rich_help_panel=OPERATE)
-app.add_typer(drill.app, name="drill", rich_help_panel=OPERATE)
+app.add_typer(drill.app, name="drill", rich_help_panel=DATABASE)
 app.add_typer(users.app, name="user", rich_help_panel=OPERATE)
-# The same group under the name that some write.
+# The plural names are accepted too, because many people type them.
 app.add_typer(users.app, name="users", hidden=True)
 app.add_typer(locks.app, name="locks", rich_help_panel=OPERATE)
 app.add_typer(keys.app, name="key", rich_help_panel=OPERATE)
 app.add_typer(keys.app, name="keys", hidden=True)
 app.add_typer(audit.app, name="audit", rich_help_panel=OPERATE)
-app.add_typer(config, name="config", rich_help_panel=OPERATE)
-shared_options.give(app)
+app.add_typer(config.app, name="config", rich_help_panel=LOCAL)
+options.add_common_options(app)
 
 
 def main() -> None:
     """Run the command line of this process."""
     if isinstance(sys.stdout, TextIOWrapper):
-        # A locale that lacks a letter of a title must not end the command.
+        # A character that the locale cannot encode must not end the command.
         sys.stdout.reconfigure(errors="backslashreplace")
-    for word in sys.argv[1:]:
-        if not word.isascii() and word != word.encode(errors="replace").decode():
-            tell(f"{word!a} is not valid UTF-8", "Give every argument in UTF-8.")
+    for argument in sys.argv[1:]:
+        if not argument.isascii() and argument != argument.encode(errors="replace").decode():
+            hint = "Write every argument in UTF-8."
+            report(Failure(f"{argument!a} is not valid UTF-8", hint=hint, code=Code.USAGE))
             sys.exit(Code.USAGE)
     app(prog_name="overnight")
 

@@ -1,4 +1,4 @@
-"""Write the reference page of all commands: `python -m overnight_server.cli.reference`."""
+"""Write docs/reference/cli.md: `python -m overnight_server.cli.reference`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,42 +14,47 @@ PAGE = Path(__file__).parents[3] / "docs" / "reference" / "cli.md"
 PREFACE = """\
 # Commands
 
-After this page you can use every command of `overnight`. It is written by
-`python -m overnight_server.cli.reference`; do not edit it by hand.
+This page lists every command of `overnight`. `python -m overnight_server.cli.reference` writes it
+from the code; do not edit it.
 
-- On a terminal lists are tables; into a pipe they are plain aligned columns. `--json` prints
-  exactly one JSON document on stdout, `--jsonl` one per line; messages go to stderr, and with
-  either a failure is told there as `{"error": {"code", "message", "hint"}}`, those of a
-  batch file with `faults`: `[{"file", "line", "field", "message", "legal"}]`. `NO_COLOR` is
-  honoured.
-- A task goes by its id or by any beginning or ending of it that no other has.
-- `@file` and `-` (stdin) stand for a long value. A secret is never an argument: a key comes from
-  `OVERNIGHT_API_KEY`, from a file, or from the local home.
-- Durations are written `90`, `45s`, `30m`, `1h30m`, `2d`.
-- The user's commands speak to the server that `--url`, `--profile` or `OVERNIGHT_URL` names, else
-  to that of the default profile, else to the one that `overnight up` started under this home. The
-  operators' commands act on the database of `OVERNIGHT_DATABASE_URL`, else on the local stack's
-  own. `overnight profile add` names a server; profiles stand in
-  `~/.config/overnight/profiles.toml`.
-- `eval "$(overnight completion bash)"` teaches your shell the commands, and the ids of your tasks.
+- **Output.** On a terminal, lists are tables with shortened ids and local times; if the terminal is
+  narrow, less important columns are left out, or each row becomes a block of lines. In a pipe,
+  lists are aligned columns with whole ids and UTC times. `--json` prints one JSON document on
+  stdout, `--jsonl` one per line. Messages go to stderr. With `--json` a failure is printed as
+  `{"error": {"code", "message", "hint"}}`; faults of a batch file are in `faults`:
+  `[{"file", "line", "field", "message", "legal"}]`. `NO_COLOR` turns colours off.
+- **Ids.** Commands accept a whole id, or a unique beginning or ending of it.
+- **Long values.** `@file` and `-` (stdin) replace a long value. A secret is never an argument: an
+  API key comes from `OVERNIGHT_API_KEY`, from a file, or from the local stack.
+- **Durations** are written `90`, `45s`, `30m`, `1h30m`, `2d`.
+- **Server.** Commands call the API of `--url`, `--profile` or `OVERNIGHT_URL`, else that of the
+  default profile, else the one that `overnight up` started in this directory or above it. Profiles
+  are in `~/.config/overnight/profiles.toml`; `overnight profile add` writes it.
+- **Operators** need the key of an admin. The local stack's own user is one. `migrate`, `sweep`,
+  `drill`, `doctor` and the processes use the database of `OVERNIGHT_DATABASE_URL`, else that of the
+  local stack. `overnight user add NAME --admin --database` and
+  `overnight key issue NAME --database` create the first admin of a new deployment.
+- **Installation.** Users' and operators' commands work with `pip install overnight`. Commands that
+  run the server need `overnight[server]`, and `overnight up` needs `overnight[all]`.
+- **Completion.** `eval "$(overnight completion bash)"` enables completion of commands and task ids.
 
 | Exit code | Meaning |
 |---|---|
-| 0 | done |
-| 1 | failed |
+| 0 | success |
+| 1 | failure |
 | 2 | wrong usage or wrong settings |
-| 3 | the wait timed out, or a question was declined |
+| 3 | the wait timed out, or you declined a confirmation |
 | 4 | not authenticated |
-| 5 | what was waited for ended without success: a task, a bulk operation, a drill |
-| 6 | refused by a limit: the plan's, the user's or the queue's |
-| 7 | a drill has shown nothing |
+| 5 | the task, bulk operation or drill that was waited for did not succeed |
+| 6 | refused by a limit of the plan, of the user or of the queue |
+| 7 | a drill that proves nothing |
 | 130 | interrupted |"""
 
-OFTEN = frozenset({"--help", "--install-completion", "--show-completion"})
+HIDDEN = frozenset({"--help", "--install-completion", "--show-completion"})
 
 
 def page() -> str:
-    """Return the page."""
+    """Return the text of the page."""
     root = get_command(app)
     return "\n".join([PREFACE, *_sections(root, typer.Context(root, info_name="overnight")), ""])
 
@@ -69,7 +74,7 @@ def _options(command: TyperCommand, context: typer.Context) -> Iterator[str]:
     records = [
         record
         for parameter in command.get_params(context)
-        if OFTEN.isdisjoint(parameter.opts) and (record := parameter.get_help_record(context))
+        if HIDDEN.isdisjoint(parameter.opts) and (record := parameter.get_help_record(context))
     ]
     if records:
         yield "\n| Option | Meaning |\n|---|---|"

@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, cast, func, or_, select, updat
 from sqlalchemy.dialects import postgresql
 
 from overnight.errors import InvalidRequest, KeyNotFound
-from overnight_server.control.users import create_user
+from overnight_server.control.users import appoint_admin, create_user
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.plans import PlanTier
 from overnight_server.domain.scopes import EVERYTHING, checked, reach
@@ -161,7 +161,7 @@ def authenticate(db: Db, key: str) -> Caller | None:
 
 
 def seed_local_user(db: Db, *, name: str, plan: PlanTier, key: str | None) -> str:
-    """Create the local user and its key if they do not exist, and return the key.
+    """Create the local user, an admin, and its key if they do not exist; return the key.
 
     A second call with the same name and key changes nothing. Raises UnusableKey if the key is
     malformed, revoked or another user's.
@@ -169,7 +169,9 @@ def seed_local_user(db: Db, *, name: str, plan: PlanTier, key: str | None) -> st
     key = key or new_key()
     if not is_well_formed(key):
         raise UnusableKey("the local key is damaged; delete it and a new one is made")
-    user_id = find_user(db, name) or create_user(db, name=name, plan=plan)
+    user_id = find_user(db, name) or create_user(db, name=name, plan=plan, is_admin=True)
+    # A user that an older release created may not be an admin yet.
+    appoint_admin(db, user_id, is_admin=True)
     db.atomically(lambda tx: _register(tx, user_id, key, KeyCard("local")))
     holder = authenticate(db, key)
     if holder is None or holder.user_id != user_id:

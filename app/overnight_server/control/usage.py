@@ -37,3 +37,4 @@ def adjust_hours(db: Db, user_id: UserId, hours: float, *, note: str) -> None:
         )
 
     db.atomically(work)
+    db.wake()

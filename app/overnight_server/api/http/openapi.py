@@ -29,6 +29,7 @@ PATH_PARAMETERS = {
     "bulk_id": "The id of a bulk operation.",
     "dag_id": "The id of a graph.",
     "key_id": "The id of an API key: the part of the key that is not secret.",
+    "row_id": "The number of a row of the inbox.",
     "task_id": "The id of a task.",
     "trigger_id": "The id of a trigger.",
     "user_id": "The id or name of a user.",

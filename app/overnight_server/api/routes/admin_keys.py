@@ -1,4 +1,7 @@
-"""Admin routes of all users' API keys and of the audit trail; for others they respond 404."""
+"""Admin routes for the API keys of all users and for the audit log.
+
+Only admins can call them; other callers get 404.
+"""
 
 from typing import Annotated
 
@@ -18,20 +21,33 @@ from overnight_server.insight.users import find_identity, list_keys
 
 router = APIRouter(prefix="/api/v1/admin", tags=["admin"])
 PAGE = 100
-MAX_PAGE = 1000
+LONGEST_LIST = 1000
+ManyLimit = Annotated[
+    int, Query(ge=1, le=LONGEST_LIST, description="Largest number of items to list.")
+]
+
+
+@router.get("/keys")
+def list_all_keys(
+    deps: Injected,
+    _caller: Admin,
+    user: Annotated[
+        str | None, Query(max_length=200, description="Only keys of this user.")
+    ] = None,
+) -> list[UserApiKey]:
+    """List the keys of all users or of one, newest first, without their secrets."""
+    return list_keys(deps.admin_db, None if user is None else find_user_id(deps, user))
 
 
 @router.get("/users/{user_id}/keys", response_model=list[ApiKey])
-def list_keys_of_user(user_id: str, deps: Injected, _caller: Admin) -> list[UserApiKey]:
-    """List a user's API keys; the path takes the id or the name of the user."""
+def list_keys_of(user_id: str, deps: Injected, _caller: Admin) -> list[UserApiKey]:
+    """List the keys of a user, given by id or name."""
     return list_keys(deps.admin_db, find_user_id(deps, user_id))
 
 
 @router.post("/users/{user_id}/keys", status_code=201)
-def create_key_for_user(
-    user_id: str, body: KeyCreate, deps: Injected, _caller: Admin
-) -> CreatedApiKey:
-    """Create an API key for a user and return it, this once."""
+def make_key_for(user_id: str, body: KeyCreate, deps: Injected, _caller: Admin) -> CreatedApiKey:
+    """Create a key for a user; no later response contains the key itself."""
     key = issue(
         deps.admin_db,
         find_user_id(deps, user_id),
@@ -46,14 +62,14 @@ def create_key_for_user(
 def rotate_any_key(
     key_id: str, deps: Injected, _caller: Admin, body: KeyRotation = DEFAULT_ROTATION
 ) -> CreatedApiKey:
-    """Create the key that replaces any user's key; the old one stays valid for the grace."""
+    """Create the key that replaces another, which stays valid for the grace period."""
     key = rotate(deps.admin_db, key_id, grace=body.grace)
     return CreatedApiKey(id=key_id_of(key), key=key)
 
 
 @router.delete("/keys/{key_id}")
 def revoke_any_key(key_id: str, deps: Injected, _caller: Admin) -> RevokedApiKey:
-    """Revoke any user's key at once."""
+    """Revoke a key of any user at once."""
     if not revoke(deps.admin_db, key_id):
         raise KeyNotFound
     return RevokedApiKey(id=key_id)
@@ -65,21 +81,19 @@ def list_audit(
     deps: Injected,
     _caller: Admin,
     user: Annotated[
-        str | None, Query(max_length=200, description="Only entries about this user.")
+        str | None, Query(max_length=200, description="Only acts that concern this user.")
     ] = None,
-    since: Annotated[Instant | None, Query(description="Only entries since this instant.")] = None,
-    limit: Annotated[
-        int, Query(ge=1, le=MAX_PAGE, description="The maximum number of items.")
-    ] = PAGE,
+    since: Annotated[Instant | None, Query(description="Only acts since then.")] = None,
+    limit: ManyLimit = PAGE,
 ) -> list[AuditEntry]:
-    """List the entries of the audit trail about one user or all, newest first."""
-    user_id = None if user is None else find_user_id(deps, user)
-    return list_audit_entries(deps.admin_db, user_id=user_id, since=since, limit=limit)
+    """List what people did, newest first."""
+    concerned = None if user is None else find_user_id(deps, user)
+    return list_audit_entries(deps.admin_db, user_id=concerned, since=since, limit=limit)
 
 
-def find_user_id(deps: Dependencies, id_or_name: str) -> UserId:
-    """Return the id of the user with this id or name; raise UserNotFound if there is none."""
-    user = find_identity(deps.admin_db, id_or_name)
-    if user is None:
+def find_user_id(deps: Dependencies, reference: str) -> UserId:
+    """Return the user with this id or name; raise UserNotFound if there is none."""
+    found = find_identity(deps.admin_db, reference)
+    if found is None:
         raise UserNotFound
-    return user.user_id
+    return found.user_id

@@ -1,4 +1,4 @@
-"""`overnight add`: queue a task, and wait for it if asked; `queue` takes a bare prompt."""
+"""`overnight add` and `overnight queue`: submit a task, or a prompt for an agent."""
 
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -24,13 +24,13 @@ Strategy = Literal["exponential", "quadratic", "fixed", "immediate"]
 
 
 def add(
-    title: Annotated[str, typer.Argument(metavar="TITLE", help="What people read in lists.")],
+    title: Annotated[str, typer.Argument(metavar="TITLE", help="Title shown in lists.")],
     *,
     type_: Annotated[
         str | None,
         typer.Option(
             "--type",
-            help="Which handler runs it; OVERNIGHT_DEFAULT_TYPE of the server if left out.",
+            help="Task type; it selects the handler. Default: the server's OVERNIGHT_DEFAULT_TYPE.",
             show_default="echo",
         ),
     ] = None,
@@ -38,67 +38,79 @@ def add(
         dict[str, object] | None,
         typer.Option(
             metavar="JSON|@FILE|-",
-            help="What the handler works on: a JSON object, @file, or - for stdin.",
+            help="Input of the handler: a JSON object, @file, or - for stdin.",
             parser=arguments.json_object,
         ),
     ] = None,
     description: Annotated[
         str | None,
-        typer.Option(metavar="TEXT|@FILE|-", help="More about it.", parser=arguments.text_of),
+        typer.Option(metavar="TEXT|@FILE|-", help="Longer description.", parser=arguments.text_of),
     ] = None,
     prompt: Annotated[
         str | None,
         typer.Option(
             metavar="TEXT|@FILE|-",
-            help="What an agent is asked to do.",
+            help="Instructions for an agent.",
             parser=arguments.text_of,
         ),
     ] = None,
-    project: Annotated[str | None, typer.Option(help="The project it belongs to.")] = None,
+    project: Annotated[str | None, typer.Option(help="Project of the task.")] = None,
     priority: Annotated[
         int | None, typer.Option(min=1, max=4, help="1 critical, 2 high, 3 normal, 4 low.")
     ] = None,
     priority_score: Annotated[
-        int | None, typer.Option(min=0, max=100, help="The exact score; 0 is most urgent.")
+        int | None, typer.Option(min=0, max=100, help="Exact score; 0 is the most urgent.")
     ] = None,
     timeout: Annotated[
         int | None,
         typer.Option(
             metavar="DURATION",
-            help="How long one run may take, such as 30m.",
+            help="Longest duration of one run, such as 30m.",
             parser=arguments.seconds,
         ),
     ] = None,
     max_attempts: Annotated[
-        int | None, typer.Option(min=1, max=100, help="How many runs may fail.")
+        int | None,
+        typer.Option(
+            min=1, max=100, help="Number of failed runs after which the task fails for good."
+        ),
     ] = None,
     retry: Annotated[
-        Strategy | None, typer.Option(help="How the wait after a failed run grows.")
+        Strategy | None, typer.Option(help="How the delay between retries grows.")
     ] = None,
     retry_delay: Annotated[
         int | None,
-        typer.Option(metavar="DURATION", help="The wait it grows from.", parser=arguments.seconds),
+        typer.Option(
+            metavar="DURATION", help="Delay before the first retry.", parser=arguments.seconds
+        ),
     ] = None,
     capability: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="What a worker must offer; may be repeated."),
+        typer.Option(metavar="NAME", help="Capability that the worker must have; repeatable."),
     ] = None,
     agent: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The agent that must run it.")
+        str | None, typer.Option(metavar="NAME", help="Agent that must run the task.")
     ] = None,
     max_cost: Annotated[
         float | None,
-        typer.Option(metavar="USD", min=0, help="What it may cost before it pauses and asks."),
+        typer.Option(
+            metavar="USD",
+            min=0,
+            help="Cost limit. At the limit the task pauses until somebody approves more.",
+        ),
     ] = None,
     estimated_cost: Annotated[
         float | None,
-        typer.Option(metavar="USD", min=0, help="What a run is thought to cost; else all it may."),
+        typer.Option(
+            metavar="USD", min=0, help="Expected cost of one run. Default: the cost limit."
+        ),
     ] = None,
     deadline: Annotated[
         datetime | None,
         typer.Option(
             metavar="DURATION|INSTANT",
-            help="Not started by then, it fails: 8h, 07:00 (here) or 2030-01-31T07:00Z.",
+            help="The task fails if it has not started by then: 8h, 07:00 (local) or "
+            "2030-01-31T07:00Z.",
             parser=arguments.deadline,
         ),
     ] = None,
@@ -106,35 +118,37 @@ def add(
         list[str] | None,
         typer.Option(
             metavar="KEY",
-            help="What it needs alone, such as repo:site or path:src; may be repeated.",
+            help="Lock that no other task may hold meanwhile, such as repo:site or path:src; "
+            "repeatable.",
         ),
     ] = None,
     tag: Annotated[
         list[str] | None,
-        typer.Option(metavar="WORD", help="A word to find it by; may be repeated."),
+        typer.Option(metavar="TAG", help="Tag for searching; repeatable."),
     ] = None,
     dag: Annotated[
         str | None,
         typer.Option(
             metavar="ID",
-            help="A graph of yours that it joins, by any beginning or ending that only it has.",
+            help="Add the task to this graph: its id, or a unique beginning or ending of it.",
         ),
     ] = None,
     idempotency_key: Annotated[
-        str | None, typer.Option(help="A second add with the same key gives the first task.")
+        str | None,
+        typer.Option(help="A second submission with the same key returns the first task."),
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the task has ended.")] = False,
     wait_timeout: options.WaitTimeout = options.TEN_MINUTES,
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Queue a task; prints its id, or with --wait how it ended."""
+    """Submit a task and print its id; with --wait, wait for its end and print the task."""
     if priority is not None and priority_score is not None:
         raise Failure("--priority and --priority-score exclude each other", code=Code.USAGE)
     policy = {"strategy": retry, "initial_delay_sec": retry_delay}
     with connection.client(url, api_key_file) as client:
-        with short_ids.blamed_on("--dag"):
+        with short_ids.naming_option("--dag"):
             graph = None if dag is None else short_ids.resolve_dag(client, dag)
             task = client.tasks.create(
                 title,
@@ -169,7 +183,7 @@ def queue(
     prompt: Annotated[
         str,
         typer.Argument(
-            metavar="PROMPT", help="What an agent is asked to do.", parser=arguments.text_of
+            metavar="PROMPT", help="Instructions for an agent.", parser=arguments.text_of
         ),
     ],
     *,
@@ -177,29 +191,29 @@ def queue(
         str | None,
         typer.Option(
             "--type",
-            help="Which handler runs it; OVERNIGHT_DEFAULT_TYPE of the server if left out.",
+            help="Task type; it selects the handler. Default: the server's OVERNIGHT_DEFAULT_TYPE.",
             show_default="echo",
         ),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="The model the agent should use.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model that the agent should use.")] = None,
     timeout: Annotated[
         int | None,
         typer.Option(
-            metavar="DURATION", help="How long one run may take.", parser=arguments.seconds
+            metavar="DURATION", help="Longest duration of one run.", parser=arguments.seconds
         ),
     ] = None,
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Queue a prompt; its beginning becomes the title."""
-    words = " ".join(prompt.split())
-    if not words:
-        hint = "Say what an agent is asked to do, or where it is written: @FILE, or - for stdin."
-        raise Failure("PROMPT: is empty", hint=hint, code=Code.USAGE)
+    """Submit a prompt for an agent; the beginning of the prompt becomes the title."""
+    title = " ".join(prompt.split())
+    if not title:
+        hint = "Write the prompt as an argument, or pass @FILE, or - for stdin."
+        raise Failure("PROMPT is empty.", hint=hint, code=Code.USAGE)
     with connection.client(url, api_key_file) as client:
         task = client.tasks.create(
-            words[:LONGEST_TITLE],
+            title[:LONGEST_TITLE],
             type=type_,
             prompt=prompt,
             spec={"model": model} if model else None,
@@ -210,9 +224,9 @@ def queue(
 
 
 def _show_added(task: "Task", *, as_json: bool) -> None:
-    """Print the id alone, so that a script can keep it; the advice is for the person."""
+    """Print the id alone on stdout, so that a script can read it; the advice goes to stderr."""
     if as_json:
         task_output.show_task(task, as_json=True)
     else:
         output.line(task.id)
-        output.note(f"Follow it with `overnight wait {task.id}`.")
+        output.note(f"Wait for it with `overnight wait {output.shown_id(task.id)}`.")

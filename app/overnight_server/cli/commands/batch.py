@@ -1,5 +1,6 @@
-"""`overnight batch`: queue what a file describes, each graph whole or not at all."""
+"""`overnight batch` and `overnight plan`: submit or simulate the tasks of a file."""
 
+import time
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,197 +19,283 @@ if TYPE_CHECKING:
 
 HEADERS = ("ID", "TASKS", "TITLE")
 STDIN = "stdin"
+# A task with one of these fields belongs to a graph whose tasks have names.
+GRAPH_FIELDS = frozenset({"name", "after", "depends_on"})
 
 
 def batch(
     file: Annotated[
         str | None,
-        typer.Argument(metavar="FILE", help="YAML or JSON; - reads stdin."),
+        typer.Argument(metavar="FILE", help="YAML or JSON file; - reads stdin."),
     ] = None,
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Rehearse it and queue nothing.")
+        bool, typer.Option("--dry-run", help="Simulate the batch and submit nothing.")
     ] = False,
     by: Annotated[
         datetime | None,
         typer.Option(
             metavar="INSTANT",
-            help="With --dry-run: how many will be done by then, such as 07:00.",
+            help="With --dry-run: how many tasks will have ended by then, such as 07:00.",
             parser=arguments.instant,
         ),
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until all of it has ended.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until everything has ended.")] = False,
     wait_timeout: options.WaitTimeout = options.TEN_MINUTES,
     print_schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON schema of the file, and exit.")
+        bool, typer.Option("--schema", help="Print the JSON schema of the file and exit.")
     ] = False,
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Queue the graphs and tasks of a file; each graph goes in whole or not at all."""
+    """Submit the graphs and tasks of a file; a graph is submitted completely or not at all."""
     if print_schema:
         output.document(batch_files.schema())
         return
     if file is None:
-        raise Failure("name a FILE, or - for stdin", code=Code.USAGE)
+        raise Failure("FILE is missing.", hint="Pass a file, or - for stdin.", code=Code.USAGE)
     if dry_run and wait:
         raise Failure("--dry-run and --wait exclude each other", code=Code.USAGE)
     if by is not None and not dry_run:
-        raise Failure("--by asks about a rehearsal: give --dry-run too", code=Code.USAGE)
-    name, found = read(file)
+        raise Failure("--by needs --dry-run: it is about the simulation", code=Code.USAGE)
+    name, entries = read(file)
     with connection.client(url, api_key_file) as client:
         if dry_run:
-            _show_plans(simulated(client, name, found, by), as_json=as_json)
+            _show_verdicts(_simulate(client, name, entries, by), as_json=as_json)
         else:
-            made = _submit(client, name, found, as_json=as_json)
+            created = _submit(client, name, entries, as_json=as_json)
             if wait:
-                _wait(client, made, wait_timeout, as_json=as_json)
+                _wait(client, created, wait_timeout, as_json=as_json)
             else:
-                _show(made, as_json=as_json)
+                _show(created, as_json=as_json)
+
+
+def plan(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="A file for `overnight batch`, or an object of tasks and edges such as [0, 1];"
+            " - reads stdin.",
+        ),
+    ],
+    *,
+    by: Annotated[
+        datetime | None,
+        typer.Option(
+            metavar="INSTANT",
+            help="Print how many tasks will have ended by then, such as 07:00 (local time) or"
+            " 2030-01-31T07:00Z.",
+            parser=arguments.future_instant,
+        ),
+    ] = None,
+    as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
+) -> None:
+    """Simulate a batch: when its tasks would start and end. Nothing is submitted.
+
+    Each graph of the file is simulated separately, and so are its single tasks together.
+    """
+    text = _text_of(file)
+    name = _name_of(file)
+    indexed = _indexed_batch(text)
+    entries = [] if indexed else _parse(name, text)
+    with connection.client(url, api_key_file) as client:
+        plans = (
+            [(name, _simulate_indexed(client, indexed, by))]
+            if indexed
+            else _simulate(client, name, entries, by)
+        )
+    if as_json:
+        documents = [{"title": title, **task_output.as_document(plan)} for title, plan in plans]
+        output.document(documents if len(documents) > 1 else documents[0])
+        return
+    for title, simulated in plans:
+        if len(plans) > 1:
+            output.line(f"{title}:")
+        forecast.show_plan(simulated)
 
 
 def read(file: str) -> tuple[str, list[batch_files.Entry]]:
-    """Return the name of the file for messages, and what it holds; any fault ends the command."""
-    name = name_of(file)
-    return name, parsed(name, arguments.text_of(file if file == "-" else f"@{file}"))
+    """Return the name of the file for messages, and its entries; raise Failure for any fault."""
+    name = _name_of(file)
+    return name, _parse(name, _text_of(file))
 
 
-def name_of(file: str) -> str:
-    """Return what a file is called in messages."""
+def _text_of(file: str) -> str:
+    return arguments.text_of(file if file == "-" else f"@{file}")
+
+
+def _name_of(file: str) -> str:
     return STDIN if file == "-" else file
 
 
-def parsed(name: str, text: str) -> list[batch_files.Entry]:
-    """Return what the text of a file holds; any fault ends the command."""
+def _parse(name: str, text: str) -> list[batch_files.Entry]:
     try:
-        found, wrong = batch_files.entries(batch_files.read(text))
+        entries, faults = batch_files.entries(batch_files.read(text))
     except batch_files.Unreadable as error:
-        raise _refusal(name, [batch_files.Wrong(error.line, "", str(error))]) from error
-    if wrong:
-        raise _refusal(name, wrong)
-    return found
+        raise _failure(name, [batch_files.FileFault(error.line, "", str(error))]) from error
+    if faults:
+        raise _failure(name, faults)
+    return entries
 
 
-def _refusal(name: str, wrong: list[batch_files.Wrong], *, queued: int = 0) -> Failure:
-    """Tell every fault: on a line of its own, and to programs by its parts."""
-    lines = [fault.told(name) for fault in wrong]
-    faults = [{"file": name, **asdict(fault)} for fault in wrong]
+def _failure(name: str, faults: list[batch_files.FileFault], *, submitted: int = 0) -> Failure:
+    """Return a failure that reports every fault: as lines for people, as fields for programs."""
+    lines = [fault.line_text(name) for fault in faults]
+    fields = [{"file": name, **asdict(fault)} for fault in faults]
     if len(lines) == 1:
-        return Failure(lines[0], code=Code.USAGE, faults=faults)
-    before = f"{queued} went in before" if queued else "nothing was queued"
-    message = f"{name} has {len(wrong)} faults; {before}"
-    return Failure(message, code=Code.USAGE, lines=lines, faults=faults)
+        return Failure(lines[0], code=Code.USAGE, faults=fields)
+    before = f"{submitted} were submitted before" if submitted else "nothing was submitted"
+    message = f"{name} has {len(faults)} faults; {before}"
+    return Failure(message, code=Code.USAGE, lines=lines, faults=fields)
 
 
 def _submit(
-    client: "Client", name: str, found: list[batch_files.Entry], *, as_json: bool
+    client: "Client", name: str, entries: list[batch_files.Entry], *, as_json: bool
 ) -> "list[DagCreated | Task]":
     from overnight import OvernightError, errors
     from overnight.models.dags import DagCreate
 
-    made: list[DagCreated | Task] = []
-    for entry in found:
+    created: list[DagCreated | Task] = []
+    for entry in entries:
         try:
-            if isinstance(entry.what, DagCreate):
-                made.append(client.dags.create(entry.what))
+            if isinstance(entry.content, DagCreate):
+                created.append(client.dags.create(entry.content))
             else:
-                fields: dict[str, Any] = entry.what.model_dump(exclude_unset=True)
-                made.append(client.tasks.create(**fields))
+                fields: dict[str, Any] = entry.content.model_dump(exclude_unset=True)
+                created.append(client.tasks.create(**fields))
         except (OvernightError, KeyboardInterrupt) as error:
-            if made and as_json:
-                _show(made, as_json=True)
-            elif made:
-                output.note(f"{len(made)} of {len(found)} were queued before this:")
-                _show(made, as_json=False)
+            if created and as_json:
+                _show(created, as_json=True)
+            elif created:
+                output.note(f"{len(created)} of {len(entries)} were submitted before the failure:")
+                _show(created, as_json=False)
             if isinstance(error, errors.InvalidRequest) and error.fields:
-                wrong = [entry.wrong(one.field, one.message, one.legal) for one in error.fields]
-                raise _refusal(name, wrong, queued=len(made)) from error
+                faults = [
+                    entry.fault(wrong.field, wrong.message, wrong.legal) for wrong in error.fields
+                ]
+                raise _failure(name, faults, submitted=len(created)) from error
             raise
-    return made
+    return created
 
 
-def _show(made: "list[DagCreated | Task]", *, as_json: bool) -> None:
+def _show(created: "list[DagCreated | Task]", *, as_json: bool) -> None:
     if as_json:
-        output.document(_document(made))
+        output.document(_document(created))
     else:
-        output.table(HEADERS, [_row(one) for one in made])
+        output.table(HEADERS, [_row(submission) for submission in created])
 
 
-def _document(made: "list[Any]") -> dict[str, object]:
+def _document(submissions: "list[Any]") -> dict[str, object]:
     from overnight.models.tasks import TaskResponse
 
-    tasks = [task_output.plain(one) for one in made if isinstance(one, TaskResponse)]
-    dags = [task_output.plain(one) for one in made if not isinstance(one, TaskResponse)]
+    tasks = [
+        task_output.as_document(task) for task in submissions if isinstance(task, TaskResponse)
+    ]
+    dags = [
+        task_output.as_document(dag) for dag in submissions if not isinstance(dag, TaskResponse)
+    ]
     return {"dags": dags, "tasks": tasks}
 
 
-def _row(one: "DagCreated | Task") -> tuple[object, ...]:
+def _row(submission: "DagCreated | Task") -> tuple[object, ...]:
     from overnight.models.tasks import TaskResponse
 
-    return (one.id, 1 if isinstance(one, TaskResponse) else len(one.tasks), one.title)
+    count = 1 if isinstance(submission, TaskResponse) else len(submission.tasks)
+    return (output.Id(submission.id), count, submission.title)
 
 
-def simulated(
-    client: "Client", name: str, found: list[batch_files.Entry], by: datetime | None
+def _simulate(
+    client: "Client", name: str, entries: list[batch_files.Entry], by: datetime | None
 ) -> "list[tuple[str, Plan]]":
-    """Rehearse each graph, and all lone tasks together, as if it came alone."""
+    """Return title and simulation of each graph, and of all single tasks together."""
     from overnight.models.dags import DagCreate
 
-    dags = [entry.what for entry in found if isinstance(entry.what, DagCreate)]
-    lone = [
-        entry.what.model_dump(exclude_unset=True)
-        for entry in found
-        if not isinstance(entry.what, DagCreate)
+    dags = [entry.content for entry in entries if isinstance(entry.content, DagCreate)]
+    single_tasks = [
+        entry.content.model_dump(exclude_unset=True)
+        for entry in entries
+        if not isinstance(entry.content, DagCreate)
     ]
     plans = [(graph.title, client.dags.plan(graph, by_at=by)) for graph in dags]
-    if lone:
-        plans.append((f"{name}, lone tasks", client.plan(lone, by_at=by)))
+    if single_tasks:
+        plans.append((f"{name}, single tasks", client.plan(single_tasks, by_at=by)))
     return plans
 
 
-def _show_plans(plans: "list[tuple[str, Plan]]", *, as_json: bool) -> None:
+def _indexed_batch(text: str) -> dict[str, Any] | None:
+    """Return a batch whose edges are indexes of its task list; None if the text is none."""
+    try:
+        [document] = batch_files.read(text)
+    except (batch_files.Unreadable, ValueError):
+        return None  # _parse reports the fault, with its line
+    match document.value:
+        case {"tasks": list(tasks), **rest} if rest.keys() <= {"edges"} and not any(
+            isinstance(task, dict) and GRAPH_FIELDS & task.keys() for task in tasks
+        ):
+            return dict(document.value)
+    return None
+
+
+def _simulate_indexed(client: "Client", batch: dict[str, Any], by: datetime | None) -> "Plan":
+    try:
+        tasks = [dict(task) for task in batch["tasks"]]
+        edges = [(int(parent), int(child)) for parent, child in batch.get("edges") or ()]
+    except (TypeError, ValueError) as error:
+        raise Failure(
+            "The batch is neither a list of tasks nor an object with tasks.",
+            hint='Write [{"title": "…"}] or {"tasks": […], "edges": [[0, 1]]}.',
+            code=Code.USAGE,
+        ) from error
+    return client.plan(tasks, edges=edges, by_at=by)
+
+
+def _show_verdicts(plans: "list[tuple[str, Plan]]", *, as_json: bool) -> None:
     if as_json:
-        output.document([{"title": title, **task_output.plain(plan)} for title, plan in plans])
+        output.document(
+            [{"title": title, **task_output.as_document(plan)} for title, plan in plans]
+        )
         return
-    for title, plan in plans:
-        output.line(f"{title}: {forecast.verdict(plan)}")
-        for note in plan.notes:
+    for title, simulated in plans:
+        output.line(f"{title}: {forecast.verdict(simulated)}")
+        for note in simulated.notes:
             output.note(f"Note: {note}.")
-    output.note("Nothing was queued.")
+    output.note("Nothing was submitted.")
 
 
 def _wait(
-    client: "Client", made: "list[DagCreated | Task]", timeout: float, *, as_json: bool
+    client: "Client", created: "list[DagCreated | Task]", timeout: float, *, as_json: bool
 ) -> None:
-    """Wait for everything; the first that ended badly decides the exit code, after all have."""
-    import time
-
+    """Wait for everything, print it, and raise the first failure."""
     from overnight import errors
     from overnight.models.tasks import TaskResponse
 
     deadline = time.monotonic() + timeout
     ended: list[Any] = []
-    bad: list[Exception] = []
-    waited_for = [one.id for one in made]
-    with wait_for_task.breaking_off(waited_for):
-        for one in made:
+    failures: list[Exception] = []
+    waited_for = [submission.id for submission in created]
+    with wait_for_task.resume_advice(waited_for):
+        for submission in created:
             left = max(0.0, deadline - time.monotonic())
-            if isinstance(one, TaskResponse):
-                task = client.tasks.wait(one.id, timeout=left, check=False)
+            if isinstance(submission, TaskResponse):
+                task = client.tasks.wait(submission.id, timeout=left, check=False)
                 ended.append(task)
-                bad += [errors.TaskFailed(task)] if task.state != "completed" else []
+                failures += [errors.TaskFailed(task)] if task.state != "completed" else []
             else:
-                dag = client.dags.wait(one.id, timeout=left, check=False)
+                dag = client.dags.wait(submission.id, timeout=left, check=False)
                 ended.append(dag)
-                bad += [errors.DagFailed(dag)] if dag.status != "completed" else []
-            waited_for.remove(one.id)
+                failures += [errors.DagFailed(dag)] if dag.status != "completed" else []
+            waited_for.remove(submission.id)
     if as_json:
         output.document(_document(ended))
     else:
-        output.table(
-            ("ID", "ENDED AS", "TITLE"),
-            [(one.id, getattr(one, "state", None) or one.status.value, one.title) for one in ended],
-        )
-    if bad:
-        raise bad[0]
+        rows = [
+            (output.Id(item.id), getattr(item, "state", None) or item.status.value, item.title)
+            for item in ended
+        ]
+        output.table(("ID", "STATE", "TITLE"), rows)
+    if failures:
+        raise failures[0]

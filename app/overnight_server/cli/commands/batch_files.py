@@ -1,8 +1,8 @@
-"""Reading a batch file: YAML or JSON, kept with the lines its fields stand on.
+"""Parse a batch file, YAML or JSON, and remember the line of every field.
 
-YAML is read as JSON would be: `on` and `no` are words, a date is text, a key stands once. The file
-holds a graph, a list of tasks and graphs, an object with `dags` and `tasks`, or one task; YAML may
-hold several such documents.
+YAML is parsed with the types of JSON: `on` and `no` are strings, a date is a string, and a key may
+occur only once. The file holds a graph, a list of tasks and graphs, an object with `dags` and
+`tasks`, or one task. A YAML file may hold several such documents.
 """
 
 import json
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Path = tuple[str | int, ...]
 MOST_VALUES = 1_000_000
 DEEPEST = 64
-TOO_MUCH = "holds more, or is nested deeper, than any batch"
+TOO_LARGE = f"has more than {MOST_VALUES} values or more than {DEEPEST} levels"
 CORE = {
     "null": (r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
     "bool": (r"^(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
@@ -37,7 +37,7 @@ TAG = "tag:yaml.org,2002:"
 
 
 class Unreadable(Exception):
-    """Text that is no batch at all; `line` is where that was noticed, if anywhere."""
+    """The text cannot be parsed; `line` is where the parser stopped, if it is known."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -45,30 +45,30 @@ class Unreadable(Exception):
 
 
 @dataclass(frozen=True)
-class Wrong:
-    """One fault: the line and the field it stands in, what is wrong, and what would do."""
+class FileFault:
+    """One fault of the file: its line, its field, what is wrong, and which values are allowed."""
 
     line: int | None
     field: str
     message: str
     legal: str = ""
 
-    def told(self, file: str) -> str:
-        """Say it as compilers do, so that editors find the place."""
+    def line_text(self, file: str) -> str:
+        """Return the fault in the format of compilers, which editors understand."""
         where = file if self.line is None else f"{file}:{self.line}"
-        legal = f" (legal: {self.legal})" if self.legal else ""
+        legal = f" (allowed: {self.legal})" if self.legal else ""
         return f"{where}: {self.field + ': ' if self.field else ''}{self.message}{legal}"
 
 
 @dataclass(frozen=True)
 class Document:
-    """One value of the file, and the line of everything in it."""
+    """One document of the file, and the line of every field in it."""
 
     value: Any
     lines: Mapping[Path, int] = field(default_factory=dict)
 
     def line_of(self, path: Path) -> int | None:
-        """Return the line of a field, or of the nearest thing around it."""
+        """Return the line of a field, or of the nearest object that contains it."""
         for length in range(len(path), -1, -1):
             if path[:length] in self.lines:
                 return self.lines[path[:length]]
@@ -77,42 +77,44 @@ class Document:
 
 @dataclass(frozen=True)
 class Entry:
-    """One graph or one task of the file, ready to be sent; `place` is where it stands."""
+    """One graph or task of the file, ready to submit; `path` leads to it inside the document."""
 
-    what: "DagCreate | TaskCreate"
+    content: "DagCreate | TaskCreate"
     document: Document
-    place: Path
+    path: Path
 
-    def wrong(self, name: str, message: str, legal: str = "") -> Wrong:
-        """Return a fault in one of its fields, named as the service names fields."""
-        path = (*self.place, *(int(part) if part.isdigit() else part for part in name.split(".")))
-        return Wrong(self.document.line_of(path), _dotted(path), message, legal)
+    def fault(self, name: str, message: str, legal: str = "") -> FileFault:
+        """Return a fault of one field; `name` is dotted, as in messages of the service."""
+        path = (*self.path, *(int(part) if part.isdigit() else part for part in name.split(".")))
+        return FileFault(self.document.line_of(path), _dotted(path), message, legal)
 
 
 def read(text: str) -> list[Document]:
-    """Read the text of a file."""
+    """Parse the text of a file; raise Unreadable if it is neither YAML nor JSON."""
     if text.lstrip()[:1] in ("{", "["):
         try:
-            value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_each_once)
+            value = json.loads(
+                text, parse_constant=_refuse_constant, object_pairs_hook=_without_duplicates
+            )
         except (ValueError, RecursionError):
-            pass  # YAML, too, may begin with a bracket, and says where a fault is
+            pass  # YAML may begin with a bracket too, and its parser reports the line of a fault
         else:
             return [Document(value, _lines_if_any(text))]
     return list(_documents(text))
 
 
-def entries(documents: Sequence[Document]) -> tuple[list[Entry], list[Wrong]]:
-    """Return the graphs and tasks of a file in their order, and everything wrong with it."""
-    found: list[Entry] = []
-    wrong: list[Wrong] = []
+def entries(documents: Sequence[Document]) -> tuple[list[Entry], list[FileFault]]:
+    """Return the graphs and tasks of a file in their order, and every fault of the file."""
+    valid: list[Entry] = []
+    faults: list[FileFault] = []
     for document in documents:
-        for place, value in _parts(document, wrong):
-            entry = _entry(document, place, value, wrong)
+        for path, value in _parts(document, faults):
+            entry = _entry(document, path, value, faults)
             if entry is not None:
-                found.append(entry)
-    if not found and not wrong:
-        wrong.append(Wrong(None, "", "holds no task", "a graph, or a list of tasks"))
-    return found, wrong
+                valid.append(entry)
+    if not valid and not faults:
+        faults.append(FileFault(None, "", "holds no task", "a graph, or a list of tasks"))
+    return valid, faults
 
 
 def schema() -> dict[str, Any]:
@@ -141,7 +143,8 @@ def schema() -> dict[str, Any]:
     }
 
 
-def _parts(document: Document, wrong: list[Wrong]) -> Iterator[tuple[Path, object]]:
+def _parts(document: Document, faults: list[FileFault]) -> Iterator[tuple[Path, object]]:
+    """Yield path and value of each graph and task of a document; add what is wrong to `faults`."""
     match document.value:
         case None:
             return
@@ -149,39 +152,40 @@ def _parts(document: Document, wrong: list[Wrong]) -> Iterator[tuple[Path, objec
             yield from (((number,), item) for number, item in enumerate(items))
         case {"dags": _, **rest} as whole:
             for key in [key for key in rest if key != "tasks"]:
-                place = document.line_of((str(key),))
-                wrong.append(Wrong(place, str(key), "is not a known field", "dags and tasks"))
+                line = document.line_of((str(key),))
+                faults.append(FileFault(line, str(key), "is not a known field", "dags and tasks"))
             for key in ("dags", "tasks"):
                 inner = whole.get(key, [])
                 if not isinstance(inner, list):
-                    wrong.append(Wrong(document.line_of((key,)), key, "is no list", "a list"))
+                    line = document.line_of((key,))
+                    faults.append(FileFault(line, key, "is not a list", "a list"))
                     continue
                 yield from (((key, number), item) for number, item in enumerate(inner))
         case whole:
             yield (), whole
 
 
-def _entry(document: Document, place: Path, value: object, wrong: list[Wrong]) -> Entry | None:
+def _entry(document: Document, path: Path, value: object, faults: list[FileFault]) -> Entry | None:
+    """Return one graph or task; None if it is not valid, with its faults added to `faults`."""
     from overnight.models.dags import DagCreate
     from overnight.models.tasks import TaskCreate
 
     if not isinstance(value, dict):
         message, legal = "is neither a task nor a graph", "an object with a title"
-        wrong.append(Wrong(document.line_of(place), _dotted(place), message, legal))
+        faults.append(FileFault(document.line_of(path), _dotted(path), message, legal))
         return None
-    is_dag = "tasks" in value or place[:1] == ("dags",)
-    made = _made(DagCreate if is_dag else TaskCreate, value)
-    entry = Entry(TaskCreate(title="?") if isinstance(made, list) else made, document, place)
-    told = made if isinstance(made, list) else []
-    # What can be read of a graph is looked at even so, or its faults would come one by one.
-    graph = _rough(value) if is_dag and isinstance(made, list) else made
-    faults = [entry.wrong(fault["field"], fault["message"], fault["legal"]) for fault in told]
+    is_dag = "tasks" in value or path[:1] == ("dags",)
+    parsed = _validated(DagCreate if is_dag else TaskCreate, value)
+    is_valid = not isinstance(parsed, list)
+    entry = Entry(TaskCreate(title="?") if isinstance(parsed, list) else parsed, document, path)
+    wrong_fields = parsed if isinstance(parsed, list) else []
+    # The edges are checked even if a field is wrong, so that all faults are reported at once.
+    graph = _edges_only(value) if is_dag and not is_valid else parsed
+    own = [entry.fault(wrong["field"], wrong["message"], wrong["legal"]) for wrong in wrong_fields]
     if isinstance(graph, DagCreate):
-        faults += [
-            entry.wrong(fault.field, fault.message, fault.legal) for fault in _faults_of(graph)
-        ]
-    wrong += sorted(faults, key=lambda fault: fault.line or 0)
-    return None if isinstance(made, list) else entry
+        own += [entry.fault(wrong.field, wrong.message, wrong.legal) for wrong in _faults_of(graph)]
+    faults += sorted(own, key=lambda fault: fault.line or 0)
+    return entry if is_valid else None
 
 
 def _faults_of(graph: "DagCreate") -> "Sequence[FieldError]":
@@ -195,16 +199,16 @@ def _faults_of(graph: "DagCreate") -> "Sequence[FieldError]":
     return ()
 
 
-def _rough(value: dict[str, Any]) -> "DagCreate | None":
-    """Return who waits for whom in a graph with faulty fields, as far as that can be read.
+def _edges_only(value: dict[str, Any]) -> "DagCreate | None":
+    """Return a graph with names and edges only, from one whose other fields may be wrong.
 
-    Without the name of every task nothing could be said about the others.
+    Return None if a task has no name, because then its edges cannot be checked.
     """
     from pydantic import ValidationError
 
     from overnight.models.dags import DagCreate, DagEdge, DagTask
 
-    def readable(kind: "type[DagTask | DagEdge]", fields: object) -> bool:
+    def is_valid(kind: "type[DagTask | DagEdge]", fields: object) -> bool:
         try:
             kind.model_validate(fields)
         except ValidationError:
@@ -214,22 +218,20 @@ def _rough(value: dict[str, Any]) -> "DagCreate | None":
     try:
         tasks = []
         for task in value["tasks"]:
-            named = {"name": task["name"]}
-            waiting = {key: task[key] for key in ("after", "depends_on") if key in task}
-            tasks.append({**named, **waiting} if readable(DagTask, {**named, **waiting}) else named)
+            name = {"name": task["name"]}
+            parents = {key: task[key] for key in ("after", "depends_on") if key in task}
+            tasks.append({**name, **parents} if is_valid(DagTask, {**name, **parents}) else name)
         edges = value.get("edges", [])
-        sound = all(readable(DagEdge, edge) for edge in edges)
-        return DagCreate.model_validate(
-            {"title": "?", "tasks": tasks, "edges": edges if sound else []}
-        )
+        edges = edges if all(is_valid(DagEdge, edge) for edge in edges) else []
+        return DagCreate.model_validate({"title": "?", "tasks": tasks, "edges": edges})
     except (ValidationError, KeyError, TypeError):
         return None
 
 
-def _made(
+def _validated(
     kind: "type[DagCreate | TaskCreate]", value: dict[str, Any]
 ) -> "DagCreate | TaskCreate | list[dict[str, str]]":
-    """Return the model, or its faults in the words of the service."""
+    """Return the model, or its faults with the messages of the service."""
     from pydantic import ValidationError
 
     from overnight.models.dags import DagCreate
@@ -237,22 +239,27 @@ def _made(
     from overnight_server.api.http.validation_errors import describe_fault
 
     try:
-        return kind.model_validate(_from_here(value) if kind is DagCreate else _marked(value))
+        return kind.model_validate(
+            _with_sources(value) if kind is DagCreate else _with_source(value)
+        )
     except ValidationError as error:
         faults = without_consequences(error.errors(include_url=False, include_input=False))
-        told = [describe_fault({**fault, "loc": ("body", *fault["loc"])}, kind) for fault in faults]
-        return [{"legal": "", **fault} for fault in told]
+        explained = [
+            describe_fault({**fault, "loc": ("body", *fault["loc"])}, kind) for fault in faults
+        ]
+        return [{"legal": "", **fault} for fault in explained]
 
 
-def _from_here(value: dict[str, Any]) -> dict[str, Any]:
-    """Say through which door the tasks come, where the file does not."""
+def _with_sources(value: dict[str, Any]) -> dict[str, Any]:
+    """Return a graph whose tasks have the source `cli` where the file gives none."""
     tasks = value.get("tasks")
     if not isinstance(tasks, list):
         return value
-    return {**value, "tasks": [_marked(one) if isinstance(one, dict) else one for one in tasks]}
+    marked = [_with_source(task) if isinstance(task, dict) else task for task in tasks]
+    return {**value, "tasks": marked}
 
 
-def _marked(task: dict[str, Any]) -> dict[str, Any]:
+def _with_source(task: dict[str, Any]) -> dict[str, Any]:
     return {"source": "cli", **task}
 
 
@@ -264,21 +271,21 @@ def _lines_if_any(text: str) -> Mapping[Path, int]:
     try:
         [document] = _documents(text)
     except (Unreadable, ValueError):
-        return {}  # JSON that YAML cannot read, such as one indented by tabs
+        return {}  # JSON that is not YAML, such as JSON indented by tabs
     return document.lines
 
 
 def _refuse_constant(name: str) -> None:
-    raise Unreadable(f"{name} is no JSON number")
+    raise Unreadable(f"{name} is not a JSON number")
 
 
-def _each_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in fields:
             raise Unreadable(f"{key!r} is given twice")
-        found[key] = value
-    return found
+        fields[key] = value
+    return fields
 
 
 def _documents(text: str) -> Iterator[Document]:
@@ -302,46 +309,48 @@ def _documents(text: str) -> Iterator[Document]:
 def _loader() -> "type[yaml.SafeLoader]":
     import yaml
 
-    # The one written in C where there is one: a large batch then takes a moment, not minutes.
+    # The loader written in C, where there is one, parses a large batch much faster.
     base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    loader: type[yaml.SafeLoader] = type("Core", (_Shallow, base), {"yaml_implicit_resolvers": {}})
+    loader: type[yaml.SafeLoader] = type(
+        "Core", (_DepthLimit, base), {"yaml_implicit_resolvers": {}}
+    )
     for name, (pattern, firsts) in CORE.items():
         loader.add_implicit_resolver(TAG + name, re.compile(pattern), firsts)
     return loader
 
 
-class _Shallow:
-    """Ends the reading of what is nested too deep: the loader in C would overrun its stack."""
+class _DepthLimit:
+    """Stops the parser at too many levels, because the loader in C would overflow its stack."""
 
     _depth = 0
 
     def descend_resolver(self, parent: Any, index: object) -> None:  # noqa: ANN401, ARG002
-        """Hear that a node begins; there is nothing to resolve by where it stands."""
+        """Count a level when the parser enters a node; raise Unreadable below the deepest."""
         self._depth += 1
         if self._depth > DEEPEST + 1:
-            raise Unreadable(TOO_MUCH, parent.start_mark.line + 1)
+            raise Unreadable(TOO_LARGE, parent.start_mark.line + 1)
 
     def ascend_resolver(self) -> None:
-        """Hear that a node has ended."""
+        """Count a level less when the parser leaves a node."""
         self._depth -= 1
 
 
 class _Reader:
-    """Turns nodes into values; an alias is read each time, so the whole is bounded."""
+    """Converts nodes to values. Every use of an alias counts, so that the total is bounded."""
 
     def __init__(self) -> None:
         self.lines: dict[Path, int] = {}
         self._left = MOST_VALUES
 
     def value(self, node: Any, path: Path, depth: int) -> object:  # noqa: ANN401 - yaml's own
-        """Return what one node stands for."""
+        """Return the value of one node."""
         import yaml
 
         line = node.start_mark.line + 1
         self.lines.setdefault(path, line)
         self._left -= 1
         if self._left < 0 or depth > DEEPEST:
-            raise Unreadable(TOO_MUCH, line)
+            raise Unreadable(TOO_LARGE, line)
         match node:
             case yaml.SequenceNode():
                 items = enumerate(node.value)
@@ -353,23 +362,23 @@ class _Reader:
 
     def _mapping(self, node: Any, path: Path, depth: int) -> dict[str, object]:  # noqa: ANN401
         merged: dict[str, object] = {}
-        own: dict[str, object] = {}
+        fields: dict[str, object] = {}
         for key_node, inner in node.value:
             key, line = key_node.value, key_node.start_mark.line + 1
             if not isinstance(key, str):
-                raise Unreadable("a key must be a word", line)
+                raise Unreadable("a key must be a string", line)
             if key == MERGE:
-                given = self.value(inner, (*path, MERGE), depth + 1)
-                for one in given if isinstance(given, list) else [given]:
-                    if not isinstance(one, dict):
-                        raise Unreadable(f"{MERGE} takes an object", line)
-                    merged = {**one, **merged}
+                sources = self.value(inner, (*path, MERGE), depth + 1)
+                for source in sources if isinstance(sources, list) else [sources]:
+                    if not isinstance(source, dict):
+                        raise Unreadable(f"{MERGE} needs an object", line)
+                    merged = {**source, **merged}
                 continue
-            if key in own:
+            if key in fields:
                 raise Unreadable(f"{key!r} is given twice", line)
             self.lines[(*path, key)] = line
-            own[key] = self.value(inner, (*path, key), depth + 1)
-        return {**merged, **own}
+            fields[key] = self.value(inner, (*path, key), depth + 1)
+        return {**merged, **fields}
 
 
 def _scalar(kind: str, text: str, line: int) -> object:
@@ -381,19 +390,19 @@ def _scalar(kind: str, text: str, line: int) -> object:
         case "bool":
             return text.lower() == "true"
         case "int":
-            # As many digits as Python reads at once; JSON would be refused likewise.
+            # Python refuses to parse longer numbers, in JSON too.
             if len(text) > 4_000:  # noqa: PLR2004
                 raise Unreadable("a number has too many digits", line)
             return _number(int, text, line)
         case "float":
             return _number(float, text, line)
         case _:
-            raise Unreadable(f"the tag {kind} is not understood here", line)
+            raise Unreadable(f"the tag {kind} is not supported", line)
 
 
 def _number(kind: type[int] | type[float], text: str, line: int) -> float:
     try:
         return kind(text)
     except ValueError:
-        # Only where a tag asks for it: the file's own numbers are known by their look.
-        raise Unreadable(f"{text!r} is no number", line) from None
+        # Possible only with an explicit tag; untagged numbers match a pattern.
+        raise Unreadable(f"{text!r} is not a number", line) from None

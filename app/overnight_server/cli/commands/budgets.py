@@ -1,190 +1,182 @@
-"""`overnight approvals`, `approve`, `stop` and `budget`: money tasks ask for, and its limits."""
+"""`overnight approvals`, `approve`, `stop` and `budget`: cost limits and tasks that reached one."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from overnight_server.cli import database
+from overnight_server.cli import connection
 from overnight_server.cli.commands import users
-from overnight_server.cli.terminal import options, output, short_ids
+from overnight_server.cli.terminal import options, output, short_ids, task_output
 from overnight_server.cli.terminal.failures import Code, Failure
 
 if TYPE_CHECKING:
+    from overnight import Client
     from overnight.models.admin import UserApproval
-    from overnight_server.domain.ids import TaskId
-    from overnight_server.store.db import Db
 
-approvals = typer.Typer(help="Look at tasks that have used up a budget and ask for more.")
-budget = typer.Typer(help="Set what a user's night, a graph or an agent may cost.")
+approvals = typer.Typer(help="List tasks that have used up a budget.", no_args_is_help=True)
+budget = typer.Typer(
+    help="Set the budget of a user's night, a graph or an agent.", no_args_is_help=True
+)
 
-HEADERS = ("TASK", "USER", "BUDGET", "SPENT", "OF", "SINCE", "TITLE")
+HEADERS = ("TASK", "USER", "BUDGET", "SPENT", "LIMIT", "SINCE", "TITLE")
 Usd = Annotated[
     str, typer.Option("--usd", metavar="AMOUNT|none", help="US dollars, or none for no limit.")
 ]
-Limit = Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")]
 
 
 @approvals.command("list")
 def list_(
     *,
-    user: Annotated[str | None, typer.Option(help="Only this user's.")] = None,
-    limit: Limit = 100,
+    user: Annotated[str | None, typer.Option(help="Only tasks of this user.")] = None,
+    limit: Annotated[
+        int, typer.Option(min=1, max=1000, help="Largest number of tasks to list.")
+    ] = 100,
     as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
 ) -> None:
-    """List the tasks that wait for more money, the longest waiting first."""
-    from overnight_server.insight.budgets import list_approvals
-
-    with database.opened() as db:
-        asking = list_approvals(db, user_id=users.known(db, user) if user else None, limit=limit)
+    """List the tasks that wait for a higher budget, those that wait longest first."""
+    with connection.client(url, api_key_file, as_admin=True) as client:
+        waiting = client.admin.approvals(user=user, limit=limit)
     if as_json:
-        output.document([one.model_dump() for one in asking])
+        output.document([task_output.as_document(approval) for approval in waiting])
     else:
-        output.table(HEADERS, _rows(asking), empty="No task asks for money.")
+        rows = [_row(approval) for approval in waiting]
+        empty = "No task waits for a higher budget."
+        output.table(HEADERS, rows, empty=empty, optional=("SINCE", "USER"))
+
+
+@approvals.callback()
+def _approvals() -> None:
+    """List tasks that have used up a budget."""
 
 
 def approve(
     task: options.TaskRef,
     *,
-    usd: Annotated[float, typer.Option("--usd", min=0.01, help="How much more, in US dollars.")],
+    usd: Annotated[float, typer.Option("--usd", min=0.01, help="Additional US dollars.")],
     as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
 ) -> None:
-    """Allow a task that has used up its budget so much more, and let it go on."""
-    from overnight_server.control.budgets import approve as allow
-    from overnight_server.domain.ids import show_task
-
-    with database.opened() as db:
-        task_id = _resolve(db, task)
-        approved = allow(db, task_id, usd, actor=database.operator())
+    """Raise the budget that a task has used up, so that the task continues."""
+    with connection.client(url, api_key_file, as_admin=True) as client:
+        task_id = _resolve(client, task)
+        approved = client.admin.approve(task_id, usd)
     if as_json:
         output.document(
             {
-                "task_id": show_task(task_id),
+                "task_id": task_id,
                 "approved_usd": usd,
-                "budget": approved.budget.value,
+                "budget": approved.budget,
                 "resumed": approved.resumed,
             }
         )
     else:
-        output.line(f"{show_task(task_id)} may go on: ${usd:.2f} more for the {approved.budget}")
+        output.line(f"{task_id} continues: ${usd:.2f} were added to the {approved.budget} budget")
 
 
-def stop(task: options.TaskRef, *, as_json: options.Json = False) -> None:
-    """End a task that has used up its budget, instead of allowing more."""
-    from overnight_server.control.budgets import stop as end
-    from overnight_server.domain.ids import show_task
-
-    with database.opened() as db:
-        task_id = _resolve(db, task)
-        end(db, task_id, actor=database.operator())
+def stop(
+    task: options.TaskRef,
+    *,
+    as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
+) -> None:
+    """Cancel a task that has used up a budget."""
+    with connection.client(url, api_key_file, as_admin=True) as client:
+        task_id = _resolve(client, task)
+        client.admin.stop(task_id)
     if as_json:
-        output.document(
-            {"task_id": show_task(task_id), "state": "cancelled", "reason": "budget_exceeded"}
-        )
+        output.document({"task_id": task_id, "state": "cancelled", "reason": "budget_exceeded"})
     else:
-        output.line(f"{show_task(task_id)} stopped")
+        output.line(f"{task_id} cancelled")
 
 
 @budget.command()
-def user(name: users.UserName, *, usd: Usd, as_json: options.Json = False) -> None:
-    """Set what a user's tasks may cost in one night; it holds from now on."""
-    from overnight_server.control.budgets import set_night_budget
-
+def user(
+    name: users.UserName,
+    *,
+    usd: Usd,
+    as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
+) -> None:
+    """Set what all tasks of a user together may cost in one night."""
     amount = _amount(usd)
-    with database.opened(database.FRONT_DOOR) as db:
-        set_night_budget(db, users.known(db, name), amount, actor=database.operator())
-    _done({"user": name, "night_budget_usd": amount}, f"{name} may spend", amount, as_json=as_json)
+    with connection.client(url, api_key_file, as_admin=True) as client:
+        client.admin.change_user(name, night_budget_usd=amount)
+    document = {"user": name, "night_budget_usd": amount}
+    _report(document, f"Night budget of {name}", amount, as_json=as_json)
 
 
 @budget.command()
 def dag(
-    dag_id: Annotated[str, typer.Argument(metavar="DAG", help="The graph's whole id.")],
+    dag_id: Annotated[str, typer.Argument(metavar="DAG", help="Whole id of the graph.")],
     *,
     usd: Usd,
     as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
 ) -> None:
     """Set what all tasks of a graph together may cost."""
-    from overnight_server.control.budgets import set_dag_budget
-    from overnight_server.domain.ids import MalformedId, parse_dag
-
     amount = _amount(usd)
-    try:
-        known = parse_dag(dag_id)
-    except MalformedId as error:
-        raise Failure(str(error), code=Code.USAGE) from error
-    with database.opened() as db:
-        set_dag_budget(db, known, amount, actor=database.operator())
-    _done(
-        {"dag_id": dag_id, "budget_ceiling_usd": amount},
-        f"{dag_id} may cost",
-        amount,
-        as_json=as_json,
-    )
+    with connection.client(url, api_key_file, as_admin=True) as client:
+        client.admin.set_dag_budget(dag_id, amount)
+    document = {"dag_id": dag_id, "budget_ceiling_usd": amount}
+    _report(document, f"Budget of {dag_id}", amount, as_json=as_json)
 
 
 @budget.command()
 def agent(
-    agent_id: Annotated[str, typer.Argument(metavar="AGENT", help="The agent's id.")],
+    agent_id: Annotated[str, typer.Argument(metavar="AGENT", help="Id of the agent.")],
     *,
     usd: Usd,
     as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
 ) -> None:
-    """Set what an agent's runs may cost from now on."""
-    from overnight_server.control.budgets import set_agent_budget
-
+    """Set what the runs of an agent may cost from now on."""
     amount = _amount(usd)
-    with database.opened() as db:
-        set_agent_budget(db, agent_id, amount, actor=database.operator())
-    _done(
-        {"agent": agent_id, "budget_remaining_usd": amount},
-        f"{agent_id} may spend",
-        amount,
-        as_json=as_json,
-    )
+    with connection.client(url, api_key_file, as_admin=True) as client:
+        client.admin.set_agent_budget(agent_id, amount)
+    document = {"agent": agent_id, "budget_remaining_usd": amount}
+    _report(document, f"Budget of {agent_id}", amount, as_json=as_json)
 
 
-def _amount(given: str) -> float | None:
-    if given == "none":
+def _amount(text: str) -> float | None:
+    if text == "none":
         return None
     try:
-        return float(given)
+        return float(text)
     except ValueError as error:
-        raise Failure(
-            f"--usd: {given!r} is neither an amount nor 'none'", code=Code.USAGE
-        ) from error
+        message = f"--usd: {text!r} is neither an amount nor 'none'"
+        raise Failure(message, code=Code.USAGE) from error
 
 
-def _done(document: dict[str, object], told: str, usd: float | None, *, as_json: bool) -> None:
+def _report(document: Mapping[str, object], name: str, usd: float | None, *, as_json: bool) -> None:
     if as_json:
         output.document(document)
     else:
-        output.line(f"{told} {'without limit' if usd is None else f'${usd:.2f}'}")
+        output.line(f"{name}: {'no limit' if usd is None else f'${usd:.2f}'}")
 
 
-def _resolve(db: "Db", given: str) -> "TaskId":
-    """Return the task a person means: a whole id, or what only one asking task is named."""
-    from overnight_server.domain.ids import MalformedId, parse_task
-    from overnight_server.insight.budgets import list_approvals
-
-    if short_ids.is_whole(given):
-        try:
-            return parse_task(short_ids.whole(given))
-        except MalformedId as error:
-            raise Failure(str(error), code=Code.USAGE) from error
-    asking = [one.task_id for one in list_approvals(db, limit=1000)]
-    return parse_task(short_ids.choose(given, asking, among="tasks that ask for money"))
+def _resolve(client: "Client", reference: str) -> str:
+    """Return the id of the task over budget that `reference` identifies."""
+    if short_ids.is_whole(reference):
+        return short_ids.whole(reference)
+    waiting = [approval.task_id for approval in client.admin.approvals()]
+    return short_ids.choose(reference, waiting, among="task over budget")
 
 
-def _rows(asking: "Sequence[UserApproval]") -> list[tuple[object, ...]]:
-    return [
-        (
-            one.task_id,
-            one.user,
-            one.budget,
-            f"${one.spent_usd:.2f}",
-            "no limit" if one.limit_usd is None else f"${one.limit_usd:.2f}",
-            one.since,
-            one.title,
-        )
-        for one in asking
-    ]
+def _row(approval: "UserApproval") -> tuple[object, ...]:
+    return (
+        output.Id(approval.task_id),
+        approval.user,
+        approval.budget,
+        f"${approval.spent_usd:.2f}",
+        "no limit" if approval.limit_usd is None else f"${approval.limit_usd:.2f}",
+        approval.since,
+        approval.title,
+    )

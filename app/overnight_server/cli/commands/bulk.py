@@ -1,4 +1,4 @@
-"""`overnight bulk`: do something to many tasks at once, and see how far it has got."""
+"""`overnight bulk`: retry, cancel or reprioritise many tasks at once."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -25,45 +25,49 @@ if TYPE_CHECKING:
     from overnight import Client
     from overnight.models.bulk import BulkOperation, BulkPreview
 
-app = typer.Typer(help="Retry, cancel or reprioritise all tasks that a filter chooses.")
+app = typer.Typer(
+    help="Retry, cancel or reprioritise all tasks that match a filter.", no_args_is_help=True
+)
 BulkRef = Annotated[
     str,
     typer.Argument(
-        metavar="ID", help="The operation's id, or any beginning or ending that only it has."
+        metavar="ID", help="Id of the operation, or a unique beginning or ending of it."
     ),
 ]
-CHOOSING = "Which tasks"
+FILTER = "Filter"
 Status = Annotated[
     str | None,
     typer.Option(
-        "--status", "--state", help="Only in this status or state.", rich_help_panel=CHOOSING
+        "--status", "--state", help="Only in this status or state.", rich_help_panel=FILTER
     ),
 ]
 Type = Annotated[
-    str | None, typer.Option("--type", help="Only of this type.", rich_help_panel=CHOOSING)
+    str | None, typer.Option("--type", help="Only of this type.", rich_help_panel=FILTER)
 ]
 Tag = Annotated[
-    str | None, typer.Option("--tag", help="Only with this tag.", rich_help_panel=CHOOSING)
+    str | None, typer.Option("--tag", help="Only with this tag.", rich_help_panel=FILTER)
 ]
 Project = Annotated[
-    str | None, typer.Option("--project", help="Only of this project.", rich_help_panel=CHOOSING)
+    str | None, typer.Option("--project", help="Only of this project.", rich_help_panel=FILTER)
 ]
 Source = Annotated[
     str | None,
-    typer.Option("--source", help="Only what came through this door.", rich_help_panel=CHOOSING),
+    typer.Option(
+        "--source", help="Only from this source, such as api or cli.", rich_help_panel=FILTER
+    ),
 ]
 Title = Annotated[
     str | None,
-    typer.Option("--title", help="Whose title has these words.", rich_help_panel=CHOOSING),
+    typer.Option("--title", help="Only with this text in the title.", rich_help_panel=FILTER),
 ]
 After = Annotated[
     datetime | None,
     typer.Option(
         "--created-after",
         metavar="INSTANT",
-        help="Made then or later: 2030-01-31T07:00Z, or 8h for so long ago.",
-        parser=arguments.moment,
-        rich_help_panel=CHOOSING,
+        help="Only created then or later: 2030-01-31T07:00Z, or 8h for 8 hours ago.",
+        parser=arguments.past_instant,
+        rich_help_panel=FILTER,
     ),
 ]
 Before = Annotated[
@@ -71,17 +75,20 @@ Before = Annotated[
     typer.Option(
         "--created-before",
         metavar="INSTANT",
-        help="Made before then.",
-        parser=arguments.moment,
-        rich_help_panel=CHOOSING,
+        help="Only created before then.",
+        parser=arguments.past_instant,
+        rich_help_panel=FILTER,
     ),
 ]
 Everything = Annotated[
-    bool, typer.Option("--everything", help="All your tasks.", rich_help_panel=CHOOSING)
+    bool, typer.Option("--everything", help="All your tasks.", rich_help_panel=FILTER)
 ]
-Preview = Annotated[bool, typer.Option("--preview", help="Tell how many, and change nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait until it is done.")]
+Preview = Annotated[
+    bool, typer.Option("--preview", help="Print how many tasks match; change nothing.")
+]
+NoWait = Annotated[
+    bool, typer.Option("--no-wait", help="Do not wait until the operation has ended.")
+]
 POLL_SECONDS = 0.5
 HEADERS = ("ID", "ACTION", "STATE", "DONE", "CHANGED", "SKIPPED", "REFUSED", "STARTED")
 
@@ -99,22 +106,24 @@ def retry(
     created_before: Before = None,
     everything: Everything = False,
     preview: Preview = False,
-    yes: Yes = False,
+    yes: options.Yes = False,
     no_wait: NoWait = False,
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Run all chosen tasks again that failed or were cancelled."""
-    chosen = _chosen(locals())
-    _act("retry", chosen, _Manner(preview, yes, no_wait, as_json, url, api_key_file))
+    """Run all matching tasks again that failed or were cancelled."""
+    chosen = _filter(locals())
+    _run("retry", chosen, _Mode(preview, yes, no_wait, as_json, url, api_key_file))
 
 
 @app.command()
 def cancel(
     bulk: Annotated[
         str | None,
-        typer.Argument(metavar="[ID]", help="Stop this bulk operation instead of tasks."),
+        typer.Argument(
+            metavar="[ID]", help="Stop this bulk operation instead of cancelling tasks."
+        ),
     ] = None,
     *,
     status: Status = None,
@@ -127,19 +136,19 @@ def cancel(
     created_before: Before = None,
     everything: Everything = False,
     preview: Preview = False,
-    yes: Yes = False,
+    yes: options.Yes = False,
     no_wait: NoWait = False,
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Cancel all chosen tasks; with an ID, let that bulk operation go no further."""
-    chosen = _chosen(locals())
+    """Cancel all matching tasks; with an ID, stop that bulk operation."""
+    chosen = _filter(locals())
     if bulk is None:
-        _act("cancel", chosen, _Manner(preview, yes, no_wait, as_json, url, api_key_file))
+        _run("cancel", chosen, _Mode(preview, yes, no_wait, as_json, url, api_key_file))
         return
     if chosen or preview:
-        message = "an operation's ID and a filter of tasks exclude each other"
+        message = "ID and a filter exclude each other"
         raise Failure(message, code=Code.USAGE)
     with connection.client(url, api_key_file) as client:
         stopped = client.bulk.cancel(short_ids.resolve_bulk(client, bulk))
@@ -151,7 +160,13 @@ def reprioritise(
     *,
     priority: Annotated[int | None, typer.Option(min=1, max=4, help="1 critical to 4 low.")] = None,
     priority_score: Annotated[
-        int | None, typer.Option("--score", min=0, max=100, help="The exact score instead.")
+        int | None,
+        typer.Option(
+            "--score",
+            min=0,
+            max=100,
+            help="Exact score instead of --priority; 0 is the most urgent.",
+        ),
     ] = None,
     status: Status = None,
     of_type: Type = None,
@@ -163,50 +178,53 @@ def reprioritise(
     created_before: Before = None,
     everything: Everything = False,
     preview: Preview = False,
-    yes: Yes = False,
+    yes: options.Yes = False,
     no_wait: NoWait = False,
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Let all chosen tasks that wait go earlier, or later."""
+    """Change the priority of all matching tasks that have not started."""
     if priority is None and priority_score is None:
-        hint = "Give --priority 1 to 4, or --score 0 to 100."
-        raise Failure("no priority was given", hint=hint, code=Code.USAGE)
-    chosen = _chosen(locals())
+        hint = "Pass --priority 1 to 4, or --score 0 to 100."
+        raise Failure("The new priority is missing.", hint=hint, code=Code.USAGE)
+    chosen = _filter(locals())
     order = {"priority": priority, "priority_score": priority_score}
-    manner = _Manner(preview, yes, no_wait, as_json, url, api_key_file)
-    _act("reprioritise", {**chosen, **order}, manner)
+    mode = _Mode(preview, yes, no_wait, as_json, url, api_key_file)
+    _run("reprioritise", {**chosen, **order}, mode)
 
 
 @app.command("list")
 def list_(
     *,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Largest number of operations to list.")
+    ] = 50,
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
     """List your bulk operations, newest first."""
     with connection.client(url, api_key_file) as client:
-        found = list(client.bulk.list(limit=limit))
+        operations = list(client.bulk.list(limit=limit))
     if as_json:
-        output.document([task_output.plain(one) for one in found])
+        output.document([task_output.as_document(operation) for operation in operations])
         return
     rows = [
         (
-            one.id,
-            one.action,
-            one.state,
-            f"{one.done} of {one.total}",
-            one.changed,
-            one.skipped,
-            sum(one.refused.values()),
-            one.created_at,
+            output.Id(operation.id),
+            operation.action,
+            operation.state,
+            f"{operation.done} of {operation.total}",
+            operation.changed,
+            operation.skipped,
+            sum(operation.refused.values()),
+            operation.created_at,
         )
-        for one in found
+        for operation in operations
     ]
-    output.table(HEADERS, rows, empty="No bulk operations.")
+    optional = ("SKIPPED", "CHANGED", "STARTED")
+    output.table(HEADERS, rows, empty="No bulk operations.", optional=optional)
 
 
 @app.command()
@@ -214,22 +232,22 @@ def show(
     bulk: BulkRef,
     *,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Keep looking until it has ended.")
+        bool, typer.Option("--watch", help="Show the progress until the operation has ended.")
     ] = False,
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Show one bulk operation, and how far it has got."""
+    """Show one bulk operation and its progress."""
     with connection.client(url, api_key_file) as client:
         bulk_id = short_ids.resolve_bulk(client, bulk)
-        found = _watched(client, bulk_id) if watch else client.bulk.get(bulk_id)
-    _show(found, as_json=as_json)
+        operation = _watch(client, bulk_id) if watch else client.bulk.get(bulk_id)
+    _show(operation, as_json=as_json)
 
 
 @dataclass(frozen=True)
-class _Manner:
-    """How a command is to go about it, and where."""
+class _Mode:
+    """The options of a bulk command besides the filter."""
 
     preview: bool
     yes: bool
@@ -239,8 +257,8 @@ class _Manner:
     key_file: Path | None
 
 
-def _chosen(given: dict[str, Any]) -> dict[str, Any]:
-    """Return what was said of which tasks are meant, in the words of the service."""
+def _filter(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the filter that the options describe, with the field names of the API."""
     names = {
         "status": "status",
         "of_type": "type",
@@ -251,66 +269,72 @@ def _chosen(given: dict[str, Any]) -> dict[str, Any]:
         "created_after": "created_after",
         "created_before": "created_before",
     }
-    chosen = {wire: given[name] for name, wire in names.items() if given[name] is not None}
-    if given["everything"]:
-        chosen["everything"] = True
-    if not chosen and given.get("bulk") is None:
-        hint = "Say which tasks, such as --status failed or --type report; or --everything."
-        raise Failure("without a filter every task is chosen", hint=hint, code=Code.USAGE)
-    return chosen
+    fields = {wire: values[name] for name, wire in names.items() if values[name] is not None}
+    if values["everything"]:
+        fields["everything"] = True
+    if not fields and values.get("bulk") is None:
+        hint = "Pass a filter such as --status failed or --type report, or --everything."
+        raise Failure("The filter is missing.", hint=hint, code=Code.USAGE)
+    return fields
 
 
-def _act(action: str, order: dict[str, Any], manner: _Manner) -> None:
-    """Tell how many, ask, do it, and show how it goes."""
-    with connection.client(manner.url, manner.key_file) as client:
-        would = client.bulk.preview(action, **order)
-        if manner.preview:
-            _show_preview(would, as_json=manner.as_json)
+def _run(action: str, order: dict[str, Any], mode: _Mode) -> None:
+    """Print how many tasks match, ask for confirmation, start the operation and show it."""
+    with connection.client(mode.url, mode.key_file) as client:
+        preview = client.bulk.preview(action, **order)
+        if mode.preview:
+            _show_preview(preview, as_json=mode.as_json)
             return
-        if not would.applies:
-            if manner.as_json:
-                output.document({"preview": task_output.plain(would), "operation": None})
-            output.note(f"Nothing to {action}: {_counted(would)}.")
+        if not preview.applies:
+            if mode.as_json:
+                output.document({"preview": task_output.as_document(preview), "operation": None})
+            output.note(f"Nothing to {action}: {_count_text(preview)}.")
             return
-        if not manner.yes:
-            _ask(would)
+        if not mode.yes:
+            _confirm(preview)
         started = client.bulk.start(action, **order)
-        ended = started if manner.no_wait else _watched(client, started.id)
-    if manner.as_json:
-        documents = {"preview": task_output.plain(would), "operation": task_output.plain(ended)}
-        output.document(documents)
+        ended = started if mode.no_wait else _watch(client, started.id)
+    if mode.as_json:
+        output.document(
+            {
+                "preview": task_output.as_document(preview),
+                "operation": task_output.as_document(ended),
+            }
+        )
     else:
         _show(ended, as_json=False)
     if ended.state == "cancelled":
-        raise Failure(f"{ended.id} was cancelled meanwhile", code=Code.ENDED_BADLY)
+        raise Failure(f"{ended.id} was cancelled before it had ended.", code=Code.ENDED_BADLY)
 
 
-def _ask(would: "BulkPreview") -> None:
-    output.note(f"{_counted(would)[:1].upper()}{_counted(would)[1:]}.")
-    if not output.is_terminal(sys.stdin):
-        hint = "Give --yes to go on, or --preview to look only."
-        raise Failure("nobody can be asked here", hint=hint, code=Code.USAGE)
-    confirm.confirm(f"{would.action.capitalize()} {would.applies}?")
+def _confirm(preview: "BulkPreview") -> None:
+    output.note(f"{_count_text(preview)}.")
+    question = f"{preview.action.capitalize()} {preview.applies}?"
+    confirm.confirm(question, hint="--preview prints the count and changes nothing.")
 
 
-def _counted(would: "BulkPreview") -> str:
-    chosen = f"{would.total} task{'' if would.total == 1 else 's'} chosen"
-    return f"{chosen}, {would.action} applies to {would.applies}"
+def _count_text(preview: "BulkPreview") -> str:
+    verb = "matches" if preview.total == 1 else "match"
+    matching = f"{task_output.count_tasks(preview.total)} {verb}"
+    return f"{matching}, {preview.action} applies to {preview.applies}"
 
 
-def _watched(client: "Client", bulk_id: str) -> "BulkOperation":
-    """Wait for an operation where a person can see it."""
+def _watch(client: "Client", bulk_id: str) -> "BulkOperation":
+    """Wait for an operation, with a progress bar on a terminal."""
     try:
-        with _bar() as draw:
+        with _progress_bar() as draw:
             return client.bulk.wait(bulk_id, poll=POLL_SECONDS, on_progress=draw)
     except KeyboardInterrupt:
-        output.note(f"{bulk_id} goes on; `overnight bulk show {bulk_id} --watch` looks again.")
+        output.note(
+            f"{bulk_id} is still in progress; continue waiting with"
+            f" `overnight bulk show {bulk_id} --watch`."
+        )
         raise
 
 
 @contextmanager
-def _bar() -> Iterator[Callable[["BulkOperation"], None]]:
-    """Give a function that draws how far an operation is; silent unless a person looks."""
+def _progress_bar() -> Iterator[Callable[["BulkOperation"], None]]:
+    """Yield a function that draws the progress; it draws nothing if stderr is no terminal."""
     if not output.is_terminal(sys.stderr):
         yield lambda _bulk: None
         return
@@ -327,23 +351,23 @@ def _bar() -> Iterator[Callable[["BulkOperation"], None]]:
         yield draw
 
 
-def _show_preview(would: "BulkPreview", *, as_json: bool) -> None:
+def _show_preview(preview: "BulkPreview", *, as_json: bool) -> None:
     if as_json:
-        output.document(task_output.plain(would))
+        output.document(task_output.as_document(preview))
         return
     output.record(
         {
-            "action": would.action,
-            "chosen": str(would.total),
-            "applies to": str(would.applies),
-            "such as": would.sample,
+            "action": preview.action,
+            "matching": str(preview.total),
+            "applies to": str(preview.applies),
+            "examples": preview.sample,
         }
     )
 
 
 def _show(bulk: "BulkOperation", *, as_json: bool) -> None:
     if as_json:
-        output.document(task_output.plain(bulk))
+        output.document(task_output.as_document(bulk))
         return
     output.record(
         {

@@ -1,4 +1,4 @@
-"""`overnight completion`: what a shell needs to complete commands, options and task ids."""
+"""`overnight completion`: shell completion of commands, options and task ids."""
 
 from typing import Annotated, Literal
 
@@ -6,9 +6,9 @@ import typer
 
 from overnight_server.cli.terminal import output
 
-# A shell that hangs at the tab key is worse than one that offers nothing.
-PATIENCE_SECONDS = 2.0
-OFFERED = 50
+# A shell that hangs at the tab key is worse than one without suggestions.
+TIMEOUT_SECONDS = 2.0
+SUGGESTED = 50
 
 
 def completion(
@@ -16,7 +16,7 @@ def completion(
         Literal["bash", "zsh", "fish"], typer.Argument(metavar="SHELL", help="bash, zsh or fish.")
     ],
 ) -> None:
-    """Print what teaches your shell to complete: eval "$(overnight completion bash)"."""
+    """Print the completion script of your shell; enable it: eval "$(overnight completion bash)"."""
     from typer._completion_shared import get_completion_script
 
     output.line(
@@ -27,15 +27,15 @@ def completion(
 
 
 def task_ids(incomplete: str) -> list[tuple[str, str]]:
-    """Offer the ids of recent tasks, with what they are; nothing if the server is not there."""
+    """Return the ids of recent tasks with state and title; nothing if the server is not running."""
     from overnight import Client, OvernightError
     from overnight_server.cli.connection import find_server
     from overnight_server.cli.terminal.failures import Failure
 
     try:
         server = find_server(None, None)
-        with Client(server.url, server.api_key, retries=0, timeout=PATIENCE_SECONDS) as client:
-            recent = list(client.tasks.list(limit=OFFERED))
+        with Client(server.url, server.api_key, retries=0, timeout=TIMEOUT_SECONDS) as client:
+            recent = list(client.tasks.list(limit=SUGGESTED))
     except (Failure, OvernightError):
         return []
     return [

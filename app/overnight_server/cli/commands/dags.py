@@ -1,4 +1,4 @@
-"""`overnight dag`: look at graphs, draw them, stop them, and run parts of them again."""
+"""`overnight dag`: show, draw, cancel and retry graphs of tasks."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,12 +9,10 @@ from overnight_server.cli import connection
 from overnight_server.cli.terminal import dag_tree, options, output, short_ids, task_output
 from overnight_server.cli.terminal.failures import Code, Failure
 
-app = typer.Typer(help="Look at graphs of tasks, draw them, stop them, run parts of them again.")
+app = typer.Typer(help="Show, draw, cancel and retry graphs of tasks.", no_args_is_help=True)
 DagRef = Annotated[
     str,
-    typer.Argument(
-        metavar="ID", help="The graph's id, or any beginning or ending that only it has."
-    ),
+    typer.Argument(metavar="ID", help="Id of the graph, or a unique beginning or ending of it."),
 ]
 FORMATS = ("svg", "dot", "mermaid", "ascii")
 SUFFIXES = {".svg": "svg", ".dot": "dot", ".gv": "dot", ".mmd": "mermaid", ".txt": "ascii"}
@@ -25,32 +23,34 @@ def list_(
     *,
     status: Annotated[
         str | None,
-        typer.Option(help="Only those that are pending, running, completed, failed or cancelled."),
+        typer.Option(help="Only this status: pending, running, completed, failed or cancelled."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Largest number of graphs to list.")
+    ] = 50,
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
     """List your graphs of several tasks, newest first."""
     with connection.client(url, api_key_file) as client:
-        found = list(client.dags.list(status=status, limit=limit))
+        dags = list(client.dags.list(status=status, limit=limit))
     if as_json:
-        output.document([task_output.plain(one) for one in found])
+        output.document([task_output.as_document(dag) for dag in dags])
         return
     rows = [
         (
-            one.id,
-            one.status.value,
-            f"{one.counts.total - one.counts.open} of {one.counts.total}",
-            dag_tree.money(one),
-            one.created_at,
-            one.title,
+            output.Id(dag.id),
+            dag.status.value,
+            f"{dag.counts.total - dag.counts.open} of {dag.counts.total}",
+            dag_tree.spent_text(dag),
+            dag.created_at,
+            dag.title,
         )
-        for one in found
+        for dag in dags
     ]
     headers = ("ID", "STATUS", "ENDED", "SPENT", "CREATED", "TITLE")
-    output.table(headers, rows, empty="No graphs.")
+    output.table(headers, rows, empty="No graphs.", optional=("SPENT", "CREATED", "ENDED"))
 
 
 @app.command()
@@ -58,22 +58,23 @@ def show(
     dag: DagRef,
     *,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Keep looking until all of it has ended.")
+        bool, typer.Option("--watch", help="Update the tree until the graph has ended.")
     ] = False,
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Show a graph as a tree: states, durations and progress."""
+    """Print a graph as a tree with states, durations and progress."""
     with connection.client(url, api_key_file) as client:
         dag_id = short_ids.resolve_dag(client, dag)
-        found = (
-            dag_tree.watch(client, dag_id, silently=as_json) if watch else client.dags.get(dag_id)
-        )
+        if watch:
+            shown = dag_tree.watch(client, dag_id, silently=as_json)
+        else:
+            shown = client.dags.get(dag_id)
     if as_json:
-        output.document(task_output.plain(found))
+        output.document(task_output.as_document(shown))
     else:
-        dag_tree.show(found)
+        dag_tree.show(shown)
 
 
 @app.command()
@@ -85,22 +86,23 @@ def graph(
         typer.Option(
             "--format",
             metavar="|".join(FORMATS),
-            help="What to draw it as; else what the file's suffix says, else svg.",
+            help="Format of the drawing. Default: by the suffix of the file, else svg.",
         ),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Where to; else stdout.")
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="File to write. Default: stdout."),
     ] = None,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Draw a graph, top to bottom."""
+    """Draw a graph from top to bottom."""
     form = _form(form, file)
     with connection.client(url, api_key_file) as client:
-        found = client.dags.get(short_ids.resolve_dag(client, dag))
+        drawn = client.dags.get(short_ids.resolve_dag(client, dag))
     from overnight.graphs.draw import FORMS
 
-    picture = FORMS[form](found)
+    picture = FORMS[form](drawn)
     if file is None:
         output.line(picture.rstrip("\n"))
         return
@@ -108,25 +110,24 @@ def graph(
         file.write_text(picture, encoding="utf-8")
     except OSError as error:
         raise Failure(f"cannot write {file}: {error.strerror}", code=Code.USAGE) from error
-    output.note(f"Drew {len(found.tasks)} tasks to {file}.")
+    output.note(f"Drew {len(drawn.tasks)} tasks to {file}.")
 
 
 def _form(form: str | None, file: Path | None) -> str:
-    """Return what to draw a graph as: as asked for, else as the file is named."""
+    """Return the format of the drawing: the option, else the suffix of the file, else svg."""
     if form is None:
         if file is None:
             return "svg"
         if file.suffix.lower() not in SUFFIXES:
-            known = ", ".join(SUFFIXES)
             raise Failure(
-                f"-o: {file.name!r} does not say what to draw",
-                hint=f"End it in {known}, or give --format.",
+                f"-o: the suffix of {file.name!r} is not that of a drawing",
+                hint=f"Use one of {', '.join(SUFFIXES)}, or pass --format.",
                 code=Code.USAGE,
             )
         return SUFFIXES[file.suffix.lower()]
     if form not in FORMATS:
-        legal = f"Legal is {', '.join(FORMATS)}."
-        raise Failure(f"--format: {form!r} is no format", hint=legal, code=Code.USAGE)
+        hint = f"Allowed: {', '.join(FORMATS)}."
+        raise Failure(f"--format: {form!r} is not a format", hint=hint, code=Code.USAGE)
     return form
 
 
@@ -138,24 +139,25 @@ def cancel(
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Cancel what has not ended of a graph; what runs is asked to stop."""
+    """Cancel all tasks of a graph that have not ended; running tasks are told to stop."""
     with connection.client(url, api_key_file) as client:
         dag_id = short_ids.resolve_dag(client, dag)
-        answer = client.dags.cancel(dag_id)
+        result = client.dags.cancel(dag_id)
     if as_json:
-        output.document({"id": dag_id, **task_output.plain(answer)})
+        output.document({"id": dag_id, **task_output.as_document(result)})
     else:
-        asked = f", {answer.stopping} asked to stop" if answer.stopping else ""
-        output.line(f"{dag_id} is {answer.status.value}: {answer.cancelled} cancelled{asked}")
+        stopping = f", {result.stopping} running told to stop" if result.stopping else ""
+        shown = output.shown_id(dag_id)
+        output.line(f"{shown} is {result.status.value}: {result.cancelled} cancelled{stopping}")
 
 
 @app.command()
 def retry(
-    named: Annotated[
+    reference: Annotated[
         str,
         typer.Argument(
             metavar="ID",
-            help="A graph's id, or a task's, or any beginning or ending that only it has.",
+            help="Id of a graph or a task, or a unique beginning or ending of it.",
         ),
     ],
     *,
@@ -163,19 +165,19 @@ def retry(
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Run a task again that failed or was cancelled, with all that ended because of it.
+    """Run a failed or cancelled task again, with the tasks that were cancelled because of it.
 
-    Of a graph, everything that failed or was cancelled.
+    With the id of a graph, run all its failed and cancelled tasks again.
     """
     with connection.client(url, api_key_file) as client:
-        answer = client.dags.retry(short_ids.resolve_either(client, named))
+        result = client.dags.retry(short_ids.resolve_task_or_dag(client, reference))
     if as_json:
-        output.document(task_output.plain(answer))
+        output.document(task_output.as_document(result))
     else:
-        output.line(answer.dag_id)
+        output.line(result.dag_id)
         output.note(
-            f"{task_output.tasks(len(answer.tasks))} came back;"
-            f" `overnight dag show {answer.dag_id}` follows them."
+            f"{task_output.count_tasks(len(result.tasks))} will run again; watch with"
+            f" `overnight dag show {output.shown_id(result.dag_id)} --watch`."
         )
 
 
@@ -184,19 +186,20 @@ def fork(
     task: options.TaskRef,
     *,
     title: Annotated[
-        str | None, typer.Option(help="What to call it; else as the old graph.")
+        str | None, typer.Option(help="Title of the new graph. Default: that of the old one.")
     ] = None,
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Make a new graph that runs a task and all after it anew; the old one stays."""
+    """Create a new graph that runs a task and everything after it again; the old one stays."""
     with connection.client(url, api_key_file) as client:
-        answer = client.dags.fork(short_ids.resolve(client, task), title=title)
+        created = client.dags.fork(short_ids.resolve(client, task), title=title)
     if as_json:
-        output.document(task_output.plain(answer))
+        output.document(task_output.as_document(created))
     else:
-        output.line(answer.id)
+        output.line(created.id)
         output.note(
-            f"Forked from {answer.forked_from}; `overnight dag show {answer.id}` follows it."
+            f"Forked from {output.shown_id(created.forked_from)}; watch with"
+            f" `overnight dag show {output.shown_id(created.id)} --watch`."
         )

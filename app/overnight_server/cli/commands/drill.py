@@ -1,4 +1,4 @@
-"""`overnight drill`: break a part on purpose, and see that the promises hold."""
+"""`overnight drill`: wipe Redis under load and check that no task is lost."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, assert_never
@@ -13,49 +13,43 @@ if TYPE_CHECKING:
     from overnight_server.maintenance.drill import DrillReport
     from overnight_server.settings import Settings
 
-ADVICE = "Start the local deployment with `overnight up`, or set OVERNIGHT_REDIS_URL."
-
-app = typer.Typer(help="Break a part on purpose, and see that nothing is lost.")
+app = typer.Typer(
+    help="Break a part on purpose and check that no task is lost.", no_args_is_help=True
+)
 
 
 @app.callback()
 def drill() -> None:
-    """Break a part on purpose, and see that nothing is lost."""
+    """Break a part on purpose and check that no task is lost."""
 
 
 @app.command()
 def broker(
     *,
     tasks: Annotated[
-        int, typer.Option(min=1, max=100_000, help="How many marked tasks to submit.")
+        int, typer.Option(min=1, max=100_000, help="Number of test tasks to submit.")
     ] = 200,
-    wipes: Annotated[
-        int, typer.Option(min=1, max=100, help="How often to wipe Redis meanwhile.")
-    ] = 3,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    wipes: Annotated[int, typer.Option(min=1, max=100, help="Number of times to wipe Redis.")] = 3,
+    yes: options.Yes = False,
     as_json: options.Json = False,
 ) -> None:
-    """Wipe Redis under a marked load; exit 5 if a task was lost, ran twice or was left behind.
+    """Wipe Redis while test tasks run; exit 5 if a task was lost, ran twice or did not end.
 
-    Exit 7 if no message was there when Redis was wiped: then nothing was shown. Exit 1 if Redis or
-    Postgres cannot be reached, 3 if you decline.
+    Exit 7 if Redis held no message when it was wiped, because then the drill proves nothing. Exit 1
+    if Redis or Postgres cannot be reached, 3 if you decline.
     """
     from redis import RedisError
 
     from overnight_server.maintenance.drill import lose_broker
 
-    settings = database.settings()
-    if settings.redis_url is None:
-        raise Failure("no Redis is known here", hint=ADVICE)
+    settings = database.settings_with_servers()
     try:
         if not yes:
-            _ask(settings, wipes)
-        with database.opened(database.FRONT_DOOR) as front, database.opened() as deployment:
-            done = lose_broker(
-                front, deployment, settings, tasks=tasks, wipes=wipes, report=output.note
-            )
+            _confirm(settings, wipes)
+        with database.opened(database.ADMIN_ROLE) as admin_db, database.opened() as db:
+            done = lose_broker(admin_db, db, settings, tasks=tasks, wipes=wipes, report=output.note)
     except RedisError as error:
-        raise Failure(f"Redis does not answer: {error}", hint=ADVICE) from error
+        raise Failure(f"Redis does not respond: {error}", hint=database.NO_REDIS_ADVICE) from error
     if as_json:
         output.document(asdict(done) | {"result": done.outcome, "passed": done.passed})
     else:
@@ -73,26 +67,29 @@ def _code(done: "DrillReport") -> Code:
             return Code.ENDED_BADLY
         case DrillOutcome.INCONCLUSIVE:
             output.note(
-                "No message of the drill was in Redis when it was wiped, so nothing was shown. See "
-                "that nothing is paused (`overnight pause`) and slots are free, and try again."
+                "Redis held no message when it was wiped, so the drill proves nothing. "
+                "Check that nothing is paused (`overnight pause`) and that slots are free; then "
+                "try again."
             )
             return Code.INCONCLUSIVE
         case _:
             assert_never(done.outcome)
 
 
-def _ask(settings: "Settings", wipes: int) -> None:
+def _confirm(settings: "Settings", wipes: int) -> None:
     from overnight_server.maintenance.drill import others_keys
     from overnight_server.mask import mask_text
 
     others = others_keys(settings)
-    ours = f"only keys that begin with {settings.redis_key_prefix!r}"
-    what = f"{ours}, for {others} others are there" if others else "everything in it"
-    output.note(f"This wipes {mask_text(settings.redis_url or '')} {wipes} times: {what}.")
-    output.note(
-        f"Messages on their way are lost; their tasks run about {settings.claim_ttl:.0f} s later."
+    prefix = settings.redis_key_prefix
+    scope = (
+        f"all keys that begin with {prefix!r}; {others} other keys stay" if others else "all keys"
     )
-    confirm.confirm("Go on?")
+    output.note(f"This wipes {mask_text(settings.redis_url or '')} {wipes} times: {scope}.")
+    output.note(
+        f"Messages in Redis are lost; their tasks start about {settings.claim_ttl:.0f} s later."
+    )
+    confirm.confirm("Continue?")
 
 
 def _show(done: "DrillReport") -> None:
@@ -102,8 +99,8 @@ def _show(done: "DrillReport") -> None:
             "submitted": done.submitted,
             "wipes": len(done.wipes),
             "keys wiped": sum(wipe.keys for wipe in done.wipes),
-            "messages among them": sum(wipe.messages for wipe in done.wipes),
-            "claims made anew": done.resent,
+            "messages wiped": sum(wipe.messages for wipe in done.wipes),
+            "claims sent again": done.resent,
             "runs": done.runs,
             "lost": done.lost,
             "ran twice": done.doubled,

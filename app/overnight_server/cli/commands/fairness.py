@@ -1,18 +1,19 @@
-"""`overnight fairness`: the receipts that nobody was kept waiting for another's sake."""
+"""`overnight fairness`: how evenly users were served."""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from overnight_server.cli import database
-from overnight_server.cli.terminal import arguments, options, output
+from overnight_server.cli import connection
+from overnight_server.cli.terminal import arguments, options, output, task_output
 
 if TYPE_CHECKING:
     from overnight.models.admin import Fairness, UserShare
 
 HEADERS = ("USER", "STARTED", "WAITING", "LONGEST WAIT", "MEDIAN WAIT", "SLOT SHARE", "SERVICE")
+OPTIONAL = ("SERVICE", "MEDIAN WAIT", "STARTED")
 A_DAY, A_QUARTER = 86_400, 900
-MINUTE, HOUR = 60, 3_600
+HOUR = 3_600
 
 
 def fairness(
@@ -21,79 +22,60 @@ def fairness(
         int,
         typer.Option(
             metavar="DURATION",
-            help="How far to look back, such as 8h or 7d.",
+            help="Length of the period, such as 8h or 7d; rounded up to whole hours.",
             parser=arguments.seconds,
             show_default="24h",
         ),
     ] = A_DAY,
-    patience: Annotated[
+    alarm_after: Annotated[
         int,
         typer.Option(
             metavar="DURATION",
-            help="How long a user who could be served may wait before it is an alarm.",
+            help="A user whose tasks could run but wait longer than this is starving.",
             parser=arguments.seconds,
             show_default="15m",
         ),
     ] = A_QUARTER,
     as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
 ) -> None:
-    """Show how evenly users were served: waits, slot shares, the Jain index, and who starves."""
-    from datetime import timedelta
-
-    from overnight_server.insight.fairness import fairness as read
-
-    liveness = timedelta(seconds=database.settings().worker_liveness)
-    with database.opened() as db:
-        found = read(
-            db,
-            liveness=liveness,
-            since=timedelta(seconds=since),
-            starving_after=timedelta(seconds=patience),
-        )
+    """Show how evenly users were served: waits, slot shares, Jain's index, starving users."""
+    hours = -(-since // HOUR)
+    with connection.client(url, api_key_file, as_admin=True) as client:
+        report = client.admin.fairness(hours=hours, alarm_after_seconds=alarm_after)
     if as_json:
-        output.document(found.model_dump())
+        output.document(task_output.as_document(report))
     else:
-        _show(found)
+        _show(report)
 
 
-def _show(found: "Fairness") -> None:
-    output.table(HEADERS, [_row(one) for one in found.users], empty="Nobody had ready work.")
+def _show(report: "Fairness") -> None:
+    rows = [_row(receipt) for receipt in report.users]
+    output.table(HEADERS, rows, empty="No user had a ready task.", optional=OPTIONAL)
     output.record(
         {
-            "since": found.since_at,
-            "starts": found.starts,
-            "longest wait": _span(found.longest_wait_seconds),
-            "Jain index": None if found.jain is None else f"{found.jain:.3f}",
+            "since": report.since_at,
+            "starts": str(report.starts),
+            "longest wait": output.duration(report.longest_wait_seconds),
+            "Jain's index": None if report.jain is None else f"{report.jain:.3f}",
             "starving": ", ".join(
-                f"{one.user} ({_span(one.waited_seconds)})" for one in found.starving
+                f"{user.user} ({output.duration(user.waited_seconds)})" for user in report.starving
             )
             or "nobody",
         }
     )
-    if found.is_shortened:
-        output.note("The period was shortened: it holds more runs than one report reads.")
+    if report.is_shortened:
+        output.note("The period was shortened, because it has more runs than one report reads.")
 
 
-def _row(one: "UserShare") -> tuple[object, ...]:
+def _row(receipt: "UserShare") -> tuple[object, ...]:
     return (
-        one.user,
-        one.started,
-        one.waiting,
-        _span(one.longest_wait),
-        None if one.median_wait is None else _span(one.median_wait),
-        f"{one.slot_share:.1%}",
-        None if one.service is None else f"{one.service:.2f}",
+        receipt.user,
+        receipt.started,
+        receipt.waiting,
+        output.duration(receipt.longest_wait),
+        None if receipt.median_wait is None else output.duration(receipt.median_wait),
+        f"{receipt.slot_share:.1%}",
+        None if receipt.service is None else f"{receipt.service:.2f}",
     )
-
-
-def _span(seconds: float) -> str:
-    """Write a duration for people.
-
-    >>> _span(3725), _span(0.25)
-    ('1h02m', '0.2s')
-    """
-    if seconds >= HOUR:
-        return f"{int(seconds // HOUR)}h{int(seconds % HOUR // MINUTE):02}m"
-    if seconds >= MINUTE:
-        return f"{int(seconds // MINUTE)}m{int(seconds % MINUTE):02}s"
-    return f"{seconds:.1f}s"

@@ -1,4 +1,4 @@
-"""What lies ahead: `overnight forecast` for what is queued, and how a rehearsal is shown."""
+"""`overnight forecast`: when tasks are expected to start and end; also prints simulations."""
 
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from overnight_server.cli import connection
-from overnight_server.cli.commands import all_users
+from overnight_server.cli.commands.tasks import AllUsers
 from overnight_server.cli.terminal import options, output, short_ids, task_output
 from overnight_server.cli.terminal.failures import Code, Failure
 from overnight_server.domain.reasons import listed
@@ -16,111 +16,123 @@ if TYPE_CHECKING:
 
     from overnight.models.tasks import ExpectedTime, Forecast, Plan
 
-# Short times and short names, so that eighty columns hold them.
-HEADERS = ("TASK", "STATE", "NO", "STARTS", "OR BY", "ENDS", "OR BY", "TITLE")
-STEPS = ("STARTS", "OR BY", "ENDS", "OR BY", "TYPE", "TITLE")
-LEGEND = "Times are UTC; the first is as likely too early as too late, OR BY is met 9 times in 10."
-# The end of an id tells tasks apart, and every command takes it for the whole.
-SHORT_ID = 8
+HEADERS = ("TASK", "STATE", "POS", "START", "90% BY", "END", "90% BY", "TITLE")
+STEP_HEADERS = ("START", "90% BY", "END", "90% BY", "TYPE", "TITLE")
 SHORT_TITLE = 18
-NAMED = 5
+MOST_LISTED = 5
 
 
 def forecast(
     task: Annotated[
         str | None,
-        typer.Argument(metavar="ID", help="Only this task; else those that run and come next."),
+        typer.Argument(
+            metavar="ID", help="Only this task. Default: running tasks and the next in the queue."
+        ),
     ] = None,
     *,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="How many at most.")] = 50,
-    for_all_users: all_users.AllUsers = False,
+    limit: Annotated[
+        int, typer.Option(min=1, max=100, help="Largest number of tasks to list.")
+    ] = 50,
+    all_users: AllUsers = False,
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Tell when your tasks will start and end, as the gate's own rules have it."""
-    if for_all_users:
-        all_users.refuse_connection(url, api_key_file)
-        if task is None:
-            raise Failure("--all-users needs the id of a task", code=Code.USAGE)
-        _show(all_users.forecast(task), as_json=as_json)
-        return
-    with connection.client(url, api_key_file) as client:
-        if task is not None:
-            found = client.tasks.forecast(short_ids.resolve(client, task))
-            _show(found, as_json=as_json)
+    """Print when your tasks are expected to start and end, simulated with the scheduler's rules."""
+    if all_users and task is None:
+        raise Failure("--all-users needs the ID of a task.", code=Code.USAGE)
+    with connection.client(url, api_key_file, as_admin=all_users) as client:
+        if task is not None and all_users:
+            single = client.admin.forecast(short_ids.resolve_of_all_users(client, task))
+            _show(single, as_json=as_json)
             return
-        all_found = client.forecasts(limit=limit)
+        if task is not None:
+            single = client.tasks.forecast(short_ids.resolve(client, task))
+            _show(single, as_json=as_json)
+            return
+        forecasts = client.forecasts(limit=limit)
     if as_json:
-        output.document([task_output.plain(one) for one in all_found])
+        output.document([task_output.as_document(item) for item in forecasts])
         return
-    output.table(HEADERS, [_row(one) for one in all_found], empty="Nothing of yours waits.")
-    if all_found:
-        output.note(LEGEND)
-    _explain_each(all_found)
+    rows = [_row(item) for item in forecasts]
+    output.table(
+        HEADERS, rows, empty="None of your tasks runs or waits.", optional=("POS", "STATE")
+    )
+    if forecasts:
+        _print_legend()
+    _print_shared_notes(forecasts)
 
 
-def show_plan(answer: "Plan") -> None:
-    """Print when each task of a batch is expected, and in one line what it comes to."""
+def show_plan(plan: "Plan") -> None:
+    """Print when each task of a batch is expected to start and end, and one line about all."""
     rows = [
-        (*_band(step.start), *_band(step.finish), step.type, _cut(step.title))
-        for step in answer.steps
+        (*_times(step.start), *_times(step.finish), step.type, _cut(step.title))
+        for step in plan.steps
     ]
-    output.table(STEPS, rows)
-    output.note(LEGEND)
-    _explain(answer.notes)
-    output.line(verdict(answer))
+    output.table(STEP_HEADERS, rows, optional=("TYPE",))
+    _print_legend()
+    _print_notes(plan.notes)
+    output.line(verdict(plan))
 
 
-def verdict(answer: "Plan") -> str:
-    """Say in one line what a batch comes to."""
-    if answer.by_at is not None:
-        by = output.instant(answer.by_at)
-        sure, likely = f"{answer.sure} of {answer.tasks}", answer.likely
-        return f"{sure} will finish by {by} (9 times in 10), {likely} probably."
-    middle, latest = answer.finish.p50_at, answer.finish.p90_at
-    if middle is None:
-        who = "It will not" if answer.tasks == 1 else f"Not all of the {answer.tasks} will"
-        return f"{who} finish within a month."
-    late = f", 9 times in 10 by {output.instant(latest)}" if latest else ""
-    who = "It" if answer.tasks == 1 else f"All {answer.tasks}"
-    return f"{who} will probably finish by {output.instant(middle)}{late}."
+def verdict(plan: "Plan") -> str:
+    """Return one line about when a batch will have ended."""
+    if plan.by_at is not None:
+        by = output.instant(plan.by_at)
+        return (
+            f"{plan.sure} of {plan.tasks} will have ended by {by} with 90 % certainty,"
+            f" {plan.likely} with 50 %."
+        )
+    median, p90 = plan.finish.p50_at, plan.finish.p90_at
+    if median is None:
+        subject = "The task will not" if plan.tasks == 1 else f"Not all {plan.tasks} tasks will"
+        return f"{subject} end within a month."
+    latest = f", with 90 % certainty by {output.instant(p90)}" if p90 else ""
+    subject = "The task" if plan.tasks == 1 else f"All {plan.tasks} tasks"
+    return f"{subject} will probably have ended by {output.instant(median)}{latest}."
 
 
-def _show(found: "Forecast", *, as_json: bool) -> None:
+def _print_legend() -> None:
+    output.note(
+        "START and END are medians; with 90 % certainty the task starts or ends by the time after"
+        f" it. Times are {output.time_zone()}."
+    )
+
+
+def _show(forecast: "Forecast", *, as_json: bool) -> None:
     if as_json:
-        output.document(task_output.plain(found))
+        output.document(task_output.as_document(forecast))
         return
     output.record(
         {
-            "id": found.id,
-            "title": found.title,
-            "state": found.state,
-            "position": found.queue_position,
-            "starts": found.start.p50_at,
-            "… 1 in 10 before": found.start.p10_at,
-            "… 9 in 10 by": found.start.p90_at,
-            "ends": found.finish.p50_at,
-            "… and 9 in 10 by": found.finish.p90_at,
-            "runs seen": found.observed_runs or "none",
+            "id": forecast.id,
+            "title": forecast.title,
+            "state": forecast.state,
+            "position": forecast.queue_position,
+            "start (median)": forecast.start.p50_at,
+            "start (10 % by)": forecast.start.p10_at,
+            "start (90 % by)": forecast.start.p90_at,
+            "end (median)": forecast.finish.p50_at,
+            "end (90 % by)": forecast.finish.p90_at,
+            "based on": f"{forecast.observed_runs} earlier runs",
         }
     )
-    _explain(found.notes)
+    _print_notes(forecast.notes)
 
 
-def _row(one: "Forecast") -> tuple[object, ...]:
+def _row(forecast: "Forecast") -> tuple[object, ...]:
     return (
-        one.id[-SHORT_ID:],
-        one.state,
-        one.queue_position,
-        *_band(one.start),
-        *_band(one.finish),
-        _cut(one.title),
+        output.Id(forecast.id),
+        forecast.state,
+        forecast.queue_position,
+        *_times(forecast.start),
+        *_times(forecast.finish),
+        _cut(forecast.title),
     )
 
 
-def _band(at: "ExpectedTime") -> tuple[str | None, str | None]:
-    return _short(at.p50_at), _short(at.p90_at)
+def _times(expected: "ExpectedTime") -> tuple[str | None, str | None]:
+    return _short(expected.p50_at), _short(expected.p90_at)
 
 
 def _short(at: datetime | None) -> str | None:
@@ -131,17 +143,17 @@ def _cut(title: str) -> str:
     return title if len(title) <= SHORT_TITLE else f"{title[: SHORT_TITLE - 1]}…"
 
 
-def _explain_each(all_found: "Sequence[Forecast]") -> None:
-    """Say each note once: for all, or for the tasks that it is about."""
-    about: dict[str, list[str]] = {}
-    for one in all_found:
-        for note in one.notes:
-            about.setdefault(note, []).append(one.id[-SHORT_ID:])
-    for note, ids in about.items():
-        whose = "" if len(ids) == len(all_found) else f"{listed(ids[:NAMED], len(ids))}: "
-        output.note(f"Note: {whose}{note}.")
+def _print_shared_notes(forecasts: "Sequence[Forecast]") -> None:
+    """Print each note once, with the ids of its tasks unless it concerns all of them."""
+    ids_of_note: dict[str, list[str]] = {}
+    for forecast in forecasts:
+        for note in forecast.notes:
+            ids_of_note.setdefault(note, []).append(output.shown_id(forecast.id))
+    for note, ids in ids_of_note.items():
+        concerned = f"{listed(ids[:MOST_LISTED], len(ids))}: "
+        output.note(f"Note: {'' if len(ids) == len(forecasts) else concerned}{note}.")
 
 
-def _explain(notes: "Iterable[str]") -> None:
+def _print_notes(notes: "Iterable[str]") -> None:
     for note in dict.fromkeys(notes):
         output.note(f"Note: {note}.")

@@ -1,69 +1,90 @@
-"""`overnight key`: the API keys by which users come in."""
+"""`overnight key`: issue, list, rotate and revoke the API keys of users."""
 
 from datetime import datetime, timedelta
 from typing import Annotated
 
 import typer
 
-from overnight_server.cli import database
-from overnight_server.cli.commands import users
-from overnight_server.cli.terminal import arguments, options, output
-from overnight_server.cli.terminal.failures import Failure
+from overnight_server.cli import connection, database
+from overnight_server.cli.commands.users import Database
+from overnight_server.cli.terminal import arguments, options, output, task_output
 from overnight_server.domain.scopes import EVERYTHING, SCOPES
 
-app = typer.Typer(help="Issue, list, rotate and revoke API keys.")
+app = typer.Typer(help="Issue, list, rotate and revoke API keys.", no_args_is_help=True)
 
-KeyId = Annotated[str, typer.Argument(metavar="ID", help="The key's id, as `key list` shows it.")]
-HEADERS = ("ID", "USER", "NAME", "ENDS IN", "SCOPES", "CREATED", "LAST USED", "STATE")
+KeyId = Annotated[str, typer.Argument(metavar="ID", help="Id of the key, from `key list`.")]
+HEADERS = ("ID", "USER", "NAME", "LAST 4", "CREATED", "LAST USED", "STATE", "SCOPES")
+OPTIONAL = ("SCOPES", "CREATED", "LAST 4", "LAST USED")
+ONCE = "Store the key now; it cannot be shown again."
 
 
 @app.command()
 def issue(
-    user: Annotated[str, typer.Argument(metavar="USER", help="Whose key it is.")],
+    user: Annotated[str, typer.Argument(metavar="USER", help="Name of the user.")],
     *,
-    name: Annotated[str, typer.Option(help="What it is for.")] = "cli",
+    name: Annotated[str, typer.Option(help="Name of the key.")] = "cli",
     scope: Annotated[
         list[str] | None,
-        typer.Option(help=f"A right, of {', '.join(SCOPES)}; may be repeated. Default: all."),
+        typer.Option(help=f"A right: {', '.join(SCOPES)}; repeatable. Default: all."),
     ] = None,
     expires_in: Annotated[
         int | None,
-        typer.Option(metavar="DURATION", help="How long it is good for.", parser=arguments.seconds),
+        typer.Option(metavar="DURATION", help="Lifetime of the key.", parser=arguments.seconds),
     ] = None,
+    direct: Database = False,
     as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
 ) -> None:
-    """Make a key for a user and print it: it cannot be shown again."""
-    from overnight_server.control.keys import issue as make
-    from overnight_server.control.keys import key_id_of
-
-    with database.opened(database.FRONT_DOOR) as db:
-        key = make(
-            db,
-            users.known(db, user),
-            name=name,
-            scopes=tuple(scope or (EVERYTHING,)),
-            expires_in=None if expires_in is None else timedelta(seconds=expires_in),
-        )
+    """Create a key for a user and print it; it cannot be shown again."""
+    if direct:
+        key_id, key = _issue_directly(user, name, scope, expires_in)
+    else:
+        with connection.client(url, api_key_file, as_admin=True) as client:
+            created = client.admin.create_key(
+                user, name=name, scopes=scope, expires_in_seconds=expires_in
+            )
+        key_id, key = created.id, created.key
     if as_json:
-        output.document({"id": key_id_of(key), "user": user, "name": name, "key": key})
+        output.document({"id": key_id, "user": user, "name": name, "key": key})
     else:
         output.line(key)
-        output.note("Keep it now: it cannot be shown again.")
+        output.note(ONCE)
+
+
+def _issue_directly(
+    user: str, name: str, scopes: list[str] | None, expires_in: int | None
+) -> tuple[str, str]:
+    """Create the key in the database; return its id and the key itself."""
+    from overnight_server.control.keys import issue as create
+    from overnight_server.control.keys import key_id_of
+
+    with database.opened(database.ADMIN_ROLE) as db:
+        key = create(
+            db,
+            database.user_id_of(db, user),
+            name=name,
+            scopes=tuple(scopes or (EVERYTHING,)),
+            expires_in=None if expires_in is None else timedelta(seconds=expires_in),
+        )
+    return key_id_of(key), key
 
 
 @app.command("list")
 def list_(
-    user: Annotated[str | None, typer.Argument(metavar="USER", help="Only this user's.")] = None,
+    user: Annotated[
+        str | None, typer.Argument(metavar="USER", help="Only keys of this user.")
+    ] = None,
     *,
     as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
 ) -> None:
-    """List the keys; the keys themselves are not kept."""
-    from overnight_server.insight.users import list_keys
-
-    with database.opened(database.FRONT_DOOR) as db:
-        keys = list_keys(db, None if user is None else users.known(db, user))
+    """List the keys, without their secrets, which the server does not store."""
+    with connection.client(url, api_key_file, as_admin=True) as client:
+        keys = client.admin.keys(user)
     if as_json:
-        output.document([key.model_dump() for key in keys])
+        output.document([task_output.as_document(key) for key in keys])
         return
     rows = [
         (
@@ -71,14 +92,14 @@ def list_(
             key.user,
             key.name,
             key.last4,
-            key.scopes,
             key.created_at,
             key.last_used_at,
             _state(key.revoked_at, key.expires_at, key.replaced_by),
+            key.scopes,
         )
         for key in keys
     ]
-    output.table(HEADERS, rows, empty="No keys.")
+    output.table(HEADERS, rows, empty="No keys.", optional=OPTIONAL)
 
 
 @app.command()
@@ -88,22 +109,24 @@ def rotate(
     grace: Annotated[
         int,
         typer.Option(
-            metavar="DURATION", help="How long the old key stays good.", parser=arguments.seconds
+            metavar="DURATION",
+            help="How long the old key stays valid.",
+            parser=arguments.seconds,
+            show_default="1d",
         ),
     ] = 86_400,
     as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
 ) -> None:
-    """Make the key that takes over from another and print it; both are good for a while."""
-    from overnight_server.control.keys import key_id_of
-    from overnight_server.control.keys import rotate as hand_over
-
-    with database.opened(database.FRONT_DOOR) as db:
-        key = hand_over(db, key_id, grace=timedelta(seconds=grace))
+    """Create the key that replaces another and print it; both are valid for a while."""
+    with connection.client(url, api_key_file, as_admin=True) as client:
+        created = client.admin.rotate_key(key_id, grace_seconds=grace)
     if as_json:
-        output.document({"id": key_id_of(key), "replaces": key_id, "key": key})
+        output.document({"id": created.id, "replaces": key_id, "key": created.key})
     else:
-        output.line(key)
-        output.note(f"Keep it now: it cannot be shown again. {key_id} ends when the grace does.")
+        output.line(created.key)
+        output.note(f"{ONCE} {key_id} stays valid for {output.duration(grace)}.")
 
 
 @app.command()
@@ -111,14 +134,12 @@ def revoke(
     key_id: KeyId,
     *,
     as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
 ) -> None:
-    """Make a key useless from this moment."""
-    from overnight_server.control.keys import revoke as end
-
-    with database.opened(database.FRONT_DOOR) as db:
-        ended = end(db, key_id)
-    if not ended:
-        raise Failure("there is no such key in force", hint="`overnight key list` shows them.")
+    """Revoke a key at once."""
+    with connection.client(url, api_key_file, as_admin=True) as client:
+        client.admin.revoke_key(key_id)
     if as_json:
         output.document({"id": key_id, "revoked": True})
     else:
@@ -129,6 +150,6 @@ def _state(
     revoked_at: datetime | None, expires_at: datetime | None, replaced_by: str | None
 ) -> str:
     if revoked_at:
-        return f"revoked {output.instant(revoked_at)}"
-    follows = f", then {replaced_by}" if replaced_by else ""
-    return f"until {output.instant(expires_at)}{follows}" if expires_at else "good"
+        return f"revoked {output.short_instant(revoked_at)}"
+    successor = f", then {replaced_by}" if replaced_by else ""
+    return f"until {output.short_instant(expires_at)}{successor}" if expires_at else "valid"

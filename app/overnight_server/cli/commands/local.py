@@ -1,4 +1,4 @@
-"""The deployment on one machine: bring it up, take it down, examine it."""
+"""`overnight up`, `down` and `doctor`: start, stop and check the local stack."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -9,28 +9,30 @@ from overnight_server.cli import connection
 from overnight_server.cli.terminal import options, output
 from overnight_server.cli.terminal.failures import Code
 
+CHECK_HEADERS = ("PART", "STATE", "RESULT")
+
 
 def up(
     *,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Return when it is ready, and leave it running.")
+        bool, typer.Option("--detach", help="Return when everything is ready; keep it running.")
     ] = False,
 ) -> None:
-    """Start everything on this machine: servers, processes, a local user; Ctrl-C stops it."""
+    """Start Postgres, Redis and all processes on this machine; Ctrl-C stops them."""
     from overnight_server.local.up import up as start
 
     raise typer.Exit(start(connection.settings(), detach=detach))
 
 
 def down() -> None:
-    """Stop the deployment of this home, whoever started it."""
+    """Stop the local stack of this directory, from any terminal."""
     from overnight_server.local.up import down as stop
 
     raise typer.Exit(stop(connection.settings()))
 
 
 def doctor(*, as_json: options.Json = False) -> None:
-    """Examine every part and say what to do; exit 1 if anything ails."""
+    """Check every part of the deployment and print what to do; exit 1 if a check fails."""
     from overnight_server.local.doctor import run_checks
 
     checks = run_checks(connection.settings())
@@ -39,8 +41,13 @@ def doctor(*, as_json: options.Json = False) -> None:
         output.document({"ok": healthy, "checks": [asdict(check) for check in checks]})
     else:
         rows = [
-            (check.name, "ok" if check.ok else "failed", check.detail, check.advice)
+            (check.name, "ok" if check.ok else "failed", _result(check.detail, check.advice))
             for check in checks
         ]
-        output.table(("PART", "STATE", "FOUND", "WHAT TO DO"), rows)
+        output.table(CHECK_HEADERS, rows)
     raise typer.Exit(Code.OK if healthy else Code.FAILED)
+
+
+def _result(detail: str, advice: str) -> str:
+    """Return what a check found, followed by what to do."""
+    return f"{detail}. {advice}" if advice else detail

@@ -1,10 +1,12 @@
-"""What an operator runs by hand: migrations, and any sweep at once."""
+"""`overnight migrate`, `sweep` and `redis-acl`: work on the database and Redis without an API."""
 
+import secrets
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
-from overnight_server.cli import database
+from overnight_server.cli import connection, database
 from overnight_server.cli.terminal import options, output
 from overnight_server.cli.terminal.failures import Code, Failure
 
@@ -12,55 +14,75 @@ from overnight_server.cli.terminal.failures import Code, Failure
 def migrate(
     *,
     check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; exit 1 if something is to be done.")
+        bool, typer.Option("--check", help="Change nothing; exit 1 if the schema is not current.")
     ] = False,
 ) -> None:
-    """Bring the database to today's schema."""
+    """Upgrade the database to the schema of this release."""
     from overnight_server import telemetry
     from overnight_server.store import migrate as schema
 
     address, settings = database.url(), database.settings()
     telemetry.configure(settings.log_format, settings.log_level, "migrate")
-    with database.reaching():
+    with database.reported_failures():
         if check:
             schema.check(address)
         else:
             schema.upgrade(address)
-        at, newest = schema.current(address), schema.head()
-    if at == newest:
+        current, newest = schema.current(address), schema.head()
+    if current == newest:
         output.line(f"The database is at {newest}.")
         return
     raise Failure(
-        f"the database is at {at or 'nothing'}, this code knows {newest}",
+        f"The database is at {current or 'no version'}, this release needs {newest}.",
         hint="Run `overnight migrate`.",
     )
 
 
 def sweep(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Which one; a wrong name lists them.")
+        str, typer.Argument(metavar="NAME", help="Name of the sweep; a wrong name lists all.")
     ],
     *,
     as_json: options.Json = False,
 ) -> None:
-    """Run one maintenance sweep now, whether or not it is due."""
+    """Run one maintenance sweep now, even if it is not due."""
     from overnight_server import telemetry
     from overnight_server.dispatch.celery_settings import NoBroker
     from overnight_server.dispatch.publish import BrokerUnreachable
     from overnight_server.maintenance.sweeps import SWEEPS, run_sweep
 
     if name not in SWEEPS:
-        raise Failure(
-            f"there is no sweep {name!r}", hint=f"There are {', '.join(SWEEPS)}.", code=Code.USAGE
-        )
+        hint = f"The sweeps are {', '.join(SWEEPS)}."
+        raise Failure(f"There is no sweep {name!r}.", hint=hint, code=Code.USAGE)
     settings = database.settings()
     telemetry.configure(settings.log_format, settings.log_level, "sweep")
     with database.opened() as db:
         try:
             done = run_sweep(db, settings, name, force=True)
         except (BrokerUnreachable, NoBroker) as error:
-            raise Failure(f"this sweep needs Redis: {error}") from error
+            message = f"The sweep {name} needs Redis: {error}"
+            raise Failure(message, hint=database.NO_REDIS_ADVICE) from error
     if as_json:
         output.document({"sweep": name, "done": done})
     else:
         output.line(f"{name}: {done or 0}")
+
+
+def redis_acl(*, as_json: options.Json = False) -> None:
+    """Print a Redis access list with new passwords: for the API, for Flower, for the rest."""
+    from overnight_server.dispatch.redis_acl import acl_users
+
+    settings = connection.settings()
+    path = urlsplit(settings.redis_url or "").path.strip("/")
+    users = acl_users(settings.redis_key_prefix, int(path) if path.isdigit() else 0)
+    passwords = {user.name: secrets.token_urlsafe(24) for user in users}
+    lines = ["user default off", *(user.line(passwords[user.name]) for user in users)]
+    if as_json:
+        output.document({"acl": lines, "passwords": passwords})
+        return
+    for line in lines:
+        output.line(line)
+    output.note("Write these lines to the aclfile of Redis; they contain only password hashes.")
+    output.note("The passwords are not shown again:")
+    for name, password in passwords.items():
+        output.note(f"{name}: {password}")

@@ -1,18 +1,15 @@
-"""What is held back: pauses of users, pools, everything or one's own work; draining workers."""
+"""`overnight pause`, `resume`, `workers`, `pools` and `drain`: what may start, and where."""
 
-from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from overnight_server.cli import connection, database
-from overnight_server.cli.commands import users
-from overnight_server.cli.terminal import options, output
+from overnight_server.cli import connection
+from overnight_server.cli.terminal import options, output, task_output
 
 if TYPE_CHECKING:
+    from overnight import Client
     from overnight.models.account import PauseState
-    from overnight_server.control.pauses import PauseSubject
-    from overnight_server.store.db import Db
 
 UserOption = Annotated[
     str | None, typer.Option("--user", metavar="NAME", help="The tasks of this user.")
@@ -20,13 +17,13 @@ UserOption = Annotated[
 PoolOption = Annotated[
     str | None, typer.Option("--pool", metavar="NAME", help="The workers of this pool.")
 ]
-AllOption = Annotated[bool, typer.Option("--all", help="Everything.")]
-MeOption = Annotated[bool, typer.Option("--me", help="Your own tasks, as the API key in use may.")]
-# A worker runs in the deployment; an agent runs outside and pulls its work.
+AllOption = Annotated[bool, typer.Option("--all", help="The whole deployment.")]
+MeOption = Annotated[bool, typer.Option("--me", help="Your own tasks; no admin rights needed.")]
+# A worker runs in the deployment; an agent runs outside and pulls its tasks.
 KINDS = {"celery": "worker", "pull": "agent"}
-WORKERS = ("WORKER", "KIND", "POOL", "SLOTS", "BUSY", "STATUS", "LAST SEEN", "AGENT")
-POOLS = ("POOL", "KIND", "SERVES", "WORKERS", "SLOTS", "BUSY", "STATE")
-PAUSES = ("PAUSED", "NAME", "SINCE", "BY", "WHY")
+WORKER_HEADERS = ("WORKER", "KIND", "POOL", "SLOTS", "BUSY", "STATUS", "LAST SEEN", "AGENT")
+POOL_HEADERS = ("POOL", "KIND", "SERVES", "WORKERS", "SLOTS", "BUSY", "STATE")
+PAUSE_HEADERS = ("PAUSED", "NAME", "SINCE", "BY", "REASON")
 
 
 def pause(
@@ -35,44 +32,37 @@ def pause(
     pool: PoolOption = None,
     everything: AllOption = False,
     me: MeOption = False,
-    note: Annotated[str, typer.Option(help="Why; shown to those who wait.")] = "",
+    note: Annotated[str, typer.Option(help="Reason; shown for tasks that wait.")] = "",
     as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
 ) -> None:
-    """Let nothing new start for a user, in a pool or at all; what runs goes on.
+    """Start no new tasks of a user, in a pool or at all; running tasks continue.
 
     Without an option, list what is paused.
     """
-    from overnight_server.control import pauses
-    from overnight_server.insight.pauses import list_pauses
-
     if me:
-        _check_alone(user, pool, everything=everything)
-        with connection.client(None, None) as client:
-            held = client.me.pause(note=note)
-        _report_own(held, "Paused your work.", "Your work was paused already.", as_json=as_json)
+        _check_only_me(user, pool, everything=everything)
+        with connection.client(url, api_key_file) as client:
+            own = client.me.pause(note=note)
+        _report_own(own, "Paused your tasks.", "Your tasks were already paused.", as_json=as_json)
         return
     if user is None and pool is None and not everything:
         if note:
-            raise typer.BadParameter("--note says why one of --user, --pool and --all is paused")
-        with database.opened() as db:
-            found = list_pauses(db)
-        if as_json:
-            output.document([one.model_dump() for one in found])
-            return
-        rows = [(one.scope, one.target, one.paused_at, one.paused_by, one.note) for one in found]
-        output.table(PAUSES, rows, empty="Nothing is paused.")
+            raise typer.BadParameter("--note needs one of --user, --pool, --all and --me")
+        with connection.client(url, api_key_file, as_admin=True) as client:
+            _list_pauses(client, as_json=as_json)
         return
-    with database.opened() as db:
-        target = _target(db, user, pool, everything=everything)
-        begun = pauses.pause(db, target, actor=database.operator(), note=note)
-    _report(
-        user or pool,
-        target.scope.value,
-        as_json=as_json,
-        paused=True,
-        changed=begun,
-        note=f'; its note is now "{note}"' if note else "",
-    )
+    _check_one_target(user, pool, everything=everything)
+    with connection.client(url, api_key_file, as_admin=True) as client:
+        changed = client.admin.pause(user=user, pool=pool, note=note).changed
+    name = _target_text(user, pool)
+    if as_json:
+        _report_json(user, pool, paused=True, changed=changed)
+    elif changed:
+        output.line(f"Paused {name}.")
+    else:
+        output.note(f"{name} was already paused{f'; its note is now {note!r}' if note else ''}.")
 
 
 def resume(
@@ -82,45 +72,51 @@ def resume(
     everything: AllOption = False,
     me: MeOption = False,
     as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
 ) -> None:
-    """End a pause; others that are in force stay."""
-    from overnight_server.control import pauses
+    """Start new tasks of a user, in a pool or of the deployment again; other pauses stay."""
     from overnight_server.domain.reasons import listed
-    from overnight_server.insight.pauses import list_pauses
 
     if me:
-        _check_alone(user, pool, everything=everything)
-        with connection.client(None, None) as client:
-            held = client.me.resume()
-        theirs = "An operator has paused your work, and only an operator ends that."
-        same = theirs if held.paused else "Your work was not paused."
-        _report_own(held, "Resumed your work.", same, as_json=as_json)
+        _check_only_me(user, pool, everything=everything)
+        with connection.client(url, api_key_file) as client:
+            own = client.me.resume()
+        by_admin = "An admin has paused your tasks, and only an admin can resume them."
+        unchanged = by_admin if own.paused else "Your tasks were not paused."
+        _report_own(own, "Resumed your tasks.", unchanged, as_json=as_json)
         return
-    with database.opened() as db:
-        target = _target(db, user, pool, everything=everything)
-        ended = pauses.resume(db, target, actor=database.operator())
-        left = list_pauses(db)
-    _report(user or pool, target.scope.value, as_json=as_json, paused=False, changed=ended)
+    _check_one_target(user, pool, everything=everything)
+    with connection.client(url, api_key_file, as_admin=True) as client:
+        changed = client.admin.resume(user=user, pool=pool).changed
+        left = client.admin.pauses()
+    name = _target_text(user, pool)
+    if as_json:
+        _report_json(user, pool, paused=False, changed=changed)
+    elif changed:
+        output.line(f"Resumed {name}.")
+    else:
+        output.note(f"{name} was not paused.")
     if left and not as_json:
-        still = listed(
-            ["everything" if one.target is None else f"{one.scope} {one.target}" for one in left]
-        )
-        output.note(f"Still paused: {still}.")
+        names = [
+            "the deployment" if other.target is None else f"{other.scope} {other.target}"
+            for other in left
+        ]
+        output.note(f"Still paused: {listed(names)}.")
 
 
 def workers(
     *,
-    everyone: Annotated[bool, typer.Option("--all", help="Those that left, too.")] = False,
+    offline: Annotated[bool, typer.Option("--all", help="List workers that left too.")] = False,
     as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
 ) -> None:
-    """List the workers: pool, slots, how many are busy, and when each was last seen."""
-    from overnight_server.insight.workers import list_workers
-
-    liveness = timedelta(seconds=database.settings().worker_liveness)
-    with database.opened() as db:
-        found = list_workers(db, liveness=liveness, offline=everyone)
+    """List the workers with their pools, slots and last heartbeats."""
+    with connection.client(url, api_key_file, as_admin=True) as client:
+        listed = client.admin.workers(offline=offline)
     if as_json:
-        output.document([worker.model_dump() for worker in found])
+        output.document([task_output.as_document(worker) for worker in listed])
         return
     rows = [
         (
@@ -133,93 +129,100 @@ def workers(
             worker.last_seen_at,
             None if worker.owner is None else f"{worker.owner}/{worker.name}",
         )
-        for worker in found
+        for worker in listed
     ]
-    output.table(WORKERS, rows, empty="No workers.")
+    optional = ("KIND", "LAST SEEN", "POOL")
+    output.table(WORKER_HEADERS, rows, empty="No workers.", optional=optional)
 
 
-def pools(*, as_json: options.Json = False) -> None:
-    """List the pools: whom each serves, its workers and slots, and how many are busy."""
-    from overnight_server.insight.workers import list_pools
-
-    liveness = timedelta(seconds=database.settings().worker_liveness)
-    with database.opened() as db:
-        found = list_pools(db, liveness=liveness)
+def pools(
+    *,
+    as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
+) -> None:
+    """List the pools with their users, workers and slots."""
+    with connection.client(url, api_key_file, as_admin=True) as client:
+        listed = client.admin.pools()
     if as_json:
-        output.document([pool.model_dump() for pool in found])
+        output.document([task_output.as_document(pool) for pool in listed])
         return
     rows = [
         (
             pool.name,
             pool.kind,
-            pool.serves or "everybody",
+            pool.serves or "all users",
             pool.workers,
             pool.slots,
             pool.busy,
             "paused" if pool.paused else "open",
         )
-        for pool in found
+        for pool in listed
     ]
-    output.table(POOLS, rows, empty="No pools.")
+    output.table(POOL_HEADERS, rows, empty="No pools.", optional=("KIND", "SERVES", "WORKERS"))
 
 
 def drain(
     worker: Annotated[
         str,
         typer.Argument(
-            metavar="WORKER", help="Its id, or any beginning or ending that only it has."
+            metavar="WORKER", help="Id of the worker, or a unique beginning or ending of it."
         ),
     ],
     *,
-    undo: Annotated[bool, typer.Option("--undo", help="Give it work again.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Give it new tasks again.")] = False,
     as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
 ) -> None:
-    """Let a worker finish what it runs and give it nothing new."""
-    from overnight_server.control import drain as control
-
-    with database.opened() as db:
-        known = control.undrain(db, worker) if undo else control.drain(db, worker)
+    """Give a worker no new tasks; its running tasks may end."""
+    with connection.client(url, api_key_file, as_admin=True) as client:
+        drained = client.admin.undrain(worker) if undo else client.admin.drain(worker)
     status = "active" if undo else "draining"
     if as_json:
-        output.document({"worker": known, "status": status})
+        output.document({"worker": drained.worker_id, "status": status})
     else:
-        output.line(f"{known} is {status}.")
+        output.line(f"{drained.worker_id} is {status}.")
 
 
-def _check_alone(user: str | None, pool: str | None, *, everything: bool) -> None:
-    """Refuse to pause oneself and something else: the one asks the service, the other is ours."""
-    if user is not None or pool is not None or everything:
-        raise typer.BadParameter("--me goes without --user, --pool and --all")
-
-
-def _report_own(held: "PauseState", changed: str, same: str, *, as_json: bool) -> None:
+def _list_pauses(client: "Client", *, as_json: bool) -> None:
+    pauses = client.admin.pauses()
     if as_json:
-        told = {"paused": held.paused, "changed": held.changed}
-        output.document({"scope": "user", "target": "me", **told})
-    elif held.changed:
+        output.document([task_output.as_document(found) for found in pauses])
+        return
+    rows = [
+        (found.scope, found.target, found.paused_at, found.paused_by, found.note)
+        for found in pauses
+    ]
+    output.table(PAUSE_HEADERS, rows, empty="Nothing is paused.", optional=("BY", "SINCE"))
+
+
+def _check_only_me(user: str | None, pool: str | None, *, everything: bool) -> None:
+    if user is not None or pool is not None or everything:
+        raise typer.BadParameter("--me excludes --user, --pool and --all")
+
+
+def _check_one_target(user: str | None, pool: str | None, *, everything: bool) -> None:
+    if (user is not None) + (pool is not None) + everything != 1:
+        raise typer.BadParameter("pass one of --user NAME, --pool NAME, --all and --me")
+
+
+def _target_text(user: str | None, pool: str | None) -> str:
+    if user is not None:
+        return f"user {user}"
+    return "the deployment" if pool is None else f"pool {pool}"
+
+
+def _report_json(user: str | None, pool: str | None, *, paused: bool, changed: bool) -> None:
+    scope = "user" if user is not None else "all" if pool is None else "pool"
+    output.document({"scope": scope, "target": user or pool, "paused": paused, "changed": changed})
+
+
+def _report_own(own: "PauseState", changed: str, unchanged: str, *, as_json: bool) -> None:
+    if as_json:
+        state = {"paused": own.paused, "changed": own.changed}
+        output.document({"scope": "user", "target": "me", **state})
+    elif own.changed:
         output.line(changed)
     else:
-        output.note(same)
-
-
-def _target(db: "Db", user: str | None, pool: str | None, *, everything: bool) -> "PauseSubject":
-    from overnight_server.control.pauses import EVERYTHING, PauseSubject
-
-    if (user is not None) + (pool is not None) + everything != 1:
-        raise typer.BadParameter("name one of --user NAME, --pool NAME, --all and --me")
-    if user is not None:
-        return PauseSubject(user_id=users.known(db, user))
-    return EVERYTHING if pool is None else PauseSubject(pool=pool)
-
-
-def _report(
-    name: str | None, scope: str, *, as_json: bool, paused: bool, changed: bool, note: str = ""
-) -> None:
-    if as_json:
-        output.document({"scope": scope, "target": name, "paused": paused, "changed": changed})
-        return
-    what = "everything" if name is None else f"{scope} {name}"
-    if changed:
-        output.line(f"Paused {what}." if paused else f"Resumed {what}.")
-    else:
-        output.note(f"{what} was paused already{note}." if paused else f"{what} was not paused.")
+        output.note(unchanged)

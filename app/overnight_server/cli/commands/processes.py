@@ -1,15 +1,18 @@
-"""The processes of the Procfile, each in the foreground until it is told to stop."""
+"""The processes of the Procfile, and `overnight mcp`: each runs until it gets a signal."""
 
+import asyncio
 import os
 import signal
 import socket
 import sys
+from importlib.util import find_spec
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Never
 
 import typer
 
-from overnight_server.cli import database
+from overnight_server.cli import connection, database
+from overnight_server.cli.terminal import options
 from overnight_server.cli.terminal.failures import Code, Failure
 
 if TYPE_CHECKING:
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
 # -P: a module of the working directory must not replace one that Celery imports.
 CELERY = ("-P", "-m", "overnight_worker")
-GRACE = 5
+GRACE_SECONDS = 5
 BACKLOG = 2048
 
 
@@ -30,7 +33,8 @@ def api() -> None:
     from overnight_server.fault_points import arm
     from overnight_server.telemetry import Event, configure, emit
 
-    settings = _needing_database()
+    settings = database.settings_with_database()
+    _check_schema(str(settings.database_url))
     configure(settings.log_format, settings.log_level, "api")
     arm(settings.fault)
     listener = _listen(settings.api_host, settings.api_port)
@@ -43,11 +47,11 @@ def api() -> None:
             log_config=None,
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=GRACE,
+            timeout_graceful_shutdown=GRACE_SECONDS,
         ),
     )
-    # The server raises the signal again when it is done; being told to stop is no failure.
-    signal.signal(signal.SIGTERM, _leave)
+    # uvicorn raises the signal again after its shutdown; a SIGTERM is not a failure.
+    signal.signal(signal.SIGTERM, _exit)
     emit(Event.SERVICE_STARTED, role="api", pid=os.getpid(), address=address)
     try:
         server.run(sockets=[listener])
@@ -59,55 +63,80 @@ def dispatcher() -> None:
     """Claim tasks for free slots and send them to the workers."""
     from overnight_server.dispatch.loop import run
 
-    run(_needing_servers())
+    run(_settings())
 
 
 def worker(
     *,
-    pool: Annotated[str | None, typer.Option(help="The pool it serves.")] = None,
+    pool: Annotated[str | None, typer.Option(help="Pool of the worker.")] = None,
     capabilities: Annotated[
-        str | None, typer.Option(metavar="A,B", help="What its pool can do.")
+        str | None, typer.Option(metavar="A,B", help="Capabilities of the worker.")
     ] = None,
     concurrency: Annotated[
-        int | None, typer.Option(min=1, max=256, help="How many tasks it runs at once.")
+        int | None, typer.Option(min=1, max=256, help="Number of tasks that run at the same time.")
     ] = None,
 ) -> None:
     """Run tasks: a Celery worker for one pool."""
-    chosen = {"POOL": pool, "CAPABILITIES": capabilities, "CONCURRENCY": concurrency}
-    for name, value in chosen.items():
+    values = {"POOL": pool, "CAPABILITIES": capabilities, "CONCURRENCY": concurrency}
+    for name, value in values.items():
         if value is not None:
             os.environ[f"OVERNIGHT_{name}"] = str(value)
-    _become(worker_arguments(_needing_servers()))
+    _exec_celery(worker_arguments(_settings()))
 
 
 def maintenance() -> None:
-    """Run the sweeps that beat asks for: a Celery worker of its own."""
-    _needing_servers()
-    _become(maintenance_arguments())
+    """Run the sweeps that beat schedules, in a Celery worker of their own."""
+    _settings()
+    _exec_celery(maintenance_arguments())
 
 
 def beat() -> None:
-    """Say when each sweep is due."""
-    _needing_servers()
-    _become(beat_arguments())
+    """Schedule the sweeps: Celery beat."""
+    _settings()
+    _exec_celery(beat_arguments())
 
 
 def flower() -> None:
-    """Show Celery's workers and messages to operators, behind a password."""
-    settings = _needing_servers()
+    """Serve Flower, which shows Celery's workers and messages, behind a password."""
+    settings = _settings()
     if not settings.flower_password:
         raise Failure(
-            "Flower needs a password",
-            hint="Set OVERNIGHT_FLOWER_PASSWORD; `overnight up` makes one by itself.",
+            "Flower needs a password.",
+            hint="Set OVERNIGHT_FLOWER_PASSWORD; `overnight up` creates one.",
             code=Code.USAGE,
         )
-    # By environment, because arguments show in the process list.
+    # In the environment, because every user of the machine can read arguments.
     os.environ["FLOWER_BASIC_AUTH"] = f"{settings.flower_user}:{settings.flower_password}"
-    _become(flower_arguments(settings))
+    _exec_celery(flower_arguments(settings))
+
+
+def mcp(*, url: options.Url = None, api_key_file: options.KeyFile = None) -> None:
+    """Serve your queue to an agent as MCP tools, over stdin and stdout.
+
+    Inside a running task, whose environment names its claim, also the tools of that run.
+    """
+    if find_spec("mcp") is None:
+        message = "`overnight mcp` needs the MCP SDK: pip install 'overnight[mcp]'"
+        raise Failure(message, code=Code.USAGE)
+    from overnight.mcp.server import TaskClaim, serve
+
+    server = connection.find_server(url, api_key_file)
+    task_id, token = _claim()
+    claim = TaskClaim(task_id, token) if task_id and token else None
+    asyncio.run(serve(server.url, server.api_key, claim))
+
+
+def _claim() -> tuple[str | None, str | None]:
+    """Return the task and the claim token of the run that started this process, if any."""
+    try:
+        settings = connection.settings()
+    except ModuleNotFoundError:  # the plain install has no settings; the environment is enough
+        return os.environ.get("OVERNIGHT_TASK_ID"), os.environ.get("OVERNIGHT_CLAIM_TOKEN")
+    return settings.task_id, settings.claim_token
 
 
 def worker_arguments(settings: "Settings") -> list[str]:
-    """Return how Celery is told to work for a pool."""
+    """Return the arguments of the Celery worker of a pool."""
     from overnight_server.dispatch.celery_settings import agent_queue
 
     return [
@@ -118,7 +147,7 @@ def worker_arguments(settings: "Settings") -> list[str]:
 
 
 def maintenance_arguments() -> list[str]:
-    """Return how Celery is told to run the sweeps, one after the other."""
+    """Return the arguments of the Celery worker that runs the sweeps one after the other."""
     from overnight_server.dispatch.celery_settings import MAINTENANCE_QUEUE
 
     return [
@@ -128,15 +157,15 @@ def maintenance_arguments() -> list[str]:
 
 
 def beat_arguments() -> list[str]:
-    """Return how beat is told to tick; it keeps nothing on disk, since every tick is repeatable."""
+    """Return the arguments of beat; it stores no schedule, because every sweep can be repeated."""
     return ["beat", "--scheduler", "overnight_worker.beat_scheduler:Scheduler"]
 
 
 def flower_arguments(settings: "Settings") -> list[str]:
-    """Return how Flower is told where to listen; it may look, but not touch."""
+    """Return the arguments of Flower, which is read-only."""
     from overnight_server.local.ports import free_port
 
-    # Flower itself would take 0 for a port like any other.
+    # Flower does not choose a free port for 0.
     port = settings.flower_port or free_port()
     return [
         *("flower", f"--address={settings.flower_host}", f"--port={port}"),
@@ -145,16 +174,17 @@ def flower_arguments(settings: "Settings") -> list[str]:
     ]
 
 
-def _needing_database() -> "Settings":
-    settings = database.settings()
-    if settings.database_url is None:
-        raise Failure("no database is known here", hint=database.ADVICE)
-    _check_schema(settings.database_url)
+def _settings() -> "Settings":
+    """Return the settings of a process; raise ModuleNotFoundError without the server's packages."""
+    if sys.modules.get("celery", ...) is None or find_spec("celery") is None:
+        raise ModuleNotFoundError("celery is not installed", name="celery")
+    settings = database.settings_with_servers()
+    _check_schema(str(settings.database_url))
     return settings
 
 
 def _check_schema(url: str) -> None:
-    """Refuse to start on a database that another version created."""
+    """Raise Failure if another release created the tables of the database."""
     from overnight_server.store import migrate
     from overnight_server.store.schema_fingerprint import ADVICE, SchemaMismatch
 
@@ -164,18 +194,8 @@ def _check_schema(url: str) -> None:
         raise Failure(str(error), hint=ADVICE) from error
 
 
-def _needing_servers() -> "Settings":
-    settings = _needing_database()
-    if settings.redis_url is None:
-        raise Failure(
-            "no Redis is known here",
-            hint="Start the local deployment with `overnight up`, or set OVERNIGHT_REDIS_URL.",
-        )
-    return settings
-
-
-def _become(arguments: list[str]) -> Never:
-    """Go on as Celery in this very process, so that signals reach it and nothing stands between."""
+def _exec_celery(arguments: list[str]) -> Never:
+    """Replace this process by Celery, so that signals reach Celery directly."""
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, *CELERY, *arguments])  # noqa: S606 - our own program
 
@@ -186,14 +206,14 @@ def _listen(host: str, port: int) -> socket.socket:
         listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise Failure(
-            f"cannot listen on {host}:{port}: {error.strerror}",
-            hint="Choose another with OVERNIGHT_API_HOST and OVERNIGHT_API_PORT.",
+            f"Cannot listen on {host}:{port}: {error.strerror}",
+            hint="Set another address with OVERNIGHT_API_HOST and OVERNIGHT_API_PORT.",
         ) from error
-    # Connections inherit it. Otherwise an answer's body waits for word that its head has arrived,
-    # which callers hold back for 40 ms.
+    # Connections inherit the option. Without it the body of a response waits until the client has
+    # acknowledged the head, which clients delay by 40 ms.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
-def _leave(_signal: int, _frame: FrameType | None) -> Never:
+def _exit(_signal: int, _frame: FrameType | None) -> Never:
     raise SystemExit(Code.OK)

@@ -1,4 +1,4 @@
-"""`overnight profile`: name the servers one speaks to often."""
+"""`overnight profile`: save the addresses and keys of servers under names."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from overnight_server.cli.terminal.failures import Code, Failure
 if TYPE_CHECKING:
     from overnight.client.profiles import Profile
 
-app = typer.Typer(help="Name the servers you speak to.")
+app = typer.Typer(help="Save the addresses and keys of servers under names.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -20,86 +20,85 @@ def list_(*, as_json: options.Json = False) -> None:
     """List the profiles."""
     from overnight.client.profiles import path
 
-    known, default = _read()
+    profiles, default = _read()
     rows = [
         {
-            "name": one.name,
-            "default": one.name == default,
-            "url": one.url,
-            "api_key_file": None if one.api_key_file is None else str(one.api_key_file),
+            "name": profile.name,
+            "default": profile.name == default,
+            "url": profile.url,
+            "api_key_file": None if profile.api_key_file is None else str(profile.api_key_file),
         }
-        for one in known.values()
+        for profile in profiles.values()
     ]
     if as_json:
         output.document(rows)
     else:
         headers = ("NAME", "DEFAULT", "URL", "KEY FILE")
-        empty = f"No profiles in {path()}."
-        output.table(headers, [tuple(row.values()) for row in rows], empty=empty)
+        cells = [tuple(row.values()) for row in rows]
+        output.table(headers, cells, empty=f"No profiles in {path()}.", optional=("KEY FILE",))
 
 
 @app.command()
 def add(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is called.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the profile.")],
     *,
-    url: Annotated[str, typer.Option(help="Where the server answers.")],
-    api_key_file: Annotated[
-        Path | None, typer.Option(help="A file that holds its API key.")
-    ] = None,
+    url: Annotated[str, typer.Option(help="Address of the server.")],
+    api_key_file: Annotated[Path | None, typer.Option(help="File that holds the API key.")] = None,
     default: Annotated[
-        bool, typer.Option("--default", help="Use it where nothing else is said.")
+        bool, typer.Option("--default", help="Use this profile by default.")
     ] = False,
 ) -> None:
     """Add a profile, or change one."""
     from overnight.client.profiles import DEFAULT, Profile, path
 
     if name == DEFAULT or not name.isidentifier():
-        raise Failure(f"{name!r} cannot name a profile; use a word such as work", code=Code.USAGE)
-    known, before = _read()
-    known[name] = Profile(name, _address(url), api_key_file and _key_file(api_key_file))
-    _write(known, name if default else before)
-    output.line(f"profile {name} in {path()}")
+        hint = "Use letters, digits and _, such as work."
+        raise Failure(f"{name!r} is not a valid profile name.", hint=hint, code=Code.USAGE)
+    profiles, before = _read()
+    profiles[name] = Profile(name, _address(url), api_key_file and _key_file(api_key_file))
+    _write(profiles, name if default else before)
+    output.line(f"Saved profile {name} in {path()}.")
 
 
 @app.command()
 def remove(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The profile to forget.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the profile.")],
 ) -> None:
-    """Forget a profile; its key file stays. If it was the default, there is none then."""
-    known, default = _read()
-    _refuse_unknown(name, known)
-    del known[name]
-    _write(known, None if name == default else default)
-    output.line(f"profile {name} removed")
+    """Remove a profile, but not its key file. If it was the default, none is then."""
+    profiles, default = _read()
+    _check_exists(name, profiles)
+    del profiles[name]
+    _write(profiles, None if name == default else default)
+    output.line(f"Removed profile {name}.")
 
 
 @app.command("default")
 def default_(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="The profile to use from now on.")
+        str | None, typer.Argument(metavar="[NAME]", help="Profile to use by default.")
     ] = None,
     *,
-    unset: Annotated[bool, typer.Option("--unset", help="Use none where nothing is said.")] = False,
+    unset: Annotated[bool, typer.Option("--unset", help="Use no profile by default.")] = False,
 ) -> None:
-    """Say which profile is used where nothing else is said, or show it."""
-    known, before = _read()
+    """Show or change the profile that is used by default."""
+    profiles, before = _read()
     if name is not None and unset:
         raise Failure("NAME and --unset exclude each other", code=Code.USAGE)
     if name is not None:
-        _refuse_unknown(name, known)
+        _check_exists(name, profiles)
     after = name or (None if unset else before)
     if after != before:
-        _write(known, after)
+        _write(profiles, after)
     if after is None:
-        output.note("No profile is the default.")
+        output.note("No default profile is set.")
     else:
         output.line(after)
 
 
-def _refuse_unknown(name: str, known: "dict[str, Profile]") -> None:
-    if name not in known:
-        there = f"Known are {', '.join(sorted(known))}." if known else "There are none."
-        raise Failure(f"there is no profile {name!r}", hint=there, code=Code.USAGE)
+def _check_exists(name: str, profiles: "dict[str, Profile]") -> None:
+    if name not in profiles:
+        hint = f"Existing profiles: {', '.join(sorted(profiles)) or 'none'}."
+        raise Failure(f"There is no profile {name!r}.", hint=hint, code=Code.USAGE)
 
 
 def _address(url: str) -> str:
@@ -112,20 +111,20 @@ def _address(url: str) -> str:
         is_address = False
     if not is_address:
         hint = "Write http:// or https:// and a host, such as https://overnight.example."
-        raise Failure(f"--url: {url!r} is no address", hint=hint, code=Code.USAGE)
+        raise Failure(f"--url: {url!r} is not an address", hint=hint, code=Code.USAGE)
     return url
 
 
-def _key_file(given: Path) -> Path:
-    """Return the file by a path that means the same from everywhere; one without a key is none."""
+def _key_file(path: Path) -> Path:
+    """Return the absolute path of the key file; raise Failure if it holds no key."""
     from overnight.client.discovery import read_key
     from overnight.errors import NotConfigured
 
-    file = given.expanduser().absolute()
+    file = path.expanduser().absolute()
     try:
         read_key(file)
     except NotConfigured as error:
-        hint = "Name a file that holds an API key and nothing else."
+        hint = "Pass a file that holds an API key and nothing else."
         raise Failure(f"--api-key-file: {error}", hint=hint, code=Code.USAGE) from error
     return file
 
@@ -140,14 +139,14 @@ def _read() -> "tuple[dict[str, Profile], str | None]":
         raise Failure(str(error), code=Code.USAGE) from error
 
 
-def _write(known: "dict[str, Profile]", default: str | None) -> None:
+def _write(profiles: "dict[str, Profile]", default: str | None) -> None:
     from overnight.client.profiles import DEFAULT, path
 
-    # A basic string of TOML is written as one of JSON.
+    # A JSON string is also a valid TOML string.
     lines = [] if default is None else [f"{DEFAULT} = {json.dumps(default)}"]
-    for one in known.values():
-        lines += ["", f"[{one.name}]", f"url = {json.dumps(one.url)}"]
-        if one.api_key_file is not None:
-            lines.append(f"api_key_file = {json.dumps(str(one.api_key_file))}")
+    for profile in profiles.values():
+        lines += ["", f"[{profile.name}]", f"url = {json.dumps(profile.url)}"]
+        if profile.api_key_file is not None:
+            lines.append(f"api_key_file = {json.dumps(str(profile.api_key_file))}")
     path().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path().write_text("\n".join(lines).lstrip() + "\n", encoding="utf-8")

@@ -1,11 +1,14 @@
-"""The user's commands besides `add`: look at tasks, wait for them, cancel them, see the limits."""
+"""The commands for one's own tasks besides `add`: list, get, wait, cancel, explain, queue-status.
+
+Admins can apply some of them to the tasks of all users, with `--all-users` or `--user`.
+"""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from overnight_server.cli import connection
-from overnight_server.cli.commands import all_users, completion, locks
+from overnight_server.cli.commands import completion
 from overnight_server.cli.terminal import options, output, short_ids, task_output, wait_for_task
 from overnight_server.cli.terminal.failures import Code, Failure
 
@@ -13,18 +16,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from overnight import Task
+    from overnight.models.admin import QueueOverview
+
+AllUsers = Annotated[
+    bool, typer.Option("--all-users", help="Find the task among those of all users; for admins.")
+]
+REASON_HEADERS = ("REASON", "WHY")
 
 
 def list_(
     *,
     status: Annotated[
         str | None,
-        typer.Option(help="Only those in this status or state, such as pending or dead_lettered."),
+        typer.Option(help="Only this status or state, such as pending or dead_lettered."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Largest number of tasks to list.")
+    ] = 50,
     user: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="This user's, read from the database; for operators."),
+        str | None, typer.Option(metavar="NAME", help="List the tasks of this user; for admins.")
     ] = None,
     as_json: options.Json = False,
     jsonl: options.JsonLines = False,
@@ -34,43 +44,39 @@ def list_(
     """List your tasks, newest first."""
     if as_json and jsonl:
         raise Failure("--json and --jsonl exclude each other", code=Code.USAGE)
-    if user is not None:
-        all_users.refuse_connection(url, api_key_file)
-        _show_list(
-            all_users.tasks_of(user, status=status, limit=limit), as_json=as_json, jsonl=jsonl
-        )
-        return
-    with connection.client(url, api_key_file) as client:
-        found = client.tasks.list(status=status, limit=limit)
-        _show_list(found, as_json=as_json, jsonl=jsonl)
+    with connection.client(url, api_key_file, as_admin=user is not None) as client:
+        if user is None:
+            tasks = client.tasks.list(status=status, limit=limit)
+        else:
+            tasks = client.admin.tasks(user, status=status, limit=limit)
+        _show_list(tasks, as_json=as_json, jsonl=jsonl)
 
 
 def _show_list(tasks: "Iterable[Task]", *, as_json: bool, jsonl: bool) -> None:
     if jsonl:
-        output.documents(task_output.plain(task) for task in tasks)
+        output.documents(task_output.as_document(task) for task in tasks)
     elif as_json:
-        output.document([task_output.plain(task) for task in tasks])
+        output.document([task_output.as_document(task) for task in tasks])
     else:
         rows = [task_output.row(task) for task in tasks]
-        output.table(task_output.HEADERS, rows, empty="No tasks.")
+        output.table(task_output.HEADERS, rows, empty="No tasks.", optional=task_output.OPTIONAL)
 
 
 def get(
     task: options.TaskRef,
     *,
-    for_all_users: all_users.AllUsers = False,
+    all_users: AllUsers = False,
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Show one task, whole."""
-    if for_all_users:
-        all_users.refuse_connection(url, api_key_file)
-        task_output.show_task(all_users.get(task), as_json=as_json)
-        return
-    with connection.client(url, api_key_file) as client:
-        found = client.tasks.get(short_ids.resolve(client, task))
-        task_output.show_task(found, as_json=as_json)
+    """Show all fields of one task."""
+    with connection.client(url, api_key_file, as_admin=all_users) as client:
+        if all_users:
+            shown = client.admin.task(short_ids.resolve_of_all_users(client, task))
+        else:
+            shown = client.tasks.get(short_ids.resolve(client, task))
+    task_output.show_task(shown, as_json=as_json)
 
 
 def wait(
@@ -81,7 +87,7 @@ def wait(
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Wait until a task has ended; exit 5 if it ended badly, 3 if the time ran out."""
+    """Wait until a task has ended; exit 5 if it did not complete, 3 after the timeout."""
     with connection.client(url, api_key_file) as client:
         task_id = short_ids.resolve(client, task)
         wait_for_task.wait_and_show(client, task_id, timeout, as_json=as_json)
@@ -94,45 +100,43 @@ def cancel(
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Cancel a task; one that runs is asked to stop."""
+    """Cancel a task; a running task is told to stop."""
     with connection.client(url, api_key_file) as client:
         task_id = short_ids.resolve(client, task)
-        answer = client.tasks.cancel(task_id)
-        if as_json:
-            output.document({"id": task_id, **task_output.plain(answer)})
-        elif answer.state == "cancelled":
-            output.line(f"{task_id} cancelled")
-        else:
-            output.line(f"{task_id} is {answer.state} and was asked to stop")
+        result = client.tasks.cancel(task_id)
+    if as_json:
+        output.document({"id": task_id, **task_output.as_document(result)})
+    elif result.state == "cancelled":
+        output.line(f"{task_id} cancelled")
+    else:
+        output.line(f"{task_id} is {result.state} and was told to stop")
 
 
-def limits(
+def explain(
+    task: options.TaskRef,
     *,
+    all_users: AllUsers = False,
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Show what your plan allows and how much of it is used."""
-    with connection.client(url, api_key_file) as client:
-        answer = client.limits()
+    """Print every reason why a task is not running, and what you can do about it."""
+    with connection.client(url, api_key_file, as_admin=all_users) as client:
+        if all_users:
+            explained = client.admin.explain(short_ids.resolve_of_all_users(client, task))
+        else:
+            explained = client.tasks.explain(short_ids.resolve(client, task))
     if as_json:
-        output.document(task_output.plain(answer))
+        output.document(task_output.as_document(explained))
         return
     output.record(
-        {
-            "plan": answer.plan.value,
-            "at once": task_output.tasks(answer.max_concurrent_agents),
-            "longest run": f"{answer.max_task_duration_minutes} min",
-            "hours used": _hours(answer.monthly_agent_hours_used, answer.monthly_agent_hours_limit),
-            "hours promised": f"{answer.monthly_agent_hours_promised:.2f}, to what runs",
-            "hours return": answer.billing_cycle_resets_at,
-            "without hours": task_output.without_hours(answer.on_exhausted),
-            "waiting": f"{answer.pending}"
-            + (f" of {answer.pending_limit}" if answer.pending_limit is not None else ""),
-            "may start": answer.window or "at any time",
-            **task_output.night(answer),
-        }
+        {"id": explained.id, "state": explained.state, "position": explained.queue_position}
     )
+    if explained.reasons:
+        rows = [(reason.code, reason.message) for reason in explained.reasons]
+        output.table(REASON_HEADERS, rows)
+    else:
+        output.line("Nothing keeps it from starting; the dispatcher will claim it next.")
 
 
 def queue_status(
@@ -143,38 +147,67 @@ def queue_status(
         ),
     ] = None,
     *,
-    for_all_users: Annotated[
-        bool,
-        typer.Option("--all-users", help="Everybody's, read from the database; for operators."),
+    all_users: Annotated[
+        bool, typer.Option("--all-users", help="Count the tasks of all users; for admins.")
     ] = False,
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Show how much of yours runs and waits."""
-    if for_all_users and task is not None:
-        raise Failure("--all-users and a task exclude each other", code=Code.USAGE)
-    if for_all_users:
-        locks.show_all_queues(as_json=as_json)
-        return
+    """Show how many of your tasks run and wait."""
+    if all_users and task is not None:
+        raise Failure("--all-users and ID exclude each other", code=Code.USAGE)
     if task is not None:
         get(task, as_json=as_json, url=url, api_key_file=api_key_file)
         return
-    with connection.client(url, api_key_file) as client:
-        answer = client.queue_status()
+    with connection.client(url, api_key_file, as_admin=all_users) as client:
+        if all_users:
+            _show_overview(client.admin.queue(), as_json=as_json)
+            return
+        status = client.queue_status()
     if as_json:
-        output.document(task_output.plain(answer))
+        output.document(task_output.as_document(status))
         return
     output.record(
         {
-            "running": f"{answer.running} of {answer.max_concurrent}",
-            "pending": str(answer.pending),
-            "can start more": answer.can_start_more,
-            "hours used": _hours(answer.monthly_hours_used, answer.monthly_hours_limit),
-            "held by": [hold.message for hold in answer.held_by],
+            "running": f"{status.running} of {status.max_concurrent}",
+            "pending": str(status.pending),
+            "can start more": status.can_start_more,
+            "hours used": task_output.hours_text(
+                status.monthly_hours_used, status.monthly_hours_limit
+            ),
+            "blocked by": [blocker.message for blocker in status.held_by],
         }
     )
 
 
-def _hours(used: float, limit: float | None) -> str:
-    return f"{used:.2f} of {limit:g}" if limit is not None else f"{used:.2f}, no limit"
+def _show_overview(overview: "QueueOverview", *, as_json: bool) -> None:
+    """Print what waits, what runs and which locks are held in the whole deployment."""
+    if as_json:
+        output.document(task_output.as_document(overview))
+        return
+    pending, active = overview.pending, overview.active
+    output.record(
+        {
+            "pending": f"{pending.total}, {pending.high} with high priority",
+            "slots": slots_text(active.slots_used, active.slots_max),
+            "by user": _counts(active.by_user),
+            "by project": _counts(active.by_project),
+            "locks": str(overview.user_locks.active),
+        }
+    )
+
+
+def slots_text(used: int, most: int) -> str:
+    """Return how many slots are in use.
+
+    >>> slots_text(1, 2), slots_text(1, 0)
+    ('1 of 2 in use', '1 in use, 0 available: workers are draining or gone, or the cap was lowered')
+    """
+    if used <= most:
+        return f"{used} of {most} in use"
+    return f"{used} in use, {most} available: workers are draining or gone, or the cap was lowered"
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))

@@ -1,4 +1,4 @@
-"""`overnight trigger`: have a graph let in when another has ended, look at such, take them back."""
+"""`overnight trigger`: submit a graph when another graph has ended."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,61 +13,72 @@ if TYPE_CHECKING:
     from overnight.models.account import Trigger
     from overnight.models.dags import DagCreate
 
-app = typer.Typer(help="Have graphs let in when others have ended.")
-HEADERS = ("ID", "AFTER", "WHEN", "STANDS", "TASKS", "TITLE")
-ENDS = ("completed", "failed", "finished")
+app = typer.Typer(help="Submit a graph when another graph has ended.", no_args_is_help=True)
+HEADERS = ("ID", "AFTER", "WHEN", "STATE", "TASKS", "TITLE")
+CONDITIONS = ("completed", "failed", "finished")
 
 
 @app.command("list")
 def list_(
     *,
     dag: Annotated[
-        str | None, typer.Option("--dag", metavar="ID", help="Only those of this graph.")
+        str | None, typer.Option("--dag", metavar="ID", help="Only triggers of this graph.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="How many at most.")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=1, max=100, help="Largest number of triggers to list.")
+    ] = 50,
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """List what the ends of your graphs set off, the newest first."""
-    with connection.client(url, api_key_file) as client, short_ids.blamed_on("--dag"):
-        named = None if dag is None else short_ids.resolve_dag(client, dag)
-        found = client.triggers.list(dag_id=named, limit=limit)
+    """List your triggers, newest first."""
+    with connection.client(url, api_key_file) as client, short_ids.naming_option("--dag"):
+        dag_id = None if dag is None else short_ids.resolve_dag(client, dag)
+        triggers = client.triggers.list(dag_id=dag_id, limit=limit)
     if as_json:
-        output.document([task_output.plain(one) for one in found])
+        output.document([task_output.as_document(trigger) for trigger in triggers])
         return
     rows = [
-        (one.id, one.dag_id, one.when, _standing(one), str(one.tasks), one.title) for one in found
+        (
+            output.Id(trigger.id),
+            output.Id(trigger.dag_id),
+            trigger.when,
+            _state(trigger),
+            trigger.tasks,
+            trigger.title,
+        )
+        for trigger in triggers
     ]
-    output.table(HEADERS, rows, empty="No triggers.")
+    output.table(HEADERS, rows, empty="No triggers.", optional=("TASKS",))
 
 
 @app.command()
 def add(
     dag: dags.DagRef,
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="The graph to let in, YAML or JSON; - is stdin.")
+        str, typer.Argument(metavar="FILE", help="Graph to submit, YAML or JSON; - reads stdin.")
     ],
     *,
     when: Annotated[
-        str, typer.Option(metavar="|".join(ENDS), help="How the first graph must end.")
+        str, typer.Option(metavar="|".join(CONDITIONS), help="How the other graph must have ended.")
     ] = "completed",
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Have the graph of a file let in, once, when another graph has ended."""
-    if when not in ENDS:
-        legal = f"Legal is {', '.join(ENDS)}."
-        raise Failure(f"--when: {when!r} is no end of a graph", hint=legal, code=Code.USAGE)
+    """Submit the graph of a file once, when another graph has ended."""
+    if when not in CONDITIONS:
+        hint = f"Allowed: {', '.join(CONDITIONS)}."
+        raise Failure(f"--when: {when!r} is not a condition", hint=hint, code=Code.USAGE)
     graph = _graph_in(file)
     with connection.client(url, api_key_file) as client:
-        made = client.triggers.create(short_ids.resolve_dag(client, dag), graph, when=when)
+        created = client.triggers.create(short_ids.resolve_dag(client, dag), graph, when=when)
     if as_json:
-        output.document(task_output.plain(made))
+        output.document(task_output.as_document(created))
     else:
-        output.line(made.id)
-        output.note(f"{made.title!r} is let in when {made.dag_id} is {made.when}.")
+        output.line(created.id)
+        parent = output.shown_id(created.dag_id)
+        output.note(f"{created.title!r} will be submitted when {parent} is {created.when}.")
 
 
 @app.command()
@@ -75,7 +86,7 @@ def remove(
     trigger: Annotated[
         str,
         typer.Argument(
-            metavar="ID", help="The trigger's id, or any beginning or ending that only it has."
+            metavar="ID", help="Id of the trigger, or a unique beginning or ending of it."
         ),
     ],
     *,
@@ -83,35 +94,36 @@ def remove(
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Take a trigger back that has not fired."""
+    """Remove a trigger that has not fired."""
     with connection.client(url, api_key_file) as client:
-        gone = client.triggers.drop(short_ids.resolve_trigger(client, trigger))
+        removed = client.triggers.drop(short_ids.resolve_trigger(client, trigger))
     if as_json:
-        output.document(task_output.plain(gone))
+        output.document(task_output.as_document(removed))
     else:
-        output.line(f"{gone.id} removed")
+        output.line(f"{removed.id} removed")
 
 
 def _graph_in(file: str) -> "DagCreate":
-    """Return the one graph that a file holds."""
+    """Return the graph of a file; raise Failure unless the file holds exactly one."""
     from overnight.models.dags import DagCreate
 
-    name, found = batch.read(file)
-    graphs = [one.what for one in found if isinstance(one.what, DagCreate)]
-    if len(graphs) != 1 or len(found) != 1:
+    name, entries = batch.read(file)
+    graphs = [entry.content for entry in entries if isinstance(entry.content, DagCreate)]
+    if len(graphs) != 1 or len(entries) != 1:
+        single_tasks = task_output.count_tasks(len(entries) - len(graphs))
         raise Failure(
-            f"{name} holds {len(graphs)} graphs and {task_output.tasks(len(found) - len(graphs))}",
-            hint="A trigger lets in one graph: an object with title and tasks.",
+            f"{name} holds {len(graphs)} graphs and {single_tasks}.",
+            hint="A trigger submits one graph: an object with title and tasks.",
             code=Code.USAGE,
         )
     return graphs[0]
 
 
-def _standing(trigger: "Trigger") -> str:
+def _state(trigger: "Trigger") -> str:
     if trigger.dropped_at is not None:
         return "removed"
     if trigger.fired_dag_id is not None:
-        return f"fired: {trigger.fired_dag_id}"
+        return f"fired: {output.shown_id(trigger.fired_dag_id)}"
     if trigger.refusal is not None:
-        return f"refused, is tried again: {trigger.refusal}"
+        return f"refused, will be retried: {trigger.refusal}"
     return "waiting" if trigger.due_at is None else "due"

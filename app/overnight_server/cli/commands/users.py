@@ -1,67 +1,92 @@
-"""`overnight user`: who may submit work, and on which plan."""
+"""`overnight user`: create users and change their plans, limits and windows.
 
-from typing import TYPE_CHECKING, Annotated
+All commands call the admin API. `add` and `admin` can write to the database directly with
+`--database`, because the first admin has no key yet.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from overnight_server.cli import database
+from overnight_server.cli import connection, database
 from overnight_server.cli.terminal import options, output, task_output
 from overnight_server.cli.terminal.failures import Code, Failure
 from overnight_server.domain.plans import OnExhausted, PlanTier
-from overnight_server.domain.windows import AtClosing
 
 if TYPE_CHECKING:
-    from overnight.models.admin import UserDetail
-    from overnight_server.control.users import NoLimit
-    from overnight_server.domain.ids import UserId
-    from overnight_server.domain.windows import Window
-    from overnight_server.store.db import Db
+    from overnight.models.admin import UserDetail, UserLimitsDetail
 
-app = typer.Typer(help="Add users, look at them and change what they may do, and when.")
+app = typer.Typer(
+    help="Create users and change their plans, limits and windows.", no_args_is_help=True
+)
 
-HEADERS = ("NAME", "PLAN", "RUNS", "WAIT", "HOURS", "NIGHT", "WINDOW", "STATE")
-# Python refuses to read a number of thousands of digits; no limit has as many as these.
+HEADERS = ("NAME", "PLAN", "RUNS", "WAIT", "HOURS", "NIGHT", "STATE", "WINDOW")
+NOTICE_HEADERS = ("AT", "KIND", "TASK", "DETAIL")
+# Python refuses to parse numbers of thousands of digits; no limit needs more digits than this.
 MOST_DIGITS = 18
-UserName = Annotated[str, typer.Argument(metavar="NAME", help="The user's name.")]
+UserName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.")]
+Database = Annotated[
+    bool,
+    typer.Option(
+        "--database",
+        help="Write to the database of OVERNIGHT_DATABASE_URL or of the local stack, without API.",
+    ),
+]
 
 
 @app.command()
 def add(
     name: UserName,
     *,
-    plan: Annotated[PlanTier, typer.Option(help="What the user may use.")] = PlanTier.FREE,
+    plan: Annotated[PlanTier, typer.Option(help="Plan of the user.")] = PlanTier.FREE,
     admin: Annotated[
-        bool, typer.Option("--admin", help="Let them act on every user under /api/v1/admin.")
+        bool, typer.Option("--admin", help="Give the user the rights of an admin.")
     ] = False,
+    direct: Database = False,
     as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
 ) -> None:
-    """Add a user; `overnight key issue` then gives them a key."""
+    """Create a user; `overnight key issue` then creates an API key for the user."""
+    name = name.strip()
+    if direct:
+        user_id = _add_directly(name, plan, is_admin=admin)
+    else:
+        with connection.client(url, api_key_file, as_admin=True) as client:
+            user_id = client.admin.create_user(name, plan=plan.value, is_admin=admin).id
+    if as_json:
+        output.document({"id": user_id, "name": name, "plan": plan.value, "is_admin": admin})
+    else:
+        output.line(user_id)
+        suffix = " --database" if direct else ""
+        command = f"overnight key issue {output.quoted(name)}{suffix}"
+        output.note(f"Create an API key for the user with `{command}`.")
+
+
+def _add_directly(name: str, plan: PlanTier, *, is_admin: bool) -> str:
     from sqlalchemy.exc import IntegrityError
 
     from overnight_server.control.users import create_user
 
-    name = name.strip()
-    with database.opened(database.FRONT_DOOR) as db:
+    with database.opened(database.ADMIN_ROLE) as db:
         try:
-            user_id = create_user(db, name=name, plan=plan, is_admin=admin)
+            return str(create_user(db, name=name, plan=plan, is_admin=is_admin))
         except IntegrityError as error:
-            raise Failure(f"there is a user {name!r} already") from error
-    if as_json:
-        output.document({"id": str(user_id), "name": name, "plan": plan.value, "is_admin": admin})
-    else:
-        output.line(str(user_id))
-        output.note(f"Give them a key with `overnight key issue {output.quoted(name)}`.")
+            raise Failure(f"A user {name!r} exists already.", code=Code.USAGE) from error
 
 
 @app.command("list")
-def list_(*, as_json: options.Json = False) -> None:
-    """List the users and what they use."""
-    from overnight_server.insight.users import list_users
-
-    with database.opened(database.FRONT_DOOR) as db:
-        users = list_users(db)
+def list_(
+    *,
+    as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
+) -> None:
+    """List all users with their plans and usage."""
+    with connection.client(url, api_key_file, as_admin=True) as client:
+        users = list(client.admin.users())
     if as_json:
-        output.document([user.model_dump() for user in users])
+        output.document([task_output.as_document(user) for user in users])
         return
     rows = [
         (
@@ -73,18 +98,20 @@ def list_(*, as_json: options.Json = False) -> None:
             + (
                 ""
                 if user.monthly_agent_hours_limit is None
-                else f"/{user.monthly_agent_hours_limit}"
+                else f"/{user.monthly_agent_hours_limit:g}"
             ),
             None if user.night_budget_usd is None else f"${user.night_budget_usd:.2f}",
-            None if user.window is None else str(user.window),
-            _standing(user),
+            _state(user),
+            _window_text(user),
         )
         for user in users
     ]
-    output.table(HEADERS, rows, empty="No users.")
+    optional = ("NIGHT", "WINDOW", "WAIT", "RUNS")
+    output.table(HEADERS, rows, empty="No users.", optional=optional)
     for user in users:
         if user.exceptions:
-            output.note(f"* {user.name} has exceptions to the plan: {', '.join(user.exceptions)}")
+            limits = ", ".join(user.exceptions)
+            output.note(f"* {user.name} has limits that differ from the plan: {limits}")
 
 
 @app.command()
@@ -93,14 +120,13 @@ def plan(
     tier: Annotated[PlanTier, typer.Argument(metavar="PLAN", help="free, pro, team, enterprise.")],
     *,
     as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
 ) -> None:
-    """Put a user on another plan, exceptions gone; it holds from the next claim on."""
-    from overnight_server.control.users import change_plan
-
-    with database.opened(database.FRONT_DOOR) as db:
-        user_id = known(db, name)
-        change_plan(db, user_id, tier, actor=database.operator())
-        _show_limits(db, name, user_id, as_json=as_json)
+    """Change the plan of a user, with all limits of the plan; it applies from the next claim."""
+    with connection.client(url, api_key_file, as_admin=True) as client:
+        client.admin.change_user(name, plan=tier.value)
+        _show_limits(name, client.admin.user_limits(name), as_json=as_json)
 
 
 @app.command()
@@ -108,91 +134,113 @@ def limits(
     name: UserName,
     *,
     concurrency: Annotated[
-        int | None, typer.Option(min=0, help="How many tasks may run at once.")
+        int | None, typer.Option(min=0, help="Number of tasks that may run at the same time.")
     ] = None,
     hours: Annotated[
-        str | None, typer.Option(metavar="N|unlimited", help="Hours of work a month.")
+        str | None, typer.Option(metavar="N|unlimited", help="Hours per month.")
     ] = None,
-    minutes: Annotated[int | None, typer.Option(min=1, help="How long one run may take.")] = None,
+    minutes: Annotated[int | None, typer.Option(min=1, help="Longest duration of one run.")] = None,
     max_pending: Annotated[
-        str | None, typer.Option(metavar="N|default", help="How many tasks may wait.")
+        str | None, typer.Option(metavar="N|default", help="Number of tasks that may wait.")
     ] = None,
     max_tasks_per_dag: Annotated[
-        str | None, typer.Option(metavar="N|default", help="How many tasks one graph may have.")
+        str | None, typer.Option(metavar="N|default", help="Number of tasks in one graph.")
     ] = None,
     on_exhausted: Annotated[
         OnExhausted | None,
-        typer.Option(help="Refuse what comes when the hours are used up, or let it wait."),
+        typer.Option(help="Reject or hold new tasks when the hours are used up."),
     ] = None,
     template: Annotated[
-        bool, typer.Option("--template", help="Back to the plan's own limits.")
+        bool, typer.Option("--template", help="Restore all limits of the plan.")
     ] = False,
     as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
 ) -> None:
-    """Show a user's limits, or make exceptions to the plan; they hold from the next claim on."""
-    from overnight_server.control.users import Overrides, override_limits, restore_template
-
-    chosen = Overrides(
-        concurrency=concurrency,
-        minutes=minutes,
-        hours=_number_or(hours, "unlimited", "--hours"),
+    """Show the limits of a user, or set limits that differ from the plan."""
+    changes = _limit_changes(
+        max_concurrent_agents=concurrency,
+        max_task_duration_minutes=minutes,
+        monthly_agent_hours_limit=_number_or(hours, "unlimited", "--hours"),
         max_pending=_number_or(max_pending, "default", "--max-pending"),
         max_tasks_per_dag=_number_or(max_tasks_per_dag, "default", "--max-tasks-per-dag"),
-        on_exhausted=on_exhausted,
+        on_exhausted=None if on_exhausted is None else on_exhausted.value,
     )
-    if template and chosen != Overrides():
+    if template and changes:
         raise Failure("--template excludes the other options", code=Code.USAGE)
-    with database.opened(database.FRONT_DOOR) as db:
-        user_id = known(db, name)
+    with connection.client(url, api_key_file, as_admin=True) as client:
         if template:
-            restore_template(db, user_id, actor=database.operator())
-        elif chosen != Overrides():
-            override_limits(db, user_id, chosen, actor=database.operator())
-        _show_limits(db, name, user_id, as_json=as_json)
+            client.admin.reset_limits(name)
+        elif changes:
+            client.admin.change_user(name, **changes)
+        _show_limits(name, client.admin.user_limits(name), as_json=as_json)
+
+
+@app.command()
+def hours(
+    name: UserName,
+    amount: Annotated[
+        float, typer.Argument(metavar="HOURS", help="Hours to charge; negative to give back.")
+    ],
+    *,
+    note: Annotated[str, typer.Option(help="Reason; kept in the ledger.")] = "",
+    as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
+) -> None:
+    """Charge hours to a user's current month, or give hours back: `user hours ada -- -2.5`."""
+    with connection.client(url, api_key_file, as_admin=True) as client:
+        after = client.admin.adjust_hours(name, amount, note=note)
+    _show_limits(name, after, as_json=as_json)
 
 
 @app.command()
 def rename(
     name: UserName,
-    new: Annotated[str, typer.Argument(metavar="NEW", help="The name from now on.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="New name of the user.")],
     *,
     as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
 ) -> None:
-    """Give a user another name; keys, tasks and limits stay."""
-    from sqlalchemy.exc import IntegrityError
-
-    from overnight_server.control.users import rename_user
-
+    """Rename a user; keys, tasks and limits stay."""
     new = new.strip()
-    with database.opened(database.FRONT_DOOR) as db:
-        try:
-            rename_user(db, known(db, name), new, actor=database.operator())
-        except IntegrityError as error:
-            raise Failure(f"there is a user {new!r} already") from error
+    with connection.client(url, api_key_file, as_admin=True) as client:
+        client.admin.change_user(name, name=new)
     if as_json:
         output.document({"name": new, "was": name})
     else:
-        output.line(f"{name} is {new} now.")
+        output.line(f"Renamed {name} to {new}.")
 
 
 @app.command()
-def disable(name: UserName, *, as_json: options.Json = False) -> None:
-    """Shut a user out: no key opens anything, nothing new starts; what runs may end."""
-    from overnight_server.control.users import disable_user
-
-    with database.opened(database.FRONT_DOOR) as db:
-        changed = disable_user(db, known(db, name), actor=database.operator())
-    _shut(name, disabled=True, changed=changed, as_json=as_json)
+def disable(
+    name: UserName,
+    *,
+    as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
+) -> None:
+    """Disable a user: keys are refused and no task starts; running tasks may end."""
+    with connection.client(url, api_key_file, as_admin=True) as client:
+        changed = client.admin.user(name).disabled_at is None
+        client.admin.disable_user(name)
+    _report_disabled(name, disabled=True, changed=changed, as_json=as_json)
 
 
 @app.command()
-def enable(name: UserName, *, as_json: options.Json = False) -> None:
-    """Let a user in again, with the keys and limits they had."""
-    from overnight_server.control.users import enable_user
-
-    with database.opened(database.FRONT_DOOR) as db:
-        changed = enable_user(db, known(db, name), actor=database.operator())
-    _shut(name, disabled=False, changed=changed, as_json=as_json)
+def enable(
+    name: UserName,
+    *,
+    as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
+) -> None:
+    """Enable a disabled user, with the same keys and limits as before."""
+    with connection.client(url, api_key_file, as_admin=True) as client:
+        changed = client.admin.user(name).disabled_at is not None
+        client.admin.enable_user(name)
+    _report_disabled(name, disabled=False, changed=changed, as_json=as_json)
 
 
 @app.command("admin")
@@ -200,101 +248,58 @@ def admin_(
     name: UserName,
     *,
     revoke: Annotated[
-        bool, typer.Option("--revoke", help="Make them a user like any other again.")
+        bool, typer.Option("--revoke", help="Take the rights of an admin away.")
     ] = False,
+    direct: Database = False,
     as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
 ) -> None:
-    """Make a user an admin, who acts on every user under /api/v1/admin; it holds at once."""
-    from overnight_server.control.users import appoint_admin
-
-    with database.opened(database.FRONT_DOOR) as db:
-        user_id = known(db, name)
-        changed = appoint_admin(db, user_id, is_admin=not revoke, actor=database.operator())
+    """Give a user the rights of an admin, who can act on all users; it applies at once."""
+    if direct:
+        changed = _appoint_directly(name, is_admin=not revoke)
+    else:
+        with connection.client(url, api_key_file, as_admin=True) as client:
+            changed = client.admin.user(name).is_admin == revoke
+            client.admin.change_user(name, is_admin=not revoke)
     if as_json:
         output.document({"name": name, "is_admin": not revoke, "changed": changed})
-        return
-    if changed:
+    elif changed:
         output.line(f"{name} is {'no longer' if revoke else 'now'} an admin.")
     else:
-        output.note(f"{name} was {'no' if revoke else 'an'} admin before.")
+        output.note(f"{name} was {'not' if revoke else 'already'} an admin.")
 
 
-def _shut(name: str, *, disabled: bool, changed: bool, as_json: bool) -> None:
-    stands = "disabled" if disabled else "enabled"
-    if as_json:
-        output.document({"name": name, "disabled": disabled, "changed": changed})
-    elif changed:
-        output.line(f"{name} is {stands}.")
-    else:
-        output.note(f"{name} was {stands} already.")
+def _appoint_directly(name: str, *, is_admin: bool) -> bool:
+    from overnight_server.control.users import appoint_admin
 
-
-def _standing(user: "UserDetail") -> str:
-    if user.disabled_at is not None:
-        return "disabled"
-    stands = "paused" if user.paused else "open"
-    return f"{stands}, admin" if user.is_admin else stands
+    with database.opened(database.ADMIN_ROLE) as db:
+        user_id = database.user_id_of(db, name)
+        return appoint_admin(db, user_id, is_admin=is_admin, actor=database.operator())
 
 
 @app.command()
 def notices(
     name: UserName,
     *,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=1, max=1000, help="Largest number of notices to list.")
+    ] = 50,
     as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
 ) -> None:
-    """List what a user should hear of, newest first: hours running out, tasks that keep failing."""
-    from overnight_server.insight.notices import list_notices
-
-    with database.opened() as db:
-        told = list_notices(db, known(db, name), limit=limit)
+    """List the notices of a user, newest first, such as hours that run out."""
+    with connection.client(url, api_key_file, as_admin=True) as client:
+        listed = client.admin.notices(name, limit=limit)
     if as_json:
-        output.document([notice.model_dump() for notice in told])
+        output.document([task_output.as_document(notice) for notice in listed])
         return
-    rows = [(notice.at, notice.kind, notice.task_id, notice.detail) for notice in told]
-    output.table(("AT", "KIND", "TASK", "DETAIL"), rows, empty="Nothing to tell.")
-
-
-def _number_or(given: str | None, word: str, option: str) -> "int | NoLimit | None":
-    from overnight_server.control.users import NoLimit
-
-    if given is None:
-        return None
-    if given == word:
-        return NoLimit.NO_LIMIT
-    if given.isascii() and given.isdecimal() and len(given) <= MOST_DIGITS:
-        return int(given)
-    legal = f"a whole number from 0 or {word!r}"
-    raise Failure(f"{option}: {given!r} is not legal; write {legal}", code=Code.USAGE)
-
-
-def _show_limits(db: "Db", name: str, user_id: "UserId", *, as_json: bool) -> None:
-    from overnight_server.insight.limits import user_limits
-
-    deployment = database.settings().max_pending_per_user
-    view = user_limits(db, user_id, default_max_pending=deployment)
-    if as_json:
-        output.document({"name": name, **view.model_dump()})
-        return
-    limit = view.monthly_agent_hours_limit
-    output.record(
-        {
-            "name": name,
-            "plan": view.plan,
-            "at once": task_output.tasks(view.max_concurrent_agents),
-            "longest run": f"{view.max_task_duration_minutes} min",
-            "hours used": f"{view.monthly_agent_hours_used:.2f}"
-            + (", no limit" if limit is None else f" of {limit}"),
-            "in one graph": view.max_tasks_per_dag,
-            "hours promised": f"{view.monthly_agent_hours_promised:.2f}, to what runs",
-            "hours return": view.billing_cycle_resets_at,
-            "without hours": task_output.without_hours(view.on_exhausted),
-            "waiting": f"{view.pending} of {view.pending_limit}"
-            + (", as the deployment says" if view.max_pending is None else ""),
-            "may start": view.window or "at any time",
-            **task_output.night(view),
-        }
-    )
+    rows = [
+        (notice.at, notice.kind, notice.task_id and output.Id(notice.task_id), notice.detail)
+        for notice in listed
+    ]
+    output.table(NOTICE_HEADERS, rows, empty="No notices.")
 
 
 @app.command()
@@ -307,52 +312,76 @@ def window(
     at_closing: options.WindowAtClosing = None,
     off: options.WindowOff = False,
     as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
 ) -> None:
-    """Show a user's night window, or give one outside of which no work starts; it holds at once."""
-    from overnight_server.control.windows import set_window
-    from overnight_server.insight.users import list_users
-
-    is_look = zone is opens is closes is at_closing is None and not off
-    wanted = None if is_look else _window(zone, opens, closes, at_closing, off=off)
-    with database.opened(database.FRONT_DOOR) as db:
-        user_id = known(db, name)
-        if not is_look:
-            set_window(db, user_id, wanted)
-        [user] = [one for one in list_users(db) if one.name == name]
+    """Show or set the night window of a user: the user's tasks start only inside it."""
+    fields = options.window_fields(zone, opens, closes, at_closing, off=off)
+    with connection.client(url, api_key_file, as_admin=True) as client:
+        if off or fields is not None:
+            user = client.admin.change_user(name, window=fields)
+        else:
+            user = client.admin.user(name)
     if as_json:
-        output.document({"name": name, "window": user.window and user.window.model_dump()})
+        shown = user.window and task_output.as_document(user.window)
+        output.document({"name": name, "window": shown})
     elif user.window is None:
-        output.line(f"{name}'s work may start at any time.")
+        output.line(f"{name} has no window: tasks start at any time.")
     else:
         closing = user.window.at_closing
-        output.line(f"{name}'s work may start {user.window}; at closing: {closing}.")
+        output.line(f"Tasks of {name} start {_window_text(user)}; at closing: {closing}.")
 
 
-def _window(
-    zone: str | None,
-    opens: str | None,
-    closes: str | None,
-    at_closing: AtClosing | None,
-    *,
-    off: bool,
-) -> "Window | None":
-    from overnight_server.domain.windows import parse_window
-
-    if off:
-        if zone or opens or closes:
-            raise typer.BadParameter("--off takes the window away; leave the other options out")
+def _window_text(user: "UserDetail") -> str | None:
+    if user.window is None:
         return None
-    if zone is None or opens is None or closes is None:
-        raise typer.BadParameter("a window needs --zone, --from and --to; --off takes it away")
-    with database.reaching():
-        return parse_window(zone, opens, closes, at_closing or AtClosing.FINISH)
+    return f"{user.window.opens}-{user.window.closes} {user.window.zone}"
 
 
-def known(db: "Db", name: str) -> "UserId":
-    """Return the user of this name, or fail saying how to see who there is."""
-    from overnight_server.insight.users import find_user
+def _state(user: "UserDetail") -> str:
+    if user.disabled_at is not None:
+        return "disabled"
+    state = "paused" if user.paused else "open"
+    return f"{state}, admin" if user.is_admin else state
 
-    user_id = find_user(db, name)
-    if user_id is None:
-        raise Failure(f"there is no user {name!r}", hint="`overnight user list` shows them.")
-    return user_id
+
+def _report_disabled(name: str, *, disabled: bool, changed: bool, as_json: bool) -> None:
+    state = "disabled" if disabled else "enabled"
+    if as_json:
+        output.document({"name": name, "disabled": disabled, "changed": changed})
+    elif changed:
+        output.line(f"{name} is {state}.")
+    else:
+        output.note(f"{name} was already {state}.")
+
+
+class _NoLimit:
+    """The option asks for no limit, or for that of the deployment."""
+
+
+def _number_or(text: str | None, word: str, option: str) -> "int | _NoLimit | None":
+    """Return the number of an option, _NoLimit for `word`, None if the option is absent."""
+    if text is None:
+        return None
+    if text == word:
+        return _NoLimit()
+    if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS:
+        return int(text)
+    message = f"{option}: {text!r} is not valid; write a whole number from 0 or {word!r}"
+    raise Failure(message, code=Code.USAGE)
+
+
+def _limit_changes(**options: object) -> dict[str, Any]:
+    """Return the fields to send: null for _NoLimit, and nothing for absent options."""
+    return {
+        field: None if isinstance(value, _NoLimit) else value
+        for field, value in options.items()
+        if value is not None
+    }
+
+
+def _show_limits(name: str, limits: "UserLimitsDetail", *, as_json: bool) -> None:
+    if as_json:
+        output.document({"name": name, **task_output.as_document(limits)})
+    else:
+        task_output.show_limits(limits, name=name, tasks_per_graph=limits.max_tasks_per_dag)

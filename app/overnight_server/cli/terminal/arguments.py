@@ -1,4 +1,4 @@
-"""Reading what people type: durations, JSON, and text that may come from a file or from stdin."""
+"""Parse arguments: durations, instants, JSON, and text from a file or from stdin."""
 
 import json
 import re
@@ -16,9 +16,9 @@ _LONGEST = 10 * 365 * _UNITS["d"]
 
 
 def seconds(text: str | int) -> int:
-    """Read a duration such as `90`, `45s`, `30m`, `1h30m` or `2d`, and return its seconds.
+    """Parse a duration such as `90`, `45s`, `30m`, `1h30m` or `2d`, and return its seconds.
 
-    A default passes through here too, and is a number already.
+    Typer also passes the default value, which is an int, through this parser.
 
     >>> seconds("1h30m")
     5400
@@ -27,7 +27,7 @@ def seconds(text: str | int) -> int:
         return text
     match = _DURATION.fullmatch(text.strip().lower())
     if match is None or not any(match.groups()):
-        raise typer.BadParameter(f"{text!r} is no duration; write 90, 45s, 30m, 1h30m or 2d")
+        raise typer.BadParameter(f"{text!r} is not a duration; write 90, 45s, 30m, 1h30m or 2d")
     total = sum(
         int(number or 0) * unit
         for number, unit in zip(match.groups(), _UNITS.values(), strict=True)
@@ -40,9 +40,9 @@ def seconds(text: str | int) -> int:
 
 
 def instant(text: str, *, legal: str = "07:00 or 2030-01-31T07:00Z") -> datetime:
-    """Read an instant such as `07:00` (the next one, here) or `2030-01-31T07:00Z`.
+    """Parse an instant such as `07:00` (the next one, local time) or `2030-01-31T07:00Z`.
 
-    `legal` is what to write instead of one that cannot be read.
+    `legal` shows the accepted forms in the error message.
     """
     now = datetime.now().astimezone()
     if clock := _CLOCK.fullmatch(text.strip()):
@@ -52,13 +52,13 @@ def instant(text: str, *, legal: str = "07:00 or 2030-01-31T07:00Z") -> datetime
     try:
         at = datetime.fromisoformat(text.strip())
     except ValueError as error:
-        message = f"{text!r} is no instant; write {legal}"
+        message = f"{text!r} is not an instant; write {legal}"
         raise typer.BadParameter(message) from error
     return at.astimezone()
 
 
-def moment(text: str) -> datetime:
-    """Read an instant of any time: `2030-01-31T07:00Z`, `07:00` (the last one), or `8h` ago."""
+def past_instant(text: str) -> datetime:
+    """Parse an instant such as `2030-01-31T07:00Z`, `07:00` (the latest one), or `8h` (ago)."""
     if _DURATION.fullmatch(text.strip().lower()) and text.strip():
         return datetime.now().astimezone() - timedelta(seconds=seconds(text))
     at = instant(text, legal=OR_DURATION)
@@ -67,39 +67,39 @@ def moment(text: str) -> datetime:
     return at
 
 
-def coming(text: str) -> datetime:
-    """Read an instant that lies ahead."""
-    return _ahead(text, instant(text))
+def future_instant(text: str) -> datetime:
+    """Parse an instant; raise BadParameter if it is in the past."""
+    return _check_future(text, instant(text))
 
 
-def _ahead(text: str, at: datetime) -> datetime:
+def _check_future(text: str, at: datetime) -> datetime:
     if at <= datetime.now().astimezone():
-        raise typer.BadParameter(f"{text!r} has passed; name a time that is still to come")
+        raise typer.BadParameter(f"{text!r} is in the past; write a future time")
     return at
 
 
 def deadline(text: str) -> datetime:
-    """Read an instant that lies ahead, or a duration from now such as `8h`."""
+    """Parse a future instant, or a duration from now such as `8h`."""
     if _DURATION.fullmatch(text.strip().lower()) and text.strip():
         return datetime.now().astimezone() + timedelta(seconds=seconds(text))
-    return _ahead(text, instant(text, legal=OR_DURATION))
+    return _check_future(text, instant(text, legal=OR_DURATION))
 
 
 def _same_time_tomorrow(at: datetime) -> datetime:
-    # By the clock on the wall, which a change of summer time moves against the sun.
+    # Computed without a zone, so that the time of day stays the same across a change of the clocks.
     return (at.replace(tzinfo=None) + timedelta(days=1)).astimezone()
 
 
-def text_of(given: str) -> str:
-    """Return the text itself, or what `@file` or `-` (stdin) holds."""
-    if given == "-":
+def text_of(argument: str) -> str:
+    """Return the argument itself, or the text of the file in `@file`, or stdin for `-`."""
+    if argument == "-":
         try:
             return sys.stdin.read()
         except UnicodeDecodeError as error:
             raise typer.BadParameter("cannot read stdin: it is not UTF-8 text") from error
-    if not given.startswith("@"):
-        return given
-    path = Path(given[1:]).expanduser()
+    if not argument.startswith("@"):
+        return argument
+    path = Path(argument[1:]).expanduser()
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -108,10 +108,10 @@ def text_of(given: str) -> str:
         raise typer.BadParameter(f"cannot read {path}: it is not UTF-8 text") from error
 
 
-def json_object(given: str) -> dict[str, object]:
-    """Read a JSON object from the text itself, from `@file` or from `-` (stdin)."""
+def json_object(argument: str) -> dict[str, object]:
+    """Parse a JSON object from the argument itself, from `@file`, or from stdin for `-`."""
     try:
-        value = json.loads(text_of(given), parse_constant=_refuse_constant)
+        value = json.loads(text_of(argument), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"not valid JSON: {error}") from error
     if not isinstance(value, dict):
@@ -120,5 +120,5 @@ def json_object(given: str) -> dict[str, object]:
 
 
 def _refuse_constant(name: str) -> None:
-    # Python reads NaN and Infinity, but Postgres and everybody else refuse them.
-    raise typer.BadParameter(f"not valid JSON: {name} is no JSON number")
+    # Python parses NaN and Infinity, but JSON does not have them and Postgres refuses them.
+    raise typer.BadParameter(f"not valid JSON: {name} is not a JSON number")

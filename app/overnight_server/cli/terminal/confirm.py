@@ -1,17 +1,22 @@
-"""Asking a person before something is done that cannot be undone."""
+"""Ask a person to confirm an act that cannot be undone."""
 
 import sys
 
 import typer
 
+from overnight_server.cli.terminal import output
+from overnight_server.cli.terminal.failures import Code, Failure
+
 YES = frozenset({"y", "yes"})
 
 
-def confirm(question: str) -> None:
-    """Go on after a yes; anything else, and nobody there to answer, declines.
+def confirm(question: str, *, hint: str = "") -> None:
+    """Return after a yes; raise Abort after any other answer, Failure if stdin is no terminal.
 
-    All of it is on stderr: Typer would leave a blank on stdout, before the data.
+    The question goes to stderr, because Typer's own prompt would write to stdout, before the data.
     """
+    if not output.is_terminal(sys.stdin):
+        raise Failure("Confirmation needs a terminal; pass --yes.", hint=hint, code=Code.USAGE)
     sys.stderr.write(f"{question} [y/N]: ")
     sys.stderr.flush()
     answer = sys.stdin.readline()

@@ -1,4 +1,4 @@
-"""How a command fails: one line saying what, one saying what to do, and a code for scripts."""
+"""Report how a command fails: what happened, what to do, and an exit code for scripts."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from overnight_server.cli.terminal.output import note
 
 
 class Code(IntEnum):
-    """What a script may read from the exit code."""
+    """The exit codes of `overnight`."""
 
     OK = 0
     FAILED = 1
@@ -22,9 +22,10 @@ class Code(IntEnum):
 
 
 class Failure(Exception):
-    """An expected fault, told in one line without a traceback; `word` names it for programs.
+    """An expected failure, reported without a traceback.
 
-    Several faults of one thing stand each on a line before it; programs read them as `faults`.
+    `error_code` names it for programs. `lines` are printed before the message, one for each fault
+    of a file; programs read the same faults as `faults`.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class Failure(Exception):
         *,
         hint: str = "",
         code: Code = Code.FAILED,
-        word: str = "",
+        error_code: str = "",
         lines: Sequence[str] = (),
         faults: Sequence[Mapping[str, object]] = (),
     ) -> None:
@@ -41,28 +42,21 @@ class Failure(Exception):
         self.message = message
         self.hint = hint
         self.code = code
-        self.word = word or code.name
+        self.error_code = error_code or code.name
         self.lines = lines
         self.faults = faults
 
 
-def tell(
-    message: str,
-    hint: str = "",
-    *,
-    word: str = "",
-    lines: Sequence[str] = (),
-    faults: Sequence[Mapping[str, object]] = (),
-    as_json: bool = False,
-) -> None:
-    """Say on stderr what went wrong and, if known, what to do about it."""
+def report(failure: Failure, *, as_json: bool = False) -> None:
+    """Print on stderr what went wrong and what to do about it."""
+    message = " ".join(failure.message.split())
     if as_json:
-        error = {"code": word, "message": " ".join(message.split()), "hint": hint or None}
-        more = {"faults": faults} if faults else {}
-        note(json.dumps({"error": {**error, **more}}, ensure_ascii=False))
+        error = {"code": failure.error_code, "message": message, "hint": failure.hint or None}
+        faults = {"faults": failure.faults} if failure.faults else {}
+        note(json.dumps({"error": {**error, **faults}}, ensure_ascii=False))
         return
-    for line in lines:
+    for line in failure.lines:
         note(line)
-    note(f"Error: {' '.join(message.split())}")
-    for line in hint.splitlines():
+    note(f"Error: {message}")
+    for line in failure.hint.splitlines():
         note(line)

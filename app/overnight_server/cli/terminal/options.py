@@ -1,28 +1,34 @@
-"""Options that many commands share, worded once."""
+"""Options and arguments that several commands share."""
 
+import functools
+import inspect
+import re
+from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from overnight_server.cli import connection
 from overnight_server.cli.commands import completion
-from overnight_server.cli.terminal import arguments
-from overnight_server.domain.windows import AtClosing
+from overnight_server.cli.terminal import arguments, output
+from overnight_server.cli.terminal.failures import Code, Failure
 
 Url = Annotated[
     str | None,
     typer.Option(
         "--url",
-        help="Where the server answers; else OVERNIGHT_URL, a profile, or the local home.",
+        help="Address of the server. Default: OVERNIGHT_URL, a profile, or the local stack.",
         rich_help_panel="Connection",
     ),
 ]
-# The key itself is never an argument: everybody on the machine can read those.
+# The key itself is never an argument, because every user of the machine can read arguments.
 KeyFile = Annotated[
     Path | None,
     typer.Option(
         "--api-key-file",
-        help="A file that holds the API key; else OVERNIGHT_API_KEY, else the local home.",
+        help="File that holds the API key. Default: OVERNIGHT_API_KEY, or the local stack's key.",
         rich_help_panel="Connection",
     ),
 ]
@@ -31,7 +37,7 @@ Profile = Annotated[
     typer.Option(
         "--profile",
         metavar="NAME",
-        help="The server of this profile; else OVERNIGHT_PROFILE, else the default one.",
+        help="Use the server of this profile. Default: OVERNIGHT_PROFILE, or the default profile.",
         rich_help_panel="Connection",
     ),
 ]
@@ -41,36 +47,135 @@ TaskRef = Annotated[
     str,
     typer.Argument(
         metavar="ID",
-        help="The task's id, any beginning or ending that only it has, or GRAPH/TASK.",
+        help="Id of the task, a unique beginning or ending of it, or GRAPH/TASK.",
         autocompletion=completion.task_ids,
     ),
 ]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 WaitTimeout = Annotated[
     int,
     typer.Option(
         metavar="DURATION",
-        help="How long to wait at most, such as 90s, 30m or 8h.",
+        help="Longest time to wait, such as 90s, 30m or 8h.",
         parser=arguments.seconds,
         show_default="10m",
     ),
 ]
 TEN_MINUTES = 600
+_TIME_OF_DAY = re.compile(r"([01]\d|2[0-3]):[0-5]\d")
+
+
+class AtClosing(StrEnum):
+    """What happens to running and waiting tasks when a window closes."""
+
+    STOP = "stop"
+    FINISH = "finish"
+    CONTINUE = "continue"
+
+
 WindowZone = Annotated[
-    str | None, typer.Option(help="The time zone, an IANA name such as Europe/Berlin.")
+    str | None, typer.Option(help="Time zone, an IANA name such as Europe/Berlin.")
 ]
 WindowOpens = Annotated[
-    str | None, typer.Option("--from", metavar="HH:MM", help="When work may begin to start.")
+    str | None, typer.Option("--from", metavar="HH:MM", help="When the window opens.")
 ]
 WindowCloses = Annotated[
     str | None,
-    typer.Option("--to", metavar="HH:MM", help="When it ends; the next day if before --from."),
+    typer.Option("--to", metavar="HH:MM", help="When it closes; on the next day if before --from."),
 ]
 WindowAtClosing = Annotated[
     AtClosing | None,
     typer.Option(
-        help="At closing time, runs are handed back (stop) or finish; what was waiting by then "
-        "may still start (continue).",
+        help="When the window closes: stop returns running tasks to the queue, finish lets them "
+        "end, continue also starts the tasks that were waiting by then.",
         show_default="finish",
     ),
 ]
-WindowOff = Annotated[bool, typer.Option("--off", help="Let work start at any time.")]
+WindowOff = Annotated[bool, typer.Option("--off", help="Remove the window.")]
+
+
+def window_fields(
+    zone: str | None,
+    opens: str | None,
+    closes: str | None,
+    at_closing: AtClosing | None,
+    *,
+    off: bool,
+) -> dict[str, str] | None:
+    """Return the window that the options describe; None if they describe none.
+
+    Raise BadParameter when the options contradict each other or are incomplete.
+    """
+    times = [zone, opens, closes]
+    if off and (any(times) or at_closing):
+        raise typer.BadParameter("--off removes the window; leave the other options out")
+    if off or not (any(times) or at_closing):
+        return None
+    if zone is None or opens is None or closes is None:
+        raise typer.BadParameter("a window needs --zone, --from and --to; --off removes it")
+    for option, time in (("--from", opens), ("--to", closes)):
+        if not _TIME_OF_DAY.fullmatch(time):
+            raise typer.BadParameter(f"{option}: {time!r} is not a time of day; write HH:MM")
+    rule = (at_closing or AtClosing.FINISH).value
+    return {"zone": zone, "opens": opens, "closes": closes, "at_closing": rule}
+
+
+Command = Callable[..., None]
+
+
+def add_common_options(tree: typer.Typer) -> None:
+    """Add --profile to every command that calls the server, --jsonl to every one with --json."""
+    for command in tree.registered_commands:
+        if command.callback is not None:
+            command.callback = _with_common_options(command.callback)
+    for group in tree.registered_groups:
+        if group.typer_instance is not None:
+            add_common_options(group.typer_instance)
+
+
+def _with_common_options(command: Command) -> Command:
+    parameters = inspect.signature(command).parameters
+    key_file = parameters.get("api_key_file")
+    if key_file is not None and key_file.annotation is KeyFile and "profile" not in parameters:
+        command = _with_option(command, "profile", Profile, None, _run_with_profile)
+    if "as_json" in parameters and "jsonl" not in parameters:
+        command = _with_option(command, "jsonl", JsonLines, False, _run_with_json_lines)
+    return command
+
+
+def _with_option(
+    command: Command,
+    name: str,
+    annotation: object,
+    default: object,
+    run: Callable[[Command, Any, dict[str, Any]], None],
+) -> Command:
+    """Return the command with one more option; `run` gets its value and calls the command."""
+
+    @functools.wraps(command)
+    def extended(**values: Any) -> None:  # noqa: ANN401 - whatever the command accepts
+        run(command, values.pop(name), values)
+
+    signature = inspect.signature(command)
+    option = inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
+    parameters = [*signature.parameters.values(), option]
+    extended.__dict__["__signature__"] = signature.replace(parameters=parameters)
+    extended.__annotations__ = {**command.__annotations__, name: annotation}
+    return extended
+
+
+def _run_with_profile(command: Command, profile: str | None, values: dict[str, Any]) -> None:
+    with connection.selected_profile(profile):
+        command(**values)
+
+
+def _run_with_json_lines(command: Command, jsonl: bool, values: dict[str, Any]) -> None:
+    if not jsonl:
+        command(**values)
+        return
+    if values["as_json"]:
+        raise Failure("--json and --jsonl exclude each other", code=Code.USAGE)
+    with output.json_lines():
+        command(**{**values, "as_json": True})

@@ -1,4 +1,4 @@
-"""The root of the command tree, where every expected fault ends as one line and an exit code."""
+"""The root of the command tree: report every expected failure and set the exit code."""
 
 import sys
 from collections.abc import Sequence
@@ -7,11 +7,22 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from overnight_server.cli.terminal.failures import Code, Failure, tell
+from overnight_server.cli.terminal.failures import Code, Failure, report
+
+# What `pip install overnight` does not bring, and the extra that does.
+SERVER_PACKAGES = frozenset(
+    {
+        *("alembic", "celery", "fastapi", "flower", "jsonschema", "kombu", "psycopg2"),
+        *("pydantic_settings", "redis", "sqlalchemy", "starlette", "structlog", "ulid", "uvicorn"),
+        *("anyio", "cronsim", "dotenv", "jwt", "prometheus_client", "psutil"),
+    }
+)
+# The local stack needs its own Postgres and Redis besides the server.
+NEEDS_ALL = frozenset({"up", "down", "doctor"})
 
 
 class Root(TyperGroup):
-    """A group that tells faults its own way instead of drawing them in boxes."""
+    """A group that reports failures as one line and a hint instead of drawing a box."""
 
     def main(
         self,
@@ -22,10 +33,10 @@ class Root(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401
-        """Run one command line and leave with the code that says how it went."""
+        """Run one command line and exit with the code of its result."""
         code: object
-        given = sys.argv[1:] if args is None else args
-        as_json = "--json" in given or "--jsonl" in given
+        arguments = sys.argv[1:] if args is None else args
+        as_json = "--json" in arguments or "--jsonl" in arguments
         try:
             code = super().main(
                 args=args,
@@ -36,34 +47,39 @@ class Root(TyperGroup):
                 **extra,
             )
         except Failure as failure:
-            tell(
-                failure.message,
-                failure.hint,
-                word=failure.word,
-                lines=failure.lines,
-                faults=failure.faults,
-                as_json=as_json,
-            )
+            report(failure, as_json=as_json)
             code = failure.code
         except typer.TyperException as misuse:
-            # A group called bare has shown its help already and has nothing to add.
+            # A group without a command has printed its help, and its message is empty.
             if message := misuse.format_message():
-                tell(message, _usage_hint(misuse), word=Code.USAGE.name, as_json=as_json)
+                usage = Failure(message, hint=_usage_hint(misuse), code=Code.USAGE)
+                report(usage, as_json=as_json)
             code = misuse.exit_code
-        except typer.Abort as left:
-            # A question makes one of Ctrl-C and of no; what was pressed is still to be seen.
-            if isinstance(left.__context__, KeyboardInterrupt):
+        except typer.Abort as abort:
+            # A prompt raises Abort for Ctrl-C and for no; only the context tells them apart.
+            if isinstance(abort.__context__, KeyboardInterrupt):
                 code = Code.INTERRUPTED
             else:
-                tell("declined", word="DECLINED", as_json=as_json)
+                report(Failure("declined", error_code="DECLINED"), as_json=as_json)
                 code = Code.WAITED_IN_VAIN
         sys.exit(int(code) if isinstance(code, int) else Code.OK)
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401
-        """Run the command and flush what it wrote, while a closed pipe can still be met calmly."""
-        result = super().invoke(ctx)
+        """Run the command, and flush stdout while a closed pipe can still be handled."""
+        try:
+            result = super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] not in SERVER_PACKAGES:
+                raise
+            raise _missing_server(ctx.invoked_subcommand) from error
         sys.stdout.flush()
         return result
+
+
+def _missing_server(command: str) -> Failure:
+    extra = "all" if command in NEEDS_ALL else "server"
+    message = f"`overnight {command}` needs the server: pip install 'overnight[{extra}]'"
+    return Failure(message, code=Code.USAGE)
 
 
 def _usage_hint(misuse: typer.TyperException) -> str:

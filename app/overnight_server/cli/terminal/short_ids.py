@@ -1,6 +1,6 @@
-"""What a person means: its whole id, or any beginning or ending that only it has.
+"""Find the object a person means: by its whole id, or by a unique beginning or ending of it.
 
-A task of a graph also goes by `GRAPH/TASK`, both by id or part of it, the task also by its name.
+A task of a graph can also be written as `GRAPH/TASK`, where TASK is its name or a part of its id.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,37 +14,43 @@ if TYPE_CHECKING:
 
 PREFIX, DAG_PREFIX = "task_", "dag_"
 BULK_PREFIX, TRIGGER_PREFIX = "bulk_", "trigger_"
-WHOLE = 26
-# Short names are for what one is busy with; older tasks have their whole id.
+ID_LENGTH = 26
+# Abbreviations are looked up among so many recent objects; older ones need the whole id.
 RECENT = 500
 RECENT_TRIGGERS = 100
-SHOWN = 5
-# The ending of an id is random: so much of it names one among all that a person ever has.
-SHORT = 8
+LISTED = 5
 
 
-def resolve(client: "Client", given: str) -> str:
-    """Return the id of the one task of the caller's that `given` names."""
-    graph, slash, task = given.rpartition("/")
+def resolve(client: "Client", reference: str) -> str:
+    """Return the id of the caller's task that `reference` identifies."""
+    graph, slash, task = reference.rpartition("/")
     if slash:
-        return _in_graph(client, graph, task)
-    if is_whole(given):
-        return whole(given)
+        return _resolve_in_graph(client, graph, task)
+    if is_whole(reference):
+        return whole(reference)
     recent = [task.id for task in client.tasks.list(limit=RECENT)]
-    return choose(given, recent, among="recent tasks")
+    return choose(reference, recent, among="recent task")
 
 
-def resolve_dag(client: "Client", given: str) -> str:
-    """Return the id of the one graph of the caller's that `given` names."""
-    if is_whole(given):
-        return DAG_PREFIX + _name(given)
+def resolve_of_all_users(client: "Client", reference: str) -> str:
+    """Return the id of the task that `reference` identifies, whoever owns it; for admins."""
+    if is_whole(reference):
+        return whole(reference)
+    recent = client.admin.recent_task_ids(limit=RECENT)
+    return choose(reference, recent, among="recent task of any user")
+
+
+def resolve_dag(client: "Client", reference: str) -> str:
+    """Return the id of the caller's graph that `reference` identifies."""
+    if is_whole(reference):
+        return DAG_PREFIX + _letters(reference)
     recent = [dag.id for dag in client.dags.list(limit=RECENT)]
-    return choose(given, recent, among="recent graphs")
+    return choose(reference, recent, among="recent graph")
 
 
 @contextmanager
-def blamed_on(option: str) -> Iterator[None]:
-    """Name the option whose graph cannot be found."""
+def naming_option(option: str) -> Iterator[None]:
+    """Add the option's name to the failure when its graph cannot be found."""
     from overnight.errors import DagNotFound
 
     try:
@@ -53,100 +59,99 @@ def blamed_on(option: str) -> Iterator[None]:
         failure.message = f"{option}: {failure.message}"
         raise
     except DagNotFound as error:
-        hint = "`overnight dag list` shows those there are."
-        raise Failure(f"{option}: {error.message}", hint=hint, word=error.code) from error
+        hint = "`overnight dag list` shows your graphs."
+        raise Failure(f"{option}: {error.message}", hint=hint, error_code=error.code) from error
 
 
-def resolve_bulk(client: "Client", given: str) -> str:
-    """Return the id of the one bulk operation of the caller's that `given` names."""
-    if is_whole(given):
-        return BULK_PREFIX + _name(given)
+def resolve_bulk(client: "Client", reference: str) -> str:
+    """Return the id of the caller's bulk operation that `reference` identifies."""
+    if is_whole(reference):
+        return BULK_PREFIX + _letters(reference)
     recent = [bulk.id for bulk in client.bulk.list(limit=RECENT)]
-    return choose(given, recent, among="recent bulk operations")
+    return choose(reference, recent, among="recent bulk operation")
 
 
-def resolve_trigger(client: "Client", given: str) -> str:
-    """Return the id of the one trigger of the caller's that `given` names."""
-    if is_whole(given):
-        return TRIGGER_PREFIX + _name(given)
-    recent = [one.id for one in client.triggers.list(limit=RECENT_TRIGGERS)]
-    return choose(given, recent, among="recent triggers")
+def resolve_trigger(client: "Client", reference: str) -> str:
+    """Return the id of the caller's trigger that `reference` identifies."""
+    if is_whole(reference):
+        return TRIGGER_PREFIX + _letters(reference)
+    recent = [trigger.id for trigger in client.triggers.list(limit=RECENT_TRIGGERS)]
+    return choose(reference, recent, among="recent trigger")
 
 
-def resolve_either(client: "Client", given: str) -> str:
-    """Return the id of the one task or graph of the caller's that `given` names.
+def resolve_task_or_dag(client: "Client", reference: str) -> str:
+    """Return the id of the caller's task or graph that `reference` identifies.
 
-    A whole id without its prefix is a task's, and so is what names a lone task and its graph of
-    one, which have the same letters.
+    A whole id without a prefix is read as a task's. So is an abbreviation that fits a single task
+    and its graph of one, whose ids have the same letters.
     """
-    if given.strip().lower().startswith(DAG_PREFIX) and "/" not in given:
-        return resolve_dag(client, given)
-    if is_whole(given) or "/" in given or given.strip().lower().startswith(PREFIX):
-        return resolve(client, given)
+    if reference.strip().lower().startswith(DAG_PREFIX) and "/" not in reference:
+        return resolve_dag(client, reference)
+    if is_whole(reference) or "/" in reference or reference.strip().lower().startswith(PREFIX):
+        return resolve(client, reference)
     recent = [task.id for task in client.tasks.list(limit=RECENT)]
     recent += [dag.id for dag in client.dags.list(limit=RECENT)]
-    return choose(given, recent, among="recent tasks and graphs")
+    return choose(reference, recent, among="recent task or graph")
 
 
-def short(task_id: str) -> str:
-    """Return the ending of an id by which commands know it, too.
-
-    >>> short("task_01J8K0000000000000000000AB")
-    '000000AB'
-    """
-    return _name(task_id)[-SHORT:]
+def is_whole(reference: str) -> bool:
+    """Whether a reference is a whole id, so that no list has to be searched."""
+    return len(_letters(reference)) >= ID_LENGTH
 
 
-def is_whole(given: str) -> bool:
-    """Whether an id was written out, so that nobody need be asked what it means."""
-    return len(_name(given)) >= WHOLE
-
-
-def whole(given: str) -> str:
-    """Return a written-out id as it is spelt everywhere.
+def whole(reference: str) -> str:
+    """Return a whole task id in its usual spelling.
 
     >>> whole("01j8k0000000000000000000ab")
     'task_01J8K0000000000000000000AB'
     """
-    return PREFIX + _name(given)
+    return PREFIX + _letters(reference)
 
 
-def choose(given: str, ids: Sequence[str], *, among: str) -> str:
-    """Return the one id that begins or ends as given, or fail listing the candidates.
+def choose(reference: str, ids: Sequence[str], *, among: str) -> str:
+    """Return the only id that begins or ends with `reference`; raise Failure if none or several do.
 
-    Ids made close together begin alike, so the ending is what tells them apart.
+    Ids created close together have the same beginning, so people usually type the ending.
 
-    >>> choose("0AB", ["task_01J8K0000000000000000000AB"], among="tasks")
+    >>> choose("0AB", ["task_01J8K0000000000000000000AB"], among="task")
     'task_01J8K0000000000000000000AB'
     """
-    wanted = _name(given)
-    if not wanted:
-        raise Failure("an empty id names nothing", code=Code.USAGE)
-    named = [
-        task_id
-        for task_id in ids
-        if _name(task_id).startswith(wanted) or _name(task_id).endswith(wanted)
+    letters = _letters(reference)
+    if not letters:
+        raise Failure("The id is empty.", code=Code.USAGE)
+    matches = [
+        candidate
+        for candidate in ids
+        if _letters(candidate).startswith(letters) or _letters(candidate).endswith(letters)
     ]
-    if len(named) == 1:
-        return named[0]
-    if not named:
-        by_graph = ", tasks of a graph also by GRAPH/TASK" if "tasks" in among else ""
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
+        by_graph = ", or as GRAPH/TASK" if "task" in among else ""
         raise Failure(
-            f"none of the {among} is named {given!r}",
-            hint=f"Older ones go by their whole id{by_graph}.",
+            f"No {among} has an id that begins or ends with {reference!r}.",
+            hint=f"Write the whole id for an older one{by_graph}.",
         )
-    shown = ", ".join(named[:SHOWN]) + (", …" if len(named) > SHOWN else "")
-    raise Failure(f"{given!r} names {len(named)} {among}: {shown}", code=Code.USAGE)
+    listed = ", ".join(matches[:LISTED]) + (", …" if len(matches) > LISTED else "")
+    message = f"{reference!r} fits {len(matches)} ids: {listed}"
+    raise Failure(message, hint="Write more characters of the id.", code=Code.USAGE)
 
 
-def _in_graph(client: "Client", graph: str, task: str) -> str:
-    """Return the id of the one task of a graph that goes by this name, or by this part of an id."""
+def _resolve_in_graph(client: "Client", graph: str, task: str) -> str:
+    """Return the id of the graph's task that has this name, or an id with this part."""
     tasks = client.dags.get(resolve_dag(client, graph)).tasks
-    called = [one.id for one in tasks if one.name == task]
-    return called[0] if called else choose(task, [one.id for one in tasks], among="graph's tasks")
+    with_name = [candidate.id for candidate in tasks if candidate.name == task]
+    if with_name:
+        return with_name[0]
+    letters = _letters(task)
+    if not any(letters and letters in _letters(candidate.id) for candidate in tasks):
+        hint = f"`overnight dag show {graph}` lists the tasks of the graph."
+        raise Failure(f"No task of the graph has the name {task!r}, or an id like it.", hint=hint)
+    return choose(task, [candidate.id for candidate in tasks], among="task of the graph")
 
 
-def _name(task_id: str) -> str:
+def _letters(task_id: str) -> str:
+    """Return an id in upper case and without its prefix."""
     text = task_id.strip()
     for prefix in (PREFIX, DAG_PREFIX, BULK_PREFIX, TRIGGER_PREFIX):
         if text.lower().startswith(prefix):

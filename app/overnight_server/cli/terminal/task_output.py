@@ -1,4 +1,4 @@
-"""How tasks look on the screen and in JSON."""
+"""Print tasks and the limits of users, on a terminal and as JSON."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,25 +11,26 @@ if TYPE_CHECKING:
     from overnight.models.dags import DagTaskState
     from overnight.models.tasks import UserLimits
 
-WAITS = {"approval": "asks for money", "children": "waits for its children"}
+WAIT_REASONS = {"approval": "over budget, needs approval", "children": "waits for its subtasks"}
 HEADERS = ("ID", "STATE", "TYPE", "CREATED", "TITLE")
+OPTIONAL = ("TYPE", "CREATED")
 
 
-def plain(model: "BaseModel") -> dict[str, object]:
-    """Return a model as JSON knows it."""
+def as_document(model: "BaseModel") -> dict[str, object]:
+    """Return a model as a JSON object."""
     return model.model_dump(mode="json")
 
 
 def show_task(task: "Task", *, as_json: bool) -> None:
-    """Print one task, whole."""
+    """Print every field of one task that has a value."""
     if as_json:
-        output.document(plain(task))
+        output.document(as_document(task))
         return
     output.record(
         {
             "id": task.id,
             "title": task.title,
-            "state": standing(task),
+            "state": state_text(task),
             "type": task.type,
             "priority": f"{task.priority} (score {task.priority_score})",
             "position": task.queue_position,
@@ -43,14 +44,16 @@ def show_task(task: "Task", *, as_json: bool) -> None:
             "started": task.started_at,
             "ended": task.completed_at,
             "retry at": task.retry_at,
-            "stop asked": task.cancel_requested_at,
+            "cancel sent": task.cancel_requested_at,
             "agent": task.agent_name,
             "cost": f"${task.cost_usd:.4f}" if task.cost_usd else None,
-            "may cost": None if task.max_cost_usd is None else f"${task.max_cost_usd:.4f}",
-            "estimated": (
-                None if task.estimated_cost_usd is None else f"${task.estimated_cost_usd:.4f} a run"
+            "cost limit": None if task.max_cost_usd is None else f"${task.max_cost_usd:.4f}",
+            "estimate": (
+                None
+                if task.estimated_cost_usd is None
+                else f"${task.estimated_cost_usd:.4f} per run"
             ),
-            "progress": _progress(task.progress),
+            "progress": progress_text(task.progress),
             "payload": task.payload,
             "summary": task.result_summary,
             "files": task.files_changed,
@@ -61,61 +64,85 @@ def show_task(task: "Task", *, as_json: bool) -> None:
     )
 
 
-def standing(task: "Task | DagTaskState") -> str:
-    """Say where a task stands, and why it waits if it has run before."""
+def state_text(task: "Task | DagTaskState") -> str:
+    """Return the state of a task, with the reason if it ran before and waits again."""
     if task.wait_reason is None:
         return task.state
-    return f"{task.state} ({WAITS.get(task.wait_reason, task.wait_reason)})"
+    return f"{task.state} ({WAIT_REASONS.get(task.wait_reason, task.wait_reason)})"
 
 
-def tasks(count: int) -> str:
-    """Count tasks in words.
+def count_tasks(count: int) -> str:
+    """Return a number of tasks as text.
 
-    >>> tasks(1), tasks(3)
+    >>> count_tasks(1), count_tasks(3)
     ('1 task', '3 tasks')
     """
     return f"{count} {'task' if count == 1 else 'tasks'}"
 
 
-def without_hours(on_exhausted: str) -> str:
-    """Say what becomes of new tasks when the month's hours are used up."""
-    return "new tasks wait" if on_exhausted == "hold" else "new tasks are refused"
+def show_limits(
+    limits: "UserLimits", *, name: str | None = None, tasks_per_graph: int | None = None
+) -> None:
+    """Print the limits of a user and how much of them is used."""
+    used, limit = limits.monthly_agent_hours_used, limits.monthly_agent_hours_limit
+    no_hours = "wait" if limits.on_exhausted == "hold" else "are refused"
+    output.record(
+        {
+            "name": name,
+            "plan": limits.plan.value,
+            "parallel": count_tasks(limits.max_concurrent_agents),
+            "longest run": f"{limits.max_task_duration_minutes} min",
+            "hours used": hours_text(used, limit),
+            "hours reserved": f"{limits.monthly_agent_hours_promised:.2f} by running tasks",
+            "hours reset": limits.billing_cycle_resets_at,
+            "if none left": f"new tasks {no_hours} until the hours reset",
+            "waiting": f"{limits.pending}"
+            + (f" of {limits.pending_limit}" if limits.pending_limit is not None else ""),
+            "largest graph": None if tasks_per_graph is None else count_tasks(tasks_per_graph),
+            "window": limits.window or "none: tasks start at any time",
+            **_night(limits),
+        }
+    )
 
 
-def night(limits: "UserLimits") -> dict[str, object]:
-    """Say what this night may cost, has cost and can still pay."""
+def hours_text(used: float, limit: float | None) -> str:
+    """Return used hours and their limit as text."""
+    return f"{used:.2f} of {limit:g}" if limit is not None else f"{used:.2f}, no limit"
+
+
+def _night(limits: "UserLimits") -> dict[str, object]:
     if limits.night_budget_usd is None:
-        return {"a night": "no budget"}
+        return {"night budget": "none"}
     return {
-        "a night": f"${limits.night_budget_usd:.2f}",
-        "spent": f"${limits.night_spent_usd:.2f} tonight",
-        "left": f"${limits.night_left_usd or 0:.2f}, promises to runs taken off",
+        "night budget": f"${limits.night_budget_usd:.2f}",
+        "spent tonight": f"${limits.night_spent_usd:.2f}",
+        "left tonight": f"${limits.night_left_usd or 0:.2f} after reservations of running tasks",
         "next night": limits.next_night_at,
     }
 
 
 def _timeout(task: "Task") -> str | None:
-    asked, granted = task.timeout_seconds, task.effective_timeout_seconds
-    if asked is None:
-        return None if granted is None else f"{granted} s, your plan's"
-    if granted is None or asked <= granted:
-        return f"{asked} s"
-    return f"{granted} s: your plan allows no more of the {asked} s"
+    requested, effective = task.timeout_seconds, task.effective_timeout_seconds
+    if requested is None:
+        return None if effective is None else f"{effective} s, the limit of your plan"
+    if effective is None or requested <= effective:
+        return f"{requested} s"
+    return f"{effective} s, the limit of your plan ({requested} s were requested)"
 
 
-def _progress(told: "dict[str, Any] | None") -> object:
-    """Say how far a run is, as its handler told it.
+def progress_text(progress: "dict[str, Any] | None") -> object:
+    """Return the progress that a handler reported, as text where its fields are known.
 
-    >>> _progress({"fraction": 0.4, "message": "page 4"})
+    >>> progress_text({"fraction": 0.4, "message": "page 4"})
     '40 %, page 4'
     """
-    if not told or not set(told) <= {"fraction", "message", "at"}:
-        return told
-    fraction = told.get("fraction")
+    if not progress or not set(progress) <= {"fraction", "message", "at"}:
+        return progress
+    fraction = progress.get("fraction")
     parts = [f"{fraction:.0%}".replace("%", " %")] if isinstance(fraction, (int, float)) else []
-    return ", ".join([*parts, *([str(told["message"])] if told.get("message") else [])])
+    return ", ".join([*parts, *([str(progress["message"])] if progress.get("message") else [])])
 
 
 def row(task: "Task") -> tuple[object, ...]:
-    """Return a task's line in a list, under HEADERS."""
-    return (task.id, standing(task), task.type, task.created_at, task.title)
+    """Return the row of a task in a list, under HEADERS."""
+    return (output.Id(task.id), state_text(task), task.type, task.created_at, task.title)

@@ -1,4 +1,4 @@
-"""Waiting for a task where a person can see it: each new state, and a sign of life between."""
+"""Wait for a task, showing each new state on a terminal."""
 
 import sys
 import time
@@ -11,19 +11,18 @@ from overnight_server.cli.terminal import output, short_ids, task_output
 if TYPE_CHECKING:
     from overnight import Client, Task
 
-    Shown = Callable[[Task], None]
+    ShowTask = Callable[[Task], None]
 
 T = TypeVar("T")
-LONGEST_PAUSE = 1.0
-# A server that restarts must not end a wait that lasts all night.
-PATIENCE = 60.0
-PASSING_STATUSES = frozenset({429, 502, 503, 504})
-# More of them than fit on a screen help nobody.
-MOST_NAMED = 10
+POLL_SECONDS = 1.0
+# A restart of the server must not end a wait that lasts all night.
+RETRY_SECONDS = 60.0
+TRANSIENT_STATUSES = frozenset({429, 502, 503, 504})
+MOST_LISTED = 10
 
 
 def wait_and_show(client: "Client", task_id: str, timeout: float, *, as_json: bool) -> None:
-    """Wait for a task and print how it ended; TaskFailed or WaitTimedOut if not as hoped."""
+    """Wait for a task and print it; raise TaskFailed or WaitTimedOut if it did not complete."""
     from overnight.errors import TaskFailed, WaitTimedOut
 
     try:
@@ -38,55 +37,57 @@ def wait_and_show(client: "Client", task_id: str, timeout: float, *, as_json: bo
 
 
 def wait(client: "Client", task_id: str, timeout: float) -> "Task":
-    """Return the task once it has ended; WaitTimedOut carries how it stood at the end."""
-    with breaking_off([task_id]), _shown() as show:
-        return _until_ended(client, task_id, timeout, show)
+    """Return the task once it has ended; raise WaitTimedOut, which carries the task, if late."""
+    with resume_advice([task_id]), _state_display() as show:
+        return _wait_until_final(client, task_id, timeout, show)
 
 
 @contextmanager
-def breaking_off(waited_for: Sequence[str]) -> Iterator[None]:
-    """Name what goes on when a wait for it breaks off, or its ids would be lost.
+def resume_advice(waited_for: Sequence[str]) -> Iterator[None]:
+    """Print how to wait again for what has not ended, when the wait is interrupted or fails.
 
-    The list may shrink meanwhile. Whoever interrupts is told at once; an error carries the
-    advice along, except for the one that it names itself.
+    The caller may remove ids from the list during the wait. After Ctrl-C the advice is printed at
+    once; an error carries it as notes, without the id that the error itself reports.
     """
     from overnight.errors import DagWaitTimedOut, OvernightError, WaitTimedOut
 
     try:
         yield
     except KeyboardInterrupt:
-        for advice in _taking_up(waited_for):
+        for advice in _advice(waited_for):
             output.note(advice)
         raise
     except (WaitTimedOut, DagWaitTimedOut) as late:
-        named = late.task.id if isinstance(late, WaitTimedOut) else late.dag.id
-        _advise(late, [one for one in waited_for if one != named])
+        reported = late.task.id if isinstance(late, WaitTimedOut) else late.dag.id
+        _add_notes(late, [waited for waited in waited_for if waited != reported])
         raise
     except OvernightError as error:
-        _advise(error, waited_for)
+        _add_notes(error, waited_for)
         raise
 
 
-def _advise(error: Exception, ids: Sequence[str]) -> None:
-    for advice in _taking_up(ids):
+def _add_notes(error: Exception, ids: Sequence[str]) -> None:
+    for advice in _advice(ids):
         error.add_note(advice)
 
 
-def _taking_up(ids: Sequence[str]) -> Iterator[str]:
-    """Say for each task and graph how to wait for it again."""
-    for one in ids[:MOST_NAMED]:
-        is_dag = one.startswith(short_ids.DAG_PREFIX)
-        command = f"overnight dag show {one} --watch" if is_dag else f"overnight wait {one}"
-        yield f"{one} goes on; `{command}` takes up the wait again."
-    if len(ids) > MOST_NAMED:
-        yield f"So do {len(ids) - MOST_NAMED} more; `overnight list` shows them."
+def _advice(ids: Sequence[str]) -> Iterator[str]:
+    """Yield for each task and graph the command that waits for it again."""
+    for waited in ids[:MOST_LISTED]:
+        is_dag = waited.startswith(short_ids.DAG_PREFIX)
+        command = f"overnight dag show {waited} --watch" if is_dag else f"overnight wait {waited}"
+        yield f"{waited} is still in progress; continue waiting with `{command}`."
+    if len(ids) > MOST_LISTED:
+        yield f"{len(ids) - MOST_LISTED} more are in progress; `overnight list` shows them."
 
 
-def _until_ended(client: "Client", task_id: str, timeout: float, show: "Shown | None") -> "Task":
+def _wait_until_final(
+    client: "Client", task_id: str, timeout: float, show: "ShowTask | None"
+) -> "Task":
     from overnight.errors import WaitTimedOut
 
     deadline = time.monotonic() + timeout
-    # At the first look a silent server is most likely not there at all.
+    # The first request is not retried: a server that does not respond now is most likely not there.
     task = client.tasks.get(task_id)
     while not task.is_final:
         if show is not None:
@@ -94,63 +95,63 @@ def _until_ended(client: "Client", task_id: str, timeout: float, show: "Shown | 
         left = deadline - time.monotonic()
         if left <= 0:
             raise WaitTimedOut(task, timeout)
-        # The end is told at once; whoever looks also wants to see what happens before it.
-        task = _look_again(client, task_id, left if show is None else min(left, LONGEST_PAUSE))
+        # The long poll returns only at the end; a display also needs the states before it.
+        task = _poll(client, task_id, left if show is None else min(left, POLL_SECONDS))
     if show is not None:
         show(task)
     return task
 
 
-def _look_again(client: "Client", task_id: str, seconds: float) -> "Task":
-    """Return the task once it has ended, or as it stands after so many seconds."""
+def _poll(client: "Client", task_id: str, seconds: float) -> "Task":
+    """Return the task once it has ended, or its current state after so many seconds."""
     from overnight.errors import WaitTimedOut
 
-    def look() -> "Task":
+    def request() -> "Task":
         try:
-            return client.tasks.wait(task_id, timeout=seconds, poll=LONGEST_PAUSE, check=False)
+            return client.tasks.wait(task_id, timeout=seconds, poll=POLL_SECONDS, check=False)
         except WaitTimedOut as late:
             return late.task
 
-    return patiently(look)
+    return retry_while_unavailable(request)
 
 
-def patiently(look: Callable[[], T]) -> T:
-    """Look again and again while a server that was there is away for a moment."""
+def retry_while_unavailable(request: Callable[[], T]) -> T:
+    """Return the result of the request, repeated for a minute while the server is unavailable."""
     from overnight.errors import Refused, Unreachable
 
-    patient_until = time.monotonic() + PATIENCE
+    give_up_at = time.monotonic() + RETRY_SECONDS
     while True:
         try:
-            return look()
+            return request()
         except (Unreachable, Refused) as error:
-            passing = isinstance(error, Unreachable) or error.status in PASSING_STATUSES
-            if not passing or time.monotonic() >= patient_until:
+            is_transient = isinstance(error, Unreachable) or error.status in TRANSIENT_STATUSES
+            if not is_transient or time.monotonic() >= give_up_at:
                 raise
-            time.sleep(LONGEST_PAUSE)
+            time.sleep(POLL_SECONDS)
 
 
 @contextmanager
-def _shown() -> "Iterator[Shown | None]":
-    """Give a function that shows how the task stands; None unless a person looks."""
+def _state_display() -> "Iterator[ShowTask | None]":
+    """Yield a function that shows the state of the task; None if stderr is no terminal."""
     if not output.is_terminal(sys.stderr):
         yield None
         return
     from rich.console import Console
 
     console = Console(stderr=True)
-    seen: list[str] = []
+    states: list[str] = []
     with console.status("waiting") as status:
 
         def show(task: "Task") -> None:
-            if seen[-1:] != [task.state]:
-                seen.append(task.state)
+            if states[-1:] != [task.state]:
+                states.append(task.state)
                 console.print(f"{task.id} {task.state}", highlight=False, markup=False)
-            status.update(_standing(task))
+            status.update(_status_line(task))
 
         yield show
 
 
-def _standing(task: "Task") -> str:
+def _status_line(task: "Task") -> str:
     if task.queue_position is not None:
         return f"{task.state}, position {task.queue_position}"
     return f"{task.state}, attempt {task.attempts + 1} of {task.max_attempts}"

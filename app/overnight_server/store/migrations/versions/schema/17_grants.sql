@@ -34,7 +34,7 @@ GRANT UPDATE ON tasks, lanes, dags TO overnight_gate;
 GRANT INSERT ON notices TO overnight_gate;
 GRANT INSERT, UPDATE ON dag_triggers, bulk_operations TO overnight_app, overnight_admin;
 GRANT UPDATE ON dag_triggers, bulk_operations TO overnight_dispatcher;
-GRANT UPDATE ON inbox TO overnight_dispatcher;
+GRANT UPDATE ON inbox TO overnight_dispatcher, overnight_admin;
 GRANT INSERT, UPDATE ON source_jobs TO overnight_app;
 -- Every login of the database may call it; it checks the caller's key.
 GRANT EXECUTE ON FUNCTION overnight_inbox_submit TO PUBLIC;

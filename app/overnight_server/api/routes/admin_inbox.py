@@ -1,0 +1,44 @@
+"""Admin routes for the inbox, where programs write tasks in their own transactions.
+
+Only admins can call them; other callers get 404.
+"""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+
+from overnight.models.admin import InboxResolved, InboxRow
+from overnight_server.api.http.authentication import Admin
+from overnight_server.api.http.dependencies import Injected
+from overnight_server.api.routes.admin_keys import ManyLimit
+from overnight_server.control.inbox import drop_row, retry_row
+from overnight_server.insight.inbox import list_inbox
+
+router = APIRouter(prefix="/api/v1/admin/inbox", tags=["admin"])
+LARGEST_ROW = 2**63 - 1
+RowId = Annotated[int, Path(ge=1, le=LARGEST_ROW, description="Number of the row.")]
+
+
+@router.get("")
+def list_all_rows(
+    deps: Injected,
+    _caller: Admin,
+    resolved: Annotated[bool, Query(description="List all rows.")] = False,  # noqa: FBT002 - a query
+    limit: ManyLimit = 50,
+) -> list[InboxRow]:
+    """List the rows that wait or were refused, oldest first."""
+    return list_inbox(deps.admin_db, resolved=resolved, limit=limit)
+
+
+@router.post("/{row_id}/retry")
+def retry_inbox_row(row_id: RowId, deps: Injected, _caller: Admin) -> InboxResolved:
+    """Retry a row that was refused."""
+    retry_row(deps.admin_db, row_id)
+    return InboxResolved(id=row_id, resolution="retry")
+
+
+@router.post("/{row_id}/drop")
+def drop_inbox_row(row_id: RowId, deps: Injected, caller: Admin) -> InboxResolved:
+    """Drop a row that waits or was refused; it stays on record and never becomes a task."""
+    drop_row(deps.admin_db, row_id, actor=f"user:{caller.user_id}")
+    return InboxResolved(id=row_id, resolution="drop")
