@@ -26,7 +26,7 @@ def graphs(most: int = 8) -> st.SearchStrategy[tuple[int, Edges]]:
     def edges(count: int) -> st.SearchStrategy[tuple[int, Edges]]:
         place = st.integers(0, count - 1)
         pairs = st.lists(st.tuples(place, place), unique=True, max_size=2 * count)
-        return pairs.map(lambda found: (count, [(a, b) for a, b in found if a != b]))
+        return pairs.map(lambda pairs: (count, [(a, b) for a, b in pairs if a != b]))
 
     return st.integers(1, most).flatmap(edges)
 
@@ -101,10 +101,10 @@ def test_two_tasks_of_one_name_are_refused_by_the_client() -> None:
 
 
 def test_a_task_of_another_graph_cannot_be_waited_for() -> None:
-    stranger = dag("one").task("a")
+    other = dag("one").task("a")
 
     with pytest.raises(ValueError, match="another graph"):
-        dag("two").task("b", after=[stranger])
+        dag("two").task("b", after=[other])
 
 
 @pytest.mark.parametrize("after", ["a", ["a"], [None]])
@@ -163,12 +163,12 @@ def test_a_graph_is_refused_exactly_if_it_has_a_cycle(graph: tuple[int, Edges]) 
         {"name": f"t{task}", "after": [f"t{a}" for a, b in edges if b == task]}
         for task in range(count)
     ]
-    asked = DagCreate.model_validate({"title": "any", "tasks": tasks})
+    graph_request = DagCreate.model_validate({"title": "any", "tasks": tasks})
 
     if not find_cycle(count, edges):
-        assert {(link.parent, link.child) for link in dependencies_of(asked)} == set(edges)
+        assert {(each.parent, each.child) for each in dependencies_of(graph_request)} == set(edges)
         return
     with pytest.raises(errors.InvalidGraph) as refused:
-        dependencies_of(asked)
+        dependencies_of(graph_request)
     [fault] = refused.value.fields
     assert fault.message.startswith("Would create circular dependency: t")

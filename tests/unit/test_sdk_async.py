@@ -1,4 +1,4 @@
-"""One text, two clients: the awaited one does what the other does, and types tell them apart."""
+"""AsyncClient does what Client does, and type checkers distinguish the two."""
 
 import asyncio
 import inspect
@@ -36,7 +36,7 @@ def asynchronous(service: Service, **options: object) -> AsyncClient:
 
 
 def event(number: int, state: str = "ready") -> str:
-    told = {
+    fields = {
         "id": number,
         "kind": f"task.{state}",
         "task_id": "task_01",
@@ -46,11 +46,11 @@ def event(number: int, state: str = "ready") -> str:
         "epoch": 0,
         "at": "2030-01-01T00:00:00Z",
     }
-    return f"id: {number}\ndata: {json.dumps(told)}\n\n"
+    return f"id: {number}\ndata: {json.dumps(fields)}\n\n"
 
 
 class Cut(httpx2.SyncByteStream, httpx2.AsyncByteStream):
-    """An answer that comes in pieces, and then breaks unless it was whole."""
+    """A response in pieces that ends with an error unless it is whole."""
 
     def __init__(self, *pieces: str, whole: bool = False) -> None:
         self.pieces = pieces
@@ -148,11 +148,11 @@ def test_a_broken_stream_is_resumed() -> None:
         streamed(": beat\n\n", event(3), event(4, "completed"), "event: end\ndata: {}\n\n"),
     )
 
-    told = list(service.client(retries=0).tasks.stream("task_01"))
+    events = list(service.client(retries=0).tasks.stream("task_01"))
 
-    assert [one.id for one in told] == [2, 3, 4]
-    asked = [request.headers.get("last-event-id") for request in service.requests]
-    assert asked == ["0", "2", "2"]
+    assert [event.id for event in events] == [2, 3, 4]
+    resumed_after = [request.headers.get("last-event-id") for request in service.requests]
+    assert resumed_after == ["0", "2", "2"]
 
 
 def test_a_broken_async_stream_is_resumed() -> None:
@@ -162,12 +162,12 @@ def test_a_broken_async_stream_is_resumed() -> None:
         streamed(event(9), "event: end\ndata: {}\n\n", whole=True),
     )
 
-    async def heard() -> list[Event]:
-        return [one async for one in asynchronous(service).stream(dag_id="dag_01")]
+    async def events() -> list[Event]:
+        return [event async for event in asynchronous(service).stream(dag_id="dag_01")]
 
-    assert [one.id for one in asyncio.run(heard())] == [8, 9]
-    asked = [request.headers.get("last-event-id") for request in service.requests]
-    assert asked == [None, "7", "8"]
+    assert [event.id for event in asyncio.run(events())] == [8, 9]
+    resumed_after = [request.headers.get("last-event-id") for request in service.requests]
+    assert resumed_after == [None, "7", "8"]
     assert service.requests[0].url.params["dag_id"] == "dag_01"
 
 
@@ -175,7 +175,7 @@ def test_a_repeated_event_is_yielded_once() -> None:
     end = "event: end\ndata: {}\n\n"
     service = Service(streamed(event(2), event(2), event(3), end, whole=True))
 
-    assert [one.id for one in service.client().stream()] == [2, 3]
+    assert [event.id for event in service.client().stream()] == [2, 3]
 
 
 def test_a_refused_stream_raises_the_error() -> None:
@@ -205,10 +205,10 @@ def test_leaving_a_stream_closes_its_connection() -> None:
 def test_an_id_counts_only_with_the_end_of_its_event() -> None:
     parser = Parser()
 
-    told = [one for line in ("id: 5", "data: a") for one in parser.feed(line)]
+    events = [event for line in ("id: 5", "data: a") for event in parser.feed(line)]
     parser.discard()
 
-    assert told == []
+    assert events == []
     assert parser.last_id is None
 
 
@@ -225,14 +225,14 @@ def test_other_options_share_the_connections() -> None:
 
 def test_both_clients_have_the_same_operations() -> None:
     for kind in (Operations, Tasks):
-        own = {
-            name: told
-            for name, told in vars(kind).items()
-            if isinstance(told, operation | iteration)
+        methods = {
+            name: method
+            for name, method in vars(kind).items()
+            if isinstance(method, operation | iteration)
         }
-        assert own
-        for told in own.values():
-            assert inspect.getdoc(told.body)
+        assert methods
+        for method in methods.values():
+            assert inspect.getdoc(method.body)
     for name in ("tasks", "limits", "plan", "stream"):
         client, other = Service(ok()).client(), asynchronous(Service(ok()))
         assert hasattr(client, name)
@@ -271,9 +271,9 @@ def test_type_checkers_distinguish_the_two_clients(
     program.write_text(TYPED, encoding="utf-8")
     monkeypatch.chdir(ROOT)
 
-    said, _, _ = mypy.run(["--strict", "--no-error-summary", str(program)])
+    output, _, _ = mypy.run(["--strict", "--no-error-summary", str(program)])
 
-    [line] = said.splitlines()
+    [line] = output.splitlines()
     assert 'Unexpected keyword argument "prioritie"' in line
 
 

@@ -1,4 +1,4 @@
-"""The client against a transport that answers as told."""
+"""The client with a transport that returns prepared responses."""
 
 import json
 import os
@@ -30,23 +30,23 @@ TASK = {
     "created_at": "2030-01-01T00:00:00Z",
     "max_attempts": 3,
 }
-Answer = httpx2.Response | Exception
+Prepared = httpx2.Response | Exception
 
 
 class Service:
-    """Gives the listed answers in turn, the last one for ever, and remembers what was asked."""
+    """Returns the prepared responses in turn, then the last one again; records the requests."""
 
-    def __init__(self, *answers: Answer) -> None:
-        self.answers = list(answers)
+    def __init__(self, *responses: Prepared) -> None:
+        self.responses = list(responses)
         self.requests: list[httpx2.Request] = []
         self.waits: list[float] = []
 
     def __call__(self, request: httpx2.Request) -> httpx2.Response:
         self.requests.append(request)
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        response = self.responses.pop(0) if len(self.responses) > 1 else self.responses[0]
+        if isinstance(response, Exception):
+            raise response
+        return response
 
     def client(self, **options: object) -> Client:
         return Client(
@@ -62,13 +62,13 @@ class Service:
 
 
 def ok(body: object = None, **headers: str) -> httpx2.Response:
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return httpx2.Response(200, json=TASK if body is None else body, headers=named)
+    fields = {name.replace("_", "-"): value for name, value in headers.items()}
+    return httpx2.Response(200, json=TASK if body is None else body, headers=fields)
 
 
 def no(status: int, code: str, **headers: str) -> httpx2.Response:
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return httpx2.Response(status, json={"code": code, "detail": f"it is {code}"}, headers=named)
+    fields = {name.replace("_", "-"): value for name, value in headers.items()}
+    return httpx2.Response(status, json={"code": code, "detail": f"it is {code}"}, headers=fields)
 
 
 def test_all_lists_every_public_name() -> None:
@@ -123,9 +123,9 @@ def test_an_unknown_field_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(errors.InvalidRequest) as refusal:
         client.plan([{"titel": "a"}])
 
-    told = {wrong.field: (wrong.message, wrong.legal) for wrong in refusal.value.fields}
-    assert told["tasks.0.title"] == ("is missing", "text from 1 to 500 characters")
-    message, legal = told["tasks.0.titel"]
+    faults = {wrong.field: (wrong.message, wrong.legal) for wrong in refusal.value.fields}
+    assert faults["tasks.0.title"] == ("is missing", "text from 1 to 500 characters")
+    message, legal = faults["tasks.0.titel"]
     assert message == "is not a known field; did you mean title?"
     assert legal.startswith("one of title, ")
 
@@ -187,19 +187,19 @@ def test_an_invalid_request_lists_the_wrong_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"priority": 9}, "priority: is too large; legal: a whole number from 1 to 4"),
         ({"timeout_seconds": "soon"}, "timeout_seconds: is not a whole number; legal: a whole"),
     ],
 )
 def test_a_field_refused_by_the_client_lists_legal_values(
-    fields: dict[str, Any], said: str
+    fields: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(errors.InvalidRequest) as refusal:
         Service().client().tasks.create("x", **fields)
 
-    assert str(refusal.value).startswith(said)
+    assert str(refusal.value).startswith(message)
     assert str(refusal.value).count("legal:") == 1
 
 
@@ -348,8 +348,8 @@ def test_address_and_key_come_from_the_environment(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.fixture
-def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A place that says nothing of any server."""
+def unconfigured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory without any configuration of a server."""
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
         monkeypatch.delenv(name)
@@ -358,27 +358,27 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_client_finds_the_local_stack_from_a_subdirectory(
-    nowhere: Path, monkeypatch: pytest.MonkeyPatch
+    unconfigured: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (nowhere / "deep").mkdir()
-    monkeypatch.chdir(nowhere / "deep")
+    (unconfigured / "deep").mkdir()
+    monkeypatch.chdir(unconfigured / "deep")
 
-    with living_home(nowhere / ".overnight", api_key="local-key", api_url=URL):
+    with living_home(unconfigured / ".overnight", api_key="local-key", api_url=URL):
         service = Service(ok())
         Client(transport=httpx2.MockTransport(service)).tasks.get("task_01")
         with pytest.raises(errors.NotConfigured, match="no API key for http://elsewhere"):
             Client("http://elsewhere")
 
     assert service.requests[0].headers["authorization"] == "Bearer local-key"
-    # The file of a deployment that was killed is still there.
+    # The connection.json of a killed stack is left behind and must not be used.
     with pytest.raises(errors.NotConfigured, match="no Overnight server was found"):
         Client()
 
 
 def test_a_client_uses_the_profiles_of_the_command_line(
-    nowhere: Path, monkeypatch: pytest.MonkeyPatch
+    unconfigured: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key = nowhere / "work.key"
+    key = unconfigured / "work.key"
     key.write_text("work-key\n", encoding="utf-8")
     assert run("profile", "add", "work", "--url", URL, "--api-key-file", str(key)).exit_code == 0
     monkeypatch.setenv("OVERNIGHT_PROFILE", "work")
@@ -397,9 +397,9 @@ def test_a_client_uses_the_profiles_of_the_command_line(
     "make", [lambda: Client(api_key="k"), lambda: Client(URL)], ids=["no url", "no key"]
 )
 def test_a_client_without_address_or_key_says_what_to_set(
-    make: Callable[[], Client], nowhere: Path
+    make: Callable[[], Client], unconfigured: Path
 ) -> None:
-    assert not list(nowhere.iterdir())
+    assert not list(unconfigured.iterdir())
 
     with pytest.raises(errors.NotConfigured, match="OVERNIGHT_"):
         make()

@@ -40,10 +40,10 @@ def part(ctx: Context) -> object:
 def test_a_registered_function_is_found_by_its_type() -> None:
     returned = handler("greet", capabilities=["web", "code", "web"])(greet)
 
-    known = registry.registered()["greet"]
+    registered = registry.registered()["greet"]
     assert returned is greet
-    assert known.function is greet
-    assert known.capabilities == ("code", "web")
+    assert registered.function is greet
+    assert registered.capabilities == ("code", "web")
 
 
 def test_capabilities_of_all_handlers_are_offered() -> None:

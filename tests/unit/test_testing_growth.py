@@ -16,7 +16,7 @@ def register() -> Iterator[None]:
         return {"n": 2 * ctx.payload["n"]}
 
     def total(ctx: Context) -> object:
-        return {"n": sum(one["n"] for one in ctx.inputs.values())}
+        return {"n": sum(value["n"] for value in ctx.inputs.values())}
 
     for kind, function in (("double", double), ("total", total)):
         registry._handlers[kind] = registry.Handler(kind, function)
@@ -34,7 +34,7 @@ def test_a_handler_that_waits_is_called_again_with_its_childrens_outputs() -> No
     done = run(spread)
 
     assert (done.output, done.runs) == ([2, 4, 6], 2)
-    assert [one.request.task.payload for one in done.context.spawned] == [
+    assert [child.request.task.payload for child in done.context.spawned] == [
         {"n": 1},
         {"n": 2},
         {"n": 3},
@@ -58,7 +58,7 @@ def test_answers_are_found_by_key_or_type_and_may_be_errors() -> None:
         ctx.spawn("a", "unknown", key="a")
         ctx.spawn("b", "unknown", key="b")
         ctx.spawn("c", "double", payload={})
-        return [(one.succeeded, one.output, one.error) for one in ctx.wait_for()]
+        return [(child.succeeded, child.output, child.error) for child in ctx.wait_for()]
 
     done = run(mixed, context=MemoryContext(answers={"a": 1, "unknown": ValueError("no")}))
 
@@ -116,7 +116,7 @@ def test_a_wrong_field_of_a_child_is_named(fields: dict[str, object], field: str
     with pytest.raises(errors.InvalidRequest) as refusal:
         MemoryContext().spawn("a", "echo", **fields)  # type: ignore[arg-type]
 
-    assert [one.field for one in refusal.value.fields] == [field]
+    assert [fault.field for fault in refusal.value.fields] == [field]
 
 
 def test_waiting_for_another_tasks_child_is_refused() -> None:
