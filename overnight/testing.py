@@ -1,6 +1,5 @@
 """Run a handler in the current process, without servers, and inspect what it did."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from overnight.errors import InvalidRequest
 from overnight.handlers.context import Context, check_cost
 from overnight.handlers.control_exceptions import InvalidOutput, Suspended, error_text
+from overnight.handlers.outcome import UnstorableOutput, storable
 from overnight.handlers.registry import HandlerFunction, registered
 from overnight.handlers.spawn import ArtifactContent, ChildRequest, artifact_value
 from overnight.models.agents import Child
@@ -258,7 +258,7 @@ def run(
 ) -> HandlerRun:
     """Run a handler, given as a function or by its type; its exceptions are not caught.
 
-    The output is converted to JSON and back as in a worker, so an output that JSON cannot hold
+    The output is converted to JSON and back as in a worker, so an output that cannot be stored
     raises InvalidOutput here too. A handler that waits for children is called again from its
     beginning when they have ended, as in a worker.
     """
@@ -266,9 +266,9 @@ def run(
     ctx = context or MemoryContext(payload)
     output, runs = _run_until_end(function, ctx)
     try:
-        return HandlerRun(json.loads(json.dumps(output, allow_nan=False)), ctx, runs)
-    except (TypeError, ValueError) as error:
-        raise InvalidOutput(f"the output cannot be written as JSON: {error}") from error
+        return HandlerRun(storable(output), ctx, runs)
+    except UnstorableOutput as error:
+        raise InvalidOutput(str(error)) from error
 
 
 def _run_until_end(function: HandlerFunction, ctx: MemoryContext) -> tuple[object, int]:

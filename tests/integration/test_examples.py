@@ -113,17 +113,17 @@ def test_a_model_gets_the_mistakes_of_its_answer(
         json.dumps({"title": "x", "tasks": ring}),
         f"Here you are: {json.dumps({'title': 'x', 'tasks': good})} Anything else?",
     ]
-    asked: list[str] = []
+    prompts: list[str] = []
 
     def ask(prompt: str) -> str:
-        asked.append(prompt)
-        return answers[len(asked) - 1]
+        prompts.append(prompt)
+        return answers[len(prompts) - 1]
 
     made = orchestrator.orchestrate(api_user.client(), GOAL, orchestrator.by_model(ask))
 
     assert list(made.tasks) == ["a", "b"]
-    assert GOAL in asked[0]
-    assert "Would create circular dependency: a → b → a" in asked[2]
+    assert GOAL in prompts[0]
+    assert "Would create circular dependency: a → b → a" in prompts[2]
 
 
 def test_a_model_without_a_usable_answer_submits_nothing(
@@ -187,9 +187,9 @@ def test_the_page_shows_the_file_and_its_result(api_user: ApiUser) -> None:
 
 
 def test_the_page_shows_the_responses_of_the_service(api_user: ApiUser) -> None:
-    asked, expected = map(json.loads, _blocks("json"))
+    body, expected = map(json.loads, _blocks("json"))
 
-    answer = api_user.ask("POST", "/api/v1/dags", json=asked)
+    answer = api_user.ask("POST", "/api/v1/dags", json=body)
 
     assert answer.status_code == 201
     assert {name: answer.json()[name] for name in expected} == expected
@@ -198,14 +198,14 @@ def test_the_page_shows_the_responses_of_the_service(api_user: ApiUser) -> None:
 def test_the_page_shows_a_trigger(api_user: ApiUser) -> None:
     [block] = _blocks("py")
     client = api_user.client()
-    said: dict[str, Any] = {"client": client}
+    names: dict[str, Any] = {"client": client}
 
-    exec(compile(block, str(PAGE), "exec"), said)
+    exec(compile(block, str(PAGE), "exec"), names)
     play(api_user)
     assert fire_due(api_user.deployment.dispatcher, LOOSE) == 1
 
     [trigger] = client.triggers.list()
-    assert trigger.id == said["trigger"].id
+    assert trigger.id == names["trigger"].id
     assert trigger.fired_dag_id is not None
     assert client.dags.get(trigger.fired_dag_id).title == "Mail the client"
 
@@ -219,7 +219,7 @@ def test_the_page_shows_an_error_message() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "said"),
+    ("key", "message"),
     [
         (None, "laptop: no Overnight server was found"),
         ("overnight_live_wrong", "laptop: authentication failed"),
@@ -227,7 +227,7 @@ def test_the_page_shows_an_error_message() -> None:
     ],
 )
 def test_an_agent_that_cannot_start_prints_one_line(
-    deployment: Deployment, database_url: str, tmp_path: Path, key: str | None, said: str
+    deployment: Deployment, database_url: str, tmp_path: Path, key: str | None, message: str
 ) -> None:
     with serve(deployment, database_url) as served:
         narrow = issue(deployment.app, served.user, name="narrow", scopes=("tasks:read",))
@@ -245,4 +245,4 @@ def test_an_agent_that_cannot_start_prints_one_line(
 
     assert ran.returncode == 1
     [line] = ran.stderr.splitlines()
-    assert line.startswith(said)
+    assert line.startswith(message)

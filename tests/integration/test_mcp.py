@@ -47,12 +47,12 @@ def session(
     environ: Mapping[str, str] | None = None,
 ) -> None:
     """Start `overnight mcp` as an agent's host would, and speak to it."""
-    known = {name: value for name, value in os.environ.items() if name in {"PATH", "HOME"}}
+    environ = {name: value for name, value in os.environ.items() if name in {"PATH", "HOME"}}
     program = StdioServerParameters(
         command=sys.executable,
         args=["-m", "overnight_server.cli.main", "mcp"],
         env={
-            **known,
+            **environ,
             "PYTHONPATH": str(ROOT),
             "OVERNIGHT_URL": served.url,
             "OVERNIGHT_API_KEY": key or served.key,
@@ -78,9 +78,9 @@ async def call(client: McpClient, name: str, **arguments: Any) -> dict[str, Any]
 async def refused(client: McpClient, name: str, **arguments: Any) -> str:
     answer = await client.call_tool(name, arguments)
     assert answer.is_error
-    [said] = answer.content
-    assert isinstance(said, TextContent)
-    return said.text
+    [content] = answer.content
+    assert isinstance(content, TextContent)
+    return content.text
 
 
 def test_the_tools_submit_read_wait_and_cancel(served: Served) -> None:
@@ -99,8 +99,8 @@ def test_the_tools_submit_read_wait_and_cancel(served: Served) -> None:
         assert served.deployment.row(parse_task(queued["id"]))["payload"] == {"n": 1}
         looked = await call(client, "get_task", task_id=queued["id"])
         assert looked["state"] == "ready"
-        told = await call(client, "explain_task", task_id=queued["id"])
-        assert told["id"] == queued["id"]
+        explanation = await call(client, "explain_task", task_id=queued["id"])
+        assert explanation["id"] == queued["id"]
         waited = await call(client, "wait_task", task_id=queued["id"], timeout_seconds=1)
         assert waited["state"] == "ready"
         listed = await call(client, "list_tasks", status="pending")
@@ -181,17 +181,17 @@ def test_an_agent_inside_a_run_gets_its_claim_from_the_environment(served: Serve
 
 
 class Running:
-    """A run that remembers what was asked of it."""
+    """A run that records the calls of its tools."""
 
     def __init__(self) -> None:
-        self.said: list[object] = []
+        self.calls: list[object] = []
 
     async def spawn(self, title: str, fields: dict[str, Any]) -> Task:
-        self.said.append((title, fields))
+        self.calls.append((title, fields))
         return Task.model_validate(task(title=title))
 
     async def progress(self, fraction: float | None, message: str | None) -> None:
-        self.said.append((fraction, message))
+        self.calls.append((fraction, message))
 
 
 def test_a_running_task_spawns_and_reports_progress(served: Served) -> None:
@@ -209,4 +209,4 @@ def test_a_running_task_spawns_and_reports_progress(served: Served) -> None:
 
     asyncio.run(work())
 
-    assert running.said == [("a part", {"payload": {"n": 1}}), (0.5, "half")]
+    assert running.calls == [("a part", {"payload": {"n": 1}}), (0.5, "half")]
