@@ -48,7 +48,9 @@ class DurationStats:
         self._durations.clear()
         try:
             db.atomically(
-                lambda tx: tx.execute(statement("record_durations"), {"seen": json.dumps(rows)})
+                lambda tx: tx.execute(
+                    statement("record_durations"), {"durations": json.dumps(rows)}
+                )
             )
         except (DatabaseUnreachable, SQLAlchemyError) as error:
             _log.debug("a report of run durations was lost", error=error)

@@ -71,7 +71,7 @@ def heartbeat(
         return HeartbeatAnswer.LOST
     if row.cancel_requested:
         return HeartbeatAnswer.CANCEL
-    if row.used_up:
+    if row.exhausted_budget:
         return HeartbeatAnswer.BUDGET
     return HeartbeatAnswer.HAND_BACK if row.window_closed else HeartbeatAnswer.CONTINUE
 

@@ -212,10 +212,10 @@ def cancel_spawned(tx: Connection, parents: Sequence[UUID]) -> None:
             "reason": PARENT_CANCELLED,
         },
     ).all()
-    edges.resolve_dependents(tx, [row.id for row in rows if row.at_once])
+    edges.resolve_dependents(tx, [row.id for row in rows if row.is_waiting])
     for row in rows:
         queue_id = show_task(TaskId(row.id))
-        if row.at_once:
+        if row.is_waiting:
             log_after_commit(
                 tx, Event.TASK_CANCELLED, queue_id=queue_id, actor=PARENT, reason=PARENT_CANCELLED
             )
@@ -227,15 +227,17 @@ def cancel_spawned(tx: Connection, parents: Sequence[UUID]) -> None:
 def _record_consequences(tx: Connection, won: Sequence[Ending], rows: Sequence[Any]) -> None:
     """Record costs, escalations, dead letters, dependents, children and waits of the endings."""
     costs = [
-        {"task_id": str(row.task_id), "epoch": row.epoch, "usd": str(row.news_usd)}
+        {"task_id": str(row.task_id), "epoch": row.epoch, "usd": str(row.unrecorded_usd)}
         for row in rows
-        if row.news_usd > 0
+        if row.unrecorded_usd > 0
     ]
     if costs:
-        execute_batch(tx, Call("record_spending", {"news": json.dumps(costs)}))
+        execute_batch(tx, Call("record_spending", {"costs": json.dumps(costs)}))
     escalations = [_escalation(ending) for ending in won if ending.verdict.escalation is not None]
     if escalations:
-        execute_batch(tx, Call("insert_escalation_notices", {"told": json.dumps(escalations)}))
+        execute_batch(
+            tx, Call("insert_escalation_notices", {"escalations": json.dumps(escalations)})
+        )
     dead = [ending for ending in won if ending.verdict.event is Move.DEAD_LETTER]
     if dead:
         tx.execute(

@@ -2,7 +2,7 @@
 INSERT INTO pools (name) VALUES (:pool) ON CONFLICT DO NOTHING;
 
 -- name: register_worker
--- One that comes back keeps what is left of its budget.
+-- A worker that registers again keeps what is left of its budget.
 INSERT INTO agents (id, kind, pool, capabilities, types, slots, budget_remaining_usd)
 VALUES (:id, :kind, :pool, CAST(:capabilities AS text[]), CAST(:types AS text[]), :slots, CAST(:budget_usd AS numeric))
     ON CONFLICT (id) DO UPDATE
@@ -12,8 +12,8 @@ VALUES (:id, :kind, :pool, CAST(:capabilities AS text[]), CAST(:types AS text[])
 RETURNING status;
 
 -- name: heartbeat_agent
--- A worker that was given up for dead must join again, so that its pool is looked at afresh; with
--- a liveness, one that has been silent for longer counts as dead too.
+-- A worker that was marked offline must register again, so that lanes skipped by its pool are considered
+-- again. With :liveness, a worker that was silent for longer must do so too.
 UPDATE agents
    SET last_heartbeat_at = clock()
  WHERE id = :id
@@ -26,7 +26,7 @@ RETURNING status;
 UPDATE agents SET status = 'offline' WHERE id = :id;
 
 -- name: lock_agents
--- Workers that could be meant by a name: the whole id, its beginning or its end.
+-- Workers whose id is, starts with or ends with a name.
 SELECT id, pool, status
   FROM agents
  WHERE status <> 'offline'
@@ -43,12 +43,12 @@ UPDATE agents
 UPDATE agents SET status = 'active', drain_requested_at = NULL WHERE id = :id;
 
 -- name: record_durations
--- What a worker saw of late, blended into what was known; one slow run weighs at once. The last
--- hundred runs that were reported are kept as they were.
+-- Add a worker's recent durations to the moving average of each type; a much slower value replaces it. The
+-- last hundred durations are kept.
 INSERT INTO type_durations AS p (type, seconds, recent)
-SELECT seen.type, seen.seconds, coalesce(seen.recent, '{}')
-  FROM jsonb_to_recordset(CAST(:seen AS jsonb)) AS seen(type text, seconds float8, recent float8[])
- ORDER BY seen.type
+SELECT d.type, d.seconds, coalesce(d.recent, '{}')
+  FROM jsonb_to_recordset(CAST(:durations AS jsonb)) AS d(type text, seconds float8, recent float8[])
+ ORDER BY d.type
     ON CONFLICT (type) DO UPDATE
    SET seconds = CASE WHEN excluded.seconds > 4 * p.seconds THEN excluded.seconds
                       ELSE 0.7 * p.seconds + 0.3 * excluded.seconds END,

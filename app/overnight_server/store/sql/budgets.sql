@@ -1,10 +1,9 @@
 -- name: budget_awaited_by_task
--- Who asks for money, whom they belong to, and which budget is used up. Its lane must be held before
--- anything is made of the answer.
+-- Which budget a task waits for. The caller locks the lane and reads it again before acting on it.
 SELECT user_id, dag_id, state, awaits_budget FROM tasks WHERE id = :task_id;
 
 -- name: list_approvals (not prepared)
--- Tasks that wait for more money, the longest waiting first; an index holds only such tasks.
+-- Tasks that wait for a budget, the longest waiting first; a partial index holds only such tasks.
 SELECT t.id, u.name AS "user", t.title, t.type, t.awaits_budget, t.cost_usd, t.updated_at AS since,
        CASE t.awaits_budget WHEN 'task' THEN t.max_cost_usd WHEN 'dag' THEN g.budget_ceiling_usd
                             ELSE l.night_limit_usd END AS limit_usd,
@@ -21,26 +20,26 @@ SELECT t.id, u.name AS "user", t.title, t.type, t.awaits_budget, t.cost_usd, t.u
  LIMIT :limit;
 
 -- name: raise_task_budget
--- So much more than it has cost or was allowed, whichever is more.
+-- Raise the ceiling by :usd above its cost or the old ceiling, whichever is more.
 UPDATE tasks
    SET max_cost_usd = greatest(max_cost_usd, cost_usd) + CAST(:usd AS numeric)
  WHERE id = :task_id;
 
 -- name: raise_dag_budget
--- So much more than is spent and promised or was allowed, whichever is more.
+-- Raise the budget by :usd above what is spent and reserved or the old budget, whichever is more.
 UPDATE dags
    SET budget_ceiling_usd = greatest(budget_ceiling_usd, spent_usd + reserved_usd) + CAST(:usd AS numeric)
  WHERE id = :dag_id;
 
 -- name: raise_night_budget
--- For this night only: the next begins with the user's own budget.
+-- For this night only; the next one starts with the user's budget.
 UPDATE lanes
    SET night_limit_usd = greatest(night_limit_usd, night_spent_usd + night_reserved_usd) + CAST(:usd AS numeric),
        skipped_by_pools = '{}'
  WHERE user_id = :user_id;
 
 -- name: release_budget_waiters
--- Those who waited for a budget are ready again; whether it pays for all of them the gate judges.
+-- Tasks that waited for a budget become ready; the gate decides how many of them it pays for.
 UPDATE tasks
    SET state = :target, failure_reason = NULL, error = NULL
  WHERE user_id = :user_id
@@ -60,7 +59,7 @@ SELECT user_id FROM dags WHERE id = :dag_id;
 UPDATE agents SET budget_remaining_usd = CAST(:usd AS numeric) WHERE id = :agent_id RETURNING pool;
 
 -- name: view_remaining_budgets
--- What is left of every budget a task draws on, without its own share where it runs already.
+-- What is left of every budget that a task uses, not counting what its own run has reserved.
 SELECT t.estimated_cost_usd, t.max_cost_usd, t.cost_usd,
        t.max_cost_usd - t.cost_usd AS task_left,
        g.budget_ceiling_usd - g.spent_usd - g.reserved_usd AS dag_left,

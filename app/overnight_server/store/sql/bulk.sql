@@ -1,8 +1,8 @@
--- Bulk operations: one action on all that the list's own filter chooses. A chunk looks at so many
--- rows and moves so few that it is short behind any backlog, and the cursor says where the next begins.
+-- Bulk operations: one action on all tasks that a filter of the task list selects. A chunk reads and changes
+-- a limited number of rows, and the cursor is where the next chunk starts.
 
 -- name: count_selected_tasks (not prepared)
--- How many tasks are chosen, and to how many of them the action applies.
+-- How many tasks are selected, and to how many of them the action applies.
 SELECT count(*) AS total,
        count(*) FILTER (WHERE c.state = ANY (CAST(:applies_to AS text[]))
                           AND (CAST(:priority AS smallint) IS NULL OR c.priority <> CAST(:priority AS smallint)))
@@ -25,7 +25,7 @@ SELECT c.id
 SELECT id FROM bulk_operations WHERE user_id = :user_id AND idempotency_key = :key;
 
 -- name: start_bulk
--- Under the lane: no task comes in between the look at what there is and the commit.
+-- The lane is locked: no task is inserted between reading the newest task and the commit.
 INSERT INTO bulk_operations (id, user_id, action, filter, priority, created_by, key_id, idempotency_key, total, ceiling,
                              last_event)
 SELECT :bulk_id, :user_id, :action, CAST(:filter AS jsonb), CAST(:priority AS smallint), :actor, :key_id,
@@ -34,8 +34,7 @@ SELECT :bulk_id, :user_id, :action, CAST(:filter AS jsonb), CAST(:priority AS sm
        coalesce((SELECT id FROM events WHERE user_id = :user_id ORDER BY id DESC LIMIT 1), 0);
 
 -- name: running_bulks
--- The oldest operation of each user who has one; who was served last comes last. Those of users who
--- are shut out rest.
+-- The oldest running operation of each user, the longest idle first; without disabled users.
 SELECT id, user_id
   FROM (SELECT DISTINCT ON (user_id) id, user_id, worked_at
           FROM bulk_operations
@@ -46,8 +45,8 @@ SELECT id, user_id
  LIMIT :limit;
 
 -- name: lock_bulk
--- An operation that still runs, and nobody else's to go on with until this transaction ends. The lane
--- is held: nobody is shut out meanwhile.
+-- Lock a running operation until the transaction ends. The lane is locked too, so the user cannot be
+-- disabled meanwhile.
 SELECT action, filter, priority, created_by, key_id, cursor, ceiling, last_event, refused, created_at
   FROM bulk_operations b
  WHERE id = :bulk_id
@@ -56,8 +55,8 @@ SELECT action, filter, priority, created_by, key_id, cursor, ceiling, last_event
    FOR NO KEY UPDATE;
 
 -- name: bulk_chunk_newest_first (not prepared)
--- The next chunk: what the action applies to, where to go on, and how many were passed over on the
--- way. Without a cursor to go on from there is nothing left.
+-- The next chunk: the tasks to change, the new cursor, and how many tasks were skipped. A NULL cursor means
+-- that nothing is left.
 WITH reach AS MATERIALIZED (
     SELECT id
       FROM tasks
@@ -76,7 +75,7 @@ WITH reach AS MATERIALIZED (
      WHERE c.id <= CAST(:ceiling AS uuid)
        AND (CAST(:cursor AS uuid) IS NULL OR c.id < CAST(:cursor AS uuid))
        AND c.id >= coalesce((SELECT id FROM reach), CAST('00000000-0000-0000-0000-000000000000' AS uuid))
-       -- What came in later, under whatever id, began with a later event.
+       -- Tasks submitted later have a later first event, whatever their id is.
        AND NOT EXISTS (SELECT 1 FROM events e
                         WHERE e.task_id = c.id AND e.from_state IS NULL AND e.id > :last_event)
 ), due AS MATERIALIZED (
@@ -91,8 +90,8 @@ SELECT ARRAY(SELECT id FROM due ORDER BY id DESC) AS tasks,
   FROM last;
 
 -- name: bulk_chunk_oldest_first (not prepared)
--- The same from the other end, for retries: what was brought back or has ended since the operation
--- began is left alone, or a task that came back with another could be tried twice.
+-- The same from the oldest task on, for retries. Tasks that changed since the operation began are left
+-- alone; a task that was revived with another could otherwise be retried twice.
 WITH reach AS MATERIALIZED (
     SELECT id
       FROM tasks
@@ -111,7 +110,7 @@ WITH reach AS MATERIALIZED (
      WHERE c.id <= coalesce((SELECT id FROM reach), CAST(:ceiling AS uuid))
        AND c.updated_at <= CAST(:began_at AS timestamptz)
        AND (CAST(:cursor AS uuid) IS NULL OR c.id > CAST(:cursor AS uuid))
-       -- What came in later, under whatever id, began with a later event.
+       -- Tasks submitted later have a later first event, whatever their id is.
        AND NOT EXISTS (SELECT 1 FROM events e
                         WHERE e.task_id = c.id AND e.from_state IS NULL AND e.id > :last_event)
 ), due AS MATERIALIZED (
@@ -136,7 +135,7 @@ UPDATE bulk_operations
  WHERE id = :bulk_id;
 
 -- name: end_bulk
--- What was chosen once and was not met any more needed nothing.
+-- Tasks that were counted at the start and no longer matched count as skipped.
 UPDATE bulk_operations
    SET state = 'completed',
        finished_at = clock(),

@@ -1,10 +1,10 @@
 -- name: set_actor
--- Name the person behind this transaction in every event it causes.
+-- Record this actor in every event of the transaction.
 SELECT set_config('overnight.actor', :actor, true);
 
 -- name: set_acting_user
--- Serve one user until the transaction ends: the walls let through that user's rows, and what is
--- done is recorded under the caller's name.
+-- Act for one user until the transaction ends: row-level security shows that user's rows, and events and
+-- the audit log record the actor and the key.
 SELECT set_config('overnight.user_id', :user_id, true), set_config('overnight.actor', :actor, true),
        set_config('overnight.key_id', :key_id, true);
 
@@ -15,7 +15,7 @@ SELECT user_id, state FROM tasks WHERE id = :task_id;
 SELECT id, user_id FROM tasks WHERE id = ANY (CAST(:tasks AS uuid[]));
 
 -- name: cancel
--- Stop tasks that nobody is running yet; a claim that was not started ends with its task.
+-- Cancel tasks that do not run yet; a claim that was not started ends with its task.
 WITH target AS MATERIALIZED (
     SELECT id, epoch, state FROM tasks
      WHERE id = ANY (CAST(:tasks AS uuid[])) AND user_id = :user_id AND state = ANY (CAST(:sources AS text[]))
@@ -41,26 +41,26 @@ WITH target AS MATERIALIZED (
 SELECT id, at FROM ended;
 
 -- name: request_cancel
--- Ask the holders of running tasks to stop; their next heartbeat hears of it. Those stopped in the
--- same breath as others have their instant.
+-- Request the stop of running tasks; the next heartbeat of each returns the request. :asked_at is the
+-- instant of tasks that were cancelled by the same request.
 UPDATE tasks t
    SET cancel_requested_at = coalesce(t.cancel_requested_at, CAST(:asked_at AS timestamptz), clock())
   FROM (SELECT * FROM unnest(CAST(:tasks AS uuid[])) id ORDER BY id) named
- -- OFFSET 0: each row is found by its key and judged as it is once it is locked.
+ -- OFFSET 0: each row is found by its key and read after it is locked.
  CROSS JOIN LATERAL (SELECT id, user_id, state FROM tasks WHERE id = named.id OFFSET 0 FOR NO KEY UPDATE) held
  WHERE t.id = held.id AND held.user_id = :user_id AND held.state IN ('running', 'validating')
 RETURNING t.id;
 
 -- name: lock_pauses
--- Alone with the record of pauses: nobody joins with a new pool or claims without one meanwhile.
+-- Exclusive: no new pool registers and nobody claims without a pool until the transaction ends.
 SELECT pg_advisory_xact_lock(hashtext('overnight.pauses'));
 
 -- name: lock_pauses_shared
--- Whoever pauses everything waits for this transaction, as for those that hold a pool.
+-- A pause of everything waits for this transaction, as it does for those that hold a pool.
 SELECT pg_advisory_xact_lock_shared(hashtext('overnight.pauses'));
 
 -- name: lock_pools (not prepared)
--- Whoever holds a pool is alone with its gate: claims under way end first, later ones look anew.
+-- Wait until running claims of the pool have ended; later ones read what this transaction commits.
 SELECT name
   FROM pools
  WHERE CAST(:pool AS text) IS NULL OR name = CAST(:pool AS text)
@@ -68,7 +68,7 @@ SELECT name
    FOR UPDATE;
 
 -- name: begin_pause
--- A pause that is in force already goes on.
+-- A pause that is already in force stays.
 INSERT INTO pauses (scope, target, note, paused_by)
 VALUES (:scope, CAST(:key AS text), nullif(:note, ''), :actor)
     ON CONFLICT (scope, coalesce(target, '')) WHERE resumed_at IS NULL DO NOTHING
@@ -82,7 +82,7 @@ UPDATE pauses
    AND resumed_at IS NULL;
 
 -- name: take_over_pause
--- One that its user began, and an operator too: from now on only an operator ends it.
+-- An operator pauses a user who has paused themselves: from now on only an operator can end it.
 UPDATE pauses
    SET paused_by = :actor
  WHERE scope = :scope
@@ -92,7 +92,7 @@ UPDATE pauses
    AND paused_by <> :actor;
 
 -- name: end_pause
--- Whoever ends his own ends no operator's.
+-- With :own only a pause that the same actor began.
 UPDATE pauses
    SET resumed_at = clock(), resumed_by = :actor
  WHERE scope = :scope
@@ -108,15 +108,15 @@ UPDATE lanes SET paused = :paused WHERE user_id = :user_id;
 UPDATE pools SET paused = :paused WHERE name = :pool;
 
 -- name: revive
--- A person gives a task that has ended another budget of attempts; edges still unmet keep it
--- waiting. What was only cancelled along with it keeps the budget it had, if any is left.
+-- An operator revives ended tasks with more attempts; unmet edges keep them waiting. Tasks that were
+-- cancelled along with others keep their attempts if any are left.
 UPDATE tasks
    SET state = :target,
        finished_at = NULL,
        cancel_requested_at = NULL,
        failure_reason = NULL,
        error = NULL,
-       -- A deadline that has passed would end the task again at once.
+       -- A passed deadline would end the task again.
        deadline_at = CASE WHEN deadline_at > clock() THEN deadline_at END,
        sort_key = sort_key(priority, priority_boost_per_minute, created_at, dependency_boost,
                            CASE WHEN deadline_at > clock() THEN deadline_at END, clock()),
@@ -125,14 +125,14 @@ UPDATE tasks
                            WHEN attempts >= max_attempts THEN attempts + :budget
                            ELSE max_attempts END,
        original_max_attempts = coalesce(original_max_attempts, max_attempts),
-       -- Whoever brings a dead task back no longer holds its runs against it.
+       -- Earlier failures of a dead-lettered task no longer count towards poison.
        failures_reset_epoch = CASE WHEN state = 'dead_lettered' THEN epoch ELSE failures_reset_epoch END
  WHERE id = ANY (CAST(:tasks AS uuid[]))
    AND state = ANY (CAST(:sources AS text[]))
 RETURNING id;
 
 -- name: make_unblocked_ready
--- Tasks that wait for nobody are ready at once; one that has spent all it may asks for more first.
+-- Tasks without unmet edges become ready; one that has used up its budget waits for a raise first.
 UPDATE tasks
    SET state = CASE WHEN cost_usd > 0 AND cost_usd >= max_cost_usd THEN state ELSE :target END,
        awaits_budget = CASE WHEN cost_usd > 0 AND cost_usd >= max_cost_usd THEN 'task' END
@@ -141,45 +141,44 @@ UPDATE tasks
    AND unmet = 0;
 
 -- name: tasks_to_revive
--- These tasks, and what was cancelled in consequence of how they ended or in the same breath as
--- they were, however far down; but not what waits for another that has ended otherwise than it
--- wants and stays so, or it would be open for ever.
-WITH RECURSIVE acts AS MATERIALIZED (
+-- These tasks, and those below them that were cancelled because of them or by the same request; without
+-- those that depend on another task that has ended otherwise than required, because they could never run.
+WITH RECURSIVE cancel_requests AS MATERIALIZED (
     SELECT t.cancel_requested_at AS at
       FROM unnest(CAST(:tasks AS uuid[])) named(id)
      CROSS JOIN LATERAL (SELECT state, cancel_requested_at FROM tasks WHERE id = named.id OFFSET 0) t
      WHERE t.state = 'cancelled'
-), behind (id) AS (
+), below (id) AS (
     SELECT id FROM unnest(CAST(:tasks AS uuid[])) id
     UNION
     SELECT child.id
-      FROM behind b
+      FROM below b
      CROSS JOIN LATERAL (SELECT child_id, satisfied_at FROM task_edges WHERE parent_id = b.id OFFSET 0) e
      CROSS JOIN LATERAL (SELECT id, state, failure_reason, cancel_requested_at
                            FROM tasks WHERE id = e.child_id OFFSET 0) child
      WHERE child.state = 'cancelled'
        AND (e.satisfied_at IS NULL AND NOT was_stopped(child.state, child.failure_reason)
-            OR child.cancel_requested_at IN (SELECT at FROM acts))
-), doomed AS MATERIALIZED (
-    SELECT id FROM behind
-), hopeless AS (
+            OR child.cancel_requested_at IN (SELECT at FROM cancel_requests))
+), selected AS MATERIALIZED (
+    SELECT id FROM below
+), unreachable AS (
     SELECT e.child_id
-      FROM doomed d
+      FROM selected d
       JOIN task_edges e ON e.child_id = d.id AND e.satisfied_at IS NULL
       JOIN tasks parent ON parent.id = e.parent_id
      WHERE parent.state IN ('completed', 'cancelled', 'dead_lettered')
-       AND parent.id NOT IN (SELECT id FROM doomed)
+       AND parent.id NOT IN (SELECT id FROM selected)
     UNION
     SELECT e.child_id
-      FROM hopeless h
+      FROM unreachable h
      CROSS JOIN LATERAL (SELECT child_id FROM task_edges
                           WHERE parent_id = h.child_id AND satisfied_at IS NULL OFFSET 0) e
 )
-SELECT id FROM doomed WHERE id NOT IN (SELECT child_id FROM hopeless);
+SELECT id FROM selected WHERE id NOT IN (SELECT child_id FROM unreachable);
 
 -- name: reopen_edges
--- Tasks that come back together wait for each other as before, whatever had met their edges; runs
--- of before are not held against the edge.
+-- Tasks that are revived together depend on each other as before; earlier claims of the child do not count
+-- for the edge.
 WITH reopened AS (
     UPDATE task_edges e
        SET satisfied_at = NULL, since_epoch = (SELECT epoch FROM tasks WHERE id = e.child_id)
@@ -189,12 +188,12 @@ WITH reopened AS (
     RETURNING e.child_id
 )
 UPDATE tasks t
-   SET unmet = t.unmet + r.times
-  FROM (SELECT child_id, count(*)::int AS times FROM reopened GROUP BY child_id) r
+   SET unmet = t.unmet + r.edges
+  FROM (SELECT child_id, count(*)::int AS edges FROM reopened GROUP BY child_id) r
  WHERE t.id = r.child_id;
 
 -- name: waits_in_vain
--- A parent of this task that has ended otherwise than the edge wants, if there is one.
+-- A parent that has ended otherwise than the edge requires, if there is one.
 SELECT p.id, p.state, e.condition
   FROM task_edges e
   JOIN tasks p ON p.id = e.parent_id
@@ -205,7 +204,7 @@ SELECT p.id, p.state, e.condition
  LIMIT 1;
 
 -- name: badly_ended
--- What somebody stopped of a graph, and what failed for good unless its dead letter was closed.
+-- The tasks of a graph that somebody cancelled, and those with an open dead letter.
 SELECT t.id
   FROM tasks t
  WHERE t.dag_id = :dag_id AND t.user_id = :user_id
@@ -227,7 +226,7 @@ UPDATE dead_letters
 RETURNING id;
 
 -- name: lock_task
--- One of a user's tasks as it stands, and nobody else's to change until this transaction ends.
+-- Read a user's task and lock it until the transaction ends.
 SELECT id, state, title, description, priority, deadline_at, tags, timeout_seconds
   FROM tasks
  WHERE user_id = :user_id
@@ -235,7 +234,7 @@ SELECT id, state, title, description, priority, deadline_at, tags, timeout_secon
    FOR NO KEY UPDATE;
 
 -- name: edit_task
--- Change what people said of a task that nobody runs; its place in the line follows.
+-- Change fields of a task that does not run; its order changes with priority and deadline.
 UPDATE tasks
    SET title = coalesce(CAST(:title AS text), title),
        description = coalesce(CAST(:description AS text), description),

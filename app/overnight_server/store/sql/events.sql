@@ -1,14 +1,14 @@
--- What event streams read. Ids are given out when an event is written and seen when its
--- transaction commits, so a smaller id can come to light after a larger one. A stream therefore
--- reads no further than the point below which nobody can still be writing.
+-- What event streams read. An event gets its id when it is written, but becomes visible when its
+-- transaction commits, so a smaller id may appear after a larger one. A stream therefore reads only up to
+-- the id below which no transaction is still writing.
 
 -- name: last_event_id_given
 -- The last id given out to anyone, committed or not.
 SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS reach FROM events_id_seq;
 
 -- name: event_writers
--- Who may be holding an id that nobody sees yet: whoever has written to the log holds this lock
--- until it has ended.
+-- Transactions that may have written events which are not visible yet: a writer holds this table lock until
+-- its transaction ends.
 SELECT virtualtransaction
   FROM pg_locks
  WHERE locktype = 'relation'
@@ -17,7 +17,7 @@ SELECT virtualtransaction
    AND mode = 'RowExclusiveLock';
 
 -- name: tasks_with_new_events
--- Whom of these users something happened to, in this part of the log.
+-- The tasks of these users that have events in this part of the log.
 SELECT user_id, task_id, dag_id
   FROM tasks_with_events(CAST(:users AS uuid[]), CAST(:after AS bigint), CAST(:until AS bigint));
 
@@ -31,7 +31,7 @@ SELECT id, kind, task_id, dag_id, from_state, to_state, epoch, reason, at
  LIMIT :limit;
 
 -- name: events_of_task
--- Whose it is, is asked of the task: a user's whole log would be read to find a task's few events.
+-- The owner is checked on the task: with user_id on events the planner would read the user's whole log.
 SELECT e.id, e.kind, e.task_id, e.dag_id, e.from_state, e.to_state, e.epoch, e.reason, e.at
   FROM tasks t
   JOIN events e ON e.task_id = t.id
@@ -43,7 +43,7 @@ SELECT e.id, e.kind, e.task_id, e.dag_id, e.from_state, e.to_state, e.epoch, e.r
  LIMIT :limit;
 
 -- name: events_of_dag
--- Found through its tasks: the log has no index by graph, which would be written to with every move.
+-- Found through its tasks: an index of events by graph would be written with every change of state.
 SELECT e.id, e.kind, e.task_id, e.dag_id, e.from_state, e.to_state, e.epoch, e.reason, e.at
   FROM tasks t
   JOIN events e ON e.task_id = t.id
@@ -55,7 +55,7 @@ SELECT e.id, e.kind, e.task_id, e.dag_id, e.from_state, e.to_state, e.epoch, e.r
  LIMIT :limit;
 
 -- name: last_event_of_task
--- The last event of a task that has ended; nothing while it can still move, no row if there is none.
+-- The last event of an ended task; NULL while it has not ended, no row if there is no such task.
 SELECT CASE WHEN t.finished_at IS NOT NULL THEN max(e.id) END AS last_id
   FROM tasks t
   JOIN events e ON e.task_id = t.id

@@ -1,6 +1,6 @@
 -- name: explain_task
--- One task, its user's lane and its place among the user's own; another user's looks exactly like
--- none. What it would be granted is worked out as the gate does.
+-- A task with its user's lane and its place in the user's queue; no row for a task of another user. `granted`
+-- is computed as in claim_candidates.
 SELECT t.id, t.type, t.state, t.unmet, t.created_at, t.updated_at, t.claimed_at, t.started_at, t.finished_at,
        t.claimed_by, t.pool, t.cancel_requested_at, t.failure_reason, t.retry_at, t.attempts, t.max_attempts,
        t.deadline_at, t.required_capabilities, t.locks,
@@ -26,8 +26,8 @@ SELECT t.id, t.type, t.state, t.unmet, t.created_at, t.updated_at, t.claimed_at,
    AND t.id = :task_id;
 
 -- name: explain_next_task
--- The same of the user's next task: of those at the head of the queue the first that hours, money
--- and window let go, else the first; without any, the shortest there can be.
+-- The same for the user's next task: the first of the queue that hours, money and window allow, else the
+-- first; without any, a task of one second.
 SELECT 'ready' AS state, '' AS type, 0 AS unmet, NULL AS awaits_budget, NULL::timestamptz AS deadline_at, NULL::text[] AS locks,
        '{}'::text[] AS required_capabilities, 0::numeric AS cost_usd, NULL::numeric AS max_cost_usd,
        head.granted IS NOT NULL AS is_real, coalesce(head.granted, 1) AS granted,
@@ -56,7 +56,7 @@ SELECT 'ready' AS state, '' AS type, 0 AS unmet, NULL AS awaits_budget, NULL::ti
  WHERE l.user_id = :user_id;
 
 -- name: explain_parents
--- What a task still waits for, or waited for in vain; the first few, for the row itself counts them.
+-- The parents that a task still waits for, or that ended otherwise than required; the first few of them.
 SELECT p.id, p.title, p.state, e.condition, e.on_unmet
   FROM task_edges e
   JOIN tasks p ON p.id = e.parent_id
@@ -66,7 +66,7 @@ SELECT p.id, p.title, p.state, e.condition, e.on_unmet
  LIMIT :limit;
 
 -- name: explain_locks
--- Who holds what a task needs alone, or what lies within it; as many rows as the user runs tasks.
+-- The holders of locks that a task needs; not more rows than the user has active tasks.
 SELECT h.key, h.task_id, o.claimed_at AS since, o.expires_at
   FROM tasks t
   JOIN held_locks h ON h.user_id = t.user_id
@@ -78,8 +78,8 @@ SELECT h.key, h.task_id, o.claimed_at AS since, o.expires_at
  LIMIT :limit;
 
 -- name: explain_pools
--- The pools, and of the workers that live how many know a type and how many drain. An agent outside
--- that serves one user is none of the others' business.
+-- The pools that may serve a user, with the number of live workers that have a handler for a type and the
+-- draining workers.
 SELECT p.name, p.paused, p.serves, p.kind = 'pull' AS is_outside,
        count(a.id) FILTER (WHERE :type = ANY (a.types)) AS knowing,
        coalesce(array_agg(a.id ORDER BY a.id) FILTER (WHERE a.status = 'draining'), '{}') AS draining,
@@ -94,8 +94,8 @@ SELECT p.name, p.paused, p.serves, p.kind = 'pull' AS is_outside,
  LIMIT :limit;
 
 -- name: lanes_to_serve
--- The lanes that lock_lanes_to_serve would hold if nobody else held one, in its order; those in
--- `passed_over` were looked into in vain by the same pass, and have stepped aside.
+-- The lanes that lock_lanes_to_serve would lock if no lane were locked, in its order, without those in
+-- `passed_over`, which the same pass has already skipped.
 WITH next AS MATERIALIZED (
     SELECT user_id, active, last_served_at, plan_weight, least(ready, max_active - active) AS room
       FROM lanes

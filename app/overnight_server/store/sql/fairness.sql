@@ -1,9 +1,9 @@
 -- name: count_starts
--- How many claims a period holds: what a report about it would have to read.
+-- How many claims a period has, which is how many rows a report about it would read.
 SELECT count(*) FROM attempts WHERE claimed_at > clock() - make_interval(secs => :seconds);
 
 -- name: starts_since
--- Every run begun in a period, with the instant its task had become ready.
+-- Every run started in a period, with the instant at which its task had become ready.
 SELECT u.name, t.locks,
        extract(epoch FROM ready.at)::float8 AS ready,
        extract(epoch FROM a.started_at)::float8 AS start,
@@ -12,7 +12,7 @@ SELECT u.name, t.locks,
   JOIN tasks t ON t.id = a.task_id
   JOIN users u ON u.id = a.user_id
  CROSS JOIN LATERAL (
-    -- Ready under the epoch before the claim, which began the next one.
+    -- The task became ready in the epoch before the claim.
     SELECT e.at
       FROM events e
      WHERE e.task_id = a.task_id

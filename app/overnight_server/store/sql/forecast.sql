@@ -1,8 +1,8 @@
 -- name: forecast_pools
--- The workers that live, and how things stand with each and its pool.
+-- Live workers and their pools.
 SELECT p.name, p.serves, p.kind = 'pull' AS is_outside, a.slots, a.capabilities, a.types,
        a.budget_remaining_usd IS NOT NULL AS has_budget, p.paused, a.status = 'draining' AS draining,
-       -- What agents outside know that were here lately; as the gate has it.
+       -- The types of pull agents that were connected within a day; as in pool_state.
        (SELECT jsonb_agg(DISTINCT types) FROM agents
          WHERE kind = 'pull' AND last_heartbeat_at > clock() - interval '1 day') AS lately
   FROM pools p
@@ -12,9 +12,9 @@ SELECT p.name, p.serves, p.kind = 'pull' AS is_outside, a.slots, a.capabilities,
  ORDER BY p.name;
 
 -- name: forecast_active
--- What holds a slot now; bounded by the slots there are.
+-- Active tasks; bounded by the number of slots.
 SELECT id, user_id, dag_id, type, bundle, locks, reserved_seconds, coalesce(reserved_usd, 0)::float8 AS usd,
-       -- A draining worker's slots are no part of its pool any more, and neither is what holds them.
+       -- Tasks on a draining worker do not occupy slots of the pool.
        CASE WHEN claimed_by <> ALL (ARRAY(SELECT id FROM agents WHERE status = 'draining')) THEN pool
             ELSE '' END AS pool,
        coalesce(greatest(0, extract(epoch FROM clock() - started_at)), 0)::float8 AS elapsed
@@ -22,14 +22,14 @@ SELECT id, user_id, dag_id, type, bundle, locks, reserved_seconds, coalesce(rese
  WHERE state IN ('claimed', 'running', 'validating');
 
 -- name: forecast_lanes
--- The user's own lane, then those with waiting work, the next to be served first.
+-- The user's lane, then lanes with waiting tasks in fair order.
 SELECT user_id, max_active, max_task_seconds, limit_seconds, reserved_seconds, paused, ready, plan_weight,
        window_zone, window_from, window_to, window_at_closing,
        (limit_seconds - used_seconds - reserved_seconds)::float8 AS seconds_left,
        extract(epoch FROM last_served_at)::float8 AS served,
        extract(epoch FROM resets_at - clock())::float8 AS resets_in,
        night_budget_usd::float8 AS night_usd,
-       -- A night that is over counts as closed, whether or not anyone has noticed yet.
+       -- A night that has ended counts as ended even if the lane was not refreshed yet.
        (night_limit_usd - night_reserved_usd
         - CASE WHEN night_ends_at <= clock() THEN 0 ELSE night_spent_usd END)::float8 AS usd_left,
        CASE WHEN night_ends_at > clock() THEN night_ends_at END AS night_ends_at,
@@ -47,7 +47,7 @@ SELECT user_id, max_active, max_task_seconds, limit_seconds, reserved_seconds, p
  LIMIT :lanes;
 
 -- name: forecast_ready
--- The first ready tasks of each of these users, in the order the gate takes them.
+-- The first ready tasks of each of these users, in the order of the gate.
 SELECT top.*
   FROM lanes l
  CROSS JOIN LATERAL (
@@ -77,9 +77,8 @@ SELECT t.id, t.user_id, t.dag_id, t.type, t.sort_key, t.locks, t.required_capabi
  LIMIT :limit;
 
 -- name: forecast_pending
--- What the graphs of those tasks will release. A graph in which nothing is ready, running or
--- about to be tried again releases nothing; a task that asks for money waits for a person, or for
--- the next night.
+-- Pending tasks of these graphs, which have a ready, running or retrying task. A task that waits for a budget
+-- waits for a person or for the next night.
 SELECT t.id, t.user_id, t.dag_id, t.type, t.sort_key, t.locks, t.required_capabilities, t.state, t.created_at,
        t.awaits_budget, next_cost(t.estimated_cost_usd, t.max_cost_usd, t.cost_usd)::float8 AS usd,
        0::float8 AS ready_in,
@@ -101,7 +100,7 @@ SELECT parent_id, child_id, condition, on_unmet
 SELECT type, recent FROM type_durations WHERE type = ANY (CAST(:types AS text[])) AND recent <> '{}';
 
 -- name: forecast_task
--- One task and where it stands; another user's looks exactly like none.
+-- One task and its state; no row for a task of another user.
 SELECT id, dag_id, type, title, state, awaits_budget, claimed_at, started_at, finished_at
   FROM tasks
  WHERE user_id = :user_id

@@ -1,5 +1,5 @@
 -- name: referred_tasks
--- Tasks that a reference names: the user's own by id, and those of one graph by their name in it.
+-- Tasks that references name: by id among the user's tasks, and by name within one graph.
 SELECT id, name, state, dag_id
   FROM tasks
  WHERE id = ANY (CAST(:tasks AS uuid[]))
@@ -15,7 +15,7 @@ SELECT id, name, state, dag_id
 SELECT id FROM artifacts WHERE id = ANY (CAST(:artifacts AS uuid[])) AND user_id = :user_id;
 
 -- name: lock_claimed_task
--- Who acts for a claim must still hold it, and does so until this transaction ends.
+-- The running task of a claim, locked until the transaction ends; no row if the claim was lost.
 SELECT id, user_id, dag_id, has_dag_row, type, priority, role, required_capabilities,
        cancel_requested_at IS NOT NULL AS is_stopping
   FROM tasks
@@ -26,12 +26,12 @@ SELECT id, user_id, dag_id, has_dag_row, type, priority, role, required_capabili
    FOR NO KEY UPDATE;
 
 -- name: find_spawned
--- The child that an earlier run, or an unanswered call of this one, spawned under the same key.
+-- The child that was already spawned under the same key, by an earlier run or by a call without a response.
 SELECT id, dag_id FROM tasks WHERE parent_id = :task_id AND spawn_key = :key;
 
 -- name: spawn_counts
--- How many generations stand above a task, how many it has spawned, how large its graph is, and
--- whether its owner is shut out.
+-- The depth of a task, how many tasks it has spawned, the size of its graph, and whether its owner is
+-- disabled.
 WITH RECURSIVE above AS (
     SELECT parent_id, 0 AS depth FROM tasks WHERE id = :task_id
     UNION ALL
@@ -43,11 +43,11 @@ SELECT (SELECT max(depth) FROM above) AS depth,
        EXISTS (SELECT 1 FROM users WHERE id = :user_id AND disabled_at IS NOT NULL) AS is_disabled;
 
 -- name: mark_has_dag_row
--- A lone task is about to have company; before its graph has a row, or it would be counted twice.
+-- Before the graph of a lone task gets a row in dags; otherwise the trigger would count the task twice.
 UPDATE tasks SET has_dag_row = true WHERE id = :task_id AND dag_id = id AND NOT has_dag_row RETURNING id;
 
 -- name: insert_dag_of_lone_task
--- The graph of a task that was alone so far, under the id it has always had.
+-- The row in dags of a task that was a lone task until now; the id stays the same.
 INSERT INTO dags (id, user_id, title, created_by, total, open, completed, dead, cancelled, stopped, finished_at,
                   spent_usd, reserved_usd)
 SELECT id, user_id, title, created_by, 1, (is_active(state) OR is_waiting(state))::int, (state = 'completed')::int,
@@ -57,7 +57,7 @@ SELECT id, user_id, title, created_by, 1, (is_active(state) OR is_waiting(state)
  WHERE id = :task_id;
 
 -- name: graph_to_join
--- A graph of the user's, whose lane is held, and how large it is; a lone task's has no row yet.
+-- A graph of the user and its size; a lone task has no row in dags yet. The lane is locked.
 SELECT g.id, g.total, false AS is_lone FROM dags g WHERE g.id = :dag_id AND g.user_id = :user_id
 UNION ALL
 SELECT t.id, 1, true
@@ -65,15 +65,15 @@ SELECT t.id, 1, true
  WHERE t.id = :dag_id AND t.dag_id = t.id AND NOT t.has_dag_row AND t.user_id = :user_id;
 
 -- name: add_edges
--- Later edges between tasks that exist, whose lane is held. What their parents became already counts
--- at once. One that was met by a parent which has come back since, waits for it again.
-WITH wanted AS MATERIALIZED (
+-- Add edges between existing tasks; their lane is locked. A parent that has ended counts immediately. An
+-- edge that was satisfied by a parent which was revived since must be satisfied again.
+WITH edge AS MATERIALIZED (
     SELECT * FROM jsonb_to_recordset(CAST(:edges AS jsonb)) AS w(parent_id uuid, child_id uuid, condition text)
 ), added AS (
     INSERT INTO task_edges AS e (parent_id, child_id, dag_id, user_id, condition, since_epoch, satisfied_at)
     SELECT w.parent_id, w.child_id, c.dag_id, c.user_id, w.condition, c.epoch,
            CASE WHEN is_met(w.condition, 'cancel', p.state) THEN clock() END
-      FROM wanted w
+      FROM edge w
       JOIN tasks p ON p.id = w.parent_id
       JOIN tasks c ON c.id = w.child_id
         ON CONFLICT (parent_id, child_id) DO UPDATE
@@ -81,10 +81,10 @@ WITH wanted AS MATERIALIZED (
      WHERE e.satisfied_at IS NOT NULL AND excluded.satisfied_at IS NULL
     RETURNING child_id, satisfied_at
 ), unmet AS MATERIALIZED (
-    SELECT child_id, count(*)::int AS times FROM added WHERE satisfied_at IS NULL GROUP BY child_id
+    SELECT child_id, count(*)::int AS edges FROM added WHERE satisfied_at IS NULL GROUP BY child_id
 )
 UPDATE tasks t
-   SET unmet = t.unmet + unmet.times
+   SET unmet = t.unmet + unmet.edges
   FROM unmet
  WHERE t.id = unmet.child_id;
 
@@ -92,7 +92,7 @@ UPDATE tasks t
 SELECT id, dependency_boost FROM tasks WHERE dag_id = :dag_id ORDER BY id;
 
 -- name: update_dependency_boosts
--- Tasks that have not begun move in their line by what waits behind them now.
+-- Write new boosts, and the order that follows from them, for tasks that do not run yet.
 UPDATE tasks t
    SET dependency_boost = w.boost,
        sort_key = sort_key(t.priority, t.priority_boost_per_minute, t.created_at, w.boost, t.deadline_at, clock())
@@ -101,14 +101,14 @@ UPDATE tasks t
    AND t.state IN ('created', 'pending', 'ready', 'retrying');
 
 -- name: tasks_to_connect
--- Tasks that somebody wants to join by an edge; another user's look exactly like none.
+-- The tasks at both ends of new edges; no row for a task of another user.
 SELECT id, dag_id, title, state, awaits_budget
   FROM tasks
  WHERE id = ANY (CAST(:tasks AS uuid[]))
    AND user_id = :user_id;
 
 -- name: tasks_reached_from
--- Which of these tasks wait for one, however far down: it could never wait for them.
+-- Which of these tasks depend on a task, at any depth; an edge back would make a cycle.
 WITH RECURSIVE below AS (
     SELECT child_id FROM task_edges WHERE parent_id = :task_id
     UNION
@@ -117,7 +117,7 @@ WITH RECURSIVE below AS (
 SELECT child_id FROM below WHERE child_id = ANY (CAST(:tasks AS uuid[]));
 
 -- name: children_of (not prepared)
--- What a task has spawned and what became of it, in the order it was spawned.
+-- The tasks that a task has spawned, in that order, with their results.
 SELECT id, spawn_key, title, type, state, output, failure_reason, error
   FROM tasks
  WHERE parent_id = :task_id
@@ -125,13 +125,13 @@ SELECT id, spawn_key, title, type, state, output, failure_reason, error
  ORDER BY id;
 
 -- name: tasks_not_spawned_by
--- Which of these a task has not spawned itself.
+-- Which of these tasks were not spawned by the given task.
 SELECT id
-  FROM unnest(CAST(:tasks AS uuid[])) named(id)
- WHERE NOT EXISTS (SELECT 1 FROM tasks t WHERE t.id = named.id AND t.parent_id = :task_id);
+  FROM unnest(CAST(:tasks AS uuid[])) given(id)
+ WHERE NOT EXISTS (SELECT 1 FROM tasks t WHERE t.id = given.id AND t.parent_id = :task_id);
 
 -- name: inputs_of
--- Outputs of the tasks that one waited for.
+-- The outputs of a task's parents.
 SELECT p.id, p.name, p.output
   FROM task_edges e
   JOIN tasks p ON p.id = e.parent_id
@@ -151,7 +151,7 @@ SELECT id, kind, content FROM artifacts WHERE id = ANY (CAST(:artifacts AS uuid[
 SELECT count(*) FROM artifacts WHERE task_id = :task_id AND name <> :name;
 
 -- name: upsert_artifact
--- The same name again is the same artifact with new content: a repeated run makes no second one.
+-- An artifact with the same name is replaced, so that a repeated run makes no second one.
 INSERT INTO artifacts AS a (id, task_id, user_id, epoch, name, kind, size, content)
 VALUES (:artifact_id, :task_id, :user_id, :epoch, :name, :kind, :size, :content)
     ON CONFLICT ON CONSTRAINT artifacts_once DO UPDATE

@@ -1,9 +1,9 @@
--- The inbox: what programs left in their own transactions. A user's rows go in the order of their
--- ids, under the user's lane; one that must wait makes those behind it wait.
+-- The inbox: tasks that programs inserted in their own transactions. Rows of a user are processed in order
+-- of their ids with the user's lane locked; a row that must wait delays those after it.
 
 -- name: inbox_heads
--- The users whose oldest row is due; a step of the index for each user, however long their lists.
--- Rows of users who are shut out wait.
+-- The users whose oldest row is due: one index step per user, however many rows wait. Rows of disabled users
+-- wait.
 WITH RECURSIVE heads AS (
     (SELECT user_id, id, due_at FROM inbox WHERE outcome IS NULL ORDER BY user_id, id LIMIT 1)
     UNION ALL
@@ -21,7 +21,7 @@ SELECT user_id
  LIMIT :limit;
 
 -- name: read_inbox
--- As text: what one row holds may be more than its reader can take, and must spoil no other.
+-- As text, so that a row that cannot be parsed does not fail the others.
 SELECT id, key_id, CAST(task AS text) AS task
   FROM inbox
  WHERE user_id = :user_id AND outcome IS NULL
@@ -58,7 +58,7 @@ UPDATE inbox
 RETURNING id;
 
 -- name: view_inbox (not prepared)
--- What waits or was refused, oldest first; with `resolved` everything.
+-- Waiting and refused rows, oldest first; with :resolved all rows.
 SELECT i.id, u.name AS "user", i.key_id, i.task ->> 'title' AS title, CAST(i.task AS text) AS task, i.arrived_at, i.due_at,
        i.held_by, i.outcome, i.settled_at, i.settled_by, i.task_id, i.error
   FROM inbox i

@@ -1,6 +1,6 @@
 -- name: lock_lanes
--- The first statement of every transaction that moves tasks: whoever holds a user's lane is
--- alone with that user's tasks. Always in user order, so two of us can never wait in a ring.
+-- The first statement of every transaction that changes the state of tasks: nobody else changes tasks of
+-- these users meanwhile. Always in user order, so that two transactions cannot deadlock.
 SELECT user_id
   FROM lanes
  WHERE user_id = ANY (CAST(:users AS uuid[]))
@@ -8,7 +8,7 @@ SELECT user_id
    FOR NO KEY UPDATE;
 
 -- name: read_lane
--- What intake must know before it lets a task in; with the depth of the whole deployment, if that is asked.
+-- What intake reads before it inserts tasks; with the number of waiting tasks of all users if requested.
 SELECT l.waiting, l.active, l.ready, l.used_seconds, l.reserved_seconds, l.limit_seconds,
        l.resets_at, l.due_at <= clock() AS is_due,
        u.max_pending, u.max_tasks_per_dag, u.on_exhausted,
@@ -18,16 +18,16 @@ SELECT l.waiting, l.active, l.ready, l.used_seconds, l.reserved_seconds, l.limit
  WHERE l.user_id = :user_id;
 
 -- name: depth
--- How much work waits in the whole deployment, summed over the lanes, never over the tasks.
+-- The number of waiting tasks of all users: a sum over lanes, not over tasks.
 SELECT total_depth() AS waiting;
 
 -- name: lock_depth
--- Near the deployment's cap, submits of different users count one after the other. After the lane's lock.
+-- Near the cap of the whole queue, submits of different users count one after the other. After the lane's lock.
 SELECT pg_advisory_xact_lock(hashtext('overnight.depth'));
 
 -- name: lock_due_lanes
--- Lanes whose billing month or night has ended or whose window turns; one that is busy is met again on
--- the next pass.
+-- Due lanes: the billing month or the night has ended, or the window opens or closes. Locked lanes are left
+-- to the next pass.
 SELECT user_id, resets_at <= clock() AS month_is_over, coalesce(window_changes_at <= clock(), false) AS window_changes,
        coalesce(night_ends_at <= clock(), false) AS night_is_over
   FROM lanes
@@ -37,9 +37,9 @@ SELECT user_id, resets_at <= clock() AS month_is_over, coalesce(window_changes_a
    FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: start_billing_cycles
--- Begin the month the clock is in, however many were missed. Only a lane that is due moves,
--- so a second reset of the same month changes nothing. Seconds already charged to the new
--- month (by a run that ended between the boundary and this reset) are kept.
+-- Start the current billing month, even if several were missed. Only due lanes change, so a second reset of
+-- the same month has no effect. Seconds that were already charged to the new month, by runs that ended
+-- between its start and this reset, are kept.
 UPDATE lanes l
    SET cycle = due.cycle,
        cycle_started_at = cycle_boundary(due.anchor, due.cycle),
@@ -58,13 +58,13 @@ UPDATE lanes l
 RETURNING l.user_id, l.cycle, l.resets_at;
 
 -- name: read_windows
--- What users said of their nights, and the instant to judge them at.
+-- The night windows of users, and the instant for which they are computed.
 SELECT id AS user_id, window_zone, window_from, window_to, window_at_closing, clock() AS now
   FROM users
  WHERE id = ANY (CAST(:users AS uuid[]));
 
 -- name: write_windows
--- Write down how the windows stand. What pools found blocked before may be free now.
+-- Write the computed state of windows; pools consider the lanes again.
 UPDATE lanes l
    SET window_closed = state.closed,
        window_changes_at = state.changes_at,
@@ -76,7 +76,7 @@ UPDATE lanes l
  WHERE l.user_id = state.user_id;
 
 -- name: end_nights
--- Close nights that are over; the next begins with the first money spent in it.
+-- Reset nights that have ended; the next one starts with the first money spent in it.
 UPDATE lanes l
    SET night_started_at = NULL, night_ends_at = NULL, night_spent_usd = 0,
        night_limit_usd = u.night_budget_usd,
@@ -88,7 +88,7 @@ UPDATE lanes l
 RETURNING l.user_id;
 
 -- name: release_night_waiters
--- A new night pays for those who had used up the last one.
+-- Tasks that waited for a new night become ready.
 UPDATE tasks
    SET state = :target, failure_reason = NULL, error = NULL
  WHERE user_id = ANY (CAST(:users AS uuid[]))
@@ -96,7 +96,7 @@ UPDATE tasks
    AND state = ANY (CAST(:sources AS text[]));
 
 -- name: drifted_lanes
--- The audit: lanes whose counters differ from the rows they count.
+-- Lanes whose counters differ from the rows they count.
 SELECT l.user_id
   FROM lanes l
   LEFT JOIN (SELECT user_id,
@@ -121,7 +121,7 @@ SELECT l.user_id
  ORDER BY l.user_id;
 
 -- name: recount_lane
--- Put a drifted lane right; its lock is held, so the rows stand still.
+-- Recompute the counters of a lane; it is locked, so its tasks do not change meanwhile.
 UPDATE lanes l
    SET active = t.active, ready = t.ready, waiting = t.waiting, reserved_seconds = t.reserved,
        used_seconds = (SELECT coalesce(sum(e.seconds), 0)
@@ -145,22 +145,21 @@ UPDATE lanes l
 UPDATE lanes SET skipped_by_pools = '{}' WHERE user_id = :user_id AND skipped_by_pools <> '{}';
 
 -- name: unskip_lanes_of_pool
--- Let a pool look into every lane again (what its workers can do has changed). Locked in user order
--- like everywhere else.
-WITH parked AS MATERIALIZED (
+-- Let a pool consider every lane again, because its workers changed. Locked in user order as everywhere.
+WITH skipped AS MATERIALIZED (
     SELECT user_id FROM lanes WHERE :pool = ANY (skipped_by_pools) ORDER BY user_id FOR NO KEY UPDATE
 )
 UPDATE lanes l
    SET skipped_by_pools = array_remove(l.skipped_by_pools, :pool)
-  FROM parked
- WHERE l.user_id = parked.user_id;
+  FROM skipped
+ WHERE l.user_id = skipped.user_id;
 
 -- name: unskip_all_lanes
--- The same for every pool: which types are left to which depends on what all workers know.
-WITH parked AS MATERIALIZED (
+-- The same for every pool: which types a pool leaves to others depends on all workers.
+WITH skipped AS MATERIALIZED (
     SELECT user_id FROM lanes WHERE skipped_by_pools <> '{}' ORDER BY user_id FOR NO KEY UPDATE
 )
 UPDATE lanes l
    SET skipped_by_pools = '{}'
-  FROM parked
- WHERE l.user_id = parked.user_id;
+  FROM skipped
+ WHERE l.user_id = skipped.user_id;

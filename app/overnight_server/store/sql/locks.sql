@@ -1,8 +1,8 @@
 -- name: view_locks
--- Who holds which lock since when, and who waits for it. Held locks are as many as active tasks;
--- of the line behind each only the front is looked at, so that a long one costs no more.
+-- Held locks with their holders and the tasks that wait for them. Only the first :look tasks of each queue
+-- are read, so that a long queue costs no more.
 SELECT u.name AS user_name, h.key, h.task_id, t.title, t.project_id, t.state, t.epoch, t.claimed_by, t.claimed_at,
-       t.expires_at, line.waiting, line.first_waiting
+       t.expires_at, queue.waiting, queue.first_waiting
   FROM held_locks h
   JOIN tasks t ON t.id = h.task_id
   JOIN users u ON u.id = h.user_id
@@ -13,7 +13,7 @@ SELECT u.name AS user_name, h.key, h.task_id, t.title, t.project_id, t.state, t.
              WHERE w.user_id = h.user_id AND w.state = 'ready'
              ORDER BY w.sort_key, w.id
              LIMIT :look) front
-     WHERE h.key = ANY (front.locks) OR front.lock_paths && h.path_range) line
+     WHERE h.key = ANY (front.locks) OR front.lock_paths && h.path_range) queue
  WHERE (CAST(:user_id AS uuid) IS NULL OR h.user_id = CAST(:user_id AS uuid))
    AND (CAST(:project AS text) IS NULL OR t.project_id = CAST(:project AS text)
         OR h.key = 'project:' || CAST(:project AS text))
@@ -21,7 +21,7 @@ SELECT u.name AS user_name, h.key, h.task_id, t.title, t.project_id, t.state, t.
  LIMIT :limit;
 
 -- name: view_lock_waits
--- The latest times somebody had to wait for a lock.
+-- The latest waits for a lock.
 SELECT u.name AS user_name, w.key, w.holder_id, w.waiter_id, w.waiting, w.since, w.until
   FROM lock_waits w
   JOIN users u ON u.id = w.user_id
@@ -30,8 +30,8 @@ SELECT u.name AS user_name, w.key, w.holder_id, w.waiter_id, w.waiting, w.since,
  LIMIT :limit;
 
 -- name: stale_locks
--- Claims that hold a lock and have not been renewed for so long, or whose lease is over. Each
--- renewal sets the expiry one lease ahead; a claim that was not started was never renewed.
+-- Claims with locks that were not renewed for :max_age seconds, or whose lease is over. Each renewal sets
+-- expires_at one lease ahead; a claim that was not started was never renewed.
 SELECT id, user_id, epoch, expires_at <= clock() AS expired
   FROM tasks
  WHERE state IN ('claimed', 'running', 'validating')
@@ -53,7 +53,7 @@ SELECT id, epoch
    AND state IN ('claimed', 'running', 'validating');
 
 -- name: lock_holder
--- The claim behind a user's lock, and its row held, so that no heartbeat renews it meanwhile.
+-- The claim that holds a lock of a user; the row is locked, so that no heartbeat renews it meanwhile.
 SELECT id, user_id, epoch, token, state, claimed_by, bundle, locks
   FROM tasks
  WHERE id = :task_id

@@ -1,13 +1,13 @@
 -- name: ensure_pull_pool
--- The pool of one agent; it serves one user, or everybody. Its name holds the owner's id, so that
--- nobody else can come upon it.
+-- The pool of one agent; it serves one user, or everybody. Its name contains the owner's id, so that no
+-- other user's agent gets the same.
 INSERT INTO pools AS p (name, kind, serves)
 VALUES (:pool, 'pull', CAST(:serves AS uuid))
     ON CONFLICT (name) DO UPDATE SET serves = excluded.serves;
 
 -- name: register_agent
--- One that comes back under its name keeps what is left of its budget. It is another process: what
--- the one before still held is lost with it, and a drain was that one's.
+-- An agent that registers again under its name keeps what is left of its budget. It is another process:
+-- claims of the previous one are lost, and a drain of it no longer applies.
 INSERT INTO agents AS g (id, kind, pool, owner_id, name, capabilities, types, models, slots, budget_remaining_usd,
                          claim_ttl_seconds, stale_after_seconds)
 VALUES (:id, 'pull', :pool, :user_id, :name, CAST(:capabilities AS text[]), CAST(:types AS text[]), CAST(:models AS text[]),
@@ -19,7 +19,7 @@ VALUES (:id, 'pull', :pool, :user_id, :name, CAST(:capabilities AS text[]), CAST
 RETURNING g.id;
 
 -- name: touch_own_agent
--- What an agent that shows itself may be given; silence is over with that.
+-- Record a heartbeat of an agent and return what it may claim.
 UPDATE agents g
    SET last_heartbeat_at = clock()
  WHERE g.id = :id
@@ -39,7 +39,7 @@ UPDATE agents
 RETURNING id;
 
 -- name: heartbeat_claim_holder
--- An agent outside shows itself by each of its runs too.
+-- A heartbeat of a run is also one of its pull agent.
 UPDATE agents g
    SET last_heartbeat_at = clock()
   FROM tasks t
@@ -50,7 +50,7 @@ UPDATE agents g
    AND g.status <> 'offline';
 
 -- name: view_own_agents
--- A user's agents outside the deployment, and how many tasks each runs.
+-- A user's pull agents, and how many tasks each runs.
 SELECT g.id, g.name, g.pool, g.status, g.capabilities, g.types, g.models, g.slots, g.budget_remaining_usd,
        g.claim_ttl_seconds, g.stale_after_seconds, g.joined_at, g.last_heartbeat_at AS last_seen_at,
        g.last_heartbeat_at > clock() - make_interval(secs => g.stale_after_seconds) AS is_alive,
@@ -64,8 +64,8 @@ SELECT g.id, g.name, g.pool, g.status, g.capabilities, g.types, g.models, g.slot
  ORDER BY g.name;
 
 -- name: agents_with_work
--- Which of the agents that wait might find something; each looks for itself then. Lanes that are due
--- may hold work that nobody sees before their turn.
+-- Which of the waiting agents may find a task; each then claims for itself. A due lane counts, because its
+-- tasks become visible only when it is refreshed.
 SELECT w.pool
   FROM unnest(CAST(:names AS text[]), CAST(:users AS uuid[])) AS w(pool, serves)
   JOIN pools p ON p.name = w.pool AND NOT p.paused
@@ -79,7 +79,7 @@ SELECT w.pool
         END;
 
 -- name: held_claim
--- A claim and all that its holder needs to carry it out and to judge its end, whether it has begun or not.
+-- A claim with everything that its holder needs to run and settle it, whether it was started or not.
 SELECT t.id, t.state, t.claimed_by, t.user_id, t.dag_id, t.type, t.title, t.description, t.payload, t.spec,
        t.attempts, t.max_attempts, CAST(t.retry AS text) AS retry, t.bundle, t.reserved_seconds AS granted_seconds,
        (t.timeout_seconds IS NULL OR t.reserved_seconds < t.timeout_seconds) AS plan_limited,
@@ -93,5 +93,5 @@ SELECT t.id, t.state, t.claimed_by, t.user_id, t.dag_id, t.type, t.title, t.desc
    AND t.token = :token;
 
 -- name: outcome_of_claim
--- How a claim ended, for a holder that asks again because it heard no answer.
+-- How a claim ended, for a holder that repeats a request because it got no response.
 SELECT outcome, agent FROM attempts WHERE task_id = :task_id AND epoch = :epoch;

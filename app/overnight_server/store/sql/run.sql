@@ -1,11 +1,11 @@
 -- name: start
--- Holders of fresh claims begin. A message that comes late, twice or forged matches no row.
+-- Start claimed tasks. A message that is late, repeated or forged matches no row.
 WITH message AS MATERIALIZED (
     SELECT * FROM jsonb_to_recordset(CAST(:claims AS jsonb)) AS m(task_id uuid, epoch int, token uuid)
 ), held AS MATERIALIZED (
     SELECT t.id
       FROM (SELECT * FROM message ORDER BY task_id) m
-     -- OFFSET 0: each row is found by its key and judged as it is once it is locked.
+     -- OFFSET 0: each row is found by its key and read after it is locked.
      CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = m.task_id OFFSET 0 FOR NO KEY UPDATE) t
      WHERE t.epoch = m.epoch
        AND t.token = m.token
@@ -20,7 +20,7 @@ WITH message AS MATERIALIZED (
       FROM held
      WHERE t.id = held.id
     RETURNING t.*
-), marked AS (
+), updated AS (
     UPDATE attempts a
        SET started_at = clock(), agent = :holder
       FROM started s
@@ -35,7 +35,7 @@ SELECT s.id, s.user_id, s.dag_id, s.type, s.title, s.payload, s.spec, s.attempts
   FROM started s;
 
 -- name: heartbeat
--- Still here: extend the lease, carry progress, learn whether to go on. Touches no index.
+-- Extend the lease, store progress, and return whether the run may continue. Changes no indexed column.
 UPDATE tasks
    SET expires_at = clock() + make_interval(secs => :lease),
        progress = coalesce(CAST(:progress AS jsonb), progress)
@@ -45,14 +45,14 @@ UPDATE tasks
    AND state IN ('running', 'validating')
 RETURNING cancel_requested_at IS NOT NULL AS cancel_requested,
           (SELECT l.stops_runs_at <= clock() FROM lanes l WHERE l.user_id = tasks.user_id) AS window_closed,
-          -- A run that spends nothing harms no budget.
+          -- A run without costs cannot exhaust a budget.
           CASE WHEN run_cost_usd > 0
-               THEN exhausted_budget(user_id, dag_id, max_cost_usd, cost_usd, 0) END AS used_up;
+               THEN exhausted_budget(user_id, dag_id, max_cost_usd, cost_usd, 0) END AS exhausted_budget;
 
 -- name: record_run_cost
--- What a run has cost so far, reported while it runs. The lane is held: graph and night are counted.
+-- Record what an active run has cost so far. The lane is locked, because graph and night are updated.
 WITH held AS MATERIALIZED (
-    SELECT id, epoch, user_id, dag_id, round(CAST(:usd AS numeric), 6) - run_cost_usd AS news
+    SELECT id, epoch, user_id, dag_id, round(CAST(:usd AS numeric), 6) - run_cost_usd AS usd
       FROM tasks
      WHERE id = :task_id
        AND epoch = :epoch
@@ -60,21 +60,21 @@ WITH held AS MATERIALIZED (
        AND state IN ('running', 'validating')
        AND round(CAST(:usd AS numeric), 6) > run_cost_usd
        FOR NO KEY UPDATE
-), noted AS (
+), updated AS (
     UPDATE tasks t
-       SET cost_usd = t.cost_usd + h.news,
-           run_cost_usd = t.run_cost_usd + h.news,
-           reserved_usd = nullif(greatest(t.reserved_usd - h.news, 0), 0)
+       SET cost_usd = t.cost_usd + h.usd,
+           run_cost_usd = t.run_cost_usd + h.usd,
+           reserved_usd = nullif(greatest(t.reserved_usd - h.usd, 0), 0)
       FROM held h
      WHERE t.id = h.id
-), kept AS (
+), attempt AS (
     UPDATE attempts a
-       SET cost_usd = a.cost_usd + h.news
+       SET cost_usd = a.cost_usd + h.usd
       FROM held h
      WHERE a.task_id = h.id AND a.epoch = h.epoch
 )
 INSERT INTO spending AS s (task_id, epoch, night_started_at, user_id, dag_id, usd)
-SELECT h.id, h.epoch, night.started_at, h.user_id, h.dag_id, h.news
+SELECT h.id, h.epoch, night.started_at, h.user_id, h.dag_id, h.usd
   FROM held h
  CROSS JOIN LATERAL current_night(h.user_id) night
     ON CONFLICT (task_id, epoch, night_started_at) DO UPDATE SET usd = s.usd + excluded.usd;

@@ -1,7 +1,7 @@
 -- name: settle
--- End runs. Epoch and token are the fence: a holder that lost its claim matches no row and
--- changes nothing. A reaper's verdict also needs the lease to be over still,
--- because a heartbeat may have come in since it looked.
+-- End runs. Epoch and token are the fence: a holder that lost its claim matches no row and changes nothing.
+-- A reaper's verdict (`only_expired`) also requires that the lease is still over, because a heartbeat may
+-- have arrived after the reaper read the row.
 WITH verdict AS MATERIALIZED (
     SELECT * FROM jsonb_to_recordset(CAST(:verdicts AS jsonb)) AS v(
         task_id uuid, epoch int, token uuid, sources text[], target text, is_final boolean, only_expired boolean,
@@ -9,25 +9,25 @@ WITH verdict AS MATERIALIZED (
         run_alone boolean, ran_seconds float8, escalation text,
         output jsonb, summary text, files_changed jsonb, cost_usd numeric, tokens jsonb, waits boolean)
 ), held AS MATERIALIZED (
-    -- A task whose owner asked for a stop does not come back, whatever ended its run.
-    -- One that has used up a budget asks instead; unless somebody has raised it in the meantime.
-    SELECT v.*, t.user_id, t.dag_id, t.started_at AS ran_since, t.reserved_seconds, news.usd AS news_usd, short.budget,
-           CASE WHEN v.escalation = 'priority' THEN greatest(t.priority - :escalated_priority, 0) ELSE 0 END AS lifted,
+    -- `goal` is the state to write: a task whose owner requested a stop is cancelled instead of retried; a task
+    -- that has used up a budget waits for a raise.
+    SELECT v.*, t.user_id, t.dag_id, t.started_at AS ran_since, t.reserved_seconds, unrecorded.usd AS unrecorded_usd, exhausted.budget,
+           CASE WHEN v.escalation = 'priority' THEN greatest(t.priority - :escalated_priority, 0) ELSE 0 END AS boost,
            CASE WHEN t.cancel_requested_at IS NOT NULL AND NOT v.is_final THEN 'cancelled'
-                WHEN short.budget IS NOT NULL THEN 'pending'
+                WHEN exhausted.budget IS NOT NULL THEN 'pending'
                 WHEN v.target = 'pending' AND v.waits IS NOT TRUE THEN 'ready'
                 ELSE v.target END AS goal
       FROM (SELECT * FROM verdict ORDER BY task_id) v
-     -- OFFSET 0: each row is found by its key and judged as it is once it is locked.
+     -- OFFSET 0: each row is found by its key and read after it is locked.
      CROSS JOIN LATERAL (SELECT user_id, dag_id, state, epoch, token, expires_at, started_at, reserved_seconds, priority,
                                 cancel_requested_at, max_cost_usd, cost_usd, run_cost_usd
                            FROM tasks WHERE id = v.task_id OFFSET 0 FOR NO KEY UPDATE) t
-     -- Less what was reported while it ran.
-     CROSS JOIN LATERAL (SELECT greatest(round(v.cost_usd, 6) - t.run_cost_usd, 0) AS usd) news
+     -- Without what was reported while it ran.
+     CROSS JOIN LATERAL (SELECT greatest(round(v.cost_usd, 6) - t.run_cost_usd, 0) AS usd) unrecorded
      CROSS JOIN LATERAL (
-        -- One that waits for others asks when it comes back, if it must.
-        SELECT CASE WHEN NOT v.is_final AND v.waits IS NOT TRUE AND t.state = 'running' AND t.run_cost_usd + news.usd > 0
-                    THEN exhausted_budget(t.user_id, t.dag_id, t.max_cost_usd, t.cost_usd, news.usd) END AS budget) short
+        -- A run that suspended itself is checked when it continues.
+        SELECT CASE WHEN NOT v.is_final AND v.waits IS NOT TRUE AND t.state = 'running' AND t.run_cost_usd + unrecorded.usd > 0
+                    THEN exhausted_budget(t.user_id, t.dag_id, t.max_cost_usd, t.cost_usd, unrecorded.usd) END AS budget) exhausted
      WHERE t.epoch = v.epoch
        AND t.token = v.token
        AND t.state = ANY (v.sources)
@@ -44,16 +44,16 @@ WITH verdict AS MATERIALIZED (
            failure_reason = CASE h.goal WHEN 'cancelled' THEN 'cancelled'
                                         WHEN 'pending' THEN CASE WHEN h.budget IS NOT NULL THEN 'budget_exceeded' END
                                         WHEN 'ready' THEN NULL ELSE h.reason END,
-           -- what sent a task back to the queue is no error of its own
+           -- What returned a task to the queue is no error of the task.
            error = CASE WHEN h.goal <> 'ready' THEN h.message END,
            output = h.output,
            result_summary = h.summary,
            files_changed = h.files_changed,
-           cost_usd = t.cost_usd + h.news_usd,
+           cost_usd = t.cost_usd + h.unrecorded_usd,
            awaits_budget = CASE WHEN h.goal = 'pending' THEN h.budget END,
-           -- A task that was lifted moves up in its line by as much.
-           priority = t.priority - h.lifted,
-           sort_key = t.sort_key - h.lifted,
+           -- An escalated task moves forward in its queue by as much.
+           priority = t.priority - h.boost,
+           sort_key = t.sort_key - h.boost,
            tokens_used = h.tokens
       FROM held h
      WHERE t.id = h.task_id
@@ -61,20 +61,20 @@ WITH verdict AS MATERIALIZED (
 ), closed AS (
     UPDATE attempts a
        SET ended_at = clock(), outcome = h.outcome, spent = h.spent, error_class = h.reason, error = h.message,
-           detail = h.detail, cost_usd = a.cost_usd + h.news_usd, tokens_used = h.tokens
+           detail = h.detail, cost_usd = a.cost_usd + h.unrecorded_usd, tokens_used = h.tokens
       FROM held h
      WHERE a.task_id = h.task_id AND a.epoch = h.epoch
-), spell AS MATERIALIZED (
-    -- The time to charge: never more than was reserved for the run, nor than its holder measured.
+), charged AS MATERIALIZED (
+    -- The time to charge: not more than was reserved for the run, nor than its holder measured.
     SELECT h.task_id, h.epoch, h.user_id, h.billed, h.outcome, h.ran_since,
            greatest(h.ran_since, least(clock(), h.ran_since + make_interval(secs => h.reserved_seconds),
                                        h.ran_since + make_interval(secs => h.ran_seconds))) AS ran_until
       FROM held h
      WHERE h.ran_since IS NOT NULL
 ), used AS MATERIALIZED (
-    -- What the run used in each billing month it touched: nearly always the lane's current one.
+    -- The seconds in each billing month that the run touched; nearly always only the lane's current one.
     SELECT s.*, slice.period_started_at, slice.seconds
-      FROM spell s
+      FROM charged s
       JOIN lanes l ON l.user_id = s.user_id
       JOIN users u ON u.id = s.user_id
      CROSS JOIN LATERAL (
@@ -91,42 +91,42 @@ WITH verdict AS MATERIALIZED (
     UNION ALL
     SELECT user_id, task_id, epoch, period_started_at, 'refund', -seconds, outcome FROM used WHERE NOT billed
 )
-SELECT h.task_id, h.epoch, h.goal, h.news_usd,
+SELECT h.task_id, h.epoch, h.goal, h.unrecorded_usd,
        EXISTS (SELECT 1 FROM task_edges e WHERE e.parent_id = h.task_id) AS has_dependents
   FROM held h;
 
 -- name: claims_by_token
--- What a holder took without hearing of it. Bounded by the slots of the pool.
+-- Claims of a token, for a worker that got no response to its claim. Bounded by the slots of the pool.
 SELECT id, epoch, token
   FROM tasks
  WHERE pool = :pool AND state IN ('claimed', 'running', 'validating') AND token = :token;
 
 -- name: record_spending
--- What runs have cost more than was reported while they ran; their lanes are held.
+-- Record costs that were not reported while the runs were active; their lanes are locked.
 INSERT INTO spending AS s (task_id, epoch, night_started_at, user_id, dag_id, usd)
-SELECT t.id, news.epoch, night.started_at, t.user_id, t.dag_id, news.usd
-  FROM jsonb_to_recordset(CAST(:news AS jsonb)) AS news(task_id uuid, epoch int, usd numeric)
-  JOIN tasks t ON t.id = news.task_id
+SELECT t.id, cost.epoch, night.started_at, t.user_id, t.dag_id, cost.usd
+  FROM jsonb_to_recordset(CAST(:costs AS jsonb)) AS cost(task_id uuid, epoch int, usd numeric)
+  JOIN tasks t ON t.id = cost.task_id
  CROSS JOIN LATERAL current_night(t.user_id) night
     ON CONFLICT (task_id, epoch, night_started_at) DO UPDATE SET usd = s.usd + excluded.usd;
 
 -- name: insert_escalation_notices
--- Tasks that keep failing are made known, by whatever rule.
+-- Notify the owners of tasks that keep failing.
 INSERT INTO notices (user_id, kind, subject, task_id, detail)
-SELECT t.user_id, 'task.escalated', t.id || ':' || told.epoch, t.id,
-       jsonb_build_object('rule', told.rule, 'reason', told.reason, 'error', told.error)
-  FROM jsonb_to_recordset(CAST(:told AS jsonb)) AS told(task_id uuid, epoch int, rule text, reason text, error text)
-  JOIN tasks t ON t.id = told.task_id;
+SELECT t.user_id, 'task.escalated', t.id || ':' || e.epoch, t.id,
+       jsonb_build_object('rule', e.rule, 'reason', e.reason, 'error', e.error)
+  FROM jsonb_to_recordset(CAST(:escalations AS jsonb)) AS e(task_id uuid, epoch int, rule text, reason text, error text)
+  JOIN tasks t ON t.id = e.task_id;
 
 -- name: cancel_spawned
--- A cancelled task takes along what it spawned and is still open, however far down: what waits ends
--- here, what runs is asked to stop.
+-- Cancel the open tasks that cancelled tasks spawned, at any depth: waiting ones now; running ones are
+-- asked to stop.
 WITH RECURSIVE below AS (
     SELECT id FROM tasks WHERE parent_id = ANY (CAST(:parents AS uuid[]))
     UNION
     SELECT t.id FROM below b JOIN tasks t ON t.parent_id = b.id
 ), open AS MATERIALIZED (
-    SELECT t.id, t.epoch, t.state = ANY (CAST(:sources AS text[])) AS at_once
+    SELECT t.id, t.epoch, t.state = ANY (CAST(:sources AS text[])) AS is_waiting
       FROM (SELECT id FROM below ORDER BY id) b
      CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = b.id OFFSET 0 FOR NO KEY UPDATE) t
      WHERE t.finished_at IS NULL
@@ -134,27 +134,27 @@ WITH RECURSIVE below AS (
     UPDATE attempts a
        SET ended_at = clock(), outcome = 'cancelled'
       FROM open o
-     WHERE o.at_once AND a.task_id = o.id AND a.epoch = o.epoch AND a.ended_at IS NULL
+     WHERE o.is_waiting AND a.task_id = o.id AND a.epoch = o.epoch AND a.ended_at IS NULL
 )
 UPDATE tasks t
-   SET state = CASE WHEN o.at_once THEN :target ELSE t.state END,
+   SET state = CASE WHEN o.is_waiting THEN :target ELSE t.state END,
        cancel_requested_at = coalesce(t.cancel_requested_at, clock()),
-       token = CASE WHEN NOT o.at_once THEN t.token END,
-       claimed_by = CASE WHEN NOT o.at_once THEN t.claimed_by END,
-       pool = CASE WHEN NOT o.at_once THEN t.pool END,
-       claimed_at = CASE WHEN NOT o.at_once THEN t.claimed_at END,
-       expires_at = CASE WHEN NOT o.at_once THEN t.expires_at END,
-       reserved_seconds = CASE WHEN NOT o.at_once THEN t.reserved_seconds END,
-       bundle = CASE WHEN NOT o.at_once THEN t.bundle END,
+       token = CASE WHEN NOT o.is_waiting THEN t.token END,
+       claimed_by = CASE WHEN NOT o.is_waiting THEN t.claimed_by END,
+       pool = CASE WHEN NOT o.is_waiting THEN t.pool END,
+       claimed_at = CASE WHEN NOT o.is_waiting THEN t.claimed_at END,
+       expires_at = CASE WHEN NOT o.is_waiting THEN t.expires_at END,
+       reserved_seconds = CASE WHEN NOT o.is_waiting THEN t.reserved_seconds END,
+       bundle = CASE WHEN NOT o.is_waiting THEN t.bundle END,
        retry_at = NULL,
-       finished_at = CASE WHEN o.at_once THEN clock() END,
-       failure_reason = CASE WHEN o.at_once THEN :reason ELSE t.failure_reason END
+       finished_at = CASE WHEN o.is_waiting THEN clock() END,
+       failure_reason = CASE WHEN o.is_waiting THEN :reason ELSE t.failure_reason END
   FROM open o
  WHERE t.id = o.id
-RETURNING t.id, o.at_once;
+RETURNING t.id, o.is_waiting;
 
 -- name: insert_dead_letters
--- Lay failed tasks into the dead letters with every run they spent.
+-- Insert dead letters for failed tasks, with every attempt that counts.
 INSERT INTO dead_letters (task_id, dag_id, user_id, failure_history, total_cost_usd, poison_pill)
 SELECT t.id, t.dag_id, t.user_id,
        coalesce((SELECT jsonb_agg(jsonb_build_object(
@@ -172,7 +172,7 @@ SELECT t.id, t.dag_id, t.user_id,
  WHERE t.id = ANY (CAST(:tasks AS uuid[]));
 
 -- name: insert_stale_result
--- An answer nobody waits for any more: kept to be seen, never applied. One of each claim is enough.
+-- A result that came after the claim was lost: kept for inspection, never applied. One per claim is enough.
 INSERT INTO stale_results (task_id, epoch, agent, outcome, result)
 VALUES (:task_id, :epoch, :agent, :outcome, CAST(:result AS jsonb))
     ON CONFLICT (task_id, epoch) DO NOTHING;

@@ -1,12 +1,12 @@
 -- name: find_by_idempotency_keys
--- Tasks that earlier requests made under the same keys; the lane's lock makes the answer final.
+-- Tasks of earlier requests with the same keys; with the lane locked the result cannot change.
 SELECT idempotency_key, id, dag_id
   FROM tasks
  WHERE user_id = :user_id
    AND idempotency_key = ANY (CAST(:keys AS text[]));
 
 -- name: find_dag_by_idempotency_key
--- The graph that an earlier request made under the same key; the lane's lock makes the answer final.
+-- The graph of an earlier request with the same key; with the lane locked the result cannot change.
 SELECT id
   FROM dags
  WHERE user_id = :user_id
@@ -83,7 +83,7 @@ WITH within_limits AS MATERIALIZED (
 SELECT depth FROM within_limits;
 
 -- name: insert_edges
--- One between tasks that a fork took over was met already.
+-- An edge between tasks that a fork copied as completed is satisfied already.
 INSERT INTO task_edges (parent_id, child_id, dag_id, user_id, condition, on_unmet, satisfied_at)
 SELECT e.parent_id, e.child_id, e.dag_id, :user_id, e.condition, e.on_unmet, CASE WHEN e.is_met THEN clock() END
   FROM jsonb_to_recordset(CAST(:edges AS jsonb)) AS e(

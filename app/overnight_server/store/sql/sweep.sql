@@ -1,8 +1,8 @@
 -- name: expired_claims
--- Claims past their time, read without locks: the settling statement checks each again. Out of
--- time is only a run whose last lease reached that far: one lost earlier has not used its time,
--- however late we look. A run died by itself if its agent outside still shows signs of life;
--- workers of the deployment report deaths themselves, and their silence may be our own fault.
+-- Expired claims, read without locks; `settle` checks each again. `out_of_time` only if the last lease
+-- reached the timeout: a run that was lost earlier did not use its time, however late the reaper looks.
+-- `died` (the run itself failed) only if its pull agent is still alive; workers report dead children
+-- themselves, and a silent worker may be the deployment's fault.
 SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.attempts, t.max_attempts,
        CAST(t.retry AS text) AS retry,
        t.cancel_requested_at IS NOT NULL AS cancel_requested,
@@ -12,7 +12,7 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.att
                  FROM agents g
                 WHERE g.id = t.claimed_by
                   AND g.kind = 'pull'
-                  -- One that came back under its name is another process.
+                  -- An agent that registered again since then is another process.
                   AND g.joined_at <= t.started_at
                   AND g.status <> 'offline'
                   AND g.last_heartbeat_at > clock() - make_interval(secs => g.stale_after_seconds)) AS died,
@@ -25,8 +25,8 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.att
  LIMIT :limit;
 
 -- name: overdue_runs
--- Runs whose worker beats on although their time is up, or although they were told to stop. Those
--- whose lease has ended too are the reaper's: nobody knows whether they lived that long.
+-- Runs whose worker still sends heartbeats although the timeout or a stop request is long past. Runs whose
+-- lease has ended are left to the reaper, because it is not known whether they lived that long.
 SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.attempts, t.max_attempts,
        CAST(t.retry AS text) AS retry,
        t.cancel_requested_at IS NOT NULL AS cancel_requested,
@@ -44,9 +44,9 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.att
  LIMIT :limit;
 
 -- name: runs_of_dead_workers
--- What a process that is gone had in hand, if it still holds it; the settling statement checks each
--- again. Its time is up if it was when it died, a moment ago or at the end of its lease. One that
--- outlived its lease was frozen or cut off, and ended for that.
+-- The runs of a worker process that died, if it still holds them; `settle` checks each again. A timeout
+-- counts if it was reached before the process died. A run that outlived its lease was frozen or
+-- disconnected, and was ended for that.
 SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.attempts, t.max_attempts,
        CAST(t.retry AS text) AS retry,
        t.cancel_requested_at IS NOT NULL AS cancel_requested,
@@ -78,7 +78,7 @@ UPDATE tasks
    AND retry_at <= clock();
 
 -- name: passed_deadlines
--- Tasks that wait past their deadline, read without locks: the burying statement looks again.
+-- Tasks that still wait after their deadline, read without locks; dead_letter_passed checks each again.
 SELECT id, user_id
   FROM tasks
  WHERE state IN ('created', 'pending', 'ready', 'retrying')
@@ -87,7 +87,7 @@ SELECT id, user_id
  LIMIT :limit;
 
 -- name: dead_letter_passed
--- Nobody runs these, so nothing is spent or billed.
+-- These tasks do not run, so no attempt is spent and nothing is billed.
 UPDATE tasks t
    SET state = :target,
        retry_at = NULL,
@@ -100,7 +100,7 @@ UPDATE tasks t
 RETURNING t.id;
 
 -- name: near_deadlines (not prepared)
--- Tasks whose deadline is near enough to matter, in order, a page at a time.
+-- Tasks whose deadline is near enough to change their order, a page at a time.
 SELECT id, user_id, deadline_at
   FROM tasks
  WHERE state IN ('created', 'pending', 'ready', 'retrying')
@@ -112,7 +112,7 @@ SELECT id, user_id, deadline_at
  LIMIT :limit;
 
 -- name: raise_deadline_priority
--- Only what has moved by a step that could change an order is written.
+-- Rows are written only if the change is large enough to matter.
 UPDATE tasks t
    SET sort_key = now.key
   FROM tasks o
@@ -125,7 +125,7 @@ UPDATE tasks t
    AND abs(t.sort_key - now.key) >= :step;
 
 -- name: begin_sweep
--- Two beats, one sweep: whoever moves the row first has the turn, the other finds it taken.
+-- Of several beat processes the first to update the row runs the sweep; the others get no row.
 INSERT INTO sweeps AS s (name, started_at)
 VALUES (:name, clock())
     ON CONFLICT (name) DO UPDATE
@@ -137,7 +137,7 @@ RETURNING s.name;
 UPDATE sweeps SET finished_at = clock(), touched = :touched WHERE name = :name;
 
 -- name: retire_agents
--- Workers that fell silent without a word; their pool may be able to do other things now.
+-- Mark workers offline that sent no heartbeat for too long; their pools may accept other tasks now.
 UPDATE agents
    SET status = 'offline'
  WHERE status <> 'offline'

@@ -1,12 +1,12 @@
 -- name: is_over_for_good
--- Whether a graph, whose lane is held, has completed with nothing left that could be retried.
+-- Whether a graph has completed with nothing left that could be retried. The lane is locked.
 SELECT g.status = 'completed' AND g.dead = 0 AND g.cancelled = 0 AS is_over
   FROM graphs g
  WHERE g.id = :dag_id
    AND g.user_id = :user_id;
 
 -- name: add_trigger
--- One whose graph has ended already as it wants is due at once. The lane is held.
+-- A trigger whose graph has already ended as required is due immediately. The lane is locked.
 INSERT INTO dag_triggers (id, user_id, dag_id, is_lone, condition, graph, created_by, due_at)
 SELECT :trigger_id, g.user_id, g.id, NOT EXISTS (SELECT 1 FROM dags WHERE dags.id = g.id), :condition,
        CAST(:graph AS jsonb), :actor,
@@ -26,8 +26,8 @@ UPDATE dag_triggers
 RETURNING id;
 
 -- name: make_lone_task_triggers_due
--- Triggers that wait for a lone task which has ended as they want, at any time since. One that was
--- brought back and has grown since was alone when it ended: after that its graph's row tells.
+-- Make triggers due that wait for a lone task that has ended as required since the trigger was added. If
+-- tasks have joined it since, only events before that count; after that the row in dags does.
 UPDATE dag_triggers g
    SET due_at = clock()
  WHERE g.is_lone
@@ -44,8 +44,8 @@ UPDATE dag_triggers g
                   AND coalesce(e.at < joined.created_at, true));
 
 -- name: due_triggers
--- Read without locks: the firing statement looks again. One that was refused waits a while, one of a
--- user who is shut out until they are let in again.
+-- Due triggers, read without locks; lock_due_trigger checks each again. A refused one waits :gap seconds,
+-- one of a disabled user until the user is enabled.
 SELECT id, user_id
   FROM dag_triggers g
  WHERE due_at IS NOT NULL
@@ -57,7 +57,7 @@ SELECT id, user_id
  LIMIT :limit;
 
 -- name: lock_due_trigger
--- Hold a trigger that is still to be fired; whoever comes second finds nothing.
+-- Lock a trigger that has not fired; a second caller gets no row.
 SELECT graph, created_by
   FROM dag_triggers g
  WHERE id = :trigger_id
@@ -79,7 +79,7 @@ UPDATE dag_triggers
    AND fired_at IS NULL;
 
 -- name: list_triggers (not prepared)
--- What a graph sets off, or all that a user's graphs do; the newest first.
+-- The triggers of a graph or of all graphs of a user, newest first.
 SELECT id, dag_id, condition, graph ->> 'title' AS title, jsonb_array_length(graph -> 'tasks') AS tasks, created_by,
        created_at, due_at, refusal, refused_at, fired_at, fired_dag_id, dropped_at
   FROM dag_triggers
