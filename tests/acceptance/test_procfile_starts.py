@@ -1,4 +1,4 @@
-"""Every process of the Procfile starts on real servers, is healthy, and stops when told."""
+"""Every process of the Procfile starts on real servers, becomes healthy, and stops on request."""
 
 import os
 import re
@@ -68,7 +68,7 @@ def test_every_process_of_the_procfile_starts_is_healthy_and_stops(
 def started(
     command: str, surroundings: Mapping[str, str], log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run one line of the Procfile; whatever happens, nothing of it is left."""
+    """Run one line of the Procfile; all its processes have ended afterwards."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             shlex.split(command),

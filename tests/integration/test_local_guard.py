@@ -1,4 +1,4 @@
-"""A guarded program ends with its owner, whatever happens to either of them."""
+"""A guarded program ends when its owner or its guard ends, for any reason."""
 
 import json
 import os
