@@ -51,21 +51,21 @@ def test_a_user_pauses_and_resumes_their_own_work(api_user: ApiUser) -> None:
 
 
 def test_a_user_cannot_end_a_pause_of_an_operator(api_user: ApiUser) -> None:
-    boss = api_user.guest(is_admin=True)
-    boss.ask("POST", "/api/v1/admin/pause", json={"user": str(api_user.user), "note": "bills"})
+    admin = api_user.guest(is_admin=True)
+    admin.ask("POST", "/api/v1/admin/pause", json={"user": str(api_user.user), "note": "bills"})
 
     tried = api_user.ask("POST", "/api/v1/users/me/resume")
 
     assert tried.json() == {"paused": True, "changed": False}
     assert [one["note"] for one in api_user.ask("GET", "/api/v1/pauses").json()] == ["bills"]
-    freed = boss.ask("POST", "/api/v1/admin/resume", json={"user": str(api_user.user)})
+    freed = admin.ask("POST", "/api/v1/admin/resume", json={"user": str(api_user.user)})
     assert freed.json() == {"paused": False, "changed": True}
 
 
 def test_an_operators_pause_outlives_the_users_own(api_user: ApiUser) -> None:
-    boss = api_user.guest(is_admin=True)
+    admin = api_user.guest(is_admin=True)
     api_user.ask("POST", "/api/v1/users/me/pause", json={"note": "supper"})
-    boss.ask("POST", "/api/v1/admin/pause", json={"user": str(api_user.user), "note": "bills"})
+    admin.ask("POST", "/api/v1/admin/pause", json={"user": str(api_user.user), "note": "bills"})
 
     tried = api_user.ask("POST", "/api/v1/users/me/resume")
 
@@ -73,7 +73,7 @@ def test_an_operators_pause_outlives_the_users_own(api_user: ApiUser) -> None:
     sql = "SELECT act, actor FROM audit_log WHERE user_id = :u AND act IN ('paused', 'resumed')"
     acts = api_user.deployment.rows(sql, u=api_user.user)
     assert {act["act"] for act in acts} == {"paused"}
-    assert f"user:{boss.user}" in {act["actor"] for act in acts}
+    assert f"user:{admin.user}" in {act["actor"] for act in acts}
 
 
 def asking(api_user: ApiUser) -> str:

@@ -20,35 +20,35 @@ def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
 
 
 @pytest.fixture
-def boss(api_user: ApiUser) -> ApiUser:
+def admin(api_user: ApiUser) -> ApiUser:
     return api_user.guest(is_admin=True)
 
 
-def test_a_user_is_created_listed_and_read(boss: ApiUser) -> None:
-    made = boss.ask("POST", f"{ADMIN}/users", json={"name": "ada", "plan": "pro"})
+def test_a_user_is_created_listed_and_read(admin: ApiUser) -> None:
+    made = admin.ask("POST", f"{ADMIN}/users", json={"name": "ada", "plan": "pro"})
 
     assert made.status_code == 201, made.text
     user = made.json()
     assert (user["name"], user["plan"], user["max_concurrent_agents"]) == ("ada", "pro", 3)
-    assert boss.ask("GET", made.headers["location"]).json() == user
-    assert boss.ask("GET", f"{ADMIN}/users/ada").json() == user
-    first = boss.ask("GET", f"{ADMIN}/users", params={"limit": 1})
-    rest = boss.ask("GET", first.headers["link"][1:].split(">")[0])
+    assert admin.ask("GET", made.headers["location"]).json() == user
+    assert admin.ask("GET", f"{ADMIN}/users/ada").json() == user
+    first = admin.ask("GET", f"{ADMIN}/users", params={"limit": 1})
+    rest = admin.ask("GET", first.headers["link"][1:].split(">")[0])
     assert [one["name"] for one in first.json()] == ["ada"]
     assert rest.json()[0]["name"] > "ada"
 
 
-def test_users_with_any_legal_name_are_listed_page_by_page(boss: ApiUser) -> None:
+def test_users_with_any_legal_name_are_listed_page_by_page(admin: ApiUser) -> None:
     names = {"Ωmega", "日本" * 50, "a+b@c.d", "ünïçödé"}
     for name in names:
-        made = boss.ask("POST", f"{ADMIN}/users", json={"name": name})
+        made = admin.ask("POST", f"{ADMIN}/users", json={"name": name})
         assert made.status_code == 201, made.text
-    everybody = [one["name"] for one in boss.ask("GET", f"{ADMIN}/users").json()]
+    everybody = [one["name"] for one in admin.ask("GET", f"{ADMIN}/users").json()]
 
     seen = []
     page: dict[str, Any] = {"limit": 1}
     for _ in everybody:
-        answer = boss.ask("GET", f"{ADMIN}/users", params=page)
+        answer = admin.ask("GET", f"{ADMIN}/users", params=page)
         assert answer.status_code == 200, answer.text
         seen += [one["name"] for one in answer.json()]
         page["before"] = answer.headers.get("X-Next-Cursor")
@@ -56,18 +56,18 @@ def test_users_with_any_legal_name_are_listed_page_by_page(boss: ApiUser) -> Non
     assert names < set(everybody)
     assert seen == everybody
     assert page["before"] is None
-    assert boss.ask("GET", f"{ADMIN}/users", params={"before": "%00"}).status_code == 400
+    assert admin.ask("GET", f"{ADMIN}/users", params={"before": "%00"}).status_code == 400
 
 
-def test_two_users_never_share_a_name(boss: ApiUser) -> None:
-    boss.ask("POST", f"{ADMIN}/users", json={"name": "ada"})
+def test_two_users_never_share_a_name(admin: ApiUser) -> None:
+    admin.ask("POST", f"{ADMIN}/users", json={"name": "ada"})
 
-    again = boss.ask("POST", f"{ADMIN}/users", json={"name": "ada"})
+    again = admin.ask("POST", f"{ADMIN}/users", json={"name": "ada"})
 
     assert (again.status_code, again.json()["errors"][0]["field"]) == (400, "name")
 
 
-def test_a_user_is_changed_in_one_request(boss: ApiUser, api_user: ApiUser) -> None:
+def test_a_user_is_changed_in_one_request(admin: ApiUser, api_user: ApiUser) -> None:
     changes = {
         "plan": "pro",
         "max_concurrent_agents": 7,
@@ -78,7 +78,7 @@ def test_a_user_is_changed_in_one_request(boss: ApiUser, api_user: ApiUser) -> N
         "window": {"zone": "Europe/Berlin", "opens": "22:00", "closes": "06:00"},
     }
 
-    answer = boss.ask("PATCH", f"{ADMIN}/users/{api_user.user}", json=changes)
+    answer = admin.ask("PATCH", f"{ADMIN}/users/{api_user.user}", json=changes)
 
     user = answer.json()
     assert answer.status_code == 200, answer.text
@@ -88,10 +88,10 @@ def test_a_user_is_changed_in_one_request(boss: ApiUser, api_user: ApiUser) -> N
     row = api_user.deployment.one("SELECT * FROM users WHERE id = :id", id=api_user.user)
     assert (row["max_pending"], row["on_exhausted"]) == (5, "hold")
     assert float(row["night_budget_usd"]) == 12.5
-    taken_back = boss.ask("PATCH", f"{ADMIN}/users/{api_user.user}", json={"window": None})
+    taken_back = admin.ask("PATCH", f"{ADMIN}/users/{api_user.user}", json={"window": None})
     assert taken_back.json()["window"] is None
-    acts = boss.ask("GET", f"{ADMIN}/audit", params={"user": str(api_user.user)}).json()
-    assert {act["actor"] for act in acts} >= {f"user:{boss.user}"}
+    acts = admin.ask("GET", f"{ADMIN}/audit", params={"user": str(api_user.user)}).json()
+    assert {act["actor"] for act in acts} >= {f"user:{admin.user}"}
 
 
 @pytest.mark.parametrize(
@@ -104,103 +104,105 @@ def test_a_user_is_changed_in_one_request(boss: ApiUser, api_user: ApiUser) -> N
     ],
 )
 def test_a_wrong_change_changes_nothing(
-    boss: ApiUser, api_user: ApiUser, changes: dict[str, Any]
+    admin: ApiUser, api_user: ApiUser, changes: dict[str, Any]
 ) -> None:
-    before = boss.ask("GET", f"{ADMIN}/users/{api_user.user}").json()
+    before = admin.ask("GET", f"{ADMIN}/users/{api_user.user}").json()
 
-    answer = boss.ask("PATCH", f"{ADMIN}/users/{api_user.user}", json={"max_pending": 1, **changes})
+    answer = admin.ask(
+        "PATCH", f"{ADMIN}/users/{api_user.user}", json={"max_pending": 1, **changes}
+    )
 
     assert answer.status_code in {400, 422}
-    assert boss.ask("GET", f"{ADMIN}/users/{api_user.user}").json() == before
+    assert admin.ask("GET", f"{ADMIN}/users/{api_user.user}").json() == before
 
 
-def test_workers_are_listed_drained_and_undrained(boss: ApiUser) -> None:
-    boss.deployment.agent(slots=3)
+def test_workers_are_listed_drained_and_undrained(admin: ApiUser) -> None:
+    admin.deployment.agent(slots=3)
 
-    [worker] = boss.ask("GET", f"{ADMIN}/workers").json()
-    drained = boss.ask("POST", f"{ADMIN}/workers/{AGENT}/drain")
+    [worker] = admin.ask("GET", f"{ADMIN}/workers").json()
+    drained = admin.ask("POST", f"{ADMIN}/workers/{AGENT}/drain")
 
     assert (worker["id"], worker["slots"], worker["busy"]) == (AGENT, 3, 0)
     assert drained.json() == {"worker_id": AGENT, "draining": True}
-    assert boss.ask("GET", f"{ADMIN}/workers").json()[0]["status"] == "draining"
-    assert boss.ask("POST", f"{ADMIN}/workers/{AGENT}/undrain").json()["draining"] is False
-    unknown = boss.ask("POST", f"{ADMIN}/workers/nobody/drain")
+    assert admin.ask("GET", f"{ADMIN}/workers").json()[0]["status"] == "draining"
+    assert admin.ask("POST", f"{ADMIN}/workers/{AGENT}/undrain").json()["draining"] is False
+    unknown = admin.ask("POST", f"{ADMIN}/workers/nobody/drain")
     assert (unknown.status_code, unknown.json()["code"]) == (404, "WORKER_NOT_FOUND")
 
 
 def test_pools_are_listed_with_what_all_of_their_workers_can_do(
-    boss: ApiUser, api_user: ApiUser
+    admin: ApiUser, api_user: ApiUser
 ) -> None:
     deployment = api_user.deployment
     deployment.agent(slots=3, agent_id="one", capabilities=("gpu", "web"))
     deployment.agent(slots=2, agent_id="two", capabilities=("gpu",))
     deployment.agent(slots=4, agent_id="three", pool="night")
-    boss.ask("POST", f"{ADMIN}/workers/two/drain")
-    boss.ask("POST", f"{ADMIN}/pause", json={"pool": "night"})
+    admin.ask("POST", f"{ADMIN}/workers/two/drain")
+    admin.ask("POST", f"{ADMIN}/pause", json={"pool": "night"})
     deployment.running(api_user.user)
 
-    day, night = boss.ask("GET", f"{ADMIN}/pools").json()
+    day, night = admin.ask("GET", f"{ADMIN}/pools").json()
 
     assert (day["name"], day["kind"], day["serves"]) == ("default", "celery", None)
     assert (day["workers"], day["slots"], day["busy"], day["draining"]) == (2, 3, 1, 1)
     assert day["capabilities"] == ["gpu"]
     assert (night["name"], night["slots"], night["busy"], night["paused"]) == ("night", 4, 0, True)
     assert api_user.ask("GET", f"{ADMIN}/pools").status_code == 404
-    with boss.client() as client:
+    with admin.client() as client:
         assert [pool.name for pool in client.admin.pools()] == ["default", "night"]
 
 
 def test_the_pool_of_a_pull_agent_names_the_user_it_serves(
-    boss: ApiUser, api_user: ApiUser
+    admin: ApiUser, api_user: ApiUser
 ) -> None:
     made = api_user.ask("POST", "/api/v1/agents", json={"name": "laptop"})
     assert made.status_code == 201, made.text
 
-    [pool] = boss.ask("GET", f"{ADMIN}/pools").json()
+    [pool] = admin.ask("GET", f"{ADMIN}/pools").json()
 
     [user] = api_user.deployment.rows("SELECT name FROM users WHERE id = :id", id=api_user.user)
     assert (pool["kind"], pool["serves"], pool["workers"]) == ("pull", user["name"], 1)
 
 
-def test_an_admin_releases_the_locks_of_a_task(boss: ApiUser, api_user: ApiUser) -> None:
+def test_an_admin_releases_the_locks_of_a_task(admin: ApiUser, api_user: ApiUser) -> None:
     deployment = api_user.deployment
     deployment.agent()
     run = deployment.running(api_user.user, locks=("repo:site",))
     task_id = show_task(run.claim.task_id)
 
-    [lock] = boss.ask("GET", f"{ADMIN}/locks").json()
-    answer = boss.ask("POST", f"{ADMIN}/locks/{task_id}/release")
+    [lock] = admin.ask("GET", f"{ADMIN}/locks").json()
+    answer = admin.ask("POST", f"{ADMIN}/locks/{task_id}/release")
 
     assert (lock["key"], lock["task_id"]) == ("repo:site", task_id)
     assert answer.json() == {"task_id": task_id, "released": ["repo:site"]}
     assert not deployment.settle(run, Returned("too late"))
     assert api_user.ask("GET", f"{TASKS}/{task_id}").json()["state"] == "ready"
-    again = boss.ask("POST", f"{ADMIN}/locks/{task_id}/release")
+    again = admin.ask("POST", f"{ADMIN}/locks/{task_id}/release")
     assert (again.status_code, again.json()["code"]) == (409, "LOCK_NOT_HELD")
 
 
-def test_an_admin_pauses_a_user_and_everything(boss: ApiUser, api_user: ApiUser) -> None:
-    one = boss.ask("POST", f"{ADMIN}/pause", json={"user": str(api_user.user), "note": "bills"})
-    everything = boss.ask("POST", f"{ADMIN}/pause", json={})
+def test_an_admin_pauses_a_user_and_everything(admin: ApiUser, api_user: ApiUser) -> None:
+    one = admin.ask("POST", f"{ADMIN}/pause", json={"user": str(api_user.user), "note": "bills"})
+    everything = admin.ask("POST", f"{ADMIN}/pause", json={})
 
     assert one.json() == everything.json() == {"paused": True, "changed": True}
     assert [pause["scope"] for pause in api_user.ask("GET", "/api/v1/pauses").json()] == [
         "user",
         "all",
     ]
-    assert len(boss.ask("GET", f"{ADMIN}/pauses").json()) == 2
-    boss.ask("POST", f"{ADMIN}/resume", json={})
-    boss.ask("POST", f"{ADMIN}/resume", json={"user": str(api_user.user)})
+    assert len(admin.ask("GET", f"{ADMIN}/pauses").json()) == 2
+    admin.ask("POST", f"{ADMIN}/resume", json={})
+    admin.ask("POST", f"{ADMIN}/resume", json={"user": str(api_user.user)})
     assert api_user.ask("GET", "/api/v1/pauses").json() == []
-    unknown = boss.ask("POST", f"{ADMIN}/pause", json={"pool": "nowhere"})
+    unknown = admin.ask("POST", f"{ADMIN}/pause", json={"pool": "nowhere"})
     assert (unknown.status_code, unknown.json()["code"]) == (404, "POOL_NOT_FOUND")
 
 
-def test_the_fairness_report_lists_every_user(boss: ApiUser, api_user: ApiUser) -> None:
+def test_the_fairness_report_lists_every_user(admin: ApiUser, api_user: ApiUser) -> None:
     api_user.deployment.agent()
     api_user.deployment.settle(api_user.deployment.running(api_user.user), Returned("done"))
 
-    shown = boss.ask("GET", f"{ADMIN}/fairness", params={"hours": 2}).json()
+    shown = admin.ask("GET", f"{ADMIN}/fairness", params={"hours": 2}).json()
 
     assert shown["starts"] == 1
     assert len(shown["users"]) == 1
@@ -208,7 +210,7 @@ def test_the_fairness_report_lists_every_user(boss: ApiUser, api_user: ApiUser) 
 
 
 def test_a_disabled_user_is_refused_and_running_tasks_finish(
-    boss: ApiUser, api_user: ApiUser
+    admin: ApiUser, api_user: ApiUser
 ) -> None:
     api_user.deployment.agent()
     waiting = api_user.created(type="echo")
@@ -217,7 +219,7 @@ def test_a_disabled_user_is_refused_and_running_tasks_finish(
     later = api_user.created(type="echo")
     assert run is not None
 
-    shut = boss.ask("POST", f"{ADMIN}/users/{api_user.user}/disable")
+    shut = admin.ask("POST", f"{ADMIN}/users/{api_user.user}/disable")
 
     assert shut.status_code == 200, shut.text
     assert shut.json()["disabled_at"] is not None
@@ -227,7 +229,7 @@ def test_a_disabled_user_is_refused_and_running_tasks_finish(
     assert api_user.deployment.state(api_user.row_id(waiting["id"])) == "completed"
     assert not api_user.deployment.claim().claims
 
-    back = boss.ask("POST", f"{ADMIN}/users/{api_user.user}/enable")
+    back = admin.ask("POST", f"{ADMIN}/users/{api_user.user}/enable")
 
     assert back.json()["disabled_at"] is None
     assert api_user.ask("GET", TASKS).status_code == 200
@@ -235,21 +237,23 @@ def test_a_disabled_user_is_refused_and_running_tasks_finish(
     assert show_task(again.claim.task_id) == later["id"]
 
 
-def test_an_admin_cannot_disable_themselves(boss: ApiUser, api_user: ApiUser) -> None:
-    assert boss.ask("POST", f"{ADMIN}/users/{boss.user}/disable").status_code == 400
-    assert api_user.ask("POST", f"{ADMIN}/users/{boss.user}/disable").status_code == 404
-    assert boss.ask("GET", TASKS).status_code == 200
+def test_an_admin_cannot_disable_themselves(admin: ApiUser, api_user: ApiUser) -> None:
+    assert admin.ask("POST", f"{ADMIN}/users/{admin.user}/disable").status_code == 400
+    assert api_user.ask("POST", f"{ADMIN}/users/{admin.user}/disable").status_code == 404
+    assert admin.ask("GET", TASKS).status_code == 200
 
 
-def test_a_change_of_plan_does_not_enable_a_disabled_user(boss: ApiUser, api_user: ApiUser) -> None:
-    boss.client().admin.disable_user(str(api_user.user))
-    boss.client().admin.change_user(str(api_user.user), plan="pro")
+def test_a_change_of_plan_does_not_enable_a_disabled_user(
+    admin: ApiUser, api_user: ApiUser
+) -> None:
+    admin.client().admin.disable_user(str(api_user.user))
+    admin.client().admin.change_user(str(api_user.user), plan="pro")
 
     lane = api_user.deployment.one(
         "SELECT max_active FROM lanes WHERE user_id = :u", u=api_user.user
     )
     assert lane["max_active"] == 0
-    assert boss.client().admin.enable_user(str(api_user.user)).disabled_at is None
+    assert admin.client().admin.enable_user(str(api_user.user)).disabled_at is None
     lane = api_user.deployment.one(
         "SELECT max_active FROM lanes WHERE user_id = :u", u=api_user.user
     )

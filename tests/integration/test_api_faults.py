@@ -25,7 +25,7 @@ CLOSED = "postgresql://nobody:secret@127.0.0.1:1/nowhere"
 
 
 @pytest.fixture
-def homeless() -> Iterator[TestClient]:
+def api_without_database() -> Iterator[TestClient]:
     """The API while nothing listens where its database should be."""
     settings = load(
         {"OVERNIGHT_DATABASE_URL": CLOSED, "OVERNIGHT_REDIS_URL": DEAD_REDIS}, dotenv=NO_FILE
@@ -35,7 +35,7 @@ def homeless() -> Iterator[TestClient]:
 
 
 def test_without_the_database_every_route_responds_503_within_two_seconds(
-    homeless: TestClient,
+    api_without_database: TestClient,
 ) -> None:
     headers = {"Authorization": f"Bearer {new_key()}"}
     for method, path in (
@@ -46,7 +46,7 @@ def test_without_the_database_every_route_responds_503_within_two_seconds(
     ):
         began = time.monotonic()
         body = {"title": "a"} if method == "POST" else None
-        answer = homeless.request(method, path, json=body, headers=headers)
+        answer = api_without_database.request(method, path, json=body, headers=headers)
 
         assert time.monotonic() - began < 2
         assert (answer.status_code, answer.json()["code"]) == (503, "DATABASE_UNAVAILABLE")
@@ -54,8 +54,10 @@ def test_without_the_database_every_route_responds_503_within_two_seconds(
         assert "secret" not in answer.text
 
 
-def test_without_the_database_the_process_is_alive_but_not_ready(homeless: TestClient) -> None:
-    health, ready = homeless.get("/health"), homeless.get("/ready")
+def test_without_the_database_the_process_is_alive_but_not_ready(
+    api_without_database: TestClient,
+) -> None:
+    health, ready = api_without_database.get("/health"), api_without_database.get("/ready")
 
     assert (health.status_code, health.json()) == (200, {"status": "ok"})
     assert ready.status_code == 503
@@ -65,9 +67,9 @@ def test_without_the_database_the_process_is_alive_but_not_ready(homeless: TestC
 
 
 def test_a_malformed_key_is_refused_without_the_database(
-    homeless: TestClient,
+    api_without_database: TestClient,
 ) -> None:
-    assert homeless.get(TASKS, headers={"X-API-Key": "nonsense"}).status_code == 401
+    assert api_without_database.get(TASKS, headers={"X-API-Key": "nonsense"}).status_code == 401
 
 
 def test_a_dead_redis_neither_fails_nor_slows_a_submit(

@@ -225,7 +225,7 @@ def test_every_response_has_the_security_headers(api_user: ApiUser) -> None:
 
 
 @pytest.fixture
-def unlocked(deployment: Deployment, database_url: str) -> Iterator[TestClient]:
+def api_without_keys(deployment: Deployment, database_url: str) -> Iterator[TestClient]:
     """A deployment on this machine alone, working for one user without keys."""
     deployment.user(name="ada")
     settings = load(
@@ -241,9 +241,9 @@ def unlocked(deployment: Deployment, database_url: str) -> Iterator[TestClient]:
 
 
 def test_no_auth_authenticates_the_configured_user(
-    unlocked: TestClient, deployment: Deployment
+    api_without_keys: TestClient, deployment: Deployment
 ) -> None:
-    made = unlocked.post(TASKS, json={"title": "mine"})
+    made = api_without_keys.post(TASKS, json={"title": "mine"})
 
     assert made.status_code == 201
     owner = "SELECT u.name FROM tasks t JOIN users u ON u.id = t.user_id"
@@ -270,14 +270,14 @@ def test_no_auth_authenticates_the_configured_user(
     ],
 )
 def test_no_auth_accepts_requests_from_this_machine_only(
-    unlocked: TestClient, headers: dict[str, str], status: int
+    api_without_keys: TestClient, headers: dict[str, str], status: int
 ) -> None:
-    assert unlocked.get(TASKS, headers=headers).status_code == status
+    assert api_without_keys.get(TASKS, headers=headers).status_code == status
 
 
 def test_no_auth_with_an_unknown_user_refuses_requests(
-    unlocked: TestClient, deployment: Deployment
+    api_without_keys: TestClient, deployment: Deployment
 ) -> None:
     deployment.run("UPDATE users SET name = 'bob'")
 
-    assert unlocked.get(TASKS).status_code == 401
+    assert api_without_keys.get(TASKS).status_code == 401

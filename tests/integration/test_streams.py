@@ -30,28 +30,28 @@ from tests.support.serving import Served, serve
 from tests.support.waiting import wait_until
 
 
-class Ears:
-    """Clients whose patience ends with the test, and the threads that listen with them."""
+class StreamClients:
+    """Clients that stop retrying at the end of the test, and threads that read their streams."""
 
     def __init__(self) -> None:
         self._over = threading.Event()
         self._clients: list[Client] = []
-        self._heard: list[Heard] = []
+        self._readers: list[EventReader] = []
 
     def client(self, url: str, key: str, retries: int = 0) -> Client:
         opened = Client(url, key, retries=retries, sleep=self._sleep)
         self._clients.append(opened)
         return opened
 
-    def listen(self, stream: Iterator[Event]) -> "Heard":
-        self._heard.append(Heard(stream))
-        return self._heard[-1]
+    def listen(self, stream: Iterator[Event]) -> "EventReader":
+        self._readers.append(EventReader(stream))
+        return self._readers[-1]
 
     def close(self) -> None:
         self._over.set()
-        for heard in self._heard:
-            heard.join(20)
-            assert not heard.is_alive()
+        for reader in self._readers:
+            reader.join(20)
+            assert not reader.is_alive()
         for client in self._clients:
             client.close()
 
@@ -61,26 +61,28 @@ class Ears:
 
 
 @pytest.fixture
-def ears() -> Iterator[Ears]:
-    opened = Ears()
+def stream_clients() -> Iterator[StreamClients]:
+    opened = StreamClients()
     yield opened
     opened.close()
 
 
-# After `ears`, so that the server is gone when they stop listening.
+# Requested after `stream_clients`, so that the server stops before the readers are joined.
 @pytest.fixture
-def served(ears: Ears, deployment: Deployment, database_url: str) -> Iterator[Served]:
+def served(
+    stream_clients: StreamClients, deployment: Deployment, database_url: str
+) -> Iterator[Served]:
     with serve(deployment, database_url, OVERNIGHT_MAX_STREAMS_PER_USER="3") as api:
         yield api
 
 
 @pytest.fixture
-def client(served: Served, ears: Ears) -> Client:
-    return ears.client(served.url, served.key)
+def client(served: Served, stream_clients: StreamClients) -> Client:
+    return stream_clients.client(served.url, served.key)
 
 
-class Heard(threading.Thread):
-    """Listens in a thread of its own, and keeps what it hears."""
+class EventReader(threading.Thread):
+    """A thread that reads a stream and stores its events."""
 
     def __init__(self, stream: Iterator[Event]) -> None:
         super().__init__(daemon=True)
@@ -93,7 +95,7 @@ class Heard(threading.Thread):
         try:
             for event in self._stream:
                 self.events.append(event)
-        except Exception as error:  # noqa: BLE001 - looked at by the test
+        except Exception as error:  # noqa: BLE001 - the test checks it
             self.error = error
 
     def wait_for(self, count: int) -> list[Event]:
@@ -102,24 +104,24 @@ class Heard(threading.Thread):
 
     def ended(self) -> list[Event]:
         self.join(20)
-        assert not self.is_alive(), f"still listening after {self.events}"
+        assert not self.is_alive(), f"the stream is still open after {self.events}"
         assert self.error is None, self.error
         return self.events
 
 
 def feed(served: Served) -> Feed:
-    """The one who looks for all listeners."""
-    found: Feed = served.server._api.state.dependencies.feed
-    return found
+    """Return the feed of the server."""
+    server_feed: Feed = served.server._api.state.dependencies.feed
+    return server_feed
 
 
-def listening(served: Served) -> int:
-    """How many listen at this moment."""
+def open_streams(served: Served) -> int:
+    """Return how many streams are open."""
     return len(feed(served)._subscriptions)
 
 
 def finished(served: Served, **fields: Any) -> TaskId:
-    """A task that has run from beginning to end."""
+    """Run a task to its end and return its id."""
     served.deployment.agent()
     run = served.deployment.running(served.user, **fields)
     served.deployment.settle(run, Returned({"hello": "world"}))
@@ -137,16 +139,18 @@ def test_the_stream_of_a_task_has_all_its_events_and_ends(served: Served, client
     assert {event.task_id for event in told} == {show_task(task_id)}
 
 
-def test_a_stream_sends_events_as_they_happen(served: Served, client: Client, ears: Ears) -> None:
+def test_a_stream_sends_events_as_they_happen(
+    served: Served, client: Client, stream_clients: StreamClients
+) -> None:
     served.deployment.task(served.user)
-    heard = ears.listen(client.stream())
+    reader = stream_clients.listen(client.stream())
     wait_until(lambda: feed(served).horizon is not None, what="the first look, where it begins")
 
     other = served.deployment.task(served.deployment.user())
     task_id = served.deployment.task(served.user)
     cancel(served.deployment.app, served.user, task_id, actor="test")
 
-    told = heard.wait_for(2)
+    told = reader.wait_for(2)
     assert [(event.task_id, event.state) for event in told] == [
         (show_task(task_id), "ready"),
         (show_task(task_id), "cancelled"),
@@ -154,62 +158,70 @@ def test_a_stream_sends_events_as_they_happen(served: Served, client: Client, ea
     assert show_task(other) not in {event.task_id for event in told}
 
 
-def test_a_graphs_stream_ends_with_the_graph(served: Served, client: Client, ears: Ears) -> None:
+def test_a_graphs_stream_ends_with_the_graph(
+    served: Served, client: Client, stream_clients: StreamClients
+) -> None:
     tasks = [NewTask("a", "echo"), NewTask("b", "echo")]
     [first, second] = submit_graph(
         served.deployment.app, served.user, tasks, LOOSE, edges=[Edge(0, 1)], title="both"
     )
-    heard = ears.listen(client.stream(dag_id=show_dag(first.dag_id), after=0))
-    heard.wait_for(2)
+    reader = stream_clients.listen(client.stream(dag_id=show_dag(first.dag_id), after=0))
+    reader.wait_for(2)
 
     finished(served)
     for one in (second, first):
         cancel(served.deployment.app, served.user, one.task_id, actor="test")
 
-    told = heard.ended()
+    told = reader.ended()
     assert {event.dag_id for event in told} == {show_dag(first.dag_id)}
     assert [event.state for event in told[-2:]] == ["cancelled", "cancelled"]
 
 
-def test_a_cut_connection_loses_nothing_and_repeats_nothing(served: Served, ears: Ears) -> None:
+def test_a_cut_connection_loses_nothing_and_repeats_nothing(
+    served: Served, stream_clients: StreamClients
+) -> None:
     with FaultProxy() as proxy:
         link = proxy.link(served.port)
-        client = ears.client(f"http://127.0.0.1:{link.port}", served.key, retries=3)
-        heard = ears.listen(client.stream(after=0))
+        client = stream_clients.client(f"http://127.0.0.1:{link.port}", served.key, retries=3)
+        reader = stream_clients.listen(client.stream(after=0))
         expected = []
         for number in range(12):
             expected.append(show_task(served.deployment.task(served.user, title=str(number))))
             if number % 4 == 1:
-                heard.wait_for(number)
+                reader.wait_for(number)
             if number % 4 == 2:
                 link.cut()
 
-        told = heard.wait_for(12)
+        told = reader.wait_for(12)
 
     assert [event.task_id for event in told] == expected
 
 
 def test_a_stopping_server_ends_its_streams_at_once(
-    deployment: Deployment, database_url: str, ears: Ears
+    deployment: Deployment, database_url: str, stream_clients: StreamClients
 ) -> None:
     with serve(deployment, database_url) as served:
-        client = ears.client(served.url, served.key)
-        heard = ears.listen(client.stream(after=0))
+        client = stream_clients.client(served.url, served.key)
+        reader = stream_clients.listen(client.stream(after=0))
         served.deployment.task(served.user)
-        heard.wait_for(1)
+        reader.wait_for(1)
         began = time.monotonic()
 
     assert time.monotonic() - began < 4
 
 
 def test_an_event_that_commits_late_is_sent_in_its_order(
-    deployment: Deployment, served: Served, client: Client, ears: Ears, connect: Callable[..., Db]
+    deployment: Deployment,
+    served: Served,
+    client: Client,
+    stream_clients: StreamClients,
+    connect: Callable[..., Db],
 ) -> None:
-    heard = ears.listen(client.stream(after=0))
-    wait_until(lambda: listening(served) == 1, what="the stream to open")
+    reader = stream_clients.listen(client.stream(after=0))
+    wait_until(lambda: open_streams(served) == 1, what="the stream to open")
     slow = connect("slow", role="overnight_owner").engine.connect()
     late = served.deployment.task(served.user)
-    heard.wait_for(1)
+    reader.wait_for(1)
     transaction = slow.begin()
     slow.execute(
         text("UPDATE tasks SET state = 'cancelled', finished_at = clock() WHERE id = :id"),
@@ -217,8 +229,8 @@ def test_an_event_that_commits_late_is_sent_in_its_order(
     )
 
     other = served.deployment.user()
-    stranger = ears.client(served.url, served.another_key(other))
-    theirs = ears.listen(stranger.stream(after=0))
+    stranger = stream_clients.client(served.url, served.another_key(other))
+    theirs = stream_clients.listen(stranger.stream(after=0))
     quick = served.deployment.task(other)
     newest = deployment.one("SELECT max(id) AS id FROM events")["id"]
     wait_until(
@@ -229,7 +241,7 @@ def test_an_event_that_commits_late_is_sent_in_its_order(
     transaction.commit()
     slow.close()
 
-    [cancelled] = heard.wait_for(2)[1:]
+    [cancelled] = reader.wait_for(2)[1:]
     [quicker] = theirs.wait_for(1)
     assert told_before == [], "an event was told that a smaller one could still follow"
     assert (cancelled.task_id, quicker.task_id) == (show_task(late), show_task(quick))
@@ -289,7 +301,7 @@ def test_a_wait_that_times_out_returns_the_task(served: Served, client: Client) 
         client.tasks.wait(task_id, timeout=1)
 
     assert late.value.task.state == "ready"
-    assert listening(served) == 0
+    assert open_streams(served) == 0
 
 
 def test_streams_of_other_users_tasks_and_graphs_are_not_found(
@@ -308,10 +320,10 @@ def test_streams_of_other_users_tasks_and_graphs_are_not_found(
 
 
 def test_the_number_of_streams_per_user_is_limited(
-    served: Served, client: Client, ears: Ears
+    served: Served, client: Client, stream_clients: StreamClients
 ) -> None:
-    streams = [ears.listen(client.stream()) for _ in range(3)]
-    wait_until(lambda: listening(served) == 3, what="three streams")
+    streams = [stream_clients.listen(client.stream()) for _ in range(3)]
+    wait_until(lambda: open_streams(served) == 3, what="three streams")
 
     with pytest.raises(errors.TooManyStreams):
         next(client.stream())
@@ -349,15 +361,15 @@ def test_a_burst_of_streams_stays_within_the_limit(served: Served) -> None:
 
 @pytest.mark.parametrize("by", ["revoking the key", "disabling the user"])
 def test_a_stream_ends_when_access_is_revoked(
-    served: Served, client: Client, ears: Ears, by: str
+    served: Served, client: Client, stream_clients: StreamClients, by: str
 ) -> None:
     served.deployment.agent()
     run = served.deployment.running(served.user)
-    heard = ears.listen(client.stream(after=0))
-    before = list(heard.wait_for(served.deployment.one("SELECT count(*) AS n FROM events")["n"]))
+    reader = stream_clients.listen(client.stream(after=0))
+    before = list(reader.wait_for(served.deployment.one("SELECT count(*) AS n FROM events")["n"]))
     waiting = ThreadPoolExecutor(1)
     wait = waiting.submit(client.tasks.wait, show_task(run.claim.task_id), timeout=30, poll=30)
-    wait_until(lambda: listening(served) == 2, what="the wait to be held")
+    wait_until(lambda: open_streams(served) == 2, what="the wait to be held")
 
     if by == "revoking the key":
         revoke(served.deployment.app, key_id_of(served.key))
@@ -365,38 +377,38 @@ def test_a_stream_ends_when_access_is_revoked(
         disable_user(served.deployment.app, served.user)
     served.deployment.settle(run, Returned(7))
 
-    wait_until(lambda: listening(served) == 0, what="both to be sent home")
-    heard.join(20)
-    assert isinstance(heard.error, errors.Unauthenticated)
-    assert heard.events == before
+    wait_until(lambda: open_streams(served) == 0, what="both to be sent home")
+    reader.join(20)
+    assert isinstance(reader.error, errors.Unauthenticated)
+    assert reader.events == before
     with pytest.raises(errors.Unauthenticated):
         wait.result(20)
     waiting.shutdown()
 
 
 def test_an_idle_stream_ends_with_its_key(
-    served: Served, client: Client, ears: Ears, monkeypatch: pytest.MonkeyPatch
+    served: Served, client: Client, stream_clients: StreamClients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api_listening, "HEARTBEAT_SECONDS", 0.2)
-    heard = ears.listen(client.stream())
-    wait_until(lambda: listening(served) == 1, what="the stream to open")
+    reader = stream_clients.listen(client.stream())
+    wait_until(lambda: open_streams(served) == 1, what="the stream to open")
 
     revoke(served.deployment.app, key_id_of(served.key))
 
-    heard.join(20)
-    assert isinstance(heard.error, errors.Unauthenticated)
+    reader.join(20)
+    assert isinstance(reader.error, errors.Unauthenticated)
 
 
 def test_a_disconnected_client_is_unsubscribed(served: Served, client: Client) -> None:
     served.deployment.task(served.user)
     stream = client.stream(after=0)
     next(stream)
-    assert listening(served) == 1
+    assert open_streams(served) == 1
 
     stream.close()  # type: ignore[attr-defined]
     served.deployment.task(served.user)
 
-    wait_until(lambda: listening(served) == 0, what="the stream to be let go")
+    wait_until(lambda: open_streams(served) == 0, what="the stream to be let go")
 
 
 def test_many_streams_share_a_few_connections(
@@ -413,7 +425,7 @@ def test_many_streams_share_a_few_connections(
             async with AsyncClient(served.url, served.key) as client:
                 listeners = [asyncio.create_task(follow(client)) for _ in range(60)]
                 await asyncio.to_thread(
-                    wait_until, lambda: listening(served) == 60, what="sixty listeners"
+                    wait_until, lambda: open_streams(served) == 60, what="sixty listeners"
                 )
                 open_now.append(_connections(owner_db))
                 await asyncio.to_thread(deployment.task, served.user)
@@ -444,6 +456,6 @@ def test_an_invalid_last_event_id_is_refused(served: Served, header: str) -> Non
     assert answer.json()["code"] == "INVALID_REQUEST"
 
 
-def test_a_stream_needs_a_key(served: Served, ears: Ears) -> None:
+def test_a_stream_needs_a_key(served: Served, stream_clients: StreamClients) -> None:
     with pytest.raises(errors.Unauthenticated):
-        next(ears.client(served.url, "wrong").stream())
+        next(stream_clients.client(served.url, "wrong").stream())

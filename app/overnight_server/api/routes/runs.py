@@ -115,7 +115,7 @@ class RunRequest:
             raise self.claim
         return self.claim
 
-    def begun(self) -> HeldClaim:
+    def started(self) -> HeldClaim:
         """Return the started run; raise StaleAttempt if it no longer holds its task."""
         claim = self.holder().claim
         return agent_claims.read_started_claim(self.db, claim, self.default_lease)
@@ -164,11 +164,14 @@ def start_run(run: CurrentRun) -> RunStarted:
     Before the start the claim can be released without spending an attempt or hours.
     """
     claim = run.holder().claim
-    found = agent_claims.read_claim(run.db, claim, run.default_lease)
-    if not found.has_begun and not start(run.db, claim, holder=found.agent, lease=found.lease):
+    held_claim = agent_claims.read_claim(run.db, claim, run.default_lease)
+    if not held_claim.has_begun and not start(
+        run.db, claim, holder=held_claim.agent, lease=held_claim.lease
+    ):
         raise StaleAttempt
     return RunStarted(
-        lease_seconds=found.lease.total_seconds(), timeout_seconds=found.run.granted_seconds
+        lease_seconds=held_claim.lease.total_seconds(),
+        timeout_seconds=held_claim.run.granted_seconds,
     )
 
 
@@ -176,25 +179,25 @@ def start_run(run: CurrentRun) -> RunStarted:
 def beat_run(run: CurrentRun, body: RunHeartbeat | None = None) -> HeartbeatReply:
     """Record a run's heartbeat, progress and cost; the response says whether to continue."""
     report = body or RunHeartbeat()
-    found = run.begun()
-    owner = found.run.user_id
+    held_claim = run.started()
+    owner = held_claim.run.user_id
     answer = heartbeat(
         run.db,
-        found.run.claim,
-        lease=found.lease,
+        held_claim.run.claim,
+        lease=held_claim.lease,
         progress=report.progress,
         cost=None if report.cost_usd is None else CostSoFar(owner, report.cost_usd),
     )
-    heartbeat_claim_holder(run.deps.gate_db, found.run.claim)
-    return _heartbeat_reply(answer, found.lease)
+    heartbeat_claim_holder(run.deps.gate_db, held_claim.run.claim)
+    return _heartbeat_reply(answer, held_claim.lease)
 
 
 @router.post("/extend")
 def extend_run(body: LeaseExtension, run: CurrentRun) -> HeartbeatReply:
     """Extend the lease of a run once: the next heartbeat is due after so many seconds."""
-    found = run.begun()
+    held_claim = run.started()
     lease = timedelta(seconds=body.seconds)
-    return _heartbeat_reply(heartbeat(run.db, found.run.claim, lease=lease), lease)
+    return _heartbeat_reply(heartbeat(run.db, held_claim.run.claim, lease=lease), lease)
 
 
 @router.post("/complete")
@@ -340,9 +343,9 @@ def _end(
             )
             raise StaleAttempt from None
         return Ok()
-    find = agent_claims.read_started_claim if needs_start else agent_claims.read_claim
-    found = find(run.db, claim, run.default_lease)
-    agent_claims.settle_claim(run.db, found, result(found.run))
+    read = agent_claims.read_started_claim if needs_start else agent_claims.read_claim
+    held_claim = read(run.db, claim, run.default_lease)
+    agent_claims.settle_claim(run.db, held_claim, result(held_claim.run))
     return Ok()
 
 
