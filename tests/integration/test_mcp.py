@@ -47,12 +47,12 @@ def session(
     environ: Mapping[str, str] | None = None,
 ) -> None:
     """Start `overnight mcp` as an agent's host would, and speak to it."""
-    environ = {name: value for name, value in os.environ.items() if name in {"PATH", "HOME"}}
+    inherited = {name: value for name, value in os.environ.items() if name in {"PATH", "HOME"}}
     program = StdioServerParameters(
         command=sys.executable,
         args=["-m", "overnight_server.cli.main", "mcp"],
         env={
-            **environ,
+            **inherited,
             "PYTHONPATH": str(ROOT),
             "OVERNIGHT_URL": served.url,
             "OVERNIGHT_API_KEY": key or served.key,
