@@ -97,7 +97,7 @@ MUTANTS: Final = (
         (f"{SQL}/run.sql", "   AND epoch = :epoch\n   AND token = :token\n", ""),
         {
             f"{TESTS}/test_heartbeat.py"
-            "::test_whoever_holds_nothing_hears_that_it_is_lost": "Answer.CONTINUE",
+            "::test_a_heartbeat_without_a_held_claim_is_answered_with_lost": "Answer.CONTINUE",
         },
     ),
     Mutant(

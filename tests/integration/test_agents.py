@@ -66,7 +66,7 @@ def test_an_agent_never_serves_who_took_over_its_owners_old_name(api_user: ApiUs
     assert called == {("bob", "laptop"): laptop.id, ("ada", "laptop"): theirs.id}
 
 
-def test_another_users_agent_looks_like_none(api_user: ApiUser) -> None:
+def test_another_users_agent_is_not_found(api_user: ApiUser) -> None:
     theirs = outsider(api_user.guest())
     mine = Outsider(api_user, theirs.id)
 
@@ -116,7 +116,7 @@ def test_a_claim_tells_all_that_is_needed_to_run_the_task(api_user: ApiUser) -> 
     assert api_user.deployment.state(api_user.row_id(task["id"])) == "claimed"
 
 
-def test_nothing_to_do_is_an_answer_without_a_body(api_user: ApiUser) -> None:
+def test_a_claim_without_work_returns_no_body(api_user: ApiUser) -> None:
     answer = outsider(api_user).claim()
 
     assert (answer.status_code, answer.content) == (204, b"")
@@ -152,7 +152,7 @@ def test_an_agent_holds_no_more_than_its_slots(api_user: ApiUser) -> None:
     assert api_user.ask("GET", f"{AGENTS}/{agent.id}").json()["busy"] == 2
 
 
-def test_an_agent_gets_only_what_it_can_and_takes(api_user: ApiUser) -> None:
+def test_an_agent_gets_only_tasks_of_its_capabilities_and_types(api_user: ApiUser) -> None:
     api_user.created(type="paint", required_capabilities=["gpu"])
     named = api_user.created(type="echo", agent_name="laptop")
 
@@ -213,7 +213,7 @@ def test_the_dispatcher_fills_no_pull_pool(api_user: ApiUser) -> None:
     assert list(OpenPools(api_user.deployment.dispatcher)) == ["default"]
 
 
-def test_a_drained_agent_gets_nothing_new_and_hears_of_it(api_user: ApiUser) -> None:
+def test_a_drained_agent_gets_no_new_task_and_is_informed(api_user: ApiUser) -> None:
     api_user.created()
     agent = outsider(api_user)
 
@@ -235,7 +235,7 @@ def test_an_agent_that_left_must_register_again(api_user: ApiUser) -> None:
     assert outsider(api_user).claim().status_code == 200
 
 
-def test_a_silent_agent_is_written_off_after_its_own_silence(api_user: ApiUser) -> None:
+def test_a_silent_agent_is_retired_after_its_own_time(api_user: ApiUser) -> None:
     outsider(api_user, lease_seconds=300)
     short = outsider(api_user, "short")
 
@@ -314,7 +314,7 @@ def test_explain_counts_nobody_elses_agents_and_no_other_types(api_user: ApiUser
     assert explain(api_user.deployment.app, api_user.user, task, CLAIM_SETTINGS).starts_next
 
 
-def test_what_only_an_agent_that_left_knows_waits_for_it_for_a_day(api_user: ApiUser) -> None:
+def test_a_type_of_an_agent_that_left_waits_for_it_for_a_day(api_user: ApiUser) -> None:
     deployment = api_user.deployment
     deployment.agent(types=["echo"])
     away = outsider(api_user, types=["film"])

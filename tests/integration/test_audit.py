@@ -67,7 +67,7 @@ def test_true_lanes_raise_no_alarm(deployment: Deployment) -> None:
     assert deployment.lane(user) == before
 
 
-def test_a_change_half_way_raises_no_alarm(
+def test_a_change_in_progress_is_not_reported_as_drift(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     user = _busy_user(deployment)
@@ -84,7 +84,7 @@ def test_a_change_half_way_raises_no_alarm(
     assert deployment.lane(user)["ready"] == 0
 
 
-def test_a_parked_lane_that_drifted_is_looked_at_again(deployment: Deployment) -> None:
+def test_a_skipped_lane_that_drifted_is_repaired(deployment: Deployment) -> None:
     user = _busy_user(deployment)
     deployment.run("UPDATE lanes SET skipped_by_pools = '{default}', ready = 0")
 

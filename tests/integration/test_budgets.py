@@ -53,7 +53,7 @@ def dag_of(deployment: Deployment, task: TaskId) -> DagId:
     return DagId(deployment.row(task)["dag_id"])
 
 
-def test_a_run_at_its_ceiling_is_told_and_asks_instead_of_dying(deployment: Deployment) -> None:
+def test_a_run_at_its_cost_limit_waits_for_approval(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     run = deployment.running(user, max_cost_usd=1.0, project_id="site")
@@ -99,7 +99,9 @@ def test_an_approval_raises_the_ceiling_and_the_task_completes(deployment: Deplo
     assert not list_approvals(deployment.app)
 
 
-def test_a_stop_ends_it_and_what_waits_for_it(deployment: Deployment) -> None:
+def test_stopping_a_task_that_waits_for_approval_cancels_its_dependents(
+    deployment: Deployment,
+) -> None:
     user = deployment.user()
     deployment.agent()
     tasks = [NewTask("a", "echo", max_cost_usd=1.0), NewTask("b", "echo")]
@@ -117,7 +119,7 @@ def test_a_stop_ends_it_and_what_waits_for_it(deployment: Deployment) -> None:
         approve(deployment.app, first.task_id, 1.0, actor=ACTOR)
 
 
-def test_a_task_that_asks_can_be_cancelled_like_any_other(deployment: Deployment) -> None:
+def test_a_task_that_waits_for_approval_can_be_cancelled(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     run = deployment.running(user, max_cost_usd=1.0)
@@ -128,7 +130,7 @@ def test_a_task_that_asks_can_be_cancelled_like_any_other(deployment: Deployment
     assert deployment.row(run.claim.task_id)["awaits_budget"] is None
 
 
-def test_only_a_task_that_asks_is_approved_and_only_its_owners(deployment: Deployment) -> None:
+def test_only_the_owners_waiting_task_can_be_approved(deployment: Deployment) -> None:
     user, other = deployment.user(), deployment.user()
     deployment.agent()
     waiting = deployment.task(user, max_cost_usd=1.0)
@@ -157,7 +159,7 @@ def test_costs_reported_on_the_way_are_kept_when_the_worker_is_lost(deployment: 
     assert deployment.lane(user)["night_reserved_usd"] == 0
 
 
-def test_a_crash_at_the_ceiling_asks_too(deployment: Deployment) -> None:
+def test_a_crash_at_the_cost_limit_waits_for_approval(deployment: Deployment) -> None:
     run = _dear_run(deployment)
 
     deployment.settle(run, Lost())
@@ -166,7 +168,7 @@ def test_a_crash_at_the_ceiling_asks_too(deployment: Deployment) -> None:
     assert (row["state"], row["attempts"]) == ("pending", 1)
 
 
-def test_an_output_over_the_ceiling_still_completes(deployment: Deployment) -> None:
+def test_a_result_over_the_cost_limit_still_completes(deployment: Deployment) -> None:
     run = _dear_run(deployment)
 
     deployment.settle(run, Returned("paid for", cost_usd=9.0))
@@ -174,7 +176,7 @@ def test_an_output_over_the_ceiling_still_completes(deployment: Deployment) -> N
     assert deployment.state(run.claim.task_id) == "completed"
 
 
-def test_a_dead_task_at_its_ceiling_asks_when_it_is_revived(deployment: Deployment) -> None:
+def test_a_revived_task_at_its_cost_limit_waits_for_approval(deployment: Deployment) -> None:
     run = _dear_run(deployment)
     deployment.settle(run, Raised("auth_failure", "no", cost_usd=1.0))
     assert deployment.state(run.claim.task_id) == "dead_lettered"

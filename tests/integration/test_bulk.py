@@ -39,7 +39,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(working, "MAX_ROWS_READ", 3)
 
 
-def test_what_the_filter_chooses_is_cancelled_and_nothing_else(
+def test_a_bulk_cancel_changes_only_the_selected_tasks(
     deployment: Deployment, user: UserId
 ) -> None:
     wanted = [deployment.task(user, tags=("night",)) for _ in range(3)]
@@ -150,9 +150,7 @@ def test_a_refused_retry_takes_back_what_it_began(deployment: Deployment, user: 
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_a_chain_is_cancelled_and_brought_back_task_by_task(
-    deployment: Deployment, user: UserId
-) -> None:
+def test_a_chain_is_cancelled_and_retried_in_bulk(deployment: Deployment, user: UserId) -> None:
     tasks = [NewTask(f"step {n}", "echo") for n in range(5)]
     edges = [Edge(n, n + 1) for n in range(4)]
     chain = [one.task_id for one in submit_graph(deployment.app, user, tasks, LOOSE, edges=edges)]
@@ -303,7 +301,7 @@ def test_everybody_gets_a_chunk_before_anybody_gets_a_second(
     assert [seen(deployment, large, one).done for one in (first, second)] == [1, 0]
 
 
-def test_what_comes_in_later_is_not_touched_whatever_its_id(
+def test_tasks_submitted_after_the_start_are_not_changed(
     deployment: Deployment, user: UserId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An id is made before the lane is held, perhaps on a machine whose clock is slow."""
@@ -324,7 +322,9 @@ def test_what_comes_in_later_is_not_touched_whatever_its_id(
     ]
 
 
-def test_what_is_chosen_no_more_is_counted_as_skipped(deployment: Deployment, user: UserId) -> None:
+def test_a_task_that_no_longer_matches_is_counted_as_skipped(
+    deployment: Deployment, user: UserId
+) -> None:
     tasks = [deployment.task(user) for _ in range(3)]
     bulk_id = begin(deployment, user, order("reprioritise", 5, status="pending"))
     cancel(deployment.app, user, tasks[1], actor=ME)
@@ -358,7 +358,9 @@ def test_a_cancelled_operation_goes_no_further(
         cancel_bulk(deployment.app, deployment.user(), bulk_id, actor=ME)
 
 
-def test_one_that_cannot_go_on_keeps_nobody_waiting(deployment: Deployment, user: UserId) -> None:
+def test_a_failing_bulk_operation_does_not_delay_the_others(
+    deployment: Deployment, user: UserId
+) -> None:
     deployment.task(user)
     stuck = begin(deployment, user, order("cancel", type="echo"))
     deployment.run("UPDATE bulk_operations SET filter = '{\"sort\": 1}' WHERE id = :id", id=stuck)
@@ -399,7 +401,7 @@ def test_the_same_key_begins_one_operation(deployment: Deployment, user: UserId)
         (order("retry", status="gone"), "filter.status"),
     ],
 )
-def test_an_order_that_cannot_be_meant_is_refused(
+def test_a_contradictory_bulk_order_is_refused(
     deployment: Deployment, user: UserId, wanted: BulkOrder, field: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=f"^{field}: ") as refused:
@@ -411,7 +413,9 @@ def test_an_order_that_cannot_be_meant_is_refused(
     assert list_bulks(deployment.app, user) == []
 
 
-def test_everything_may_be_meant_if_it_is_said(deployment: Deployment, user: UserId) -> None:
+def test_a_bulk_order_for_all_tasks_needs_everything_true(
+    deployment: Deployment, user: UserId
+) -> None:
     task = deployment.task(user)
 
     begin(deployment, user, BulkOrder(Action.CANCEL, TaskFilter(), everything=True))

@@ -95,7 +95,7 @@ def test_a_submit_that_waits_for_the_start_is_not_touched(
 
 
 @pytest.mark.parametrize("point", ["bulk.before_commit", "bulk.after_commit"])
-def test_a_killed_worker_leaves_off_where_the_next_goes_on(
+def test_a_bulk_operation_continues_after_a_killed_worker(
     deployment: Deployment, user: UserId, database_url: str, point: str
 ) -> None:
     tasks = [dead(deployment, user) for _ in range(5)]

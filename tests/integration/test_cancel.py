@@ -98,7 +98,7 @@ def test_a_task_that_has_ended_cannot_be_cancelled(
     assert deployment.row(run.claim.task_id) == before
 
 
-def test_another_users_task_looks_like_none(deployment: Deployment) -> None:
+def test_another_users_task_is_not_found(deployment: Deployment) -> None:
     owner, stranger = deployment.user(), deployment.user()
     deployment.agent()
     waiting, run = deployment.task(owner, required_capabilities=["x"]), deployment.running(owner)

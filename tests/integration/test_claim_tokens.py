@@ -40,7 +40,7 @@ def test_a_token_leads_to_the_claim_and_its_owner(run: Run, front: Db) -> None:
     front.close()
 
 
-def test_a_token_of_one_task_opens_no_other(deployment: Deployment, run: Run) -> None:
+def test_a_claim_token_is_refused_for_another_task(deployment: Deployment, run: Run) -> None:
     other = deployment.task(run.user_id)
 
     for task_id in (other, new_task_id()):
@@ -90,7 +90,7 @@ def test_a_token_ends_with_its_claim(deployment: Deployment, run: Run, end: str)
         verify(deployment.dispatcher, run.claim.task_id, token)
 
 
-def test_no_token_can_be_made_up(deployment: Deployment, run: Run) -> None:
+def test_an_invented_claim_token_is_refused(deployment: Deployment, run: Run) -> None:
     claim = run.claim
     good = issue(claim)
     forged = [

@@ -119,7 +119,7 @@ def test_a_retry_does_not_bring_back_what_its_owner_cancelled(deployment: Deploy
     assert states == ["ready", "cancelled", "cancelled", "pending"]
 
 
-def test_a_discarded_letter_is_closed_and_the_task_rests(deployment: Deployment) -> None:
+def test_a_discarded_dead_letter_is_closed_and_its_task_stays(deployment: Deployment) -> None:
     _, run = _dead(deployment)
 
     discard(deployment.app, run.claim.task_id, actor=ADA, note="not worth it")
@@ -130,7 +130,7 @@ def test_a_discarded_letter_is_closed_and_the_task_rests(deployment: Deployment)
         retry(deployment.app, run.claim.task_id, actor=ADA)
 
 
-def test_only_the_dead_can_be_brought_back(deployment: Deployment) -> None:
+def test_only_a_dead_lettered_task_can_be_resolved(deployment: Deployment) -> None:
     task_id = deployment.task(deployment.user())
 
     with pytest.raises(NotDeadLettered) as refused:

@@ -71,7 +71,7 @@ def test_a_wide_graph_comes_together_again(deployment: Deployment) -> None:
     assert dag["finished_at"] is not None
 
 
-def test_a_dead_parent_takes_everything_below_it_along(deployment: Deployment) -> None:
+def test_a_dead_lettered_parent_cancels_all_its_dependents(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     root, child, grandchild, stranger = graph(deployment, user, 4, [(0, 1), (1, 2)])

@@ -104,7 +104,7 @@ def test_a_trigger_waits_and_fires(api_user: ApiUser) -> None:
     assert titles(deployment) == [*before, "b"]
 
 
-def test_rows_of_the_inbox_wait_and_come_in_in_their_order(
+def test_inbox_rows_of_a_disabled_user_wait_in_their_order(
     deployment: Deployment, user: UserId
 ) -> None:
     other = deployment.user()
@@ -146,7 +146,7 @@ def _trigger(deployment: Deployment, user: UserId) -> None:
         (_trigger, lambda db: fire_due(db, LOOSE)),
     ],
 )
-def test_what_was_about_to_go_on_looks_again_behind_the_lane(
+def test_a_sweep_checks_again_under_the_lane_lock_that_the_user_is_enabled(
     deployment: Deployment,
     user: UserId,
     connect: Callable[..., Db],

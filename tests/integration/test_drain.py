@@ -34,7 +34,9 @@ def test_a_draining_worker_finishes_and_is_given_nothing_new(deployment: Deploym
     assert list(deployment.claim().claims) == []
 
 
-def test_what_it_still_runs_takes_no_slot_from_the_others(deployment: Deployment) -> None:
+def test_the_runs_of_a_draining_worker_take_no_slot_of_other_workers(
+    deployment: Deployment,
+) -> None:
     deployment.agent(slots=2, agent_id=OLD)
     user = deployment.user()
     for claimed in (deployment.task(user), deployment.task(user)) and deployment.claim().claims:
@@ -48,7 +50,7 @@ def test_what_it_still_runs_takes_no_slot_from_the_others(deployment: Deployment
     assert len(deployment.claim(slots_max=4).claims) == 0
 
 
-def test_what_it_alone_could_not_do_holds_its_pool_back_no_more(deployment: Deployment) -> None:
+def test_a_drained_worker_no_longer_limits_its_pools_capabilities(deployment: Deployment) -> None:
     deployment.agent(agent_id=NEW, capabilities=["gpu"])
     deployment.agent(agent_id=OLD, capabilities=[])
     deployment.task(deployment.user(), required_capabilities=["gpu"])
@@ -59,7 +61,7 @@ def test_what_it_alone_could_not_do_holds_its_pool_back_no_more(deployment: Depl
     assert len(deployment.claim().claims) == 1
 
 
-def test_its_own_signs_of_life_do_not_undo_it(deployment: Deployment) -> None:
+def test_the_heartbeats_of_a_worker_do_not_end_its_drain(deployment: Deployment) -> None:
     before = beat_or_join(deployment.dispatcher, card(OLD), liveness=LIVENESS)
     drain(deployment.dispatcher, OLD)
 
@@ -100,7 +102,9 @@ def test_a_worker_is_known_by_either_end_of_its_name(deployment: Deployment, nam
 
 
 @pytest.mark.parametrize("name", ["host", "nobody", ""])
-def test_a_name_that_is_nobodys_or_anybodys_is_refused(deployment: Deployment, name: str) -> None:
+def test_a_name_that_matches_no_worker_or_several_is_refused(
+    deployment: Deployment, name: str
+) -> None:
     deployment.agent(agent_id=OLD)
     deployment.agent(agent_id=NEW)
 

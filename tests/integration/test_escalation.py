@@ -47,7 +47,7 @@ def test_a_task_that_fails_again_is_told_of_once(deployment: Deployment) -> None
     assert (deployment.row(task)["priority"], deployment.row(task)["attempts"]) == (70, 4)
 
 
-def test_a_task_that_is_to_be_hurried_moves_up_in_its_line(deployment: Deployment) -> None:
+def test_the_rule_priority_raises_a_failing_tasks_priority(deployment: Deployment) -> None:
     user = deployment.user(max_concurrent_agents=1)
     deployment.agent()
     policy = RetryPolicy(escalate_after=1, escalate=Escalation.PRIORITY, **NOW)
@@ -75,7 +75,7 @@ def test_a_critical_task_is_not_slowed_by_being_hurried(deployment: Deployment) 
     assert (deployment.row(task)["priority"], deployment.row(task)["sort_key"]) == (5, before)
 
 
-def test_a_task_that_is_to_be_given_up_has_its_dead_letter_early(deployment: Deployment) -> None:
+def test_the_rule_dead_letter_ends_a_failing_task_early(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     policy = RetryPolicy(escalate_after=2, escalate=Escalation.DEAD_LETTER, **NOW)

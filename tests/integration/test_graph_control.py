@@ -77,7 +77,7 @@ def test_a_lone_task_is_a_graph_that_can_be_cancelled(deployment: Deployment, us
     assert deployment.state(task) == "cancelled"
 
 
-def test_another_users_graph_looks_like_none(deployment: Deployment, user: UserId) -> None:
+def test_another_users_graph_is_not_found(deployment: Deployment, user: UserId) -> None:
     task, _ = linked(deployment, user, 2, Edge(0, 1))
     stranger = deployment.user()
 
@@ -154,7 +154,7 @@ def test_a_task_stopped_on_its_last_try_can_run_again(deployment: Deployment, us
     sound(deployment)
 
 
-def test_what_a_failure_set_going_is_not_called_back(deployment: Deployment, user: UserId) -> None:
+def test_a_retry_does_not_undo_a_fallback_that_ran(deployment: Deployment, user: UserId) -> None:
     task, fallback, child = linked(deployment, user, 3, Edge(0, 1, FALLBACK), Edge(0, 2))
     end(deployment, task, FATAL)
     end(deployment, fallback, Returned())
@@ -168,7 +168,7 @@ def test_what_a_failure_set_going_is_not_called_back(deployment: Deployment, use
     sound(deployment)
 
 
-def test_a_task_that_waits_in_vain_cannot_be_retried_by_itself(
+def test_a_task_with_an_unmet_parent_cannot_be_retried_alone(
     deployment: Deployment, user: UserId
 ) -> None:
     root, child = linked(deployment, user, 2, Edge(0, 1))

@@ -79,7 +79,7 @@ def test_an_edge_that_continues_does_not_mind_a_failure(
     sound(deployment)
 
 
-def test_words_that_edges_do_not_know_are_refused(deployment: Deployment, user: UserId) -> None:
+def test_unknown_edge_conditions_are_refused(deployment: Deployment, user: UserId) -> None:
     for edge, field in (
         (Edge(0, 1, "sometimes"), "edges.condition"),
         (Edge(0, 1, on_unmet="shrug"), "edges.on_unmet"),
@@ -91,7 +91,9 @@ def test_words_that_edges_do_not_know_are_refused(deployment: Deployment, user: 
         linked(deployment, user, 2, Edge(0, 1), Edge(0, 1, FALLBACK))
 
 
-def test_a_chain_of_a_thousand_falls_in_one_statement(deployment: Deployment, user: UserId) -> None:
+def test_a_chain_of_a_thousand_is_cancelled_in_one_statement(
+    deployment: Deployment, user: UserId
+) -> None:
     chain = linked(deployment, user, 1000, *(Edge(n, n + 1) for n in range(999)))
 
     cancel(deployment.app, user, chain[0], actor=ME)

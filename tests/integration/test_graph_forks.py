@@ -71,7 +71,7 @@ def test_a_fork_costs_nothing_for_what_it_takes_over(deployment: Deployment, use
     sound(deployment)
 
 
-def test_a_fork_drops_what_is_not_needed_and_runs_what_is_lacking(
+def test_a_fork_omits_unneeded_tasks_and_runs_missing_ones(
     deployment: Deployment, user: UserId
 ) -> None:
     done, fallback, dead, joined, aside = linked(
@@ -109,7 +109,9 @@ def test_a_fork_names_copies_where_specs_named_tasks(deployment: Deployment, use
     assert spec["context_refs"] == [f"task:{show_task(forked.copies[root])}:output", "artifact:x"]
 
 
-def test_what_a_task_spawned_is_left_to_its_next_run(deployment: Deployment, user: UserId) -> None:
+def test_a_fork_does_not_copy_children_of_a_task_that_runs_again(
+    deployment: Deployment, user: UserId
+) -> None:
     root, spawner, spawned = linked(deployment, user, 3, Edge(0, 1), Edge(2, 1))
     deployment.run(
         "UPDATE tasks SET parent_id = :p, spawn_key = 'a' WHERE id = :id", p=spawner, id=spawned

@@ -22,7 +22,7 @@ def nothing_was_written(deployment: Deployment) -> bool:
     return deployment.one("SELECT count(*) AS n FROM tasks")["n"] == 0
 
 
-def test_a_circle_is_refused_and_named(deployment: Deployment) -> None:
+def test_a_circle_is_refused_and_its_tasks_are_listed(deployment: Deployment) -> None:
     edges = [Edge(0, 1), Edge(1, 2), Edge(2, 1)]
 
     with pytest.raises(InvalidRequest, match=r"circular dependency: .*(b → c|c → b)"):
@@ -31,7 +31,7 @@ def test_a_circle_is_refused_and_named(deployment: Deployment) -> None:
     assert nothing_was_written(deployment)
 
 
-def test_an_edge_to_nowhere_is_refused(deployment: Deployment) -> None:
+def test_an_edge_to_a_task_that_does_not_exist_is_refused(deployment: Deployment) -> None:
     with pytest.raises(InvalidRequest, match="refers to a task that does not exist"):
         submit_graph(deployment.app, deployment.user(), tasks("a", "b"), LOOSE, edges=[Edge(0, 2)])
 

@@ -104,7 +104,7 @@ def test_a_grown_graph_counts_the_task_it_began_with(deployment: Deployment, run
     sound(deployment)
 
 
-def test_budgets_of_a_grown_graph_adds_up(deployment: Deployment, user: UserId) -> None:
+def test_the_costs_of_a_grown_graph_add_up(deployment: Deployment, user: UserId) -> None:
     run = deployment.running(user, max_cost_usd=5.0)
     child = plant(deployment.dispatcher, run, max_cost_usd=1.0).task_id
     deployment.settle(run, Returned(cost_usd=2.0))
@@ -166,7 +166,7 @@ def test_a_parent_that_was_asked_to_stop_begins_nothing_new(
         plant(deployment.dispatcher, run)
 
 
-def test_generations_end_at_the_limit(deployment: Deployment, run: Run) -> None:
+def test_spawning_below_the_depth_limit_is_refused(deployment: Deployment, run: Run) -> None:
     caps = SpawnCaps(LOOSE, max_depth=2)
     child = plant(deployment.dispatcher, run, caps=caps).task_id
     [second] = begin(deployment, child)
@@ -187,7 +187,7 @@ def test_generations_end_at_the_limit(deployment: Deployment, run: Run) -> None:
         (SpawnCaps(Caps(max_pending_per_user=9, max_tasks_per_dag=3)), DagTooLarge),
     ],
 )
-def test_growth_ends_at_each_cap_and_known_children_pass(
+def test_spawning_beyond_a_cap_is_refused_but_existing_keys_pass(
     deployment: Deployment, run: Run, caps: SpawnCaps, refusal: type[Exception]
 ) -> None:
     for key in ("#1", "#2"):
@@ -339,7 +339,7 @@ def test_a_task_may_be_suspended_more_often_than_it_may_fail(
     sound(deployment)
 
 
-def test_a_parent_hears_of_children_that_failed_or_were_cancelled(
+def test_a_parent_reads_the_states_of_failed_and_cancelled_children(
     deployment: Deployment, run: Run
 ) -> None:
     fails, stopped, never = (
@@ -487,12 +487,12 @@ def test_a_fork_takes_a_family_over_or_leaves_its_children_to_be_spawned(
     whole = fork(deployment.app, user, last, LOOSE, actor=ACTOR)
     anew = fork(deployment.app, user, parent, LOOSE, actor=ACTOR)
 
-    copy = deployment.row(whole.tasks[second])
-    assert (copy["parent_id"], copy["spawn_key"]) == (whole.tasks[parent], "second")
-    assert copy["context_refs"] == {"task:first:output": show_task(whole.tasks[first])}
-    read = inputs_of(deployment.app, user, whole.tasks[second])
+    copy = deployment.row(whole.copies[second])
+    assert (copy["parent_id"], copy["spawn_key"]) == (whole.copies[parent], "second")
+    assert copy["context_refs"] == {"task:first:output": show_task(whole.copies[first])}
+    read = inputs_of(deployment.app, user, whole.copies[second])
     assert read == {"first": 1, "task:first:output": 1}
-    assert set(anew.tasks) == {parent, last}
-    [again] = begin(deployment, anew.tasks[parent])
+    assert set(anew.copies) == {parent, last}
+    [again] = begin(deployment, anew.copies[parent])
     assert plant(deployment.dispatcher, again, "first").created
     sound(deployment)

@@ -72,7 +72,7 @@ def test_a_child_that_is_named_twice_is_waited_for_once(deployment: Deployment, 
 
 
 @pytest.mark.parametrize("whose", ["own", "another graph's", "another user's", "nobody's"])
-def test_a_wait_for_a_task_it_did_not_spawn_fails_and_spoils_no_other_end(
+def test_a_wait_for_a_foreign_task_fails_only_its_own_run(
     deployment: Deployment, run: Run, whose: str
 ) -> None:
     mate = deployment.running(run.user_id)

@@ -41,7 +41,7 @@ def test_progress_stays_until_the_next(deployment: Deployment) -> None:
     assert deployment.row(run.claim.task_id)["progress"] == {"percent": 40}
 
 
-def test_a_run_whose_owner_cancelled_hears_of_it(deployment: Deployment) -> None:
+def test_a_heartbeat_after_a_cancel_is_answered_with_cancel(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     run = deployment.running(user)
@@ -59,7 +59,7 @@ def test_a_run_whose_owner_cancelled_hears_of_it(deployment: Deployment) -> None
     ],
     ids=["forged token", "wrong epoch", "another task"],
 )
-def test_whoever_holds_nothing_hears_that_it_is_lost(
+def test_a_heartbeat_without_a_held_claim_is_answered_with_lost(
     deployment: Deployment, spoil: Callable[[Claim], Claim]
 ) -> None:
     deployment.agent()
@@ -74,7 +74,7 @@ def test_whoever_holds_nothing_hears_that_it_is_lost(
     assert deployment.row(run.claim.task_id) == before
 
 
-def test_a_settled_run_hears_that_it_is_lost(deployment: Deployment) -> None:
+def test_a_heartbeat_after_the_settle_is_answered_with_lost(deployment: Deployment) -> None:
     deployment.agent()
     run = deployment.running(deployment.user())
     deployment.settle(run, Returned())

@@ -82,7 +82,7 @@ def sweep(deployment: Deployment, settings: Settings = SETTINGS) -> int:
     return process_inbox(deployment.dispatcher, settings)
 
 
-def test_a_task_left_in_a_committed_transaction_is_let_in_once(
+def test_a_committed_inbox_row_becomes_a_task_once(
     deployment: Deployment, shop: Engine, user: UserId, key: str
 ) -> None:
     with shop.begin() as tx:
@@ -101,7 +101,7 @@ def test_a_task_left_in_a_committed_transaction_is_let_in_once(
     )
 
 
-def test_a_rolled_back_program_asked_for_nothing(
+def test_a_rolled_back_inbox_row_becomes_no_task(
     deployment: Deployment, shop: Engine, key: str
 ) -> None:
     with shop.connect() as connection:
@@ -113,7 +113,7 @@ def test_a_rolled_back_program_asked_for_nothing(
     assert titles(deployment) == []
 
 
-def test_what_is_not_committed_yet_waits_and_holds_nobody_up(
+def test_an_uncommitted_inbox_row_delays_no_other_row(
     deployment: Deployment, shop: Engine, key: str
 ) -> None:
     with shop.connect() as slow:
@@ -127,7 +127,7 @@ def test_what_is_not_committed_yet_waits_and_holds_nobody_up(
     assert sorted(titles(deployment)) == ["first", "second"]
 
 
-def test_a_session_and_a_bare_connection_do_as_well(
+def test_the_inbox_accepts_a_session_and_a_plain_connection(
     deployment: Deployment, shop: Engine, key: str
 ) -> None:
     with Session(shop) as session, session.begin():
@@ -176,7 +176,7 @@ def _revoked(deployment: Deployment, key: str) -> str:
 
 
 @pytest.mark.parametrize("spoil", [_revoked, lambda _deployment, key: key[:-10] + "x" + key[-9:]])
-def test_without_a_good_key_nothing_comes_in(
+def test_an_invalid_key_inserts_no_inbox_row(
     deployment: Deployment, shop: Engine, key: str, spoil: Callable[[Deployment, str], str]
 ) -> None:
     with pytest.raises(errors.Unauthenticated, match="no valid API key"), shop.begin() as tx:
@@ -185,7 +185,7 @@ def test_without_a_good_key_nothing_comes_in(
     assert deployment.rows("SELECT * FROM inbox") == []
 
 
-def test_a_key_that_may_only_read_leaves_nothing(
+def test_a_read_only_key_inserts_no_inbox_row(
     deployment: Deployment, shop: Engine, user: UserId
 ) -> None:
     key = issue(deployment.app, user, name="reader", scopes=["tasks:read"])
@@ -231,7 +231,7 @@ def test_neither_the_key_nor_its_stored_hash_is_sent(
         "SELECT overnight_inbox_submit('x', 'y', '{}')",
     ],
 )
-def test_a_program_gets_at_nothing_else(shop: Engine, key: str, statement: str) -> None:
+def test_the_inbox_role_can_read_nothing_else(shop: Engine, key: str, statement: str) -> None:
     with pytest.raises(Exception, match=r"permission denied|no valid API key"), shop.begin() as tx:
         tx.execute(text(statement))
 
@@ -250,14 +250,14 @@ def _leave_text(shop: Engine, key: str, task: str) -> int:
 
 
 @pytest.mark.parametrize("task", [[], 1, "x", {"title": "x", "payload": {"a": "b" * 1_100_000}}])
-def test_what_is_no_task_at_all_is_refused_at_once(
+def test_a_row_that_is_no_json_object_is_refused_at_once(
     deployment: Deployment, shop: Engine, key: str, task: object
 ) -> None:
     with pytest.raises(Exception, match="a JSON object of at most"):
         _leave(shop, key, task)
 
 
-def test_a_bad_row_is_kept_with_its_error_and_blocks_nobody(
+def test_an_invalid_row_keeps_its_error_and_delays_no_other_row(
     deployment: Deployment, shop: Engine, key: str
 ) -> None:
     bad = [
@@ -287,7 +287,7 @@ UNREADABLE = {
 
 @pytest.mark.usefixtures("admins_place")
 @pytest.mark.parametrize("odd", UNREADABLE)
-def test_a_row_that_cannot_be_read_is_refused_and_holds_nobody_up(
+def test_an_unreadable_row_is_refused_and_delays_no_other_row(
     deployment: Deployment, shop: Engine, key: str, odd: str
 ) -> None:
     other = issue(deployment.app, deployment.user(), name="other")
@@ -307,7 +307,7 @@ def test_a_row_that_cannot_be_read_is_refused_and_holds_nobody_up(
     assert shown["id"] == bad
 
 
-def test_everybody_gets_a_batch_before_anybody_gets_a_second(
+def test_every_user_gets_one_batch_before_a_second(
     deployment: Deployment, shop: Engine, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(intake, "FURTHER_BATCHES", 0)
@@ -322,7 +322,7 @@ def test_everybody_gets_a_batch_before_anybody_gets_a_second(
     assert sweep(deployment) == 1
 
 
-def test_a_user_whose_rows_cannot_be_gone_through_holds_nobody_up(
+def test_an_error_with_one_users_rows_does_not_delay_other_users(
     deployment: Deployment, shop: Engine, user: UserId, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = issue(deployment.app, deployment.user(), name="other")
@@ -367,7 +367,7 @@ def test_a_full_queue_keeps_rows_waiting_in_their_order(
     assert [title for title in titles(deployment) if title != "another's"] == ["0", "1", "2", "3"]
 
 
-def test_the_whole_systems_limit_holds_everybody(
+def test_a_full_queue_delays_the_rows_of_all_users(
     deployment: Deployment, shop: Engine, key: str
 ) -> None:
     with shop.begin() as tx:
@@ -392,7 +392,9 @@ def test_the_same_idempotency_key_is_one_task(
     assert {left(deployment, row)["task_id"] for row in rows} == {task["id"]}
 
 
-def test_a_long_list_goes_in_whole(deployment: Deployment, shop: Engine, key: str) -> None:
+def test_all_rows_of_a_long_inbox_are_submitted(
+    deployment: Deployment, shop: Engine, key: str
+) -> None:
     with shop.begin() as tx:
         for number in range(BATCH + 5):
             inbox.submit(tx, str(number), api_key=key)
@@ -401,7 +403,7 @@ def test_a_long_list_goes_in_whole(deployment: Deployment, shop: Engine, key: st
     assert titles(deployment) == [str(number) for number in range(BATCH + 5)]
 
 
-def test_two_sweeps_at_once_let_each_row_in_once(
+def test_two_sweeps_at_once_submit_each_row_once(
     deployment: Deployment, shop: Engine, user: UserId, key: str, connect: Callable[..., Db]
 ) -> None:
     with shop.begin() as tx:
@@ -436,7 +438,7 @@ def test_the_guide_does_what_it_says(
 @pytest.mark.parametrize(
     ("point", "insert_graph"), [("intake.before_commit", 0), ("sweep.before_end", 3)]
 )
-def test_a_kill_neither_loses_nor_doubles(
+def test_a_killed_sweep_neither_loses_nor_repeats_a_row(
     *,
     deployment: Deployment,
     shop: Engine,

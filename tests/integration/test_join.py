@@ -62,7 +62,7 @@ def test_a_task_joins_a_graph_that_runs(api_user: ApiUser) -> None:
     assert not violations(api_user.deployment.owner)
 
 
-def test_a_graph_that_has_ended_is_open_again(api_user: ApiUser) -> None:
+def test_joining_an_ended_graph_makes_it_run_again(api_user: ApiUser) -> None:
     dag_id = api_user.ask("POST", DAGS, json=GRAPH).json()["id"]
     run_all(api_user.deployment)
     assert graph(api_user, dag_id)["status"] == "completed"
@@ -77,7 +77,7 @@ def test_a_graph_that_has_ended_is_open_again(api_user: ApiUser) -> None:
 
 
 @pytest.mark.parametrize("ends_as", [None, "completed", "dead_lettered", "cancelled"])
-def test_a_lone_task_gets_company(api_user: ApiUser, ends_as: str | None) -> None:
+def test_a_task_can_join_the_graph_of_a_lone_task(api_user: ApiUser, ends_as: str | None) -> None:
     first = api_user.created(max_attempts=1)
     if ends_as == "cancelled":
         api_user.ask("DELETE", f"/api/v1/tasks/{first['id']}")
@@ -99,7 +99,7 @@ def test_a_lone_task_gets_company(api_user: ApiUser, ends_as: str | None) -> Non
     assert not violations(api_user.deployment.owner)
 
 
-def test_what_it_reads_of_the_graph_it_waits_for(api_user: ApiUser) -> None:
+def test_a_joined_task_waits_for_the_tasks_whose_output_it_reads(api_user: ApiUser) -> None:
     first = api_user.created()
 
     second = api_user.created(
@@ -122,7 +122,7 @@ def test_the_same_key_again_is_the_same_task(api_user: ApiUser) -> None:
     assert graph(api_user, dag_id)["counts"]["total"] == 2
 
 
-def test_nobody_joins_what_is_not_theirs_or_not_there(api_user: ApiUser) -> None:
+def test_joining_an_unknown_or_another_users_graph_is_refused(api_user: ApiUser) -> None:
     theirs = api_user.guest().created()["dag_id"]
 
     for named in (theirs, "dag_00000000000000000000000000", "nonsense"):
@@ -130,7 +130,7 @@ def test_nobody_joins_what_is_not_theirs_or_not_there(api_user: ApiUser) -> None
         assert (refused.status_code, refused.json()["code"]) == (404, "DAG_NOT_FOUND")
 
 
-def test_caps_hold_for_whoever_joins(api_user: ApiUser) -> None:
+def test_the_caps_apply_to_joined_tasks(api_user: ApiUser) -> None:
     dag_id = api_user.created()["dag_id"]
     api_user.deployment.run("UPDATE users SET max_tasks_per_dag = 2")
     api_user.created(workflow_id=dag_id)
@@ -153,7 +153,7 @@ def test_a_task_of_a_new_graph_names_no_other(api_user: ApiUser) -> None:
     assert refused.json()["errors"][0]["field"] == "workflow_id"
 
 
-def test_the_client_joins_too(api_user: ApiUser) -> None:
+def test_the_client_can_join_a_graph(api_user: ApiUser) -> None:
     with api_user.client() as client:
         first = client.tasks.create("a")
         second = client.tasks.create("b", workflow_id=first.dag_id)

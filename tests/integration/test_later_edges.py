@@ -69,7 +69,7 @@ def test_the_same_edge_again_changes_nothing(deployment: Deployment, user: UserI
     assert deployment.row(child)["unmet"] == 1
 
 
-def test_a_circle_is_refused_and_named(deployment: Deployment, user: UserId) -> None:
+def test_a_circle_is_refused_and_its_tasks_are_listed(deployment: Deployment, user: UserId) -> None:
     _, b, c = graph(deployment, user, 3, [(0, 1), (1, 2)])
 
     with pytest.raises(InvalidRequest, match="circular dependency: task 2 → task 1 → task 2"):
@@ -123,16 +123,16 @@ def test_an_edge_added_while_its_parent_completes_is_neither_lost_nor_stuck(
     sound(deployment)
 
 
-def test_what_is_no_longer_pending_cannot_be_made_to_wait(
-    deployment: Deployment, user: UserId
-) -> None:
+def test_a_task_that_is_not_pending_gets_no_new_edge(deployment: Deployment, user: UserId) -> None:
     a, b = graph(deployment, user, 2, [])
 
     with pytest.raises(InvalidRequest, match="is ready: it can no longer wait"):
         add(deployment.app, user, (a, b))
 
 
-def test_what_asks_for_money_cannot_be_made_to_wait(deployment: Deployment, user: UserId) -> None:
+def test_a_task_that_waits_for_a_budget_gets_no_new_edge(
+    deployment: Deployment, user: UserId
+) -> None:
     tasks = [NewTask("dear", "echo", max_cost_usd=1.0), NewTask("other", "echo")]
     made = submit_graph(deployment.app, user, tasks, LOOSE, title="a graph")
     dear, other = (one.task_id for one in made)
@@ -145,7 +145,7 @@ def test_what_asks_for_money_cannot_be_made_to_wait(deployment: Deployment, user
     sound(deployment)
 
 
-def test_a_parent_that_never_ends_so_is_refused(deployment: Deployment, user: UserId) -> None:
+def test_an_edge_that_can_never_be_met_is_refused(deployment: Deployment, user: UserId) -> None:
     done, _, child = graph(deployment, user, 3, [(1, 2)])
     [run] = begin(deployment, done)
     deployment.settle(run, Returned())

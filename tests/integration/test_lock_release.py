@@ -183,7 +183,7 @@ def test_a_stale_lock_is_taken_back_and_a_renewed_one_is_not(deployment: Deploym
     assert violations(deployment.owner) == {}
 
 
-def test_a_lock_past_its_lease_is_the_reapers_to_judge(deployment: Deployment) -> None:
+def test_a_lock_whose_lease_expired_is_settled_by_the_reaper(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user()
     run = deployment.running(user, locks=["a"], project_id="site")
@@ -208,7 +208,7 @@ def test_a_lock_past_its_lease_is_the_reapers_to_judge(deployment: Deployment) -
     assert list_locks(deployment.app) == []
 
 
-def test_a_heartbeat_that_comes_first_saves_its_lock(
+def test_a_heartbeat_before_the_cleanup_keeps_the_lock(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     deployment.agent()

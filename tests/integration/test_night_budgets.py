@@ -43,7 +43,9 @@ def test_a_night_that_is_used_up_starts_nothing_until_the_next(deployment: Deplo
     assert [one.claim.task_id for one in deployment.claim().claims] == [task]
 
 
-def test_who_used_up_the_night_goes_on_by_itself_in_the_next(deployment: Deployment) -> None:
+def test_tasks_that_used_up_the_night_budget_continue_the_next_night(
+    deployment: Deployment,
+) -> None:
     user = deployment.user(night_budget_usd=1)
     deployment.agent()
     run = deployment.running(user)
@@ -59,7 +61,7 @@ def test_who_used_up_the_night_goes_on_by_itself_in_the_next(deployment: Deploym
     assert (lane["night_started_at"], lane["night_spent_usd"]) == (None, 0)
 
 
-def test_the_first_budgets_of_a_night_begins_it_without_any_sweep(deployment: Deployment) -> None:
+def test_the_first_cost_of_a_night_starts_it_without_a_sweep(deployment: Deployment) -> None:
     user = deployment.user(night_budget_usd=1)
     deployment.agent()
     asking = deployment.running(user)

@@ -82,7 +82,7 @@ def test_one_pause_ends_without_the_others(deployment: Deployment) -> None:
     assert len(deployment.claim().claims) == 1
 
 
-def test_a_pause_of_one_is_none_of_the_others(deployment: Deployment) -> None:
+def test_a_pause_does_not_affect_other_users_and_pools(deployment: Deployment) -> None:
     paused, free = deployment.user(), deployment.user()
     deployment.agent()
     deployment.agent(agent_id="elsewhere", pool="gpu")
@@ -108,7 +108,7 @@ def test_everything_means_pools_that_come_later_too(deployment: Deployment) -> N
         assert tx.execute(statement("open_pools")).all() == []
 
 
-def test_who_waits_is_told_why(deployment: Deployment) -> None:
+def test_explain_names_the_pause(deployment: Deployment) -> None:
     user, other = deployment.user(name="ada"), deployment.user(name="bob")
     deployment.agent()
     pause(deployment.dispatcher, PauseSubject(user_id=user), actor=ME, note="unpaid")
@@ -123,7 +123,7 @@ def test_who_waits_is_told_why(deployment: Deployment) -> None:
     assert [one.target for one in list_pauses(deployment.app)] == ["ada", None]
 
 
-def test_what_is_not_there_cannot_be_paused(deployment: Deployment) -> None:
+def test_an_unknown_user_or_pool_cannot_be_paused(deployment: Deployment) -> None:
     with pytest.raises(PoolNotFound, match="'nowhere'"):
         pause(deployment.dispatcher, PauseSubject(pool="nowhere"), actor=ME)
     with pytest.raises(UserNotFound):
@@ -158,7 +158,7 @@ def test_a_pause_waits_for_a_claim_under_way_and_holds_from_then_on(
 
 @pytest.mark.parametrize("kind", ["user", "all"])
 @pytest.mark.parametrize("named", [True, False])
-def test_who_runs_tasks_itself_is_held_as_well(
+def test_a_pause_also_stops_claims_without_a_pool(
     deployment: Deployment, kind: str, *, named: bool
 ) -> None:
     user = deployment.user()

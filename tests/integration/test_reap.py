@@ -34,7 +34,7 @@ SECOND = timedelta(seconds=1)
 PAST_LEASE = LEASE + SECOND
 
 
-def test_a_claim_never_started_comes_back_for_nothing(deployment: Deployment) -> None:
+def test_an_unstarted_claim_is_released_and_spends_no_attempt(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     task_id = deployment.task(user)
@@ -96,7 +96,7 @@ def test_the_first_lost_run_is_tried_again_at_once_and_the_second_waits(
     assert timedelta(seconds=110) < wait <= timedelta(seconds=120)
 
 
-def test_a_silent_run_under_a_live_worker_accuses_nobody(deployment: Deployment) -> None:
+def test_a_lost_lease_under_a_live_worker_is_no_crash(deployment: Deployment) -> None:
     """Its end may have been impossible to record; of a death, its worker would have told."""
     user, run = _running(deployment)
     deployment.move_clock(PAST_LEASE)
@@ -125,7 +125,7 @@ def test_a_run_is_to_blame_if_its_handler_was_at_work_when_its_process_died(
     assert int(deployment.lane(user)["used_seconds"]) == billed
 
 
-def test_a_death_ends_only_what_the_dead_still_held(deployment: Deployment) -> None:
+def test_a_dead_process_settles_only_the_claims_it_still_held(deployment: Deployment) -> None:
     user, run = _running(deployment)
     settle(deployment.dispatcher, run, Returned("done"), agent=AGENT)
     _, other = _running(deployment, user)
@@ -149,7 +149,7 @@ def test_a_process_that_was_frozen_beyond_its_lease_did_not_die_of_its_run(
     assert deployment.one("SELECT outcome FROM attempts")["outcome"] == "worker_lost"
 
 
-def test_what_we_took_away_from_the_dead_spends_nothing(deployment: Deployment) -> None:
+def test_a_run_whose_process_we_killed_spends_no_attempt(deployment: Deployment) -> None:
     user, run = _running(deployment)
     deployment.move_clock(timedelta(seconds=5))
 
@@ -162,7 +162,7 @@ def test_what_we_took_away_from_the_dead_spends_nothing(deployment: Deployment) 
 
 
 @pytest.mark.parametrize("taken_away", [False, True])
-def test_the_dead_whose_time_was_up_have_timed_out(
+def test_a_dead_process_past_its_time_has_timed_out(
     deployment: Deployment, *, taken_away: bool
 ) -> None:
     _, run = _running(deployment, timeout_seconds=5, max_attempts=1)
@@ -175,7 +175,7 @@ def test_the_dead_whose_time_was_up_have_timed_out(
     assert deployment.one("SELECT outcome FROM attempts")["outcome"] == "timeout"
 
 
-def test_the_dead_that_were_told_to_stop_did_so(deployment: Deployment) -> None:
+def test_a_dead_process_that_was_asked_to_stop_is_cancelled(deployment: Deployment) -> None:
     user, run = _running(deployment)
     cancel(deployment.app, user, run.claim.task_id, actor="human:me")
 
@@ -335,7 +335,7 @@ def test_a_heartbeat_after_the_reapers_look_keeps_the_run(
     assert deployment.state(run.claim.task_id) == "running"
 
 
-def test_a_run_that_beats_on_past_its_time_is_ended_and_killed(deployment: Deployment) -> None:
+def test_a_run_that_exceeds_its_time_is_ended_and_killed(deployment: Deployment) -> None:
     _, run = _running(deployment, timeout_seconds=60)
     killed: list[tuple[Claim, UUID | None]] = []
     _keep_beating(deployment, run, timedelta(seconds=60) + GRACE + SECOND)
@@ -371,7 +371,7 @@ def test_a_run_that_ignores_a_stop_is_ended_and_killed(deployment: Deployment) -
     assert deployment.state(run.claim.task_id) == "cancelled"
 
 
-def test_silent_workers_are_written_off_and_must_join_again(deployment: Deployment) -> None:
+def test_silent_workers_are_retired_and_must_join_again(deployment: Deployment) -> None:
     silent, lively = deployment.agent(agent_id="silent"), deployment.agent(agent_id="lively")
     user = deployment.user()
     deployment.task(user, required_capabilities=["none has this"])

@@ -132,7 +132,7 @@ def test_a_reference_to_nothing_is_refused_with_its_field(
     assert not deployment.rows("SELECT * FROM tasks")
 
 
-def test_what_is_anothers_looks_like_nothing(deployment: Deployment, user: UserId) -> None:
+def test_a_reference_to_another_users_task_is_refused(deployment: Deployment, user: UserId) -> None:
     theirs = completed(deployment, deployment.user(), "secret")
 
     with pytest.raises(InvalidRequest, match="there is no task"):
@@ -216,7 +216,7 @@ def test_artifacts_have_bounds(deployment: Deployment, run: Run) -> None:
     assert kept(deployment, run, "b")
 
 
-def test_anothers_artifact_looks_like_none(deployment: Deployment, run: Run) -> None:
+def test_another_users_artifact_is_not_found(deployment: Deployment, run: Run) -> None:
     theirs = kept(deployment, run)
 
     with pytest.raises(InvalidRequest, match="there is no artifact"):

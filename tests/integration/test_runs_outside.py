@@ -80,7 +80,7 @@ def test_a_claim_must_be_started_before_it_can_end(agent: Outsider, what: str) -
 @pytest.mark.parametrize(
     "what", ["start", "heartbeat", "complete", "fail", "release", "spawn", "artifacts", "extend"]
 )
-def test_only_the_claims_own_token_opens_its_doors(agent: Outsider, what: str) -> None:
+def test_only_the_claims_own_token_is_accepted(agent: Outsider, what: str) -> None:
     agent.api_user.created()
     work, other = agent.begin(), agent.begin()
     bodies: dict[str, dict[str, Any]] = {
@@ -184,7 +184,7 @@ def test_completing_as_failed_is_failing(agent: Outsider) -> None:
 
 
 @pytest.mark.parametrize("starts", [True, False])
-def test_what_is_released_goes_to_others_and_costs_nothing(
+def test_a_released_run_is_claimable_and_spends_no_attempt(
     agent: Outsider, *, starts: bool
 ) -> None:
     work = agent.begin() if starts else agent.work()
@@ -198,7 +198,7 @@ def test_what_is_released_goes_to_others_and_costs_nothing(
     assert agent.work()["epoch"] == work["epoch"] + 1
 
 
-def test_a_run_hears_that_it_was_cancelled(agent: Outsider) -> None:
+def test_a_pull_agents_heartbeat_reports_a_cancel(agent: Outsider) -> None:
     work = agent.begin()
     cancel(
         agent.api_user.deployment.app, agent.api_user.user, row(agent, work)["id"], actor="user:x"
@@ -210,7 +210,7 @@ def test_a_run_hears_that_it_was_cancelled(agent: Outsider) -> None:
     assert row(agent, work)["state"] == "cancelled"
 
 
-def test_a_run_hears_that_its_money_is_used_up(api_user: ApiUser) -> None:
+def test_a_pull_agents_heartbeat_reports_a_used_up_budget(api_user: ApiUser) -> None:
     api_user.created(max_cost_usd=1)
     agent = outsider(api_user)
     work = agent.begin()

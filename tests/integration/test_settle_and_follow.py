@@ -27,7 +27,7 @@ class Spoiler:
 
 
 @pytest.mark.parametrize("sql", ["SELECT 1 / 0", "SELECT nonsense", "SELECT 'x'::int"])
-def test_an_end_is_recorded_although_what_came_besides_failed(
+def test_a_result_is_recorded_although_the_next_claim_failed(
     deployment: Deployment, sql: str
 ) -> None:
     deployment.agent()

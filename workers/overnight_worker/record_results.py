@@ -114,20 +114,13 @@ def _give_back(db: Db, find_claims: Callable[[], Sequence[Claim]], *, deadline: 
     while True:
         try:
             claims = find_claims()
-            released = give_up(db, claims, agent=WORKER_ID, reason=UNANSWERED)
+            give_up(db, claims, agent=WORKER_ID, reason=UNANSWERED)
         except (DatabaseUnreachable, SQLAlchemyError):
             if time.monotonic() + pause >= deadline:
                 return False
             time.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
         else:
-            for claim in claims if released else ():
-                emit(
-                    Event.CLAIM_RELEASED,
-                    queue_id=show_task(claim.task_id),
-                    epoch=claim.epoch,
-                    reason=UNANSWERED,
-                )
             return True
 
 

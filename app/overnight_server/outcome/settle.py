@@ -129,7 +129,10 @@ def give_up(db: Db, claims: Sequence[Claim], *, agent: str, reason: str) -> int:
             for claim in claims
             if claim.task_id in owners
         ]
-        return record(tx, endings, keep_stale=False)
+        settled = record(tx, endings, keep_stale=False)
+        for ending in settled.won:
+            _log_released(tx, ending.claim, reason)
+        return settled
 
     return len(db.atomically(work).won)
 
@@ -268,7 +271,7 @@ def _log_ending(tx: Connection, ending: Ending) -> None:
     claim, verdict = ending.claim, ending.verdict
     task = {"queue_id": show_task(claim.task_id), "epoch": claim.epoch}
     if isinstance(ending.result, Expired):
-        log_after_commit(tx, Event.CLAIM_RELEASED, **task, reason=verdict.message)
+        _log_released(tx, claim, ending.result.reason)
     if verdict.event is not Move.DEAD_LETTER:
         return
     attempts = ending.attempts + int(verdict.spent)
@@ -289,6 +292,11 @@ def _log_ending(tx: Connection, ending: Ending) -> None:
             deaths=len(ending.failures) + 1,
             workers=len(workers),
         )
+
+
+def _log_released(tx: Connection, claim: Claim, reason: str) -> None:
+    queue_id = show_task(claim.task_id)
+    log_after_commit(tx, Event.CLAIM_RELEASED, queue_id=queue_id, epoch=claim.epoch, reason=reason)
 
 
 def _check_wait(tx: Connection, ending: Ending) -> Ending:

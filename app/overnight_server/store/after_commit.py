@@ -8,7 +8,7 @@ noticed by a trigger, which reports it as a NOTICE to the connection.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -38,6 +38,13 @@ class AfterCommit:
     wakes: bool = False
     requests_cancel: bool = False
 
+    def append(self, notice: str) -> None:
+        """Take a notice of the server; add a log line if it reports the end of a graph."""
+        if finished := _DAG_FINISHED.search(notice):
+            dag_id = show_dag(DagId(UUID(finished[1])))
+            fields = {"dag_id": dag_id, "state": finished[2], "tasks": int(finished[3])}
+            self.lines.append((Event.DAG_FINISHED, fields))
+
     def send(self, wake_ups: WakeUps | None) -> None:
         """Write the log lines, then send the wake-ups; several of one kind become one."""
         for event, fields in self.lines:
@@ -52,17 +59,10 @@ def collect(tx: Connection) -> AfterCommit:
     """Begin to collect for a transaction; what an earlier one left on the connection is dropped."""
     pending = AfterCommit()
     tx.info[_KEY] = pending
-    _notices(tx).clear()
+    connection: Any = tx.connection.dbapi_connection
+    # psycopg2 appends each notice of the server to this attribute.
+    connection.notices = pending
     return pending
-
-
-def collect_notices(tx: Connection, pending: AfterCommit) -> None:
-    """Add a log line for each graph that this transaction has ended."""
-    for notice in _notices(tx):
-        if finished := _DAG_FINISHED.search(notice):
-            dag_id = show_dag(DagId(UUID(finished[1])))
-            fields = {"dag_id": dag_id, "state": finished[2], "tasks": int(finished[3])}
-            pending.lines.append((Event.DAG_FINISHED, fields))
 
 
 def log_after_commit(tx: Connection, event: Event, **fields: object) -> None:
@@ -78,12 +78,6 @@ def wake_after_commit(tx: Connection) -> None:
 def request_cancel_after_commit(tx: Connection) -> None:
     """Wake the workers once this transaction has committed, so that they stop cancelled runs."""
     _pending(tx).requests_cancel = True
-
-
-def _notices(tx: Connection) -> list[str]:
-    """Return the messages that the server has sent to psycopg2's connection."""
-    notices: list[str] = getattr(tx.connection.dbapi_connection, "notices", [])
-    return notices
 
 
 def _pending(tx: Connection) -> AfterCommit:

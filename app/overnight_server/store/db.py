@@ -23,7 +23,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from overnight_server.domain.ids import UserId
 from overnight_server.store import uuids
-from overnight_server.store.after_commit import AfterCommit, WakeUps, collect, collect_notices
+from overnight_server.store.after_commit import AfterCommit, WakeUps, collect
 from overnight_server.store.batched_statements import (
     Call,
     PackedBatch,
@@ -181,9 +181,7 @@ class Db:
             with engine.begin() as tx:
                 pending = collect(tx)
                 self._set_acting_user(tx, all_users=all_users)
-                result = work(tx)
-                collect_notices(tx, pending)
-                return result, pending
+                return work(tx), pending
 
         result, pending = _with_retries(transaction)
         pending.send(self._wake_ups)
