@@ -18,7 +18,7 @@ from overnight_server.control.users import disable_user
 from overnight_server.control.windows import set_window
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.plans import PlanTier
-from overnight_server.domain.reasons import Code
+from overnight_server.domain.reasons import ReasonCode
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.domain.windows import AtClosing, Window
 from overnight_server.explain.explain import explain
@@ -485,7 +485,7 @@ def test_the_example_of_the_page_is_what_the_command_prints(
 def test_the_page_has_every_reason_and_no_other() -> None:
     rows = [line.split("|")[1].strip() for line in read(PAGE).splitlines() if line[:3] == "| `"]
 
-    assert rows == [f"`{code}`" for code in Code]
+    assert rows == [f"`{code}`" for code in ReasonCode]
 
 
 def _free_plan() -> dict[str, Any]:

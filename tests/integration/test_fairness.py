@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from overnight.models.admin import Fairness
-from overnight_server.domain.fairness import Receipt
+from overnight_server.domain.fairness import FairnessReceipt
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.insight import fairness as receipts
 from overnight_server.insight.fairness import fairness
@@ -18,7 +18,7 @@ def read(deployment: Deployment, **options: timedelta) -> Fairness:
     return fairness(deployment.dispatcher, liveness=LIVENESS, **options)
 
 
-def of(found: Fairness, user: str) -> Receipt:
+def of(found: Fairness, user: str) -> FairnessReceipt:
     [receipt] = [one for one in found.users if one.user == user]
     return receipt
 

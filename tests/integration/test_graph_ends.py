@@ -13,12 +13,12 @@ from overnight_server.domain.claims import Run
 from overnight_server.domain.graphs import (
     STOPPED,
     Condition,
-    End,
-    Link,
+    GraphEdge,
     OnUnmet,
-    because_of,
-    ends,
+    TaskEnd,
+    cancel_reason,
     is_met,
+    predict_ends,
 )
 from overnight_server.domain.graphs import status as status_of
 from overnight_server.domain.ids import TaskId, UserId
@@ -46,7 +46,7 @@ class Story:
     """A graph, what its runs come to, whom somebody stops first, and in which order runs end."""
 
     runs: Sequence[State]
-    links: Sequence[Link]
+    links: Sequence[GraphEdge]
     stopped: frozenset[int]
     order: Sequence[int]
     retried: Sequence[int]
@@ -59,7 +59,7 @@ def stories(draw: st.DrawFn) -> Story:
     pairs = [(parent, child) for child in places for parent in range(child)]
     chosen = draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
     links = [
-        Link(
+        GraphEdge(
             parent,
             child,
             draw(st.sampled_from(Condition)),
@@ -88,7 +88,7 @@ def test_every_graph_ends_as_the_model_says(deployment: Deployment, story: Story
 
     found = _ends(deployment, tasks)
 
-    expected = ends(story.runs, story.links, story.stopped)
+    expected = predict_ends(story.runs, story.links, story.stopped)
     assert [end.state for end in found] == [end.state for end in expected]
     for place, end in enumerate(found):
         assert end.reason in _possible_reasons(story, found, place)
@@ -116,7 +116,7 @@ def test_no_retry_leaves_a_graph_stuck(deployment: Deployment, story: Story) -> 
         revived = deployment.one("SELECT status, finished_at FROM dags WHERE user_id = :u", u=user)
         assert (revived["status"], revived["finished_at"]) == ("running", None)
         _play(deployment, user, tasks, [State.COMPLETED] * len(tasks), story.order)
-        assert _ends(deployment, tasks)[place] == End(State.COMPLETED)
+        assert _ends(deployment, tasks)[place] == TaskEnd(State.COMPLETED)
 
     _check_graph(deployment, tasks, status_of(_ends(deployment, tasks)))
 
@@ -153,10 +153,10 @@ def _play(
         assert deployment.settle(running.pop(tasks[place]), RESULTS[runs[place]])
 
 
-def _ends(deployment: Deployment, tasks: Sequence[TaskId]) -> list[End]:
+def _ends(deployment: Deployment, tasks: Sequence[TaskId]) -> list[TaskEnd]:
     rows = [deployment.row(task) for task in tasks]
     return [
-        End(
+        TaskEnd(
             State(row["state"]),
             row["failure_reason"] if row["state"] == State.CANCELLED else None,
         )
@@ -164,18 +164,18 @@ def _ends(deployment: Deployment, tasks: Sequence[TaskId]) -> list[End]:
     ]
 
 
-def _possible_reasons(story: Story, found: Sequence[End], place: int) -> set[str | None]:
+def _possible_reasons(story: Story, found: Sequence[TaskEnd], place: int) -> set[str | None]:
     if found[place].state is not State.CANCELLED:
         return {None}
     above = [
-        because_of(found[one.parent])
+        cancel_reason(found[one.parent])
         for one in story.links
         if one.child == place and not is_met(one.condition, one.on_unmet, found[one.parent].state)
     ]
     return {STOPPED} if place in story.stopped or not above else {str(one) for one in above}
 
 
-def _waits_in_vain(story: Story, found: Sequence[End], place: int) -> bool:
+def _waits_in_vain(story: Story, found: Sequence[TaskEnd], place: int) -> bool:
     return any(found[one.parent].state in FINAL for one in story.links if one.child == place)
 
 

@@ -22,7 +22,7 @@ from overnight_server.control.dead_letters import retry
 from overnight_server.control.fork import fork
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import TaskId, UserId, show_task
-from overnight_server.domain.results import Lost, Raised, Returned, Waiting
+from overnight_server.domain.results import Lost, Raised, Returned, WaitingForTasks
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.new_graph import NewTask
 from overnight_server.intake.spawn import NewChild, SpawnCaps, SpawnedTask, spawn
@@ -259,7 +259,7 @@ def test_an_agent_may_spawn_for_itself(deployment: Deployment) -> None:
 
 
 def wait(deployment: Deployment, run: Run, *children: TaskId) -> bool:
-    return deployment.settle(run, Waiting(children))
+    return deployment.settle(run, WaitingForTasks(children))
 
 
 def test_a_suspended_task_gives_everything_back_and_goes_on(
@@ -311,7 +311,7 @@ def test_a_child_that_completes_while_its_parent_suspends_is_not_missed(
     [ran] = begin(deployment, child)
     rivals = {
         "child": Rival(connect, "child", settle, ran, Returned(), agent=AGENT),
-        "parent": Rival(connect, "parent", settle, run, Waiting((child,)), agent=AGENT),
+        "parent": Rival(connect, "parent", settle, run, WaitingForTasks((child,)), agent=AGENT),
     }
     order = sorted(rivals, key=lambda name: name != first)
 
@@ -394,7 +394,7 @@ def test_a_lost_claim_cannot_suspend(deployment: Deployment, run: Run) -> None:
 def test_a_wait_for_a_task_that_waits_for_this_one_fails(deployment: Deployment, run: Run) -> None:
     child = plant(deployment.dispatcher, run, after=(run.claim.task_id,)).task_id
 
-    deployment.settle(run, Waiting((child,), cost_usd=0.5))
+    deployment.settle(run, WaitingForTasks((child,), cost_usd=0.5))
 
     row = deployment.row(run.claim.task_id)
     assert (row["state"], row["failure_reason"]) == ("dead_lettered", "circular_dependency")

@@ -7,7 +7,7 @@ from overnight_server.cli.terminal.task_output import state_text
 from overnight_server.control.budgets import approve
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import DagId, TaskId, UserId, new_task_id, show_task
-from overnight_server.domain.results import Result, Returned, Waiting
+from overnight_server.domain.results import Result, Returned, WaitingForTasks
 from overnight_server.insight.dags import get_dag
 from overnight_server.insight.tasks import get_task, list_tasks
 from overnight_server.intake.new_graph import NewTask
@@ -45,7 +45,7 @@ def test_a_suspended_task_that_has_spent_all_it_may_asks_before_it_goes_on(
     if over == "before":
         end(deployment, child, Returned())
 
-    deployment.settle(run, Waiting((child,), cost_usd=1.2))
+    deployment.settle(run, WaitingForTasks((child,), cost_usd=1.2))
 
     if over == "after":
         assert deployment.row(task)["awaits_budget"] is None
@@ -63,7 +63,7 @@ def test_a_suspended_task_that_has_spent_all_it_may_asks_before_it_goes_on(
 def test_a_child_that_is_named_twice_is_waited_for_once(deployment: Deployment, run: Run) -> None:
     child = plant(deployment, run)
 
-    assert deployment.settle(run, Waiting((child, child)))
+    assert deployment.settle(run, WaitingForTasks((child, child)))
 
     assert deployment.row(run.claim.task_id)["unmet"] == 1
     end(deployment, child, Returned())
@@ -85,7 +85,7 @@ def test_a_wait_for_a_foreign_task_fails_only_its_own_run(
     }[whose]
 
     ends: list[tuple[Run, Result]] = [
-        (run, Waiting((child, stranger), cost_usd=0.5)),
+        (run, WaitingForTasks((child, stranger), cost_usd=0.5)),
         (mate, Returned("fine")),
     ]
     settled = settle_all(deployment.dispatcher, ends, agent=AGENT)
@@ -104,7 +104,7 @@ def test_a_suspended_task_says_that_it_waits_for_its_children(
 ) -> None:
     task = run.claim.task_id
     child = plant(deployment, run)
-    deployment.settle(run, Waiting((child,)))
+    deployment.settle(run, WaitingForTasks((child,)))
 
     shown = get_task(deployment.app, run.user_id, task)
     [listed] = [

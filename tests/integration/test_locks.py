@@ -10,7 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
 from overnight_server.control.cancel import cancel
-from overnight_server.domain.locks import collide, normalised
+from overnight_server.domain.locks import are_in_conflict, normalised
 from overnight_server.domain.results import Interrupted, Raised, Returned
 from overnight_server.gate.claim import ClaimSettings, claim
 from overnight_server.maintenance.reap import reap
@@ -171,7 +171,7 @@ def test_postgres_and_python_agree_on_which_paths_meet(deployment: Deployment) -
         for one, two in combinations(PATHS, 2):
             assert normalised([one]) == (one,)
             meet = tx.execute(sql, {"user": user, "one": one, "two": two}).scalar_one()
-            assert meet is collide([one], [two]), (one, two)
+            assert meet is are_in_conflict([one], [two]), (one, two)
 
 
 def test_two_dispatchers_at_one_lock_let_one_task_go(

@@ -14,7 +14,7 @@ from overnight.errors import DagNotFound, InvalidRequest, TriggerNotFound
 from overnight.models.account import Trigger
 from overnight_server.control.cancel import cancel
 from overnight_server.control.retry import retry
-from overnight_server.domain.graphs import When
+from overnight_server.domain.graphs import TriggerCondition
 from overnight_server.domain.ids import DagId, TaskId, TriggerId, UserId, show_trigger
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.domain.retry import RetryPolicy, Strategy
@@ -145,7 +145,7 @@ def test_a_graph_that_is_cancelled_has_finished(
     deployment: Deployment, user: UserId, pipeline: tuple[DagId, TaskId]
 ) -> None:
     dag, task = pipeline
-    for when in When:
+    for when in TriggerCondition:
         arm(deployment, user, dag, when)
 
     cancel(deployment.app, user, task, actor=ME)

@@ -12,8 +12,8 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
 from overnight_server.domain.bulk import Action, Progress
-from overnight_server.domain.graphs import Condition, OnUnmet, When
-from overnight_server.domain.pauses import Scope
+from overnight_server.domain.graphs import Condition, OnUnmet, TriggerCondition
+from overnight_server.domain.pauses import PauseScope
 from overnight_server.domain.plans import OnExhausted, PlanTier
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.domain.windows import AtClosing
@@ -33,8 +33,8 @@ CLOSED_SETS: Mapping[str, Iterable[str]] = {
     "users_window_at_closing_known": AtClosing,
     "task_edges_condition_known": Condition,
     "task_edges_on_unmet_known": OnUnmet,
-    "dag_triggers_condition_known": When,
-    "pauses_scope_known": Scope,
+    "dag_triggers_condition_known": TriggerCondition,
+    "pauses_scope_known": PauseScope,
     "bulk_operations_action_known": Action,
     "bulk_operations_state_known": Progress,
 }

@@ -15,11 +15,11 @@ from overnight_server.domain.billing import boundary, cycle_at
 from overnight_server.domain.claims import Claim, Claimed, Failure
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.lifecycle import ACTIVE, FINAL, MOVES, State
-from overnight_server.domain.locks import collide
+from overnight_server.domain.locks import are_in_conflict
 from overnight_server.domain.plans import PlanLimits
 from overnight_server.domain.results import Died, Expired, Lost, Result, Stopped, TimedOut
 from overnight_server.domain.retry import RetryPolicy
-from overnight_server.domain.verdicts import Standing, Verdict, judge
+from overnight_server.domain.verdicts import TaskHistory, Verdict, judge
 
 UPSTREAM_FAILED = "upstream_failed"
 UPSTREAM_CANCELLED = "upstream_cancelled"
@@ -381,7 +381,7 @@ class Model:
         )
 
     def _judged(self, task: Task, result: Result, agent: str) -> Verdict:
-        standing = Standing(
+        standing = TaskHistory(
             task.attempts, task.max_attempts, task.retry, agent, tuple(task.failures)
         )
         return judge(standing, result, 0.0)
@@ -397,7 +397,7 @@ class Model:
         if task.deadline is not None and lasted_until >= task.deadline:
             return TimedOut(by_plan=task.plan_limited)
         together = task.held.bundle is not None
-        return Died(in_company=together) if died else Lost(in_company=together)
+        return Died(in_bundle=together) if died else Lost(in_bundle=together)
 
     def _charge(self, task: Task, ran_seconds: float | None) -> None:
         """Charge a run's seconds to the months they passed in, or what its holder measured."""
@@ -423,7 +423,7 @@ class Model:
             and len(self.of(task.user, ACTIVE)) < self.users[task.user].limits.max_concurrent_agents
             and task.capabilities <= able
             and self.granted(task) <= self.seconds_left(task.user)
-            and not any(collide(task.locks, o.locks) for o in self.of(task.user, ACTIVE))
+            and not any(are_in_conflict(task.locks, o.locks) for o in self.of(task.user, ACTIVE))
         )
 
     def _used_now(self, user: UserId) -> int:

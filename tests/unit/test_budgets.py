@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overnight.testing import MemoryContext
-from overnight_server.domain.budgets import Budget, Purse, Shortage, check_budget, next_cost
+from overnight_server.domain.budgets import (
+    Budget,
+    BudgetShortage,
+    RemainingBudgets,
+    check_budget,
+    next_cost,
+)
 from overnight_server.domain.claims import Failure
 from overnight_server.domain.retry import Escalation, RetryPolicy
 from overnight_server.domain.verdicts import is_poison
@@ -17,28 +23,28 @@ amounts = st.one_of(st.none(), st.decimals(-5, 5, places=2))
 
 
 def test_budgets_are_asked_in_the_order_task_graph_agent_night() -> None:
-    purse = Purse(task=ONE, dag=ONE, agent=ONE, night=ONE)
+    purse = RemainingBudgets(task=ONE, dag=ONE, agent=ONE, night=ONE)
 
     asked = []
     for budget in Budget:
         shortage = check_budget(TWO, purse)
         assert shortage is not None
         asked.append(shortage.budget)
-        purse = Purse(**{**vars(purse), budget.value: None})
+        purse = RemainingBudgets(**{**vars(purse), budget.value: None})
 
     assert asked == [Budget.TASK, Budget.DAG, Budget.AGENT, Budget.NIGHT]
     assert check_budget(TWO, purse) is None
 
 
 def test_a_used_up_budget_pays_for_nothing_not_even_for_what_is_free() -> None:
-    assert check_budget(Decimal(0), Purse(night=Decimal(0))) == Shortage(
+    assert check_budget(Decimal(0), RemainingBudgets(night=Decimal(0))) == BudgetShortage(
         Budget.NIGHT, Decimal(0), Decimal(0)
     )
 
 
-@given(st.decimals(0, 5, places=2), st.builds(Purse, amounts, amounts, amounts, amounts))
+@given(st.decimals(0, 5, places=2), st.builds(RemainingBudgets, amounts, amounts, amounts, amounts))
 def test_nobody_is_short_exactly_if_the_tightest_budget_can_pay(
-    estimate: Decimal, purse: Purse
+    estimate: Decimal, purse: RemainingBudgets
 ) -> None:
     tightest = purse.least
 

@@ -4,22 +4,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overnight_server.domain.fairness import Receipt, Spell, even_shares, jain, receipts
+from overnight_server.domain.fairness import (
+    FairnessReceipt,
+    TaskInterval,
+    even_shares,
+    jain,
+    receipts,
+)
 
 MANY = {"ada": 10, "bob": 10}
 
 
-def one(found: list[Receipt], user: str) -> Receipt:
+def one(found: list[FairnessReceipt], user: str) -> FairnessReceipt:
     [receipt] = [receipt for receipt in found if receipt.user == user]
     return receipt
 
 
 def test_waits_and_shares_are_counted_for_each_user() -> None:
     spells = [
-        Spell("ada", 0, 10, 40),
-        Spell("ada", 0, 30, 60),
-        Spell("bob", 50, 50, 90),
-        Spell("bob", 70, None, None),
+        TaskInterval("ada", 0, 10, 40),
+        TaskInterval("ada", 0, 30, 60),
+        TaskInterval("bob", 50, 50, 90),
+        TaskInterval("bob", 70, None, None),
     ]
 
     found = receipts(spells, MANY, 0, 100)
@@ -32,15 +38,15 @@ def test_waits_and_shares_are_counted_for_each_user() -> None:
 
 
 def test_who_gets_all_that_could_be_used_is_fully_served() -> None:
-    found = receipts([Spell("ada", 0, 0, 100), Spell("bob", 0, 0, 50)], MANY, 0, 100)
+    found = receipts([TaskInterval("ada", 0, 0, 100), TaskInterval("bob", 0, 0, 50)], MANY, 0, 100)
 
     assert [receipt.service for receipt in found] == [1, 1]
 
 
 def test_who_waits_while_another_takes_every_slot_is_not_served() -> None:
-    hog = [Spell("ada", 0, 0, 100) for _ in range(2)]
+    hog = [TaskInterval("ada", 0, 0, 100) for _ in range(2)]
 
-    found = receipts([*hog, Spell("bob", 0, None, None)], MANY, 0, 100)
+    found = receipts([*hog, TaskInterval("bob", 0, None, None)], MANY, 0, 100)
 
     assert one(found, "ada").service == 1
     assert one(found, "bob").service == 0
@@ -48,8 +54,12 @@ def test_who_waits_while_another_takes_every_slot_is_not_served() -> None:
 
 def test_an_even_hand_is_even_whatever_is_asked_for() -> None:
     """Ada asks for ten times as much; each gets one of two slots."""
-    crowd = [Spell("ada", 0, None, None) for _ in range(20)]
-    runs = [Spell("ada", 0, 0, 100), Spell("bob", 0, 0, 100), Spell("bob", 0, None, None)]
+    crowd = [TaskInterval("ada", 0, None, None) for _ in range(20)]
+    runs = [
+        TaskInterval("ada", 0, 0, 100),
+        TaskInterval("bob", 0, 0, 100),
+        TaskInterval("bob", 0, None, None),
+    ]
 
     found = receipts([*crowd, *runs], MANY, 0, 100)
 
@@ -57,9 +67,15 @@ def test_an_even_hand_is_even_whatever_is_asked_for() -> None:
 
 
 def test_nobody_is_owed_more_than_locks_and_plan_let_through() -> None:
-    queue = [Spell("ada", 0, None, None, locks=("red",)) for _ in range(9)]
-    runs = [Spell("ada", 0, 0, 100, locks=("red",)), *(Spell("bob", 0, 0, 100) for _ in range(5))]
-    small = [Spell("cyd", 0, 0, 100), *(Spell("cyd", 0, None, None) for _ in range(9))]
+    queue = [TaskInterval("ada", 0, None, None, locks=("red",)) for _ in range(9)]
+    runs = [
+        TaskInterval("ada", 0, 0, 100, locks=("red",)),
+        *(TaskInterval("bob", 0, 0, 100) for _ in range(5)),
+    ]
+    small = [
+        TaskInterval("cyd", 0, 0, 100),
+        *(TaskInterval("cyd", 0, None, None) for _ in range(9)),
+    ]
 
     found = receipts([*queue, *runs, *small], {**MANY, "cyd": 1}, 0, 100)
 
@@ -67,8 +83,8 @@ def test_nobody_is_owed_more_than_locks_and_plan_let_through() -> None:
 
 
 def test_nothing_is_owed_for_work_that_does_not_wait_for_its_turn() -> None:
-    paused = [Spell("bob", 0, None, None, is_owed=False), Spell("bob", 0, 0, 100)]
-    hog = [Spell("ada", 0, 0, 100) for _ in range(3)]
+    paused = [TaskInterval("bob", 0, None, None, is_owed=False), TaskInterval("bob", 0, 0, 100)]
+    hog = [TaskInterval("ada", 0, 0, 100) for _ in range(3)]
 
     bob = one(receipts([*hog, *paused], MANY, 0, 100), "bob")
 
@@ -77,22 +93,22 @@ def test_nothing_is_owed_for_work_that_does_not_wait_for_its_turn() -> None:
 
 def test_what_several_locks_would_let_through_is_owed_only_as_far_as_it_ran() -> None:
     """Ada's paths may or may not exclude each other: one slot is surely hers, and what she had."""
-    nested = [Spell("ada", 0, None, None, locks=(f"path:src/{n}",)) for n in range(5)]
-    others = [Spell("bob", 0, 0, 100) for _ in range(4)]
+    nested = [TaskInterval("ada", 0, None, None, locks=(f"path:src/{n}",)) for n in range(5)]
+    others = [TaskInterval("bob", 0, 0, 100) for _ in range(4)]
 
-    def served(*runs: Spell) -> dict[str, float | None]:
+    def served(*runs: TaskInterval) -> dict[str, float | None]:
         found = receipts([*nested, *runs, *others], MANY, 0, 100)
         return {receipt.user: receipt.service for receipt in found}
 
     assert served() == {"ada": 0, "bob": 1}
-    assert served(Spell("ada", 0, 0, 100, locks=("path:a",))) == {"ada": 1, "bob": 1}
-    two = [Spell("ada", 0, 0, 100, locks=("repo:a", f"repo:{n}")) for n in range(2)]
+    assert served(TaskInterval("ada", 0, 0, 100, locks=("path:a",))) == {"ada": 1, "bob": 1}
+    two = [TaskInterval("ada", 0, 0, 100, locks=("repo:a", f"repo:{n}")) for n in range(2)]
     assert served(*two) == {"ada": 1, "bob": 1}
-    assert served(Spell("ada", 0, 0, 100, locks=("red",))) == {"ada": 1, "bob": 1}
+    assert served(TaskInterval("ada", 0, 0, 100, locks=("red",))) == {"ada": 1, "bob": 1}
 
 
 def test_what_passed_between_two_looks_is_not_judged() -> None:
-    [found] = receipts([Spell("ada", 5, 5, 5.001)], MANY, 0, 86_400)
+    [found] = receipts([TaskInterval("ada", 5, 5, 5.001)], MANY, 0, 86_400)
 
     assert found.service is None
     assert found.started == 1

@@ -3,7 +3,7 @@
 import pytest
 
 from overnight.errors import InvalidRequest
-from overnight_server.domain.locks import LockScope, collide, covers, keys_of, normalised
+from overnight_server.domain.locks import LockScope, are_in_conflict, covers, keys_of, normalised
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,8 @@ def test_a_key_that_cannot_be_kept_is_refused(given: list[str]) -> None:
     ],
 )
 def test_two_sets_of_keys_meet_or_do_not(one: list[str], two: list[str], *, meet: bool) -> None:
-    assert collide(one, two) is meet
-    assert collide(two, one) is meet
+    assert are_in_conflict(one, two) is meet
+    assert are_in_conflict(two, one) is meet
 
 
 def test_a_key_covers_itself_and_a_path_what_is_below() -> None:

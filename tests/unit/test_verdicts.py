@@ -22,14 +22,14 @@ from overnight_server.domain.results import (
     Stopped,
     Suspended,
     TimedOut,
-    Waiting,
+    WaitingForTasks,
 )
 from overnight_server.domain.retry import Escalation, RetryPolicy, Strategy
-from overnight_server.domain.verdicts import Standing, Verdict, is_poison, judge
+from overnight_server.domain.verdicts import TaskHistory, Verdict, is_poison, judge
 
 # Ten seconds after the first run, and no chance about it.
 PLAIN = RetryPolicy(Strategy.FIXED, jitter=False)
-FIRST_OF_THREE = Standing(attempts=0, max_attempts=3, retry=PLAIN, agent="a")
+FIRST_OF_THREE = TaskHistory(attempts=0, max_attempts=3, retry=PLAIN, agent="a")
 LAST_OF_THREE = replace(FIRST_OF_THREE, attempts=2)
 
 RAISED = Raised("error", "it broke", "ValueError")
@@ -49,7 +49,7 @@ BURIES = replace(
     retry=replace(PLAIN, escalate_after=2, escalate=Escalation.DEAD_LETTER),
 )
 
-CASES: dict[str, tuple[Standing, Result, Verdict]] = {
+CASES: dict[str, tuple[TaskHistory, Result, Verdict]] = {
     "returned": (
         FIRST_OF_THREE,
         Returned({"hello": "world"}),
@@ -108,7 +108,7 @@ CASES: dict[str, tuple[Standing, Result, Verdict]] = {
     ),
     "waits for others": (
         LAST_OF_THREE,
-        Waiting((UUID(int=1),)),
+        WaitingForTasks((UUID(int=1),)),
         Verdict(Event.SUSPEND, "suspended", spent=False),
     ),
     "raised on the last attempt": (
@@ -252,7 +252,7 @@ RESULTS = st.one_of(
 )
 SPENT_OUTCOMES = ["failed", "timeout", "crash", "worker_lost"]
 STANDINGS = st.builds(
-    Standing,
+    TaskHistory,
     attempts=st.integers(min_value=0, max_value=6),
     max_attempts=st.integers(min_value=1, max_value=6),
     retry=st.builds(RetryPolicy, strategy=st.sampled_from(Strategy), jitter=st.booleans()),
@@ -278,7 +278,7 @@ def test_the_cases_leave_no_way_of_ending_out() -> None:
 
 @given(STANDINGS, RESULTS, CHANCES)
 def test_every_verdict_is_a_move_a_held_task_can_make(
-    standing: Standing, result: Result, chance: float
+    standing: TaskHistory, result: Result, chance: float
 ) -> None:
     held = State.CLAIMED if isinstance(result, Expired) else State.RUNNING
 
@@ -287,7 +287,7 @@ def test_every_verdict_is_a_move_a_held_task_can_make(
 
 @given(STANDINGS, RESULTS, CHANCES)
 def test_a_spent_attempt_is_retried_only_within_the_limit(
-    standing: Standing, result: Result, chance: float
+    standing: TaskHistory, result: Result, chance: float
 ) -> None:
     verdict = judge(standing, result, chance)
 
@@ -297,7 +297,7 @@ def test_a_spent_attempt_is_retried_only_within_the_limit(
 
 @given(STANDINGS, RESULTS, CHANCES)
 def test_what_was_our_fault_is_never_billed(
-    standing: Standing, result: Result, chance: float
+    standing: TaskHistory, result: Result, chance: float
 ) -> None:
     ours = isinstance(result, Lost | Interrupted | Expired)
 
@@ -306,7 +306,7 @@ def test_what_was_our_fault_is_never_billed(
 
 @given(STANDINGS, RESULTS, CHANCES)
 def test_only_the_blameless_spend_no_attempt(
-    standing: Standing, result: Result, chance: float
+    standing: TaskHistory, result: Result, chance: float
 ) -> None:
     blameless = isinstance(result, Interrupted | Expired | Deferred)
 
@@ -315,7 +315,7 @@ def test_only_the_blameless_spend_no_attempt(
 
 @given(STANDINGS, RESULTS, CHANCES)
 def test_a_poisoned_task_is_always_buried(
-    standing: Standing, result: Result, chance: float
+    standing: TaskHistory, result: Result, chance: float
 ) -> None:
     verdict = judge(standing, result, chance)
 
@@ -323,7 +323,7 @@ def test_a_poisoned_task_is_always_buried(
 
 
 @given(STANDINGS, RESULTS, CHANCES)
-def test_every_burial_gives_a_reason(standing: Standing, result: Result, chance: float) -> None:
+def test_every_burial_gives_a_reason(standing: TaskHistory, result: Result, chance: float) -> None:
     verdict = judge(standing, result, chance)
 
     assert verdict.event is not Event.DEAD_LETTER or (verdict.reason and verdict.message)
@@ -432,7 +432,7 @@ def test_a_second_suicide_on_the_same_worker_is_tried_elsewhere() -> None:
 @given(st.lists(st.sampled_from("abcdef"), max_size=8), st.sampled_from("abcdef"))
 def test_a_worker_killed_from_outside_accuses_nobody(earlier: list[str], last: str) -> None:
     lost = [Failure(agent, "worker_lost") for agent in earlier]
-    standing = Standing(len(lost), max_attempts=99, retry=PLAIN, agent=last, failures=lost)
+    standing = TaskHistory(len(lost), max_attempts=99, retry=PLAIN, agent=last, failures=lost)
 
     verdict = judge(standing, Lost(), 0.5)
 
@@ -450,7 +450,7 @@ def test_a_task_that_fails_everywhere_is_marked_when_it_is_buried() -> None:
 
 
 def test_poison_ends_a_task_that_has_attempts_left() -> None:
-    standing = Standing(
+    standing = TaskHistory(
         2, max_attempts=10, retry=PLAIN, agent="a", failures=failures("a failed", "b failed")
     )
 
@@ -458,7 +458,7 @@ def test_poison_ends_a_task_that_has_attempts_left() -> None:
 
 
 def test_one_flaky_worker_does_not_condemn_a_task() -> None:
-    standing = Standing(
+    standing = TaskHistory(
         4, max_attempts=10, retry=PLAIN, agent="a", failures=failures(*["a failed"] * 4)
     )
 

@@ -12,10 +12,10 @@ from overnight.errors import InvalidRequest
 from overnight_server.domain.windows import (
     AtClosing,
     Window,
-    hours,
     instant_of,
     is_zone,
     parse_window,
+    window_state,
 )
 from tests.support.profiles import examples
 
@@ -51,7 +51,7 @@ def at(text: str) -> datetime:
 
 def test_a_night_spans_midnight() -> None:
     evening, night, morning = (
-        hours(BERLIN, at(f"2026-07-{moment}+00:00"))
+        window_state(BERLIN, at(f"2026-07-{moment}+00:00"))
         for moment in ("01T19:59", "01T20:00", "02T04:00")
     )
 
@@ -65,7 +65,7 @@ def test_a_night_spans_midnight() -> None:
 def test_a_window_may_lie_within_one_day() -> None:
     lunch = Window("Asia/Kathmandu", time(12), time(13, 30))
 
-    state = hours(lunch, at("2026-07-01T12:15+05:45"))
+    state = window_state(lunch, at("2026-07-01T12:15+05:45"))
 
     assert state.is_open
     assert state.closes_at == at("2026-07-01T13:30+05:45")
@@ -77,7 +77,7 @@ def test_a_window_may_lie_within_one_day() -> None:
     ids=["a plain night", "clocks go forward", "clocks go back"],
 )
 def test_a_night_is_as_long_as_the_clocks_make_it(evening: str, length: int) -> None:
-    state = hours(BERLIN, at(f"{evening}T23:00+00:00"))
+    state = window_state(BERLIN, at(f"{evening}T23:00+00:00"))
 
     assert state.closes_at - state.opens_at == timedelta(hours=length)
 
@@ -89,7 +89,7 @@ def test_a_night_is_as_long_as_the_clocks_make_it(evening: str, length: int) -> 
 def test_a_window_of_nearly_a_day_has_23_or_25_hours(noon: str, minutes: int) -> None:
     nearly_always = Window("Europe/Berlin", time(12), time(11, 59))
 
-    state = hours(nearly_always, at(f"{noon}T20:00+00:00"))
+    state = window_state(nearly_always, at(f"{noon}T20:00+00:00"))
 
     assert state.closes_at - state.opens_at == (minutes - 1) * MINUTE
 
@@ -97,8 +97,8 @@ def test_a_window_of_nearly_a_day_has_23_or_25_hours(noon: str, minutes: int) ->
 def test_a_time_that_is_skipped_counts_when_the_clocks_jump() -> None:
     jump = at("2027-03-28T01:00+00:00")
 
-    opening = hours(Window("Europe/Berlin", time(2, 30), time(5)), jump - MINUTE)
-    closing = hours(Window("Europe/Berlin", time(22), time(2, 30)), jump - MINUTE)
+    opening = window_state(Window("Europe/Berlin", time(2, 30), time(5)), jump - MINUTE)
+    closing = window_state(Window("Europe/Berlin", time(22), time(2, 30)), jump - MINUTE)
 
     assert opening.opens_at == jump
     assert closing.closes_at == jump
@@ -107,9 +107,9 @@ def test_a_time_that_is_skipped_counts_when_the_clocks_jump() -> None:
 def test_a_time_that_comes_twice_counts_the_first_time() -> None:
     first = at("2026-10-25T00:30+00:00")
 
-    opening = hours(Window("Europe/Berlin", time(2, 30), time(5)), first - MINUTE)
-    closing = hours(Window("Europe/Berlin", time(22), time(2, 30)), first - MINUTE)
-    later = hours(Window("Europe/Berlin", time(22), time(2, 30)), first + timedelta(hours=1))
+    opening = window_state(Window("Europe/Berlin", time(2, 30), time(5)), first - MINUTE)
+    closing = window_state(Window("Europe/Berlin", time(22), time(2, 30)), first - MINUTE)
+    later = window_state(Window("Europe/Berlin", time(22), time(2, 30)), first + timedelta(hours=1))
 
     assert opening.opens_at == first
     assert closing.closes_at == first
@@ -119,7 +119,7 @@ def test_a_time_that_comes_twice_counts_the_first_time() -> None:
 def test_a_night_that_is_skipped_altogether_is_none() -> None:
     within_the_jump = Window("Europe/Berlin", time(2, 10), time(2, 50))
 
-    state = hours(within_the_jump, at("2027-03-28T00:00+00:00"))
+    state = window_state(within_the_jump, at("2027-03-28T00:00+00:00"))
 
     assert state.opens_at == at("2027-03-29T02:10+02:00")
 
@@ -127,8 +127,8 @@ def test_a_night_that_is_skipped_altogether_is_none() -> None:
 def test_a_day_that_a_zone_skipped_is_no_trouble() -> None:
     samoa = Window("Pacific/Apia", time(22), time(6))
 
-    before = hours(samoa, at("2011-12-30T09:59:59+00:00"))
-    after = hours(samoa, at("2011-12-30T10:00:00+00:00"))
+    before = window_state(samoa, at("2011-12-30T09:59:59+00:00"))
+    after = window_state(samoa, at("2011-12-30T10:00:00+00:00"))
 
     assert before.closes_at == after.opens_at == at("2011-12-31T00:00+14:00")
     assert after.closes_at == at("2011-12-31T06:00+14:00")
@@ -136,7 +136,7 @@ def test_a_day_that_a_zone_skipped_is_no_trouble() -> None:
 
 @given(WINDOWS, INSTANTS)
 def test_what_is_said_of_an_instant_hangs_together(window: Window, instant: datetime) -> None:
-    state = hours(window, instant)
+    state = window_state(window, instant)
 
     assert state.opens_at < state.closes_at
     assert state.is_open == (state.opens_at <= instant < state.closes_at)
@@ -147,12 +147,14 @@ def test_what_is_said_of_an_instant_hangs_together(window: Window, instant: date
 
 @given(WINDOWS, INSTANTS)
 def test_nights_follow_each_other_without_overlap(window: Window, instant: datetime) -> None:
-    state = hours(window, instant)
-    last = hours(window, state.closes_at)
+    state = window_state(window, instant)
+    last = window_state(window, state.closes_at)
 
     assert last.opens_at >= state.closes_at == last.closed_at
-    assert hours(window, state.opens_at).closes_at == state.closes_at
-    assert hours(window, state.closes_at - timedelta(microseconds=1)).opens_at == state.opens_at
+    assert window_state(window, state.opens_at).closes_at == state.closes_at
+    assert (
+        window_state(window, state.closes_at - timedelta(microseconds=1)).opens_at == state.opens_at
+    )
 
 
 @given(st.sampled_from(ZONES), st.dates(date(2005, 1, 1), date(2036, 12, 31)), WALLS)
@@ -197,7 +199,7 @@ def test_each_minute_is_judged_as_one_who_watches_the_wall_would(
     window = Window(name, opens, closes)
     # Eleven-minute steps meet every hour at another minute, and keep the test quick.
     for instant, wall in _watched(name, day)[::11]:
-        assert hours(window, instant).is_open == _is_night(window, wall), instant
+        assert window_state(window, instant).is_open == _is_night(window, wall), instant
 
 
 @cache

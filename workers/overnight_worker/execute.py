@@ -12,7 +12,7 @@ from overnight.handlers.registry import registered
 from overnight_server.dispatch.celery_settings import EXECUTE
 from overnight_server.domain.claims import Claim, Run
 from overnight_server.domain.ids import show_task
-from overnight_server.domain.results import Result, Waiting
+from overnight_server.domain.results import Result, WaitingForTasks
 from overnight_server.fault_points import fault
 from overnight_server.outcome.start import start_all
 from overnight_server.store.db import DatabaseUnreachable
@@ -152,7 +152,7 @@ def run_handler(resources: WorkerResources, active: ActiveRun) -> Result | None:
         # A run that was stopped for another reason does not show how long its type takes.
         resources.durations.add(run.type, ran_seconds)
     result = result_of(outcome_of(output, raised, reason), run, active.context)
-    if isinstance(result, Waiting):
+    if isinstance(result, WaitingForTasks):
         fault("wait.before_suspend")
     return None if result is None else replace(result, ran_seconds=ran_seconds)
 

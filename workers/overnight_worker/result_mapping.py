@@ -22,7 +22,7 @@ from overnight_server.domain.results import (
     Stopped,
     Suspended,
     TimedOut,
-    Waiting,
+    WaitingForTasks,
 )
 from overnight_server.mask import mask_secrets, mask_text
 from overnight_worker.runners.python import RunContext
@@ -114,7 +114,7 @@ def _raised(failed: HandlerFailed, cost: ReportedCost) -> Raised:
 
 def _waiting(tasks: tuple[str, ...], cost: ReportedCost) -> Result:
     try:
-        return Waiting(tuple(map(parse_task, tasks)), **cost)
+        return WaitingForTasks(tuple(map(parse_task, tasks)), **cost)
     except MalformedId as error:
         failed = HandlerFailed("invalid_wait", str(error), "Suspended", retryable=False)
         return _raised(failed, cost)

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from overnight.errors import InvalidRequest, TaskNotFound
-from overnight_server.domain.graphs import spawned_by, to_run_again
+from overnight_server.domain.graphs import spawned_by, tasks_to_rerun
 from overnight_server.domain.ids import (
     DagId,
     TaskId,
@@ -79,7 +79,7 @@ def fork(
             origin = _origin(tx, user_id, existing)
             return ForkedDag(existing, {}, frozenset(), origin, created=False)
         old = _read_graph(tx, user_id, DagId(graph.id))
-        rerun = to_run_again(task_id, old.states, old.pairs)
+        rerun = tasks_to_rerun(task_id, old.states, old.pairs)
         # A task that runs again spawns again: its earlier children are not copied.
         dropped = spawned_by(old.spawners, rerun)
         if task_id in dropped:

@@ -6,7 +6,7 @@ from sqlalchemy import Connection
 
 from overnight.errors import PoolNotFound, UserNotFound
 from overnight_server.domain.ids import UserId
-from overnight_server.domain.pauses import Scope
+from overnight_server.domain.pauses import PauseScope
 from overnight_server.store import lanes
 from overnight_server.store.after_commit import wake_after_commit
 from overnight_server.store.db import Db
@@ -21,11 +21,11 @@ class PauseSubject:
     pool: str | None = None
 
     @property
-    def scope(self) -> Scope:
+    def scope(self) -> PauseScope:
         """Whether a user, a pool or everything is paused."""
         if self.user_id is not None:
-            return Scope.USER
-        return Scope.ALL if self.pool is None else Scope.POOL
+            return PauseScope.USER
+        return PauseScope.ALL if self.pool is None else PauseScope.POOL
 
     @property
     def key(self) -> str | None:

@@ -1,4 +1,4 @@
-"""Billing months that never drift: each boundary is counted from the anchor, not the last one."""
+"""Billing months, counted from an anchor and not from the last reset, so they do not drift."""
 
 from calendar import monthrange
 from datetime import UTC, datetime
@@ -7,9 +7,9 @@ MONTHS = 12
 
 
 def boundary(anchor: datetime, cycle: int) -> datetime:
-    """Return where cycle number `cycle` begins; the anchor itself begins cycle 0.
+    """Return the start of cycle number `cycle`; cycle 0 starts at the anchor.
 
-    A day the month does not have becomes its last day, and the next month has it back.
+    If a month does not have the anchor's day, its last day is used; later months are not affected.
 
     >>> january = datetime(2026, 1, 31, tzinfo=UTC)
     >>> [boundary(january, n).strftime("%m-%d") for n in (1, 2, 3)]
@@ -23,7 +23,7 @@ def boundary(anchor: datetime, cycle: int) -> datetime:
 
 
 def cycle_at(anchor: datetime, instant: datetime) -> int:
-    """Return the number of the cycle an instant lies in.
+    """Return the number of the cycle that contains an instant.
 
     >>> cycle_at(datetime(2026, 1, 31, tzinfo=UTC), datetime(2026, 2, 28, tzinfo=UTC))
     1

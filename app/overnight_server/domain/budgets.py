@@ -1,4 +1,4 @@
-"""Money: which budgets a run draws on, and the first of them that cannot pay for it."""
+"""Budgets: what is left of each, and the first one that cannot pay for a run."""
 
 from dataclasses import dataclass
 from decimal import Decimal
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Budget(StrEnum):
-    """The budgets a run draws on, in the order in which they are asked."""
+    """The budgets that pay for a run, in the order in which they are checked."""
 
     TASK = "task"
     DAG = "dag"
@@ -15,8 +15,8 @@ class Budget(StrEnum):
 
 
 @dataclass(frozen=True)
-class Purse:
-    """What is left of each budget, spent and promised money taken off; None is no limit."""
+class RemainingBudgets:
+    """What is left of each budget after spent and reserved money; None means no limit."""
 
     task: Decimal | None = None
     dag: Decimal | None = None
@@ -34,13 +34,13 @@ class Purse:
 
     @property
     def least(self) -> Decimal | None:
-        """What the tightest budget has left, or None if there is none."""
+        """What is left of the smallest budget; None without any."""
         return min((left for left in map(self.of, Budget) if left is not None), default=None)
 
 
 @dataclass(frozen=True)
-class Shortage:
-    """The budget that cannot pay, what the run is thought to need, and what is left."""
+class BudgetShortage:
+    """The budget that cannot pay, the expected cost of the run, and what is left."""
 
     budget: Budget
     needed: Decimal
@@ -50,9 +50,9 @@ class Shortage:
 def next_cost(
     estimated: Decimal | None, ceiling: Decimal | None, spent: Decimal = Decimal(0)
 ) -> Decimal:
-    """Return what a task's next run is thought to cost: its estimate, within its ceiling.
+    """Return the expected cost of a task's next run: its estimate, limited by its ceiling.
 
-    The gate's SQL has the same function; a test holds the two together.
+    The SQL function of the same name is equal; a test compares them.
 
     >>> next_cost(Decimal(3), Decimal(5), spent=Decimal(4))
     Decimal('1')
@@ -60,19 +60,21 @@ def next_cost(
     Decimal('0')
     """
     bounds = [estimated, None if ceiling is None else ceiling - spent]
-    return max(min((one for one in bounds if one is not None), default=Decimal(0)), Decimal(0))
+    return max(
+        min((bound for bound in bounds if bound is not None), default=Decimal(0)), Decimal(0)
+    )
 
 
-def check_budget(estimate: Decimal, purse: Purse) -> Shortage | None:
+def check_budget(estimate: Decimal, budgets: RemainingBudgets) -> BudgetShortage | None:
     """Return the first budget that cannot pay for a run, or None if all can.
 
-    A budget that is used up pays for nothing, not even for a run that is thought to be free.
+    A budget that is used up pays for no run, not even for one that is expected to cost nothing.
 
-    >>> check_budget(Decimal(2), Purse(dag=Decimal(1), night=Decimal(0)))
-    Shortage(budget=<Budget.DAG: 'dag'>, needed=Decimal('2'), left=Decimal('1'))
+    >>> check_budget(Decimal(2), RemainingBudgets(dag=Decimal(1), night=Decimal(0)))
+    BudgetShortage(budget=<Budget.DAG: 'dag'>, needed=Decimal('2'), left=Decimal('1'))
     """
     for budget in Budget:
-        left = purse.of(budget)
+        left = budgets.of(budget)
         if left is not None and (left <= 0 or estimate > left):
-            return Shortage(budget, estimate, left)
+            return BudgetShortage(budget, estimate, left)
     return None

@@ -1,4 +1,4 @@
-"""Bulk operations: what can be done to many tasks at once, and to which of them it applies."""
+"""Bulk operations: actions on many tasks, and the states in which each applies."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -17,16 +17,16 @@ class Action(StrEnum):
 
 
 class Progress(StrEnum):
-    """Where a bulk operation stands."""
+    """The state of a bulk operation."""
 
     RUNNING = "running"
     COMPLETED = "completed"
     CANCELLED = "cancelled"
 
 
-#: Why a task is refused a retry that waits for another which has ended otherwise.
+#: The refusal of a retry whose task depends on another that has ended otherwise than required.
 UPSTREAM_ENDED: Final = "UPSTREAM_ENDED"
-#: The states in which each action has something to do; a task in any other is passed over.
+#: The states in which each action changes a task; tasks in other states are skipped.
 APPLIES_TO: Final[Mapping[Action, frozenset[State]]] = {
     Action.RETRY: MOVES[Event.REVIVE].sources,
     Action.CANCEL: OPEN,
@@ -35,7 +35,7 @@ APPLIES_TO: Final[Mapping[Action, frozenset[State]]] = {
 
 
 def applies_to(action: Action) -> list[str]:
-    """Return the states in which an action has something to do, as SQL wants them.
+    """Return the states in which an action changes a task, as a parameter for SQL.
 
     >>> applies_to(Action.RETRY)
     ['cancelled', 'dead_lettered']
@@ -44,15 +44,16 @@ def applies_to(action: Action) -> list[str]:
 
 
 def is_newest_first(action: Action) -> bool:
-    """Whether an action goes from the newest task to the oldest.
+    """Whether an action starts with the newest task.
 
-    A graph's later tasks are cancelled before those they wait for, or they would end in consequence
-    and not by themselves; and they are retried after them, or they would wait for an ended one.
+    Tasks of a graph are cancelled before their parents, because the end of a parent would cancel
+    them with another reason. They are retried after their parents, because a task whose parent has
+    failed cannot be retried.
     """
     return action is not Action.RETRY
 
 
 def reason_of(refusal: Refused) -> str:
-    """Return the word under which a refusal is counted."""
-    # The moves of bulk operations refuse no other field.
+    """Return the code under which a refusal is counted."""
+    # The only InvalidRequest that the actions raise is about a parent that has ended.
     return UPSTREAM_ENDED if isinstance(refusal, InvalidRequest) else refusal.code

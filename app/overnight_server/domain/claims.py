@@ -1,4 +1,4 @@
-"""A claim: the one thing that is slot, lock and lease at once."""
+"""Claims: who holds a task. A claim is the slot, the lock and the lease in one."""
 
 from dataclasses import dataclass
 from uuid import UUID
@@ -9,7 +9,7 @@ from overnight_server.domain.retry import RetryPolicy
 
 @dataclass(frozen=True)
 class Claim:
-    """The fence: whoever shows this triple holds the task; everyone else changes nothing."""
+    """The fencing token of a claim; statements with another epoch or token match no row."""
 
     task_id: TaskId
     epoch: int
@@ -18,7 +18,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Claimed:
-    """A claim just taken, with what a publisher may show about it (never the payload)."""
+    """A new claim with what the dispatcher publishes and logs; never the payload."""
 
     claim: Claim
     user_id: UserId
@@ -30,7 +30,7 @@ class Claimed:
 
 @dataclass(frozen=True)
 class Failure:
-    """One earlier run of the same task that failed."""
+    """An earlier failed run of the same task."""
 
     agent: str
     outcome: str
@@ -38,7 +38,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Run:
-    """A started claim: everything a worker needs to carry it out and to judge its end."""
+    """A started claim with everything a worker needs to execute and settle it."""
 
     claim: Claim
     user_id: UserId
@@ -54,10 +54,10 @@ class Run:
     plan_limited: bool
     failures: tuple[Failure, ...] = ()
     bundle: UUID | None = None
-    # What all runs of the task together may cost, None for no limit, and what the others did.
+    # What all runs of the task may cost together (None: no limit), and what earlier ones cost.
     ceiling_usd: float | None = None
     spent_usd: float = 0.0
-    # Whether there may be others of its graph, or references, whose outputs it can read.
+    # Whether the task may have inputs: other tasks of its graph, or references.
     is_linked: bool = False
 
     @property

@@ -1,4 +1,4 @@
-"""How evenly users were served: waits, shares of the slots, and one number for all of it."""
+"""Fairness: how long users waited, their shares of the slots, and Jain's index of the shares."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -12,17 +12,17 @@ from overnight_server.domain.locks import is_wide
 
 U = TypeVar("U")
 
-# What tasks with several locks or a path share, whichever they are.
+# Stands for the locks of all tasks with several keys or a path.
 WIDE = ""
-# So many evenly spaced moments of a period are looked at.
+# The number of evenly spaced moments at which a period is sampled.
 MOMENTS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Spell:
-    """One task's way from ready to start to end, in seconds; None for what has not come yet.
+class TaskInterval:
+    """When a task was ready, started and ended, in seconds; None for what has not happened yet.
 
-    `is_owed` False means that it waits for something else than its user's turn.
+    `is_owed` False means that it waits for something other than the fair order.
     """
 
     user: str
@@ -34,11 +34,11 @@ class Spell:
 
 
 @dataclass(frozen=True)
-class Receipt:
-    """How one user fared.
+class FairnessReceipt:
+    """How one user was served in a period.
 
-    `service` is what the user got of an even share of the slots, from 0 to 1; None if no work
-    was ready or running at any of the moments looked at.
+    `service` is the part of an even share of the slots that the user got, from 0 to 1; None if no
+    task was ready or running at any sampled moment.
     """
 
     user: str
@@ -64,46 +64,51 @@ def jain(values: Collection[float]) -> float | None:
 
 
 def even_shares(demands: Mapping[U, float], slots: float) -> dict[U, float]:
-    """Share slots evenly among those who can use them; what one cannot use goes to the others.
+    """Divide slots evenly among users; what one cannot use is divided among the others.
 
     >>> even_shares({"ada": 1, "bob": 9, "cyd": 9}, 7)
     {'ada': 1, 'bob': 3.0, 'cyd': 3.0}
     """
     shares: dict[U, float] = {}
     left = slots
-    modest_first = sorted(demands.items(), key=lambda item: item[1])
-    for place, (user, demand) in enumerate(modest_first):
-        shares[user] = min(demand, left / (len(modest_first) - place))
+    by_demand = sorted(demands.items(), key=lambda item: item[1])
+    for place, (user, demand) in enumerate(by_demand):
+        shares[user] = min(demand, left / (len(by_demand) - place))
         left -= shares[user]
     return shares
 
 
 def receipts(
-    spells: Sequence[Spell], limits: Mapping[str, int], since: float, until: float
-) -> list[Receipt]:
-    """Return how each user fared between two instants, the longest wait first.
+    intervals: Sequence[TaskInterval], limits: Mapping[str, int], since: float, until: float
+) -> list[FairnessReceipt]:
+    """Return a receipt for each user and a period, the longest wait first.
 
-    `limits` says how many tasks each user may run at once.
+    `limits` is how many tasks each user may run at the same time.
     """
-    service = _service(spells, limits, since, until)
-    by_user: dict[str, list[Spell]] = defaultdict(list)
-    for spell in spells:
-        by_user[spell.user].append(spell)
-    held = {user: sum(_held(spell, until) for spell in own) for user, own in by_user.items()}
+    service = _service(intervals, limits, since, until)
+    by_user: dict[str, list[TaskInterval]] = defaultdict(list)
+    for interval in intervals:
+        by_user[interval.user].append(interval)
+    held = {
+        user: sum(_slot_seconds(interval, until) for interval in own)
+        for user, own in by_user.items()
+    }
     all_held = sum(held.values())
-    found = [
+    user_receipts = [
         _receipt(own, until, held[user], all_held, service.get(user))
         for user, own in by_user.items()
     ]
-    return sorted(found, key=lambda receipt: (-receipt.longest_wait, receipt.user))
+    return sorted(user_receipts, key=lambda receipt: (-receipt.longest_wait, receipt.user))
 
 
 def _receipt(
-    own: Sequence[Spell], until: float, held: float, all_held: float, service: float | None
-) -> Receipt:
-    waits = [(until if spell.start is None else spell.start) - spell.ready for spell in own]
-    begun = [spell.start - spell.ready for spell in own if spell.start is not None]
-    return Receipt(
+    own: Sequence[TaskInterval], until: float, held: float, all_held: float, service: float | None
+) -> FairnessReceipt:
+    waits = [
+        (until if interval.start is None else interval.start) - interval.ready for interval in own
+    ]
+    begun = [interval.start - interval.ready for interval in own if interval.start is not None]
+    return FairnessReceipt(
         user=own[0].user,
         started=len(begun),
         waiting=len(own) - len(begun),
@@ -115,38 +120,38 @@ def _receipt(
     )
 
 
-def _held(spell: Spell, until: float) -> float:
-    if spell.start is None:
+def _slot_seconds(interval: TaskInterval, until: float) -> float:
+    if interval.start is None:
         return 0.0
-    return max(0.0, (until if spell.end is None else spell.end) - spell.start)
+    return max(0.0, (until if interval.end is None else interval.end) - interval.start)
 
 
 def _service(
-    spells: Iterable[Spell], limits: Mapping[str, int], since: float, until: float
+    intervals: Iterable[TaskInterval], limits: Mapping[str, int], since: float, until: float
 ) -> dict[str, float]:
-    """Return what each user got of an even share, summed over the moments of the period."""
+    """Return the part of an even share that each user got, over all sampled moments."""
     moments = _Moments(since, until)
     running: dict[str, list[int]] = defaultdict(moments.blank)
-    wanted: dict[tuple[str, str | None], list[int]] = defaultdict(moments.blank)
-    for spell in spells:
-        end = until if spell.end is None else spell.end
-        if spell.is_owed:
-            moments.add(wanted[spell.user, _shared(spell.locks)], spell.ready, end)
-        if spell.start is not None:
-            moments.add(running[spell.user], spell.start, end)
+    ready_steps: dict[tuple[str, str | None], list[int]] = defaultdict(moments.blank)
+    for interval in intervals:
+        end = until if interval.end is None else interval.end
+        if interval.is_owed:
+            moments.add(ready_steps[interval.user, _shared(interval.locks)], interval.ready, end)
+        if interval.start is not None:
+            moments.add(running[interval.user], interval.start, end)
     active = {user: list(accumulate(steps)) for user, steps in running.items()}
-    demand = _demands(wanted, active, moments)
+    demand = _demands(ready_steps, active, moments)
     got: dict[str, float] = defaultdict(float)
     due: dict[str, float] = defaultdict(float)
     for moment in range(MOMENTS):
-        asking = {
+        demands_now = {
             user: min(counts[moment], limits.get(user, counts[moment]))
             for user, counts in demand.items()
             if counts[moment] > 0
         }
-        # As many slots as were in use: those that stood idle nobody took from anybody.
-        slots = sum(active[user][moment] for user in asking if user in active)
-        for user, share in even_shares(asking, slots).items():
+        # Only the slots in use are divided; an idle slot was taken from nobody.
+        slots = sum(active[user][moment] for user in demands_now if user in active)
+        for user, share in even_shares(demands_now, slots).items():
             due[user] += share
             got[user] += min(share, active[user][moment]) if user in active else 0.0
     return {user: got[user] / total for user, total in due.items() if total > 0}
@@ -157,19 +162,20 @@ def _shared(locks: Sequence[str]) -> str | None:
 
 
 def _demands(
-    wanted: Mapping[tuple[str, str | None], Sequence[int]],
+    ready_steps: Mapping[tuple[str, str | None], Sequence[int]],
     active: Mapping[str, Sequence[int]],
     moments: "_Moments",
 ) -> dict[str, list[int]]:
-    """Return how many slots each user could surely have used.
+    """Return how many slots each user could have used at each moment.
 
-    Tasks of one lock could use one. How many of those with several locks or a path could go side
-    by side is not worked out: one if no other locked task wants to run, and no fewer than ran.
+    Tasks with the same lock could use one slot. For tasks with several locks or a path it is not
+    computed how many could run together: one if no other task with locks is ready, and at least as
+    many as ran.
     """
     loose: dict[str, list[int]] = defaultdict(moments.blank)
     locked: dict[str, list[int]] = defaultdict(moments.blank)
     wide: dict[str, list[int]] = defaultdict(moments.blank)
-    for (user, lock), steps in wanted.items():
+    for (user, lock), steps in ready_steps.items():
         total = (loose if lock is None else wide if lock == WIDE else locked)[user]
         for moment, count in enumerate(accumulate(steps)):
             total[moment] += count if lock is None else min(count, 1)
@@ -184,12 +190,12 @@ def _demands(
                 strict=True,
             )
         ]
-        for user in dict.fromkeys(user for user, _ in wanted)
+        for user in dict.fromkeys(user for user, _ in ready_steps)
     }
 
 
 class _Moments:
-    """Evenly spaced moments of a period; intervals are kept as steps up and down."""
+    """Evenly spaced moments of a period; an interval is +1 at its start, -1 at its end."""
 
     def __init__(self, since: float, until: float) -> None:
         self._since = since

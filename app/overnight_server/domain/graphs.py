@@ -1,11 +1,11 @@
-"""Graphs: when an edge is met, how tasks end in consequence, and what a graph came to.
+"""Graphs: when an edge is met, how tasks end because of others, and the status of a graph.
 
-An edge waits for its parent to end in a certain way. A parent that has ended otherwise will never
-meet it: then the edge's policy decides. The statement `follow` in `store/sql/graphs.sql` does to
-rows what `ends` says here of a whole graph; a property test holds the two together.
+An edge requires its parent to end in a certain way. If the parent ends otherwise, `on_unmet`
+decides. The statement `resolve_dependents` in `store/sql/graphs.sql` does to rows what
+`predict_ends` computes for a whole graph; a property test compares them.
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -24,14 +24,14 @@ class Condition(StrEnum):
 
 
 class OnUnmet(StrEnum):
-    """What becomes of a child whose edge can never be met."""
+    """What happens to a child whose edge can never be met."""
 
     CANCEL = "cancel"
     CONTINUE = "continue"
 
 
-class Because(StrEnum):
-    """Why a task was cancelled in consequence of another's end, the weightiest last."""
+class CancelReason(StrEnum):
+    """Why a task was cancelled because another ended; of several reasons the last is stored."""
 
     NOT_NEEDED = "not_needed"
     UPSTREAM_CANCELLED = "upstream_cancelled"
@@ -39,7 +39,7 @@ class Because(StrEnum):
 
 
 class GraphStatus(StrEnum):
-    """What a graph has come to."""
+    """The status of a graph."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -48,17 +48,17 @@ class GraphStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
-class When(StrEnum):
-    """How a graph must end to set off another; `finished` is any end."""
+class TriggerCondition(StrEnum):
+    """How a graph must end to fire a trigger; `finished` is any end."""
 
     COMPLETED = "completed"
     FAILED = "failed"
     FINISHED = "finished"
 
 
-#: The reason of a task that somebody stopped.
+#: The failure reason of a task that somebody cancelled.
 STOPPED = "cancelled"
-WANTED: Mapping[Condition, frozenset[State]] = {
+REQUIRED_ENDS: Mapping[Condition, frozenset[State]] = {
     Condition.SUCCESS: frozenset({State.COMPLETED}),
     Condition.FINISHED: FINAL,
     Condition.FAILURE: frozenset({State.DEAD_LETTERED}),
@@ -68,8 +68,8 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Link:
-    """One edge: `child` waits for `parent`; both are places in a list of tasks."""
+class GraphEdge:
+    """An edge: `child` waits for `parent`; both are indexes in a list of tasks."""
 
     parent: int
     child: int
@@ -78,24 +78,24 @@ class Link:
 
 
 @dataclass(frozen=True)
-class End:
-    """How a task ended; `reason` only for one that was cancelled."""
+class TaskEnd:
+    """How a task ended; `reason` only if it was cancelled."""
 
     state: State
     reason: str | None = None
 
 
 def is_met(condition: Condition, on_unmet: OnUnmet, parent: State) -> bool:
-    """Whether an edge counts as met now that its parent stands there.
+    """Whether an edge is met by the state of its parent.
 
     >>> is_met(Condition.FAILURE, OnUnmet.CANCEL, State.DEAD_LETTERED)
     True
     """
-    return parent in FINAL and (parent in WANTED[condition] or on_unmet is OnUnmet.CONTINUE)
+    return parent in FINAL and (parent in REQUIRED_ENDS[condition] or on_unmet is OnUnmet.CONTINUE)
 
 
 def is_met_by_success(condition: str, on_unmet: str) -> bool:
-    """Whether the child of an edge runs if all goes well; a fallback does not.
+    """Whether an edge is met by a completed parent; that of a fallback is not.
 
     >>> is_met_by_success("failure", "cancel")
     False
@@ -103,53 +103,58 @@ def is_met_by_success(condition: str, on_unmet: str) -> bool:
     return is_met(Condition(condition), OnUnmet(on_unmet), State.COMPLETED)
 
 
-def because_of(parent: End) -> Because:
-    """Return why the child of an edge that this end can never meet is cancelled.
+def cancel_reason(parent: TaskEnd) -> CancelReason:
+    """Return the reason for which the child of an unmet edge is cancelled.
 
-    Consequences keep the name of what began them: whatever lies behind a failed task was
-    cancelled because it failed, however far behind.
+    All tasks below a failed task get the reason of the failure, at any depth.
     """
     if parent.state is State.DEAD_LETTERED:
-        return Because.UPSTREAM_FAILED
+        return CancelReason.UPSTREAM_FAILED
     if parent.state is State.COMPLETED:
-        return Because.NOT_NEEDED
-    if parent.reason in set(Because):
-        return Because(parent.reason)
-    return Because.UPSTREAM_CANCELLED
+        return CancelReason.NOT_NEEDED
+    if parent.reason in set(CancelReason):
+        return CancelReason(parent.reason)
+    return CancelReason.UPSTREAM_CANCELLED
 
 
-def ends(runs: Sequence[State], links: Iterable[Link], stopped: Collection[int] = ()) -> list[End]:
-    """Return how each task ends, given how its run would end if it came to one.
+def predict_ends(
+    runs: Sequence[State], edges: Iterable[GraphEdge], stopped: Collection[int] = ()
+) -> list[TaskEnd]:
+    """Return how each task ends, given how its run would end if it is run.
 
-    `stopped` are those that somebody cancels before anything has run. One that is never run,
-    because an edge can never be met, is cancelled too. Where several edges say why, the weightiest
-    reason stands here; in the database that of the first to be known.
+    `stopped` are tasks that somebody cancels before anything has run. A task with an edge that can
+    never be met is cancelled too. Of several reasons the strongest is returned; the database stores
+    the one that is known first.
     """
-    above: dict[int, list[Link]] = defaultdict(list)
+    above: dict[int, list[GraphEdge]] = defaultdict(list)
     order: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(range(len(runs)), ()))
-    for link in links:
-        above[link.child].append(link)
-        order.add(link.child, link.parent)
-    found: dict[int, End] = {}
+    for edge in edges:
+        above[edge.child].append(edge)
+        order.add(edge.child, edge.parent)
+    task_ends: dict[int, TaskEnd] = {}
     for task in order.static_order():
         if task in stopped:
-            found[task] = _run(State.CANCELLED)
+            task_ends[task] = _end_of_run(State.CANCELLED)
             continue
-        why = [
-            because_of(found[link.parent])
-            for link in above[task]
-            if not is_met(link.condition, link.on_unmet, found[link.parent].state)
+        reasons = [
+            cancel_reason(task_ends[edge.parent])
+            for edge in above[task]
+            if not is_met(edge.condition, edge.on_unmet, task_ends[edge.parent].state)
         ]
-        found[task] = End(State.CANCELLED, heaviest(why)) if why else _run(runs[task])
-    return [found[task] for task in range(len(runs))]
+        task_ends[task] = (
+            TaskEnd(State.CANCELLED, strongest_reason(reasons))
+            if reasons
+            else _end_of_run(runs[task])
+        )
+    return [task_ends[task] for task in range(len(runs))]
 
 
-def status(tasks: Collection[End]) -> GraphStatus:
-    """Return what a graph has come to, as the database derives it from its counts.
+def status(tasks: Collection[TaskEnd]) -> GraphStatus:
+    """Return the status of a graph, as the database derives it from its counters.
 
-    A dead task makes it failed, even if another took over: somebody should look at it. A task that
-    somebody stopped makes it cancelled. What was cancelled in consequence adds nothing to its
-    cause, and a fallback that was not needed is no blemish.
+    A dead-lettered task makes it failed, even if a fallback completed. Else a task that somebody
+    cancelled makes it cancelled. Tasks that were cancelled because of others, such as a fallback
+    that was not needed, do not change the status.
     """
     if not tasks:
         return GraphStatus.PENDING
@@ -157,15 +162,17 @@ def status(tasks: Collection[End]) -> GraphStatus:
         return GraphStatus.RUNNING
     if any(task.state is State.DEAD_LETTERED for task in tasks):
         return GraphStatus.FAILED
-    if any(task.state is State.CANCELLED and task.reason not in set(Because) for task in tasks):
+    if any(
+        task.state is State.CANCELLED and task.reason not in set(CancelReason) for task in tasks
+    ):
         return GraphStatus.CANCELLED
     return GraphStatus.COMPLETED
 
 
-def after(task: T, edges: Iterable[tuple[T, T]]) -> set[T]:
-    """Return what comes after a task, however far, without itself; edges are (parent, child).
+def descendants(task: T, edges: Iterable[tuple[T, T]]) -> set[T]:
+    """Return all tasks below a task, without itself; edges are (parent, child).
 
-    >>> sorted(after("b", [("a", "b"), ("b", "c"), ("c", "d")]))
+    >>> sorted(descendants("b", [("a", "b"), ("b", "c"), ("c", "d")]))
     ['c', 'd']
     """
     children: dict[T, list[T]] = defaultdict(list)
@@ -180,52 +187,73 @@ def after(task: T, edges: Iterable[tuple[T, T]]) -> set[T]:
     return found
 
 
+def shortest_path(edges: Iterable[tuple[T, T]], start: T, goal: T) -> list[T] | None:
+    """Return a shortest path along (parent, child) edges, both ends included, or None.
+
+    >>> shortest_path([(1, 2), (2, 3), (1, 3)], 1, 3)
+    [1, 3]
+    """
+    children: dict[T, list[T]] = defaultdict(list)
+    for parent, child in edges:
+        children[parent].append(child)
+    paths: dict[T, list[T]] = {start: [start]}
+    queue = deque([start])
+    while queue and goal not in paths:
+        node = queue.popleft()
+        for child in children[node]:
+            if child not in paths:
+                paths[child] = [*paths[node], child]
+                queue.append(child)
+    return paths.get(goal)
+
+
 def spawned_by(spawners: Mapping[T, T], tasks: Collection[T]) -> set[T]:
-    """Return what any of these tasks spawned, or what was spawned by that, and so on.
+    """Return all tasks that these tasks spawned, directly or through others.
 
     >>> sorted(spawned_by({"b": "a", "c": "b", "d": "x"}, ["a"]))
     ['b', 'c']
     """
     found: set[T] = set()
-    # A spawner is older than what it spawned, but the order of a mapping is nobody's promise.
+    # Repeated until nothing is added, because the mapping may be in any order.
     while new := {
-        one
-        for one, spawner in spawners.items()
-        if one not in found and (spawner in tasks or spawner in found)
+        task
+        for task, spawner in spawners.items()
+        if task not in found and (spawner in tasks or spawner in found)
     }:
         found |= new
     return found
 
 
-def to_run_again(
+def tasks_to_rerun(
     task: T, states: Mapping[T, State], edges: Collection[tuple[T, T]]
 ) -> frozenset[T]:
-    """Return what a fork from `task` runs anew: it, all after it, and what those still lack.
+    """Return the tasks that a fork from `task` runs again.
 
-    What they wait for and has completed is taken over; what has not must run with them.
+    These are the task, all tasks below it, and those of their parents that have not completed;
+    results of completed parents are copied.
     """
-    again = {task} | after(task, edges)
+    again = {task} | descendants(task, edges)
     parents: dict[T, list[T]] = defaultdict(list)
     for parent, child in edges:
         parents[child].append(parent)
     ahead = list(again)
     while ahead:
         above = set(parents[ahead.pop()]) - again
-        lacking = {one for one in above if states[one] is not State.COMPLETED}
-        again |= lacking
-        ahead.extend(lacking)
+        incomplete = {parent for parent in above if states[parent] is not State.COMPLETED}
+        again |= incomplete
+        ahead.extend(incomplete)
     return frozenset(again)
 
 
-def heaviest(reasons: Iterable[Because]) -> Because:
-    """Return the reason that says most.
+def strongest_reason(reasons: Iterable[CancelReason]) -> CancelReason:
+    """Return the last of some reasons in the order of `CancelReason`.
 
-    >>> heaviest([Because.UPSTREAM_FAILED, Because.NOT_NEEDED]).value
+    >>> strongest_reason([CancelReason.UPSTREAM_FAILED, CancelReason.NOT_NEEDED]).value
     'upstream_failed'
     """
-    order = list(Because)
+    order = list(CancelReason)
     return max(reasons, key=order.index)
 
 
-def _run(state: State) -> End:
-    return End(state, STOPPED if state is State.CANCELLED else None)
+def _end_of_run(state: State) -> TaskEnd:
+    return TaskEnd(state, STOPPED if state is State.CANCELLED else None)

@@ -1,4 +1,4 @@
-"""Names of things: native uuids inside, readable prefixed ULIDs outside."""
+"""Ids: UUIDs inside the service, ULIDs with a prefix such as `task_` for users."""
 
 from typing import Final, NewType
 from uuid import UUID
@@ -12,7 +12,7 @@ TriggerId = NewType("TriggerId", UUID)
 ArtifactId = NewType("ArtifactId", UUID)
 BulkId = NewType("BulkId", UUID)
 
-# Ids are written and read several times for every task, so two letters (ten bits) at a time.
+# Ids are converted several times for every task, so two characters (ten bits) at a time.
 _LETTERS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS: Final = [first + second for first in _LETTERS for second in _LETTERS]
 _VALUES: Final = {pair: value for value, pair in enumerate(_PAIRS)}
@@ -21,46 +21,46 @@ _LENGTH: Final = 26
 
 
 class MalformedId(ValueError):
-    """Text that cannot be the id of anything of ours."""
+    """Text that is not an id of the expected kind."""
 
 
 def new_task_id() -> TaskId:
-    """Make the id of a new task; ids made later sort later."""
+    """Return a new task id; later ids sort after earlier ones."""
     return TaskId(ULID().to_uuid())
 
 
 def new_dag_id() -> DagId:
-    """Make the id of a new graph."""
+    """Return the id of a new graph."""
     return DagId(ULID().to_uuid())
 
 
 def new_trigger_id() -> TriggerId:
-    """Make the id of a new trigger."""
+    """Return the id of a new trigger."""
     return TriggerId(ULID().to_uuid())
 
 
 def new_artifact_id() -> ArtifactId:
-    """Make the id of a new artifact."""
+    """Return the id of a new artifact."""
     return ArtifactId(ULID().to_uuid())
 
 
 def new_bulk_id() -> BulkId:
-    """Make the id of a new bulk operation."""
+    """Return the id of a new bulk operation."""
     return BulkId(ULID().to_uuid())
 
 
 def new_agent_id() -> str:
-    """Make the id of a new agent outside the deployment, as everybody sees it."""
+    """Return the id of a new pull agent, in the form that users see."""
     return f"agent_{_ulid(ULID().to_uuid())}"
 
 
 def lone_dag_id(task: TaskId) -> DagId:
-    """Return the graph of a lone task: it is its own."""
+    """Return the graph id of a lone task, which is its own id."""
     return DagId(task)
 
 
 def show_task(task: UUID) -> str:
-    """Write a task's id as people see it.
+    """Return a task's id as users see it.
 
     >>> show_task(UUID(int=1))
     'task_00000000000000000000000001'
@@ -69,47 +69,47 @@ def show_task(task: UUID) -> str:
 
 
 def show_dag(dag: UUID) -> str:
-    """Write a graph's id as people see it."""
+    """Return a graph's id as users see it."""
     return f"dag_{_ulid(dag)}"
 
 
 def show_artifact(artifact: UUID) -> str:
-    """Write an artifact's id as people see it."""
+    """Return an artifact's id as users see it."""
     return f"art_{_ulid(artifact)}"
 
 
 def show_bulk(bulk: UUID) -> str:
-    """Write a bulk operation's id as people see it."""
+    """Return a bulk operation's id as users see it."""
     return f"bulk_{_ulid(bulk)}"
 
 
 def parse_task(text: str) -> TaskId:
-    """Read a task's id as people write it, or raise MalformedId."""
+    """Parse a task's id in the form that users see, or raise MalformedId."""
     return TaskId(_parse(text, "task_"))
 
 
 def parse_dag(text: str) -> DagId:
-    """Read a graph's id as people write it, or raise MalformedId."""
+    """Parse a graph's id in the form that users see, or raise MalformedId."""
     return DagId(_parse(text, "dag_"))
 
 
 def show_trigger(trigger: UUID) -> str:
-    """Write a trigger's id as people see it."""
+    """Return a trigger's id as users see it."""
     return f"trigger_{_ulid(trigger)}"
 
 
 def parse_trigger(text: str) -> TriggerId:
-    """Read a trigger's id as people write it, or raise MalformedId."""
+    """Parse a trigger's id in the form that users see, or raise MalformedId."""
     return TriggerId(_parse(text, "trigger_"))
 
 
 def parse_artifact(text: str) -> ArtifactId:
-    """Read an artifact's id as people write it, or raise MalformedId."""
+    """Parse an artifact's id in the form that users see, or raise MalformedId."""
     return ArtifactId(_parse(text, "art_"))
 
 
 def parse_bulk(text: str) -> BulkId:
-    """Read a bulk operation's id as people write it, or raise MalformedId."""
+    """Parse a bulk operation's id in the form that users see, or raise MalformedId."""
     return BulkId(_parse(text, "bulk_"))
 
 
@@ -128,7 +128,7 @@ def _parse(text: str, prefix: str) -> UUID:
                 number = number << 10 | _VALUES[text[place : place + 2]]
             return UUID(int=number)
         except (KeyError, ValueError):
-            pass  # other ways to write the same id, and none at all, are told apart below
+            pass  # other spellings of an id, and malformed ids, are handled below
     try:
         return ULID.from_str(_capitals(text.removeprefix(prefix))).to_uuid()
     except ValueError as error:
@@ -136,5 +136,5 @@ def _parse(text: str, prefix: str) -> UUID:
 
 
 def _capitals(text: str) -> str:
-    # Beyond ASCII a capital may be another letter: sharp s becomes SS, and would be read.
+    # Outside ASCII upper() may change letters: sharp s becomes SS, which would be accepted.
     return text.upper() if text.isascii() else text

@@ -1,4 +1,4 @@
-"""The life of a task: eleven states, and the only ways from one to another."""
+"""The states of a task and the legal moves between them; the database holds the same list."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from functools import cache
 
 
 class State(StrEnum):
-    """Where a task stands; the values are what Postgres stores and the wire calls `state`."""
+    """The exact state of a task, as Postgres stores it and the API returns it as `state`."""
 
     CREATED = "created"
     PENDING = "pending"
@@ -23,17 +23,17 @@ class State(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether only an operator can move the task on from here."""
+        """Whether the task has ended; only an operator can revive it."""
         return self in FINAL
 
     @property
     def status(self) -> "Status":
-        """The small public word for this state."""
+        """The public status of this state."""
         return STATUS_OF[self]
 
 
 class Status(StrEnum):
-    """The small public set of words for where a task stands; the wire calls it `status`."""
+    """The public status of a task, fewer than its states; the API returns it as `status`."""
 
     PENDING = "pending"
     CLAIMED = "claimed"
@@ -44,7 +44,7 @@ class Status(StrEnum):
 
 
 class Event(StrEnum):
-    """What can happen to a task."""
+    """An event that moves a task to another state."""
 
     RESOLVE = "resolve"
     UNBLOCK = "unblock"
@@ -71,7 +71,7 @@ class Actor(StrEnum):
 
 @dataclass(frozen=True)
 class Move:
-    """One legal way on: from any of `sources` to `target`, passing `via` in the same instant."""
+    """A legal move from any of `sources` to `target`, through `via` in the same transaction."""
 
     sources: frozenset[State]
     target: State
@@ -79,9 +79,9 @@ class Move:
     by: Actor = Actor.SYSTEM
 
 
-# Holding a claim: these states own a slot, a lock key, an epoch and a token.
+# States with a claim: the task occupies a slot and holds its lock keys.
 ACTIVE = frozenset({State.CLAIMED, State.RUNNING, State.VALIDATING})
-# Counted against the cap on waiting work.
+# States that count against the cap on pending tasks.
 WAITING = frozenset({State.CREATED, State.PENDING, State.READY, State.RETRYING})
 FINAL = frozenset({State.COMPLETED, State.DEAD_LETTERED, State.CANCELLED})
 OPEN = WAITING | ACTIVE
@@ -102,12 +102,12 @@ MOVES: dict[Event, Move] = {
     Event.UNBLOCK: _move({State.PENDING}, State.READY),
     Event.CLAIM: _move({State.READY}, State.CLAIMED),
     Event.START: _move({State.CLAIMED}, State.RUNNING),
-    # A slot that goes on by itself claims and starts at once.
+    # A slot that claims for itself claims and starts in one statement.
     Event.TAKE: _move({State.READY}, State.RUNNING, via=State.CLAIMED),
     Event.CHECK: _move({State.RUNNING}, State.VALIDATING),
     Event.COMPLETE: _move({State.RUNNING, State.VALIDATING}, State.COMPLETED),
     Event.RETRY: _move({State.RUNNING, State.VALIDATING}, State.RETRYING, via=State.FAILED),
-    # A run that fails for good, and a waiting task that can no longer meet its deadline.
+    # A run that failed for good, or a waiting task whose deadline has passed.
     Event.DEAD_LETTER: _move(
         {State.RUNNING, State.VALIDATING, State.PENDING, State.READY, State.RETRYING},
         State.DEAD_LETTERED,
@@ -134,7 +134,7 @@ STATUS_OF: dict[State, Status] = {
     State.CANCELLED: Status.CANCELLED,
 }
 
-# Words of the other design documents, accepted on input.
+# Names from other queue designs, accepted on input.
 ALIASES: dict[str, str] = {
     "dispatching": "claimed",
     "leased": "claimed",
@@ -146,12 +146,12 @@ ALIASES: dict[str, str] = {
 
 @cache
 def sources(event: Event) -> list[str]:
-    """Return the states `event` may leave, as SQL wants them."""
+    """Return the states in which `event` is legal, sorted, as a parameter for SQL."""
     return sorted(MOVES[event].sources)
 
 
 def target(event: Event) -> str:
-    """Return the state `event` leads to."""
+    """Return the state after `event`."""
     return MOVES[event].target.value
 
 
@@ -162,13 +162,13 @@ def legal_moves() -> list[tuple[str, str]]:
     )
 
 
-def states_of(word: str) -> frozenset[State]:
-    """Return the states a public word means: a status, a state or an alias of either.
+def states_of(name: str) -> frozenset[State]:
+    """Return the states that a status, a state or an alias names; raise ValueError for others.
 
     >>> sorted(states_of("leased"))
     [<State.CLAIMED: 'claimed'>]
     """
-    known = ALIASES.get(word, word)
-    if known in set(Status):
-        return frozenset(state for state, status in STATUS_OF.items() if status == known)
-    return frozenset({State(known)})
+    name = ALIASES.get(name, name)
+    if name in set(Status):
+        return frozenset(state for state, status in STATUS_OF.items() if status == name)
+    return frozenset({State(name)})

@@ -1,8 +1,8 @@
-"""Lock keys: how they are written, and which of them are in each other's way.
+"""Lock keys: how they are normalised, and which of them conflict.
 
-A key is a name such as `repo:myapp` or `project:site`; two tasks of one user that hold the same
-key never run at once. A key that begins `path:` stands for a file or directory and for all that
-lies below it, so `path:src` is in the way of `path:src/a` but not of `path:srcs`.
+A key is a name such as `repo:myapp` or `project:site`; two tasks of one user with the same key
+never run at the same time. A key that starts with `path:` is a file or directory with everything
+below it, so `path:src` conflicts with `path:src/a` but not with `path:srcs`.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -20,21 +20,21 @@ MAX_LENGTH = 255
 
 
 def normalised(keys: Iterable[str]) -> tuple[str, ...]:
-    """Return keys as they are stored: spelt one way, sorted, none inside another.
+    """Return keys as they are stored: normalised, sorted, none inside another.
 
     >>> normalised(["repo:site", "path:./src//a/", "path:src", "repo:site"])
     ('path:src', 'repo:site')
     """
-    spelt = sorted({_spelt(key) for key in keys})
-    if len(spelt) > MAX_KEYS:
-        raise InvalidRequest("locks", f"{len(spelt)} keys", legal=f"at most {MAX_KEYS}")
+    unique = sorted({_normalised(key) for key in keys})
+    if len(unique) > MAX_KEYS:
+        raise InvalidRequest("locks", f"{len(unique)} keys", legal=f"at most {MAX_KEYS}")
     return tuple(
-        key for key in spelt if not any(other != key and covers(other, key) for other in spelt)
+        key for key in unique if not any(other != key and covers(other, key) for other in unique)
     )
 
 
 def covers(outer: str, inner: str) -> bool:
-    """Whether whoever holds `outer` holds `inner` too; both as stored.
+    """Whether the key `outer` includes the key `inner`; both normalised.
 
     >>> covers("path:src", "path:src/a"), covers("path:src", "path:srcs")
     (True, False)
@@ -46,29 +46,33 @@ def covers(outer: str, inner: str) -> bool:
     return outer == EVERYWHERE or inner.startswith(f"{outer}/")
 
 
-def collide(some: Sequence[str], others: Sequence[str]) -> bool:
-    """Whether two sets of keys cannot be held at once by two tasks of one user."""
-    return any(covers(one, two) or covers(two, one) for one in some for two in others)
+def are_in_conflict(some: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether two tasks of one user with these keys must not run at the same time."""
+    return any(
+        covers(first, second) or covers(second, first) for first in some for second in others
+    )
 
 
-def in_the_way(key: str, others: Collection[str]) -> list[str]:
-    """Return those of some keys that cannot be held beside this one; only paths are searched for.
+def conflicting_keys(key: str, others: Collection[str]) -> list[str]:
+    """Return those of `others` that conflict with `key`.
 
-    >>> in_the_way("path:src", ["path:src/a", "repo:site"]), in_the_way("repo:site", {"user"})
-    (['path:src/a'], [])
+    >>> conflicting_keys("path:src", ["path:src/a", "repo:site"])
+    ['path:src/a']
+    >>> conflicting_keys("repo:site", {"user"})
+    []
     """
     if not key.startswith(PATH):
         return [key] if key in others else []
-    return [other for other in others if collide((key,), (other,))]
+    return [other for other in others if are_in_conflict((key,), (other,))]
 
 
 def is_wide(keys: Sequence[str]) -> bool:
-    """Whether keys may be in the way of others that do not begin alike: several, or a path."""
+    """Whether keys may conflict with tasks that have another first key: several keys, or a path."""
     return len(keys) > 1 or any(key.startswith(PATH) for key in keys)
 
 
-def implied(project_id: str | None, scope: LockScope) -> str | None:
-    """Return the lock key that the settings give a task: its project's, or the user's."""
+def default_key(project_id: str | None, scope: LockScope) -> str | None:
+    """Return the lock key of a task by the setting: its project's, the user's, or None."""
     if scope == "user":
         return USER
     if scope == "project" and project_id is not None:
@@ -79,17 +83,17 @@ def implied(project_id: str | None, scope: LockScope) -> str | None:
 def keys_of(
     declared: Sequence[str], project_id: str | None, scope: LockScope
 ) -> tuple[str, ...] | None:
-    """Return what a task will lock, or None for nothing at all.
+    """Return the keys that a task locks, or None.
 
-    What it declares takes the place of its project's key: it knows better what it touches. It
-    cannot take the place of the user's key, which the deployment insists on.
+    Declared keys replace the project's key, because the submitter knows what the task changes. They
+    do not replace the user's key, which the deployment requires.
     """
-    default = implied(project_id, scope)
-    wanted = [*declared] if declared and default != USER else [*declared, default or ""]
-    return normalised(key for key in wanted if key) or None
+    default = default_key(project_id, scope)
+    keys = [*declared] if declared and default != USER else [*declared, default or ""]
+    return normalised(key for key in keys if key) or None
 
 
-def _spelt(key: str) -> str:
+def _normalised(key: str) -> str:
     if not key or len(key) > MAX_LENGTH:
         raise InvalidRequest(
             "locks", "a key of this length", legal=f"from 1 to {MAX_LENGTH} characters"

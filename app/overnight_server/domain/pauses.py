@@ -3,8 +3,8 @@
 from enum import StrEnum
 
 
-class Scope(StrEnum):
-    """How far a pause reaches."""
+class PauseScope(StrEnum):
+    """What a pause stops."""
 
     USER = "user"
     POOL = "pool"

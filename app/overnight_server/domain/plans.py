@@ -1,4 +1,4 @@
-"""The plans on offer: how many at once, how long each, how many hours a month."""
+"""Plans: how many tasks at once, how long each, how many hours a month."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,7 +14,7 @@ class PlanTier(StrEnum):
 
 
 class OnExhausted(StrEnum):
-    """What becomes of a task submitted when the month's hours are used up."""
+    """What happens to a submit when the hours of the month are used up."""
 
     REJECT = "reject"
     HOLD = "hold"
@@ -22,17 +22,17 @@ class OnExhausted(StrEnum):
 
 @dataclass(frozen=True)
 class PlanLimits:
-    """What a plan allows; `monthly_agent_hours` None means without limit."""
+    """The limits of a plan; `monthly_agent_hours` None means no limit."""
 
     max_concurrent_agents: int
     max_task_duration_minutes: int
     monthly_agent_hours: int | None
 
 
-# Who goes first when nothing else tells two users apart; as much as the larger plan is owed.
+# Breaks ties between users in the fair order: the larger plan goes first.
 PLAN_WEIGHT: dict[PlanTier, int] = {tier: place for place, tier in enumerate(PlanTier, start=1)}
 
-# A template: copied to the user's columns at sign-up and plan change, which rule from then on.
+# Templates: copied to the user's columns at sign-up and plan change; only the columns apply.
 PLAN_LIMITS: dict[PlanTier, PlanLimits] = {
     PlanTier.FREE: PlanLimits(1, 30, 10),
     PlanTier.PRO: PlanLimits(3, 120, 100),

@@ -1,34 +1,33 @@
-"""Who goes first inside one user's queue; lower is more urgent everywhere.
+"""The order of tasks within one user's queue; lower is more urgent everywhere.
 
-A task's urgency is its stored score, less what it gained by waiting, by its deadline coming near
-and by the work that waits behind it. Waiting counts at a constant rate, so the order of two tasks
-never changes by it, and one number can be stored and indexed: `sort_key`. The database has the
-same formula (schema/05_tasks.sql) for what it must compute on its own clock.
+A task's urgency is its stored score minus what it gains by waiting, by its deadline, and by the
+tasks that depend on it. Waiting counts at a constant rate, so it never changes the order of two
+tasks, and one number can be stored and indexed: `sort_key`. The SQL function `sort_key`
+(schema/05_tasks.sql) is equal.
 """
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 DEFAULT_SCORE = 50
-# A position beyond this is not counted: nobody reads it, and the count costs more the longer the
-# queue is.
+# Positions beyond this are not counted, because the count costs more the longer the queue is.
 MAX_POSITION = 1_000
-# The four words on the wire, and the score each stands for.
+# The scores of the priorities 1 to 4 of the API.
 SCORE_OF = {1: 5, 2: 20, 3: 50, 4: 70}
-# Below this a task is critical: a band of its own that ageing never overtakes.
+# Scores below this are critical: a band of its own, which ageing cannot reach.
 CRITICAL_BELOW = 10
-# The rate at which tasks age unless they say otherwise, in points a minute.
+# The default rate at which tasks age, in points per minute.
 USUAL_BOOST = 0.1
-# What one that ages at another rate gains or loses on the others: the difference over a night.
+# A task with another rate gains or loses the difference over this time.
 NIGHT = timedelta(hours=8)
-# What sets the band apart, in points: more than any other term can ever weigh.
+# The points that separate the critical band; more than all other terms together.
 BAND = 1e9
-# Points at the deadline, and how long before it there are half as many.
+# Points at the deadline, and the time before it at which there are half as many.
 DEADLINE_POINTS = 40.0
 DEADLINE_HALVING = timedelta(hours=1)
-# Beyond this a deadline weighs too little to change an order.
+# A deadline further away changes no order.
 DEADLINE_HORIZON = timedelta(hours=12)
-# The most that work waiting behind a task can weigh, so that it never outruns a whole tier.
+# The most that dependent tasks can add; less than the width of a tier.
 MAX_DEPENDENCY_BOOST = 20.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST_HALVINGS = 1000.0
@@ -45,7 +44,7 @@ def score(priority: int) -> int:
 
 
 def priority_of(stored: int) -> int:
-    """Return the wire's priority for a stored score; the nearest word that is not too modest.
+    """Return the API's priority 1..4 for a stored score.
 
     >>> [priority_of(n) for n in (0, 5, 20, 50, 70, 95)]
     [1, 1, 2, 3, 4, 4]
@@ -56,12 +55,12 @@ def priority_of(stored: int) -> int:
 
 
 def tier(stored: int) -> str:
-    """Return the name of the band a stored score lies in."""
+    """Return the name of the tier of a stored score."""
     return next(name for limit, name in TIERS if stored < limit)
 
 
 def deadline_urgency(left: timedelta) -> float:
-    """Return the points a task gains from its deadline; more and more as it nears.
+    """Return the points that a task gains from its deadline, given the time left.
 
     >>> [deadline_urgency(timedelta(hours=hours)) for hours in (0, 1, 3)]
     [40.0, 20.0, 5.0]
@@ -71,32 +70,32 @@ def deadline_urgency(left: timedelta) -> float:
 
 
 def critical_path_weights(count: int, edges: Iterable[tuple[int, int]]) -> list[float]:
-    """Return for each task of a graph the points it gains from the work behind it.
+    """Return for each task of a graph the points that it gains from tasks that depend on it.
 
-    A point for each task of the longest chain that waits for it, and among equal chains a little
-    more for the one that more tasks wait for. `edges` are (parent, child) pairs without a circle.
+    One point for each task of the longest chain below it, and less than one more by the number of
+    its children. `edges` are (parent, child) pairs without a cycle.
 
     >>> critical_path_weights(4, [(0, 1), (1, 2), (0, 3)])
     [2.666..., 1.5, 0.0, 0.0]
     """
-    links = list(edges)
-    if not links:
+    pairs = list(edges)
+    if not pairs:
         return [0.0] * count
     children: list[list[int]] = [[] for _ in range(count)]
     parents: list[list[int]] = [[] for _ in range(count)]
-    for parent, child in links:
+    for parent, child in pairs:
         children[parent].append(child)
         parents[child].append(parent)
     chain = [0] * count
     open_children = [len(below) for below in children]
-    # From the ends of the graph upwards, each task once all that waits for it is known.
-    settled = [task for task in range(count) if not open_children[task]]
-    for task in settled:
+    # From the leaves upwards; a task is added when all its children are done.
+    done = [task for task in range(count) if not open_children[task]]
+    for task in done:
         for parent in parents[task]:
             chain[parent] = max(chain[parent], chain[task] + 1)
             open_children[parent] -= 1
             if not open_children[parent]:
-                settled.append(parent)
+                done.append(parent)
     return [
         min(MAX_DEPENDENCY_BOOST, chain[task] + 1 - 1 / (1 + len(children[task])))
         for task in range(count)
@@ -111,7 +110,7 @@ def effective_priority(
     dependency_boost: float = 0.0,
     left: timedelta | None = None,
 ) -> float:
-    """Return how urgent a task is, lower first; `left` is the time to its deadline, if it has one.
+    """Return the urgency of a task, lower first; `left` is the time to its deadline, if any.
 
     >>> effective_priority(90, boost_per_minute=0.1, age=timedelta(hours=5))
     60.0
@@ -131,12 +130,12 @@ def sort_key(
     dependency_boost: float = 0.0,
     deadline_at: datetime | None = None,
 ) -> float:
-    """Return the number the queue is ordered by: the urgency the task would have had in 1970.
+    """Return the number that orders the queue: the urgency that the task would have in 1970.
 
-    What is added to all tasks alike changes no order, so for tasks that age at the usual rate
-    this orders as `effective_priority` does, at every instant. Between unlike rates the true order
-    changes with time and cannot be stored; a constant for the difference keeps it sane: whoever
-    asks to age faster goes earlier, and nobody can stay ahead of older tasks for ever.
+    For tasks with the default rate this is the order of `effective_priority` at every instant,
+    because the age added since 1970 is the same for all. Between different rates the true order
+    changes with time and cannot be stored. A constant replaces the difference: a task that ages
+    faster goes earlier, but does not stay ahead of older tasks forever.
     """
     minutes = NIGHT / timedelta(minutes=1)
     return effective_priority(

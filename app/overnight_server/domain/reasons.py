@@ -6,7 +6,7 @@ from enum import StrEnum
 MINUTE, HOUR = 60, 3600
 
 
-class Code(StrEnum):
+class ReasonCode(StrEnum):
     """Everything that can keep a task from running, in the order in which it is reported."""
 
     STATE = "state"

@@ -1,6 +1,8 @@
-"""References to what other work left behind: a task's output, or an artifact."""
+"""References to results of other tasks, and the content of artifacts."""
 
+import json
 from dataclasses import dataclass
+from typing import Any
 
 from overnight_server.domain.ids import ArtifactId, MalformedId, TaskId, parse_artifact, parse_task
 
@@ -9,37 +11,37 @@ LEGAL = "task:<id or name>:output or artifact:<id>"
 
 @dataclass(frozen=True)
 class OutputOf:
-    """The output of a task, known by its id."""
+    """The output of a task, by id."""
 
     task_id: TaskId
 
 
 @dataclass(frozen=True)
-class OutputOfNamed:
-    """The output of a task of the same graph, known by the name it has there."""
+class NamedOutput:
+    """The output of a task of the same graph, by its name there."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class ArtifactOf:
-    """An artifact."""
+    """An artifact, by id."""
 
     artifact_id: ArtifactId
 
 
-Reference = OutputOf | OutputOfNamed | ArtifactOf
+Reference = OutputOf | NamedOutput | ArtifactOf
 
 
 class MalformedReference(ValueError):
-    """Text that refers to nothing we know how to find."""
+    """Text that is not a reference."""
 
 
-def read_reference(text: str) -> Reference:
-    """Read one reference, or raise MalformedReference.
+def parse_reference(text: str) -> Reference:
+    """Parse one reference; raise MalformedReference for other text.
 
-    >>> read_reference("task:research:output")
-    OutputOfNamed(name='research')
+    >>> parse_reference("task:research:output")
+    NamedOutput(name='research')
     """
     kind, _, rest = text.partition(":")
     if kind == "artifact":
@@ -47,10 +49,25 @@ def read_reference(text: str) -> Reference:
             return ArtifactOf(parse_artifact(rest))
         except MalformedId as error:
             raise MalformedReference(str(error)) from error
-    named, _, part = rest.rpartition(":")
-    if kind != "task" or part != "output" or not named:
+    name, _, part = rest.rpartition(":")
+    if kind != "task" or part != "output" or not name:
         raise MalformedReference(f"{text!r} is not a reference")
     try:
-        return OutputOf(parse_task(named))
+        return OutputOf(parse_task(name))
     except MalformedId:
-        return OutputOfNamed(named)
+        return NamedOutput(name)
+
+
+def read_content(kind: str, content: bytes) -> Any:  # noqa: ANN401 - the type depends on the kind
+    """Return the content of an artifact in the type in which it was stored.
+
+    >>> read_content("json", b'{"pages": 3}')
+    {'pages': 3}
+    """
+    match kind:
+        case "json":
+            return json.loads(content)
+        case "text":
+            return content.decode()
+        case _:
+            return content

@@ -1,15 +1,15 @@
-"""How a run can end, as seen by whoever watched it."""
+"""The ways in which a run can end, as its worker or the reaper reports them."""
 
 from dataclasses import dataclass, field
 from uuid import UUID
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
-    """What every end carries: the money and tokens the run reported, however it ended.
+class RunEnd:
+    """The cost and tokens that a run reported, however it ended.
 
-    `ran_seconds` is what its holder measured, if it did: a member of a bundle is started with
-    the others and waits its turn, for which nobody pays.
+    `ran_seconds` is the time that the worker measured, or None. In a bundle all tasks are started
+    together, so the time from the start would include waiting, which is not billed.
     """
 
     cost_usd: float = 0.0
@@ -18,8 +18,8 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Returned(Ended):
-    """The handler came back with an output."""
+class Returned(RunEnd):
+    """The handler returned an output."""
 
     output: object = None
     summary: str | None = None
@@ -27,8 +27,8 @@ class Returned(Ended):
 
 
 @dataclass(frozen=True)
-class Raised(Ended):
-    """The handler failed; `retryable` None leaves the judgement to the task's policy."""
+class Raised(RunEnd):
+    """The handler failed; with `retryable` None the task's retry policy decides."""
 
     error_class: str
     message: str
@@ -39,65 +39,65 @@ class Raised(Ended):
 
 
 @dataclass(frozen=True)
-class TimedOut(Ended):
+class TimedOut(RunEnd):
     """The run used up its time: the task's own limit, or the plan's."""
 
     by_plan: bool
 
 
 @dataclass(frozen=True)
-class Stopped(Ended):
+class Stopped(RunEnd):
     """The run was ended because its owner cancelled the task."""
 
 
 @dataclass(frozen=True)
-class Suspended(Ended):
-    """The run stopped because a budget is used up; a person is asked whether it may have more."""
+class Suspended(RunEnd):
+    """The run stopped because a budget is used up; the task waits for a person to raise it."""
 
     message: str = "a budget is used up"
 
 
 @dataclass(frozen=True)
-class Waiting(Ended):
-    """The run ended until others have: the task goes on once all of them are over."""
+class WaitingForTasks(RunEnd):
+    """The run suspended itself; the task continues when all of `tasks` have ended."""
 
     tasks: tuple[UUID, ...]
 
 
 @dataclass(frozen=True)
-class Interrupted(Ended):
-    """We took the run away ourselves (shutdown, deploy): it costs its owner nothing."""
+class Interrupted(RunEnd):
+    """The deployment stopped the run (shutdown, deploy); it is not billed."""
 
     reason: str = "shutdown"
 
 
 @dataclass(frozen=True)
-class Deferred(Ended):
-    """The run could not do its work yet (busy agent, known rate limit): no attempt is spent."""
+class Deferred(RunEnd):
+    """The run could not start its work (busy agent, rate limit); no attempt is counted."""
 
     wait_seconds: float
     reason: str = "rate_limit"
 
 
 @dataclass(frozen=True)
-class Expired(Ended):
-    """The claim was never started in time; nobody is to blame."""
+class Expired(RunEnd):
+    """The claim was not started in time; no attempt is counted."""
 
     reason: str = "claim_expired"
 
 
 @dataclass(frozen=True)
-class Died(Ended):
-    """The run died by itself while its holder lives on, alone or among others of a bundle."""
+class Died(RunEnd):
+    """The process of the run died while its worker is alive; `in_bundle`: with other tasks."""
 
-    in_company: bool = False
+    in_bundle: bool = False
 
 
 @dataclass(frozen=True)
-class Lost(Ended):
-    """The run fell silent, and nobody saw it die by itself: our fault, so it is not billed."""
+class Lost(RunEnd):
+    """The worker of the run stopped sending heartbeats; the run is not billed."""
 
-    in_company: bool = False
+    in_bundle: bool = False
 
 
 Result = (
@@ -106,7 +106,7 @@ Result = (
     | TimedOut
     | Stopped
     | Suspended
-    | Waiting
+    | WaitingForTasks
     | Interrupted
     | Deferred
     | Expired

@@ -1,4 +1,4 @@
-"""When a failed run is worth another try, and how long to wait before it."""
+"""Retry policies: which failures are retried, after what delay, and when to escalate."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,12 +6,12 @@ from typing import assert_never
 
 QUADRATIC_BASE_SECONDS = 5.0
 EXPONENTIAL_BASE_SECONDS = 10.0
-# A float power beyond this overflows; every sane cap is reached long before.
+# A larger exponent would overflow; max_delay_sec is reached long before.
 MAX_EXPONENT = 64
 
 
 class Escalation(StrEnum):
-    """What becomes of a task that has failed often: people are told, and maybe more than that."""
+    """What happens, besides a notice, to a task that has failed repeatedly."""
 
     EVENT = "event"
     PRIORITY = "priority"
@@ -19,7 +19,7 @@ class Escalation(StrEnum):
 
 
 class Strategy(StrEnum):
-    """How the wait grows with each attempt."""
+    """How the delay grows with each attempt."""
 
     EXPONENTIAL = "exponential"
     QUADRATIC = "quadratic"
@@ -29,7 +29,7 @@ class Strategy(StrEnum):
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """What a task's owner asked for when a run fails."""
+    """What a task's owner set for failed runs."""
 
     strategy: Strategy = Strategy.EXPONENTIAL
     initial_delay_sec: float | None = None
@@ -38,16 +38,16 @@ class RetryPolicy:
     jitter: bool = True
     retry_on: tuple[str, ...] = ("timeout", "crash", "rate_limit", "invalid_output", "error")
     no_retry_on: tuple[str, ...] = ("auth_failure", "budget_exceeded", "cancelled")
-    # After so many failed runs the rule applies, once; None for never.
+    # The number of failed runs after which the escalation applies; None: never.
     escalate_after: int | None = None
     escalate: Escalation = Escalation.EVENT
-    # When the task itself is to blame: so many runs failed, on so many workers.
+    # A task is poison after this many failures on this many workers.
     poison_attempts: int = 3
     poison_distinct_agents: int = 2
 
     @property
     def base_seconds(self) -> float:
-        """The wait the strategy grows from."""
+        """The delay after the first failure."""
         if self.initial_delay_sec is not None:
             return self.initial_delay_sec
         if self.strategy is Strategy.QUADRATIC:
@@ -55,7 +55,9 @@ class RetryPolicy:
         return EXPONENTIAL_BASE_SECONDS
 
     def escalation(self, failed: int) -> Escalation | None:
-        """Return what the rule asks for after so many failed runs; told once, buried for good.
+        """Return the escalation after `failed` runs, or None.
+
+        It applies once, except a dead letter, which applies to every later failure too.
 
         >>> RetryPolicy(escalate_after=2).escalation(2)
         <Escalation.EVENT: 'event'>
@@ -67,16 +69,16 @@ class RetryPolicy:
         return None
 
     def wants(self, *classes: str) -> bool:
-        """Whether a failure known by any of these class names should be tried again."""
+        """Whether a failure with one of these class names is retried."""
         if any(name in self.no_retry_on for name in classes):
             return False
         return any(name in self.retry_on for name in classes)
 
 
 def delay_seconds(policy: RetryPolicy, attempts: int, chance: float) -> float:
-    """Return the wait after `attempts` runs; `chance` in [0, 1) spreads it when jitter is on.
+    """Return the delay after `attempts` runs; `chance` in [0, 1) is the random part of the jitter.
 
-    The cap holds after the jitter, so no wait ever exceeds what the owner allowed.
+    The maximum is applied after the jitter.
 
     >>> delay_seconds(RetryPolicy(jitter=False), attempts=3, chance=0.0)
     40.0

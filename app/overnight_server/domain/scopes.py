@@ -1,4 +1,4 @@
-"""What a key or a token may be used for: a closed list of rights."""
+"""Scopes: what an API key or a token may be used for."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -20,13 +20,13 @@ SCOPES: Mapping[str, str] = {
 }
 
 
-def checked(asked: Iterable[str]) -> tuple[str, ...]:
-    """Return the scopes sorted and once each; an unknown one, or none at all, is refused.
+def checked(requested: Iterable[str]) -> tuple[str, ...]:
+    """Return the scopes sorted, without duplicates; raise InvalidRequest for none or unknown ones.
 
     >>> checked(["tasks:write", "tasks:read", "tasks:read"])
     ('tasks:read', 'tasks:write')
     """
-    scopes = tuple(sorted(set(asked)))
+    scopes = tuple(sorted(set(requested)))
     legal = ", ".join(SCOPES)
     if not scopes:
         raise InvalidRequest("scopes", "none is named", legal=legal)
@@ -37,10 +37,10 @@ def checked(asked: Iterable[str]) -> tuple[str, ...]:
 
 
 def reach(held: Collection[str], scope: str) -> bool:
-    """Whether rights that are held cover one that is needed."""
+    """Whether the scopes `held` include a scope."""
     return EVERYTHING in held or scope in held
 
 
-def within(asked: Collection[str], held: Collection[str]) -> bool:
-    """Whether rights that are asked for go no further than those that are held."""
-    return all(reach(held, scope) for scope in asked)
+def within(requested: Collection[str], held: Collection[str]) -> bool:
+    """Whether all requested scopes are included in the scopes `held`."""
+    return all(reach(held, scope) for scope in requested)

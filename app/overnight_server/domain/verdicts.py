@@ -1,4 +1,4 @@
-"""Judging a finished run: what becomes of the task, who pays, and what is remembered."""
+"""Decides what follows from a finished run: the next state, retry, billing and poison."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from overnight_server.domain.results import (
     Stopped,
     Suspended,
     TimedOut,
-    Waiting,
+    WaitingForTasks,
 )
 from overnight_server.domain.retry import Escalation, RetryPolicy, delay_seconds
 
@@ -30,8 +30,8 @@ POISON_CRASHES = 2
 
 
 @dataclass(frozen=True)
-class Standing:
-    """What the judge must know of the task besides how the run ended."""
+class TaskHistory:
+    """What the verdict depends on besides how the run ended."""
 
     attempts: int
     max_attempts: int
@@ -42,12 +42,11 @@ class Standing:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one transaction then writes.
+    """What the settling transaction writes.
 
-    `outcome` is the word kept on the attempt; `reason` the one kept on the task.
-    `billed` False refunds the time; `spent` False leaves the attempt count alone;
-    `run_alone` keeps the task out of bundles from now on; `escalation` is what its owner's rule
-    for repeated failure asks for.
+    `outcome` is stored on the attempt, `reason` on the task. `billed` False refunds the time;
+    `spent` False does not count the attempt; `run_alone` keeps the task out of bundles from now on;
+    `escalation` is what the task's retry policy requires after repeated failures.
     """
 
     event: Event
@@ -62,38 +61,38 @@ class Verdict:
     escalation: Escalation | None = None
 
 
-def judge(standing: Standing, result: Result, chance: float) -> Verdict:
-    """Judge one finished run; `chance` in [0, 1) feeds the jitter."""
+def judge(history: TaskHistory, result: Result, chance: float) -> Verdict:
+    """Return the verdict on a finished run; `chance` in [0, 1) is the random part of the jitter."""
     match result:
         case Returned():
             return Verdict(Event.COMPLETE, "completed")
         case Raised():
             return _after_failure(
-                standing,
+                history,
                 outcome="failed",
                 reason=result.error_class,
                 message=result.message,
-                retryable=_wants(standing.retry, result),
-                wait=_asked_or_policy(standing, result.wait_seconds, chance),
+                retryable=_is_retryable(history.retry, result),
+                wait=_retry_wait(history, result.wait_seconds, chance),
             )
         case TimedOut(by_plan=True):
-            # Retrying would only burn the same hours again.
+            # A retry would only use the same hours again.
             return Verdict(Event.DEAD_LETTER, "plan_timeout", "plan_timeout", "Timeout")
         case TimedOut():
             return _after_failure(
-                standing,
+                history,
                 outcome="timeout",
                 reason="timeout",
                 message="Timeout",
-                retryable=standing.retry.wants("timeout"),
-                wait=_asked_or_policy(standing, None, chance),
+                retryable=history.retry.wants("timeout"),
+                wait=_retry_wait(history, None, chance),
             )
         case Stopped():
             return Verdict(Event.CANCEL, "cancelled", "cancelled")
-        case Suspended() | Waiting() | Interrupted() | Expired() | Deferred():
-            return _put_off(result)
-        case Died(in_company=True) | Lost(in_company=True):
-            # Nobody can tell whose crash it was: all members go back, and run alone next time.
+        case Suspended() | WaitingForTasks() | Interrupted() | Expired() | Deferred():
+            return _not_counted(result)
+        case Died(in_bundle=True) | Lost(in_bundle=True):
+            # It is unknown which task crashed, so all are returned to the queue and run alone.
             return Verdict(
                 Event.HAND_BACK,
                 "bundle_crash",
@@ -103,20 +102,20 @@ def judge(standing: Standing, result: Result, chance: float) -> Verdict:
                 run_alone=True,
             )
         case Died():
-            return _after_crash(standing, CRASH, "the run died under a live worker", chance)
+            return _after_crash(history, CRASH, "the run died under a live worker", chance)
         case Lost():
-            return _after_crash(standing, WORKER_LOST, "heartbeat_timeout", chance)
+            return _after_crash(history, WORKER_LOST, "heartbeat_timeout", chance)
         case _:
             assert_never(result)
 
 
-def _put_off(result: Suspended | Waiting | Interrupted | Expired | Deferred) -> Verdict:
-    """Judge a run that could not go on, for which its task is not to blame: it spends nothing."""
+def _not_counted(result: Suspended | WaitingForTasks | Interrupted | Expired | Deferred) -> Verdict:
+    """Return the verdict on a run that ended through no fault of the task: no attempt counts."""
     match result:
         case Suspended(message):
-            # Its time is billed like any other.
+            # The time it ran is billed.
             return Verdict(Event.SUSPEND, "suspended", "budget_exceeded", message, spent=False)
-        case Waiting():
+        case WaitingForTasks():
             return Verdict(Event.SUSPEND, "suspended", spent=False)
         case Interrupted(reason):
             return Verdict(
@@ -133,51 +132,51 @@ def _put_off(result: Suspended | Waiting | Interrupted | Expired | Deferred) -> 
 def is_poison(
     failures: Sequence[Failure], attempts: int, policy: RetryPolicy | None = None
 ) -> bool:
-    """Whether the task itself, not its agents, is what keeps failing.
+    """Whether the task itself, and not its workers, causes the failures.
 
-    Either the rule of the policy (by default two agents, three attempts), or two runs that
-    killed themselves on two workers. Workers killed from outside accuse nobody.
+    True under the policy's rule (by default three failures on two workers), or after two runs that
+    crashed by themselves on two workers. A worker that was killed from outside does not count.
     """
     rule = policy or RetryPolicy()
-    guilty = [failure for failure in failures if failure.outcome not in BLAMELESS]
-    crashed_on = {failure.agent for failure in guilty if failure.outcome == CRASH}
+    counted = [failure for failure in failures if failure.outcome not in BLAMELESS]
+    crashed_on = {failure.agent for failure in counted if failure.outcome == CRASH}
     if len(crashed_on) >= POISON_CRASHES:
         return True
-    agents = {failure.agent for failure in guilty}
+    agents = {failure.agent for failure in counted}
     return (
         len(agents) >= rule.poison_distinct_agents
-        and min(attempts, len(guilty)) >= rule.poison_attempts
+        and min(attempts, len(counted)) >= rule.poison_attempts
     )
 
 
-def _wants(policy: RetryPolicy, failure: Raised) -> bool:
+def _is_retryable(policy: RetryPolicy, failure: Raised) -> bool:
     if failure.retryable is not None:
         return failure.retryable
     return policy.wants(failure.error_class, failure.error_type)
 
 
-def _asked_or_policy(standing: Standing, asked: float | None, chance: float) -> float:
-    if asked is not None:
-        return asked
-    return delay_seconds(standing.retry, standing.attempts + 1, chance)
+def _retry_wait(history: TaskHistory, requested: float | None, chance: float) -> float:
+    if requested is not None:
+        return requested
+    return delay_seconds(history.retry, history.attempts + 1, chance)
 
 
-def _after_crash(standing: Standing, outcome: str, message: str, chance: float) -> Verdict:
-    seen_before = any(failure.outcome in (CRASH, WORKER_LOST) for failure in standing.failures)
+def _after_crash(history: TaskHistory, outcome: str, message: str, chance: float) -> Verdict:
+    crashed_before = any(failure.outcome in (CRASH, WORKER_LOST) for failure in history.failures)
     return _after_failure(
-        standing,
+        history,
         outcome=outcome,
         reason=CRASH,
         message=message,
-        retryable=standing.retry.wants(CRASH),
-        # The first crash is most likely the machine's; waiting would only lose the night.
-        wait=_asked_or_policy(standing, None, chance) if seen_before else 0.0,
+        retryable=history.retry.wants(CRASH),
+        # The first crash is most likely the machine's fault, so the retry is immediate.
+        wait=_retry_wait(history, None, chance) if crashed_before else 0.0,
         billed=outcome == CRASH,
     )
 
 
 def _after_failure(
-    standing: Standing,
+    history: TaskHistory,
     *,
     outcome: str,
     reason: str,
@@ -186,12 +185,12 @@ def _after_failure(
     wait: float,
     billed: bool = True,
 ) -> Verdict:
-    attempts = standing.attempts + 1
-    seen = [*standing.failures, Failure(standing.agent, outcome)]
-    poison = is_poison(seen, attempts, standing.retry)
-    escalation = standing.retry.escalation(attempts)
-    given_up = poison or escalation is Escalation.DEAD_LETTER
-    if retryable and not given_up and attempts < standing.max_attempts:
+    attempts = history.attempts + 1
+    failures = [*history.failures, Failure(history.agent, outcome)]
+    poison = is_poison(failures, attempts, history.retry)
+    escalation = history.retry.escalation(attempts)
+    is_final = poison or escalation is Escalation.DEAD_LETTER
+    if retryable and not is_final and attempts < history.max_attempts:
         return Verdict(
             Event.RETRY,
             outcome,

@@ -1,9 +1,9 @@
-"""Night windows: when a user's work may start, by the clock on the user's own wall.
+"""Night windows: the hours in which a user's tasks may start, in the user's time zone.
 
-A window is said in wall-clock times and judged in instants. Each local day it opens at one time
-and closes at the next occurrence of the other. When the clocks change, a time that comes twice
-counts when it comes first, and one that is skipped counts at the moment of the jump. So windows
-never overlap, their order is that of the days, and a night may have 23 or 25 hours.
+A window is given in wall-clock times and evaluated as instants. On each local day it opens at one
+time and closes at the next occurrence of the other. When clocks change, a time that occurs twice
+means its first occurrence, and a time that is skipped means the moment of the change. Windows
+therefore never overlap, and a night may have 23 or 25 hours.
 """
 
 import re
@@ -20,14 +20,14 @@ from overnight.errors import InvalidRequest
 _TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)")
 _UTC_DAY = (ZoneInfo("UTC"), time(0))
 _SECOND = timedelta(seconds=1)
-# Days around the instant: a window is shorter than a day, but a zone may skip a whole one.
+# Days searched around an instant: a window is shorter than a day, but a zone may skip a whole day.
 _DAYS_BACK, _DAYS_ON = 3, 4
-# When a zone's rules cannot be read, the window stays shut and is looked at again this much later.
-LOOK_AGAIN = timedelta(minutes=15)
+# A window whose time zone is unknown stays closed and is evaluated again after this time.
+UNKNOWN_ZONE_RETRY = timedelta(minutes=15)
 
 
 class AtClosing(StrEnum):
-    """What becomes of the work when the window closes."""
+    """What happens to tasks when the window closes."""
 
     STOP = "stop"
     FINISH = "finish"
@@ -36,7 +36,7 @@ class AtClosing(StrEnum):
 
 @dataclass(frozen=True)
 class Window:
-    """A window as its user said it; `opens` and `closes` differ, and may span midnight."""
+    """A window as its user set it; `opens` and `closes` differ and may span midnight."""
 
     zone: str
     opens: time
@@ -44,7 +44,7 @@ class Window:
     at_closing: AtClosing = AtClosing.FINISH
 
     def __str__(self) -> str:
-        """Say it as a person would.
+        """Return the window as text for people.
 
         >>> str(Window("Europe/Berlin", time(22), time(6)))
         '22:00-06:00 Europe/Berlin'
@@ -53,8 +53,8 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Hours:
-    """How a window stands at an instant: the current night while open, else the one to come."""
+class WindowState:
+    """The state of a window at an instant, with the current night, or the next one if closed."""
 
     is_open: bool
     opens_at: datetime
@@ -68,7 +68,7 @@ class Hours:
 
 
 def parse_window(zone: str, opens: str, closes: str, at_closing: str) -> Window:
-    """Read a window from words, or say which of them is wrong and what would do.
+    """Parse a window; raise InvalidRequest that names the wrong field and legal values.
 
     >>> parse_window("Europe/Berlin", "22:00", "06:00", "stop").closes
     datetime.time(6, 0)
@@ -90,37 +90,37 @@ def parse_window(zone: str, opens: str, closes: str, at_closing: str) -> Window:
 
 
 def is_zone(name: str) -> bool:
-    """Whether this machine knows the rules of a zone."""
+    """Whether this machine knows a time zone."""
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        # an unknown name; one that is no name; a directory of names such as "Europe"
+        # An unknown name, an illegal name, or a directory of names such as "Europe".
         return False
     return True
 
 
-def hours(window: Window, instant: datetime) -> Hours:
-    """Return how a window stands at an instant; open from `opens_at` until before `closes_at`.
+def window_state(window: Window, instant: datetime) -> WindowState:
+    """Return the state of a window at an instant; it is open from `opens_at` until `closes_at`.
 
     >>> berlin = Window("Europe/Berlin", time(22), time(6))
     >>> noon = datetime(2026, 7, 1, 12, tzinfo=UTC)
-    >>> hours(berlin, noon).opens_at
+    >>> window_state(berlin, noon).opens_at
     datetime.datetime(2026, 7, 1, 20, 0, tzinfo=datetime.timezone.utc)
     """
     zone = ZoneInfo(window.zone)
     today = instant.astimezone(zone).date()
     nights = list(_nights(window, zone, today))
-    # There is always one that is over and one that is not: see the days looked through.
+    # The days searched always contain a night that has ended and one that has not.
     closed_at = max(closes_at for _, closes_at in nights if closes_at <= instant)
     opens_at, closes_at = next(night for night in nights if instant < night[1])
-    return Hours(opens_at <= instant, opens_at, closes_at, closed_at)
+    return WindowState(opens_at <= instant, opens_at, closes_at, closed_at)
 
 
-class Nights:
-    """The nights of a window from an instant on, in seconds from it, worked out as they are needed.
+class WindowOpenings:
+    """Computes when a window is open, in seconds after a start instant.
 
-    Called with a moment it returns the first one, not before it, at which the window is open; where
-    the zone cannot be read that is never.
+    A call with a moment returns the first moment from then on at which the window is open; infinity
+    if the time zone is unknown.
     """
 
     def __init__(self, window: Window, instant: datetime) -> None:
@@ -131,29 +131,30 @@ class Nights:
         self._is_known = is_zone(window.zone)
 
     def __call__(self, moment: float) -> float:
-        """Return when the window is open next.
+        """Return the first moment from `moment` on at which the window is open.
 
-        >>> nights = Nights(Window("UTC", time(22), time(6)), datetime(2026, 7, 1, 12, tzinfo=UTC))
+        >>> noon = datetime(2026, 7, 1, 12, tzinfo=UTC)
+        >>> nights = WindowOpenings(Window("UTC", time(22), time(6)), noon)
         >>> nights(0) / 3600, nights(11 * 3600) / 3600, nights(18 * 3600) / 3600
         (10.0, 11.0, 34.0)
         """
         if not self._is_known:
             return inf
         while not self._closes or self._closes[-1] <= moment:
-            self._look_ahead()
+            self._add_next_night()
         return max(moment, self._opens[bisect_right(self._closes, moment)])
 
-    def _look_ahead(self) -> None:
+    def _add_next_night(self) -> None:
         last = self._closes[-1] if self._closes else 0.0
-        found = hours(self._window, self._instant + timedelta(seconds=last))
-        self._opens.append((found.opens_at - self._instant).total_seconds())
-        self._closes.append((found.closes_at - self._instant).total_seconds())
+        state = window_state(self._window, self._instant + timedelta(seconds=last))
+        self._opens.append((state.opens_at - self._instant).total_seconds())
+        self._closes.append((state.closes_at - self._instant).total_seconds())
 
 
 def night_after(window: Window | None, instant: datetime) -> datetime:
-    """Return when the next night begins that money is counted for: as the window opens.
+    """Return when the next night of the night budget starts: when the window opens.
 
-    Without a window, or where its zone cannot be read, a night is a day in UTC.
+    Without a window, or with an unknown time zone, a night is a day in UTC.
 
     >>> night_after(None, datetime(2026, 7, 1, 12, tzinfo=UTC))
     datetime.datetime(2026, 7, 2, 0, 0, tzinfo=datetime.timezone.utc)
@@ -166,17 +167,17 @@ def night_after(window: Window | None, instant: datetime) -> datetime:
 
 
 def instant_of(zone: ZoneInfo, day: date, wall: time) -> datetime:
-    """Return when a zone's clocks first reach a time on a day; if they skip it, when they jump."""
+    """Return when a zone's clocks first show a time on a day, or when they skip it."""
     early, late = (datetime.combine(day, wall, zone).replace(fold=fold) for fold in (0, 1))
     first, last = early.astimezone(UTC), late.astimezone(UTC)
     if last >= first:
         return first
-    # Skipped: read with the rules before the jump it lies after it, and the other way round.
+    # Skipped: with the offset before the change it lies after the change, and vice versa.
     return _jump_between(zone, last, first)
 
 
 def _nights(window: Window, zone: ZoneInfo, today: date) -> Iterator[tuple[datetime, datetime]]:
-    """Yield the nights around a day, in order; one that the clocks skip altogether is none."""
+    """Yield the nights around a day in order, without nights that the clocks skip."""
     overnight = timedelta(days=int(window.closes < window.opens))
     for offset in range(-_DAYS_BACK, _DAYS_ON):
         day = today + timedelta(days=offset)
@@ -187,7 +188,7 @@ def _nights(window: Window, zone: ZoneInfo, today: date) -> Iterator[tuple[datet
 
 
 def _jump_between(zone: ZoneInfo, before: datetime, after: datetime) -> datetime:
-    """Return the first instant with the later offset, to the second as all such rules are."""
+    """Return the instant at which a zone's offset changes, to the second."""
     old = before.astimezone(zone).utcoffset()
     while after - before > _SECOND:
         middle = before + (after - before) // 2

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from overnight.models.explain import Reason
-from overnight_server.domain.graphs import Because, Condition, OnUnmet
+from overnight_server.domain.graphs import CancelReason, Condition, OnUnmet
 from overnight_server.domain.ids import show_task
 from overnight_server.domain.lifecycle import FINAL, State
-from overnight_server.domain.reasons import Code, at, listed
+from overnight_server.domain.reasons import ReasonCode, at, listed
 
 Row = Mapping[str, Any]
 
@@ -19,7 +19,7 @@ def dependency_reason(task: Row, parents: Sequence[Row]) -> Reason:
     names = listed([_describe(edge) for edge in edges], unmet) if edges else unmet
     noun = "tasks" if unmet != 1 else "task"
     return Reason(
-        code=Code.DEPENDENCY,
+        code=ReasonCode.DEPENDENCY,
         message=f"it waits for {unmet} other {noun}: {names}",
         details={"unmet": unmet, "tasks": edges},
     )
@@ -32,11 +32,11 @@ def cancelled_by_parent_reason(task: Row, parents: Sequence[Row]) -> Reason:
     awaited = f": it waited for {listed([_describe(edge) for edge in edges])}" if edges else ""
     advice = (
         "nothing failed, so it was not needed"
-        if failure == Because.NOT_NEEDED
+        if failure == CancelReason.NOT_NEEDED
         else "retry the tasks it waited for, and it is restored with them"
     )
     return Reason(
-        code=Code.STATE,
+        code=ReasonCode.STATE,
         message=f"it was cancelled at {at(task['finished_at'])} ({failure}){awaited}; {advice}",
         details={
             "state": task["state"],

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from overnight.models.explain import Reason
-from overnight_server.domain.reasons import Code, at, listed
+from overnight_server.domain.reasons import ReasonCode, at, listed
 from overnight_server.explain.facts import PauseFacts, PoolFacts, TaskFacts
 
 # How many draining workers are listed by id.
@@ -18,7 +18,7 @@ def pause_reason(facts: PauseFacts, subject: str, option: str) -> Reason:
     note = f" ({pause.note})" if pause.note else ""
     since = pause.paused_at
     return Reason(
-        code=Code.PAUSED,
+        code=ReasonCode.PAUSED,
         message=f"{subject} paused since {at(since)}{note}: {ends} `overnight resume {option}`",
         details={
             "scope": pause.scope,
@@ -53,7 +53,7 @@ def pool_reasons(facts: TaskFacts) -> Iterator[Reason]:
         in_all_pools = max(pool.slots.in_all_pools for pool in facts.pools)
         if in_all_pools >= facts.slots_max:
             yield Reason(
-                code=Code.SLOTS_MAX,
+                code=ReasonCode.SLOTS_MAX,
                 message=f"{in_all_pools} of the {facts.slots_max} slots that all pools may use"
                 " together are busy: one must become free",
                 details={"busy": in_all_pools, "slots_max": facts.slots_max},
@@ -87,7 +87,7 @@ def _no_worker(facts: TaskFacts) -> Reason:
             " --undo` lets it accept tasks again, or start another with `overnight worker`"
         )
     return Reason(
-        code=Code.NO_WORKER,
+        code=ReasonCode.NO_WORKER,
         message=message,
         details={"pools": [pool.name for pool in facts.pools], "draining": draining},
     )
@@ -99,7 +99,7 @@ def _no_free_slot(pools: Sequence[PoolFacts]) -> Reason:
     ]
     texts = [f"{count['pool']} ({count['busy']} of {count['slots']} busy)" for count in counts]
     return Reason(
-        code=Code.SLOTS,
+        code=ReasonCode.SLOTS,
         message=f"no slot is free in {listed(texts)}: one must become free, or a worker join",
         details={"pools": counts},
     )
@@ -122,7 +122,7 @@ def _no_capable_agent(facts: TaskFacts, live: Sequence[PoolFacts]) -> Reason:
         names = ",".join(missing[nearest])
         advice = f"{nearest} lacks {names}; start a worker with `--capabilities {names}`"
     return Reason(
-        code=Code.NO_CAPABLE_AGENT,
+        code=ReasonCode.NO_CAPABLE_AGENT,
         message=f"no pool offers all of {', '.join(sorted(facts.needs))}: {advice}",
         details={"needs": sorted(facts.needs), "missing": missing, "mixed_pools": mixed},
     )
@@ -158,7 +158,7 @@ def _no_handler(facts: TaskFacts) -> Reason:
         )
         advice = f"undo that, or start workers of {able[0].name} with the handler"
     return Reason(
-        code=Code.HANDLER,
+        code=ReasonCode.HANDLER,
         message=f"{problem}: {advice}",
         details={
             "type": task_type,

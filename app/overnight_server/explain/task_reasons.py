@@ -19,10 +19,10 @@ from typing import Any
 
 from overnight.models.explain import Reason
 from overnight_server.domain.budgets import Budget
-from overnight_server.domain.graphs import Because
+from overnight_server.domain.graphs import CancelReason
 from overnight_server.domain.ids import show_task
 from overnight_server.domain.lifecycle import ACTIVE, FINAL, State
-from overnight_server.domain.reasons import Code, at, lasting, listed
+from overnight_server.domain.reasons import ReasonCode, at, lasting, listed
 from overnight_server.explain.edge_reasons import cancelled_by_parent_reason, dependency_reason
 from overnight_server.explain.facts import PoolFacts, TaskFacts
 from overnight_server.explain.next_pass import PassOutcome, Stage
@@ -83,7 +83,7 @@ def order_reasons(facts: TaskFacts, outcomes: Sequence[PassOutcome]) -> list[Rea
     own_tasks = [show_task(task_id) for task_id in best.before]
     return [
         Reason(
-            code=Code.BEHIND,
+            code=ReasonCode.BEHIND,
             message=_describe_order(facts, best, own_tasks),
             details={
                 "pool": best.pool,
@@ -149,7 +149,7 @@ def _not_ready(facts: TaskFacts) -> Iterator[Reason]:
         retry_at, attempts = task["retry_at"], f"{task['attempts']} of {task['max_attempts']}"
         due = "is due again since" if retry_at <= task["now"] else "is tried again at"
         yield Reason(
-            code=Code.RETRY_AT,
+            code=ReasonCode.RETRY_AT,
             message=f"{attempts} attempts are spent ({task['failure_reason'] or 'failed'});"
             f" the task {due} {at(retry_at)}",
             details={
@@ -163,7 +163,7 @@ def _not_ready(facts: TaskFacts) -> Iterator[Reason]:
         yield _approval(task)
     elif task["state"] != State.READY:
         yield Reason(
-            code=Code.STATE,
+            code=ReasonCode.STATE,
             message=f"the task is {task['state']}: it is not ready to start",
             details={"state": task["state"], "since": task["updated_at"]},
         )
@@ -179,7 +179,7 @@ def _approval(task: Mapping[str, Any]) -> Reason:
         else ""
     )
     return Reason(
-        code=Code.APPROVAL,
+        code=ReasonCode.APPROVAL,
         message=f"it has cost ${spent:.2f} and reached {BUDGET_NAME[budget]}: ask an operator, who"
         f" lets it continue with `overnight approve` or ends it with `overnight stop`{next_night}",
         details={"budget": budget.value, "cost_usd": float(spent), "since": task["updated_at"]},
@@ -221,7 +221,7 @@ def _budget_reason(
     if budget is Budget.NIGHT:
         details["next_night_at"] = task["night_ends_at"]
     return Reason(
-        code=Code.BUDGET,
+        code=ReasonCode.BUDGET,
         message=_describe_shortage(task, budget, left, limit),
         details=details,
     )
@@ -256,7 +256,7 @@ def _deadline(facts: TaskFacts) -> Iterator[Reason]:
     deadline = facts.task["deadline_at"]
     if deadline is not None and deadline <= facts.task["now"]:
         yield Reason(
-            code=Code.DEADLINE,
+            code=ReasonCode.DEADLINE,
             message=f"its deadline {at(deadline)} has passed: the next sweep ends it; submit it"
             " again with a later one",
             details={"deadline_at": deadline},
@@ -282,7 +282,7 @@ def _window(facts: TaskFacts) -> Iterator[Reason]:
     details = {"opens_at": opens_at, "window": facts.window}
     if not facts.zone_is_known:
         yield Reason(
-            code=Code.WINDOW,
+            code=ReasonCode.WINDOW,
             message=f"the night window {facts.window} stays closed, because this server does not"
             " know its time zone: an operator can set another window",
             details=details | {"opens_at": None},
@@ -290,7 +290,7 @@ def _window(facts: TaskFacts) -> Iterator[Reason]:
         return
     late = "; only tasks that were waiting when it closed may start before" if is_late else ""
     yield Reason(
-        code=Code.WINDOW,
+        code=ReasonCode.WINDOW,
         message=f"the night window {facts.window} opens at {at(opens_at)}{late}",
         details=details,
     )
@@ -318,7 +318,7 @@ def _plan_concurrency(facts: TaskFacts) -> Iterator[Reason]:
             " or an operator raise the limit"
         )
     yield Reason(
-        code=Code.PLAN_CONCURRENCY,
+        code=ReasonCode.PLAN_CONCURRENCY,
         message=message,
         details={"active": active, "max_active": most},
     )
@@ -358,7 +358,7 @@ def _monthly_hours(facts: TaskFacts) -> Iterator[Reason]:
             " or wait"
         )
     yield Reason(
-        code=Code.MONTHLY_HOURS,
+        code=ReasonCode.MONTHLY_HOURS,
         message=message,
         details={
             "needs_seconds": needs,
@@ -375,7 +375,7 @@ def _locks(facts: TaskFacts) -> Iterator[Reason]:
     for lock in facts.locks:
         holder = show_task(lock["task_id"])
         yield Reason(
-            code=Code.LOCK,
+            code=ReasonCode.LOCK,
             message=f"{lock['key']} is held by {holder} since {at(lock['since'])}: this task can"
             " start when that one ends",
             details={
@@ -397,7 +397,7 @@ def _active_state(task: Mapping[str, Any]) -> Reason:
     cancel_requested_at = task["cancel_requested_at"]
     stop = f"; it was asked to stop at {at(cancel_requested_at)}" if cancel_requested_at else ""
     return Reason(
-        code=Code.STATE,
+        code=ReasonCode.STATE,
         message=f"it {phase} since {at(since)}, claimed by {task['claimed_by']} in the pool"
         f" {task['pool']}{stop}",
         details={
@@ -413,7 +413,7 @@ def _active_state(task: Mapping[str, Any]) -> Reason:
 def _final_state(facts: TaskFacts) -> Reason:
     task = facts.task
     state, failure = State(task["state"]), task["failure_reason"]
-    if failure in set(Because) and facts.parents:
+    if failure in set(CancelReason) and facts.parents:
         return cancelled_by_parent_reason(task, facts.parents)
     end = {
         State.COMPLETED: "completed",
@@ -426,7 +426,7 @@ def _final_state(facts: TaskFacts) -> Reason:
         State.CANCELLED: ": submit it again if it is still needed",
     }.get(state, "")
     return Reason(
-        code=Code.STATE,
+        code=ReasonCode.STATE,
         message=f"it {end} at {at(task['finished_at'])}{because}{advice}",
         details={"state": state.value, "since": task["finished_at"], "failure_reason": failure},
     )

@@ -23,7 +23,7 @@ from itertools import count
 from math import inf
 from uuid import UUID
 
-from overnight_server.domain.locks import in_the_way
+from overnight_server.domain.locks import conflicting_keys
 from overnight_server.forecast.durations import DurationSample
 
 # The simulation ends here: after a whole billing month, in seconds from now.
@@ -381,7 +381,7 @@ class _Replay:
     def _set_aside(self, lane: _Lane, number: int, heap: list[int]) -> bool:
         """Remove the top if it waits for a lock or is past its deadline; return whether it was."""
         task = self.tasks[heap[0] % self.task_count]
-        taken = [lock for lock in task.locks if in_the_way(lock, lane.held)]
+        taken = [lock for lock in task.locks if conflicting_keys(lock, lane.held)]
         if task.start_by <= self.clock:
             heappop(heap)
         elif taken:
@@ -451,7 +451,7 @@ class _Replay:
             lane.left += task.granted - (self.clock - max(started, lane.reset_at))
             lane.held.difference_update(task.locks)
             for lock in task.locks:
-                for waiting_lock in in_the_way(lock, lane.waiters):
+                for waiting_lock in conflicting_keys(lock, lane.waiters):
                     self._release_waiters(number, waiting_lock)
             self._enqueue_lane(number)
         for child in self.simulation.children.get(task.id, ()) if is_real else ():

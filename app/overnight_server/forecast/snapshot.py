@@ -16,7 +16,14 @@ from overnight_server.domain.budgets import Budget
 from overnight_server.domain.graphs import is_met_by_success
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.priority import MAX_POSITION
-from overnight_server.domain.windows import AtClosing, Nights, Window, hours, is_zone, night_after
+from overnight_server.domain.windows import (
+    AtClosing,
+    Window,
+    WindowOpenings,
+    is_zone,
+    night_after,
+    window_state,
+)
 from overnight_server.forecast.durations import ObservedDurations
 from overnight_server.forecast.simulation import (
     LaneState,
@@ -71,7 +78,7 @@ class ForecastInput:
 class _Windows:
     """The night windows of all lanes: when each opens, and which are closed for new tasks only."""
 
-    opens: Mapping[UUID, Nights]
+    opens: Mapping[UUID, WindowOpenings]
     closed: Mapping[UUID, ClosedWindow]
     # After how many seconds the next night's budget begins.
     next_budget_in: Mapping[UUID, float]
@@ -233,23 +240,23 @@ def _next_night(window: Window | None, now: datetime, moment: float) -> float:
 
 
 def _windows(lanes: Sequence[Mapping[str, Any]]) -> _Windows:
-    opens: dict[UUID, Nights] = {}
+    opens: dict[UUID, WindowOpenings] = {}
     closed: dict[UUID, ClosedWindow] = {}
     next_budget_in: dict[UUID, float] = {}
     # Many users have the same window, so its nights are computed once.
-    nights_of: dict[Window, Nights] = {}
+    nights_of: dict[Window, WindowOpenings] = {}
     for row in lanes:
         window, now = window_of(row), row["now"]
         ends_at = row["night_ends_at"] or night_after(window, now)
         next_budget_in[row["user_id"]] = (ends_at - now).total_seconds()
         if window is None:
             continue
-        nights = nights_of.setdefault(window, Nights(window, now))
+        nights = nights_of.setdefault(window, WindowOpenings(window, now))
         if window.at_closing is not AtClosing.CONTINUE or not is_zone(window.zone):
             opens[row["user_id"]] = nights
         elif nights(0) > 0:
             # WaitingTask tasks are older than every later closing, so only the last one matters.
-            closed[row["user_id"]] = ClosedWindow(hours(window, now).closed_at, nights(0))
+            closed[row["user_id"]] = ClosedWindow(window_state(window, now).closed_at, nights(0))
     return _Windows(opens, closed, next_budget_in)
 
 

@@ -6,8 +6,8 @@ from sqlalchemy import Row
 
 from overnight.errors import ArtifactNotFound
 from overnight.models.account import Artifact
-from overnight_server.domain.artifacts import read_content
 from overnight_server.domain.ids import ArtifactId, TaskId, UserId, show_artifact, show_task
+from overnight_server.domain.references import read_content
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 

@@ -4,7 +4,12 @@ from dataclasses import dataclass
 
 from overnight.errors import TaskNotFound
 from overnight.models.admin import UserApproval
-from overnight_server.domain.budgets import Purse, Shortage, check_budget, next_cost
+from overnight_server.domain.budgets import (
+    BudgetShortage,
+    RemainingBudgets,
+    check_budget,
+    next_cost,
+)
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
@@ -15,8 +20,8 @@ class TaskBudgets:
     """What a task's next run may cost, what each budget has left, and the first that is short."""
 
     estimate_usd: float
-    purse: Purse
-    shortage: Shortage | None
+    purse: RemainingBudgets
+    shortage: BudgetShortage | None
 
 
 def list_approvals(
@@ -54,7 +59,7 @@ def budgets_of(db: Db, task_id: TaskId, *, agent_id: str | None = None) -> TaskB
     if row is None:
         raise TaskNotFound
     estimate = next_cost(row.estimated_cost_usd, row.max_cost_usd, row.cost_usd)
-    purse = Purse(
+    purse = RemainingBudgets(
         # Nothing was spent yet, so a run that costs nothing may start under any limit.
         task=row.task_left if row.cost_usd > 0 else None,
         dag=row.dag_left,

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, RowMapping, func, select
 
 from overnight.models.admin import Fairness, StarvingUser, UserShare
-from overnight_server.domain.fairness import Spell, jain, receipts
+from overnight_server.domain.fairness import TaskInterval, jain, receipts
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
@@ -78,16 +78,16 @@ def _readable_period(tx: Connection, seconds: float) -> float:
     return seconds
 
 
-def _spells(tx: Connection, seconds: float) -> list[Spell]:
+def _spells(tx: Connection, seconds: float) -> list[TaskInterval]:
     started = tx.execute(statement("starts_since"), {"seconds": seconds}).mappings()
     waiting = tx.execute(statement("waiting_now"), {"limit": MOST_WAITING}).mappings()
     return [
         *(
-            Spell(row["name"], row["ready"], row["start"], row["end"], _locks(row))
+            TaskInterval(row["name"], row["ready"], row["start"], row["end"], _locks(row))
             for row in started
         ),
         *(
-            Spell(row["name"], row["ready"], None, None, _locks(row), is_owed=row["is_owed"])
+            TaskInterval(row["name"], row["ready"], None, None, _locks(row), is_owed=row["is_owed"])
             for row in waiting
         ),
     ]

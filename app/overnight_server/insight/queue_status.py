@@ -8,8 +8,8 @@ from overnight.models.explain import Reason
 from overnight.models.tasks import QueueBlock, QueueStatus
 from overnight_server.domain.budgets import Budget
 from overnight_server.domain.ids import UserId
-from overnight_server.domain.pauses import Scope
-from overnight_server.domain.reasons import Code
+from overnight_server.domain.pauses import PauseScope
+from overnight_server.domain.reasons import ReasonCode
 from overnight_server.explain.explain import explain_next
 from overnight_server.gate.claim import ClaimSettings
 from overnight_server.insight.limits import hours_used, read_limits
@@ -46,7 +46,7 @@ def queue_status(
             *(
                 QueueBlock(code=reason.code, message=reason.message)
                 for reason in reasons
-                if reason.code not in {Code.PAUSED, Code.WINDOW}
+                if reason.code not in {ReasonCode.PAUSED, ReasonCode.WINDOW}
             ),
         ],
     )
@@ -54,17 +54,17 @@ def queue_status(
 
 def _concerns_slots(reason: Reason) -> bool:
     return (
-        reason.code in {Code.NO_WORKER, Code.SLOTS, Code.SLOTS_MAX}
-        or reason.details.get("scope") == Scope.POOL
+        reason.code in {ReasonCode.NO_WORKER, ReasonCode.SLOTS, ReasonCode.SLOTS_MAX}
+        or reason.details.get("scope") == PauseScope.POOL
         or reason.details.get("budget") == Budget.AGENT
     )
 
 
 def _holds(row: dict[str, Any], pauses: list[Pause]) -> list[QueueBlock]:
-    holds = [QueueBlock(code=Code.PAUSED, message=describe_pause(pause)) for pause in pauses]
+    holds = [QueueBlock(code=ReasonCode.PAUSED, message=describe_pause(pause)) for pause in pauses]
     if row["window_closed"] or row["carry_over_until"] is not None:
         message = f"the night window opens at {row['window_changes_at']:%Y-%m-%d %H:%MZ}"
         if row["carry_over_until"]:
             message += "; until then only tasks that were waiting when it closed may start"
-        holds.append(QueueBlock(code=Code.WINDOW, message=message))
+        holds.append(QueueBlock(code=ReasonCode.WINDOW, message=message))
     return holds

@@ -8,9 +8,9 @@ from uuid import UUID
 from sqlalchemy import Connection, Row
 
 from overnight.errors import InvalidRequest
+from overnight_server.domain.graphs import shortest_path
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.lifecycle import State
-from overnight_server.domain.paths import way
 from overnight_server.fault_points import fault
 from overnight_server.intake.insert_into_graph import in_another_graph, read_tasks_to_connect
 from overnight_server.store import graphs, lanes
@@ -66,7 +66,7 @@ def _add_edges(tx: Connection, user_id: UserId, edges: Sequence[NewEdge]) -> Non
             if (edge.parent, edge.child) in existing:
                 continue
             _check_edge(tasks, edge)
-            path = way(existing, edge.child, edge.parent)
+            path = shortest_path(existing, edge.child, edge.parent)
             if path is not None:
                 raise _closes_circle(tx, user_id, [edge.parent, *path])
             existing.append((edge.parent, edge.child))

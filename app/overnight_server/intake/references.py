@@ -14,10 +14,10 @@ from overnight_server.domain.references import (
     LEGAL,
     ArtifactOf,
     MalformedReference,
+    NamedOutput,
     OutputOf,
-    OutputOfNamed,
     Reference,
-    read_reference,
+    parse_reference,
 )
 from overnight_server.store.statements import statement
 
@@ -55,7 +55,7 @@ def within(tasks: Sequence[tuple[str | None, Sequence[str]]]) -> list[tuple[int,
     pairs = []
     for child, (_, references) in enumerate(tasks):
         for reference in map(_parse, references):
-            if isinstance(reference, OutputOfNamed):
+            if isinstance(reference, NamedOutput):
                 if reference.name not in positions:
                     raise _invalid(f"no task of this request is called {reference.name!r}")
                 pairs.append((positions[reference.name], child))
@@ -100,9 +100,9 @@ def _resolve_reader(
                 if artifact_id not in artifacts:
                     raise _invalid(f"there is no artifact {show_artifact(artifact_id)}")
                 stored[text] = show_artifact(artifact_id)
-            case OutputOfNamed(name) if name in ids_by_name:
+            case NamedOutput(name) if name in ids_by_name:
                 stored[text] = show_task(ids_by_name[name])
-            case OutputOf() | OutputOfNamed():
+            case OutputOf() | NamedOutput():
                 task = _referred_task(tasks, reference)
                 if task.state != State.COMPLETED:
                     _check_can_wait_for(task, dag_id)
@@ -115,7 +115,7 @@ def _resolve_reader(
 
 def _parse(text: str) -> Reference:
     try:
-        return read_reference(text)
+        return parse_reference(text)
     except MalformedReference as error:
         raise InvalidRequest(FIELD, str(error), legal=LEGAL) from error
 
@@ -125,7 +125,7 @@ def _find_tasks(
 ) -> dict[TaskId | str, list[_ReferredTask]]:
     """Return the referred tasks by id, and those of the graph `dag_id` also by name."""
     ids = [one.task_id for one in references if isinstance(one, OutputOf)]
-    names = [one.name for one in references if isinstance(one, OutputOfNamed)] if dag_id else []
+    names = [one.name for one in references if isinstance(one, NamedOutput)] if dag_id else []
     if not ids and not names:
         return {}
     rows = tx.execute(
@@ -152,7 +152,7 @@ def _find_artifacts(
 
 
 def _referred_task(
-    tasks: Mapping[TaskId | str, Sequence[_ReferredTask]], reference: OutputOf | OutputOfNamed
+    tasks: Mapping[TaskId | str, Sequence[_ReferredTask]], reference: OutputOf | NamedOutput
 ) -> _ReferredTask:
     if isinstance(reference, OutputOf):
         matches, shown = tasks.get(reference.task_id, ()), show_task(reference.task_id)

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from overnight.errors import DagNotFound, InvalidRequest, TriggerNotFound
-from overnight_server.domain.graphs import When
+from overnight_server.domain.graphs import TriggerCondition
 from overnight_server.domain.ids import DagId, TriggerId, UserId, new_trigger_id
 from overnight_server.intake.caps import Caps, check_graph_size
 from overnight_server.intake.new_graph import Edge, NewGraph, NewTask, check_graph
@@ -32,7 +32,7 @@ def add_trigger(
     caps: Caps,
     *,
     actor: str,
-    when: When | str = When.COMPLETED,
+    when: TriggerCondition | str = TriggerCondition.COMPLETED,
 ) -> TriggerId:
     """Store `graph`, to be submitted once the user's graph `dag_id` ends as `when` says.
 
@@ -41,8 +41,10 @@ def add_trigger(
     longer come true, raises InvalidRequest now. Caps on waiting work are checked when the trigger
     fires. Raises DagNotFound also for another user's graph.
     """
-    if when not in set(When):
-        raise InvalidRequest("when", f"{when!r} is not a condition", legal=", ".join(When))
+    if when not in set(TriggerCondition):
+        raise InvalidRequest(
+            "when", f"{when!r} is not a condition", legal=", ".join(TriggerCondition)
+        )
     if not graph.tasks:
         raise InvalidRequest("tasks", "a graph of no tasks", legal="at least one task")
     check_graph(graph)
@@ -53,7 +55,7 @@ def add_trigger(
         # below makes the trigger due, or it comes later and finds the trigger.
         lanes.lock(tx, [user_id])
         check_graph_size(lanes.read(tx, user_id), graph.size, caps)
-        _check_can_still_happen(tx, user_id, dag_id, When(when))
+        _check_can_still_happen(tx, user_id, dag_id, TriggerCondition(when))
         tx.execute(statement("set_actor"), {"actor": actor})
         added = tx.execute(
             statement("add_trigger"),
@@ -141,9 +143,13 @@ def _task_from_json(stored: Mapping[str, Any]) -> NewTask:
     )
 
 
-def _check_can_still_happen(tx: Connection, user_id: UserId, dag_id: DagId, when: When) -> None:
+def _check_can_still_happen(
+    tx: Connection, user_id: UserId, dag_id: DagId, when: TriggerCondition
+) -> None:
     """Raise InvalidRequest if the trigger waits for the failure of a graph that has completed."""
     params = {"dag_id": dag_id, "user_id": user_id}
-    if when is When.FAILED and tx.scalar(statement("is_over_for_good"), params):
-        legal = f"{When.COMPLETED} or {When.FINISHED}, which are due at once"
+    if when is TriggerCondition.FAILED and tx.scalar(statement("is_over_for_good"), params):
+        legal = (
+            f"{TriggerCondition.COMPLETED} or {TriggerCondition.FINISHED}, which are due at once"
+        )
         raise InvalidRequest("when", "the graph has completed and cannot fail", legal=legal)

@@ -20,7 +20,7 @@ from overnight_server.domain.claims import Claim
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.results import Interrupted
 from overnight_server.domain.retry import RetryPolicy
-from overnight_server.domain.verdicts import Standing, judge
+from overnight_server.domain.verdicts import TaskHistory, judge
 from overnight_server.maintenance.reap import reap
 from overnight_server.outcome.settle import Ending, record
 from overnight_server.settings import Settings
@@ -162,7 +162,7 @@ def _end(
         user_id,
         row.claimed_by,
         result,
-        judge(Standing(0, 1, RetryPolicy()), result, 0.0),
+        judge(TaskHistory(0, 1, RetryPolicy()), result, 0.0),
         bundle=row.bundle,
     )
     won = record(tx, [ending], keep_stale=False).won

@@ -20,7 +20,7 @@ from overnight_server.domain.results import (
     Stopped,
     TimedOut,
 )
-from overnight_server.domain.verdicts import Standing, judge
+from overnight_server.domain.verdicts import TaskHistory, judge
 from overnight_server.fault_points import fault
 from overnight_server.outcome.settle import Ending, record
 from overnight_server.store import lanes
@@ -117,7 +117,7 @@ def _record(db: Db, endings: Sequence[Ending]) -> list[Ending]:
 def _ending(row: Mapping[str, Any], *, only_expired: bool) -> Ending:
     agent = row["claimed_by"]
     result = _result_of(row)
-    standing = Standing(
+    standing = TaskHistory(
         row["attempts"],
         row["max_attempts"],
         policy_of(row["retry"]),
@@ -146,8 +146,8 @@ def _result_of(row: Mapping[str, Any]) -> Result:
         return TimedOut(by_plan=row["plan_limited"])
     if row["taken_away"]:
         return Interrupted(ENDED_BY_FORCE)
-    in_company = row["bundle"] is not None
-    return Died(in_company=in_company) if row["died"] else Lost(in_company=in_company)
+    in_bundle = row["bundle"] is not None
+    return Died(in_bundle=in_bundle) if row["died"] else Lost(in_bundle=in_bundle)
 
 
 def _report(ending: Ending) -> None:

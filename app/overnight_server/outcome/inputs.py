@@ -6,7 +6,6 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from overnight_server.domain.artifacts import read_content
 from overnight_server.domain.ids import (
     TaskId,
     UserId,
@@ -14,6 +13,7 @@ from overnight_server.domain.ids import (
     parse_task,
     show_task,
 )
+from overnight_server.domain.references import read_content
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 

@@ -19,9 +19,16 @@ from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.lifecycle import FINAL, MOVES, WAITING, State, sources, target
 from overnight_server.domain.lifecycle import Event as Move
 from overnight_server.domain.priority import score
-from overnight_server.domain.results import Expired, Interrupted, Raised, Result, Returned, Waiting
+from overnight_server.domain.results import (
+    Expired,
+    Interrupted,
+    Raised,
+    Result,
+    Returned,
+    WaitingForTasks,
+)
 from overnight_server.domain.retry import RetryPolicy
-from overnight_server.domain.verdicts import Standing, Verdict, judge
+from overnight_server.domain.verdicts import TaskHistory, Verdict, judge
 from overnight_server.fault_points import fault
 from overnight_server.outcome.suspend import suspend, tasks_not_spawned_by, would_close_circle
 from overnight_server.store import edges, lanes
@@ -46,7 +53,7 @@ INVALID_WAIT = Raised("invalid_wait", "was not spawned by this task", retryable=
 PARENT = "parent"
 PARENT_CANCELLED = "parent_cancelled"
 # The verdict on a claim that spends nothing does not depend on earlier runs.
-NO_HISTORY = Standing(0, 1, RetryPolicy())
+NO_HISTORY = TaskHistory(0, 1, RetryPolicy())
 
 
 @dataclass(frozen=True)
@@ -157,7 +164,7 @@ def record(tx: Connection, endings: Sequence[Ending], *, keep_stale: bool = True
         execute_batch(tx, lock)
         # Costs count for the night in which they are recorded.
         lanes.end_nights(tx, payers)
-    if any(isinstance(ending.result, Waiting) for ending in endings):
+    if any(isinstance(ending.result, WaitingForTasks) for ending in endings):
         execute_batch(tx, lock)
         endings = [_check_wait(tx, ending) for ending in endings]
     verdicts = {
@@ -258,7 +265,7 @@ def _record_consequences(tx: Connection, won: Sequence[Ending], rows: Sequence[A
     waits = {
         ending.claim.task_id: ending.result.tasks
         for ending in won
-        if isinstance(ending.result, Waiting) and ending.claim.task_id in suspended
+        if isinstance(ending.result, WaitingForTasks) and ending.claim.task_id in suspended
     }
     if waits:
         suspend(tx, waits)
@@ -301,7 +308,7 @@ def _log_released(tx: Connection, claim: Claim, reason: str) -> None:
 
 def _check_wait(tx: Connection, ending: Ending) -> Ending:
     """Return the ending; a wait that can never end becomes a failure of the run."""
-    if not isinstance(ending.result, Waiting):
+    if not isinstance(ending.result, WaitingForTasks):
         return ending
     task_id, awaited = ending.claim.task_id, ending.result.tasks
     if not_spawned := tasks_not_spawned_by(tx, task_id, awaited):
@@ -319,7 +326,7 @@ def _check_wait(tx: Connection, ending: Ending) -> Ending:
 
 
 def _ending_of(run: Run, result: Result, agent: str) -> Ending:
-    standing = Standing(run.attempts, run.max_attempts, run.retry, agent, run.failures)
+    standing = TaskHistory(run.attempts, run.max_attempts, run.retry, agent, run.failures)
     verdict = judge(standing, result, random.random())  # noqa: S311 - jitter, not a secret
     return Ending(
         run.claim,
@@ -361,7 +368,7 @@ def _row(ending: Ending) -> dict[str, object]:
         "files_changed": list(returned.files_changed) or None if returned else None,
         "cost_usd": result.cost_usd,
         "tokens": result.tokens,
-        "waits": True if isinstance(result, Waiting) else None,
+        "waits": True if isinstance(result, WaitingForTasks) else None,
     }
 
 

@@ -8,7 +8,14 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from overnight_server.domain.windows import LOOK_AGAIN, AtClosing, Hours, Window, hours, is_zone
+from overnight_server.domain.windows import (
+    UNKNOWN_ZONE_RETRY,
+    AtClosing,
+    Window,
+    WindowState,
+    is_zone,
+    window_state,
+)
 from overnight_server.store.statements import statement
 from overnight_server.telemetry import Event, emit
 
@@ -17,7 +24,7 @@ def refresh_windows(tx: Connection, users: Iterable[UUID]) -> None:
     """Open or close the windows of these users as of now; the caller holds their lanes."""
     rows = tx.execute(statement("read_windows"), {"users": sorted(set(users))}).all()
     # Many users have the same window, and all rows carry the same instant.
-    hours_by_window: dict[Window, Hours | None] = {}
+    hours_by_window: dict[Window, WindowState | None] = {}
     states = []
     for row in rows:
         window = window_of(row._asdict())
@@ -25,7 +32,9 @@ def refresh_windows(tx: Connection, users: Iterable[UUID]) -> None:
             states.append({"user_id": row.user_id, "closed": False})
             continue
         if window not in hours_by_window:
-            hours_by_window[window] = hours(window, row.now) if is_zone(window.zone) else None
+            hours_by_window[window] = (
+                window_state(window, row.now) if is_zone(window.zone) else None
+            )
         states.append(_lane_state(row.user_id, window, hours_by_window[window], row.now))
     tx.execute(statement("write_windows"), {"lane_states": json.dumps(states, default=str)})
 
@@ -43,12 +52,12 @@ def window_of(row: Mapping[str, Any]) -> Window | None:
 
 
 def _lane_state(
-    user_id: UUID, window: Window, state: Hours | None, now: datetime
+    user_id: UUID, window: Window, state: WindowState | None, now: datetime
 ) -> dict[str, object]:
     if state is None:
         # A zone that this Python does not know must not stop the gate for other users.
         emit(Event.WINDOW_UNREADABLE, user_id=user_id, zone=window.zone)
-        return {"user_id": user_id, "closed": True, "changes_at": now + LOOK_AGAIN}
+        return {"user_id": user_id, "closed": True, "changes_at": now + UNKNOWN_ZONE_RETRY}
     carries_over = not state.is_open and window.at_closing is AtClosing.CONTINUE
     stops = window.at_closing is AtClosing.STOP
     return {

@@ -55,7 +55,7 @@ from overnight_server.domain.results import (
     Stopped,
     Suspended,
     TimedOut,
-    Waiting,
+    WaitingForTasks,
 )
 from overnight_server.insight.tasks import get_task
 from overnight_server.intake.spawn import NewChild, SpawnCaps, spawn
@@ -250,7 +250,7 @@ def release_run(run: CurrentRun, body: ReleaseRequest | None = None) -> Ok:
 def suspend_run(body: SuspendRequest, run: CurrentRun) -> Ok:
     """Suspend a run until other tasks have ended; it resumes as a new run, no attempt spent."""
     tasks = tuple(_parse_tasks("tasks", body.tasks))
-    return _end(run, body, lambda _: Waiting(tasks, **_spending(body)))
+    return _end(run, body, lambda _: WaitingForTasks(tasks, **_spending(body)))
 
 
 @router.post(
