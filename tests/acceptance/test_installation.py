@@ -130,5 +130,23 @@ def test_a_users_command_of_the_small_install_looks_for_a_server(
 ) -> None:
     done = small.run("overnight", "list", cwd=tmp_path, check=False)
 
-    assert "no server is known here" in done.stderr
+    assert "No server is configured" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [
+        ("up", "overnight[embedded]"),
+        ("worker", "overnight[server]"),
+        ("mcp", "overnight[mcp]"),
+    ],
+)
+def test_a_command_of_the_service_names_the_extra_it_needs(
+    small: Installation, tmp_path: Path, arguments: str, extra: str
+) -> None:
+    refused = small.run("overnight", *arguments.split(), cwd=tmp_path, check=False)
+
+    assert refused.returncode != 0
+    assert f"pip install '{extra}'" in refused.stderr
+    assert "Traceback" not in refused.stderr

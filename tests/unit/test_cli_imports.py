@@ -64,7 +64,7 @@ def test_a_batch_file_is_checked_without_server_packages(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("command", "extra"),
-    [("up", "all"), ("migrate", "server"), ("worker", "server"), ("sweep reap", "server")],
+    [("up", "embedded"), ("migrate", "server"), ("worker", "server"), ("sweep reap", "server")],
 )
 def test_a_command_of_the_server_names_the_extra_that_it_needs(
     tmp_path: Path, command: str, extra: str

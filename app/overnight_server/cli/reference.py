@@ -35,7 +35,7 @@ from the code; do not edit it.
   local stack. `overnight user add NAME --admin --database` and
   `overnight key issue NAME --database` create the first admin of a new deployment.
 - **Installation.** Users' and operators' commands work with `pip install overnight`. Commands that
-  run the server need `overnight[server]`, and `overnight up` needs `overnight[all]`.
+  run the server need `overnight[server]`, and `overnight up` needs `overnight[embedded]`.
 - **Completion.** `eval "$(overnight completion bash)"` enables completion of commands and task ids.
 
 | Exit code | Meaning |

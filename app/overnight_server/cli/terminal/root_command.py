@@ -9,16 +9,15 @@ from typer.core import TyperGroup
 
 from overnight_server.cli.terminal.failures import Code, Failure, report
 
-# What `pip install overnight` does not bring, and the extra that does.
+# The packages of the extra `server`, which `pip install overnight` does not bring.
 SERVER_PACKAGES = frozenset(
     {
-        *("alembic", "celery", "fastapi", "flower", "jsonschema", "kombu", "psycopg2"),
-        *("pydantic_settings", "redis", "sqlalchemy", "starlette", "structlog", "ulid", "uvicorn"),
-        *("anyio", "cronsim", "dotenv", "jwt", "prometheus_client", "psutil"),
+        *("alembic", "celery", "fastapi", "flower", "jwt", "kombu", "psutil", "psycopg2"),
+        *("redis", "sqlalchemy", "starlette", "structlog", "ulid", "uvicorn"),
     }
 )
-# The local stack needs its own Postgres and Redis besides the server.
-NEEDS_ALL = frozenset({"up", "down", "doctor"})
+# The local stack needs Postgres and Redis servers besides the service.
+NEEDS_EMBEDDED = frozenset({"up", "down"})
 
 
 class Root(TyperGroup):
@@ -77,7 +76,7 @@ class Root(TyperGroup):
 
 
 def _missing_server(command: str) -> Failure:
-    extra = "all" if command in NEEDS_ALL else "server"
+    extra = "embedded" if command in NEEDS_EMBEDDED else "server"
     message = f"`overnight {command}` needs the server: pip install 'overnight[{extra}]'"
     return Failure(message, code=Code.USAGE)
 
