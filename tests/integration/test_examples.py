@@ -162,9 +162,9 @@ def test_the_file_is_the_graph_of_the_orchestrator(orchestrator: ModuleType) -> 
     [entry], wrong = batch_files.entries(batch_files.read(text))
 
     assert not wrong
-    assert isinstance(entry.what, DagCreate)
+    assert isinstance(entry.content, DagCreate)
     by_rules = {task.name: task.type for task in orchestrator.by_rules(GOAL).tasks}
-    in_file = {task.name: task.type for task in entry.what.tasks if task.name != "tidy"}
+    in_file = {task.name: task.type for task in entry.content.tasks if task.name != "tidy"}
     assert in_file == by_rules
 
 
@@ -179,8 +179,8 @@ def test_the_page_shows_the_file_and_its_result(api_user: ApiUser) -> None:
     [as_text] = _blocks("text")
 
     [entry], _ = batch_files.entries(batch_files.read(in_page))
-    assert isinstance(entry.what, DagCreate)
-    made = api_user.client().dags.create(entry.what)
+    assert isinstance(entry.content, DagCreate)
+    made = api_user.client().dags.create(entry.content)
 
     assert in_page == (EXAMPLES / "landing_page.yaml").read_text(encoding="utf-8")
     assert draw(api_user.client().dags.get(made.id), "ascii") == as_text
@@ -215,7 +215,8 @@ def test_the_page_shows_an_error_message() -> None:
 
     _, [wrong] = batch_files.entries(batch_files.read(text))
 
-    assert wrong.told("night.yaml").partition(" (legal")[0] in PAGE.read_text(encoding="utf-8")
+    message, _, _ = wrong.line_text("night.yaml").partition(" (allowed")
+    assert message in PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ PAGE = Path(__file__).parents[3] / "docs" / "reference" / "cli.md"
 PREFACE = """\
 # Commands
 
-This page lists every command of `overnight`. `python -m overnight_server.cli.reference` writes it
-from the code; do not edit it.
+After this page you can use every command of `overnight` and every option.
+`python -m overnight_server.cli.reference` writes the page from the code; do not edit it.
 
 - **Output.** On a terminal, lists are tables with shortened ids and local times; if the terminal is
   narrow, less important columns are left out, or each row becomes a block of lines. In a pipe,
