@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from overnight.errors import TaskNotFound
 from overnight_server.control.cancel import cancel, cancel_dag
 from overnight_server.control.retry import retry
-from overnight_server.domain.ids import UserId
+from overnight_server.domain.ids import UserId, new_task_id
 from overnight_server.domain.results import Died, Raised, Returned
 from overnight_server.intake.new_graph import NewTask
 from overnight_server.intake.submit import submit, submit_dag
@@ -17,6 +18,7 @@ from overnight_server.maintenance.deadlines import dead_letter_passed
 from overnight_server.maintenance.promote import promote
 from overnight_server.maintenance.reap import reap
 from overnight_server.outcome.settle import settle
+from overnight_server.store.db import Db
 from overnight_server.telemetry import Event
 from tests.support.deployment import AGENT, LOOSE, Deployment
 
@@ -137,3 +139,29 @@ def test_a_passed_deadline_is_logged_as_a_dead_letter(
 
     [dead] = lines(Event.TASK_DEAD_LETTERED)
     assert "reason=deadline_exceeded" in dead
+
+
+class RecordedWakeUps:
+    """Records which wake-ups were sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    def wake(self) -> None:
+        self.sent.append("wake")
+
+    def cancel_requested(self) -> None:
+        self.sent.append("cancel_requested")
+
+
+def test_an_act_sends_its_wake_ups_after_the_commit(deployment: Deployment, user: UserId) -> None:
+    wake_ups = RecordedWakeUps()
+    db = Db(deployment.app.engine, wake_ups=wake_ups)
+    run = deployment.running(user)
+
+    cancel(db, user, run.claim.task_id, actor=ME)
+    submit(db, user, NewTask("one", "echo"), LOOSE)
+    with pytest.raises(TaskNotFound):
+        cancel(db, user, new_task_id(), actor=ME)
+
+    assert wake_ups.sent == ["cancel_requested", "wake"]

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from overnight_server.control.token_keys import TokenKeys, UnreadableKeys
-from overnight_server.control.tokens import TokenVerifier
+from overnight_server.control.tokens import JwtVerifier
 from overnight_server.settings import SettingsError, load
 from tests.support.api_user import NO_FILE, TASKS, ApiUser, serve_api
 from tests.support.deployment import Deployment
@@ -256,7 +256,7 @@ def test_a_shared_secret_works_alone(deployment: Deployment, database_url: str, 
 def test_one_public_key_in_a_file_is_enough(tmp_path: Path) -> None:
     pem = tmp_path / "key.pem"
     pem.write_text(public_pem(ED))
-    tokens = TokenVerifier(("EdDSA",), ISSUER, AUDIENCE, 0, TokenKeys.of(None, str(pem)))
+    tokens = JwtVerifier(("EdDSA",), ISSUER, AUDIENCE, 0, TokenKeys.of(None, str(pem)))
 
     assert tokens.claims(signed(ED, "EdDSA"))["sub"] == "ada"
     # The key's own text is no secret that anything could be signed with.
@@ -298,7 +298,7 @@ def test_unknown_keys_make_one_request_a_minute_to_the_issuer() -> None:
     now = [0.0]
     keys = TokenKeys.of(None, f"http://127.0.0.1:{server.server_port}/jwks")
     keys.clock = lambda: now[0]
-    tokens = TokenVerifier(("RS256",), ISSUER, AUDIENCE, 0, keys)
+    tokens = JwtVerifier(("RS256",), ISSUER, AUDIENCE, 0, keys)
     try:
         assert tokens.claims(signed(headers=KID))
         for number in range(100):

@@ -25,7 +25,7 @@ from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.results import Lost, Raised, Returned, WaitingForTasks
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.new_graph import NewTask
-from overnight_server.intake.spawn import NewChild, SpawnCaps, SpawnedTask, spawn
+from overnight_server.intake.spawn import NewChild, SpawnCaps, SpawnResult, spawn
 from overnight_server.outcome.inputs import children_of, inputs_of
 from overnight_server.outcome.settle import settle
 from overnight_server.store.db import Db
@@ -57,7 +57,7 @@ def plant(
     caps: SpawnCaps = CAPS,
     after: tuple[TaskId, ...] = (),
     **fields: Any,
-) -> SpawnedTask:
+) -> SpawnResult:
     task = NewTask(**{"title": f"child {key}", "type": "echo", **fields})
     return spawn(db, run.user_id, run.claim, NewChild(task, key, depends_on=after), caps)
 

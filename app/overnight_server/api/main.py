@@ -122,9 +122,9 @@ def _token_verifier(settings: Settings) -> TokenVerifier | None:
     if not settings.jwt_algorithms:
         return None
     # Importing cryptography is slow, and most deployments use API keys only.
-    from overnight_server.control.tokens import TokenVerifier  # noqa: PLC0415
+    from overnight_server.control.tokens import JwtVerifier  # noqa: PLC0415
 
-    return TokenVerifier.of(settings)
+    return JwtVerifier.of(settings)
 
 
 def _rate_limiter(settings: Settings) -> RateLimiter | None:

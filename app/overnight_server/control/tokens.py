@@ -28,7 +28,7 @@ TYPES = frozenset({"JWT", "AT+JWT"})
 
 
 @dataclass(frozen=True)
-class TokenVerifier:
+class JwtVerifier:
     """The rules that a token must meet."""
 
     algorithms: tuple[str, ...]
@@ -38,7 +38,7 @@ class TokenVerifier:
     keys: TokenKeys
 
     @classmethod
-    def of(cls, settings: Settings) -> "TokenVerifier | None":
+    def of(cls, settings: Settings) -> "JwtVerifier | None":
         """Return the verifier that the settings describe; None if they accept no tokens."""
         if not settings.jwt_algorithms:
             return None

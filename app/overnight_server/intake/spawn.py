@@ -62,14 +62,14 @@ class NewChild:
 
 
 @dataclass(frozen=True)
-class SpawnedTask:
+class SpawnResult:
     """A child; `created` False means that an earlier call under the same key created it."""
 
     task_id: TaskId
     created: bool
 
 
-def spawn(db: Db, user_id: UserId, claim: Claim, request: NewChild, caps: SpawnCaps) -> SpawnedTask:
+def spawn(db: Db, user_id: UserId, claim: Claim, request: NewChild, caps: SpawnCaps) -> SpawnResult:
     """Insert a child of a running task into the same graph, for the same owner.
 
     Only the holder of the claim can: otherwise StaleAttempt is raised and nothing is written. The
@@ -82,14 +82,14 @@ def spawn(db: Db, user_id: UserId, claim: Claim, request: NewChild, caps: SpawnC
 
 def _spawn(
     tx: Connection, user_id: UserId, claim: Claim, request: NewChild, caps: SpawnCaps
-) -> SpawnedTask:
+) -> SpawnResult:
     # The lane is locked before the task, as everywhere.
     lanes.lock(tx, [user_id])
     parent = lock_claimed_task(tx, claim)
     params = {"task_id": claim.task_id, "key": request.key}
     existing = tx.execute(statement("find_spawned"), params).one_or_none()
     if existing is not None:
-        return SpawnedTask(TaskId(existing.id), created=False)
+        return SpawnResult(TaskId(existing.id), created=False)
     _check_agent(parent, request.task)
     _check_growth(tx, user_id, parent, caps)
     check_submit(tx, user_id, [replace(request.task, context_refs=())], caps.caps, ())
@@ -109,7 +109,7 @@ def _spawn(
     )
     report_task_added(tx, child, None, SOURCE)
     fault("spawn.before_commit")
-    return SpawnedTask(child, created=True)
+    return SpawnResult(child, created=True)
 
 
 def _check_agent(parent: Row[Any], task: NewTask) -> None:
